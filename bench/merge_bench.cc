@@ -1,0 +1,196 @@
+// Times the CPU engine in process on the workloads: updates that are validated already, to the finished result.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "bench/machine.h"
+#include "bench/reference_sum.h"
+#include "bench/workloads.h"
+#include "host/aggregation.h"
+#include "host/cpu/cpu_engine.h"
+#include "host/cpu/kernels.h"
+
+namespace sparseagg::bench {
+namespace {
+
+constexpr uint64_t kSeed = 1;
+
+template <typename T>
+T Must(absl::StatusOr<T> value) {
+  if (!value.ok()) throw std::runtime_error(value.status().ToString());
+  return *std::move(value);
+}
+
+struct Mode {
+  bool fixed_point;
+  bool counts;
+  int threads;
+  std::string Name() const {
+    return absl::StrCat(fixed_point ? "fixed_point" : "canonical", counts ? "+counts" : "", " ", threads, "T");
+  }
+};
+
+struct Figures {
+  Mode mode;
+  std::vector<double> seconds;
+  double median_seconds = 0;
+  uint64_t num_rows = 0;
+  uint64_t result_bytes = 0;
+  uint64_t extra_bytes = 0;  // peak beyond inputs and result
+};
+
+TensorSpec SpecOf(const Workload& workload, const Mode& mode) {
+  TensorSpec spec = workload.spec;
+  spec.aggregation.return_counts = mode.counts;
+  if (mode.fixed_point) {
+    spec.aggregation.numerics = Numerics::kFixedPoint;
+    spec.aggregation.value_bound = 1.0;
+    spec.aggregation.max_submissions = workload.clients.size();
+  }
+  return spec;
+}
+
+std::vector<ValidatedUpdate> Validate(const Workload& workload, const TensorSpec& spec) {
+  std::vector<ValidatedUpdate> updates;
+  for (const ClientArrays& client : workload.clients) {
+    UpdateColumns columns;
+    if (HasNarrowKeys(spec)) {
+      columns.keys = absl::MakeConstSpan(client.narrow_keys);
+    } else {
+      columns.keys = absl::MakeConstSpan(client.wide_keys);
+    }
+    columns.values = reinterpret_cast<const std::byte*>(client.values.data());
+    updates.push_back(Must(ValidatedUpdate::Create(spec, std::move(columns), 1.0)));
+  }
+  return updates;
+}
+
+Result Merge(Engine& engine, const TensorSpec& spec, const std::vector<ValidatedUpdate>& updates) {
+  auto aggregation = Must(Aggregation::Create(engine, {spec}));
+  for (size_t k = 0; k < updates.size(); ++k) {
+    auto prepared = Must(aggregation->Prepare({updates[k]}));
+    const absl::Status added = aggregation->Add(absl::StrFormat("%020d", k), std::move(prepared));
+    if (!added.ok()) throw std::runtime_error(added.ToString());
+  }
+  return std::move(Must(std::move(*aggregation).Finish())[0]);
+}
+
+Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
+  const auto engine = CreateCpuEngine({mode.threads});
+  const TensorSpec spec = SpecOf(workload, mode);
+  const std::vector<ValidatedUpdate> updates = Validate(workload, spec);
+  Figures figures{.mode = mode, .seconds = {}};
+  {
+    const bool reset = ResetPeakMemory();
+    const uint64_t before = PeakMemoryBytes();
+    const Result result = Merge(*engine, spec, updates);
+    figures.num_rows = result.num_rows;
+    figures.result_bytes = result.memory_bytes();
+    const uint64_t grown = PeakMemoryBytes() - before;
+    if (reset && grown > figures.result_bytes) figures.extra_bytes = grown - figures.result_bytes;
+    const std::string difference = FindDifference(workload, result);
+    if (!difference.empty()) {
+      throw std::runtime_error(absl::StrCat(workload.name, " ", mode.Name(), ": ", difference));
+    }
+  }
+  for (int i = 0; i < repetitions; ++i) {
+    const double start = Now();
+    const Result result = Merge(*engine, spec, updates);
+    figures.seconds.push_back(Now() - start);
+  }
+  std::vector<double> sorted = figures.seconds;
+  std::sort(sorted.begin(), sorted.end());
+  figures.median_seconds = sorted[sorted.size() / 2];
+  return figures;
+}
+
+uint64_t InputBytes(const Workload& workload) {
+  const uint64_t key_bytes = HasNarrowKeys(workload.spec) ? 4 : 8;
+  return workload.num_tuples * (key_bytes + workload.spec.width * sizeof(float));
+}
+
+std::string ToJson(const Workload& workload, const Figures& f) {
+  return absl::StrFormat(
+      R"({"workload": "%s", "numerics": "%s", "counts": %s, "threads": %d, "tuples": %d, "width": %d, "rows_out": %d, )"
+      R"("bytes_in": %d, "bytes_out": %d, "extra_peak_bytes": %d, "verified": true, "median_seconds": %.6f, )"
+      R"("tuples_per_s": %.0f, "seconds": [%s]})",
+      workload.name, f.mode.fixed_point ? "fixed_point" : "canonical", f.mode.counts ? "true" : "false", f.mode.threads,
+      workload.num_tuples, workload.spec.width, f.num_rows, InputBytes(workload), f.result_bytes, f.extra_bytes,
+      f.median_seconds, workload.num_tuples / f.median_seconds,
+      absl::StrJoin(f.seconds, ", ", [](std::string* out, double s) { absl::StrAppendFormat(out, "%.6f", s); }));
+}
+
+std::string Today() {
+  const std::time_t now = std::time(nullptr);
+  char text[16];
+  std::strftime(text, sizeof(text), "%Y-%m-%d", std::gmtime(&now));
+  return text;
+}
+
+void Run(const std::string& names, int repetitions, int scale, int max_threads, const std::string& out_path) {
+  const MemorySpeed memory = MeasureMemory();
+  std::printf("%s, SIMD %s; one thread reads %.1f GB/s and copies %.1f GB/s; seed %lu\n\n", CpuName().c_str(),
+              cpu::CurrentSimdTarget().c_str(), memory.read_bytes_per_s / 1e9, memory.memcpy_bytes_per_s / 1e9, kSeed);
+  std::printf("%-3s %-24s %9s %9s %7s %12s %10s\n", "", "", "M tuples", "M rows", "GB/s", "M tuples/s", "extra MiB");
+  std::vector<std::string> records;
+  for (const char name : names) {
+    const Workload workload = MakeWorkload(std::string(1, name), kSeed, scale);
+    for (const bool fixed_point : {false, true}) {
+      for (const bool counts : {false, true}) {
+        for (int threads = 1; threads <= max_threads; threads *= 2) {
+          const Figures f = Measure(workload, {fixed_point, counts, threads}, repetitions);
+          const double bytes = static_cast<double>(InputBytes(workload) + f.result_bytes);
+          std::printf("%-3s %-24s %9.2f %9.2f %7.2f %12.1f %10.1f\n", workload.name.c_str(), f.mode.Name().c_str(),
+                      workload.num_tuples / 1e6, f.num_rows / 1e6, bytes / f.median_seconds / 1e9,
+                      workload.num_tuples / f.median_seconds / 1e6, f.extra_bytes / 0x1p20);
+          std::fflush(stdout);
+          records.push_back(ToJson(workload, f));
+        }
+      }
+    }
+  }
+  if (out_path.empty()) return;
+  std::ofstream out(out_path);
+  out << absl::StrFormat(
+      "{\n\"date\": \"%s\", \"cpu\": \"%s\", \"simd\": \"%s\", \"seed\": %d, \"clients_divided_by\": %d,\n"
+      "\"read_bytes_per_s\": %.0f, \"memcpy_bytes_per_s\": %.0f,\n\"results\": [\n%s\n]\n}\n",
+      Today(), CpuName(), cpu::CurrentSimdTarget(), kSeed, scale, memory.read_bytes_per_s, memory.memcpy_bytes_per_s,
+      absl::StrJoin(records, ",\n"));
+  if (!out.good()) throw std::runtime_error("cannot write " + out_path);
+}
+
+}  // namespace
+}  // namespace sparseagg::bench
+
+int main(int argc, char** argv) {
+  CLI::App app("Times the CPU engine on workloads A to G. Every result is verified before it is timed.");
+  std::string names = "ABCDEFG";
+  std::string out;
+  int repetitions = 7;
+  int scale = 1;
+  int threads = 2;
+  app.add_option("--workloads", names, "letters of the workloads")->capture_default_str();
+  app.add_option("--repetitions", repetitions, "timed runs; the median is quoted")->capture_default_str();
+  app.add_option("--divide-clients", scale, "take fewer clients, for a quick look")->capture_default_str();
+  app.add_option("--max-threads", threads, "1, 2, 4, … up to this")->capture_default_str();
+  app.add_option("--out", out, "JSON file to write");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    sparseagg::bench::Run(names, repetitions, scale, threads, out);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "merge_bench: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,71 @@
+#include "bench/reference_sum.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace sparseagg::bench {
+namespace {
+
+struct Tuple {
+  uint64_t key;
+  uint32_t client;
+  uint32_t row;
+};
+
+std::vector<Tuple> AllTuples(const Workload& workload) {
+  std::vector<Tuple> tuples;
+  tuples.reserve(workload.num_tuples);
+  for (uint32_t k = 0; k < workload.clients.size(); ++k) {
+    const ClientArrays& client = workload.clients[k];
+    const bool narrow = !client.narrow_keys.empty();
+    const size_t count = narrow ? client.narrow_keys.size() : client.wide_keys.size();
+    for (uint32_t row = 0; row < count; ++row) {
+      tuples.push_back({narrow ? client.narrow_keys[row] : client.wide_keys[row], k, row});
+    }
+  }
+  std::sort(tuples.begin(), tuples.end(),
+            [](const Tuple& a, const Tuple& b) { return a.key != b.key ? a.key < b.key : a.client < b.client; });
+  return tuples;
+}
+
+}  // namespace
+
+std::string FindDifference(const Workload& workload, const Result& result) {
+  const std::vector<Tuple> tuples = AllTuples(workload);
+  const size_t width = workload.spec.width;
+  std::vector<double> sum(width);
+  uint64_t row = 0;
+  for (size_t i = 0; i < tuples.size(); ++row) {
+    const uint64_t key = tuples[i].key;
+    std::fill(sum.begin(), sum.end(), 0.0);
+    uint32_t count = 0;
+    for (; i < tuples.size() && tuples[i].key == key; ++i, ++count) {
+      const float* values = workload.clients[tuples[i].client].values.data() + tuples[i].row * width;
+      for (size_t c = 0; c < width; ++c) sum[c] += values[c];
+    }
+    if (row >= result.num_rows || result.KeyAt(row) != key) return absl::StrCat("row ", row, " is not key ", key);
+    if (!result.counts.empty() && result.counts[row] != count) {
+      return absl::StrCat("key ", key, ": count ", result.counts[row], ", not ", count);
+    }
+    for (size_t c = 0; c < width; ++c) {
+      float value;
+      std::memcpy(&value, result.values.data() + (row * width + c) * sizeof(value), sizeof(value));
+      const auto expected = static_cast<float>(sum[c]);
+      if (result.fixed_point_shift.has_value()) {
+        const double tolerance = count * std::ldexp(1.0, -*result.fixed_point_shift) + std::abs(sum[c]) * 0x1p-24;
+        if (std::abs(value - sum[c]) <= tolerance) continue;
+      } else if (std::bit_cast<uint32_t>(value) == std::bit_cast<uint32_t>(expected + 0.0f)) {
+        continue;
+      }
+      return absl::StrCat("key ", key, ", column ", c, ": ", value, ", not ", expected);
+    }
+  }
+  if (row != result.num_rows) return absl::StrCat(result.num_rows, " rows, not ", row);
+  return "";
+}
+
+}  // namespace sparseagg::bench

@@ -1,0 +1,34 @@
+// The workloads that engines are raced on: seeded, random, the same for everyone.
+#ifndef SPARSEAGG_BENCH_WORKLOADS_H_
+#define SPARSEAGG_BENCH_WORKLOADS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "host/spec.h"
+
+namespace sparseagg::bench {
+
+// One client's keys (in 32 bits where the dimension allows) and float32 rows.
+struct ClientArrays {
+  std::vector<uint32_t> narrow_keys;
+  std::vector<uint64_t> wide_keys;
+  std::vector<float> values;
+};
+
+struct Workload {
+  std::string name;  // "A" … "G"
+  std::string description;
+  TensorSpec spec;  // SUM, float32
+  std::vector<ClientArrays> clients;
+  uint64_t num_tuples = 0;  // (key, row) pairs over all clients
+};
+
+// Workload `name`, one of A to G; std::invalid_argument otherwise. `scale` divides the number of clients, for quick
+// runs.
+Workload MakeWorkload(const std::string& name, uint64_t seed, int scale = 1);
+
+}  // namespace sparseagg::bench
+
+#endif  // SPARSEAGG_BENCH_WORKLOADS_H_

@@ -1,0 +1,11 @@
+// Stands in for the CUDA engine in builds without it.
+#include "absl/status/status.h"
+#include "cuda/cuda_engine.h"
+
+namespace sparseagg::cuda {
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine() {
+  return absl::UnavailableError("this build has no CUDA engine");
+}
+
+}  // namespace sparseagg::cuda

@@ -1,0 +1,110 @@
+// Memory for bulk data: uninitialised, and in huge pages once it is large.
+#ifndef SPARSEAGG_HOST_COLUMN_H_
+#define SPARSEAGG_HOST_COLUMN_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <initializer_list>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace sparseagg {
+namespace internal {
+
+// `bytes` of memory, aligned to 64; pages are taken from the system only when first touched. Throws std::bad_alloc.
+void* AllocateColumn(size_t bytes);
+void FreeColumn(void* memory, size_t bytes) noexcept;
+// Gives pages behind the first `used` bytes back to the system; the memory stays valid.
+void TrimColumn(void* memory, size_t bytes, size_t used) noexcept;
+
+}  // namespace internal
+
+// A contiguous array that, unlike std::vector, does not write to elements it only makes room for: resize() leaves new
+// ones uninitialised, so a column may be made as long as it could get and be cut to what it got, at the cost of the
+// latter. Large columns come from huge pages, since faults on small ones cost a merge almost half its speed.
+template <typename T>
+class Column {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  using value_type = T;
+
+  Column() = default;
+  explicit Column(size_t size) { resize(size); }
+  Column(std::initializer_list<T> values) : Column(values.begin(), values.end()) {}
+  Column(const std::vector<T>& values) : Column(values.begin(), values.end()) {}  // NOLINT: same contents
+  template <typename Iterator>
+  Column(Iterator begin, Iterator end) {
+    resize(static_cast<size_t>(end - begin));
+    std::copy(begin, end, data_);
+  }
+  Column(const Column& other) : Column(other.begin(), other.end()) {}
+  Column(Column&& other) noexcept { Swap(other); }
+  Column& operator=(Column other) noexcept {
+    Swap(other);
+    return *this;
+  }
+  ~Column() { Release(); }
+
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  T& operator[](size_t i) { return data_[i]; }
+  const T& operator[](size_t i) const { return data_[i]; }
+  T* begin() { return data_; }
+  T* end() { return data_ + size_; }
+  const T* begin() const { return data_; }
+  const T* end() const { return data_ + size_; }
+  T& back() { return data_[size_ - 1]; }
+
+  // New elements are uninitialised. Growth beyond the capacity copies.
+  void resize(size_t size) {
+    if (size > capacity_) Grow(size);
+    size_ = size;
+  }
+  void clear() { size_ = 0; }
+  void push_back(T value) {
+    if (size_ == capacity_) Grow(std::max<size_t>(size_ + 1, 2 * capacity_));
+    data_[size_++] = value;
+  }
+  void Append(const T* values, size_t count) {
+    if (size_ + count > capacity_) Grow(std::max(size_ + count, 2 * capacity_));
+    std::copy_n(values, count, data_ + size_);
+    size_ += count;
+  }
+  // Returns the pages of unused capacity.
+  void Trim() {
+    if (data_ != nullptr) internal::TrimColumn(data_, capacity_ * sizeof(T), size_ * sizeof(T));
+  }
+
+  friend bool operator==(const Column& a, const Column& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  }
+
+ private:
+  void Grow(size_t capacity) {
+    T* larger = static_cast<T*>(internal::AllocateColumn(capacity * sizeof(T)));
+    if (size_ > 0) std::copy_n(data_, size_, larger);
+    Release();
+    data_ = larger;
+    capacity_ = capacity;
+  }
+  void Release() {
+    if (data_ != nullptr) internal::FreeColumn(data_, capacity_ * sizeof(T));
+  }
+  void Swap(Column& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(capacity_, other.capacity_);
+  }
+
+  T* data_ = nullptr;
+  size_t size_ = 0;
+  size_t capacity_ = 0;
+};
+
+}  // namespace sparseagg
+
+#endif  // SPARSEAGG_HOST_COLUMN_H_

@@ -1,0 +1,92 @@
+// Cuts the keys of a merge into blocks of about equal numbers of tuples.
+#ifndef SPARSEAGG_HOST_CPU_BLOCKS_H_
+#define SPARSEAGG_HOST_CPU_BLOCKS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "host/cpu/merge_input.h"
+#include "host/cpu/tuning.h"
+
+namespace sparseagg::cpu {
+
+// Block b holds the keys from starts[b] to starts[b + 1] − 1, the last one those up to `last`.
+template <typename Key>
+struct Blocks {
+  std::vector<Key> starts;
+  Key last = 0;
+  uint64_t num_tuples = 0;
+  size_t size() const { return starts.size(); }
+  // No merge can have more rows.
+  uint64_t MaxRows() const {
+    if (starts.empty()) return 0;
+    const uint64_t span_minus_one = static_cast<uint64_t>(last) - starts[0];
+    return span_minus_one < num_tuples ? span_minus_one + 1 : num_tuples;
+  }
+  Key LastOf(size_t block) const { return block + 1 < starts.size() ? static_cast<Key>(starts[block + 1] - 1) : last; }
+};
+
+// A well-mixed function of j (SplitMix64's finaliser), so that samples follow no pattern of the input.
+inline uint64_t Mix(uint64_t j) {
+  j += 0x9e3779b97f4a7c15u;
+  j = (j ^ (j >> 30)) * 0xbf58476d1ce4e5b9u;
+  j = (j ^ (j >> 27)) * 0x94d049bb133111ebu;
+  return j ^ (j >> 31);
+}
+
+// Regular sampling with jitter: one key from every stretch of `stride` tuples. The splitters only balance the work; a
+// block that turns out larger costs memory and balance, never the result.
+template <typename Key, typename Fold>
+Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
+  Blocks<Key> blocks;
+  struct Source {
+    KeyReader<Key> keys;
+    uint64_t num_keys;
+  };
+  std::vector<Source> sources;
+  if (input.base != nullptr) sources.push_back({{input.base->keys.data(), 0}, input.base->keys.size()});
+  for (const CpuUpdate* update : input.updates) sources.push_back({ReaderOf<Key>(update->keys), update->num_keys});
+
+  Key first = std::numeric_limits<Key>::max();
+  uint64_t total = 0;
+  for (const Source& source : sources) {
+    if (source.num_keys == 0) continue;
+    total += source.num_keys;
+    first = std::min(first, source.keys[0]);
+    blocks.last = std::max(blocks.last, source.keys[source.num_keys - 1]);
+  }
+  blocks.num_tuples = total;
+  if (total == 0) return blocks;
+  blocks.starts.push_back(first);
+
+  const uint64_t columns = std::max<uint64_t>(input.shape.columns, 1);
+  const uint64_t per_cursor = std::min(kBlockTuplesPerCursor * sources.size(), kMaxBlockValues / columns);
+  const uint64_t block_tuples = std::max<uint64_t>({1, kBlockValues / columns, per_cursor});
+  if (total <= block_tuples) return blocks;
+  const uint64_t stride = std::max<uint64_t>(1, block_tuples / kSamplesPerBlock);
+  std::vector<Key> samples;
+  samples.reserve(total / stride + 1);
+  uint64_t before = 0;  // tuples of the sources already passed
+  uint64_t stretch = 0;
+  uint64_t next = Mix(0) % stride;
+  for (const Source& source : sources) {
+    while (next < before + source.num_keys) {
+      samples.push_back(source.keys[next - before]);
+      ++stretch;
+      next = stretch * stride + Mix(stretch) % stride;
+    }
+    before += source.num_keys;
+  }
+  std::sort(samples.begin(), samples.end());
+  const uint64_t step = std::max<uint64_t>(1, block_tuples / stride);
+  for (size_t i = step; i < samples.size(); i += step) {
+    if (samples[i] > blocks.starts.back()) blocks.starts.push_back(samples[i]);
+  }
+  return blocks;
+}
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_BLOCKS_H_

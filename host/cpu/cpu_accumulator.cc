@@ -1,0 +1,32 @@
+#include "host/cpu/cpu_accumulator.h"
+
+#include "host/cpu/fold.h"
+
+namespace sparseagg::cpu {
+
+// Of typed_accumulator.h, which the sources that instantiate it include.
+template <typename Fold>
+std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena);
+
+std::unique_ptr<Accumulator> MakeCpuAccumulator(const TensorSpec& spec, tbb::task_arena& arena) {
+  switch (spec.aggregation.op) {
+    case Op::kUnion:
+      return MakeTypedAccumulator<SumFixed>(spec, arena);  // no columns: nothing is summed but counts
+    case Op::kMin:
+      return IsFloat(spec.dtype) ? MakeTypedAccumulator<MinFloat>(spec, arena)
+                                 : MakeTypedAccumulator<MinInteger>(spec, arena);
+    case Op::kMax:
+      return IsFloat(spec.dtype) ? MakeTypedAccumulator<MaxFloat>(spec, arena)
+                                 : MakeTypedAccumulator<MaxInteger>(spec, arena);
+    case Op::kSum:
+    case Op::kMean:
+    case Op::kCoordinateMean:
+      break;
+  }
+  if (spec.modular) return MakeTypedAccumulator<SumModular>(spec, arena);
+  if (IsSignedInteger(spec.dtype)) return MakeTypedAccumulator<SumInteger>(spec, arena);
+  return UsesFixedPoint(spec) ? MakeTypedAccumulator<SumFixed>(spec, arena)
+                              : MakeTypedAccumulator<SumFloat>(spec, arena);
+}
+
+}  // namespace sparseagg::cpu

@@ -1,0 +1,36 @@
+// An update as the CPU engine merges it.
+#ifndef SPARSEAGG_HOST_CPU_CPU_UPDATE_H_
+#define SPARSEAGG_HOST_CPU_CPU_UPDATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "host/dtype.h"
+#include "host/engine.h"
+#include "host/update.h"
+
+namespace sparseagg::cpu {
+
+// Keys ascend strictly: sorted on arrival, duplicates folded. Rows are in `dtype`, which is the tensor's own unless
+// duplicates were folded: then it is the type they are folded in (float64, int64).
+class CpuUpdate : public PreparedUpdate {
+ public:
+  size_t memory_bytes() const override { return bytes; }
+
+  KeyColumn keys;
+  uint64_t num_keys = 0;
+  const std::byte* values = nullptr;
+  DType dtype = DType::kFloat32;
+  double weight = 1.0;
+  std::shared_ptr<const void> owner;
+  size_t bytes = 0;
+};
+
+// Sorts and folds where needed (a sorted unique update is taken as it is) and checks what only folded rows can tell.
+// Errors as of Accumulator::Prepare.
+absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update);
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_CPU_UPDATE_H_

@@ -1,0 +1,240 @@
+// From folded rows to result rows: the division, which keys stay, and the one rounding.
+#ifndef SPARSEAGG_HOST_CPU_FINISH_H_
+#define SPARSEAGG_HOST_CPU_FINISH_H_
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "host/column.h"
+#include "host/cpu/fold.h"
+#include "host/cpu/folded_rows.h"
+#include "host/cpu/kernels.h"
+#include "host/cpu/round.h"
+#include "host/spec.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::cpu {
+
+// What finishing needs to know beyond the rows.
+struct FinishParams {
+  const TensorSpec* spec = nullptr;
+  RowShape shape;
+  double value_unit = 1.0;    // 2^-s of fixed-point sums
+  double weight_unit = 1.0;   // 2^-t of fixed-point weights
+  double total_weight = 0.0;  // kMean: what every key is divided by
+};
+
+// Finishes rows piece by piece: Prepare divides, checks and drops rows, and leaves size() of them; Write rounds those
+// to the result dtype. Apart, so that where the rows go may depend on how many stay. Used by one thread.
+template <typename Key, typename Fold>
+class RowFinisher {
+ public:
+  using Acc = typename Fold::Acc;
+  using Rows = FoldedRows<Key, Acc>;
+  static constexpr bool kInteger =
+      std::is_same_v<Fold, SumInteger> || std::is_same_v<Fold, MinInteger> || std::is_same_v<Fold, MaxInteger>;
+  static constexpr bool kModular = std::is_same_v<Fold, SumModular>;
+
+  explicit RowFinisher(const FinishParams& params)
+      : params_(params), columns_(params.shape.columns), dtype_(ResultDType(*params.spec)) {}
+
+  // OUT_OF_RANGE, FAILED_PRECONDITION as of Accumulator::Finish. `rows` is worked on in place and must stay until
+  // Write.
+  absl::Status Prepare(Rows& rows) {
+    rows_ = &rows;
+    size_ = rows.size();
+    const AggregationSpec& a = params_.spec->aggregation;
+    if (a.op == Op::kMean && size_ > 0 && params_.total_weight == 0.0) return ZeroWeight(rows.keys[0]);
+    if (a.op == Op::kCoordinateMean) {
+      for (size_t i = 0; i < size_; ++i) {
+        if (KeyWeight(i) == 0.0) return ZeroWeight(rows.keys[i]);
+      }
+    }
+    if constexpr (kModular) {
+      // Nothing is divided.
+    } else if constexpr (kInteger) {
+      RETURN_IF_ERROR(ComputeIntegers());
+    } else {
+      ComputeFloats();
+    }
+    if (a.prune_zeros || a.min_contributors > 1) DropRows();
+    return absl::OkStatus();
+  }
+
+  size_t size() const { return size_; }
+
+  // Writes what Prepare left to rows [at, at + size()) of the columns, which have room.
+  void Write(Column<Key>& keys, Column<std::byte>& values, Column<uint32_t>& counts, Column<double>& weights,
+             uint64_t at) const {
+    std::copy_n(rows_->keys.data(), size_, keys.data() + at);
+    WriteValues(values.data() + at * columns_ * SizeOf(dtype_));
+    if (ReturnsCounts(*params_.spec)) std::copy_n(rows_->counts.data(), size_, counts.data() + at);
+    if (params_.spec->aggregation.return_weights) {
+      for (size_t i = 0; i < size_; ++i) weights[at + i] = KeyWeight(i);
+    }
+  }
+
+ private:
+  // Σ of the weights of a key's contributors.
+  double KeyWeight(size_t i) const {
+    switch (params_.shape.key_weights) {
+      case KeyWeights::kFloat:
+        return rows_->float_weights[i];
+      case KeyWeights::kFixed:
+        return static_cast<double>(rows_->fixed_weights[i]) * params_.weight_unit;
+      case KeyWeights::kNone:
+        break;
+    }
+    return rows_->counts[i];
+  }
+
+  // What row i is divided by; 0: nothing.
+  double Divisor(size_t i) const {
+    switch (params_.spec->aggregation.op) {
+      case Op::kMean:
+        return params_.total_weight;
+      case Op::kCoordinateMean:
+        return KeyWeight(i);
+      default:
+        return 0.0;
+    }
+  }
+
+  // Float results as float64, unrounded: in place where the accumulators are that already.
+  void ComputeFloats() {
+    const size_t n = size_ * columns_;
+    if constexpr (std::is_same_v<Acc, double>) {
+      floats_ = rows_->accs.data();
+    } else {
+      float_scratch_.resize(n);
+      floats_ = float_scratch_.data();
+      ScaleIntegers(rows_->accs.data(), n, params_.value_unit, floats_);
+    }
+    const Op op = params_.spec->aggregation.op;
+    if (op == Op::kMean) Divide(floats_, n, params_.total_weight);
+    if (op == Op::kCoordinateMean) {
+      for (size_t i = 0; i < size_; ++i) {
+        const double divisor = KeyWeight(i);
+        for (size_t c = 0; c < columns_; ++c) floats_[i * columns_ + c] /= divisor;
+      }
+    }
+  }
+
+  // Integer sums must fit int64; means of them are rounded to it, unless a float result is asked for.
+  absl::Status ComputeIntegers() {
+    const size_t n = size_ * columns_;
+    const bool to_float = IsFloat(dtype_);
+    to_float ? float_scratch_.resize(n) : integer_scratch_.resize(n);
+    floats_ = float_scratch_.data();
+    integers_ = integer_scratch_.data();
+    for (size_t i = 0; i < n; ++i) {
+      const Acc acc = rows_->accs[i];
+      if (acc < std::numeric_limits<int64_t>::min() || acc > std::numeric_limits<int64_t>::max()) return Overflow(i);
+      const auto sum = static_cast<int64_t>(acc);
+      const double divisor = Divisor(i / columns_);
+      if (to_float) {
+        // float32 directly from int64: by way of float64 it would be rounded twice.
+        floats_[i] = divisor != 0.0              ? static_cast<double>(sum) / divisor
+                     : dtype_ == DType::kFloat32 ? static_cast<double>(static_cast<float>(sum))
+                                                 : static_cast<double>(sum);
+      } else if (divisor == 0.0) {
+        integers_[i] = sum;
+      } else {
+        const double mean = std::rint(static_cast<double>(sum) / divisor);
+        if (!(mean >= -0x1p63 && mean < 0x1p63)) return Overflow(i);
+        integers_[i] = static_cast<int64_t>(mean);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool IsZeroRow(size_t i) const {
+    for (size_t v = i * columns_; v < (i + 1) * columns_; ++v) {
+      if constexpr (kModular) {
+        const uint64_t sum = rows_->accs[v];
+        if (dtype_ == DType::kUInt32 ? static_cast<uint32_t>(sum) != 0 : sum != 0) return false;
+      } else if (IsFloat(dtype_)) {
+        if (!RoundsToZero(floats_[v], dtype_)) return false;
+      } else if (integers_[v] != 0) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Moves the rows that stay to the front.
+  void DropRows() {
+    const AggregationSpec& a = params_.spec->aggregation;
+    size_t kept = 0;
+    for (size_t i = 0; i < size_; ++i) {
+      if (a.min_contributors > 1 && rows_->counts[i] < a.min_contributors) continue;
+      if (a.prune_zeros && columns_ > 0 && IsZeroRow(i)) continue;
+      MoveRow(i, kept++);
+    }
+    size_ = kept;
+  }
+
+  void MoveRow(size_t from, size_t to) {
+    if (from == to) return;
+    rows_->keys[to] = rows_->keys[from];
+    if (params_.shape.counts) rows_->counts[to] = rows_->counts[from];
+    if (params_.shape.key_weights == KeyWeights::kFloat) rows_->float_weights[to] = rows_->float_weights[from];
+    if (params_.shape.key_weights == KeyWeights::kFixed) rows_->fixed_weights[to] = rows_->fixed_weights[from];
+    for (size_t c = 0; c < columns_; ++c) {
+      if constexpr (kModular) {
+        rows_->accs[to * columns_ + c] = rows_->accs[from * columns_ + c];
+      } else if (IsFloat(dtype_)) {
+        floats_[to * columns_ + c] = floats_[from * columns_ + c];
+      } else {
+        integers_[to * columns_ + c] = integers_[from * columns_ + c];
+      }
+    }
+  }
+
+  void WriteValues(std::byte* out) const {
+    const size_t n = size_ * columns_;
+    if (n == 0) return;
+    if constexpr (kModular) {
+      const size_t bytes = SizeOf(dtype_);  // the low ones: the sum modulo 2^32 or 2^64
+      for (size_t i = 0; i < n; ++i) std::memcpy(out + i * bytes, &rows_->accs[i], bytes);
+    } else if (IsFloat(dtype_)) {
+      RoundTo(dtype_, floats_, n, out);
+    } else {
+      std::memcpy(out, integers_, n * sizeof(int64_t));
+    }
+  }
+
+  absl::Status ZeroWeight(Key key) const {
+    const Op op = params_.spec->aggregation.op;
+    return absl::FailedPreconditionError(absl::StrCat(Quoted(*params_.spec), ", key ", key, ": the weights of ",
+                                                      op == Op::kMean ? "all submissions" : "its contributors",
+                                                      " add up to 0, so there is no ", Name(op)));
+  }
+
+  absl::Status Overflow(size_t value) const {
+    std::string text = absl::StrCat(Quoted(*params_.spec), ", key ", rows_->keys[value / columns_]);
+    if (columns_ > 1) absl::StrAppend(&text, ", column ", value % columns_);
+    return absl::OutOfRangeError(absl::StrCat(text, ": the ", Name(params_.spec->aggregation.op), " leaves int64"));
+  }
+
+  const FinishParams& params_;
+  const size_t columns_;
+  const DType dtype_;
+  Rows* rows_ = nullptr;
+  size_t size_ = 0;
+  double* floats_ = nullptr;
+  int64_t* integers_ = nullptr;
+  Column<double> float_scratch_;
+  Column<int64_t> integer_scratch_;
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_FINISH_H_

@@ -1,0 +1,78 @@
+// Keys with what has been folded at each: the output of a merge, before finishing.
+#ifndef SPARSEAGG_HOST_CPU_FOLDED_ROWS_H_
+#define SPARSEAGG_HOST_CPU_FOLDED_ROWS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "host/column.h"
+#include "host/spec.h"
+
+namespace sparseagg::cpu {
+
+// Whether, and in what arithmetic, the weights of a key's contributors are summed.
+enum class KeyWeights : uint8_t {
+  kNone,   // not needed, or uniform: then they are the counts
+  kFloat,  // float64, in canonical order
+  kFixed,  // int64 multiples of 2^-t, any order
+};
+
+inline KeyWeights KeyWeightsOf(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  if (a.weighting == Weighting::kUniform) return KeyWeights::kNone;
+  if (a.op != Op::kCoordinateMean && !a.return_weights) return KeyWeights::kNone;
+  return a.numerics == Numerics::kFixedPoint ? KeyWeights::kFixed : KeyWeights::kFloat;
+}
+
+// Accumulators a key: none for kUnion.
+inline size_t NumColumns(const TensorSpec& spec) { return spec.aggregation.op == Op::kUnion ? 0 : spec.width; }
+
+// Whether finishing asks how many submissions contributed to a key.
+inline bool NeedsCounts(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  const bool weights_are_counts = a.weighting == Weighting::kUniform;
+  return ReturnsCounts(spec) || a.min_contributors > 1 ||
+         (weights_are_counts && (a.return_weights || a.op == Op::kCoordinateMean));
+}
+
+// Which columns there are besides the keys.
+struct RowShape {
+  size_t columns = 1;  // accumulators a key
+  bool counts = true;
+  KeyWeights key_weights = KeyWeights::kNone;
+};
+
+// Columns of one length (accs: `columns` times that); keys ascend strictly. Absent columns are empty.
+template <typename Key, typename Acc>
+struct FoldedRows {
+  Column<Key> keys;
+  Column<Acc> accs;
+  Column<uint32_t> counts;
+  Column<double> float_weights;   // with KeyWeights::kFloat
+  Column<int64_t> fixed_weights;  // with KeyWeights::kFixed
+
+  size_t size() const { return keys.size(); }
+  // New rows are uninitialised.
+  void resize(size_t rows, const RowShape& shape) {
+    keys.resize(rows);
+    accs.resize(rows * shape.columns);
+    if (shape.counts) counts.resize(rows);
+    if (shape.key_weights == KeyWeights::kFloat) float_weights.resize(rows);
+    if (shape.key_weights == KeyWeights::kFixed) fixed_weights.resize(rows);
+  }
+  void Trim() {
+    keys.Trim();
+    accs.Trim();
+    counts.Trim();
+    float_weights.Trim();
+    fixed_weights.Trim();
+  }
+  size_t memory_bytes() const {
+    return keys.size() * sizeof(Key) + accs.size() * sizeof(Acc) + counts.size() * sizeof(uint32_t) +
+           float_weights.size() * sizeof(double) + fixed_weights.size() * sizeof(int64_t);
+  }
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_FOLDED_ROWS_H_

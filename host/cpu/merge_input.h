@@ -1,0 +1,46 @@
+// What a merge reads.
+#ifndef SPARSEAGG_HOST_CPU_MERGE_INPUT_H_
+#define SPARSEAGG_HOST_CPU_MERGE_INPUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "host/cpu/cpu_update.h"
+#include "host/cpu/folded_rows.h"
+#include "host/spec.h"
+
+namespace sparseagg::cpu {
+
+template <typename Key, typename Fold>
+struct MergeInput {
+  const TensorSpec* spec = nullptr;
+  RowShape shape;
+  double weight_scale = 1.0;                                  // 2^t of KeyWeights::kFixed
+  std::vector<const CpuUpdate*> updates;                      // in canonical order
+  const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // what was merged before; only where kAnyOrder
+
+  uint64_t num_tuples() const {
+    uint64_t total = base == nullptr ? 0 : base->keys.size();
+    for (const CpuUpdate* update : updates) total += update->num_keys;
+    return total;
+  }
+};
+
+// The keys of one source, as an array or as a run.
+template <typename Key>
+struct KeyReader {
+  const Key* keys = nullptr;  // null: the run from `first`
+  Key first = 0;
+  Key operator[](uint64_t index) const { return keys != nullptr ? keys[index] : static_cast<Key>(first + index); }
+};
+
+template <typename Key>
+KeyReader<Key> ReaderOf(const KeyColumn& keys) {
+  if (const auto* run = std::get_if<KeyRun>(&keys)) return {nullptr, static_cast<Key>(run->first)};
+  return {std::get<absl::Span<const Key>>(keys).data(), 0};
+}
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_MERGE_INPUT_H_

@@ -1,0 +1,58 @@
+// Puts what threads make side by side into one sequence.
+#ifndef SPARSEAGG_HOST_CPU_TURNS_H_
+#define SPARSEAGG_HOST_CPU_TURNS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace sparseagg::cpu {
+
+// Blocks are handed out in ascending order and folded side by side, but where a block's rows go is only known when all
+// blocks before it have counted theirs. Each block has one turn: it waits for its predecessor, claims room for its
+// rows, and ends; copying the rows needs no turn. The waits are short, because blocks are alike and a block's
+// predecessor was always started earlier, by a running thread.
+class Turns {
+ public:
+  explicit Turns(size_t num_blocks) : num_blocks_(num_blocks) {}
+
+  // The next block to fold, or num_blocks when there is none.
+  size_t TakeBlock() {
+    const size_t block = next_block_.fetch_add(1, std::memory_order_relaxed);
+    return block < num_blocks_ ? block : num_blocks_;
+  }
+
+  // Waits for the turn of `block`; false when an earlier block failed.
+  bool Await(size_t block) {
+    for (int spins = 0; turn_.load(std::memory_order_acquire) != block; ++spins) {
+      if (spins > 1000) std::this_thread::yield();
+    }
+    return status_.ok();
+  }
+  // Room for `rows` rows behind what has been claimed: their offset. In this block's turn.
+  uint64_t Claim(uint64_t rows) { return std::exchange(claimed_, claimed_ + rows); }
+  // Ends the turn of `block`, which has been awaited.
+  void End(size_t block, absl::Status status) {
+    if (status_.ok()) status_ = std::move(status);
+    turn_.store(block + 1, std::memory_order_release);
+  }
+
+  // After all blocks: the rows claimed, and the error of the first block that failed.
+  uint64_t claimed() const { return claimed_; }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const size_t num_blocks_;
+  std::atomic<size_t> next_block_{0};
+  std::atomic<size_t> turn_{0};
+  uint64_t claimed_ = 0;  // guarded by the turn
+  absl::Status status_;   // guarded by the turn
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_TURNS_H_

@@ -1,0 +1,245 @@
+// One tensor's state on the CPU, for one type of key and one fold.
+#ifndef SPARSEAGG_HOST_CPU_TYPED_ACCUMULATOR_H_
+#define SPARSEAGG_HOST_CPU_TYPED_ACCUMULATOR_H_
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "host/cpu/assemble.h"
+#include "host/cpu/cpu_update.h"
+#include "host/cpu/finish.h"
+#include "host/cpu/fold.h"
+#include "host/cpu/parallel_merge.h"
+#include "host/fixed_point.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::cpu {
+
+// Keeps the updates until Finish where the order of the fold matters; where it does not, merges them into `base_` as
+// soon as those waiting take as much memory as what is merged, so that memory stays O(distinct keys) and every tuple
+// is merged O(1) times (amortised).
+template <typename Key, typename Fold>
+class TypedAccumulator : public Accumulator {
+ public:
+  using Rows = FoldedRows<Key, typename Fold::Acc>;
+
+  TypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena)
+      : spec_(spec), shape_{NumColumns(spec), KeepsCounts(spec), KeyWeightsOf(spec)}, arena_(arena) {}
+
+  absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
+    return PrepareUpdate(spec_, update);
+  }
+
+  absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
+    std::unique_ptr<CpuUpdate> cpu_update(static_cast<CpuUpdate*>(update.release()));
+    weights_.push_back(cpu_update->weight);
+    if (MergesOnArrival() && cpu_update->num_keys == 0) return absl::OkStatus();
+    update_bytes_ += cpu_update->bytes;
+    updates_.push_back(std::move(cpu_update));
+    return MergeIfDue();
+  }
+
+  absl::Status MergeFrom(Accumulator&& other) override {
+    auto& from = static_cast<TypedAccumulator&>(other);
+    weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
+    for (auto& update : from.updates_) updates_.push_back(std::move(update));
+    update_bytes_ += from.update_bytes_;
+    from.updates_.clear();
+    if (from.base_.size() > 0) CombineBases(from.base_);
+    return MergeIfDue();
+  }
+
+  absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
+    if (order.size() != weights_.size()) {
+      return absl::InternalError(
+          absl::StrCat(Quoted(spec_), ": an order of ", order.size(), " for ", weights_.size(), " submissions"));
+    }
+    MergeInput<Key, Fold> input = MakeInput();
+    if (MergesOnArrival()) {
+      for (const auto& update : updates_) input.updates.push_back(update.get());
+    } else {
+      for (const uint32_t index : order) {
+        if (updates_[index]->num_keys > 0) input.updates.push_back(updates_[index].get());
+      }
+    }
+    const FinishParams params = MakeFinishParams(order);
+    const Blocks<Key> blocks = ChooseBlocks(input);
+    Result result = MakeSparse(spec_, blocks.MaxRows());
+    ASSIGN_OR_RETURN(const uint64_t num_rows,
+                     ParallelMerge(input, blocks, arena_, [&] { return ResultSink(params, result); }));
+    updates_.clear();
+    base_ = {};
+    CutSparse(spec_, num_rows, result);
+    if (IsDenseResult(spec_, num_rows)) return MakeDense(spec_, result);
+    return result;
+  }
+
+  uint64_t num_submissions() const override { return weights_.size(); }
+
+  size_t memory_bytes() const override {
+    return UpdateBytes() + base_.memory_bytes() + weights_.capacity() * sizeof(double);
+  }
+
+ private:
+  static constexpr size_t kUpdateOverheadBytes = sizeof(CpuUpdate) + 192;
+
+  // Finishes rows and writes them to a result.
+  class ResultSink {
+   public:
+    ResultSink(const FinishParams& params, Result& result) : finisher_(params), result_(result) {}
+    absl::Status Prepare(Rows& rows) { return finisher_.Prepare(rows); }
+    size_t size() const { return finisher_.size(); }
+    void Write(uint64_t at) {
+      finisher_.Write(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights, at);
+    }
+
+   private:
+    RowFinisher<Key, Fold> finisher_;
+    Result& result_;
+  };
+
+  // Copies rows as they are.
+  class BaseSink {
+   public:
+    BaseSink(const RowShape& shape, Rows& merged) : shape_(shape), merged_(merged) {}
+    absl::Status Prepare(Rows& rows) {
+      rows_ = &rows;
+      return absl::OkStatus();
+    }
+    size_t size() const { return rows_->size(); }
+    void Write(uint64_t at) {
+      const auto copy = [at](const auto& from, auto& to, size_t columns) {
+        std::copy(from.begin(), from.end(), to.begin() + at * columns);
+      };
+      copy(rows_->keys, merged_.keys, 1);
+      copy(rows_->accs, merged_.accs, shape_.columns);
+      copy(rows_->counts, merged_.counts, 1);
+      copy(rows_->fixed_weights, merged_.fixed_weights, 1);
+    }
+
+   private:
+    const RowShape& shape_;
+    Rows& merged_;
+    const Rows* rows_ = nullptr;
+  };
+
+  // The float sum marks touched slots by their values; other folds have no such value and count.
+  static bool KeepsCounts(const TensorSpec& spec) {
+    return NeedsCounts(spec) || !std::is_same_v<Fold, SumFloat> || NumColumns(spec) == 0;
+  }
+
+  bool MergesOnArrival() const { return Fold::kAnyOrder && shape_.key_weights != KeyWeights::kFloat; }
+
+  MergeInput<Key, Fold> MakeInput() const {
+    MergeInput<Key, Fold> input;
+    input.spec = &spec_;
+    input.shape = shape_;
+    if (shape_.key_weights == KeyWeights::kFixed) input.weight_scale = std::ldexp(1.0, WeightShift(spec_.aggregation));
+    if (base_.size() > 0) input.base = &base_;
+    return input;
+  }
+
+  FinishParams MakeFinishParams(SubmissionOrder order) const {
+    const AggregationSpec& a = spec_.aggregation;
+    FinishParams params;
+    params.spec = &spec_;
+    params.shape = shape_;
+    if (UsesFixedPoint(spec_)) params.value_unit = std::ldexp(1.0, -ValueShift(a));
+    const bool fixed_weights = a.numerics == Numerics::kFixedPoint && a.weighting == Weighting::kByWeight &&
+                               (a.op == Op::kMean || shape_.key_weights == KeyWeights::kFixed);
+    if (fixed_weights) params.weight_unit = std::ldexp(1.0, -WeightShift(a));
+    if (a.op != Op::kMean) return params;
+    if (a.weighting == Weighting::kUniform) {
+      params.total_weight = static_cast<double>(weights_.size());
+    } else if (fixed_weights) {
+      const double scale = std::ldexp(1.0, WeightShift(a));
+      int64_t total = 0;
+      for (const double weight : weights_) total += std::llrint(weight * scale);
+      params.total_weight = static_cast<double>(total) * params.weight_unit;
+    } else {
+      for (const uint32_t index : order) params.total_weight += weights_[index];
+    }
+    return params;
+  }
+
+  // What the kept updates hold, each with its own small allocations.
+  size_t UpdateBytes() const { return update_bytes_ + updates_.size() * kUpdateOverheadBytes; }
+
+  absl::Status MergeIfDue() {
+    if (!MergesOnArrival() || UpdateBytes() < std::max(kMinPendingBytes, base_.memory_bytes())) {
+      return absl::OkStatus();
+    }
+    MergeInput<Key, Fold> input = MakeInput();
+    for (const auto& update : updates_) input.updates.push_back(update.get());
+    const Blocks<Key> blocks = ChooseBlocks(input);
+    Rows merged;
+    merged.resize(blocks.MaxRows(), shape_);
+    ASSIGN_OR_RETURN(const uint64_t num_rows,
+                     ParallelMerge(input, blocks, arena_, [&] { return BaseSink(shape_, merged); }));
+    merged.resize(num_rows, shape_);
+    merged.Trim();
+    base_ = std::move(merged);
+    updates_.clear();
+    update_bytes_ = 0;
+    return absl::OkStatus();
+  }
+
+  // Two sorted bases into one.
+  void CombineBases(const Rows& other) {
+    Rows merged;
+    merged.resize(base_.size() + other.size(), shape_);
+    size_t rows = 0;
+    const auto copy_row = [&](const Rows& from, size_t row) {
+      merged.keys[rows] = from.keys[row];
+      merged.counts[rows] = from.counts[row];
+      std::copy_n(from.accs.begin() + row * shape_.columns, shape_.columns,
+                  merged.accs.begin() + rows * shape_.columns);
+      if (shape_.key_weights == KeyWeights::kFixed) merged.fixed_weights[rows] = from.fixed_weights[row];
+      ++rows;
+    };
+    size_t i = 0;
+    size_t j = 0;
+    while (i < base_.size() || j < other.size()) {
+      if (j == other.size() || (i < base_.size() && base_.keys[i] < other.keys[j])) {
+        copy_row(base_, i++);
+      } else if (i == base_.size() || other.keys[j] < base_.keys[i]) {
+        copy_row(other, j++);
+      } else {
+        copy_row(base_, i++);
+        const size_t row = rows - 1;
+        merged.counts[row] += other.counts[j];
+        for (size_t c = 0; c < shape_.columns; ++c) {
+          Fold::Combine(merged.accs[row * shape_.columns + c], other.accs[j * shape_.columns + c]);
+        }
+        if (shape_.key_weights == KeyWeights::kFixed) merged.fixed_weights[row] += other.fixed_weights[j];
+        ++j;
+      }
+    }
+    merged.resize(rows, shape_);
+    base_ = std::move(merged);
+  }
+
+  const TensorSpec spec_;
+  const RowShape shape_;
+  tbb::task_arena& arena_;
+  std::vector<std::unique_ptr<CpuUpdate>> updates_;  // all of them, or those not merged yet
+  std::vector<double> weights_;                      // of every submission, in order of Add
+  Rows base_;
+  size_t update_bytes_ = 0;
+};
+
+// For a tensor's key type. Instantiated for every fold in one of the sources, so that they compile side by side.
+template <typename Fold>
+std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena) {
+  if (HasNarrowKeys(spec)) return std::make_unique<TypedAccumulator<uint32_t, Fold>>(spec, arena);
+  return std::make_unique<TypedAccumulator<uint64_t, Fold>>(spec, arena);
+}
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_TYPED_ACCUMULATOR_H_

@@ -1,0 +1,45 @@
+// The merged tensor.
+#ifndef SPARSEAGG_HOST_RESULT_H_
+#define SPARSEAGG_HOST_RESULT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <variant>
+
+#include "host/column.h"
+#include "host/dtype.h"
+#include "host/spec.h"
+
+namespace sparseagg {
+
+// Keys as stored: 32 bits where the dimension allows (HasNarrowKeys), else 64.
+using KeyVector = std::variant<Column<uint32_t>, Column<uint64_t>>;
+
+// One tensor's result. The same committed submissions give the same bits here on every engine.
+struct Result {
+  Layout layout = Layout::kSparse;
+  DType dtype = DType::kFloat32;
+  bool has_values = true;  // false for kUnion
+  uint32_t width = 1;
+  uint64_t dimension = 0;
+  uint64_t num_rows = 0;  // keys if sparse, `dimension` if dense
+
+  KeyVector keys;                        // sparse: ascending, unique; dense: empty
+  Column<std::byte> values;              // num_rows × width of `dtype`, row-major
+  Column<uint32_t> counts;               // num_rows, or empty when not asked for
+  Column<double> weights;                // num_rows, or empty when not asked for
+  std::optional<int> fixed_point_shift;  // s: the sums are exact multiples of 2^-s
+
+  // Key of row r.
+  uint64_t KeyAt(uint64_t row) const {
+    if (layout == Layout::kDense) return row;
+    if (const auto* narrow = std::get_if<Column<uint32_t>>(&keys)) return (*narrow)[row];
+    return std::get<Column<uint64_t>>(keys)[row];
+  }
+  size_t memory_bytes() const;
+};
+
+}  // namespace sparseagg
+
+#endif  // SPARSEAGG_HOST_RESULT_H_

@@ -1,0 +1,145 @@
+#include "host/scan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "host/half.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::internal {
+namespace {
+
+template <typename T>
+T Load(const char* bytes, uint64_t index) {
+  T value;
+  std::memcpy(&value, bytes + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+absl::Status KeyTooLarge(const Place& place, uint64_t position, uint64_t key) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(place.ToString(position), ": key ", key, " is not below the dimension ", place.spec->dimension));
+}
+
+template <typename Key>
+absl::Status Scan(const Place& place, const char* keys, uint64_t count, KeyOrder& order) {
+  if (count == 0) return absl::OkStatus();
+  Key largest = 0;
+  unsigned descents = 0;
+  unsigned repeats = 0;
+  Key previous = Load<Key>(keys, 0);
+  largest = previous;
+  for (uint64_t i = 1; i < count; ++i) {
+    const Key key = Load<Key>(keys, i);
+    largest = std::max(largest, key);
+    descents |= key < previous;
+    repeats |= key == previous;
+    previous = key;
+  }
+  const uint64_t dimension = place.spec->dimension;
+  if (dimension != 0 && largest >= dimension) {
+    uint64_t position = 0;
+    while (Load<Key>(keys, position) < dimension) ++position;
+    return KeyTooLarge(place, position, Load<Key>(keys, position));
+  }
+  if (!order.empty) {
+    const uint64_t first = Load<Key>(keys, 0);
+    descents |= first < order.last;
+    repeats |= first == order.last;
+  }
+  order.empty = false;
+  order.last = previous;
+  order.sorted = order.sorted && descents == 0;
+  order.unique = order.unique && order.sorted && repeats == 0;
+  return absl::OkStatus();
+}
+
+// Position of the first value whose exponent bits are all ones (NaN, ±Inf), or `count`.
+template <typename Bits>
+uint64_t FindNonfinite(const char* values, uint64_t count, Bits exponent_mask) {
+  constexpr uint64_t kStride = 4096;  // looks at the answer once a stride, so that the inner loop has no branch
+  for (uint64_t begin = 0; begin < count; begin += kStride) {
+    const uint64_t end = std::min(count, begin + kStride);
+    unsigned found = 0;
+    for (uint64_t i = begin; i < end; ++i) {
+      found |= (Load<Bits>(values, i) & exponent_mask) == exponent_mask;
+    }
+    if (found == 0) continue;
+    for (uint64_t i = begin; i < end; ++i) {
+      if ((Load<Bits>(values, i) & exponent_mask) == exponent_mask) return i;
+    }
+  }
+  return count;
+}
+
+absl::Status Nonfinite(const Place& place, uint64_t index, double value) {
+  const uint32_t width = place.spec->width;
+  std::string where = place.ToString(index / width);
+  if (width > 1) absl::StrAppend(&where, ", column ", index % width);
+  return absl::InvalidArgumentError(absl::StrCat(where, ": value ", value, " is not finite"));
+}
+
+}  // namespace
+
+std::string Place::ToString(uint64_t position) const {
+  std::string text = Quoted(*spec);
+  if (chunk.has_value()) absl::StrAppend(&text, ", chunk ", *chunk);
+  absl::StrAppend(&text, ", position ", position);
+  return text;
+}
+
+absl::Status ScanKeys(const Place& place, const char* keys, uint64_t count, int key_bytes, KeyOrder& order) {
+  return key_bytes == 4 ? Scan<uint32_t>(place, keys, count, order) : Scan<uint64_t>(place, keys, count, order);
+}
+
+absl::Status ScanRun(const Place& place, uint64_t first, uint64_t count, KeyOrder& order) {
+  if (count == 0) return absl::OkStatus();
+  const uint64_t dimension = place.spec->dimension;
+  const uint64_t largest_key = dimension == 0 ? std::numeric_limits<uint64_t>::max() : dimension - 1;
+  if (first > largest_key) return KeyTooLarge(place, 0, first);
+  if (count - 1 > largest_key - first) {
+    if (dimension != 0) return KeyTooLarge(place, dimension - first, dimension);
+    return absl::InvalidArgumentError(
+        absl::StrCat(place.ToString(0), ": ", count, " implicit keys from ", first, " pass the largest key 2^64-1"));
+  }
+  if (!order.empty) {
+    order.sorted = order.sorted && first >= order.last;
+    order.unique = order.unique && order.sorted && first != order.last;
+  }
+  order.empty = false;
+  order.last = first + (count - 1);
+  return absl::OkStatus();
+}
+
+absl::Status ScanValues(const Place& place, const char* values, uint64_t count) {
+  if (place.spec->aggregation.on_nonfinite == OnNonfinite::kPropagate) return absl::OkStatus();
+  const uint64_t n = count * place.spec->width;
+  switch (place.spec->dtype) {
+    case DType::kFloat32: {
+      const uint64_t i = FindNonfinite<uint32_t>(values, n, 0x7f800000u);
+      return i == n ? absl::OkStatus() : Nonfinite(place, i, Load<float>(values, i));
+    }
+    case DType::kFloat64: {
+      const uint64_t i = FindNonfinite<uint64_t>(values, n, 0x7ff0000000000000u);
+      return i == n ? absl::OkStatus() : Nonfinite(place, i, Load<double>(values, i));
+    }
+    case DType::kFloat16: {
+      const uint64_t i = FindNonfinite<uint16_t>(values, n, 0x7c00u);
+      return i == n ? absl::OkStatus() : Nonfinite(place, i, WidenFloat16(Load<uint16_t>(values, i)));
+    }
+    case DType::kBFloat16: {
+      const uint64_t i = FindNonfinite<uint16_t>(values, n, 0x7f80u);
+      return i == n ? absl::OkStatus() : Nonfinite(place, i, WidenBFloat16(Load<uint16_t>(values, i)));
+    }
+    case DType::kInt32:
+    case DType::kInt64:
+    case DType::kUInt32:
+    case DType::kUInt64:
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sparseagg::internal

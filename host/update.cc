@@ -1,0 +1,75 @@
+#include "host/update.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/scan.h"
+#include "host/status_macros.h"
+
+namespace sparseagg {
+
+uint64_t NumKeys(const KeyColumn& keys) {
+  if (const auto* run = std::get_if<KeyRun>(&keys)) return run->count;
+  if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return narrow->size();
+  return std::get<absl::Span<const uint64_t>>(keys).size();
+}
+
+absl::Status ValidateWeight(const TensorSpec& spec, double weight) {
+  const auto invalid = [&](absl::string_view problem) {
+    return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": weight ", weight, " ", problem));
+  };
+  if (!std::isfinite(weight)) return invalid("is not finite");
+  if (weight < 0.0) return invalid("is negative");
+  const AggregationSpec& a = spec.aggregation;
+  if (a.weighting != Weighting::kByWeight) return absl::OkStatus();
+  if (a.numerics == Numerics::kFixedPoint && a.weight_bound != 0.0 && weight > a.weight_bound) {
+    return invalid(absl::StrCat("is beyond weight_bound ", a.weight_bound));
+  }
+  if (IsSignedInteger(spec.dtype) && (weight != std::rint(weight) || weight >= 0x1p53)) {
+    return invalid("is no integer below 2^53, as integer tensors need by_weight");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, UpdateColumns columns, double weight) {
+  RETURN_IF_ERROR(ValidateWeight(spec, weight));
+  const internal::Place place{&spec, std::nullopt};
+  const uint64_t count = NumKeys(columns.keys);
+  internal::KeyOrder order;
+  if (const auto* run = std::get_if<KeyRun>(&columns.keys)) {
+    RETURN_IF_ERROR(internal::ScanRun(place, run->first, run->count, order));
+  } else if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&columns.keys)) {
+    if (!HasNarrowKeys(spec)) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 32 bits, its dimension needs 64"));
+    }
+    RETURN_IF_ERROR(internal::ScanKeys(place, reinterpret_cast<const char*>(narrow->data()), count, 4, order));
+  } else {
+    if (HasNarrowKeys(spec)) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 64 bits, its dimension needs 32"));
+    }
+    const auto& wide = std::get<absl::Span<const uint64_t>>(columns.keys);
+    RETURN_IF_ERROR(internal::ScanKeys(place, reinterpret_cast<const char*>(wide.data()), count, 8, order));
+  }
+  if (spec.layout == Layout::kDense) {
+    const auto* run = std::get_if<KeyRun>(&columns.keys);
+    if (run == nullptr || run->first != 0 || run->count != spec.dimension) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(spec), ": layout dense needs all ", spec.dimension, " rows, not ", count));
+    }
+  }
+  if (columns.values != nullptr) {
+    RETURN_IF_ERROR(internal::ScanValues(place, reinterpret_cast<const char*>(columns.values), count));
+  } else if (spec.aggregation.op != Op::kUnion && count > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": ", count, " keys without values"));
+  }
+  ValidatedUpdate update;
+  update.columns_ = std::move(columns);
+  update.num_keys_ = count;
+  update.weight_ = spec.aggregation.weighting == Weighting::kByWeight ? weight : 1.0;
+  update.sorted_ = order.sorted;
+  update.unique_ = order.unique;
+  return update;
+}
+
+}  // namespace sparseagg

@@ -1,0 +1,228 @@
+#include "host/update_builder.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/status_macros.h"
+
+namespace sparseagg {
+namespace {
+
+absl::Status Invalid(const TensorSpec& spec, uint64_t chunk, absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ", chunk ", chunk, ": ", problem));
+}
+
+// Number of keys in a slice, from its bytes.
+absl::StatusOr<uint64_t> CountKeys(const TensorSpec& spec, uint64_t chunk, const SliceView& slice) {
+  if (slice.key_type == SliceView::Keys::kImplicit) {
+    if (!slice.keys.empty()) {
+      return Invalid(spec, chunk, absl::StrCat("implicit keys have no bytes, not ", slice.keys.size()));
+    }
+    return slice.num_keys;
+  }
+  const size_t key_bytes = slice.key_type == SliceView::Keys::kU32 ? 4 : 8;
+  if (slice.keys.size() % key_bytes != 0) {
+    return Invalid(spec, chunk, absl::StrCat(slice.keys.size(), " bytes of keys are no multiple of ", key_bytes));
+  }
+  return slice.keys.size() / key_bytes;
+}
+
+absl::Status CheckValueBytes(const TensorSpec& spec, uint64_t chunk, const SliceView& slice, uint64_t count) {
+  const size_t value_bytes = SizeOf(spec.dtype);
+  if (!slice.has_values) {
+    if (spec.aggregation.op == Op::kUnion) return absl::OkStatus();
+    return Invalid(spec, chunk, absl::StrCat(count, " keys without values; only union takes that"));
+  }
+  if (slice.values.size() % value_bytes != 0) {
+    return Invalid(spec, chunk,
+                   absl::StrCat(slice.values.size(), " bytes of values are no multiple of ", value_bytes,
+                                ", the size of a ", Name(spec.dtype)));
+  }
+  const uint64_t num_values = slice.values.size() / value_bytes;
+  // Compared by division: count × width could overflow.
+  if (num_values % spec.width != 0 || num_values / spec.width != count) {
+    return Invalid(spec, chunk,
+                   absl::StrCat(count, " keys of width ", spec.width, " do not fit ", num_values, " values"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+UpdateBuilder::UpdateBuilder(const TensorSpec* spec) : spec_(spec) {}
+
+absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice) {
+  ASSIGN_OR_RETURN(const uint64_t count, CountKeys(*spec_, chunk, slice));
+  RETURN_IF_ERROR(CheckValueBytes(*spec_, chunk, slice, count));
+  const internal::Place place{spec_, chunk};
+  internal::KeyOrder order = order_;
+  const bool is_run = slice.key_type == SliceView::Keys::kImplicit;
+  if (spec_->layout == Layout::kDense && (!is_run || (count > 0 && slice.first_key != num_keys_))) {
+    return Invalid(*spec_, chunk,
+                   is_run ? absl::StrCat("layout dense goes on at key ", num_keys_, ", not at ", slice.first_key)
+                          : std::string("layout dense takes implicit keys"));
+  }
+  if (is_run) {
+    RETURN_IF_ERROR(internal::ScanRun(place, slice.first_key, count, order));
+  } else {
+    const int key_bytes = slice.key_type == SliceView::Keys::kU32 ? 4 : 8;
+    RETURN_IF_ERROR(internal::ScanKeys(place, slice.keys.data(), count, key_bytes, order));
+  }
+  if (slice.has_values) RETURN_IF_ERROR(internal::ScanValues(place, slice.values.data(), count));
+  // Nothing can be refused from here on.
+  order_ = order;
+  if (count == 0) return absl::OkStatus();
+  StoreKeys(slice, count);
+  if (slice.has_values && spec_->aggregation.op != Op::kUnion) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(slice.values.data());
+    values_.insert(values_.end(), bytes, bytes + slice.values.size());
+  }
+  num_keys_ += count;
+  return absl::OkStatus();
+}
+
+void UpdateBuilder::StoreKeys(const SliceView& slice, uint64_t count) {
+  const bool narrow = HasNarrowKeys(*spec_);
+  if (slice.key_type == SliceView::Keys::kImplicit) {
+    if (num_keys_ == 0) {
+      run_ = {slice.first_key, count};
+      is_run_ = true;
+      return;
+    }
+    // Key 0 follows no key, though the sum wraps to it at the end of the key space.
+    if (is_run_ && slice.first_key != 0 && slice.first_key == run_.first + run_.count) {
+      run_.count += count;
+      return;
+    }
+  }
+  if (is_run_) {
+    is_run_ = false;
+    StoreRun(run_);
+  }
+  if (slice.key_type == SliceView::Keys::kImplicit) {
+    StoreRun({slice.first_key, count});
+  } else if (narrow == (slice.key_type == SliceView::Keys::kU32)) {
+    const auto append = [&](auto& column) {
+      const size_t before = column.size();
+      column.resize(before + count);
+      std::memcpy(column.data() + before, slice.keys.data(), slice.keys.size());
+    };
+    narrow ? append(narrow_keys_) : append(wide_keys_);
+  } else if (narrow) {
+    const size_t before = narrow_keys_.size();
+    narrow_keys_.resize(before + count);
+    for (uint64_t i = 0; i < count; ++i) {
+      uint64_t key;
+      std::memcpy(&key, slice.keys.data() + i * sizeof(key), sizeof(key));
+      narrow_keys_[before + i] = static_cast<uint32_t>(key);
+    }
+  } else {
+    const size_t before = wide_keys_.size();
+    wide_keys_.resize(before + count);
+    for (uint64_t i = 0; i < count; ++i) {
+      uint32_t key;
+      std::memcpy(&key, slice.keys.data() + i * sizeof(key), sizeof(key));
+      wide_keys_[before + i] = key;
+    }
+  }
+}
+
+void UpdateBuilder::StoreRun(KeyRun run) {
+  const bool narrow = HasNarrowKeys(*spec_);
+  for (uint64_t i = 0; i < run.count; ++i) {
+    if (narrow) {
+      narrow_keys_.push_back(static_cast<uint32_t>(run.first + i));
+    } else {
+      wide_keys_.push_back(run.first + i);
+    }
+  }
+}
+
+size_t UpdateBuilder::memory_bytes() const {
+  return narrow_keys_.capacity() * sizeof(uint32_t) + wide_keys_.capacity() * sizeof(uint64_t) + values_.capacity();
+}
+
+std::pair<uint64_t, uint64_t> UpdateBuilder::ContentHash() const {
+  // Keys are hashed as 64-bit numbers, so that how they were packed makes no difference.
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
+  XXH3_128bits_reset(state.get());
+  constexpr size_t kBatch = 512;
+  uint64_t batch[kBatch];
+  const auto hash_keys = [&](uint64_t count, auto key_at) {
+    for (uint64_t begin = 0; begin < count; begin += kBatch) {
+      const size_t n = static_cast<size_t>(std::min<uint64_t>(kBatch, count - begin));
+      for (size_t i = 0; i < n; ++i) batch[i] = key_at(begin + i);
+      XXH3_128bits_update(state.get(), batch, n * sizeof(uint64_t));
+    }
+  };
+  if (is_run_) {
+    hash_keys(run_.count, [&](uint64_t i) { return run_.first + i; });
+  } else {
+    hash_keys(narrow_keys_.size(), [&](uint64_t i) -> uint64_t { return narrow_keys_[i]; });
+    hash_keys(wide_keys_.size(), [&](uint64_t i) { return wide_keys_[i]; });
+  }
+  XXH3_128bits_update(state.get(), values_.data(), values_.size());
+  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
+  return {hash.high64, hash.low64};
+}
+
+absl::Status UpdateBuilder::CheckPromises() const {
+  if (declared_sorted_ && !order_.sorted) {
+    return absl::InvalidArgumentError(absl::StrCat(Quoted(*spec_), ": keys_sorted was declared, but keys descend"));
+  }
+  if (!declared_unique_ || order_.unique) return absl::OkStatus();
+  // Not strictly ascending. Only a sorted copy can tell whether a key is repeated.
+  const auto find_repeat = [&](auto keys) -> absl::Status {
+    std::sort(keys.begin(), keys.end());
+    const auto repeat = std::adjacent_find(keys.begin(), keys.end());
+    if (repeat == keys.end()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(Quoted(*spec_), ": keys_unique was declared, but key ", *repeat, " is repeated"));
+  };
+  return narrow_keys_.empty() ? find_repeat(wide_keys_) : find_repeat(narrow_keys_);
+}
+
+absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {
+  RETURN_IF_ERROR(ValidateWeight(*spec_, weight));
+  if (spec_->layout == Layout::kDense && num_keys_ != spec_->dimension) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Quoted(*spec_), ": layout dense needs all ", spec_->dimension, " rows, not ", num_keys_));
+  }
+  RETURN_IF_ERROR(CheckPromises());
+  struct Storage {
+    std::vector<uint32_t> narrow_keys;
+    std::vector<uint64_t> wide_keys;
+    std::vector<std::byte> values;
+  };
+  auto storage = std::make_shared<Storage>();
+  storage->narrow_keys = std::move(narrow_keys_);
+  storage->wide_keys = std::move(wide_keys_);
+  storage->values = std::move(values_);
+  // What growth reserved in advance goes back: an update may be kept for long.
+  storage->narrow_keys.shrink_to_fit();
+  storage->wide_keys.shrink_to_fit();
+  storage->values.shrink_to_fit();
+
+  ValidatedUpdate update;
+  if (is_run_) {
+    update.columns_.keys = run_;
+  } else if (HasNarrowKeys(*spec_)) {
+    update.columns_.keys = absl::MakeConstSpan(storage->narrow_keys);
+  } else {
+    update.columns_.keys = absl::MakeConstSpan(storage->wide_keys);
+  }
+  update.columns_.values = storage->values.empty() ? nullptr : storage->values.data();
+  update.columns_.owner = std::move(storage);
+  update.num_keys_ = num_keys_;
+  update.weight_ = spec_->aggregation.weighting == Weighting::kByWeight ? weight : 1.0;
+  update.sorted_ = order_.sorted;
+  update.unique_ = order_.unique;
+  return update;
+}
+
+}  // namespace sparseagg

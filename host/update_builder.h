@@ -1,0 +1,72 @@
+// Builds a validated update from chunks as they arrive.
+#ifndef SPARSEAGG_HOST_UPDATE_BUILDER_H_
+#define SPARSEAGG_HOST_UPDATE_BUILDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "host/scan.h"
+#include "host/spec.h"
+#include "host/update.h"
+
+namespace sparseagg {
+
+// Some (key, row) tuples in wire form: little-endian, packed, unaligned, borrowed for the call.
+struct SliceView {
+  enum class Keys { kU32, kU64, kImplicit };
+  Keys key_type = Keys::kU32;
+  absl::string_view keys;    // bytes; empty for kImplicit
+  uint64_t first_key = 0;    // kImplicit
+  uint64_t num_keys = 0;     // kImplicit; otherwise found from `keys`
+  bool has_values = true;    // false: no values, which only kUnion tensors take
+  absl::string_view values;  // bytes, in the tensor's dtype
+};
+
+// Collects the chunks of one tensor of one submission. Each Append is validated at once and completely, so that a bad
+// chunk is refused when it comes, with its chunk number and position in the message. Not thread-safe.
+class UpdateBuilder {
+ public:
+  explicit UpdateBuilder(const TensorSpec* spec);  // borrowed; must outlive the builder
+
+  // INVALID_ARGUMENT leaves the builder unchanged.
+  absl::Status Append(uint64_t chunk, const SliceView& slice);
+
+  // Promises to be checked: by Finish, over all chunks.
+  void DeclareSorted() { declared_sorted_ = true; }
+  void DeclareUnique() { declared_unique_ = true; }
+
+  uint64_t num_keys() const { return num_keys_; }
+  // Keys and values held.
+  size_t memory_bytes() const;
+  // XXH3-128 of the decoded content (keys, then values), the same for every chunking. Cost: one pass.
+  std::pair<uint64_t, uint64_t> ContentHash() const;
+
+  // Dense tensors must be complete. The builder is spent.
+  absl::StatusOr<ValidatedUpdate> Finish(double weight) &&;
+
+ private:
+  void StoreKeys(const SliceView& slice, uint64_t count);
+  void StoreRun(KeyRun run);
+  absl::Status CheckPromises() const;
+
+  const TensorSpec* spec_;
+  // Either all keys so far are one run, or they are stored in one of the vectors.
+  bool is_run_ = false;
+  KeyRun run_;
+  std::vector<uint32_t> narrow_keys_;
+  std::vector<uint64_t> wide_keys_;
+  std::vector<std::byte> values_;
+  uint64_t num_keys_ = 0;
+  internal::KeyOrder order_;
+  bool declared_sorted_ = false;
+  bool declared_unique_ = false;
+};
+
+}  // namespace sparseagg
+
+#endif  // SPARSEAGG_HOST_UPDATE_BUILDER_H_

@@ -1,0 +1,62 @@
+"""Client of the sparseagg server, which merges the sparse updates of many clients into one sparse vector per tensor.
+
+    import sparseagg as sa
+
+    with sa.Client("localhost:8001") as client:
+        spec = sa.RoundSpec([sa.TensorSpec("embedding", dtype="float32", dimension=50_000, width=16)], op="mean")
+        round = client.create_round(spec)
+        round.submit("client-7", {"embedding": (keys, rows)})
+        result = round.close()
+        result["embedding"].keys, result["embedding"].values
+
+``sparseagg.aio`` has the same for asyncio, ``sparseagg.errors`` all error classes.
+"""
+
+from sparseagg import aio
+from sparseagg.client import Client, Round
+from sparseagg.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+    RoundFailed,
+    SparseaggError,
+    Unavailable,
+)
+from sparseagg.info import RoundInfo, ServerInfo, ServerLimits, Submission, Timeline
+from sparseagg.result import Result, TensorResult
+from sparseagg.retry import RetryPolicy
+from sparseagg.spec import RoundSpec, TensorSpec
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyExists",
+    "Client",
+    "DeadlineExceeded",
+    "FailedPrecondition",
+    "Internal",
+    "InvalidArgument",
+    "NotFound",
+    "OutOfRange",
+    "ResourceExhausted",
+    "Result",
+    "RetryPolicy",
+    "Round",
+    "RoundFailed",
+    "RoundInfo",
+    "RoundSpec",
+    "ServerInfo",
+    "ServerLimits",
+    "SparseaggError",
+    "Submission",
+    "TensorResult",
+    "TensorSpec",
+    "Timeline",
+    "Unavailable",
+    "aio",
+]

@@ -1,0 +1,195 @@
+"""The client for programs with an event loop."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
+
+from sparseagg.aio.connection import Connection
+from sparseagg.calls import (
+    poll_seconds,
+    raise_if_failed,
+    raise_if_past,
+    result_request,
+    wait_request,
+)
+from sparseagg.channel import TLS, credentials, metadata, round_name
+from sparseagg.errors import FailedPrecondition
+from sparseagg.info import RoundInfo, ServerInfo, Submission
+from sparseagg.progress import ProgressBar
+from sparseagg.result import Result
+from sparseagg.retry import RetryPolicy
+from sparseagg.spec import RoundSpec
+from sparseagg.upload import aggregate_requests, aggregate_uploads, make_upload
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["Client", "Round"]
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to a server, for one event loop. See ``sparseagg.Client`` for the arguments and the errors.
+
+    An asynchronous context manager that closes the connection. Calls may run concurrently.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        tls: TLS = False,
+        timeout: float | None = 60.0,
+        retry: RetryPolicy | None = None,
+        chunk_bytes: int | None = None,
+        options: list[tuple[str, Any]] | None = None,
+    ) -> None:
+        self.address = address
+        self._connection = Connection(address, metadata(token), credentials(tls), timeout, retry, chunk_bytes, options)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.disconnect()
+
+    async def disconnect(self) -> None:
+        """Closes the connection; calls under way are cancelled."""
+        await self._connection.close()
+
+    async def server_info(self) -> ServerInfo:
+        """Returns the server's version, engine and limits."""
+        return ServerInfo.from_proto(await self._connection.call("GetServerInfo", pb.GetServerInfoRequest()))
+
+    async def create_round(self, spec: RoundSpec, round_id: str | None = None) -> Round:
+        """Opens a round; see ``sparseagg.Client.create_round``."""
+        request = pb.CreateRoundRequest(round_id=round_id or uuid.uuid4().hex, spec=spec.to_proto())
+        return Round(
+            self._connection,
+            RoundInfo.from_proto(await self._connection.call("CreateRound", request)),
+        )
+
+    async def get_round(self, name: str) -> Round:
+        """Returns a round by id or by name ("rounds/{id}"); ``NotFound`` if there is none."""
+        return Round(self._connection, await self._connection.get_round(round_name(name)))
+
+    async def list_rounds(self) -> AsyncIterator[Round]:
+        """Yields all rounds the server knows, oldest first."""
+        token = ""
+        while True:
+            response = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=token))
+            for proto in response.rounds:
+                yield Round(self._connection, RoundInfo.from_proto(proto))
+            token = response.next_page_token
+            if not token:
+                return
+
+    async def aggregate(self, updates: Any, spec: RoundSpec) -> Result:
+        """Merges updates in one call; see ``sparseagg.Client.aggregate``."""
+        uploads = aggregate_uploads(spec, updates, await self._connection.chunk_bytes())
+        reader = await self._connection.read("Aggregate", lambda: aggregate_requests(spec, uploads))
+        return reader.result()
+
+
+class Round:
+    """A round on the server. Made by ``Client.create_round``, ``get_round`` and ``list_rounds``."""
+
+    def __init__(self, connection: Connection, info: RoundInfo) -> None:
+        self._connection = connection
+        self._info = info
+
+    @property
+    def name(self) -> str:
+        """The name, "rounds/{id}"."""
+        return self._info.name
+
+    @property
+    def id(self) -> str:
+        """The id, without "rounds/"."""
+        return self.name.partition("/")[2]
+
+    @property
+    def spec(self) -> RoundSpec:
+        """What it computes."""
+        return self._info.spec
+
+    @property
+    def info(self) -> RoundInfo:
+        """The round as last heard of; ``refresh`` asks again."""
+        return self._info
+
+    def __repr__(self) -> str:
+        return f"Round({self.name!r}, {self._info.state})"
+
+    async def refresh(self) -> RoundInfo:
+        """Asks the server for the round as it is now."""
+        self._info = await self._connection.get_round(self.name)
+        return self._info
+
+    async def submit(
+        self,
+        client_id: str,
+        update: Any,
+        weight: float | None = None,
+        *,
+        submission_id: str | None = None,
+        resumable: bool = False,
+        progress: bool = False,
+    ) -> Submission:
+        """Sends one client's update; see ``sparseagg.Round.submit``."""
+        upload = make_upload(
+            self.spec,
+            update,
+            client_id=client_id,
+            weight=weight,
+            chunk_bytes=await self._connection.chunk_bytes(),
+            round_name=self.name,
+            submission_id=submission_id,
+        )
+        if not progress:
+            return await self._connection.submit(upload, resumable, None)
+        with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
+            return await self._connection.submit(upload, resumable, bar)
+
+    async def close(self, *, timeout: float | None = None) -> Result:
+        """Stops taking submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``."""
+        request = pb.CloseRoundRequest(name=self.name)
+        self._info = RoundInfo.from_proto(await self._connection.call("CloseRound", request))
+        await self.wait(timeout)
+        return await self.result()
+
+    async def wait(self, timeout: float | None = None) -> RoundInfo:
+        """Waits until the round has ended; see ``sparseagg.Round.wait``."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            poll = poll_seconds(deadline)
+            call = self._connection.call("WaitRound", wait_request(self.name, poll), extra_s=poll)
+            self._info = RoundInfo.from_proto(await call)
+            if self._info.ended:
+                return self._info
+            raise_if_past(deadline, self._info)
+
+    async def result(
+        self, tensors: Sequence[str] | None = None, *, keys: tuple[int, int | None] | None = None
+    ) -> Result:
+        """Reads the result of a round that is done; see ``sparseagg.Round.result``."""
+        request = result_request(self.name, tensors, keys)
+        try:
+            reader = await self._connection.read("StreamResult", lambda: request)
+        except FailedPrecondition as error:
+            raise_if_failed(await self.refresh(), error)
+            raise
+        return reader.result(self._info if self._info.ended else await self.refresh())
+
+    async def cancel(self, reason: str = "") -> RoundInfo:
+        """Ends the round without a result, and drops its submissions; ``FailedPrecondition`` if it has ended."""
+        request = pb.CancelRoundRequest(name=self.name, reason=reason)
+        self._info = RoundInfo.from_proto(await self._connection.call("CancelRound", request))
+        return self._info
+
+    async def delete(self) -> None:
+        """Makes the server forget the round and its result."""
+        await self._connection.call("DeleteRound", pb.DeleteRoundRequest(name=self.name))

@@ -1,0 +1,279 @@
+"""From what people have (numpy, torch, SciPy, TensorFlow, JAX) to keys and values of one tensor.
+
+Nothing of these packages is imported: their objects are known by their attributes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sparseagg import bfloat16
+from sparseagg.errors import InvalidArgument
+from sparseagg.spec import RoundSpec, TensorSpec
+
+__all__ = ["Array", "TensorData", "tensor_data", "update_data"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorData:
+    """The (key, row) tuples of one tensor in wire types.
+
+    Attributes:
+        spec: the tensor.
+        keys: uint32 or uint64, shape (n,), as ``spec.key_bytes`` says. None: 0, 1, …, n − 1.
+        values: shape (n, width), contiguous, little-endian; bfloat16 as uint16 bits. None: no values (union).
+        num_keys: n.
+    """
+
+    spec: TensorSpec
+    keys: Array | None
+    values: Array | None
+    num_keys: int
+
+
+def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
+    """Converts one client's update, without copying arrays that have the wire's type already.
+
+    Args:
+        spec: of the round.
+        update: a mapping from tensor names to tensors; or, in a round of one tensor, that tensor; or a torch module,
+            for the gradients of its parameters. A tensor is (keys, rows), where rows may be None for a union; a sparse
+            torch, SciPy or TensorFlow tensor or IndexedSlices; or anything dense, which touches every key. Tensors
+            that are left out, and parameters without a gradient, are not touched.
+
+    Returns:
+        The tensors in the order of the spec.
+
+    Raises:
+        InvalidArgument: a tensor the round does not have, or one of a wrong shape or type.
+    """
+    if callable(getattr(update, "named_parameters", None)):
+        update = {name: parameter.grad for name, parameter in update.named_parameters()}
+        update = {name: gradient for name, gradient in update.items() if gradient is not None}
+    elif not isinstance(update, Mapping):
+        if len(spec.tensors) != 1:
+            raise InvalidArgument(f"an update is a mapping from tensor names to tensors, not {_kind(update)}")
+        update = {spec.tensors[0].name: update}
+    for name in update:
+        spec.tensor(name)
+    return [tensor_data(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
+
+
+def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
+    """Converts one tensor; see ``update_data``."""
+    if isinstance(tensor, tuple):
+        if len(tensor) != 2:
+            raise InvalidArgument(f"tensor {spec.name!r}: a tuple is (keys, rows), not one of {len(tensor)}")
+        return _from_rows(spec, to_numpy(tensor[0]), tensor[1])
+    if hasattr(tensor, "tocoo"):  # scipy.sparse
+        coo = tensor.tocoo(copy=False)
+        coordinates = getattr(coo, "coords", None)
+        if coordinates is None:
+            coordinates = (coo.row, coo.col)
+        return _from_coordinates(spec, list(coordinates), to_numpy(coo.data), tuple(coo.shape))
+    if getattr(tensor, "is_sparse", False) is True:  # torch COO and hybrid; uncoalesced is fine, for duplicates add up
+        tensor = tensor.detach().cpu()
+        return _from_coordinates(spec, list(to_numpy(tensor._indices())), to_numpy(tensor._values()), tensor.shape)
+    if str(getattr(tensor, "layout", "")) == "torch.sparse_csr":
+        tensor = tensor.detach().cpu()
+        lengths = np.diff(to_numpy(tensor.crow_indices()))
+        coordinates = [np.repeat(np.arange(len(lengths)), lengths), to_numpy(tensor.col_indices())]
+        return _from_coordinates(spec, coordinates, to_numpy(tensor.values()), tensor.shape)
+    if hasattr(tensor, "dense_shape") and hasattr(tensor, "indices"):  # tf.IndexedSlices, tf.SparseTensor
+        indices = to_numpy(tensor.indices)
+        if indices.ndim == 1:
+            return _from_rows(spec, indices, tensor.values)
+        shape = tuple(int(size) for size in to_numpy(tensor.dense_shape))
+        return _from_coordinates(spec, list(indices.T), to_numpy(tensor.values), shape)
+    return _from_dense(spec, tensor)
+
+
+def to_numpy(array: Any) -> Array:
+    """Returns ``array`` as numpy's, sharing its memory where the other side can."""
+    if isinstance(array, np.ndarray):
+        return array
+    if hasattr(array, "detach") and hasattr(array, "cpu"):  # torch
+        array = array.detach().cpu()
+        if str(array.dtype) == "torch.bfloat16":
+            array = array.float()  # exact; numpy has no bfloat16
+        return np.asarray(array.numpy())
+    if callable(getattr(array, "numpy", None)):  # TensorFlow
+        return np.asarray(array.numpy())
+    if not hasattr(array, "__array__") and hasattr(array, "__dlpack__"):
+        return np.asarray(np.from_dlpack(array))
+    return np.asarray(array)
+
+
+def _kind(thing: Any) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
+    values = to_numpy(tensor)
+    if values.dtype == object:
+        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {_kind(tensor)}; give (keys, rows)")
+    if values.size != spec.dimension * spec.width or spec.dimension == 0:
+        raise InvalidArgument(
+            f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but dimension "
+            f"{spec.dimension} × width {spec.width} needs {spec.dimension * spec.width}; give (keys, rows) for a part"
+        )
+    return TensorData(spec, None, _wire_values(spec, values, spec.dimension), spec.dimension)
+
+
+def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
+    keys = _wire_keys(spec, keys)
+    values = None if rows is None else _wire_values(spec, to_numpy(rows), len(keys))
+    return TensorData(spec, keys, values, len(keys))
+
+
+def _from_coordinates(spec: TensorSpec, coordinates: list[Array], values: Array, shape: Any) -> TensorData:
+    """Of entries at ``coordinates`` of a sparse array of that shape, whose trailing axes may be dense.
+
+    The sparse axes together must make either the keys or, row-major, keys and columns.
+    """
+    shape = tuple(int(size) for size in shape)
+    sparse_shape = shape[: len(coordinates)]
+    size = math.prod(sparse_shape)
+    if len(coordinates) == 1 and spec.dimension in (0, size):
+        return _from_rows(spec, coordinates[0], values)
+    if size in (spec.dimension, spec.dimension * spec.width) and size < 1 << 63:
+        flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
+        if size == spec.dimension:
+            return _from_rows(spec, flat, values)
+        if len(sparse_shape) == len(shape):
+            return _from_entries(spec, flat, values)
+    raise InvalidArgument(
+        f"tensor {spec.name!r}: a sparse array of shape {shape} does not fit dimension {spec.dimension} × width "
+        f"{spec.width}"
+    )
+
+
+def _from_entries(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
+    """Of single values at key · width + column: rows with zeros elsewhere.
+
+    An entry that is given again goes to another row of the same key, for rows of one key add up, in wide arithmetic,
+    at the server.
+    """
+    order = np.argsort(flat, kind="stable")
+    ordered = flat[order]
+    position = np.arange(len(ordered))
+    starts = np.ones(len(ordered), dtype=bool)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    repeat = np.empty(len(ordered), dtype=np.int64)
+    repeat[order] = position - np.maximum.accumulate(np.where(starts, position, 0))
+    keys, columns = np.divmod(flat, spec.width)
+    pairs = np.stack([keys.astype(np.int64), repeat])
+    unique, row = np.unique(pairs, axis=1, return_inverse=True)
+    rows = np.zeros((unique.shape[1], spec.width), dtype=values.dtype)
+    rows[row.reshape(-1), columns] = values
+    return _from_rows(spec, unique[0], rows)
+
+
+def _first(mask: Array) -> int:
+    return int(np.argmax(mask))
+
+
+def _wire_keys(spec: TensorSpec, keys: Array) -> Array:
+    if keys.ndim != 1:
+        raise InvalidArgument(f"tensor {spec.name!r}: keys must be one-dimensional, not of shape {keys.shape}")
+    wire = np.dtype("<u4") if spec.key_bytes == 4 else np.dtype("<u8")
+    if keys.size == 0:
+        return np.empty(0, dtype=wire)
+    if keys.dtype.kind not in "iu":
+        raise InvalidArgument(f"tensor {spec.name!r}: keys must be integers, not {keys.dtype}")
+    bad = None
+    if keys.dtype.kind == "i" and keys.min() < 0:
+        bad = keys < 0
+    elif keys.dtype.itemsize > wire.itemsize and keys.max() >= 1 << 32:
+        bad = keys >= 1 << 32
+    if bad is not None:
+        at = _first(bad)
+        raise InvalidArgument(
+            f"tensor {spec.name!r}: key {keys[at]} at position {at} is not in [0, {spec.dimension or 2**64})"
+        )
+    return np.ascontiguousarray(keys, dtype=wire)
+
+
+def _wire_values(spec: TensorSpec, values: Array, num_keys: int) -> Array:
+    if values.size != num_keys * spec.width:
+        raise InvalidArgument(
+            f"tensor {spec.name!r}: values of shape {values.shape} do not go with {num_keys} keys of width {spec.width}"
+        )
+    if values.size == 0:
+        converted = np.empty(0, dtype=np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+    elif spec.dtype == "bfloat16":
+        converted = _to_bfloat16(spec, values)
+    elif spec.dtype.startswith("float"):
+        converted = _to_float(spec, values)
+    else:
+        converted = _to_integer(spec, values)
+    wire = converted.dtype.newbyteorder("<")
+    return np.ascontiguousarray(converted, dtype=wire).reshape(num_keys, spec.width)
+
+
+def _refuse_type(spec: TensorSpec, values: Array) -> InvalidArgument:
+    return InvalidArgument(f"tensor {spec.name!r}: values of dtype {values.dtype} cannot be sent as {spec.dtype}")
+
+
+def _refuse_value(spec: TensorSpec, values: Array, bad: Array) -> InvalidArgument:
+    at = _first(bad.reshape(-1))
+    return InvalidArgument(
+        f"tensor {spec.name!r}: value {values.reshape(-1)[at]} at position {at} does not fit {spec.dtype}"
+    )
+
+
+def _to_float(spec: TensorSpec, values: Array) -> Array:
+    if bfloat16.is_bfloat16(values.dtype):
+        values = values.astype(np.float32)
+    if values.dtype.kind not in "fiub":
+        raise _refuse_type(spec, values)
+    if values.dtype == np.dtype(spec.dtype):
+        return values
+    with np.errstate(over="ignore", under="ignore"):
+        converted = values.astype(spec.dtype)
+    overflow = np.isinf(converted) & np.isfinite(values)
+    if overflow.any():
+        raise _refuse_value(spec, values, overflow)
+    return converted
+
+
+def _to_bfloat16(spec: TensorSpec, values: Array) -> Array:
+    if values.dtype == np.uint16:  # bits
+        return values
+    if bfloat16.is_bfloat16(values.dtype):
+        return values.view(np.uint16)
+    if values.dtype.kind in "iub":
+        exact = values.astype(np.float64)
+        inexact = np.abs(exact) > 2.0**53
+        if inexact.any():
+            raise _refuse_value(spec, values, inexact)
+        values = exact
+    if values.dtype.kind != "f":
+        raise _refuse_type(spec, values)
+    bits = bfloat16.bits_from_float(values)
+    overflow = ((bits & 0x7FFF) == 0x7F80) & np.isfinite(values)
+    if overflow.any():
+        raise _refuse_value(spec, values, overflow)
+    return bits
+
+
+def _to_integer(spec: TensorSpec, values: Array) -> Array:
+    if values.dtype.kind not in "iub":
+        raise _refuse_type(spec, values)
+    dtype = np.dtype(spec.dtype)
+    if values.dtype == dtype:
+        return values
+    if not np.can_cast(values.dtype, dtype):
+        limits = np.iinfo(dtype)
+        # Comparisons of mixed signs go by float64 in older numpy; minima and maxima as Python integers do not.
+        if int(values.min()) < limits.min or int(values.max()) > limits.max:
+            outside = np.array([not limits.min <= int(v) <= limits.max for v in values.reshape(-1)])
+            raise _refuse_value(spec, values, outside)
+    return values.astype(dtype)

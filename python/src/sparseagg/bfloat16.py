@@ -1,0 +1,43 @@
+"""bfloat16 without a package for it: as its bits in uint16, with the roundings done on integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["bits_from_float", "float_from_bits", "is_bfloat16"]
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Whether this is the bfloat16 that ml_dtypes (JAX, TensorFlow) adds to numpy."""
+    return dtype.name == "bfloat16"
+
+
+def bits_from_float(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    """Rounds float16, float32 or float64 values to bfloat16, once, to nearest even; overflow gives ±Inf."""
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = values.astype(np.float32)
+    bits = narrow.view(np.uint32)
+    if values.dtype.itemsize > 4:
+        # The way by float32 would round twice. Rounding it to odd instead keeps what the second rounding has to know:
+        # toward zero, and the lowest bit set where anything was lost.
+        finite = np.isfinite(values)
+        with np.errstate(invalid="ignore"):
+            above = finite & (np.abs(narrow.astype(np.float64)) > np.abs(values))
+        bits = bits - above.astype(np.uint32)
+        with np.errstate(invalid="ignore"):
+            inexact = finite & (bits.view(np.float32).astype(np.float64) != values)
+        bits = bits | inexact.astype(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    return np.where(np.isnan(narrow), quiet, rounded).astype(np.uint16)
+
+
+def float_from_bits(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Widens bfloat16 bits, exactly: to ml_dtypes' bfloat16 where that package is there, else to float32."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return bits.view(ml_dtypes.bfloat16)

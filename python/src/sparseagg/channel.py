@@ -1,0 +1,47 @@
+"""How a channel to the server is made; shared by the sync and the asyncio client."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any, Union
+
+import grpc
+
+__all__ = ["TLS", "channel_options", "credentials", "metadata", "round_name"]
+
+# False: plain; True: the system's certificate authorities; a path: those in this PEM file; or credentials of one's own.
+TLS = Union[bool, str, "os.PathLike[str]", grpc.ChannelCredentials]
+
+
+def channel_options(extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:
+    """Returns our defaults, then the caller's."""
+    return [
+        ("grpc.max_receive_message_length", -1),  # the server bounds its pages
+        ("grpc.max_send_message_length", -1),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+        *(extra or []),
+    ]
+
+
+def credentials(tls: TLS) -> grpc.ChannelCredentials | None:
+    """Returns what to secure the channel with, or None for a plain one."""
+    if tls is False:
+        return None
+    if tls is True:
+        return grpc.ssl_channel_credentials()
+    if isinstance(tls, (str, os.PathLike)):
+        return grpc.ssl_channel_credentials(pathlib.Path(tls).read_bytes())
+    return tls
+
+
+def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
+    """Returns what every call carries."""
+    return () if token is None else (("authorization", f"Bearer {token}"),)
+
+
+def round_name(name: str) -> str:
+    """Returns "rounds/{id}" of a name or an id."""
+    return name if name.startswith("rounds/") else f"rounds/{name}"

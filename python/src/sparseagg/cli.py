@@ -1,0 +1,183 @@
+"""The command ``sparseagg``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from google.protobuf import json_format
+
+import sparseagg
+from sparseagg import demo, npz
+from sparseagg.client import Client
+from sparseagg.demo import run as demo_run
+from sparseagg.errors import SparseaggError
+from sparseagg.spec import RoundSpec
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["main"]
+
+DEFAULT_ADDRESS = "127.0.0.1:8001"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command with these arguments (by default the process's), and returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except BrokenPipeError:  # the reader of our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (OSError, ValueError, SparseaggError) as error:
+        print(f"sparseagg: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sparseagg", description=sparseagg.__doc__.partition("\n")[0])
+    parser.add_argument("--version", action="version", version=f"sparseagg {sparseagg.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    at_server = argparse.ArgumentParser(add_help=False)
+    at_server.add_argument(
+        "--address",
+        default=os.environ.get("SPARSEAGG_ADDRESS", DEFAULT_ADDRESS),
+        metavar="HOST:PORT",
+        help="of the server (%(default)s; environment SPARSEAGG_ADDRESS)",
+    )
+
+    info = commands.add_parser("info", parents=[at_server], help="the server's version, engine and limits")
+    info.set_defaults(run=_info)
+
+    rounds = commands.add_parser("rounds", help="list, create and end rounds")
+    actions = rounds.add_subparsers(title="actions", required=True, metavar="ACTION")
+    actions.add_parser("list", parents=[at_server], help="all rounds, oldest first").set_defaults(run=_list)
+    create = actions.add_parser("create", parents=[at_server], help="open a round")
+    create.add_argument("spec", type=pathlib.Path, help="a file with a sparseagg.v1.RoundSpec in JSON")
+    create.add_argument("--id", help="by default a random one")
+    create.set_defaults(run=_create)
+    for name, run, text in (
+        ("show", _show, "everything about a round"),
+        ("close", _close, "stop taking submissions, and wait for the merge"),
+        ("cancel", _cancel, "end a round without a result"),
+        ("delete", _delete, "forget a round and its result"),
+    ):
+        action = actions.add_parser(name, parents=[at_server], help=text)
+        action.add_argument("round", help="its id")
+        action.set_defaults(run=run)
+
+    submit = commands.add_parser("submit", parents=[at_server], help="submit an update from a .npz file")
+    submit.add_argument("round", help="the round's id")
+    submit.add_argument("client", help="the client's id")
+    submit.add_argument("file", help="arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense tensor")
+    submit.add_argument("--weight", type=float, help="of the update")
+    submit.set_defaults(run=_submit)
+
+    result = commands.add_parser("result", parents=[at_server], help="read a round's result into a .npz file")
+    result.add_argument("round", help="its id")
+    result.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write")
+    result.set_defaults(run=_result)
+
+    training = commands.add_parser(
+        "demo", help="federated training on real text, through a real server", description=demo.__doc__
+    )
+    demo_run.add_arguments(training)
+    training.set_defaults(run=demo_run.main)
+    return parser
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    with Client(arguments.address) as client:
+        info = client.server_info()
+    rows = {
+        "version": info.version,
+        "api": ", ".join(info.api_versions),
+        "engine": f"{info.engine} ({info.engine_description})",
+        "features": ", ".join(info.features),
+        **{name: f"{value:g}" if isinstance(value, float) else value for name, value in vars(info.limits).items()},
+    }
+    for name, value in rows.items():
+        print(f"{name:26} {value}")
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with Client(arguments.address) as client:
+        print(f"{'ID':34} {'STATE':11} {'SUBMISSIONS':>11} {'TUPLES':>12} {'MB':>9}  TENSORS")
+        for found in client.list_rounds():
+            info = found.info
+            tensors = ", ".join(tensor.name for tensor in info.spec.tensors)
+            print(
+                f"{found.id:34} {info.state:11} {info.num_submissions:11} {info.num_tuples:12} "
+                f"{info.num_bytes / 1e6:9.1f}  {tensors}"
+            )
+    return 0
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    proto = pb.RoundSpec()
+    try:
+        json_format.Parse(arguments.spec.read_text(encoding="utf-8"), proto)
+    except json_format.ParseError as error:
+        raise ValueError(f"{arguments.spec}: {error}") from error
+    with Client(arguments.address) as client:
+        print(client.create_round(RoundSpec.from_proto(proto), arguments.id).id)
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    with Client(arguments.address) as client:
+        info = client.get_round(arguments.round).info
+    for field in dataclasses.fields(info):
+        value = getattr(info, field.name)
+        if field.name == "timeline":
+            value = ", ".join(f"{stage} {seconds * 1e3:.1f} ms" for stage, seconds in vars(value).items())
+        elif field.name == "results":
+            value = ", ".join(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}" for tensor in value)
+        elif field.name == "spec":
+            value = json_format.MessageToJson(value.to_proto(), indent=None)
+        print(f"{field.name:16} {value}")
+    return 0
+
+
+def _close(arguments: argparse.Namespace) -> int:
+    with Client(arguments.address) as client:
+        result = client.get_round(arguments.round).close()
+    for name, tensor in result.items():
+        print(f"{name}: {len(tensor)} rows, {tensor.layout}")
+    return 0
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    with Client(arguments.address) as client:
+        client.get_round(arguments.round).cancel("by command")
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    with Client(arguments.address) as client:
+        client.get_round(arguments.round).delete()
+    return 0
+
+
+def _submit(arguments: argparse.Namespace) -> int:
+    with Client(arguments.address) as client:
+        found = client.get_round(arguments.round)
+        update = npz.read_update(arguments.file, found.spec)
+        submission = found.submit(arguments.client, update, arguments.weight, progress=True)
+    again = " (submitted before; it counts once)" if submission.duplicate else ""
+    print(f"{submission.num_tuples} tuples, {submission.num_bytes} bytes{again}")
+    return 0
+
+
+def _result(arguments: argparse.Namespace) -> int:
+    with Client(arguments.address) as client:
+        result = client.get_round(arguments.round).result()
+    npz.write_result(arguments.output, result)
+    for name, tensor in result.items():
+        print(f"{name}: {len(tensor)} rows, {tensor.layout}")
+    return 0

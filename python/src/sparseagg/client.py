@@ -1,0 +1,269 @@
+"""The client, for programs without an event loop; ``sparseagg.aio`` has its asyncio twin."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from sparseagg.calls import (
+    poll_seconds,
+    raise_if_failed,
+    raise_if_past,
+    result_request,
+    wait_request,
+)
+from sparseagg.channel import TLS, credentials, metadata, round_name
+from sparseagg.connection import Connection
+from sparseagg.errors import FailedPrecondition
+from sparseagg.info import RoundInfo, ServerInfo, Submission
+from sparseagg.progress import ProgressBar
+from sparseagg.result import Result
+from sparseagg.retry import RetryPolicy
+from sparseagg.spec import RoundSpec
+from sparseagg.upload import aggregate_requests, aggregate_uploads, make_upload
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["Client", "Round"]
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to a server. Thread-safe; a context manager that closes it.
+
+    Every method raises the subclass of ``SparseaggError`` of the code that the server answers with. UNAVAILABLE is
+    tried again, as ``retry`` says, which is safe: what has arrived twice counts once.
+
+    Args:
+        address: "host:port".
+        token: sent with every call as a bearer token.
+        tls: False for a plain connection, True to trust the system's authorities, the path of a PEM file to trust
+            those in it, or gRPC credentials.
+        timeout: of one call that does not carry bulk data, in seconds; None: for ever.
+        retry: when to try again; ``RetryPolicy(attempts=1)`` for never.
+        chunk_bytes: about how much to put in one message; by default 768 KiB, in any case what the server takes.
+        options: of the gRPC channel.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        tls: TLS = False,
+        timeout: float | None = 60.0,
+        retry: RetryPolicy | None = None,
+        chunk_bytes: int | None = None,
+        options: list[tuple[str, Any]] | None = None,
+    ) -> None:
+        self.address = address
+        self._connection = Connection(address, metadata(token), credentials(tls), timeout, retry, chunk_bytes, options)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Closes the connection; calls under way are cancelled."""
+        self._connection.close()
+
+    def server_info(self) -> ServerInfo:
+        """Returns the server's version, engine and limits."""
+        return ServerInfo.from_proto(self._connection.call("GetServerInfo", pb.GetServerInfoRequest()))
+
+    def create_round(self, spec: RoundSpec, round_id: str | None = None) -> Round:
+        """Opens a round.
+
+        Args:
+            spec: what to compute, and until when.
+            round_id: [A-Za-z0-9._-]{1,128}; by default a random one. A round of this id and the same spec that exists
+                already is returned as it stands.
+
+        Raises:
+            InvalidArgument: the spec makes no sense; the message names the field.
+            AlreadyExists: a round of this id has another spec.
+            ResourceExhausted: the server has too many rounds, or no memory for this one.
+        """
+        request = pb.CreateRoundRequest(round_id=round_id or uuid.uuid4().hex, spec=spec.to_proto())
+        return Round(self._connection, RoundInfo.from_proto(self._connection.call("CreateRound", request)))
+
+    def get_round(self, name: str) -> Round:
+        """Returns a round by id or by name ("rounds/{id}"); ``NotFound`` if there is none."""
+        return Round(self._connection, self._connection.get_round(round_name(name)))
+
+    def list_rounds(self) -> Iterator[Round]:
+        """Yields all rounds the server knows, oldest first."""
+        token = ""
+        while True:
+            response = self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=token))
+            for proto in response.rounds:
+                yield Round(self._connection, RoundInfo.from_proto(proto))
+            token = response.next_page_token
+            if not token:
+                return
+
+    def aggregate(self, updates: Any, spec: RoundSpec) -> Result:
+        """Merges updates in one call, with no round to manage.
+
+        Args:
+            updates: a mapping from client ids to updates, or a list of updates, whose positions become the ids; an
+                update is what ``Round.submit`` takes, or a pair (update, weight).
+            spec: what to compute.
+
+        Raises:
+            InvalidArgument: the spec or one of the updates is wrong, and nothing is merged.
+            FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
+        """
+        uploads = aggregate_uploads(spec, updates, self._connection.chunk_bytes())
+        return self._connection.read("Aggregate", lambda: aggregate_requests(spec, uploads)).result()
+
+
+class Round:
+    """A round on the server. Made by ``Client.create_round``, ``get_round`` and ``list_rounds``. Thread-safe."""
+
+    def __init__(self, connection: Connection, info: RoundInfo) -> None:
+        self._connection = connection
+        self._info = info
+
+    @property
+    def name(self) -> str:
+        """The name, "rounds/{id}"."""
+        return self._info.name
+
+    @property
+    def id(self) -> str:
+        """The id, without "rounds/"."""
+        return self.name.partition("/")[2]
+
+    @property
+    def spec(self) -> RoundSpec:
+        """What it computes."""
+        return self._info.spec
+
+    @property
+    def info(self) -> RoundInfo:
+        """The round as last heard of; ``refresh`` asks again."""
+        return self._info
+
+    def __repr__(self) -> str:
+        return f"Round({self.name!r}, {self._info.state})"
+
+    def refresh(self) -> RoundInfo:
+        """Asks the server for the round as it is now."""
+        self._info = self._connection.get_round(self.name)
+        return self._info
+
+    def submit(
+        self,
+        client_id: str,
+        update: Any,
+        weight: float | None = None,
+        *,
+        submission_id: str | None = None,
+        resumable: bool = False,
+        progress: bool = False,
+    ) -> Submission:
+        """Sends one client's update; when this returns, it counts, completely and once.
+
+        Arrays of the wire's type are not copied before they are sent. floats of another width are rounded to the
+        tensor's dtype, to nearest even; integers must fit.
+
+        Args:
+            client_id: 1–256 bytes in UTF-8, unique in the round. Their order, bytewise, is that of the sums.
+            update: a mapping from tensor names to tensors; in a round of one tensor that tensor will do; or a torch
+                module, for the gradients of its parameters. A tensor is a pair (keys, rows) of arrays, of shapes (n,)
+                and (n, width), in any order and with repetitions, which denote sums; rows are None for a union. Or
+                a sparse torch, SciPy or TensorFlow tensor or IndexedSlices. Or anything dense, of dimension × width
+                values, which touches every key. Tensors that are left out are not touched.
+            weight: ≥ 0; required with "by_weight".
+            submission_id: names this content; by default a random one. The same id resumes an upload that broke off.
+            resumable: upload by single calls, from where the server's part of it ends. (Uploads that break off do this
+                from their second attempt on.)
+            progress: show a bar on standard error.
+
+        Raises:
+            InvalidArgument: the update is wrong; the message names tensor, position and value. The round goes on.
+            FailedPrecondition: the round is not open.
+            AlreadyExists: this client has submitted something else, and that stands.
+            ResourceExhausted: beyond a limit of the spec or the server.
+            Unavailable: the server could not be reached, after all retries.
+        """
+        upload = make_upload(
+            self.spec,
+            update,
+            client_id=client_id,
+            weight=weight,
+            chunk_bytes=self._connection.chunk_bytes(),
+            round_name=self.name,
+            submission_id=submission_id,
+        )
+        if not progress:
+            return self._connection.submit(upload, resumable, None)
+        with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
+            return self._connection.submit(upload, resumable, bar)
+
+    def close(self, *, timeout: float | None = None) -> Result:
+        """Stops taking submissions, waits for the merge, and reads all tensors. A round closed already is just read.
+
+        Args:
+            timeout: for the merge, in seconds; None: for ever.
+
+        Raises:
+            RoundFailed: the round has no result; the message says why.
+            TimeoutError: (``DeadlineExceeded``) the merge is still going on.
+        """
+        self._info = RoundInfo.from_proto(self._connection.call("CloseRound", pb.CloseRoundRequest(name=self.name)))
+        self.wait(timeout)
+        return self.result()
+
+    def wait(self, timeout: float | None = None) -> RoundInfo:
+        """Waits until the round has ended, and returns it as it then is, be it done, failed or cancelled.
+
+        Args:
+            timeout: in seconds; None: for ever.
+
+        Raises:
+            TimeoutError: (``DeadlineExceeded``) it has not ended by then.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            poll = poll_seconds(deadline)
+            request = wait_request(self.name, poll)
+            self._info = RoundInfo.from_proto(self._connection.call("WaitRound", request, extra_s=poll))
+            if self._info.ended:
+                return self._info
+            raise_if_past(deadline, self._info)
+
+    def result(self, tensors: Sequence[str] | None = None, *, keys: tuple[int, int | None] | None = None) -> Result:
+        """Reads the result of a round that is done, as often as wanted.
+
+        Args:
+            tensors: their names; by default all.
+            keys: (begin, end) of a range of keys, end exclusive; an end of None: to the last key.
+
+        Raises:
+            FailedPrecondition: the round has not ended.
+            RoundFailed: it has ended without a result; the message says why.
+            NotFound: the result has expired.
+        """
+        request = result_request(self.name, tensors, keys)
+        try:
+            reader = self._connection.read("StreamResult", lambda: request)
+        except FailedPrecondition as error:
+            raise_if_failed(self.refresh(), error)
+            raise
+        return reader.result(self._info if self._info.ended else self.refresh())
+
+    def cancel(self, reason: str = "") -> RoundInfo:
+        """Ends the round without a result, and drops its submissions; ``FailedPrecondition`` if it has ended."""
+        request = pb.CancelRoundRequest(name=self.name, reason=reason)
+        self._info = RoundInfo.from_proto(self._connection.call("CancelRound", request))
+        return self._info
+
+    def delete(self) -> None:
+        """Makes the server forget the round and its result."""
+        self._connection.call("DeleteRound", pb.DeleteRoundRequest(name=self.name))

@@ -1,0 +1,140 @@
+"""The channel of the client without an event loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+
+from sparseagg.calls import commit_request, counted, status_request
+from sparseagg.channel import channel_options
+from sparseagg.encode import chunk_bytes_for
+from sparseagg.errors import NotFound, Unavailable
+from sparseagg.info import RoundInfo, Submission
+from sparseagg.progress import ProgressBar
+from sparseagg.result import ResultReader
+from sparseagg.retry import RetryPolicy, error_from_call
+from sparseagg.upload import Upload
+from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
+
+__all__ = ["Connection"]
+
+T = TypeVar("T")
+
+
+class Connection:
+    """What clients and rounds share: the channel, with retries, errors and uploads. Thread-safe."""
+
+    def __init__(
+        self,
+        address: str,
+        metadata: tuple[tuple[str, str], ...],
+        credentials: grpc.ChannelCredentials | None,
+        timeout: float | None,
+        retry: RetryPolicy | None,
+        chunk_bytes: int | None,
+        options: list[tuple[str, Any]] | None,
+    ) -> None:
+        self._metadata = metadata
+        self._timeout = timeout
+        self._retry = retry or RetryPolicy()
+        self._wanted_chunk_bytes = chunk_bytes
+        self._chunk_bytes: int | None = None
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, channel_options(options))
+        else:
+            self._channel = grpc.secure_channel(address, credentials, channel_options(options))
+        self._stub: Any = pb_grpc.AggregationStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Closes the channel; calls under way are cancelled."""
+        self._channel.close()
+
+    def call(self, method: str, request: Any, extra_s: float = 0.0) -> Any:
+        """Calls a unary method until it answers.
+
+        Args:
+            method: its name.
+            request: its message.
+            extra_s: what the server may wait before it answers, on top of the timeout.
+        """
+        timeout = None if self._timeout is None else self._timeout + extra_s
+        return self._retried(lambda: getattr(self._stub, method)(request, timeout=timeout, metadata=self._metadata))
+
+    def read(self, method: str, make_request: Callable[[], Any]) -> ResultReader:
+        """Reads all pages of a method that streams them, from the beginning again if the connection breaks.
+
+        Args:
+            method: its name.
+            make_request: returns its message, or an iterator over its messages.
+        """
+
+        def attempt() -> ResultReader:
+            reader = ResultReader()
+            for page in getattr(self._stub, method)(make_request(), metadata=self._metadata):
+                reader.add(page)
+            return reader
+
+        return self._retried(attempt)
+
+    def get_round(self, name: str) -> RoundInfo:
+        """Returns the round as it is now."""
+        return RoundInfo.from_proto(self.call("GetRound", pb.GetRoundRequest(name=name)))
+
+    def chunk_bytes(self) -> int:
+        """Returns how much to put in one message, which the server is asked for once."""
+        if self._chunk_bytes is None:
+            info = self.call("GetServerInfo", pb.GetServerInfoRequest())
+            self._chunk_bytes = chunk_bytes_for(info.limits.max_message_bytes, self._wanted_chunk_bytes)
+        return self._chunk_bytes
+
+    def submit(self, upload: Upload, resumable: bool, bar: ProgressBar | None) -> Submission:
+        """Uploads in one stream or, if ``resumable`` and in any case after a failure, by single calls that resume."""
+        waits = self._retry.waits()
+        done = 0  # chunks the server is known to have
+        while True:
+            try:
+                if not resumable:
+                    chunks = counted(upload.chunks(), bar)
+                    return Submission.from_proto(self._stub.SubmitUpdate(chunks, metadata=self._metadata))
+                done_before, done = done, self._chunks_received(upload)
+                if done > done_before:
+                    waits = self._retry.waits()  # it is getting on
+                return self._submit_unary(upload, done, bar)
+            except grpc.RpcError as call_error:
+                error = error_from_call(call_error)
+                wait = next(waits, None) if isinstance(error, Unavailable) else None
+                if wait is None:
+                    raise error from call_error
+            resumable = True  # from here on, what has arrived is not sent again
+            time.sleep(wait)
+
+    def _retried(self, attempt: Callable[[], T]) -> T:
+        waits = self._retry.waits()
+        while True:
+            try:
+                return attempt()
+            except grpc.RpcError as call_error:
+                error = error_from_call(call_error)
+                wait = next(waits, None) if isinstance(error, Unavailable) else None
+                if wait is None:
+                    raise error from call_error
+            time.sleep(wait)
+
+    def _chunks_received(self, upload: Upload) -> int:
+        try:
+            status = self.call("GetUploadStatus", status_request(upload))
+        except NotFound:
+            return 0
+        return int(status.next_sequence)
+
+    def _submit_unary(self, upload: Upload, first: int, bar: ProgressBar | None) -> Submission:
+        for chunk in counted(upload.chunks(first), bar):
+            self._stub.PutChunk(chunk, timeout=self._timeout, metadata=self._metadata)
+        commit = commit_request(upload)
+        return Submission.from_proto(
+            self._stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata)
+        )

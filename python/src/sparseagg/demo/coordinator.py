@@ -1,0 +1,149 @@
+"""The training rounds: open one, let the clients submit, read the merged gradient, take the step."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import time
+
+import numpy as np
+
+from sparseagg import reference
+from sparseagg.client import Client, Round
+from sparseagg.demo.model import ClientData, Model, client_gradient
+from sparseagg.progress import ProgressBar
+from sparseagg.result import Result
+from sparseagg.spec import RoundSpec, TensorSpec
+
+__all__ = ["Coordinator", "RoundReport"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundReport:
+    """A round in figures; times in milliseconds.
+
+    ``compute_ms`` and ``upload_ms`` are summed over the clients, several of which work at a time; ``merge_ms`` is the
+    server's, from the close to the result; ``wall_ms`` is the whole round.
+    """
+
+    number: int
+    clients: int
+    tuples: int
+    keys: int
+    bytes_sparse: int
+    bytes_dense: int
+    compute_ms: float
+    upload_ms: float
+    merge_ms: float
+    download_ms: float
+    apply_ms: float
+    wall_ms: float
+
+
+class Coordinator:
+    """Trains ``model`` on the clients' texts through the server.
+
+    The rounds take the mean weighted by the number of examples, in which a client that does not have a token counts as
+    a zero: that is exactly the gradient of the mean loss over everybody's examples, as if all the text were in one
+    place. It is small at rare tokens; Adagrad, which divides by the size of past gradients, makes up for that.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        model: Model,
+        names: list[str],
+        data: list[ClientData],
+        *,
+        max_pairs: int,
+        concurrency: int,
+        seed: int,
+    ) -> None:
+        self._client = client
+        self._model = model
+        self._names = names
+        self._data = data
+        self._max_pairs = max_pairs
+        self._concurrency = concurrency
+        self._seed = seed
+        self.spec = RoundSpec(
+            tensors=[
+                TensorSpec(name, dtype="float32", dimension=table.shape[0], width=table.shape[1])
+                for name, table in model.tables.items()
+            ],
+            op="mean",
+            weighting="by_weight",
+            return_counts=True,
+        )
+
+    def run_round(
+        self, number: int, label: str, *, keep: bool = False
+    ) -> tuple[RoundReport, Result, dict[str, reference.Update]]:
+        """Runs one round.
+
+        Args:
+            number: from 1 on.
+            label: of the progress bar.
+            keep: return what was submitted too, by client id.
+        """
+        start = time.perf_counter()
+        submitted: dict[str, reference.Update] = {}
+        opened = self._client.create_round(self.spec)
+        with (
+            ProgressBar(label, len(self._data), "clients") as bar,
+            concurrent.futures.ThreadPoolExecutor(self._concurrency) as pool,
+        ):
+            figures = []
+            for name, update, compute_s, upload_s in pool.map(
+                lambda k: self._take_part(opened, number, k), range(len(self._data))
+            ):
+                figures.append((compute_s, upload_s))
+                if keep and update is not None:
+                    submitted[name] = update
+                bar.advance()
+        closing = time.perf_counter()
+        result = opened.close()
+        merge_s = result.info.timeline.finish
+        download_s = time.perf_counter() - closing - merge_s
+        applying = time.perf_counter()
+        keys = 0
+        for name, tensor in result.items():
+            if tensor.values is not None:
+                self._model.apply(name, tensor.keys, tensor.values)
+            keys += len(tensor)
+        apply_s = time.perf_counter() - applying
+        opened.delete()
+        info = result.info
+        row_bytes = sum(table.nbytes for table in self._model.tables.values())
+        report = RoundReport(
+            number=number,
+            clients=info.num_submissions,
+            tuples=info.num_tuples,
+            keys=keys,
+            bytes_sparse=info.num_bytes,
+            bytes_dense=row_bytes * info.num_submissions,
+            compute_ms=1e3 * sum(compute for compute, _ in figures),
+            upload_ms=1e3 * sum(upload for _, upload in figures),
+            merge_ms=1e3 * merge_s,
+            download_ms=1e3 * max(0.0, download_s),
+            apply_ms=1e3 * apply_s,
+            wall_ms=1e3 * (time.perf_counter() - start),
+        )
+        return report, result, submitted
+
+    def _take_part(self, opened: Round, number: int, k: int) -> tuple[str, reference.Update | None, float, float]:
+        """What client k does in a round. Returns its name, its update, and the seconds it computed and uploaded."""
+        start = time.perf_counter()
+        rng = np.random.default_rng([self._seed, number, k])
+        gradient = client_gradient(self._model, self._data[k], self._max_pairs, rng)
+        computed = time.perf_counter()
+        if gradient is None:
+            return self._names[k], None, computed - start, 0.0
+        update = {
+            "input": (gradient.input_keys, gradient.input_rows),
+            "output": (gradient.output_keys, gradient.output_rows),
+        }
+        opened.submit(self._names[k], update, weight=gradient.num_pairs)
+        uploaded = time.perf_counter()
+        kept = reference.Update(update, float(gradient.num_pairs))
+        return self._names[k], kept, computed - start, uploaded - computed

@@ -1,0 +1,196 @@
+"""What the server says about itself, its rounds and submissions, as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from google.protobuf import duration_pb2, timestamp_pb2
+
+from sparseagg.spec import RoundSpec
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["RoundInfo", "ServerInfo", "ServerLimits", "Submission", "TensorSummary", "Timeline"]
+
+
+def _seconds(duration: duration_pb2.Duration) -> float:
+    return duration.seconds + duration.nanos * 1e-9
+
+
+def _time(message: pb.Round, field: str) -> datetime.datetime | None:
+    if not message.HasField(field):
+        return None
+    stamp: timestamp_pb2.Timestamp = getattr(message, field)
+    return stamp.ToDatetime().replace(tzinfo=datetime.timezone.utc)
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerLimits:
+    """Every limit that the server enforces; 0: none. Times in seconds."""
+
+    memory_limit_bytes: int
+    max_message_bytes: int
+    max_page_bytes: int
+    max_open_rounds: int
+    max_tensors: int
+    max_width: int
+    max_submissions: int
+    max_tuples_per_submission: int
+    max_bytes_per_submission: int
+    max_uploads: int
+    max_result_ttl: float
+    max_wait: float
+    upload_timeout: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerInfo:
+    """A server: its version, what it computes with, and its limits."""
+
+    version: str
+    api_versions: tuple[str, ...]
+    engine: str
+    engine_description: str
+    features: tuple[str, ...]
+    limits: ServerLimits
+
+    @classmethod
+    def from_proto(cls, proto: pb.ServerInfo) -> ServerInfo:
+        """Returns the values of a message."""
+        fields = {field.name for field in dataclasses.fields(ServerLimits)}
+        times = {"max_result_ttl", "max_wait", "upload_timeout"}
+        limits = {name: getattr(proto.limits, name) for name in fields - times}
+        limits.update({name: _seconds(getattr(proto.limits, name)) for name in times})
+        return cls(
+            version=proto.version,
+            api_versions=tuple(proto.api_versions),
+            engine=proto.engine,
+            engine_description=proto.engine_description,
+            features=tuple(proto.features),
+            limits=ServerLimits(**limits),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """A submission that counts.
+
+    Attributes:
+        duplicate: the same content had been committed before; it counts once.
+        num_tuples: (key, row) tuples in it.
+        num_bytes: of its keys and values.
+    """
+
+    round: str
+    client_id: str
+    submission_id: str
+    duplicate: bool
+    num_tuples: int
+    num_bytes: int
+
+    @classmethod
+    def from_proto(cls, proto: pb.Submission) -> Submission:
+        """Returns the values of a message."""
+        return cls(
+            round=proto.round,
+            client_id=proto.client_id,
+            submission_id=proto.submission_id,
+            duplicate=proto.duplicate,
+            num_tuples=proto.num_tuples,
+            num_bytes=proto.num_bytes,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeline:
+    """Where a round's time went, in seconds. ``finish`` and ``open`` are wall time, the others summed over threads."""
+
+    decode: float
+    prepare: float
+    add: float
+    finish: float
+    open: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSummary:
+    """One tensor's result in outline."""
+
+    name: str
+    num_keys: int
+    layout: str
+    dtype: str
+    width: int
+    dimension: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundInfo:
+    """A round at one moment.
+
+    Attributes:
+        name: "rounds/{id}".
+        state: "open", "finalizing", "done", "failed" or "cancelled".
+        state_reason: of "failed" and "cancelled".
+        num_submissions: committed.
+        num_tuples: in the committed submissions, as is ``num_bytes``.
+        num_refused: submissions refused so far.
+        num_uploads: begun and not committed.
+        results: when "done".
+    """
+
+    name: str
+    spec: RoundSpec
+    state: str
+    state_reason: str
+    num_submissions: int
+    num_tuples: int
+    num_bytes: int
+    num_refused: int
+    num_uploads: int
+    create_time: datetime.datetime | None
+    close_time: datetime.datetime | None
+    end_time: datetime.datetime | None
+    expire_time: datetime.datetime | None
+    timeline: Timeline
+    engine: str
+    results: tuple[TensorSummary, ...]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.state in ("done", "failed", "cancelled")
+
+    @classmethod
+    def from_proto(cls, proto: pb.Round) -> RoundInfo:
+        """Returns the values of a message."""
+        return cls(
+            name=proto.name,
+            spec=RoundSpec.from_proto(proto.spec),
+            state=pb.RoundState.Name(proto.state)[len("ROUND_STATE_") :].lower(),
+            state_reason=proto.state_reason,
+            num_submissions=proto.num_submissions,
+            num_tuples=proto.num_tuples,
+            num_bytes=proto.num_bytes,
+            num_refused=proto.num_refused,
+            num_uploads=proto.num_uploads,
+            create_time=_time(proto, "create_time"),
+            close_time=_time(proto, "close_time"),
+            end_time=_time(proto, "end_time"),
+            expire_time=_time(proto, "expire_time"),
+            timeline=Timeline(
+                **{f.name: _seconds(getattr(proto.timeline, f.name)) for f in dataclasses.fields(Timeline)}
+            ),
+            engine=proto.engine,
+            results=tuple(
+                TensorSummary(
+                    name=summary.name,
+                    num_keys=summary.num_keys,
+                    layout="dense" if summary.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
+                    dtype=pb.DType.Name(summary.dtype)[len("DTYPE_") :].lower(),
+                    width=summary.width,
+                    dimension=summary.dimension,
+                )
+                for summary in proto.results
+            ),
+        )

@@ -1,0 +1,130 @@
+"""What is refused: specs without a meaning, and bad updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from sparseagg.errors import InvalidArgument, ResourceExhausted
+from sparseagg.reference.numbers import Row, check_int64, round_to_dtype
+from sparseagg.reference.update import (
+    Update,
+    columns,
+    fold,
+    is_float,
+    result_dtype,
+    sums_fixed,
+    sums_weights_fixed,
+    terms,
+)
+from sparseagg.spec import Aggregation, RoundSpec, TensorSpec
+
+__all__ = ["check_spec", "check_update"]
+
+
+def check_spec(spec: RoundSpec) -> None:
+    """Raises ``InvalidArgument``, naming tensor and field, unless the spec has a meaning."""
+    if not spec.tensors:
+        raise InvalidArgument("a round needs at least one tensor")
+    names = [tensor.name for tensor in spec.tensors]
+    for tensor in spec.tensors:
+        if names.count(tensor.name) > 1:
+            raise InvalidArgument(f"tensor {tensor.name!r} is given twice")
+        for problem in _problems(spec, tensor, spec.aggregation_of(tensor)):
+            raise InvalidArgument(f"tensor {tensor.name!r}: {problem}")
+
+
+def _problems(spec: RoundSpec, tensor: TensorSpec, how: Aggregation) -> Iterator[str]:
+    if not 1 <= len(tensor.name.encode()) <= 256:
+        yield "name"
+    if tensor.width < 1:
+        yield "width"
+    if (tensor.dtype in ("uint32", "uint64")) != tensor.modular:
+        yield "modular"
+    if tensor.modular and (how.op not in ("sum", "union") or how.weighting != "uniform" or how.result_dtype):
+        yield "modular"
+    if how.result_dtype not in (None, "float32", "float64"):
+        yield "result_dtype"
+    if tensor.dimension == 0 and "dense" in (tensor.layout, how.result):
+        yield "dimension"
+    if how.dense_threshold is not None and not 0.0 < how.dense_threshold <= 1.0:
+        yield "dense_threshold"
+    if not math.isfinite(how.fill):
+        yield "fill"
+    dtype = result_dtype(tensor, how)
+    if how.op != "union" and not (dtype.startswith("float") or dtype == "bfloat16"):
+        try:
+            if round_to_dtype(float(how.fill), dtype) != how.fill:
+                yield "fill"
+        except OverflowError:
+            yield "fill"
+    if sums_fixed(tensor, how) and how.on_nonfinite == "propagate":
+        yield "on_nonfinite"
+    if (sums_fixed(tensor, how) or sums_weights_fixed(how)) and not 1 <= (spec.max_submissions or 0) <= 2**32:
+        yield "max_submissions"
+    if sums_fixed(tensor, how) and not 2.0**-900 <= (how.value_bound or 0.0) <= 2.0**900:
+        yield "value_bound"
+    needs_weight_bound = sums_weights_fixed(how) or (sums_fixed(tensor, how) and how.weighting == "by_weight")
+    if needs_weight_bound and not 2.0**-900 <= (how.weight_bound or 0.0) <= 2.0**900:
+        yield "weight_bound"
+
+
+def check_update(spec: RoundSpec, update: Update) -> None:
+    """Raises what a server refuses the submission with; the message names the tensor."""
+    for name in update.tensors:
+        spec.tensor(name)
+    num_tuples = 0
+    for tensor in spec.tensors:
+        how = spec.aggregation_of(tensor)
+        _check_weight(tensor, how, update.weight)
+        keys, rows = columns(tensor, update)
+        num_tuples += len(keys)
+        if tensor.layout == "dense" and list(keys) != list(range(tensor.dimension)):
+            raise InvalidArgument(f"tensor {tensor.name!r} is dense and needs all {tensor.dimension} rows in order")
+        for position, key in enumerate(keys):
+            if not 0 <= key < (tensor.dimension or 2**64):
+                raise InvalidArgument(f"tensor {tensor.name!r}: key {key} at position {position}")
+        if rows is None:
+            if how.op != "union" and keys:
+                raise InvalidArgument(f"tensor {tensor.name!r}: no values")
+            continue
+        if len(rows) != len(keys) or any(len(row) != tensor.width for row in rows):
+            raise InvalidArgument(f"tensor {tensor.name!r}: {len(keys)} keys do not go with the values")
+        if is_float(tensor) and how.on_nonfinite == "reject":
+            for position, row in enumerate(rows):
+                for value in row:
+                    if not math.isfinite(value):
+                        raise InvalidArgument(f"tensor {tensor.name!r}: value {value} at position {position}")
+        if how.op != "union":
+            for key, row in fold(tensor, update).items():
+                check_int64(tensor, key, row)
+            for key, row in terms(tensor, how, update).items():
+                check_int64(tensor, key, row)
+                _check_bound(tensor, how, key, row)
+    if spec.max_tuples_per_submission and num_tuples > spec.max_tuples_per_submission:
+        raise ResourceExhausted(f"{num_tuples} tuples")
+
+
+def _check_weight(tensor: TensorSpec, how: Aggregation, weight: float | None) -> None:
+    if weight is None:
+        if how.weighting == "by_weight":
+            raise InvalidArgument("no weight")
+        return
+    if not (math.isfinite(weight) and weight >= 0.0):
+        raise InvalidArgument(f"weight {weight}")
+    if how.weighting == "uniform":
+        return
+    if not is_float(tensor) and (weight != int(weight) or weight >= 2.0**53):
+        raise InvalidArgument(f"tensor {tensor.name!r}: weight {weight} is not an integer below 2^53")
+    if how.numerics == "fixed_point" and how.weight_bound and weight > how.weight_bound:
+        raise InvalidArgument(f"tensor {tensor.name!r}: weight {weight} is beyond {how.weight_bound}")
+
+
+def _check_bound(tensor: TensorSpec, how: Aggregation, key: int, row: Row) -> None:
+    if not sums_fixed(tensor, how):
+        return
+    for value in row:
+        within = abs(value) <= (how.value_bound or 0.0)
+        # 0·Inf, from values whose sum overflows, is NaN: beyond any bound, and on no side of it.
+        if math.isnan(value) or (not within and how.on_bound == "reject"):
+            raise InvalidArgument(f"tensor {tensor.name!r}: key {key}: {value} is beyond {how.value_bound}")

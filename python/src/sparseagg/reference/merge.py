@@ -1,0 +1,198 @@
+"""The merge: per key a fold over the clients in the order of their ids, and what of it is in the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+
+from sparseagg.errors import FailedPrecondition, OutOfRange
+from sparseagg.reference.checks import check_spec, check_update
+from sparseagg.reference.numbers import Number, Row, ceil_log2, check_int64, round_to_dtype
+from sparseagg.reference.update import Update, result_dtype, sums_fixed, sums_weights_fixed, terms
+from sparseagg.spec import DTYPES, Aggregation, RoundSpec, TensorSpec
+
+__all__ = ["MergedTensor", "merge"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MergedTensor:
+    """One tensor's result.
+
+    Attributes:
+        layout: "sparse" or "dense".
+        dtype: of the values.
+        keys: ascending; all of them if dense.
+        rows: one for each key, of Python numbers that ``dtype`` holds exactly; None for a union.
+        counts: contributors of each key.
+        weights: sum of their weights.
+        shift: s, where the sum was taken in multiples of 2^-s.
+    """
+
+    layout: str
+    dtype: str
+    keys: list[int]
+    rows: list[Row] | None
+    counts: list[int]
+    weights: list[float]
+    shift: int | None
+
+
+@dataclasses.dataclass
+class _Key:
+    """What has been merged at one key: a row of sums, minima or maxima, and its contributors."""
+
+    row: Row | None
+    count: int
+    weight: Number
+
+
+def merge(spec: RoundSpec, updates: Mapping[str, Update], *, check: bool = True) -> dict[str, MergedTensor]:
+    """Merges submissions, by client id, none of which ``check_update`` refuses.
+
+    Args:
+        spec: what to compute.
+        updates: by client id.
+        check: apply ``check_spec`` and ``check_update`` before; they take as long as the merge.
+
+    Raises:
+        OutOfRange: an integer total leaves int64. FailedPrecondition: a weight to divide by is zero. Both name tensor
+            and smallest such key.
+    """
+    if check:
+        check_spec(spec)
+        for update in updates.values():
+            check_update(spec, update)
+    clients = sorted(updates, key=lambda client_id: client_id.encode())
+    ordered = [updates[client_id] for client_id in clients]
+    return {tensor.name: _merge_tensor(spec, tensor, ordered) for tensor in spec.tensors}
+
+
+def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[Update]) -> MergedTensor:
+    how = spec.aggregation_of(tensor)
+    fixed = sums_fixed(tensor, how)
+    shift = 62 - ceil_log2(spec.max_submissions or 1) - ceil_log2(how.value_bound or 1.0) if fixed else 0
+    merged: dict[int, _Key] = {}
+    no_weight: Number = 0 if sums_weights_fixed(how) else 0.0
+    total = no_weight
+    for update in updates:
+        weight = _weight_term(spec, how, update)
+        total += weight
+        for key, row in terms(tensor, how, update).items():
+            if fixed:
+                row = [_fixed_term(value, how.value_bound or 0.0, shift) for value in row]
+            at = merged.get(key)
+            if at is None:
+                at = merged[key] = _Key(None, 0, no_weight)
+            at.count += 1
+            at.weight += weight
+            if how.op == "min":
+                at.row = row if at.row is None else [_least(a, b) for a, b in zip(at.row, row)]
+            elif how.op == "max":
+                at.row = row if at.row is None else [-_least(-a, -b) for a, b in zip(at.row, row)]
+            elif how.op != "union":
+                at.row = [0 + v for v in row] if at.row is None else [a + v for a, v in zip(at.row, row)]
+    for at in merged.values():
+        at.weight = _weight_value(spec, how, at.weight)
+    total_weight = _weight_value(spec, how, total)
+    rows = {key: _finish(tensor, how, key, merged[key], total_weight, shift) for key in sorted(merged)}
+    return _select(tensor, how, merged, rows, shift if fixed else None)
+
+
+def _fixed_term(value: float, bound: float, shift: int) -> int:
+    clipped = max(-bound, min(bound, value))
+    return round(Fraction(clipped) * Fraction(2) ** shift)  # halves to even
+
+
+def _weight_shift(spec: RoundSpec, how: Aggregation) -> int:
+    return 62 - ceil_log2(spec.max_submissions or 1) - ceil_log2(how.weight_bound or 1.0)
+
+
+def _weight_term(spec: RoundSpec, how: Aggregation, update: Update) -> Number:
+    if how.weighting == "uniform":
+        return 1.0
+    weight = update.weight or 0.0
+    if sums_weights_fixed(how):
+        return round(Fraction(weight) * Fraction(2) ** _weight_shift(spec, how))
+    return weight
+
+
+def _weight_value(spec: RoundSpec, how: Aggregation, total: Number) -> float:
+    if sums_weights_fixed(how):
+        return math.ldexp(float(int(total)), -_weight_shift(spec, how))
+    return float(total)
+
+
+def _least(a: Number, b: Number) -> Number:
+    if a != a or b != b:
+        return math.nan
+    return min(a, b)
+
+
+def _finish(tensor: TensorSpec, how: Aggregation, key: int, at: _Key, total: float, shift: int) -> Row | None:
+    """The row at one key, rounded to the result's dtype."""
+    divisor = {"mean": total, "coordinate_mean": at.weight}.get(how.op)
+    if divisor == 0.0:
+        raise FailedPrecondition(f"tensor {tensor.name!r}: the weights at key {key} add up to zero")
+    if at.row is None:
+        return None
+    dtype = result_dtype(tensor, how)
+    check_int64(tensor, key, at.row)
+    row = []
+    for value in at.row:
+        if tensor.modular:
+            value %= 2 ** (8 * DTYPES[tensor.dtype])
+        if sums_fixed(tensor, how):
+            value = math.ldexp(float(value), -shift)
+        if divisor is not None:
+            value = float(value) / divisor
+        try:
+            row.append(round_to_dtype(value, dtype))
+        except OverflowError:
+            raise OutOfRange(f"tensor {tensor.name!r}: key {key}: {value} does not fit {dtype}") from None
+    return row
+
+
+def _select(
+    tensor: TensorSpec, how: Aggregation, merged: dict[int, _Key], rows: dict[int, Row | None], shift: int | None
+) -> MergedTensor:
+    """Prunes, applies min_contributors, and lays out; in this order."""
+    kept = [
+        key
+        for key, row in rows.items()
+        if not (how.prune_zeros and row is not None and all(value == 0 for value in row))
+        and merged[key].count >= how.min_contributors
+    ]
+    dtype = result_dtype(tensor, how)
+    dense = how.result == "dense" or (how.result == "auto" and _goes_dense(tensor, how, len(kept)))
+    keys = list(range(tensor.dimension)) if dense else kept
+    counts = dict.fromkeys(keys, 0)
+    weights = dict.fromkeys(keys, 0.0)
+    for key in kept:
+        counts[key] = merged[key].count
+        weights[key] = float(merged[key].weight)
+    values: list[Row] | None = None
+    if how.op != "union":
+        kept_set = set(kept)
+        fill = [round_to_dtype(float(how.fill), dtype)] * tensor.width
+        values = [rows[key] or [] if key in kept_set else fill for key in keys]
+    return MergedTensor(
+        layout="dense" if dense else "sparse",
+        dtype=dtype,
+        keys=keys,
+        rows=values,
+        counts=[counts[key] for key in keys],
+        weights=[weights[key] for key in keys],
+        shift=shift,
+    )
+
+
+def _goes_dense(tensor: TensorSpec, how: Aggregation, num_keys: int) -> bool:
+    if tensor.dimension == 0:
+        return False
+    if how.dense_threshold is not None and num_keys / tensor.dimension >= how.dense_threshold:
+        return True
+    key_bytes = 4 if tensor.dimension <= 2**32 else 8
+    row_bytes = 4 if how.op == "union" else tensor.width * DTYPES[result_dtype(tensor, how)]
+    return num_keys * (key_bytes + row_bytes) >= tensor.dimension * row_bytes

@@ -1,0 +1,97 @@
+"""One client's update, and the terms that it brings to the sums."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from sparseagg.reference.numbers import Number, Row
+from sparseagg.spec import Aggregation, TensorSpec
+
+__all__ = [
+    "Update",
+    "columns",
+    "fold",
+    "is_float",
+    "is_mean",
+    "result_dtype",
+    "sums_fixed",
+    "sums_weights_fixed",
+    "terms",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """One client's update.
+
+    Attributes:
+        tensors: by name: (keys, rows). Keys are integers, or None for all of them in order. Rows have ``width`` numbers
+            each (Python's, or one numpy array); None: no values (union).
+        weight: of the submission.
+    """
+
+    tensors: Mapping[str, tuple[Any, Any]]
+    weight: float | None = None
+
+
+def is_float(tensor: TensorSpec) -> bool:
+    """Whether the wire's values are floats."""
+    return tensor.dtype in ("float32", "float16", "bfloat16", "float64")
+
+
+def is_mean(how: Aggregation) -> bool:
+    """Whether sums are divided by weights."""
+    return how.op in ("mean", "coordinate_mean")
+
+
+def result_dtype(tensor: TensorSpec, how: Aggregation) -> str:
+    """Type of the result's values."""
+    return how.result_dtype or ("int64" if tensor.dtype == "int32" else tensor.dtype)
+
+
+def sums_fixed(tensor: TensorSpec, how: Aggregation) -> bool:
+    """Whether values are summed in fixed point."""
+    return how.numerics == "fixed_point" and is_float(tensor) and how.op in ("sum", "mean", "coordinate_mean")
+
+
+def sums_weights_fixed(how: Aggregation) -> bool:
+    """Whether weights are."""
+    return how.numerics == "fixed_point" and how.weighting == "by_weight" and (is_mean(how) or how.return_weights)
+
+
+def columns(tensor: TensorSpec, update: Update) -> tuple[list[int], list[Row] | None]:
+    """An update's keys and rows of one tensor, as Python numbers."""
+    if tensor.name not in update.tensors:
+        return [], []
+    keys, rows = update.tensors[tensor.name]
+    keys = range(tensor.dimension) if keys is None else keys
+    keys = list(keys.tolist() if hasattr(keys, "tolist") else keys)
+    if hasattr(rows, "tolist"):
+        rows = rows.reshape(-1, tensor.width).tolist()
+    return keys, rows
+
+
+def fold(tensor: TensorSpec, update: Update) -> dict[int, Row]:
+    """One submission's v at each of its keys: its duplicates added up in order of occurrence."""
+    keys, rows = columns(tensor, update)
+    folded: dict[int, Row] = {}
+    zero = 0.0 if is_float(tensor) else 0
+    for key, row in zip(keys, rows or []):
+        before = folded.get(key)
+        folded[key] = [zero + v for v in row] if before is None else [a + v for a, v in zip(before, row)]
+    return folded
+
+
+def terms(tensor: TensorSpec, how: Aggregation, update: Update) -> dict[int, Row]:
+    """One submission's w·v at each of its keys: its duplicates folded first, then weighted."""
+    if how.op == "union":
+        return {key: [] for key in columns(tensor, update)[0]}
+    folded = fold(tensor, update)
+    if how.weighting == "by_weight" and how.op not in ("min", "max"):
+        weight: Number = update.weight or 0.0
+        if not is_float(tensor):
+            weight = int(weight)
+        return {key: [weight * v for v in row] for key, row in folded.items()}
+    return folded

@@ -1,0 +1,237 @@
+"""The merged tensors of a round."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from sparseagg import bfloat16
+from sparseagg.arrays import Array
+from sparseagg.errors import FailedPrecondition, Internal
+from sparseagg.info import RoundInfo
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["Result", "ResultReader", "TensorResult"]
+
+_KEY_BYTES = {pb.KEY_ENCODING_U32: 4, pb.KEY_ENCODING_U64: 8}
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorResult:
+    """One tensor's result, or the part of it in the range of keys that was asked for.
+
+    Attributes:
+        name: of the tensor.
+        layout: "sparse" or "dense".
+        dtype: of the values, by name.
+        dimension: number of rows of the tensor; 0: all of uint64.
+        width: values per key.
+        keys: shape (n,), ascending and unique; uint32 where the dimension allows, else uint64. In a dense result all
+            keys of the range.
+        values: shape (n,) if ``width`` is 1, else (n, width). bfloat16 values have ml_dtypes' type where that package
+            is installed, and are widened to float32, exactly, where it is not. None for a union.
+        counts: contributors of each key, uint32, shape (n,); None if not asked for.
+        weights: sum of their weights, float64, shape (n,); None if not asked for.
+        fixed_point_shift: s, where the sums are exact multiples of 2^-s; else None.
+    """
+
+    name: str
+    layout: str
+    dtype: str
+    dimension: int
+    width: int
+    keys: Array
+    values: Array | None
+    counts: Array | None
+    weights: Array | None
+    fixed_point_shift: int | None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def dense(self, fill: float = 0.0) -> Array:
+        """Returns all rows: shape (dimension,) if ``width`` is 1, else (dimension, width).
+
+        Args:
+            fill: what keys hold that are not here. (A dense result has been filled by the server.)
+
+        Raises:
+            FailedPrecondition: there are no values (union), or no bound on the keys (dimension 0).
+        """
+        values = self._values()
+        if self.dimension == 0:
+            raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 cannot be made dense")
+        if self.layout == "dense" and len(self) == self.dimension:
+            return values
+        rows = np.full((self.dimension, *values.shape[1:]), fill, dtype=values.dtype)
+        rows[self.keys] = values
+        return rows
+
+    def to_scipy(self) -> Any:
+        """Returns a ``scipy.sparse.csr_matrix`` of shape (dimension, width), with one stored row per key."""
+        import scipy.sparse
+
+        values = self._values()
+        if self.dimension == 0:
+            raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 has no SciPy shape")
+        present = np.zeros(self.dimension + 1, dtype=np.int64)
+        present[self.keys.astype(np.int64) + 1] = self.width
+        columns = np.tile(np.arange(self.width), len(self))
+        flat = values.reshape(-1)
+        if bfloat16.is_bfloat16(flat.dtype):
+            flat = flat.astype(np.float32)  # SciPy knows no bfloat16
+        return scipy.sparse.csr_matrix((flat, columns, np.cumsum(present)), shape=(self.dimension, self.width))
+
+    def to_torch(self) -> Any:
+        """Returns a torch tensor: a coalesced COO tensor with dense rows (hybrid) if sparse, else a strided one."""
+        import torch
+
+        values = self._values()
+        if self.dtype == "bfloat16":
+            rows = torch.from_numpy(values.astype(np.float32)).to(torch.bfloat16)  # exact both ways
+        else:
+            rows = torch.from_numpy(values)
+        if self.layout == "dense":
+            return rows
+        if self.dimension == 0:
+            raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 has no torch shape")
+        keys = torch.from_numpy(self.keys.astype(np.int64).reshape(1, -1))
+        return torch.sparse_coo_tensor(keys, rows, (self.dimension, *values.shape[1:])).coalesce()
+
+    def to_tf(self) -> Any:
+        """Returns a ``tf.IndexedSlices`` if sparse, else a ``tf.Tensor``."""
+        import tensorflow as tf
+
+        values = self._values()
+        if self.layout == "dense":
+            return tf.convert_to_tensor(values)
+        keys = self.keys
+        if self.dimension == 0:
+            if len(keys) and int(keys[-1]) >= 1 << 63:
+                raise FailedPrecondition(f"tensor {self.name!r} has key {keys[-1]}, which does not fit int64")
+            return tf.IndexedSlices(tf.convert_to_tensor(values), tf.convert_to_tensor(keys.astype(np.int64)))
+        shape = tf.convert_to_tensor([self.dimension, *values.shape[1:]], dtype=tf.int64)
+        return tf.IndexedSlices(tf.convert_to_tensor(values), tf.convert_to_tensor(keys.astype(np.int64)), shape)
+
+    def _values(self) -> Array:
+        if self.values is None:
+            raise FailedPrecondition(f"tensor {self.name!r} is a union, which has keys and counts but no values")
+        return self.values
+
+
+class Result(Mapping[str, TensorResult]):
+    """The tensors of a round by name, in the order of the spec.
+
+    Attributes:
+        info: the round they are of.
+    """
+
+    def __init__(self, tensors: Mapping[str, TensorResult], info: RoundInfo) -> None:
+        self._tensors = dict(tensors)
+        self.info = info
+
+    def __getitem__(self, name: str) -> TensorResult:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return "Result({})".format(", ".join(f"{name}: {len(tensor)} rows" for name, tensor in self.items()))
+
+
+class ResultReader:
+    """Puts pages together. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, _Parts] = {}
+        self._info: RoundInfo | None = None
+
+    def add(self, page: pb.ResultPage) -> None:
+        """Takes the next page of a tensor; the first one carries its summary."""
+        if page.HasField("round"):
+            self._info = RoundInfo.from_proto(page.round)
+        name = page.slice.tensor
+        if page.HasField("summary"):
+            self._parts[page.summary.name] = _Parts(page.summary)
+            name = page.summary.name
+        if name not in self._parts:
+            raise Internal(f"the server sent a page of tensor {name!r} before its summary")
+        self._parts[name].add(page)
+
+    def result(self, info: RoundInfo | None = None) -> Result:
+        """Returns the tensors read, of the round ``info`` where the pages do not bring it."""
+        info = self._info or info
+        if info is None:
+            raise Internal("the server sent a result without its round")
+        return Result({name: parts.tensor() for name, parts in self._parts.items()}, info)
+
+
+class _Parts:
+    def __init__(self, summary: pb.TensorSummary) -> None:
+        self._summary = summary
+        self._first_key = 0
+        self._num_keys = 0
+        self._key_encoding = pb.KEY_ENCODING_UNSPECIFIED
+        self._keys = bytearray()
+        self._values = bytearray()
+        self._counts = bytearray()
+        self._weights = bytearray()
+
+    def add(self, page: pb.ResultPage) -> None:
+        piece = page.slice
+        if self._num_keys == 0:
+            self._first_key = piece.first_key
+            self._key_encoding = piece.key_encoding
+        self._num_keys += piece.num_keys or len(piece.keys) // _KEY_BYTES.get(piece.key_encoding, 1)
+        self._keys += piece.keys
+        self._values += piece.values
+        self._counts += page.counts
+        self._weights += page.weights
+
+    def tensor(self) -> TensorResult:
+        summary = self._summary
+        dtype = pb.DType.Name(summary.dtype)[len("DTYPE_") :].lower()
+        width = summary.width or 1
+        return TensorResult(
+            name=summary.name,
+            layout="dense" if summary.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
+            dtype=dtype,
+            dimension=summary.dimension,
+            width=width,
+            keys=self._key_array(),
+            values=self._value_array(dtype, width) if summary.has_values else None,
+            counts=self._column(self._counts, "<u4") if summary.has_counts else None,
+            weights=self._column(self._weights, "<f8") if summary.has_weights else None,
+            fixed_point_shift=summary.fixed_point_shift if summary.HasField("fixed_point_shift") else None,
+        )
+
+    def _key_array(self) -> Array:
+        narrow = 0 < self._summary.dimension <= 1 << 32
+        if self._key_encoding == pb.KEY_ENCODING_IMPLICIT:
+            run = np.arange(self._num_keys, dtype=np.uint64) + np.uint64(self._first_key)
+            return run.astype(np.uint32) if narrow else run
+        if self._key_encoding == pb.KEY_ENCODING_UNSPECIFIED:  # nothing came
+            return np.empty(0, dtype=np.uint32 if narrow else np.uint64)
+        return self._column(self._keys, "<u4" if self._key_encoding == pb.KEY_ENCODING_U32 else "<u8")
+
+    def _value_array(self, dtype: str, width: int) -> Array:
+        wire = np.dtype(np.uint16 if dtype == "bfloat16" else dtype).newbyteorder("<")
+        values = np.frombuffer(self._values, dtype=wire)
+        if len(values) != self._num_keys * width:
+            raise Internal(f"the server sent {len(values)} values for {self._num_keys} keys of width {width}")
+        if dtype == "bfloat16":
+            values = bfloat16.float_from_bits(values)
+        return values if width == 1 else values.reshape(-1, width)
+
+    def _column(self, buffer: bytearray, dtype: str) -> Array:
+        column = np.frombuffer(buffer, dtype=dtype)
+        if len(column) != self._num_keys:
+            raise Internal(f"the server sent {len(column)} entries for {self._num_keys} keys")
+        return column

@@ -1,0 +1,343 @@
+"""What a round computes: tensors, operators, numerics and limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Any, Union
+
+from google.protobuf import duration_pb2
+
+from sparseagg.errors import InvalidArgument
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["DTYPES", "Aggregation", "RoundSpec", "TensorSpec", "dtype_name"]
+
+# Bytes of one value, by name of dtype.
+DTYPES: dict[str, int] = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
+    "uint32": 4,
+    "uint64": 8,
+}
+
+# Fields of AggregationSpec in the proto that are enums: our name, its name, and the prefix of its values.
+_ENUMS = {
+    "op": ("op", pb.Op, "OP_"),
+    "weighting": ("weighting", pb.Weighting, "WEIGHTING_"),
+    "result": ("result_layout", pb.ResultLayout, "RESULT_LAYOUT_"),
+    "numerics": ("numerics", pb.Numerics, "NUMERICS_"),
+    "on_nonfinite": ("on_nonfinite", pb.OnNonfinite, "ON_NONFINITE_"),
+    "on_bound": ("on_bound", pb.OnBound, "ON_BOUND_"),
+    "result_dtype": ("result_dtype", pb.DType, "DTYPE_"),
+}
+_SCALARS = (
+    "return_counts",
+    "return_weights",
+    "min_contributors",
+    "prune_zeros",
+    "fill",
+    "dense_threshold",
+    "value_bound",
+    "weight_bound",
+)
+
+Seconds = Union[float, datetime.timedelta]
+
+
+def dtype_name(dtype: Any) -> str:
+    """Returns the name of a dtype given as a name, a numpy dtype or type, or a torch, TensorFlow or JAX dtype.
+
+    Raises:
+        InvalidArgument: it is none of ``DTYPES``.
+    """
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    name = str(name).rpartition(".")[2]  # torch.float32
+    if name not in DTYPES:
+        raise InvalidArgument(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+    return name
+
+
+def _enum_value(field: str, value: str | None) -> int:
+    if value is None:
+        return 0
+    _, enum, prefix = _ENUMS[field]
+    known = [name[len(prefix) :].lower() for name, number in enum.items() if number]
+    if value not in known:
+        raise InvalidArgument(f"unknown {field} {value!r}; known: {', '.join(known)}")
+    return int(enum.Value(prefix + value.upper()))
+
+
+def _enum_name(field: str, number: int) -> str | None:
+    _, enum, prefix = _ENUMS[field]
+    return None if number == 0 else str(enum.Name(number))[len(prefix) :].lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregation:
+    """How one tensor is aggregated, with nothing left open. ``RoundSpec.aggregation_of`` makes it."""
+
+    op: str = "sum"
+    weighting: str = "uniform"
+    result: str = "sparse"
+    numerics: str = "canonical"
+    return_counts: bool = False
+    return_weights: bool = False
+    min_contributors: int = 1
+    prune_zeros: bool = False
+    fill: float = 0.0
+    dense_threshold: float | None = None
+    result_dtype: str | None = None
+    on_nonfinite: str = "reject"
+    on_bound: str = "reject"
+    value_bound: float | None = None
+    weight_bound: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The options that a round sets and a tensor may override. None: not set here."""
+
+    def _options_to_proto(self) -> pb.AggregationSpec:
+        proto = pb.AggregationSpec()
+        for field, (name, _, _) in _ENUMS.items():
+            setattr(proto, name, _enum_value(field, getattr(self, field)))
+        for field in _SCALARS:
+            value = getattr(self, field)
+            if value is not None:
+                setattr(proto, field, value)
+        return proto
+
+    def _options(self) -> dict[str, Any]:
+        names = [*_ENUMS, *_SCALARS]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+def _options_from_proto(proto: pb.AggregationSpec) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for field, (name, _, _) in _ENUMS.items():
+        options[field] = _enum_name(field, getattr(proto, name))
+    for field in _SCALARS:
+        options[field] = getattr(proto, field) if proto.HasField(field) else None
+    return options
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec(_Options):
+    """One tensor of a round.
+
+    Args:
+        name: 1–256 bytes in UTF-8, unique in the round.
+        dtype: what clients send: one of ``DTYPES``, or a numpy or torch dtype of that name.
+        dimension: number of rows; keys are below it. 0: all of uint64 (hashed keys).
+        width: values per key.
+        layout: "sparse", or "dense" when every update carries all ``dimension`` rows.
+        modular: for uint32 and uint64, whose sums wrap by definition (secure aggregation).
+        op: and the arguments after it override what ``RoundSpec`` says, for this tensor; see there.
+    """
+
+    name: str
+    dtype: str
+    dimension: int
+    width: int = 1
+    layout: str = "sparse"
+    modular: bool = False
+    op: str | None = None
+    weighting: str | None = None
+    result: str | None = None
+    numerics: str | None = None
+    return_counts: bool | None = None
+    return_weights: bool | None = None
+    min_contributors: int | None = None
+    prune_zeros: bool | None = None
+    fill: float | None = None
+    dense_threshold: float | None = None
+    result_dtype: str | None = None
+    on_nonfinite: str | None = None
+    on_bound: str | None = None
+    value_bound: float | None = None
+    weight_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+        if self.result_dtype is not None:
+            object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
+        if self.layout not in ("sparse", "dense"):
+            raise InvalidArgument(f"tensor {self.name!r}: unknown layout {self.layout!r}; known: sparse, dense")
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of one key on the wire: 4 where the dimension allows, else 8."""
+        return 4 if 0 < self.dimension <= 1 << 32 else 8
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row's values on the wire."""
+        return self.width * DTYPES[self.dtype]
+
+    def to_proto(self) -> pb.TensorSpec:
+        """Returns the message; fields that are not set stay unset.
+
+        Raises:
+            InvalidArgument: a field's value does not fit the message.
+        """
+        try:
+            return pb.TensorSpec(
+                name=self.name,
+                dtype="DTYPE_" + self.dtype.upper(),
+                dimension=self.dimension,
+                width=self.width,
+                layout=pb.TENSOR_LAYOUT_DENSE if self.layout == "dense" else pb.TENSOR_LAYOUT_SPARSE,
+                modular=self.modular,
+                aggregation=self._options_to_proto(),
+            )
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"tensor {self.name!r}: {error}") from error
+
+    @classmethod
+    def from_proto(cls, proto: pb.TensorSpec) -> TensorSpec:
+        """Returns the spec of a message."""
+        return cls(
+            name=proto.name,
+            dtype=pb.DType.Name(proto.dtype)[len("DTYPE_") :].lower(),
+            dimension=proto.dimension,
+            width=proto.width or 1,
+            layout="dense" if proto.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
+            modular=proto.modular,
+            **_options_from_proto(proto.aggregation),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundSpec(_Options):
+    """What a round aggregates, and when it ends.
+
+    With v_k(i) the row of submission k at key i, w_k its weight (1 when ``weighting`` is "uniform") and C(i) the
+    submissions that contain key i; a key is in the result when C(i) is not empty.
+
+    Args:
+        tensors: the tensors, each of its own name.
+        op: "sum": Σ_{C(i)} w_k·v_k(i). "mean": that over Σ w_k of all submissions, so that an absent key counts as 0.
+            "coordinate_mean": that over Σ_{C(i)} w_k, so that an absent key does not vote. "union": no values, only
+            keys and counts. "min", "max": element-wise over C(i), unweighted.
+        weighting: "uniform" or "by_weight"; with the latter every submission carries a weight ≥ 0.
+        result: "sparse", "dense", or "auto" for whichever is smaller. None: as the tensor is sent.
+        numerics: "canonical": float64, folded per key in order of client id. "fixed_point": int64 multiples of 2^-s,
+            added exactly on arrival; needs ``value_bound`` and ``max_submissions``. Either gives the same bits for the
+            same submissions, in whatever order they come.
+        return_counts: adds |C(i)|, uint32; always with "union".
+        return_weights: adds Σ_{C(i)} w_k, float64.
+        min_contributors: keys that fewer submissions touch are left out.
+        prune_zeros: leaves out keys whose whole row, rounded, is zero.
+        fill: value of absent keys in a dense result; 0 if not given.
+        dense_threshold: "auto" goes dense from this density on, in (0, 1].
+        result_dtype: "float32" or "float64"; by default the tensor's, and int64 for integers.
+        on_nonfinite: "reject" refuses submissions with NaN or ±Inf; "propagate" lets IEEE arithmetic have them.
+        on_bound: "reject" refuses submissions with |w·v| > ``value_bound``; "clip" makes the term ±``value_bound``.
+        value_bound: the largest |w·v| with "fixed_point".
+        weight_bound: the largest weight with "fixed_point" and "by_weight".
+        min_submissions: a round that closes with fewer fails.
+        max_submissions: the round closes itself on reaching it. None: up to the server's limit.
+        deadline: the round closes itself this long after its creation. Seconds or a timedelta; None: never.
+        result_ttl: how long an ended round is kept. Seconds or a timedelta; None: as long as the server keeps any.
+        max_tuples_per_submission: over all tensors. None: the server's limit.
+        max_bytes_per_submission: keys and values. None: the server's limit.
+    """
+
+    tensors: Sequence[TensorSpec]
+    op: str | None = None
+    weighting: str | None = None
+    result: str | None = None
+    numerics: str | None = None
+    return_counts: bool | None = None
+    return_weights: bool | None = None
+    min_contributors: int | None = None
+    prune_zeros: bool | None = None
+    fill: float | None = None
+    dense_threshold: float | None = None
+    result_dtype: str | None = None
+    on_nonfinite: str | None = None
+    on_bound: str | None = None
+    value_bound: float | None = None
+    weight_bound: float | None = None
+    min_submissions: int = 0
+    max_submissions: int | None = None
+    deadline: Seconds | None = None
+    result_ttl: Seconds | None = None
+    max_tuples_per_submission: int | None = None
+    max_bytes_per_submission: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", tuple(self.tensors))
+        if self.result_dtype is not None:
+            object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
+
+    def tensor(self, name: str) -> TensorSpec:
+        """Returns the tensor of that name.
+
+        Raises:
+            InvalidArgument: there is none; the message lists the known ones.
+        """
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
+        known = ", ".join(repr(tensor.name) for tensor in self.tensors)
+        raise InvalidArgument(f"unknown tensor {name!r}; this round has {known or 'none'}")
+
+    def aggregation_of(self, tensor: TensorSpec) -> Aggregation:
+        """Returns how ``tensor`` is aggregated: its own options over the round's, over the defaults."""
+        defaults = {"result": tensor.layout}
+        return Aggregation(**{**defaults, **self._options(), **tensor._options()})
+
+    def to_proto(self) -> pb.RoundSpec:
+        """Returns the message; fields that are not set stay unset.
+
+        Raises:
+            InvalidArgument: a field's value does not fit the message.
+        """
+        try:
+            return pb.RoundSpec(
+                tensors=[tensor.to_proto() for tensor in self.tensors],
+                aggregation=self._options_to_proto(),
+                min_submissions=self.min_submissions,
+                max_submissions=self.max_submissions or 0,
+                deadline=_duration(self.deadline),
+                result_ttl=_duration(self.result_ttl),
+                max_tuples_per_submission=self.max_tuples_per_submission or 0,
+                max_bytes_per_submission=self.max_bytes_per_submission or 0,
+            )
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(str(error)) from error
+
+    @classmethod
+    def from_proto(cls, proto: pb.RoundSpec) -> RoundSpec:
+        """Returns the spec of a message."""
+        return cls(
+            tensors=[TensorSpec.from_proto(tensor) for tensor in proto.tensors],
+            min_submissions=proto.min_submissions,
+            max_submissions=proto.max_submissions or None,
+            deadline=_seconds(proto.deadline) if proto.HasField("deadline") else None,
+            result_ttl=_seconds(proto.result_ttl) if proto.HasField("result_ttl") else None,
+            max_tuples_per_submission=proto.max_tuples_per_submission or None,
+            max_bytes_per_submission=proto.max_bytes_per_submission or None,
+            **_options_from_proto(proto.aggregation),
+        )
+
+
+def _duration(value: Seconds | None) -> duration_pb2.Duration | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime.timedelta):
+        value = datetime.timedelta(seconds=value)
+    duration = duration_pb2.Duration()
+    duration.FromTimedelta(value)
+    return duration
+
+
+def _seconds(duration: duration_pb2.Duration) -> float:
+    return duration.seconds + duration.nanos * 1e-9

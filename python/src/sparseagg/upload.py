@@ -1,0 +1,108 @@
+"""What is sent for one submission and for a one-shot aggregation, whichever client sends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from sparseagg.arrays import TensorData, update_data
+from sparseagg.encode import encode_chunks
+from sparseagg.errors import InvalidArgument
+from sparseagg.spec import RoundSpec
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["Upload", "aggregate_requests", "aggregate_uploads", "make_upload"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Upload:
+    """One submission: the arrays that the caller gave, and who sends them. Chunks are made as they are asked for."""
+
+    tensors: list[TensorData]
+    client_id: str
+    submission_id: str
+    round_name: str
+    weight: float | None
+    chunk_bytes: int
+
+    def chunks(self, first: int = 0) -> Iterator[pb.UpdateChunk]:
+        """Yields the chunks from number ``first`` on."""
+        return encode_chunks(
+            self.tensors,
+            client_id=self.client_id,
+            submission_id=self.submission_id,
+            round_name=self.round_name,
+            weight=self.weight,
+            chunk_bytes=self.chunk_bytes,
+            first=first,
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Of keys and values."""
+        arrays = [array for data in self.tensors for array in (data.keys, data.values) if array is not None]
+        return sum(array.nbytes for array in arrays)
+
+
+def make_upload(
+    spec: RoundSpec,
+    update: Any,
+    *,
+    client_id: str,
+    weight: float | None,
+    chunk_bytes: int,
+    round_name: str = "",
+    submission_id: str | None = None,
+) -> Upload:
+    """Converts an update; see ``arrays.update_data`` for what it may be, and for the errors."""
+    if not isinstance(client_id, str):
+        raise InvalidArgument(f"a client id is a string, not {client_id!r}")
+    if weight is not None and (isinstance(weight, bool) or not isinstance(weight, numbers.Real)):
+        raise InvalidArgument(f"a weight is a number, not {weight!r}")
+    return Upload(
+        tensors=update_data(spec, update),
+        client_id=client_id,
+        submission_id=submission_id or uuid.uuid4().hex,
+        round_name=round_name,
+        weight=None if weight is None else float(weight),
+        chunk_bytes=chunk_bytes,
+    )
+
+
+def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int) -> list[Upload]:
+    """Converts the updates of a one-shot aggregation.
+
+    Args:
+        spec: what to compute.
+        updates: a mapping from client ids to updates, or an iterable of updates, whose positions (as 20 decimal
+            digits) become the ids. An update may be a pair (update, weight).
+        chunk_bytes: of each message.
+    """
+    if isinstance(updates, Mapping):
+        named: Iterable[tuple[str, Any]] = updates.items()
+    else:
+        named = ((f"{position:020}", update) for position, update in enumerate(updates))
+    uploads = []
+    for client_id, update in named:
+        weight = None
+        if isinstance(update, tuple) and len(update) == 2 and isinstance(update[1], numbers.Real):
+            update, weight = update
+        try:
+            upload = make_upload(
+                spec, update, client_id=client_id, submission_id="0", weight=weight, chunk_bytes=chunk_bytes
+            )
+        except InvalidArgument as error:
+            raise InvalidArgument(f"client {client_id!r}: {error}") from error
+        uploads.append(upload)
+    return uploads
+
+
+def aggregate_requests(spec: RoundSpec, uploads: list[Upload]) -> Iterator[pb.AggregateRequest]:
+    """Yields the messages of a one-shot aggregation."""
+    yield pb.AggregateRequest(spec=spec.to_proto())
+    for upload in uploads:
+        for chunk in upload.chunks():
+            yield pb.AggregateRequest(chunk=chunk)

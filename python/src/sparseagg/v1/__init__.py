@@ -1,0 +1,1 @@
+"""Messages and stubs generated from proto/sparseagg/v1; python/generate.sh makes them."""

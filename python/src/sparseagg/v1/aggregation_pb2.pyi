@@ -1,0 +1,508 @@
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import empty_pb2 as _empty_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+DTYPE_BFLOAT16: DType
+DTYPE_FLOAT16: DType
+DTYPE_FLOAT32: DType
+DTYPE_FLOAT64: DType
+DTYPE_INT32: DType
+DTYPE_INT64: DType
+DTYPE_UINT32: DType
+DTYPE_UINT64: DType
+DTYPE_UNSPECIFIED: DType
+KEY_ENCODING_IMPLICIT: KeyEncoding
+KEY_ENCODING_U32: KeyEncoding
+KEY_ENCODING_U64: KeyEncoding
+KEY_ENCODING_UNSPECIFIED: KeyEncoding
+NUMERICS_CANONICAL: Numerics
+NUMERICS_FIXED_POINT: Numerics
+NUMERICS_UNSPECIFIED: Numerics
+ON_BOUND_CLIP: OnBound
+ON_BOUND_REJECT: OnBound
+ON_BOUND_UNSPECIFIED: OnBound
+ON_NONFINITE_PROPAGATE: OnNonfinite
+ON_NONFINITE_REJECT: OnNonfinite
+ON_NONFINITE_UNSPECIFIED: OnNonfinite
+OP_COORDINATE_MEAN: Op
+OP_MAX: Op
+OP_MEAN: Op
+OP_MIN: Op
+OP_SUM: Op
+OP_UNION: Op
+OP_UNSPECIFIED: Op
+RESULT_LAYOUT_AUTO: ResultLayout
+RESULT_LAYOUT_DENSE: ResultLayout
+RESULT_LAYOUT_SPARSE: ResultLayout
+RESULT_LAYOUT_UNSPECIFIED: ResultLayout
+ROUND_STATE_CANCELLED: RoundState
+ROUND_STATE_DONE: RoundState
+ROUND_STATE_FAILED: RoundState
+ROUND_STATE_FINALIZING: RoundState
+ROUND_STATE_OPEN: RoundState
+ROUND_STATE_UNSPECIFIED: RoundState
+TENSOR_LAYOUT_DENSE: TensorLayout
+TENSOR_LAYOUT_SPARSE: TensorLayout
+TENSOR_LAYOUT_UNSPECIFIED: TensorLayout
+VALUE_ENCODING_BFLOAT16: ValueEncoding
+VALUE_ENCODING_FLOAT16: ValueEncoding
+VALUE_ENCODING_FLOAT32: ValueEncoding
+VALUE_ENCODING_FLOAT64: ValueEncoding
+VALUE_ENCODING_INT32: ValueEncoding
+VALUE_ENCODING_INT64: ValueEncoding
+VALUE_ENCODING_NONE: ValueEncoding
+VALUE_ENCODING_UINT32: ValueEncoding
+VALUE_ENCODING_UINT64: ValueEncoding
+VALUE_ENCODING_UNSPECIFIED: ValueEncoding
+WEIGHTING_BY_WEIGHT: Weighting
+WEIGHTING_UNIFORM: Weighting
+WEIGHTING_UNSPECIFIED: Weighting
+
+class AggregateRequest(_message.Message):
+    __slots__ = ["chunk", "spec"]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    chunk: UpdateChunk
+    spec: RoundSpec
+    def __init__(self, spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., chunk: _Optional[_Union[UpdateChunk, _Mapping]] = ...) -> None: ...
+
+class AggregationSpec(_message.Message):
+    __slots__ = ["dense_threshold", "fill", "min_contributors", "numerics", "on_bound", "on_nonfinite", "op", "prune_zeros", "result_dtype", "result_layout", "return_counts", "return_weights", "value_bound", "weight_bound", "weighting"]
+    DENSE_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    FILL_FIELD_NUMBER: _ClassVar[int]
+    MIN_CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_FIELD_NUMBER: _ClassVar[int]
+    ON_BOUND_FIELD_NUMBER: _ClassVar[int]
+    ON_NONFINITE_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    PRUNE_ZEROS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    RETURN_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    RETURN_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_BOUND_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTING_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_BOUND_FIELD_NUMBER: _ClassVar[int]
+    dense_threshold: float
+    fill: float
+    min_contributors: int
+    numerics: Numerics
+    on_bound: OnBound
+    on_nonfinite: OnNonfinite
+    op: Op
+    prune_zeros: bool
+    result_dtype: DType
+    result_layout: ResultLayout
+    return_counts: bool
+    return_weights: bool
+    value_bound: float
+    weight_bound: float
+    weighting: Weighting
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[OnNonfinite, str]] = ..., on_bound: _Optional[_Union[OnBound, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ...) -> None: ...
+
+class CancelRoundRequest(_message.Message):
+    __slots__ = ["name", "reason"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CloseRoundRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class CommitSubmissionRequest(_message.Message):
+    __slots__ = ["client_id", "round", "submission_id"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    round: str
+    submission_id: str
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ...) -> None: ...
+
+class CreateRoundRequest(_message.Message):
+    __slots__ = ["round_id", "spec"]
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    round_id: str
+    spec: RoundSpec
+    def __init__(self, round_id: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ...) -> None: ...
+
+class DeleteRoundRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetResultRequest(_message.Message):
+    __slots__ = ["name", "page_size", "page_token", "range", "tensor"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    page_size: int
+    page_token: str
+    range: KeyRange
+    tensor: str
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class GetRoundRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetServerInfoRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class GetUploadStatusRequest(_message.Message):
+    __slots__ = ["client_id", "round", "submission_id"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    round: str
+    submission_id: str
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ...) -> None: ...
+
+class KeyRange(_message.Message):
+    __slots__ = ["begin", "end"]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    begin: int
+    end: int
+    def __init__(self, begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class ListRoundsRequest(_message.Message):
+    __slots__ = ["page_size", "page_token"]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListRoundsResponse(_message.Message):
+    __slots__ = ["next_page_token", "rounds"]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    next_page_token: str
+    rounds: _containers.RepeatedCompositeFieldContainer[Round]
+    def __init__(self, rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ResultPage(_message.Message):
+    __slots__ = ["counts", "next_page_token", "round", "slice", "summary", "weights"]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SLICE_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    counts: bytes
+    next_page_token: str
+    round: Round
+    slice: TensorSlice
+    summary: TensorSummary
+    weights: bytes
+    def __init__(self, slice: _Optional[_Union[TensorSlice, _Mapping]] = ..., counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., summary: _Optional[_Union[TensorSummary, _Mapping]] = ..., next_page_token: _Optional[str] = ..., round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
+
+class Round(_message.Message):
+    __slots__ = ["close_time", "create_time", "end_time", "engine", "expire_time", "name", "num_bytes", "num_refused", "num_submissions", "num_tuples", "num_uploads", "results", "spec", "state", "state_reason", "timeline"]
+    CLOSE_TIME_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    END_TIME_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NUM_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
+    NUM_UPLOADS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STATE_REASON_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    close_time: _timestamp_pb2.Timestamp
+    create_time: _timestamp_pb2.Timestamp
+    end_time: _timestamp_pb2.Timestamp
+    engine: str
+    expire_time: _timestamp_pb2.Timestamp
+    name: str
+    num_bytes: int
+    num_refused: int
+    num_submissions: int
+    num_tuples: int
+    num_uploads: int
+    results: _containers.RepeatedCompositeFieldContainer[TensorSummary]
+    spec: RoundSpec
+    state: RoundState
+    state_reason: str
+    timeline: RoundTimeline
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ..., num_uploads: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., close_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., timeline: _Optional[_Union[RoundTimeline, _Mapping]] = ..., engine: _Optional[str] = ..., results: _Optional[_Iterable[_Union[TensorSummary, _Mapping]]] = ...) -> None: ...
+
+class RoundSpec(_message.Message):
+    __slots__ = ["aggregation", "deadline", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "result_ttl", "tensors"]
+    AGGREGATION_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TUPLES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
+    MIN_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_TTL_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    aggregation: AggregationSpec
+    deadline: _duration_pb2.Duration
+    max_bytes_per_submission: int
+    max_submissions: int
+    max_tuples_per_submission: int
+    min_submissions: int
+    result_ttl: _duration_pb2.Duration
+    tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
+    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ...) -> None: ...
+
+class RoundTimeline(_message.Message):
+    __slots__ = ["add", "decode", "finish", "open", "prepare"]
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
+    add: _duration_pb2.Duration
+    decode: _duration_pb2.Duration
+    finish: _duration_pb2.Duration
+    open: _duration_pb2.Duration
+    prepare: _duration_pb2.Duration
+    def __init__(self, decode: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prepare: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., add: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., finish: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., open: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ServerInfo(_message.Message):
+    __slots__ = ["api_versions", "engine", "engine_description", "features", "key_encodings", "limits", "value_encodings", "version"]
+    API_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    KEY_ENCODINGS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_ENCODINGS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    api_versions: _containers.RepeatedScalarFieldContainer[str]
+    engine: str
+    engine_description: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    key_encodings: _containers.RepeatedScalarFieldContainer[KeyEncoding]
+    limits: ServerLimits
+    value_encodings: _containers.RepeatedScalarFieldContainer[ValueEncoding]
+    version: str
+    def __init__(self, version: _Optional[str] = ..., api_versions: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., engine_description: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encodings: _Optional[_Iterable[_Union[ValueEncoding, str]]] = ...) -> None: ...
+
+class ServerLimits(_message.Message):
+    __slots__ = ["max_bytes_per_submission", "max_message_bytes", "max_open_rounds", "max_page_bytes", "max_result_ttl", "max_submissions", "max_tensors", "max_tuples_per_submission", "max_uploads", "max_wait", "max_width", "memory_limit_bytes", "upload_timeout"]
+    MAX_BYTES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_OPEN_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_RESULT_TTL_FIELD_NUMBER: _ClassVar[int]
+    MAX_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TENSORS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TUPLES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_UPLOADS_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
+    MAX_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    max_bytes_per_submission: int
+    max_message_bytes: int
+    max_open_rounds: int
+    max_page_bytes: int
+    max_result_ttl: _duration_pb2.Duration
+    max_submissions: int
+    max_tensors: int
+    max_tuples_per_submission: int
+    max_uploads: int
+    max_wait: _duration_pb2.Duration
+    max_width: int
+    memory_limit_bytes: int
+    upload_timeout: _duration_pb2.Duration
+    def __init__(self, memory_limit_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_open_rounds: _Optional[int] = ..., max_tensors: _Optional[int] = ..., max_width: _Optional[int] = ..., max_submissions: _Optional[int] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., max_result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., upload_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_uploads: _Optional[int] = ...) -> None: ...
+
+class StreamResultRequest(_message.Message):
+    __slots__ = ["name", "page_size", "range", "tensors"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    page_size: int
+    range: KeyRange
+    tensors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., page_size: _Optional[int] = ...) -> None: ...
+
+class Submission(_message.Message):
+    __slots__ = ["client_id", "duplicate", "num_bytes", "num_tuples", "round", "submission_id"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    duplicate: bool
+    num_bytes: int
+    num_tuples: int
+    round: str
+    submission_id: str
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., duplicate: bool = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+
+class TensorSlice(_message.Message):
+    __slots__ = ["first_key", "key_encoding", "keys", "keys_sorted", "keys_unique", "num_keys", "tensor", "value_encoding", "values"]
+    FIRST_KEY_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_SORTED_FIELD_NUMBER: _ClassVar[int]
+    KEYS_UNIQUE_FIELD_NUMBER: _ClassVar[int]
+    KEY_ENCODING_FIELD_NUMBER: _ClassVar[int]
+    NUM_KEYS_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_ENCODING_FIELD_NUMBER: _ClassVar[int]
+    first_key: int
+    key_encoding: KeyEncoding
+    keys: bytes
+    keys_sorted: bool
+    keys_unique: bool
+    num_keys: int
+    tensor: str
+    value_encoding: ValueEncoding
+    values: bytes
+    def __init__(self, tensor: _Optional[str] = ..., key_encoding: _Optional[_Union[KeyEncoding, str]] = ..., value_encoding: _Optional[_Union[ValueEncoding, str]] = ..., first_key: _Optional[int] = ..., num_keys: _Optional[int] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., keys_sorted: bool = ..., keys_unique: bool = ...) -> None: ...
+
+class TensorSpec(_message.Message):
+    __slots__ = ["aggregation", "dimension", "dtype", "layout", "modular", "name", "width"]
+    AGGREGATION_FIELD_NUMBER: _ClassVar[int]
+    DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    MODULAR_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    aggregation: AggregationSpec
+    dimension: int
+    dtype: DType
+    layout: TensorLayout
+    modular: bool
+    name: str
+    width: int
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., dimension: _Optional[int] = ..., width: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., modular: bool = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ...) -> None: ...
+
+class TensorSummary(_message.Message):
+    __slots__ = ["dimension", "dtype", "fixed_point_shift", "has_counts", "has_values", "has_weights", "layout", "name", "num_keys", "width"]
+    DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    FIXED_POINT_SHIFT_FIELD_NUMBER: _ClassVar[int]
+    HAS_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    HAS_VALUES_FIELD_NUMBER: _ClassVar[int]
+    HAS_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_KEYS_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    dimension: int
+    dtype: DType
+    fixed_point_shift: int
+    has_counts: bool
+    has_values: bool
+    has_weights: bool
+    layout: TensorLayout
+    name: str
+    num_keys: int
+    width: int
+    def __init__(self, name: _Optional[str] = ..., num_keys: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., width: _Optional[int] = ..., dimension: _Optional[int] = ..., has_values: bool = ..., has_counts: bool = ..., has_weights: bool = ..., fixed_point_shift: _Optional[int] = ...) -> None: ...
+
+class UpdateChunk(_message.Message):
+    __slots__ = ["client_id", "last", "round", "sequence", "slices", "submission_id", "weight"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    last: bool
+    round: str
+    sequence: int
+    slices: _containers.RepeatedCompositeFieldContainer[TensorSlice]
+    submission_id: str
+    weight: float
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., sequence: _Optional[int] = ..., last: bool = ..., weight: _Optional[float] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ...) -> None: ...
+
+class UploadStatus(_message.Message):
+    __slots__ = ["client_id", "committed", "complete", "next_sequence", "received_tuples", "round", "submission_id"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_TUPLES_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    committed: bool
+    complete: bool
+    next_sequence: int
+    received_tuples: int
+    round: str
+    submission_id: str
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., next_sequence: _Optional[int] = ..., received_tuples: _Optional[int] = ..., complete: bool = ..., committed: bool = ...) -> None: ...
+
+class WaitRoundRequest(_message.Message):
+    __slots__ = ["name", "timeout"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    timeout: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class TensorLayout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class Weighting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class ResultLayout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class Numerics(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class OnNonfinite(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class OnBound(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class KeyEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class ValueEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class RoundState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Checks that no compiler makes: who includes whom, and a few habits.
+
+Each room of the repository (a top folder) may include only what its row in ROOMS allows, so that the arrows of
+docs/design.md stay true. The other rules are listed in RULES. A line that needs an exception says so and why, in a
+comment on the same line: `allow(RULE): reason`.
+
+Prints one line a finding, `path:line: rule: message`, and exits 1 if there are any. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+RULES = {
+    "include": "an include that crosses rooms",
+    "conditional": "an #if on CUDA in C++: the build picks cuda_engine.cc or its stub instead",
+    "default-stream": "work on CUDA's default stream: name the stream",
+    "raw-allocation": "a raw CUDA allocation outside the buffer types (cuda/*buffer*)",
+    "randomness": "randomness without a seed: its runs cannot be repeated",
+}
+WARN_LINES = 400
+
+CPP_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+KERNEL_SUFFIXES = {".cu", ".cuh"}
+SKIPPED_FOLDERS = {".git", ".venv", "build", "out", "__pycache__"}
+
+STD = r"[a-z0-9_]+"
+CUDA = r"(cuda|cub|thrust|nv|cooperative_groups|driver_types|vector_types)[\w./+-]*"
+RPC = r"(grpc|grpcpp|google/protobuf|google/rpc|sparseagg/v\d+)[\w./+-]*"
+# What a file of a room may include: full matches of the path between the quotes or brackets. Where a room has no row,
+# everything but tests and benchmarks goes.
+ROOMS = {
+    "host": [STD, r"host/.*", r"absl/.*", r"hwy/.*", r"(oneapi/)?tbb/.*", r"xxhash\.h", r"sys/mman\.h"],
+    "cuda": [STD, r"host/.*", r"cuda/.*", r"absl/.*", CUDA],
+    "kernel": [STD, r"cuda/.*", CUDA],  # .cu files and every header of ours that they reach
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+CONDITIONAL = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b(.*CUDA.*)")
+INCLUDE_GUARD = re.compile(r"^\s*#\s*ifndef\s+SPARSEAGG_\w+_H_\s*$")
+LAUNCH = re.compile(r"<<<(.*?)>>>", re.DOTALL)
+SYNCHRONOUS_COPY = re.compile(r"\bcuda(?:Memcpy|Memcpy2D|Memset)\s*\(")
+RAW_ALLOCATION = re.compile(r"\bcuda(?:Malloc|Free|HostAlloc)\w*\s*\(")
+CPP_RANDOMNESS = re.compile(r"std::random_device|(?<![\w:.>])s?rand\s*\(")
+
+
+class Finding(NamedTuple):
+    """One breach of a rule, at one line."""
+
+    path: str
+    line: int
+    rule: str
+    message: str
+
+
+def list_files(root: Path) -> list[Path]:
+    """Our source files, relative to root: what git knows or would add, or all files where there is no git."""
+    if (root / ".git").exists():
+        command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
+        paths = [Path(name) for name in names if name and (root / name).is_file()]
+    else:
+        paths = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
+    ours = CPP_SUFFIXES | {".py"}
+    return sorted(
+        path
+        for path in paths
+        if path.suffix in ours and "pb2" not in path.name and not SKIPPED_FOLDERS.intersection(path.parts)
+    )
+
+
+def without_comments(text: str) -> str:
+    """C++ text with comments and string contents blanked, so that positions and lines stay."""
+    token = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+    return token.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+
+
+def includes(text: str) -> Iterator[tuple[int, str]]:
+    """The line numbers and targets of all #includes."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := INCLUDE.match(line):
+            yield number, match.group(1)
+
+
+def kernel_files(sources: dict[str, str]) -> set[str]:
+    """The .cu files and the headers of ours that they reach."""
+    reached: set[str] = set()
+    pending = [path for path in sources if Path(path).suffix in KERNEL_SUFFIXES]
+    while pending:
+        path = pending.pop()
+        if path in reached:
+            continue
+        reached.add(path)
+        pending += [target for _, target in includes(sources[path]) if target in sources]
+    return reached
+
+
+def check_includes(sources: dict[str, str]) -> Iterator[Finding]:
+    """The arrows between rooms."""
+    kernels = kernel_files(sources)
+    for path, text in sources.items():
+        room = Path(path).parts[0]
+        row = "kernel" if path in kernels else room
+        for line, target in includes(text):
+            if row in ROOMS:
+                if not any(re.fullmatch(pattern, target) for pattern in ROOMS[row]):
+                    yield Finding(path, line, "include", f"{row} files may not include {target}")
+            elif room == "service" and path != "service/main.cc" and re.fullmatch(f"cuda/.*|{CUDA}", target):
+                yield Finding(path, line, "include", f"only service/main.cc may include {target}")
+            elif room not in ("tests", "bench") and target.startswith(("tests/", "bench/")):
+                yield Finding(path, line, "include", f"{room} files may not include {target}")
+
+
+def launch_arguments(launch: str) -> list[str]:
+    """Splits the text between <<< and >>> at its outermost commas."""
+    arguments, depth = [""], 0
+    for character in launch:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            arguments.append("")
+        else:
+            arguments[-1] += character
+    return [argument.strip() for argument in arguments]
+
+
+def check_cpp(path: str, text: str) -> Iterator[Finding]:
+    """The habits of C++ and CUDA files."""
+    code = without_comments(text)
+
+    def line_of(match: re.Match[str]) -> int:
+        return code.count("\n", 0, match.start()) + 1
+
+    if Path(path).suffix not in KERNEL_SUFFIXES:
+        for number, line in enumerate(code.splitlines(), 1):
+            if CONDITIONAL.match(line) and not INCLUDE_GUARD.match(line):
+                yield Finding(path, number, "conditional", line.strip())
+    for match in LAUNCH.finditer(code):
+        arguments = launch_arguments(match.group(1))
+        if len(arguments) < 4 or arguments[3] in ("0", "nullptr", "NULL", "cudaStreamDefault", "cudaStreamLegacy"):
+            yield Finding(path, line_of(match), "default-stream", "launch " + " ".join(match.group().split()))
+    for match in SYNCHRONOUS_COPY.finditer(code):
+        yield Finding(path, line_of(match), "default-stream", match.group() + "…)")
+    if not (path.startswith("cuda/") and "buffer" in Path(path).stem):
+        for match in RAW_ALLOCATION.finditer(code):
+            yield Finding(path, line_of(match), "raw-allocation", match.group() + "…)")
+    for match in CPP_RANDOMNESS.finditer(code):
+        yield Finding(path, line_of(match), "randomness", match.group())
+
+
+def dotted_name(node: ast.expr) -> str:
+    """'np.random.rand' for that expression, '' for anything that is not a chain of names."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (prefix := dotted_name(node.value)):
+        return f"{prefix}.{node.attr}"
+    return ""
+
+
+def check_python(path: str, text: str) -> Iterator[Finding]:
+    """The habits of Python files."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = dotted_name(node.func)
+        module, _, function = name.rpartition(".")
+        unseeded = not node.args and not node.keywords
+        if module in ("np.random", "numpy.random"):
+            makes_generator = function[:1].isupper() or function == "default_rng"
+            bad = unseeded if makes_generator else True
+        elif module == "random":
+            bad = unseeded if function == "Random" else True
+        else:
+            bad = name == "default_rng" and unseeded
+        if bad:
+            yield Finding(path, node.lineno, "randomness", f"{name}(…)")
+
+
+def check(root: Path) -> tuple[list[Finding], list[str]]:
+    """All findings, and the warnings about long files."""
+    texts = {path.as_posix(): (root / path).read_text(encoding="utf-8") for path in list_files(root)}
+    sources = {path: text for path, text in texts.items() if Path(path).suffix in CPP_SUFFIXES}
+    findings = list(check_includes(sources))
+    for path, text in texts.items():
+        findings += check_cpp(path, text) if path in sources else check_python(path, text)
+    lines = {path: text.splitlines() for path, text in texts.items()}
+    findings = [each for each in findings if f"allow({each.rule}): " not in lines[each.path][each.line - 1]]
+    warnings = [
+        f"{path}: {len(content)} lines; a file holds one thing"
+        for path, content in lines.items()
+        if len(content) > WARN_LINES
+    ]
+    return findings, warnings
+
+
+def main() -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
+    findings, warnings = check(parser.parse_args().root)
+    for warning in warnings:
+        print(f"warning: {warning}")
+    for path, line, rule, message in findings:
+        print(f"{path}:{line}: {rule}: {message} ({RULES[rule]})")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

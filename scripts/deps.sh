@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Installs what the project needs from Debian's packages, and nothing that is there already.
+#
+#   scripts/deps.sh [--list] GROUP...        groups: build python test lint
+#
+# Quick and offline when nothing is missing. Needs root or sudo only when something is.
+set -euo pipefail
+
+packages() {
+  case $1 in
+    build)
+      echo cmake ninja-build pkg-config
+      echo libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+      echo libabsl-dev libtbb-dev libhwy-dev libxxhash-dev
+      echo libcli11-dev libspdlog-dev
+      ;;
+    python) echo python3 python3-venv ;;
+    test) echo libgtest-dev libgmock-dev ;;
+    lint) echo clang-format-14 clang-tidy-14 shellcheck git ;;
+    *)
+      echo "deps: unknown group '$1' (build, python, test, lint)" >&2
+      exit 2
+      ;;
+  esac
+}
+
+# Whether a group needs no package of ours: any C++ compiler serves, and any Python that makes virtual environments.
+have_compiler() { command -v "${CXX:-c++}" >/dev/null; }
+have_python() { "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null; }
+
+list_only=false
+if [[ ${1-} == --list ]]; then
+  list_only=true
+  shift
+fi
+
+wanted=()
+for group in "$@"; do
+  names=$(packages "$group")
+  read -r -d '' -a names <<<"$names" || true
+  case $group in
+    build) have_compiler || names+=(g++) ;;
+    python) if ! $list_only && have_python; then names=(); fi ;;
+  esac
+  wanted+=("${names[@]}")
+done
+
+if $list_only; then
+  printf '%s\n' "${wanted[@]}"
+  exit 0
+fi
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  # Not Debian or one of its children: go on when the tools are there by other means.
+  missing=()
+  for tool in cmake ninja pkg-config protoc grpc_cpp_plugin; do
+    command -v "$tool" >/dev/null || missing+=("$tool")
+  done
+  if [[ ${#missing[@]} -eq 0 ]]; then exit 0; fi
+  {
+    echo "deps: this system has no apt-get, so please install these by hand: ${missing[*]}"
+    echo "deps: in Debian 12 the packages are: ${wanted[*]}"
+  } >&2
+  exit 1
+fi
+
+missing=()
+if [[ ${#wanted[@]} -gt 0 ]]; then
+  # dpkg-query fails when it does not know one of the names; what it prints still counts.
+  # shellcheck disable=SC2016  # ${…} is dpkg-query's own
+  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null || true)
+  for package in "${wanted[@]}"; do
+    [[ $'\n'"$installed"$'\n' == *$'\n'"installed $package"$'\n'* ]] || missing+=("$package")
+  done
+fi
+if [[ ${#missing[@]} -eq 0 ]]; then exit 0; fi
+
+as_root=()
+if [[ $(id -u) -ne 0 ]]; then
+  if ! command -v sudo >/dev/null; then
+    echo "deps: missing, and neither root nor sudo to install them: ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+
+echo "deps: installing ${missing[*]}"
+"${as_root[@]}" apt-get -q update
+if ! "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "${missing[@]}"; then
+  {
+    echo "deps: apt-get could not install all of: ${missing[*]}"
+    echo "deps: the names are those of Debian 12 (bookworm); scripts/deps.sh holds the list"
+  } >&2
+  exit 1
+fi

@@ -1,0 +1,90 @@
+#include "service/codec/chunk_codec.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/status_macros.h"
+#include "service/codec/spec_codec.h"
+#include "sparseagg/v1/aggregation.pb.h"
+
+namespace sparseagg::service {
+namespace {
+
+constexpr size_t kMaxIdBytes = 256;
+
+absl::Status Invalid(const v1::UpdateChunk& chunk, const v1::TensorSlice& slice, absl::string_view problem) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor '", slice.tensor(), "', chunk ", chunk.sequence(), ": ", problem));
+}
+
+absl::StatusOr<SliceView::Keys> DecodeKeyEncoding(const v1::UpdateChunk& chunk, const v1::TensorSlice& slice) {
+  switch (static_cast<int>(slice.key_encoding())) {
+    case v1::KEY_ENCODING_U32:
+      return SliceView::Keys::kU32;
+    case v1::KEY_ENCODING_U64:
+      return SliceView::Keys::kU64;
+    case v1::KEY_ENCODING_IMPLICIT:
+      return SliceView::Keys::kImplicit;
+    case v1::KEY_ENCODING_UNSPECIFIED:
+      if (slice.keys().empty() && slice.num_keys() == 0) return SliceView::Keys::kU32;
+      return Invalid(chunk, slice, "key_encoding is missing; known are U32, U64, IMPLICIT");
+    default:
+      return Invalid(chunk, slice,
+                     absl::StrCat("key_encoding ", static_cast<int>(slice.key_encoding()),
+                                  " is unknown here; known are U32, U64, IMPLICIT"));
+  }
+}
+
+absl::StatusOr<ChunkSlice> DecodeSlice(const v1::UpdateChunk& chunk, const v1::TensorSlice& wire) {
+  ChunkSlice slice;
+  slice.tensor = wire.tensor();
+  ASSIGN_OR_RETURN(slice.view.key_type, DecodeKeyEncoding(chunk, wire));
+  slice.view.keys = wire.keys();
+  slice.view.first_key = wire.first_key();
+  slice.view.num_keys = wire.num_keys();
+  slice.view.values = wire.values();
+  slice.keys_sorted = wire.keys_sorted();
+  slice.keys_unique = wire.keys_unique();
+  const int encoding = wire.value_encoding();
+  if (encoding == v1::VALUE_ENCODING_NONE) {
+    slice.view.has_values = false;
+    if (!wire.values().empty()) {
+      return Invalid(chunk, wire, absl::StrCat(wire.values().size(), " bytes of values under value_encoding NONE"));
+    }
+    return slice;
+  }
+  // The other value encodings are numbered as the dtypes.
+  static_assert(v1::VALUE_ENCODING_FLOAT32 == static_cast<int>(v1::DTYPE_FLOAT32) &&
+                v1::VALUE_ENCODING_UINT64 == static_cast<int>(v1::DTYPE_UINT64));
+  slice.dtype = DecodeDType(encoding);
+  if (encoding != v1::VALUE_ENCODING_UNSPECIFIED && !slice.dtype.has_value()) {
+    return Invalid(chunk, wire,
+                   absl::StrCat("value_encoding ", encoding,
+                                " is unknown here; known are FLOAT32, FLOAT16, BFLOAT16, "
+                                "FLOAT64, INT32, INT64, UINT32, UINT64, NONE"));
+  }
+  return slice;
+}
+
+}  // namespace
+
+absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire) {
+  Chunk chunk;
+  chunk.sequence = wire.sequence();
+  chunk.last = wire.last();
+  if (wire.has_weight()) chunk.weight = wire.weight();
+  chunk.slices.reserve(wire.slices_size());
+  for (const v1::TensorSlice& slice : wire.slices()) {
+    ASSIGN_OR_RETURN(ChunkSlice decoded, DecodeSlice(wire, slice));
+    chunk.slices.push_back(decoded);
+  }
+  return chunk;
+}
+
+absl::Status CheckId(absl::string_view id, absl::string_view field) {
+  if (!id.empty() && id.size() <= kMaxIdBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has ", id.size(), " bytes; 1 to ", kMaxIdBytes, " are allowed"));
+}
+
+}  // namespace sparseagg::service

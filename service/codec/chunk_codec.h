@@ -1,0 +1,25 @@
+// v1.UpdateChunk to what an upload takes.
+#ifndef SPARSEAGG_SERVICE_CODEC_CHUNK_CODEC_H_
+#define SPARSEAGG_SERVICE_CODEC_CHUNK_CODEC_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "service/upload.h"
+
+namespace sparseagg::v1 {
+class UpdateChunk;
+}
+
+namespace sparseagg::service {
+
+// Borrows the bytes of `wire`. INVALID_ARGUMENT: an encoding that is unknown, with the list of those that are known,
+// or missing.
+absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire);
+
+// INVALID_ARGUMENT unless the id has 1 to 256 bytes. `field` is named in the message.
+absl::Status CheckId(absl::string_view id, absl::string_view field);
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_CODEC_CHUNK_CODEC_H_

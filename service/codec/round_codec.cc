@@ -1,0 +1,172 @@
+#include "service/codec/round_codec.h"
+
+#include <bit>
+#include <variant>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "service/codec/duration_codec.h"
+#include "service/codec/spec_codec.h"
+#include "sparseagg/v1/aggregation.pb.h"
+
+namespace sparseagg::service {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "columns are copied to the wire as they are");
+
+constexpr absl::string_view kRoundPrefix = "rounds/";
+constexpr size_t kMaxRoundIdBytes = 128;
+
+template <typename Column>
+std::string BytesOf(const Column& column, RowInterval rows, size_t per_row = 1) {
+  if (rows.begin == rows.end) return "";
+  return std::string(reinterpret_cast<const char*>(column.data() + rows.begin * per_row),
+                     (rows.end - rows.begin) * per_row * sizeof(column[0]));
+}
+
+v1::RoundState EncodeState(RoundState state) {
+  switch (state) {
+    case RoundState::kOpen:
+      return v1::ROUND_STATE_OPEN;
+    case RoundState::kFinalizing:
+      return v1::ROUND_STATE_FINALIZING;
+    case RoundState::kDone:
+      return v1::ROUND_STATE_DONE;
+    case RoundState::kFailed:
+      return v1::ROUND_STATE_FAILED;
+    case RoundState::kCancelled:
+      return v1::ROUND_STATE_CANCELLED;
+  }
+  return v1::ROUND_STATE_UNSPECIFIED;
+}
+
+void EncodeSummary(const TensorSpec& spec, const Result& result, v1::TensorSummary* wire) {
+  wire->set_name(spec.name);
+  wire->set_num_keys(result.num_rows);
+  wire->set_layout(result.layout == Layout::kDense ? v1::TENSOR_LAYOUT_DENSE : v1::TENSOR_LAYOUT_SPARSE);
+  wire->set_dtype(static_cast<v1::DType>(EncodeDType(result.dtype)));
+  wire->set_width(result.width);
+  wire->set_dimension(result.dimension);
+  wire->set_has_values(result.has_values);
+  wire->set_has_counts(ReturnsCounts(spec));
+  wire->set_has_weights(spec.aggregation.return_weights);
+  if (result.fixed_point_shift.has_value()) wire->set_fixed_point_shift(*result.fixed_point_shift);
+}
+
+void EncodeTimeline(const Timeline& timeline, v1::RoundTimeline* wire) {
+  EncodeDuration(timeline.decode, wire->mutable_decode());
+  EncodeDuration(timeline.prepare, wire->mutable_prepare());
+  EncodeDuration(timeline.add, wire->mutable_add());
+  EncodeDuration(timeline.finish, wire->mutable_finish());
+  EncodeDuration(timeline.open, wire->mutable_open());
+}
+
+}  // namespace
+
+std::string RoundName(const RoundConfig& config) {
+  return config.id.empty() ? "" : absl::StrCat(kRoundPrefix, config.id);
+}
+
+absl::StatusOr<std::string> ParseRoundName(absl::string_view name) {
+  absl::string_view id = name;
+  if (!absl::ConsumePrefix(&id, kRoundPrefix) || !CheckRoundId(id).ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", name, "' is no name of a round; rounds/ID is"));
+  }
+  return std::string(id);
+}
+
+absl::Status CheckRoundId(absl::string_view id) {
+  bool valid = !id.empty() && id.size() <= kMaxRoundIdBytes;
+  for (const char c : id) {
+    valid = valid && (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
+  }
+  if (valid) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("round_id '", id, "' is not 1 to 128 of A-Z a-z 0-9 . _ -"));
+}
+
+void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl::string_view engine, v1::Round* wire) {
+  wire->set_name(RoundName(config));
+  wire->mutable_spec()->ParseFromString(config.wire_spec);
+  wire->set_state(EncodeState(snapshot.state));
+  wire->set_state_reason(snapshot.reason);
+  wire->set_num_submissions(snapshot.num_submissions);
+  wire->set_num_tuples(snapshot.num_tuples);
+  wire->set_num_bytes(snapshot.num_bytes);
+  wire->set_num_refused(snapshot.num_refused);
+  wire->set_num_uploads(snapshot.num_uploads);
+  EncodeTime(snapshot.create_time, wire->mutable_create_time());
+  if (snapshot.state != RoundState::kOpen) EncodeTime(snapshot.close_time, wire->mutable_close_time());
+  if (HasEnded(snapshot.state)) {
+    EncodeTime(snapshot.end_time, wire->mutable_end_time());
+    EncodeTime(snapshot.expire_time, wire->mutable_expire_time());
+  }
+  EncodeTimeline(snapshot.timeline, wire->mutable_timeline());
+  wire->set_engine(std::string(engine));
+  if (snapshot.results == nullptr) return;
+  for (size_t t = 0; t < config.tensors.size(); ++t) {
+    EncodeSummary(config.tensors[t], (*snapshot.results)[t], wire->add_results());
+  }
+}
+
+void EncodeSubmission(absl::string_view round_name, const Receipt& receipt, v1::Submission* wire) {
+  wire->set_round(std::string(round_name));
+  wire->set_client_id(receipt.client_id);
+  wire->set_submission_id(receipt.submission_id);
+  wire->set_duplicate(receipt.duplicate);
+  wire->set_num_tuples(receipt.num_tuples);
+  wire->set_num_bytes(receipt.num_bytes);
+}
+
+void EncodeProgress(absl::string_view round_name, const UploadProgress& progress, v1::UploadStatus* wire) {
+  wire->set_round(std::string(round_name));
+  wire->set_next_sequence(progress.next_sequence);
+  wire->set_received_tuples(progress.received_tuples);
+  wire->set_complete(progress.complete);
+  wire->set_committed(progress.committed);
+}
+
+void EncodeLimits(const Limits& limits, v1::ServerLimits* wire) {
+  wire->set_memory_limit_bytes(limits.memory_limit_bytes);
+  wire->set_max_message_bytes(limits.max_message_bytes);
+  wire->set_max_page_bytes(limits.max_page_bytes);
+  wire->set_max_open_rounds(limits.max_open_rounds);
+  wire->set_max_tensors(limits.max_tensors);
+  wire->set_max_width(limits.max_width);
+  wire->set_max_submissions(limits.max_submissions);
+  wire->set_max_tuples_per_submission(limits.max_tuples_per_submission);
+  wire->set_max_bytes_per_submission(limits.max_bytes_per_submission);
+  EncodeDuration(limits.max_result_ttl, wire->mutable_max_result_ttl());
+  EncodeDuration(limits.max_wait, wire->mutable_max_wait());
+  EncodeDuration(limits.upload_timeout, wire->mutable_upload_timeout());
+  wire->set_max_uploads(limits.max_uploads);
+}
+
+void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, bool first, v1::ResultPage* wire) {
+  v1::TensorSlice* slice = wire->mutable_slice();
+  slice->set_tensor(spec.name);
+  slice->set_num_keys(rows.end - rows.begin);
+  if (result.layout == Layout::kDense) {
+    slice->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
+    slice->set_first_key(rows.begin);
+  } else {
+    std::visit(
+        [&](const auto& keys) {
+          slice->set_key_encoding(sizeof(keys[0]) == sizeof(uint32_t) ? v1::KEY_ENCODING_U32 : v1::KEY_ENCODING_U64);
+          slice->set_keys(BytesOf(keys, rows));
+        },
+        result.keys);
+  }
+  slice->set_keys_sorted(true);
+  slice->set_keys_unique(true);
+  slice->set_value_encoding(v1::VALUE_ENCODING_NONE);
+  if (result.has_values) {
+    slice->set_value_encoding(static_cast<v1::ValueEncoding>(EncodeDType(result.dtype)));
+    slice->set_values(BytesOf(result.values, rows, result.width * SizeOf(result.dtype)));
+  }
+  if (!result.counts.empty()) wire->set_counts(BytesOf(result.counts, rows));
+  if (!result.weights.empty()) wire->set_weights(BytesOf(result.weights, rows));
+  if (first) EncodeSummary(spec, result, wire->mutable_summary());
+}
+
+}  // namespace sparseagg::service

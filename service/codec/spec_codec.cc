@@ -1,0 +1,205 @@
+#include "service/codec/spec_codec.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/status_macros.h"
+#include "service/codec/duration_codec.h"
+#include "sparseagg/v1/aggregation.pb.h"
+
+namespace sparseagg::service {
+namespace {
+
+// An enum value of the wire: 0 is "not set", anything unknown is refused with the list of what is known.
+template <typename Wire>
+absl::Status CheckKnown(Wire value, absl::string_view field) {
+  const auto* descriptor = google::protobuf::GetEnumDescriptor<Wire>();
+  if (descriptor->FindValueByNumber(static_cast<int>(value)) != nullptr) return absl::OkStatus();
+  std::string known;
+  for (int i = 0; i < descriptor->value_count(); ++i) {
+    absl::StrAppend(&known, i == 0 ? "" : ", ", descriptor->value(i)->name());
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " ", static_cast<int>(value), " is unknown here; known are ", known));
+}
+
+absl::Status CheckEnums(const v1::AggregationSpec& spec) {
+  RETURN_IF_ERROR(CheckKnown(spec.op(), "op"));
+  RETURN_IF_ERROR(CheckKnown(spec.weighting(), "weighting"));
+  RETURN_IF_ERROR(CheckKnown(spec.result_layout(), "result_layout"));
+  RETURN_IF_ERROR(CheckKnown(spec.numerics(), "numerics"));
+  RETURN_IF_ERROR(CheckKnown(spec.result_dtype(), "result_dtype"));
+  RETURN_IF_ERROR(CheckKnown(spec.on_nonfinite(), "on_nonfinite"));
+  return CheckKnown(spec.on_bound(), "on_bound");
+}
+
+// The first of tensor and round that sets the enum, or the default. The wire's enums count from 1 what ours count
+// from 0.
+template <typename Host, typename Wire>
+Host Choose(Wire tensor, Wire round, Host fallback) {
+  const int chosen = tensor != 0 ? tensor : round;
+  return chosen == 0 ? fallback : static_cast<Host>(chosen - 1);
+}
+
+static_assert(static_cast<int>(Op::kMax) == v1::OP_MAX - 1 && static_cast<int>(Op::kSum) == v1::OP_SUM - 1 &&
+              static_cast<int>(Op::kMean) == v1::OP_MEAN - 1 &&
+              static_cast<int>(Op::kCoordinateMean) == v1::OP_COORDINATE_MEAN - 1 &&
+              static_cast<int>(Op::kUnion) == v1::OP_UNION - 1 && static_cast<int>(Op::kMin) == v1::OP_MIN - 1);
+static_assert(static_cast<int>(Weighting::kByWeight) == v1::WEIGHTING_BY_WEIGHT - 1);
+static_assert(static_cast<int>(ResultLayout::kDense) == v1::RESULT_LAYOUT_DENSE - 1 &&
+              static_cast<int>(ResultLayout::kAuto) == v1::RESULT_LAYOUT_AUTO - 1);
+static_assert(static_cast<int>(Numerics::kFixedPoint) == v1::NUMERICS_FIXED_POINT - 1);
+static_assert(static_cast<int>(OnNonfinite::kPropagate) == v1::ON_NONFINITE_PROPAGATE - 1);
+static_assert(static_cast<int>(OnBound::kClip) == v1::ON_BOUND_CLIP - 1);
+static_assert(static_cast<int>(DType::kFloat32) == v1::DTYPE_FLOAT32 - 1 &&
+              static_cast<int>(DType::kFloat16) == v1::DTYPE_FLOAT16 - 1 &&
+              static_cast<int>(DType::kBFloat16) == v1::DTYPE_BFLOAT16 - 1 &&
+              static_cast<int>(DType::kFloat64) == v1::DTYPE_FLOAT64 - 1 &&
+              static_cast<int>(DType::kInt32) == v1::DTYPE_INT32 - 1 &&
+              static_cast<int>(DType::kInt64) == v1::DTYPE_INT64 - 1 &&
+              static_cast<int>(DType::kUInt32) == v1::DTYPE_UINT32 - 1 &&
+              static_cast<int>(DType::kUInt64) == v1::DTYPE_UINT64 - 1);
+
+#define SPARSEAGG_PICK(field) (tensor.has_##field() ? tensor.field() : round.field())
+
+AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::AggregationSpec& round, Layout layout,
+                        uint64_t max_submissions) {
+  AggregationSpec spec;
+  spec.op = Choose(tensor.op(), round.op(), Op::kSum);
+  spec.weighting = Choose(tensor.weighting(), round.weighting(), Weighting::kUniform);
+  spec.result_layout = Choose(tensor.result_layout(), round.result_layout(),
+                              layout == Layout::kDense ? ResultLayout::kDense : ResultLayout::kSparse);
+  spec.numerics = Choose(tensor.numerics(), round.numerics(), Numerics::kCanonical);
+  spec.return_counts = SPARSEAGG_PICK(return_counts);
+  spec.return_weights = SPARSEAGG_PICK(return_weights);
+  if (tensor.has_min_contributors() || round.has_min_contributors()) {
+    spec.min_contributors = SPARSEAGG_PICK(min_contributors);
+  }
+  spec.prune_zeros = SPARSEAGG_PICK(prune_zeros);
+  spec.fill = SPARSEAGG_PICK(fill);
+  if (tensor.has_dense_threshold() || round.has_dense_threshold()) {
+    spec.dense_threshold = SPARSEAGG_PICK(dense_threshold);
+  }
+  spec.result_dtype = DecodeDType(tensor.result_dtype() != 0 ? tensor.result_dtype() : round.result_dtype());
+  spec.on_nonfinite = Choose(tensor.on_nonfinite(), round.on_nonfinite(), OnNonfinite::kReject);
+  spec.on_bound = Choose(tensor.on_bound(), round.on_bound(), OnBound::kReject);
+  spec.value_bound = SPARSEAGG_PICK(value_bound);
+  spec.weight_bound = SPARSEAGG_PICK(weight_bound);
+  spec.max_submissions = max_submissions;
+  return spec;
+}
+
+#undef SPARSEAGG_PICK
+
+absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::RoundSpec& round, const Limits& limits) {
+  const auto in_tensor = [&](const absl::Status& status) {
+    return status.ok() ? status
+                       : absl::Status(status.code(), absl::StrCat("tensor '", wire.name(), "': ", status.message()));
+  };
+  RETURN_IF_ERROR(in_tensor(CheckKnown(wire.dtype(), "dtype")));
+  RETURN_IF_ERROR(in_tensor(CheckKnown(wire.layout(), "layout")));
+  RETURN_IF_ERROR(in_tensor(CheckEnums(wire.aggregation())));
+  TensorSpec spec;
+  spec.name = wire.name();
+  const auto dtype = DecodeDType(wire.dtype());
+  if (!dtype.has_value()) return in_tensor(absl::InvalidArgumentError("dtype is missing"));
+  spec.dtype = *dtype;
+  spec.dimension = wire.dimension();
+  spec.width = wire.width() == 0 ? 1 : wire.width();
+  spec.layout = wire.layout() == v1::TENSOR_LAYOUT_DENSE ? Layout::kDense : Layout::kSparse;
+  spec.modular = wire.modular();
+  spec.aggregation = Combine(wire.aggregation(), round.aggregation(), spec.layout, round.max_submissions());
+  RETURN_IF_ERROR(Validate(spec));
+  if (limits.max_width != 0 && spec.width > limits.max_width) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Quoted(spec), ": width ", spec.width, " is beyond the server's max_width ", limits.max_width));
+  }
+  return spec;
+}
+
+// The spec's own limit, which must not be beyond the server's, or the server's where it has none.
+absl::StatusOr<uint64_t> DecodeLimit(uint64_t asked, uint64_t limit, absl::string_view name) {
+  if (asked == 0) return limit;
+  if (limit != 0 && asked > limit) {
+    return absl::ResourceExhaustedError(absl::StrCat(name, " ", asked, " is beyond the server's ", name, " ", limit));
+  }
+  return asked;
+}
+
+absl::Status DecodeTimes(const v1::RoundSpec& spec, const Limits& limits, RoundConfig& config) {
+  if (spec.has_deadline()) {
+    ASSIGN_OR_RETURN(config.deadline, DecodeDuration(spec.deadline(), "deadline"));
+    if (config.deadline <= absl::ZeroDuration()) return absl::InvalidArgumentError("deadline is not positive");
+  }
+  config.result_ttl = limits.max_result_ttl;
+  if (spec.has_result_ttl()) {
+    ASSIGN_OR_RETURN(config.result_ttl, DecodeDuration(spec.result_ttl(), "result_ttl"));
+    if (config.result_ttl > limits.max_result_ttl) {
+      return absl::ResourceExhaustedError(absl::StrCat("result_ttl ", absl::FormatDuration(config.result_ttl),
+                                                       " is beyond the server's max_result_ttl ",
+                                                       absl::FormatDuration(limits.max_result_ttl)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string SerializeDeterministic(const v1::RoundSpec& spec) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  spec.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return bytes;
+}
+
+}  // namespace
+
+std::optional<DType> DecodeDType(int dtype) {
+  if (dtype < v1::DTYPE_FLOAT32 || dtype > v1::DTYPE_UINT64) return std::nullopt;
+  return static_cast<DType>(dtype - 1);
+}
+
+int EncodeDType(DType dtype) { return static_cast<int>(dtype) + 1; }
+
+absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Limits& limits) {
+  RoundConfig config;
+  if (spec.tensors().empty()) return absl::InvalidArgumentError("the spec has no tensors");
+  if (limits.max_tensors != 0 && static_cast<uint64_t>(spec.tensors_size()) > limits.max_tensors) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(spec.tensors_size(), " tensors are beyond the server's max_tensors ", limits.max_tensors));
+  }
+  RETURN_IF_ERROR(CheckEnums(spec.aggregation()));
+  for (const v1::TensorSpec& tensor : spec.tensors()) {
+    ASSIGN_OR_RETURN(TensorSpec decoded, DecodeTensor(tensor, spec, limits));
+    if (!config.tensor_index.emplace(decoded.name, config.tensors.size()).second) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(decoded), " is given twice"));
+    }
+    config.tensors.push_back(std::move(decoded));
+  }
+  config.min_submissions = spec.min_submissions();
+  config.max_submissions = spec.max_submissions();
+  config.submission_limit = limits.max_submissions;
+  RETURN_IF_ERROR(DecodeLimit(spec.max_submissions(), limits.max_submissions, "max_submissions").status());
+  const uint64_t most = spec.max_submissions() != 0 ? spec.max_submissions() : limits.max_submissions;
+  if (most != 0 && spec.min_submissions() > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("min_submissions ", spec.min_submissions(), " is beyond max_submissions ", most));
+  }
+  ASSIGN_OR_RETURN(
+      config.max_tuples_per_submission,
+      DecodeLimit(spec.max_tuples_per_submission(), limits.max_tuples_per_submission, "max_tuples_per_submission"));
+  ASSIGN_OR_RETURN(
+      config.max_bytes_per_submission,
+      DecodeLimit(spec.max_bytes_per_submission(), limits.max_bytes_per_submission, "max_bytes_per_submission"));
+  RETURN_IF_ERROR(DecodeTimes(spec, limits, config));
+  config.wire_spec = SerializeDeterministic(spec);
+  return config;
+}
+
+}  // namespace sparseagg::service

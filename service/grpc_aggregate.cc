@@ -1,0 +1,193 @@
+// AggregationService: the one-shot call, which is a private round.
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/status_macros.h"
+#include "service/codec/chunk_codec.h"
+#include "service/codec/round_codec.h"
+#include "service/codec/spec_codec.h"
+#include "service/contain.h"
+#include "service/grpc_service.h"
+#include "service/grpc_util.h"
+#include "service/page_stream.h"
+
+namespace sparseagg::service {
+namespace {
+
+// Reads the spec and the chunks, one message a step as SubmitUpdate does; closes the round when the client has closed
+// its side; writes the result, one page a step.
+class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateRequest, v1::ResultPage> {
+ public:
+  AggregateReactor(AggregationService* service, grpc::CallbackServerContext* context)
+      : service_(*service), context_(*context), idle_(&service->machine()) {}
+
+  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
+  static AggregateReactor* Start(std::shared_ptr<AggregateReactor> self) {
+    AggregateReactor* reactor = self.get();
+    reactor->self_ = std::move(self);
+    reactor->gate_.Begin();
+    reactor->ReadNext();
+    reactor->EndStep();
+    return reactor;
+  }
+
+  void OnReadDone(bool ok) override {
+    idle_.Stop();
+    if (!gate_.Begin()) return;
+    service_.machine().pool.Post([self = self_, ok] {
+      const absl::Status status = Contain([&] { return ok ? self->TakeRequest() : self->TakeEnd(); });
+      if (!status.ok()) {
+        self->Conclude(status);
+      } else if (ok) {
+        self->ReadNext();
+      }
+      self->EndStep();
+    });
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Conclude(absl::CancelledError("the stream was cancelled"));
+    service_.machine().pool.Post([self = self_] { self->WriteNext(); });
+  }
+
+  // What a pending read does not notice: that the client no longer waits for the merge.
+  void OnCancel() override { CancelRound(); }
+
+  void OnDone() override { self_.reset(); }
+
+ private:
+  void ReadNext() {
+    idle_.Start(Interrupter());
+    StartRead(&request_);
+  }
+
+  void EndStep() {
+    if (const auto interruption = gate_.End()) Conclude(*interruption, /*claimed=*/true);
+  }
+
+  std::function<void(absl::Status)> Interrupter() {
+    return [weak = std::weak_ptr<AggregateReactor>(self_)](const absl::Status& status) {
+      const auto self = weak.lock();
+      if (self != nullptr && self->gate_.Interrupt(status)) self->Conclude(status, /*claimed=*/true);
+    };
+  }
+
+  absl::Status TakeRequest() {
+    v1::AggregateRequest request;  // freed on return, when its tuples have been copied
+    request.Swap(&request_);
+    RETURN_IF_ERROR(service_.CheckMessageSize(request));
+    if (request.has_spec() == (round_ != nullptr)) {
+      return absl::InvalidArgumentError("the first message, and no other, has the spec");
+    }
+    if (request.has_spec()) return Open(request.spec());
+    if (!request.has_chunk()) return absl::InvalidArgumentError("a message without a chunk");
+    return TakeChunk(request.chunk());
+  }
+
+  absl::Status Open(const v1::RoundSpec& spec) {
+    LogCall(LogLevel::kInfo, context_, "Aggregate", "");
+    ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(spec, service_.machine().limits));
+    ASSIGN_OR_RETURN(std::shared_ptr<Round> round, service_.registry().CreatePrivate(std::move(config)));
+    std::lock_guard lock(mu_);
+    round_ = std::move(round);
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeChunk(const v1::UpdateChunk& wire) {
+    RETURN_IF_ERROR(CheckId(wire.client_id(), "client_id"));
+    std::shared_ptr<UploadHandle>& upload = uploads_[wire.client_id()];
+    if (upload == nullptr) {
+      // Retries are no matter within one stream, so that the submission needs no name of its own.
+      const std::string& submission_id = wire.submission_id().empty() ? wire.client_id() : wire.submission_id();
+      RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
+      ASSIGN_OR_RETURN(upload, round_->OpenUpload(wire.client_id(), submission_id, Interrupter()));
+    }
+    ASSIGN_OR_RETURN(const Chunk chunk, DecodeChunk(wire));
+    RETURN_IF_ERROR(InClient(wire.client_id(), round_->Append(*upload, chunk, Repeats::kRefuse)));
+    if (!chunk.last) return absl::OkStatus();
+    RETURN_IF_ERROR(InClient(wire.client_id(), round_->Commit(*upload).status()));
+    uploads_.erase(wire.client_id());
+    return absl::OkStatus();
+  }
+
+  // One answer is for all clients of the stream, so it says which one it is about.
+  static absl::Status InClient(absl::string_view client_id, const absl::Status& status) {
+    if (status.ok()) return status;
+    return absl::Status(status.code(), absl::StrCat("client '", client_id, "': ", status.message()));
+  }
+
+  // The client has closed its side, or the stream is broken.
+  absl::Status TakeEnd() {
+    if (context_.IsCancelled()) return absl::CancelledError("the stream was cancelled");
+    if (round_ == nullptr) return absl::InvalidArgumentError("the stream has no spec");
+    if (!uploads_.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the stream ended before the last chunk of client '", uploads_.begin()->first, "'"));
+    }
+    round_->Close();
+    round_->Wait(absl::InfiniteDuration(), [self = self_] {
+      self->service_.machine().pool.Post([self] {
+        const absl::Status status = Contain([&] { return self->OpenPages(); });
+        status.ok() ? self->WriteNext() : self->Conclude(status);
+      });
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenPages() {
+    const RoundSnapshot snapshot = round_->Snapshot();
+    if (snapshot.results == nullptr) return snapshot.failure;
+    std::vector<size_t> tensors(round_->config().tensors.size());
+    std::iota(tensors.begin(), tensors.end(), size_t{0});
+    ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round_, snapshot.results, std::move(tensors), KeyInterval{},
+                                                          service_.PageBytes(0)));
+    pages_.emplace(std::move(pages));
+    return absl::OkStatus();
+  }
+
+  void WriteNext() {
+    if (!pages_->Next(&page_)) return Conclude(absl::OkStatus());
+    if (!std::exchange(round_sent_, true)) service_.Encode(*round_, page_.mutable_round());
+    StartWrite(&page_);
+  }
+
+  // `claimed`: the gate has given this caller the right to finish.
+  void Conclude(const absl::Status& status, bool claimed = false) {
+    if (!claimed && !gate_.Claim()) return;
+    CancelRound();
+    Finish(ToGrpc(status));
+  }
+
+  // Of no effect on a round that has ended.
+  void CancelRound() {
+    std::shared_ptr<Round> round;
+    {
+      std::lock_guard lock(mu_);
+      round = round_;
+    }
+    if (round != nullptr) (void)round->Cancel("the call is over");
+  }
+
+  AggregationService& service_;
+  grpc::CallbackServerContext& context_;
+  FinishGate gate_;
+  IdleTimer idle_;
+  v1::AggregateRequest request_;                                  // where gRPC reads to
+  v1::ResultPage page_;                                           // where gRPC writes from
+  std::map<std::string, std::shared_ptr<UploadHandle>> uploads_;  // open ones, by client
+  std::optional<PageStream> pages_;
+  bool round_sent_ = false;
+  std::mutex mu_;
+  std::shared_ptr<Round> round_;  // written once, by a step and under mu_
+  std::shared_ptr<AggregateReactor> self_;
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::AggregateRequest, v1::ResultPage>* AggregationService::Aggregate(Context* context) {
+  return AggregateReactor::Start(std::make_shared<AggregateReactor>(this, context));
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,70 @@
+// sparseagg.v1.Aggregation over gRPC: handlers decode, delegate to the registry and its rounds, and encode.
+#ifndef SPARSEAGG_SERVICE_GRPC_SERVICE_H_
+#define SPARSEAGG_SERVICE_GRPC_SERVICE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "service/machine.h"
+#include "service/registry.h"
+#include "service/round.h"
+#include "sparseagg/v1/aggregation.grpc.pb.h"
+
+namespace sparseagg::service {
+
+// Reactions of gRPC never block: what takes time runs on the machine's pool. Thread-safe.
+class AggregationService final : public v1::Aggregation::CallbackService {
+ public:
+  AggregationService(Machine* machine, Registry* registry) : machine_(*machine), registry_(*registry) {}
+
+  using Context = grpc::CallbackServerContext;
+  using Unary = grpc::ServerUnaryReactor;
+
+  // grpc_rounds.cc
+  Unary* GetServerInfo(Context*, const v1::GetServerInfoRequest*, v1::ServerInfo*) override;
+  Unary* CreateRound(Context*, const v1::CreateRoundRequest*, v1::Round*) override;
+  Unary* GetRound(Context*, const v1::GetRoundRequest*, v1::Round*) override;
+  Unary* ListRounds(Context*, const v1::ListRoundsRequest*, v1::ListRoundsResponse*) override;
+  Unary* CloseRound(Context*, const v1::CloseRoundRequest*, v1::Round*) override;
+  Unary* CancelRound(Context*, const v1::CancelRoundRequest*, v1::Round*) override;
+  Unary* DeleteRound(Context*, const v1::DeleteRoundRequest*, google::protobuf::Empty*) override;
+  // grpc_wait.cc
+  Unary* WaitRound(Context*, const v1::WaitRoundRequest*, v1::Round*) override;
+  // grpc_uploads.cc
+  Unary* PutChunk(Context*, const v1::UpdateChunk*, v1::UploadStatus*) override;
+  Unary* CommitSubmission(Context*, const v1::CommitSubmissionRequest*, v1::Submission*) override;
+  Unary* GetUploadStatus(Context*, const v1::GetUploadStatusRequest*, v1::UploadStatus*) override;
+  // grpc_submit.cc
+  grpc::ServerReadReactor<v1::UpdateChunk>* SubmitUpdate(Context*, v1::Submission*) override;
+  // grpc_results.cc
+  Unary* GetResult(Context*, const v1::GetResultRequest*, v1::ResultPage*) override;
+  grpc::ServerWriteReactor<v1::ResultPage>* StreamResult(Context*, const v1::StreamResultRequest*) override;
+  // grpc_aggregate.cc
+  grpc::ServerBidiReactor<v1::AggregateRequest, v1::ResultPage>* Aggregate(Context*) override;
+
+  // For the reactors of the streams.
+  Machine& machine() { return machine_; }
+  Registry& registry() { return registry_; }
+  absl::StatusOr<std::shared_ptr<Round>> FindRound(absl::string_view name) const;
+  // RESOURCE_EXHAUSTED: the message is larger than max_message_bytes.
+  absl::Status CheckMessageSize(const google::protobuf::Message& message) const;
+  // Bytes of a result page: what was asked for, within the server's limit.
+  uint64_t PageBytes(uint64_t asked) const;
+  void Encode(const Round& round, v1::Round* wire) const;
+
+ private:
+  // Finishes the call with what `work` returns; on the pool, or at once where it is short.
+  Unary* OnPool(Context* context, std::function<absl::Status()> work);
+  Unary* AtOnce(Context* context, const absl::Status& status);
+
+  Machine& machine_;
+  Registry& registry_;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_GRPC_SERVICE_H_

@@ -1,0 +1,62 @@
+// AggregationService: the long poll. No thread waits.
+#include <algorithm>
+#include <utility>
+
+#include "host/status_macros.h"
+#include "service/codec/duration_codec.h"
+#include "service/grpc_service.h"
+#include "service/grpc_util.h"
+
+namespace sparseagg::service {
+namespace {
+
+class WaitReactor final : public grpc::ServerUnaryReactor {
+ public:
+  WaitReactor(AggregationService* service, std::shared_ptr<Round> round, v1::Round* response)
+      : service_(*service), round_(std::move(round)), response_(response) {}
+
+  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
+  static WaitReactor* Start(const std::shared_ptr<WaitReactor>& self, absl::Duration timeout) {
+    WaitReactor* reactor = self.get();
+    reactor->self_ = self;
+    reactor->wait_ = reactor->round_->Wait(timeout, [self] {
+      self->service_.machine().pool.Post([self] {
+        self->service_.Encode(*self->round_, self->response_);
+        self->Finish(grpc::Status::OK);
+      });
+    });
+    // Nobody waits on a server that is shutting down, nor who comes while it begins to.
+    if (reactor->service_.registry().draining()) reactor->round_->ReleaseWaiters();
+    return reactor;
+  }
+
+  void OnCancel() override {
+    if (round_->StopWaiting(wait_)) Finish(grpc::Status::CANCELLED);
+  }
+  void OnDone() override { self_.reset(); }
+
+ private:
+  AggregationService& service_;
+  const std::shared_ptr<Round> round_;
+  v1::Round* const response_;
+  Round::WaitId wait_ = 0;
+  std::shared_ptr<WaitReactor> self_;
+};
+
+}  // namespace
+
+AggregationService::Unary* AggregationService::WaitRound(Context* context, const v1::WaitRoundRequest* request,
+                                                         v1::Round* response) {
+  LogCall(LogLevel::kDebug, *context, "WaitRound", request->name());
+  auto round = FindRound(request->name());
+  if (!round.ok()) return AtOnce(context, round.status());
+  absl::Duration timeout = machine_.limits.max_wait;
+  if (request->has_timeout()) {
+    const auto asked = DecodeDuration(request->timeout(), "timeout");
+    if (!asked.ok()) return AtOnce(context, asked.status());
+    timeout = std::min(timeout, *asked);
+  }
+  return WaitReactor::Start(std::make_shared<WaitReactor>(this, *std::move(round), response), timeout);
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,40 @@
+// What all rounds of a server share: nothing but the machine.
+#ifndef SPARSEAGG_SERVICE_MACHINE_H_
+#define SPARSEAGG_SERVICE_MACHINE_H_
+
+#include "host/engine.h"
+#include "service/clock.h"
+#include "service/limits.h"
+#include "service/memory_budget.h"
+#include "service/slots.h"
+#include "service/timer.h"
+#include "service/worker_pool.h"
+
+namespace sparseagg::service {
+
+struct Machine {
+  Machine(Engine* the_engine, const Clock* the_clock, const Limits& the_limits, int num_threads)
+      : engine(*the_engine),
+        clock(*the_clock),
+        limits(the_limits),
+        budget(limits.memory_limit_bytes),
+        open_rounds(limits.max_open_rounds),
+        uploads(limits.max_uploads),
+        timer(the_clock),
+        pool(num_threads) {}
+  // No deadline passes any more; then the pool, destroyed first, runs what has been posted, with all else still there.
+  ~Machine() { timer.Stop(); }
+
+  Engine& engine;
+  const Clock& clock;
+  const Limits limits;
+  MemoryBudget budget;
+  Slots open_rounds;
+  Slots uploads;
+  Timer timer;
+  WorkerPool pool;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_MACHINE_H_

@@ -1,0 +1,114 @@
+// sparseagg-server: the one place where engines, service and transport are put together.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cuda/cuda_engine.h"
+#include "host/cpu/cpu_engine.h"
+#include "service/log.h"
+#include "service/options.h"
+#include "service/server.h"
+
+namespace sparseagg::service {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine() {
+  absl::StatusOr<std::unique_ptr<Engine>> engine = cuda::CreateCudaEngine();
+  if (!engine.ok()) return engine;
+  if (const absl::Status probe = (*engine)->Probe(); !probe.ok()) return probe;
+  return engine;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(Backend backend, int num_threads) {
+  if (backend != Backend::kCpu) {
+    absl::StatusOr<std::unique_ptr<Engine>> cuda = UsableCudaEngine();
+    if (cuda.ok()) {
+      Log(LogLevel::kInfo, "engine", {{"name", (*cuda)->name()}, {"description", (*cuda)->description()}});
+      return cuda;
+    }
+    if (backend == Backend::kCuda) {
+      return absl::Status(cuda.status().code(), absl::StrCat("--backend cuda was asked for, but is not available: ",
+                                                             cuda.status().message()));
+    }
+    Log(LogLevel::kInfo, "no_gpu", {{"reason", cuda.status().message()}});
+  }
+  std::unique_ptr<Engine> cpu = CreateCpuEngine({num_threads});
+  Log(LogLevel::kInfo, "engine", {{"name", cpu->name()}, {"description", cpu->description()}});
+  return cpu;
+}
+
+// Blocked in every thread, so that only WaitForSignal takes them.
+sigset_t BlockSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+int WaitForSignal(const sigset_t& signals) {
+  int number = 0;
+  sigwait(&signals, &number);
+  return number;
+}
+
+int Run(const Options& options) {
+  ConfigureLog(options.log_level, options.log_format);
+  const sigset_t signals = BlockSignals();
+  absl::StatusOr<std::unique_ptr<Engine>> engine = ChooseEngine(options.backend, options.num_threads);
+  if (!engine.ok()) {
+    Log(LogLevel::kError, "no_engine", {{"reason", engine.status().message()}});
+    return 1;
+  }
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options.server, *std::move(engine));
+  if (!server.ok()) {
+    Log(LogLevel::kError, "no_server", {{"reason", server.status().message()}});
+    return 1;
+  }
+  Log(LogLevel::kInfo, "listening",
+      {{"grpc", (*server)->grpc_address()},
+       {"threads", options.num_threads},
+       {"memory_limit", options.server.limits.memory_limit_bytes}});
+  if (options.server.insecure)
+    Log(LogLevel::kWarning, "insecure", {{"clients", "believed, whoever they say they are"}});
+  std::printf("listening grpc=%s\n", (*server)->grpc_address().c_str());
+  std::fflush(stdout);
+
+  const int first = WaitForSignal(signals);
+  // A second signal ends the process wherever it is.
+  std::thread([signals] {
+    const int second = WaitForSignal(signals);
+    Log(LogLevel::kWarning, "killed", {{"signal", second}});
+    std::_Exit(128 + second);
+  }).detach();
+  Log(LogLevel::kInfo, "draining", {{"signal", first}, {"delay_ms", options.drain_delay}});
+  (*server)->StopServing();
+  absl::SleepFor(options.drain_delay);
+  (*server)->Drain();
+  (*server)->Shutdown(options.shutdown_deadline);
+  server->reset();
+  Log(LogLevel::kInfo, "stopped");
+  return 0;
+}
+
+}  // namespace
+}  // namespace sparseagg::service
+
+int main(int argc, char** argv) {
+  auto parsed = sparseagg::service::ParseOptions(argc, argv);
+  if (const auto* leave = std::get_if<sparseagg::service::ExitWith>(&parsed)) {
+    std::fputs(leave->text.c_str(), leave->code == 0 ? stdout : stderr);
+    return leave->code;
+  }
+  return sparseagg::service::Run(std::get<sparseagg::service::Options>(parsed));
+}

@@ -1,0 +1,40 @@
+#include "service/memory_budget.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sparseagg::service {
+
+bool MemoryBudget::TryReserve(uint64_t bytes) {
+  uint64_t reserved = reserved_.load(std::memory_order_relaxed);
+  do {
+    if (limit_ != 0 && (reserved > limit_ || bytes > limit_ - reserved)) return false;
+  } while (!reserved_.compare_exchange_weak(reserved, reserved + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+absl::Status Reservation::Grow(uint64_t bytes, absl::string_view purpose) {
+  if (!budget_->TryReserve(bytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(purpose, " needs ", bytes, " more bytes, but ", budget_->reserved(),
+                     " of the server's memory limit of ", budget_->limit(),
+                     " bytes are taken; FIXED_POINT numerics merge on arrival and hold only the distinct keys, or "
+                     "start the server with a larger --memory-limit"));
+  }
+  bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+void Reservation::SetTo(uint64_t bytes) {
+  if (bytes > bytes_) {
+    budget_->Reserve(bytes - bytes_);
+  } else {
+    budget_->Release(bytes_ - bytes);
+  }
+  bytes_ = bytes;
+}
+
+void Reservation::Absorb(Reservation& other) { bytes_ += std::exchange(other.bytes_, 0); }
+
+}  // namespace sparseagg::service

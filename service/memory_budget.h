@@ -1,0 +1,56 @@
+// Who may hold how much memory: admission by counting, before anything is allocated.
+#ifndef SPARSEAGG_SERVICE_MEMORY_BUDGET_H_
+#define SPARSEAGG_SERVICE_MEMORY_BUDGET_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace sparseagg::service {
+
+// The server's --memory-limit. Thread-safe, lock-free.
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(uint64_t limit_bytes) : limit_(limit_bytes) {}  // 0: no limit
+
+  // False, and nothing reserved, if `bytes` more would pass the limit.
+  bool TryReserve(uint64_t bytes);
+  // For memory that is held already, whatever the limit says.
+  void Reserve(uint64_t bytes) { reserved_.fetch_add(bytes, std::memory_order_relaxed); }
+  void Release(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  uint64_t limit() const { return limit_; }
+  uint64_t reserved() const { return reserved_.load(std::memory_order_relaxed); }
+
+ private:
+  const uint64_t limit_;
+  std::atomic<uint64_t> reserved_{0};
+};
+
+// A share of the budget, given back on destruction. Not thread-safe.
+class Reservation {
+ public:
+  explicit Reservation(MemoryBudget* budget) : budget_(budget) {}
+  ~Reservation() { budget_->Release(bytes_); }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  // RESOURCE_EXHAUSTED, and nothing changed, if it does not fit. `purpose` says in the message what asked.
+  absl::Status Grow(uint64_t bytes, absl::string_view purpose);
+  // Becomes `bytes`, whatever the limit says: for memory that is held already, or given back.
+  void SetTo(uint64_t bytes);
+  // Takes over all that `other` holds.
+  void Absorb(Reservation& other);
+
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  MemoryBudget* const budget_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_MEMORY_BUDGET_H_

@@ -1,0 +1,234 @@
+#include "service/options.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "service/version.h"
+
+namespace sparseagg::service {
+namespace {
+
+std::string EnvName(absl::string_view option) {
+  return absl::StrCat("SPARSEAGG_", absl::AsciiStrToUpper(absl::StrReplaceAll(option, {{"-", "_"}})));
+}
+
+// CLI11 reads the file before the environment, and what is set first stays. So the file must not set what the
+// environment will.
+class FileBelowEnvironment final : public CLI::ConfigTOML {
+ public:
+  explicit FileBelowEnvironment(const CLI::App& app) : app_(app) {}
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::vector<CLI::ConfigItem> kept = CLI::ConfigTOML::from_config(input);
+    kept.erase(
+        std::remove_if(kept.begin(), kept.end(), [this](const CLI::ConfigItem& item) { return IsInEnvironment(item); }),
+        kept.end());
+    return kept;
+  }
+
+ private:
+  bool IsInEnvironment(const CLI::ConfigItem& item) const {
+    if (!item.parents.empty()) return false;
+    const CLI::Option* option = app_.get_option_no_throw("--" + item.name);
+    const char* value = option == nullptr ? nullptr : std::getenv(option->get_envname().c_str());
+    return value != nullptr && *value != '\0';
+  }
+
+  const CLI::App& app_;
+};
+
+// CLI11 would take -1 for 2^64 - 1.
+std::optional<uint64_t> ParseCount(const std::string& text) {
+  uint64_t count = 0;
+  return absl::SimpleAtoi(text, &count) ? std::optional(count) : std::nullopt;
+}
+
+// In powers of 1024.
+std::optional<uint64_t> ParseBytes(const std::string& text) {
+  size_t digits = 0;
+  while (digits < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[digits]))) ++digits;
+  const std::optional<uint64_t> number = ParseCount(text.substr(0, digits));
+  if (!number.has_value()) return std::nullopt;
+  const std::string unit = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text.substr(digits)));
+  constexpr absl::string_view kUnits[] = {"", "k", "m", "g", "t"};
+  for (int power = 0; power < 5; ++power) {
+    if (unit == kUnits[power] || unit == absl::StrCat(kUnits[power], "b") ||
+        (power > 0 && unit == absl::StrCat(kUnits[power], "ib"))) {
+      const bool fits = *number <= (std::numeric_limits<uint64_t>::max() >> (10 * power));
+      return fits ? std::optional(*number << (10 * power)) : std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+// A bare number is seconds.
+std::optional<absl::Duration> ParseTime(const std::string& text) {
+  double seconds = 0;
+  absl::Duration time;
+  if (absl::SimpleAtod(text, &seconds)) {
+    time = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &time)) {
+    return std::nullopt;
+  }
+  const bool sensible = time >= absl::ZeroDuration() && time < absl::Hours(24 * 366 * 100);
+  return sensible ? std::optional(time) : std::nullopt;
+}
+
+// Three quarters of the memory that this process may use.
+uint64_t DefaultMemoryLimit() {
+  uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    uint64_t limit = 0;
+    if (std::ifstream(path) >> limit && limit > 0) bytes = std::min(bytes, limit);
+  }
+  return bytes / 4 * 3;
+}
+
+// Adds options whose environment variables go by their names.
+class Adder {
+ public:
+  explicit Adder(CLI::App& app) : app_(app) {}
+
+  template <typename T>
+  CLI::Option* Add(const std::string& name, T& variable, const std::string& help) {
+    return app_.add_option("--" + name, variable, help)->capture_default_str()->envname(EnvName(name));
+  }
+  void AddFlag(const std::string& name, bool& variable, const std::string& help) {
+    app_.add_flag("--" + name, variable, help)->envname(EnvName(name));
+  }
+  void AddCount(const std::string& name, uint64_t& variable, const std::string& help) {
+    AddParsed(name, "", &ParseCount, variable, help, "N", absl::StrCat(variable), "count");
+  }
+  // `alias`: a second long name, or empty.
+  void AddBytes(const std::string& name, const std::string& alias, uint64_t& variable, const std::string& help) {
+    AddParsed(name, alias, &ParseBytes, variable, help, "BYTES", absl::StrCat(variable),
+              "number of bytes such as 4096, 512KiB or 4GiB");
+  }
+  void AddTime(const std::string& name, absl::Duration& variable, const std::string& help) {
+    AddParsed(name, "", &ParseTime, variable, help, "TIME", absl::FormatDuration(variable),
+              "time such as 90, 1.5s, 250ms, 2m or 1h");
+  }
+  // The first choice is the default.
+  template <typename T>
+  void AddChoice(const std::string& name, T& variable, std::vector<std::pair<std::string, T>> choices,
+                 const std::string& help) {
+    std::vector<std::string> names;
+    for (const auto& [choice, value] : choices) names.push_back(choice);
+    const auto choose = [&variable, choices](const std::string& text) {
+      for (const auto& [choice, value] : choices) {
+        if (choice == text) variable = value;
+      }
+    };
+    app_.add_option_function<std::string>("--" + name, choose, help)
+        ->check(CLI::IsMember(names))
+        ->default_str(names.front())
+        ->envname(EnvName(name));
+  }
+
+ private:
+  template <typename T>
+  void AddParsed(const std::string& name, const std::string& alias, std::optional<T> (*parse)(const std::string&),
+                 T& variable, const std::string& help, const std::string& type, const std::string& shown_default,
+                 const std::string& expected) {
+    const auto set = [name, parse, &variable, expected](const std::string& text) {
+      const std::optional<T> value = parse(text);
+      if (!value.has_value()) throw CLI::ValidationError("--" + name, "'" + text + "' is no " + expected);
+      variable = *value;
+    };
+    app_.add_option_function<std::string>(alias.empty() ? "--" + name : "--" + name + ",--" + alias, set, help)
+        ->type_name(type)
+        ->default_str(shown_default)
+        ->envname(EnvName(name));
+  }
+
+  CLI::App& app_;
+};
+
+void AddLimits(Adder& add, Limits& limits) {
+  add.AddBytes("memory-limit", "memory-limit-bytes", limits.memory_limit_bytes,
+               "memory for updates and results held; 0: none");
+  add.AddBytes("max-message-bytes", "", limits.max_message_bytes, "one request message, so one chunk; 0: none");
+  add.AddBytes("max-page-bytes", "", limits.max_page_bytes, "one result page; 0: none");
+  add.AddCount("max-open-rounds", limits.max_open_rounds, "rounds that have not ended; 0: no limit");
+  add.AddCount("max-tensors", limits.max_tensors, "tensors in a round; 0: no limit");
+  add.AddCount("max-width", limits.max_width, "values per key; 0: no limit");
+  add.AddCount("max-submissions", limits.max_submissions, "submissions in a round; 0: no limit");
+  add.AddCount("max-tuples-per-submission", limits.max_tuples_per_submission, "over all tensors; 0: no limit");
+  add.AddBytes("max-bytes-per-submission", "", limits.max_bytes_per_submission, "decoded keys and values; 0: none");
+  add.AddTime("max-result-ttl", limits.max_result_ttl, "how long an ended round is kept at most, and by default");
+  add.AddTime("max-wait", limits.max_wait, "how long WaitRound waits at most, and by default");
+  add.AddTime("upload-timeout", limits.upload_timeout, "an upload without a new chunk for this long is discarded");
+  add.AddCount("max-uploads", limits.max_uploads, "uploads open at once; 0: no limit");
+}
+
+}  // namespace
+
+std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) {
+  Options options;
+  options.server.limits.memory_limit_bytes = DefaultMemoryLimit();
+  CLI::App app("Merges sparse updates of many clients into one sparse vector per tensor.", "sparseagg-server");
+  app.set_version_flag("--version", std::string("sparseagg-server ") + kVersion);
+  app.config_formatter(std::make_shared<FileBelowEnvironment>(app));
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  // Read here, because CLI11 looks for the variable of this one only when it is too late.
+  const char* config = std::getenv("SPARSEAGG_CONFIG");
+  const std::string config_path = config == nullptr ? "" : config;
+  app.set_config("--config", config_path, "TOML file of flags, without their dashes; Env:SPARSEAGG_CONFIG",
+                 /*config_required=*/!config_path.empty());
+  app.footer(
+      "Every flag may be set in the environment as SPARSEAGG_NAME and in the config file as name.\n"
+      "A flag goes before the environment, and the environment before the file.");
+
+  Adder add(app);
+  add.Add("grpc-address", options.server.grpc_address, "HOST:PORT (port 0: any free one) or unix:PATH");
+  add.AddFlag("insecure", options.server.insecure, "allow addresses that other machines can reach, without TLS");
+  add.AddChoice<Backend>("backend", options.backend,
+                         {{"auto", Backend::kAuto}, {"cpu", Backend::kCpu}, {"cuda", Backend::kCuda}},
+                         "engine; auto: the GPU if there is one");
+  add.Add("threads", options.num_threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024));
+  AddLimits(add, options.server.limits);
+  add.AddTime("drain-delay", options.drain_delay, "on SIGTERM, how long to serve on while health says NOT_SERVING");
+  add.AddTime("shutdown-deadline", options.shutdown_deadline, "then, how long calls under way may take to finish");
+  add.AddChoice<LogLevel>("log-level", options.log_level,
+                          {{"info", LogLevel::kInfo},
+                           {"debug", LogLevel::kDebug},
+                           {"warning", LogLevel::kWarning},
+                           {"error", LogLevel::kError},
+                           {"off", LogLevel::kOff}},
+                          "least level that is logged, to standard error");
+  add.AddChoice<LogFormat>("log-format", options.log_format, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}},
+                           "key=value text, or JSON lines");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream out;
+    std::ostringstream err;
+    const int code = app.exit(error, out, err);
+    return ExitWith{code, code == 0 ? out.str() : err.str()};
+  }
+  // Submissions are numbered in 32 bits.
+  uint64_t& max_submissions = options.server.limits.max_submissions;
+  constexpr uint64_t kMostSubmissions = std::numeric_limits<uint32_t>::max();
+  max_submissions = max_submissions == 0 ? kMostSubmissions : std::min(max_submissions, kMostSubmissions);
+  if (options.num_threads == 0) options.num_threads = std::max(1u, std::thread::hardware_concurrency());
+  options.server.num_threads = options.num_threads;
+  return options;
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,43 @@
+#include "service/page_stream.h"
+
+#include <utility>
+
+#include "host/status_macros.h"
+#include "service/codec/round_codec.h"
+#include "sparseagg/v1/aggregation.pb.h"
+
+namespace sparseagg::service {
+
+absl::StatusOr<PageStream> PageStream::Create(std::shared_ptr<const Round> round, Results results,
+                                              std::vector<size_t> tensors, KeyInterval keys, uint64_t page_bytes) {
+  PageStream stream;
+  for (const size_t tensor : tensors) {
+    ASSIGN_OR_RETURN(const RowInterval rows, FindRows((*results)[tensor], keys));
+    stream.rows_.push_back(rows);
+  }
+  stream.round_ = std::move(round);
+  stream.results_ = std::move(results);
+  stream.tensors_ = std::move(tensors);
+  stream.page_bytes_ = page_bytes;
+  return stream;
+}
+
+bool PageStream::Next(v1::ResultPage* page) {
+  page->Clear();
+  if (next_ == tensors_.size()) return false;
+  const size_t tensor = tensors_[next_];
+  const Result& result = (*results_)[tensor];
+  RowInterval& rows = rows_[next_];
+  const RowInterval now = FirstPage(result, rows, page_bytes_);
+  EncodePage(round_->config().tensors[tensor], result, now, first_, page);
+  rows.begin = now.end;
+  first_ = rows.begin == rows.end;
+  if (first_) {
+    ++next_;
+  } else {
+    page->set_next_page_token(MakePageToken(tensor, rows.begin));
+  }
+  return true;
+}
+
+}  // namespace sparseagg::service

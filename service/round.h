@@ -1,0 +1,253 @@
+// One aggregation round: its life, its uploads, its result.
+#ifndef SPARSEAGG_SERVICE_ROUND_H_
+#define SPARSEAGG_SERVICE_ROUND_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "host/aggregation.h"
+#include "host/result.h"
+#include "service/deferred.h"
+#include "service/machine.h"
+#include "service/round_config.h"
+#include "service/slots.h"
+#include "service/timer.h"
+#include "service/upload.h"
+
+namespace sparseagg::service {
+
+enum class RoundState { kOpen, kFinalizing, kDone, kFailed, kCancelled };
+
+absl::string_view Name(RoundState state);
+constexpr bool HasEnded(RoundState state) {
+  return state == RoundState::kDone || state == RoundState::kFailed || state == RoundState::kCancelled;
+}
+
+using Results = std::shared_ptr<const std::vector<Result>>;
+
+// A committed submission.
+struct Receipt {
+  std::string client_id;
+  std::string submission_id;  // of the submission that stands
+  bool duplicate = false;     // it stood before
+  uint64_t num_tuples = 0;
+  uint64_t num_bytes = 0;
+};
+
+struct UploadProgress {
+  uint64_t next_sequence = 0;
+  uint64_t received_tuples = 0;
+  bool complete = false;
+  bool committed = false;
+};
+
+// Where the time went. Busy times are summed over threads.
+struct Timeline {
+  absl::Duration decode;  // chunks to columns, with validation
+  absl::Duration prepare;
+  absl::Duration add;
+  absl::Duration finish;  // wall time from the close to the end
+  absl::Duration open;    // wall time from the creation to the close
+};
+
+struct RoundSnapshot {
+  RoundState state = RoundState::kOpen;
+  std::string reason;    // of kFailed and kCancelled
+  absl::Status failure;  // of kFailed and kCancelled
+  uint64_t num_submissions = 0;
+  uint64_t num_tuples = 0;
+  uint64_t num_bytes = 0;
+  uint64_t num_refused = 0;
+  uint64_t num_uploads = 0;
+  absl::Time create_time;
+  absl::Time close_time = absl::InfinitePast();  // infinite: not yet
+  absl::Time end_time = absl::InfinitePast();
+  absl::Time expire_time = absl::InfinitePast();
+  Timeline timeline;
+  Results results;  // when kDone
+};
+
+// An upload that a round knows.
+class UploadHandle {
+ public:
+  // Called once, from the worker pool, if the round discards the upload by itself: it has closed, or no chunk came.
+  using OnDiscard = std::function<void(absl::Status)>;
+
+  UploadHandle(std::string client, std::string submission, std::shared_ptr<const RoundConfig> config, Machine& machine,
+               Slot slot)
+      : client_id(std::move(client)),
+        submission_id(std::move(submission)),
+        upload_(std::move(config), &machine.budget),
+        slot_(std::move(slot)) {}
+
+  const std::string client_id;
+  const std::string submission_id;
+
+ private:
+  friend class Round;
+  std::mutex mu_;  // one chunk, or the commit, at a time
+  Upload upload_;  // guarded by mu_
+  Slot slot_;
+  // Guarded by Round::mu_.
+  uint64_t id_ = 0;
+  bool by_name_ = false;                              // found by client and submission id: unary
+  bool committing_ = false;                           // the commit decides what becomes of it
+  absl::Status verdict_;                              // why the round let go of it; OK while it has not
+  absl::Duration last_chunk_ = absl::ZeroDuration();  // Clock::Monotonic
+  OnDiscard on_discard_;
+  Timer::Id timer_ = 0;
+};
+
+// Thread-safe. Blocking calls (Open, PutChunk, Append, Commit…) belong on the worker pool; the others are short.
+//
+// Decoding, validation and Prepare run outside of the round's locks, on as many threads as there are. Two locks:
+// merge_mu_ is held while the engine adds or finishes, mu_ for the state, never for long. Order: an upload's lock,
+// merge_mu_, mu_.
+class Round : public std::enable_shared_from_this<Round> {
+ public:
+  // `on_expire` is called on the timer's thread when the ended round has been kept for result_ttl. INVALID_ARGUMENT: a
+  // bad spec. RESOURCE_EXHAUSTED: too many open rounds, or a dense result that does not fit the memory limit.
+  static absl::StatusOr<std::shared_ptr<Round>> Open(RoundConfig config, Machine* machine,
+                                                     std::function<void()> on_expire);
+  ~Round();
+
+  const RoundConfig& config() const { return *config_; }
+  RoundSnapshot Snapshot() const;
+  // FAILED_PRECONDITION unless kDone.
+  absl::StatusOr<Results> GetResults() const;
+
+  // ---- uploads of one caller, who holds the handle ----
+
+  // FAILED_PRECONDITION: the round is not open, and the client has no submission that this could be a retry of.
+  absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUpload(const std::string& client_id,
+                                                           const std::string& submission_id,
+                                                           UploadHandle::OnDiscard on_discard);
+  // An error discards the upload, except FAILED_PRECONDITION under Repeats::kIgnore.
+  absl::Status Append(UploadHandle& upload, const Chunk& chunk, Repeats repeats);
+  // Counts the upload, completely or not at all; either way it is gone, unless it is not complete yet, which is
+  // FAILED_PRECONDITION.
+  absl::StatusOr<Receipt> Commit(UploadHandle& upload);
+  // Forgets the upload, if it is still there. `status` not OK: counts as refused.
+  void Discard(UploadHandle& upload, const absl::Status& status);
+
+  // ---- uploads by name, over many calls ----
+
+  absl::StatusOr<UploadProgress> PutChunk(const std::string& client_id, const std::string& submission_id,
+                                          const Chunk& chunk);
+  // Discards the upload, if it is there, and counts it as refused: of chunks that are refused before they get here.
+  void RefuseNamed(const std::string& client_id, const std::string& submission_id, const absl::Status& status);
+  absl::StatusOr<Receipt> CommitNamed(const std::string& client_id, const std::string& submission_id);
+  absl::StatusOr<UploadProgress> GetProgress(const std::string& client_id, const std::string& submission_id);
+
+  // ---- life cycle ----
+
+  // Stops taking submissions and starts the merge. No effect unless open.
+  void Close();
+  // FAILED_PRECONDITION on a round that is DONE or FAILED. A merge that is running is let run, and its result dropped.
+  absl::Status Cancel(absl::string_view reason);
+
+  using WaitId = uint64_t;
+  // Calls `done` once, from any thread and maybe before returning: when the round has ended, after `timeout`, or on
+  // ReleaseWaiters.
+  WaitId Wait(absl::Duration timeout, std::function<void()> done);
+  // True: `done` will not be called.
+  bool StopWaiting(WaitId id);
+  void ReleaseWaiters();
+
+ private:
+  // A committed client. Under another submission id the same content may come again.
+  struct Committed {
+    ContentHash hash;
+    Receipt receipt;
+    uint64_t num_chunks = 0;
+    std::string retry_id;  // the latest such id
+  };
+  struct Waiter {
+    std::function<void()> done;
+    Timer::Id timer = 0;
+  };
+  using UploadName = std::pair<std::string, std::string>;  // client id, submission id
+
+  Round(RoundConfig config, Machine* machine, std::function<void()> on_expire);
+
+  // round_uploads.cc: uploads, from the first chunk to the last
+  std::shared_ptr<UploadHandle> FindNamedLocked(const UploadName& name) const;
+  absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUploadLocked(const std::string& client_id,
+                                                                 const std::string& submission_id, bool by_name,
+                                                                 UploadHandle::OnDiscard on_discard);
+  std::shared_ptr<UploadHandle> RemoveLocked(UploadHandle& upload, absl::Status verdict);
+  void DiscardLocked(UploadHandle& upload, absl::Status verdict);
+  bool IsRetryLocked(const UploadName& name) const;
+  UploadProgress ProgressOf(UploadHandle& upload);
+  UploadProgress CommittedProgressLocked(const UploadName& name) const;
+  void ScheduleUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload);
+  void OnUploadTimer(const std::shared_ptr<UploadHandle>& upload);
+
+  // round_commit.cc: from the last chunk to the merge
+  absl::StatusOr<Receipt> CommitComplete(UploadHandle& upload);
+  std::optional<absl::StatusOr<Receipt>> AnswerLocked(const UploadHandle& upload, const ContentHash& hash);
+  absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& upload, const ContentHash& hash);
+  absl::StatusOr<Receipt> Add(UploadHandle& upload, const ContentHash& hash, Receipt receipt,
+                              PreparedSubmission prepared, const std::vector<uint64_t>& tuples, bool runs);
+  absl::StatusOr<Receipt> RecordLocked(const ContentHash& hash, Receipt receipt, uint64_t num_chunks);
+  uint64_t ResultBytes(const std::vector<uint64_t>& tuples, uint64_t merged_bytes, bool runs) const;
+
+  // round.cc: life cycle
+  absl::Status NotOpenLocked() const;
+  void FinalizeLocked();
+  void DropUploadsLocked();
+  void EndLocked(RoundState state, absl::Status failure, std::string reason, Deferred& after);
+  void PostFinishLocked();
+  void Finish();
+  void LogEnd(const RoundSnapshot& snapshot) const;
+  RoundSnapshot SnapshotLocked() const;
+
+  const std::shared_ptr<const RoundConfig> config_;
+  Machine& machine_;
+  const std::function<void()> on_expire_;
+  const absl::Duration created_;  // Clock::Monotonic
+  Slot open_slot_;                // guarded by mu_
+
+  std::mutex merge_mu_;
+  std::unique_ptr<Aggregation> aggregation_;  // guarded by merge_mu_, except Prepare while preparing_ > 0
+  Reservation held_;                          // guarded by merge_mu_: submissions, and room for the result
+  bool runs_ = false;                         // guarded by merge_mu_: some submission has implicit keys
+  uint64_t fixed_bytes_ = 0;                  // guarded by merge_mu_, as the next two: the round and its spec
+  uint64_t dense_bytes_ = 0;                  // results that are bound to be dense
+  uint64_t committed_bytes_ = 0;              // what committed_ takes
+  std::vector<uint64_t> tuples_;              // guarded by merge_mu_: committed tuples of each tensor
+
+  std::atomic<int64_t> decode_ns_{0};
+  std::atomic<int64_t> prepare_ns_{0};
+  std::atomic<int64_t> add_ns_{0};
+
+  mutable std::mutex mu_;
+  // All guarded by mu_.
+  RoundSnapshot now_;  // but for what SnapshotLocked fills in
+  absl::Duration closed_ = absl::ZeroDuration();
+  uint64_t preparing_ = 0;  // commits between the look at the state and the end of Add: Finish waits for them
+  bool finish_posted_ = false;
+  absl::flat_hash_map<std::string, Committed> committed_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, std::shared_ptr<UploadHandle>> uploads_;
+  absl::flat_hash_map<UploadName, uint64_t> uploads_by_name_;
+  std::map<WaitId, Waiter> waiters_;
+  Timer::Id deadline_timer_ = 0;
+  Timer::Id expire_timer_ = 0;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_ROUND_H_

@@ -1,0 +1,200 @@
+// Round: from the last chunk to the merge.
+#include <algorithm>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "host/status_macros.h"
+#include "service/contain.h"
+#include "service/round.h"
+
+namespace sparseagg::service {
+namespace {
+
+// What a committed client takes beside its ids, here and in the aggregation. A round figure above the true one.
+constexpr uint64_t kOverheadBytes = 512;
+
+// Tensors whose engine need not keep submissions: merged in any order they give the same bits.
+bool MergesOnArrival(const TensorSpec& spec) {
+  const Op op = spec.aggregation.op;
+  return UsesFixedPoint(spec) || !IsFloat(spec.dtype) || op == Op::kUnion || op == Op::kMin || op == Op::kMax;
+}
+
+// Implicit keys take no memory until they are merged.
+bool HasRun(const std::vector<ValidatedUpdate>& updates, const std::vector<TensorSpec>& specs) {
+  for (size_t t = 0; t < updates.size(); ++t) {
+    const bool run = std::holds_alternative<KeyRun>(updates[t].keys()) && updates[t].num_keys() > 0;
+    if (run && specs[t].layout == Layout::kSparse) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<Receipt> Round::CommitNamed(const std::string& client_id, const std::string& submission_id) {
+  const UploadName name(client_id, submission_id);
+  std::shared_ptr<UploadHandle> upload;
+  {
+    std::lock_guard lock(mu_);
+    upload = FindNamedLocked(name);
+    if (upload == nullptr) {
+      if (IsRetryLocked(name)) {
+        Receipt receipt = committed_.at(client_id).receipt;
+        receipt.duplicate = true;
+        return receipt;
+      }
+      if (now_.state != RoundState::kOpen) return NotOpenLocked();
+      return absl::NotFoundError(
+          absl::StrCat("nothing of submission '", submission_id, "' of client '", client_id, "' is here"));
+    }
+  }
+  return Commit(*upload);
+}
+
+absl::StatusOr<Receipt> Round::Commit(UploadHandle& upload) {
+  std::lock_guard one_at_a_time(upload.mu_);
+  {
+    std::lock_guard lock(mu_);
+    if (!uploads_.contains(upload.id_)) {
+      // Let go of, or committed by a call that ran at the same time.
+      RETURN_IF_ERROR(upload.verdict_);
+      if (now_.state == RoundState::kCancelled) return NotOpenLocked();
+      Receipt receipt = committed_.at(upload.client_id).receipt;
+      receipt.duplicate = true;
+      return receipt;
+    }
+    if (!upload.upload_.complete()) {
+      return absl::FailedPreconditionError(absl::StrCat("commit before the chunk marked last; chunk ",
+                                                        upload.upload_.next_sequence(), " is expected next"));
+    }
+    upload.committing_ = true;
+  }
+  absl::StatusOr<Receipt> receipt = Contain([&] { return CommitComplete(upload); });
+  std::shared_ptr<UploadHandle> removed;  // freed after the lock
+  std::lock_guard lock(mu_);
+  if (!receipt.ok()) ++now_.num_refused;
+  removed = RemoveLocked(upload, receipt.status());
+  return receipt;
+}
+
+absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& upload) {
+  const ContentHash hash = upload.upload_.Hash();
+  {
+    std::lock_guard lock(mu_);
+    if (auto answer = AnswerLocked(upload, hash)) return *std::move(answer);
+    ++preparing_;
+  }
+  absl::StatusOr<Receipt> receipt = Contain([&] { return PrepareAndAdd(upload, hash); });
+  std::lock_guard lock(mu_);
+  --preparing_;
+  PostFinishLocked();
+  return receipt;
+}
+
+std::optional<absl::StatusOr<Receipt>> Round::AnswerLocked(const UploadHandle& upload, const ContentHash& hash) {
+  const auto found = committed_.find(upload.client_id);
+  if (found != committed_.end()) {
+    if (found->second.hash != hash) {
+      return absl::AlreadyExistsError(absl::StrCat("client '", upload.client_id, "' has committed submission '",
+                                                   found->second.receipt.submission_id, "' with other content"));
+    }
+    found->second.retry_id = upload.submission_id;
+    Receipt receipt = found->second.receipt;
+    receipt.duplicate = true;
+    return receipt;
+  }
+  if (now_.state != RoundState::kOpen) return NotOpenLocked();
+  if (config_->submission_limit != 0 && committed_.size() >= config_->submission_limit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the round has the server's max_submissions ", config_->submission_limit, " already"));
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& upload, const ContentHash& hash) {
+  const absl::Duration begin = machine_.clock.Monotonic();
+  Receipt receipt{upload.client_id, upload.submission_id, /*duplicate=*/false, upload.upload_.num_tuples(),
+                  upload.upload_.num_bytes()};
+  const std::vector<uint64_t> tuples = upload.upload_.TuplesPerTensor();
+  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.upload_.TakeUpdates());
+  // Sorting needs a second copy for a while.
+  const bool sorted = std::all_of(updates.begin(), updates.end(),
+                                  [](const ValidatedUpdate& update) { return update.sorted() && update.unique(); });
+  Reservation& reservation = upload.upload_.reservation();
+  if (!sorted) RETURN_IF_ERROR(reservation.Grow(reservation.bytes(), "sorting a submission"));
+  // Only Add and Finish change the aggregation's prepared state, and Finish waits for preparing_.
+  const bool runs = HasRun(updates, config_->tensors);
+  ASSIGN_OR_RETURN(PreparedSubmission prepared, aggregation_->Prepare(std::move(updates)));
+  reservation.SetTo(prepared.memory_bytes());
+  const absl::Duration prepared_at = machine_.clock.Monotonic();
+  prepare_ns_.fetch_add(absl::ToInt64Nanoseconds(prepared_at - begin), std::memory_order_relaxed);
+
+  std::lock_guard merge(merge_mu_);
+  const absl::Duration merge_begin = machine_.clock.Monotonic();
+  absl::StatusOr<Receipt> added = Add(upload, hash, std::move(receipt), std::move(prepared), tuples, runs);
+  add_ns_.fetch_add(absl::ToInt64Nanoseconds(machine_.clock.Monotonic() - merge_begin), std::memory_order_relaxed);
+  return added;
+}
+
+uint64_t Round::ResultBytes(const std::vector<uint64_t>& tuples, uint64_t merged_bytes, bool runs) const {
+  uint64_t kept = 0;
+  uint64_t merged = 0;
+  for (size_t t = 0; t < tuples.size(); ++t) {
+    const TensorSpec& spec = config_->tensors[t];
+    uint64_t& sum = spec.layout == Layout::kSparse && MergesOnArrival(spec) ? merged : kept;
+    sum = SaturatingAdd(sum, SparseResultBytes(spec, tuples[t]));
+  }
+  // However many tuples have come, merged rows are what they are: a row of the result, with count and weight, takes at
+  // most four times what it is made from.
+  if (!runs) merged = std::min(merged, SaturatingMultiply(4, merged_bytes));
+  return SaturatingAdd(kept, merged);
+}
+
+absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash, Receipt receipt,
+                                   PreparedSubmission prepared, const std::vector<uint64_t>& tuples, bool runs) {
+  {
+    std::lock_guard lock(mu_);
+    if (auto answer = AnswerLocked(upload, hash)) return *std::move(answer);
+  }
+  runs_ = runs_ || runs;
+  // Room for this submission and for the result with it: whatever is accepted can be finished.
+  std::vector<uint64_t> all_tuples = tuples_;
+  for (size_t t = 0; t < tuples.size(); ++t) all_tuples[t] = SaturatingAdd(all_tuples[t], tuples[t]);
+  const uint64_t committed_bytes =
+      committed_bytes_ + kOverheadBytes + 2 * (upload.client_id.size() + upload.submission_id.size());
+  const uint64_t besides = fixed_bytes_ + dense_bytes_ + committed_bytes;
+  const uint64_t merged_bytes = aggregation_->memory_bytes();
+  const uint64_t wanted = SaturatingAdd(
+      besides + merged_bytes, ResultBytes(all_tuples, merged_bytes + upload.upload_.reservation().bytes(), runs_));
+  if (wanted > held_.bytes()) {
+    RETURN_IF_ERROR(held_.Grow(wanted - held_.bytes(), "a submission, with the result's growth,"));
+  }
+  const absl::Status added = Contain([&] { return aggregation_->Add(upload.client_id, std::move(prepared)); });
+  Deferred after;
+  if (!added.ok()) {
+    // Some of its tensors may be in and others not. Better no sum than a wrong one.
+    std::lock_guard lock(mu_);
+    const absl::Status failure = absl::InternalError(absl::StrCat("adding a submission failed: ", added.message()));
+    if (!HasEnded(now_.state)) EndLocked(RoundState::kFailed, failure, failure.ToString(), after);
+    return failure;
+  }
+  tuples_ = std::move(all_tuples);
+  committed_bytes_ = committed_bytes;
+  held_.Absorb(upload.upload_.reservation());
+  const uint64_t held_bytes = aggregation_->memory_bytes();
+  held_.SetTo(besides + held_bytes + ResultBytes(tuples_, held_bytes, runs_));
+  std::lock_guard lock(mu_);
+  return RecordLocked(hash, std::move(receipt), upload.upload_.next_sequence());
+}
+
+absl::StatusOr<Receipt> Round::RecordLocked(const ContentHash& hash, Receipt receipt, uint64_t num_chunks) {
+  // Cancelled in the meantime: nothing counts. Closed in the meantime: this one does, since Finish waits for it.
+  if (HasEnded(now_.state)) return NotOpenLocked();
+  ++now_.num_submissions;
+  now_.num_tuples += receipt.num_tuples;
+  now_.num_bytes += receipt.num_bytes;
+  committed_.emplace(receipt.client_id, Committed{hash, receipt, num_chunks, ""});
+  if (now_.state == RoundState::kOpen && now_.num_submissions == config_->max_submissions) FinalizeLocked();
+  return receipt;
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,191 @@
+// Round: uploads, from the first chunk to the last.
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "host/status_macros.h"
+#include "service/contain.h"
+#include "service/round.h"
+
+namespace sparseagg::service {
+
+bool Round::IsRetryLocked(const UploadName& name) const {
+  const auto found = committed_.find(name.first);
+  return found != committed_.end() &&
+         (found->second.receipt.submission_id == name.second || found->second.retry_id == name.second);
+}
+
+absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUpload(const std::string& client_id,
+                                                                const std::string& submission_id,
+                                                                UploadHandle::OnDiscard on_discard) {
+  std::lock_guard lock(mu_);
+  return OpenUploadLocked(client_id, submission_id, /*by_name=*/false, std::move(on_discard));
+}
+
+absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(const std::string& client_id,
+                                                                      const std::string& submission_id, bool by_name,
+                                                                      UploadHandle::OnDiscard on_discard) {
+  // Of a client with a committed submission anything is staged, so that its content can be compared.
+  if (!committed_.contains(client_id)) {
+    if (now_.state != RoundState::kOpen) return NotOpenLocked();
+    if (config_->submission_limit != 0 && committed_.size() >= config_->submission_limit) {
+      ++now_.num_refused;
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the round has the server's max_submissions ", config_->submission_limit, " already"));
+    }
+  }
+  if (!machine_.uploads.TryTake()) {
+    ++now_.num_refused;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("max_uploads ", machine_.uploads.limit(), " uploads are open already"));
+  }
+  auto upload = std::make_shared<UploadHandle>(client_id, submission_id, config_, machine_, Slot(&machine_.uploads));
+  upload->id_ = next_id_++;
+  upload->by_name_ = by_name;
+  upload->last_chunk_ = machine_.clock.Monotonic();
+  upload->on_discard_ = std::move(on_discard);
+  ScheduleUploadTimerLocked(upload);
+  uploads_.emplace(upload->id_, upload);
+  if (by_name) uploads_by_name_.emplace(UploadName(client_id, submission_id), upload->id_);
+  return upload;
+}
+
+void Round::ScheduleUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload) {
+  const std::weak_ptr<Round> weak_round = weak_from_this();
+  const std::weak_ptr<UploadHandle> weak_upload = upload;
+  upload->timer_ =
+      machine_.timer.Schedule(upload->last_chunk_ + machine_.limits.upload_timeout, [weak_round, weak_upload] {
+        const auto round = weak_round.lock();
+        const auto timed = weak_upload.lock();
+        if (round != nullptr && timed != nullptr) round->OnUploadTimer(timed);
+      });
+}
+
+void Round::OnUploadTimer(const std::shared_ptr<UploadHandle>& upload) {
+  std::lock_guard lock(mu_);
+  if (!upload->verdict_.ok() || !uploads_.contains(upload->id_) || upload->committing_) return;
+  const absl::Duration timeout = machine_.limits.upload_timeout;
+  if (machine_.clock.Monotonic() - upload->last_chunk_ < timeout) {
+    ScheduleUploadTimerLocked(upload);  // a chunk has come since
+    return;
+  }
+  DiscardLocked(*upload,
+                absl::DeadlineExceededError(absl::StrCat("the upload was discarded: no chunk came for upload_timeout ",
+                                                         absl::FormatDuration(timeout))));
+}
+
+std::shared_ptr<UploadHandle> Round::RemoveLocked(UploadHandle& upload, absl::Status verdict) {
+  const auto found = uploads_.find(upload.id_);
+  if (found == uploads_.end()) return nullptr;
+  std::shared_ptr<UploadHandle> removed = std::move(found->second);
+  uploads_.erase(found);
+  if (upload.by_name_) uploads_by_name_.erase(UploadName(upload.client_id, upload.submission_id));
+  machine_.timer.Cancel(upload.timer_);
+  upload.verdict_ = std::move(verdict);
+  return removed;
+}
+
+void Round::DiscardLocked(UploadHandle& upload, absl::Status verdict) {
+  std::shared_ptr<UploadHandle> removed = RemoveLocked(upload, verdict);
+  if (removed == nullptr) return;
+  // Its memory is freed on the pool, too.
+  machine_.pool.Post([removed = std::move(removed), verdict = std::move(verdict)] {
+    if (removed->on_discard_ != nullptr) removed->on_discard_(verdict);
+  });
+}
+
+void Round::Discard(UploadHandle& upload, const absl::Status& status) {
+  std::shared_ptr<UploadHandle> removed;  // freed after the lock
+  std::lock_guard lock(mu_);
+  removed = RemoveLocked(upload, status.ok() ? absl::CancelledError("the upload was discarded") : status);
+  if (removed != nullptr && !status.ok()) ++now_.num_refused;
+}
+
+absl::Status Round::Append(UploadHandle& upload, const Chunk& chunk, Repeats repeats) {
+  std::lock_guard one_at_a_time(upload.mu_);
+  const absl::Duration begin = machine_.clock.Monotonic();
+  {
+    std::lock_guard lock(mu_);
+    RETURN_IF_ERROR(upload.verdict_);
+    upload.last_chunk_ = begin;
+  }
+  absl::Status status = Contain([&] { return upload.upload_.Append(chunk, repeats); });
+  const absl::Duration end = machine_.clock.Monotonic();
+  decode_ns_.fetch_add(absl::ToInt64Nanoseconds(end - begin), std::memory_order_relaxed);
+  if (status.ok()) {
+    std::lock_guard lock(mu_);
+    upload.last_chunk_ = end;
+  } else if (repeats == Repeats::kRefuse || !absl::IsFailedPrecondition(status)) {
+    Discard(upload, status);
+  }
+  return status;
+}
+
+std::shared_ptr<UploadHandle> Round::FindNamedLocked(const UploadName& name) const {
+  const auto found = uploads_by_name_.find(name);
+  return found == uploads_by_name_.end() ? nullptr : uploads_.at(found->second);
+}
+
+absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, const std::string& submission_id,
+                                               const Chunk& chunk) {
+  const UploadName name(client_id, submission_id);
+  std::shared_ptr<UploadHandle> upload;
+  {
+    std::lock_guard lock(mu_);
+    upload = FindNamedLocked(name);
+    if (upload == nullptr && chunk.sequence > 0) {
+      // A late repeat of a chunk of what is committed, or a chunk of what is gone.
+      if (IsRetryLocked(name)) return CommittedProgressLocked(name);
+      if (now_.state != RoundState::kOpen) return NotOpenLocked();
+      return absl::FailedPreconditionError(absl::StrCat(
+          "chunk ", chunk.sequence, " came where chunk 0 is expected next: nothing of this upload is here"));
+    }
+    if (upload == nullptr) {
+      ASSIGN_OR_RETURN(upload, OpenUploadLocked(client_id, submission_id, /*by_name=*/true, nullptr));
+    }
+  }
+  RETURN_IF_ERROR(Append(*upload, chunk, Repeats::kIgnore));
+  return ProgressOf(*upload);
+}
+
+void Round::RefuseNamed(const std::string& client_id, const std::string& submission_id, const absl::Status& status) {
+  std::shared_ptr<UploadHandle> removed;  // freed after the lock
+  std::lock_guard lock(mu_);
+  ++now_.num_refused;
+  const std::shared_ptr<UploadHandle> upload = FindNamedLocked(UploadName(client_id, submission_id));
+  if (upload != nullptr && !upload->committing_) removed = RemoveLocked(*upload, status);
+}
+
+UploadProgress Round::ProgressOf(UploadHandle& upload) {
+  std::lock_guard one_at_a_time(upload.mu_);
+  UploadProgress progress;
+  progress.next_sequence = upload.upload_.next_sequence();
+  progress.received_tuples = upload.upload_.num_tuples();
+  progress.complete = upload.upload_.complete();
+  return progress;
+}
+
+UploadProgress Round::CommittedProgressLocked(const UploadName& name) const {
+  const Committed& committed = committed_.at(name.first);
+  UploadProgress progress;
+  progress.next_sequence = committed.num_chunks;
+  progress.received_tuples = committed.receipt.num_tuples;
+  progress.complete = true;
+  progress.committed = true;
+  return progress;
+}
+
+absl::StatusOr<UploadProgress> Round::GetProgress(const std::string& client_id, const std::string& submission_id) {
+  const UploadName name(client_id, submission_id);
+  std::shared_ptr<UploadHandle> upload;
+  {
+    std::lock_guard lock(mu_);
+    if (IsRetryLocked(name)) return CommittedProgressLocked(name);
+    upload = FindNamedLocked(name);
+    if (upload == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat("nothing of submission '", submission_id, "' of client '", client_id, "' is here"));
+    }
+  }
+  return ProgressOf(*upload);
+}
+
+}  // namespace sparseagg::service

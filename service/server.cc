@@ -1,0 +1,130 @@
+#include "service/server.h"
+
+#include <arpa/inet.h>
+#include <grpcpp/ext/channelz_service_plugin.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "host/status_macros.h"
+#include "service/grpc_service.h"
+
+namespace sparseagg::service {
+namespace {
+
+// Reflection and channelz are linked statically: once a process, before the first server is built.
+void InitPlugins() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::channelz::experimental::InitChannelzService();
+  });
+}
+
+void Configure(grpc::ServerBuilder& builder, const Limits& limits) {
+  // Our own check of max_message_bytes names the flag; gRPC's, which cannot, is left for what is far beyond.
+  const uint64_t fuse = limits.max_message_bytes == 0 ? std::numeric_limits<uint64_t>::max()
+                                                      : limits.max_message_bytes + (uint64_t{1} << 20);
+  builder.SetMaxReceiveMessageSize(fuse > std::numeric_limits<int>::max() ? -1 : static_cast<int>(fuse));
+  builder.SetMaxSendMessageSize(-1);
+  // A second server on the same port is a mistake, not a way to share load: rounds live in one process.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Finds peers that are gone without a word; lets clients do the same during a long poll.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  // Only reflection and channelz are synchronous.
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
+}
+
+// "HOST" of "HOST:PORT", without the brackets of IPv6.
+std::string HostOf(absl::string_view address) {
+  absl::string_view host = address.substr(0, address.rfind(':'));
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return std::string(host);
+}
+
+}  // namespace
+
+absl::Status CheckLoopback(absl::string_view address) {
+  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) return absl::OkStatus();
+  const std::string host = HostOf(address);
+  in_addr v4;
+  in6_addr v6;
+  const bool loopback = host == "localhost" ||
+                        (inet_pton(AF_INET, host.c_str(), &v4) == 1 && (ntohl(v4.s_addr) >> 24) == 127) ||
+                        (inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
+  if (loopback) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("other machines can reach ", address,
+                                                 ", and the server has neither TLS nor tokens; --insecure "
+                                                 "allows it all the same"));
+}
+
+struct Server::Grpc {
+  AggregationService service;
+  std::unique_ptr<grpc::Server> server;
+  std::once_flag shutdown;
+};
+
+Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock)
+    : engine_(std::move(engine)),
+      machine_(engine_.get(), &clock, options.limits, options.num_threads),
+      registry_(&machine_) {}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
+                                                      const Clock& clock) {
+  if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.grpc_address));
+  auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock));
+  RETURN_IF_ERROR(server->Listen(options));
+  return server;
+}
+
+absl::Status Server::Listen(const ServerOptions& options) {
+  InitPlugins();
+  grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&machine_, &registry_), nullptr, {}});
+  grpc::ServerBuilder builder;
+  Configure(builder, options.limits);
+  int port = 0;
+  builder.AddListeningPort(options.grpc_address, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&grpc_->service);
+  grpc_->server = builder.BuildAndStart();
+  if (grpc_->server == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", options.grpc_address));
+  }
+  address_ = options.grpc_address;
+  if (!absl::StartsWith(address_, "unix")) {
+    address_ = absl::StrCat(absl::string_view(address_).substr(0, address_.rfind(':')), ":", port);
+  }
+  grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Aggregation", true);
+  return absl::OkStatus();
+}
+
+Server::~Server() {
+  Shutdown(absl::ZeroDuration());
+  machine_.timer.Stop();
+}
+
+void Server::StopServing() { grpc_->server->GetHealthCheckService()->SetServingStatus(false); }
+
+void Server::Shutdown(absl::Duration grace) {
+  if (grpc_ == nullptr || grpc_->server == nullptr) return;
+  std::call_once(grpc_->shutdown, [&] {
+    grpc_->server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
+    grpc_->server->Wait();
+  });
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,68 @@
+// The server: rounds, their gRPC service, health, reflection.
+#ifndef SPARSEAGG_SERVICE_SERVER_H_
+#define SPARSEAGG_SERVICE_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "host/engine.h"
+#include "service/clock.h"
+#include "service/limits.h"
+#include "service/machine.h"
+#include "service/registry.h"
+
+namespace sparseagg::service {
+
+struct ServerOptions {
+  std::string grpc_address = "127.0.0.1:8001";  // port 0: any free one; or unix:PATH
+  bool insecure = false;                        // allows addresses that other machines can reach
+  int num_threads = 1;                          // of the worker pool
+  Limits limits;
+};
+
+// Thread-safe.
+class Server {
+ public:
+  // Listens and serves on return. INVALID_ARGUMENT: an address that other machines can reach without `insecure`.
+  // UNAVAILABLE: the address cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
+                                                       const Clock& clock = SystemClock());
+  ~Server();  // as Shutdown with no time left
+
+  // As given, with the port that was found for port 0.
+  const std::string& grpc_address() const { return address_; }
+
+  // Health answers NOT_SERVING from here on; everything else goes on.
+  void StopServing();
+  // No new rounds from here on.
+  void Drain() { registry_.Drain(); }
+  // Takes no new calls, and lets those that are under way run for `grace` before they are cancelled. Returns when all
+  // are over. A second call has no effect.
+  void Shutdown(absl::Duration grace);
+
+  Machine& machine() { return machine_; }
+  Registry& registry() { return registry_; }
+
+ private:
+  struct Grpc;
+
+  Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock);
+  absl::Status Listen(const ServerOptions& options);
+
+  const std::unique_ptr<Engine> engine_;
+  Machine machine_;
+  Registry registry_;
+  std::unique_ptr<Grpc> grpc_;
+  std::string address_;
+};
+
+// INVALID_ARGUMENT unless only this machine can reach `address`: 127.0.0.0/8, [::1], localhost or unix:PATH.
+absl::Status CheckLoopback(absl::string_view address);
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_SERVER_H_

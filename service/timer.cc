@@ -1,0 +1,72 @@
+#include "service/timer.h"
+
+namespace sparseagg::service {
+
+Timer::Timer(const Clock* clock) : clock_(clock), thread_([this] { Run(); }) {}
+
+Timer::~Timer() { Stop(); }
+
+Timer::Id Timer::Schedule(absl::Duration when, std::function<void()> task) {
+  std::lock_guard lock(mu_);
+  const Id id = next_id_++;
+  if (stopped_ || when == absl::InfiniteDuration()) return id;
+  const bool first = tasks_.empty() || when < tasks_.begin()->first.first;
+  tasks_.emplace(std::make_pair(when, id), std::move(task));
+  when_.emplace(id, when);
+  if (first) changed_.notify_one();
+  return id;
+}
+
+bool Timer::Cancel(Id id) {
+  std::function<void()> dropped;  // destroyed after the lock is released: it may own things that use this timer
+  std::lock_guard lock(mu_);
+  const auto found = when_.find(id);
+  if (found == when_.end()) return false;
+  const auto task = tasks_.find({found->second, id});
+  dropped = std::move(task->second);
+  tasks_.erase(task);
+  when_.erase(found);
+  return true;
+}
+
+void Timer::Wake() {
+  std::lock_guard lock(mu_);
+  changed_.notify_one();
+}
+
+void Timer::Stop() {
+  std::map<std::pair<absl::Duration, Id>, std::function<void()>> dropped;
+  {
+    std::lock_guard lock(mu_);
+    stopped_ = true;
+    dropped.swap(tasks_);
+    when_.clear();
+    changed_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Timer::Run() {
+  std::unique_lock lock(mu_);
+  while (!stopped_) {
+    if (tasks_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const auto first = tasks_.begin();
+    const absl::Duration left = first->first.first - clock_->Monotonic();
+    if (left > absl::ZeroDuration()) {
+      changed_.wait_for(lock, absl::ToChronoNanoseconds(left));
+      continue;
+    }
+    std::function<void()> task = std::move(first->second);
+    when_.erase(first->first.second);
+    tasks_.erase(first);
+    lock.unlock();
+    task();
+    task = nullptr;
+    lock.lock();
+  }
+}
+
+}  // namespace sparseagg::service

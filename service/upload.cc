@@ -1,0 +1,176 @@
+#include "service/upload.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::service {
+namespace {
+
+// What an upload, and each tensor in it, takes beside its keys and values. A round figure above the true one.
+constexpr uint64_t kOverheadBytes = 512;
+
+absl::Status Invalid(const TensorSpec& spec, uint64_t chunk, absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ", chunk ", chunk, ": ", problem));
+}
+
+// Turns the declared number of keys into the one that the builder wants, or finds that it is false.
+absl::Status ResolveNumKeys(const TensorSpec& spec, uint64_t chunk, SliceView& view) {
+  const uint64_t declared = view.num_keys;
+  if (view.key_type == SliceView::Keys::kImplicit) {
+    // Found from the values where it was left out.
+    if (declared == 0) view.num_keys = view.values.size() / SizeOf(spec.dtype) / spec.width;
+    return absl::OkStatus();
+  }
+  if (view.first_key != 0) {
+    return Invalid(spec, chunk, absl::StrCat("first_key ", view.first_key, " belongs to implicit keys only"));
+  }
+  view.num_keys = view.keys.size() / (view.key_type == SliceView::Keys::kU32 ? 4 : 8);
+  if (declared != 0 && declared != view.num_keys) {
+    return Invalid(spec, chunk,
+                   absl::StrCat("num_keys ", declared, " does not agree with ", view.keys.size(),
+                                " bytes of keys, which hold ", view.num_keys));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Upload::Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget)
+    : config_(std::move(config)), reservation_(budget) {}
+
+absl::Status Upload::Append(const Chunk& chunk, Repeats repeats) {
+  if (chunk.sequence < next_sequence_ && repeats == Repeats::kIgnore) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckSequence(chunk));
+  RETURN_IF_ERROR(CheckWeight(chunk));
+  if (chunk.sequence == 0) {
+    RETURN_IF_ERROR(reservation_.Grow(kOverheadBytes, "an upload"));
+    weight_ = chunk.weight;
+  }
+  for (const ChunkSlice& slice : chunk.slices) RETURN_IF_ERROR(AppendSlice(chunk.sequence, slice));
+  ++next_sequence_;
+  complete_ = chunk.last;
+  return absl::OkStatus();
+}
+
+absl::Status Upload::CheckSequence(const Chunk& chunk) const {
+  if (complete_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("chunk ", chunk.sequence, " after chunk ", next_sequence_ - 1, ", which was marked last"));
+  }
+  if (chunk.sequence != next_sequence_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("chunk ", chunk.sequence, " came where chunk ", next_sequence_, " is expected next"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Upload::CheckWeight(const Chunk& chunk) const {
+  if (chunk.sequence > 0) {
+    if (!chunk.weight.has_value() || chunk.weight == weight_) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.sequence, ": weight ", *chunk.weight,
+                                                   " is not that of chunk 0, where the weight belongs"));
+  }
+  for (const TensorSpec& spec : config_->tensors) {
+    if (chunk.weight.has_value()) {
+      RETURN_IF_ERROR(ValidateWeight(spec, *chunk.weight));
+    } else if (spec.aggregation.weighting == Weighting::kByWeight) {
+      return Invalid(spec, 0, "the weight is missing, which by_weight needs");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Upload::CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const {
+  const auto exhausted = [&](absl::string_view limit, uint64_t value, uint64_t max) {
+    return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ", chunk ", chunk, ": the submission reaches ",
+                                                     value, ", beyond ", limit, " ", max));
+  };
+  const uint64_t max_tuples = config_->max_tuples_per_submission;
+  if (max_tuples != 0 && tuples > max_tuples) return exhausted("max_tuples_per_submission", tuples, max_tuples);
+  const uint64_t max_bytes = config_->max_bytes_per_submission;
+  if (max_bytes != 0 && bytes > max_bytes) return exhausted("max_bytes_per_submission", bytes, max_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice) {
+  ASSIGN_OR_RETURN(const size_t tensor, config_->FindTensor(slice.tensor));
+  const TensorSpec& spec = config_->tensors[tensor];
+  if (slice.dtype.has_value() && *slice.dtype != spec.dtype) {
+    return Invalid(spec, chunk,
+                   absl::StrCat("values are ", Name(*slice.dtype), ", but the tensor is ", Name(spec.dtype)));
+  }
+  SliceView view = slice.view;
+  RETURN_IF_ERROR(ResolveNumKeys(spec, chunk, view));
+  const uint64_t tuples = SaturatingAdd(num_tuples_, view.num_keys);
+  const uint64_t bytes = num_bytes_ + view.keys.size() + view.values.size();
+  RETURN_IF_ERROR(CheckLimits(spec, chunk, tuples, bytes));
+
+  auto part = parts_.find(tensor);
+  if (part == parts_.end()) {
+    RETURN_IF_ERROR(reservation_.Grow(kOverheadBytes, "an upload"));
+    part = parts_.try_emplace(tensor, &spec).first;
+  }
+  UpdateBuilder& builder = part->second.builder;
+  const uint64_t other_bytes = reservation_.bytes() - builder.memory_bytes();
+  RETURN_IF_ERROR(ReserveFor(part->second, spec, view));
+  RETURN_IF_ERROR(builder.Append(chunk, view));
+  // What is held in truth, in place of what was foreseen.
+  reservation_.SetTo(other_bytes + builder.memory_bytes());
+  if (slice.keys_sorted) builder.DeclareSorted();
+  if (slice.keys_unique) builder.DeclareUnique();
+  num_tuples_ = tuples;
+  num_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+absl::Status Upload::ReserveFor(Part& part, const TensorSpec& spec, const SliceView& view) {
+  uint64_t stored_keys = view.num_keys;
+  if (view.key_type == SliceView::Keys::kImplicit && part.is_run &&
+      (part.builder.num_keys() == 0 || view.first_key == part.run_end)) {
+    stored_keys = 0;
+    part.run_end = view.first_key + view.num_keys;
+  } else if (view.num_keys > 0 && part.is_run) {
+    // The run so far has to be written out, too.
+    stored_keys = SaturatingAdd(stored_keys, part.builder.num_keys());
+    part.is_run = false;
+  }
+  const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
+  return reservation_.Grow(SaturatingAdd(SaturatingMultiply(stored_keys, key_bytes), view.values.size()),
+                           absl::StrCat("an upload to ", Quoted(spec)));
+}
+
+ContentHash Upload::Hash() const {
+  std::vector<uint64_t> words = {weight_.has_value(), std::bit_cast<uint64_t>(weight_.value_or(0.0))};
+  for (const auto& [tensor, part] : parts_) {
+    if (part.builder.num_keys() == 0) continue;  // named without a tuple is the same as not named
+    const auto [high, low] = part.builder.ContentHash();
+    words.insert(words.end(), {tensor, part.builder.num_keys(), high, low});
+  }
+  const XXH128_hash_t hash = XXH3_128bits(words.data(), words.size() * sizeof(words[0]));
+  return {hash.high64, hash.low64};
+}
+
+std::vector<uint64_t> Upload::TuplesPerTensor() const {
+  std::vector<uint64_t> tuples(config_->tensors.size());
+  for (const auto& [tensor, part] : parts_) tuples[tensor] = part.builder.num_keys();
+  return tuples;
+}
+
+absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates() {
+  std::vector<ValidatedUpdate> updates;
+  updates.reserve(config_->tensors.size());
+  for (size_t tensor = 0; tensor < config_->tensors.size(); ++tensor) {
+    auto part = parts_.try_emplace(tensor, &config_->tensors[tensor]).first;
+    ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(part->second.builder).Finish(weight_.value_or(1.0)));
+    updates.push_back(std::move(update));
+  }
+  parts_.clear();
+  return updates;
+}
+
+}  // namespace sparseagg::service

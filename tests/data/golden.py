@@ -1,0 +1,126 @@
+"""The golden suite in Python: cases to wire bytes and expected pages. tests/data/golden.proto has the format."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+from golden_cases import Case, cases
+from google.protobuf import json_format
+from sparseagg import reference
+from sparseagg.spec import RoundSpec, TensorSpec
+from sparseagg.upload import make_upload
+from sparseagg.v1 import aggregation_pb2 as pb
+
+PATH = pathlib.Path(__file__).parent / "golden.json"
+
+
+def encode_case(case: Case) -> list[pb.UpdateChunk]:
+    """The chunks of a case in order of sending, as the client library makes them; bad ones spoilt afterwards."""
+    uploads = []
+    for client in case.clients:
+        upload = make_upload(
+            case.spec,
+            client.tensors,
+            client_id=client.id,
+            submission_id=f"{client.id}-1",
+            weight=client.weight,
+            chunk_bytes=case.chunk_bytes,
+        )
+        chunks = list(upload.chunks())
+        if client.spoil is not None:
+            client.spoil(chunks)
+        uploads.append(chunks)
+    if not case.interleave:
+        return [chunk for chunks in uploads for chunk in chunks]
+    longest = max(len(chunks) for chunks in uploads)
+    return [chunks[i] for i in range(longest) for chunks in uploads if i < len(chunks)]
+
+
+def expected_pages(case: Case) -> list[pb.ResultPage]:
+    """What must come back, by the reference, from the submissions that are not refused."""
+    if not case.clients or (case.code and case.refused is None):
+        return []
+    updates = {client.id: _update(case.spec, client.tensors, client.weight) for client in case.clients}
+    updates.pop(case.refused, None)
+    merged = reference.merge(case.spec, updates)
+    return [_page(case.spec, tensor, merged[tensor.name]) for tensor in case.spec.tensors]
+
+
+def _update(spec: RoundSpec, tensors: dict[str, Any], weight: float | None) -> reference.Update:
+    """An update as the reference takes it: values as the numbers that the wire's dtype holds."""
+    columns = {}
+    for name, tensor in tensors.items():
+        dtype = spec.tensor(name).dtype
+        keys, rows = tensor if isinstance(tensor, tuple) else (None, tensor)
+        if rows is not None:
+            rows = np.asarray(rows)
+            if dtype == "bfloat16":
+                rows = (rows.astype(np.uint32) << 16).view(np.float32)
+            else:
+                rows = rows.astype(dtype)
+        columns[name] = (keys, rows)
+    return reference.Update(columns, weight)
+
+
+def _page(spec: RoundSpec, tensor: TensorSpec, merged: reference.MergedTensor) -> pb.ResultPage:
+    how = spec.aggregation_of(tensor)
+    has_values = merged.rows is not None
+    dense = merged.layout == "dense"
+    page = pb.ResultPage(
+        slice=pb.TensorSlice(
+            tensor=tensor.name,
+            key_encoding="KEY_ENCODING_IMPLICIT" if dense else f"KEY_ENCODING_U{tensor.key_bytes * 8}",
+            value_encoding="VALUE_ENCODING_" + (merged.dtype.upper() if has_values else "NONE"),
+            num_keys=len(merged.keys),
+            keys_sorted=True,
+            keys_unique=True,
+        ),
+        summary=pb.TensorSummary(
+            name=tensor.name,
+            num_keys=len(merged.keys),
+            layout="TENSOR_LAYOUT_" + merged.layout.upper(),
+            dtype="DTYPE_" + merged.dtype.upper(),
+            width=tensor.width,
+            dimension=tensor.dimension,
+            has_values=has_values,
+            has_counts=how.return_counts or how.op == "union",
+            has_weights=how.return_weights,
+            fixed_point_shift=merged.shift,
+        ),
+    )
+    if not dense:
+        page.slice.keys = np.array(merged.keys, f"<u{tensor.key_bytes}").tobytes()
+    if has_values:
+        page.slice.values = reference.encode_values(merged.rows, merged.dtype)
+    if page.summary.has_counts:
+        page.counts = np.array(merged.counts, "<u4").tobytes()
+    if page.summary.has_weights:
+        page.weights = np.array(merged.weights, "<f8").tobytes()
+    return page
+
+
+def suite() -> dict[str, Any]:
+    """The suite in proto3 JSON."""
+    return {"cases": [_case_to_json(case) for case in cases()]}
+
+
+def _case_to_json(case: Case) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": case.name,
+        "comment": case.comment,
+        "spec": json_format.MessageToDict(case.spec.to_proto()),
+        "chunks": [base64.b64encode(chunk.SerializeToString()).decode() for chunk in encode_case(case)],
+        "expected": [json_format.MessageToDict(page) for page in expected_pages(case)],
+        "expectedCode": case.code,
+        "expectedMessageContains": case.message,
+    }
+    return {name: value for name, value in entry.items() if value}
+
+
+def text() -> str:
+    """The contents of golden.json."""
+    return json.dumps(suite(), indent=1, ensure_ascii=False) + "\n"

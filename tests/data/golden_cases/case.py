@@ -1,0 +1,64 @@
+"""What a case is, and short ways to write one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import sparseagg as sa
+from sparseagg.v1 import aggregation_pb2 as pb
+
+INVALID_ARGUMENT, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, OUT_OF_RANGE = 3, 8, 9, 11
+
+Chunks = list[pb.UpdateChunk]
+
+
+@dataclasses.dataclass(frozen=True)
+class Client:
+    """One submission. `tensors` maps names to (keys, rows), as the client library takes them."""
+
+    id: str
+    tensors: dict[str, Any]
+    weight: float | None = None
+    spoil: Callable[[Chunks], None] | None = None  # changes the encoded chunks, which makes them bad
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is sent, and which refusal it provokes, if any."""
+
+    name: str
+    comment: str
+    spec: sa.RoundSpec
+    clients: list[Client]
+    refused: str | None = None  # the client whose submission is refused
+    code: int = 0
+    message: str = ""
+    chunk_bytes: int = 1 << 20
+    interleave: bool = False
+
+
+def one(dtype: str = "float32", dimension: int = 10, width: int = 1, **options: Any) -> sa.RoundSpec:
+    """A round of one tensor; options of the tensor and of the round are told apart by name."""
+    of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, dimension, width, **of_tensor)], **options)
+
+
+def v(client_id: str, keys: Any, rows: Any, weight: float | None = None, spoil: Any = None) -> Client:
+    """A submission of tensor "v"."""
+    return Client(client_id, {"v": (keys, rows)}, weight, spoil)
+
+
+def halves(*values: float) -> np.ndarray:
+    return np.array(values, np.float16)
+
+
+def int64s(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+INT64_MAX = 2**63 - 1
+NAN, INF = math.nan, math.inf

@@ -1,0 +1,195 @@
+"""What is refused, and leaves the round unharmed; and rounds that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import sparseagg as sa
+from sparseagg.v1 import aggregation_pb2 as pb
+
+from golden_cases.case import (
+    FAILED_PRECONDITION,
+    INF,
+    INVALID_ARGUMENT,
+    NAN,
+    RESOURCE_EXHAUSTED,
+    Case,
+    Chunks,
+    Client,
+    one,
+    v,
+)
+
+
+def refusals() -> list[Case]:
+    good = v("good", [1, 2], [1.0, 2.0], 1.0)
+
+    def bad(
+        name: str,
+        comment: str,
+        message: str,
+        client: Client,
+        spec: sa.RoundSpec | None = None,
+        code: int = INVALID_ARGUMENT,
+        chunk_bytes: int = 1 << 20,
+    ) -> Case:
+        return Case(name, comment, spec or one(), [client, good], client.id, code, message, chunk_bytes)
+
+    def spoilt(change: Callable[[Chunks], None]) -> Client:
+        return v("bad", [3, 4, 3], [1.0, 2.0, 3.0], 1.0, change)
+
+    def key_at_dimension(chunks: Chunks) -> None:
+        chunks[0].slices[0].keys = np.array([3, 10, 4], "<u4").tobytes()
+
+    def rename(chunks: Chunks) -> None:
+        chunks[0].slices[0].tensor = "w"
+
+    def retype(chunks: Chunks) -> None:
+        chunks[0].slices[0].value_encoding = pb.VALUE_ENCODING_INT32
+
+    def drop_value(chunks: Chunks) -> None:
+        chunks[0].slices[0].values = chunks[0].slices[0].values[:8]
+
+    def drop_byte(chunks: Chunks) -> None:
+        chunks[0].slices[0].values = chunks[0].slices[0].values[:11]
+
+    def drop_key_byte(chunks: Chunks) -> None:
+        chunks[0].slices[0].keys = chunks[0].slices[0].keys[:11]
+
+    def miscount(chunks: Chunks) -> None:
+        chunks[0].slices[0].num_keys = 4
+
+    def say_sorted(chunks: Chunks) -> None:
+        chunks[0].slices[0].keys_sorted = True
+
+    def say_unique(chunks: Chunks) -> None:
+        chunks[0].slices[0].keys_unique = True
+
+    def unencoded_keys(chunks: Chunks) -> None:
+        chunks[0].slices[0].key_encoding = pb.KEY_ENCODING_UNSPECIFIED
+
+    def no_values(chunks: Chunks) -> None:
+        chunks[0].slices[0].value_encoding = pb.VALUE_ENCODING_NONE
+        chunks[0].slices[0].values = b""
+
+    def skip_one(chunks: Chunks) -> None:
+        for chunk in chunks[1:]:
+            chunk.sequence += 1
+
+    weighted = one(weighting="by_weight")
+    dense = one(dimension=3, layout="dense")
+    good_dense = Client("good", {"v": [1.0, 2.0, 3.0]})
+    return [
+        bad(
+            "key_beyond_the_dimension", "The first key that is too large is named.", "key 10", spoilt(key_at_dimension)
+        ),
+        bad("unknown_tensor", "The message lists the known ones.", "'w'", spoilt(rename)),
+        bad("wrong_dtype", "Values are not converted.", "'v'", spoilt(retype)),
+        bad("values_do_not_fit_keys", "keys·width ≠ values.", "'v'", spoilt(drop_value)),
+        bad("value_bytes_are_no_multiple", "11 bytes are no float32s.", "11", spoilt(drop_byte)),
+        bad("key_bytes_are_no_multiple", "11 bytes are no keys.", "11", spoilt(drop_key_byte)),
+        bad("num_keys_disagrees", "It must agree with the bytes when it is set.", "'v'", spoilt(miscount)),
+        bad("false_sorted_flag", "A promise that is checked.", "keys_sorted", spoilt(say_sorted)),
+        bad("false_unique_flag", "A promise that is checked.", "keys_unique", spoilt(say_unique)),
+        bad("no_key_encoding", "Keys need an encoding.", "'v'", spoilt(unencoded_keys)),
+        bad("missing_values", "Only a union does without.", "'v'", spoilt(no_values)),
+        bad(
+            "chunk_gap",
+            "The number expected is named.",
+            "1",
+            spoilt(skip_one),
+            code=FAILED_PRECONDITION,
+            chunk_bytes=80,
+        ),
+        bad("nan_is_refused", "By default.", "'v'", v("bad", [5, 6], [1.0, NAN], 1.0)),
+        bad("infinity_is_refused", "By default.", "'v'", v("bad", [5, 6], [1.0, -INF], 1.0)),
+        bad("negative_weight", "Weights are ≥ 0.", "-1", v("bad", [5], [1.0], -1.0), weighted),
+        bad("nan_weight", "Weights are finite.", "nan", v("bad", [5], [1.0], NAN), weighted),
+        bad("missing_weight", "by_weight wants one from each.", "weight", v("bad", [5], [1.0]), weighted),
+        bad("negative_weight_under_uniform", "Checked though not used.", "-1", v("bad", [5], [1.0], -1.0)),
+        Case(
+            "fractional_weight_of_integers",
+            "Integer sums take integer weights.",
+            one("int32", weighting="by_weight"),
+            [v("bad", [5], [1], 0.5), v("good", [5], [1], 2.0)],
+            "bad",
+            INVALID_ARGUMENT,
+            "0.5",
+        ),
+        bad(
+            "too_many_tuples",
+            "The spec's limit is named.",
+            "3",
+            v("bad", [5, 6, 7, 8], [1.0] * 4, 1.0),
+            one(max_tuples_per_submission=3),
+            code=RESOURCE_EXHAUSTED,
+        ),
+        Case(
+            "incomplete_dense_tensor",
+            "A dense tensor comes whole.",
+            dense,
+            [Client("bad", {}), good_dense],
+            "bad",
+            INVALID_ARGUMENT,
+            "3",
+        ),
+        Case(
+            "zero_weight_at_a_key",
+            "coordinate_mean has nothing to divide by: the round fails.",
+            one(op="coordinate_mean", weighting="by_weight"),
+            [v("a", [8, 3], [1.0, 1.0], 0.0), v("b", [8], [1.0], 1.0)],
+            code=FAILED_PRECONDITION,
+            message="key 3",
+        ),
+        Case(
+            "zero_weight_in_all",
+            "mean likewise.",
+            one(op="mean", weighting="by_weight"),
+            [v("a", [8], [1.0], 0.0)],
+            code=FAILED_PRECONDITION,
+            message="'v'",
+        ),
+        Case(
+            "zero_weight_without_keys",
+            "Nothing to divide, so no failure.",
+            one(op="mean", weighting="by_weight"),
+            [v("a", [], [], 0.0)],
+        ),
+        Case(
+            "unsigned_must_be_modular",
+            "Nobody gets a wrapped sum by accident.",
+            one("uint32"),
+            [],
+            "",
+            INVALID_ARGUMENT,
+            "modular",
+        ),
+        Case(
+            "fixed_point_needs_a_bound",
+            "The field is named.",
+            one(numerics="fixed_point", max_submissions=3),
+            [],
+            "",
+            INVALID_ARGUMENT,
+            "value_bound",
+        ),
+        Case(
+            "dense_needs_a_dimension",
+            "Hashed keys have no dense result.",
+            one(dimension=0, result="dense"),
+            [],
+            "",
+            INVALID_ARGUMENT,
+            "dimension",
+        ),
+        Case(
+            "two_tensors_of_one_name",
+            "Names are unique.",
+            sa.RoundSpec([sa.TensorSpec("v", "float32", 3), sa.TensorSpec("v", "float64", 3)]),
+            [],
+            "",
+            INVALID_ARGUMENT,
+            "'v'",
+        ),
+    ]

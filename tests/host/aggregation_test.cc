@@ -1,0 +1,233 @@
+// Aggregation itself: creation, names, submissions of several tensors, merging, concurrent Prepare.
+#include "host/aggregation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/driver.h"
+#include "tests/support/engines.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+#include "tests/support/reference.h"
+#include "tests/support/results.h"
+#include "tests/support/values.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TensorSpec Named(std::string name, DType dtype = DType::kFloat32) {
+  TensorSpec spec;
+  spec.name = std::move(name);
+  spec.dtype = dtype;
+  spec.dimension = 100;
+  return spec;
+}
+
+class AggregationTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Aggregation> Create(std::vector<TensorSpec> specs) {
+    auto aggregation = Aggregation::Create(*engine_, std::move(specs));
+    EXPECT_TRUE(aggregation.ok()) << aggregation.status();
+    return *std::move(aggregation);
+  }
+
+  // One key with one value in every tensor.
+  absl::Status Add(Aggregation& aggregation, std::string id, uint64_t key, double value) {
+    RawSubmission submission{std::move(id), 1.0, {}};
+    for (const TensorSpec& spec : aggregation.tensors())
+      submission.tensors.push_back({{key}, Pack(spec.dtype, {value})});
+    auto updates = BuildUpdates(aggregation.tensors(), submission);
+    if (!updates.ok()) return updates.status();
+    auto prepared = aggregation.Prepare(*std::move(updates));
+    if (!prepared.ok()) return prepared.status();
+    return aggregation.Add(submission.client_id, *std::move(prepared));
+  }
+
+  std::unique_ptr<Engine> engine_ = AvailableEngines().front().create();
+};
+
+TEST_F(AggregationTest, Create_BadSpecs_AreRefused) {
+  EXPECT_EQ(Aggregation::Create(*engine_, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  const auto twice = Aggregation::Create(*engine_, {Named("a"), Named("b"), Named("a")});
+  EXPECT_EQ(twice.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(twice.status().message()), HasSubstr("'a'"));
+  TensorSpec bad = Named("bad");
+  bad.width = 0;
+  const auto invalid = Aggregation::Create(*engine_, {Named("good"), bad});
+  EXPECT_EQ(invalid.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(invalid.status().message()), AllOf(HasSubstr("'bad'"), HasSubstr("width")));
+}
+
+TEST_F(AggregationTest, FindTensor_Unknown_ListsTheKnown) {
+  const auto aggregation = Create({Named("embedding"), Named("bias")});
+  EXPECT_EQ(*aggregation->FindTensor("embedding"), 0u);
+  EXPECT_EQ(*aggregation->FindTensor("bias"), 1u);
+  const absl::Status status = aggregation->FindTensor("bia").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'bia'"), HasSubstr("'embedding'"), HasSubstr("'bias'")));
+}
+
+TEST_F(AggregationTest, Add_SeveralTensors_CountsAllOrNothing) {
+  const auto aggregation = Create({Named("floats"), Named("integers", DType::kInt64)});
+  ASSERT_TRUE(Add(*aggregation, "a", 5, 2.0).ok());
+  EXPECT_EQ(aggregation->num_submissions(), 1u);
+  EXPECT_EQ(Add(*aggregation, "b", 100, 2.0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(aggregation->num_submissions(), 1u);
+  ASSERT_TRUE(Add(*aggregation, "b", 5, 3.0).ok());
+  EXPECT_EQ(aggregation->num_submissions(), 2u);
+  const auto results = std::move(*aggregation).Finish();
+  ASSERT_TRUE(results.ok());
+  EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(5.0));
+  EXPECT_THAT(IntegersOf((*results)[1]), ElementsAre(5));
+}
+
+TEST_F(AggregationTest, Add_TheSameClientTwice_IsRefusedAndTheFirstStands) {
+  const auto aggregation = Create({Named("t")});
+  ASSERT_TRUE(Add(*aggregation, "a", 5, 2.0).ok());
+  const absl::Status status = Add(*aggregation, "a", 6, 3.0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'a'"));
+  EXPECT_EQ(aggregation->num_submissions(), 1u);
+  const auto results = std::move(*aggregation).Finish();
+  ASSERT_TRUE(results.ok());
+  EXPECT_THAT(KeysOf(results->front()), ElementsAre(5));
+}
+
+TEST_F(AggregationTest, MergeFrom_TakesOverAllSubmissions) {
+  const auto ours = Create({Named("t"), Named("u")});
+  const auto theirs = Create({Named("t"), Named("u")});
+  ASSERT_TRUE(Add(*ours, "b", 5, 2.0).ok());
+  ASSERT_TRUE(Add(*theirs, "a", 5, 3.0).ok());
+  ASSERT_TRUE(Add(*theirs, "c", 6, 4.0).ok());
+  ASSERT_TRUE(ours->MergeFrom(std::move(*theirs)).ok());
+  EXPECT_EQ(ours->num_submissions(), 3u);
+  EXPECT_EQ(Add(*ours, "c", 7, 1.0).code(), absl::StatusCode::kAlreadyExists) << "known from the other side";
+  const auto results = std::move(*ours).Finish();
+  ASSERT_TRUE(results.ok());
+  for (const Result& result : *results) {
+    EXPECT_THAT(KeysOf(result), ElementsAre(5, 6));
+    EXPECT_THAT(FloatsOf(result), ElementsAre(5.0, 4.0));
+  }
+}
+
+TEST_F(AggregationTest, MergeFrom_AClientOnBothSides_IsRefused) {
+  const auto ours = Create({Named("t")});
+  const auto theirs = Create({Named("t")});
+  ASSERT_TRUE(Add(*ours, "a", 5, 2.0).ok());
+  ASSERT_TRUE(Add(*theirs, "b", 5, 3.0).ok());
+  ASSERT_TRUE(Add(*theirs, "a", 5, 3.0).ok());
+  const absl::Status status = ours->MergeFrom(std::move(*theirs));
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'a'"));
+  EXPECT_EQ(ours->num_submissions(), 1u);
+  const auto results = std::move(*ours).Finish();
+  ASSERT_TRUE(results.ok());
+  EXPECT_THAT(FloatsOf(results->front()), ElementsAre(2.0));
+}
+
+TEST_F(AggregationTest, MergeFrom_Empty_ChangesNothing) {
+  for (const bool into_empty : {false, true}) {
+    const auto full = Create({Named("t")});
+    const auto empty = Create({Named("t")});
+    ASSERT_TRUE(Add(*full, "a", 5, 2.0).ok());
+    Aggregation& into = into_empty ? *empty : *full;
+    ASSERT_TRUE(into.MergeFrom(std::move(into_empty ? *full : *empty)).ok());
+    EXPECT_EQ(into.num_submissions(), 1u);
+    const auto results = std::move(into).Finish();
+    ASSERT_TRUE(results.ok());
+    EXPECT_THAT(FloatsOf(results->front()), ElementsAre(2.0));
+  }
+}
+
+TEST_F(AggregationTest, FixedPoint_BeyondMaxSubmissions_IsRefused) {
+  TensorSpec fixed = Named("fixed");
+  fixed.aggregation.numerics = Numerics::kFixedPoint;
+  fixed.aggregation.value_bound = 4.0;
+  fixed.aggregation.max_submissions = 2;
+  const std::vector<TensorSpec> specs = {Named("t"), fixed};
+  const auto ours = Create(specs);
+  ASSERT_TRUE(Add(*ours, "a", 5, 1.0).ok());
+  ASSERT_TRUE(Add(*ours, "b", 5, 2.0).ok()) << "exactly at the limit";
+  const absl::Status status = Add(*ours, "c", 5, 4.0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'fixed'"), HasSubstr("2")));
+  const auto theirs = Create(specs);
+  ASSERT_TRUE(Add(*theirs, "c", 5, 4.0).ok());
+  EXPECT_EQ(ours->MergeFrom(std::move(*theirs)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ours->num_submissions(), 2u);
+  const auto results = std::move(*ours).Finish();
+  ASSERT_TRUE(results.ok());
+  EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(3.0));
+  EXPECT_THAT(FloatsOf((*results)[1]), ElementsAre(3.0));
+}
+
+TEST_F(AggregationTest, Memory_GrowsWithSubmissions) {
+  const auto aggregation = Create({Named("t")});
+  const size_t before = aggregation->memory_bytes();
+  TensorSpec spec = aggregation->tensors()[0];
+  Rng rng(1);
+  RawTensor raw;
+  raw.keys = RandomKeys(rng, 100, 50000, KeyStyle::kUniform, KeyOrder::kShuffled);
+  raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+  auto prepared = aggregation->Prepare(*BuildUpdates({spec}, {"a", 1.0, {raw}}));
+  ASSERT_TRUE(prepared.ok());
+  EXPECT_GE(prepared->memory_bytes(), 100 * sizeof(float)) << "at least the distinct rows";
+  ASSERT_TRUE(aggregation->Add("a", *std::move(prepared)).ok());
+  EXPECT_GT(aggregation->memory_bytes(), before);
+}
+
+TEST_F(AggregationTest, Prepare_FromManyThreads_GivesTheSameBits) {
+  TensorSpec spec = Named("t");
+  spec.dimension = 5000;
+  TensorSpec fixed = Named("fixed");
+  fixed.aggregation.numerics = Numerics::kFixedPoint;
+  fixed.aggregation.value_bound = 1000.0;
+  fixed.aggregation.max_submissions = 64;
+  const std::vector<TensorSpec> specs = {spec, fixed};
+  Rng rng(TestSeed(5));
+  std::vector<RawSubmission> submissions;
+  for (int i = 0; i < 64; ++i) {
+    RawSubmission submission{"client " + std::to_string(i), 1.0, {}};
+    for (const TensorSpec& s : specs) {
+      RawTensor raw;
+      raw.keys = RandomKeys(rng, s.dimension, 500, KeyStyle::kZipf, KeyOrder::kShuffled);
+      raw.values = RandomValues(rng, s.dtype, raw.keys.size(), ValueStyle::kUnit);
+      submission.tensors.push_back(std::move(raw));
+    }
+    submissions.push_back(std::move(submission));
+  }
+  const auto aggregation = Create(specs);
+  std::vector<absl::StatusOr<PreparedSubmission>> prepared(submissions.size());
+  std::vector<std::thread> threads;
+  for (size_t first = 0; first < 4; ++first) {
+    threads.emplace_back([&, first] {
+      for (size_t i = first; i < submissions.size(); i += 4) {
+        auto updates = BuildUpdates(specs, submissions[i], i);
+        prepared[i] = updates.ok() ? aggregation->Prepare(*std::move(updates)) : updates.status();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = submissions.size(); i-- > 0;) {
+    ASSERT_TRUE(prepared[i].ok()) << prepared[i].status();
+    ASSERT_TRUE(aggregation->Add(submissions[i].client_id, *std::move(prepared[i])).ok());
+  }
+  const auto results = std::move(*aggregation).Finish();
+  ASSERT_TRUE(results.ok());
+  const auto expected = Reference(specs, submissions);
+  ASSERT_TRUE(expected.ok());
+  EXPECT_EQ(Diff(*results, *expected), "");
+}
+
+}  // namespace
+}  // namespace sparseagg::testing

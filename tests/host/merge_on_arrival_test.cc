@@ -1,0 +1,156 @@
+// Where the order of the sum does not matter, submissions merge as they arrive and the memory is that of the distinct
+// keys. An engine may collect some before it merges them, so these tests bring enough to make it merge again and again;
+// they watch its memory to be sure that it did.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/driver.h"
+#include "tests/support/engines.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+#include "tests/support/reference.h"
+#include "tests/support/results.h"
+#include "tests/support/values.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+struct Arrival {
+  std::string name;
+  TensorSpec spec;
+  size_t num_submissions;
+  size_t max_tuples;  // of one submission
+};
+
+void PrintTo(const Arrival& arrival, std::ostream* out) { *out << arrival.name; }
+
+TensorSpec FixedPointSpec(Op op, uint64_t dimension, uint32_t width, uint64_t max_submissions) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = dimension;
+  spec.width = width;
+  AggregationSpec& a = spec.aggregation;
+  a.op = op;
+  a.numerics = Numerics::kFixedPoint;
+  a.value_bound = 64.0;
+  a.max_submissions = max_submissions;
+  return spec;
+}
+
+std::vector<Arrival> Arrivals() {
+  constexpr size_t kMany = 180000;
+  TensorSpec weighted = FixedPointSpec(Op::kCoordinateMean, 10000000, 1, kMany);
+  weighted.aggregation.weighting = Weighting::kByWeight;
+  weighted.aggregation.weight_bound = 1.0;
+  weighted.aggregation.return_counts = true;
+  weighted.aggregation.return_weights = true;
+  TensorSpec integers;
+  integers.name = "t";
+  integers.dtype = DType::kInt64;
+  integers.aggregation.op = Op::kMean;
+  TensorSpec extremes;
+  extremes.name = "t";
+  extremes.dimension = 3000;
+  extremes.aggregation.op = Op::kMin;
+  extremes.aggregation.return_counts = true;
+  return {{"FixedPointWeighted", weighted, kMany, 4},
+          {"FixedPointRows", FixedPointSpec(Op::kMean, 3000, 48, 60000), 60000, 8},
+          {"Integers", integers, kMany, 4},
+          {"Extremes", extremes, kMany, 4}};
+}
+
+std::vector<RawSubmission> Submissions(const Arrival& arrival, Rng& rng) {
+  std::vector<RawSubmission> submissions;
+  submissions.reserve(arrival.num_submissions);
+  for (size_t i = 0; i < arrival.num_submissions; ++i) {
+    const KeyOrder order = rng.Coin() ? KeyOrder::kSortedUnique : KeyOrder::kShuffled;
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, arrival.spec.dimension, 1 + rng.Below(arrival.max_tuples), KeyStyle::kZipf, order);
+    raw.values = RandomValues(rng, arrival.spec.dtype, raw.keys.size() * arrival.spec.width, ValueStyle::kUnit);
+    submissions.push_back({std::to_string(rng.Bits()), 0.25 + 0.5 * rng.Unit(), {std::move(raw)}});
+  }
+  return submissions;
+}
+
+absl::Status AddOne(Aggregation& aggregation, const RawSubmission& submission) {
+  auto updates = BuildUpdates(aggregation.tensors(), submission);
+  if (!updates.ok()) return updates.status();
+  auto prepared = aggregation.Prepare(*std::move(updates));
+  if (!prepared.ok()) return prepared.status();
+  return aggregation.Add(submission.client_id, *std::move(prepared));
+}
+
+class MergeOnArrival : public ::testing::TestWithParam<Arrival> {};
+
+TEST_P(MergeOnArrival, ManySmallUpdates_EqualTheReference) {
+  const Arrival& arrival = GetParam();
+  const uint64_t seed = TestSeed(4711);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  const std::vector<RawSubmission> submissions = Submissions(arrival, rng);
+  const auto expected = Reference({arrival.spec}, submissions);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (const EngineCase& engine_case : AvailableEngines()) {
+    SCOPED_TRACE(engine_case.name);
+    const std::unique_ptr<Engine> engine = engine_case.create();
+    // A tenth goes to an aggregation of its own, which is merged into the other in the end.
+    std::vector<std::unique_ptr<Aggregation>> aggregations;
+    for (int i = 0; i < 2; ++i) aggregations.push_back(*Aggregation::Create(*engine, {arrival.spec}));
+    int num_merges = 0;
+    size_t bytes_before = 0;
+    for (const RawSubmission& submission : submissions) {
+      Aggregation& aggregation = *aggregations[rng.OneIn(10)];
+      const absl::Status status = AddOne(aggregation, submission);
+      ASSERT_TRUE(status.ok()) << status;
+      if (&aggregation != aggregations[0].get()) continue;
+      num_merges += aggregation.memory_bytes() < bytes_before;
+      bytes_before = aggregation.memory_bytes();
+    }
+    EXPECT_GE(num_merges, 2) << "this test no longer does what it is for; bring more submissions";
+    ASSERT_TRUE(aggregations[0]->MergeFrom(std::move(*aggregations[1])).ok());
+    const auto results = std::move(*aggregations[0]).Finish();
+    ASSERT_TRUE(results.ok()) << results.status();
+    EXPECT_EQ(Diff(*results, *expected), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Arrivals, MergeOnArrival, ::testing::ValuesIn(Arrivals()),
+                         [](const ::testing::TestParamInfo<Arrival>& arrival) { return arrival.param.name; });
+
+TEST(MergeOnArrivalMemory, ManyUpdatesOfTheSameKeys_MemoryIsThatOfTheKeys) {
+  constexpr uint32_t kWidth = 1024;
+  constexpr int kCount = 30000;
+  const TensorSpec spec = FixedPointSpec(Op::kSum, 0, kWidth, kCount);
+  RawSubmission submission{
+      "", 1.0, {{{uint64_t{1} << 50, 3}, PackFloats(spec.dtype, std::vector<double>(2 * kWidth, 0.5))}}};
+  for (const EngineCase& engine_case : AvailableEngines()) {
+    SCOPED_TRACE(engine_case.name);
+    const std::unique_ptr<Engine> engine = engine_case.create();
+    const std::unique_ptr<Aggregation> aggregation = *Aggregation::Create(*engine, {spec});
+    size_t most_bytes = 0;
+    for (int i = 0; i < kCount; ++i) {
+      submission.client_id = std::to_string(i);
+      ASSERT_TRUE(AddOne(*aggregation, submission).ok());
+      most_bytes = std::max(most_bytes, aggregation->memory_bytes());
+    }
+    // All updates together hold 240 MB.
+    EXPECT_LT(most_bytes, size_t{64} << 20) << "updates are kept instead of merged";
+    const auto results = std::move(*aggregation).Finish();
+    ASSERT_TRUE(results.ok());
+    EXPECT_THAT(KeysOf(results->front()), ElementsAre(3u, uint64_t{1} << 50));
+    EXPECT_THAT(FloatsOf(results->front()), Each(kCount / 2.0));
+  }
+}
+
+}  // namespace
+}  // namespace sparseagg::testing

@@ -1,0 +1,435 @@
+// Chunks in wire form become one validated update, or are refused with chunk, position and value.
+#include "host/update_builder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/values.h"
+
+namespace sparseagg {
+namespace {
+
+using ::testing::AllOf;
+using testing::AppendBits;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::PackFloats;
+
+TensorSpec Spec(uint64_t dimension = 1000, uint32_t width = 1) {
+  TensorSpec spec;
+  spec.name = "embedding";
+  spec.dimension = dimension;
+  spec.width = width;
+  return spec;
+}
+
+// A slice that owns its bytes.
+struct Slice {
+  SliceView::Keys type = SliceView::Keys::kU32;
+  std::string keys;
+  std::string values;
+  uint64_t first_key = 0;
+  uint64_t num_keys = 0;
+  bool has_values = true;
+
+  SliceView view() const { return {type, keys, first_key, num_keys, has_values, values}; }
+};
+
+std::string Floats(const std::vector<double>& values) { return PackFloats(DType::kFloat32, values); }
+
+Slice U32(const std::vector<uint64_t>& keys, const std::vector<double>& values) {
+  Slice slice{SliceView::Keys::kU32, "", Floats(values)};
+  for (const uint64_t key : keys) AppendBits(DType::kUInt32, key, slice.keys);
+  return slice;
+}
+
+Slice U64(const std::vector<uint64_t>& keys, const std::vector<double>& values) {
+  Slice slice{SliceView::Keys::kU64, "", Floats(values)};
+  for (const uint64_t key : keys) AppendBits(DType::kUInt64, key, slice.keys);
+  return slice;
+}
+
+Slice Implicit(uint64_t first, uint64_t count, const std::vector<double>& values) {
+  return {SliceView::Keys::kImplicit, "", Floats(values), first, count};
+}
+
+std::vector<uint64_t> KeysOf(const ValidatedUpdate& update) {
+  std::vector<uint64_t> keys;
+  if (const auto* run = std::get_if<KeyRun>(&update.keys())) {
+    for (uint64_t i = 0; i < run->count; ++i) keys.push_back(run->first + i);
+  } else if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&update.keys())) {
+    keys.assign(narrow->begin(), narrow->end());
+  } else {
+    const auto& wide = std::get<absl::Span<const uint64_t>>(update.keys());
+    keys.assign(wide.begin(), wide.end());
+  }
+  return keys;
+}
+
+std::vector<double> FloatsOf(const ValidatedUpdate& update, uint32_t width = 1) {
+  std::vector<double> values;
+  for (size_t i = 0; i < update.num_keys() * width; ++i) {
+    values.push_back(testing::ReadFloat(DType::kFloat32, reinterpret_cast<const char*>(update.values()) + 4 * i));
+  }
+  return values;
+}
+
+// ---- what good chunks become
+
+TEST(UpdateBuilder, Append_SeveralChunks_KeepTheOrderOfOccurrence) {
+  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
+    const TensorSpec spec = Spec(dimension);
+    UpdateBuilder builder(&spec);
+    ASSERT_TRUE(builder.Append(0, U32({7, 3}, {1, 2}).view()).ok());
+    ASSERT_TRUE(builder.Append(1, U64({9}, {3}).view()).ok());
+    ASSERT_TRUE(builder.Append(2, Implicit(4, 3, {4, 5, 6}).view()).ok());
+    ASSERT_TRUE(builder.Append(3, U32({}, {}).view()).ok());
+    ASSERT_TRUE(builder.Append(4, U32({7}, {7}).view()).ok());
+    EXPECT_EQ(builder.num_keys(), 7u);
+    EXPECT_GE(builder.memory_bytes(), 7 * (dimension == 0 ? 12u : 8u));
+    const auto update = std::move(builder).Finish(1.0);
+    ASSERT_TRUE(update.ok()) << update.status();
+    EXPECT_THAT(KeysOf(*update), ElementsAre(7, 3, 9, 4, 5, 6, 7));
+    EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+    EXPECT_FALSE(update->sorted());
+    EXPECT_FALSE(update->unique());
+  }
+}
+
+TEST(UpdateBuilder, Append_UnalignedBytes_AreRead) {
+  const TensorSpec spec = Spec(0);
+  Slice slice = U64({5, ~uint64_t{0}}, {1, 2});
+  const std::string keys = "x" + slice.keys;
+  const std::string values = "xyz" + slice.values;
+  SliceView view = slice.view();
+  view.keys = absl::string_view(keys).substr(1);
+  view.values = absl::string_view(values).substr(3);
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, view).ok());
+  const auto update = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(update.ok());
+  EXPECT_THAT(KeysOf(*update), ElementsAre(5, ~uint64_t{0}));
+  EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2));
+}
+
+TEST(UpdateBuilder, Append_Runs_StayARunAsLongAsTheyGoOn) {
+  const TensorSpec spec = Spec();
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, Implicit(10, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(builder.Append(1, Implicit(12, 1, {3}).view()).ok());
+  const auto run = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(run.ok());
+  EXPECT_TRUE(std::holds_alternative<KeyRun>(run->keys()));
+  EXPECT_THAT(KeysOf(*run), ElementsAre(10, 11, 12));
+  EXPECT_TRUE(run->sorted() && run->unique());
+
+  UpdateBuilder broken(&spec);
+  ASSERT_TRUE(broken.Append(0, Implicit(10, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(broken.Append(1, Implicit(11, 2, {3, 4}).view()).ok());
+  const auto keys = std::move(broken).Finish(1.0);
+  ASSERT_TRUE(keys.ok());
+  EXPECT_THAT(KeysOf(*keys), ElementsAre(10, 11, 11, 12));
+  EXPECT_TRUE(keys->sorted());
+  EXPECT_FALSE(keys->unique());
+}
+
+TEST(UpdateBuilder, Append_RunAtTheEndOfTheKeySpace_DoesNotGoOnAtZero) {
+  const TensorSpec spec = Spec(0);
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, Implicit(~uint64_t{0} - 1, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(builder.Append(1, Implicit(0, 2, {3, 4}).view()).ok());
+  const auto update = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(update.ok());
+  EXPECT_FALSE(std::holds_alternative<KeyRun>(update->keys()));
+  EXPECT_THAT(KeysOf(*update), ElementsAre(~uint64_t{0} - 1, ~uint64_t{0}, 0, 1));
+  EXPECT_FALSE(update->sorted());
+}
+
+TEST(UpdateBuilder, Sortedness_IsFoundAcrossChunks) {
+  struct Row {
+    std::vector<std::vector<uint64_t>> chunks;
+    bool sorted;
+    bool unique;
+  };
+  const std::vector<Row> table = {{{{1, 2}, {3, 4}}, true, true},   {{{1, 2}, {2, 4}}, true, false},
+                                  {{{1, 5}, {3, 7}}, false, false}, {{{}, {3}, {}, {4}}, true, true},
+                                  {{{4}, {}, {3}}, false, false},   {{{}, {}}, true, true}};
+  for (const Row& row : table) {
+    const TensorSpec spec = Spec();
+    UpdateBuilder builder(&spec);
+    uint64_t chunk = 0;
+    for (const std::vector<uint64_t>& keys : row.chunks) {
+      ASSERT_TRUE(builder.Append(chunk++, U32(keys, std::vector<double>(keys.size(), 1.0)).view()).ok());
+    }
+    const auto update = std::move(builder).Finish(1.0);
+    ASSERT_TRUE(update.ok());
+    EXPECT_EQ(update->sorted(), row.sorted) << ::testing::PrintToString(row.chunks);
+    EXPECT_EQ(update->unique(), row.unique) << ::testing::PrintToString(row.chunks);
+  }
+}
+
+TEST(UpdateBuilder, NoChunks_IsAnEmptyUpdate) {
+  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
+    const TensorSpec spec = Spec(dimension);
+    const auto update = UpdateBuilder(&spec).Finish(1.0);
+    ASSERT_TRUE(update.ok()) << update.status();
+    EXPECT_EQ(update->num_keys(), 0u);
+  }
+}
+
+TEST(UpdateBuilder, Union_TakesKeysWithOrWithoutValues) {
+  TensorSpec spec = Spec();
+  spec.aggregation.op = Op::kUnion;
+  UpdateBuilder builder(&spec);
+  Slice without = U32({3, 1}, {});
+  without.has_values = false;
+  ASSERT_TRUE(builder.Append(0, without.view()).ok());
+  ASSERT_TRUE(builder.Append(1, U32({7}, {1}).view()).ok());
+  Slice run = Implicit(5, 2, {});
+  run.has_values = false;
+  ASSERT_TRUE(builder.Append(2, run.view()).ok());
+  const auto update = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(update.ok());
+  EXPECT_THAT(KeysOf(*update), ElementsAre(3, 1, 7, 5, 6));
+}
+
+// ---- what bad chunks are told
+
+struct BadSlice {
+  std::string name;
+  Slice slice;
+  std::vector<std::string> words;  // of the message
+};
+
+TEST(UpdateBuilder, Append_BadChunks_AreRefusedAndLeaveTheBuilderUnchanged) {
+  const TensorSpec spec = Spec(1000, 2);
+  const double inf = std::numeric_limits<double>::infinity();
+  Slice key_bytes = U32({1, 2}, {1, 2, 3, 4});
+  key_bytes.keys.pop_back();
+  Slice wide_key_bytes = U64({1, 2}, {1, 2, 3, 4});
+  wide_key_bytes.keys.pop_back();
+  Slice value_bytes = U32({1, 2}, {1, 2, 3, 4});
+  value_bytes.values.push_back('\0');
+  Slice no_values = U32({1, 2}, {});
+  no_values.has_values = false;
+  Slice run_with_bytes = Implicit(5, 1, {1, 2});
+  run_with_bytes.keys = "1234";
+  const std::vector<BadSlice> table = {
+      {"key = dimension", U32({1, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
+      {"key far beyond", U64({~uint64_t{0}}, {1, 2}), {"position 0", "18446744073709551615"}},
+      {"key that wraps 32 bits", U64({(uint64_t{1} << 32) + 1}, {1, 2}), {"position 0", "4294967297"}},
+      {"run beyond the end", Implicit(999, 2, {1, 2, 3, 4}), {"1000"}},
+      {"run that wraps", Implicit(~uint64_t{0}, 2, {1, 2, 3, 4}), {"18446744073709551615"}},
+      {"too few values", U32({1, 2}, {1, 2}), {"2 keys", "2 values"}},
+      {"too many values", U32({1}, {1, 2, 3, 4}), {"1 keys", "4 values"}},
+      {"half a row", U32({1, 2}, {1, 2, 3}), {"3 values"}},
+      {"values without keys", U32({}, {1, 2}), {"2 values"}},
+      {"key bytes", key_bytes, {"7", "4"}},
+      {"wide key bytes", wide_key_bytes, {"15", "8"}},
+      {"value bytes", value_bytes, {"17", "4"}},
+      {"no values", no_values, {"values"}},
+      {"key bytes of a run", run_with_bytes, {"implicit"}},
+      {"count of a run", Implicit(5, uint64_t{1} << 63, {1, 2}), {}},
+      {"nan", U32({1, 2}, {1, 2, std::nan(""), 4}), {"position 1", "nan"}},
+      {"inf", U32({1, 2}, {1, -inf, 3, 4}), {"position 0", "column 1", "-inf"}},
+  };
+  for (const BadSlice& row : table) {
+    SCOPED_TRACE(row.name);
+    UpdateBuilder builder(&spec);
+    ASSERT_TRUE(builder.Append(0, U32({7, 9}, {1, 2, 3, 4}).view()).ok());
+    const auto hash = builder.ContentHash();
+    const absl::Status status = builder.Append(17, row.slice.view());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("chunk 17")));
+    for (const std::string& word : row.words) EXPECT_THAT(std::string(status.message()), HasSubstr(word));
+
+    EXPECT_EQ(builder.num_keys(), 2u);
+    EXPECT_EQ(builder.ContentHash(), hash);
+    ASSERT_TRUE(builder.Append(17, U32({11}, {5, 6}).view()).ok()) << "the chunk may be sent again, put right";
+    const auto update = std::move(builder).Finish(1.0);
+    ASSERT_TRUE(update.ok());
+    EXPECT_THAT(KeysOf(*update), ElementsAre(7, 9, 11));
+    EXPECT_THAT(FloatsOf(*update, 2), ElementsAre(1, 2, 3, 4, 5, 6));
+    EXPECT_TRUE(update->sorted() && update->unique()) << "the refused keys were not looked at";
+  }
+}
+
+TEST(UpdateBuilder, Append_WidthTimesCount_DoesNotOverflow) {
+  // 2^33 keys of width 2^31 times 4 bytes is 2^66.
+  TensorSpec spec = Spec(0, uint32_t{1} << 31);
+  UpdateBuilder builder(&spec);
+  EXPECT_EQ(builder.Append(0, Implicit(0, uint64_t{1} << 33, {}).view()).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(builder.num_keys(), 0u);
+}
+
+TEST(UpdateBuilder, Finish_BadWeight_IsRefused) {
+  const TensorSpec spec = Spec();
+  for (const double weight : {-1.0, std::nan(""), HUGE_VAL}) {
+    EXPECT_EQ(UpdateBuilder(&spec).Finish(weight).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(UpdateBuilder, Finish_Weight_IsOneUnderUniform) {
+  TensorSpec spec = Spec();
+  EXPECT_EQ(UpdateBuilder(&spec).Finish(12.0)->weight(), 1.0);
+  spec.aggregation.weighting = Weighting::kByWeight;
+  EXPECT_EQ(UpdateBuilder(&spec).Finish(12.0)->weight(), 12.0);
+}
+
+// ---- promises
+
+struct Promise {
+  std::vector<std::vector<uint64_t>> chunks;
+  bool sorted_holds;
+  bool unique_holds;
+};
+
+TEST(UpdateBuilder, Finish_FalsePromises_AreRefused) {
+  const std::vector<Promise> table = {{{{1, 2, 3}}, true, true},
+                                      {{{1, 2, 2}}, true, false},
+                                      {{{3, 2, 1}}, false, true},
+                                      {{{1, 5}, {3, 7}}, false, true},
+                                      {{{1, 5}, {5, 7}}, true, false},
+                                      {{{9, 5}, {5, 7}}, false, false},
+                                      {{{}}, true, true},
+                                      {{{9, 3, 4, 9}}, false, false}};
+  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
+    for (const Promise& row : table) {
+      for (const bool declare_sorted : {false, true}) {
+        for (const bool declare_unique : {false, true}) {
+          const TensorSpec spec = Spec(dimension);
+          UpdateBuilder builder(&spec);
+          if (declare_sorted) builder.DeclareSorted();
+          uint64_t chunk = 0;
+          for (const std::vector<uint64_t>& keys : row.chunks) {
+            ASSERT_TRUE(builder.Append(chunk++, U32(keys, std::vector<double>(keys.size(), 1.0)).view()).ok());
+          }
+          if (declare_unique) builder.DeclareUnique();
+          const bool holds = (row.sorted_holds || !declare_sorted) && (row.unique_holds || !declare_unique);
+          const auto update = std::move(builder).Finish(1.0);
+          EXPECT_EQ(update.status().code(), holds ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument)
+              << ::testing::PrintToString(row.chunks) << declare_sorted << declare_unique;
+          if (!holds) {
+            EXPECT_THAT(std::string(update.status().message()), HasSubstr("embedding"));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(UpdateBuilder, Finish_FalseUniquePromise_NamesTheKey) {
+  const TensorSpec spec = Spec();
+  UpdateBuilder builder(&spec);
+  builder.DeclareUnique();
+  ASSERT_TRUE(builder.Append(0, U32({900, 77}, {1, 1}).view()).ok());
+  ASSERT_TRUE(builder.Append(1, U32({77}, {1}).view()).ok());
+  EXPECT_THAT(std::string(std::move(builder).Finish(1.0).status().message()), HasSubstr("77"));
+}
+
+TEST(UpdateBuilder, Finish_Promises_OfRuns) {
+  const TensorSpec spec = Spec();
+  UpdateBuilder builder(&spec);
+  builder.DeclareSorted();
+  builder.DeclareUnique();
+  ASSERT_TRUE(builder.Append(0, Implicit(5, 3, {1, 2, 3}).view()).ok());
+  ASSERT_TRUE(builder.Append(1, Implicit(8, 1, {4}).view()).ok());
+  EXPECT_TRUE(std::move(builder).Finish(1.0).ok());
+
+  UpdateBuilder overlapping(&spec);
+  overlapping.DeclareUnique();
+  ASSERT_TRUE(overlapping.Append(0, Implicit(5, 3, {1, 2, 3}).view()).ok());
+  ASSERT_TRUE(overlapping.Append(1, Implicit(7, 1, {4}).view()).ok());
+  EXPECT_EQ(std::move(overlapping).Finish(1.0).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// ---- dense tensors
+
+TEST(UpdateBuilder, Dense_AllRowsInOrder_InAnyChunks) {
+  TensorSpec spec = Spec(6);
+  spec.layout = Layout::kDense;
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, Implicit(0, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(builder.Append(1, Implicit(0, 0, {}).view()).ok());
+  ASSERT_TRUE(builder.Append(2, Implicit(2, 4, {3, 4, 5, 6}).view()).ok());
+  const auto update = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(update.ok()) << update.status();
+  EXPECT_THAT(KeysOf(*update), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+TEST(UpdateBuilder, Dense_GapsRepeatsAndMissingRows_AreRefused) {
+  TensorSpec spec = Spec(6);
+  spec.layout = Layout::kDense;
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, Implicit(0, 2, {1, 2}).view()).ok());
+  EXPECT_EQ(builder.Append(1, Implicit(3, 3, {4, 5, 6}).view()).code(), absl::StatusCode::kInvalidArgument) << "a gap";
+  EXPECT_EQ(builder.Append(1, Implicit(1, 2, {2, 3}).view()).code(), absl::StatusCode::kInvalidArgument) << "a repeat";
+  EXPECT_EQ(builder.Append(1, Implicit(2, 5, {1, 2, 3, 4, 5}).view()).code(), absl::StatusCode::kInvalidArgument)
+      << "too many";
+  ASSERT_TRUE(builder.Append(1, Implicit(2, 3, {3, 4, 5}).view()).ok());
+  const auto update = std::move(builder).Finish(1.0);
+  EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(update.status().message()), AllOf(HasSubstr("embedding"), HasSubstr("6"), HasSubstr("5")));
+}
+
+// ---- content hash
+
+std::pair<uint64_t, uint64_t> HashOf(const TensorSpec& spec, const std::vector<Slice>& slices) {
+  UpdateBuilder builder(&spec);
+  uint64_t chunk = 0;
+  for (const Slice& slice : slices) EXPECT_TRUE(builder.Append(chunk++, slice.view()).ok());
+  return builder.ContentHash();
+}
+
+TEST(UpdateBuilder, ContentHash_DoesNotDependOnChunksOrKeyEncoding) {
+  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{1} << 40, uint64_t{0}}) {
+    const TensorSpec spec = Spec(dimension);
+    const auto hash = HashOf(spec, {U32({5, 6, 7, 8}, {1, 2, 3, 4})});
+    EXPECT_EQ(HashOf(spec, {U64({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOf(spec, {Implicit(5, 4, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOf(spec, {U32({5}, {1}), Implicit(6, 2, {2, 3}), U64({8}, {4})}), hash);
+    EXPECT_EQ(HashOf(spec, {Implicit(5, 1, {1}), U32({}, {}), Implicit(6, 3, {2, 3, 4})}), hash);
+  }
+}
+
+TEST(UpdateBuilder, ContentHash_OfLongUpdates_DoesNotDependOnChunks) {
+  const TensorSpec spec = Spec();
+  std::vector<uint64_t> keys;
+  std::vector<double> values;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    keys.push_back(i);
+    values.push_back(static_cast<double>(i));
+  }
+  std::vector<Slice> slices;
+  for (size_t begin = 0; begin < keys.size(); begin += 77) {
+    const size_t count = std::min<size_t>(77, keys.size() - begin);
+    const auto first = static_cast<std::ptrdiff_t>(begin);
+    const auto last = static_cast<std::ptrdiff_t>(begin + count);
+    slices.push_back(U64({keys.begin() + first, keys.begin() + last}, {values.begin() + first, values.begin() + last}));
+  }
+  const auto hash = HashOf(spec, slices);
+  EXPECT_EQ(HashOf(spec, {Implicit(0, 1000, values)}), hash);
+  EXPECT_EQ(HashOf(spec, {U32(keys, values)}), hash);
+}
+
+TEST(UpdateBuilder, ContentHash_DependsOnKeysValuesAndOrder) {
+  const TensorSpec spec = Spec();
+  const auto hash = HashOf(spec, {U32({5, 6}, {1, 2})});
+  EXPECT_NE(HashOf(spec, {U32({6, 5}, {1, 2})}), hash);
+  EXPECT_NE(HashOf(spec, {U32({6, 5}, {2, 1})}), hash) << "order of occurrence decides how duplicates fold";
+  EXPECT_NE(HashOf(spec, {U32({5, 7}, {1, 2})}), hash);
+  EXPECT_NE(HashOf(spec, {U32({5, 6}, {1, 3})}), hash);
+  EXPECT_NE(HashOf(spec, {U32({5}, {1})}), hash);
+  EXPECT_NE(HashOf(spec, {U32({}, {})}), hash);
+  EXPECT_NE(HashOf(spec, {U32({5, 6}, {1, 0.0})}), HashOf(spec, {U32({5, 6}, {1, -0.0})})) << "bytes are compared";
+}
+
+}  // namespace
+}  // namespace sparseagg

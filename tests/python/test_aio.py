@@ -1,0 +1,85 @@
+"""The asyncio client does what the other one does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from test_retry import FAST, SPEC, flaky, update
+
+__all__ = ["flaky"]
+
+ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], return_counts=True)
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+def test_aio_round_from_open_to_delete(server):
+    async def job():
+        async with sa.aio.Client(server.address) as client:
+            assert (await client.server_info()).version
+            opened = await client.create_round(ONE)
+            await asyncio.gather(*(opened.submit(f"c{i}", {"v": ([i % 3, 9], [1.0, 2.0])}) for i in range(20)))
+            assert (await opened.refresh()).num_submissions == 20
+            assert (await opened.submit("c0", ([0, 9], [1.0, 2.0]))).duplicate
+            result = await opened.close()
+            assert (await opened.wait()).state == "done"
+            part = await opened.result(["v"], keys=(1, 3))
+            listed = [found.id async for found in client.list_rounds()]
+            assert opened.id in listed
+            assert (await client.get_round(opened.id)).info.state == "done"
+            await opened.delete()
+            with pytest.raises(sa.NotFound):
+                await opened.refresh()
+            return result, part
+
+    result, part = run(job())
+    assert result["v"].keys.tolist() == [0, 1, 2, 9]
+    assert result["v"].values.tolist() == [7.0, 7.0, 6.0, 40.0]
+    assert part["v"].keys.tolist() == [1, 2]
+
+
+def test_aio_errors_are_typed(server):
+    async def job():
+        async with sa.aio.Client(server.address) as client:
+            opened = await client.create_round(ONE)
+            with pytest.raises(sa.InvalidArgument, match="key 10"):
+                await opened.submit("a", ([10], [1.0]))
+            with pytest.raises(sa.FailedPrecondition):
+                await opened.result()
+            with pytest.raises(TimeoutError):
+                await opened.wait(timeout=0.01)
+            await opened.cancel("enough")
+            with pytest.raises(sa.RoundFailed, match="enough"):
+                await opened.result()
+
+    run(job())
+
+
+def test_aio_aggregate_merges(server):
+    async def job():
+        async with sa.aio.Client(server.address) as client:
+            return await client.aggregate([([1], [1.0]), ([1], [2.0])], ONE)
+
+    assert run(job())["v"].values.tolist() == [3.0]
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_aio_submit_over_a_breaking_connection_counts_once(server, flaky, resumable):
+    proxy = flaky(300_000, 300_000, 300_000)
+
+    async def job():
+        async with sa.aio.Client(server.address) as steady:
+            opened = await steady.create_round(SPEC)
+            async with sa.aio.Client(proxy.address, retry=FAST, chunk_bytes=50_000) as unlucky:
+                found = await unlucky.get_round(opened.id)
+                await found.submit("a", update(), resumable=resumable, progress=True)
+            return await opened.close()
+
+    merged = run(job())["v"]
+    assert np.array_equal(merged.values, np.arange(100_000))
+    assert set(merged.counts.tolist()) == {1}

@@ -1,0 +1,340 @@
+"""What people have, as keys and values: shapes, dtypes, and objects known by their attributes only."""
+
+from __future__ import annotations
+
+import math
+import types
+
+import ml_dtypes
+import numpy as np
+import pytest
+import scipy.sparse
+import sparseagg as sa
+from sparseagg import reference
+from sparseagg.arrays import tensor_data, update_data
+from sparseagg.bfloat16 import bits_from_float
+
+
+def tensor(dtype="float32", dimension=10, width=1, **options) -> sa.TensorSpec:
+    return sa.TensorSpec("v", dtype, dimension, width, **options)
+
+
+def rows_of(data) -> dict[int, list]:
+    """What the tuples denote: the sums of rows by key."""
+    keys = range(data.num_keys) if data.keys is None else data.keys.tolist()
+    total: dict[int, list] = {}
+    for key, row in zip(keys, data.values.tolist()):
+        total[key] = [a + b for a, b in zip(total.get(key, [0] * len(row)), row)]
+    return total
+
+
+class FakeTorch:
+    """A torch tensor as far as we look at one."""
+
+    def __init__(self, array=None, *, indices=None, values=None, shape=None, csr=None, dtype="torch.float32"):
+        self.array, self.shape, self.dtype = array, shape, dtype
+        self._sparse, self._csr = (indices, values), csr
+        self.is_sparse = indices is not None
+        self.layout = "torch.sparse_csr" if csr else ("torch.sparse_coo" if self.is_sparse else "torch.strided")
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self
+
+    def float(self):
+        return FakeTorch(self.array.astype(np.float32))
+
+    def numpy(self):
+        if self.dtype == "torch.bfloat16":
+            raise TypeError("Got unsupported ScalarType BFloat16")
+        return self.array
+
+    def _indices(self):
+        return FakeTorch(np.asarray(self._sparse[0]))
+
+    def _values(self):
+        return FakeTorch(np.asarray(self._sparse[1]))
+
+    def crow_indices(self):
+        return FakeTorch(np.asarray(self._csr[0]))
+
+    def col_indices(self):
+        return FakeTorch(np.asarray(self._csr[1]))
+
+    def values(self):
+        return FakeTorch(np.asarray(self._csr[2]))
+
+
+class FakeTensorFlow:
+    def __init__(self, array):
+        self._array = np.asarray(array)
+
+    def numpy(self):
+        return self._array
+
+
+def test_tensor_data_arrays_of_wire_type_are_not_copied():
+    keys, rows = np.array([3, 1], np.uint32), np.ones((2, 4), np.float32)
+    data = tensor_data(tensor(width=4), (keys, rows))
+    assert np.shares_memory(data.keys, keys)
+    assert np.shares_memory(data.values, rows)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint64", ">i4"])
+def test_tensor_data_keys_of_any_integer_type_are_taken(dtype):
+    data = tensor_data(tensor(), (np.array([3, 1], dtype), [1.0, 2.0]))
+    assert data.keys.dtype == np.dtype("<u4")
+    assert data.keys.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("dimension", "dtype"), [(10, "<u4"), (2**32, "<u4"), (2**32 + 1, "<u8"), (0, "<u8"), (2**64 - 1, "<u8")]
+)
+def test_tensor_data_key_type_follows_the_dimension(dimension, dtype):
+    assert tensor_data(tensor(dimension=dimension), ([1], [1.0])).keys.dtype == np.dtype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        (np.array([4, -1]), "key -1 at position 1"),
+        (np.array([4, 2**32]), "key 4294967296 at position 1"),
+        (np.array([1.0]), "integers"),
+        (np.array([[1]]), "one-dimensional"),
+    ],
+)
+def test_tensor_data_bad_keys_are_refused(keys, text):
+    with pytest.raises(sa.InvalidArgument, match=text):
+        tensor_data(tensor(), (keys, [1.0] * keys.size))
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (6, 1), (3, 2, 2)])
+def test_tensor_data_values_of_another_size_are_refused(shape):
+    with pytest.raises(sa.InvalidArgument, match="'v'"):
+        tensor_data(tensor(width=2), ([1, 2], np.ones(shape)))
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "expected"),
+    [
+        ([0.1, 2.0], "float32", np.array([0.1, 2.0], np.float32)),
+        (np.array([0.1]), "float16", np.array([0.1], np.float16)),
+        ([1, 2], "float64", np.array([1.0, 2.0])),
+        (np.array([1, 2], np.int8), "int64", np.array([1, 2], np.int64)),
+        (np.array([-1], np.int64), "int32", np.array([-1], np.int32)),
+        (np.array([2**32 - 1], np.int64), "uint32", np.array([2**32 - 1], np.uint32)),
+        (np.array([2**64 - 1], np.uint64), "uint64", np.array([2**64 - 1], np.uint64)),
+        (np.array([1.5], ">f4"), "float32", np.array([1.5], np.float32)),
+        ([True, False], "int32", np.array([1, 0], np.int32)),
+        ([], "int32", np.array([], np.int32)),
+    ],
+)
+def test_tensor_data_values_become_the_wires_type(given, dtype, expected):
+    data = tensor_data(tensor(dtype, modular=dtype.startswith("u")), (list(range(len(given))), given))
+    assert data.values.dtype == expected.dtype
+    assert data.values.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "text"),
+    [
+        ([1.0], "int32", "cannot be sent as int32"),
+        ([1j], "float32", "cannot be sent as float32"),
+        (["x"], "float32", "cannot be sent"),
+        (np.array([0, 2**31]), "int32", "value 2147483648 at position 1"),
+        (np.array([-1]), "uint64", "value -1 at position 0"),
+        (np.array([2**63], np.uint64), "int64", "value 9223372036854775808 at position 0"),
+        (np.array([1.0, 1e39]), "float32", "value 1e\\+39 at position 1"),
+        (np.array([1e39]), "bfloat16", "does not fit bfloat16"),
+        (np.array([70000.0], np.float32), "float16", "does not fit float16"),
+    ],
+)
+def test_tensor_data_values_that_do_not_fit_are_refused(given, dtype, text):
+    with pytest.raises(sa.InvalidArgument, match=text):
+        tensor_data(tensor(dtype, modular=dtype.startswith("u")), (list(range(len(given))), given))
+
+
+def test_tensor_data_nonfinite_is_left_to_the_server():
+    data = tensor_data(tensor("float16"), ([0, 1], np.array([math.inf, math.nan])))
+    assert np.isinf(data.values[0, 0])
+    assert np.isnan(data.values[1, 0])
+
+
+def test_tensor_data_bfloat16_takes_bits_and_floats():
+    for given in (
+        np.array([0x3FC0, 0xC040], np.uint16),
+        np.array([1.5, -3.0], np.float32),
+        np.array([1.5, -3.0], ml_dtypes.bfloat16),
+        FakeTorch(np.array([1.5, -3.0]), dtype="torch.bfloat16"),
+        [1.5, -3.0],
+    ):
+        assert tensor_data(tensor("bfloat16"), ([0, 1], given)).values.tobytes() == bytes.fromhex("c03f40c0")
+    ints = tensor_data(tensor("bfloat16"), ([0], np.array([257])))
+    assert ints.values.tobytes() == bytes.fromhex("8043")
+
+
+def test_bits_from_float_float64_rounds_once_like_the_reference():
+    seed = 20261121
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 2**64, 20_000, np.uint64)
+    # Around the range of bfloat16, its denormals included, with ties and near ties.
+    exponents = (rng.integers(1023 - 150, 1023 + 130, bits.size).astype(np.uint64)) << np.uint64(52)
+    bits = (bits & np.uint64(0x800FFFFFFFFFFFFF)) | exponents
+    bits[::3] &= ~np.uint64((1 << 44) - 1)  # few bits: ties
+    bits[1::3] = (bits[1::3] & ~np.uint64((1 << 44) - 1)) | np.uint64(1)  # just above one
+    values = bits.view(np.float64)
+    expected = [reference.round_to_dtype(value, "bfloat16") for value in values.tolist()]
+    widened = (bits_from_float(values).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    assert (widened + 0.0).tolist() == expected, f"seed {seed}"
+
+
+def test_update_data_one_tensor_needs_no_mapping():
+    spec = sa.RoundSpec([tensor()])
+    (data,) = update_data(spec, ([1, 2], [1.0, 2.0]))
+    assert rows_of(data) == {1: [1.0], 2: [2.0]}
+
+
+def test_update_data_two_tensors_come_in_the_specs_order():
+    spec = sa.RoundSpec([sa.TensorSpec("a", "float32", 4), sa.TensorSpec("b", "float32", 4)])
+    assert [data.spec.name for data in update_data(spec, {"b": ([1], [1.0]), "a": ([1], [1.0])})] == ["a", "b"]
+    with pytest.raises(sa.InvalidArgument, match="mapping"):
+        update_data(spec, ([1], [1.0]))
+    with pytest.raises(sa.InvalidArgument, match="'c'; this round has 'a', 'b'"):
+        update_data(spec, {"c": ([1], [1.0])})
+
+
+def test_update_data_torch_module_gives_its_gradients():
+    sparse = FakeTorch(indices=[[4, 4, 1]], values=np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), shape=(10, 2))
+    dense = FakeTorch(np.array([1.0, 2.0, 3.0], np.float32))
+    parameters = {"emb.weight": sparse, "bias": dense, "frozen": None}
+    module = types.SimpleNamespace(
+        named_parameters=lambda: ((name, types.SimpleNamespace(grad=grad)) for name, grad in parameters.items())
+    )
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("emb.weight", "float32", 10, 2), sa.TensorSpec("bias", "float32", 3, layout="dense")]
+    )
+    embedding, bias = update_data(spec, module)
+    assert embedding.keys.tolist() == [4, 4, 1]  # uncoalesced: the sums are the server's
+    assert rows_of(embedding) == {4: [4.0, 6.0], 1: [5.0, 6.0]}
+    assert bias.keys is None
+    assert bias.values.tolist() == [[1.0], [2.0], [3.0]]
+    parameters["other"] = dense
+    with pytest.raises(sa.InvalidArgument, match="'other'"):
+        update_data(spec, module)
+
+
+def test_tensor_data_torch_sparse_csr_is_read_by_rows():
+    csr = FakeTorch(csr=([0, 1, 1, 3], [1, 0, 1], [5.0, 6.0, 7.0]), shape=(3, 2))
+    assert rows_of(tensor_data(tensor(dimension=3, width=2), csr)) == {0: [0.0, 5.0], 2: [6.0, 7.0]}
+
+
+def test_tensor_data_tensor_flow_is_read_by_indices():
+    slices = types.SimpleNamespace(
+        indices=FakeTensorFlow([4, 1]), values=FakeTensorFlow([[1.0, 2.0], [3.0, 4.0]]), dense_shape=None
+    )
+    assert rows_of(tensor_data(tensor(width=2), slices)) == {4: [1.0, 2.0], 1: [3.0, 4.0]}
+    sparse = types.SimpleNamespace(
+        indices=FakeTensorFlow([[4], [1]]), values=FakeTensorFlow([1.0, 2.0]), dense_shape=FakeTensorFlow([10])
+    )
+    assert rows_of(tensor_data(tensor(), sparse)) == {4: [1.0], 1: [2.0]}
+    assert rows_of(tensor_data(tensor("float64"), (FakeTensorFlow([1]), FakeTensorFlow([0.1])))) == {1: [0.1]}
+
+
+@pytest.mark.parametrize("make", [scipy.sparse.csr_matrix, scipy.sparse.csc_matrix, scipy.sparse.coo_array])
+def test_tensor_data_scipy_matrix_keeps_stored_entries(make):
+    matrix = scipy.sparse.coo_array(([1.0, 0.0, 2.0, 3.0], ([0, 2, 4, 4], [1, 0, 0, 1])), shape=(10, 2))
+    data = tensor_data(tensor(width=2), make(matrix))
+    assert rows_of(data) == {0: [0.0, 1.0], 2: [0.0, 0.0], 4: [2.0, 3.0]}  # the stored zero touches its key
+
+
+def test_tensor_data_scipy_duplicates_stay_separate_rows():
+    matrix = scipy.sparse.coo_array(([1.0, 2.0, 4.0, 8.0], ([3, 3, 3, 3], [1, 1, 0, 1])), shape=(10, 2))
+    data = tensor_data(tensor(width=2), matrix)
+    assert data.keys.tolist() == [3, 3, 3]
+    assert data.values.tolist() == [[4.0, 1.0], [0.0, 2.0], [0.0, 8.0]]
+
+
+@pytest.mark.parametrize("shape", [(10, 1), (1, 10)])
+def test_tensor_data_scipy_vector_is_a_vector(shape):
+    vector = scipy.sparse.coo_matrix(([1.0, 2.0, 4.0], ([7, 2, 7], [0, 0, 0])), shape=(10, 1))
+    vector = vector if shape == (10, 1) else vector.T
+    data = tensor_data(tensor(), vector)
+    assert data.keys.tolist() == [7, 2, 7]
+    assert data.values.tolist() == [[1.0], [2.0], [4.0]]
+
+
+def test_tensor_data_sparse_of_another_shape_is_refused():
+    for matrix in (scipy.sparse.csr_matrix((11, 2)), scipy.sparse.coo_matrix((2**40, 2**40))):
+        with pytest.raises(sa.InvalidArgument, match="does not fit dimension 10 × width 2"):
+            tensor_data(tensor(width=2), matrix)
+
+
+def test_tensor_data_dense_arrays_touch_every_key():
+    class DLPack:
+        def __init__(self, array):
+            self._array = array
+
+        def __dlpack__(self, **options):
+            return self._array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self._array.__dlpack_device__()
+
+    array = np.arange(20, dtype=np.float32).reshape(10, 2)
+    for given in (array, array.reshape(-1), array.tolist(), FakeTorch(array), FakeTensorFlow(array), DLPack(array)):
+        data = tensor_data(tensor(width=2), given)
+        assert data.keys is None
+        assert data.num_keys == 10
+        assert data.values.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("given", [np.ones(9), object(), "x", None])
+def test_tensor_data_what_cannot_be_read_is_refused(given):
+    with pytest.raises(sa.InvalidArgument, match="'v'"):
+        tensor_data(tensor(), given)
+
+
+def test_tensor_data_union_without_values_has_none():
+    assert tensor_data(tensor(), ([1, 2], None)).values is None
+
+
+def test_spec_round_trip_is_the_same():
+    spec = sa.RoundSpec(
+        [
+            sa.TensorSpec("a", np.float32, 10, 4, op="coordinate_mean", return_counts=False, fill=0.5),
+            sa.TensorSpec("b", "uint64", 0, modular=True),
+            sa.TensorSpec("c", "bfloat16", 3, layout="dense", result_dtype="float64"),
+        ],
+        op="mean",
+        weighting="by_weight",
+        result="auto",
+        numerics="fixed_point",
+        value_bound=2.0,
+        weight_bound=3.0,
+        on_bound="clip",
+        on_nonfinite="reject",
+        return_weights=True,
+        min_contributors=2,
+        prune_zeros=True,
+        dense_threshold=0.5,
+        min_submissions=1,
+        max_submissions=9,
+        deadline=2.5,
+        result_ttl=60,
+        max_tuples_per_submission=5,
+        max_bytes_per_submission=6,
+    )
+    assert sa.RoundSpec.from_proto(spec.to_proto()) == spec
+
+
+def test_spec_unknown_words_are_refused_with_the_known_ones():
+    with pytest.raises(sa.InvalidArgument, match=r"unknown op 'average'; known: sum, mean"):
+        sa.RoundSpec([tensor()], op="average").to_proto()
+    with pytest.raises(sa.InvalidArgument, match="unknown dtype 'float8'"):
+        tensor("float8")
+    with pytest.raises(sa.InvalidArgument, match="unknown layout 'csr'"):
+        tensor(layout="csr")
+    with pytest.raises(sa.InvalidArgument, match="'v'"):
+        tensor(dimension=-1).to_proto()

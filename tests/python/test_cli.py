@@ -1,0 +1,113 @@
+"""The command: what it prints, writes and returns."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sparseagg
+from sparseagg.cli import main
+from sparseagg.progress import ProgressBar
+
+SPEC = {
+    "tensors": [{"name": "emb.weight", "dtype": "DTYPE_FLOAT32", "dimension": 10, "width": 2}],
+    "aggregation": {"op": "OP_MEAN", "returnCounts": True},
+}
+
+
+@pytest.fixture
+def run(server, capsys):
+    def call(*arguments: str, status: int = 0) -> str:
+        assert main([*arguments, "--address", server.address]) == status
+        captured = capsys.readouterr()
+        return captured.err if status else captured.out
+
+    return call
+
+
+def test_cli_round_from_create_to_result(run, tmp_path):
+    spec, update, merged = tmp_path / "spec.json", tmp_path / "update.npz", tmp_path / "merged.npz"
+    spec.write_text(json.dumps(SPEC))
+    np.savez(update, **{"emb.weight.keys": np.array([3, 1]), "emb.weight.values": np.array([[1.0, 2.0], [3.0, 4.0]])})
+
+    round_id = run("rounds", "create", str(spec), "--id", "from-cli").strip()
+    assert round_id == "from-cli"
+    assert run("submit", round_id, "a", str(update)).startswith("2 tuples, 24 bytes\n")
+    assert "counts once" in run("submit", round_id, "a", str(update))
+    assert any(line.split()[:4] == ["from-cli", "open", "1", "2"] for line in run("rounds", "list").splitlines())
+    assert run("rounds", "close", round_id) == "emb.weight: 2 rows, sparse\n"
+    assert "done" in run("rounds", "show", round_id)
+    run("result", round_id, "-o", str(merged))
+    with np.load(merged) as file:
+        assert file["emb.weight.keys"].tolist() == [1, 3]
+        assert file["emb.weight.values"].tolist() == [[3.0, 4.0], [1.0, 2.0]]
+        assert file["emb.weight.counts"].tolist() == [1, 1]
+    run("rounds", "delete", round_id)
+    assert "from-cli" in run("rounds", "show", round_id, status=1)
+
+
+def test_cli_cancel_ends_a_round(run, tmp_path):
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(SPEC))
+    round_id = run("rounds", "create", str(spec)).strip()
+    run("rounds", "cancel", round_id)
+    assert "cancelled" in run("rounds", "show", round_id)
+    assert "cancelled" in run("result", round_id, "-o", str(tmp_path / "x.npz"), status=1)
+    assert not (tmp_path / "x.npz").exists()
+
+
+def test_cli_info_has_every_limit(run):
+    text = run("info")
+    for name in ("version", "engine", "max_message_bytes", "max_submissions", "upload_timeout"):
+        assert name in text
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        ({"other": np.ones(2)}, "other"),
+        ({"emb.weight.values": np.ones((1, 2))}, "emb.weight.keys"),
+        ({"emb.weight.keys": np.array([10]), "emb.weight.values": np.ones((1, 2))}, "key 10"),
+    ],
+)
+def test_cli_bad_update_is_an_error(run, tmp_path, arrays, text):
+    spec, update = tmp_path / "spec.json", tmp_path / "update.npz"
+    spec.write_text(json.dumps(SPEC))
+    np.savez(update, **arrays)
+    round_id = run("rounds", "create", str(spec)).strip()
+    assert text in run("submit", round_id, "a", str(update), status=1)
+
+
+def test_cli_bad_spec_is_an_error(run, tmp_path):
+    spec = tmp_path / "spec.json"
+    spec.write_text('{"tensors": [{"nme": "x"}]}')
+    assert "spec.json" in run("rounds", "create", str(spec), status=1)
+
+
+def test_cli_as_a_command_knows_its_version():
+    done = subprocess.run([sys.executable, "-m", "sparseagg", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"sparseagg {sparseagg.__version__}\n"
+    assert importlib.metadata.version("sparseagg") == sparseagg.__version__
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_bar_draws_on_terminals_only():
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        with ProgressBar("upload", 2_000_000, "B", stream) as bar:
+            bar.advance(500_000)
+            assert "25% 0.5/2.0 MB" in bar.line()
+            bar.advance(1_500_000)
+    assert "100% 2.0/2.0 MB" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+    assert file.getvalue() == ""
+    assert "100% 0/0 clients" in ProgressBar("nothing", 0, "clients", file).line()

@@ -1,0 +1,229 @@
+"""The demo in a small size: it trains, checks itself, and says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from conftest import server_binary
+from sparseagg import reference
+from sparseagg.demo import check, corpus, model, vocabulary
+from sparseagg.demo.report import plot
+from sparseagg.demo.run import Options, run
+
+WORDS = ["the", "a", "fox", "dog", "jumps", "over", "lazy", "quick", "brown", "and", "then", "it", "sleeps", "under"]
+
+
+def run_demo(out: pathlib.Path, *flags: str) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "sparseagg", "demo", "--out", str(out), *flags], capture_output=True, text=True
+    )
+    print(done.stdout, done.stderr)
+    return done.returncode, (done.stderr if done.returncode else done.stdout).splitlines()
+
+
+def write_texts(folder: pathlib.Path, count: int) -> None:
+    rng = np.random.default_rng(7)
+    for i in range(count):
+        path = folder / f"part-{i % 3}" / f"{i}.txt"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(" ".join(rng.choice(WORDS, 200)) + f" only-{i}\n")
+    (folder / "binary").write_bytes(b"\0\1\2" * 100)
+
+
+def test_demo_quick_on_the_standard_library_agrees(tmp_path):
+    status, lines = run_demo(tmp_path, "--server", server_binary(), "--quick")
+    assert status == 0
+    summary = json.loads(lines[-1])
+    assert summary["rounds"] == 3
+    assert summary["clients"] == 40
+    assert summary["tuples"] > 1000
+    assert summary["reference_equal"] is True
+    assert summary["loss_last"] < summary["loss_first"]
+    assert summary["bytes_sparse"] < summary["bytes_dense"]
+    assert summary["backend"] == "cpu"
+    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert any("keys out" in line for line in lines)
+
+
+def test_demo_folder_against_a_running_server_agrees(tmp_path, server):
+    write_texts(tmp_path / "texts", 30)
+    flags = ["--address", server.address, "--corpus", str(tmp_path / "texts"), "--rounds", "2", "--pairs", "100"]
+    status, lines = run_demo(tmp_path / "out", *flags)
+    assert status == 0
+    summary = json.loads(lines[-1])
+    assert (summary["clients"], summary["rounds"], summary["reference_equal"]) == (29, 2, True)
+
+
+def test_demo_is_reproducible(tmp_path, server):
+    write_texts(tmp_path / "texts", 30)
+    flags = ["--address", server.address, "--corpus", str(tmp_path / "texts"), "--rounds", "2"]
+    losses = [json.loads(run_demo(tmp_path / "out", *flags)[1][-1])["loss_last"] for _ in range(2)]
+    assert losses[0] == losses[1]
+
+
+def test_demo_play_has_speakers_as_clients(tmp_path, server):
+    path = os.environ.get("SPARSEAGG_TEST_CORPUS")
+    if not path:
+        pytest.skip("SPARSEAGG_TEST_CORPUS names no play")
+    flags = ["--address", server.address, "--corpus", path, "--rounds", "3", "--clients", "200", "--pairs", "500"]
+    status, lines = run_demo(tmp_path, *flags)
+    assert status == 0
+    assert json.loads(lines[-1])["clients"] >= 190
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--server", "/no/such/server"],
+        ["--server", "/bin/true"],
+        ["--corpus", "/no/such/corpus"],
+        ["--server", "/bin/false", "--quick"],
+    ],
+)
+def test_demo_that_cannot_run_fails(tmp_path, flags):
+    status, lines = run_demo(tmp_path, *flags)
+    assert status == 1
+    assert lines[0].startswith("sparseagg: ")
+
+
+def test_demo_whose_loss_rises_fails(tmp_path, server, capsys):
+    write_texts(tmp_path / "texts", 30)
+    options = Options(address=server.address, corpus=str(tmp_path / "texts"), out=str(tmp_path), rounds=2)
+    assert run(dataclasses.replace(options, learning_rate=-1.0)) == 1
+    captured = capsys.readouterr()
+    assert "the loss did not fall" in captured.err
+    assert json.loads(captured.out.splitlines()[-1])["rounds"] == 2
+
+
+def test_demo_that_differs_from_the_reference_fails(tmp_path, server, capsys, monkeypatch):
+    write_texts(tmp_path / "texts", 30)
+    merge = reference.merge
+
+    def off_by_one(spec, updates, **options):
+        merged = merge(spec, updates, **options)
+        merged["output"].counts[0] += 1
+        return merged
+
+    monkeypatch.setattr(reference, "merge", off_by_one)
+    options = Options(address=server.address, corpus=str(tmp_path / "texts"), out=str(tmp_path), rounds=2)
+    assert run(options) == 1
+    captured = capsys.readouterr()
+    assert "round 2 differs from the reference: output: other counts" in captured.err
+    assert json.loads(captured.out.splitlines()[-1])["reference_equal"] is False
+
+
+def test_check_finds_every_kind_of_difference():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], return_counts=True, return_weights=True)
+    updates = {"a": reference.Update({"v": ([1, 2], [[1.0], [2.0]])})}
+
+    def result(**changes):
+        good = {"keys": np.array([1, 2], np.uint32), "values": np.array([1, 2], np.float32)}
+        good.update(counts=np.array([1, 1], np.uint32), weights=np.array([1.0, 1.0]))
+        tensor = sa.TensorResult("v", "sparse", "float32", 10, 1, fixed_point_shift=None, **{**good, **changes})
+        return {"v": tensor}
+
+    assert check.differences(spec, updates, result()) == []
+    for changes, word in (
+        ({"keys": np.array([1, 3], np.uint32)}, "keys"),
+        ({"values": np.nextafter(np.array([1, 2], np.float32), np.float32(9))}, "values"),
+        ({"counts": np.array([1, 2], np.uint32)}, "counts"),
+        ({"weights": np.array([1.0, 1.5])}, "weights"),
+    ):
+        (difference,) = check.differences(spec, updates, result(**changes))
+        assert word in difference
+
+
+def test_corpus_play_gathers_speeches(tmp_path):
+    play = tmp_path / "play.txt"
+    play.write_text("First Citizen:\nBefore we proceed, hear me.\n\nALL:\nSpeak!\n\nFirst Citizen:\nNote: resolved\n")
+    texts = {text.name: text.tokens for text in corpus.load_play(play)}
+    assert texts == {
+        "First Citizen": ["Before", "we", "proceed,", "hear", "me.", "Note:", "resolved"],
+        "ALL": ["Speak!"],
+    }
+
+
+def test_corpus_standard_library_is_large_enough():
+    texts = corpus.load(None)
+    assert len(texts.clients) >= 200
+    assert len(texts.held_out) >= 10
+    assert not {text.name for text in texts.clients} & {text.name for text in texts.held_out}
+
+
+def test_corpus_folder_skips_what_is_no_text(tmp_path):
+    write_texts(tmp_path, 4)
+    assert [text.name for text in corpus.load_directory(tmp_path)] == [f"part-{i % 3}/{i}.txt" for i in (0, 3, 1, 2)]
+    with pytest.raises(ValueError, match="at least 2"):
+        corpus.load(str(tmp_path / "part-1"))
+
+
+def test_vocabulary_keeps_what_two_clients_share(client):
+    texts = [
+        corpus.Text("a", ["x", "y", "y", "secret"]),
+        corpus.Text("b", ["y", "x", "y"]),
+        corpus.Text("c", ["z", "z"]),
+        corpus.Text("d", ["z", "mine"]),
+    ]
+    learned, info, shared = vocabulary.learn_vocabulary(client, texts, 2, concurrency=2)
+    assert (len(learned), shared, info.num_tuples) == (2, 3, 8)
+    assert learned.counts.tolist() == [4, 3]  # y, z
+    assert learned.encode(["secret", "z", "y", "x", "y"]).tolist() == [1, 0, 0]
+    with pytest.raises(ValueError, match="share"):
+        vocabulary.learn_vocabulary(client, texts[:1], 2, concurrency=1)
+
+
+def test_client_gradient_is_the_derivative_of_its_loss():
+    """Compared with differences of the loss computed pair by pair."""
+    rng = np.random.default_rng(3)
+    learned = vocabulary.Vocabulary(np.arange(6, dtype=np.uint64), np.arange(6), np.array([9, 5, 4, 3, 2, 1]))
+    trained = model.Model(learned, 4, 0.1, seed=0)
+    for name in trained.tables:
+        trained.tables[name] = rng.standard_normal((6, 4))
+    text = np.array([0, 3, 3, 1, 0, 5, 3, 1])
+    data = model.ClientData.of(text)
+
+    def loss() -> float:
+        draws = np.random.default_rng(11)
+        positions = np.arange(len(text))
+        contexts = positions + model._offsets(draws, len(text))
+        inside = (contexts >= 0) & (contexts < len(text))
+        negatives = np.unique(trained.draw_negatives(draws, (model._SHARED_NEGATIVES,)))
+        total = 0.0
+        for center, context in zip(text[inside], text[contexts[inside]]):
+            row = trained.tables["input"][center]
+            total += np.logaddexp(0, -row @ trained.tables["output"][context])
+            scores = trained.tables["output"][negatives] @ row
+            total += np.logaddexp(0, scores).sum() * model.NEGATIVES / len(negatives)
+        return total / inside.sum()
+
+    gradient = model.client_gradient(trained, data, 100, np.random.default_rng(11))
+    parts = {
+        "input": (gradient.input_keys, gradient.input_rows),
+        "output": (gradient.output_keys, gradient.output_rows),
+    }
+    for name, (keys, rows) in parts.items():
+        found = np.zeros((6, 4))
+        found[keys] = rows
+        expected = np.zeros((6, 4))
+        for at in np.ndindex(6, 4):
+            before = trained.tables[name][at]
+            values = []
+            for step in (1e-5, -1e-5):
+                trained.tables[name][at] = before + step
+                values.append(loss())
+            trained.tables[name][at] = before
+            expected[at] = (values[0] - values[1]) / 2e-5
+        assert np.allclose(found, expected, atol=1e-5), name
+
+
+def test_plot_without_matplotlib_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert plot(tmp_path / "x.png", [1.0], []) is False

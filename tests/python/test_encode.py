@@ -1,0 +1,103 @@
+"""Chunks: what each holds, at and around the limits, and that all together are the update."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg.arrays import update_data
+from sparseagg.encode import DEFAULT_CHUNK_BYTES, chunk_bytes_for, encode_chunks
+from sparseagg.v1 import aggregation_pb2 as pb
+
+SPEC = sa.RoundSpec([sa.TensorSpec("e", "float32", 1000, 2), sa.TensorSpec("b", "float64", 5, layout="dense")])
+OVERHEAD = 64 + 1  # of a slice of a tensor whose name has one byte
+ROW = 4 + 8
+
+
+def chunks_of(update, chunk_bytes: int, **options) -> list[pb.UpdateChunk]:
+    options = {"client_id": "c", "submission_id": "s", **options}
+    return list(encode_chunks(update_data(SPEC, update), chunk_bytes=chunk_bytes, **options))
+
+
+def embedding(count: int) -> dict:
+    return {"e": (np.arange(count), np.arange(2 * count, dtype=np.float32).reshape(count, 2))}
+
+
+@pytest.mark.parametrize(
+    ("rows", "fit", "sizes"),
+    [(0, 3, []), (1, 3, [1]), (2, 3, [2]), (3, 3, [3]), (4, 3, [3, 1]), (6, 3, [3, 3]), (7, 3, [3, 3, 1])],
+)
+def test_encode_chunks_rows_around_the_limit_are_split_there(rows, fit, sizes):
+    for chunk_bytes in (OVERHEAD + fit * ROW, OVERHEAD + (fit + 1) * ROW - 1):
+        chunks = chunks_of(embedding(rows), chunk_bytes)
+        assert [piece.num_keys for chunk in chunks for piece in chunk.slices] == sizes
+        assert [chunk.sequence for chunk in chunks] == list(range(max(1, len(sizes))))
+        assert [chunk.last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+        assert (
+            b"".join(piece.keys for chunk in chunks for piece in chunk.slices) == np.arange(rows, dtype="<u4").tobytes()
+        )
+
+
+def test_encode_chunks_row_wider_than_the_limit_goes_alone():
+    assert [len(chunk.slices[0].keys) for chunk in chunks_of(embedding(3), 1)] == [4, 4, 4]
+
+
+def test_encode_chunks_several_tensors_share_aChunk():
+    update = {**embedding(2), "b": np.arange(5.0)}
+    (chunk,) = chunks_of(update, 10_000)
+    assert [piece.tensor for piece in chunk.slices] == ["e", "b"]
+    assert chunk.slices[1].key_encoding == pb.KEY_ENCODING_IMPLICIT
+    split = chunks_of(update, 2 * OVERHEAD + 2 * ROW + 3 * 8)
+    assert [[(piece.tensor, piece.first_key, piece.num_keys) for piece in chunk.slices] for chunk in split] == [
+        [("e", 0, 2), ("b", 0, 3)],
+        [("b", 3, 2)],
+    ]
+
+
+def test_encode_chunks_messages_stay_below_the_limit():
+    limit = 4000
+    many = sa.RoundSpec([sa.TensorSpec(f"tensor-{i:0200}", "float32", 100) for i in range(30)])
+    update = {tensor.name: (np.arange(100), np.ones(100)) for tensor in many.tensors}
+    chunks = list(
+        encode_chunks(
+            update_data(many, update),
+            client_id="c" * 256,
+            submission_id="s" * 256,
+            round_name="rounds/" + "r" * 128,
+            weight=1.0,
+            chunk_bytes=chunk_bytes_for(limit),
+        )
+    )
+    assert max(chunk.ByteSize() for chunk in chunks) <= limit
+    assert sum(len(piece.keys) for chunk in chunks for piece in chunk.slices) == 30 * 100 * 4
+
+
+def test_encode_chunks_weight_is_in_the_first_chunk_only():
+    chunks = chunks_of(embedding(3), 1, weight=0.0)
+    assert [chunk.HasField("weight") for chunk in chunks] == [True, False, False]
+    assert not chunks_of(embedding(1), 100)[0].HasField("weight")
+
+
+def test_encode_chunks_first_skips_what_is_there():
+    assert chunks_of(embedding(5), 1)[3:] == chunks_of(embedding(5), 1, first=3)
+    assert chunks_of(embedding(5), 1, first=5) == []
+
+
+def test_encode_chunks_empty_update_is_one_last_chunk():
+    (chunk,) = chunks_of({}, 100)
+    assert chunk.last
+    assert not chunk.slices
+
+
+@pytest.mark.parametrize(
+    ("limit", "wanted", "expected"),
+    [
+        (0, None, DEFAULT_CHUNK_BYTES),
+        (4 << 20, None, DEFAULT_CHUNK_BYTES),
+        (65536, None, 64512),
+        (4 << 20, 100, 100),
+        (5, None, 1),
+    ],
+)
+def test_chunk_bytes_for_limit_is_kept(limit, wanted, expected):
+    assert chunk_bytes_for(limit, wanted) == expected

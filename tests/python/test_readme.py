@@ -1,0 +1,61 @@
+"""What the README says works: its example runs and prints what it says, its commands and links exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ServerProcess
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "python" / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def make_targets() -> set[str]:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    return {name for line in re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE) for name in line.split()}
+
+
+def test_readme_begins_with_the_two_commands() -> None:
+    commands = [line.split("#")[0].strip() for line in blocks(README, "sh")[0].splitlines()]
+    assert commands == ["make run", "make test"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_document_make_targets_exist(document: Path) -> None:
+    named = set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", document.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named <= make_targets()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_document_links_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text(encoding="utf-8"))
+    dead = [link for link in links if not link.startswith("http") and not (document.parent / link).exists()]
+    assert dead == []
+
+
+def test_make_help_lists_every_target_readme_names() -> None:
+    listed = subprocess.run(["make", "help"], cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+    missing = [name for name in re.findall(r"`make ([a-z-]+)", README) if f"make {name} " not in listed]
+    assert missing == []
+
+
+def test_readme_example_prints_what_it_says(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks(README, "python")
+    (expected,) = blocks(README, "text")
+    assert "localhost:8001" in example
+    exec(compile(example.replace("localhost:8001", server.address), "README.md", "exec"), {})
+    assert capsys.readouterr().out == expected
+
+
+def test_python_readme_example_runs(server: ServerProcess) -> None:
+    (example,) = blocks((REPOSITORY / "python" / "README.md").read_text(encoding="utf-8"), "python")
+    assert "localhost:8001" in example
+    exec(compile(example.replace("localhost:8001", server.address), "python/README.md", "exec"), {})

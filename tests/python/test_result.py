@@ -1,0 +1,126 @@
+"""Results: pages put together, and the forms they can take."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg import bfloat16
+from sparseagg.info import RoundInfo
+from sparseagg.result import ResultReader, TensorResult
+from sparseagg.v1 import aggregation_pb2 as pb
+
+INFO = RoundInfo.from_proto(pb.Round(name="rounds/r"))
+
+
+def result(keys, values, *, dimension=5, layout="sparse", dtype="float32", width=1) -> TensorResult:
+    values = None if values is None else np.array(values)
+    return TensorResult("v", layout, dtype, dimension, width, np.array(keys, np.uint32), values, None, None, None)
+
+
+def test_dense_sparse_result_fills_the_rest():
+    assert result([1, 3], [2.0, 4.0]).dense().tolist() == [0.0, 2.0, 0.0, 4.0, 0.0]
+    assert result([1], [2.0]).dense(fill=-1.0).tolist() == [-1.0, 2.0, -1.0, -1.0, -1.0]
+    rows = result([1, 3], [[1.0, 2.0], [3.0, 4.0]], width=2).dense()
+    assert rows.tolist() == [[0.0, 0.0], [1.0, 2.0], [0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]
+
+
+def test_dense_without_bound_or_values_is_refused():
+    with pytest.raises(sa.FailedPrecondition, match="dimension 0"):
+        result([1], [2.0], dimension=0).dense()
+    with pytest.raises(sa.FailedPrecondition, match="union"):
+        result([1], None).dense()
+
+
+def test_to_scipy_keeps_every_key():
+    matrix = result([1, 3], [[0.0, 2.0], [0.0, 0.0]], width=2).to_scipy()
+    assert matrix.shape == (5, 2)
+    assert matrix.toarray().tolist() == [[0, 0], [0, 2], [0, 0], [0, 0], [0, 0]]
+    assert np.diff(matrix.indptr).tolist() == [0, 2, 0, 2, 0]
+    vector = result([0, 4], [1.0, 2.0]).to_scipy()
+    assert vector.toarray().reshape(-1).tolist() == [1, 0, 0, 0, 2]
+
+
+def test_to_torch_passes_keys_rows_and_shape(monkeypatch):
+    def sparse_coo_tensor(keys, rows, shape):
+        return types.SimpleNamespace(coalesce=lambda: (keys.tolist(), rows.tolist(), shape))
+
+    torch = types.SimpleNamespace(from_numpy=lambda array: array, sparse_coo_tensor=sparse_coo_tensor)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    merged = result([1, 3], [[1.0, 2.0], [3.0, 4.0]], width=2)
+    assert merged.to_torch() == ([[1, 3]], [[1.0, 2.0], [3.0, 4.0]], (5, 2))
+    dense = result(range(2), [1.0, 2.0], dimension=2, layout="dense")
+    assert dense.to_torch() is dense.values
+
+
+def test_to_tf_passes_keys_rows_and_shape(monkeypatch):
+    tf = types.SimpleNamespace(
+        convert_to_tensor=lambda array, dtype=None: np.asarray(array).tolist(),
+        int64="int64",
+        IndexedSlices=lambda *arguments: arguments,
+    )
+    monkeypatch.setitem(sys.modules, "tensorflow", tf)
+    assert result([1, 3], [1.0, 2.0]).to_tf() == ([1.0, 2.0], [1, 3], [5])
+    assert result([1], [1.0], dimension=0).to_tf() == ([1.0], [1])
+
+
+def page(name="v", *, keys=b"", values=b"", num_keys=0, first=None, counts=b"", **summary) -> pb.ResultPage:
+    made = pb.ResultPage(slice=pb.TensorSlice(tensor=name, keys=keys, values=values, num_keys=num_keys), counts=counts)
+    made.slice.key_encoding = pb.KEY_ENCODING_U32 if first is None else pb.KEY_ENCODING_IMPLICIT
+    made.slice.first_key = first or 0
+    if summary:
+        made.summary.CopyFrom(pb.TensorSummary(name=name, width=1, has_values=True, **summary))
+    return made
+
+
+def read(pages: list[pb.ResultPage]) -> sa.Result:
+    reader = ResultReader()
+    for one in pages:
+        reader.add(one)
+    return reader.result(INFO)
+
+
+def test_result_reader_pages_are_put_together():
+    keys, values = np.array([1, 4, 7], "<u4"), np.array([1, 2, 3], "<f4")
+    first = page(keys=keys[:2].tobytes(), values=values[:2].tobytes(), num_keys=2, dimension=9, dtype=1)
+    tensor = read([first, page(keys=keys[2:].tobytes(), values=values[2:].tobytes())])["v"]
+    assert tensor.keys.tolist() == [1, 4, 7]
+    assert tensor.values.tolist() == [1.0, 2.0, 3.0]
+    assert tensor.values.flags.writeable
+    assert (tensor.counts, tensor.weights, tensor.fixed_point_shift) == (None, None, None)
+
+
+def test_result_reader_dense_range_starts_at_its_first_key():
+    dense = {"dimension": 9, "dtype": 1, "layout": pb.TENSOR_LAYOUT_DENSE}
+    pages = [page(first=3, num_keys=2, values=bytes(8), **dense), page(first=5, num_keys=1, values=bytes(4))]
+    tensor = read(pages)["v"]
+    assert tensor.keys.tolist() == [3, 4, 5]
+    assert tensor.keys.dtype == np.uint32
+    assert tensor.dense(fill=1.0).tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        [page(keys=bytes(4), values=bytes(4))],
+        [page(keys=bytes(4), values=bytes(8), dimension=9, dtype=1)],
+        [page(keys=bytes(4), values=bytes(4), counts=bytes(8), dimension=9, dtype=1, has_counts=True)],
+        [page(keys=bytes(4), values=bytes(4), num_keys=2, dimension=9, dtype=1)],
+    ],
+)
+def test_result_reader_pages_that_disagree_are_the_servers_fault(pages):
+    with pytest.raises(sa.Internal):
+        read(pages)
+
+
+def test_float_from_bits_with_and_without_the_package_is_exact(monkeypatch):
+    bits = np.array([0x3FC0, 0x8001, 0x7F80], np.uint16)
+    expected = [1.5, -(2.0**-133), np.inf]
+    assert bfloat16.float_from_bits(bits).astype(np.float64).tolist() == expected
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    widened = bfloat16.float_from_bits(bits)
+    assert widened.dtype == np.float32
+    assert widened.tolist() == expected

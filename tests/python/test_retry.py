@@ -1,0 +1,245 @@
+"""Lost connections and restarted servers: what is tried again, what resumes, and that everything counts once."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from concurrent import futures
+
+import grpc
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
+
+SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 100_000)], return_counts=True)
+FAST = sa.RetryPolicy(initial=0.01, maximum=0.05)
+
+
+class FlakyProxy:
+    """Forwards TCP to a server; a connection breaks when it has carried its share of the client's bytes.
+
+    `budgets` has that share for the first connections; those after them are left alone.
+    """
+
+    def __init__(self, address: str, budgets: list[int]) -> None:
+        host, _, port = address.rpartition(":")
+        self._server = (host, int(port))
+        self._budgets = list(budgets)
+        self.broken = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._server)
+                self._sockets += [near, far]
+                budget = self._budgets.pop(0) if self._budgets else None
+                threading.Thread(target=self._forward, args=(near, far, budget), daemon=True).start()
+                threading.Thread(target=self._forward, args=(far, near, None), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket, budget: int | None) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(16384):
+                target.sendall(data if budget is None else data[:budget])
+                if budget is not None:
+                    budget -= len(data)
+                    if budget <= 0:
+                        self.broken += 1
+                        break
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+        for end in self._sockets:
+            end.close()
+
+
+@pytest.fixture
+def flaky(server):
+    proxies: list[FlakyProxy] = []
+
+    def make(*budgets: int) -> FlakyProxy:
+        proxies.append(FlakyProxy(server.address, list(budgets)))
+        return proxies[-1]
+
+    yield make
+    for proxy in proxies:
+        proxy.close()
+
+
+def update() -> dict:
+    return {"v": (np.arange(100_000), np.arange(100_000, dtype=np.float32))}  # 800 kB
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+@pytest.mark.parametrize("budgets", [[300_000], [300_000, 50_000, 400_000], [100, 100]])
+def test_submit_over_a_breaking_connection_counts_once(flaky, client, resumable, budgets):
+    opened = client.create_round(SPEC)
+    with sa.Client(flaky(*budgets).address, retry=FAST, chunk_bytes=50_000) as unlucky:
+        submission = unlucky.get_round(opened.id).submit("a", update(), resumable=resumable)
+    assert submission.num_tuples == 100_000
+    merged = opened.close()["v"]
+    assert merged.values.tolist() == list(range(100_000))
+    assert set(merged.counts.tolist()) == {1}
+
+
+def test_submit_resumes_and_does_not_start_again(flaky, client):
+    # No connection carries half of the update: only a client that resumes ever gets it through. It takes more of them
+    # than there are attempts, which count anew whenever something has arrived.
+    proxy = flaky(*[120_000] * 100)
+    opened = client.create_round(SPEC)
+    patience = sa.RetryPolicy(attempts=4, initial=0.01, maximum=0.05)
+    with sa.Client(proxy.address, retry=patience, chunk_bytes=50_000) as unlucky:
+        unlucky.get_round(opened.id).submit("a", update())
+    assert 5 <= proxy.broken <= 20
+    assert len(opened.close()["v"]) == 100_000
+
+
+def test_submit_by_a_new_process_resumes_by_submission_id(server, client):
+    opened = client.create_round(SPEC)
+    chunk = pb.UpdateChunk(round=opened.name, client_id="a", submission_id="mine", sequence=0)
+    piece = pb.TensorSlice(tensor="v", key_encoding=pb.KEY_ENCODING_U32, value_encoding=pb.VALUE_ENCODING_FLOAT32)
+    piece.keys, piece.values = np.arange(1000, dtype="<u4").tobytes(), np.arange(1000, dtype="<f4").tobytes()
+    chunk.slices.append(piece)
+    with grpc.insecure_channel(server.address) as channel:
+        pb_grpc.AggregationStub(channel).PutChunk(chunk)
+    with sa.Client(server.address, chunk_bytes=1000 * 8 + 64 + 1) as again:
+        submission = again.get_round(opened.id).submit("a", update(), submission_id="mine", resumable=True)
+    assert submission.num_tuples == 100_000
+    assert opened.close()["v"].values.tolist() == list(range(100_000))
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_submit_whose_answer_was_lost_is_a_duplicate(client, resumable):
+    # As seen by a client that tries again: the round has taken the submission, and closed itself with it.
+    opened = client.create_round(sa.RoundSpec(SPEC.tensors, max_submissions=1))
+    assert not opened.submit("a", update(), submission_id="mine").duplicate
+    opened.wait(timeout=60)
+    assert opened.submit("a", update(), submission_id="mine", resumable=resumable).duplicate
+    assert opened.submit("a", update(), resumable=resumable).duplicate
+    assert opened.result().info.num_submissions == 1
+
+
+def test_aggregate_and_results_over_a_breaking_connection(flaky, client):
+    with sa.Client(flaky(300_000, 300_000).address, retry=FAST, chunk_bytes=50_000) as unlucky:
+        merged = unlucky.aggregate([update(), update()], SPEC)["v"]
+    assert merged.values.tolist() == list(range(0, 200_000, 2))
+
+
+def test_client_finds_a_restarted_server_and_lost_rounds(start_server):
+    first = start_server()
+    with sa.Client(first.address, retry=sa.RetryPolicy(attempts=40, maximum=0.5)) as client:
+        opened = client.create_round(SPEC)
+        first.kill()
+        waiting = futures.ThreadPoolExecutor(1).submit(client.server_info)
+        start_server(address=first.address)
+        assert waiting.result(timeout=60).version
+        with pytest.raises(sa.NotFound, match=opened.id):
+            opened.submit("a", update())
+        client.create_round(SPEC).submit("a", update())
+
+
+def test_client_no_server_is_unavailable_and_a_connection_error():
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    with sa.Client(address, retry=sa.RetryPolicy(attempts=2, initial=0.01)) as client:
+        with pytest.raises(sa.Unavailable) as failed:
+            client.server_info()
+        assert isinstance(failed.value, ConnectionError)
+
+
+class Scripted(pb_grpc.AggregationServicer):
+    """Answers GetRound with the codes it is given, then with a round."""
+
+    def __init__(self, *codes: grpc.StatusCode) -> None:
+        self.codes = list(codes)
+        self.calls = 0
+        self.metadata: list[tuple] = []
+
+    def GetRound(self, request, context):
+        self.calls += 1
+        self.metadata = list(context.invocation_metadata())
+        if self.codes:
+            context.abort(self.codes.pop(0), "as scripted")
+        return pb.Round(name=request.name, state=pb.ROUND_STATE_OPEN)
+
+
+@contextlib.contextmanager
+def serving(servicer: Scripted, credentials: grpc.ServerCredentials | None = None):
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    pb_grpc.add_AggregationServicer_to_server(servicer, server)
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    yield f"localhost:{port}"
+    server.stop(None)
+
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("failures", "attempts", "succeeds"), [(0, 1, True), (2, 3, True), (3, 3, False), (1, 1, False)]
+)
+def test_client_unavailable_is_tried_as_often_as_allowed(failures, attempts, succeeds):
+    servicer = Scripted(*[UNAVAILABLE] * failures)
+    with (
+        serving(servicer) as address,
+        sa.Client(address, retry=sa.RetryPolicy(attempts=attempts, initial=0.001)) as client,
+    ):
+        if succeeds:
+            client.get_round("r")
+        else:
+            with pytest.raises(sa.Unavailable, match="as scripted"):
+                client.get_round("r")
+    assert servicer.calls == (failures + 1 if succeeds else attempts)
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, UNAVAILABLE)])
+def test_client_other_codes_are_raised_at_once(code):
+    servicer = Scripted(code)
+    with serving(servicer) as address, sa.Client(address, retry=FAST) as client:
+        with pytest.raises(sa.SparseaggError, match="as scripted") as failed:
+            client.get_round("r")
+        assert failed.value.code is code
+        assert (type(failed.value) is sa.SparseaggError) == (
+            code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS)
+        )
+    assert servicer.calls == 1
+
+
+def test_retry_policy_waits_grow_up_to_the_maximum():
+    policy = sa.RetryPolicy(attempts=6, initial=1.0, multiplier=2.0, maximum=5.0)
+    waits = list(policy.waits())
+    assert len(waits) == 5
+    for wait, bound in zip(waits, [1.0, 2.0, 4.0, 5.0, 5.0]):
+        assert bound / 2 <= wait <= bound
+
+
+def test_client_token_goes_with_every_call():
+    servicer = Scripted()
+    with serving(servicer) as address, sa.Client(address, token="secret") as client:
+        client.get_round("r")
+    assert ("authorization", "Bearer secret") in [tuple(pair) for pair in servicer.metadata]
+
+
+def test_client_tls_trusts_the_given_authority(tmp_path, self_signed):
+    key, certificate = self_signed
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    once = sa.RetryPolicy(attempts=1)
+    with serving(Scripted(), credentials) as address:
+        with sa.Client(address, tls=certificate, retry=once) as client:
+            assert client.get_round("r").name == "rounds/r"
+        with sa.Client(address, tls=True, retry=once) as client, pytest.raises(sa.Unavailable):
+            client.get_round("r")

@@ -1,0 +1,170 @@
+#include "service/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/service/round_fixture.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::HasSubstr;
+
+class OptionsTest : public ::testing::Test {
+ protected:
+  ~OptionsTest() override {
+    for (const std::string& name : set_) unsetenv(name.c_str());
+  }
+  void SetEnv(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    set_.push_back(name);
+  }
+  std::string WriteConfig(const std::string& text) {
+    const std::string path = ::testing::TempDir() + "/options_test." + std::to_string(getpid()) + ".toml";
+    std::ofstream(path) << text;
+    return path;
+  }
+  static std::variant<Options, ExitWith> Parse(std::vector<std::string> args) {
+    args.insert(args.begin(), "sparseagg-server");
+    std::vector<const char*> argv;
+    for (const std::string& arg : args) argv.push_back(arg.c_str());
+    return ParseOptions(static_cast<int>(argv.size()), argv.data());
+  }
+  static Options ParseOk(const std::vector<std::string>& args) {
+    auto parsed = Parse(args);
+    if (const auto* leave = std::get_if<ExitWith>(&parsed)) {
+      ADD_FAILURE() << leave->text;
+      return {};
+    }
+    return std::get<Options>(parsed);
+  }
+  static ExitWith ParseFails(const std::vector<std::string>& args) {
+    auto parsed = Parse(args);
+    EXPECT_TRUE(std::holds_alternative<ExitWith>(parsed));
+    return std::holds_alternative<ExitWith>(parsed) ? std::get<ExitWith>(parsed) : ExitWith{};
+  }
+
+  std::vector<std::string> set_;
+};
+
+TEST_F(OptionsTest, NothingGiven_HasTheDefaults) {
+  const Options options = ParseOk({});
+  EXPECT_EQ(options.server.grpc_address, "127.0.0.1:8001");
+  EXPECT_EQ(options.backend, Backend::kAuto);
+  EXPECT_GE(options.server.num_threads, 1);
+  EXPECT_GT(options.server.limits.memory_limit_bytes, 0);
+  EXPECT_EQ(options.server.limits.max_message_bytes, 4 << 20);
+  EXPECT_FALSE(options.server.insecure);
+}
+
+TEST_F(OptionsTest, FlagEnvironmentAndFile_FlagGoesFirstThenEnvironment) {
+  const std::string path =
+      WriteConfig("max-uploads = 1\nmax-tensors = 1\nmax-width = 1\nlog-level = \"error\"\nupload-timeout = \"1s\"\n");
+  SetEnv("SPARSEAGG_MAX_UPLOADS", "2");
+  SetEnv("SPARSEAGG_MAX_TENSORS", "2");
+  SetEnv("SPARSEAGG_LOG_LEVEL", "debug");
+  const Options options = ParseOk({"--config", path, "--max-uploads", "3"});
+  EXPECT_EQ(options.server.limits.max_uploads, 3);  // in all three
+  EXPECT_EQ(options.server.limits.max_tensors, 2);  // in environment and file
+  EXPECT_EQ(options.server.limits.max_width, 1);    // in the file alone
+  EXPECT_EQ(options.log_level, LogLevel::kDebug);
+  EXPECT_EQ(options.server.limits.upload_timeout, absl::Seconds(1));
+}
+
+TEST_F(OptionsTest, SecondNameInTheFile_AlsoYieldsToTheEnvironment) {
+  const std::string path = WriteConfig("memory-limit-bytes = 1000\n");
+  EXPECT_EQ(ParseOk({"--config", path}).server.limits.memory_limit_bytes, 1000);
+  SetEnv("SPARSEAGG_MEMORY_LIMIT", "2000");
+  EXPECT_EQ(ParseOk({"--config", path}).server.limits.memory_limit_bytes, 2000);
+}
+
+TEST_F(OptionsTest, ConfigInTheEnvironment_IsRead) {
+  SetEnv("SPARSEAGG_CONFIG", WriteConfig("insecure = true\ngrpc-address = \"0.0.0.0:1\"\n"));
+  const Options options = ParseOk({});
+  EXPECT_TRUE(options.server.insecure);
+  EXPECT_EQ(options.server.grpc_address, "0.0.0.0:1");
+}
+
+TEST_F(OptionsTest, ConfigThatIsNotThere_IsAnError) {
+  EXPECT_NE(ParseFails({"--config", "/does/not/exist.toml"}).code, 0);
+  SetEnv("SPARSEAGG_CONFIG", "/does/not/exist.toml");
+  EXPECT_NE(ParseFails({}).code, 0);
+}
+
+TEST_F(OptionsTest, UnknownNameInTheFile_IsAnError) {
+  const ExitWith leave = ParseFails({"--config", WriteConfig("max-uplaods = 1\n")});
+  EXPECT_NE(leave.code, 0);
+  EXPECT_THAT(leave.text, HasSubstr("max-uplaods"));
+}
+
+TEST_F(OptionsTest, Bytes_TakeUnitsOf1024) {
+  const auto limit = [](const std::string& text) {
+    return ParseOk({"--memory-limit", text}).server.limits.memory_limit_bytes;
+  };
+  EXPECT_EQ(limit("0"), 0);
+  EXPECT_EQ(limit("4096"), 4096);
+  EXPECT_EQ(limit("512KiB"), 512 << 10);
+  EXPECT_EQ(limit("3m"), 3 << 20);
+  EXPECT_EQ(limit("2GB"), uint64_t{2} << 30);
+  EXPECT_EQ(limit("1 TiB"), uint64_t{1} << 40);
+}
+
+TEST_F(OptionsTest, Times_TakeUnits) {
+  const auto wait = [](const std::string& text) { return ParseOk({"--max-wait", text}).server.limits.max_wait; };
+  EXPECT_EQ(wait("90"), absl::Seconds(90));
+  EXPECT_EQ(wait("1.5s"), absl::Milliseconds(1500));
+  EXPECT_EQ(wait("250ms"), absl::Milliseconds(250));
+  EXPECT_EQ(wait("1h30m"), absl::Minutes(90));
+}
+
+TEST_F(OptionsTest, Flags_WithoutMeaning_AreErrorsThatSayWhich) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"--memory-limit", "many"}, {"--memory-limit", "-1"}, {"--memory-limit", "99999999T"},
+      {"--memory-limit", "1.5G"}, {"--max-wait", "soon"},   {"--max-wait", "-1s"},
+      {"--max-wait", "inf"},      {"--backend", "tpu"},     {"--threads", "-1"},
+      {"--log-format", "xml"},    {"--max-uploads", "1e3"}, {"--max-tensors", "-1"},
+      {"--no-such-flag"},         {"--grpc-address"},       {"stray"},
+  };
+  for (const auto& args : cases) {
+    const ExitWith leave = ParseFails(args);
+    EXPECT_NE(leave.code, 0) << args[0];
+    EXPECT_THAT(leave.text, HasSubstr(args[0])) << args[0];
+  }
+}
+
+TEST_F(OptionsTest, HelpAndVersion_LeaveWithSuccess) {
+  const ExitWith help = ParseFails({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.text, HasSubstr("SPARSEAGG_GRPC_ADDRESS"));
+  const ExitWith version = ParseFails({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_THAT(version.text, HasSubstr("sparseagg-server "));
+}
+
+TEST_F(OptionsTest, Help_NamesEveryLimitOfTheServer) {
+  const std::string help = ParseFails({"--help"}).text;
+  const google::protobuf::Descriptor* limits = v1::ServerLimits::descriptor();
+  for (int i = 0; i < limits->field_count(); ++i) {
+    std::string flag = "--" + limits->field(i)->name();
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    EXPECT_THAT(help, HasSubstr(flag));
+  }
+}
+
+TEST(CheckLoopbackTest, Address_OffThisMachine_IsRefused) {
+  for (const char* address : {"127.0.0.1:8001", "127.1.2.3:0", "localhost:1", "[::1]:1", "unix:/tmp/x", "unix:x"}) {
+    EXPECT_THAT(CheckLoopback(address), IsOk()) << address;
+  }
+  for (const char* address : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "127.0.0.1.example.com:1", "example.com:1", ":1", "",
+                              "8001", "dns:///127.0.0.1:1", "128.0.0.1:1"}) {
+    EXPECT_THAT(CheckLoopback(address), Fails(absl::StatusCode::kInvalidArgument, HasSubstr("--insecure"))) << address;
+  }
+}
+
+}  // namespace
+}  // namespace sparseagg::service

@@ -1,0 +1,175 @@
+// sparseagg-server as a process: starting, settings, signals.
+#include <csignal>
+#include <fstream>
+
+#include "tests/service/server_fixture.h"
+#include "tests/service/server_process.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using Code = absl::StatusCode;
+
+v1::ServerInfo InfoOf(const ServerProcess& server) {
+  Client client(server.address());
+  grpc::ClientContext context;
+  v1::ServerInfo info;
+  EXPECT_THAT(FromGrpc(client.stub().GetServerInfo(&context, {}, &info)), IsOk());
+  return info;
+}
+
+TEST(ProcessTest, Start_PortZero_PrintsTheOneItFound) {
+  ServerProcess server;
+  EXPECT_THAT(server.address(), MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]*"));
+  EXPECT_EQ(InfoOf(server).engine(), "cpu");
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0) << server.Log();
+}
+
+TEST(ProcessTest, Settings_FlagEnvironmentAndFile_FlagGoesFirstThenEnvironment) {
+  const std::string path = ::testing::TempDir() + "/process_test." + std::to_string(getpid()) + ".toml";
+  std::ofstream(path) << "max-uploads = 1\nmax-tensors = 1\nmax-width = 1\n";
+  ServerProcess server({"--config", path, "--max-uploads", "3"},
+                       {"SPARSEAGG_MAX_UPLOADS=2", "SPARSEAGG_MAX_TENSORS=2"});
+  const v1::ServerLimits limits = InfoOf(server).limits();
+  EXPECT_EQ(limits.max_uploads(), 3);
+  EXPECT_EQ(limits.max_tensors(), 2);
+  EXPECT_EQ(limits.max_width(), 1);
+  unlink(path.c_str());
+}
+
+TEST(ProcessTest, Backend_CudaWithoutIt_FailsAtStartAndSaysWhy) {
+  if (ServerProcess probe({"--backend", "cuda"}); !probe.address().empty()) {
+    GTEST_SKIP() << "this machine has a GPU that works";
+  }
+  for (const bool by_environment : {false, true}) {
+    ServerProcess server(
+        by_environment ? std::vector<std::string>{} : std::vector<std::string>{"--backend", "cuda"},
+        by_environment ? std::vector<std::string>{"SPARSEAGG_BACKEND=cuda"} : std::vector<std::string>{});
+    EXPECT_EQ(server.address(), "");
+    EXPECT_EQ(server.Wait(), 1);
+    EXPECT_THAT(server.Log(), HasSubstr("--backend cuda"));
+  }
+}
+
+TEST(ProcessTest, Backend_Auto_LogsWhichAndWhy) {
+  ServerProcess server;
+  EXPECT_THAT(server.Log(),
+              AllOf(HasSubstr("engine name="), ::testing::AnyOf(HasSubstr("no_gpu reason="), HasSubstr("name=cuda"))));
+}
+
+TEST(ProcessTest, Start_AddressOffLoopback_NeedsInsecure) {
+  ServerProcess refused({"--grpc-address", "0.0.0.0:0"});
+  EXPECT_EQ(refused.Wait(), 1);
+  EXPECT_THAT(refused.Log(), HasSubstr("--insecure"));
+}
+
+TEST(ProcessTest, Start_PortTaken_Fails) {
+  ServerProcess first;
+  ServerProcess second({"--grpc-address", first.address()});
+  EXPECT_EQ(second.address(), "");
+  EXPECT_EQ(second.Wait(), 1);
+  EXPECT_THAT(second.Log(), HasSubstr("cannot listen on " + first.address()));
+}
+
+TEST(ProcessTest, Start_BadFlag_FailsWithUsage) {
+  ServerProcess server({"--threads", "many"});
+  EXPECT_NE(server.Wait(), 0);
+  EXPECT_THAT(server.Log(), HasSubstr("--threads"));
+}
+
+TEST(ProcessTest, Start_UnixSocket_Serves) {
+  const std::string address = "unix:" + ::testing::TempDir() + "/process_test." + std::to_string(getpid()) + ".sock";
+  ServerProcess server({"--grpc-address", address});
+  EXPECT_EQ(server.address(), address);
+  Client client(address);
+  EXPECT_THAT(client.Create(SumSpec(), "r"), IsOk());
+}
+
+TEST(ProcessTest, Log_Json_HasRoundsTimelineAndTraceparent) {
+  ServerProcess server({"--log-format", "json"});
+  Client client(server.address());
+  {
+    grpc::ClientContext context;
+    context.AddMetadata("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    v1::CreateRoundRequest request;
+    request.set_round_id("logged");
+    *request.mutable_spec() = SumSpec();
+    v1::Round round;
+    ASSERT_THAT(FromGrpc(client.stub().CreateRound(&context, request, &round)), IsOk());
+  }
+  ASSERT_THAT(client.SubmitUnary({MakeChunk("rounds/logged", "a", {1}, {1})}), IsOk());
+  ASSERT_THAT(client.Finish("rounds/logged"), IsOk());
+  ASSERT_TRUE(server.AwaitLog("\"event\":\"round_ended\""));
+  EXPECT_THAT(server.Log(),
+              AllOf(HasSubstr("\"event\":\"round_created\",\"round\":\"logged\""), HasSubstr("\"state\":\"DONE\""),
+                    HasSubstr("\"finish_ms\":"), HasSubstr("\"longest\":"),
+                    HasSubstr("\"traceparent\":\"00-0af7651916cd43dd8448eb211c80319c-")));
+}
+
+TEST(ProcessTest, Sigterm_InTheMiddleOfAStream_LetsItFinishAndLeavesWithZero) {
+  ServerProcess server({"--shutdown-deadline", "60s"});
+  Client client(server.address());
+  ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
+  grpc::ClientContext context;
+  v1::Submission submission;
+  const auto writer = client.stub().SubmitUpdate(&context, &submission);
+  ASSERT_TRUE(writer->Write(MakeChunk("rounds/r", "a", {1}, {1}, 0, false)));
+  while (client.Get("rounds/r")->num_uploads() != 1) {
+  }
+  server.Signal(SIGTERM);
+  ASSERT_TRUE(server.AwaitLog("draining"));
+  ASSERT_TRUE(writer->Write(MakeChunk("rounds/r", "a", {2}, {1}, 1, true)));
+  writer->WritesDone();
+  EXPECT_THAT(FromGrpc(writer->Finish()), IsOk());
+  EXPECT_EQ(submission.num_tuples(), 2);
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_THAT(server.Log(), HasSubstr("stopped"));
+}
+
+TEST(ProcessTest, Sigterm_DuringTheDrainDelay_StillServes) {
+  ServerProcess server({"--drain-delay", "60s"});
+  Client client(server.address());
+  ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
+  server.Signal(SIGTERM);
+  ASSERT_TRUE(server.AwaitLog("draining"));
+  EXPECT_THAT(client.Create(SumSpec(), "s"), IsOk());
+  EXPECT_THAT(client.SubmitUnary({MakeChunk("rounds/r", "a", {1}, {1})}), IsOk());
+  server.Signal(SIGINT);  // the second one: at once
+  EXPECT_EQ(server.Wait(), 128 + SIGINT);
+}
+
+TEST(ProcessTest, Sigterm_StreamThatNeverEnds_IsCutAtTheDeadline) {
+  ServerProcess server({"--shutdown-deadline", "50ms"});
+  Client client(server.address());
+  ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
+  grpc::ClientContext context;
+  v1::Submission submission;
+  const auto writer = client.stub().SubmitUpdate(&context, &submission);
+  ASSERT_TRUE(writer->Write(MakeChunk("rounds/r", "a", {1}, {1}, 0, false)));
+  while (client.Get("rounds/r")->num_uploads() != 1) {
+  }
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_THAT(FromGrpc(writer->Finish()), ::testing::Not(IsOk()));
+}
+
+TEST(ProcessTest, Sigterm_WhileSomebodyWaits_AnswersThem) {
+  ServerProcess server({"--shutdown-deadline", "60s", "--log-level", "debug"});
+  Client client(server.address());
+  ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
+  absl::StatusOr<v1::Round> waited = absl::UnknownError("");
+  std::thread waiter([&] { waited = client.Wait("rounds/r", absl::Seconds(50)); });
+  ASSERT_TRUE(server.AwaitLog("method=WaitRound"));
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  waiter.join();
+  ASSERT_THAT(waited, IsOk());
+  EXPECT_EQ(waited->state(), v1::ROUND_STATE_OPEN);
+}
+
+}  // namespace
+}  // namespace sparseagg::service

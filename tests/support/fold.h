@@ -1,0 +1,27 @@
+// The first step of the reference: one submission as a function from keys to rows.
+#ifndef SPARSEAGG_TESTS_SUPPORT_FOLD_H_
+#define SPARSEAGG_TESTS_SUPPORT_FOLD_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "host/spec.h"
+#include "tests/support/submission.h"
+#include "tests/support/values.h"
+
+namespace sparseagg::testing {
+
+// The row that one submission has at one key: all rows given for that key, added in order of occurrence. Float tensors
+// fill `floats`, integer tensors `integers`, UNION neither.
+struct FoldedRow {
+  uint64_t key = 0;
+  std::vector<double> floats;
+  std::vector<Int128> integers;
+};
+
+// In ascending order of key, each key once. The lengths of keys and values must agree.
+std::vector<FoldedRow> Fold(const TensorSpec& spec, const RawTensor& raw);
+
+}  // namespace sparseagg::testing
+
+#endif  // SPARSEAGG_TESTS_SUPPORT_FOLD_H_

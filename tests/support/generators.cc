@@ -1,0 +1,236 @@
+// Random specs and whole cases.
+#include "tests/support/generators.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <set>
+
+#include "tests/support/values.h"
+
+namespace sparseagg::testing {
+namespace {
+
+uint64_t FromEnvironment(const char* name, uint64_t fallback) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
+}
+
+uint64_t RandomDimension(Rng& rng) {
+  switch (rng.Below(8)) {
+    case 0:
+      return rng.Pick<uint64_t>({1, 2, 3});
+    case 1:
+    case 2:
+      return 2 + rng.Below(40);
+    case 3:
+      return 100 + rng.Below(4000);
+    case 4:
+      return rng.Pick<uint64_t>({16383, 16384, 16385, 65535, 65536, 65537, 262144, 1000000});
+    case 5:
+      return (uint64_t{1} << 32) + rng.Below(3) - 1;
+    case 6:
+      return rng.Pick<uint64_t>({uint64_t{1} << 40, ~uint64_t{0}});
+    default:
+      return 0;
+  }
+}
+
+void RandomizeNumerics(Rng& rng, uint64_t max_submissions, TensorSpec& spec) {
+  AggregationSpec& a = spec.aggregation;
+  a.numerics = Numerics::kFixedPoint;
+  a.max_submissions = max_submissions;
+  a.value_bound = rng.Pick({0x1p-900, 1e-6, 1.0, 3.0, 1024.0, 1e30, 0x1p900});
+  a.weight_bound = rng.Pick({0.75, 1.0, 10.0, 1e6});
+  a.on_bound = rng.Coin() ? OnBound::kClip : OnBound::kReject;
+}
+
+TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
+  TensorSpec spec;
+  AggregationSpec& a = spec.aggregation;
+  spec.dtype = rng.Pick({DType::kFloat32, DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
+                         DType::kInt32, DType::kInt64, DType::kInt64, DType::kUInt32, DType::kUInt64});
+  spec.modular = IsModular(spec.dtype);
+  spec.dimension = RandomDimension(rng);
+  spec.width = rng.Pick<uint32_t>({1, 1, 1, 1, 2, 3, 4, 7, 16, 64});
+  a.op = spec.modular ? rng.Pick({Op::kSum, Op::kSum, Op::kUnion})
+                      : rng.Pick({Op::kSum, Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kUnion, Op::kMin, Op::kMax});
+  if (!spec.modular) {
+    if (rng.Coin()) a.weighting = Weighting::kByWeight;
+    if (rng.OneIn(4)) a.result_dtype = rng.Pick({DType::kFloat32, DType::kFloat64});
+  }
+  if (rng.OneIn(3)) RandomizeNumerics(rng, max_submissions, spec);
+
+  const bool is_small = spec.dimension != 0 && spec.dimension <= 100000 / spec.width;
+  if (is_small && spec.dimension * spec.width <= 2000 && rng.OneIn(5)) spec.layout = Layout::kDense;
+  if (is_small) {
+    a.result_layout = rng.Pick({ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto});
+    if (rng.OneIn(3)) a.dense_threshold = rng.Pick({1.0, 0.5, 1.0 / 3.0, 0.01});
+  } else {
+    a.result_layout = rng.Pick({ResultLayout::kSparse, ResultLayout::kAuto});
+  }
+  a.fill = rng.Pick({0.0, -0.0, 1.0, 7.0});
+  if (a.op == Op::kUnion || IsFloat(ResultDType(spec))) a.fill = rng.Pick({a.fill, 0.1, -1e-300, 1e300});
+
+  a.return_counts = rng.Coin();
+  a.return_weights = rng.Coin();
+  a.min_contributors = rng.Pick<uint32_t>({0, 1, 1, 1, 2, 3});
+  a.prune_zeros = rng.OneIn(3);
+  if (!UsesFixedPoint(spec) && rng.OneIn(4)) a.on_nonfinite = OnNonfinite::kPropagate;
+  return spec;
+}
+
+// What all submissions of a case have in common for one tensor, so that their keys meet.
+struct TensorStyle {
+  KeyStyle keys;
+  ValueStyle values;
+  size_t max_tuples;
+};
+
+TensorStyle RandomStyle(Rng& rng, const TensorSpec& spec) {
+  TensorStyle style;
+  style.keys = rng.Pick({KeyStyle::kUniform, KeyStyle::kZipf, KeyStyle::kZipf, KeyStyle::kClustered, KeyStyle::kOneKey,
+                         KeyStyle::kLargest, KeyStyle::kEdges});
+  style.values = rng.Pick({ValueStyle::kSmallIntegers, ValueStyle::kUnit, ValueStyle::kUnit, ValueStyle::kWide,
+                           ValueStyle::kDenormal, ValueStyle::kHuge, ValueStyle::kZeros, ValueStyle::kCancelling});
+  if (spec.aggregation.on_nonfinite == OnNonfinite::kPropagate && rng.Coin()) style.values = ValueStyle::kNonfinite;
+  if (IsSignedInteger(spec.dtype)) {
+    style.values =
+        rng.Pick({ValueStyle::kSmallIntegers, ValueStyle::kCancelling, ValueStyle::kWide, ValueStyle::kHuge});
+  }
+  style.max_tuples = rng.Pick<size_t>({3, 10, 33, 33, 100, 300});
+  if (spec.width > 4) style.max_tuples = std::min<size_t>(style.max_tuples, 33);
+  return style;
+}
+
+// Values whose terms mostly keep within the bound of FIXED_POINT, duplicates included.
+std::string BoundedValues(Rng& rng, const TensorSpec& spec, size_t count) {
+  const AggregationSpec& a = spec.aggregation;
+  const double by = a.weighting == Weighting::kByWeight ? a.weight_bound : 1.0;
+  double scale = a.value_bound / by / 4.0;
+  if (rng.OneIn(8)) scale *= 8.0;
+  // What is below the dtype's range becomes zero; nothing should become infinite.
+  if (spec.dtype == DType::kFloat16) scale = std::min(scale, 60000.0);
+  if (spec.dtype != DType::kFloat64) scale = std::min(scale, 3e38);
+  std::vector<double> values(count);
+  for (double& value : values) value = scale * (2.0 * rng.Unit() - 1.0);
+  return PackFloats(spec.dtype, values);
+}
+
+RawTensor RandomTensor(Rng& rng, const TensorSpec& spec, const TensorStyle& style) {
+  RawTensor raw;
+  if (spec.layout == Layout::kDense) {
+    for (uint64_t key = 0; key < spec.dimension; ++key) raw.keys.push_back(key);
+  } else if (!rng.OneIn(8)) {
+    const size_t count = rng.Coin() ? style.max_tuples : rng.Below(style.max_tuples + 1);
+    const KeyOrder order =
+        rng.Pick({KeyOrder::kSortedUnique, KeyOrder::kSorted, KeyOrder::kDescending, KeyOrder::kShuffled});
+    raw.keys = RandomKeys(rng, spec.dimension, count, style.keys, order);
+    if (rng.OneIn(8) && !raw.keys.empty()) {  // a run, which may travel as IMPLICIT keys
+      const uint64_t first = raw.keys[0];
+      const uint64_t room = spec.dimension - first;  // modulo 2^64, as the key space of dimension 0 is
+      raw.keys.resize(std::min<uint64_t>(raw.keys.size(), room == 0 ? 1 : room));
+      for (size_t i = 0; i < raw.keys.size(); ++i) raw.keys[i] = first + i;
+    }
+  }
+  const size_t num_values = raw.keys.size() * spec.width;
+  if (spec.aggregation.op == Op::kUnion && rng.Coin()) {
+    raw.has_values = false;
+  } else if (UsesFixedPoint(spec) && !rng.OneIn(4)) {
+    raw.values = BoundedValues(rng, spec, num_values);
+  } else {
+    raw.values = RandomValues(rng, spec.dtype, num_values, style.values);
+  }
+  return raw;
+}
+
+double RandomWeight(Rng& rng, const std::vector<TensorSpec>& specs, bool may_be_zero) {
+  double bound = 1e300;
+  bool integer = false;
+  for (const TensorSpec& spec : specs) {
+    const AggregationSpec& a = spec.aggregation;
+    if (a.weighting != Weighting::kByWeight) continue;
+    if (a.numerics == Numerics::kFixedPoint) bound = std::min(bound, a.weight_bound);
+    if (IsSignedInteger(spec.dtype)) integer = true;
+  }
+  if (may_be_zero && rng.OneIn(2)) return rng.Pick({0.0, -0.0});
+  if (rng.OneIn(10)) return integer ? std::min(std::trunc(bound), 0x1p53 - 1.0) : bound;
+  if (integer) return 1.0 + std::trunc(rng.Unit() * std::min(bound, 30.0));
+  return std::min(bound, rng.Pick({1.0, 10.0 * rng.Unit(), rng.Unit(), std::ldexp(rng.Unit(), -40)}));
+}
+
+// Makes the submission one that may have to be refused.
+void Corrupt(Rng& rng, const std::vector<TensorSpec>& specs, RawSubmission& submission) {
+  const size_t t = rng.Below(specs.size());
+  const TensorSpec& spec = specs[t];
+  RawTensor& raw = submission.tensors[t];
+  const size_t row_bytes = spec.width * SizeOf(spec.dtype);
+  switch (rng.Below(6)) {
+    case 0:
+      submission.weight = rng.Pick({-1.0, -1e-300, 0.5, 1e300, std::numeric_limits<double>::infinity(), std::nan("")});
+      break;
+    case 1:
+      if (!raw.keys.empty()) raw.keys[rng.Below(raw.keys.size())] = rng.Pick({spec.dimension, ~uint64_t{0}});
+      break;
+    case 2:
+      if (raw.has_values) raw.values.resize(raw.values.size() - std::min(raw.values.size(), size_t{1}));
+      break;
+    case 3:
+      if (raw.has_values) raw.values.append(rng.Pick({row_bytes, SizeOf(spec.dtype)}), '\0');
+      break;
+    case 4:
+      if (raw.has_values)
+        raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.width, ValueStyle::kNonfinite);
+      break;
+    default:
+      if (!raw.keys.empty()) raw.has_values = false;
+      raw.values.clear();
+      if (raw.keys.empty()) raw.has_values = true;
+      break;
+  }
+}
+
+std::string RandomClientId(Rng& rng, size_t index) {
+  if (rng.Coin()) return "client-" + std::to_string(index);
+  std::string id;
+  for (uint64_t length = 1 + rng.Below(4); id.size() < length;) id.push_back(static_cast<char>(rng.Below(256)));
+  return id;
+}
+
+}  // namespace
+
+uint64_t TestSeed(uint64_t fallback) { return FromEnvironment("SPARSEAGG_TEST_SEED", fallback); }
+uint64_t TestCases(uint64_t fallback) { return FromEnvironment("SPARSEAGG_TEST_CASES", fallback); }
+
+Case RandomCase(uint64_t seed) {
+  Rng rng(seed);
+  Case c;
+  c.seed = seed;
+  const size_t num_submissions = rng.Pick<size_t>({0, 1, 2, 3, 5, 8, 13, 40});
+  // Exactly as many as declared, or a few less.
+  const uint64_t max_submissions = std::max<uint64_t>(1, num_submissions + (rng.Coin() ? 0 : rng.Below(1000)));
+  const size_t num_tensors = 1 + rng.Below(3);
+  std::vector<TensorStyle> styles;
+  for (size_t t = 0; t < num_tensors; ++t) {
+    c.specs.push_back(RandomSpec(rng, max_submissions));
+    c.specs.back().name = "t" + std::to_string(t);
+    styles.push_back(RandomStyle(rng, c.specs.back()));
+  }
+  // Zero weights fail most means, so only some cases have any.
+  const bool has_zero_weights = rng.OneIn(3);
+  std::set<std::string> ids;
+  for (size_t i = 0; i < num_submissions; ++i) {
+    RawSubmission submission;
+    do {
+      submission.client_id = RandomClientId(rng, i);
+    } while (!ids.insert(submission.client_id).second);
+    submission.weight = RandomWeight(rng, c.specs, has_zero_weights);
+    for (size_t t = 0; t < num_tensors; ++t) submission.tensors.push_back(RandomTensor(rng, c.specs[t], styles[t]));
+    if (rng.OneIn(12)) Corrupt(rng, c.specs, submission);
+    c.submissions.push_back(std::move(submission));
+  }
+  return c;
+}
+
+}  // namespace sparseagg::testing

@@ -1,0 +1,57 @@
+// Seeded random specs, keys, values and submissions.
+#ifndef SPARSEAGG_TESTS_SUPPORT_GENERATORS_H_
+#define SPARSEAGG_TESTS_SUPPORT_GENERATORS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "host/spec.h"
+#include "tests/support/random.h"
+#include "tests/support/submission.h"
+
+namespace sparseagg::testing {
+
+// The seed that a test starts from: `fallback`, or SPARSEAGG_TEST_SEED when that is set.
+uint64_t TestSeed(uint64_t fallback);
+// How many random cases a test tries: `fallback`, or SPARSEAGG_TEST_CASES when that is set.
+uint64_t TestCases(uint64_t fallback);
+
+// Where keys come from.
+enum class KeyStyle { kUniform, kZipf, kClustered, kOneKey, kLargest, kEdges };
+// In which order one submission gives its keys.
+enum class KeyOrder { kSortedUnique, kSorted, kDescending, kShuffled };
+
+// `count` keys below `dimension` (0: any); kSortedUnique may return fewer. Zipf's exponent is 1.
+std::vector<uint64_t> RandomKeys(Rng& rng, uint64_t dimension, size_t count, KeyStyle style, KeyOrder order);
+
+enum class ValueStyle {
+  kSmallIntegers,
+  kUnit,  // in [-1, 1)
+  kWide,  // any exponent of the dtype
+  kDenormal,
+  kHuge,        // near the largest of the dtype
+  kZeros,       // 0.0 and −0.0 and a few others
+  kCancelling,  // ±1, ±2^30, ±2^60: sums depend on their order
+  kNonfinite,   // NaN and ±Inf among others
+};
+
+// `count` packed values. Integers are of any size up to the whole range of the dtype for kHuge and kWide.
+std::string RandomValues(Rng& rng, DType dtype, size_t count, ValueStyle style);
+
+// One aggregation: specs that pass Validate and submissions, some of which may deserve to be refused.
+struct Case {
+  uint64_t seed = 0;
+  std::vector<TensorSpec> specs;
+  std::vector<RawSubmission> submissions;
+};
+
+Case RandomCase(uint64_t seed);
+
+// For failure messages: everything, in a form that a test can be written from; long lists are cut.
+std::string Describe(const TensorSpec& spec);
+std::string Describe(const Case& c);
+
+}  // namespace sparseagg::testing
+
+#endif  // SPARSEAGG_TESTS_SUPPORT_GENERATORS_H_

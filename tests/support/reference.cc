@@ -1,0 +1,290 @@
+#include "tests/support/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/fixed_point.h"
+#include "tests/support/fold.h"
+#include "tests/support/values.h"
+
+namespace sparseagg::testing {
+namespace {
+
+// What one submission has at one key, and the submission's weight as the tensor sees it.
+struct Contribution {
+  FoldedRow row;
+  size_t rank = 0;  // of its client, in bytewise order
+  double weight = 1.0;
+};
+
+using Contributions = std::vector<Contribution>;
+
+// One key of the result.
+struct OutputRow {
+  uint64_t key = 0;
+  std::string values;
+  bool is_zero = false;
+  uint32_t count = 0;
+  double weight = 0.0;
+};
+
+class TensorReference {
+ public:
+  // `submissions` in ascending order of client id; all of them count.
+  TensorReference(const TensorSpec& spec, size_t tensor, const std::vector<const RawSubmission*>& submissions)
+      : spec_(spec), a_(spec.aggregation), tensor_(tensor) {
+    std::vector<double> weights;
+    for (size_t rank = 0; rank < submissions.size(); ++rank) {
+      const double weight = a_.weighting == Weighting::kByWeight ? submissions[rank]->weight : 1.0;
+      weights.push_back(weight);
+      for (FoldedRow& row : Fold(spec, submissions[rank]->tensors[tensor])) {
+        contributions_.push_back({std::move(row), rank, weight});
+      }
+    }
+    if (UsesFixedPoint(spec)) value_scale_ = ValueScale(a_);
+    if (a_.numerics == Numerics::kFixedPoint && a_.weighting == Weighting::kByWeight && a_.weight_bound != 0.0) {
+      weight_scale_ = WeightScale(a_);
+    }
+    round_weight_ = SumWeights(weights);
+  }
+
+  Result Run(std::vector<Failure>& failures) {
+    std::sort(contributions_.begin(), contributions_.end(), [](const Contribution& x, const Contribution& y) {
+      return std::pair(x.row.key, x.rank) < std::pair(y.row.key, y.rank);
+    });
+    std::vector<OutputRow> rows;
+    for (size_t begin = 0, end = 0; begin < contributions_.size(); begin = end) {
+      while (end < contributions_.size() && contributions_[end].row.key == contributions_[begin].row.key) ++end;
+      OutputRow row = Merge(begin, end);
+      if (a_.prune_zeros && row.is_zero && a_.op != Op::kUnion) continue;
+      if (row.count < a_.min_contributors) continue;
+      rows.push_back(std::move(row));
+    }
+    for (const auto& [code, key] : failed_keys_) failures.push_back({code, tensor_, key});
+    return Assemble(rows);
+  }
+
+ private:
+  // ---- one key: contributions_[begin, end)
+
+  OutputRow Merge(size_t begin, size_t end) {
+    OutputRow row;
+    row.key = contributions_[begin].row.key;
+    row.count = static_cast<uint32_t>(end - begin);
+    std::vector<double> weights;
+    for (size_t i = begin; i < end; ++i) weights.push_back(contributions_[i].weight);
+    row.weight = SumWeights(weights);
+    if (a_.op == Op::kUnion) return row;
+
+    double denominator = 1.0;
+    if (a_.op == Op::kMean) denominator = round_weight_;
+    if (a_.op == Op::kCoordinateMean) denominator = row.weight;
+    if (denominator == 0.0) Fail(absl::StatusCode::kFailedPrecondition, row.key);
+
+    for (uint32_t column = 0; column < spec_.width; ++column) {
+      if (IsFloat(spec_.dtype)) {
+        AppendFloat(FloatColumn(begin, end, column, denominator), row.values);
+      } else {
+        AppendInteger(IntegerColumn(begin, end, column), denominator, row.key, row.values);
+      }
+    }
+    row.is_zero = std::all_of(row.values.begin(), row.values.end(), [](char byte) { return byte == 0; });
+    return row;
+  }
+
+  double FloatColumn(size_t begin, size_t end, uint32_t column, double denominator) const {
+    if (a_.op == Op::kMin || a_.op == Op::kMax) return Extreme(begin, end, column);
+    double sum = +0.0;
+    Int128 fixed_sum = 0;
+    for (size_t i = begin; i < end; ++i) {
+      double term = contributions_[i].weight * contributions_[i].row.floats[column];
+      if (value_scale_.has_value()) {
+        if (std::fabs(term) > a_.value_bound) term = std::copysign(a_.value_bound, term);
+        fixed_sum += value_scale_->FromDouble(term);
+      } else {
+        sum += term;
+      }
+    }
+    if (value_scale_.has_value()) sum = value_scale_->ToDouble(fixed_sum);
+    return IsMean() ? sum / denominator : sum;
+  }
+
+  double Extreme(size_t begin, size_t end, uint32_t column) const {
+    double extreme = contributions_[begin].row.floats[column];
+    for (size_t i = begin; i < end; ++i) {
+      const double value = contributions_[i].row.floats[column];
+      if (std::isnan(value)) return value;
+      if (a_.op == Op::kMin ? value < extreme : value > extreme) extreme = value;
+    }
+    return extreme;
+  }
+
+  Int128 IntegerColumn(size_t begin, size_t end, uint32_t column) const {
+    Int128 result = a_.op == Op::kMin || a_.op == Op::kMax ? contributions_[begin].row.integers[column] : 0;
+    for (size_t i = begin; i < end; ++i) {
+      const Int128 value = contributions_[i].row.integers[column];
+      if (a_.op == Op::kMin) {
+        result = std::min(result, value);
+      } else if (a_.op == Op::kMax) {
+        result = std::max(result, value);
+      } else {
+        result += value * static_cast<Int128>(contributions_[i].weight);
+      }
+    }
+    return result;
+  }
+
+  void AppendFloat(double value, std::string& bytes) const {
+    AppendBits(ResultDType(spec_), RoundToBits(ResultDType(spec_), value), bytes);
+  }
+
+  void AppendInteger(Int128 total, double denominator, uint64_t key, std::string& bytes) {
+    const DType dtype = ResultDType(spec_);
+    if (spec_.modular) return AppendBits(dtype, static_cast<uint64_t>(total), bytes);
+    if (total < std::numeric_limits<int64_t>::min() || total > std::numeric_limits<int64_t>::max()) {
+      return Fail(absl::StatusCode::kOutOfRange, key);
+    }
+    const auto exact = static_cast<int64_t>(total);
+    if (!IsMean()) {
+      // From int64 to float32 directly: by way of float64 it would be rounded twice.
+      if (dtype == DType::kFloat32) return AppendFloat(static_cast<double>(static_cast<float>(exact)), bytes);
+      if (dtype == DType::kFloat64) return AppendFloat(static_cast<double>(exact), bytes);
+      return AppendBits(dtype, static_cast<uint64_t>(exact), bytes);
+    }
+    const double mean = static_cast<double>(exact) / denominator;
+    if (IsFloat(dtype)) return AppendFloat(mean, bytes);
+    const double rounded = std::nearbyint(mean);
+    if (!(rounded >= -9223372036854775808.0 && rounded < 9223372036854775808.0)) {
+      // 0/0 is the zero weight's failure, which is noted already.
+      if (denominator != 0.0) Fail(absl::StatusCode::kOutOfRange, key);
+      return;
+    }
+    AppendBits(dtype, static_cast<uint64_t>(static_cast<int64_t>(rounded)), bytes);
+  }
+
+  bool IsMean() const { return a_.op == Op::kMean || a_.op == Op::kCoordinateMean; }
+
+  // Weights in ascending order of client id.
+  double SumWeights(const std::vector<double>& weights) const {
+    if (a_.weighting == Weighting::kUniform) return static_cast<double>(weights.size());
+    double sum = +0.0;
+    Int128 fixed_sum = 0;
+    for (const double weight : weights) {
+      if (weight_scale_.has_value()) {
+        fixed_sum += weight_scale_->FromDouble(weight);
+      } else {
+        sum += weight;
+      }
+    }
+    return weight_scale_.has_value() ? weight_scale_->ToDouble(fixed_sum) : sum;
+  }
+
+  void Fail(absl::StatusCode code, uint64_t key) { failed_keys_.emplace(code, key); }  // keys come in ascending order
+
+  // ---- the tensor
+
+  bool IsDense(uint64_t num_keys) const {
+    if (a_.result_layout != ResultLayout::kAuto) return a_.result_layout == ResultLayout::kDense;
+    if (spec_.dimension == 0) return false;
+    const Int128 key_bytes = spec_.dimension <= 4294967296 ? 4 : 8;
+    const Int128 row_bytes = a_.op == Op::kUnion ? Int128{4} : Int128{spec_.width} * Int128{SizeOf(ResultDType(spec_))};
+    if (Int128{num_keys} * (key_bytes + row_bytes) >= Int128{spec_.dimension} * row_bytes) return true;
+    return a_.dense_threshold.has_value() &&
+           static_cast<double>(num_keys) / static_cast<double>(spec_.dimension) >= *a_.dense_threshold;
+  }
+
+  std::string FillRow() const {
+    if (a_.op == Op::kUnion) return "";
+    const DType dtype = ResultDType(spec_);
+    std::string bytes;
+    for (uint32_t column = 0; column < spec_.width; ++column) {
+      if (IsFloat(dtype)) {
+        AppendFloat(a_.fill, bytes);
+      } else {
+        AppendBits(dtype, static_cast<uint64_t>(static_cast<Int128>(a_.fill)), bytes);
+      }
+    }
+    return bytes;
+  }
+
+  Result Assemble(const std::vector<OutputRow>& rows) const {
+    Result result;
+    const bool dense = IsDense(rows.size());
+    result.layout = dense ? Layout::kDense : Layout::kSparse;
+    result.dtype = ResultDType(spec_);
+    result.has_values = a_.op != Op::kUnion;
+    result.width = spec_.width;
+    result.dimension = spec_.dimension;
+    result.num_rows = dense ? spec_.dimension : rows.size();
+    if (value_scale_.has_value()) result.fixed_point_shift = value_scale_->shift;
+
+    OutputRow absent;
+    absent.values = FillRow();
+    std::vector<uint64_t> keys;
+    std::string values;
+    auto next = rows.begin();
+    for (uint64_t r = 0; r < result.num_rows; ++r) {
+      const bool present = !dense || (next != rows.end() && next->key == r);
+      const OutputRow& row = present ? *next++ : absent;
+      if (!dense) keys.push_back(row.key);
+      values += row.values;
+      if (ReturnsCounts(spec_)) result.counts.push_back(row.count);
+      if (a_.return_weights) result.weights.push_back(row.weight);
+    }
+    const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+    result.values = {bytes, bytes + values.size()};
+    if (spec_.dimension != 0 && spec_.dimension <= 4294967296) {
+      result.keys.emplace<0>(keys.begin(), keys.end());
+    } else {
+      result.keys.emplace<1>(keys.begin(), keys.end());
+    }
+    return result;
+  }
+
+  const TensorSpec& spec_;
+  const AggregationSpec& a_;
+  const size_t tensor_;
+  std::vector<Contribution> contributions_;
+  std::optional<FixedPoint> value_scale_;
+  std::optional<FixedPoint> weight_scale_;
+  double round_weight_ = 0.0;
+  std::map<absl::StatusCode, uint64_t> failed_keys_;
+};
+
+}  // namespace
+
+Verdict Judge(const std::vector<TensorSpec>& specs, const std::vector<RawSubmission>& submissions) {
+  Verdict verdict;
+  std::map<std::string, const RawSubmission*> accepted;  // std::string compares bytes as unsigned numbers
+  for (const RawSubmission& submission : submissions) {
+    std::vector<absl::Status> flaws = Flaws(specs, submission);
+    if (flaws.empty() && !accepted.emplace(submission.client_id, &submission).second) {
+      flaws.push_back(absl::AlreadyExistsError(absl::StrCat("client '", submission.client_id, "'")));
+    }
+    verdict.flaws.push_back(std::move(flaws));
+  }
+  std::vector<const RawSubmission*> in_order;
+  for (const auto& [client_id, submission] : accepted) in_order.push_back(submission);
+  for (size_t t = 0; t < specs.size(); ++t) {
+    verdict.results.push_back(TensorReference(specs[t], t, in_order).Run(verdict.failures));
+  }
+  if (!verdict.failures.empty()) verdict.results.clear();
+  return verdict;
+}
+
+absl::StatusOr<std::vector<Result>> Reference(const std::vector<TensorSpec>& specs,
+                                              const std::vector<RawSubmission>& submissions) {
+  Verdict verdict = Judge(specs, submissions);
+  if (verdict.failures.empty()) return std::move(verdict.results);
+  const Failure& first = verdict.failures.front();
+  return absl::Status(first.code, absl::StrCat("tensor '", specs[first.tensor].name, "': key ", first.key));
+}
+
+}  // namespace sparseagg::testing
