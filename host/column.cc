@@ -2,7 +2,8 @@
 
 #include <sys/mman.h>
 
-#include <cstdint>
+#include <cstddef>
+#include <memory>
 #include <new>
 
 namespace sparseagg::internal {
@@ -21,16 +22,16 @@ void* AllocateColumn(size_t bytes) {
   if (!IsMapped(bytes)) return ::operator new (bytes, std::align_val_t{kAlignment});
   // One huge page more than needed, so that the start can be aligned to one; the surplus is unmapped.
   const size_t size = RoundUp(bytes, kHugePage);
-  void* mapping =
-      mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  size_t space = size + kHugePage;
+  void* mapping = mmap(nullptr, space, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();
-  const auto address = reinterpret_cast<uintptr_t>(mapping);
-  const uintptr_t aligned = RoundUp(address, kHugePage);
-  if (aligned > address) munmap(mapping, aligned - address);
-  const size_t behind = address + kHugePage - aligned;
-  if (behind > 0) munmap(reinterpret_cast<void*>(aligned + size), behind);
-  madvise(reinterpret_cast<void*>(aligned), size, MADV_HUGEPAGE);  // a wish: without huge pages it works as well
-  return reinterpret_cast<void*>(aligned);
+  void* start = mapping;
+  std::align(kHugePage, size, start, space);  // leaves in `space` what lies from `start` to the mapping's end
+  const size_t before = size + kHugePage - space;
+  if (before > 0) munmap(mapping, before);
+  if (space > size) munmap(static_cast<std::byte*>(start) + size, space - size);
+  madvise(start, size, MADV_HUGEPAGE);  // a wish: without huge pages it works as well
+  return start;
 }
 
 void FreeColumn(void* memory, size_t bytes) noexcept {
