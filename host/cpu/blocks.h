@@ -12,21 +12,36 @@
 
 namespace sparseagg::cpu {
 
-// Block b holds the keys from starts[b] to starts[b + 1] − 1, the last one those up to `last`.
+// How a block is folded: with a table that has a slot for every key (sweeper.h), or by sorting what there is
+// (gatherer.h).
+enum class Method : uint8_t { kSweep, kGather };
+
+template <typename Key>
+struct Block {
+  Key first = 0;
+  Key last = 0;
+  Method method = Method::kSweep;
+};
+
+// Ascending, without gaps between the smallest key and the largest.
 template <typename Key>
 struct Blocks {
-  std::vector<Key> starts;
-  Key last = 0;
+  std::vector<Block<Key>> blocks;
   uint64_t num_tuples = 0;
-  size_t size() const { return starts.size(); }
   // No merge can have more rows.
   uint64_t MaxRows() const {
-    if (starts.empty()) return 0;
-    const uint64_t span_minus_one = static_cast<uint64_t>(last) - starts[0];
+    if (blocks.empty()) return 0;
+    const uint64_t span_minus_one = static_cast<uint64_t>(blocks.back().last) - blocks.front().first;
     return span_minus_one < num_tuples ? span_minus_one + 1 : num_tuples;
   }
-  Key LastOf(size_t block) const { return block + 1 < starts.size() ? static_cast<Key>(starts[block + 1] - 1) : last; }
 };
+
+// `tuples` is what the samples let expect.
+template <typename Key>
+Block<Key> PlanBlock(Key first, Key last, uint64_t tuples) {
+  const uint64_t span_minus_one = static_cast<uint64_t>(last) - first;
+  return {first, last, span_minus_one / kSweepSpanPerTuple < tuples ? Method::kSweep : Method::kGather};
+}
 
 // A well-mixed function of j (SplitMix64's finaliser), so that samples follow no pattern of the input.
 inline uint64_t Mix(uint64_t j) {
@@ -50,21 +65,24 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   for (const CpuUpdate* update : input.updates) sources.push_back({ReaderOf<Key>(update->keys), update->num_keys});
 
   Key first = std::numeric_limits<Key>::max();
+  Key last = 0;
   uint64_t total = 0;
   for (const Source& source : sources) {
     if (source.num_keys == 0) continue;
     total += source.num_keys;
     first = std::min(first, source.keys[0]);
-    blocks.last = std::max(blocks.last, source.keys[source.num_keys - 1]);
+    last = std::max(last, source.keys[source.num_keys - 1]);
   }
   blocks.num_tuples = total;
   if (total == 0) return blocks;
-  blocks.starts.push_back(first);
 
   const uint64_t columns = std::max<uint64_t>(input.shape.columns, 1);
   const uint64_t per_cursor = std::min(kBlockTuplesPerCursor * sources.size(), kMaxBlockValues / columns);
   const uint64_t block_tuples = std::max<uint64_t>({1, kBlockValues / columns, per_cursor});
-  if (total <= block_tuples) return blocks;
+  if (total <= block_tuples) {
+    blocks.blocks.push_back(PlanBlock(first, last, total));
+    return blocks;
+  }
   const uint64_t stride = std::max<uint64_t>(1, block_tuples / kSamplesPerBlock);
   std::vector<Key> samples;
   samples.reserve(total / stride + 1);
@@ -80,10 +98,15 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
     before += source.num_keys;
   }
   std::sort(samples.begin(), samples.end());
-  const uint64_t step = std::max<uint64_t>(1, block_tuples / stride);
+  const size_t step = std::max<uint64_t>(1, block_tuples / stride);
+  size_t begin = 0;  // the samples of the block at hand start here
   for (size_t i = step; i < samples.size(); i += step) {
-    if (samples[i] > blocks.starts.back()) blocks.starts.push_back(samples[i]);
+    if (samples[i] <= first) continue;
+    blocks.blocks.push_back(PlanBlock(first, static_cast<Key>(samples[i] - 1), (i - begin) * stride));
+    first = samples[i];
+    begin = i;
   }
+  blocks.blocks.push_back(PlanBlock(first, last, std::max<uint64_t>(1, samples.size() - begin) * stride));
   return blocks;
 }
 
