@@ -39,7 +39,7 @@ class BlockMerger {
       RETURN_IF_ERROR(gatherer_.Gather(block.first, span_minus_one, tuples, rows_));
       return sink(rows_, true);
     }
-    const uint64_t window = sweeper_.WindowKeys();
+    const uint64_t window = block.window_keys;
     for (uint64_t offset = 0;; offset += window) {
       const bool is_last = span_minus_one - offset < window;
       const uint64_t span = is_last ? span_minus_one - offset + 1 : window;

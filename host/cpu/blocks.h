@@ -3,6 +3,7 @@
 #define SPARSEAGG_HOST_CPU_BLOCKS_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -21,6 +22,7 @@ struct Block {
   Key first = 0;
   Key last = 0;
   Method method = Method::kSweep;
+  uint64_t window_keys = 1;  // of the table of a sweep
 };
 
 // Ascending, without gaps between the smallest key and the largest.
@@ -36,11 +38,26 @@ struct Blocks {
   }
 };
 
-// `tuples` is what the samples let expect.
+// Plans the block of keys from first to last, of which the samples let expect `tuples` tuples of `columns` values each,
+// spread over `num_cursors` updates.
 template <typename Key>
-Block<Key> PlanBlock(Key first, Key last, uint64_t tuples) {
-  const uint64_t span_minus_one = static_cast<uint64_t>(last) - first;
-  return {first, last, span_minus_one / kSweepSpanPerTuple < tuples ? Method::kSweep : Method::kGather};
+Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uint64_t num_cursors) {
+  Block<Key> block{first, last};
+  const double span = static_cast<double>(static_cast<uint64_t>(last) - first) + 1.0;
+  const double keys_per_cursor_visit =
+      static_cast<double>(kWindowTuplesPerCursor * num_cursors) * span / static_cast<double>(tuples);
+  block.window_keys = std::max<uint64_t>(
+      1, static_cast<uint64_t>(std::clamp(keys_per_cursor_visit, static_cast<double>(kWindowValues / columns),
+                                          static_cast<double>(kMaxWindowValues / columns))));
+  const double windows = std::ceil(span / static_cast<double>(block.window_keys));
+  const double values = static_cast<double>(tuples * columns);
+  const double sweep = windows * static_cast<double>(num_cursors * kVisitCost) +
+                       span * static_cast<double>(columns * kSweepSlotCost) + values * kSweepTupleCost;
+  const double gather = static_cast<double>(2 * num_cursors * kVisitCost) +
+                        static_cast<double>(tuples * kGatherTupleCost) +
+                        static_cast<double>((columns - 1) * tuples) * kSweepTupleCost;
+  block.method = sweep <= gather ? Method::kSweep : Method::kGather;
+  return block;
 }
 
 // A well-mixed function of j (SplitMix64's finaliser), so that samples follow no pattern of the input.
@@ -80,7 +97,7 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   const uint64_t per_cursor = std::min(kBlockTuplesPerCursor * sources.size(), kMaxBlockValues / columns);
   const uint64_t block_tuples = std::max<uint64_t>({1, kBlockValues / columns, per_cursor});
   if (total <= block_tuples) {
-    blocks.blocks.push_back(PlanBlock(first, last, total));
+    blocks.blocks.push_back(PlanBlock(first, last, total, columns, sources.size()));
     return blocks;
   }
   const uint64_t stride = std::max<uint64_t>(1, block_tuples / kSamplesPerBlock);
@@ -99,14 +116,34 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   }
   std::sort(samples.begin(), samples.end());
   const size_t step = std::max<uint64_t>(1, block_tuples / stride);
+  // The block of the samples from `begin` to `end`, which starts at `first`.
+  const auto add = [&](size_t begin, size_t end, Key block_last) {
+    const auto plan = [&](Key from, Key to, size_t num_samples) {
+      return PlanBlock(from, to, std::max<uint64_t>(1, num_samples) * stride, columns, sources.size());
+    };
+    const Block<Key> whole = plan(first, block_last, end - begin);
+    // What is sorted should stay closer than what is swept, if the cursors then still find some tuples at each visit.
+    const uint64_t part_tuples = std::max(kGatherValues / columns, kGatherTuplesPerCursor * sources.size());
+    const size_t part = std::max<size_t>(kSamplesPerPart, part_tuples / stride);
+    if (whole.method == Method::kGather) {
+      for (size_t i = begin + part; i + part <= end; i += part) {
+        if (samples[i] <= first) continue;
+        blocks.blocks.push_back(plan(first, static_cast<Key>(samples[i] - 1), part));
+        blocks.blocks.back().method = Method::kGather;
+        first = samples[i];
+      }
+    }
+    blocks.blocks.push_back(whole);
+    blocks.blocks.back().first = first;
+    first = static_cast<Key>(block_last + 1);
+  };
   size_t begin = 0;  // the samples of the block at hand start here
   for (size_t i = step; i < samples.size(); i += step) {
     if (samples[i] <= first) continue;
-    blocks.blocks.push_back(PlanBlock(first, static_cast<Key>(samples[i] - 1), (i - begin) * stride));
-    first = samples[i];
+    add(begin, i, static_cast<Key>(samples[i] - 1));
     begin = i;
   }
-  blocks.blocks.push_back(PlanBlock(first, last, std::max<uint64_t>(1, samples.size() - begin) * stride));
+  add(begin, samples.size(), last);
   return blocks;
 }
 

@@ -10,6 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host/cpu/kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target, which includes them again for each target.
 #include "host/cpu/vectors-inl.h"
 #include "hwy/highway.h"
 

@@ -176,7 +176,8 @@ HWY_INLINE uint64_t AddCounted(const SweepWindow<Key>& window, MakeTermsOf make_
 template <class Key>
 HWY_INLINE uint64_t AddToTableT(const SweepWindow<Key>& window) {
   if (!window.fixed) return AddCounted(window, [](double weight) HWY_ATTR { return FloatTerms(weight); });
-  return AddCounted(window, [&window](double weight) HWY_ATTR { return FixedTerms(weight, window.bound, window.scale); });
+  return AddCounted(window,
+                    [&window](double weight) HWY_ATTR { return FixedTerms(weight, window.bound, window.scale); });
 }
 
 uint64_t AddToTable32(const SweepWindow<uint32_t>& window) { return AddToTableT(window); }

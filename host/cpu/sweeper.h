@@ -39,9 +39,6 @@ class Sweeper {
     if (!has_kernel_) terms_.resize(std::max<size_t>(kTermBatch, columns_) + kVectorSlack);
   }
 
-  // Keys that fit the table.
-  uint64_t WindowKeys() const { return std::max<uint64_t>(1, kWindowValues / std::max<size_t>(columns_, 1)); }
-
   // Folds the tuples with keys from first to first + span − 1, where the cursors stand, into `rows`.
   void Sweep(Key first, uint64_t span, Rows& rows) {
     MakeTable(span);
