@@ -64,7 +64,7 @@ bench: build/release/build.ninja ## the CPU engine on workloads A to G (BENCH_OU
 ## Build
 
 .PHONY: deps
-deps: deps-build deps-test $(VENV)/.demo $(VENV)/.test ## Debian packages and the Python environment, where missing
+deps: deps-build deps-test deps-extension $(VENV)/.demo $(VENV)/.test ## Debian packages and the Python environment, where missing
 
 .PHONY: build
 build: build/dev/build.ninja ## everything, with tests, in build/dev
@@ -77,26 +77,32 @@ release-server: build/release/build.ninja
 build/release/build.ninja: CMakePresets.json | deps-build
 	cmake --preset release
 
-build/dev/build.ninja build/asan-ubsan/build.ninja build/tsan/build.ninja build/tidy/build.ninja: \
-  build/%/build.ninja: CMakePresets.json | deps-build deps-test
+build/asan-ubsan/build.ninja build/tsan/build.ninja: build/%/build.ninja: CMakePresets.json | deps-build deps-test
 	cmake --preset $*
+
+# With the Python extension, for the environment's Python; it goes where that environment's package is.
+build/dev/build.ninja build/tidy/build.ninja: \
+  build/%/build.ninja: CMakePresets.json | deps-build deps-test deps-extension $(VENV)/.test
+	cmake --preset $* -DSPARSEAGG_PYTHON=ON -DPython_EXECUTABLE='$(CURDIR)/$(BIN)/python' \
+	  -Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)"
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.
-.PHONY: deps-build deps-python deps-test deps-lint
-deps-build deps-python deps-test deps-lint: deps-%:
+.PHONY: deps-build deps-python deps-extension deps-test deps-lint
+deps-build deps-python deps-extension deps-test deps-lint: deps-%:
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
-# The Python environment, likewise by group. The package is installed in place, so that only its requirements matter.
+# The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;
+# its extension is built with the rest, and not at all for a demo.
 $(VENV)/bin/python: | deps-python
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: python/pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install -q -e './python[demo]'
+$(VENV)/.demo: python/pyproject.toml python/setup.py | $(VENV)/bin/python
+	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[demo]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(BIN)/pip install -q -e './python[demo,test]'
+	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[demo,test]'
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test scripts/requirements-lint.txt
@@ -106,9 +112,9 @@ $(VENV)/.lint: $(VENV)/.test scripts/requirements-lint.txt
 ## Care
 
 CXX_FILES = $(shell git ls-files '*.h' '*.cc' '*.cu' '*.cuh')
-PYTHON_DIRS := python tests scripts
+PYTHON_DIRS := python tests scripts bench
 # What clang-tidy reads: a regular expression of paths, as run-clang-tidy takes it.
-TIDY ?= ^$(CURDIR)/(host|service)/.*\.cc$$
+TIDY ?= ^$(CURDIR)/(host|service|python)/.*\.cc$$
 
 .PHONY: lint
 lint: lint-format lint-shell lint-rooms lint-proto lint-python lint-tidy ## every check of form, and clang-tidy
@@ -145,7 +151,7 @@ lint-tidy: build/tidy/build.ninja deps-lint
 
 .PHONY: tidy
 tidy: ## clang-tidy over everything, tests included
-	$(MAKE) lint-tidy TIDY='^$(CURDIR)/(host|cuda|service|bench|tests)/.*\.cc$$'
+	$(MAKE) lint-tidy TIDY='^$(CURDIR)/(host|cuda|service|python|bench|tests)/.*\.cc$$'
 
 .PHONY: proto
 proto: deps-build ## write the Python files that are generated from proto/
@@ -159,7 +165,7 @@ format: deps-lint $(VENV)/.lint ## format all C++ and Python files
 
 .PHONY: clean
 clean: ## remove build outputs, the Python environment and the demo's output
-	rm -rf build $(VENV) out
+	rm -rf build $(VENV) $(PEERS_VENV) out python/build python/src/sparseagg/_engine.*.so
 
 .PHONY: help
 help: ## this list

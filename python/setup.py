@@ -32,7 +32,9 @@ def check_tools() -> None:
     if MODE == "off":
         raise CannotBuild("it was installed with SPARSEAGG_EXTENSION=off")
     if not (REPOSITORY / "host" / "engine.h").is_file():
-        raise CannotBuild("it was installed from its folder alone, without the repository that has the engine's sources")
+        raise CannotBuild(
+            "it was installed from its folder alone, without the repository that has the engine's sources"
+        )
     if shutil.which("cmake") is None:
         raise CannotBuild("CMake was not found when it was installed")
     compiler = os.environ.get("CXX", "c++").split()[0]
@@ -72,11 +74,15 @@ class BuildEngine(build_ext):
         output.mkdir(parents=True, exist_ok=True)
         build = pathlib.Path(self.build_temp).resolve()
         build.mkdir(parents=True, exist_ok=True)
+        folders = [HERE / "src"] if self.inplace else [HERE / "src", pathlib.Path(self.build_lib)]
+        # What an earlier build left would be installed.
+        pathlib.Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
+        for folder in folders:
+            record(folder, None)
         try:
             self._cmake(build, output)
         except (OSError, subprocess.CalledProcessError) as error:
             say(f"CMake's output above says what is missing ({error})")
-            folders = [HERE / "src"] if self.inplace else [HERE / "src", pathlib.Path(self.build_lib)]
             without_engine("CMake could not build it; `pip install -v ./python` shows why", *folders)
             self.extensions.remove(ext)
         else:

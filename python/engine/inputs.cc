@@ -157,8 +157,7 @@ InputReader::InputReader(absl::Span<const TensorSpec> tensors, std::shared_ptr<R
   for (size_t t = 0; t < tensors_.size(); ++t) index_[py::str(tensors_[t].name)] = t;
 }
 
-Submission InputReader::Read(std::string client_id, py::handle update, bool pairs,
-                             const py::object& convert) const {
+Submission InputReader::Read(std::string client_id, py::handle update, bool pairs, const py::object& convert) const {
   Builder builder(tensors_.size());
   if (!ReadFast(update.ptr(), pairs, builder)) {
     builder.Clear();

@@ -29,8 +29,8 @@ class Released {
   std::vector<PyObject*> objects_;
 };
 
-// Reads updates. Arrays that are in wire form already (contiguous, aligned, the tensor's dtype, keys of any integer type
-// of 32 or 64 bits) are borrowed, and referenced until the engine lets go of them; everything else goes through
+// Reads updates. Arrays that are in wire form already (contiguous, aligned, the tensor's dtype, keys of any integer
+// type of 32 or 64 bits) are borrowed, and referenced until the engine lets go of them; everything else goes through
 // `convert`, a callable (client_id, update) -> (list of (tensor, keys | None, values | None, num_keys),
 // weight | None) that makes wire arrays or raises.
 class InputReader {

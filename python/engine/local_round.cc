@@ -121,9 +121,8 @@ absl::Status LocalRound::AddBatch(absl::Span<Submission> batch, bool name_client
         if (!prepared[i].status.ok()) break;
       }
     } else {
-      machine_.arena.execute([&] {
-        tbb::parallel_for(size_t{0}, batch.size(), [&](size_t i) { prepared[i] = Prepare(batch[i]); });
-      });
+      machine_.arena.execute(
+          [&] { tbb::parallel_for(size_t{0}, batch.size(), [&](size_t i) { prepared[i] = Prepare(batch[i]); }); });
     }
   }
   std::lock_guard lock(mu_);
@@ -188,8 +187,7 @@ absl::Status LocalRound::CheckSubmission(const Submission& submission) const {
     if (submission.weight.has_value()) {
       RETURN_IF_ERROR(ValidateWeight(spec, *submission.weight));
     } else if (spec.aggregation.weighting == Weighting::kByWeight) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Quoted(spec), ": the weight is missing, which by_weight needs"));
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": the weight is missing, which by_weight needs"));
     }
   }
   return absl::OkStatus();
@@ -227,7 +225,8 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
   }
   const absl::Status merged = aggregation_->MergeFrom(std::move(*other.aggregation_));
   if (!merged.ok()) {
-    broken_ = merged.code() != absl::StatusCode::kAlreadyExists && merged.code() != absl::StatusCode::kResourceExhausted;
+    broken_ =
+        merged.code() != absl::StatusCode::kAlreadyExists && merged.code() != absl::StatusCode::kResourceExhausted;
     other.broken_ = broken_;
     return merged;
   }

@@ -175,20 +175,18 @@ class Aggregator:
             )
         with _errors():
             raw = self._engine.finish()
-        results = {
-            tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)
-        }
+        results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
         return Result(results, self._info(results))
 
     @property
     def num_submissions(self) -> int:
         """Submissions added so far."""
-        return self._engine.num_submissions
+        return int(self._engine.num_submissions)
 
     @property
     def memory_bytes(self) -> int:
         """Updates and partial sums held, those in the caller's arrays included."""
-        return self._engine.memory_bytes
+        return int(self._engine.memory_bytes)
 
     def _convert(self, _client_id: str, update: Any) -> tuple[list[Piece], float | None]:
         """For the extension: makes wire arrays of what it cannot read itself."""

@@ -126,7 +126,7 @@ class _DenseTensorResult(TensorResult):
     """All rows of a tensor. Its keys, which are 0, 1, …, are only made when asked for."""
 
     @property
-    def keys(self) -> Array:  # type: ignore[override]
+    def keys(self) -> Array:
         made: Array | None = self.__dict__.get("_made_keys")
         if made is None:
             narrow = 0 < self.dimension <= 1 << 32
@@ -135,7 +135,7 @@ class _DenseTensorResult(TensorResult):
         return made
 
     @keys.setter
-    def keys(self, num_keys: int) -> None:
+    def keys(self, num_keys: Any) -> None:
         self.__dict__["_num_keys"] = num_keys
 
     def __len__(self) -> int:
