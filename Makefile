@@ -52,14 +52,37 @@ tsan: build/tsan/build.ninja ## the C++ tests under the thread sanitizer
 
 ## Measure
 
-BENCH_OUT ?= out/bench/merge.json
+PEERS_VENV := .venv-peers
+PEERS_PYTHON := $(PEERS_VENV)/bin/python
 BENCH_ARGS ?=
+BENCH_LIBRARY := build/release/bench/libsparseagg_bench_native.so
+# What the engine inside the race's environment is built from.
+ENGINE_FILES = $(shell git ls-files CMakeLists.txt cmake host cuda python)
 
 .PHONY: bench
-bench: build/release/build.ninja ## the CPU engine on workloads A to G (BENCH_OUT=out/bench/merge.json)
-	cmake --build --preset release --target merge_bench
-	@mkdir -p $(dir $(BENCH_OUT))
-	build/release/bench/merge_bench --out $(BENCH_OUT) $(BENCH_ARGS)
+bench: bench-build ## workloads A to G, raced against other libraries, into bench/results (20 minutes)
+	@mkdir -p bench/results
+	build/release/bench/merge_bench --out bench/results/merge.json
+	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/race.py \
+	  --merge-bench bench/results/merge.json --out bench/results/race.json $(BENCH_ARGS)
+	$(PEERS_PYTHON) bench/peers/table.py bench/results/race.json --out bench/results/race.md
+	$(PEERS_PYTHON) bench/plot.py bench/results/race.json --out bench/results/race.png
+
+.PHONY: bench-quick
+bench-quick: bench-build ## the same on a twentieth of the clients, into out/bench (2 minutes)
+	@mkdir -p out/bench
+	build/release/bench/merge_bench --out out/bench/merge.json --divide-clients 20 --repetitions 3
+	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/race.py \
+	  --divide-clients 20 --repetitions 2 --patience 0.3 --fresh-only \
+	  --merge-bench out/bench/merge.json --out out/bench/race.json $(BENCH_ARGS)
+	$(PEERS_PYTHON) bench/peers/table.py out/bench/race.json --out out/bench/race.md
+	$(PEERS_PYTHON) bench/plot.py out/bench/race.json --out out/bench/race.png
+	@sed -n '/^## Summary/,/^## A/p' out/bench/race.md | sed '$$d'
+
+# What they need besides the time they take: minutes, the first time.
+.PHONY: bench-build
+bench-build: build/release/build.ninja $(PEERS_VENV)/.engine
+	cmake --build --preset release --target merge_bench sparseagg_bench_native
 
 ## Build
 
@@ -107,6 +130,18 @@ $(VENV)/.test: $(VENV)/.demo
 
 $(VENV)/.lint: $(VENV)/.test scripts/requirements-lint.txt
 	$(BIN)/pip install -q -r scripts/requirements-lint.txt
+	@touch $@
+
+# The race's environment: other libraries, and the package as anybody would install it.
+$(PEERS_PYTHON): | deps-python
+	$(PYTHON) -m venv $(PEERS_VENV)
+
+$(PEERS_VENV)/.peers: bench/peers/requirements.txt bench/peers/install.py bench/peers/torch_on_cpu.py | $(PEERS_PYTHON)
+	$(PEERS_PYTHON) bench/peers/install.py
+	@touch $@
+
+$(PEERS_VENV)/.engine: $(ENGINE_FILES) $(PEERS_VENV)/.peers | deps-build deps-extension
+	SPARSEAGG_EXTENSION=on $(PEERS_PYTHON) -m pip install -q ./python
 	@touch $@
 
 ## Care
