@@ -175,7 +175,8 @@ def markdown(file: dict[str, Any]) -> str:
         parts += [
             f"## {name}: {facts['description']}\n",
             f"{facts['tuples'] / 1e6:.2f} M tuples of {facts['clients']} clients become "
-            f"{facts['rows_out'] / 1e6:.2f} M rows; {facts['bytes_in'] / 1e6:.0f} MB in, {facts['bytes_out'] / 1e6:.0f} MB out.\n",
+            f"{facts['rows_out'] / 1e6:.2f} M rows; {facts['bytes_in'] / 1e6:.0f} MB in, "
+            f"{facts['bytes_out'] / 1e6:.0f} MB out.\n",
             everything(results, name),
         ]
         out = [f"- {left['contestant']}: {left['reason']}" for left in file["left_out"] if left["workload"] == name]

@@ -23,6 +23,7 @@ MODULES: dict[str, tuple[str, dict[str, str]]] = {
     "graphblas_": ("python-graphblas", {}),
     "jax_": ("jax", {"JAX_PLATFORMS": "cpu"}),
     "tensorflow_": ("tensorflow-cpu", {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}),
+    "tensorflow_accumulator": ("tensorflow-cpu", {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}),
     "torch_": ("torch", {"CUDA_VISIBLE_DEVICES": ""}),
 }
 
