@@ -57,7 +57,7 @@ PEERS_PYTHON := $(PEERS_VENV)/bin/python
 BENCH_ARGS ?=
 BENCH_LIBRARY := build/release/bench/libsparseagg_bench_native.so
 # What the engine inside the race's environment is built from.
-ENGINE_FILES = $(shell git ls-files CMakeLists.txt cmake host cuda python)
+ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda python))
 
 .PHONY: bench
 bench: bench-build ## workloads A to G, raced against other libraries, into bench/results (20 minutes)

@@ -47,7 +47,7 @@ def draw(file: dict[str, Any], out: pathlib.Path) -> None:
     names = [facts["name"] for facts in file["workloads"]]
     figure, axes = plt.subplots(figsize=(10, 5.2), layout="constrained")
     for x, name in enumerate(names):
-        for kind, offset in (("dense", 0.16), ("sparse", -0.16), ("ours", 0.0)):
+        for kind, offset in (("dense", 0.24), ("sparse", -0.24), ("ours", 0.0)):
             found = sorted(points(file, name)[kind], reverse=True)
             axes.scatter(
                 [x + offset] * len(found),
@@ -76,8 +76,10 @@ def draw(file: dict[str, Any], out: pathlib.Path) -> None:
     axes.set_ylabel("million tuples a second")
     axes.grid(axis="y", which="both", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(y=0.12)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False, fontsize=8)
-    axes.set_title(f"{file['machine']['cpu']}, up to 2 threads, {file['date']}", fontsize=9, pad=18)
+    threads = max(file["machine"]["memory_bytes_per_s"], key=lambda text: int(text.split()[0]))
+    axes.set_title(f"{file['machine']['cpu']}, up to {threads}, {file['date']}", fontsize=9, pad=18)
     figure.savefig(out, dpi=160)
 
 
