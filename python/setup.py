@@ -74,6 +74,8 @@ class BuildEngine(build_ext):
         output.mkdir(parents=True, exist_ok=True)
         build = pathlib.Path(self.build_temp).resolve()
         build.mkdir(parents=True, exist_ok=True)
+        # What was found last time, with another Python's headers or another generator, may be gone.
+        (build / "CMakeCache.txt").unlink(missing_ok=True)
         folders = [HERE / "src"] if self.inplace else [HERE / "src", pathlib.Path(self.build_lib)]
         # What an earlier build left would be installed.
         pathlib.Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)

@@ -266,7 +266,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="at most (%(default)s)")
     parser.add_argument("--repetitions", type=int, default=7, help="of each, fresh and warm (%(default)s)")
     parser.add_argument("--least", type=int, default=2, help="repetitions of those that are slow (%(default)s)")
-    parser.add_argument("--patience", type=float, default=1.2, help="seconds for one's repetitions (%(default)s)")
+    parser.add_argument("--patience", type=float, default=1.0, help="seconds for one's repetitions (%(default)s)")
     parser.add_argument("--fresh-only", action="store_true", help="not with warm memory, for a quick look")
     parser.add_argument("--merge-bench", type=pathlib.Path, help="JSON of merge_bench, to be shown beside")
     return parser

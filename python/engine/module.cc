@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "host/cpu/cpu_engine.h"
 #include "host/cpu/kernels.h"
 #include "python/engine/inputs.h"
 #include "python/engine/local_round.h"
@@ -136,7 +138,10 @@ void Define(py::module_& module) {
       PyErr_SetObject(error.ptr(), py::make_tuple(code, std::string(e.status.message())).ptr());
     }
   });
-  module.def("simd_target", &cpu::CurrentSimdTarget);
+  module.def("describe", [] {
+    const auto engine = CreateCpuEngine();
+    return absl::StrCat(engine->name(), " (", engine->description(), "), SIMD ", cpu::CurrentSimdTarget());
+  });
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
                        int threads) {

@@ -227,8 +227,13 @@ def test_aggregator_merge_refuses_what_does_not_fit():
         a.merge(sa.Aggregator(one(dimension=11)))
     with pytest.raises(sa.InvalidArgument, match="'v'"):
         a.merge(sa.Aggregator(one(op="mean")))
-    with pytest.raises(sa.InvalidArgument):
+    with pytest.raises(sa.InvalidArgument, match="NoneType"):
         a.merge(None)
+    w = sa.TensorSpec("w", "float32", 10)
+    with pytest.raises(sa.InvalidArgument, match="'w'"):
+        a.merge(sa.Aggregator(sa.RoundSpec([*one().tensors, w])))
+    with pytest.raises(sa.InvalidArgument, match="order"):
+        sa.Aggregator(sa.RoundSpec([*one().tensors, w])).merge(sa.Aggregator(sa.RoundSpec([w, *one().tensors])))
     # Said in another place, it is the same.
     b = sa.Aggregator(sa.RoundSpec([sa.TensorSpec("v", "float32", 10, op="sum")]))
     b.add("y", (np.array([1]), floats(2)))

@@ -148,7 +148,7 @@ def test_client_alone_says_what_to_install(checkout: Path) -> None:
     code = """
 import sparseagg as sa, sparseagg.cli
 spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 3)])
-for call in (lambda: sa.aggregate([], spec), lambda: sa.Aggregator(spec), lambda: sa.engine.describe()):
+for call in (lambda: sa.aggregate([], spec), lambda: sa.Aggregator(spec), lambda: sa.extension.describe()):
     try:
         call()
     except sa.EngineMissing as error:

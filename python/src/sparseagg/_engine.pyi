@@ -20,7 +20,7 @@ class RawResult(TypedDict):
 Piece = tuple[int, Array | None, Array | None, int]
 Convert = Callable[[str, Any], tuple[list[Piece], float | None]]
 
-def simd_target() -> str: ...
+def describe() -> str: ...
 
 class Aggregator:
     def __init__(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from google.protobuf import json_format
 
 import sparseagg
-from sparseagg import demo, engine, merge, npz
+from sparseagg import demo, extension, merge, npz
 from sparseagg.client import Client
 from sparseagg.demo import run as demo_run
 from sparseagg.errors import SparseaggError
@@ -114,7 +114,7 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _engine(_arguments: argparse.Namespace) -> int:
-    print(engine.describe())
+    print(extension.describe())
     return 0
 
 

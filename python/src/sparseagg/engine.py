@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib
-import importlib.resources
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import numpy as np
 
-from sparseagg import bfloat16
+from sparseagg import bfloat16, extension
 from sparseagg.arrays import TensorData, update_data
-from sparseagg.errors import EngineMissing, FailedPrecondition, InvalidArgument, error_of
+from sparseagg.errors import FailedPrecondition, InvalidArgument
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.result import Result, TensorResult, dense_tensor_result
 from sparseagg.spec import RoundSpec, TensorSpec
@@ -25,20 +20,10 @@ from sparseagg.upload import checked_weight, split_weight
 if TYPE_CHECKING:
     from sparseagg._engine import Piece, RawResult
 
-__all__ = ["Aggregator", "aggregate", "describe"]
+__all__ = ["Aggregator", "aggregate"]
 
 # Updates of an iterator that are asked for at a time.
 _BATCH = 256
-
-_CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
-
-# What setup.py leaves behind where it could not build the extension.
-_REASON_FILE = "_no_engine.txt"
-_HOW = (
-    "Install a C++20 compiler, CMake, Ninja or Make, and the headers of Abseil, Highway, oneTBB and xxHash (Debian 12: "
-    "g++ cmake ninja-build pkg-config libabsl-dev libhwy-dev libtbb-dev libxxhash-dev), then `pip install ./python` "
-    "again from the repository; or merge on a server, with sparseagg.Client."
-)
 
 
 def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None) -> Result:
@@ -88,8 +73,8 @@ class Aggregator:
         self.spec = spec
         self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
         self._given = 0
-        with _errors():
-            self._engine = _module().Aggregator(
+        with extension.errors():
+            self._engine = extension.load().Aggregator(
                 [_tensor_fields(spec, tensor) for tensor in spec.tensors],
                 spec.max_submissions or 0,
                 spec.max_tuples_per_submission or 0,
@@ -117,7 +102,7 @@ class Aggregator:
             raise InvalidArgument(f"a client id is a string, not {client_id!r}")
         if copy:
             update = _Copied(update)
-        with _errors():
+        with extension.errors():
             self._engine.add_one(client_id, update, checked_weight(weight), self._convert)
 
     def add_all(self, updates: Any) -> None:
@@ -133,14 +118,14 @@ class Aggregator:
             for name in names:
                 if not isinstance(name, str):
                     raise InvalidArgument(f"a client id is a string, not {name!r}")
-            with _errors():
+            with extension.errors():
                 self._engine.add_all(names, 0, list(updates.values()), self._convert_named)
             return
         batches = [updates] if isinstance(updates, list) else _batches(updates)
         for batch in batches:
             first = self._given
             self._given += len(batch)
-            with _errors():
+            with extension.errors():
                 self._engine.add_all(None, first, batch, self._convert_named)
 
     def merge(self, other: Aggregator) -> None:
@@ -152,14 +137,13 @@ class Aggregator:
         """
         if not isinstance(other, Aggregator):
             raise InvalidArgument(f"an aggregator is merged with another one, not with {type(other).__name__}")
-        mine, theirs = (
-            [(tensor, a.spec.aggregation_of(tensor), a.spec.max_submissions) for tensor in a.spec.tensors]
-            for a in (self, other)
-        )
-        for (tensor, *_), one, two in itertools.zip_longest(mine, mine, theirs, fillvalue=(None,)):
-            if _what_matters(one) != _what_matters(two):
-                raise InvalidArgument(f"the aggregators differ in tensor {getattr(tensor, 'name', None)!r}")
-        with _errors():
+        mine, theirs = _what_matters(self.spec), _what_matters(other.spec)
+        for name in [*mine, *theirs]:
+            if mine.get(name) != theirs.get(name):
+                raise InvalidArgument(f"the aggregators differ in tensor {name!r}")
+        if list(mine) != list(theirs):
+            raise InvalidArgument("the aggregators differ in the order of their tensors")
+        with extension.errors():
             self._engine.merge(other._engine)
 
     def finish(self) -> Result:
@@ -173,7 +157,7 @@ class Aggregator:
             raise FailedPrecondition(
                 f"there are {self.num_submissions} submissions, below min_submissions {self.spec.min_submissions}"
             )
-        with _errors():
+        with extension.errors():
             raw = self._engine.finish()
         results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
         return Result(results, self._info(results))
@@ -233,50 +217,11 @@ class Aggregator:
         )
 
 
-def describe() -> str:
-    """Returns in a few words what engine this installation has; ``EngineMissing`` if it has none."""
-    module = _module()
-    tensor = TensorSpec("any", "float32", 1)
-    engine = module.Aggregator([_tensor_fields(RoundSpec([tensor]), tensor)], 0, 0, 0, 0).engine
-    return f"{engine}, SIMD {module.simd_target()}"
-
-
 @dataclasses.dataclass(frozen=True)
 class _Copied:
     """An update to be copied."""
 
     update: Any
-
-
-def _module() -> ModuleType:
-    try:
-        return importlib.import_module("sparseagg._engine")
-    except ImportError as error:
-        # A module that is there but cannot be loaded says itself why.
-        reason = _build_reason() if isinstance(error, ModuleNotFoundError) else ""
-        raise EngineMissing(
-            f"this installation of sparseagg has no engine of its own: {reason or error}. {_HOW}"
-        ) from error
-
-
-def _build_reason() -> str:
-    try:
-        return importlib.resources.files("sparseagg").joinpath(_REASON_FILE).read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
-@contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    """Turns the extension's errors into the package's."""
-    module = _module()
-    try:
-        yield
-    except module.EngineError as error:
-        code, message = error.args
-        raise error_of(_CODES[code], message) from None
-    except MemoryError as error:
-        raise error_of(grpc.StatusCode.RESOURCE_EXHAUSTED, f"out of memory: {error}") from error
 
 
 def _batches(updates: Iterable[Any]) -> Iterator[list[Any]]:
@@ -285,12 +230,9 @@ def _batches(updates: Iterable[Any]) -> Iterator[list[Any]]:
         yield batch
 
 
-def _what_matters(described: Any) -> Any:
-    """A tensor and its aggregation without options that only say the same in another place."""
-    if described[0] is None:
-        return None
-    tensor, aggregation, max_submissions = described
-    return tensor.name, tensor.dtype, tensor.dimension, tensor.width, tensor.layout, aggregation, max_submissions
+def _what_matters(spec: RoundSpec) -> dict[str, Any]:
+    """What is computed of each tensor, whether the round or the tensor says so."""
+    return {tensor.name: _tensor_fields(spec, tensor) for tensor in spec.tensors}
 
 
 def _tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
