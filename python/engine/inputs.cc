@@ -223,7 +223,7 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
     input.values = static_cast<const std::byte*>(values->data);
     builder.Hold(value);
   }
-  builder.submission.tensors.push_back(std::move(input));
+  builder.submission.tensors.push_back(input);
   return true;
 }
 

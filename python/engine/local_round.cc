@@ -200,7 +200,7 @@ absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared)
     return absl::FailedPreconditionError(
         absl::StrCat("there are max_submissions ", limits_.max_submissions, " submissions already"));
   }
-  const absl::Status added = aggregation_->Add(submission.client_id, std::move(prepared.submission));
+  absl::Status added = aggregation_->Add(submission.client_id, std::move(prepared.submission));
   if (!added.ok()) {
     // These two come before anything is changed.
     broken_ = added.code() != absl::StatusCode::kAlreadyExists && added.code() != absl::StatusCode::kResourceExhausted;
@@ -223,7 +223,7 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
                                                       " submissions are beyond max_submissions ",
                                                       limits_.max_submissions));
   }
-  const absl::Status merged = aggregation_->MergeFrom(std::move(*other.aggregation_));
+  absl::Status merged = aggregation_->MergeFrom(std::move(*other.aggregation_));
   if (!merged.ok()) {
     broken_ =
         merged.code() != absl::StatusCode::kAlreadyExists && merged.code() != absl::StatusCode::kResourceExhausted;

@@ -130,7 +130,7 @@ auto WithoutGil(Value (LocalRound::*get)() const) {
 
 void Define(py::module_& module) {
   static py::object& error = *new py::object(py::exception<StatusException>(module, "EngineError"));
-  py::register_exception_translator([](std::exception_ptr pointer) {
+  py::register_exception_translator([](std::exception_ptr pointer) {  // NOLINT(performance-unnecessary-value-param)
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const StatusException& e) {
