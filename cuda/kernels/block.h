@@ -1,0 +1,26 @@
+// What a kernel body sees of its thread block, so that the same body runs on a device and under the host executor.
+#ifndef SPARSEAGG_CUDA_KERNELS_BLOCK_H_
+#define SPARSEAGG_CUDA_KERNELS_BLOCK_H_
+
+#include <cstdint>
+
+// A body is a function template over Block. It consists of phases:
+//
+//   block.Phase([&](uint32_t thread) { … });
+//
+// runs the statement for every thread of the block and then waits for all of them. Within a phase threads run in any
+// order and must not read what another one writes; across phases they talk through the body's Shared struct. Nothing
+// but Shared survives a phase: a thread's own variables are those of the lambda. All threads must reach the same
+// phases, so the control flow around them may depend on the arguments and on values that no thread writes in the same
+// phase, never on the thread.
+//
+// Block provides index(), num_threads() and Phase().
+
+namespace sparseagg::cuda {
+
+// Threads of every block kernel. The bodies work with any number; this is what they are launched with.
+inline constexpr uint32_t kBlockThreads = 256;
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_KERNELS_BLOCK_H_
