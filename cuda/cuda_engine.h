@@ -9,7 +9,8 @@
 
 namespace sparseagg::cuda {
 
-// UNAVAILABLE when this build has no CUDA engine.
+// UNAVAILABLE, with the reason, when this build has no CUDA engine or this machine no GPU that it can use. Needs no
+// driver to be called.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine();
 
 }  // namespace sparseagg::cuda

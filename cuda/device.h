@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cuda/kernels/calls.h"
 #include "cuda/kernels/check.h"
 #include "cuda/kernels/contributors.h"
 #include "cuda/kernels/finish.h"
@@ -22,27 +23,6 @@ namespace sparseagg::cuda {
 enum class Lane : uint8_t { kCopy, kCompute };
 
 using EventId = uint32_t;
-
-// Stable sort of (key, position) by key, between two pairs of buffers.
-struct SortCall {
-  void* d_keys[2] = {nullptr, nullptr};  // input in [0]
-  uint32_t* d_positions[2] = {nullptr, nullptr};
-  uint32_t key_bytes = 4;
-  int end_bit = 32;  // bits from here on are 0 in all keys
-  uint32_t count = 0;
-  void* d_scratch = nullptr;  // of SortScratchBytes
-  size_t scratch_bytes = 0;
-};
-
-// The indices of the flags that are not 0, ascending.
-struct SelectCall {
-  const uint8_t* d_flags = nullptr;
-  uint32_t count = 0;
-  uint32_t* d_indices = nullptr;  // room for as many as there are
-  uint32_t* d_num_selected = nullptr;
-  void* d_scratch = nullptr;  // of SelectScratchBytes
-  size_t scratch_bytes = 0;
-};
 
 // FoldValues runs both kernels: short and long segments.
 using KernelCall = std::variant<ExpandRun, Enumerate, FlagHeads, FlagLong, GatherKeys, FoldValues, Contributors,
@@ -58,6 +38,10 @@ class Device {
   virtual ~Device() = default;
 
   virtual std::string description() const = 0;
+  // Around every operation of a thread.
+  virtual absl::Status Enter() { return absl::OkStatus(); }
+  virtual void Leave() {}
+
   // Bytes of device memory that may be used, as a rule.
   virtual size_t memory_bytes() const = 0;
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "cuda/device_accumulator.h"
 #include "cuda/host_device.h"
@@ -53,6 +54,8 @@ absl::Status DeviceEngine::RunOnHost(const Operation& operation) const {
 }
 
 absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation, int shrink) const {
+  RETURN_IF_ERROR(session.device().Enter());
+  const absl::Cleanup leave = [&session] { session.device().Leave(); };
   try {
     absl::Status status = operation(session, shrink);
     if (!status.ok()) session.Settle();
