@@ -9,8 +9,13 @@
 namespace sparseagg::cuda {
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine() {
-  ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device, CudaDevice::Create());
+  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateCudaDevice());
   return std::make_unique<DeviceEngine>(std::move(device), DeviceEngineOptions());
+}
+
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice() {
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device, CudaDevice::Create());
+  return device;
 }
 
 }  // namespace sparseagg::cuda

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "cuda/device.h"
 #include "host/engine.h"
 
 namespace sparseagg::cuda {
@@ -12,6 +13,9 @@ namespace sparseagg::cuda {
 // UNAVAILABLE, with the reason, when this build has no CUDA engine or this machine no GPU that it can use. Needs no
 // driver to be called.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine();
+
+// The device of such an engine, for tests and benchmarks that need other options. The same errors.
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice();
 
 }  // namespace sparseagg::cuda
 

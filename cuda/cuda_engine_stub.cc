@@ -8,4 +8,6 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine() {
   return absl::UnavailableError("this build has no CUDA engine");
 }
 
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice() { return CreateCudaEngine().status(); }
+
 }  // namespace sparseagg::cuda

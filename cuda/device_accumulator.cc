@@ -89,7 +89,7 @@ absl::Status DeviceAccumulator::MergeIfDue() {
     return absl::OkStatus();
   };
   if (!engine_.RunOnDevice(merge).ok()) {
-    if (bases_.empty()) return GoToCpu();
+    if (bases_.empty() && !engine_.Probe().ok()) return GoToCpu();
     RETURN_IF_ERROR(engine_.RunOnHost(merge));
   }
   bases_.clear();

@@ -147,7 +147,10 @@ absl::StatusOr<void*> HostDevice::AllocatePinned(size_t bytes) {
   return memory;
 }
 
-void HostDevice::FreePinned(void* memory) { std::free(memory); }
+void HostDevice::FreePinned(void* memory) {
+  for (const Lane lane : {Lane::kCopy, Lane::kCompute}) RunUntil({lane, QueueOf(lane).num_asked});
+  std::free(memory);
+}
 
 absl::Status HostDevice::CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) {
   return Ask(lane, [=] { std::memcpy(d_to, from_pinned, bytes); });
