@@ -1,5 +1,7 @@
 #include "cuda/device_engine.h"
 
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -49,7 +51,9 @@ absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
 
 absl::Status DeviceEngine::RunOnHost(const Operation& operation) const {
   HostDevice device;
-  Session session(device, device.memory_bytes(), options_.tuning);
+  Tuning tuning = options_.tuning;
+  tuning.max_batch_entries = std::numeric_limits<int32_t>::max();  // as much as it can, if it must be in one piece
+  Session session(device, device.memory_bytes(), tuning);
   return RunOnce(session, operation, 0);
 }
 
