@@ -18,6 +18,10 @@ cudaError_t SortKeys(SortCall& call, int& output, cudaStream_t stream) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+    return absl::UnavailableError("no usable GPU: this machine has no NVIDIA driver");
+  }
   int num_devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&num_devices);
   if (error != cudaSuccess) {

@@ -8,9 +8,11 @@
 
 namespace sparseagg::cuda {
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine() {
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu) {
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateCudaDevice());
-  return std::make_unique<DeviceEngine>(std::move(device), DeviceEngineOptions());
+  DeviceEngineOptions options;
+  options.cpu = cpu;
+  return std::make_unique<DeviceEngine>(std::move(device), options);
 }
 
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice() {

@@ -15,6 +15,7 @@
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/segments.h"
+#include "cuda/kernels/tiles.h"
 
 namespace sparseagg::cuda {
 
@@ -24,9 +25,10 @@ enum class Lane : uint8_t { kCopy, kCompute };
 
 using EventId = uint32_t;
 
-// FoldValues runs both kernels: short and long segments.
+// FoldValues and Contributors run both of their kernels: short and long segments.
 using KernelCall = std::variant<ExpandRun, Enumerate, FlagHeads, FlagLong, GatherKeys, FoldValues, Contributors,
-                                CheckTerms, JudgeRows, JudgeValues, DropZeroRows, WriteValues, WriteRows, FillValues>;
+                                FindTileBounds, FoldTiles, GatherTouched, CheckTerms, JudgeRows, JudgeValues,
+                                DropZeroRows, WriteValues, WriteRows, FillValues>;
 
 // Calls are asynchronous unless they say otherwise; a status may belong to work asked for earlier. RESOURCE_EXHAUSTED
 // means that there is no memory, which leaves the device as it was. Any other error means that the device cannot be

@@ -47,7 +47,14 @@ void RunFold(const FoldValues& args, HostExecutor& executor) {
   executor.RunBlocks(LongBody<Fold>{{args}});
 }
 
-void Run(const FoldValues& args, HostExecutor& executor) {
+template <typename Fold>
+void RunFold(const FoldTiles& args, HostExecutor& executor) {
+  executor.RunBlocks(TileBody<Fold>{args});
+}
+
+// Of FoldValues and FoldTiles.
+template <typename Args>
+void RunFoldOf(const Args& args, HostExecutor& executor) {
   switch (args.kind) {
     case FoldKind::kSumFloat:
       return RunFold<SumFloat>(args, executor);
@@ -67,6 +74,9 @@ void Run(const FoldValues& args, HostExecutor& executor) {
       return RunFold<MaxInteger>(args, executor);
   }
 }
+
+void Run(const FoldValues& args, HostExecutor& executor) { RunFoldOf(args, executor); }
+void Run(const FoldTiles& args, HostExecutor& executor) { RunFoldOf(args, executor); }
 
 void Run(const Contributors& args, HostExecutor& executor) {
   executor.RunElements(CountShortSegments{args});

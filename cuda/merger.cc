@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/tile_merge.h"
 #include "host/status_macros.h"
 
 namespace sparseagg::cuda {
@@ -20,15 +21,26 @@ absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const HostRows*>& bas
   ASSIGN_OR_RETURN(uint64_t max_tuples, MaxTuples(rows.num_rows));
   ASSIGN_OR_RETURN(Batch batch, SendBatch(session_, shape_, cursor.Next(max_tuples)));
   while (true) {
-    ASSIGN_OR_RETURN(Sorter sorter, StartBatch(rows, batch));
-    // The host fills the next batch's slots while the device sorts. What rows it will find there is not known yet.
+    RETURN_IF_ERROR(ReceiveBatch(session_, batch));
+    std::optional<TileMerge> tiles;
+    Sorter sorter;
+    if (TileMerge::Suits(session_, shape_, rows, batch)) {
+      ASSIGN_OR_RETURN(tiles, TileMerge::Start(session_, shape_, rows, batch));
+    } else {
+      ASSIGN_OR_RETURN(sorter, StartSort(rows, batch));
+    }
+    // The host fills the next batch's slots while the device works. What rows it will find there is not known yet.
     std::optional<Batch> next;
     if (!cursor.done()) {
       ASSIGN_OR_RETURN(max_tuples, MaxTuples(uint64_t{rows.num_rows} + batch.num_tuples));
       ASSIGN_OR_RETURN(next, SendBatch(session_, shape_, cursor.Next(max_tuples)));
     }
-    ASSIGN_OR_RETURN(const SortedKeys sorted, std::move(sorter).Finish(session_));
-    ASSIGN_OR_RETURN(rows, FoldBatch(rows, batch, sorted));
+    if (tiles.has_value()) {
+      ASSIGN_OR_RETURN(rows, std::move(*tiles).Finish(session_, shape_));
+    } else {
+      ASSIGN_OR_RETURN(const SortedKeys sorted, std::move(sorter).Finish(session_));
+      ASSIGN_OR_RETURN(rows, FoldSegments(rows, batch, sorted));
+    }
     if (!next.has_value()) return rows;
     batch = *std::move(next);
   }
@@ -42,6 +54,7 @@ absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>&
   }
   DeviceRows rows;
   rows.num_rows = static_cast<uint32_t>(num_rows);
+  rows.ascends = bases.size() <= 1;
   for (const RowColumn column : kRowColumns) {
     ASSIGN_OR_RETURN(rows[column], session_.memory().Allocate(num_rows * BytesPerRow(shape_, column), Lane::kCopy));
     auto* d_next = rows[column].as<std::byte>();
@@ -77,8 +90,7 @@ absl::StatusOr<uint64_t> Merger::MaxTuples(uint64_t num_base) const {
   return std::max<uint64_t>(1, fits >> (2 * shrink_));
 }
 
-absl::StatusOr<Sorter> Merger::StartBatch(const DeviceRows& base, Batch& batch) {
-  RETURN_IF_ERROR(ReceiveBatch(session_, batch));
+absl::StatusOr<Sorter> Merger::StartSort(const DeviceRows& base, Batch& batch) {
   DeviceBuffer d_keys;
   const uint32_t num_entries = base.num_rows + batch.num_tuples;
   if (base.num_rows == 0) {
@@ -97,7 +109,7 @@ absl::StatusOr<Sorter> Merger::StartBatch(const DeviceRows& base, Batch& batch) 
   return Sorter::Start(session_, std::move(d_keys), num_entries, shape_.key_bytes, shape_.key_bits);
 }
 
-absl::StatusOr<DeviceRows> Merger::FoldBatch(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted) {
+absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted) {
   Device& device = session_.device();
   const Segments segments = sorted.segments();
   ASSIGN_OR_RETURN(DeviceRows rows, session_.AllocateRows(shape_, segments.count));

@@ -16,9 +16,10 @@
 
 namespace sparseagg::cuda {
 
-// Merges batch by batch, as memory allows: sort (key, position), find segments, fold each from left to right. The rows
-// of one batch are the first entries of the next, so that a fold goes on where it stopped and cuts cannot be seen in
-// the result. While one batch is merged, the next one is copied in.
+// Merges batch by batch, as memory allows. Either sorts (key, position), finds segments and folds each from left to
+// right, or, where keys lie densely and ascend, works by tiles of keys (tile_merge.h). The rows of one batch come first
+// in the next, so that a fold goes on where it stopped and cuts cannot be seen in the result. While one batch is
+// merged, the next one is copied in.
 //
 // Statuses are about the device only (device.h).
 class Merger {
@@ -35,8 +36,8 @@ class Merger {
   absl::StatusOr<DeviceRows> SendBases(const std::vector<const HostRows*>& bases);
   // Tuples that fit beside `num_base` rows; RESOURCE_EXHAUSTED when none do.
   absl::StatusOr<uint64_t> MaxTuples(uint64_t num_base) const;
-  absl::StatusOr<Sorter> StartBatch(const DeviceRows& base, Batch& batch);
-  absl::StatusOr<DeviceRows> FoldBatch(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted);
+  absl::StatusOr<Sorter> StartSort(const DeviceRows& base, Batch& batch);
+  absl::StatusOr<DeviceRows> FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted);
 
   Session& session_;
   const TensorShape& shape_;

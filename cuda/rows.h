@@ -33,10 +33,10 @@ inline size_t BytesPerRow(const TensorShape& shape, RowColumn column) {
   return 0;
 }
 
-// Keys ascend strictly, except in the concatenation of several.
 template <typename Memory>
 struct Rows {
   uint32_t num_rows = 0;
+  bool ascends = true;  // keys strictly; false for the concatenation of several
   std::array<Memory, kRowColumns.size()> columns;
 
   Memory& operator[](RowColumn column) { return columns[static_cast<size_t>(column)]; }

@@ -15,9 +15,10 @@ absl::StatusOr<DeviceRows> Session::AllocateRows(const TensorShape& shape, uint3
   return rows;
 }
 
-absl::StatusOr<Session::PendingSelection> Session::StartSelect(const DeviceBuffer& d_flags, uint32_t count) {
+absl::StatusOr<Session::PendingSelection> Session::StartSelect(const DeviceBuffer& d_flags, uint32_t count,
+                                                               uint32_t max_selected) {
   PendingSelection pending;
-  ASSIGN_OR_RETURN(pending.d_indices, Allocate(count * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(pending.d_indices, Allocate(max_selected * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(pending.d_count, Allocate(sizeof(uint32_t)));
   SelectCall call;
   call.d_flags = d_flags.as<uint8_t>();
@@ -39,7 +40,7 @@ absl::StatusOr<Session::Selection> Session::FinishSelect(PendingSelection pendin
 }
 
 absl::StatusOr<Session::Selection> Session::Select(const DeviceBuffer& d_flags, uint32_t count) {
-  ASSIGN_OR_RETURN(PendingSelection pending, StartSelect(d_flags, count));
+  ASSIGN_OR_RETURN(PendingSelection pending, StartSelect(d_flags, count, count));
   return FinishSelect(std::move(pending));
 }
 

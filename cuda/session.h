@@ -33,18 +33,18 @@ class Session {
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) { return memory_.Allocate(bytes, Lane::kCompute); }
   absl::StatusOr<DeviceRows> AllocateRows(const TensorShape& shape, uint32_t num_rows);
 
-  // Indices of the flags that are set, in room for `max_selected`. Blocks until their number is known.
+  // Indices of the flags that are set. Blocks until their number is known.
   struct Selection {
     DeviceBuffer d_indices;
     uint32_t count = 0;
   };
   absl::StatusOr<Selection> Select(const DeviceBuffer& d_flags, uint32_t count);
-  // The same in two steps, so that the host may do something else before it blocks.
+  // The same in two steps, so that the host may do something else before it blocks. At most `max_selected` are set.
   struct PendingSelection {
     DeviceBuffer d_indices;
     DeviceBuffer d_count;
   };
-  absl::StatusOr<PendingSelection> StartSelect(const DeviceBuffer& d_flags, uint32_t count);
+  absl::StatusOr<PendingSelection> StartSelect(const DeviceBuffer& d_flags, uint32_t count, uint32_t max_selected);
   absl::StatusOr<Selection> FinishSelect(PendingSelection pending);
 
   // Later work on the compute lane happens after everything sent through the staging ring so far has arrived.

@@ -41,7 +41,7 @@ absl::StatusOr<Sorter> Sorter::Start(Session& session, DeviceBuffer d_keys, uint
 
   ASSIGN_OR_RETURN(const DeviceBuffer flags, session.Allocate(count));
   RETURN_IF_ERROR(session.device().Launch(FlagHeads{sorted.d_keys.get(), key_bytes, count, flags.as<uint8_t>()}));
-  ASSIGN_OR_RETURN(sorter.heads_, session.StartSelect(flags, count));
+  ASSIGN_OR_RETURN(sorter.heads_, session.StartSelect(flags, count, count));
   return sorter;
 }
 

@@ -24,6 +24,7 @@ struct TensorShape {
   // Whether the order of submissions can be seen in the result. Where not, they are merged as they arrive.
   bool KeepsOrder() const { return fold == FoldKind::kSumFloat || key_weights == WeightKind::kFloat; }
 
+  uint64_t dimension = 0;  // as in the spec
   uint32_t key_bytes = 4;
   int key_bits = 32;     // that may differ between keys
   uint32_t columns = 1;  // accumulators a key; 0 for UNION

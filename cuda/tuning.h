@@ -15,6 +15,8 @@ struct Tuning {
   uint64_t max_batch_entries = uint64_t{1} << 30;
   // Segments of more entries get a block of their own. A thread alone takes about this many dependent loads.
   uint32_t long_segment = 64;
+  // Values that a source should have in a tile, on average, for the tile path: the lanes of a warp.
+  double min_tile_values = 32.0;
   // Values below which a submission is checked on the host: launches and copies cost more than the work.
   uint64_t min_check_values = uint64_t{1} << 16;
   // Memory of waiting updates below which merging on arrival waits for more.

@@ -16,6 +16,7 @@
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/segments.h"
+#include "cuda/kernels/tiles.h"
 
 namespace sparseagg::cuda {
 
@@ -32,13 +33,19 @@ cudaError_t Launch(const WriteValues& kernel, cudaStream_t stream);
 cudaError_t Launch(const WriteRows& kernel, cudaStream_t stream);
 cudaError_t Launch(const FillValues& kernel, cudaStream_t stream);
 
+cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t stream);
+cudaError_t Launch(const FoldTiles& args, cudaStream_t stream);
+cudaError_t Launch(const GatherTouched& kernel, cudaStream_t stream);
+
 // Short segments, then long ones.
 cudaError_t Launch(const FoldValues& args, cudaStream_t stream);
 cudaError_t Launch(const Contributors& args, cudaStream_t stream);
 
-// The launch of FoldValues for one fold: one source file each, so that they compile side by side.
+// The same for one fold: one source file each, so that they compile side by side.
 template <typename Fold>
 cudaError_t LaunchFold(const FoldValues& args, cudaStream_t stream);
+template <typename Fold>
+cudaError_t LaunchFold(const FoldTiles& args, cudaStream_t stream);
 
 // cub::DeviceRadixSort::SortPairs between double buffers. `output`: which of them holds the result. With d_scratch
 // null, only sets scratch_bytes. Stable, hence deterministic: positions are distinct.

@@ -13,6 +13,11 @@ cudaError_t LaunchFold(const FoldValues& args, cudaStream_t stream) {
   return error != cudaSuccess ? error : LaunchBlocks(LongBody<Fold>{{args}}, stream);
 }
 
+template <typename Fold>
+cudaError_t LaunchFold(const FoldTiles& args, cudaStream_t stream) {
+  return LaunchBlocks(TileBody<Fold>{args}, stream);
+}
+
 }  // namespace sparseagg::cuda
 
 #endif  // SPARSEAGG_CUDA_KERNELS_LAUNCH_FOLD_CUH_

@@ -30,6 +30,7 @@ TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
     options.tuning = TinyTuning();
     options.tuning.max_batch_entries = rng.Pick<uint64_t>({7, 50, 300, 5000, 1'000'000});
     options.tuning.long_segment = rng.Pick<uint32_t>({1, 2, 5, 40});
+    options.tuning.min_tile_values = rng.Pick({0.0, 5.0, 1e300});
     options.tuning.min_pending_bytes = rng.Pick<size_t>({1, 1000, 1'000'000'000});
     options.memory_budget_bytes = rng.Pick<size_t>({100, 2000, 10'000, 100'000, 10'000'000});
     // Sometimes the device has less than it said.
@@ -74,6 +75,7 @@ Merged MergeWithin(size_t budget_bytes, KeyOrder order) {
   struct FaultyDevice::Record record;
   cuda::DeviceEngineOptions options;
   options.memory_budget_bytes = budget_bytes;
+  options.tuning.min_tile_values = 1e300;
   cuda::DeviceEngine engine(
       std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = 9}, FaultPlan{}, &record), options);
   const std::string disagreement = Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions));

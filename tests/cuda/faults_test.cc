@@ -2,6 +2,7 @@
 // another attempt, from the same kernels on the host, or from the CPU engine.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -21,6 +22,7 @@ namespace {
 
 struct Round {
   std::string name;
+  bool tiles = false;
   TensorSpec spec;
   std::vector<RawSubmission> submissions;
 };
@@ -55,6 +57,20 @@ Round MakeRound(std::string name, Op op, Numerics numerics, DType dtype) {
   return round;
 }
 
+// By the tile path: sorted, and no weights to sum.
+Round MakeTileRound() {
+  Round round = MakeRound("Tiles", Op::kMean, Numerics::kFixedPoint, DType::kFloat32);
+  round.tiles = true;
+  round.spec.aggregation.return_weights = false;
+  for (RawSubmission& submission : round.submissions) {
+    RawTensor& raw = submission.tensors[0];
+    std::sort(raw.keys.begin(), raw.keys.end());
+    raw.keys.erase(std::unique(raw.keys.begin(), raw.keys.end()), raw.keys.end());
+    raw.values.resize(raw.keys.size() * 3 * sizeof(float));
+  }
+  return round;
+}
+
 class FaultsTest : public ::testing::TestWithParam<std::tuple<Round, Fault>> {};
 
 TEST_P(FaultsTest, AnyCallFails_ResultIsThatOfTheReference_NothingLeaks) {
@@ -67,6 +83,7 @@ TEST_P(FaultsTest, AnyCallFails_ResultIsThatOfTheReference_NothingLeaks) {
     struct FaultyDevice::Record record;
     cuda::DeviceEngineOptions options;
     options.tuning = TinyTuning();
+    if (!round.tiles) options.tuning.min_tile_values = 1e300;
     options.cpu.num_threads = 1;
     auto engine = std::make_unique<cuda::DeviceEngine>(
         std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = at_call}, FaultPlan{fault, at_call},
@@ -95,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(
         ::testing::Values(MakeRound("KeepsUpdates", Op::kCoordinateMean, Numerics::kCanonical, DType::kFloat32),
                           MakeRound("MergesOnArrival", Op::kMean, Numerics::kFixedPoint, DType::kFloat32),
-                          MakeRound("Integers", Op::kSum, Numerics::kFixedPoint, DType::kInt32)),
+                          MakeRound("Integers", Op::kSum, Numerics::kFixedPoint, DType::kInt32), MakeTileRound()),
         ::testing::Values(Fault::kOutOfMemory, Fault::kOutOfMemoryNow, Fault::kSticky, Fault::kSilentThenSticky)),
     [](const auto& fault_case) {
       return std::get<0>(fault_case.param).name + ::testing::PrintToString(std::get<1>(fault_case.param));

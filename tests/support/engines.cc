@@ -18,12 +18,14 @@ cuda::Tuning TinyTuning() {
   tuning.long_segment = 3;
   tuning.min_check_values = 0;
   tuning.min_pending_bytes = 1000;
+  tuning.min_tile_values = 0;
   return tuning;
 }
 
-std::unique_ptr<Engine> TortureEngine(uint64_t seed) {
+std::unique_ptr<Engine> TortureEngine(uint64_t seed, bool tiles) {
   cuda::DeviceEngineOptions options;
   options.tuning = TinyTuning();
+  if (!tiles) options.tuning.min_tile_values = 1e300;
   return std::make_unique<cuda::DeviceEngine>(
       std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed}), options);
 }
@@ -41,12 +43,13 @@ std::vector<EngineCase> AvailableEngines() {
         {"cpu" + std::to_string(num_threads), [num_threads] { return CreateCpuEngine({.num_threads = num_threads}); }});
   }
   // The CUDA engine over a device in host memory: everything but the driver, CUB and true concurrency. Once as it is
-  // where a real device failed, and once at its worst, with sizes that make small inputs meet every boundary.
+  // where a real device failed, and on either path at its worst, with sizes that make small inputs meet every boundary.
   engines.push_back({"cudahost", [] {
                        return std::make_unique<cuda::DeviceEngine>(std::make_unique<cuda::HostDevice>(),
                                                                    cuda::DeviceEngineOptions());
                      }});
-  engines.push_back({"cudatorture", [] { return TortureEngine(TestSeed(2026)); }});
+  engines.push_back({"cudasort", [] { return TortureEngine(TestSeed(2026), /*tiles=*/false); }});
+  engines.push_back({"cudatiles", [] { return TortureEngine(TestSeed(2027), /*tiles=*/true); }});
   if (CudaStatus().ok()) {
     engines.push_back({"cuda", [] { return *cuda::CreateCudaEngine(); }});
   }

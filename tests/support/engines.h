@@ -27,8 +27,9 @@ std::vector<EngineCase> AvailableEngines();
 
 // Sizes of the CUDA engine that make small inputs meet every boundary: staging slots, long segments, checks, merges.
 cuda::Tuning TinyTuning();
-// The CUDA engine over a host device that is as unhelpful as it may be, with tiny sizes.
-std::unique_ptr<Engine> TortureEngine(uint64_t seed);
+// The CUDA engine over a host device that is as unhelpful as it may be, with tiny sizes. With `tiles` it takes the tile
+// path wherever that is possible, else the sort path.
+std::unique_ptr<Engine> TortureEngine(uint64_t seed, bool tiles);
 
 // Why the CUDA engine is not among them; OK when it is.
 absl::Status CudaStatus();

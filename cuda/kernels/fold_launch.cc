@@ -1,11 +1,12 @@
 // The choice among the folds.
-#include "cuda/kernels/fold_values.h"
-
 #include "cuda/kernels/launch.h"
 
 namespace sparseagg::cuda {
 
-cudaError_t Launch(const FoldValues& args, cudaStream_t stream) {
+namespace {
+
+template <typename Args>
+cudaError_t LaunchFoldOf(const Args& args, cudaStream_t stream) {
   switch (args.kind) {
     case FoldKind::kSumFloat:
       return LaunchFold<SumFloat>(args, stream);
@@ -26,5 +27,10 @@ cudaError_t Launch(const FoldValues& args, cudaStream_t stream) {
   }
   return cudaErrorInvalidValue;
 }
+
+}  // namespace
+
+cudaError_t Launch(const FoldValues& args, cudaStream_t stream) { return LaunchFoldOf(args, stream); }
+cudaError_t Launch(const FoldTiles& args, cudaStream_t stream) { return LaunchFoldOf(args, stream); }
 
 }  // namespace sparseagg::cuda
