@@ -29,7 +29,7 @@ class HostExecutor {
   template <typename Kernel>
   void RunBlocks(const Kernel& kernel, uint32_t num_threads = kBlockThreads) {
     using Shared = typename Kernel::Shared;
-    static_assert(std::is_trivially_destructible_v<Shared>);
+    static_assert(std::is_trivially_destructible_v<Shared> && sizeof(Shared) <= kMaxSharedBytes);
     const auto memory = std::make_unique<std::aligned_storage_t<sizeof(Shared), alignof(Shared)>>();
     InSomeOrder(kernel.num_blocks(), [&](uint64_t index) {
       std::memset(memory.get(), 0xa5, sizeof(Shared));

@@ -72,9 +72,10 @@ absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>&
 }
 
 absl::StatusOr<uint64_t> Merger::MaxTuples(uint64_t num_base) const {
-  // Of an entry: keys and positions, twice while they are sorted; its flag; where its segment begins, and its row.
+  // Of an entry: keys and positions, twice while they are sorted, and what the sort needs beside; its flag; where its
+  // segment begins, and its row.
   const uint64_t entry_bytes =
-      2 * (shape_.key_bytes + sizeof(uint32_t)) + sizeof(uint8_t) + sizeof(uint32_t) + shape_.RowBytes();
+      2 * (shape_.key_bytes + sizeof(uint32_t)) + 2 + sizeof(uint8_t) + sizeof(uint32_t) + shape_.RowBytes();
   // Of a base row: the row itself, and its entry.
   const uint64_t base_bytes = num_base * (shape_.RowBytes() + entry_bytes);
   // Of a tuple: what was sent, and as much again of the batch behind; and its entry.

@@ -13,7 +13,8 @@ namespace {
 // Of the arrays by key, and of the bounds.
 double ScratchBytes(const TensorShape& shape, uint32_t slots, uint32_t num_sources) {
   const auto dimension = static_cast<double>(shape.dimension);
-  const double key_bytes = sizeof(uint8_t) + sizeof(uint32_t) + static_cast<double>(AccBytes(shape.fold)) * shape.columns;
+  const double key_bytes =
+      sizeof(uint8_t) + sizeof(uint32_t) + static_cast<double>(AccBytes(shape.fold)) * shape.columns;
   return dimension * key_bytes + (dimension / slots + 2) * (num_sources + 1) * sizeof(uint32_t);
 }
 
@@ -24,7 +25,12 @@ bool TileMerge::Suits(Session& session, const TensorShape& shape, const DeviceRo
   if (slots == 0 || shape.dimension == 0 || shape.dimension > std::numeric_limits<int32_t>::max()) return false;
   if (!batch.unique || !base.ascends || batch.num_tuples == 0) return false;
   if (shape.key_weights != WeightKind::kCounts) return false;
-  if (ScratchBytes(shape, slots, batch.num_sources) > static_cast<double>(session.memory().budget_bytes()) / 4) {
+  // Room must be left for the rows, and for the batch behind, which is sent meanwhile.
+  const uint64_t max_rows = std::min<uint64_t>(shape.dimension, uint64_t{base.num_rows} + batch.num_tuples);
+  const double needed = ScratchBytes(shape, slots, batch.num_sources) +
+                        static_cast<double>(max_rows * shape.RowBytes() + batch.num_bytes());
+  const DeviceMemory& memory = session.memory();
+  if (needed > static_cast<double>(memory.budget_bytes() - std::min(memory.budget_bytes(), memory.used_bytes()))) {
     return false;
   }
   const double tuples_of_source = static_cast<double>(batch.num_tuples) / batch.num_sources;

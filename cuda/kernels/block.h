@@ -20,6 +20,8 @@ namespace sparseagg::cuda {
 
 // Threads of every block kernel; bodies work with fewer as well.
 inline constexpr uint32_t kBlockThreads = 256;
+// Of a body's Shared: what every device gives a block without being asked for more.
+inline constexpr uint32_t kMaxSharedBytes = 48 << 10;
 
 }  // namespace sparseagg::cuda
 

@@ -41,6 +41,7 @@ class DeviceBlock {
 template <typename Kernel>
 __global__ void __launch_bounds__(kBlockThreads) RunBlocks(const __grid_constant__ Kernel kernel, uint64_t num_blocks) {
   using Shared = typename Kernel::Shared;
+  static_assert(sizeof(Shared) <= kMaxSharedBytes);
   __shared__ alignas(
       16) unsigned char memory[sizeof(Shared)];  // Shared may have initialisers, which __shared__ may not
   for (uint64_t index = blockIdx.x; index < num_blocks; index += gridDim.x) {

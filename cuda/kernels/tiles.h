@@ -70,8 +70,8 @@ struct FoldTiles {
   uint32_t* d_counts = nullptr;  // likewise; null: not asked for
 };
 
-// With the rest of TileBody::Shared it fits the 48 KiB that every device gives a block.
-inline constexpr uint32_t kTileTableBytes = 32 << 10;
+// With the rest of TileBody::Shared it must fit kMaxSharedBytes.
+inline constexpr uint32_t kTileTableBytes = 30 << 10;
 
 // Keys whose accumulators and counts fit a tile; 0: not one.
 inline uint32_t TileSlots(FoldKind kind, uint32_t columns) {

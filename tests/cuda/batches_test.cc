@@ -56,11 +56,11 @@ TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
 
 struct Merged {
   std::string disagreement;
-  uint64_t num_sorts;
+  struct FaultyDevice::Record record;
 };
 
-// A canonical sum over 30 submissions of 100 tuples.
-Merged MergeWithin(size_t budget_bytes, KeyOrder order) {
+// A canonical sum over 30 submissions of 100 tuples, on the sort path of a device that has `real_bytes`.
+Merged MergeWithin(size_t budget_bytes, KeyOrder order, size_t real_bytes = ~size_t{0}) {
   TensorSpec spec;
   spec.name = "t";
   spec.dimension = 1000;
@@ -72,35 +72,63 @@ Merged MergeWithin(size_t budget_bytes, KeyOrder order) {
     raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kCancelling);
     submissions.push_back({"client " + std::to_string(i), 1.0, {std::move(raw)}});
   }
-  struct FaultyDevice::Record record;
+  Merged merged;
   cuda::DeviceEngineOptions options;
   options.memory_budget_bytes = budget_bytes;
   options.tuning.min_tile_values = 1e300;
   cuda::DeviceEngine engine(
-      std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = 9}, FaultPlan{}, &record), options);
-  const std::string disagreement = Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions));
-  return {disagreement, record.num_sorts};
+      std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.memory_bytes = real_bytes, .torture_seed = 9},
+                                     FaultPlan{}, &merged.record),
+      options);
+  merged.disagreement = Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions));
+  return merged;
 }
 
 TEST(Batches, RoomForAll_OneBatch) {
   const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled);
   EXPECT_EQ(merged.disagreement, "");
-  EXPECT_EQ(merged.num_sorts, 1u);
+  EXPECT_EQ(merged.record.num_sorts, 1u);
+  EXPECT_EQ(merged.record.num_results, 1u);
 }
 
 TEST(Batches, RoomForSome_SeveralBatchesInCanonicalOrder) {
   for (const KeyOrder order : {KeyOrder::kSortedUnique, KeyOrder::kShuffled}) {
     const Merged merged = MergeWithin(100'000, order);
     EXPECT_EQ(merged.disagreement, "");
-    EXPECT_GE(merged.num_sorts, 3u);
-    EXPECT_LE(merged.num_sorts, 30u) << "batches are smaller than they need be";
+    EXPECT_GE(merged.record.num_sorts, 3u);
+    EXPECT_LE(merged.record.num_sorts, 30u) << "batches are smaller than they need be";
+    EXPECT_EQ(merged.record.num_results, 1u);
   }
+}
+
+TEST(Batches, DeviceHasLessThanItSaid_SmallerBatchesOnIt) {
+  const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled, 30'000);
+  EXPECT_EQ(merged.disagreement, "");
+  EXPECT_GE(merged.record.num_sorts, 3u);
+  EXPECT_EQ(merged.record.num_results, 1u) << "the CPU engine had to do it";
 }
 
 TEST(Batches, RoomForNone_TheCpuEngineMerges) {
   const Merged merged = MergeWithin(200, KeyOrder::kShuffled);
   EXPECT_EQ(merged.disagreement, "");
-  EXPECT_EQ(merged.num_sorts, 0u);
+  EXPECT_EQ(merged.record.num_sorts, 0u);
+  EXPECT_EQ(merged.record.num_results, 0u);
+}
+
+TEST(Batches, SecondRound_AllocatesNoHostMemory) {
+  TensorSpec spec;
+  spec.name = "t";
+  RawTensor raw;
+  raw.keys = {3, 1, 2};
+  raw.values.assign(3 * sizeof(float), '\0');
+  struct FaultyDevice::Record record;
+  cuda::DeviceEngine engine(std::make_unique<FaultyDevice>(cuda::HostDeviceOptions(), FaultPlan{}, &record), {});
+  ASSERT_TRUE(Drive(engine, {spec}, {{"a", 1.0, {raw}}}).results.ok());
+  const uint64_t after_first = record.num_pinned;
+  EXPECT_GT(after_first, 0u);
+  ASSERT_TRUE(Drive(engine, {spec}, {{"a", 1.0, {raw}}}).results.ok());
+  EXPECT_EQ(record.num_pinned, after_first);
+  EXPECT_EQ(record.num_results, 2u);
 }
 
 // ---- the cursor

@@ -7,6 +7,7 @@
 #include <ostream>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,6 +36,8 @@ class FaultyDevice : public cuda::Device {
     uint64_t num_calls = 0;
     uint64_t num_sorts = 0;
     uint64_t num_launches = 0;
+    uint64_t num_results = 0;  // written, as the last step of a round on the device
+    uint64_t num_pinned = 0;   // allocations of host memory
     bool faulted = false;
     size_t num_leaked = 0;  // allocations left when the device went
   };
@@ -52,6 +55,7 @@ class FaultyDevice : public cuda::Device {
   }
   void Free(void* d_memory, cuda::Lane lane) override { device_.Free(d_memory, lane); }
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override {
+    ++record_.num_pinned;
     if (absl::Status status = Count(true); !status.ok()) return status;
     return device_.AllocatePinned(bytes);
   }
@@ -103,6 +107,7 @@ class FaultyDevice : public cuda::Device {
   }
   absl::Status Launch(const cuda::KernelCall& call) override {
     ++record_.num_launches;
+    record_.num_results += std::holds_alternative<cuda::WriteRows>(call);
     return Do([&] { return device_.Launch(call); });
   }
 
