@@ -1,6 +1,7 @@
 #include "cuda/merger.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,29 +22,32 @@ absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const HostRows*>& bas
   ASSIGN_OR_RETURN(uint64_t max_tuples, MaxTuples(rows.num_rows));
   ASSIGN_OR_RETURN(Batch batch, SendBatch(session_, shape_, cursor.Next(max_tuples)));
   while (true) {
-    RETURN_IF_ERROR(ReceiveBatch(session_, batch));
-    std::optional<TileMerge> tiles;
-    Sorter sorter;
-    if (TileMerge::Suits(session_, shape_, rows, batch)) {
-      ASSIGN_OR_RETURN(tiles, TileMerge::Start(session_, shape_, rows, batch));
-    } else {
-      ASSIGN_OR_RETURN(sorter, StartSort(rows, batch));
-    }
-    // The host fills the next batch's slots while the device works. What rows it will find there is not known yet.
     std::optional<Batch> next;
-    if (!cursor.done()) {
+    // The host fills the next batch's slots while the device works. What rows it will find there is not known yet.
+    const auto send_next = [&]() -> absl::Status {
+      if (cursor.done()) return absl::OkStatus();
       ASSIGN_OR_RETURN(max_tuples, MaxTuples(uint64_t{rows.num_rows} + batch.num_tuples));
       ASSIGN_OR_RETURN(next, SendBatch(session_, shape_, cursor.Next(max_tuples)));
-    }
-    if (tiles.has_value()) {
-      ASSIGN_OR_RETURN(rows, std::move(*tiles).Finish(session_, shape_));
-    } else {
-      ASSIGN_OR_RETURN(const SortedKeys sorted, std::move(sorter).Finish(session_));
-      ASSIGN_OR_RETURN(rows, FoldSegments(rows, batch, sorted));
-    }
+      return absl::OkStatus();
+    };
+    ASSIGN_OR_RETURN(rows, MergeBatch(rows, batch, send_next));
     if (!next.has_value()) return rows;
     batch = *std::move(next);
   }
+}
+
+absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& batch,
+                                              const std::function<absl::Status()>& meanwhile) {
+  RETURN_IF_ERROR(ReceiveBatch(session_, batch));
+  if (TileMerge::Suits(session_, shape_, base, batch)) {
+    ASSIGN_OR_RETURN(TileMerge tiles, TileMerge::Start(session_, shape_, base, batch));
+    RETURN_IF_ERROR(meanwhile());
+    return std::move(tiles).Finish(session_, shape_);
+  }
+  ASSIGN_OR_RETURN(Sorter sorter, StartSort(base, batch));
+  RETURN_IF_ERROR(meanwhile());
+  ASSIGN_OR_RETURN(const SortedKeys sorted, std::move(sorter).Finish(session_));
+  return FoldSegments(base, batch, sorted);
 }
 
 absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>& bases) {

@@ -3,7 +3,7 @@
 #define SPARSEAGG_CUDA_MERGER_H_
 
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,6 +31,11 @@ class Merger {
   // does not matter. Rows of the result ascend strictly.
   absl::StatusOr<DeviceRows> Merge(const std::vector<const HostRows*>& bases,
                                    const std::vector<const ValidatedUpdate*>& updates);
+
+  // One batch, behind the rows of those before. Calls `meanwhile` while the device works; returns when the number of
+  // rows is known, which is before they are there. Uses up the batch.
+  absl::StatusOr<DeviceRows> MergeBatch(const DeviceRows& base, Batch& batch,
+                                        const std::function<absl::Status()>& meanwhile);
 
  private:
   absl::StatusOr<DeviceRows> SendBases(const std::vector<const HostRows*>& bases);

@@ -102,7 +102,7 @@ TEST(Batches, RoomForSome_SeveralBatchesInCanonicalOrder) {
 }
 
 TEST(Batches, DeviceHasLessThanItSaid_SmallerBatchesOnIt) {
-  const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled, 30'000);
+  const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled, 70'000);
   EXPECT_EQ(merged.disagreement, "");
   EXPECT_GE(merged.record.num_sorts, 3u);
   EXPECT_EQ(merged.record.num_results, 1u) << "the CPU engine had to do it";
