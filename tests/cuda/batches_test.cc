@@ -63,7 +63,7 @@ struct Merged {
 Merged MergeWithin(size_t budget_bytes, KeyOrder order, size_t real_bytes = ~size_t{0}) {
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = 1000;
+  spec.dimension = 200;
   std::vector<RawSubmission> submissions;
   Rng rng(TestSeed(77));
   for (int i = 0; i < 30; ++i) {
@@ -93,7 +93,7 @@ TEST(Batches, RoomForAll_OneBatch) {
 
 TEST(Batches, RoomForSome_SeveralBatchesInCanonicalOrder) {
   for (const KeyOrder order : {KeyOrder::kSortedUnique, KeyOrder::kShuffled}) {
-    const Merged merged = MergeWithin(100'000, order);
+    const Merged merged = MergeWithin(50'000, order);
     EXPECT_EQ(merged.disagreement, "");
     EXPECT_GE(merged.record.num_sorts, 3u);
     EXPECT_LE(merged.record.num_sorts, 30u) << "batches are smaller than they need be";
@@ -102,7 +102,7 @@ TEST(Batches, RoomForSome_SeveralBatchesInCanonicalOrder) {
 }
 
 TEST(Batches, DeviceHasLessThanItSaid_SmallerBatchesOnIt) {
-  const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled, 70'000);
+  const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled, 40'000);
   EXPECT_EQ(merged.disagreement, "");
   EXPECT_GE(merged.record.num_sorts, 3u);
   EXPECT_EQ(merged.record.num_results, 1u) << "the CPU engine had to do it";
