@@ -180,18 +180,22 @@ int main(int argc, char** argv) {
   CLI::App app("Times the CPU engine on workloads A to G. Every result is verified before it is timed.");
   std::string names = "ABCDEFG";
   std::string modes;
+  std::string simd;
   std::string out;
   int repetitions = 7;
   int scale = 1;
   int threads = 2;
   app.add_option("--workloads", names, "letters of the workloads")->capture_default_str();
   app.add_option("--modes", modes, "only modes whose name contains this, such as 'canonical 1T'");
+  app.add_option("--simd", simd, "SIMD target; empty: the best one")->envname("SPARSEAGG_SIMD");
   app.add_option("--repetitions", repetitions, "timed runs; the median is quoted")->capture_default_str();
   app.add_option("--divide-clients", scale, "take fewer clients, for a quick look")->capture_default_str();
   app.add_option("--max-threads", threads, "1, 2, 4, … up to this")->capture_default_str();
   app.add_option("--out", out, "JSON file to write");
   CLI11_PARSE(app, argc, argv);
   try {
+    const absl::Status forced = sparseagg::cpu::ForceSimdTarget(simd);
+    if (!forced.ok()) throw std::runtime_error(forced.ToString());
     sparseagg::bench::Run(names, modes, repetitions, scale, threads, out);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "merge_bench: %s\n", error.what());

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "cuda/cuda_engine.h"
 #include "host/cpu/cpu_engine.h"
+#include "host/cpu/kernels.h"
 #include "service/log.h"
 #include "service/options.h"
 #include "service/server.h"
@@ -65,6 +66,10 @@ int WaitForSignal(const sigset_t& signals) {
 int Run(const Options& options) {
   ConfigureLog(options.log_level, options.log_format);
   const sigset_t signals = BlockSignals();
+  if (const absl::Status status = cpu::ForceSimdTarget(options.simd); !status.ok()) {
+    Log(LogLevel::kError, "no_simd_target", {{"reason", status.message()}});
+    return 1;
+  }
   absl::StatusOr<std::unique_ptr<Engine>> engine = ChooseEngine(options.backend, options.num_threads);
   if (!engine.ok()) {
     Log(LogLevel::kError, "no_engine", {{"reason", engine.status().message()}});

@@ -203,6 +203,7 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
                          {{"auto", Backend::kAuto}, {"cpu", Backend::kCpu}, {"cuda", Backend::kCuda}},
                          "engine; auto: the GPU if there is one");
   add.Add("threads", options.num_threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024));
+  add.Add("simd", options.simd, "SIMD target of the CPU engine, such as AVX2, for comparisons; empty: the best one");
   AddLimits(add, options.server.limits);
   add.AddTime("drain-delay", options.drain_delay, "on SIGTERM, how long to serve on while health says NOT_SERVING");
   add.AddTime("shutdown-deadline", options.shutdown_deadline, "then, how long calls under way may take to finish");

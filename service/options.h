@@ -17,6 +17,7 @@ struct Options {
   ServerOptions server;
   Backend backend = Backend::kAuto;
   int num_threads = 0;  // 0: one per core
+  std::string simd;     // target of the CPU engine's kernels; empty: the best
   absl::Duration drain_delay = absl::ZeroDuration();
   absl::Duration shutdown_deadline = absl::Seconds(10);
   LogLevel log_level = LogLevel::kInfo;

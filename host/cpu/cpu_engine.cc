@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/cpu/cpu_accumulator.h"
+#include "host/cpu/kernels.h"
 
 namespace sparseagg {
 namespace {
@@ -18,7 +19,7 @@ class CpuEngine : public Engine {
   absl::string_view name() const override { return "cpu"; }
   std::string description() const override {
     const int threads = arena_.max_concurrency();
-    return absl::StrCat("CPU, ", threads, threads == 1 ? " thread" : " threads");
+    return absl::StrCat("CPU, ", threads, threads == 1 ? " thread, " : " threads, ", cpu::CurrentSimdTarget());
   }
   absl::Status Probe() const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {

@@ -108,6 +108,15 @@ void AddRow(double* row, const double* terms, size_t count) {
   for (; i < count; ++i) row[i] += terms[i];
 }
 
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+// Highway's own narrowing stops at the largest finite float on these targets, where IEEE 754 rounds to infinity.
+void RoundToFloat32(const double* values, size_t count, float* out) {
+  for (size_t i = 0; i < count; ++i) {
+    const auto rounded = static_cast<float>(values[i]);
+    out[i] = std::isnan(rounded) ? std::numeric_limits<float>::quiet_NaN() : rounded + 0.0f;
+  }
+}
+#else
 void RoundToFloat32(const double* values, size_t count, float* out) {
   const Doubles d;
   const Floats df;
@@ -122,6 +131,7 @@ void RoundToFloat32(const double* values, size_t count, float* out) {
     }
   });
 }
+#endif
 
 void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out) {
   const Doubles d;
@@ -200,24 +210,28 @@ void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out
 void Divide(double* values, size_t count, double divisor) { HWY_DYNAMIC_DISPATCH(Divide)(values, count, divisor); }
 
 std::vector<std::string> SimdTargets() {
-  std::vector<std::string> names;
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) names.emplace_back(hwy::TargetName(target));
-  return names;
+  // First called before any target is forced: by ForceSimdTarget.
+  static const auto* const names = [] {
+    auto* all = new std::vector<std::string>;
+    for (const int64_t target : hwy::SupportedAndGeneratedTargets()) all->emplace_back(hwy::TargetName(target));
+    return all;
+  }();
+  return *names;
 }
 
-std::string CurrentSimdTarget() { return SimdTargets().front(); }
+std::string CurrentSimdTarget() { return hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()); }
 
 absl::Status ForceSimdTarget(const std::string& name) {
+  const std::vector<std::string> names = SimdTargets();
+  if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no SIMD target '", name, "' on this machine; it has ", absl::StrJoin(names, ", ")));
+  }
   hwy::SetSupportedTargetsForTest(0);
   if (!name.empty()) {
     const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
-    const auto chosen =
-        std::find_if(targets.begin(), targets.end(), [&](int64_t target) { return name == hwy::TargetName(target); });
-    if (chosen == targets.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("no SIMD target '", name, "' on this machine; it has ", absl::StrJoin(SimdTargets(), ", ")));
-    }
-    hwy::SetSupportedTargetsForTest(*chosen);
+    hwy::SetSupportedTargetsForTest(
+        *std::find_if(targets.begin(), targets.end(), [&](int64_t target) { return name == hwy::TargetName(target); }));
   }
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   return absl::OkStatus();

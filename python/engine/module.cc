@@ -138,9 +138,12 @@ void Define(py::module_& module) {
       PyErr_SetObject(error.ptr(), py::make_tuple(code, std::string(e.status.message())).ptr());
     }
   });
+  // Not while another thread merges: the package calls it once, when it loads this module.
+  module.def(
+      "force_simd", [](const std::string& target) { ThrowIfError(cpu::ForceSimdTarget(target)); }, py::arg("target"));
   module.def("describe", [] {
     const auto engine = CreateCpuEngine();
-    return absl::StrCat(engine->name(), " (", engine->description(), "), SIMD ", cpu::CurrentSimdTarget());
+    return absl::StrCat(engine->name(), " (", engine->description(), ")");
   });
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,

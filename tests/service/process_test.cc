@@ -2,6 +2,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "host/cpu/kernels.h"
 #include "tests/service/server_fixture.h"
 #include "tests/service/server_process.h"
 
@@ -52,6 +53,20 @@ TEST(ProcessTest, Backend_CudaWithoutIt_FailsAtStartAndSaysWhy) {
     EXPECT_EQ(server.address(), "");
     EXPECT_EQ(server.Wait(), 1);
     EXPECT_THAT(server.Log(), HasSubstr("--backend cuda"));
+  }
+}
+
+TEST(ProcessTest, Simd_UnknownTarget_FailsAtStartAndNamesThoseThereAre) {
+  ServerProcess server({}, {"SPARSEAGG_SIMD=MMX"});
+  EXPECT_EQ(server.address(), "");
+  EXPECT_EQ(server.Wait(), 1);
+  EXPECT_THAT(server.Log(), AllOf(HasSubstr("MMX"), HasSubstr(cpu::SimdTargets().back())));
+}
+
+TEST(ProcessTest, Simd_EveryTarget_IsInForce) {
+  for (const std::string& target : cpu::SimdTargets()) {
+    ServerProcess server({"--backend", "cpu", "--simd", target});
+    EXPECT_THAT(server.Log(), HasSubstr("s, " + target)) << "the engine's description names it";
   }
 }
 

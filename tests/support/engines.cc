@@ -6,6 +6,7 @@
 #include "cuda/device_engine.h"
 #include "cuda/host_device.h"
 #include "host/cpu/cpu_engine.h"
+#include "host/cpu/kernels.h"
 #include "tests/support/generators.h"
 
 namespace sparseagg::testing {
@@ -36,12 +37,28 @@ absl::Status CudaStatus() {
   return (*engine)->Probe();
 }
 
+namespace {
+
+// The target stays in force until the next engine is made, and so for the test that made this one.
+std::unique_ptr<Engine> ForcedEngine(const std::string& target, int num_threads) {
+  const absl::Status status = cpu::ForceSimdTarget(target);
+  return status.ok() ? CreateCpuEngine({.num_threads = num_threads}) : nullptr;
+}
+
+}  // namespace
+
 std::vector<EngineCase> AvailableEngines() {
   std::vector<EngineCase> engines;
   for (const int num_threads : {1, 2}) {
-    engines.push_back(
-        {"cpu" + std::to_string(num_threads), [num_threads] { return CreateCpuEngine({.num_threads = num_threads}); }});
+    engines.push_back({"cpu" + std::to_string(num_threads), [num_threads] { return ForcedEngine("", num_threads); }});
   }
+  // Whatever the machine has beside its best SIMD target. The sanitizers' builds have enough to do with that one.
+#ifndef SPARSEAGG_TINY_BLOCKS
+  const std::vector<std::string> targets = cpu::SimdTargets();
+  for (size_t i = 1; i < targets.size(); ++i) {
+    engines.push_back({"cpu" + targets[i], [target = targets[i]] { return ForcedEngine(target, 1); }});
+  }
+#endif
   // The CUDA engine over a device in host memory: everything but the driver, CUB and true concurrency. Once as it is
   // where a real device failed, and on either path at its worst, with sizes that make small inputs meet every boundary.
   engines.push_back({"cudahost", [] {

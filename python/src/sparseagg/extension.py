@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.resources
+import os
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -25,8 +27,22 @@ _HOW = (
 )
 
 
+@functools.cache
 def load() -> ModuleType:
-    """Returns sparseagg._engine; ``EngineMissing`` says why there is none."""
+    """Returns sparseagg._engine; ``EngineMissing`` says why there is none.
+
+    The environment's ``SPARSEAGG_SIMD`` forces its SIMD target, as it does the server's.
+    """
+    module = _import()
+    try:
+        module.force_simd(os.environ.get("SPARSEAGG_SIMD", ""))
+    except module.EngineError as error:
+        code, message = error.args
+        raise error_of(_CODES[code], f"SPARSEAGG_SIMD: {message}") from None
+    return module
+
+
+def _import() -> ModuleType:
     try:
         return importlib.import_module("sparseagg._engine")
     except ImportError as error:

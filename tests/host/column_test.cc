@@ -1,0 +1,84 @@
+// Columns: memory that is kept for the next one.
+#include "host/column.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace sparseagg {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+// Resets what is kept, before and after.
+class ColumnTest : public ::testing::Test {
+ protected:
+  ColumnTest() { Reset(); }
+  ~ColumnTest() override { Reset(); }
+
+  static void Reset() {
+    KeepFreedColumns(0);
+    KeepFreedColumns(internal::kDefaultKeptColumnBytes);
+  }
+};
+
+// Whether a column of `bytes` gets the memory of the one before it, which was written to.
+bool IsReused(size_t bytes) {
+  const uint8_t* before = nullptr;
+  {
+    Column<uint8_t> column(bytes);
+    std::fill(column.begin(), column.end(), uint8_t{7});
+    before = column.data();
+  }
+  const Column<uint8_t> column(bytes);
+  // Fresh pages hold zeros: the address alone might be a coincidence.
+  return column.data() == before && column[0] == 7 && column[bytes - 1] == 7;
+}
+
+TEST_F(ColumnTest, Freed_IsKeptForTheNext) {
+  for (const size_t bytes : {kMiB / 8, kMiB, 4 * kMiB, 5 * kMiB + 1, 33 * kMiB}) EXPECT_TRUE(IsReused(bytes)) << bytes;
+}
+
+TEST_F(ColumnTest, Freed_LargerThanWhatMayBeKept_GoesBack) {
+  KeepFreedColumns(8 * kMiB);
+  EXPECT_TRUE(IsReused(8 * kMiB));
+  EXPECT_FALSE(IsReused(10 * kMiB));
+  KeepFreedColumns(0);
+  EXPECT_FALSE(IsReused(8 * kMiB));
+}
+
+TEST_F(ColumnTest, Trimmed_CountsByWhatItHasLeft) {
+  KeepFreedColumns(8 * kMiB);
+  {
+    Column<uint8_t> column(64 * kMiB);
+    std::fill(column.begin(), column.end(), uint8_t{7});
+    column.resize(6 * kMiB);
+    column.Trim();
+    EXPECT_EQ(column[0], 7);
+    EXPECT_EQ(column[6 * kMiB - 1], 7);
+  }
+  const Column<uint8_t> column(60 * kMiB);
+  EXPECT_EQ(column[0], 7) << "6 MiB may be kept";
+  EXPECT_EQ(column[60 * kMiB - 1], 0) << "the others were given back";
+}
+
+TEST_F(ColumnTest, ManySizes_NeverOverlap) {
+  std::vector<Column<uint64_t>> columns;
+  for (uint64_t i = 0; i < 400; ++i) {
+    const size_t place = i * 7 % 40;
+    if (place < columns.size()) {
+      for (const uint64_t value : columns[place]) ASSERT_EQ(value, columns[place][0]);
+      columns.erase(columns.begin() + static_cast<std::ptrdiff_t>(place));
+    }
+    columns.emplace_back(20000 + i * i % 977 * 1000);
+    std::fill(columns.back().begin(), columns.back().end(), i);
+  }
+  for (const Column<uint64_t>& column : columns) {
+    for (const uint64_t value : column) ASSERT_EQ(value, column[0]);
+  }
+}
+
+}  // namespace
+}  // namespace sparseagg
