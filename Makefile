@@ -57,19 +57,42 @@ tsan: build/tsan/build.ninja ## the C++ tests under the thread sanitizer
 
 ## Measure
 
-BENCH_OUT ?= out/bench/merge.json
+PEERS_VENV := .venv-peers
+PEERS_PYTHON := $(PEERS_VENV)/bin/python
 BENCH_ARGS ?=
+BENCH_LIBRARY := build/release/bench/libsparseagg_bench_native.so
+# What the engine inside the race's environment is built from.
+ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda python))
 
 .PHONY: bench
-bench: build/release/build.ninja ## the CPU engine on workloads A to G (BENCH_OUT=out/bench/merge.json)
-	cmake --build --preset release --target merge_bench
-	@mkdir -p $(dir $(BENCH_OUT))
-	build/release/bench/merge_bench --out $(BENCH_OUT) $(BENCH_ARGS)
+bench: bench-build ## workloads A to G, raced against other libraries, into bench/results (20 minutes)
+	@mkdir -p bench/results
+	build/release/bench/merge_bench --out bench/results/merge.json
+	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/race.py \
+	  --merge-bench bench/results/merge.json --out bench/results/race.json $(BENCH_ARGS)
+	$(PEERS_PYTHON) bench/peers/table.py bench/results/race.json --out bench/results/race.md
+	$(PEERS_PYTHON) bench/plot.py bench/results/race.json --out bench/results/race.png
+
+.PHONY: bench-quick
+bench-quick: bench-build ## the same on a twentieth of the clients, into out/bench (2 minutes)
+	@mkdir -p out/bench
+	build/release/bench/merge_bench --out out/bench/merge.json --divide-clients 20 --repetitions 3
+	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/race.py \
+	  --divide-clients 20 --repetitions 2 --patience 0.3 --fresh-only \
+	  --merge-bench out/bench/merge.json --out out/bench/race.json $(BENCH_ARGS)
+	$(PEERS_PYTHON) bench/peers/table.py out/bench/race.json --out out/bench/race.md
+	$(PEERS_PYTHON) bench/plot.py out/bench/race.json --out out/bench/race.png
+	@sed -n '/^## Summary/,/^## A/p' out/bench/race.md | sed '$$d'
+
+# What they need besides the time they take: minutes, the first time.
+.PHONY: bench-build
+bench-build: build/release/build.ninja $(PEERS_VENV)/.engine
+	cmake --build --preset release --target merge_bench sparseagg_bench_native
 
 ## Build
 
 .PHONY: deps
-deps: deps-build deps-test $(VENV)/.demo $(VENV)/.test ## Debian packages and the Python environment, where missing
+deps: deps-build deps-test deps-extension $(VENV)/.demo $(VENV)/.test ## Debian packages and the Python environment, where missing
 
 .PHONY: build
 build: build/dev/build.ninja ## everything, with tests, in build/dev
@@ -82,38 +105,57 @@ release-server: build/release/build.ninja
 build/release/build.ninja: CMakePresets.json | deps-build
 	cmake --preset release
 
-build/dev/build.ninja build/asan-ubsan/build.ninja build/tsan/build.ninja build/tidy/build.ninja build/cuda/build.ninja: \
-  build/%/build.ninja: CMakePresets.json | deps-build deps-test
+build/asan-ubsan/build.ninja build/tsan/build.ninja build/cuda/build.ninja: build/%/build.ninja: CMakePresets.json \
+  | deps-build deps-test
 	cmake --preset $*
+
+# With the Python extension, for the environment's Python; it goes where that environment's package is.
+build/dev/build.ninja build/tidy/build.ninja: \
+  build/%/build.ninja: CMakePresets.json | deps-build deps-test deps-extension $(VENV)/.test
+	cmake --preset $* -DSPARSEAGG_PYTHON=ON -DPython_EXECUTABLE='$(CURDIR)/$(BIN)/python' \
+	  -Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)"
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.
-.PHONY: deps-build deps-python deps-test deps-lint
-deps-build deps-python deps-test deps-lint: deps-%:
+.PHONY: deps-build deps-python deps-extension deps-test deps-lint
+deps-build deps-python deps-extension deps-test deps-lint: deps-%:
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
-# The Python environment, likewise by group. The package is installed in place, so that only its requirements matter.
+# The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;
+# its extension is built with the rest, and not at all for a demo.
 $(VENV)/bin/python: | deps-python
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: python/pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install -q -e './python[demo]'
+$(VENV)/.demo: python/pyproject.toml python/setup.py | $(VENV)/bin/python
+	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[demo]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(BIN)/pip install -q -e './python[demo,test]'
+	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[demo,test]'
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test scripts/requirements-lint.txt
 	$(BIN)/pip install -q -r scripts/requirements-lint.txt
 	@touch $@
 
+# The race's environment: other libraries, and the package as anybody would install it.
+$(PEERS_PYTHON): | deps-python
+	$(PYTHON) -m venv $(PEERS_VENV)
+
+$(PEERS_VENV)/.peers: bench/peers/requirements.txt bench/peers/install.py bench/peers/torch_on_cpu.py | $(PEERS_PYTHON)
+	$(PEERS_PYTHON) bench/peers/install.py
+	@touch $@
+
+$(PEERS_VENV)/.engine: $(ENGINE_FILES) $(PEERS_VENV)/.peers | deps-build deps-extension
+	SPARSEAGG_EXTENSION=on $(PEERS_PYTHON) -m pip install -q ./python
+	@touch $@
+
 ## Care
 
 CXX_FILES = $(shell git ls-files '*.h' '*.cc' '*.cu' '*.cuh')
-PYTHON_DIRS := python tests scripts
+PYTHON_DIRS := python tests scripts bench
 # What clang-tidy reads: a regular expression of paths, as run-clang-tidy takes it.
-TIDY ?= ^$(CURDIR)/(host|service)/.*\.cc$$
+TIDY ?= ^$(CURDIR)/(host|service|python)/.*\.cc$$
 
 .PHONY: lint
 lint: lint-format lint-shell lint-rooms lint-proto lint-python lint-tidy ## every check of form, and clang-tidy
@@ -150,7 +192,7 @@ lint-tidy: build/tidy/build.ninja deps-lint
 
 .PHONY: tidy
 tidy: ## clang-tidy over everything, tests included
-	$(MAKE) lint-tidy TIDY='^$(CURDIR)/(host|cuda|service|bench|tests)/.*\.cc$$'
+	$(MAKE) lint-tidy TIDY='^$(CURDIR)/(host|cuda|service|python|bench|tests)/.*\.cc$$'
 
 .PHONY: proto
 proto: deps-build ## write the Python files that are generated from proto/
@@ -164,7 +206,7 @@ format: deps-lint $(VENV)/.lint ## format all C++ and Python files
 
 .PHONY: clean
 clean: ## remove build outputs, the Python environment and the demo's output
-	rm -rf build $(VENV) out
+	rm -rf build $(VENV) $(PEERS_VENV) out python/build python/src/sparseagg/_engine.*.so
 
 .PHONY: help
 help: ## this list

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/half.h"
+#include "host/scan_kernels.h"
 #include "host/status_macros.h"
 
 namespace sparseagg::internal {
@@ -26,52 +27,25 @@ absl::Status KeyTooLarge(const Place& place, uint64_t position, uint64_t key) {
 template <typename Key>
 absl::Status Scan(const Place& place, const char* keys, uint64_t count, KeyOrder& order) {
   if (count == 0) return absl::OkStatus();
-  Key largest = 0;
-  unsigned descents = 0;
-  unsigned repeats = 0;
-  Key previous = Load<Key>(keys, 0);
-  largest = previous;
-  for (uint64_t i = 1; i < count; ++i) {
-    const Key key = Load<Key>(keys, i);
-    largest = std::max(largest, key);
-    descents |= key < previous;
-    repeats |= key == previous;
-    previous = key;
-  }
+  const KeyFacts facts = sizeof(Key) == 4 ? FindKeyFacts32(keys, count) : FindKeyFacts64(keys, count);
+  bool descends = facts.descends;
+  bool repeats = facts.repeats;
   const uint64_t dimension = place.spec->dimension;
-  if (dimension != 0 && largest >= dimension) {
+  if (dimension != 0 && facts.largest >= dimension) {
     uint64_t position = 0;
     while (Load<Key>(keys, position) < dimension) ++position;
     return KeyTooLarge(place, position, Load<Key>(keys, position));
   }
   if (!order.empty) {
     const uint64_t first = Load<Key>(keys, 0);
-    descents |= first < order.last;
+    descends |= first < order.last;
     repeats |= first == order.last;
   }
   order.empty = false;
-  order.last = previous;
-  order.sorted = order.sorted && descents == 0;
-  order.unique = order.unique && order.sorted && repeats == 0;
+  order.last = Load<Key>(keys, count - 1);
+  order.sorted = order.sorted && !descends;
+  order.unique = order.unique && order.sorted && !repeats;
   return absl::OkStatus();
-}
-
-// Position of the first value whose exponent bits are all ones (NaN, ±Inf), or `count`.
-template <typename Bits>
-uint64_t FindNonfinite(const char* values, uint64_t count, Bits exponent_mask) {
-  constexpr uint64_t kStride = 4096;  // looks at the answer once a stride, so that the inner loop has no branch
-  for (uint64_t begin = 0; begin < count; begin += kStride) {
-    const uint64_t end = std::min(count, begin + kStride);
-    unsigned found = 0;
-    for (uint64_t i = begin; i < end; ++i) {
-      found |= (Load<Bits>(values, i) & exponent_mask) == exponent_mask;
-    }
-    if (found == 0) continue;
-    for (uint64_t i = begin; i < end; ++i) {
-      if ((Load<Bits>(values, i) & exponent_mask) == exponent_mask) return i;
-    }
-  }
-  return count;
 }
 
 absl::Status Nonfinite(const Place& place, uint64_t index, double value) {
@@ -116,21 +90,22 @@ absl::Status ScanRun(const Place& place, uint64_t first, uint64_t count, KeyOrde
 absl::Status ScanValues(const Place& place, const char* values, uint64_t count) {
   if (place.spec->aggregation.on_nonfinite == OnNonfinite::kPropagate) return absl::OkStatus();
   const uint64_t n = count * place.spec->width;
+  // NaN and ±Inf are what has all exponent bits.
   switch (place.spec->dtype) {
     case DType::kFloat32: {
-      const uint64_t i = FindNonfinite<uint32_t>(values, n, 0x7f800000u);
+      const uint64_t i = FindAllBits32(values, n, 0x7f800000u);
       return i == n ? absl::OkStatus() : Nonfinite(place, i, Load<float>(values, i));
     }
     case DType::kFloat64: {
-      const uint64_t i = FindNonfinite<uint64_t>(values, n, 0x7ff0000000000000u);
+      const uint64_t i = FindAllBits64(values, n, 0x7ff0000000000000u);
       return i == n ? absl::OkStatus() : Nonfinite(place, i, Load<double>(values, i));
     }
     case DType::kFloat16: {
-      const uint64_t i = FindNonfinite<uint16_t>(values, n, 0x7c00u);
+      const uint64_t i = FindAllBits16(values, n, 0x7c00u);
       return i == n ? absl::OkStatus() : Nonfinite(place, i, WidenFloat16(Load<uint16_t>(values, i)));
     }
     case DType::kBFloat16: {
-      const uint64_t i = FindNonfinite<uint16_t>(values, n, 0x7f80u);
+      const uint64_t i = FindAllBits16(values, n, 0x7f80u);
       return i == n ? absl::OkStatus() : Nonfinite(place, i, WidenBFloat16(Load<uint16_t>(values, i)));
     }
     case DType::kInt32:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the project needs from Debian's packages, and nothing that is there already.
 #
-#   scripts/deps.sh [--list] GROUP...        groups: build python test lint
+#   scripts/deps.sh [--list] GROUP...        groups: build python extension test lint
 #
 # Quick and offline when nothing is missing. Needs root or sudo only when something is.
 set -euo pipefail
@@ -15,18 +15,23 @@ packages() {
       echo libcli11-dev libspdlog-dev
       ;;
     python) echo python3 python3-venv ;;
+    extension) echo python3-dev ;;
     test) echo libgtest-dev libgmock-dev ;;
     lint) echo clang-format-14 clang-tidy-14 shellcheck git ;;
     *)
-      echo "deps: unknown group '$1' (build, python, test, lint)" >&2
+      echo "deps: unknown group '$1' (build, python, extension, test, lint)" >&2
       exit 2
       ;;
   esac
 }
 
-# Whether a group needs no package of ours: any C++ compiler serves, and any Python that makes virtual environments.
+# Whether a group needs no package of ours: any C++ compiler serves, any Python that makes virtual environments, and the
+# headers that this Python came with.
 have_compiler() { command -v "${CXX:-c++}" >/dev/null; }
 have_python() { "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null; }
+have_headers() {
+  "${PYTHON:-python3}" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null
+}
 
 list_only=false
 if [[ ${1-} == --list ]]; then
@@ -41,6 +46,7 @@ for group in "$@"; do
   case $group in
     build) have_compiler || names+=(g++) ;;
     python) if ! $list_only && have_python; then names=(); fi ;;
+    extension) if ! $list_only && have_headers; then names=(); fi ;;
   esac
   wanted+=("${names[@]}")
 done

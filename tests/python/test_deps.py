@@ -66,6 +66,13 @@ def test_deps_no_compiler_installs_one(machine: Path) -> None:
     assert calls(machine)[-1].endswith(" g++")
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_deps_python_headers_only_where_missing(machine: Path, status: int) -> None:
+    write_tool(machine, "python3", f"exit {status}")
+    assert deps("extension", path=machine).returncode == 0
+    assert [call.split()[-1] for call in calls(machine)] == (["update", "python3-dev"] if status else [])
+
+
 def test_deps_user_with_sudo_installs_through_it(machine: Path) -> None:
     write_tool(machine, "id", "echo 1000")
     assert deps("test", path=machine).returncode == 0

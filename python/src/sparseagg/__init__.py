@@ -9,14 +9,17 @@
         result = round.close()
         result["embedding"].keys, result["embedding"].values
 
-``sparseagg.aio`` has the same for asyncio, ``sparseagg.errors`` all error classes.
+``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process instead, without a server.
+``sparseagg.aio`` has the client for asyncio, ``sparseagg.errors`` all error classes.
 """
 
 from sparseagg import aio
 from sparseagg.client import Client, Round
+from sparseagg.engine import Aggregator, aggregate
 from sparseagg.errors import (
     AlreadyExists,
     DeadlineExceeded,
+    EngineMissing,
     FailedPrecondition,
     Internal,
     InvalidArgument,
@@ -35,9 +38,11 @@ from sparseagg.spec import RoundSpec, TensorSpec
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregator",
     "AlreadyExists",
     "Client",
     "DeadlineExceeded",
+    "EngineMissing",
     "FailedPrecondition",
     "Internal",
     "InvalidArgument",
@@ -58,5 +63,6 @@ __all__ = [
     "TensorSpec",
     "Timeline",
     "Unavailable",
+    "aggregate",
     "aio",
 ]

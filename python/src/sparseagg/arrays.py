@@ -198,6 +198,8 @@ def _wire_keys(spec: TensorSpec, keys: Array) -> Array:
         raise InvalidArgument(
             f"tensor {spec.name!r}: key {keys[at]} at position {at} is not in [0, {spec.dimension or 2**64})"
         )
+    if wire.isnative and keys.dtype == np.dtype(f"=i{wire.itemsize}"):
+        keys = keys.view(wire)  # none is negative, so the bits are the same
     return np.ascontiguousarray(keys, dtype=wire)
 
 

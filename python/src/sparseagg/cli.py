@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from google.protobuf import json_format
 
 import sparseagg
-from sparseagg import demo, npz
+from sparseagg import demo, extension, merge, npz
 from sparseagg.client import Client
 from sparseagg.demo import run as demo_run
 from sparseagg.errors import SparseaggError
-from sparseagg.spec import RoundSpec
-from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["main"]
 
@@ -82,6 +80,16 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write")
     result.set_defaults(run=_result)
 
+    merging = commands.add_parser(
+        "merge", help="merge .npz files in this process, without a server", description=merge.DESCRIPTION
+    )
+    merge.add_arguments(merging)
+    merging.set_defaults(run=merge.main)
+
+    commands.add_parser("engine", help="which engine this installation has, for merging without a server").set_defaults(
+        run=_engine
+    )
+
     training = commands.add_parser(
         "demo", help="federated training on real text, through a real server", description=demo.__doc__
     )
@@ -105,6 +113,11 @@ def _info(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _engine(_arguments: argparse.Namespace) -> int:
+    print(extension.describe())
+    return 0
+
+
 def _list(arguments: argparse.Namespace) -> int:
     with Client(arguments.address) as client:
         print(f"{'ID':34} {'STATE':11} {'SUBMISSIONS':>11} {'TUPLES':>12} {'MB':>9}  TENSORS")
@@ -119,13 +132,9 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _create(arguments: argparse.Namespace) -> int:
-    proto = pb.RoundSpec()
-    try:
-        json_format.Parse(arguments.spec.read_text(encoding="utf-8"), proto)
-    except json_format.ParseError as error:
-        raise ValueError(f"{arguments.spec}: {error}") from error
+    spec = merge.read_spec(arguments.spec)
     with Client(arguments.address) as client:
-        print(client.create_round(RoundSpec.from_proto(proto), arguments.id).id)
+        print(client.create_round(spec, arguments.id).id)
     return 0
 
 

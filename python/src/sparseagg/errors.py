@@ -9,6 +9,7 @@ __all__ = [
     "AlreadyExists",
     "Cancelled",
     "DeadlineExceeded",
+    "EngineMissing",
     "FailedPrecondition",
     "Internal",
     "InvalidArgument",
@@ -109,6 +110,10 @@ class Unimplemented(SparseaggError):
     """The server does not know this call."""
 
     code = grpc.StatusCode.UNIMPLEMENTED
+
+
+class EngineMissing(Unimplemented, ImportError):
+    """This installation has no engine of its own, only the client; the message says what to install."""
 
 
 class Internal(SparseaggError):

@@ -14,7 +14,7 @@ from sparseagg.errors import FailedPrecondition, Internal
 from sparseagg.info import RoundInfo
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Result", "ResultReader", "TensorResult"]
+__all__ = ["Result", "ResultReader", "TensorResult", "dense_tensor_result"]
 
 _KEY_BYTES = {pb.KEY_ENCODING_U32: 4, pb.KEY_ENCODING_U64: 8}
 
@@ -120,6 +120,31 @@ class TensorResult:
         if self.values is None:
             raise FailedPrecondition(f"tensor {self.name!r} is a union, which has keys and counts but no values")
         return self.values
+
+
+class _DenseTensorResult(TensorResult):
+    """All rows of a tensor. Its keys, which are 0, 1, …, are only made when asked for."""
+
+    @property
+    def keys(self) -> Array:
+        made: Array | None = self.__dict__.get("_made_keys")
+        if made is None:
+            narrow = 0 < self.dimension <= 1 << 32
+            made = np.arange(len(self), dtype=np.uint32 if narrow else np.uint64)
+            self.__dict__["_made_keys"] = made
+        return made
+
+    @keys.setter
+    def keys(self, num_keys: Any) -> None:
+        self.__dict__["_num_keys"] = num_keys
+
+    def __len__(self) -> int:
+        return int(self.__dict__["_num_keys"])
+
+
+def dense_tensor_result(num_keys: int, **columns: Any) -> TensorResult:
+    """Returns a result with the keys 0 … ``num_keys`` − 1 and these other attributes."""
+    return _DenseTensorResult(keys=num_keys, **columns)  # type: ignore[arg-type]
 
 
 class Result(Mapping[str, TensorResult]):

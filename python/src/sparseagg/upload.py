@@ -14,7 +14,7 @@ from sparseagg.errors import InvalidArgument
 from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Upload", "aggregate_requests", "aggregate_uploads", "make_upload"]
+__all__ = ["Upload", "aggregate_requests", "aggregate_uploads", "checked_weight", "make_upload", "split_weight"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,16 +60,31 @@ def make_upload(
     """Converts an update; see ``arrays.update_data`` for what it may be, and for the errors."""
     if not isinstance(client_id, str):
         raise InvalidArgument(f"a client id is a string, not {client_id!r}")
-    if weight is not None and (isinstance(weight, bool) or not isinstance(weight, numbers.Real)):
-        raise InvalidArgument(f"a weight is a number, not {weight!r}")
+    weight = checked_weight(weight)
     return Upload(
         tensors=update_data(spec, update),
         client_id=client_id,
         submission_id=submission_id or uuid.uuid4().hex,
         round_name=round_name,
-        weight=None if weight is None else float(weight),
+        weight=weight,
         chunk_bytes=chunk_bytes,
     )
+
+
+def checked_weight(weight: Any) -> float | None:
+    """Returns a weight as a float; whether its value makes sense is for the spec to say."""
+    if weight is None:
+        return None
+    if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
+        raise InvalidArgument(f"a weight is a number, not {weight!r}")
+    return float(weight)
+
+
+def split_weight(update: Any) -> tuple[Any, Any]:
+    """Returns an update and its weight, from that pair or from an update alone, whose weight is None."""
+    if isinstance(update, tuple) and len(update) == 2 and isinstance(update[1], numbers.Real):
+        return update
+    return update, None
 
 
 def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int) -> list[Upload]:
@@ -87,9 +102,7 @@ def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int) -> list[U
         named = ((f"{position:020}", update) for position, update in enumerate(updates))
     uploads = []
     for client_id, update in named:
-        weight = None
-        if isinstance(update, tuple) and len(update) == 2 and isinstance(update[1], numbers.Real):
-            update, weight = update
+        update, weight = split_weight(update)
         try:
             upload = make_upload(
                 spec, update, client_id=client_id, submission_id="0", weight=weight, chunk_bytes=chunk_bytes

@@ -1,0 +1,64 @@
+"""Who takes part: a module for each library, with a function `contestants(data, threads)` that lists its entries."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from data import Data, Reference
+
+__all__ = ["MODULES", "Contestant", "Data", "Reference", "dense", "sparse"]
+
+# Module, the package whose absence makes it absent, and the environment that its process gets.
+MODULES: dict[str, tuple[str, dict[str, str]]] = {
+    "ours": ("sparseagg", {}),
+    "numpy_": ("numpy", {}),
+    "scipy_": ("scipy", {}),
+    "pandas_": ("pandas", {}),
+    "arrow_": ("pyarrow", {}),
+    "polars_": ("polars", {}),
+    "polars_one": ("polars", {"POLARS_MAX_THREADS": "1"}),
+    "duckdb_": ("duckdb", {}),
+    "graphblas_": ("python-graphblas", {}),
+    "jax_": ("jax", {"JAX_PLATFORMS": "cpu"}),
+    "tensorflow_": ("tensorflow-cpu", {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}),
+    "tensorflow_accumulator": ("tensorflow-cpu", {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}),
+    "torch_": ("torch", {"CUDA_VISIBLE_DEVICES": ""}),
+}
+
+
+@dataclasses.dataclass
+class Contestant:
+    """One way to merge.
+
+    Attributes:
+        name: library and function, as people call them.
+        output: "sparse" or "dense".
+        threads: that it uses.
+        run: does it; what it returns is the answer, in the library's own form. This is what is timed, from inputs in
+            memory to an answer that is complete in memory.
+        check: says what is wrong with an answer; None if nothing is.
+        prepare: before a run, and not timed.
+        refuses: why it cannot take this workload; then there is nothing else.
+    """
+
+    name: str
+    output: str
+    threads: int
+    run: Callable[[], Any] | None = None
+    check: Callable[[Any, Reference], str | None] | None = None
+    prepare: Callable[[], None] | None = None
+    refuses: str | None = None
+
+
+def sparse(name: str, threads: int, run: Callable[[], Any], rows: Callable[[Any], tuple[Any, Any]], **more: Any) -> Any:
+    """A contestant with a sparse answer; `rows` gives its keys and values."""
+    return Contestant(name, "sparse", threads, run, lambda answer, reference: reference.error(*rows(answer)), **more)
+
+
+def dense(name: str, threads: int, data: Data, run: Callable[[], Any], **more: Any) -> Contestant:
+    """A contestant with a dense answer that numpy can read."""
+    return Contestant(
+        name, "dense", threads, run, lambda answer, reference: reference.dense_error(answer, data.dimension), **more
+    )

@@ -1,0 +1,38 @@
+"""NumPy: bincount, add.at, and argsort with add.reduceat."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from contestants import Contestant, Data, dense, sparse
+
+DISTRIBUTION = "numpy"
+
+
+def contestants(data: Data, threads: int) -> list[Contestant]:
+    del threads  # it has one
+    keys, values = data.keys64, data.flat
+    no_dense = data.no_dense()
+
+    def add_at() -> np.ndarray:
+        out = np.zeros((data.dimension, *values.shape[1:]), np.float32)
+        np.add.at(out, keys, values)
+        return out
+
+    def sort() -> tuple[np.ndarray, np.ndarray]:
+        order = np.argsort(data.keys, kind="stable")
+        ordered = data.keys[order]
+        starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        return ordered[starts], np.add.reduceat(values[order], starts, axis=0)
+
+    return [
+        sparse("numpy argsort+reduceat", 1, sort, lambda answer: answer),
+        dense("numpy add.at", 1, data, add_at, refuses=no_dense),
+        dense(
+            "numpy bincount",
+            1,
+            data,
+            lambda: np.bincount(keys, values, data.dimension),
+            refuses=no_dense or data.no_rows(),
+        ),
+    ]

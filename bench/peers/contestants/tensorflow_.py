@@ -1,0 +1,18 @@
+"""TensorFlow: unsorted_segment_sum."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from contestants import Contestant, Data, dense
+
+DISTRIBUTION = "tensorflow-cpu"
+
+
+def contestants(data: Data, threads: int) -> list[Contestant]:
+    name = "tensorflow unsorted_segment_sum"
+    if data.no_dense() is not None:
+        return [Contestant(name, "dense", threads, refuses=data.no_dense())]
+    keys, values = tf.constant(data.keys64), tf.constant(data.flat)
+    segment_sum = tf.function(lambda v, k: tf.math.unsorted_segment_sum(v, k, data.dimension))
+    return [dense(name, threads, data, lambda: segment_sum(values, keys).numpy())]

@@ -1,0 +1,37 @@
+"""torch: coalesce of a COO tensor, and index_add_."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from contestants import Contestant, Data, dense, sparse
+
+DISTRIBUTION = "torch"
+
+warnings.filterwarnings("ignore", message="Sparse invariant checks")
+
+
+def contestants(data: Data, threads: int) -> list[Contestant]:
+    keys, values = torch.from_numpy(data.keys64), torch.from_numpy(data.flat)
+    shape = (data.dimension, *values.shape[1:])
+
+    def coalesce() -> Any:
+        tensor = torch.sparse_coo_tensor(keys[None, :], values, shape, check_invariants=False, is_coalesced=False)
+        return tensor.coalesce()
+
+    def index_add() -> torch.Tensor:
+        return torch.zeros(shape).index_add_(0, keys, values)
+
+    def rows(tensor: Any) -> tuple[np.ndarray, np.ndarray]:
+        return tensor.indices()[0].numpy(), tensor.values().numpy()
+
+    found = []
+    for count in sorted({1, threads}):
+        set_threads = {"prepare": lambda count=count: torch.set_num_threads(count)}
+        found.append(sparse("torch coalesce", count, coalesce, rows, **set_threads))
+        found.append(dense("torch index_add_", count, data, index_add, refuses=data.no_dense(), **set_threads))
+    return found

@@ -1,0 +1,165 @@
+"""A workload as the peers get it, on disk between processes, and the reference that every answer is held to."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+from native import Workload
+
+# A dense answer beyond this is no way to merge sparse updates.
+MAX_DENSE_BYTES = 1 << 30
+
+
+@dataclasses.dataclass
+class Data:
+    """All tuples of a workload, client after client, in the forms that peers like. Making them is never timed.
+
+    Attributes:
+        keys: shape (n,), as the clients have them.
+        values: float32, shape (n, width).
+        offsets: where each client's tuples begin, and n.
+    """
+
+    name: str
+    seed: int
+    divide_clients: int
+    dimension: int
+    width: int
+    keys: np.ndarray
+    values: np.ndarray
+    offsets: np.ndarray
+
+    @functools.cached_property
+    def keys64(self) -> np.ndarray:
+        """Keys as int64, which most peers want."""
+        return self.keys.astype(np.int64)
+
+    @functools.cached_property
+    def keys32(self) -> np.ndarray:
+        """Keys as int32, for peers that count in it; only where `narrow`."""
+        return self.keys.astype(np.int32)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether keys fit int32."""
+        return self.dimension < 1 << 31
+
+    @functools.cached_property
+    def flat(self) -> np.ndarray:
+        """Values of shape (n,) where the width is 1, else of shape (n, width)."""
+        return self.values.reshape(-1) if self.width == 1 else self.values
+
+    def client(self, index: int) -> slice:
+        """Where one client's tuples are."""
+        return slice(self.offsets[index], self.offsets[index + 1])
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return len(self.offsets) - 1
+
+    def no_dense(self) -> str | None:
+        """Why there is no dense answer, if so."""
+        size = self.dimension * self.width * 4
+        return f"a dense float32 answer would take {size / 1e9:.1f} GB" if size > MAX_DENSE_BYTES else None
+
+    def no_rows(self) -> str | None:
+        """Why a peer that sums single values cannot do it, if so."""
+        return f"it sums single values, and rows have {self.width}" if self.width > 1 else None
+
+
+@dataclasses.dataclass
+class Reference:
+    """The answer: float64 sums, the sums of magnitudes that bound a float32 answer's error, and counts."""
+
+    keys: np.ndarray
+    sums: np.ndarray
+    magnitudes: np.ndarray
+    counts: np.ndarray
+
+    def error(self, keys: Any, values: Any) -> str | None:
+        """Says what is wrong with a sparse answer, in any order of keys; None if nothing is."""
+        keys = np.asarray(keys).astype(np.uint64)
+        values = np.asarray(values).reshape(len(keys), -1)
+        if len(keys) != len(self.keys):
+            return f"{len(keys)} keys instead of {len(self.keys)}"
+        if not np.array_equal(keys, self.keys):
+            order = np.argsort(keys, kind="stable")
+            keys, values = keys[order], values[order]
+            if not np.array_equal(keys, self.keys):
+                return "other keys"
+        return self._value_error(values)
+
+    def dense_error(self, values: Any, dimension: int) -> str | None:
+        """The same for a dense answer."""
+        values = np.asarray(values).reshape(dimension, -1)
+        keys = self.keys.astype(np.int64)
+        error = self._value_error(values[keys])
+        if error is None and np.count_nonzero(values) != np.count_nonzero(values[keys]):
+            error = "values at keys that nobody has"
+        return error
+
+    def _value_error(self, values: np.ndarray) -> str | None:
+        # A float32 sum of n terms, in whatever order, is within about n ulps of the magnitudes' sum.
+        bound = (self.counts[:, None] + 4) * 2.0**-23 * self.magnitudes + 1e-30
+        wrong = ~(np.abs(values - self.sums) <= bound)
+        if not wrong.any():
+            return None
+        row, column = np.unravel_index(np.argmax(wrong), wrong.shape)
+        return f"key {self.keys[row]}: {values[row, column]} instead of {self.sums[row, column]}"
+
+
+def write(workload: Workload, seed: int, divide_clients: int, folder: pathlib.Path) -> dict[str, Any]:
+    """Writes a workload and its reference; returns what the tables need to know of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = np.concatenate([keys for keys, _ in workload.clients])
+    values = np.concatenate([rows for _, rows in workload.clients]).reshape(len(keys), workload.width)
+    sizes = [len(keys) for keys, _ in workload.clients]
+    np.save(folder / "keys.npy", keys)
+    np.save(folder / "values.npy", values)
+    np.save(folder / "offsets.npy", np.concatenate([[0], np.cumsum(sizes)]))
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    rows = values[order]
+    del order
+    np.save(folder / "reference_keys.npy", ordered[starts].astype(np.uint64))
+    np.save(folder / "reference_counts.npy", np.diff(np.append(starts, len(keys))))
+    np.save(folder / "reference_sums.npy", np.add.reduceat(rows, starts, axis=0, dtype=np.float64))
+    np.abs(rows, out=rows)
+    np.save(folder / "reference_magnitudes.npy", np.add.reduceat(rows, starts, axis=0, dtype=np.float64))
+    facts = {
+        "name": workload.name,
+        "seed": seed,
+        "divide_clients": divide_clients,
+        "dimension": workload.dimension,
+        "width": workload.width,
+    }
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+    key_bytes = keys.dtype.itemsize
+    return {
+        **facts,
+        "description": workload.description,
+        "clients": len(sizes),
+        "tuples": len(keys),
+        "rows_out": len(starts),
+        "bytes_in": len(keys) * (key_bytes + workload.width * 4),
+        "bytes_out": len(starts) * (key_bytes + workload.width * 4),
+    }
+
+
+def read(folder: pathlib.Path) -> Data:
+    """Reads a workload into memory of this process."""
+    facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+    return Data(**facts, **{name: np.load(folder / f"{name}.npy") for name in ("keys", "values", "offsets")})
+
+
+def read_reference(folder: pathlib.Path) -> Reference:
+    """Reads the answer, as pages of the file that all processes share."""
+    names = ("keys", "sums", "magnitudes", "counts")
+    return Reference(**{name: np.load(folder / f"reference_{name}.npy", mmap_mode="r") for name in names})

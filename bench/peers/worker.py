@@ -1,0 +1,155 @@
+"""One library's process in the race. It reads commands, one JSON object a line, and answers each with one.
+
+    {"do": "load", "folder": F, "threads": N}      → {"entries": [{"name", "output", "threads", "refuses"}]}
+    {"do": "check", "entry": I}                    → {"error": text or null, "seconds": S, "peak_bytes": B}
+    {"do": "run", "entry": I, "memory": "fresh"}   → {"seconds": S}
+
+A failure is {"failed": text}. "fresh" memory: everything that the allocator keeps has gone back to the system before,
+so that the answer's pages are new. "warm": it keeps all, so that the answer lies where an earlier one did.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import sys
+import time
+from typing import Any
+
+import data as data_module
+
+# glibc's mallopt: numbers of its parameters.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
+FRESH_MMAP_THRESHOLD = 128 * 1024
+MAX_INT = 2**31 - 1
+
+
+class Allocator:
+    """Switches glibc's malloc between giving everything back and keeping everything. Other systems' stays as it is, and
+    so do allocators that libraries bring along."""
+
+    def __init__(self) -> None:
+        try:
+            libc = ctypes.CDLL("libc.so.6")
+            self._mallopt, self._malloc_trim = libc.mallopt, libc.malloc_trim
+        except (OSError, AttributeError):
+            self._mallopt = self._malloc_trim = None
+
+    def set(self, memory: str) -> None:
+        if self._mallopt is None:
+            return
+        if memory == "fresh":
+            self._mallopt(M_MMAP_MAX, 65536)
+            self._mallopt(M_MMAP_THRESHOLD, FRESH_MMAP_THRESHOLD)
+            self._mallopt(M_TRIM_THRESHOLD, FRESH_MMAP_THRESHOLD)
+            self._malloc_trim(0)
+        else:
+            self._mallopt(M_MMAP_MAX, 0)
+            self._mallopt(M_TRIM_THRESHOLD, MAX_INT)
+
+
+def memory_bytes(field: str) -> int:
+    """VmRSS or VmHWM of this process; 0 where the system does not say."""
+    try:
+        for line in pathlib.Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def reset_peak() -> bool:
+    """Makes VmHWM what VmRSS is."""
+    try:
+        pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+class Worker:
+    """The state between commands."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._allocator = Allocator()
+        self._memory = ""
+        self._entries: list[Any] = []
+        self._reference: Any = None
+
+    def load(self, folder: str, threads: int) -> dict[str, Any]:
+        self._entries, self._reference = [], None
+        gc.collect()
+        path = pathlib.Path(folder)
+        self._reference = data_module.read_reference(path)
+        self._entries = self._module.contestants(data_module.read(path), threads)
+        names = ("name", "output", "threads", "refuses")
+        return {"entries": [{name: getattr(entry, name) for name in names} for entry in self._entries]}
+
+    def check(self, entry: int) -> dict[str, Any]:
+        contestant = self._entries[entry]
+        self._set_memory("fresh")
+        measured = reset_peak()
+        before = memory_bytes("VmRSS")
+        seconds, answer = self._timed(contestant)
+        peak = memory_bytes("VmHWM") - before if measured else None
+        return {"error": contestant.check(answer, self._reference), "seconds": seconds, "peak_bytes": peak}
+
+    def run(self, entry: int, memory: str) -> dict[str, Any]:
+        self._set_memory(memory)
+        seconds, answer = self._timed(self._entries[entry])
+        del answer
+        return {"seconds": seconds}
+
+    def _timed(self, contestant: Any) -> tuple[float, Any]:
+        if contestant.prepare is not None:
+            contestant.prepare()
+        gc.collect()
+        gc.disable()
+        try:
+            start = time.perf_counter()
+            answer = contestant.run()
+            return time.perf_counter() - start, answer
+        finally:
+            gc.enable()
+
+    def _set_memory(self, memory: str) -> None:
+        if memory == "fresh" or memory != self._memory:
+            self._allocator.set(memory)
+        self._memory = memory
+
+
+def main() -> int:
+    """Serves until its input ends."""
+    # The pipe is for answers; what a library prints goes to standard error.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(message: dict[str, Any]) -> None:
+        print(json.dumps(message), file=answers, flush=True)
+
+    try:
+        module = importlib.import_module(f"contestants.{sys.argv[1]}")
+        version = importlib.metadata.version(module.DISTRIBUTION)
+    except Exception as error:  # whatever a library throws makes it absent
+        answer({"failed": f"{type(error).__name__}: {error}"})
+        return 0
+    answer({"version": version})
+    worker = Worker(module)
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer(getattr(worker, command.pop("do"))(**command))
+        except Exception as error:  # and here it is out of this workload
+            answer({"failed": f"{type(error).__name__}: {str(error)[:300]}"})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Draws the result of peers/race.py: a column of points for each workload, on a scale of powers of ten."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+OURS = "sparseagg canonical"
+COLOURS = {"ours": "#c1272d", "sparse": "#1f4e79", "dense": "#8a8a8a"}
+LABELS = {
+    "ours": "sparseagg, canonical float64, sparse answer",
+    "sparse": "peers that give a sparse answer",
+    "dense": "peers that give a dense answer",
+}
+
+
+def points(file: dict[str, Any], workload: str) -> dict[str, list[tuple[float, str]]]:
+    """Rates in M tuples/s with fresh memory and names, by class; a peer with several numbers of threads by its best."""
+    best: dict[tuple[str, str], float] = {}
+    for row in file["results"]:
+        if row["workload"] != workload or row["memory"] != "fresh":
+            continue
+        name = row["contestant"]
+        if name == OURS and row["output"] == "sparse":
+            key = ("ours", f"{row['threads']} thread{'s' if row['threads'] > 1 else ''}")
+        elif name.startswith("sparseagg"):
+            continue
+        else:
+            key = (row["output"], name)
+        best[key] = max(best.get(key, 0.0), row["tuples_per_s"] / 1e6)
+    found: dict[str, list[tuple[float, str]]] = {kind: [] for kind in COLOURS}
+    for (kind, name), value in best.items():
+        found[kind].append((value, name))
+    return found
+
+
+def draw(file: dict[str, Any], out: pathlib.Path) -> None:
+    """Writes the picture."""
+    names = [facts["name"] for facts in file["workloads"]]
+    figure, axes = plt.subplots(figsize=(10, 5.2), layout="constrained")
+    for x, name in enumerate(names):
+        for kind, offset in (("dense", 0.24), ("sparse", -0.24), ("ours", 0.0)):
+            found = sorted(points(file, name)[kind], reverse=True)
+            axes.scatter(
+                [x + offset] * len(found),
+                [value for value, _ in found],
+                s=70 if kind == "ours" else 26,
+                marker="D" if kind == "ours" else "o",
+                color=COLOURS[kind],
+                label=LABELS[kind] if x == 0 else None,
+                zorder=3,
+            )
+            if found and kind != "ours":
+                axes.annotate(
+                    found[0][1].replace(" ", "\n", 1),
+                    (x + offset, found[0][0]),
+                    xytext=(0, 5),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=6,
+                    color=COLOURS[kind],
+                )
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(names)), [facts["description"].replace(", ", "\n") for facts in file["workloads"]])
+    axes.tick_params(axis="x", labelsize=7)
+    for x, name in enumerate(names):
+        axes.annotate(name, (x, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom", weight="bold")
+    axes.set_ylabel("million tuples a second")
+    axes.grid(axis="y", which="both", alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(y=0.12)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False, fontsize=8)
+    threads = max(file["machine"]["memory_bytes_per_s"], key=lambda text: int(text.split()[0]))
+    axes.set_title(f"{file['machine']['cpu']}, up to {threads}, {file['date']}", fontsize=9, pad=18)
+    figure.savefig(out, dpi=160)
+
+
+def main() -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=pathlib.Path, help="JSON of race.py")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="PNG to write")
+    options = parser.parse_args()
+    draw(json.loads(options.results.read_text(encoding="utf-8")), options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

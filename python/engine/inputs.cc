@@ -1,0 +1,249 @@
+#include "python/engine/inputs.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace sparseagg::python {
+namespace {
+
+namespace py = pybind11;
+
+// What is needed of an array, if it is exactly numpy's, contiguous, aligned and in the machine's byte order.
+struct PlainArray {
+  const void* data;
+  Py_ssize_t size;
+  int dimensions;
+  char kind;  // 'i', 'u', 'f'
+  size_t item_bytes;
+};
+
+size_t ItemBytes(int type_num) {
+  using Api = py::detail::npy_api;
+  switch (type_num) {
+    case Api::NPY_BYTE_:
+    case Api::NPY_UBYTE_:
+      return 1;
+    case Api::NPY_SHORT_:
+    case Api::NPY_USHORT_:
+      return sizeof(short);  // NOLINT(google-runtime-int): as numpy names its types
+    case Api::NPY_INT_:
+    case Api::NPY_UINT_:
+      return sizeof(int);
+    case Api::NPY_LONG_:
+    case Api::NPY_ULONG_:
+      return sizeof(long);  // NOLINT(google-runtime-int)
+    case Api::NPY_LONGLONG_:
+    case Api::NPY_ULONGLONG_:
+      return sizeof(long long);  // NOLINT(google-runtime-int)
+    case Api::NPY_FLOAT_:
+      return sizeof(float);
+    case Api::NPY_DOUBLE_:
+      return sizeof(double);
+    case 23:  // half, which pybind11 has no name for
+      return 2;
+    default:
+      return 0;
+  }
+}
+
+std::optional<PlainArray> AsPlain(PyObject* object) {
+  const auto& api = py::detail::npy_api::get();
+  if (Py_TYPE(object) != api.PyArray_Type_) return std::nullopt;
+  const auto* array = py::detail::array_proxy(object);
+  constexpr int kWanted = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+  if ((array->flags & kWanted) != kWanted) return std::nullopt;
+  const auto* descriptor = py::detail::array_descriptor_proxy(array->descr);
+  if (descriptor->byteorder == '>') return std::nullopt;
+  PlainArray out{array->data, 1, array->nd, descriptor->kind, ItemBytes(descriptor->type_num)};
+  if (out.item_bytes == 0) return std::nullopt;
+  for (int d = 0; d < array->nd; ++d) out.size *= array->dimensions[d];
+  return out;
+}
+
+std::optional<InputKeys> AsKeys(const PlainArray& array) {
+  if (array.dimensions != 1) return std::nullopt;
+  const auto size = static_cast<size_t>(array.size);
+  const bool is_signed = array.kind == 'i';
+  if (!is_signed && array.kind != 'u') return std::nullopt;
+  if (array.item_bytes == 4) {
+    if (is_signed) return absl::MakeConstSpan(static_cast<const int32_t*>(array.data), size);
+    return absl::MakeConstSpan(static_cast<const uint32_t*>(array.data), size);
+  }
+  if (array.item_bytes == 8) {
+    if (is_signed) return absl::MakeConstSpan(static_cast<const int64_t*>(array.data), size);
+    return absl::MakeConstSpan(static_cast<const uint64_t*>(array.data), size);
+  }
+  return std::nullopt;
+}
+
+// Whether the array holds values as the tensor has them on the wire; bfloat16 as its bits.
+bool HasWireType(const TensorSpec& spec, const PlainArray& array) {
+  if (array.item_bytes != SizeOf(spec.dtype)) return false;
+  if (spec.dtype == DType::kBFloat16 || IsModular(spec.dtype)) return array.kind == 'u';
+  return array.kind == (IsFloat(spec.dtype) ? 'f' : 'i');
+}
+
+}  // namespace
+
+void Released::Take(std::vector<PyObject*>&& objects) {
+  std::lock_guard lock(mu_);
+  objects_.insert(objects_.end(), objects.begin(), objects.end());
+}
+
+void Released::Drop() {
+  std::vector<PyObject*> objects;
+  {
+    std::lock_guard lock(mu_);
+    objects.swap(objects_);
+  }
+  for (PyObject* object : objects) Py_DECREF(object);  // may run anything, so not under the lock
+}
+
+// Collects one submission, and the references that keep its arrays.
+class InputReader::Builder {
+ public:
+  explicit Builder(size_t num_tensors) {
+    submission.tensors.reserve(num_tensors);
+    references_.reserve(2 * num_tensors);
+  }
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+  ~Builder() { Clear(); }
+
+  void Hold(PyObject* object) {
+    Py_INCREF(object);
+    references_.push_back(object);
+  }
+  void Clear() {
+    submission.tensors.clear();
+    submission.weight.reset();
+    for (PyObject* object : references_) Py_DECREF(object);
+    references_.clear();
+  }
+  Submission Build(const std::shared_ptr<Released>& released) {
+    const auto by_index = [](const InputTensor& a, const InputTensor& b) { return a.tensor < b.tensor; };
+    auto& tensors = submission.tensors;
+    if (!std::is_sorted(tensors.begin(), tensors.end(), by_index)) std::sort(tensors.begin(), tensors.end(), by_index);
+    if (!references_.empty()) {
+      submission.owner = std::make_shared<const Holder>(std::move(references_), released);
+      references_.clear();
+    }
+    return std::move(submission);
+  }
+
+  Submission submission;
+
+ private:
+  class Holder {
+   public:
+    Holder(std::vector<PyObject*>&& objects, std::shared_ptr<Released> released)
+        : objects_(std::move(objects)), released_(std::move(released)) {}
+    Holder(const Holder&) = delete;
+    Holder& operator=(const Holder&) = delete;
+    ~Holder() { released_->Take(std::move(objects_)); }
+
+   private:
+    std::vector<PyObject*> objects_;
+    std::shared_ptr<Released> released_;
+  };
+
+  std::vector<PyObject*> references_;
+};
+
+InputReader::InputReader(absl::Span<const TensorSpec> tensors, std::shared_ptr<Released> released)
+    : tensors_(tensors), released_(std::move(released)) {
+  for (size_t t = 0; t < tensors_.size(); ++t) index_[py::str(tensors_[t].name)] = t;
+}
+
+Submission InputReader::Read(std::string client_id, py::handle update, bool pairs, const py::object& convert) const {
+  Builder builder(tensors_.size());
+  if (!ReadFast(update.ptr(), pairs, builder)) {
+    builder.Clear();
+    ReadConverted(convert(client_id, update), builder);
+  }
+  builder.submission.client_id = std::move(client_id);
+  return builder.Build(released_);
+}
+
+bool InputReader::ReadFast(PyObject* update, bool pairs, Builder& builder) const {
+  if (pairs && PyTuple_CheckExact(update) && PyTuple_GET_SIZE(update) == 2) {
+    PyObject* second = PyTuple_GET_ITEM(update, 1);
+    const bool is_weight = PyFloat_Check(second) != 0 || PyLong_CheckExact(second) != 0;
+    if (is_weight) {
+      const double weight = PyFloat_AsDouble(second);
+      if (weight == -1.0 && PyErr_Occurred() != nullptr) {
+        PyErr_Clear();  // an integer beyond float64; converting says so
+        return false;
+      }
+      builder.submission.weight = weight;
+      update = PyTuple_GET_ITEM(update, 0);
+    }
+  }
+  if (!PyDict_CheckExact(update)) return tensors_.size() == 1 && ReadTensor(0, update, builder);
+  PyObject* name = nullptr;
+  PyObject* value = nullptr;
+  Py_ssize_t position = 0;
+  while (PyDict_Next(update, &position, &name, &value) != 0) {
+    PyObject* index = PyUnicode_CheckExact(name) != 0 ? PyDict_GetItemWithError(index_.ptr(), name) : nullptr;
+    if (index == nullptr) return false;
+    if (!ReadTensor(PyLong_AsSize_t(index), value, builder)) return false;
+  }
+  return true;
+}
+
+bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) const {
+  const TensorSpec& spec = tensors_[tensor];
+  InputTensor input;
+  input.tensor = tensor;
+  if (PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) == 2) {
+    PyObject* key_object = PyTuple_GET_ITEM(value, 0);
+    PyObject* value_object = PyTuple_GET_ITEM(value, 1);
+    const auto key_array = AsPlain(key_object);
+    if (!key_array.has_value()) return false;
+    const auto keys = AsKeys(*key_array);
+    if (!keys.has_value()) return false;
+    input.keys = *keys;
+    builder.Hold(key_object);
+    if (value_object != Py_None) {
+      const auto values = AsPlain(value_object);
+      if (!values.has_value() || !HasWireType(spec, *values)) return false;
+      // Compared by division: size × width could overflow.
+      if (values->size % spec.width != 0 || values->size / spec.width != key_array->size) return false;
+      input.values = static_cast<const std::byte*>(values->data);
+      builder.Hold(value_object);
+    }
+  } else {
+    const auto values = AsPlain(value);
+    if (!values.has_value() || !HasWireType(spec, *values) || spec.dimension == 0) return false;
+    const auto size = static_cast<uint64_t>(values->size);
+    if (size % spec.width != 0 || size / spec.width != spec.dimension) return false;
+    input.keys = KeyRun{0, spec.dimension};
+    input.values = static_cast<const std::byte*>(values->data);
+    builder.Hold(value);
+  }
+  builder.submission.tensors.push_back(input);
+  return true;
+}
+
+void InputReader::ReadConverted(const py::object& converted, Builder& builder) const {
+  const auto [pieces, weight] = converted.cast<std::pair<py::list, py::object>>();
+  if (!weight.is_none()) builder.submission.weight = weight.cast<double>();
+  for (const py::handle piece : pieces) {
+    const auto [tensor, keys, values, num_keys] = piece.cast<std::tuple<size_t, py::object, py::object, uint64_t>>();
+    if (keys.is_none()) {
+      const auto array = AsPlain(values.ptr());
+      if (tensor >= tensors_.size() || !array.has_value() || !HasWireType(tensors_[tensor], *array) ||
+          static_cast<uint64_t>(array->size) != num_keys * tensors_[tensor].width) {
+        throw py::type_error("convert: not the values of a run");
+      }
+      builder.Hold(values.ptr());
+      builder.submission.tensors.push_back({tensor, KeyRun{0, num_keys}, static_cast<const std::byte*>(array->data)});
+    } else if (tensor >= tensors_.size() || !ReadTensor(tensor, py::make_tuple(keys, values).ptr(), builder)) {
+      throw py::type_error("convert: not arrays in wire form");
+    }
+  }
+}
+
+}  // namespace sparseagg::python

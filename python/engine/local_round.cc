@@ -1,0 +1,287 @@
+#include "python/engine/local_round.h"
+
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/cpu/cpu_engine.h"
+#include "host/status_macros.h"
+#include "python/engine/keys.h"
+
+namespace sparseagg::python {
+
+struct Machine {
+  explicit Machine(int threads)
+      : engine(CreateCpuEngine({threads})), arena(threads > 0 ? threads : tbb::task_arena::automatic) {
+    arena.initialize();
+  }
+  std::unique_ptr<Engine> engine;
+  tbb::task_arena arena;
+};
+
+namespace {
+
+constexpr size_t kMaxIdBytes = 256;
+// Submissions are prepared side by side in batches of about this size, so that those that merge on arrival need not
+// all be held at once.
+constexpr uint64_t kBatchBytes = uint64_t{32} << 20;
+constexpr size_t kBatchSubmissions = 1024;
+
+// Of the process, one for each number of threads. Never destroyed: the threads may outlive main.
+Machine& MachineOf(int threads) {
+  static auto& mu = *new std::mutex;
+  static auto& machines = *new std::map<int, std::unique_ptr<Machine>>;
+  std::lock_guard lock(mu);
+  std::unique_ptr<Machine>& machine = machines[threads];
+  if (machine == nullptr) machine = std::make_unique<Machine>(threads);
+  return *machine;
+}
+
+// Adds the seconds of its life to a sum.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& sum) : sum_(sum) {}
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() { sum_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+
+ private:
+  double& sum_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+uint64_t BytesOf(const TensorSpec& spec, const InputTensor& tensor) {
+  const uint64_t keys = NumKeys(tensor.keys);
+  const uint64_t key_bytes = std::holds_alternative<KeyRun>(tensor.keys) ? 0 : HasNarrowKeys(spec) ? 4 : 8;
+  return keys * (key_bytes + (tensor.values == nullptr ? 0 : SizeOf(spec.dtype) * spec.width));
+}
+
+absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,
+                                         const std::shared_ptr<const void>& owner, double weight) {
+  ASSIGN_OR_RETURN(UpdateColumns columns, ToEngineKeys(spec, tensor.keys, owner));
+  columns.values = tensor.values;
+  if (spec.aggregation.op != Op::kUnion || tensor.values == nullptr) {
+    return ValidatedUpdate::Create(spec, std::move(columns), weight);
+  }
+  // Values of a union are checked, and then none of the engine's business.
+  RETURN_IF_ERROR(ValidatedUpdate::Create(spec, columns, weight).status());
+  columns.values = nullptr;
+  return ValidatedUpdate::Create(spec, std::move(columns), weight);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalRound>> LocalRound::Create(std::vector<TensorSpec> tensors,
+                                                               const RoundLimits& limits, int threads) {
+  Machine& machine = MachineOf(threads);
+  ASSIGN_OR_RETURN(std::unique_ptr<Aggregation> aggregation, Aggregation::Create(*machine.engine, tensors));
+  auto round = std::unique_ptr<LocalRound>(new LocalRound(std::move(tensors), limits, machine));
+  round->aggregation_ = std::move(aggregation);
+  return round;
+}
+
+absl::Status LocalRound::CheckOpen() const {
+  if (aggregation_ == nullptr) return absl::FailedPreconditionError("this aggregator is finished or merged away");
+  if (broken_) return absl::FailedPreconditionError("adding to this aggregator has failed before");
+  return absl::OkStatus();
+}
+
+absl::Status LocalRound::Add(std::vector<Submission> submissions, bool name_client) {
+  std::shared_lock alive(life_);
+  for (size_t begin = 0; begin < submissions.size();) {
+    uint64_t bytes = 0;
+    size_t end = begin;
+    while (end < submissions.size() && end - begin < kBatchSubmissions && bytes < kBatchBytes) {
+      for (const InputTensor& tensor : submissions[end].tensors) bytes += BytesOf(tensors_[tensor.tensor], tensor);
+      ++end;
+    }
+    RETURN_IF_ERROR(AddBatch(absl::MakeSpan(submissions).subspan(begin, end - begin), name_client));
+    begin = end;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalRound::AddBatch(absl::Span<Submission> batch, bool name_client) {
+  {
+    std::lock_guard lock(mu_);
+    RETURN_IF_ERROR(CheckOpen());
+  }
+  Times times;
+  std::vector<Prepared> prepared(batch.size());
+  {
+    Stopwatch watch(times.prepare);
+    if (batch.size() == 1 || machine_.arena.max_concurrency() == 1) {
+      for (size_t i = 0; i < batch.size(); ++i) {
+        prepared[i] = Prepare(batch[i]);
+        if (!prepared[i].status.ok()) break;
+      }
+    } else {
+      machine_.arena.execute(
+          [&] { tbb::parallel_for(size_t{0}, batch.size(), [&](size_t i) { prepared[i] = Prepare(batch[i]); }); });
+    }
+  }
+  std::lock_guard lock(mu_);
+  absl::Status status;
+  {
+    Stopwatch watch(times.add);
+    for (size_t i = 0; i < batch.size() && status.ok(); ++i) {
+      status = AddPrepared(batch[i], prepared[i]);
+      if (!status.ok() && name_client) {
+        status = absl::Status(status.code(), absl::StrCat("client '", batch[i].client_id, "': ", status.message()));
+      }
+    }
+  }
+  times_.prepare += times.prepare;
+  times_.add += times.add;
+  return status;
+}
+
+LocalRound::Prepared LocalRound::Prepare(const Submission& submission) const {
+  Prepared out;
+  out.status = PrepareInto(submission, out);
+  return out;
+}
+
+absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out) const {
+  RETURN_IF_ERROR(CheckSubmission(submission));
+  for (const InputTensor& tensor : submission.tensors) {
+    out.num_tuples += NumKeys(tensor.keys);
+    out.num_bytes += BytesOf(tensors_[tensor.tensor], tensor);
+  }
+  const auto exhausted = [](absl::string_view limit, uint64_t value, uint64_t max) {
+    return absl::ResourceExhaustedError(absl::StrCat("the submission has ", value, ", beyond ", limit, " ", max));
+  };
+  if (limits_.max_tuples_per_submission != 0 && out.num_tuples > limits_.max_tuples_per_submission) {
+    return exhausted("max_tuples_per_submission", out.num_tuples, limits_.max_tuples_per_submission);
+  }
+  if (limits_.max_bytes_per_submission != 0 && out.num_bytes > limits_.max_bytes_per_submission) {
+    return exhausted("max_bytes_per_submission", out.num_bytes, limits_.max_bytes_per_submission);
+  }
+  const double weight = submission.weight.value_or(1.0);
+  std::vector<ValidatedUpdate> updates;
+  updates.reserve(tensors_.size());
+  const auto* next = submission.tensors.data();
+  const auto* const end = next + submission.tensors.size();
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const bool touched = next != end && next->tensor == t;
+    const InputTensor& tensor = touched ? *next++ : InputTensor{.tensor = t, .keys = {}};
+    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(tensors_[t], tensor, submission.owner, weight));
+    updates.push_back(std::move(update));
+  }
+  ASSIGN_OR_RETURN(out.submission, aggregation_->Prepare(std::move(updates)));
+  return absl::OkStatus();
+}
+
+absl::Status LocalRound::CheckSubmission(const Submission& submission) const {
+  const size_t id_bytes = submission.client_id.size();
+  if (id_bytes < 1 || id_bytes > kMaxIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("client_id has ", id_bytes, " bytes; 1 to ", kMaxIdBytes, " are allowed"));
+  }
+  for (const TensorSpec& spec : tensors_) {
+    if (submission.weight.has_value()) {
+      RETURN_IF_ERROR(ValidateWeight(spec, *submission.weight));
+    } else if (spec.aggregation.weighting == Weighting::kByWeight) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": the weight is missing, which by_weight needs"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared) {
+  RETURN_IF_ERROR(prepared.status);
+  RETURN_IF_ERROR(CheckOpen());
+  if (limits_.max_submissions != 0 && num_submissions_ >= limits_.max_submissions) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there are max_submissions ", limits_.max_submissions, " submissions already"));
+  }
+  absl::Status added = aggregation_->Add(submission.client_id, std::move(prepared.submission));
+  if (!added.ok()) {
+    // These two come before anything is changed.
+    broken_ = added.code() != absl::StatusCode::kAlreadyExists && added.code() != absl::StatusCode::kResourceExhausted;
+    return added;
+  }
+  ++num_submissions_;
+  num_tuples_ += prepared.num_tuples;
+  num_bytes_ += prepared.num_bytes;
+  submission.owner.reset();  // the engine holds on to it for as long as it needs
+  return absl::OkStatus();
+}
+
+absl::Status LocalRound::MergeFrom(LocalRound& other) {
+  if (this == &other) return absl::InvalidArgumentError("an aggregator cannot be merged with itself");
+  std::scoped_lock lock(life_, other.life_, mu_, other.mu_);
+  RETURN_IF_ERROR(CheckOpen());
+  RETURN_IF_ERROR(other.CheckOpen());
+  if (limits_.max_submissions != 0 && num_submissions_ + other.num_submissions_ > limits_.max_submissions) {
+    return absl::FailedPreconditionError(absl::StrCat(num_submissions_, " and ", other.num_submissions_,
+                                                      " submissions are beyond max_submissions ",
+                                                      limits_.max_submissions));
+  }
+  absl::Status merged = aggregation_->MergeFrom(std::move(*other.aggregation_));
+  if (!merged.ok()) {
+    broken_ =
+        merged.code() != absl::StatusCode::kAlreadyExists && merged.code() != absl::StatusCode::kResourceExhausted;
+    other.broken_ = broken_;
+    return merged;
+  }
+  other.aggregation_.reset();
+  num_submissions_ += std::exchange(other.num_submissions_, 0);
+  num_tuples_ += std::exchange(other.num_tuples_, 0);
+  num_bytes_ += std::exchange(other.num_bytes_, 0);
+  times_.prepare += other.times_.prepare;
+  times_.add += other.times_.add;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Result>> LocalRound::Finish() {
+  std::unique_lock alive(life_);
+  RETURN_IF_ERROR(CheckOpen());
+  Times times;
+  absl::StatusOr<std::vector<Result>> results;
+  {
+    Stopwatch watch(times.finish);
+    const std::unique_ptr<Aggregation> aggregation = std::move(aggregation_);
+    results = std::move(*aggregation).Finish();
+  }
+  std::lock_guard lock(mu_);
+  times_.finish = times.finish;
+  return results;
+}
+
+std::string LocalRound::engine_name() const {
+  return absl::StrCat(machine_.engine->name(), " (", machine_.engine->description(), ")");
+}
+
+uint64_t LocalRound::num_submissions() const {
+  std::lock_guard lock(mu_);
+  return num_submissions_;
+}
+
+uint64_t LocalRound::num_tuples() const {
+  std::lock_guard lock(mu_);
+  return num_tuples_;
+}
+
+uint64_t LocalRound::num_bytes() const {
+  std::lock_guard lock(mu_);
+  return num_bytes_;
+}
+
+size_t LocalRound::memory_bytes() const {
+  std::shared_lock alive(life_);
+  std::lock_guard lock(mu_);
+  return aggregation_ == nullptr ? 0 : aggregation_->memory_bytes();
+}
+
+Times LocalRound::times() const {
+  std::lock_guard lock(mu_);
+  return times_;
+}
+
+}  // namespace sparseagg::python

@@ -1,0 +1,172 @@
+// The extension module sparseagg._engine. The package's engine.py is what people call; this is what it needs.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "host/cpu/cpu_engine.h"
+#include "host/cpu/kernels.h"
+#include "python/engine/inputs.h"
+#include "python/engine/local_round.h"
+#include "python/engine/outputs.h"
+#include "python/engine/specs.h"
+
+namespace sparseagg::python {
+namespace {
+
+namespace py = pybind11;
+
+// Becomes _engine.EngineError(code, message).
+struct StatusException {
+  absl::Status status;
+};
+
+void ThrowIfError(const absl::Status& status) {
+  if (!status.ok()) throw StatusException{status};
+}
+
+class Aggregator {
+ public:
+  Aggregator(const py::list& tensors, const RoundLimits& limits, int threads)
+      : round_(Create(tensors, limits, threads)), reader_(round_->tensors(), released_) {}
+  Aggregator(const Aggregator&) = delete;
+  Aggregator& operator=(const Aggregator&) = delete;
+  // The round first: it lets go of references, which are then dropped.
+  ~Aggregator() { round_.reset(); }
+
+  void AddOne(std::string client_id, const py::object& update, const py::object& weight, const py::object& convert) {
+    std::vector<Submission> submissions;
+    submissions.push_back(reader_.Read(std::move(client_id), update, /*pairs=*/false, convert));
+    if (!weight.is_none()) submissions[0].weight = weight.cast<double>();
+    Add(std::move(submissions), /*name_client=*/false);
+  }
+
+  // `names`: one for each update, or None for positions from `first` on, in 20 decimal digits.
+  void AddAll(const py::object& names, uint64_t first, const py::list& updates, const py::object& convert) {
+    std::vector<Submission> submissions;
+    submissions.reserve(updates.size());
+    const auto ids = names.is_none() ? py::list() : names.cast<py::list>();
+    const bool named = !names.is_none();
+    // By index, and each update held: converting one runs the caller's code, which may change the list.
+    for (size_t i = 0; i < updates.size(); ++i) {
+      const py::object update = updates[i];
+      std::string id = named ? ids[i].cast<std::string>() : absl::StrFormat("%020d", first + i);
+      submissions.push_back(reader_.Read(std::move(id), update, /*pairs=*/true, convert));
+    }
+    Add(std::move(submissions), /*name_client=*/true);
+  }
+
+  void Merge(Aggregator& other) {
+    absl::Status status;
+    {
+      py::gil_scoped_release no_gil;
+      status = round_->MergeFrom(*other.round_);
+    }
+    if (status.ok()) {
+      merged_.push_back(other.released_);
+      merged_.insert(merged_.end(), other.merged_.begin(), other.merged_.end());
+    }
+    DropReleased();
+    ThrowIfError(status);
+  }
+
+  py::list Finish() {
+    absl::StatusOr<std::vector<Result>> results;
+    {
+      py::gil_scoped_release no_gil;
+      results = round_->Finish();
+    }
+    DropReleased();
+    ThrowIfError(results.status());
+    py::list out;
+    for (Result& result : *results) out.append(ToPython(std::move(result)));
+    return out;
+  }
+
+  const LocalRound& round() const { return *round_; }
+
+ private:
+  static std::unique_ptr<LocalRound> Create(const py::list& tensors, const RoundLimits& limits, int threads) {
+    auto round = LocalRound::Create(ToTensorSpecs(tensors), limits, threads);
+    ThrowIfError(round.status());
+    return *std::move(round);
+  }
+
+  void Add(std::vector<Submission> submissions, bool name_client) {
+    absl::Status status;
+    {
+      py::gil_scoped_release no_gil;
+      status = round_->Add(std::move(submissions), name_client);
+    }
+    DropReleased();
+    ThrowIfError(status);
+  }
+
+  void DropReleased() {
+    released_->Drop();
+    for (const auto& released : merged_) released->Drop();
+  }
+
+  std::shared_ptr<Released> released_ = std::make_shared<Released>();
+  std::vector<std::shared_ptr<Released>> merged_;  // of those merged into this one, whose arrays it has now
+  std::unique_ptr<LocalRound> round_;
+  InputReader reader_;
+};
+
+// A property that waits without the GIL, for whoever holds the lock may be waiting for it.
+template <typename Value>
+auto WithoutGil(Value (LocalRound::*get)() const) {
+  return [get](const Aggregator& aggregator) {
+    py::gil_scoped_release no_gil;
+    return (aggregator.round().*get)();
+  };
+}
+
+void Define(py::module_& module) {
+  static py::object& error = *new py::object(py::exception<StatusException>(module, "EngineError"));
+  py::register_exception_translator([](std::exception_ptr pointer) {  // NOLINT(performance-unnecessary-value-param)
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const StatusException& e) {
+      const auto code = static_cast<int>(e.status.code());
+      PyErr_SetObject(error.ptr(), py::make_tuple(code, std::string(e.status.message())).ptr());
+    }
+  });
+  module.def("describe", [] {
+    const auto engine = CreateCpuEngine();
+    return absl::StrCat(engine->name(), " (", engine->description(), "), SIMD ", cpu::CurrentSimdTarget());
+  });
+  py::class_<Aggregator>(module, "Aggregator")
+      .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
+                       int threads) {
+             return std::make_unique<Aggregator>(tensors, RoundLimits{max_submissions, max_tuples, max_bytes}, threads);
+           }),
+           py::arg("tensors"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
+           py::arg("max_bytes_per_submission"), py::arg("threads"))
+      .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
+           py::arg("convert"))
+      .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
+      .def("merge", &Aggregator::Merge, py::arg("other"))
+      .def("finish", &Aggregator::Finish)
+      .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
+      .def_property_readonly("num_submissions", WithoutGil(&LocalRound::num_submissions))
+      .def_property_readonly("num_tuples", WithoutGil(&LocalRound::num_tuples))
+      .def_property_readonly("num_bytes", WithoutGil(&LocalRound::num_bytes))
+      .def_property_readonly("memory_bytes", WithoutGil(&LocalRound::memory_bytes))
+      .def_property_readonly("times", [](const Aggregator& a) {
+        py::gil_scoped_release no_gil;
+        const Times times = a.round().times();
+        return std::make_tuple(times.prepare, times.add, times.finish);
+      });
+}
+
+}  // namespace
+}  // namespace sparseagg::python
+
+PYBIND11_MODULE(_engine, module) { sparseagg::python::Define(module); }

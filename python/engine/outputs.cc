@@ -1,0 +1,59 @@
+#include "python/engine/outputs.h"
+
+#include <pybind11/numpy.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace sparseagg::python {
+namespace {
+
+namespace py = pybind11;
+
+py::array View(const py::dtype& dtype, std::vector<py::ssize_t> shape, const void* data, const py::capsule& owner) {
+  // Without memory there is nothing to view, and numpy would take null for a wish to allocate.
+  if (data == nullptr) return {dtype, std::move(shape)};
+  return {dtype, std::move(shape), data, owner};
+}
+
+py::dtype NumpyDType(DType dtype) {
+  return dtype == DType::kBFloat16 ? py::dtype("uint16") : py::dtype(std::string(Name(dtype)));
+}
+
+}  // namespace
+
+py::dict ToPython(Result result) {
+  auto kept = std::make_unique<Result>(std::move(result));
+  const Result& r = *kept;
+  const py::capsule owner(kept.release(), [](void* memory) { delete static_cast<Result*>(memory); });
+  const auto rows = static_cast<py::ssize_t>(r.num_rows);
+  py::dict out;
+  out["layout"] = r.layout == Layout::kDense ? "dense" : "sparse";
+  out["dtype"] = std::string(Name(r.dtype));
+  out["num_rows"] = r.num_rows;
+  out["keys"] = py::none();
+  if (r.layout == Layout::kSparse) {
+    out["keys"] = std::visit(
+        [&](const auto& keys) {
+          using Key = typename std::decay_t<decltype(keys)>::value_type;
+          return View(py::dtype::of<Key>(), {rows}, keys.data(), owner);
+        },
+        r.keys);
+  }
+  out["values"] = py::none();
+  if (r.has_values) {
+    std::vector<py::ssize_t> shape = {rows};
+    if (r.width != 1) shape.push_back(r.width);
+    out["values"] = View(NumpyDType(r.dtype), std::move(shape), r.values.data(), owner);
+  }
+  // Columns that were not asked for are empty, as are those of a result without rows; the caller knows which is which.
+  out["counts"] = View(py::dtype::of<uint32_t>(), {static_cast<py::ssize_t>(r.counts.size())}, r.counts.data(), owner);
+  out["weights"] = View(py::dtype::of<double>(), {static_cast<py::ssize_t>(r.weights.size())}, r.weights.data(), owner);
+  out["fixed_point_shift"] = r.fixed_point_shift.has_value() ? py::object(py::int_(*r.fixed_point_shift)) : py::none();
+  return out;
+}
+
+}  // namespace sparseagg::python

@@ -1,0 +1,76 @@
+#include "python/engine/specs.h"
+
+#include <string>
+#include <type_traits>
+
+namespace sparseagg::python {
+namespace {
+
+namespace py = pybind11;
+
+// The enumerators' names in Python, by number.
+template <typename Enum, size_t kCount>
+Enum Parse(const py::dict& fields, const char* field, const char* const (&names)[kCount]) {
+  const auto name = fields[field].cast<std::string>();
+  for (size_t i = 0; i < kCount; ++i) {
+    if (name == names[i]) return static_cast<Enum>(i);
+  }
+  throw py::value_error(std::string(field) + " '" + name + "' is unknown here");
+}
+
+DType ParseDType(const std::string& name) {
+  for (int i = 0; i <= static_cast<int>(DType::kUInt64); ++i) {
+    if (Name(static_cast<DType>(i)) == name) return static_cast<DType>(i);
+  }
+  throw py::value_error("dtype '" + name + "' is unknown here");
+}
+
+template <typename T>
+void Set(const py::dict& fields, const char* field, T& out) {
+  const py::object value = fields[field];
+  if (!value.is_none()) out = value.cast<T>();
+}
+
+AggregationSpec ToAggregation(const py::dict& fields) {
+  AggregationSpec a;
+  a.op = Parse<Op>(fields, "op", {"sum", "mean", "coordinate_mean", "union", "min", "max"});
+  a.weighting = Parse<Weighting>(fields, "weighting", {"uniform", "by_weight"});
+  a.result_layout = Parse<ResultLayout>(fields, "result", {"sparse", "dense", "auto"});
+  a.numerics = Parse<Numerics>(fields, "numerics", {"canonical", "fixed_point"});
+  a.on_nonfinite = Parse<OnNonfinite>(fields, "on_nonfinite", {"reject", "propagate"});
+  a.on_bound = Parse<OnBound>(fields, "on_bound", {"reject", "clip"});
+  Set(fields, "return_counts", a.return_counts);
+  Set(fields, "return_weights", a.return_weights);
+  Set(fields, "min_contributors", a.min_contributors);
+  Set(fields, "prune_zeros", a.prune_zeros);
+  Set(fields, "fill", a.fill);
+  Set(fields, "value_bound", a.value_bound);
+  Set(fields, "weight_bound", a.weight_bound);
+  Set(fields, "max_submissions", a.max_submissions);
+  const py::object threshold = fields["dense_threshold"];
+  if (!threshold.is_none()) a.dense_threshold = threshold.cast<double>();
+  const py::object result_dtype = fields["result_dtype"];
+  if (!result_dtype.is_none()) a.result_dtype = ParseDType(result_dtype.cast<std::string>());
+  return a;
+}
+
+}  // namespace
+
+std::vector<TensorSpec> ToTensorSpecs(const py::list& tensors) {
+  std::vector<TensorSpec> specs;
+  for (const py::handle item : tensors) {
+    const auto fields = item.cast<py::dict>();
+    TensorSpec spec;
+    Set(fields, "name", spec.name);
+    spec.dtype = ParseDType(fields["dtype"].cast<std::string>());
+    Set(fields, "dimension", spec.dimension);
+    Set(fields, "width", spec.width);
+    spec.layout = Parse<Layout>(fields, "layout", {"sparse", "dense"});
+    Set(fields, "modular", spec.modular);
+    spec.aggregation = ToAggregation(fields);
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+}  // namespace sparseagg::python

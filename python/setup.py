@@ -1,0 +1,129 @@
+"""Builds the engine (sparseagg._engine) with CMake where that can be done, and installs the client alone where not.
+
+SPARSEAGG_EXTENSION: "auto" (the default) does what can be done and says which; "on" fails where the engine cannot be
+built; "off" does not try. Its sources are those of the repository, beside this folder, so a source distribution of this
+folder alone installs the client.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+HERE = pathlib.Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+# What the package reads to say why it has no engine.
+REASON = pathlib.PurePath("sparseagg", "_no_engine.txt")
+MODE = os.environ.get("SPARSEAGG_EXTENSION", "auto")
+
+
+class CannotBuild(Exception):
+    """Why the engine cannot be built here."""
+
+
+def check_tools() -> None:
+    """Raises CannotBuild for what is known to be missing without trying."""
+    if MODE == "off":
+        raise CannotBuild("it was installed with SPARSEAGG_EXTENSION=off")
+    if not (REPOSITORY / "host" / "engine.h").is_file():
+        raise CannotBuild(
+            "it was installed from its folder alone, without the repository that has the engine's sources"
+        )
+    if shutil.which("cmake") is None:
+        raise CannotBuild("CMake was not found when it was installed")
+    compiler = os.environ.get("CXX", "c++").split()[0]
+    if shutil.which(compiler) is None:
+        raise CannotBuild(f"no C++ compiler {compiler!r} was found when it was installed")
+
+
+def say(text: str) -> None:
+    """Prints what pip shows with -v, and on failure."""
+    print(f"\nsparseagg: {text}\n", file=sys.stderr, flush=True)
+
+
+def record(folder: pathlib.Path, reason: str | None) -> None:
+    """Leaves the reason in a package folder, or removes an old one."""
+    path = folder / REASON
+    if reason is None:
+        path.unlink(missing_ok=True)
+    elif path.parent.is_dir():
+        path.write_text(reason + "\n", encoding="utf-8")
+
+
+def without_engine(reason: str, *folders: pathlib.Path) -> None:
+    """Goes on with the client alone, or stops where the engine was asked for."""
+    if MODE == "on":
+        raise SystemExit(f"sparseagg: the engine cannot be built: {reason}")
+    say(f"installing the client WITHOUT the engine: {reason}. sparseagg.aggregate and `sparseagg merge` need it.")
+    for folder in folders:
+        record(folder, reason)
+
+
+class BuildEngine(build_ext):
+    """Lets CMake build the one extension."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Configures and builds; a failure is the end only with SPARSEAGG_EXTENSION=on."""
+        output = pathlib.Path(self.get_ext_fullpath(ext.name)).resolve().parent
+        output.mkdir(parents=True, exist_ok=True)
+        build = pathlib.Path(self.build_temp).resolve()
+        build.mkdir(parents=True, exist_ok=True)
+        # What was found last time, with another Python's headers or another generator, may be gone.
+        (build / "CMakeCache.txt").unlink(missing_ok=True)
+        folders = [HERE / "src"] if self.inplace else [HERE / "src", pathlib.Path(self.build_lib)]
+        # What an earlier build left would be installed.
+        pathlib.Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
+        for folder in folders:
+            record(folder, None)
+        try:
+            self._cmake(build, output)
+        except (OSError, subprocess.CalledProcessError) as error:
+            say(f"CMake's output above says what is missing ({error})")
+            without_engine("CMake could not build it; `pip install -v ./python` shows why", *folders)
+            self.extensions.remove(ext)
+        else:
+            say(f"built the engine into {output}")
+
+    def _cmake(self, build: pathlib.Path, output: pathlib.Path) -> None:
+        configure = [
+            "cmake",
+            *("-S", str(REPOSITORY), "-B", str(build)),
+            *(["-G", "Ninja"] if shutil.which("ninja") else []),
+            "-DCMAKE_BUILD_TYPE=Release",
+            "-DSPARSEAGG_SERVICE=OFF",
+            "-DSPARSEAGG_TESTS=OFF",
+            "-DSPARSEAGG_BENCH=OFF",
+            "-DSPARSEAGG_CUDA=OFF",
+            "-DSPARSEAGG_PYTHON=ON",
+            f"-DSPARSEAGG_PYTHON_OUTPUT={output}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+        ]
+        try:
+            import pybind11  # of the build's requirements, else the system's
+        except ImportError:
+            pass
+        else:
+            configure.append(f"-Dpybind11_DIR={pybind11.get_cmake_dir()}")
+        jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
+        subprocess.run(configure, check=True)
+        subprocess.run(["cmake", "--build", str(build), "--target", "sparseagg_python", "-j", jobs], check=True)
+
+
+def extensions() -> list[Extension]:
+    """The engine, or nothing."""
+    record(HERE / "src", None)
+    try:
+        check_tools()
+    except CannotBuild as reason:
+        without_engine(str(reason), HERE / "src")
+        return []
+    return [Extension("sparseagg._engine", sources=[], optional=MODE != "on")]
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildEngine})

@@ -1,0 +1,49 @@
+"""The extension module; python/engine/ in the repository. engine.py is its only user."""
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+from sparseagg.arrays import Array
+
+class EngineError(Exception): ...
+
+class RawResult(TypedDict):
+    layout: str
+    dtype: str
+    num_rows: int
+    keys: Array | None
+    values: Array | None
+    counts: Array
+    weights: Array
+    fixed_point_shift: int | None
+
+Piece = tuple[int, Array | None, Array | None, int]
+Convert = Callable[[str, Any], tuple[list[Piece], float | None]]
+
+def describe() -> str: ...
+
+class Aggregator:
+    def __init__(
+        self,
+        tensors: list[dict[str, Any]],
+        max_submissions: int,
+        max_tuples_per_submission: int,
+        max_bytes_per_submission: int,
+        threads: int,
+    ) -> None: ...
+    def add_one(self, client_id: str, update: Any, weight: float | None, convert: Convert) -> None: ...
+    def add_all(self, names: list[str] | None, first: int, updates: list[Any], convert: Convert) -> None: ...
+    def merge(self, other: Aggregator) -> None: ...
+    def finish(self) -> list[RawResult]: ...
+    @property
+    def engine(self) -> str: ...
+    @property
+    def num_submissions(self) -> int: ...
+    @property
+    def num_tuples(self) -> int: ...
+    @property
+    def num_bytes(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def times(self) -> tuple[float, float, float]: ...

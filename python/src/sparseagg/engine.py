@@ -1,0 +1,265 @@
+"""The engine in this process: the same merge as on a server, and the same bits, without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparseagg import bfloat16, extension
+from sparseagg.arrays import TensorData, update_data
+from sparseagg.errors import FailedPrecondition, InvalidArgument
+from sparseagg.info import RoundInfo, TensorSummary, Timeline
+from sparseagg.result import Result, TensorResult, dense_tensor_result
+from sparseagg.spec import RoundSpec, TensorSpec
+from sparseagg.upload import checked_weight, split_weight
+
+if TYPE_CHECKING:
+    from sparseagg._engine import Piece, RawResult
+
+__all__ = ["Aggregator", "aggregate"]
+
+# Updates of an iterator that are asked for at a time.
+_BATCH = 256
+
+
+def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None) -> Result:
+    """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
+
+    Arrays of the tensor's dtype, with keys of 32 or 64 bits, are not copied (keys of another width than the tensor's
+    are, to narrow or widen them); they must not be changed while this runs. Other threads of Python run meanwhile.
+
+    Args:
+        updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
+            update is what ``Round.submit`` takes, or a pair (update, weight).
+        spec: what to compute. Its deadline and result_ttl have no meaning here.
+        threads: that prepare and merge; by default one per core. They leave no trace in the result.
+
+    Raises:
+        EngineMissing: this installation has no engine; the message says what to install.
+        InvalidArgument: the spec or one of the updates is wrong; the message names client, tensor, position and value.
+        FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
+    """
+    aggregator = Aggregator(spec, threads=threads)
+    aggregator.add_all(updates)
+    return aggregator.finish()
+
+
+class Aggregator:
+    """A round in this process: submissions are added one by one, in any order, and merged by ``finish``.
+
+    Thread-safe: several threads may add at once, which prepares their updates side by side.
+
+    Args:
+        spec: what to compute. Its deadline and result_ttl have no meaning here.
+        threads: that prepare and merge; by default one per core. They leave no trace in the result.
+
+    Raises:
+        EngineMissing: this installation has no engine; the message says what to install.
+        InvalidArgument: the spec makes no sense; the message names the field.
+    """
+
+    def __init__(self, spec: RoundSpec, *, threads: int | None = None) -> None:
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+            raise InvalidArgument(f"threads is a number of threads, or None for one per core, not {threads!r}")
+        spec.to_proto()  # refuses what no field can hold, as a client does
+        if spec.max_submissions and spec.min_submissions > spec.max_submissions:
+            raise InvalidArgument(
+                f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
+            )
+        self.spec = spec
+        self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
+        self._given = 0
+        with extension.errors():
+            self._engine = extension.load().Aggregator(
+                [_tensor_fields(spec, tensor) for tensor in spec.tensors],
+                spec.max_submissions or 0,
+                spec.max_tuples_per_submission or 0,
+                spec.max_bytes_per_submission or 0,
+                threads or 0,
+            )
+
+    def add(self, client_id: str, update: Any, weight: float | None = None, *, copy: bool = False) -> None:
+        """Adds one client's update; when this returns, it counts, completely and once.
+
+        Args:
+            client_id: 1–256 bytes in UTF-8, unique. Their order, bytewise, is that of the sums.
+            update: as for ``Round.submit``.
+            weight: ≥ 0; required with "by_weight".
+            copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
+                not be changed before ``finish``.
+
+        Raises:
+            InvalidArgument: the update is wrong; the message names tensor, position and value. Nothing of it counts.
+            OutOfRange: an integer row overflows by itself. AlreadyExists: the client has a submission.
+            ResourceExhausted: beyond a limit of the spec. FailedPrecondition: there are ``max_submissions`` already,
+            or the aggregator is finished.
+        """
+        if not isinstance(client_id, str):
+            raise InvalidArgument(f"a client id is a string, not {client_id!r}")
+        if copy:
+            update = _Copied(update)
+        with extension.errors():
+            self._engine.add_one(client_id, update, checked_weight(weight), self._convert)
+
+    def add_all(self, updates: Any) -> None:
+        """Adds many updates, preparing them side by side.
+
+        The first one that is refused ends it; those before it are added.
+
+        Args:
+            updates: as for ``aggregate``. Positions count on from one call to the next.
+        """
+        if isinstance(updates, Mapping):
+            names = list(updates)
+            for name in names:
+                if not isinstance(name, str):
+                    raise InvalidArgument(f"a client id is a string, not {name!r}")
+            with extension.errors():
+                self._engine.add_all(names, 0, list(updates.values()), self._convert_named)
+            return
+        batches = [updates] if isinstance(updates, list) else _batches(updates)
+        for batch in batches:
+            first = self._given
+            self._given += len(batch)
+            with extension.errors():
+                self._engine.add_all(None, first, batch, self._convert_named)
+
+    def merge(self, other: Aggregator) -> None:
+        """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
+
+        Raises:
+            InvalidArgument: the tensors differ. AlreadyExists: a client has a submission in both.
+            ResourceExhausted, FailedPrecondition: together they are too many. Both aggregators stay as they were.
+        """
+        if not isinstance(other, Aggregator):
+            raise InvalidArgument(f"an aggregator is merged with another one, not with {type(other).__name__}")
+        mine, theirs = _what_matters(self.spec), _what_matters(other.spec)
+        for name in [*mine, *theirs]:
+            if mine.get(name) != theirs.get(name):
+                raise InvalidArgument(f"the aggregators differ in tensor {name!r}")
+        if list(mine) != list(theirs):
+            raise InvalidArgument("the aggregators differ in the order of their tensors")
+        with extension.errors():
+            self._engine.merge(other._engine)
+
+    def finish(self) -> Result:
+        """Merges, and returns the result, whose arrays are views of the engine's memory. The aggregator is spent.
+
+        Raises:
+            OutOfRange: an integer sum leaves int64. FailedPrecondition: weights that are divided by add up to zero, or
+            there are fewer than ``min_submissions``.
+        """
+        if self.num_submissions < self.spec.min_submissions:
+            raise FailedPrecondition(
+                f"there are {self.num_submissions} submissions, below min_submissions {self.spec.min_submissions}"
+            )
+        with extension.errors():
+            raw = self._engine.finish()
+        results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
+        return Result(results, self._info(results))
+
+    @property
+    def num_submissions(self) -> int:
+        """Submissions added so far."""
+        return int(self._engine.num_submissions)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Updates and partial sums held, those in the caller's arrays included."""
+        return int(self._engine.memory_bytes)
+
+    def _convert(self, _client_id: str, update: Any) -> tuple[list[Piece], float | None]:
+        """For the extension: makes wire arrays of what it cannot read itself."""
+        if isinstance(update, _Copied):
+            return [self._piece(data, copy=True) for data in update_data(self.spec, update.update)], None
+        return [self._piece(data) for data in update_data(self.spec, update)], None
+
+    def _convert_named(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
+        """The same for many updates, which may be pairs; errors name the client."""
+        try:
+            update, weight = split_weight(update)
+            return [self._piece(data) for data in update_data(self.spec, update)], checked_weight(weight)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"client {client_id!r}: {error}") from error
+
+    def _piece(self, data: TensorData, copy: bool = False) -> Piece:
+        keys, values = (
+            None if array is None else np.array(array) if copy else np.require(array, requirements=["C", "A"])
+            for array in (data.keys, data.values)
+        )
+        return self._index[data.spec.name], keys, values, data.num_keys
+
+    def _info(self, results: Mapping[str, TensorResult]) -> RoundInfo:
+        prepare, add, finish = self._engine.times
+        return RoundInfo(
+            name="",
+            spec=self.spec,
+            state="done",
+            state_reason="",
+            num_submissions=self._engine.num_submissions,
+            num_tuples=self._engine.num_tuples,
+            num_bytes=self._engine.num_bytes,
+            num_refused=0,
+            num_uploads=0,
+            create_time=None,
+            close_time=None,
+            end_time=None,
+            expire_time=None,
+            timeline=Timeline(decode=0.0, prepare=prepare, add=add, finish=finish, open=0.0),
+            engine=self._engine.engine,
+            results=tuple(
+                TensorSummary(r.name, len(r), r.layout, r.dtype, r.width, r.dimension) for r in results.values()
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Copied:
+    """An update to be copied."""
+
+    update: Any
+
+
+def _batches(updates: Iterable[Any]) -> Iterator[list[Any]]:
+    iterator = iter(updates)
+    while batch := list(itertools.islice(iterator, _BATCH)):
+        yield batch
+
+
+def _what_matters(spec: RoundSpec) -> dict[str, Any]:
+    """What is computed of each tensor, whether the round or the tensor says so."""
+    return {tensor.name: _tensor_fields(spec, tensor) for tensor in spec.tensors}
+
+
+def _tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
+    names = ("name", "dtype", "dimension", "width", "layout", "modular")
+    return {
+        **{name: getattr(tensor, name) for name in names},
+        **vars(spec.aggregation_of(tensor)),
+        "max_submissions": spec.max_submissions,
+    }
+
+
+def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> TensorResult:
+    how = spec.aggregation_of(tensor)
+    values = raw["values"]
+    if values is not None and raw["dtype"] == "bfloat16":
+        values = bfloat16.float_from_bits(values)
+    columns: dict[str, Any] = {
+        "name": tensor.name,
+        "layout": raw["layout"],
+        "dtype": raw["dtype"],
+        "dimension": tensor.dimension,
+        "width": tensor.width,
+        "values": values,
+        "counts": raw["counts"] if how.return_counts or how.op == "union" else None,
+        "weights": raw["weights"] if how.return_weights else None,
+        "fixed_point_shift": raw["fixed_point_shift"],
+    }
+    if raw["layout"] == "dense":
+        return dense_tensor_result(raw["num_rows"], **columns)
+    return TensorResult(keys=raw["keys"], **columns)  # type: ignore[arg-type]

@@ -1,0 +1,62 @@
+"""The extension module that holds the engine, where this installation has one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.resources
+from collections.abc import Iterator
+from types import ModuleType
+
+import grpc
+
+from sparseagg.errors import EngineMissing, error_of
+
+__all__ = ["describe", "errors", "load"]
+
+_CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+
+# What setup.py leaves behind where it could not build the extension.
+_REASON_FILE = "_no_engine.txt"
+_HOW = (
+    "Install a C++20 compiler, CMake, Ninja or Make, and the headers of Abseil, Highway, oneTBB and xxHash (Debian 12: "
+    "g++ cmake ninja-build pkg-config libabsl-dev libhwy-dev libtbb-dev libxxhash-dev), then `pip install ./python` "
+    "again from the repository; or merge on a server, with sparseagg.Client."
+)
+
+
+def load() -> ModuleType:
+    """Returns sparseagg._engine; ``EngineMissing`` says why there is none."""
+    try:
+        return importlib.import_module("sparseagg._engine")
+    except ImportError as error:
+        # A module that is there but cannot be loaded says itself why.
+        reason = _build_reason() if isinstance(error, ModuleNotFoundError) else ""
+        raise EngineMissing(
+            f"this installation of sparseagg has no engine of its own: {reason or error}. {_HOW}"
+        ) from error
+
+
+def describe() -> str:
+    """Returns in a few words what engine this installation has; ``EngineMissing`` if it has none."""
+    return str(load().describe())
+
+
+@contextlib.contextmanager
+def errors() -> Iterator[None]:
+    """Turns the extension's errors into the package's."""
+    module = load()
+    try:
+        yield
+    except module.EngineError as error:
+        code, message = error.args
+        raise error_of(_CODES[code], message) from None
+    except MemoryError as error:
+        raise error_of(grpc.StatusCode.RESOURCE_EXHAUSTED, f"out of memory: {error}") from error
+
+
+def _build_reason() -> str:
+    try:
+        return importlib.resources.files("sparseagg").joinpath(_REASON_FILE).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

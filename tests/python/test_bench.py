@@ -1,0 +1,191 @@
+"""The race's own parts: the reference that answers are held to, the tables, the allocation of turns."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+PEERS = pathlib.Path(__file__).resolve().parents[2] / "bench" / "peers"
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch):
+    """Imports a module of bench/peers, whose names are too plain to leave behind."""
+    monkeypatch.syspath_prepend(str(PEERS))
+    before = set(sys.modules)
+
+    def load(name: str) -> ModuleType:
+        return __import__(name)
+
+    yield load
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(PEERS) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def reference(module):
+    """Of keys 2 (twice) and 5: 0.1 + 0.2, and 4."""
+    return module("data").Reference(
+        keys=np.array([2, 5], np.uint64),
+        sums=np.array([[0.1 + 0.2], [4.0]]),
+        magnitudes=np.array([[0.1 + 0.2], [4.0]]),
+        counts=np.array([2, 1]),
+    )
+
+
+def test_reference_takes_any_order_and_float32_rounding(reference) -> None:
+    right = np.array([np.float32(0.1) + np.float32(0.2), 4], np.float32)
+    assert reference.error(np.array([2, 5]), right) is None
+    assert reference.error(np.array([5, 2], np.int32), right[::-1]) is None
+    dense = np.zeros(9, np.float32)
+    dense[[2, 5]] = right
+    assert reference.dense_error(dense, 9) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "text"),
+    [
+        ([2], [0.3], "1 keys instead of 2"),
+        ([2, 6], [0.3, 4], "other keys"),
+        ([2, 5], [0.3001, 4], "key 2: 0.3001 instead of"),
+        ([5, 2], [0.3, 4], "key 2: 4.0 instead of"),
+        ([2, 5], [float("nan"), 4], "key 2: nan"),
+    ],
+)
+def test_reference_finds_wrong_answers(reference, keys, values, text) -> None:
+    assert text in reference.error(np.array(keys), np.array(values))
+
+
+def test_reference_finds_values_where_nobody_has_one(reference) -> None:
+    dense = np.zeros(9)
+    dense[[2, 5, 7]] = [0.3, 4, 1e-9]
+    assert "nobody" in reference.dense_error(dense, 9)
+
+
+def test_data_written_is_the_sum_of_the_clients(module, tmp_path) -> None:
+    data = module("data")
+
+    class Workload:
+        name, description, dimension, width = "A", "two clients", 10, 2
+        clients = [  # noqa: RUF012
+            (np.array([1, 3], np.uint32), np.array([[1, 2], [3, 4]], np.float32)),
+            (np.array([3], np.uint32), np.array([[5, -6]], np.float32)),
+        ]
+
+    facts = data.write(Workload, 1, 1, tmp_path)
+    assert (facts["tuples"], facts["rows_out"], facts["bytes_in"], facts["bytes_out"]) == (3, 2, 36, 24)
+    found, reference = data.read(tmp_path), data.read_reference(tmp_path)
+    assert found.num_clients == 2
+    assert found.keys[found.client(1)].tolist() == [3]
+    assert reference.sums.tolist() == [[1, 2], [8, -2]]
+    assert reference.magnitudes.tolist() == [[1, 2], [8, 10]]
+    assert reference.counts.tolist() == [1, 2]
+    assert found.no_rows() is not None
+    assert found.no_dense() is None
+
+
+def row(contestant: str, output: str, threads: int, seconds: float, **more: Any) -> dict[str, Any]:
+    return {
+        "workload": "A",
+        "contestant": contestant,
+        "library": "some",
+        "output": output,
+        "threads": threads,
+        "memory": "fresh",
+        "verified": True,
+        "repetitions": 7,
+        "median_seconds": seconds,
+        "least_seconds": seconds / 2,
+        "most_seconds": seconds * 2,
+        "tuples_per_s": 1e6 / seconds,
+        "bytes_per_s": 20e6 / seconds,
+        "peak_bytes": 12_000_000,
+        "seconds": [seconds] * 7,
+        **more,
+    }
+
+
+@pytest.fixture
+def race_file() -> dict[str, Any]:
+    return {
+        "date": "2000-01-01",
+        "machine": {
+            "cpu": "a CPU",
+            "cores": 2,
+            "python": "3",
+            "memory_bytes_per_s": {f"{n} threads": {"read": 10e9, "write": 10e9, "memcpy": 5e9} for n in (1, 2)},
+        },
+        "seed": 1,
+        "divide_clients": 1,
+        "seconds": 60,
+        "versions": {"some": "1.0"},
+        "absent": [{"library": "gone", "reason": "no wheel"}],
+        "left_out": [{"workload": "A", "contestant": "slow thing", "reason": "no answer within 30 s"}],
+        "workloads": [
+            {
+                "name": "A",
+                "description": "a workload, small",
+                "clients": 10,
+                "tuples": 1_000_000,
+                "rows_out": 500_000,
+                "bytes_in": 8_000_000,
+                "bytes_out": 2_000_000,
+            }
+        ],
+        "results": [
+            row("sparseagg canonical", "sparse", 1, 0.004),
+            row("sparseagg canonical", "sparse", 2, 0.002),
+            row("sparseagg in C++ canonical", "sparse", 1, 0.0036),
+            row("peer one", "sparse", 1, 0.04),
+            row("peer two", "sparse", 2, 0.02),
+            row("peer three", "dense", 1, 0.008),
+        ],
+        "merge_bench": {
+            "results": [
+                {"workload": "A", "numerics": "canonical", "counts": False, "threads": 1, "tuples_per_s": 500e6}
+            ]
+        },
+    }
+
+
+def test_table_compares_with_the_best_peers_of_no_more_threads(module, race_file) -> None:
+    lines = module("table").markdown(race_file).splitlines()
+    one, two = (line for line in lines if line.startswith("| A |"))
+    cells = [cell.strip() for cell in one.strip("|").split("|")]
+    # The floor is 10 MB at 10 GB/s: one of four milliseconds.
+    assert cells == ["A", "1", "250", "–", "–", "peer one 25.0", "10.0×", "peer three 125", "2.0×", "25%", "90%", "50%"]
+    cells = [cell.strip() for cell in two.strip("|").split("|")]
+    assert cells[5:9] == ["peer two 50.0", "10.0×", "peer three 125", "4.0×"]
+
+
+def test_table_lists_everything_fastest_first(module, race_file) -> None:
+    text = module("table").markdown(race_file)
+    order = [line.split("|")[1].strip() for line in text.splitlines() if "| 7 + 0 |" in line]
+    assert order[:3] == ["sparseagg canonical", "sparseagg in C++ canonical", "sparseagg canonical"]
+    assert order[-1] == "peer one"
+    assert "- slow thing: no answer within 30 s" in text
+    assert "- gone: no wheel" in text
+
+
+def test_race_gives_slow_ones_fewer_runs(module) -> None:
+    race = module("race")
+    options = argparse.Namespace(patience=1.5, least=2, repetitions=7)
+
+    def target(seconds: float) -> tuple[int, bool]:
+        entry = race.Entry(None, 0, "x", "sparse", 1, None, first_seconds=seconds)
+        return entry.target(options), entry.wants("warm", options)
+
+    assert [target(seconds) for seconds in (0.01, 0.3, 1.0, 2.0)] == [(7, True), (5, True), (2, True), (1, False)]
+    assert race.Entry(None, 0, "sparseagg canonical", "sparse", 1, None, first_seconds=9.0).target(options) == 7
+
+
+def test_race_module_list_is_complete(module) -> None:
+    names = {path.stem for path in (PEERS / "contestants").glob("*.py")} - {"__init__"}
+    assert set(module("contestants").MODULES) == names

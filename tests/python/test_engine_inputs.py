@@ -1,0 +1,359 @@
+"""What the engine in this process takes, what it refuses, and that it copies nothing it need not."""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+import threading
+import tracemalloc
+import weakref
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import sparseagg as sa
+from test_engine import floats, one, same
+
+KEYS = [np.uint32, np.uint64, np.int32, np.int64, np.int16, np.uint8]
+
+
+@pytest.mark.parametrize("dimension", [100, 1 << 40, 0])
+@pytest.mark.parametrize("dtype", KEYS)
+def test_engine_takes_keys_of_any_integer_type(dtype, dimension):
+    result = sa.aggregate([{"v": (np.array([99, 7], dtype), floats(1, 2))}], one(dimension=dimension))["v"]
+    assert result.keys.dtype == (np.uint32 if dimension == 100 else np.uint64)
+    assert result.keys.tolist() == [7, 99]
+    assert result.values.tolist() == [2, 1]
+
+
+LAYOUTS = {
+    "strided": lambda array: np.repeat(array, 2, axis=0)[::2],
+    "reversed": lambda array: array[::-1][::-1].copy()[::-1][::-1],
+    "fortran": np.asfortranarray,
+    "big-endian": lambda array: array.astype(array.dtype.newbyteorder(">")),
+    "read-only": lambda array: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape),
+    "unaligned": lambda array: unaligned(array),
+    "subclass": lambda array: array.view(Subclass),
+    "memoryview": memoryview,
+    "dlpack": lambda array: Exporter(array),
+    "wider": lambda array: array.astype(np.float64 if array.dtype.kind == "f" else np.int64),
+}
+
+
+class Subclass(np.ndarray):
+    """Not exactly numpy's."""
+
+
+class Exporter:
+    """Something that only speaks DLPack, as another library's tensor might."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+
+def unaligned(array: np.ndarray) -> np.ndarray:
+    memory = np.empty(array.nbytes + 1, np.uint8)
+    out = memory[1:].view(array.dtype).reshape(array.shape)
+    out[...] = array
+    assert not out.flags.aligned
+    return out
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_engine_takes_arrays_as_they_lie(layout):
+    keys, rows = np.array([5, 2, 5], np.uint32), np.arange(6, dtype=np.float32).reshape(3, 2)
+    spec = one(width=2)
+    expected = sa.aggregate([{"v": (keys, rows)}], spec)
+    lay = LAYOUTS[layout]
+    assert same(sa.aggregate([{"v": (lay(keys), lay(rows))}], spec), expected)
+    assert expected["v"].keys.tolist() == [2, 5]
+    assert expected["v"].values.tolist() == [[2, 3], [4, 6]]
+    dense = np.arange(20, dtype=np.float32).reshape(10, 2)
+    assert same(sa.aggregate([{"v": lay(dense)}], spec), sa.aggregate([{"v": dense}], spec))
+
+
+@pytest.mark.parametrize("rows", [[1.5, 2.5], [[1.5], [2.5]]])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16, np.float64])
+def test_engine_bfloat16_from_any_float(dtype, rows):
+    result = sa.aggregate([(np.array([1, 2]), np.array(rows, dtype))] * 2, one("bfloat16"))["v"]
+    assert result.values.dtype == ml_dtypes.bfloat16
+    assert result.values.astype(np.float32).tolist() == [3, 5]
+
+
+def test_engine_bfloat16_bits_are_bits():
+    bits = np.array([1.5, -2.0], ml_dtypes.bfloat16).view(np.uint16)
+    result = sa.aggregate([(np.array([1, 2]), bits)], one("bfloat16"))["v"]
+    assert result.values.astype(np.float32).tolist() == [1.5, -2]
+
+
+def test_engine_pairs_carry_weights():
+    spec = one(op="mean", weighting="by_weight")
+    update = (np.array([1]), floats(4))
+    for pairs in ([(update, 1), (update, 3.0)], [({"v": update}, np.float32(1)), ({"v": update}, np.float64(3))]):
+        assert sa.aggregate(pairs, spec)["v"].values.tolist() == [4]
+    assert sa.aggregate({"a": (update, 1), "b": ({"v": (np.array([1]), floats(8))}, 3)}, spec)["v"].values.tolist() == [
+        7
+    ]
+
+
+BAD = {
+    "key below 0": ((np.array([1, -3]), floats(1, 2)), "key -3 at position 1"),
+    "narrow key below 0": ((np.array([1, -3], np.int32), floats(1, 2)), "key -3 at position 1"),
+    "small key below 0": ((np.array([1, -3], np.int8), floats(1, 2)), "key -3 at position 1"),
+    "key beyond 32 bits": ((np.array([1, 1 << 32]), floats(1, 2)), "key 4294967296 at position 1"),
+    "key not below the dimension": ((np.array([1, 10]), floats(1, 2)), "position 1: key 10"),
+    "keys that are no integers": ((floats(1, 2), floats(1, 2)), "float32"),
+    "keys in two dimensions": ((np.array([[1, 2]]), floats(1, 2)), r"\(1, 2\)"),
+    "too few values": ((np.array([1, 2]), floats(1)), "2 keys"),
+    "too many values": ((np.array([1, 2]), floats(1, 2, 3)), "2 keys"),
+    "no values": ((np.array([1, 2]), None), "2 keys without values"),
+    "NaN": ((np.array([1, 2]), floats(1, math.nan)), "position 1: value nan"),
+    "infinity": ((np.array([1, 2]), floats(-math.inf, 1)), "position 0: value -inf"),
+    "complex values": ((np.array([1]), np.array([1j])), "complex128"),
+    "a value that does not fit": ((np.array([1, 2]), np.array([1.0, 1e300])), "1e[+]300 at position 1"),
+    "a dense array of another size": (np.zeros(9, np.float32), "9 values"),
+    "three of a tuple": ((1, 2, 3), "3"),
+    "another tensor": ({"w": (np.array([1]), floats(1))}, "unknown tensor 'w'"),
+    "no mapping": (object(), "object"),
+}
+
+
+@pytest.mark.parametrize("flaw", BAD)
+def test_engine_refuses_bad_updates_by_place_and_value(flaw):
+    update, text = BAD[flaw]
+    good = (np.array([1]), floats(1))
+    with pytest.raises(sa.InvalidArgument, match=text) as refused:
+        sa.aggregate({"good": good, "bad": update}, one())
+    assert str(refused.value).startswith("client 'bad': ")
+    aggregator = sa.Aggregator(one())
+    aggregator.add("good", good)
+    with pytest.raises(sa.InvalidArgument, match=text):
+        aggregator.add("bad", update)
+    assert aggregator.num_submissions == 1
+    aggregator.add("bad", good)  # as if nothing had been sent
+    assert aggregator.finish()["v"].values.tolist() == [2]
+
+
+def test_engine_refused_submission_leaves_no_tensor_behind():
+    spec = sa.RoundSpec([sa.TensorSpec("a", "float32", 10), sa.TensorSpec("b", "float32", 10)])
+    aggregator = sa.Aggregator(spec)
+    with pytest.raises(sa.InvalidArgument, match="tensor 'b', position 0"):
+        aggregator.add("x", {"a": (np.array([1]), floats(1)), "b": (np.array([1]), floats(math.nan))})
+    assert [len(tensor) for tensor in aggregator.finish().values()] == [0, 0]
+
+
+@pytest.mark.parametrize("weight", [None, -1.0, math.nan, math.inf, True, "1", 1 << 2000])
+def test_engine_refuses_bad_weights(weight):
+    update = (np.array([1]), floats(1))
+    error = OverflowError if weight == 1 << 2000 else sa.InvalidArgument
+    with pytest.raises(error):
+        sa.Aggregator(one(weighting="by_weight")).add("a", update, weight)
+    with pytest.raises((error, sa.InvalidArgument)):
+        sa.aggregate([(update, weight)], one(weighting="by_weight"))
+
+
+def test_engine_refuses_bad_arguments():
+    update = (np.array([1]), floats(1))
+    for threads in (0, -1, True, 1.0):
+        with pytest.raises(sa.InvalidArgument, match="threads"):
+            sa.aggregate([update], one(), threads=threads)
+    with pytest.raises(sa.InvalidArgument, match="client id"):
+        sa.Aggregator(one()).add(7, update)
+    with pytest.raises(sa.InvalidArgument, match="client id"):
+        sa.aggregate({7: update}, one())
+    for name in ("", "x" * 257):
+        with pytest.raises(sa.InvalidArgument, match="client_id"):
+            sa.Aggregator(one()).add(name, update)
+    with pytest.raises(sa.InvalidArgument, match="unknown op 'avg'"):
+        sa.Aggregator(one(op="avg"))
+    with pytest.raises(sa.InvalidArgument, match="value_bound"):
+        sa.Aggregator(one(numerics="fixed_point", max_submissions=3))
+    with pytest.raises(sa.InvalidArgument, match="at least one tensor"):
+        sa.Aggregator(sa.RoundSpec([]))
+    aggregator = sa.Aggregator(one())
+    aggregator.add("a", update)
+    with pytest.raises(sa.AlreadyExists, match="'a'"):
+        aggregator.add("a", update)
+    with pytest.raises(sa.OutOfRange, match="tensor 'v', key 1"):
+        sa.aggregate([(np.array([1]), np.array([2**62]))] * 2, one("int64"))
+
+
+def test_engine_union_checks_values_and_then_ignores_them():
+    huge = np.array([2**62, 2**62, 2**62], np.int64)
+    result = sa.aggregate([(np.array([4, 4, 1]), huge)] * 2, one("int64", op="union"))["v"]
+    assert (result.keys.tolist(), result.counts.tolist(), result.values) == ([1, 4], [2, 2], None)
+    with pytest.raises(sa.InvalidArgument, match="position 0: value nan"):
+        sa.aggregate([(np.array([4]), floats(math.nan))], one(op="union"))
+
+
+def sorted_update(rng: np.random.Generator, dtype: Any = np.uint32) -> tuple[np.ndarray, np.ndarray]:
+    keys = np.arange(0, 2_000_000, 2, dtype=dtype)
+    return keys, rng.random(len(keys), dtype=np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int32])
+def test_engine_copies_no_input_and_no_result(dtype):
+    rng = np.random.default_rng(1)
+    updates = [sorted_update(rng, dtype) for _ in range(4)]
+    spec = one(dimension=2_000_000)
+    sa.aggregate(updates, spec)  # what is made once
+    tracemalloc.start()
+    result = sa.aggregate(updates, spec)["v"]
+    _, peak = tracemalloc.get_traced_memory()  # numpy reports its arrays there
+    tracemalloc.stop()
+    assert peak < 200_000, f"{peak} bytes of arrays for {sum(a.nbytes for u in updates for a in u)} of input"
+    for array in (result.keys, result.values):
+        assert not array.flags.owndata
+        assert array.flags.writeable
+        assert len(array) == 1_000_000
+
+
+def test_aggregator_reads_arrays_where_they_are():
+    keys, values = np.array([1, 2], np.uint32), floats(1, 2)
+    aggregator = sa.Aggregator(one())
+    aggregator.add("in place", (keys, values))
+    aggregator.add("through dlpack", (Exporter(keys), Exporter(values)))
+    aggregator.add("copied", (keys, values), copy=True)
+    values[0] = 5  # which is not allowed; it shows whose memory is used
+    assert aggregator.finish()["v"].values.tolist() == [5 + 5 + 1, 2 + 2 + 2]
+
+
+def test_engine_results_outlive_everything():
+    result = sa.aggregate([(np.array([1, 2]), floats(1, 2))], one(return_counts=True))["v"]
+    values, counts = result.values, result.counts
+    del result
+    gc.collect()
+    assert values.tolist() == [1, 2]
+    assert counts.tolist() == [1, 1]
+
+
+def test_aggregator_holds_arrays_as_long_as_it_needs_them():
+    keys, values = np.array([1, 2], np.uint32), floats(1, 2)
+    alive = weakref.ref(values)
+    aggregator = sa.Aggregator(one())
+    aggregator.add("a", {"v": (keys, values)})
+    del keys, values
+    gc.collect()
+    assert alive() is not None
+    other = sa.Aggregator(one())
+    other.merge(aggregator)
+    del aggregator
+    gc.collect()
+    assert alive() is not None
+    assert other.finish()["v"].values.tolist() == [1, 2]
+    assert alive() is None
+
+
+def test_aggregator_lets_go_of_refused_and_unsorted_arrays_at_once():
+    aggregator = sa.Aggregator(one())
+    for keys in ([2, 1], [1, 11]):
+        keys, values = np.array(keys, np.uint32), floats(1, 2)
+        alive = weakref.ref(values)
+        update = {"v": (keys, values)}
+        if keys[1] == 11:
+            with pytest.raises(sa.InvalidArgument):
+                aggregator.add("b", update)
+        else:
+            aggregator.add("a", update)
+        del keys, values, update
+        assert alive() is None
+
+
+def test_aggregator_that_is_dropped_lets_go():
+    values = floats(1)
+    alive = weakref.ref(values)
+    aggregator = sa.Aggregator(one())
+    aggregator.add("a", (np.array([1], np.uint32), values))
+    del values, aggregator
+    gc.collect()
+    assert alive() is None
+
+
+def test_fixed_point_lets_go_of_arrays_as_it_merges_them():
+    rng = np.random.default_rng(2)
+    spec = one(dimension=2_000_000, numerics="fixed_point", value_bound=1.0, max_submissions=8)
+    aggregator = sa.Aggregator(spec)
+    first = sorted_update(rng)
+    alive = weakref.ref(first[1])
+    aggregator.add("0", first)
+    del first
+    for i in range(1, 8):
+        aggregator.add(str(i), sorted_update(rng))
+    gc.collect()
+    assert alive() is None
+    assert len(aggregator.finish()["v"]) == 1_000_000
+
+
+def test_engine_converting_code_may_change_the_list():
+    updates: list[Any] = []
+
+    class Vandal:
+        """Changes the list while it is read."""
+
+        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+            updates.clear()
+            return floats(1)
+
+    updates += [(np.array([1]), Vandal()), (np.array([2]), floats(2))]
+    assert sa.aggregate(updates, one())["v"].keys.tolist() == [1]
+
+
+ATTEMPTS = 100
+
+
+def released(work: Any, prepare: Any) -> bool:
+    """Whether another thread of Python gets to run while `work` does.
+
+    With an endless switch interval a thread gives way only where it releases the GIL itself. So if the main thread ever
+    finds the other one between its two marks, then `work` has released it. When the work is short the main thread may
+    wake up late, hence the attempts; without a release none of them can succeed.
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)
+    try:
+        for _ in range(ATTEMPTS):
+            argument = prepare()
+            marks: list[str] = []
+            begun = threading.Event()
+
+            def run() -> None:
+                begun.set()  # noqa: B023
+                marks.append("begun")  # noqa: B023
+                work(argument)  # noqa: B023
+                marks.append("ended")  # noqa: B023
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            begun.wait()
+            seen = list(marks)
+            thread.join()
+            if seen == ["begun"]:
+                return True
+    finally:
+        sys.setswitchinterval(interval)
+    return False
+
+
+def test_engine_releases_the_gil():
+    rng = np.random.default_rng(4)
+    spec = one(dimension=2_000_000)
+    updates = [sorted_update(rng) for _ in range(4)]
+
+    def filled() -> sa.Aggregator:
+        aggregator = sa.Aggregator(spec, threads=1)
+        aggregator.add_all(updates)
+        return aggregator
+
+    assert released(lambda aggregator: aggregator.add("a", updates[0]), lambda: sa.Aggregator(spec, threads=1))
+    assert released(lambda aggregator: aggregator.add_all(updates), lambda: sa.Aggregator(spec, threads=1))
+    # The extension's own, for the properties that finish() asks for give way as well.
+    assert released(lambda aggregator: aggregator._engine.finish(), filled)
+    assert not released(lambda numbers: sum(numbers), lambda: range(100))  # the method itself can fail

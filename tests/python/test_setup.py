@@ -1,0 +1,175 @@
+"""Installations with and without the engine: setup.py where tools are missing, and what the client then says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Stands in for CMake: notes its arguments, and makes an extension where it is told to.
+CMAKE = """#!{bash}
+echo "$@" >> {calls}
+for argument in "$@"; do
+  case $argument in -DSPARSEAGG_PYTHON_OUTPUT=*) echo "${{argument#*=}}" > {calls}.output ;; esac
+done
+if [[ $1 == --build ]]; then : > "$(<{calls}.output)/_engine{suffix}"; fi
+exit {status}
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The package's folder in a copy of the repository that has no more than setup.py looks for; tools in bin/."""
+    shutil.copytree(
+        REPOSITORY / "python",
+        tmp_path / "python",
+        ignore=shutil.ignore_patterns("build", "*.so", "_no_engine.txt", "*.egg-info", "__pycache__"),
+    )
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host" / "engine.h").touch()
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def tool(checkout: Path, name: str, text: str = "") -> None:
+    path = checkout / "bin" / name
+    path.write_text(text or f"#!{shutil.which('bash')}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def cmake(checkout: Path, status: int = 0) -> None:
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    text = CMAKE.format(bash=shutil.which("bash"), calls=checkout / "calls", status=status, suffix=suffix)
+    tool(checkout, "cmake", text)
+
+
+def build(checkout: Path, mode: str = "auto") -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in ("CXX", "PATH")}
+    return subprocess.run(
+        [sys.executable, "setup.py", "-q", "build", "--build-base", "../build", "--build-lib", "../lib"],
+        cwd=checkout / "python",
+        env={**environment, "PATH": str(checkout / "bin"), "SPARSEAGG_EXTENSION": mode},
+        capture_output=True,
+        text=True,
+    )
+
+
+def reason(checkout: Path) -> str | None:
+    path = checkout / "lib" / "sparseagg" / "_no_engine.txt"
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def extensions(checkout: Path) -> list[str]:
+    return [path.name.split(".")[0] for path in (checkout / "lib" / "sparseagg").glob("*.so")]
+
+
+def test_setup_builds_the_engine_in_release_without_the_service(checkout: Path) -> None:
+    cmake(checkout)
+    tool(checkout, "c++")
+    done = build(checkout)
+    assert done.returncode == 0, done.stderr
+    assert extensions(checkout) == ["_engine"]
+    assert reason(checkout) is None
+    calls = (checkout / "calls").read_text(encoding="utf-8")
+    for flag in ("CMAKE_BUILD_TYPE=Release", "SPARSEAGG_PYTHON=ON", "SPARSEAGG_SERVICE=OFF", "SPARSEAGG_TESTS=OFF"):
+        assert f"-D{flag}" in calls
+    assert "built the engine" in done.stderr
+    assert (checkout / "lib" / "sparseagg" / "_engine.pyi").exists()
+
+
+@pytest.mark.parametrize("missing", ["cmake", "c++", "host", "headers"])
+def test_setup_without_what_it_takes_installs_the_client_and_says_so(checkout: Path, missing: str) -> None:
+    if missing != "cmake":
+        cmake(checkout, status=1 if missing == "headers" else 0)
+    if missing != "c++":
+        tool(checkout, "c++")
+    if missing == "host":
+        shutil.rmtree(checkout / "host")
+    done = build(checkout)
+    assert done.returncode == 0, done.stderr
+    assert "WITHOUT the engine" in done.stderr
+    assert extensions(checkout) == []
+    text = {"cmake": "CMake was not found", "c++": "no C++ compiler", "host": "repository", "headers": "pip install -v"}
+    assert text[missing] in (reason(checkout) or "")
+    assert (checkout / "lib" / "sparseagg" / "client.py").exists()
+
+    stops = build(checkout, "on")
+    assert stops.returncode != 0
+    assert "cannot be built" in stops.stderr
+
+
+def test_setup_can_be_told_not_to(checkout: Path) -> None:
+    cmake(checkout)
+    tool(checkout, "c++")
+    assert build(checkout, "off").returncode == 0
+    assert "SPARSEAGG_EXTENSION=off" in (reason(checkout) or "")
+    assert not (checkout / "calls").exists()
+
+
+def test_setup_that_succeeds_forgets_why_it_did_not_before(checkout: Path) -> None:
+    assert build(checkout).returncode == 0
+    assert reason(checkout) is not None
+    cmake(checkout)
+    tool(checkout, "c++")
+    assert build(checkout).returncode == 0
+    assert not (checkout / "python" / "src" / "sparseagg" / "_no_engine.txt").exists()
+    assert reason(checkout) is None
+    assert extensions(checkout) == ["_engine"]
+
+
+def test_setup_that_fails_installs_no_older_engine(checkout: Path) -> None:
+    cmake(checkout)
+    tool(checkout, "c++")
+    assert build(checkout).returncode == 0
+    assert extensions(checkout) == ["_engine"]
+    cmake(checkout, status=1)
+    assert build(checkout).returncode == 0
+    assert extensions(checkout) == []
+    assert reason(checkout) is not None
+
+
+def client_alone(checkout: Path, code: str) -> str:
+    """What a program prints with the client installed alone."""
+    assert build(checkout).returncode == 0
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "lib")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=checkout)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_client_alone_says_what_to_install(checkout: Path) -> None:
+    code = """
+import sparseagg as sa, sparseagg.cli
+spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 3)])
+for call in (lambda: sa.aggregate([], spec), lambda: sa.Aggregator(spec), lambda: sa.extension.describe()):
+    try:
+        call()
+    except sa.EngineMissing as error:
+        print(error)
+sa.Client("localhost:1").disconnect()
+"""
+    lines = client_alone(checkout, code).splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert "CMake was not found" in line
+        assert "libabsl-dev" in line
+        assert "pip install" in line
+
+
+def test_client_alone_merge_command_fails_with_the_reason(checkout: Path) -> None:
+    code = """
+import contextlib, io, numpy as np, sparseagg.cli
+np.savez("a.npz", **{"x.keys": np.array([1]), "x.values": np.ones(1)})
+for arguments in (["engine"], ["merge", "a.npz", "-o", "b.npz"]):
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        status = sparseagg.cli.main(arguments)
+    print(status, "no engine" in errors.getvalue())
+"""
+    assert client_alone(checkout, code) == "1 True\n1 True\n"
