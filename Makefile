@@ -40,6 +40,11 @@ test-python: build $(VENV)/.test ## the Python tests, against a real server
 	SPARSEAGG_SERVER=$(CURDIR)/build/dev/service/sparseagg-server \
 	  $(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
 
+.PHONY: cuda
+cuda: build/cuda/build.ninja ## the CUDA engine for one architecture, and the tests of the engines; needs nvcc
+	cmake --build --preset cuda
+	ctest --preset cuda
+
 .PHONY: asan
 asan: build/asan-ubsan/build.ninja ## the C++ tests under the address and undefined-behaviour sanitizers
 	cmake --build --preset asan-ubsan
@@ -100,7 +105,8 @@ release-server: build/release/build.ninja
 build/release/build.ninja: CMakePresets.json | deps-build
 	cmake --preset release
 
-build/asan-ubsan/build.ninja build/tsan/build.ninja: build/%/build.ninja: CMakePresets.json | deps-build deps-test
+build/asan-ubsan/build.ninja build/tsan/build.ninja build/cuda/build.ninja: build/%/build.ninja: CMakePresets.json \
+  | deps-build deps-test
 	cmake --preset $*
 
 # With the Python extension, for the environment's Python; it goes where that environment's package is.

@@ -10,9 +10,9 @@
 //
 // runs the statement for every thread of the block and then waits for all of them. Within a phase threads run in any
 // order and must not read what another one writes; across phases they talk through the body's Shared struct. Nothing
-// but Shared survives a phase: a thread's own variables are those of the lambda. All threads must reach the same phases,
-// so the code around them may depend on the arguments, and on what earlier phases wrote to Shared if the next one does
-// not write it (a fast thread is in that phase while a slow one still reads), but never on the thread.
+// but Shared survives a phase: a thread's own variables are those of the lambda. All threads must reach the same
+// phases, so the code around them may depend on the arguments, and on what earlier phases wrote to Shared if the next
+// one does not write it (a fast thread is in that phase while a slow one still reads), but never on the thread.
 //
 // Block provides index(), num_threads() and Phase().
 

@@ -30,12 +30,13 @@ struct CheckTerms {
   uint64_t size() const { return uint64_t{segments.count} * columns; }
 
   SPARSEAGG_HD void operator()(uint64_t i) const {
-    const auto segment = static_cast<uint32_t>(i / columns);
-    const uint64_t column = i % columns;
+    const Cell cell = CellOf(i, columns);
+    const auto segment = static_cast<uint32_t>(cell.row);
     const uint32_t begin = segments.Begin(segment);
     const uint32_t end = segments.End(segment);
     // Several threads may write the same 1.
-    if (kind == CheckKind::kBound ? !IsBounded(begin, end, column) : !Fits(begin, end, column)) *d_refused = 1;
+    if (kind == CheckKind::kBound ? !IsBounded(begin, end, cell.column) : !Fits(begin, end, cell.column))
+      *d_refused = 1;
   }
 
   SPARSEAGG_HD bool IsBounded(uint32_t begin, uint32_t end, uint64_t column) const {

@@ -74,7 +74,7 @@ struct FoldedRows {
   }
 
   SPARSEAGG_HD uint64_t RoundFloat(uint64_t i, double value) const {
-    return RoundTo(type, divisor == Divisor::kNone ? value : DivRn(value, DivisorOf(i / columns)));
+    return RoundTo(type, divisor == Divisor::kNone ? value : DivRn(value, DivisorOf(CellOf(i, columns).row)));
   }
 
   SPARSEAGG_HD bool RoundInteger(uint64_t i, int64_t sum, uint64_t& bits) const {
@@ -88,7 +88,7 @@ struct FoldedRows {
       }
       return true;
     }
-    const double mean = DivRn(static_cast<double>(sum), DivisorOf(i / columns));
+    const double mean = DivRn(static_cast<double>(sum), DivisorOf(CellOf(i, columns).row));
     if (type == Number::kFloat32 || type == Number::kFloat64) {
       bits = RoundTo(type, mean);
       return true;
@@ -133,7 +133,7 @@ struct JudgeValues {
   SPARSEAGG_HD void operator()(uint64_t i) const {
     uint64_t bits = 0;
     if (!rows.ValueAt(i, bits)) AtomicMin(&d_failures->overflow, i);
-    if (d_nonzero != nullptr && bits != 0) d_nonzero[i / rows.columns] = 1;  // by several threads, the same
+    if (d_nonzero != nullptr && bits != 0) d_nonzero[CellOf(i, rows.columns).row] = 1;  // by several threads, the same
   }
 };
 
@@ -166,12 +166,12 @@ struct WriteValues {
 
   uint64_t size() const { return placement.count * rows.columns; }
   SPARSEAGG_HD void operator()(uint64_t i) const {
-    const uint64_t column = i % rows.columns;
-    const uint64_t from = placement.From(i / rows.columns);
-    const uint64_t to = placement.dense ? LoadKey(rows.d_keys, rows.key_bytes, from) : i / rows.columns;
+    const Cell cell = CellOf(i, rows.columns);
+    const uint64_t from = placement.From(cell.row);
+    const uint64_t to = placement.dense ? LoadKey(rows.d_keys, rows.key_bytes, from) : cell.row;
     uint64_t bits = 0;
-    rows.ValueAt(from * rows.columns + column, bits);
-    StoreBits(d_values, rows.type, to * rows.columns + column, bits);
+    rows.ValueAt(from * rows.columns + cell.column, bits);
+    StoreBits(d_values, rows.type, to * rows.columns + cell.column, bits);
   }
 };
 

@@ -77,12 +77,12 @@ struct FoldShortSegments {
 
   uint64_t size() const { return uint64_t{args.segments.count} * args.columns; }
   SPARSEAGG_HD void operator()(uint64_t i) const {
-    const auto segment = static_cast<uint32_t>(i / args.columns);
+    const Cell cell = CellOf(i, args.columns);
+    const auto segment = static_cast<uint32_t>(cell.row);
     const uint32_t begin = args.segments.Begin(segment);
     const uint32_t end = args.segments.End(segment);
     if (end - begin > args.long_length) return;
-    static_cast<typename Fold::Acc*>(args.d_accs)[i] =
-        FoldSegment<Fold>(args, begin, end, static_cast<uint32_t>(i % args.columns));
+    static_cast<typename Fold::Acc*>(args.d_accs)[i] = FoldSegment<Fold>(args, begin, end, cell.column);
   }
 };
 

@@ -115,6 +115,21 @@ SPARSEAGG_HD inline uint64_t RoundTo(Number type, double value) {
   }
 }
 
+// Where value `i` of rows of `columns` values stands. Devices divide 64-bit numbers slowly, and one column is the usual
+// case.
+struct Cell {
+  uint64_t row;
+  uint32_t column;
+};
+SPARSEAGG_HD inline Cell CellOf(uint64_t i, uint32_t columns) {
+  if (columns == 1) return {i, 0};
+  if (i <= 0xffffffffu) {
+    const auto narrow = static_cast<uint32_t>(i);
+    return {narrow / columns, narrow % columns};
+  }
+  return {i / columns, static_cast<uint32_t>(i % columns)};
+}
+
 // Exact.
 SPARSEAGG_HD inline double LoadFloat(const void* values, Number type, uint64_t index) {
   switch (type) {

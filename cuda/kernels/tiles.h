@@ -239,9 +239,9 @@ struct GatherTouched {
 
   uint64_t size() const { return uint64_t{num_rows} * (words == 0 ? 1 : words); }
   SPARSEAGG_HD void operator()(uint64_t i) const {
-    const uint32_t each = words == 0 ? 1 : words;
-    const uint64_t row = i / each;
-    const uint64_t word = i % each;
+    const Cell cell = CellOf(i, words == 0 ? 1 : words);
+    const uint64_t row = cell.row;
+    const uint64_t word = cell.column;
     const uint64_t key = d_touched_keys[row];
     if (words > 0) d_accs[i] = d_from_accs[key * words + word];
     if (word != 0) return;
