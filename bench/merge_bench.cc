@@ -138,7 +138,8 @@ std::string Today() {
   return text;
 }
 
-void Run(const std::string& names, int repetitions, int scale, int max_threads, const std::string& out_path) {
+void Run(const std::string& names, const std::string& modes, int repetitions, int scale, int max_threads,
+         const std::string& out_path) {
   const MemorySpeed memory = MeasureMemory();
   std::printf("%s, SIMD %s; one thread reads %.1f GB/s and copies %.1f GB/s; seed %lu\n\n", CpuName().c_str(),
               cpu::CurrentSimdTarget().c_str(), memory.read_bytes_per_s / 1e9, memory.memcpy_bytes_per_s / 1e9, kSeed);
@@ -149,7 +150,9 @@ void Run(const std::string& names, int repetitions, int scale, int max_threads, 
     for (const bool fixed_point : {false, true}) {
       for (const bool counts : {false, true}) {
         for (int threads = 1; threads <= max_threads; threads *= 2) {
-          const Figures f = Measure(workload, {fixed_point, counts, threads}, repetitions);
+          const Mode mode{fixed_point, counts, threads};
+          if (mode.Name().find(modes) == std::string::npos) continue;
+          const Figures f = Measure(workload, mode, repetitions);
           const double bytes = static_cast<double>(InputBytes(workload) + f.result_bytes);
           std::printf("%-3s %-24s %9.2f %9.2f %7.2f %12.1f %10.1f\n", workload.name.c_str(), f.mode.Name().c_str(),
                       workload.num_tuples / 1e6, f.num_rows / 1e6, bytes / f.median_seconds / 1e9,
@@ -176,18 +179,20 @@ void Run(const std::string& names, int repetitions, int scale, int max_threads, 
 int main(int argc, char** argv) {
   CLI::App app("Times the CPU engine on workloads A to G. Every result is verified before it is timed.");
   std::string names = "ABCDEFG";
+  std::string modes;
   std::string out;
   int repetitions = 7;
   int scale = 1;
   int threads = 2;
   app.add_option("--workloads", names, "letters of the workloads")->capture_default_str();
+  app.add_option("--modes", modes, "only modes whose name contains this, such as 'canonical 1T'");
   app.add_option("--repetitions", repetitions, "timed runs; the median is quoted")->capture_default_str();
   app.add_option("--divide-clients", scale, "take fewer clients, for a quick look")->capture_default_str();
   app.add_option("--max-threads", threads, "1, 2, 4, … up to this")->capture_default_str();
   app.add_option("--out", out, "JSON file to write");
   CLI11_PARSE(app, argc, argv);
   try {
-    sparseagg::bench::Run(names, repetitions, scale, threads, out);
+    sparseagg::bench::Run(names, modes, repetitions, scale, threads, out);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "merge_bench: %s\n", error.what());
     return 1;

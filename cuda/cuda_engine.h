@@ -5,12 +5,19 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "cuda/device.h"
+#include "host/cpu/cpu_engine.h"
 #include "host/engine.h"
 
 namespace sparseagg::cuda {
 
-// UNAVAILABLE when this build has no CUDA engine.
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine();
+// UNAVAILABLE, with the reason, when this build has no CUDA engine or this machine no GPU that it can use. Needs no
+// driver to be called.
+// `cpu`: of the CPU engine, which takes over when the device fails.
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu = {});
+
+// The device of such an engine, for tests and benchmarks that need other options. The same errors.
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice();
 
 }  // namespace sparseagg::cuda
 

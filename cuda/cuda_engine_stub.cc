@@ -4,8 +4,10 @@
 
 namespace sparseagg::cuda {
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine() {
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&) {
   return absl::UnavailableError("this build has no CUDA engine");
 }
+
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice() { return CreateCudaEngine().status(); }
 
 }  // namespace sparseagg::cuda

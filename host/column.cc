@@ -2,50 +2,149 @@
 
 #include <sys/mman.h>
 
-#include <cstdint>
+#include <bit>
+#include <cstddef>
+#include <memory>
+#include <mutex>
 #include <new>
+#include <unordered_map>
+#include <vector>
 
 namespace sparseagg::internal {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kAlignment = 64;
-
-bool IsMapped(size_t bytes) { return bytes >= 2 * kHugePage; }
+constexpr size_t kHugePage = size_t{2} << 20;
+// From here on memory is kept; from there on it is mapped, in huge pages.
+constexpr size_t kSmallestKept = size_t{128} << 10;
+constexpr size_t kSmallestMapped = 2 * kHugePage;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-}  // namespace
-
-void* AllocateColumn(size_t bytes) {
-  if (!IsMapped(bytes)) return ::operator new (bytes, std::align_val_t{kAlignment});
-  // One huge page more than needed, so that the start can be aligned to one; the surplus is unmapped.
-  const size_t size = RoundUp(bytes, kHugePage);
-  void* mapping =
-      mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapping == MAP_FAILED) throw std::bad_alloc();
-  const auto address = reinterpret_cast<uintptr_t>(mapping);
-  const uintptr_t aligned = RoundUp(address, kHugePage);
-  if (aligned > address) munmap(mapping, aligned - address);
-  const size_t behind = address + kHugePage - aligned;
-  if (behind > 0) munmap(reinterpret_cast<void*>(aligned + size), behind);
-  madvise(reinterpret_cast<void*>(aligned), size, MADV_HUGEPAGE);  // a wish: without huge pages it works as well
-  return reinterpret_cast<void*>(aligned);
+// Kept blocks come in few sizes, so that one fits often; at most an eighth is too much.
+size_t BlockSize(size_t bytes) {
+  return RoundUp(bytes, bytes < kSmallestMapped ? std::bit_floor(bytes) / 8 : kHugePage);
 }
 
-void FreeColumn(void* memory, size_t bytes) noexcept {
-  if (!IsMapped(bytes)) {
-    ::operator delete (memory, std::align_val_t{kAlignment});
-  } else {
-    munmap(memory, RoundUp(bytes, kHugePage));
+void* Allocate(size_t size) { return ::operator new (size, std::align_val_t{kAlignment}); }
+void Free(void* memory) noexcept { ::operator delete (memory, std::align_val_t{kAlignment}); }
+
+void* Map(size_t size) {
+  // One huge page more than needed, so that the start can be aligned to one; the surplus is unmapped.
+  size_t space = size + kHugePage;
+  void* mapping = mmap(nullptr, space, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) throw std::bad_alloc();
+  void* start = mapping;
+  std::align(kHugePage, size, start, space);  // leaves in `space` what lies from `start` to the mapping's end
+  const size_t before = size + kHugePage - space;
+  if (before > 0) munmap(mapping, before);
+  if (space > size) munmap(static_cast<std::byte*>(start) + size, space - size);
+  madvise(start, size, MADV_HUGEPAGE);  // a wish: without huge pages it works as well
+  return start;
+}
+
+// Keeps freed blocks for the next columns: fresh pages cost a merge up to a third of its time, since the system clears
+// them at first touch. Thread-safe.
+class KeptBlocks {
+ public:
+  void* Take(size_t size) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      // A mapped block may be larger, since only what is touched takes memory.
+      const size_t largest = size < kSmallestMapped ? size : 4 * size;
+      size_t best = kept_.size();
+      for (size_t i = 0; i < kept_.size(); ++i) {
+        const bool fits = kept_[i].size >= size && kept_[i].size <= largest;
+        if (fits && (best == kept_.size() || kept_[i].size < kept_[best].size)) best = i;
+      }
+      if (best < kept_.size()) {
+        const Block block = kept_[best];
+        kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(best));
+        kept_bytes_ -= block.resident;
+        if (block.size >= kSmallestMapped) mapped_[block.start] = {block.start, block.size, block.size};
+        return block.start;
+      }
+    }
+    if (size < kSmallestMapped) return Allocate(size);
+    void* start = Map(size);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    mapped_[start] = {start, size, size};
+    return start;
   }
+
+  void Trim(void* start, size_t used_bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Block& block = mapped_.at(start);
+    const size_t resident = RoundUp(used_bytes, kHugePage);
+    if (resident >= block.resident) return;
+    madvise(static_cast<std::byte*>(start) + resident, block.size - resident, MADV_DONTNEED);
+    block.resident = resident;
+  }
+
+  void Return(void* start, size_t size) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Block block{start, size, size};
+    if (size >= kSmallestMapped) block = mapped_.extract(start).mapped();
+    kept_bytes_ += block.resident;
+    kept_.push_back(block);
+    Shrink();
+  }
+
+  void SetLimit(size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    limit_bytes_ = bytes;
+    Shrink();
+  }
+
+ private:
+  static constexpr size_t kMostKept = 128;
+
+  struct Block {
+    void* start = nullptr;
+    size_t size = 0;
+    size_t resident = 0;  // at most so much of it, from the start on, has pages
+  };
+
+  // Those not needed for longest go first.
+  void Shrink() {
+    size_t gone = 0;
+    while (gone < kept_.size() && (kept_bytes_ > limit_bytes_ || kept_.size() - gone > kMostKept)) {
+      const Block& block = kept_[gone++];
+      kept_bytes_ -= block.resident;
+      block.size < kSmallestMapped ? Free(block.start) : void(munmap(block.start, block.size));
+    }
+    kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(gone));
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<void*, Block> mapped_;  // in use
+  std::vector<Block> kept_;                  // the most recent last
+  size_t kept_bytes_ = 0;
+  size_t limit_bytes_ = kDefaultKeptColumnBytes;
+};
+
+// Never destroyed: columns of static storage may outlive any other static object.
+KeptBlocks& Blocks() {
+  static auto* const blocks = new KeptBlocks;
+  return *blocks;
+}
+
+}  // namespace
+
+void* AllocateColumn(size_t bytes) { return bytes < kSmallestKept ? Allocate(bytes) : Blocks().Take(BlockSize(bytes)); }
+
+void FreeColumn(void* memory, size_t bytes) noexcept {
+  bytes < kSmallestKept ? Free(memory) : Blocks().Return(memory, BlockSize(bytes));
 }
 
 void TrimColumn(void* memory, size_t bytes, size_t used) noexcept {
-  if (!IsMapped(bytes)) return;
-  const size_t size = RoundUp(bytes, kHugePage);
-  const size_t kept = RoundUp(used, 4096);
-  if (kept < size) madvise(static_cast<char*>(memory) + kept, size - kept, MADV_DONTNEED);
+  if (bytes >= kSmallestMapped) Blocks().Trim(memory, used);
 }
 
 }  // namespace sparseagg::internal
+
+namespace sparseagg {
+
+void KeepFreedColumns(size_t bytes) { internal::Blocks().SetLimit(bytes); }
+
+}  // namespace sparseagg

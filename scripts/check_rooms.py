@@ -48,6 +48,10 @@ CONDITIONAL = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b(.*CUDA.*)")
 INCLUDE_GUARD = re.compile(r"^\s*#\s*ifndef\s+SPARSEAGG_\w+_H_\s*$")
 LAUNCH = re.compile(r"<<<(.*?)>>>", re.DOTALL)
 SYNCHRONOUS_COPY = re.compile(r"\bcuda(?:Memcpy|Memcpy2D|Memset)\s*\(")
+# Calls that take the default stream when the last argument is left out, and how many arguments they have with it.
+STREAM_CALL = re.compile(r"\b(cudaMemcpyAsync|cudaMemsetAsync|cudaEventRecord|cub::Device\w+::\w+)\s*\(")
+STREAM_ARGUMENTS = {"cudaMemcpyAsync": 5, "cudaMemsetAsync": 4, "cudaEventRecord": 2}
+DEFAULT_STREAMS = ("0", "nullptr", "NULL", "cudaStreamDefault", "cudaStreamLegacy")
 RAW_ALLOCATION = re.compile(r"\bcuda(?:Malloc|Free|HostAlloc)\w*\s*\(")
 CPP_RANDOMNESS = re.compile(r"std::random_device|(?<![\w:.>])s?rand\s*\(")
 
@@ -131,6 +135,23 @@ def launch_arguments(launch: str) -> list[str]:
     return [argument.strip() for argument in arguments]
 
 
+def call_arguments(code: str, begin: int) -> list[str]:
+    """The arguments of a call; `begin` is behind its opening parenthesis."""
+    depth = 1
+    end = begin
+    while depth > 0 and end < len(code):
+        depth += (code[end] in "([{") - (code[end] in ")]}")
+        end += 1
+    return launch_arguments(code[begin : end - 1])
+
+
+def takes_default_stream(name: str, arguments: list[str]) -> bool:
+    """Whether a call of a library names no stream. CUB's vary in length: the last argument must look like one."""
+    if name in STREAM_ARGUMENTS:
+        return len(arguments) < STREAM_ARGUMENTS[name] or arguments[-1] in DEFAULT_STREAMS
+    return "stream" not in arguments[-1].lower() or arguments[-1] in DEFAULT_STREAMS
+
+
 def check_cpp(path: str, text: str) -> Iterator[Finding]:
     """The habits of C++ and CUDA files."""
     code = without_comments(text)
@@ -144,8 +165,11 @@ def check_cpp(path: str, text: str) -> Iterator[Finding]:
                 yield Finding(path, number, "conditional", line.strip())
     for match in LAUNCH.finditer(code):
         arguments = launch_arguments(match.group(1))
-        if len(arguments) < 4 or arguments[3] in ("0", "nullptr", "NULL", "cudaStreamDefault", "cudaStreamLegacy"):
+        if len(arguments) < 4 or arguments[3] in DEFAULT_STREAMS:
             yield Finding(path, line_of(match), "default-stream", "launch " + " ".join(match.group().split()))
+    for match in STREAM_CALL.finditer(code):
+        if takes_default_stream(match.group(1), call_arguments(code, match.end())):
+            yield Finding(path, line_of(match), "default-stream", match.group() + "…)")
     for match in SYNCHRONOUS_COPY.finditer(code):
         yield Finding(path, line_of(match), "default-stream", match.group() + "…)")
     if not (path.startswith("cuda/") and "buffer" in Path(path).stem):

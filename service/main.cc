@@ -21,8 +21,8 @@
 namespace sparseagg::service {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine() {
-  absl::StatusOr<std::unique_ptr<Engine>> engine = cuda::CreateCudaEngine();
+absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(int num_threads) {
+  absl::StatusOr<std::unique_ptr<Engine>> engine = cuda::CreateCudaEngine({num_threads});
   if (!engine.ok()) return engine;
   if (const absl::Status probe = (*engine)->Probe(); !probe.ok()) return probe;
   return engine;
@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine() {
 
 absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(Backend backend, int num_threads) {
   if (backend != Backend::kCpu) {
-    absl::StatusOr<std::unique_ptr<Engine>> cuda = UsableCudaEngine();
+    absl::StatusOr<std::unique_ptr<Engine>> cuda = UsableCudaEngine(num_threads);
     if (cuda.ok()) {
       Log(LogLevel::kInfo, "engine", {{"name", (*cuda)->name()}, {"description", (*cuda)->description()}});
       return cuda;

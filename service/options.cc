@@ -129,6 +129,7 @@ class Adder {
   void AddChoice(const std::string& name, T& variable, std::vector<std::pair<std::string, T>> choices,
                  const std::string& help) {
     std::vector<std::string> names;
+    names.reserve(choices.size());
     for (const auto& [choice, value] : choices) names.push_back(choice);
     const auto choose = [&variable, choices](const std::string& text) {
       for (const auto& [choice, value] : choices) {

@@ -3,6 +3,7 @@
 #define SPARSEAGG_HOST_CPU_BLOCKS_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -12,21 +13,52 @@
 
 namespace sparseagg::cpu {
 
-// Block b holds the keys from starts[b] to starts[b + 1] − 1, the last one those up to `last`.
+// How a block is folded: with a table that has a slot for every key (sweeper.h), or by sorting what there is
+// (gatherer.h).
+enum class Method : uint8_t { kSweep, kGather };
+
+template <typename Key>
+struct Block {
+  Key first = 0;
+  Key last = 0;
+  Method method = Method::kSweep;
+  uint64_t window_keys = 1;  // of the table of a sweep
+};
+
+// Ascending, without gaps between the smallest key and the largest.
 template <typename Key>
 struct Blocks {
-  std::vector<Key> starts;
-  Key last = 0;
+  std::vector<Block<Key>> blocks;
   uint64_t num_tuples = 0;
-  size_t size() const { return starts.size(); }
   // No merge can have more rows.
   uint64_t MaxRows() const {
-    if (starts.empty()) return 0;
-    const uint64_t span_minus_one = static_cast<uint64_t>(last) - starts[0];
+    if (blocks.empty()) return 0;
+    const uint64_t span_minus_one = static_cast<uint64_t>(blocks.back().last) - blocks.front().first;
     return span_minus_one < num_tuples ? span_minus_one + 1 : num_tuples;
   }
-  Key LastOf(size_t block) const { return block + 1 < starts.size() ? static_cast<Key>(starts[block + 1] - 1) : last; }
 };
+
+// Plans the block of keys from first to last, of which the samples let expect `tuples` tuples of `columns` values each,
+// spread over `num_cursors` updates.
+template <typename Key>
+Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uint64_t num_cursors) {
+  Block<Key> block{first, last};
+  const double span = static_cast<double>(static_cast<uint64_t>(last) - first) + 1.0;
+  const double keys_per_cursor_visit =
+      static_cast<double>(kWindowTuplesPerCursor * num_cursors) * span / static_cast<double>(tuples);
+  block.window_keys = std::max<uint64_t>(
+      1, static_cast<uint64_t>(std::clamp(keys_per_cursor_visit, static_cast<double>(kWindowValues / columns),
+                                          static_cast<double>(kMaxWindowValues / columns))));
+  const double windows = std::ceil(span / static_cast<double>(block.window_keys));
+  const double values = static_cast<double>(tuples * columns);
+  const double sweep = windows * static_cast<double>(num_cursors * kVisitCost) +
+                       span * static_cast<double>(columns * kSweepSlotCost) + values * kSweepTupleCost;
+  const double gather = static_cast<double>(2 * num_cursors * kVisitCost) +
+                        static_cast<double>(tuples * kGatherTupleCost) +
+                        static_cast<double>((columns - 1) * tuples) * kSweepTupleCost;
+  block.method = sweep <= gather ? Method::kSweep : Method::kGather;
+  return block;
+}
 
 // A well-mixed function of j (SplitMix64's finaliser), so that samples follow no pattern of the input.
 inline uint64_t Mix(uint64_t j) {
@@ -50,21 +82,24 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   for (const CpuUpdate* update : input.updates) sources.push_back({ReaderOf<Key>(update->keys), update->num_keys});
 
   Key first = std::numeric_limits<Key>::max();
+  Key last = 0;
   uint64_t total = 0;
   for (const Source& source : sources) {
     if (source.num_keys == 0) continue;
     total += source.num_keys;
     first = std::min(first, source.keys[0]);
-    blocks.last = std::max(blocks.last, source.keys[source.num_keys - 1]);
+    last = std::max(last, source.keys[source.num_keys - 1]);
   }
   blocks.num_tuples = total;
   if (total == 0) return blocks;
-  blocks.starts.push_back(first);
 
   const uint64_t columns = std::max<uint64_t>(input.shape.columns, 1);
   const uint64_t per_cursor = std::min(kBlockTuplesPerCursor * sources.size(), kMaxBlockValues / columns);
   const uint64_t block_tuples = std::max<uint64_t>({1, kBlockValues / columns, per_cursor});
-  if (total <= block_tuples) return blocks;
+  if (total <= block_tuples) {
+    blocks.blocks.push_back(PlanBlock(first, last, total, columns, sources.size()));
+    return blocks;
+  }
   const uint64_t stride = std::max<uint64_t>(1, block_tuples / kSamplesPerBlock);
   std::vector<Key> samples;
   samples.reserve(total / stride + 1);
@@ -80,10 +115,35 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
     before += source.num_keys;
   }
   std::sort(samples.begin(), samples.end());
-  const uint64_t step = std::max<uint64_t>(1, block_tuples / stride);
+  const size_t step = std::max<uint64_t>(1, block_tuples / stride);
+  // The block of the samples from `begin` to `end`, which starts at `first`.
+  const auto add = [&](size_t begin, size_t end, Key block_last) {
+    const auto plan = [&](Key from, Key to, size_t num_samples) {
+      return PlanBlock(from, to, std::max<uint64_t>(1, num_samples) * stride, columns, sources.size());
+    };
+    const Block<Key> whole = plan(first, block_last, end - begin);
+    // What is sorted should stay closer than what is swept, if the cursors then still find some tuples at each visit.
+    const uint64_t part_tuples = std::max(kGatherValues / columns, kGatherTuplesPerCursor * sources.size());
+    const size_t part = std::max<size_t>(kSamplesPerPart, part_tuples / stride);
+    if (whole.method == Method::kGather) {
+      for (size_t i = begin + part; i + part <= end; i += part) {
+        if (samples[i] <= first) continue;
+        blocks.blocks.push_back(plan(first, static_cast<Key>(samples[i] - 1), part));
+        blocks.blocks.back().method = Method::kGather;
+        first = samples[i];
+      }
+    }
+    blocks.blocks.push_back(whole);
+    blocks.blocks.back().first = first;
+    first = static_cast<Key>(block_last + 1);
+  };
+  size_t begin = 0;  // the samples of the block at hand start here
   for (size_t i = step; i < samples.size(); i += step) {
-    if (samples[i] > blocks.starts.back()) blocks.starts.push_back(samples[i]);
+    if (samples[i] <= first) continue;
+    add(begin, i, static_cast<Key>(samples[i] - 1));
+    begin = i;
   }
+  add(begin, samples.size(), last);
   return blocks;
 }
 

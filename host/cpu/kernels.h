@@ -43,21 +43,6 @@ size_t FindBeyond(const double* products, size_t count, double bound);
 // row[i] += terms[i].
 void AddRow(double* row, const double* terms, size_t count);
 
-// Moves the touched slots of a table of 64-bit accumulators to columns, in order, and makes the table fresh:
-// keys[j] = first + slot, accs[j] = the slot. The outputs need kVectorSlack. Returns the
-// number of rows. A slot is touched when its accumulator is not `untouched`.
-size_t CompactMarked(void* table, size_t slots, uint64_t untouched, uint32_t first, uint32_t* keys, void* accs);
-size_t CompactMarked(void* table, size_t slots, uint64_t untouched, uint64_t first, uint64_t* keys, void* accs);
-// The same where a slot is touched when its count is not zero; counts come out in 32 bits.
-size_t CompactCounted(void* table, uint16_t* slot_counts, size_t slots, uint64_t untouched, uint32_t first,
-                      uint32_t* keys, void* accs, uint32_t* counts);
-size_t CompactCounted(void* table, uint16_t* slot_counts, size_t slots, uint64_t untouched, uint64_t first,
-                      uint64_t* keys, void* accs, uint32_t* counts);
-size_t CompactCounted(void* table, uint32_t* slot_counts, size_t slots, uint64_t untouched, uint32_t first,
-                      uint32_t* keys, void* accs, uint32_t* counts);
-size_t CompactCounted(void* table, uint32_t* slot_counts, size_t slots, uint64_t untouched, uint64_t first,
-                      uint64_t* keys, void* accs, uint32_t* counts);
-
 // out[i] = values[i] rounded to float32 (to nearest even), NaN canonical, no −0.0.
 void RoundToFloat32(const double* values, size_t count, float* out);
 // out[i] = float64(values[i]) · unit. One rounding each; the product with a power of two is exact.

@@ -26,11 +26,12 @@ namespace sparseagg::cpu {
 template <typename Key, typename Fold, typename MakeSink>
 absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks,
                                        tbb::task_arena& arena, MakeSink make_sink) {
-  Turns turns(blocks.size());
+  const size_t num_blocks = blocks.blocks.size();
+  Turns turns(num_blocks);
   const auto work = [&] {
     auto sink = make_sink();
     BlockMerger<Key, Fold> merger(input);
-    for (size_t block; (block = turns.TakeBlock()) < blocks.size();) {
+    for (size_t block; (block = turns.TakeBlock()) < num_blocks;) {
       bool ended = false;
       const auto take = [&](typename BlockMerger<Key, Fold>::Rows& rows, bool is_last) -> absl::Status {
         absl::Status status = sink.Prepare(rows);
@@ -46,7 +47,7 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
       };
       absl::Status status;
       try {
-        status = merger.MergeBlock(blocks.starts[block], blocks.LastOf(block), take);
+        status = merger.MergeBlock(blocks.blocks[block], take);
       } catch (const std::bad_alloc&) {
         // Were it to leave here, the blocks behind would wait for this one's turn for ever.
         status = absl::ResourceExhaustedError("no memory to merge a block of keys");
@@ -59,7 +60,7 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
       return;
     }
   };
-  const auto num_workers = std::min(static_cast<size_t>(arena.max_concurrency()), blocks.size());
+  const auto num_workers = std::min(static_cast<size_t>(arena.max_concurrency()), num_blocks);
   if (num_workers <= 1) {
     work();
   } else {

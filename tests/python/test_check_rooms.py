@@ -45,6 +45,10 @@ BAD = [
     ("default-stream", {"cuda/a.cu": "void f() {\n  k<<<1, 2, 0>>>(x);\n}\n"}, "cuda/a.cu:2"),
     ("default-stream", {"cuda/a.cu": "void f() { k<<<1, 2, 0, 0>>>(x); }\n"}, "cuda/a.cu:1"),
     ("default-stream", {"cuda/a.cc": "void f() { cudaMemcpy(a, b, 1, cudaMemcpyDefault); }\n"}, "cuda/a.cc:1"),
+    ("default-stream", {"cuda/a.cc": "void f() { cudaMemcpyAsync(a, b, g(1, 2), kind); }\n"}, "cuda/a.cc:1"),
+    ("default-stream", {"cuda/a.cc": "void f() {\n  cudaMemsetAsync(a, 0, 1, nullptr);\n}\n"}, "cuda/a.cc:2"),
+    ("default-stream", {"cuda/a.cc": "void f() { cudaEventRecord(e); }\n"}, "cuda/a.cc:1"),
+    ("default-stream", {"cuda/a.cu": "void f() { cub::DeviceScan::InclusiveSum(t, n, a, b, 3); }\n"}, "cuda/a.cu:1"),
     ("raw-allocation", {"cuda/a.cc": "void f() {\n  cudaMallocAsync(&p, 1, s);\n}\n"}, "cuda/a.cc:2"),
     ("raw-allocation", {"cuda/a.cc": "void f() { cudaFree(p); }\n"}, "cuda/a.cc:1"),
     ("randomness", {"tests/host/a.cc": "\nstd::random_device d;\n"}, "tests/host/a.cc:2"),
@@ -76,8 +80,10 @@ def test_check_good_tree_passes(tmp_path: Path) -> None:
         "cuda/merge.cu": (
             '#include "cuda/merge.h"\n#include <cub/cub.cuh>\n#include <cuda_runtime.h>\n'
             "void f() { k<<<blocks(n, 2), 256, 0, stream>>>(x); }\n"
+            "void g() { cub::DeviceScan::InclusiveSum(t, n, a, b, 3, stream); }\n"
         ),
         "cuda/merge.h": "#include <cstdint>\nvoid f();\n",
+        "cuda/copy.cc": "void f() { cudaMemcpyAsync(a, b, n, kind, StreamOf(lane)); cudaEventRecord(e, s); }\n",
         "cuda/device_buffer.cc": "void f() { cudaMallocAsync(&p, 1, s); }\n",
         "service/main.cc": '#include "cuda/cuda_engine.h"\n#include <grpcpp/grpcpp.h>\n#include <sys/socket.h>\n',
         "service/a.cc": '// never rand() nor std::random_device\nconst char* text = "rand()";\n',

@@ -3,9 +3,32 @@
 #include <utility>
 
 #include "cuda/cuda_engine.h"
+#include "cuda/device_engine.h"
+#include "cuda/host_device.h"
 #include "host/cpu/cpu_engine.h"
+#include "tests/support/generators.h"
 
 namespace sparseagg::testing {
+
+cuda::Tuning TinyTuning() {
+  cuda::Tuning tuning;
+  tuning.staging_slot_bytes = 256;
+  tuning.num_staging_slots = 2;
+  tuning.max_batch_entries = 1'000'000;
+  tuning.long_segment = 3;
+  tuning.min_check_values = 0;
+  tuning.min_pending_bytes = 1000;
+  tuning.min_tile_values = 0;
+  return tuning;
+}
+
+std::unique_ptr<Engine> TortureEngine(uint64_t seed, bool tiles) {
+  cuda::DeviceEngineOptions options;
+  options.tuning = TinyTuning();
+  if (!tiles) options.tuning.min_tile_values = 1e300;
+  return std::make_unique<cuda::DeviceEngine>(
+      std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed}), options);
+}
 
 absl::Status CudaStatus() {
   absl::StatusOr<std::unique_ptr<Engine>> engine = cuda::CreateCudaEngine();
@@ -19,6 +42,14 @@ std::vector<EngineCase> AvailableEngines() {
     engines.push_back(
         {"cpu" + std::to_string(num_threads), [num_threads] { return CreateCpuEngine({.num_threads = num_threads}); }});
   }
+  // The CUDA engine over a device in host memory: everything but the driver, CUB and true concurrency. Once as it is
+  // where a real device failed, and on either path at its worst, with sizes that make small inputs meet every boundary.
+  engines.push_back({"cudahost", [] {
+                       return std::make_unique<cuda::DeviceEngine>(std::make_unique<cuda::HostDevice>(),
+                                                                   cuda::DeviceEngineOptions());
+                     }});
+  engines.push_back({"cudasort", [] { return TortureEngine(TestSeed(2026), /*tiles=*/false); }});
+  engines.push_back({"cudatiles", [] { return TortureEngine(TestSeed(2027), /*tiles=*/true); }});
   if (CudaStatus().ok()) {
     engines.push_back({"cuda", [] { return *cuda::CreateCudaEngine(); }});
   }

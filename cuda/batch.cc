@@ -1,0 +1,117 @@
+#include "cuda/batch.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::cuda {
+
+void BatchCursor::SkipEmpty() {
+  while (next_ < updates_.size() && next_tuple_ == updates_[next_]->num_keys()) {
+    ++next_;
+    next_tuple_ = 0;
+  }
+}
+
+std::vector<Slice> BatchCursor::Next(uint64_t max_tuples) {
+  std::vector<Slice> slices;
+  uint64_t room = max_tuples;
+  while (!done() && room > 0) {
+    const ValidatedUpdate* update = updates_[next_];
+    const uint64_t left = update->num_keys() - next_tuple_;
+    if (left > room && !update->unique()) {
+      if (!slices.empty()) break;
+      room = left;
+    }
+    const uint64_t count = std::min(left, room);
+    slices.push_back({update, next_tuple_, count});
+    next_tuple_ += count;
+    room -= count;
+    SkipEmpty();
+  }
+  return slices;
+}
+
+namespace {
+
+absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
+  auto* d_next = batch.d_keys.as<std::byte>();
+  for (const Slice& slice : slices) {
+    const KeyColumn& keys = slice.update->keys();
+    const size_t bytes = slice.count * shape.key_bytes;
+    if (const auto* run = std::get_if<KeyRun>(&keys)) {
+      batch.runs.push_back({d_next, shape.key_bytes, run->first + slice.first, slice.count});
+    } else if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) {
+      RETURN_IF_ERROR(session.staging().CopyIn(d_next, narrow->data() + slice.first, bytes));
+    } else {
+      const auto& wide = std::get<absl::Span<const uint64_t>>(keys);
+      RETURN_IF_ERROR(session.staging().CopyIn(d_next, wide.data() + slice.first, bytes));
+    }
+    d_next += bytes;
+  }
+  return session.staging().Flush();
+}
+
+absl::Status SendValues(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
+  if (shape.row_bytes == 0) return absl::OkStatus();
+  auto* d_next = batch.d_values.as<std::byte>();
+  for (const Slice& slice : slices) {
+    const size_t bytes = slice.count * shape.row_bytes;
+    RETURN_IF_ERROR(session.staging().CopyIn(d_next, slice.update->values() + slice.first * shape.row_bytes, bytes));
+    d_next += bytes;
+  }
+  return session.staging().Flush();
+}
+
+absl::Status SendSources(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
+  std::vector<uint32_t> begin = {0};
+  std::vector<Source> sources;
+  for (const Slice& slice : slices) {
+    begin.push_back(begin.back() + static_cast<uint32_t>(slice.count));
+    sources.push_back(shape.MakeSource(slice.update->weight()));
+  }
+  RETURN_IF_ERROR(session.staging().CopyIn(batch.d_begin.get(), begin.data(), batch.d_begin.bytes()));
+  RETURN_IF_ERROR(session.staging().Flush());
+  RETURN_IF_ERROR(session.staging().CopyIn(batch.d_sources.get(), sources.data(), batch.d_sources.bytes()));
+  return session.staging().Flush();
+}
+
+}  // namespace
+
+absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<Slice>& slices) {
+  Batch batch;
+  uint64_t num_tuples = 0;
+  for (const Slice& slice : slices) {
+    num_tuples += slice.count;
+    batch.unique = batch.unique && slice.update->unique();
+  }
+  if (num_tuples > std::numeric_limits<int32_t>::max()) {
+    return absl::ResourceExhaustedError(absl::StrCat("a batch of ", num_tuples, " tuples; positions have 32 bits"));
+  }
+  batch.num_tuples = static_cast<uint32_t>(num_tuples);
+  batch.num_sources = static_cast<uint32_t>(slices.size());
+  const auto allocate = [&](size_t bytes) { return session.memory().Allocate(bytes, Lane::kCopy); };
+  ASSIGN_OR_RETURN(batch.d_keys, allocate(num_tuples * shape.key_bytes));
+  ASSIGN_OR_RETURN(batch.d_values, allocate(num_tuples * shape.row_bytes));
+  ASSIGN_OR_RETURN(batch.d_begin, allocate((slices.size() + 1) * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(batch.d_sources, allocate(slices.size() * sizeof(Source)));
+  RETURN_IF_ERROR(SendKeys(session, shape, slices, batch));
+  RETURN_IF_ERROR(SendValues(session, shape, slices, batch));
+  RETURN_IF_ERROR(SendSources(session, shape, slices, batch));
+  return batch;
+}
+
+absl::Status ReceiveBatch(Session& session, Batch& batch) {
+  RETURN_IF_ERROR(session.JoinCopies());
+  for (DeviceBuffer* buffer : {&batch.d_keys, &batch.d_values, &batch.d_begin, &batch.d_sources}) {
+    buffer->HandTo(Lane::kCompute);
+  }
+  for (const ExpandRun& run : batch.runs) RETURN_IF_ERROR(session.device().Launch(run));
+  return absl::OkStatus();
+}
+
+}  // namespace sparseagg::cuda

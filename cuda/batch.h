@@ -1,0 +1,67 @@
+// Cutting submissions into batches that fit a device, and sending them there.
+#ifndef SPARSEAGG_CUDA_BATCH_H_
+#define SPARSEAGG_CUDA_BATCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cuda/device_memory.h"
+#include "cuda/kernels/segments.h"
+#include "cuda/session.h"
+#include "cuda/tensor_shape.h"
+#include "host/update.h"
+
+namespace sparseagg::cuda {
+
+// Tuples [first, first + count) of one update.
+struct Slice {
+  const ValidatedUpdate* update = nullptr;
+  uint64_t first = 0;
+  uint64_t count = 0;
+};
+
+// Hands out updates in order, batch by batch. An update that says of itself that no key comes twice may be cut: its
+// pieces, as sources of the same weight, cannot be told from the whole. Others cannot, since their duplicates are
+// folded before they are added.
+class BatchCursor {
+ public:
+  explicit BatchCursor(const std::vector<const ValidatedUpdate*>& updates) : updates_(updates) { SkipEmpty(); }
+
+  bool done() const { return next_ == updates_.size(); }
+  // At most `max_tuples` (≥ 1) tuples, unless the first update has more and cannot be cut.
+  std::vector<Slice> Next(uint64_t max_tuples);
+
+ private:
+  void SkipEmpty();
+
+  const std::vector<const ValidatedUpdate*>& updates_;
+  size_t next_ = 0;
+  uint64_t next_tuple_ = 0;  // of that update
+};
+
+// A batch on the device, or on its way there.
+struct Batch {
+  uint32_t num_tuples = 0;
+  uint32_t num_sources = 0;
+  bool unique = true;  // no source has a key twice
+  DeviceBuffer d_keys;
+  DeviceBuffer d_values;
+  DeviceBuffer d_begin;
+  DeviceBuffer d_sources;
+  // Keys that are runs are not sent but written on the device.
+  std::vector<ExpandRun> runs;
+
+  uint64_t num_bytes() const { return d_keys.bytes() + d_values.bytes() + d_begin.bytes() + d_sources.bytes(); }
+};
+
+// Sends slices on the copy lane. Returns when the host's part is done, which may be before the copies are.
+absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<Slice>& slices);
+
+// Makes the compute lane wait for all batches sent so far, and expands the runs of this one.
+absl::Status ReceiveBatch(Session& session, Batch& batch);
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_BATCH_H_

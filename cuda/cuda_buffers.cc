@@ -1,0 +1,40 @@
+#include "cuda/cuda_buffers.h"
+
+#include <cstdint>
+
+#include "cuda/cuda_status.h"
+
+namespace sparseagg::cuda {
+
+CudaPool::~CudaPool() {
+  if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+}
+
+absl::Status CudaPool::Create(int device) {
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device;
+  CUDA_RETURN_IF_ERROR(cudaMemPoolCreate(&pool_, &properties));
+  uint64_t keep_all = UINT64_MAX;
+  return CUDA_TO_STATUS(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep_all));
+}
+
+absl::StatusOr<void*> CudaPool::Allocate(size_t bytes, cudaStream_t stream) {
+  void* d_memory = nullptr;
+  CUDA_RETURN_IF_ERROR(cudaMallocFromPoolAsync(&d_memory, bytes, pool_, stream));
+  return d_memory;
+}
+
+// An error here is that of earlier work, which whoever waits for that work is told.
+void CudaPool::Free(void* d_memory, cudaStream_t stream) { cudaFreeAsync(d_memory, stream); }
+
+absl::StatusOr<void*> CudaPool::AllocatePinned(size_t bytes) {
+  void* memory = nullptr;
+  CUDA_RETURN_IF_ERROR(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault));
+  return memory;
+}
+
+void CudaPool::FreePinned(void* memory) { cudaFreeHost(memory); }
+
+}  // namespace sparseagg::cuda

@@ -1,0 +1,68 @@
+// An NVIDIA GPU.
+#ifndef SPARSEAGG_CUDA_CUDA_DEVICE_H_
+#define SPARSEAGG_CUDA_CUDA_DEVICE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cuda/cuda_buffers.h"
+#include "cuda/device.h"
+
+namespace sparseagg::cuda {
+
+// The first device that CUDA_VISIBLE_DEVICES leaves. Two streams of its own, one a lane, neither of which waits for the
+// default stream.
+class CudaDevice : public Device {
+ public:
+  // UNAVAILABLE, with the reason, where there is no driver, no device, or none that this build has code for. A small
+  // kernel is run to find out.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Create();
+  ~CudaDevice() override;
+
+  std::string description() const override { return description_; }
+  absl::Status Enter() override;
+  void Leave() override;
+  size_t memory_bytes() const override { return memory_bytes_; }
+
+  absl::StatusOr<void*> Allocate(size_t bytes, Lane lane) override;
+  void Free(void* d_memory, Lane lane) override;
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
+  void FreePinned(void* memory) override;
+  absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) override;
+  absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) override;
+  absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, Lane lane) override;
+  absl::Status Fill(void* d_memory, uint8_t byte, size_t bytes, Lane lane) override;
+  absl::StatusOr<EventId> CreateEvent() override;
+  absl::Status Record(EventId event, Lane lane) override;
+  absl::Status Wait(Lane lane, EventId event) override;
+  absl::Status Await(EventId event) override;
+  absl::Status AwaitLane(Lane lane) override;
+  absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) override;
+  absl::StatusOr<int> Sort(const SortCall& call) override;
+  absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) override;
+  absl::Status Select(const SelectCall& call) override;
+  absl::Status Launch(const KernelCall& call) override;
+
+ private:
+  CudaDevice() = default;
+  absl::Status Start();
+  absl::Status RunSomething();
+  cudaStream_t StreamOf(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
+
+  static constexpr int kOrdinal = 0;
+  std::string description_;
+  size_t memory_bytes_ = 0;
+  int previous_ = kOrdinal;  // the calling thread's device, to be restored
+  CudaPool pool_;
+  std::array<cudaStream_t, 2> streams_ = {nullptr, nullptr};
+  std::vector<cudaEvent_t> events_;
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_CUDA_DEVICE_H_

@@ -1,0 +1,23 @@
+#include "cuda/cuda_engine.h"
+
+#include <utility>
+
+#include "cuda/cuda_device.h"
+#include "cuda/device_engine.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::cuda {
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateCudaDevice());
+  DeviceEngineOptions options;
+  options.cpu = cpu;
+  return std::make_unique<DeviceEngine>(std::move(device), options);
+}
+
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice() {
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device, CudaDevice::Create());
+  return device;
+}
+
+}  // namespace sparseagg::cuda

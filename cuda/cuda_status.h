@@ -1,0 +1,21 @@
+// CUDA errors as statuses.
+#ifndef SPARSEAGG_CUDA_CUDA_STATUS_H_
+#define SPARSEAGG_CUDA_CUDA_STATUS_H_
+
+#include <cuda_runtime_api.h>
+
+#include "absl/status/status.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::cuda {
+
+// OK for cudaSuccess. RESOURCE_EXHAUSTED for cudaErrorMemoryAllocation, which is then cleared, else INTERNAL; the
+// message has the error's name and text, what was called and where.
+absl::Status ToStatus(cudaError_t error, const char* call, const char* file, int line);
+
+}  // namespace sparseagg::cuda
+
+#define CUDA_TO_STATUS(call) ::sparseagg::cuda::ToStatus((call), #call, __FILE__, __LINE__)
+#define CUDA_RETURN_IF_ERROR(call) RETURN_IF_ERROR(CUDA_TO_STATUS(call))
+
+#endif  // SPARSEAGG_CUDA_CUDA_STATUS_H_

@@ -1,0 +1,193 @@
+#include "cuda/device_accumulator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/checker.h"
+#include "cuda/finisher.h"
+#include "cuda/merger.h"
+#include "host/fixed_point.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::cuda {
+namespace {
+
+// What an update takes beside its columns, with allocations of its own.
+constexpr size_t kUpdateOverheadBytes = sizeof(DevicePrepared) + 192;
+
+absl::StatusOr<HostRows> CopyOut(Session& session, const DeviceRows& rows) {
+  HostRows copy;
+  copy.num_rows = rows.num_rows;
+  for (const RowColumn column : kRowColumns) {
+    copy[column].resize(rows[column].bytes());
+    RETURN_IF_ERROR(session.staging().CopyOut(copy[column].data(), rows[column].get(), rows[column].bytes()));
+  }
+  return copy;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate update) const {
+  if (NeedsCheck(spec_, update)) {
+    bool refused = false;
+    absl::Status device = absl::UnavailableError("too small for the device");
+    if (!on_cpu_ && update.num_keys() * spec_.width >= engine_.tuning().min_check_values) {
+      device = engine_.RunOnDevice([&](Session& session, int) -> absl::Status {
+        ASSIGN_OR_RETURN(refused, MustRefuse(session, spec_, shape_, update));
+        return absl::OkStatus();
+      });
+    }
+    if (refused || !device.ok()) {
+      RETURN_IF_ERROR(cpu_->Prepare(update).status());
+      if (device.ok()) {
+        engine_.Distrust(absl::InternalError(absl::StrCat(Quoted(spec_), ": the device refused a good update")));
+      }
+    }
+  }
+  const bool is_run = std::holds_alternative<KeyRun>(update.keys());
+  const size_t bytes = update.num_keys() * ((is_run ? 0 : shape_.key_bytes) + shape_.row_bytes);
+  return std::make_unique<DevicePrepared>(std::move(update), bytes);
+}
+
+absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
+  std::unique_ptr<DevicePrepared> prepared(static_cast<DevicePrepared*>(update.release()));
+  if (on_cpu_) return AddToCpu(prepared->update());
+  weights_.push_back(prepared->update().weight());
+  pending_bytes_ += prepared->memory_bytes();
+  pending_.push_back(std::move(prepared));
+  return MergeIfDue();
+}
+
+absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
+  auto& from = static_cast<DeviceAccumulator&>(other);
+  if (on_cpu_ || from.on_cpu_) {
+    RETURN_IF_ERROR(GoToCpu());
+    RETURN_IF_ERROR(from.GoToCpu());
+    return cpu_->MergeFrom(std::move(*from.cpu_));
+  }
+  weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
+  pending_bytes_ += from.pending_bytes_;
+  std::move(from.pending_.begin(), from.pending_.end(), std::back_inserter(pending_));
+  std::move(from.bases_.begin(), from.bases_.end(), std::back_inserter(bases_));
+  from.pending_.clear();
+  from.bases_.clear();
+  return MergeIfDue();
+}
+
+absl::Status DeviceAccumulator::MergeIfDue() {
+  if (shape_.KeepsOrder()) return absl::OkStatus();
+  size_t base_bytes = 0;
+  for (const HostRows& base : bases_) base_bytes += MemoryBytes(base);
+  if (PendingBytes() < std::max(engine_.tuning().min_pending_bytes, base_bytes)) return absl::OkStatus();
+  HostRows merged;
+  const DeviceEngine::Operation merge = [&](Session& session, int shrink) -> absl::Status {
+    ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), PendingUpdates()));
+    ASSIGN_OR_RETURN(merged, CopyOut(session, rows));
+    return absl::OkStatus();
+  };
+  if (!engine_.RunOnDevice(merge).ok()) {
+    if (bases_.empty() && !engine_.Probe().ok()) return GoToCpu();
+    RETURN_IF_ERROR(engine_.RunOnHost(merge));
+  }
+  bases_.clear();
+  bases_.push_back(std::move(merged));
+  pending_.clear();
+  pending_bytes_ = 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
+  if (order.size() != num_submissions()) {
+    return absl::InternalError(
+        absl::StrCat(Quoted(spec_), ": an order of ", order.size(), " for ", num_submissions(), " submissions"));
+  }
+  if (on_cpu_) return std::move(*cpu_).Finish(order);
+  Finished finished;
+  const DeviceEngine::Operation finish = [&](Session& session, int shrink) -> absl::Status {
+    const std::vector<const ValidatedUpdate*> updates = shape_.KeepsOrder() ? UpdatesIn(order) : PendingUpdates();
+    ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
+    ASSIGN_OR_RETURN(finished, FinishRows(session, spec_, shape_, TotalWeight(order), rows));
+    return absl::OkStatus();
+  };
+  if (!engine_.RunOnDevice(finish).ok()) {
+    if (bases_.empty()) {
+      RETURN_IF_ERROR(GoToCpu());
+      return std::move(*cpu_).Finish(order);
+    }
+    RETURN_IF_ERROR(engine_.RunOnHost(finish));
+  }
+  pending_.clear();
+  bases_.clear();
+  RETURN_IF_ERROR(finished.failure);
+  return std::move(finished.result);
+}
+
+uint64_t DeviceAccumulator::num_submissions() const { return on_cpu_ ? cpu_->num_submissions() : weights_.size(); }
+
+size_t DeviceAccumulator::memory_bytes() const {
+  if (on_cpu_) return cpu_->memory_bytes();
+  size_t bytes = PendingBytes() + weights_.capacity() * sizeof(double);
+  for (const HostRows& base : bases_) bytes += MemoryBytes(base);
+  return bytes;
+}
+
+size_t DeviceAccumulator::PendingBytes() const { return pending_bytes_ + pending_.size() * kUpdateOverheadBytes; }
+
+double DeviceAccumulator::TotalWeight(SubmissionOrder order) const {
+  const AggregationSpec& a = spec_.aggregation;
+  if (a.op != Op::kMean) return 0.0;
+  if (a.weighting == Weighting::kUniform) return static_cast<double>(weights_.size());
+  if (a.numerics == Numerics::kFixedPoint) {
+    const int shift = WeightShift(a);
+    int64_t total = 0;
+    for (const double weight : weights_) total += std::llrint(std::ldexp(weight, shift));
+    return std::ldexp(static_cast<double>(total), -shift);
+  }
+  double total = 0.0;
+  for (const uint32_t index : order) total += weights_[index];
+  return total;
+}
+
+std::vector<const ValidatedUpdate*> DeviceAccumulator::UpdatesIn(SubmissionOrder order) const {
+  std::vector<const ValidatedUpdate*> updates;
+  updates.reserve(order.size());
+  for (const uint32_t index : order) updates.push_back(&pending_[index]->update());
+  return updates;
+}
+
+std::vector<const ValidatedUpdate*> DeviceAccumulator::PendingUpdates() const {
+  std::vector<const ValidatedUpdate*> updates;
+  updates.reserve(pending_.size());
+  for (const auto& prepared : pending_) updates.push_back(&prepared->update());
+  return updates;
+}
+
+std::vector<const HostRows*> DeviceAccumulator::Bases() const {
+  std::vector<const HostRows*> bases;
+  for (const HostRows& base : bases_) bases.push_back(&base);
+  return bases;
+}
+
+absl::Status DeviceAccumulator::GoToCpu() {
+  if (on_cpu_) return absl::OkStatus();
+  if (!bases_.empty()) {
+    return absl::UnimplementedError(absl::StrCat(
+        Quoted(spec_), ": what a device merged before it failed cannot be merged with what the CPU engine holds"));
+  }
+  for (const auto& prepared : pending_) RETURN_IF_ERROR(AddToCpu(prepared->update()));
+  on_cpu_ = true;
+  pending_.clear();
+  weights_.clear();
+  pending_bytes_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceAccumulator::AddToCpu(const ValidatedUpdate& update) {
+  ASSIGN_OR_RETURN(std::unique_ptr<PreparedUpdate> prepared, cpu_->Prepare(update));
+  return cpu_->Add(std::move(prepared));
+}
+
+}  // namespace sparseagg::cuda

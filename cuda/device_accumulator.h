@@ -1,0 +1,74 @@
+// One tensor's state in a round on a device.
+#ifndef SPARSEAGG_CUDA_DEVICE_ACCUMULATOR_H_
+#define SPARSEAGG_CUDA_DEVICE_ACCUMULATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/device_engine.h"
+#include "cuda/rows.h"
+#include "cuda/tensor_shape.h"
+#include "host/engine.h"
+#include "host/spec.h"
+#include "host/update.h"
+
+namespace sparseagg::cuda {
+
+class DevicePrepared : public PreparedUpdate {
+ public:
+  DevicePrepared(ValidatedUpdate update, size_t bytes) : update_(std::move(update)), bytes_(bytes) {}
+  size_t memory_bytes() const override { return bytes_; }
+  const ValidatedUpdate& update() const { return update_; }
+
+ private:
+  ValidatedUpdate update_;
+  size_t bytes_;
+};
+
+// Between operations everything is in host memory: the updates as they were sent, and, where the order of submissions
+// does not matter, the rows of earlier merges. So a device that fails takes nothing with it.
+//
+// When it does, a round of which nothing was merged yet goes over to the CPU engine; another goes on with the same
+// kernels on the host, since rows cannot be given to the CPU engine.
+class DeviceAccumulator : public Accumulator {
+ public:
+  // `cpu`: an empty accumulator of the CPU engine for the same spec, used from the start if `on_cpu`.
+  DeviceAccumulator(DeviceEngine& engine, const TensorSpec& spec, std::unique_ptr<Accumulator> cpu, bool on_cpu)
+      : engine_(engine), spec_(spec), shape_(spec), cpu_(std::move(cpu)), on_cpu_(on_cpu) {}
+
+  absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override;
+  absl::Status Add(std::unique_ptr<PreparedUpdate> update) override;
+  // UNIMPLEMENTED when one of the two went over to the CPU engine and the other cannot.
+  absl::Status MergeFrom(Accumulator&& other) override;
+  absl::StatusOr<Result> Finish(SubmissionOrder order) && override;
+  uint64_t num_submissions() const override;
+  size_t memory_bytes() const override;
+
+ private:
+  // What a MEAN divides by.
+  double TotalWeight(SubmissionOrder order) const;
+  size_t PendingBytes() const;
+  absl::Status MergeIfDue();
+  std::vector<const ValidatedUpdate*> UpdatesIn(SubmissionOrder order) const;
+  std::vector<const ValidatedUpdate*> PendingUpdates() const;
+  std::vector<const HostRows*> Bases() const;
+  // Hands all submissions to the CPU engine. Only while there are no bases.
+  absl::Status GoToCpu();
+  absl::Status AddToCpu(const ValidatedUpdate& update);
+
+  DeviceEngine& engine_;
+  const TensorSpec spec_;
+  const TensorShape shape_;
+  std::unique_ptr<Accumulator> cpu_;
+  bool on_cpu_;                                           // then everything below is empty
+  std::vector<std::unique_ptr<DevicePrepared>> pending_;  // all submissions, or those not merged yet
+  std::vector<double> weights_;                           // of every submission, in order of Add
+  std::vector<HostRows> bases_;                           // of merges; several only after MergeFrom
+  size_t pending_bytes_ = 0;
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_DEVICE_ACCUMULATOR_H_

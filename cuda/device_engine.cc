@@ -1,0 +1,78 @@
+#include "cuda/device_engine.h"
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "cuda/device_accumulator.h"
+#include "cuda/host_device.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::cuda {
+
+DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, const DeviceEngineOptions& options)
+    : options_(options), cpu_engine_(CreateCpuEngine(options.cpu)), device_(std::move(device)) {
+  const size_t budget = options.memory_budget_bytes > 0 ? options.memory_budget_bytes : device_->memory_bytes();
+  session_ = std::make_unique<Session>(*device_, budget, options.tuning);
+}
+
+DeviceEngine::~DeviceEngine() = default;
+
+std::string DeviceEngine::description() const {
+  const absl::Status status = Probe();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return status.ok() ? device_->description()
+                     : absl::StrCat(cpu_engine_->description(), ", after a fault of ", device_->description());
+}
+
+absl::Status DeviceEngine::Probe() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return fault_;
+}
+
+absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(const TensorSpec& spec) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> cpu, cpu_engine_->CreateAccumulator(spec));
+  return std::make_unique<DeviceAccumulator>(*this, spec, std::move(cpu), /*on_cpu=*/!Probe().ok());
+}
+
+absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  RETURN_IF_ERROR(fault_);
+  absl::Status status;
+  for (int shrink = 0; shrink <= options_.tuning.num_retries; ++shrink) {
+    status = RunOnce(*session_, operation, shrink);
+    if (!absl::IsResourceExhausted(status)) break;
+  }
+  if (!status.ok() && !absl::IsResourceExhausted(status)) fault_ = status;
+  return status;
+}
+
+absl::Status DeviceEngine::RunOnHost(const Operation& operation) const {
+  HostDevice device;
+  Tuning tuning = options_.tuning;
+  tuning.max_batch_entries = std::numeric_limits<int32_t>::max();  // as much as it can, if it must be in one piece
+  Session session(device, device.memory_bytes(), tuning);
+  return RunOnce(session, operation, 0);
+}
+
+absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation, int shrink) const {
+  RETURN_IF_ERROR(session.device().Enter());
+  const absl::Cleanup leave = [&session] { session.device().Leave(); };
+  try {
+    absl::Status status = operation(session, shrink);
+    if (!status.ok()) session.Settle();
+    return status;
+  } catch (...) {  // no memory on the host: the caller's to answer, but nothing may stay under way
+    session.Settle();
+    throw;
+  }
+}
+
+void DeviceEngine::Distrust(absl::Status fault) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (fault_.ok()) fault_ = std::move(fault);
+}
+
+}  // namespace sparseagg::cuda

@@ -1,0 +1,44 @@
+#include "cuda/device_memory.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::cuda {
+
+absl::StatusOr<DeviceBuffer> DeviceMemory::Allocate(size_t bytes, Lane lane) {
+  DeviceBuffer buffer;
+  if (bytes == 0) return buffer;
+  if (bytes > budget_bytes_ - std::min(used_bytes_, budget_bytes_)) {
+    return absl::ResourceExhaustedError(absl::StrCat("device memory: ", bytes, " bytes more than the ", used_bytes_,
+                                                     " in use are beyond the budget of ", budget_bytes_));
+  }
+  ASSIGN_OR_RETURN(buffer.d_memory_, device_.Allocate(bytes, lane));
+  buffer.owner_ = this;
+  buffer.bytes_ = bytes;
+  buffer.lane_ = lane;
+  used_bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, used_bytes_);
+  return buffer;
+}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  if (this == &other) return *this;
+  Release();
+  owner_ = std::exchange(other.owner_, nullptr);
+  d_memory_ = std::exchange(other.d_memory_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  lane_ = other.lane_;
+  return *this;
+}
+
+void DeviceBuffer::Release() {
+  if (d_memory_ == nullptr) return;
+  owner_->device_.Free(d_memory_, lane_);
+  owner_->used_bytes_ -= bytes_;
+  d_memory_ = nullptr;
+  bytes_ = 0;
+}
+
+}  // namespace sparseagg::cuda

@@ -1,0 +1,232 @@
+#include "cuda/finisher.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/kernels/finish.h"
+#include "host/cpu/assemble.h"
+#include "host/fixed_point.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::cuda {
+namespace {
+
+Divisor DivisorOf(Op op) {
+  if (op == Op::kMean) return Divisor::kTotal;
+  return op == Op::kCoordinateMean ? Divisor::kKeyWeight : Divisor::kNone;
+}
+
+FoldedRows Describe(const TensorSpec& spec, const TensorShape& shape, double total_weight, const DeviceRows& rows) {
+  FoldedRows folded;
+  folded.num_rows = rows.num_rows;
+  folded.columns = shape.columns;
+  folded.key_bytes = shape.key_bytes;
+  folded.fold = shape.fold;
+  folded.type = ToNumber(ResultDType(spec));
+  folded.divisor = DivisorOf(spec.aggregation.op);
+  folded.weights = shape.key_weights;
+  folded.total_weight = total_weight;
+  if (UsesFixedPoint(spec)) folded.value_unit = std::ldexp(1.0, -ValueShift(spec.aggregation));
+  if (shape.key_weights == WeightKind::kFixed) folded.weight_unit = std::ldexp(1.0, -WeightShift(spec.aggregation));
+  folded.d_keys = rows[RowColumn::kKeys].get();
+  folded.d_accs = rows[RowColumn::kAccs].get();
+  folded.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
+  folded.d_float_weights = rows[RowColumn::kWeights].as<double>();
+  folded.d_fixed_weights = rows[RowColumn::kWeights].as<int64_t>();
+  return folded;
+}
+
+uint64_t FillBits(const TensorSpec& spec) {
+  const DType dtype = ResultDType(spec);
+  const double fill = spec.aggregation.fill;
+  if (IsFloat(dtype)) return RoundTo(ToNumber(dtype), fill);
+  return IsModular(dtype) ? static_cast<uint64_t>(fill) : static_cast<uint64_t>(static_cast<int64_t>(fill));
+}
+
+// Result columns on the device; those that are not wanted are empty.
+struct DeviceColumns {
+  DeviceBuffer d_keys;
+  DeviceBuffer d_values;
+  DeviceBuffer d_counts;
+  DeviceBuffer d_weights;
+};
+
+class Finisher {
+ public:
+  Finisher(Session& session, const TensorSpec& spec, const TensorShape& shape, const FoldedRows& rows)
+      : session_(session), device_(session.device()), spec_(spec), shape_(shape), rows_(rows) {}
+
+  absl::StatusOr<Finished> Run() {
+    RETURN_IF_ERROR(Judge());
+    if (!finished_.failure.ok()) return std::move(finished_);
+    ASSIGN_OR_RETURN(finished_.result, Assemble());
+    return std::move(finished_);
+  }
+
+ private:
+  bool PrunesZeros() const { return spec_.aggregation.prune_zeros && shape_.columns > 0; }
+
+  // Finds what fails the round, and which rows stay.
+  absl::Status Judge() {
+    if (rows_.num_rows == 0) return absl::OkStatus();
+    const uint32_t min_contributors = spec_.aggregation.min_contributors;
+    const bool drops = PrunesZeros() || min_contributors > 1;
+    Failures failures;
+    ASSIGN_OR_RETURN(const DeviceBuffer d_failures, session_.Allocate(sizeof(failures)));
+    RETURN_IF_ERROR(device_.Fill(d_failures.get(), 0xff, sizeof(failures), Lane::kCompute));  // kNoFailure
+    DeviceBuffer d_keep;
+    DeviceBuffer d_nonzero;
+    if (drops) {
+      ASSIGN_OR_RETURN(d_keep, session_.Allocate(rows_.num_rows));
+    }
+    if (PrunesZeros()) {
+      ASSIGN_OR_RETURN(d_nonzero, session_.Allocate(rows_.num_rows));
+    }
+    JudgeRows judge;
+    judge.rows = rows_;
+    judge.min_contributors = min_contributors;
+    judge.d_keep = d_keep.as<uint8_t>();
+    judge.d_nonzero = d_nonzero.as<uint8_t>();
+    judge.d_failures = d_failures.as<Failures>();
+    RETURN_IF_ERROR(device_.Launch(judge));
+    if (CanOverflow() || PrunesZeros()) {
+      RETURN_IF_ERROR(device_.Launch(JudgeValues{rows_, judge.d_nonzero, judge.d_failures}));
+    }
+    if (PrunesZeros()) RETURN_IF_ERROR(device_.Launch(DropZeroRows{rows_.num_rows, judge.d_nonzero, judge.d_keep}));
+    RETURN_IF_ERROR(session_.staging().CopyOut(&failures, d_failures.get(), sizeof(failures)));
+    if (drops) {
+      ASSIGN_OR_RETURN(kept_, session_.Select(d_keep, rows_.num_rows));
+      placement_.d_kept = kept_.d_indices.as<uint32_t>();
+    }
+    placement_.count = drops ? kept_.count : rows_.num_rows;
+    if (failures.zero_weight != kNoFailure) return ZeroWeight(failures.zero_weight);
+    if (failures.overflow != kNoFailure) return Overflow(failures.overflow);
+    return absl::OkStatus();
+  }
+
+  bool CanOverflow() const {
+    return shape_.columns > 0 && (shape_.fold == FoldKind::kSumInteger || shape_.fold == FoldKind::kMinInteger ||
+                                  shape_.fold == FoldKind::kMaxInteger);
+  }
+
+  absl::StatusOr<uint64_t> KeyOf(uint64_t row) {
+    uint64_t key = 0;  // little-endian, as the device is
+    const auto* d_keys = static_cast<const std::byte*>(rows_.d_keys);
+    RETURN_IF_ERROR(session_.staging().CopyOut(&key, d_keys + row * shape_.key_bytes, shape_.key_bytes));
+    return key;
+  }
+
+  absl::Status ZeroWeight(uint64_t row) {
+    ASSIGN_OR_RETURN(const uint64_t key, KeyOf(row));
+    const Op op = spec_.aggregation.op;
+    finished_.failure = absl::FailedPreconditionError(absl::StrCat(
+        Quoted(spec_), ", key ", key, ": the weights of ", op == Op::kMean ? "all submissions" : "its contributors",
+        " add up to 0, so there is no ", Name(op)));
+    return absl::OkStatus();
+  }
+
+  absl::Status Overflow(uint64_t value) {
+    ASSIGN_OR_RETURN(const uint64_t key, KeyOf(value / shape_.columns));
+    std::string text = absl::StrCat(Quoted(spec_), ", key ", key);
+    if (shape_.columns > 1) absl::StrAppend(&text, ", column ", value % shape_.columns);
+    finished_.failure =
+        absl::OutOfRangeError(absl::StrCat(text, ": the ", Name(spec_.aggregation.op), " leaves int64"));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Result> Assemble() {
+    if (!cpu::IsDenseResult(spec_, placement_.count)) return AssembleSparse();
+    absl::StatusOr<Result> dense = AssembleDense();
+    if (!absl::IsResourceExhausted(dense.status())) return dense;
+    placement_.dense = false;
+    ASSIGN_OR_RETURN(const Result sparse, AssembleSparse());
+    return cpu::MakeDense(spec_, sparse);
+  }
+
+  absl::StatusOr<Result> AssembleSparse() {
+    ASSIGN_OR_RETURN(DeviceColumns columns, AllocateColumns(placement_.count));
+    ASSIGN_OR_RETURN(columns.d_keys, session_.Allocate(placement_.count * shape_.key_bytes));
+    RETURN_IF_ERROR(Write(columns));
+    Result result = cpu::MakeSparse(spec_, placement_.count);
+    RETURN_IF_ERROR(std::visit([&](auto& keys) { return CopyOut(keys.data(), columns.d_keys); }, result.keys));
+    RETURN_IF_ERROR(CopyOutRows(columns, result));
+    return result;
+  }
+
+  absl::StatusOr<Result> AssembleDense() {
+    placement_.dense = true;
+    ASSIGN_OR_RETURN(const DeviceColumns columns, AllocateColumns(spec_.dimension));
+    FillValues fill;
+    fill.d_values = columns.d_values.get();
+    fill.count = columns.d_values.get() == nullptr ? 0 : spec_.dimension * shape_.columns;
+    fill.type = rows_.type;
+    fill.bits = FillBits(spec_);
+    RETURN_IF_ERROR(device_.Launch(fill));
+    for (const DeviceBuffer* column : {&columns.d_counts, &columns.d_weights}) {
+      if (column->bytes() > 0) RETURN_IF_ERROR(device_.Fill(column->get(), 0, column->bytes(), Lane::kCompute));
+    }
+    RETURN_IF_ERROR(Write(columns));
+    Result result = cpu::MakeSparse(spec_, 0);
+    result.layout = Layout::kDense;
+    result.num_rows = spec_.dimension;
+    result.values.resize(columns.d_values.bytes());
+    if (ReturnsCounts(spec_)) result.counts.resize(spec_.dimension);
+    if (spec_.aggregation.return_weights) result.weights.resize(spec_.dimension);
+    RETURN_IF_ERROR(CopyOutRows(columns, result));
+    return result;
+  }
+
+  absl::StatusOr<DeviceColumns> AllocateColumns(uint64_t num_rows) {
+    DeviceColumns columns;
+    ASSIGN_OR_RETURN(columns.d_values, session_.Allocate(num_rows * shape_.columns * BytesOf(rows_.type)));
+    if (ReturnsCounts(spec_)) {
+      ASSIGN_OR_RETURN(columns.d_counts, session_.Allocate(num_rows * sizeof(uint32_t)));
+    }
+    if (spec_.aggregation.return_weights) {
+      ASSIGN_OR_RETURN(columns.d_weights, session_.Allocate(num_rows * sizeof(double)));
+    }
+    return columns;
+  }
+
+  absl::Status Write(const DeviceColumns& columns) {
+    if (shape_.columns > 0) RETURN_IF_ERROR(device_.Launch(WriteValues{rows_, placement_, columns.d_values.get()}));
+    WriteRows rows;
+    rows.rows = rows_;
+    rows.placement = placement_;
+    rows.d_keys = columns.d_keys.get();
+    rows.d_counts = columns.d_counts.as<uint32_t>();
+    rows.d_weights = columns.d_weights.as<double>();
+    return device_.Launch(rows);
+  }
+
+  absl::Status CopyOut(void* to, const DeviceBuffer& from) {
+    return session_.staging().CopyOut(to, from.get(), from.bytes());
+  }
+
+  absl::Status CopyOutRows(const DeviceColumns& columns, Result& result) {
+    RETURN_IF_ERROR(CopyOut(result.values.data(), columns.d_values));
+    RETURN_IF_ERROR(CopyOut(result.counts.data(), columns.d_counts));
+    return CopyOut(result.weights.data(), columns.d_weights);
+  }
+
+  Session& session_;
+  Device& device_;
+  const TensorSpec& spec_;
+  const TensorShape& shape_;
+  const FoldedRows rows_;
+  Finished finished_;
+  Session::Selection kept_;
+  Placement placement_;
+};
+
+}  // namespace
+
+absl::StatusOr<Finished> FinishRows(Session& session, const TensorSpec& spec, const TensorShape& shape,
+                                    double total_weight, const DeviceRows& rows) {
+  return Finisher(session, spec, shape, Describe(spec, shape, total_weight, rows)).Run();
+}
+
+}  // namespace sparseagg::cuda

@@ -1,0 +1,88 @@
+// A device in host memory: the engine's way out when the real one fails, and its stand-in where there is none.
+#ifndef SPARSEAGG_CUDA_HOST_DEVICE_H_
+#define SPARSEAGG_CUDA_HOST_DEVICE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/device.h"
+#include "cuda/host_executor.h"
+
+namespace sparseagg::cuda {
+
+struct HostDeviceOptions {
+  size_t memory_bytes = ~size_t{0};
+  // 0: work is done at once, threads run in ascending order. Otherwise the device is as unhelpful as the interface
+  // allows, by random choices from this seed: threads run in any order, work waits on its lane until someone waits for
+  // it or sometimes not at all, memory is full of rubbish when allocated, and again when given back.
+  uint64_t torture_seed = 0;
+};
+
+// Runs the same kernel bodies as the real device, single-threaded; the sort is std::stable_sort.
+class HostDevice : public Device {
+ public:
+  explicit HostDevice(const HostDeviceOptions& options = {});
+  ~HostDevice() override;
+
+  std::string description() const override { return "kernels on the host"; }
+  size_t memory_bytes() const override { return options_.memory_bytes; }
+
+  absl::StatusOr<void*> Allocate(size_t bytes, Lane lane) override;
+  void Free(void* d_memory, Lane lane) override;
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
+  void FreePinned(void* memory) override;
+  absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) override;
+  absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) override;
+  absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, Lane lane) override;
+  absl::Status Fill(void* d_memory, uint8_t byte, size_t bytes, Lane lane) override;
+  absl::StatusOr<EventId> CreateEvent() override;
+  absl::Status Record(EventId event, Lane lane) override;
+  absl::Status Wait(Lane lane, EventId event) override;
+  absl::Status Await(EventId event) override;
+  absl::Status AwaitLane(Lane lane) override;
+  absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) override;
+  absl::StatusOr<int> Sort(const SortCall& call) override;
+  absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) override;
+  absl::Status Select(const SelectCall& call) override;
+  absl::Status Launch(const KernelCall& call) override;
+
+  // Device allocations that were not given back.
+  size_t num_allocations() const { return sizes_.size(); }
+
+ private:
+  // Everything asked of a lane up to a ticket.
+  struct Moment {
+    Lane lane = Lane::kCompute;
+    uint64_t ticket = 0;
+  };
+  struct Queue {
+    std::deque<std::function<void()>> pending;
+    uint64_t num_asked = 0;
+    uint64_t num_done = 0;
+  };
+
+  bool tortures() const { return options_.torture_seed != 0; }
+  Queue& QueueOf(Lane lane) { return queues_[static_cast<size_t>(lane)]; }
+  absl::Status Ask(Lane lane, std::function<void()> work);
+  void RunUntil(Moment moment);
+  void Spoil(void* memory, size_t bytes);
+
+  const HostDeviceOptions options_;
+  HostExecutor executor_;
+  std::mt19937_64 random_;
+  std::array<Queue, 2> queues_;
+  std::vector<Moment> events_;
+  std::unordered_map<void*, size_t> sizes_;
+  size_t used_bytes_ = 0;
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_HOST_DEVICE_H_

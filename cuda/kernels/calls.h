@@ -1,0 +1,33 @@
+// Arguments of the algorithms that are CUB's on a device.
+#ifndef SPARSEAGG_CUDA_KERNELS_CALLS_H_
+#define SPARSEAGG_CUDA_KERNELS_CALLS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sparseagg::cuda {
+
+// Stable sort of (key, position) by key, between two pairs of buffers.
+struct SortCall {
+  void* d_keys[2] = {nullptr, nullptr};  // input in [0]
+  uint32_t* d_positions[2] = {nullptr, nullptr};
+  uint32_t key_bytes = 4;
+  int end_bit = 32;  // bits from here on are 0 in all keys
+  uint32_t count = 0;
+  void* d_scratch = nullptr;  // of SortScratchBytes
+  size_t scratch_bytes = 0;
+};
+
+// The indices of the flags that are not 0, ascending.
+struct SelectCall {
+  const uint8_t* d_flags = nullptr;
+  uint32_t count = 0;
+  uint32_t* d_indices = nullptr;  // room for as many as there are
+  uint32_t* d_num_selected = nullptr;
+  void* d_scratch = nullptr;  // of SelectScratchBytes
+  size_t scratch_bytes = 0;
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_KERNELS_CALLS_H_

@@ -1,0 +1,63 @@
+// What only folded rows can tell: whether a submission must be refused. Finds out that, not where; a refusal is rare,
+// and its message is made on the host.
+#ifndef SPARSEAGG_CUDA_KERNELS_CHECK_H_
+#define SPARSEAGG_CUDA_KERNELS_CHECK_H_
+
+#include <cstdint>
+
+#include "cuda/kernels/number.h"
+#include "cuda/kernels/segments.h"
+
+namespace sparseagg::cuda {
+
+enum class CheckKind : uint8_t {
+  kBound,    // |weight × folded value| ≤ bound, which may be infinite: NaN fails in any case
+  kInteger,  // the folded value, and its product with the weight, fit int64
+};
+
+// One update, by segments of equal keys. Element-wise over segments × columns.
+struct CheckTerms {
+  CheckKind kind = CheckKind::kBound;
+  Segments segments;
+  uint32_t columns = 1;
+  const void* d_values = nullptr;
+  Number type = Number::kFloat32;
+  double weight = 1.0;
+  int64_t integer_weight = 1;
+  double bound = 0.0;
+  uint32_t* d_refused = nullptr;  // set to 1, or left alone
+
+  uint64_t size() const { return uint64_t{segments.count} * columns; }
+
+  SPARSEAGG_HD void operator()(uint64_t i) const {
+    const auto segment = static_cast<uint32_t>(i / columns);
+    const uint64_t column = i % columns;
+    const uint32_t begin = segments.Begin(segment);
+    const uint32_t end = segments.End(segment);
+    // Several threads may write the same 1.
+    if (kind == CheckKind::kBound ? !IsBounded(begin, end, column) : !Fits(begin, end, column)) *d_refused = 1;
+  }
+
+  SPARSEAGG_HD bool IsBounded(uint32_t begin, uint32_t end, uint64_t column) const {
+    double value = 0.0;
+    for (uint32_t entry = begin; entry < end; ++entry) {
+      value = AddRn(value, LoadFloat(d_values, type, uint64_t{segments.Position(entry)} * columns + column));
+    }
+    return fabs(MulRn(weight, value)) <= bound;
+  }
+
+  SPARSEAGG_HD bool Fits(uint32_t begin, uint32_t end, uint64_t column) const {
+    __int128 value = 0;
+    for (uint32_t entry = begin; entry < end; ++entry) {
+      value += LoadInteger(d_values, type, uint64_t{segments.Position(entry)} * columns + column);
+    }
+    // Checked one after the other: the product of what does not fit could leave 128 bits as well.
+    return FitsInt64(value) && FitsInt64(value * integer_weight);
+  }
+
+  SPARSEAGG_HD static bool FitsInt64(__int128 value) { return value >= INT64_MIN && value <= INT64_MAX; }
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_KERNELS_CHECK_H_

@@ -1,0 +1,182 @@
+// How many submissions, of what weight, contribute to each segment.
+#ifndef SPARSEAGG_CUDA_KERNELS_CONTRIBUTORS_H_
+#define SPARSEAGG_CUDA_KERNELS_CONTRIBUTORS_H_
+
+#include <cstdint>
+
+#include "cuda/kernels/block.h"
+#include "cuda/kernels/number.h"
+#include "cuda/kernels/segments.h"
+
+namespace sparseagg::cuda {
+
+// Arguments of both kernels below, which divide the segments as FoldValues does. Columns that are not wanted are null,
+// and then those of the base are too.
+struct Contributors {
+  Segments segments;
+  uint32_t num_base = 0;
+  const uint32_t* d_base_counts = nullptr;
+  const double* d_base_float_weights = nullptr;
+  const int64_t* d_base_fixed_weights = nullptr;
+  Sources sources;
+  bool unique = false;  // no source has a key twice
+  uint32_t long_length = 0;
+  const uint32_t* d_long = nullptr;
+  uint32_t num_long = 0;
+  uint32_t* d_counts = nullptr;
+  double* d_float_weights = nullptr;  // summed in canonical order, from +0.0
+  int64_t* d_fixed_weights = nullptr;
+
+  // Whether the entry stands for a contributor: the first of its source in the segment that begins at `begin`.
+  SPARSEAGG_HD bool IsFirst(uint32_t begin, uint32_t entry, uint32_t source) const {
+    return unique || entry == begin || segments.Position(entry - 1) < sources.Begin(source);
+  }
+  SPARSEAGG_HD bool NeedsSources() const { return !unique || d_float_weights != nullptr || d_fixed_weights != nullptr; }
+};
+
+// What is summed. Counts and fixed-point weights in any order; float64 weights from left to right.
+struct ContributorSums {
+  uint32_t count = 0;
+  double float_weight = 0.0;
+  int64_t fixed_weight = 0;
+
+  SPARSEAGG_HD void AddBase(const Contributors& args, uint32_t row) {
+    if (args.d_counts != nullptr) count += args.d_base_counts[row];
+    if (args.d_float_weights != nullptr) float_weight = AddRn(float_weight, args.d_base_float_weights[row]);
+    if (args.d_fixed_weights != nullptr) fixed_weight += args.d_base_fixed_weights[row];
+  }
+  SPARSEAGG_HD void AddSource(const Source& source) {
+    ++count;
+    float_weight = AddRn(float_weight, source.key_weight);
+    fixed_weight += source.fixed_weight;
+  }
+  SPARSEAGG_HD void Store(const Contributors& args, uint32_t segment) const {
+    if (args.d_counts != nullptr) args.d_counts[segment] = count;
+    if (args.d_float_weights != nullptr) args.d_float_weights[segment] = float_weight;
+    if (args.d_fixed_weights != nullptr) args.d_fixed_weights[segment] = fixed_weight;
+  }
+};
+
+// Element-wise over segments.
+struct CountShortSegments {
+  Contributors args;
+
+  uint64_t size() const { return args.segments.count; }
+  SPARSEAGG_HD void operator()(uint64_t i) const {
+    const auto segment = static_cast<uint32_t>(i);
+    const uint32_t begin = args.segments.Begin(segment);
+    const uint32_t end = args.segments.End(segment);
+    if (end - begin > args.long_length) return;
+    ContributorSums sums;
+    uint32_t entry = begin;
+    for (; entry < end && args.segments.Position(entry) < args.num_base; ++entry) {
+      sums.AddBase(args, args.segments.Position(entry));
+    }
+    if (!args.NeedsSources()) {
+      sums.count += end - entry;
+      entry = end;
+    }
+    while (entry < end) {
+      const uint32_t source = args.sources.Find(args.segments.Position(entry));
+      sums.AddSource(args.sources.d_sources[source]);
+      const uint32_t source_end = args.sources.End(source);
+      do {
+        ++entry;
+      } while (entry < end && args.segments.Position(entry) < source_end);
+    }
+    sums.Store(args, segment);
+  }
+};
+
+// Block kernel, one block a long segment: all threads find out who contributes; float64 weights, whose sum is a chain,
+// pass through shared memory and are added up by one thread, tile by tile.
+struct CountLongSegments {
+  static constexpr uint32_t kTileEntries = 1024;
+
+  struct Shared {
+    double weights[2][kTileEntries];  // of the entries of a tile; absent where is_first is 0
+    uint8_t is_first[2][kTileEntries];
+    ContributorSums lanes[kBlockThreads];
+    double float_weight;
+  };
+
+  Contributors args;
+
+  uint64_t num_blocks() const { return args.num_long; }
+
+  template <typename Block>
+  SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
+    const uint32_t segment = args.d_long[block.index()];
+    const uint32_t begin = args.segments.Begin(segment);
+    const uint32_t end = args.segments.End(segment);
+    const uint32_t num_tiles = (end - begin + kTileEntries - 1) / kTileEntries;
+    const uint32_t num_threads = block.num_threads();
+    block.Phase([&](uint32_t thread) {
+      shared.lanes[thread] = ContributorSums();
+      if (thread == 0) shared.float_weight = 0.0;
+      LoadTile(begin, end, 0, thread, num_threads, shared);
+    });
+    for (uint32_t tile = 0; tile < num_tiles; ++tile) {
+      block.Phase([&](uint32_t thread) {
+        if (tile + 1 < num_tiles) LoadTile(begin, end, tile + 1, thread, num_threads, shared);
+        if (thread == 0 && args.d_float_weights != nullptr) AddTile(begin, end, tile, shared);
+      });
+    }
+    for (uint32_t width = num_threads; width > 1;) {
+      const uint32_t half = (width + 1) / 2;
+      block.Phase([&](uint32_t thread) {
+        if (thread + half >= width) return;
+        shared.lanes[thread].count += shared.lanes[thread + half].count;
+        shared.lanes[thread].fixed_weight += shared.lanes[thread + half].fixed_weight;
+      });
+      width = half;
+    }
+    block.Phase([&](uint32_t thread) {
+      if (thread != 0) return;
+      ContributorSums sums = shared.lanes[0];
+      sums.float_weight = shared.float_weight;
+      sums.Store(args, segment);
+    });
+  }
+
+  SPARSEAGG_HD void LoadTile(uint32_t begin, uint32_t end, uint32_t tile, uint32_t thread, uint32_t num_threads,
+                             Shared& shared) const {
+    const uint32_t first = begin + tile * kTileEntries;
+    const uint32_t entries = end - first < kTileEntries ? end - first : kTileEntries;
+    ContributorSums& lane = shared.lanes[thread];
+    for (uint32_t i = thread; i < entries; i += num_threads) {
+      const uint32_t position = args.segments.Position(first + i);
+      bool is_first = true;
+      double weight = 0.0;
+      if (position < args.num_base) {
+        lane.AddBase(args, position);
+        if (args.d_float_weights != nullptr) weight = args.d_base_float_weights[position];
+      } else if (!args.NeedsSources()) {
+        ++lane.count;
+      } else {
+        const uint32_t source = args.sources.Find(position);
+        is_first = args.IsFirst(begin, first + i, source);
+        if (is_first) {
+          lane.AddSource(args.sources.d_sources[source]);
+          weight = args.sources.d_sources[source].key_weight;
+        }
+      }
+      shared.weights[tile % 2][i] = weight;
+      shared.is_first[tile % 2][i] = is_first ? 1 : 0;
+    }
+  }
+
+  SPARSEAGG_HD void AddTile(uint32_t begin, uint32_t end, uint32_t tile, Shared& shared) const {
+    const uint32_t first = begin + tile * kTileEntries;
+    const uint32_t entries = end - first < kTileEntries ? end - first : kTileEntries;
+    double sum = shared.float_weight;
+    for (uint32_t i = 0; i < entries; ++i) {
+      if (shared.is_first[tile % 2][i] != 0) sum = AddRn(sum, shared.weights[tile % 2][i]);
+    }
+    shared.float_weight = sum;
+  }
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_KERNELS_CONTRIBUTORS_H_

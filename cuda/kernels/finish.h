@@ -1,0 +1,210 @@
+// From folded rows to a result: the division, the one rounding, which keys stay, the layout.
+#ifndef SPARSEAGG_CUDA_KERNELS_FINISH_H_
+#define SPARSEAGG_CUDA_KERNELS_FINISH_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "cuda/kernels/fold.h"
+#include "cuda/kernels/number.h"
+
+namespace sparseagg::cuda {
+
+enum class Divisor : uint8_t { kNone, kTotal, kKeyWeight };
+enum class WeightKind : uint8_t {
+  kCounts,  // uniform: the weights of a key's contributors add up to their number
+  kFloat,
+  kFixed,
+};
+
+// The folded rows, and how they become values.
+struct FoldedRows {
+  uint32_t num_rows = 0;
+  uint32_t columns = 1;
+  uint32_t key_bytes = 4;
+  FoldKind fold = FoldKind::kSumFloat;
+  Number type = Number::kFloat32;  // of the result
+  Divisor divisor = Divisor::kNone;
+  WeightKind weights = WeightKind::kCounts;
+  double total_weight = 0.0;
+  double value_unit = 1.0;   // 2^-s of fixed-point sums
+  double weight_unit = 1.0;  // 2^-t of fixed-point weights
+  const void* d_keys = nullptr;
+  const void* d_accs = nullptr;
+  const uint32_t* d_counts = nullptr;
+  const double* d_float_weights = nullptr;
+  const int64_t* d_fixed_weights = nullptr;
+
+  SPARSEAGG_HD double KeyWeight(uint64_t row) const {
+    switch (weights) {
+      case WeightKind::kFloat:
+        return d_float_weights[row];
+      case WeightKind::kFixed:
+        return MulRn(static_cast<double>(d_fixed_weights[row]), weight_unit);
+      default:
+        return static_cast<double>(d_counts[row]);
+    }
+  }
+  SPARSEAGG_HD double DivisorOf(uint64_t row) const {
+    return divisor == Divisor::kTotal ? total_weight : KeyWeight(row);
+  }
+
+  // The bits of value i (row × columns + column) in the result; false when it leaves int64.
+  SPARSEAGG_HD bool ValueAt(uint64_t i, uint64_t& bits) const {
+    switch (fold) {
+      case FoldKind::kSumFixed:
+        bits = RoundFloat(i, MulRn(static_cast<double>(static_cast<const int64_t*>(d_accs)[i]), value_unit));
+        return true;
+      case FoldKind::kSumModular:
+        bits = static_cast<const uint64_t*>(d_accs)[i];
+        if (type == Number::kUInt32) bits &= 0xffffffffu;
+        return true;
+      case FoldKind::kSumInteger: {
+        const __int128 sum = static_cast<const __int128*>(d_accs)[i];
+        if (sum < INT64_MIN || sum > INT64_MAX) return false;
+        return RoundInteger(i, static_cast<int64_t>(sum), bits);
+      }
+      case FoldKind::kMinInteger:
+      case FoldKind::kMaxInteger:
+        return RoundInteger(i, static_cast<const int64_t*>(d_accs)[i], bits);
+      default:
+        bits = RoundFloat(i, static_cast<const double*>(d_accs)[i]);
+        return true;
+    }
+  }
+
+  SPARSEAGG_HD uint64_t RoundFloat(uint64_t i, double value) const {
+    return RoundTo(type, divisor == Divisor::kNone ? value : DivRn(value, DivisorOf(i / columns)));
+  }
+
+  SPARSEAGG_HD bool RoundInteger(uint64_t i, int64_t sum, uint64_t& bits) const {
+    if (divisor == Divisor::kNone) {
+      if (type == Number::kFloat32) {
+        bits = BitsAs<uint32_t>(static_cast<float>(sum));  // directly: by way of float64 it would be rounded twice
+      } else if (type == Number::kFloat64) {
+        bits = BitsAs<uint64_t>(static_cast<double>(sum));
+      } else {
+        bits = static_cast<uint64_t>(sum);
+      }
+      return true;
+    }
+    const double mean = DivRn(static_cast<double>(sum), DivisorOf(i / columns));
+    if (type == Number::kFloat32 || type == Number::kFloat64) {
+      bits = RoundTo(type, mean);
+      return true;
+    }
+    const double rounded = rint(mean);
+    if (!(rounded >= -0x1p63 && rounded < 0x1p63)) return false;
+    bits = static_cast<uint64_t>(static_cast<int64_t>(rounded));
+    return true;
+  }
+};
+
+// What a round may fail by: the smallest row of each kind, kNoFailure if there is none.
+inline constexpr uint64_t kNoFailure = ~uint64_t{0};
+struct Failures {
+  uint64_t zero_weight = kNoFailure;  // a row
+  uint64_t overflow = kNoFailure;     // a value: row × columns + column
+};
+
+// Element-wise over rows: finds divisors of zero and starts the flags of the rows that stay.
+struct JudgeRows {
+  FoldedRows rows;
+  uint32_t min_contributors = 1;
+  uint8_t* d_keep = nullptr;     // null: all stay
+  uint8_t* d_nonzero = nullptr;  // set to 0; null: zeros are not pruned
+  Failures* d_failures = nullptr;
+
+  uint64_t size() const { return rows.num_rows; }
+  SPARSEAGG_HD void operator()(uint64_t row) const {
+    if (rows.divisor != Divisor::kNone && rows.DivisorOf(row) == 0.0) AtomicMin(&d_failures->zero_weight, row);
+    if (d_keep != nullptr) d_keep[row] = min_contributors <= 1 || rows.d_counts[row] >= min_contributors ? 1 : 0;
+    if (d_nonzero != nullptr) d_nonzero[row] = 0;
+  }
+};
+
+// Element-wise over values, after JudgeRows: finds those that leave int64, and rows that are not zero.
+struct JudgeValues {
+  FoldedRows rows;
+  uint8_t* d_nonzero = nullptr;
+  Failures* d_failures = nullptr;
+
+  uint64_t size() const { return uint64_t{rows.num_rows} * rows.columns; }
+  SPARSEAGG_HD void operator()(uint64_t i) const {
+    uint64_t bits = 0;
+    if (!rows.ValueAt(i, bits)) AtomicMin(&d_failures->overflow, i);
+    if (d_nonzero != nullptr && bits != 0) d_nonzero[i / rows.columns] = 1;  // by several threads, the same
+  }
+};
+
+// Element-wise over rows, after JudgeValues: rows of zeros go.
+struct DropZeroRows {
+  uint64_t num_rows = 0;
+  const uint8_t* d_nonzero = nullptr;
+  uint8_t* d_keep = nullptr;
+
+  uint64_t size() const { return num_rows; }
+  SPARSEAGG_HD void operator()(uint64_t row) const {
+    if (d_nonzero[row] == 0) d_keep[row] = 0;
+  }
+};
+
+// Which rows are written, and where to.
+struct Placement {
+  const uint32_t* d_kept = nullptr;  // count rows; null: all
+  uint64_t count = 0;
+  bool dense = false;  // to the row of their key, else one behind the other
+
+  SPARSEAGG_HD uint64_t From(uint64_t i) const { return d_kept == nullptr ? i : d_kept[i]; }
+};
+
+// Element-wise over values.
+struct WriteValues {
+  FoldedRows rows;
+  Placement placement;
+  void* d_values = nullptr;
+
+  uint64_t size() const { return placement.count * rows.columns; }
+  SPARSEAGG_HD void operator()(uint64_t i) const {
+    const uint64_t column = i % rows.columns;
+    const uint64_t from = placement.From(i / rows.columns);
+    const uint64_t to = placement.dense ? LoadKey(rows.d_keys, rows.key_bytes, from) : i / rows.columns;
+    uint64_t bits = 0;
+    rows.ValueAt(from * rows.columns + column, bits);
+    StoreBits(d_values, rows.type, to * rows.columns + column, bits);
+  }
+};
+
+// Element-wise over rows: keys, counts, weights. Columns that are not wanted are null.
+struct WriteRows {
+  FoldedRows rows;
+  Placement placement;
+  void* d_keys = nullptr;
+  uint32_t* d_counts = nullptr;
+  double* d_weights = nullptr;
+
+  uint64_t size() const { return placement.count; }
+  SPARSEAGG_HD void operator()(uint64_t i) const {
+    const uint64_t from = placement.From(i);
+    const uint64_t key = LoadKey(rows.d_keys, rows.key_bytes, from);
+    const uint64_t to = placement.dense ? key : i;
+    if (d_keys != nullptr) StoreKey(d_keys, rows.key_bytes, to, key);
+    if (d_counts != nullptr) d_counts[to] = rows.d_counts[from];
+    if (d_weights != nullptr) d_weights[to] = rows.KeyWeight(from);
+  }
+};
+
+// Element-wise: a dense result before rows are written to it.
+struct FillValues {
+  void* d_values = nullptr;
+  uint64_t count = 0;
+  Number type = Number::kFloat32;
+  uint64_t bits = 0;
+
+  uint64_t size() const { return count; }
+  SPARSEAGG_HD void operator()(uint64_t i) const { StoreBits(d_values, type, i, bits); }
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_KERNELS_FINISH_H_

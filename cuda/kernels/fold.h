@@ -1,0 +1,147 @@
+// How the values at one key are folded, for every op and type.
+#ifndef SPARSEAGG_CUDA_KERNELS_FOLD_H_
+#define SPARSEAGG_CUDA_KERNELS_FOLD_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "cuda/kernels/number.h"
+#include "cuda/kernels/segments.h"
+
+namespace sparseagg::cuda {
+
+enum class FoldKind : uint8_t {
+  kSumFloat,
+  kSumFixed,
+  kSumInteger,
+  kSumModular,
+  kMinFloat,
+  kMaxFloat,
+  kMinInteger,
+  kMaxInteger,
+};
+
+// Fixed point: terms are clipped to ±bound and become multiples of 1/scale.
+struct TermScale {
+  double bound = 0.0;
+  double scale = 1.0;
+};
+
+// A fold knows
+//   Value   what a source's own duplicates are folded in, from Zero() by Plus, in order of occurrence;
+//   Acc     what is kept at a key, from Start(); Add folds in a source's Value, Combine another Acc.
+// Where kInOrder, the bits depend on the order of sources. Elsewhere Add and Combine are exact, associative and
+// commutative, so that the work on one key may be divided.
+
+struct FloatValue {
+  using Value = double;
+  SPARSEAGG_HD static Value Zero() { return 0.0; }
+  SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadFloat(values, type, i); }
+  SPARSEAGG_HD static Value Plus(Value a, Value b) { return AddRn(a, b); }
+};
+
+// Wraps on the way; that what it denotes fits was checked when the update was prepared.
+struct IntegerValue {
+  using Value = int64_t;
+  SPARSEAGG_HD static Value Zero() { return 0; }
+  SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadInteger(values, type, i); }
+  SPARSEAGG_HD static Value Plus(Value a, Value b) {
+    return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  }
+};
+
+struct SumFloat : FloatValue {
+  using Acc = double;
+  static constexpr FoldKind kKind = FoldKind::kSumFloat;
+  static constexpr bool kInOrder = true;
+  SPARSEAGG_HD static Acc Start() { return 0.0; }
+  SPARSEAGG_HD static double Term(Value value, const Source& source) { return MulRn(source.weight, value); }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale&) {
+    return AddRn(acc, Term(value, source));
+  }
+  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return AddRn(a, b); }
+};
+
+// The bound and the number of submissions keep sums within int64.
+struct SumFixed : FloatValue {
+  using Acc = int64_t;
+  static constexpr FoldKind kKind = FoldKind::kSumFixed;
+  static constexpr bool kInOrder = false;
+  SPARSEAGG_HD static Acc Start() { return 0; }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale& scale) {
+    double term = MulRn(source.weight, value);
+    if (term < -scale.bound) term = -scale.bound;
+    if (term > scale.bound) term = scale.bound;
+    return acc + static_cast<int64_t>(rint(MulRn(term, scale.scale)));
+  }
+  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
+};
+
+// In 128 bits, so that only the total decides about overflow.
+struct SumInteger : IntegerValue {
+  using Acc = __int128;
+  static constexpr FoldKind kKind = FoldKind::kSumInteger;
+  static constexpr bool kInOrder = false;
+  SPARSEAGG_HD static Acc Start() { return 0; }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale&) {
+    return acc + value * source.integer_weight;  // fits: checked when the update was prepared
+  }
+  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
+};
+
+// Sums of uint32 are kept modulo 2^64, of which the low half is what they are modulo 2^32.
+struct SumModular {
+  using Value = uint64_t;
+  using Acc = uint64_t;
+  static constexpr FoldKind kKind = FoldKind::kSumModular;
+  static constexpr bool kInOrder = false;
+  SPARSEAGG_HD static Value Zero() { return 0; }
+  SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadModular(values, type, i); }
+  SPARSEAGG_HD static Value Plus(Value a, Value b) { return a + b; }
+  SPARSEAGG_HD static Acc Start() { return 0; }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return acc + value; }
+  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
+};
+
+// NaN wins over every number.
+struct MinFloat : FloatValue {
+  using Acc = double;
+  static constexpr FoldKind kKind = FoldKind::kMinFloat;
+  static constexpr bool kInOrder = false;
+  SPARSEAGG_HD static Acc Start() { return BitsAs<double>(uint64_t{0x7ff0000000000000}); }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return Combine(acc, value); }
+  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return b < a || IsNan(b) ? b : a; }
+};
+
+struct MaxFloat : FloatValue {
+  using Acc = double;
+  static constexpr FoldKind kKind = FoldKind::kMaxFloat;
+  static constexpr bool kInOrder = false;
+  SPARSEAGG_HD static Acc Start() { return BitsAs<double>(uint64_t{0xfff0000000000000}); }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return Combine(acc, value); }
+  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return b > a || IsNan(b) ? b : a; }
+};
+
+struct MinInteger : IntegerValue {
+  using Acc = int64_t;
+  static constexpr FoldKind kKind = FoldKind::kMinInteger;
+  static constexpr bool kInOrder = false;
+  SPARSEAGG_HD static Acc Start() { return INT64_MAX; }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return Combine(acc, value); }
+  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return b < a ? b : a; }
+};
+
+struct MaxInteger : IntegerValue {
+  using Acc = int64_t;
+  static constexpr FoldKind kKind = FoldKind::kMaxInteger;
+  static constexpr bool kInOrder = false;
+  SPARSEAGG_HD static Acc Start() { return INT64_MIN; }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return Combine(acc, value); }
+  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return b > a ? b : a; }
+};
+
+SPARSEAGG_HD constexpr uint32_t AccBytes(FoldKind kind) { return kind == FoldKind::kSumInteger ? 16 : 8; }
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_KERNELS_FOLD_H_

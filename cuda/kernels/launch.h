@@ -1,0 +1,60 @@
+// Launch contracts: what the orchestration may ask of a CUDA device. Every call is asynchronous on `stream`, allocates
+// nothing and synchronises nothing; the error is that of the launch. Pointers named d_* are device memory that stays
+// until the work is done. Work of size 0 is no launch.
+//
+// Determinism: the same arguments give the same bits on every device, whatever the grid.
+#ifndef SPARSEAGG_CUDA_KERNELS_LAUNCH_H_
+#define SPARSEAGG_CUDA_KERNELS_LAUNCH_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "cuda/kernels/calls.h"
+#include "cuda/kernels/check.h"
+#include "cuda/kernels/contributors.h"
+#include "cuda/kernels/finish.h"
+#include "cuda/kernels/fold_values.h"
+#include "cuda/kernels/segments.h"
+#include "cuda/kernels/tiles.h"
+
+namespace sparseagg::cuda {
+
+cudaError_t Launch(const ExpandRun& kernel, cudaStream_t stream);
+cudaError_t Launch(const Enumerate& kernel, cudaStream_t stream);
+cudaError_t Launch(const FlagHeads& kernel, cudaStream_t stream);
+cudaError_t Launch(const FlagLong& kernel, cudaStream_t stream);
+cudaError_t Launch(const GatherKeys& kernel, cudaStream_t stream);
+cudaError_t Launch(const CheckTerms& kernel, cudaStream_t stream);
+cudaError_t Launch(const JudgeRows& kernel, cudaStream_t stream);
+cudaError_t Launch(const JudgeValues& kernel, cudaStream_t stream);
+cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t stream);
+cudaError_t Launch(const WriteValues& kernel, cudaStream_t stream);
+cudaError_t Launch(const WriteRows& kernel, cudaStream_t stream);
+cudaError_t Launch(const FillValues& kernel, cudaStream_t stream);
+
+cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t stream);
+cudaError_t Launch(const FoldTiles& args, cudaStream_t stream);
+cudaError_t Launch(const GatherTouched& kernel, cudaStream_t stream);
+
+// Short segments, then long ones.
+cudaError_t Launch(const FoldValues& args, cudaStream_t stream);
+cudaError_t Launch(const Contributors& args, cudaStream_t stream);
+
+// The same for one fold: one source file each, so that they compile side by side.
+template <typename Fold>
+cudaError_t LaunchFold(const FoldValues& args, cudaStream_t stream);
+template <typename Fold>
+cudaError_t LaunchFold(const FoldTiles& args, cudaStream_t stream);
+
+// cub::DeviceRadixSort::SortPairs between double buffers. `output`: which of them holds the result. With d_scratch
+// null, only sets scratch_bytes. Stable, hence deterministic: positions are distinct.
+cudaError_t SortKeys32(SortCall& call, int& output, cudaStream_t stream);
+cudaError_t SortKeys64(SortCall& call, int& output, cudaStream_t stream);
+
+// cub::DeviceSelect::Flagged over 0, 1, 2, …. With d_scratch null, only sets scratch_bytes.
+cudaError_t SelectFlagged(SelectCall& call, cudaStream_t stream);
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_KERNELS_LAUNCH_H_

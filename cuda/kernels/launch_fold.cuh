@@ -1,0 +1,23 @@
+// LaunchFold, which each fold_*.cu instantiates once.
+#ifndef SPARSEAGG_CUDA_KERNELS_LAUNCH_FOLD_CUH_
+#define SPARSEAGG_CUDA_KERNELS_LAUNCH_FOLD_CUH_
+
+#include "cuda/kernels/grid.cuh"
+#include "cuda/kernels/launch.h"
+
+namespace sparseagg::cuda {
+
+template <typename Fold>
+cudaError_t LaunchFold(const FoldValues& args, cudaStream_t stream) {
+  const cudaError_t error = LaunchElements(FoldShortSegments<Fold>{args}, stream);
+  return error != cudaSuccess ? error : LaunchBlocks(LongBody<Fold>{{args}}, stream);
+}
+
+template <typename Fold>
+cudaError_t LaunchFold(const FoldTiles& args, cudaStream_t stream) {
+  return LaunchBlocks(TileBody<Fold>{args}, stream);
+}
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_KERNELS_LAUNCH_FOLD_CUH_

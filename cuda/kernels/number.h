@@ -1,0 +1,171 @@
+// Arithmetic that gives the same bits on the host and on the device: every operation rounds to nearest even, nothing is
+// fused, subnormals are kept.
+#ifndef SPARSEAGG_CUDA_KERNELS_NUMBER_H_
+#define SPARSEAGG_CUDA_KERNELS_NUMBER_H_
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#ifdef __CUDACC__  // allow(conditional): kernel bodies are compiled by nvcc and by the host compiler
+#define SPARSEAGG_HD __host__ __device__
+#else
+#define SPARSEAGG_HD
+#endif
+
+namespace sparseagg::cuda {
+
+// Element types as stored. The order is that of DType.
+enum class Number : uint8_t { kFloat32, kFloat16, kBFloat16, kFloat64, kInt32, kInt64, kUInt32, kUInt64 };
+
+SPARSEAGG_HD constexpr uint32_t BytesOf(Number type) {
+  switch (type) {
+    case Number::kFloat16:
+    case Number::kBFloat16:
+      return 2;
+    case Number::kFloat32:
+    case Number::kInt32:
+    case Number::kUInt32:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
+template <typename To, typename From>
+SPARSEAGG_HD To BitsAs(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+#ifdef __CUDA_ARCH__  // allow(conditional): intrinsics that the compiler may not contract exist on the device only
+SPARSEAGG_HD inline double AddRn(double a, double b) { return __dadd_rn(a, b); }
+SPARSEAGG_HD inline double MulRn(double a, double b) { return __dmul_rn(a, b); }
+SPARSEAGG_HD inline double DivRn(double a, double b) { return __ddiv_rn(a, b); }
+SPARSEAGG_HD inline void AtomicMin(uint64_t* smallest, uint64_t value) {
+  atomicMin(reinterpret_cast<unsigned long long*>(smallest), static_cast<unsigned long long>(value));
+}
+#else
+// The host executor runs one thread at a time, and host code is compiled with contraction off.
+SPARSEAGG_HD inline double AddRn(double a, double b) { return a + b; }
+SPARSEAGG_HD inline double MulRn(double a, double b) { return a * b; }
+SPARSEAGG_HD inline double DivRn(double a, double b) { return a / b; }
+SPARSEAGG_HD inline void AtomicMin(uint64_t* smallest, uint64_t value) {
+  if (value < *smallest) *smallest = value;
+}
+#endif
+
+SPARSEAGG_HD inline bool IsNan(double value) { return value != value; }
+
+SPARSEAGG_HD inline double WidenBFloat16(uint16_t bits) {
+  return static_cast<double>(BitsAs<float>(static_cast<uint32_t>(bits) << 16));
+}
+
+SPARSEAGG_HD inline double WidenFloat16(uint16_t bits) {
+  const uint32_t sign = (bits & 0x8000u) << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1fu;
+  const uint32_t mantissa = bits & 0x3ffu;
+  if (exponent == 0) {  // zero or subnormal: a multiple of 2^-24
+    const double magnitude = static_cast<double>(mantissa) * 0x1p-24;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  const uint32_t wide_exponent = exponent == 0x1f ? 0xffu : exponent + 112;
+  return static_cast<double>(BitsAs<float>(sign | (wide_exponent << 23) | (mantissa << 13)));
+}
+
+// One rounding from float64 to a format of 16 bits; by way of float32 there would be two. The result is never −0 and
+// has one NaN.
+SPARSEAGG_HD inline uint16_t RoundToSixteenBits(double value, int mantissa_bits, int bias) {
+  const uint32_t infinity = ((1u << (15 - mantissa_bits)) - 1) << mantissa_bits;
+  if (IsNan(value)) return static_cast<uint16_t>(infinity | (1u << (mantissa_bits - 1)));
+  const uint64_t bits = BitsAs<uint64_t>(value);
+  const uint32_t sign = static_cast<uint32_t>(bits >> 48) & 0x8000u;
+  const int exponent = static_cast<int>((bits >> 52) & 0x7ff) - 1023 + bias;  // in the target; ≤ 0: subnormal there
+  if (exponent >= (1 << (15 - mantissa_bits)) - 1) return static_cast<uint16_t>(sign | infinity);
+  // Bits to drop from the 53 of the significand: more where the target is subnormal.
+  const int drop = 52 - mantissa_bits + (exponent > 0 ? 0 : 1 - exponent);
+  if (drop > 53) return 0;  // below half of the smallest value
+  const uint64_t significand = (bits & ((uint64_t{1} << 52) - 1)) | (uint64_t{1} << 52);
+  const uint64_t half = uint64_t{1} << (drop - 1);
+  uint64_t kept = significand >> drop;
+  const uint64_t rest = significand - (kept << drop);
+  if (rest > half || (rest == half && (kept & 1) != 0)) ++kept;
+  // The hidden bit adds one to the exponent field, and so does a carry.
+  const uint64_t magnitude = exponent > 0 ? (static_cast<uint64_t>(exponent - 1) << mantissa_bits) + kept : kept;
+  return magnitude == 0 ? uint16_t{0} : static_cast<uint16_t>(sign | magnitude);
+}
+
+// The bits of a float64 rounded once to float type `type`: never −0, one NaN.
+SPARSEAGG_HD inline uint64_t RoundTo(Number type, double value) {
+  switch (type) {
+    case Number::kFloat16:
+      return RoundToSixteenBits(value, 10, 15);
+    case Number::kBFloat16:
+      return RoundToSixteenBits(value, 7, 127);
+    case Number::kFloat32: {
+      if (IsNan(value)) return 0x7fc00000u;
+      const float rounded = static_cast<float>(value);
+      return rounded == 0.0f ? 0u : BitsAs<uint32_t>(rounded);
+    }
+    default:
+      if (IsNan(value)) return 0x7ff8000000000000u;
+      return value == 0.0 ? 0u : BitsAs<uint64_t>(value);
+  }
+}
+
+// Exact.
+SPARSEAGG_HD inline double LoadFloat(const void* values, Number type, uint64_t index) {
+  switch (type) {
+    case Number::kFloat16:
+      return WidenFloat16(static_cast<const uint16_t*>(values)[index]);
+    case Number::kBFloat16:
+      return WidenBFloat16(static_cast<const uint16_t*>(values)[index]);
+    case Number::kFloat64:
+      return static_cast<const double*>(values)[index];
+    default:
+      return static_cast<double>(static_cast<const float*>(values)[index]);
+  }
+}
+
+SPARSEAGG_HD inline int64_t LoadInteger(const void* values, Number type, uint64_t index) {
+  return type == Number::kInt32 ? int64_t{static_cast<const int32_t*>(values)[index]}
+                                : static_cast<const int64_t*>(values)[index];
+}
+
+SPARSEAGG_HD inline uint64_t LoadModular(const void* values, Number type, uint64_t index) {
+  return type == Number::kUInt32 ? uint64_t{static_cast<const uint32_t*>(values)[index]}
+                                 : static_cast<const uint64_t*>(values)[index];
+}
+
+// Writes the low bytes of `bits` as element `index`.
+SPARSEAGG_HD inline void StoreBits(void* values, Number type, uint64_t index, uint64_t bits) {
+  switch (BytesOf(type)) {
+    case 2:
+      static_cast<uint16_t*>(values)[index] = static_cast<uint16_t>(bits);
+      return;
+    case 4:
+      static_cast<uint32_t*>(values)[index] = static_cast<uint32_t>(bits);
+      return;
+    default:
+      static_cast<uint64_t*>(values)[index] = bits;
+  }
+}
+
+SPARSEAGG_HD inline uint64_t LoadKey(const void* keys, uint32_t key_bytes, uint64_t index) {
+  return key_bytes == 4 ? uint64_t{static_cast<const uint32_t*>(keys)[index]}
+                        : static_cast<const uint64_t*>(keys)[index];
+}
+
+SPARSEAGG_HD inline void StoreKey(void* keys, uint32_t key_bytes, uint64_t index, uint64_t key) {
+  if (key_bytes == 4) {
+    static_cast<uint32_t*>(keys)[index] = static_cast<uint32_t>(key);
+  } else {
+    static_cast<uint64_t*>(keys)[index] = key;
+  }
+}
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_KERNELS_NUMBER_H_

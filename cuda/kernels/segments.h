@@ -1,0 +1,123 @@
+// From sorted keys to segments, the runs of equal keys; and whose tuple stands at a position.
+#ifndef SPARSEAGG_CUDA_KERNELS_SEGMENTS_H_
+#define SPARSEAGG_CUDA_KERNELS_SEGMENTS_H_
+
+#include <cstdint>
+
+#include "cuda/kernels/number.h"
+
+namespace sparseagg::cuda {
+
+// A batch is a sequence of entries, addressed by position (32 bits): first the rows of earlier results (`num_base` of
+// them), then the tuples of its sources, source after source in canonical order. After a stable sort by key the
+// positions of a segment ascend: base rows come first, and then each source's tuples, in order of occurrence.
+
+// One submission of a batch, or a piece of one.
+struct Source {
+  double weight = 1.0;         // what float terms are multiplied by; 1 for MIN and MAX
+  int64_t integer_weight = 1;  // what integer terms are multiplied by
+  double key_weight = 1.0;     // what its keys add to float64 sums of weights
+  int64_t fixed_weight = 0;    // what its keys add to fixed-point sums of weights
+};
+
+struct Sources {
+  const uint32_t* d_begin = nullptr;  // count + 1 tuples, ascending, from 0
+  const Source* d_sources = nullptr;
+  uint32_t count = 0;
+  uint32_t first_position = 0;  // of tuple 0: the number of base rows
+
+  // Positions of a source's tuples.
+  SPARSEAGG_HD uint32_t Begin(uint32_t source) const { return first_position + d_begin[source]; }
+  SPARSEAGG_HD uint32_t End(uint32_t source) const { return Begin(source + 1); }
+
+  // Whose tuple stands at `position`: the last source that begins at or before it.
+  SPARSEAGG_HD uint32_t Find(uint32_t position) const {
+    const uint32_t tuple = position - first_position;
+    uint32_t low = 0;
+    uint32_t high = count;
+    while (high - low > 1) {
+      const uint32_t middle = low + (high - low) / 2;
+      if (d_begin[middle] <= tuple) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+};
+
+struct Segments {
+  const uint32_t* d_positions = nullptr;  // num_entries, in ascending order of key; null: entry i is position i
+  const uint32_t* d_begin = nullptr;      // count; null: every entry is a segment of its own
+  uint32_t count = 0;
+  uint32_t num_entries = 0;
+
+  SPARSEAGG_HD uint32_t Begin(uint32_t segment) const { return d_begin == nullptr ? segment : d_begin[segment]; }
+  SPARSEAGG_HD uint32_t End(uint32_t segment) const { return segment + 1 == count ? num_entries : Begin(segment + 1); }
+  SPARSEAGG_HD uint32_t Position(uint32_t entry) const { return d_positions == nullptr ? entry : d_positions[entry]; }
+};
+
+// Element-wise kernels: operator()(i) for all i in [0, size()), in any order.
+
+// Keys first, first + 1, ….
+struct ExpandRun {
+  void* d_keys = nullptr;
+  uint32_t key_bytes = 4;
+  uint64_t first = 0;
+  uint64_t count = 0;
+
+  uint64_t size() const { return count; }
+  SPARSEAGG_HD void operator()(uint64_t i) const { StoreKey(d_keys, key_bytes, i, first + i); }
+};
+
+struct Enumerate {
+  uint32_t* d_positions = nullptr;
+  uint64_t count = 0;
+
+  uint64_t size() const { return count; }
+  SPARSEAGG_HD void operator()(uint64_t i) const { d_positions[i] = static_cast<uint32_t>(i); }
+};
+
+// Flags the first entry of every segment.
+struct FlagHeads {
+  const void* d_keys = nullptr;  // sorted
+  uint32_t key_bytes = 4;
+  uint64_t count = 0;
+  uint8_t* d_flags = nullptr;
+
+  uint64_t size() const { return count; }
+  SPARSEAGG_HD void operator()(uint64_t i) const {
+    d_flags[i] = i == 0 || LoadKey(d_keys, key_bytes, i) != LoadKey(d_keys, key_bytes, i - 1) ? 1 : 0;
+  }
+};
+
+// Flags segments of more than `length` entries.
+struct FlagLong {
+  Segments segments;
+  uint32_t length = 0;
+  uint8_t* d_flags = nullptr;
+
+  uint64_t size() const { return segments.count; }
+  SPARSEAGG_HD void operator()(uint64_t i) const {
+    const auto segment = static_cast<uint32_t>(i);
+    d_flags[i] = segments.End(segment) - segments.Begin(segment) > length ? 1 : 0;
+  }
+};
+
+// The key of every segment.
+struct GatherKeys {
+  const void* d_sorted_keys = nullptr;
+  uint32_t key_bytes = 4;
+  Segments segments;
+  void* d_keys = nullptr;
+
+  uint64_t size() const { return segments.count; }
+  SPARSEAGG_HD void operator()(uint64_t i) const {
+    StoreKey(d_keys, key_bytes, i, LoadKey(d_sorted_keys, key_bytes, segments.Begin(static_cast<uint32_t>(i))));
+  }
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_KERNELS_SEGMENTS_H_

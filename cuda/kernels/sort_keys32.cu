@@ -1,0 +1,9 @@
+#include "cuda/kernels/sort_keys.cuh"
+
+namespace sparseagg::cuda {
+
+cudaError_t SortKeys32(SortCall& call, int& output, cudaStream_t stream) {
+  return SortKeys<uint32_t>(call, output, stream);
+}
+
+}  // namespace sparseagg::cuda

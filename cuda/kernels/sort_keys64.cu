@@ -1,0 +1,9 @@
+#include "cuda/kernels/sort_keys.cuh"
+
+namespace sparseagg::cuda {
+
+cudaError_t SortKeys64(SortCall& call, int& output, cudaStream_t stream) {
+  return SortKeys<uint64_t>(call, output, stream);
+}
+
+}  // namespace sparseagg::cuda

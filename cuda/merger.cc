@@ -1,0 +1,176 @@
+#include "cuda/merger.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/tile_merge.h"
+#include "host/status_macros.h"
+
+namespace sparseagg::cuda {
+
+absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const HostRows*>& bases,
+                                         const std::vector<const ValidatedUpdate*>& updates) {
+  ASSIGN_OR_RETURN(DeviceRows rows, SendBases(bases));
+  BatchCursor cursor(updates);
+  bool is_merged = bases.size() <= 1;
+  if (is_merged && cursor.done()) {
+    RETURN_IF_ERROR(session_.JoinCopies());
+    return rows;
+  }
+  ASSIGN_OR_RETURN(uint64_t max_tuples, MaxTuples(rows.num_rows));
+  ASSIGN_OR_RETURN(Batch batch, SendBatch(session_, shape_, cursor.Next(max_tuples)));
+  while (true) {
+    std::optional<Batch> next;
+    // The host fills the next batch's slots while the device works. What rows it will find there is not known yet.
+    const auto send_next = [&]() -> absl::Status {
+      if (cursor.done()) return absl::OkStatus();
+      ASSIGN_OR_RETURN(max_tuples, MaxTuples(uint64_t{rows.num_rows} + batch.num_tuples));
+      ASSIGN_OR_RETURN(next, SendBatch(session_, shape_, cursor.Next(max_tuples)));
+      return absl::OkStatus();
+    };
+    ASSIGN_OR_RETURN(rows, MergeBatch(rows, batch, send_next));
+    if (!next.has_value()) return rows;
+    batch = *std::move(next);
+  }
+}
+
+absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& batch,
+                                              const std::function<absl::Status()>& meanwhile) {
+  RETURN_IF_ERROR(ReceiveBatch(session_, batch));
+  if (TileMerge::Suits(session_, shape_, base, batch)) {
+    ASSIGN_OR_RETURN(TileMerge tiles, TileMerge::Start(session_, shape_, base, batch));
+    RETURN_IF_ERROR(meanwhile());
+    return std::move(tiles).Finish(session_, shape_);
+  }
+  ASSIGN_OR_RETURN(Sorter sorter, StartSort(base, batch));
+  RETURN_IF_ERROR(meanwhile());
+  ASSIGN_OR_RETURN(const SortedKeys sorted, std::move(sorter).Finish(session_));
+  return FoldSegments(base, batch, sorted);
+}
+
+absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>& bases) {
+  uint64_t num_rows = 0;
+  for (const HostRows* base : bases) num_rows += base->num_rows;
+  if (num_rows > session_.tuning().max_batch_entries) {
+    return absl::ResourceExhaustedError(absl::StrCat(num_rows, " rows are more than positions can number"));
+  }
+  DeviceRows rows;
+  rows.num_rows = static_cast<uint32_t>(num_rows);
+  rows.ascends = bases.size() <= 1;
+  for (const RowColumn column : kRowColumns) {
+    ASSIGN_OR_RETURN(rows[column], session_.memory().Allocate(num_rows * BytesPerRow(shape_, column), Lane::kCopy));
+    auto* d_next = rows[column].as<std::byte>();
+    for (const HostRows* base : bases) {
+      const Column<std::byte>& from = (*base)[column];
+      if (from.empty()) continue;
+      RETURN_IF_ERROR(session_.staging().CopyIn(d_next, from.data(), from.size()));
+      d_next += from.size();
+    }
+    RETURN_IF_ERROR(session_.staging().Flush());
+  }
+  RETURN_IF_ERROR(session_.JoinCopies());
+  for (DeviceBuffer& column : rows.columns) column.HandTo(Lane::kCompute);
+  return rows;
+}
+
+absl::StatusOr<uint64_t> Merger::MaxTuples(uint64_t num_base) const {
+  // Of an entry: keys and positions, twice while they are sorted, and what the sort needs beside; its flag; where its
+  // segment begins, and its row.
+  const uint64_t entry_bytes =
+      2 * (shape_.key_bytes + sizeof(uint32_t)) + 2 + sizeof(uint8_t) + sizeof(uint32_t) + shape_.RowBytes();
+  // Of a base row: the row itself, and its entry.
+  const uint64_t base_bytes = num_base * (shape_.RowBytes() + entry_bytes);
+  // Of a tuple: what was sent, and as much again of the batch behind; and its entry.
+  const uint64_t tuple_bytes = 2 * (shape_.key_bytes + shape_.row_bytes) + entry_bytes;
+  const uint64_t budget = session_.memory().budget_bytes();
+  const uint64_t tuples = (budget - std::min(budget, base_bytes)) / tuple_bytes;
+  const uint64_t entries =
+      session_.tuning().max_batch_entries - std::min(num_base, session_.tuning().max_batch_entries);
+  const uint64_t fits = std::min(tuples, entries);
+  if (fits == 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("device memory: no room for tuples beside ", num_base, " rows"));
+  }
+  return std::max<uint64_t>(1, fits >> (2 * shrink_));
+}
+
+absl::StatusOr<Sorter> Merger::StartSort(const DeviceRows& base, Batch& batch) {
+  DeviceBuffer d_keys;
+  const uint32_t num_entries = base.num_rows + batch.num_tuples;
+  if (base.num_rows == 0) {
+    d_keys = std::move(batch.d_keys);
+  } else {
+    ASSIGN_OR_RETURN(d_keys, session_.Allocate(size_t{num_entries} * shape_.key_bytes));
+    const DeviceBuffer& base_keys = base[RowColumn::kKeys];
+    auto* d_to = d_keys.as<std::byte>();
+    RETURN_IF_ERROR(session_.device().CopyWithin(d_to, base_keys.get(), base_keys.bytes(), Lane::kCompute));
+    if (batch.num_tuples > 0) {
+      RETURN_IF_ERROR(session_.device().CopyWithin(d_to + base_keys.bytes(), batch.d_keys.get(), batch.d_keys.bytes(),
+                                                   Lane::kCompute));
+    }
+    batch.d_keys.Release();
+  }
+  return Sorter::Start(session_, std::move(d_keys), num_entries, shape_.key_bytes, shape_.key_bits);
+}
+
+absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted) {
+  Device& device = session_.device();
+  const Segments segments = sorted.segments();
+  ASSIGN_OR_RETURN(DeviceRows rows, session_.AllocateRows(shape_, segments.count));
+  RETURN_IF_ERROR(
+      device.Launch(GatherKeys{sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get()}));
+
+  // Long segments exist only where entries are left over when every segment has got one.
+  Session::Selection longs;
+  const uint32_t long_length = session_.tuning().long_segment;
+  if (sorted.count - segments.count >= long_length) {
+    ASSIGN_OR_RETURN(const DeviceBuffer flags, session_.Allocate(segments.count));
+    RETURN_IF_ERROR(device.Launch(FlagLong{segments, long_length, flags.as<uint8_t>()}));
+    ASSIGN_OR_RETURN(longs, session_.Select(flags, segments.count));
+  }
+  const Sources sources = {batch.d_begin.as<uint32_t>(), batch.d_sources.as<Source>(), batch.num_sources,
+                           base.num_rows};
+  if (shape_.columns > 0) {
+    FoldValues call;
+    call.kind = shape_.fold;
+    call.segments = segments;
+    call.columns = shape_.columns;
+    call.num_base = base.num_rows;
+    call.d_base_accs = base[RowColumn::kAccs].get();
+    call.d_values = batch.d_values.get();
+    call.type = shape_.type;
+    call.sources = sources;
+    call.unique = batch.unique;
+    call.uniform = shape_.uniform;
+    call.scale = shape_.scale;
+    call.long_length = long_length;
+    call.d_long = longs.d_indices.as<uint32_t>();
+    call.num_long = longs.count;
+    call.d_accs = rows[RowColumn::kAccs].get();
+    RETURN_IF_ERROR(device.Launch(call));
+  }
+  if (shape_.counts || shape_.key_weights != WeightKind::kCounts) {
+    Contributors call;
+    call.segments = segments;
+    call.num_base = base.num_rows;
+    call.d_base_counts = base[RowColumn::kCounts].as<uint32_t>();
+    call.sources = sources;
+    call.unique = batch.unique;
+    call.long_length = long_length;
+    call.d_long = longs.d_indices.as<uint32_t>();
+    call.num_long = longs.count;
+    call.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
+    if (shape_.key_weights == WeightKind::kFloat) {
+      call.d_base_float_weights = base[RowColumn::kWeights].as<double>();
+      call.d_float_weights = rows[RowColumn::kWeights].as<double>();
+    } else if (shape_.key_weights == WeightKind::kFixed) {
+      call.d_base_fixed_weights = base[RowColumn::kWeights].as<int64_t>();
+      call.d_fixed_weights = rows[RowColumn::kWeights].as<int64_t>();
+    }
+    RETURN_IF_ERROR(device.Launch(call));
+  }
+  return rows;
+}
+
+}  // namespace sparseagg::cuda

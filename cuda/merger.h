@@ -1,0 +1,54 @@
+// The merge: earlier rows and updates, in canonical order, become folded rows.
+#ifndef SPARSEAGG_CUDA_MERGER_H_
+#define SPARSEAGG_CUDA_MERGER_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cuda/batch.h"
+#include "cuda/rows.h"
+#include "cuda/session.h"
+#include "cuda/sorter.h"
+#include "cuda/tensor_shape.h"
+#include "host/update.h"
+
+namespace sparseagg::cuda {
+
+// Merges batch by batch, as memory allows. Either sorts (key, position), finds segments and folds each from left to
+// right, or, where keys lie densely and ascend, works by tiles of keys (tile_merge.h). The rows of one batch come first
+// in the next, so that a fold goes on where it stopped and cuts cannot be seen in the result. While one batch is
+// merged, the next one is copied in.
+//
+// Statuses are about the device only (device.h).
+class Merger {
+ public:
+  // `shrink` halves batches that many times, for another attempt when memory ran out.
+  Merger(Session& session, const TensorShape& shape, int shrink) : session_(session), shape_(shape), shrink_(shrink) {}
+
+  // `bases`: rows of earlier merges, in which keys ascend strictly. More than one only where the order of submissions
+  // does not matter. Rows of the result ascend strictly.
+  absl::StatusOr<DeviceRows> Merge(const std::vector<const HostRows*>& bases,
+                                   const std::vector<const ValidatedUpdate*>& updates);
+
+  // One batch, behind the rows of those before. Calls `meanwhile` while the device works; returns when the number of
+  // rows is known, which is before they are there. Uses up the batch.
+  absl::StatusOr<DeviceRows> MergeBatch(const DeviceRows& base, Batch& batch,
+                                        const std::function<absl::Status()>& meanwhile);
+
+ private:
+  absl::StatusOr<DeviceRows> SendBases(const std::vector<const HostRows*>& bases);
+  // Tuples that fit beside `num_base` rows; RESOURCE_EXHAUSTED when none do.
+  absl::StatusOr<uint64_t> MaxTuples(uint64_t num_base) const;
+  absl::StatusOr<Sorter> StartSort(const DeviceRows& base, Batch& batch);
+  absl::StatusOr<DeviceRows> FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted);
+
+  Session& session_;
+  const TensorShape& shape_;
+  const int shrink_;
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_MERGER_H_

@@ -1,0 +1,63 @@
+#include "cuda/session.h"
+
+#include <utility>
+
+#include "host/status_macros.h"
+
+namespace sparseagg::cuda {
+
+absl::StatusOr<DeviceRows> Session::AllocateRows(const TensorShape& shape, uint32_t num_rows) {
+  DeviceRows rows;
+  rows.num_rows = num_rows;
+  for (const RowColumn column : kRowColumns) {
+    ASSIGN_OR_RETURN(rows[column], Allocate(num_rows * BytesPerRow(shape, column)));
+  }
+  return rows;
+}
+
+absl::StatusOr<Session::PendingSelection> Session::StartSelect(const DeviceBuffer& d_flags, uint32_t count,
+                                                               uint32_t max_selected) {
+  PendingSelection pending;
+  ASSIGN_OR_RETURN(pending.d_indices, Allocate(max_selected * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(pending.d_count, Allocate(sizeof(uint32_t)));
+  SelectCall call;
+  call.d_flags = d_flags.as<uint8_t>();
+  call.count = count;
+  call.d_indices = pending.d_indices.as<uint32_t>();
+  call.d_num_selected = pending.d_count.as<uint32_t>();
+  ASSIGN_OR_RETURN(call.scratch_bytes, device_.SelectScratchBytes(call));
+  ASSIGN_OR_RETURN(const DeviceBuffer scratch, Allocate(call.scratch_bytes));
+  call.d_scratch = scratch.get();
+  RETURN_IF_ERROR(device_.Select(call));
+  return pending;
+}
+
+absl::StatusOr<Session::Selection> Session::FinishSelect(PendingSelection pending) {
+  Selection selection;
+  RETURN_IF_ERROR(staging_.CopyOut(&selection.count, pending.d_count.get(), sizeof(selection.count)));
+  selection.d_indices = std::move(pending.d_indices);
+  return selection;
+}
+
+absl::StatusOr<Session::Selection> Session::Select(const DeviceBuffer& d_flags, uint32_t count) {
+  ASSIGN_OR_RETURN(PendingSelection pending, StartSelect(d_flags, count, count));
+  return FinishSelect(std::move(pending));
+}
+
+absl::Status Session::JoinCopies() {
+  RETURN_IF_ERROR(staging_.Flush());
+  if (!has_event_) {
+    ASSIGN_OR_RETURN(copied_, device_.CreateEvent());
+    has_event_ = true;
+  }
+  RETURN_IF_ERROR(device_.Record(copied_, Lane::kCopy));
+  return device_.Wait(Lane::kCompute, copied_);
+}
+
+void Session::Settle() {
+  device_.AwaitLane(Lane::kCopy).IgnoreError();
+  device_.AwaitLane(Lane::kCompute).IgnoreError();
+  staging_.Reset();
+}
+
+}  // namespace sparseagg::cuda

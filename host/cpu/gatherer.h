@@ -1,0 +1,264 @@
+// Folds a block of keys that lie thinly.
+#ifndef SPARSEAGG_HOST_CPU_GATHERER_H_
+#define SPARSEAGG_HOST_CPU_GATHERER_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "host/column.h"
+#include "host/cpu/fold.h"
+#include "host/cpu/folded_rows.h"
+#include "host/cpu/kernels.h"
+#include "host/cpu/merge_input.h"
+#include "host/cpu/radix_sort.h"
+#include "host/cpu/sources.h"
+#include "host/dtype.h"
+
+namespace sparseagg::cpu {
+
+// The tuples are collected, update after update, sorted by key (stably, so that the canonical order stays within a
+// key) and folded from left to right. What is sorted beside a key is 32 bits wide: the value itself where it fits and
+// one conversion serves all updates, else where the tuple was collected. Used by one thread.
+template <typename Key, typename Fold>
+class Gatherer {
+ public:
+  using Acc = typename Fold::Acc;
+  using Term = typename Fold::Term;
+  using Rows = FoldedRows<Key, Acc>;
+
+  Gatherer(const MergeInput<Key, Fold>& input, Sources<Key, Fold>& sources)
+      : input_(input),
+        sources_(sources),
+        shape_(input.shape),
+        columns_(input.shape.columns),
+        carries_values_(CarriesValues(input)) {}
+
+  // Folds the tuples from where the cursors stand to their stops: `tuples` in all, keys from first to
+  // first + span_minus_one. RESOURCE_EXHAUSTED: 2^32 tuples or more.
+  absl::Status Gather(Key first, uint64_t span_minus_one, uint64_t tuples, Rows& rows) {
+    if (tuples > UINT32_MAX) {
+      return absl::ResourceExhaustedError(absl::StrCat(tuples, " thinly spread tuples in one block"));
+    }
+    const int offset_bits = std::bit_width(span_minus_one);
+    offset_bits <= 32 ? GatherAs(first, offset_bits, tuples, entries_, entry_scratch_, rows)
+                      : GatherAs(first, offset_bits, tuples, wide_entries_, wide_entry_scratch_, rows);
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr uint32_t kFromBase = static_cast<uint32_t>(-1);
+  struct Origin {
+    uint32_t source;
+    uint64_t row;
+  };
+
+  // A key's offset from the block's first key, below 2^32, and what it carries, in one word.
+  struct Entry {
+    static Entry Make(uint64_t offset, uint32_t carried) { return {offset << 32 | carried}; }
+    uint64_t offset() const { return word >> 32; }
+    uint32_t carried() const { return static_cast<uint32_t>(word); }
+    uint64_t word;
+  };
+  // The same for blocks that span more.
+  struct WideEntry {
+    static WideEntry Make(uint64_t offset, uint32_t carried) { return {offset, carried}; }
+    uint64_t offset() const { return offset_; }
+    uint32_t carried() const { return carried_; }
+    uint64_t offset_;
+    uint32_t carried_;
+  };
+
+  // Rows of one value are collected as terms; longer ones, and weights, are found again by their origin.
+  bool KeepsOrigins() const {
+    return columns_ > 1 || input_.base != nullptr || shape_.key_weights != KeyWeights::kNone;
+  }
+
+  static bool CarriesValues(const MergeInput<Key, Fold>& input) {
+    if (input.shape.columns != 1 || input.base != nullptr || input.shape.key_weights != KeyWeights::kNone) return false;
+    for (const CpuUpdate* update : input.updates) {
+      if (update->dtype != input.updates[0]->dtype || update->weight != input.updates[0]->weight) return false;
+    }
+    return !input.updates.empty() && SizeOf(input.updates[0]->dtype) <= sizeof(uint32_t);
+  }
+
+  template <typename E>
+  void GatherAs(Key first, int offset_bits, uint64_t tuples, Column<E>& entries, Column<E>& scratch, Rows& rows) {
+    entries.resize(0);
+    entries.resize(tuples);
+    rows.resize(0, shape_);
+    rows.resize(tuples, shape_);
+    if (carries_values_) {
+      SizeOf(sources_.cursors[0].dtype) == sizeof(uint32_t) ? CollectValues<uint32_t>(first, entries)
+                                                            : CollectValues<uint16_t>(first, entries);
+    } else {
+      CollectPositions(first, tuples, entries);
+    }
+    StableSortByKey(entries, scratch, offset_bits, [](const E& entry) { return entry.offset(); });
+    if (carries_values_) {
+      LoadSortedValues(entries);
+      rows.resize(FoldTerms(first, entries, rows, [](size_t i, const E&) { return i; }), shape_);
+    } else if (KeepsOrigins()) {
+      rows.resize(FoldByOrigin(first, entries, rows), shape_);
+    } else {
+      rows.resize(FoldTerms(first, entries, rows, [](size_t, const E& entry) { return entry.carried(); }), shape_);
+    }
+  }
+
+  // Calls take(key, index of the tuple) for what a cursor has up to its stop, and moves it there.
+  template <typename Take>
+  static void ForTuples(Cursor<Key>& cursor, Take take) {
+    if (cursor.keys != nullptr) {
+      const Key* keys = cursor.keys;
+      for (uint64_t i = cursor.position; i < cursor.stop; ++i) take(keys[i], i);
+    } else {
+      for (uint64_t i = cursor.position; i < cursor.stop; ++i) take(cursor[i], i);
+    }
+    cursor.position = cursor.stop;
+  }
+
+  template <typename Bits, typename E>
+  void CollectValues(Key first, Column<E>& entries) {
+    E* out = entries.data();
+    for (size_t k = 0; k < sources_.cursors.size(); ++k) {
+      if (k + sources_.kPrefetch < sources_.cursors.size()) {
+        const Cursor<Key>& ahead = sources_.cursors[k + sources_.kPrefetch];
+        __builtin_prefetch(ahead.values + ahead.position * sizeof(Bits));
+      }
+      const std::byte* values = sources_.cursors[k].values;
+      ForTuples(sources_.cursors[k], [&](Key key, uint64_t i) {
+        Bits bits;
+        std::memcpy(&bits, values + i * sizeof(Bits), sizeof(bits));
+        *out++ = E::Make(static_cast<Key>(key - first), bits);
+      });
+    }
+  }
+
+  // terms_[i] = the term of entry i.
+  template <typename E>
+  void LoadSortedValues(const Column<E>& entries) {
+    const size_t n = entries.size();
+    const size_t value_bytes = SizeOf(sources_.cursors[0].dtype);
+    values_.resize(n * value_bytes + sizeof(uint32_t));
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t bits = entries[i].carried();  // little-endian: the low bytes come first
+      std::memcpy(values_.data() + i * value_bytes, &bits, sizeof(bits));
+    }
+    terms_.resize(n + kVectorSlack);
+    sources_.sources[0].load(values_.data(), n, 0, n, sources_.sources[0].params, terms_.data());
+  }
+
+  template <typename E>
+  void CollectPositions(Key first, uint64_t tuples, Column<E>& entries) {
+    if (columns_ == 1) terms_.resize(tuples + kVectorSlack);
+    if (KeepsOrigins()) origins_.resize(tuples);
+    uint32_t at = 0;
+    ForTuples(sources_.base, [&](Key key, uint64_t row) {
+      origins_[at] = {kFromBase, row};
+      entries[at] = E::Make(static_cast<Key>(key - first), at);
+      ++at;
+    });
+    for (size_t k = 0; k < sources_.cursors.size(); ++k) {
+      Cursor<Key>& cursor = sources_.cursors[k];
+      const uint64_t begin = cursor.position;
+      const uint64_t n = cursor.stop - begin;
+      // What is written behind the last term is overwritten by the next update's, or slack.
+      if (columns_ == 1 && n > 0) sources_.LoadRows(k, begin, n, 1, terms_.data() + at);
+      if (KeepsOrigins()) {
+        for (uint64_t i = 0; i < n; ++i) origins_[at + i] = {static_cast<uint32_t>(k), begin + i};
+      }
+      ForTuples(cursor, [&](Key key, uint64_t) {
+        entries[at] = E::Make(static_cast<Key>(key - first), at);
+        ++at;
+      });
+    }
+  }
+
+  // The plain case: at most one column, every entry one contributor. term_of(i, entry) is the place of its term.
+  template <typename E, typename TermOf>
+  size_t FoldTerms(Key first, const Column<E>& entries, Rows& rows, TermOf term_of) {
+    const size_t n = entries.size();
+    size_t row = 0;
+    for (size_t i = 0; i < n; ++row) {
+      const uint64_t offset = entries[i].offset();
+      const size_t begin = i;
+      Acc acc = Fold::kStart;
+      do {
+        if (columns_ == 1) Fold::Add(acc, terms_[term_of(i, entries[i])]);
+        ++i;
+      } while (i < n && entries[i].offset() == offset);
+      rows.keys[row] = static_cast<Key>(first + offset);
+      if (columns_ == 1) rows.accs[row] = acc;
+      if (shape_.counts) rows.counts[row] = static_cast<uint32_t>(i - begin);
+    }
+    return row;
+  }
+
+  void AddTerms(Acc* row) const {
+    if constexpr (std::is_same_v<Fold, SumFloat>) {
+      AddRow(row, row_terms_.data(), columns_);
+    } else {
+      for (size_t c = 0; c < columns_; ++c) Fold::Add(row[c], row_terms_[c]);
+    }
+  }
+
+  template <typename E>
+  size_t FoldByOrigin(Key first, const Column<E>& entries, Rows& rows) {
+    row_terms_.resize(columns_ + kVectorSlack);
+    size_t row = 0;
+    for (size_t i = 0; i < entries.size(); ++row) {
+      const uint64_t offset = entries[i].offset();
+      rows.keys[row] = static_cast<Key>(first + offset);
+      Acc* accs = rows.accs.data() + row * columns_;
+      std::fill_n(accs, columns_, Fold::kStart);
+      uint32_t count = 0;
+      double float_weight = 0.0;
+      int64_t fixed_weight = 0;
+      for (; i < entries.size() && entries[i].offset() == offset; ++i) {
+        const Origin origin = origins_[entries[i].carried()];
+        if (origin.source == kFromBase) {
+          const Acc* from = input_.base->accs.data() + origin.row * columns_;
+          for (size_t c = 0; c < columns_; ++c) Fold::Combine(accs[c], from[c]);
+          count += input_.base->counts[origin.row];
+          if (shape_.key_weights == KeyWeights::kFixed) fixed_weight += input_.base->fixed_weights[origin.row];
+          continue;
+        }
+        if (columns_ == 1) {
+          Fold::Add(*accs, terms_[entries[i].carried()]);
+        } else if (columns_ > 1) {
+          sources_.LoadRows(origin.source, origin.row, 1, columns_, row_terms_.data());
+          AddTerms(accs);
+        }
+        ++count;
+        float_weight += sources_.sources[origin.source].float_weight;
+        fixed_weight += sources_.sources[origin.source].fixed_weight;
+      }
+      if (shape_.counts) rows.counts[row] = count;
+      if (shape_.key_weights == KeyWeights::kFloat) rows.float_weights[row] = float_weight;
+      if (shape_.key_weights == KeyWeights::kFixed) rows.fixed_weights[row] = fixed_weight;
+    }
+    return row;
+  }
+
+  const MergeInput<Key, Fold>& input_;
+  Sources<Key, Fold>& sources_;
+  const RowShape shape_;
+  const size_t columns_;
+  const bool carries_values_;
+  Column<Entry> entries_;
+  Column<Entry> entry_scratch_;
+  Column<WideEntry> wide_entries_;
+  Column<WideEntry> wide_entry_scratch_;
+  Column<std::byte> values_;  // carried values in sorted order
+  Column<Term> terms_;        // of the collected tuples: in sorted order if carried, else as collected
+  Column<Term> row_terms_;
+  Column<Origin> origins_;
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_GATHERER_H_

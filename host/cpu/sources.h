@@ -1,0 +1,90 @@
+// What a merge reads, as it is walked: a cursor for each update, and one for what was merged before.
+#ifndef SPARSEAGG_HOST_CPU_SOURCES_H_
+#define SPARSEAGG_HOST_CPU_SOURCES_H_
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "host/cpu/cursor.h"
+#include "host/cpu/merge_input.h"
+#include "host/cpu/terms.h"
+
+namespace sparseagg::cpu {
+
+// Used by one thread.
+template <typename Key, typename Fold>
+struct Sources {
+  using Term = typename Fold::Term;
+
+  // What only a visit with tuples needs, apart from its cursor.
+  struct Source {
+    LoadTerms<Term> load = nullptr;
+    TermParams params;
+    double float_weight = 1.0;
+    int64_t fixed_weight = 0;
+  };
+
+  explicit Sources(const MergeInput<Key, Fold>& input) {
+    if (input.base != nullptr) {
+      base.keys = input.base->keys.data();
+      base.end = input.base->size();
+    }
+    cursors.reserve(input.updates.size());
+    sources.reserve(input.updates.size());
+    for (const CpuUpdate* update : input.updates) {
+      const KeyReader<Key> reader = ReaderOf<Key>(update->keys);
+      Cursor<Key> cursor;
+      cursor.keys = reader.keys;
+      cursor.first = reader.first;
+      cursor.end = update->num_keys;
+      cursor.values = update->values;
+      cursor.dtype = update->dtype;
+      Source source;
+      source.load = TermLoader<Term>(update->dtype);
+      source.params = MakeTermParams(*input.spec, update->weight);
+      cursor.weight = source.params.weight;
+      source.float_weight = update->weight;
+      if (input.shape.key_weights == KeyWeights::kFixed) {
+        source.fixed_weight = std::llrint(update->weight * input.weight_scale);
+      }
+      cursors.push_back(cursor);
+      sources.push_back(source);
+    }
+  }
+
+  // Terms of `rows` rows of update k from row `begin` on. `terms` needs kVectorSlack.
+  void LoadRows(size_t k, uint64_t begin, size_t rows, size_t columns, Term* terms) const {
+    const Cursor<Key>& cursor = cursors[k];
+    sources[k].load(cursor.values, cursor.end * columns, begin * columns, rows * columns, sources[k].params, terms);
+  }
+
+  // Moves the stops of all cursors behind `last` and returns the tuples passed.
+  uint64_t Advance(Key last) {
+    uint64_t tuples = base.Advance(last);
+    for (size_t k = 0; k < cursors.size(); ++k) {
+      if (k + kPrefetch < cursors.size()) {
+        const Cursor<Key>& ahead = cursors[k + kPrefetch];
+        if (ahead.keys != nullptr) __builtin_prefetch(ahead.keys + ahead.position);
+      }
+      tuples += cursors[k].Advance(last);
+    }
+    return tuples;
+  }
+
+  void SkipTo(Key to) {
+    base.SkipTo(to);
+    for (Cursor<Key>& cursor : cursors) cursor.SkipTo(to);
+  }
+
+  static constexpr size_t kPrefetch = 8;  // cursors ahead
+
+  Cursor<Key> base;
+  std::vector<Cursor<Key>> cursors;
+  std::vector<Source> sources;
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_SOURCES_H_

@@ -1,0 +1,249 @@
+// Folds a block of keys that lie densely.
+#ifndef SPARSEAGG_HOST_CPU_SWEEPER_H_
+#define SPARSEAGG_HOST_CPU_SWEEPER_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "host/column.h"
+#include "host/cpu/fold.h"
+#include "host/cpu/folded_rows.h"
+#include "host/cpu/kernels.h"
+#include "host/cpu/merge_input.h"
+#include "host/cpu/sources.h"
+#include "host/cpu/sweep_kernels.h"
+#include "host/cpu/tuning.h"
+
+namespace sparseagg::cpu {
+
+// A table of accumulators, one slot a key, that stays in the cache. The updates are added one after another, so each
+// slot sees its terms in canonical order; then the touched slots are moved out. Used by one thread.
+template <typename Key, typename Fold>
+class Sweeper {
+ public:
+  using Acc = typename Fold::Acc;
+  using Term = typename Fold::Term;
+  using Rows = FoldedRows<Key, Acc>;
+
+  Sweeper(const MergeInput<Key, Fold>& input, Sources<Key, Fold>& sources)
+      : input_(input),
+        sources_(sources),
+        shape_(input.shape),
+        columns_(input.shape.columns),
+        count_bytes_(NarrowestCount(input)),
+        has_kernel_(HasKernel(input)) {
+    if (!has_kernel_) terms_.resize(std::max<size_t>(kTermBatch, columns_) + kVectorSlack);
+  }
+
+  // Folds the tuples with keys from first to first + span − 1, where the cursors stand, into `rows`.
+  void Sweep(Key first, uint64_t span, Rows& rows) {
+    MakeTable(span);
+    const Key last = static_cast<Key>(first + (span - 1));
+    uint64_t tuples = sources_.base.Advance(last);
+    SweepBase(first);
+    if (has_kernel_) {
+      tuples += AddToTable(WindowOf(first, last));
+    } else {
+      for (size_t k = 0; k < sources_.cursors.size(); ++k) tuples += SweepUpdate(k, first, last);
+    }
+    MoveOut(first, span, std::min(span, tuples), rows);
+  }
+
+ private:
+  static constexpr bool kHasKernel = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
+
+  static CountBytes NarrowestCount(const MergeInput<Key, Fold>& input) {
+    if (!input.shape.counts) return CountBytes::kNone;
+    if (input.base != nullptr || input.updates.size() >> 16 != 0) return CountBytes::kFour;
+    return input.updates.size() >> 8 != 0 ? CountBytes::kTwo : CountBytes::kOne;
+  }
+
+  static bool HasKernel(const MergeInput<Key, Fold>& input) {
+    return kHasKernel && input.shape.columns > 0 && input.shape.key_weights == KeyWeights::kNone;
+  }
+
+  SweepWindow<Key> WindowOf(Key first, Key last) {
+    SweepWindow<Key> window;
+    window.cursors = sources_.cursors.data();
+    window.num_cursors = sources_.cursors.size();
+    window.first = first;
+    window.last = last;
+    window.columns = columns_;
+    window.table = table_.data();
+    window.count_bytes = count_bytes_;
+    window.counts = counts_.data();
+    if constexpr (std::is_same_v<Fold, SumFixed>) {
+      window.fixed = true;
+      if (!sources_.sources.empty()) {
+        window.bound = sources_.sources[0].params.bound;
+        window.scale = sources_.sources[0].params.scale;
+      }
+    }
+    return window;
+  }
+
+  void MakeTable(uint64_t span) {
+    if (table_slots_ >= span) return;
+    table_slots_ = span;
+    table_.resize(span * columns_);
+    std::fill(table_.begin(), table_.end(), Fold::kStart);
+    counts_.resize(span * static_cast<size_t>(count_bytes_));
+    std::fill(counts_.begin(), counts_.end(), std::byte{0});
+    if (shape_.key_weights == KeyWeights::kFloat) float_weights_.assign(span, 0.0);
+    if (shape_.key_weights == KeyWeights::kFixed) fixed_weights_.assign(span, 0);
+  }
+
+  template <typename Count>
+  Count* Counts() {
+    return reinterpret_cast<Count*>(counts_.data());
+  }
+
+  // Calls step(counters) with the counters' type, or nullptr where nothing is counted.
+  template <typename Step>
+  auto WithCounts(Step step) {
+    switch (count_bytes_) {
+      case CountBytes::kOne:
+        return step(Counts<uint8_t>());
+      case CountBytes::kTwo:
+        return step(Counts<uint16_t>());
+      case CountBytes::kFour:
+        return step(Counts<uint32_t>());
+      case CountBytes::kNone:
+        break;
+    }
+    return step(nullptr);
+  }
+
+  void SweepBase(Key first) {
+    Cursor<Key>& base = sources_.base;
+    const uint64_t begin = base.position;
+    base.position = base.stop;
+    if (begin == base.stop) return;
+    const Key* keys = input_.base->keys.data();
+    const Acc* accs = input_.base->accs.data();
+    const uint32_t* counts = input_.base->counts.data();
+    for (uint64_t row = begin; row < base.stop; ++row) {
+      const uint64_t slot = static_cast<uint64_t>(keys[row] - first);
+      if (columns_ == 1) {
+        Fold::Combine(table_[slot], accs[row]);
+      } else {
+        for (size_t c = 0; c < columns_; ++c) Fold::Combine(table_[slot * columns_ + c], accs[row * columns_ + c]);
+      }
+      Counts<uint32_t>()[slot] += counts[row];
+    }
+    if (shape_.key_weights != KeyWeights::kFixed) return;
+    for (uint64_t row = begin; row < base.stop; ++row) {
+      fixed_weights_[keys[row] - first] += input_.base->fixed_weights[row];
+    }
+  }
+
+  // Adds what update k has up to `last`, and returns its tuples.
+  uint64_t SweepUpdate(size_t k, Key first, Key last) {
+    Cursor<Key>& cursor = sources_.cursors[k];
+    const uint64_t tuples = cursor.Advance(last);
+    const uint64_t batch = columns_ <= 1 ? kTermBatch : std::max<uint64_t>(1, kTermBatch / columns_);
+    for (uint64_t begin = cursor.position; begin < cursor.stop; begin += batch) {
+      const size_t n = static_cast<size_t>(std::min(batch, cursor.stop - begin));
+      if (columns_ > 0) sources_.LoadRows(k, begin, n, columns_, terms_.data());
+      if (cursor.keys != nullptr) {
+        const Key* keys = cursor.keys + begin;
+        AddTerms(k, n, [keys, first](size_t i) { return static_cast<uint64_t>(static_cast<Key>(keys[i] - first)); });
+      } else {
+        const uint64_t slot = static_cast<uint64_t>(cursor[begin]) - first;
+        AddTerms(k, n, [slot](size_t i) { return slot + i; });
+      }
+    }
+    cursor.position = cursor.stop;
+    return tuples;
+  }
+
+  template <typename SlotOf>
+  void AddTerms(size_t k, size_t n, SlotOf slot_of) {
+    Acc* table = table_.data();
+    const Term* terms = terms_.data();
+    if (columns_ == 1) {
+      for (size_t i = 0; i < n; ++i) Fold::Add(table[slot_of(i)], terms[i]);
+    } else {
+      for (size_t i = 0; i < n; ++i) {
+        Acc* row = table + slot_of(i) * columns_;
+        for (size_t c = 0; c < columns_; ++c) Fold::Add(row[c], terms[i * columns_ + c]);
+      }
+    }
+    WithCounts([&](auto counts) {
+      if constexpr (!std::is_same_v<decltype(counts), std::nullptr_t>) {
+        for (size_t i = 0; i < n; ++i) ++counts[slot_of(i)];
+      }
+    });
+    if (shape_.key_weights == KeyWeights::kFloat) {
+      for (size_t i = 0; i < n; ++i) float_weights_[slot_of(i)] += sources_.sources[k].float_weight;
+    } else if (shape_.key_weights == KeyWeights::kFixed) {
+      for (size_t i = 0; i < n; ++i) fixed_weights_[slot_of(i)] += sources_.sources[k].fixed_weight;
+    }
+  }
+
+  // Moves touched slots to `rows` and makes the table fresh again.
+  void MoveOut(Key first, uint64_t span, uint64_t max_rows, Rows& rows) {
+    rows.resize(0, shape_);
+    rows.resize(max_rows + kVectorSlack, shape_);
+    size_t moved = 0;
+    if (sizeof(Acc) == sizeof(uint64_t) && columns_ == 1 && shape_.key_weights == KeyWeights::kNone) {
+      SlotTable table;
+      table.accs = table_.data();
+      table.count_bytes = count_bytes_;
+      table.counts = counts_.data();
+      table.slots = span;
+      if constexpr (sizeof(Acc) == sizeof(uint64_t)) table.untouched = std::bit_cast<uint64_t>(Fold::kStart);
+      moved = Compact(table, first, rows.keys.data(), rows.accs.data(), rows.counts.data());
+    } else {
+      moved = WithCounts([&](auto counts) { return MoveRows(first, span, counts, rows); });
+    }
+    rows.resize(moved, shape_);
+  }
+
+  template <typename Counts>
+  size_t MoveRows(Key first, uint64_t span, Counts counts, Rows& rows) {
+    size_t row = 0;
+    for (uint64_t slot = 0; slot < span; ++slot) {
+      Acc* accs = table_.data() + slot * columns_;
+      if constexpr (!std::is_same_v<Counts, std::nullptr_t>) {
+        if (counts[slot] == 0) continue;
+        rows.counts[row] = std::exchange(counts[slot], 0);
+      } else {
+        // Without counters only the float sum comes here, with a column at least.
+        if (std::bit_cast<uint64_t>(static_cast<double>(*accs)) == std::bit_cast<uint64_t>(-0.0)) continue;
+      }
+      rows.keys[row] = static_cast<Key>(first + slot);
+      std::copy_n(accs, columns_, rows.accs.data() + row * columns_);
+      std::fill_n(accs, columns_, Fold::kStart);
+      if (shape_.key_weights == KeyWeights::kFloat) {
+        rows.float_weights[row] = std::exchange(float_weights_[slot], 0.0);
+      } else if (shape_.key_weights == KeyWeights::kFixed) {
+        rows.fixed_weights[row] = std::exchange(fixed_weights_[slot], 0);
+      }
+      ++row;
+    }
+    return row;
+  }
+
+  const MergeInput<Key, Fold>& input_;
+  Sources<Key, Fold>& sources_;
+  const RowShape shape_;
+  const size_t columns_;
+  const CountBytes count_bytes_;
+  const bool has_kernel_;
+  Column<Term> terms_;
+  // One slot a key; untouched ones hold kStart and 0.
+  uint64_t table_slots_ = 0;
+  Column<Acc> table_;
+  Column<std::byte> counts_;
+  std::vector<double> float_weights_;
+  std::vector<int64_t> fixed_weights_;
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_SWEEPER_H_

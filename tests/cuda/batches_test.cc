@@ -1,0 +1,184 @@
+// Rounds that do not fit the device's memory.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/batch.h"
+#include "cuda/device_engine.h"
+#include "tests/support/driver.h"
+#include "tests/support/engines.h"
+#include "tests/support/faulty_device.h"
+#include "tests/support/generators.h"
+#include "tests/support/reference.h"
+
+namespace sparseagg::testing {
+namespace {
+
+TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
+  const uint64_t first = TestSeed(40'000);
+  uint64_t num_sorts = 0;
+  uint64_t num_budget_faults = 0;
+  for (uint64_t seed = first; seed < first + TestCases(400); ++seed) {
+    SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed, " SPARSEAGG_TEST_CASES=1"));
+    const Case c = RandomCase(seed);
+    Rng rng(seed);
+    struct FaultyDevice::Record record;
+    cuda::DeviceEngineOptions options;
+    options.tuning = TinyTuning();
+    options.tuning.max_batch_entries = rng.Pick<uint64_t>({7, 50, 300, 5000, 1'000'000});
+    options.tuning.long_segment = rng.Pick<uint32_t>({1, 2, 5, 40});
+    options.tuning.min_tile_values = rng.Pick({0.0, 5.0, 1e300});
+    options.tuning.min_pending_bytes = rng.Pick<size_t>({1, 1000, 1'000'000'000});
+    options.memory_budget_bytes = rng.Pick<size_t>({100, 2000, 10'000, 100'000, 10'000'000});
+    // Sometimes the device has less than it said.
+    const size_t real_bytes = rng.Coin() ? ~size_t{0} : options.memory_budget_bytes / 2;
+    num_budget_faults += real_bytes != ~size_t{0};
+    options.cpu.num_threads = 1;
+    auto engine = std::make_unique<cuda::DeviceEngine>(
+        std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.memory_bytes = real_bytes, .torture_seed = seed},
+                                       FaultPlan{}, &record),
+        options);
+    const Verdict verdict = Judge(c.specs, c.submissions);
+    for (int ways = 0; ways < 2; ++ways) {
+      const DriveOptions drive = {.shuffle_seed = seed + ways, .num_aggregations = 1 + ways};
+      ASSERT_EQ(Disagreement(c.specs, Drive(*engine, c.specs, c.submissions, drive), verdict), "") << Describe(c);
+    }
+    EXPECT_TRUE(engine->Probe().ok()) << engine->Probe();
+    engine.reset();
+    EXPECT_EQ(record.num_leaked, 0u);
+    num_sorts += record.num_sorts;
+  }
+  EXPECT_GE(num_sorts, 2 * TestCases(400)) << "the device is hardly used";
+}
+
+struct Merged {
+  std::string disagreement;
+  struct FaultyDevice::Record record;
+};
+
+// A canonical sum over 30 submissions of 100 tuples, on the sort path of a device that has `real_bytes`.
+Merged MergeWithin(size_t budget_bytes, KeyOrder order, size_t real_bytes = ~size_t{0}) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = 200;
+  std::vector<RawSubmission> submissions;
+  Rng rng(TestSeed(77));
+  for (int i = 0; i < 30; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, spec.dimension, 100, KeyStyle::kUniform, order);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kCancelling);
+    submissions.push_back({"client " + std::to_string(i), 1.0, {std::move(raw)}});
+  }
+  Merged merged;
+  cuda::DeviceEngineOptions options;
+  options.memory_budget_bytes = budget_bytes;
+  options.tuning.min_tile_values = 1e300;
+  cuda::DeviceEngine engine(
+      std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.memory_bytes = real_bytes, .torture_seed = 9},
+                                     FaultPlan{}, &merged.record),
+      options);
+  merged.disagreement = Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions));
+  return merged;
+}
+
+TEST(Batches, RoomForAll_OneBatch) {
+  const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled);
+  EXPECT_EQ(merged.disagreement, "");
+  EXPECT_EQ(merged.record.num_sorts, 1u);
+  EXPECT_EQ(merged.record.num_results, 1u);
+}
+
+TEST(Batches, RoomForSome_SeveralBatchesInCanonicalOrder) {
+  for (const KeyOrder order : {KeyOrder::kSortedUnique, KeyOrder::kShuffled}) {
+    const Merged merged = MergeWithin(50'000, order);
+    EXPECT_EQ(merged.disagreement, "");
+    EXPECT_GE(merged.record.num_sorts, 3u);
+    EXPECT_LE(merged.record.num_sorts, 30u) << "batches are smaller than they need be";
+    EXPECT_EQ(merged.record.num_results, 1u);
+  }
+}
+
+TEST(Batches, DeviceHasLessThanItSaid_SmallerBatchesOnIt) {
+  const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled, 40'000);
+  EXPECT_EQ(merged.disagreement, "");
+  EXPECT_GE(merged.record.num_sorts, 3u);
+  EXPECT_EQ(merged.record.num_results, 1u) << "the CPU engine had to do it";
+}
+
+TEST(Batches, RoomForNone_TheCpuEngineMerges) {
+  const Merged merged = MergeWithin(200, KeyOrder::kShuffled);
+  EXPECT_EQ(merged.disagreement, "");
+  EXPECT_EQ(merged.record.num_sorts, 0u);
+  EXPECT_EQ(merged.record.num_results, 0u);
+}
+
+TEST(Batches, SecondRound_AllocatesNoHostMemory) {
+  TensorSpec spec;
+  spec.name = "t";
+  RawTensor raw;
+  raw.keys = {3, 1, 2};
+  raw.values.assign(3 * sizeof(float), '\0');
+  struct FaultyDevice::Record record;
+  cuda::DeviceEngine engine(std::make_unique<FaultyDevice>(cuda::HostDeviceOptions(), FaultPlan{}, &record), {});
+  ASSERT_TRUE(Drive(engine, {spec}, {{"a", 1.0, {raw}}}).results.ok());
+  const uint64_t after_first = record.num_pinned;
+  EXPECT_GT(after_first, 0u);
+  ASSERT_TRUE(Drive(engine, {spec}, {{"a", 1.0, {raw}}}).results.ok());
+  EXPECT_EQ(record.num_pinned, after_first);
+  EXPECT_EQ(record.num_results, 2u);
+}
+
+// ---- the cursor
+
+std::vector<ValidatedUpdate> Updates(const std::vector<std::vector<uint64_t>>& keys) {
+  TensorSpec spec;
+  spec.name = "t";
+  std::vector<ValidatedUpdate> updates;
+  for (const std::vector<uint64_t>& each : keys) {
+    RawTensor raw;
+    raw.keys = each;
+    raw.values.assign(each.size() * sizeof(float), '\0');
+    updates.push_back((*BuildUpdates({spec}, {"c", 1.0, {raw}})).front());
+  }
+  return updates;
+}
+
+// "update:first+count …" of each batch.
+std::vector<std::string> Cut(const std::vector<ValidatedUpdate>& updates, uint64_t max_tuples) {
+  std::vector<const ValidatedUpdate*> pointers;
+  for (const ValidatedUpdate& update : updates) pointers.push_back(&update);
+  cuda::BatchCursor cursor(pointers);
+  std::vector<std::string> batches;
+  while (!cursor.done()) {
+    std::string text;
+    for (const cuda::Slice& slice : cursor.Next(max_tuples)) {
+      absl::StrAppend(&text, text.empty() ? "" : " ", slice.update - updates.data(), ":", slice.first, "+",
+                      slice.count);
+    }
+    batches.push_back(text);
+  }
+  return batches;
+}
+
+using Strings = std::vector<std::string>;
+
+TEST(BatchCursor, UniqueUpdates_AreCutAtTheLimit) {
+  const auto updates = Updates({{1, 2, 3}, {}, {4, 5, 6, 7, 8}, {9}});
+  EXPECT_EQ(Cut(updates, 4), (Strings{"0:0+3 2:0+1", "2:1+4", "3:0+1"}));
+  EXPECT_EQ(Cut(updates, 9), (Strings{"0:0+3 2:0+5 3:0+1"}));
+  EXPECT_EQ(Cut(updates, 1).size(), 9u);
+}
+
+TEST(BatchCursor, UpdatesThatMayRepeatKeys_StayWhole) {
+  const auto updates = Updates({{1, 2}, {5, 4, 4, 3}, {6, 6}});
+  EXPECT_EQ(Cut(updates, 3), (Strings{"0:0+2", "1:0+4", "2:0+2"}));
+  EXPECT_EQ(Cut(updates, 6), (Strings{"0:0+2 1:0+4", "2:0+2"}));
+}
+
+TEST(BatchCursor, OnlyEmptyUpdates_NoBatch) { EXPECT_EQ(Cut(Updates({{}, {}}), 3), Strings{}); }
+
+}  // namespace
+}  // namespace sparseagg::testing

@@ -1,0 +1,122 @@
+// Whatever call of the device fails, in whatever way, the round gives the bits of the reference: from the device after
+// another attempt, from the same kernels on the host, or from the CPU engine.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cuda/device_engine.h"
+#include "tests/support/driver.h"
+#include "tests/support/engines.h"
+#include "tests/support/faulty_device.h"
+#include "tests/support/generators.h"
+#include "tests/support/reference.h"
+#include "tests/support/values.h"
+
+namespace sparseagg::testing {
+namespace {
+
+struct Round {
+  std::string name;
+  bool tiles = false;
+  TensorSpec spec;
+  std::vector<RawSubmission> submissions;
+};
+
+void PrintTo(const Round& round, std::ostream* out) { *out << round.name; }
+
+Round MakeRound(std::string name, Op op, Numerics numerics, DType dtype) {
+  Round round;
+  round.name = std::move(name);
+  round.spec.name = "t";
+  round.spec.dimension = 50;
+  round.spec.width = 3;
+  round.spec.dtype = dtype;
+  AggregationSpec& a = round.spec.aggregation;
+  a.op = op;
+  a.numerics = numerics;
+  a.weighting = Weighting::kByWeight;
+  a.return_counts = true;
+  a.return_weights = true;
+  a.prune_zeros = true;
+  a.result_layout = ResultLayout::kAuto;
+  a.value_bound = 1000.0;
+  a.weight_bound = 10.0;
+  a.max_submissions = 12;
+  Rng rng(5);
+  for (int i = 0; i < 12; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, round.spec.dimension, 20, KeyStyle::kZipf, KeyOrder::kShuffled);
+    raw.values = RandomValues(rng, dtype, raw.keys.size() * 3, ValueStyle::kSmallIntegers);
+    round.submissions.push_back({std::to_string(i), 1.0 + i % 3, {std::move(raw)}});
+  }
+  return round;
+}
+
+// By the tile path: sorted, and no weights to sum.
+Round MakeTileRound() {
+  Round round = MakeRound("Tiles", Op::kMean, Numerics::kFixedPoint, DType::kFloat32);
+  round.tiles = true;
+  round.spec.aggregation.return_weights = false;
+  for (RawSubmission& submission : round.submissions) {
+    RawTensor& raw = submission.tensors[0];
+    std::sort(raw.keys.begin(), raw.keys.end());
+    raw.keys.erase(std::unique(raw.keys.begin(), raw.keys.end()), raw.keys.end());
+    raw.values.resize(raw.keys.size() * 3 * sizeof(float));
+  }
+  return round;
+}
+
+class FaultsTest : public ::testing::TestWithParam<std::tuple<Round, Fault>> {};
+
+TEST_P(FaultsTest, AnyCallFails_ResultIsThatOfTheReference_NothingLeaks) {
+  const auto& [round, fault] = GetParam();
+  const Verdict verdict = Judge({round.spec}, round.submissions);
+  ASSERT_TRUE(verdict.failures.empty());
+  uint64_t at_call = 1;
+  for (bool faulted = true; faulted; ++at_call) {
+    SCOPED_TRACE("call " + std::to_string(at_call));
+    struct FaultyDevice::Record record;
+    cuda::DeviceEngineOptions options;
+    options.tuning = TinyTuning();
+    if (!round.tiles) options.tuning.min_tile_values = 1e300;
+    options.cpu.num_threads = 1;
+    auto engine = std::make_unique<cuda::DeviceEngine>(
+        std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = at_call}, FaultPlan{fault, at_call},
+                                       &record),
+        options);
+    ASSERT_EQ(Disagreement({round.spec}, Drive(*engine, {round.spec}, round.submissions), verdict), "");
+    faulted = record.faulted;
+    const bool is_fatal = fault == Fault::kSticky || fault == Fault::kSilentThenSticky;
+    if (faulted && is_fatal) {
+      // Told apart by a healthy probe only where the fault came after the last result was safe.
+      const uint64_t launches = record.num_launches;
+      EXPECT_FALSE(engine->Probe().ok());
+      EXPECT_EQ(Disagreement({round.spec}, Drive(*engine, {round.spec}, round.submissions), verdict), "");
+      EXPECT_EQ(record.num_launches, launches) << "a device that failed was used again";
+    } else {
+      EXPECT_TRUE(engine->Probe().ok()) << engine->Probe();
+    }
+    engine.reset();
+    EXPECT_EQ(record.num_leaked, 0u);
+  }
+  EXPECT_GE(at_call, 50u) << "this round hardly uses the device";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rounds, FaultsTest,
+    ::testing::Combine(
+        ::testing::Values(MakeRound("KeepsUpdates", Op::kCoordinateMean, Numerics::kCanonical, DType::kFloat32),
+                          MakeRound("MergesOnArrival", Op::kMean, Numerics::kFixedPoint, DType::kFloat32),
+                          MakeRound("Integers", Op::kSum, Numerics::kFixedPoint, DType::kInt32), MakeTileRound()),
+        ::testing::Values(Fault::kOutOfMemory, Fault::kOutOfMemoryNow, Fault::kSticky, Fault::kSilentThenSticky)),
+    [](const auto& fault_case) {
+      return std::get<0>(fault_case.param).name + ::testing::PrintToString(std::get<1>(fault_case.param));
+    });
+
+}  // namespace
+}  // namespace sparseagg::testing

@@ -1,0 +1,93 @@
+// What only a GPU can show. Without one these tests are skipped, visibly, and say what is then not covered: everything
+// else of cuda/ runs in the ordinary tests, on the host device.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/cuda_engine.h"
+#include "cuda/device_engine.h"
+#include "tests/support/driver.h"
+#include "tests/support/engines.h"
+#include "tests/support/generators.h"
+#include "tests/support/reference.h"
+
+namespace sparseagg::testing {
+namespace {
+
+#define SKIP_WITHOUT_A_GPU(what)                                                \
+  if (const absl::Status status = CudaStatus(); !status.ok()) {                 \
+    GTEST_SKIP() << "not covered here: " << (what) << ". " << status.message(); \
+  }
+
+TEST(RealDevice, ContractSuite_RunsOnIt) {
+  SKIP_WITHOUT_A_GPU("the contract and differential suites of sparseagg_host_test on a GPU");
+  bool is_there = false;
+  for (const EngineCase& engine : AvailableEngines()) is_there |= engine.name == "cuda";
+  EXPECT_TRUE(is_there);
+}
+
+TEST(RealDevice, CubSortAndSelect_KeepTheDeviceContract) {
+  SKIP_WITHOUT_A_GPU("cub::DeviceRadixSort::SortPairs and cub::DeviceSelect::Flagged");
+  // DeviceContract/cuda, of device_test.cc, has the tests.
+}
+
+TEST(RealDevice, CompiledKernels_RoundAsOnTheHost) {
+  SKIP_WITHOUT_A_GPU("code that nvcc made of the kernel bodies: contraction, intrinsics, barriers, atomics");
+  for (uint64_t seed = TestSeed(90'000), end = seed + TestCases(300); seed < end; ++seed) {
+    const Case c = RandomCase(seed);
+    cuda::DeviceEngineOptions options;
+    options.tuning = TinyTuning();
+    options.tuning.staging_slot_bytes = 4096;
+    auto device = cuda::CreateCudaDevice();
+    ASSERT_TRUE(device.ok()) << device.status();
+    cuda::DeviceEngine engine(*std::move(device), options);
+    ASSERT_EQ(Disagreement(c.specs, Drive(engine, c.specs, c.submissions, {.shuffle_seed = seed}),
+                           Judge(c.specs, c.submissions)),
+              "")
+        << "SPARSEAGG_TEST_SEED=" << seed << "\n"
+        << Describe(c);
+    ASSERT_TRUE(engine.Probe().ok()) << engine.Probe();
+  }
+}
+
+TEST(RealDevice, Streams_OverlapWithoutRaces) {
+  SKIP_WITHOUT_A_GPU("streams, events, pinned copies and the memory pool, under true concurrency");
+  // Many batches, so that copies of one run beside the work on another.
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = 1'000'000;
+  std::vector<RawSubmission> submissions;
+  Rng rng(TestSeed(4));
+  for (int i = 0; i < 40; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, spec.dimension, 50'000, KeyStyle::kZipf, KeyOrder::kShuffled);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kCancelling);
+    submissions.push_back({"client " + std::to_string(i), 1.0, {std::move(raw)}});
+  }
+  const Verdict verdict = Judge({spec}, submissions);
+  for (const size_t budget_mib : {64, 128, 1024}) {
+    cuda::DeviceEngineOptions options;
+    options.memory_budget_bytes = budget_mib << 20;
+    options.tuning.staging_slot_bytes = size_t{1} << 20;
+    auto device = cuda::CreateCudaDevice();
+    ASSERT_TRUE(device.ok()) << device.status();
+    cuda::DeviceEngine engine(*std::move(device), options);
+    for (int again = 0; again < 5; ++again) {
+      ASSERT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), verdict), "");
+    }
+    ASSERT_TRUE(engine.Probe().ok()) << engine.Probe();
+  }
+}
+
+TEST(RealDevice, WithoutADevice_CreationSaysWhy) {
+  const absl::Status status = CudaStatus();
+  if (status.ok()) GTEST_SKIP() << "there is a device";
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(status.message().empty());
+}
+
+}  // namespace
+}  // namespace sparseagg::testing

@@ -1,0 +1,169 @@
+// A device that fails when it is told to.
+#ifndef SPARSEAGG_TESTS_SUPPORT_FAULTY_DEVICE_H_
+#define SPARSEAGG_TESTS_SUPPORT_FAULTY_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cuda/host_device.h"
+
+namespace sparseagg::testing {
+
+enum class Fault {
+  kNone,
+  kOutOfMemory,      // the one call has no memory
+  kOutOfMemoryNow,   // that call and all allocations behind it have none
+  kSticky,           // the one call fails, and all behind it
+  kSilentThenSticky  // work is no longer done, but only waiting for it tells: how asynchronous errors show
+};
+
+struct FaultPlan {
+  Fault fault = Fault::kNone;
+  uint64_t at_call = 0;  // counted from 1
+};
+
+// Passes calls on to a host device and counts them, until the plan says otherwise.
+class FaultyDevice : public cuda::Device {
+ public:
+  // What happened, for after the engine that owns the device is gone.
+  struct Record {
+    uint64_t num_calls = 0;
+    uint64_t num_sorts = 0;
+    uint64_t num_launches = 0;
+    uint64_t num_results = 0;  // written, as the last step of a round on the device
+    uint64_t num_pinned = 0;   // allocations of host memory
+    bool faulted = false;
+    size_t num_leaked = 0;  // allocations left when the device went
+  };
+
+  FaultyDevice(const cuda::HostDeviceOptions& options, FaultPlan plan, Record* record)
+      : device_(options), plan_(plan), record_(*record) {}
+  ~FaultyDevice() override { record_.num_leaked = device_.num_allocations(); }
+
+  std::string description() const override { return "a device made to fail"; }
+  size_t memory_bytes() const override { return device_.memory_bytes(); }
+
+  absl::StatusOr<void*> Allocate(size_t bytes, cuda::Lane lane) override {
+    if (absl::Status status = Count(true); !status.ok()) return status;
+    return device_.Allocate(bytes, lane);
+  }
+  void Free(void* d_memory, cuda::Lane lane) override { device_.Free(d_memory, lane); }
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override {
+    ++record_.num_pinned;
+    if (absl::Status status = Count(true); !status.ok()) return status;
+    return device_.AllocatePinned(bytes);
+  }
+  void FreePinned(void* memory) override { device_.FreePinned(memory); }
+  absl::Status CopyIn(void* d_to, const void* from, size_t bytes, cuda::Lane lane) override {
+    return Do([&] { return device_.CopyIn(d_to, from, bytes, lane); });
+  }
+  absl::Status CopyOut(void* to, const void* d_from, size_t bytes, cuda::Lane lane) override {
+    return Do([&] { return device_.CopyOut(to, d_from, bytes, lane); });
+  }
+  absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, cuda::Lane lane) override {
+    return Do([&] { return device_.CopyWithin(d_to, d_from, bytes, lane); });
+  }
+  absl::Status Fill(void* d_memory, uint8_t byte, size_t bytes, cuda::Lane lane) override {
+    return Do([&] { return device_.Fill(d_memory, byte, bytes, lane); });
+  }
+  absl::StatusOr<cuda::EventId> CreateEvent() override {
+    if (absl::Status status = Count(); !status.ok()) return status;
+    return device_.CreateEvent();
+  }
+  absl::Status Record(cuda::EventId event, cuda::Lane lane) override {
+    return Do([&] { return device_.Record(event, lane); });
+  }
+  absl::Status Wait(cuda::Lane lane, cuda::EventId event) override {
+    return Do([&] { return device_.Wait(lane, event); });
+  }
+  absl::Status Await(cuda::EventId event) override {
+    return Tell([&] { return device_.Await(event); });
+  }
+  absl::Status AwaitLane(cuda::Lane lane) override {
+    return Tell([&] { return device_.AwaitLane(lane); });
+  }
+  absl::StatusOr<size_t> SortScratchBytes(const cuda::SortCall& call) override {
+    if (absl::Status status = Count(); !status.ok()) return status;
+    return device_.SortScratchBytes(call);
+  }
+  absl::StatusOr<int> Sort(const cuda::SortCall& call) override {
+    ++record_.num_sorts;
+    if (absl::Status status = Count(); !status.ok()) return status;
+    if (silent_) return 0;
+    return device_.Sort(call);
+  }
+  absl::StatusOr<size_t> SelectScratchBytes(const cuda::SelectCall& call) override {
+    if (absl::Status status = Count(); !status.ok()) return status;
+    return device_.SelectScratchBytes(call);
+  }
+  absl::Status Select(const cuda::SelectCall& call) override {
+    return Do([&] { return device_.Select(call); });
+  }
+  absl::Status Launch(const cuda::KernelCall& call) override {
+    ++record_.num_launches;
+    record_.num_results += std::holds_alternative<cuda::WriteRows>(call);
+    return Do([&] { return device_.Launch(call); });
+  }
+
+ private:
+  absl::Status Count(bool is_allocation = false) {
+    const bool is_now = ++record_.num_calls == plan_.at_call;
+    if (is_now && plan_.fault != Fault::kNone) record_.faulted = true;
+    if (is_now && (plan_.fault == Fault::kSticky || plan_.fault == Fault::kSilentThenSticky)) {
+      // Nothing that was asked for may still happen when memory it uses is gone.
+      for (const cuda::Lane lane : {cuda::Lane::kCopy, cuda::Lane::kCompute}) device_.AwaitLane(lane).IgnoreError();
+    }
+    switch (plan_.fault) {
+      case Fault::kNone:
+        break;
+      case Fault::kOutOfMemory:
+        if (is_now) return absl::ResourceExhaustedError("made to have no memory");
+        break;
+      case Fault::kOutOfMemoryNow:
+        if (is_now || (record_.faulted && is_allocation)) return absl::ResourceExhaustedError("made to have no memory");
+        break;
+      case Fault::kSticky:
+        if (record_.faulted) return absl::InternalError("made to fail");
+        break;
+      case Fault::kSilentThenSticky:
+        if (is_now) silent_ = true;
+        if (told_) return absl::InternalError("made to fail without saying so at once");
+        break;
+    }
+    return absl::OkStatus();
+  }
+  template <typename Work>
+  absl::Status Do(Work work) {
+    if (absl::Status status = Count(); !status.ok()) return status;
+    return silent_ ? absl::OkStatus() : work();
+  }
+
+  // Waiting brings the error to light.
+  template <typename Wait>
+  absl::Status Tell(Wait wait) {
+    if (absl::Status status = Count(); !status.ok()) return status;
+    told_ = silent_;
+    return told_ ? absl::InternalError("made to fail without saying so at once") : wait();
+  }
+
+  cuda::HostDevice device_;
+  const FaultPlan plan_;
+  struct Record& record_;
+  bool silent_ = false;
+  bool told_ = false;
+};
+
+inline void PrintTo(Fault fault, std::ostream* out) {
+  constexpr const char* kNames[] = {"None", "OutOfMemory", "OutOfMemoryNow", "Sticky", "SilentThenSticky"};
+  *out << kNames[static_cast<int>(fault)];
+}
+
+}  // namespace sparseagg::testing
+
+#endif  // SPARSEAGG_TESTS_SUPPORT_FAULTY_DEVICE_H_
