@@ -250,6 +250,12 @@ void sab_memory(int threads, double* read, double* write, double* copy) {
       threads, [&](size_t begin, size_t end) { std::memcpy(to.data() + begin, from.data() + begin, end - begin); });
 }
 
+// Gives back what the engine keeps for its next columns.
+void sab_release_memory() {
+  sparseagg::KeepFreedColumns(0);
+  sparseagg::KeepFreedColumns(sparseagg::internal::kDefaultKeptColumnBytes);
+}
+
 uint64_t sab_peak_bytes() { return sparseagg::bench::PeakMemoryBytes(); }
 int sab_reset_peak() { return sparseagg::bench::ResetPeakMemory() ? 1 : 0; }
 void sab_cpu_name(char* out, uint64_t size) { std::snprintf(out, size, "%s", sparseagg::bench::CpuName().c_str()); }

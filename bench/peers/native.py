@@ -28,6 +28,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sab_engine_values": (U64, [P, ctypes.POINTER(P)]),
     "sab_difference": (TEXT, [P, P]),
     "sab_memory": (None, [ctypes.c_int] + [ctypes.POINTER(ctypes.c_double)] * 3),
+    "sab_release_memory": (None, []),
     "sab_peak_bytes": (U64, []),
     "sab_reset_peak": (ctypes.c_int, []),
     "sab_cpu_name": (None, [TEXT, U64]),

@@ -122,6 +122,10 @@ class Worker:
     def _set_memory(self, memory: str) -> None:
         if memory == "fresh" or memory != self._memory:
             self._allocator.set(memory)
+        # An allocator of the library's own, where it can be told.
+        release = getattr(self._module, "release_memory", None)
+        if memory == "fresh" and release is not None:
+            release()
         self._memory = memory
 
 

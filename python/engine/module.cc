@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "host/column.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/kernels.h"
 #include "python/engine/inputs.h"
@@ -144,6 +145,10 @@ void Define(py::module_& module) {
   module.def("describe", [] {
     const auto engine = CreateCpuEngine();
     return absl::StrCat(engine->name(), " (", engine->description(), ")");
+  });
+  module.def("release_memory", [] {
+    KeepFreedColumns(0);
+    KeepFreedColumns(internal::kDefaultKeptColumnBytes);
   });
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,

@@ -289,6 +289,25 @@ def test_engine_empty_and_absent_tensors():
     assert result.info.num_submissions == 2
 
 
+def test_engine_takes_tensors_in_any_order():
+    tensors = [sa.TensorSpec(name, "float32", 10) for name in "abc"]
+    update = {"c": (np.array([3]), floats(3)), "a": (np.array([1]), floats(1))}
+    result = sa.aggregate([update, update], sa.RoundSpec(tensors))
+    assert {name: (t.keys.tolist(), t.values.tolist()) for name, t in result.items()} == {
+        "a": ([1], [2]),
+        "b": ([], []),
+        "c": ([3], [6]),
+    }
+
+
+def test_aggregator_add_takes_no_pair():
+    update = (np.array([1]), floats(1))
+    with pytest.raises(sa.InvalidArgument):
+        sa.Aggregator(one(weighting="by_weight")).add("a", (update, 2.0))
+    with pytest.raises(sa.InvalidArgument):
+        sa.Aggregator(one(weighting="by_weight")).add("a", ({"v": update}, 2.0))
+
+
 def test_engine_result_is_what_a_server_gives(client):
     spec = one(dimension=6, result="dense", return_counts=True)
     updates = [(np.array([5, 1]), floats(1, 2))]

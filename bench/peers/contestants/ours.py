@@ -8,11 +8,18 @@ from typing import Any
 import native
 import numpy as np
 import sparseagg as sa
+from sparseagg import _engine
 
 from contestants import Contestant, Data, Reference
 
 DISTRIBUTION = "sparseagg"
 MODES = ("canonical", "canonical+counts", "fixed_point")
+
+
+def release_memory() -> None:
+    """Gives back what the engine, in either form, keeps for its next columns."""
+    _engine.release_memory()
+    native.load().sab_release_memory()
 
 
 def contestants(data: Data, threads: int) -> list[Contestant]:

@@ -21,6 +21,7 @@ Piece = tuple[int, Array | None, Array | None, int]
 Convert = Callable[[str, Any], tuple[list[Piece], float | None]]
 
 def describe() -> str: ...
+def release_memory() -> None: ...
 
 class Aggregator:
     def __init__(
