@@ -111,7 +111,7 @@ build/asan-ubsan/build.ninja build/tsan/build.ninja build/cuda/build.ninja: buil
 
 # With the Python extension, for the environment's Python; it goes where that environment's package is.
 build/dev/build.ninja build/tidy/build.ninja: \
-  build/%/build.ninja: CMakePresets.json | deps-build deps-test deps-extension $(VENV)/.test
+  build/%/build.ninja: CMakePresets.json python/engine/CMakeLists.txt | deps-build deps-test deps-extension $(VENV)/.test
 	cmake --preset $* -DSPARSEAGG_PYTHON=ON -DPython_EXECUTABLE='$(CURDIR)/$(BIN)/python' \
 	  -Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)"
 

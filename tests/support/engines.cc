@@ -52,7 +52,8 @@ std::vector<EngineCase> AvailableEngines() {
   for (const int num_threads : {1, 2}) {
     engines.push_back({"cpu" + std::to_string(num_threads), [num_threads] { return ForcedEngine("", num_threads); }});
   }
-  // Whatever the machine has beside its best SIMD target. The sanitizers' builds have enough to do with that one.
+  // Whatever the machine has beside its best SIMD target; not in the sanitizers' builds, where all takes ten times as
+  // long.
 #ifndef SPARSEAGG_TINY_BLOCKS
   const std::vector<std::string> targets = cpu::SimdTargets();
   for (size_t i = 1; i < targets.size(); ++i) {
@@ -61,10 +62,12 @@ std::vector<EngineCase> AvailableEngines() {
 #endif
   // The CUDA engine over a device in host memory: everything but the driver, CUB and true concurrency. Once as it is
   // where a real device failed, and on either path at its worst, with sizes that make small inputs meet every boundary.
+#ifndef SPARSEAGG_TINY_BLOCKS
   engines.push_back({"cudahost", [] {
                        return std::make_unique<cuda::DeviceEngine>(std::make_unique<cuda::HostDevice>(),
                                                                    cuda::DeviceEngineOptions());
                      }});
+#endif
   engines.push_back({"cudasort", [] { return TortureEngine(TestSeed(2026), /*tiles=*/false); }});
   engines.push_back({"cudatiles", [] { return TortureEngine(TestSeed(2027), /*tiles=*/true); }});
   if (CudaStatus().ok()) {
