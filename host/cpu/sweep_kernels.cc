@@ -46,10 +46,12 @@ HWY_INLINE void CountOne(Count8* counts, uint64_t slot) {
 HWY_INLINE void CountOne(uint16_t* counts, uint64_t slot) { ++counts[slot]; }
 HWY_INLINE void CountOne(uint32_t* counts, uint64_t slot) { ++counts[slot]; }
 
+// A function of its own for each combination: inlined, they are too much for the compiler.
+
 // One value a key. The products of a vector of tuples are made side by side; adding them is scalar, since AVX-512's
 // gather and scatter are slower. A cursor's keys are distinct, so the sums of one vector are independent.
 template <DType kDType, class Key, class Terms, class Count>
-HWY_INLINE uint64_t AddKeys(const Cursor<Key>& cursor, Key first, Key last, const Terms& terms,
+HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, Key first, Key last, const Terms& terms,
                             typename Terms::Acc* HWY_RESTRICT table, Count* HWY_RESTRICT counts) {
   const typename Terms::Lanes d;
   const size_t lanes = hn::Lanes(d);
@@ -79,7 +81,7 @@ HWY_INLINE uint64_t AddKeys(const Cursor<Key>& cursor, Key first, Key last, cons
 
 // accs[c] += term of values[index + c], for `count` consecutive values.
 template <DType kDType, class Terms>
-HWY_INLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count, const Terms& terms,
+HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count, const Terms& terms,
                        typename Terms::Acc* HWY_RESTRICT accs) {
   const typename Terms::Lanes d;
   const size_t lanes = hn::Lanes(d);
@@ -94,7 +96,7 @@ HWY_INLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count, 
 }
 
 template <DType kDType, class Key, class Terms, class Count>
-HWY_INLINE uint64_t AddRows(const Cursor<Key>& cursor, const SweepWindow<Key>& window, const Terms& terms,
+HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const SweepWindow<Key>& window, const Terms& terms,
                             typename Terms::Acc* HWY_RESTRICT table, Count* HWY_RESTRICT counts) {
   uint64_t i = cursor.position;
   for (; i < cursor.end && cursor.keys[i] <= window.last; ++i) {

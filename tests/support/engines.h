@@ -21,8 +21,8 @@ struct EngineCase {
 
 inline void PrintTo(const EngineCase& engine, std::ostream* out) { *out << engine.name; }
 
-// Engines that work on this machine: the CPU engine with one and with two threads, and on each SIMD target; the CUDA engine over a device in
-// host memory, and, where there is a device, CUDA.
+// Engines that work on this machine: the CPU engine with one and with two threads, and on each SIMD target; the CUDA
+// engine over a device in host memory, and, where there is a device, CUDA.
 std::vector<EngineCase> AvailableEngines();
 
 // Sizes of the CUDA engine that make small inputs meet every boundary: staging slots, long segments, checks, merges.
