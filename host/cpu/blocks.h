@@ -44,11 +44,11 @@ template <typename Key>
 Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uint64_t num_cursors) {
   Block<Key> block{first, last};
   const double span = static_cast<double>(static_cast<uint64_t>(last) - first) + 1.0;
-  const double keys_per_cursor_visit =
-      static_cast<double>(kWindowTuplesPerCursor * num_cursors) * span / static_cast<double>(tuples);
-  block.window_keys = std::max<uint64_t>(
-      1, static_cast<uint64_t>(std::clamp(keys_per_cursor_visit, static_cast<double>(kWindowValues / columns),
-                                          static_cast<double>(kMaxWindowValues / columns))));
+  const double wanted = static_cast<double>(kWindowTuplesPerCursor * num_cursors) * span / static_cast<double>(tuples);
+  const uint64_t least = kWindowValues / columns;
+  const uint64_t most = kMaxWindowValues / columns;
+  const double bounded = std::clamp(wanted, static_cast<double>(least), static_cast<double>(most));
+  block.window_keys = std::max<uint64_t>(1, static_cast<uint64_t>(bounded));
   const double windows = std::ceil(span / static_cast<double>(block.window_keys));
   const double values = static_cast<double>(tuples * columns);
   const double sweep = windows * static_cast<double>(num_cursors * kVisitCost) +
