@@ -52,7 +52,7 @@ HWY_INLINE void CountOne(uint32_t* counts, uint64_t slot) { ++counts[slot]; }
 // gather and scatter are slower. A cursor's keys are distinct, so the sums of one vector are independent.
 template <DType kDType, class Key, class Terms, class Count>
 HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, Key first, Key last, const Terms& terms,
-                            typename Terms::Acc* HWY_RESTRICT table, Count* HWY_RESTRICT counts) {
+                              typename Terms::Acc* HWY_RESTRICT table, Count* HWY_RESTRICT counts) {
   const typename Terms::Lanes d;
   const size_t lanes = hn::Lanes(d);
   const Key* HWY_RESTRICT keys = cursor.keys;
@@ -82,7 +82,7 @@ HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, Key first, Key last, co
 // accs[c] += term of values[index + c], for `count` consecutive values.
 template <DType kDType, class Terms>
 HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count, const Terms& terms,
-                       typename Terms::Acc* HWY_RESTRICT accs) {
+                         typename Terms::Acc* HWY_RESTRICT accs) {
   const typename Terms::Lanes d;
   const size_t lanes = hn::Lanes(d);
   uint64_t c = 0;
@@ -97,7 +97,7 @@ HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count
 
 template <DType kDType, class Key, class Terms, class Count>
 HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const SweepWindow<Key>& window, const Terms& terms,
-                            typename Terms::Acc* HWY_RESTRICT table, Count* HWY_RESTRICT counts) {
+                              typename Terms::Acc* HWY_RESTRICT table, Count* HWY_RESTRICT counts) {
   uint64_t i = cursor.position;
   for (; i < cursor.end && cursor.keys[i] <= window.last; ++i) {
     const auto slot = static_cast<uint64_t>(static_cast<Key>(cursor.keys[i] - window.first));

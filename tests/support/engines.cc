@@ -67,9 +67,9 @@ std::vector<EngineCase> AvailableEngines() {
                        return std::make_unique<cuda::DeviceEngine>(std::make_unique<cuda::HostDevice>(),
                                                                    cuda::DeviceEngineOptions());
                      }});
-#endif
   engines.push_back({"cudasort", [] { return TortureEngine(TestSeed(2026), /*tiles=*/false); }});
   engines.push_back({"cudatiles", [] { return TortureEngine(TestSeed(2027), /*tiles=*/true); }});
+#endif
   if (CudaStatus().ok()) {
     engines.push_back({"cuda", [] { return *cuda::CreateCudaEngine(); }});
   }
