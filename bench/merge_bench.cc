@@ -48,6 +48,7 @@ struct Figures {
   uint64_t num_rows = 0;
   uint64_t result_bytes = 0;
   uint64_t extra_bytes = 0;  // peak beyond inputs and result
+  std::string plan;
 };
 
 TensorSpec SpecOf(const Workload& workload, const Mode& mode) {
@@ -97,6 +98,7 @@ Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
     const Result result = Merge(*engine, spec, updates);
     figures.num_rows = result.num_rows;
     figures.result_bytes = result.memory_bytes();
+    figures.plan = result.plan;
     const uint64_t grown = PeakMemoryBytes() - before;
     if (reset && grown > figures.result_bytes) figures.extra_bytes = grown - figures.result_bytes;
     const std::string difference = FindDifference(workload, result);
@@ -138,7 +140,7 @@ std::string Today() {
   return text;
 }
 
-void Run(const std::string& names, const std::string& modes, int repetitions, int scale, int max_threads,
+void Run(const std::string& names, const std::string& modes, int repetitions, int scale, int max_threads, bool explain,
          const std::string& out_path) {
   const MemorySpeed memory = MeasureMemory();
   std::printf("%s, SIMD %s; one thread reads %.1f GB/s and copies %.1f GB/s; seed %lu\n\n", CpuName().c_str(),
@@ -157,6 +159,7 @@ void Run(const std::string& names, const std::string& modes, int repetitions, in
           std::printf("%-3s %-24s %9.2f %9.2f %7.2f %12.1f %10.1f\n", workload.name.c_str(), f.mode.Name().c_str(),
                       workload.num_tuples / 1e6, f.num_rows / 1e6, bytes / f.median_seconds / 1e9,
                       workload.num_tuples / f.median_seconds / 1e6, f.extra_bytes / 0x1p20);
+          if (explain) std::printf("    %s\n", f.plan.c_str());
           std::fflush(stdout);
           records.push_back(ToJson(workload, f));
         }
@@ -185,18 +188,20 @@ int main(int argc, char** argv) {
   int repetitions = 7;
   int scale = 1;
   int threads = 2;
+  bool explain = false;
   app.add_option("--workloads", names, "letters of the workloads")->capture_default_str();
   app.add_option("--modes", modes, "only modes whose name contains this, such as 'canonical 1T'");
   app.add_option("--simd", simd, "SIMD target; empty: the best one")->envname("SPARSEAGG_SIMD");
   app.add_option("--repetitions", repetitions, "timed runs; the median is quoted")->capture_default_str();
   app.add_option("--divide-clients", scale, "take fewer clients, for a quick look")->capture_default_str();
   app.add_option("--max-threads", threads, "1, 2, 4, … up to this")->capture_default_str();
+  app.add_flag("--explain", explain, "print how each was merged, and why");
   app.add_option("--out", out, "JSON file to write");
   CLI11_PARSE(app, argc, argv);
   try {
     const absl::Status forced = sparseagg::cpu::ForceSimdTarget(simd);
     if (!forced.ok()) throw std::runtime_error(forced.ToString());
-    sparseagg::bench::Run(names, modes, repetitions, scale, threads, out);
+    sparseagg::bench::Run(names, modes, repetitions, scale, threads, explain, out);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "merge_bench: %s\n", error.what());
     return 1;

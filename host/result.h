@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <variant>
 
 #include "host/column.h"
@@ -30,6 +31,10 @@ struct Result {
   Column<uint32_t> counts;               // num_rows, or empty when not asked for
   Column<double> weights;                // num_rows, or empty when not asked for
   std::optional<int> fixed_point_shift;  // s: the sums are exact multiples of 2^-s
+
+  // How the last merge was done and why, for people to read; empty where an engine has nothing to say. Depends on the
+  // machine: no part of what is equal on every engine.
+  std::string plan;
 
   // Key of row r.
   uint64_t KeyAt(uint64_t row) const {

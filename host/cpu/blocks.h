@@ -6,8 +6,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "host/cpu/merge_input.h"
 #include "host/cpu/tuning.h"
 
@@ -23,6 +27,10 @@ struct Block {
   Key last = 0;
   Method method = Method::kSweep;
   uint64_t window_keys = 1;  // of the table of a sweep
+  // What was expected: the tuples, and the nanoseconds of either method.
+  uint64_t tuples = 0;
+  double sweep_cost = 0;
+  double gather_cost = 0;
 };
 
 // Ascending, without gaps between the smallest key and the largest.
@@ -37,6 +45,38 @@ struct Blocks {
     return span_minus_one < num_tuples ? span_minus_one + 1 : num_tuples;
   }
 };
+
+// Such as "sweep 93 % of 10000000 tuples (expected 1.9 ns each, gather 5.8), gather 7 % (expected 5.6, sweep 9.1)".
+template <typename Key>
+std::string Explain(const Blocks<Key>& blocks) {
+  struct Sum {
+    double tuples = 0;
+    double sweep_cost = 0;
+    double gather_cost = 0;
+  };
+  Sum swept;
+  Sum gathered;
+  for (const Block<Key>& block : blocks.blocks) {
+    Sum& sum = block.method == Method::kSweep ? swept : gathered;
+    sum.tuples += static_cast<double>(block.tuples);
+    sum.sweep_cost += block.sweep_cost;
+    sum.gather_cost += block.gather_cost;
+  }
+  const double all = swept.tuples + gathered.tuples;
+  if (all == 0) return "no tuples";
+  std::string text;
+  const auto add = [&](absl::string_view name, const Sum& sum, double cost, absl::string_view other,
+                       double other_cost) {
+    if (sum.tuples == 0) return;
+    absl::StrAppendFormat(&text, "%s%s %.0f %%", text.empty() ? "" : ", ", name, 100 * sum.tuples / all);
+    if (text.find(" of ") == std::string::npos) absl::StrAppend(&text, " of ", blocks.num_tuples, " tuples");
+    absl::StrAppendFormat(&text, " (expected %.1f ns each, %s %.1f)", cost / sum.tuples, other,
+                          other_cost / sum.tuples);
+  };
+  add("sweep", swept, swept.sweep_cost, "gather", swept.gather_cost);
+  add("gather", gathered, gathered.gather_cost, "sweep", gathered.sweep_cost);
+  return text;
+}
 
 // Plans the block of keys from first to last, of which the samples let expect `tuples` tuples of `columns` values each,
 // spread over `num_cursors` updates.
@@ -54,11 +94,12 @@ Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uin
   const double windows = std::ceil(span / static_cast<double>(block.window_keys));
   const double values = static_cast<double>(tuples * columns);
   const double visits = static_cast<double>(num_cursors) * tuning.visit_cost;
-  const double sweep = windows * visits + span * static_cast<double>(columns) * tuning.sweep_slot_cost +
-                       values * tuning.sweep_value_cost;
-  const double gather = 2 * visits + static_cast<double>(tuples) * tuning.gather_tuple_cost +
-                        static_cast<double>((columns - 1) * tuples) * tuning.sweep_value_cost;
-  block.method = sweep <= gather ? Method::kSweep : Method::kGather;
+  block.tuples = tuples;
+  block.sweep_cost = windows * visits + span * static_cast<double>(columns) * tuning.sweep_slot_cost +
+                     values * tuning.sweep_value_cost;
+  block.gather_cost = 2 * visits + static_cast<double>(tuples) * tuning.gather_tuple_cost +
+                      static_cast<double>((columns - 1) * tuples) * tuning.sweep_value_cost;
+  block.method = block.sweep_cost <= block.gather_cost ? Method::kSweep : Method::kGather;
   return block;
 }
 
@@ -138,8 +179,12 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
         first = samples[i];
       }
     }
-    blocks.blocks.push_back(whole);
-    blocks.blocks.back().first = first;
+    Block<Key> rest = whole;
+    if (first != whole.first) {
+      rest = plan(first, block_last, std::max<size_t>(1, (end - begin) % part));
+      rest.method = Method::kGather;
+    }
+    blocks.blocks.push_back(rest);
     first = static_cast<Key>(block_last + 1);
   };
   size_t begin = 0;  // the samples of the block at hand start here

@@ -76,7 +76,8 @@ class TypedAccumulator : public Accumulator {
     updates_.clear();
     base_ = {};
     CutSparse(spec_, num_rows, result);
-    if (IsDenseResult(spec_, num_rows)) return MakeDense(spec_, result);
+    if (IsDenseResult(spec_, num_rows)) result = MakeDense(spec_, result);
+    result.plan = Explain(blocks);
     return result;
   }
 

@@ -1,0 +1,67 @@
+// How the CPU engine plans a merge: what it says of it, and that the way is the cheaper one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/cpu/blocks.h"
+#include "host/cpu/cpu_engine.h"
+#include "host/cpu/tuning.h"
+#include "tests/support/driver.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string PlanOf(uint64_t dimension, size_t clients, size_t tuples) {
+  Rng rng(TestSeed(5));
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = dimension;
+  std::vector<RawSubmission> submissions;
+  for (size_t k = 0; k < clients; ++k) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, dimension, tuples, KeyStyle::kUniform, KeyOrder::kSortedUnique);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+    submissions.push_back({"client " + std::to_string(k), 1.0, {std::move(raw)}});
+  }
+  const auto engine = CreateCpuEngine({1});
+  Driven driven = Drive(*engine, {spec}, submissions);
+  if (!driven.results.ok()) return driven.results.status().ToString();
+  return (*driven.results)[0].plan;
+}
+
+TEST(Plan, DenselyLyingKeys_AreSwept) {
+  if (cpu::kTiny) GTEST_SKIP() << "tiny pieces have other costs";
+  EXPECT_THAT(PlanOf(100'000, 20, 20'000), StartsWith("sweep 100 % of "));
+}
+
+TEST(Plan, ThinlyLyingKeys_AreGathered) {
+  if (cpu::kTiny) GTEST_SKIP() << "tiny pieces have other costs";
+  EXPECT_THAT(PlanOf(1'000'000'000, 20, 20'000), StartsWith("gather 100 % of "));
+}
+
+TEST(Plan, NothingToMerge_IsSaid) { EXPECT_EQ(PlanOf(1000, 2, 0), "no tuples"); }
+
+TEST(Plan, Explanation_NamesBothCosts) {
+  EXPECT_THAT(PlanOf(100'000, 2, 5'000), ::testing::AllOf(HasSubstr("sweep"), HasSubstr("gather"), HasSubstr("ns")));
+}
+
+TEST(Plan, Method_IsTheOneOfSmallerCost) {
+  for (const uint64_t span : {100u, 10'000u, 1'000'000u, 100'000'000u}) {
+    for (const uint64_t tuples : {10u, 1'000u, 100'000u}) {
+      const cpu::Block<uint32_t> block = cpu::PlanBlock<uint32_t>(7, static_cast<uint32_t>(span + 6), tuples, 1, 10);
+      EXPECT_EQ(block.method == cpu::Method::kSweep, block.sweep_cost <= block.gather_cost) << span << " " << tuples;
+      EXPECT_GE(block.window_keys, 1u);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sparseagg::testing
