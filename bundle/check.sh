@@ -55,11 +55,12 @@ step() {
   local begin=$EPOCHREALTIME status=0 result=ok note=
   timeout "$limit" "$@" </dev/null >"$log" 2>&1 || status=$?
   local end=$EPOCHREALTIME
-  if [[ $status -ne 0 ]]; then
+  if grep -q '^\[==========\] 0 tests' "$log"; then status="0, but no test was run"; fi
+  if [[ $status != 0 ]]; then
     failed=$((failed + 1))
     result=FAILED
     note="status $status"
-    [[ $status -ne 124 ]] || note="not done after $limit s"
+    [[ $status != 124 ]] || note="not done after $limit s"
     note+=", see ${log##*/}"
     tail -n 15 "$log" | sed 's/^/    /'
   else
@@ -78,8 +79,8 @@ skip() { add_row "$1" "$2" "$3" "not run" - "$4"; } # part half step reason
 # Chosen by --quick or not.
 either() { if $quick; then echo "$1"; else echo "$2"; fi; }
 
-gtest() { # program filter: a command for step
-  echo "$bin/$1" --gtest_brief=1 "--gtest_filter=$2"
+gtest() { # filter: a command for step
+  echo "$bin/sparseagg_engine_tests" --gtest_brief=1 "--gtest_filter=$1"
 }
 
 # Parts
@@ -108,23 +109,15 @@ part_device() {
 }
 
 part_contract() {
-  local cases
-  cases=$(either 200 2500)
-  export SPARSEAGG_TEST_CASES=$cases
   # shellcheck disable=SC2046  # words on purpose
-  step contract cpu "engine contract" 300 $(gtest sparseagg_host_test '-*Differential*:*/cuda')
-  # shellcheck disable=SC2046
-  step contract cpu "kernels on the host" 300 $(gtest sparseagg_cuda_test '-*Faults*:RealDevice*:*/cuda')
-  unset SPARSEAGG_TEST_CASES
+  SPARSEAGG_TEST_CASES=$(either 200 2500) step contract cpu "every engine and kernel" 300 \
+    $(gtest '-*Differential*:*RealSize*:*Faults*:RealDevice*:*/cuda')
   if [[ -n $no_gpu ]]; then
-    skip contract gpu "engine contract" "$no_gpu"
-    skip contract gpu "device contract" "$no_gpu"
-    return
+    skip contract gpu "engine and device" "$no_gpu"
+  else
+    # shellcheck disable=SC2046
+    step contract gpu "engine and device" 300 $(gtest '*/cuda:RealDevice.*')
   fi
-  # shellcheck disable=SC2046
-  step contract gpu "engine contract" 300 $(gtest sparseagg_host_test '*/cuda')
-  # shellcheck disable=SC2046
-  step contract gpu "device contract" 300 $(gtest sparseagg_cuda_test 'RealDevice*:*/cuda')
 }
 
 part_sanitizer() {
@@ -138,10 +131,10 @@ part_sanitizer() {
     else
       # shellcheck disable=SC2046
       SPARSEAGG_TEST_CASES=$(either 3 10) step sanitizer gpu "$tool: device" "$(either 40 90)" \
-        "$sanitizer" --tool "$tool" --error-exitcode 9 $(gtest sparseagg_cuda_test 'RealDevice.Compiled*:*/cuda')
+        "$sanitizer" --tool "$tool" --error-exitcode 9 $(gtest 'RealDevice.Compiled*:Devices/*/cuda')
       # shellcheck disable=SC2046
       step sanitizer gpu "$tool: contract" "$(either 40 90)" \
-        "$sanitizer" --tool "$tool" --error-exitcode 9 $(gtest sparseagg_host_test "$(either 'Engines/EngineFloat*/cuda' 'Engines/*/cuda')")
+        "$sanitizer" --tool "$tool" --error-exitcode 9 $(gtest "$(either 'Engines/Float*/cuda' 'Engines/*/cuda')")
     fi
   done
 }
@@ -149,29 +142,28 @@ part_sanitizer() {
 part_differential() {
   # shellcheck disable=SC2046
   SPARSEAGG_TEST_CASES=$(either 200 2500) step differential cpu "random cases, large shapes" 300 \
-    $(gtest sparseagg_host_test "$(either 'Differential*' '*Differential*')")
+    $(gtest "$(either 'Differential*' '*Differential*')")
   # shellcheck disable=SC2046
-  SPARSEAGG_TEST_TUPLES=$(either 200000 1000000) CUDA_VISIBLE_DEVICES='' step differential cpu "real shapes, kernels on host" 300 \
-    $(gtest sparseagg_real_size_test '*')
+  SPARSEAGG_TEST_TUPLES=$(either 200000 1000000) CUDA_VISIBLE_DEVICES='' step differential cpu \
+    "real shapes, kernels on host" 300 $(gtest '*RealSize*')
   local tuples
   tuples=$(either 10000000 100000000)
   if [[ -n $no_gpu ]]; then
     skip differential gpu "real sizes, $tuples tuples" "$no_gpu"
   else
     # shellcheck disable=SC2046
-    SPARSEAGG_TEST_TUPLES=$tuples step differential gpu "real sizes, $tuples tuples" 400 \
-      $(gtest sparseagg_real_size_test '*')
+    SPARSEAGG_TEST_TUPLES=$tuples step differential gpu "real sizes, $tuples tuples" 400 $(gtest '*RealSize*')
   fi
 }
 
 part_faults() {
   # shellcheck disable=SC2046
-  step faults cpu "at every call, on the host" 300 $(gtest sparseagg_cuda_test '*FaultsTest*')
+  step faults cpu "at every call, on the host" 300 $(gtest '*FaultsTest*')
   if [[ -n $no_gpu ]]; then
     skip faults gpu "at calls, and a full device" "$no_gpu"
   else
     # shellcheck disable=SC2046
-    step faults gpu "at calls, and a full device" 120 $(gtest sparseagg_cuda_test '*RealDeviceFaults*')
+    step faults gpu "at calls, and a full device" 120 $(gtest '*RealDeviceFaults*')
   fi
 }
 

@@ -41,3 +41,8 @@ foreach(target ${targets})
     endif()
   endforeach()
 endforeach()
+
+# Device code for every architecture, in every program: a quarter of its usual size.
+if(SPARSEAGG_HAS_CUDA AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+  add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
+endif()

@@ -3,7 +3,7 @@
 #
 #   scripts/bundle.sh BUILD NAME WHEEL      makes BUILD/NAME/ and BUILD/NAME.tar.zst; WHEEL is the Python package
 #
-# Fails where a program needs a shared library that is not libc's own, or the folder is larger than 60 MiB.
+# Fails where a program needs a shared library that is not libc's own, or the archive takes 60 MiB.
 set -euo pipefail
 
 if [[ $# -ne 3 ]]; then
@@ -40,13 +40,12 @@ while IFS= read -r program; do
   done < <(ldd "$program")
 done < <(find "$folder/bin" -type f)
 
-mib=$(du -sm --apparent-size "$folder" | cut -f1)
-if [[ $mib -ge $max_mib ]]; then
-  echo "bundle: $folder is $mib MiB, $max_mib or more" >&2
-  status=1
-fi
 if [[ $status -ne 0 ]]; then exit "$status"; fi
 
-tar -C "$build" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | zstd -q -T0 -10 -o "$folder.tar.zst"
-printf 'bundle: %s, %s MiB; %s, %s MiB\n' "$folder" "$mib" "$folder.tar.zst" \
-  "$(du -m --apparent-size "$folder.tar.zst" | cut -f1)"
+tar -C "$build" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | zstd -q -T0 -10 --long -o "$folder.tar.zst"
+mib() { du -sm --apparent-size "$1" | cut -f1; }
+printf 'bundle: %s, %s MiB; %s, %s MiB\n' "$folder" "$(mib "$folder")" "$folder.tar.zst" "$(mib "$folder.tar.zst")"
+if [[ $(mib "$folder.tar.zst") -ge $max_mib ]]; then
+  echo "bundle: the archive takes $max_mib MiB or more" >&2
+  exit 1
+fi

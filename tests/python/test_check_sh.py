@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PROGRAMS = (
-    *("gpu_bench", "merge_bench", "sparseagg-server", "sparseagg_cuda_test"),
-    *("sparseagg_host_test", "sparseagg_real_size_test"),
-)
+PROGRAMS = ("gpu_bench", "merge_bench", "sparseagg-server", "sparseagg_engine_tests")
 NO_GPU = "UNAVAILABLE: no usable GPU: this machine has no NVIDIA driver"
 PARTS = ["device", "contract", "sanitizer", "differential", "faults", "bench", "peers", "serve"]
 
@@ -67,7 +64,7 @@ def test_without_a_gpu_the_cpu_half_runs_and_the_other_is_listed(bundle) -> None
     assert all(step["result"] == "ok" for step in found if step["half"] == "cpu" and "load" not in step["step"])
     assert done.stdout.rstrip().endswith(f"the GPU half was not run: {NO_GPU}")
     calls = (bundle / "calls").read_text(encoding="utf-8")
-    assert "--filter=-*Differential*:*/cuda cases=2500" in calls.replace("gtest_", "")
+    assert "--gtest_filter=-*Differential*:*RealSize*:*Faults*:RealDevice*:*/cuda cases=2500" in calls
 
 
 def test_with_a_gpu_both_halves_run(bundle) -> None:
@@ -80,8 +77,8 @@ def test_with_a_gpu_both_halves_run(bundle) -> None:
     assert written["device"] == 'A GPU, with "quotes"'
     assert written["no_gpu"] == ""
     calls = (bundle / "calls").read_text(encoding="utf-8")
-    assert "sparseagg_real_size_test --gtest_brief=1 --gtest_filter=* cases= tuples=100000000" in calls
-    assert "gtest_filter=*/cuda" in calls
+    assert "sparseagg_engine_tests --gtest_brief=1 --gtest_filter=*RealSize* cases= tuples=100000000" in calls
+    assert "gtest_filter=*/cuda:RealDevice.*" in calls
 
 
 def test_quick_asks_for_less(bundle) -> None:
@@ -93,16 +90,17 @@ def test_quick_asks_for_less(bundle) -> None:
 
 
 def test_a_failure_is_shown_and_the_rest_goes_on(bundle) -> None:
-    write_program(bundle, "sparseagg_host_test", "echo what is wrong; exit 3")
+    write_program(
+        bundle, "sparseagg_engine_tests", "if [[ $2 == *FaultsTest* ]]; then exit 0; fi; echo what is wrong; exit 3"
+    )
     done = check(bundle, "--only", "contract", "--only", "faults")
     assert done.returncode == 1
     assert "    what is wrong" in done.stdout
     results = {(step["part"], step["step"]): (step["result"], step["note"]) for step in steps(bundle)}
-    assert results["contract", "kernels on the host"] == ("ok", "")
+    assert results["faults", "at every call, on the host"] == ("ok", "")
     failed = [step for step in steps(bundle) if step["result"] == "FAILED"]
     assert [(step["part"], step["half"]) for step in failed] == [("contract", "cpu")]
-    assert failed[0]["note"] == "status 3, see contract-cpu-engine-contract.log"
-    assert ("faults", "at every call, on the host") in results
+    assert failed[0]["note"] == "status 3, see contract-cpu-every-engine-and-kernel.log"
 
 
 def test_a_server_that_starts_without_the_device_it_needs_is_a_failure(bundle) -> None:
@@ -110,10 +108,46 @@ def test_a_server_that_starts_without_the_device_it_needs_is_a_failure(bundle) -
     assert check(bundle, "--only", "serve").returncode == 1
 
 
+SERVER = """
+if [[ $1 == --version ]]; then echo sparseagg 1.2; exit; fi
+if [[ $* == *'--backend cuda' ]]; then exit 1; fi
+trap 'exit 0' TERM
+echo listening grpc=127.0.0.1:9
+for ((;;)); do read -r -t 0.1 <> <(:) || true; done
+"""
+
+
+def test_serve_puts_the_server_under_load_and_ends_it(bundle) -> None:
+    write_program(bundle, "sparseagg-server", SERVER)
+    write_program(bundle, "sparseagg-loadgen", "")
+    done = check(bundle, "--only", "serve")
+    assert done.returncode == 0, done.stdout
+    calls = (bundle / "calls").read_text(encoding="utf-8")
+    assert "sparseagg-loadgen --target 127.0.0.1:9 --repetitions 3 --divide-clients 1 --out" in calls
+    assert "sparseagg-server --config" in calls
+
+
+@pytest.mark.parametrize("broken", ["sparseagg-loadgen", "sparseagg-server"])
+def test_serve_fails_with_the_load_or_the_server(bundle, broken) -> None:
+    write_program(bundle, "sparseagg-server", SERVER)
+    write_program(bundle, "sparseagg-loadgen", "")
+    write_program(
+        bundle, broken, "exit 1" if broken.endswith("loadgen") else SERVER.replace("exit 0' TERM", "exit 4' TERM")
+    )
+    assert check(bundle, "--only", "serve").returncode == 1
+    assert [step["result"] for step in steps(bundle) if "load" in step["step"]] == ["FAILED", "not run"]
+
+
 def test_gtest_counts_are_quoted(bundle) -> None:
-    write_program(bundle, "sparseagg_cuda_test", "echo '[  PASSED  ] 12 tests.'")
+    write_program(bundle, "sparseagg_engine_tests", "echo '[  PASSED  ] 12 tests.'")
     check(bundle, "--only", "faults")
     assert [step["note"] for step in steps(bundle) if step["half"] == "cpu"] == ["12 tests passed"]
+
+
+def test_a_step_that_runs_no_test_has_failed(bundle) -> None:
+    write_program(bundle, "sparseagg_engine_tests", "echo '[==========] 0 tests from 0 test suites ran. (0 ms total)'")
+    assert check(bundle, "--only", "faults").returncode == 1
+    assert "no test was run" in next(step["note"] for step in steps(bundle) if step["half"] == "cpu")
 
 
 @pytest.mark.parametrize("arguments", [("--only", "everything"), ("--only",), ("--fast",)])
