@@ -1,3 +1,7 @@
+// The native peers for one type of key, in a source of its own each, so that they compile side by side.
+#ifndef SPARSEAGG_BENCH_NATIVE_PEERS_CUH_
+#define SPARSEAGG_BENCH_NATIVE_PEERS_CUH_
+
 #include <cuda_runtime.h>
 #include <thrust/copy.h>
 #include <thrust/device_vector.h>
@@ -13,12 +17,11 @@
 
 #include "bench/native_peers.h"  // allow(include): a benchmark's own kernels
 
-namespace sparseagg::bench {
-namespace {
+namespace sparseagg::bench::native_peers {
 
-constexpr size_t kFlushBytes = size_t{256} << 20;  // more than any L2
+inline constexpr size_t kFlushBytes = size_t{256} << 20;  // more than any L2
 
-void Check(cudaError_t error) {
+inline void Check(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
 }
 
@@ -154,15 +157,6 @@ std::vector<PeerRun> Run(const std::vector<Key>& keys, const std::vector<float>&
   return runs;
 }
 
-}  // namespace
+}  // namespace sparseagg::bench::native_peers
 
-std::vector<PeerRun> RunNativePeers(const std::vector<uint32_t>& keys, const std::vector<float>& values, int key_bits,
-                                    int repetitions) {
-  return Run(keys, values, key_bits, repetitions);
-}
-std::vector<PeerRun> RunNativePeers(const std::vector<uint64_t>& keys, const std::vector<float>& values, int key_bits,
-                                    int repetitions) {
-  return Run(keys, values, key_bits, repetitions);
-}
-
-}  // namespace sparseagg::bench
+#endif  // SPARSEAGG_BENCH_NATIVE_PEERS_CUH_
