@@ -55,6 +55,38 @@ tsan: build/tsan/build.ninja ## the C++ tests under the thread sanitizer
 	cmake --build --preset tsan
 	ctest --preset tsan
 
+## Give away
+
+VERSION := $(shell sed -n 's/^project.sparseagg VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+WHEEL := build/wheel/sparseagg-$(VERSION)-py3-none-any.whl
+BUNDLE_NAME := sparseagg-$(VERSION)-linux-$(shell uname -m)
+
+.PHONY: gpu-bundle
+gpu-bundle: build/gpu-bundle/build.ninja $(WHEEL) ## server, checks and benchmarks in one folder for GPU nodes; needs nvcc
+	cmake --build --preset gpu-bundle --target bundle
+	scripts/bundle.sh build/gpu-bundle $(BUNDLE_NAME) $(WHEEL)
+
+.PHONY: cpu-bundle
+cpu-bundle: build/cpu-bundle/build.ninja $(WHEEL) ## the same without the CUDA engine
+	cmake --build --preset cpu-bundle --target bundle
+	scripts/bundle.sh build/cpu-bundle $(BUNDLE_NAME)-cpu $(WHEEL)
+
+.PHONY: bundle-check
+bundle-check: cpu-bundle $(VENV)/.test ## unpack that bundle elsewhere and use it, as on a machine that has nothing
+	$(BIN)/python scripts/check_bundle.py build/cpu-bundle/$(BUNDLE_NAME)-cpu.tar.zst
+
+build/gpu-bundle/build.ninja build/cpu-bundle/build.ninja: build/%/build.ninja: \
+  CMakePresets.json build/static-libs/.done-2 | deps-build deps-test
+	cmake --preset $*
+
+build/static-libs/.done-2: scripts/static_libs.sh | deps-build deps-bundle
+	scripts/static_libs.sh build/static-libs
+
+# The client alone, for any Python.
+$(WHEEL): $(shell git ls-files python) | $(VENV)/bin/python
+	SPARSEAGG_EXTENSION=off $(BIN)/pip wheel -q --no-deps -w build/wheel ./python
+	@touch $@
+
 ## Measure
 
 PEERS_VENV := .venv-peers
@@ -117,8 +149,8 @@ build/dev/build.ninja build/tidy/build.ninja: \
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.
-.PHONY: deps-build deps-python deps-extension deps-test deps-lint
-deps-build deps-python deps-extension deps-test deps-lint: deps-%:
+.PHONY: deps-build deps-python deps-extension deps-test deps-bundle deps-lint
+deps-build deps-python deps-extension deps-test deps-bundle deps-lint: deps-%:
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
 # The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;
@@ -211,4 +243,4 @@ clean: ## remove build outputs, the Python environment and the demo's output
 .PHONY: help
 help: ## this list
 	@awk -F ':.*## ' '/^## / { printf "\n%s\n", substr($$0, 4) } \
-	  /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

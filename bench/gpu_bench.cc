@@ -1,198 +1,213 @@
 // Times the CUDA engine on the workloads, in the ways that must not be mixed up:
 //
-//   end to end   validated updates in host memory to the finished result there
+//   end_to_end   validated updates in host memory, pageable or pinned, to the finished result there
 //   resident     updates on the device to folded rows on the device: the kernels, and the waits between them
-//   thrust       its sort_by_key and reduce_by_key on the same tuples, on the device, in float32: what people have
+//   kernels      the same, but only what the device is busy with, by its own clock
+//   thrust, cub  what people have, on the same tuples, on the device, in float32
 //
-// Every end-to-end result is verified before it is timed. With --device host it runs anywhere, which tests the program
-// and measures nothing.
+// Every result is verified before it is timed. With --device host it runs anywhere, which tests the program and
+// measures nothing.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "bench/device_limits.h"
+#include "bench/gpu_cases.h"
 #include "bench/machine.h"
-#include "bench/reference_sum.h"
-#include "bench/thrust_peer.h"
-#include "bench/workloads.h"
-#include "cuda/batch.h"
+#include "bench/must.h"
 #include "cuda/cuda_engine.h"
-#include "cuda/device_engine.h"
 #include "cuda/host_device.h"
-#include "cuda/merger.h"
-#include "host/aggregation.h"
 
 namespace sparseagg::bench {
 namespace {
 
 constexpr uint64_t kSeed = 1;
-
-void Check(const absl::Status& status) {
-  if (!status.ok()) throw std::runtime_error(status.ToString());
-}
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  Check(value.status());
-  return *std::move(value);
-}
+constexpr size_t kFlushBytes = size_t{256} << 20;  // more than any L2
+constexpr size_t kLimitBytes = size_t{256} << 20;
+constexpr size_t kHostLimitBytes = size_t{16} << 20;  // of the host device, where nothing is measured
 
 struct Settings {
   std::string workloads = "ABCDEFG";
+  std::vector<std::string> variants = {"plain", "shuffled", "skewed"};
   std::string device = "cuda";
   std::string path = "auto";
   int repetitions = 7;
   int divide_clients = 1;
   std::string out;
+  bool on_gpu() const { return device == "cuda"; }
 };
 
-std::unique_ptr<cuda::Device> MakeDevice(const Settings& settings) {
-  if (settings.device == "host") return std::make_unique<cuda::HostDevice>();
-  return Must(cuda::CreateCudaDevice());
-}
-
-cuda::Tuning TuningOf(const Settings& settings) {
-  cuda::Tuning tuning;
-  if (settings.path == "sort") tuning.min_tile_values = 1e300;
-  if (settings.path == "tiles") tuning.min_tile_values = 0;
-  return tuning;
-}
-
-struct Timing {
-  std::string what;
-  std::vector<double> seconds;
-  double Median() const {
-    std::vector<double> sorted = seconds;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2];
+BenchDevice MakeBenchDevice(const Settings& settings) {
+  BenchDevice bench;
+  if (settings.on_gpu()) {
+    bench.create = [] { return Must(cuda::CreateCudaDevice()); };
+    bench.make_clock = MakeEventClock;
+    bench.flush_bytes = kFlushBytes;
+  } else {
+    bench.create = [] { return std::make_unique<cuda::HostDevice>(); };
+    bench.make_clock = [](cuda::Device&) { return MakeHostClock(); };
   }
+  if (settings.path == "sort") bench.tuning.min_tile_values = 1e300;
+  if (settings.path == "tiles") bench.tuning.min_tile_values = 0;
+  return bench;
+}
+
+DeviceLimits Limits(const Settings& settings, cuda::Device& device) {
+  Check(device.Enter());
+  const DeviceLimits limits = Must(MeasureLimits(device, settings.on_gpu() ? kLimitBytes : kHostLimitBytes));
+  device.Leave();
+  return limits;
+}
+
+// One line of the table and one record of the JSON.
+class Report {
+ public:
+  Report(const Settings& settings, const DeviceLimits& limits) : settings_(settings), limits_(limits) {}
+
+  void Add(const Workload& workload, const std::string& memory, const Timing& timing) {
+    const double seconds = Median(timing.seconds);
+    const auto bytes_in = static_cast<double>(InputBytes(workload));
+    const double bytes = bytes_in + static_cast<double>(timing.bytes_out);
+    const double rate = workload.num_tuples / seconds;
+    std::printf("%-2s %-9s %-11s %-9s %9.2f %12.1f %9.1f\n", workload.name.c_str(), Name(workload.variant),
+                timing.what.c_str(), memory.c_str(), workload.num_tuples / 1e6, rate / 1e6, bytes / seconds / 1e9);
+    std::fflush(stdout);
+    // Data that is on the device is held to its copies, data that comes from the host to pinned copies.
+    const bool from_host = timing.what == "end_to_end";
+    const double share =
+        from_host ? bytes_in / seconds / limits_.pinned_in_bytes_per_s : bytes / seconds / limits_.copy_bytes_per_s;
+    records_.push_back(absl::StrFormat(
+        R"({"workload": "%s", "variant": "%s", "what": "%s", "memory": "%s", "path": "%s", "tuples": %d, )"
+        R"("width": %d, "rows_out": %d, "bytes_in": %d, "bytes_out": %d, "verified": true, )"
+        R"("median_seconds": %.9f, "tuples_per_s": %.0f, "bytes_per_s": %.0f, "share_of_limit": %.4f, "limit": "%s", )"
+        R"("device_peak_bytes": %d, "kernels": {%s}, "seconds": [%s]})",
+        workload.name, Name(workload.variant), timing.what, memory, settings_.path, workload.num_tuples,
+        workload.spec.width, timing.num_rows, InputBytes(workload), timing.bytes_out, seconds, rate, bytes / seconds,
+        share, from_host ? "pinned_in_bytes_per_s" : "copy_bytes_per_s", timing.device_peak_bytes,
+        absl::StrJoin(timing.kernels, ", ",
+                      [](std::string* out, const auto& each) {
+                        absl::StrAppendFormat(out, R"("%s": %.9f)", each.first, each.second);
+                      }),
+        absl::StrJoin(timing.seconds, ", ",
+                      [](std::string* out, double s) { absl::StrAppendFormat(out, "%.9f", s); })));
+  }
+
+  void Write(const std::string& device) const {
+    if (settings_.out.empty()) return;
+    const std::time_t now = std::time(nullptr);
+    char today[16];
+    std::strftime(today, sizeof(today), "%Y-%m-%d", std::gmtime(&now));
+    std::ofstream out(settings_.out);
+    out << absl::StrFormat(
+        "{\n\"date\": \"%s\", \"device\": \"%s\", \"is_gpu\": %s, \"cpu\": \"%s\", \"seed\": %d, "
+        "\"clients_divided_by\": %d,\n\"limits\": {\"copy_bytes_per_s\": %.0f, \"pinned_in_bytes_per_s\": %.0f, "
+        "\"pageable_in_bytes_per_s\": %.0f, \"pinned_out_bytes_per_s\": %.0f},\n\"results\": [\n%s\n]\n}\n",
+        today, device, settings_.on_gpu() ? "true" : "false", CpuName(), kSeed, settings_.divide_clients,
+        limits_.copy_bytes_per_s, limits_.pinned_in_bytes_per_s, limits_.pageable_in_bytes_per_s,
+        limits_.pinned_out_bytes_per_s, absl::StrJoin(records_, ",\n"));
+    out.close();
+    if (!out.good()) throw std::runtime_error("cannot write " + settings_.out);
+  }
+
+ private:
+  const Settings& settings_;
+  const DeviceLimits limits_;
+  std::vector<std::string> records_;
 };
 
-std::vector<ValidatedUpdate> Validate(const Workload& workload) {
-  std::vector<ValidatedUpdate> updates;
-  for (const ClientArrays& client : workload.clients) {
-    UpdateColumns columns;
-    if (HasNarrowKeys(workload.spec)) {
-      columns.keys = absl::MakeConstSpan(client.narrow_keys);
-    } else {
-      columns.keys = absl::MakeConstSpan(client.wide_keys);
-    }
-    columns.values = reinterpret_cast<const std::byte*>(client.values.data());
-    updates.push_back(Must(ValidatedUpdate::Create(workload.spec, std::move(columns), 1.0)));
-  }
-  return updates;
+// Whether a variant says anything: a workload that is not sorted as it is has no shuffled one.
+bool Applies(const Workload& workload, Variant variant) {
+  return variant != Variant::kShuffled || workload.name != "D";
 }
 
-Result Merge(Engine& engine, const TensorSpec& spec, const std::vector<ValidatedUpdate>& updates) {
-  auto aggregation = Must(Aggregation::Create(engine, {spec}));
-  for (size_t k = 0; k < updates.size(); ++k) {
-    Check(aggregation->Add(absl::StrFormat("%020d", k), Must(aggregation->Prepare({updates[k]}))));
-  }
-  return std::move(Must(std::move(*aggregation).Finish())[0]);
-}
-
-Timing TimeEndToEnd(const Settings& settings, const Workload& workload, const std::vector<ValidatedUpdate>& updates) {
-  cuda::DeviceEngineOptions options;
-  options.tuning = TuningOf(settings);
-  cuda::DeviceEngine engine(MakeDevice(settings), options);
-  const std::string difference = FindDifference(workload, Merge(engine, workload.spec, updates));
-  if (!difference.empty()) throw std::runtime_error(absl::StrCat(workload.name, ": ", difference));
-  Timing timing{"end to end", {}};
-  for (int i = 0; i < settings.repetitions; ++i) {
-    const double start = Now();
-    const Result result = Merge(engine, workload.spec, updates);
-    timing.seconds.push_back(Now() - start);
-  }
-  Check(engine.Probe());  // else it was the CPU engine that was timed
-  return timing;
-}
-
-Timing TimeResident(const Settings& settings, const Workload& workload, const std::vector<ValidatedUpdate>& updates) {
-  const auto device = MakeDevice(settings);
-  Check(device->Enter());
-  Timing timing{"resident", {}};
+void RunWorkload(const Settings& settings, const BenchDevice& bench, cuda::Device& device, const Workload& workload,
+                 Report& report) {
+  uint64_t num_rows = 0;
   {
-    cuda::Session session(*device, device->memory_bytes(), TuningOf(settings));
-    const cuda::TensorShape shape(workload.spec);
-    std::vector<cuda::Slice> slices;
-    for (const ValidatedUpdate& update : updates) slices.push_back({&update, 0, update.num_keys()});
-    for (int i = -1; i < settings.repetitions; ++i) {  // the first one warms the memory pool
-      cuda::Batch batch = Must(SendBatch(session, shape, slices));
-      Check(device->AwaitLane(cuda::Lane::kCopy));
-      const double start = Now();
-      const cuda::DeviceRows rows =
-          Must(cuda::Merger(session, shape, 0).MergeBatch(cuda::DeviceRows(), batch, [] { return absl::OkStatus(); }));
-      Check(device->AwaitLane(cuda::Lane::kCompute));
-      if (i >= 0) timing.seconds.push_back(Now() - start);
-    }
-    session.Settle();
+    const HostInput pageable(workload);
+    const Timing timing = TimeEndToEnd(bench, workload, pageable, settings.repetitions);
+    num_rows = timing.num_rows;
+    report.Add(workload, "pageable", timing);
   }
-  device->Leave();
-  return timing;
-}
-
-std::optional<Timing> TimeThrust(const Settings& settings, const Workload& workload) {
-  if (settings.device != "cuda" || workload.spec.width != 1) return std::nullopt;
-  std::vector<uint32_t> narrow_keys;
-  std::vector<uint64_t> wide_keys;
-  std::vector<float> values;
-  for (const ClientArrays& client : workload.clients) {
-    narrow_keys.insert(narrow_keys.end(), client.narrow_keys.begin(), client.narrow_keys.end());
-    wide_keys.insert(wide_keys.end(), client.wide_keys.begin(), client.wide_keys.end());
-    values.insert(values.end(), client.values.begin(), client.values.end());
+  {
+    const HostInput pinned(workload, device);
+    report.Add(workload, "pinned", TimeEndToEnd(bench, workload, pinned, settings.repetitions));
+    report.Add(workload, "device", TimeResident(bench, workload, pinned, settings.repetitions));
+    report.Add(workload, "device", TimeKernels(bench, workload, pinned, settings.repetitions));
   }
-  return Timing{"thrust", HasNarrowKeys(workload.spec)
-                              ? ThrustSortReduceSeconds(narrow_keys, values, settings.repetitions)
-                              : ThrustSortReduceSeconds(wide_keys, values, settings.repetitions)};
+  if (!settings.on_gpu() || workload.spec.width != 1) return;
+  for (const Timing& timing : TimeNativePeers(workload, num_rows, settings.repetitions)) {
+    report.Add(workload, "device", timing);
+  }
 }
 
 void Run(const Settings& settings) {
-  const std::string description = MakeDevice(settings)->description();
-  std::printf("%s; path %s; seed %lu\n\n%-3s %-12s %10s %12s\n", description.c_str(), settings.path.c_str(), kSeed, "",
-              "", "M tuples", "M tuples/s");
-  std::vector<std::string> records;
+  const BenchDevice bench = MakeBenchDevice(settings);
+  const std::unique_ptr<cuda::Device> device = bench.create();
+  const DeviceLimits limits = Limits(settings, *device);
+  std::printf(
+      "%s; path %s; seed %lu\ncopies: %.1f GB/s read and written on the device; from the host %.1f GB/s pinned, "
+      "%.1f pageable; to it %.1f\n\n%-2s %-9s %-11s %-9s %9s %12s %9s\n",
+      device->description().c_str(), settings.path.c_str(), kSeed, limits.copy_bytes_per_s / 1e9,
+      limits.pinned_in_bytes_per_s / 1e9, limits.pageable_in_bytes_per_s / 1e9, limits.pinned_out_bytes_per_s / 1e9, "",
+      "", "", "memory", "M tuples", "M tuples/s", "GB/s");
+  Report report(settings, limits);
   for (const char name : settings.workloads) {
-    const Workload workload = MakeWorkload(std::string(1, name), kSeed, settings.divide_clients);
-    const std::vector<ValidatedUpdate> updates = Validate(workload);
-    std::vector<Timing> timings = {TimeEndToEnd(settings, workload, updates),
-                                   TimeResident(settings, workload, updates)};
-    if (auto thrust = TimeThrust(settings, workload)) timings.push_back(*std::move(thrust));
-    for (const Timing& timing : timings) {
-      std::printf("%-3s %-12s %10.2f %12.1f\n", workload.name.c_str(), timing.what.c_str(), workload.num_tuples / 1e6,
-                  workload.num_tuples / timing.Median() / 1e6);
-      std::fflush(stdout);
-      records.push_back(absl::StrFormat(
-          R"({"workload": "%s", "what": "%s", "path": "%s", "tuples": %d, "width": %d, "median_seconds": %.9f, )"
-          R"("seconds": [%s]})",
-          workload.name, timing.what, settings.path, workload.num_tuples, workload.spec.width, timing.Median(),
-          absl::StrJoin(timing.seconds, ", ",
-                        [](std::string* out, double s) { absl::StrAppendFormat(out, "%.9f", s); })));
+    for (const Variant variant : {Variant::kPlain, Variant::kShuffled, Variant::kSkewed}) {
+      if (std::count(settings.variants.begin(), settings.variants.end(), Name(variant)) == 0) continue;
+      const Workload workload = MakeWorkload(std::string(1, name), kSeed, settings.divide_clients, variant);
+      if (Applies(workload, variant)) RunWorkload(settings, bench, *device, workload, report);
     }
   }
-  if (settings.out.empty()) return;
-  std::ofstream out(settings.out);
-  out << absl::StrFormat("{\n\"device\": \"%s\", \"seed\": %d, \"clients_divided_by\": %d,\n\"results\": [\n%s\n]\n}\n",
-                         description, kSeed, settings.divide_clients, absl::StrJoin(records, ",\n"));
-  if (!out.good()) throw std::runtime_error("cannot write " + settings.out);
+  report.Write(device->description());
+}
+
+template <typename T>
+void Append(std::ofstream& out, const std::vector<T>& values) {
+  out.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
+}
+
+// The tuples of all clients, one client behind the other, for programs that take them from files.
+void Export(const Settings& settings, const std::string& folder) {
+  for (const char name : settings.workloads) {
+    const Workload workload = MakeWorkload(std::string(1, name), kSeed, settings.divide_clients);
+    const std::string path = folder + "/" + name;
+    std::ofstream keys(path + ".keys", std::ios::binary);
+    std::ofstream values(path + ".values", std::ios::binary);
+    for (const ClientArrays& client : workload.clients) {
+      Append(keys, client.narrow_keys);
+      Append(keys, client.wide_keys);
+      Append(values, client.values);
+    }
+    std::ofstream facts(path + ".json");
+    facts << absl::StrFormat(R"({"dimension": %d, "width": %d, "key_bytes": %d, "tuples": %d})",
+                             workload.spec.dimension, workload.spec.width, HasNarrowKeys(workload.spec) ? 4 : 8,
+                             workload.num_tuples);
+    for (std::ofstream* out : {&keys, &values, &facts}) {
+      out->close();
+      if (!out->good()) throw std::runtime_error("cannot write into " + folder);
+    }
+  }
 }
 
 }  // namespace
 }  // namespace sparseagg::bench
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   sparseagg::bench::Settings settings;
   CLI::App app("Times the CUDA engine on workloads A to G. Every result is verified before it is timed.");
   app.add_option("--workloads", settings.workloads, "letters of the workloads")->capture_default_str();
+  app.add_option("--variants", settings.variants, "plain, shuffled: keys in random order, skewed: half of them shared")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"plain", "shuffled", "skewed"}));
   app.add_option("--device", settings.device, "host measures nothing")
       ->check(CLI::IsMember({"cuda", "host"}))
       ->capture_default_str();
@@ -206,12 +221,22 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--out", settings.out, "JSON file to write");
+  std::string folder;
+  app.add_option("--export", folder, "measure nothing, but write the plain workloads into this folder");
+  bool probe = false;
+  app.add_flag("--probe", probe, "print what device there is and leave; status 1 and the reason where there is none");
   CLI11_PARSE(app, argc, argv);
-  try {
-    sparseagg::bench::Run(settings);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "gpu_bench: %s\n", error.what());
-    return 1;
+  if (probe) {
+    std::printf("%s\n", sparseagg::bench::MakeBenchDevice(settings).create()->description().c_str());
+    return 0;
   }
+  if (!folder.empty()) {
+    sparseagg::bench::Export(settings, folder);
+    return 0;
+  }
+  sparseagg::bench::Run(settings);
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "gpu_bench: %s\n", error.what());
+  return 1;
 }

@@ -117,11 +117,6 @@ Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
   return figures;
 }
 
-uint64_t InputBytes(const Workload& workload) {
-  const uint64_t key_bytes = HasNarrowKeys(workload.spec) ? 4 : 8;
-  return workload.num_tuples * (key_bytes + workload.spec.width * sizeof(float));
-}
-
 std::string ToJson(const Workload& workload, const Figures& f) {
   return absl::StrFormat(
       R"({"workload": "%s", "numerics": "%s", "counts": %s, "threads": %d, "tuples": %d, "width": %d, "rows_out": %d, )"

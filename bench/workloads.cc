@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 
@@ -68,6 +69,17 @@ void Thin(std::vector<uint64_t>& keys, size_t count, Random& random) {
   keys.resize(kept);
 }
 
+// As of Variant::kSkewed, in ascending order.
+std::vector<uint64_t> SkewedKeys(size_t count, uint64_t dimension, Random& random) {
+  const size_t shared = count / 2;
+  std::vector<uint64_t> rest = Distinct(count - shared, [&] { return shared + random() % (dimension - shared); });
+  Thin(rest, count - shared, random);
+  std::vector<uint64_t> keys(shared);
+  std::iota(keys.begin(), keys.end(), uint64_t{0});
+  keys.insert(keys.end(), rest.begin(), rest.end());
+  return keys;
+}
+
 struct Shape {
   const char* name;
   const char* description;
@@ -91,12 +103,30 @@ constexpr Shape kShapes[] = {
 
 }  // namespace
 
-Workload MakeWorkload(const std::string& name, uint64_t seed, int scale) {
+const char* Name(Variant variant) {
+  switch (variant) {
+    case Variant::kPlain:
+      return "plain";
+    case Variant::kShuffled:
+      return "shuffled";
+    case Variant::kSkewed:
+      return "skewed";
+  }
+  return "";
+}
+
+uint64_t InputBytes(const Workload& workload) {
+  const uint64_t key_bytes = HasNarrowKeys(workload.spec) ? 4 : 8;
+  return workload.num_tuples * (key_bytes + workload.spec.width * sizeof(float));
+}
+
+Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant variant) {
   const auto* shape =
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return name == s.name; });
   if (shape == std::end(kShapes)) throw std::invalid_argument("no workload '" + name + "'; there are A to G");
   Workload workload;
   workload.name = shape->name;
+  workload.variant = variant;
   workload.description = shape->description;
   workload.spec.name = "tensor";
   workload.spec.dimension = shape->dimension;
@@ -104,10 +134,14 @@ Workload MakeWorkload(const std::string& name, uint64_t seed, int scale) {
   const Zipf zipf(shape->dimension, shape->zipf > 0 ? shape->zipf : 1.1);
   Random random(seed);
   for (int c = 0; c < std::max(1, shape->clients / scale); ++c) {
-    std::vector<uint64_t> keys =
-        Distinct(shape->tuples, [&] { return shape->zipf > 0 ? zipf(random) : random() % shape->dimension; });
-    Thin(keys, shape->tuples, random);
-    if (shape->shuffled) std::shuffle(keys.begin(), keys.end(), random);
+    std::vector<uint64_t> keys;
+    if (variant == Variant::kSkewed) {
+      keys = SkewedKeys(shape->tuples, shape->dimension, random);
+    } else {
+      keys = Distinct(shape->tuples, [&] { return shape->zipf > 0 ? zipf(random) : random() % shape->dimension; });
+      Thin(keys, shape->tuples, random);
+    }
+    if (shape->shuffled || variant == Variant::kShuffled) std::shuffle(keys.begin(), keys.end(), random);
     ClientArrays client;
     if (HasNarrowKeys(workload.spec)) {
       client.narrow_keys.assign(keys.begin(), keys.end());

@@ -17,8 +17,17 @@ struct ClientArrays {
   std::vector<float> values;
 };
 
+enum class Variant {
+  kPlain,
+  kShuffled,  // the same tuples, each client's in random order
+  kSkewed,    // half of each client's keys are the lowest there are, the same for all clients; the rest uniform
+};
+
+const char* Name(Variant variant);  // "plain", …
+
 struct Workload {
   std::string name;  // "A" … "G"
+  Variant variant = Variant::kPlain;
   std::string description;
   TensorSpec spec;  // SUM, float32
   std::vector<ClientArrays> clients;
@@ -27,7 +36,10 @@ struct Workload {
 
 // Workload `name`, one of A to G; std::invalid_argument otherwise. `scale` divides the number of clients, for quick
 // runs.
-Workload MakeWorkload(const std::string& name, uint64_t seed, int scale = 1);
+Workload MakeWorkload(const std::string& name, uint64_t seed, int scale = 1, Variant variant = Variant::kPlain);
+
+// Bytes of all keys and values.
+uint64_t InputBytes(const Workload& workload);
 
 }  // namespace sparseagg::bench
 

@@ -48,11 +48,13 @@ class CudaDevice : public Device {
   absl::Status Select(const SelectCall& call) override;
   absl::Status Launch(const KernelCall& call) override;
 
+  // For timing events.
+  cudaStream_t StreamOf(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
+
  private:
   CudaDevice() = default;
   absl::Status Start();
   absl::Status RunSomething();
-  cudaStream_t StreamOf(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
 
   static constexpr int kOrdinal = 0;
   std::string description_;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/cuda_engine.h"
 #include "cuda/device_engine.h"
 #include "tests/support/driver.h"
 #include "tests/support/engines.h"
@@ -107,16 +108,104 @@ TEST_P(FaultsTest, AnyCallFails_ResultIsThatOfTheReference_NothingLeaks) {
   EXPECT_GE(at_call, 50u) << "this round hardly uses the device";
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Rounds, FaultsTest,
-    ::testing::Combine(
-        ::testing::Values(MakeRound("KeepsUpdates", Op::kCoordinateMean, Numerics::kCanonical, DType::kFloat32),
-                          MakeRound("MergesOnArrival", Op::kMean, Numerics::kFixedPoint, DType::kFloat32),
-                          MakeRound("Integers", Op::kSum, Numerics::kFixedPoint, DType::kInt32), MakeTileRound()),
-        ::testing::Values(Fault::kOutOfMemory, Fault::kOutOfMemoryNow, Fault::kSticky, Fault::kSilentThenSticky)),
-    [](const auto& fault_case) {
-      return std::get<0>(fault_case.param).name + ::testing::PrintToString(std::get<1>(fault_case.param));
-    });
+auto RoundsAndFaults() {
+  return ::testing::Combine(
+      ::testing::Values(MakeRound("KeepsUpdates", Op::kCoordinateMean, Numerics::kCanonical, DType::kFloat32),
+                        MakeRound("MergesOnArrival", Op::kMean, Numerics::kFixedPoint, DType::kFloat32),
+                        MakeRound("Integers", Op::kSum, Numerics::kFixedPoint, DType::kInt32), MakeTileRound()),
+      ::testing::Values(Fault::kOutOfMemory, Fault::kOutOfMemoryNow, Fault::kSticky, Fault::kSilentThenSticky));
+}
+
+std::string FaultCaseName(const ::testing::TestParamInfo<std::tuple<Round, Fault>>& fault_case) {
+  return std::get<0>(fault_case.param).name + ::testing::PrintToString(std::get<1>(fault_case.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Rounds, FaultsTest, RoundsAndFaults(), FaultCaseName);
+
+// The same where a GPU does the work up to the fault, at fewer calls, since each takes a device of its own.
+class RealDeviceFaults : public ::testing::TestWithParam<std::tuple<Round, Fault>> {
+ protected:
+  void SetUp() override {
+    if (const absl::Status status = CudaStatus(); !status.ok()) {
+      GTEST_SKIP() << "not covered here: faults in the middle of work on a GPU. " << status.message();
+    }
+  }
+};
+
+TEST_P(RealDeviceFaults, AnyCallFails_ResultIsThatOfTheReference_NothingLeaks) {
+  const auto& [round, fault] = GetParam();
+  const Verdict verdict = Judge({round.spec}, round.submissions);
+  for (uint64_t at_call = 1; at_call < 400; at_call += 1 + at_call / 4) {
+    SCOPED_TRACE("call " + std::to_string(at_call));
+    struct FaultyDevice::Record record;
+    cuda::DeviceEngineOptions options;
+    options.tuning = TinyTuning();
+    if (!round.tiles) options.tuning.min_tile_values = 1e300;
+    absl::StatusOr<std::unique_ptr<cuda::Device>> device = cuda::CreateCudaDevice();
+    ASSERT_TRUE(device.ok()) << device.status();
+    auto engine = std::make_unique<cuda::DeviceEngine>(
+        std::make_unique<FaultyDevice>(*std::move(device), FaultPlan{fault, at_call}, &record), options);
+    ASSERT_EQ(Disagreement({round.spec}, Drive(*engine, {round.spec}, round.submissions), verdict), "");
+    engine.reset();
+    EXPECT_EQ(record.num_leaked, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rounds, RealDeviceFaults, RoundsAndFaults(), FaultCaseName);
+
+// Takes almost all the memory that a device has.
+class Hog {
+ public:
+  explicit Hog(cuda::Device& device) : device_(device) {
+    for (size_t bytes = size_t{1} << 36; bytes >= size_t{1} << 21; bytes /= 2) {
+      for (auto taken = device_.Allocate(bytes, cuda::Lane::kCompute); taken.ok();
+           taken = device_.Allocate(bytes, cuda::Lane::kCompute)) {
+        taken_.push_back(*taken);
+      }
+    }
+    device_.AwaitLane(cuda::Lane::kCompute).IgnoreError();
+  }
+  ~Hog() {
+    for (void* const d_memory : taken_) device_.Free(d_memory, cuda::Lane::kCompute);
+    device_.AwaitLane(cuda::Lane::kCompute).IgnoreError();
+  }
+  Hog(const Hog&) = delete;
+  Hog& operator=(const Hog&) = delete;
+
+ private:
+  cuda::Device& device_;
+  std::vector<void*> taken_;
+};
+
+TEST(RealDeviceFaultsOfMemory, FullDevice_ResultIsThatOfTheReference_DeviceStaysInUse) {
+  if (const absl::Status status = CudaStatus(); !status.ok()) {
+    GTEST_SKIP() << "not covered here: a GPU without memory. " << status.message();
+  }
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = 1'000'000;
+  std::vector<RawSubmission> submissions;
+  Rng rng(TestSeed(8));
+  for (int i = 0; i < 20; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, spec.dimension, 100'000, KeyStyle::kZipf, KeyOrder::kShuffled);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kCancelling);
+    submissions.push_back({"client " + std::to_string(i), 1.0, {std::move(raw)}});
+  }
+  const Verdict verdict = Judge({spec}, submissions);
+  absl::StatusOr<std::unique_ptr<cuda::Device>> device = cuda::CreateCudaDevice();
+  ASSERT_TRUE(device.ok()) << device.status();
+  cuda::DeviceEngine engine(*std::move(device), {});
+  absl::StatusOr<std::unique_ptr<cuda::Device>> other = cuda::CreateCudaDevice();
+  ASSERT_TRUE(other.ok()) << other.status();
+  {
+    const Hog hog(**other);
+    EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), verdict), "");
+    EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
+  }
+  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), verdict), "");
+  EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
+}
 
 }  // namespace
 }  // namespace sparseagg::testing

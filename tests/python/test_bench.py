@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 import sys
 from types import ModuleType
@@ -18,6 +19,7 @@ PEERS = pathlib.Path(__file__).resolve().parents[2] / "bench" / "peers"
 def module(monkeypatch: pytest.MonkeyPatch):
     """Imports a module of bench/peers, whose names are too plain to leave behind."""
     monkeypatch.syspath_prepend(str(PEERS))
+    monkeypatch.syspath_prepend(str(PEERS.parent))
     before = set(sys.modules)
 
     def load(name: str) -> ModuleType:
@@ -25,7 +27,7 @@ def module(monkeypatch: pytest.MonkeyPatch):
 
     yield load
     for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and str(PEERS) in str(sys.modules[name].__file__):
+        if getattr(sys.modules[name], "__file__", None) and str(PEERS.parent) in str(sys.modules[name].__file__):
             del sys.modules[name]
 
 
@@ -189,3 +191,125 @@ def test_race_gives_slow_ones_fewer_runs(module) -> None:
 def test_race_module_list_is_complete(module) -> None:
     names = {path.stem for path in (PEERS / "contestants").glob("*.py")} - {"__init__"}
     assert set(module("contestants").MODULES) == names
+
+
+def gpu_row(what: str, memory: str, rate: float, share: float, **more: Any) -> dict[str, Any]:
+    return {
+        "workload": "A",
+        "variant": "plain",
+        "what": what,
+        "memory": memory,
+        "tuples_per_s": rate,
+        "share_of_limit": share,
+        "median_seconds": 10e6 / rate,
+        "device_peak_bytes": 300_000_000,
+        "kernels": {},
+        **more,
+    }
+
+
+@pytest.fixture
+def gpu_file() -> dict[str, Any]:
+    parts = {"sort": 0.0006, "fold_values": 0.0004, "copy": 0.000001}
+    return {
+        "date": "2000-01-01",
+        "device": "a GPU",
+        "is_gpu": True,
+        "cpu": "a CPU",
+        "clients_divided_by": 1,
+        "limits": {
+            "copy_bytes_per_s": 2e12,
+            "pinned_in_bytes_per_s": 50e9,
+            "pageable_in_bytes_per_s": 10e9,
+            "pinned_out_bytes_per_s": 40e9,
+        },
+        "results": [
+            gpu_row("end_to_end", "pageable", 1e9, 0.2),
+            gpu_row("end_to_end", "pinned", 4e9, 0.8),
+            gpu_row("resident", "device", 9e9, 0.45),
+            gpu_row("kernels", "device", 10e9, 0.5, kernels=parts),
+            gpu_row("thrust", "device", 3e9, 0.1),
+            gpu_row("kernels", "device", 10e9, 0.5, kernels=parts, variant="skewed"),
+        ],
+    }
+
+
+@pytest.fixture
+def peers_file() -> dict[str, Any]:
+    return {
+        "clients_divided_by": 1,
+        "absent": [{"library": "cupy", "reason": "no such thing"}],
+        "left_out": [{"workload": "D", "contestant": "torch index_add_", "reason": "no memory"}],
+        "results": [{"workload": "A", "what": "torch coalesce", "tuples_per_s": 4.5e9}],
+    }
+
+
+def test_gpu_table_compares_with_the_fastest_peer(module, gpu_file, peers_file) -> None:
+    text = module("plot_gpu").markdown(gpu_file, peers_file)
+    plain, skewed = (line for line in text.splitlines() if line.startswith("| A |") and line.count("|") > 5)
+    cells = [cell.strip() for cell in plain.strip("|").split("|")]
+    assert cells == [
+        "A",
+        "plain",
+        "9,000",
+        "10,000",
+        "50%",
+        "4,000",
+        "80%",
+        "1,000",
+        "torch coalesce 4,500",
+        "2.0×",
+        "300",
+    ]
+    assert "–" in skewed  # a figure that was not taken
+    assert "| A | plain | 1.000 | sort 60%, fold_values 40% |" in text
+    assert "- cupy: no such thing" in text
+    assert "torch index_add_ on D: no memory" in text
+
+
+def test_gpu_table_takes_no_peers_of_other_sizes(module, gpu_file, peers_file) -> None:
+    assert "thrust 3,000" in module("plot_gpu").markdown(gpu_file, {**peers_file, "clients_divided_by": 4})
+    assert "A quick look: a 4th" in module("plot_gpu").markdown({**gpu_file, "clients_divided_by": 4}, None)
+
+
+def test_gpu_figures_of_a_host_are_refused(module, gpu_file, tmp_path, monkeypatch, capsys) -> None:
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps({**gpu_file, "is_gpu": False}), encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["plot_gpu.py", str(path), "--table", str(tmp_path / "table.md")])
+    assert module("plot_gpu").main() == 1
+    assert "without a GPU" in capsys.readouterr().err
+    assert not (tmp_path / "table.md").exists()
+
+
+def test_gpu_picture_is_drawn(module, gpu_file, peers_file, tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    module("plot_gpu").draw(gpu_file, peers_file, tmp_path / "gpu.png")
+    assert (tmp_path / "gpu.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_gpu_peers_find_wrong_answers(module) -> None:
+    peers = module("gpu_peers")
+    expected = peers.reference(np.array([5, 2, 2], np.uint32), np.array([4, 0.25, 0.5], np.float32))
+    assert [each.tolist() for each in expected] == [[2, 5], [0.75, 4], [0.75, 4]]
+    right = np.array([4, 0.75], np.float32)
+    assert peers.difference((np.array([5, 2]), right), *expected) is None
+    assert peers.difference((np.array([5, 3]), right), *expected) == "other keys"
+    assert peers.difference((np.array([5, 2]), right[::-1]), *expected) == "2 wrong values"
+    assert peers.difference(np.array([0, 0, 0.75, 0, 0, 4], np.float32), *expected) is None
+
+
+def test_gpu_peers_report_what_is_absent(module, tmp_path, monkeypatch) -> None:
+    peers = module("gpu_peers")
+
+    def absent() -> Any:
+        raise peers.Absent("it sees no device")
+
+    def not_installed() -> Any:
+        raise ImportError("No module named 'jax'")
+
+    monkeypatch.setattr(peers, "LIBRARIES", {"torch": absent, "jax": not_installed})
+    monkeypatch.setattr(sys, "argv", ["gpu_peers.py", "--out", str(tmp_path / "peers.json")])
+    assert peers.main() == 0
+    found = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
+    assert found["results"] == []
+    assert [each["reason"] for each in found["absent"]] == ["it sees no device", "absent: No module named 'jax'"]

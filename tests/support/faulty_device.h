@@ -28,7 +28,7 @@ struct FaultPlan {
   uint64_t at_call = 0;  // counted from 1
 };
 
-// Passes calls on to a host device and counts them, until the plan says otherwise.
+// Passes calls on to another device and counts them, until the plan says otherwise.
 class FaultyDevice : public cuda::Device {
  public:
   // What happened, for after the engine that owns the device is gone.
@@ -43,72 +43,81 @@ class FaultyDevice : public cuda::Device {
   };
 
   FaultyDevice(const cuda::HostDeviceOptions& options, FaultPlan plan, Record* record)
-      : device_(options), plan_(plan), record_(*record) {}
-  ~FaultyDevice() override { record_.num_leaked = device_.num_allocations(); }
+      : FaultyDevice(std::make_unique<cuda::HostDevice>(options), plan, record) {}
+  FaultyDevice(std::unique_ptr<cuda::Device> device, FaultPlan plan, Record* record)
+      : device_(std::move(device)), plan_(plan), record_(*record) {}
+  ~FaultyDevice() override { record_.num_leaked = num_allocations_; }
 
   std::string description() const override { return "a device made to fail"; }
-  size_t memory_bytes() const override { return device_.memory_bytes(); }
+  absl::Status Enter() override { return device_->Enter(); }
+  void Leave() override { device_->Leave(); }
+  size_t memory_bytes() const override { return device_->memory_bytes(); }
 
   absl::StatusOr<void*> Allocate(size_t bytes, cuda::Lane lane) override {
     if (absl::Status status = Count(true); !status.ok()) return status;
-    return device_.Allocate(bytes, lane);
+    absl::StatusOr<void*> d_memory = device_->Allocate(bytes, lane);
+    num_allocations_ += d_memory.ok();
+    return d_memory;
   }
-  void Free(void* d_memory, cuda::Lane lane) override { device_.Free(d_memory, lane); }
+  void Free(void* d_memory, cuda::Lane lane) override {
+    --num_allocations_;
+    device_->Free(d_memory, lane);
+  }
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override {
     ++record_.num_pinned;
     if (absl::Status status = Count(true); !status.ok()) return status;
-    return device_.AllocatePinned(bytes);
+    return device_->AllocatePinned(bytes);
   }
-  void FreePinned(void* memory) override { device_.FreePinned(memory); }
+  void FreePinned(void* memory) override { device_->FreePinned(memory); }
   absl::Status CopyIn(void* d_to, const void* from, size_t bytes, cuda::Lane lane) override {
-    return Do([&] { return device_.CopyIn(d_to, from, bytes, lane); });
+    return Do([&] { return device_->CopyIn(d_to, from, bytes, lane); });
   }
   absl::Status CopyOut(void* to, const void* d_from, size_t bytes, cuda::Lane lane) override {
-    return Do([&] { return device_.CopyOut(to, d_from, bytes, lane); });
+    return Do([&] { return device_->CopyOut(to, d_from, bytes, lane); });
   }
   absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, cuda::Lane lane) override {
-    return Do([&] { return device_.CopyWithin(d_to, d_from, bytes, lane); });
+    return Do([&] { return device_->CopyWithin(d_to, d_from, bytes, lane); });
   }
   absl::Status Fill(void* d_memory, uint8_t byte, size_t bytes, cuda::Lane lane) override {
-    return Do([&] { return device_.Fill(d_memory, byte, bytes, lane); });
+    return Do([&] { return device_->Fill(d_memory, byte, bytes, lane); });
   }
   absl::StatusOr<cuda::EventId> CreateEvent() override {
     if (absl::Status status = Count(); !status.ok()) return status;
-    return device_.CreateEvent();
+    return device_->CreateEvent();
   }
   absl::Status Record(cuda::EventId event, cuda::Lane lane) override {
-    return Do([&] { return device_.Record(event, lane); });
+    return Do([&] { return device_->Record(event, lane); });
   }
   absl::Status Wait(cuda::Lane lane, cuda::EventId event) override {
-    return Do([&] { return device_.Wait(lane, event); });
+    return Do([&] { return device_->Wait(lane, event); });
   }
   absl::Status Await(cuda::EventId event) override {
-    return Tell([&] { return device_.Await(event); });
+    return Tell([&] { return device_->Await(event); });
   }
   absl::Status AwaitLane(cuda::Lane lane) override {
-    return Tell([&] { return device_.AwaitLane(lane); });
+    return Tell([&] { return device_->AwaitLane(lane); });
   }
   absl::StatusOr<size_t> SortScratchBytes(const cuda::SortCall& call) override {
     if (absl::Status status = Count(); !status.ok()) return status;
-    return device_.SortScratchBytes(call);
+    return device_->SortScratchBytes(call);
   }
   absl::StatusOr<int> Sort(const cuda::SortCall& call) override {
     ++record_.num_sorts;
     if (absl::Status status = Count(); !status.ok()) return status;
     if (silent_) return 0;
-    return device_.Sort(call);
+    return device_->Sort(call);
   }
   absl::StatusOr<size_t> SelectScratchBytes(const cuda::SelectCall& call) override {
     if (absl::Status status = Count(); !status.ok()) return status;
-    return device_.SelectScratchBytes(call);
+    return device_->SelectScratchBytes(call);
   }
   absl::Status Select(const cuda::SelectCall& call) override {
-    return Do([&] { return device_.Select(call); });
+    return Do([&] { return device_->Select(call); });
   }
   absl::Status Launch(const cuda::KernelCall& call) override {
     ++record_.num_launches;
     record_.num_results += std::holds_alternative<cuda::WriteRows>(call);
-    return Do([&] { return device_.Launch(call); });
+    return Do([&] { return device_->Launch(call); });
   }
 
  private:
@@ -117,7 +126,7 @@ class FaultyDevice : public cuda::Device {
     if (is_now && plan_.fault != Fault::kNone) record_.faulted = true;
     if (is_now && (plan_.fault == Fault::kSticky || plan_.fault == Fault::kSilentThenSticky)) {
       // Nothing that was asked for may still happen when memory it uses is gone.
-      for (const cuda::Lane lane : {cuda::Lane::kCopy, cuda::Lane::kCompute}) device_.AwaitLane(lane).IgnoreError();
+      for (const cuda::Lane lane : {cuda::Lane::kCopy, cuda::Lane::kCompute}) device_->AwaitLane(lane).IgnoreError();
     }
     switch (plan_.fault) {
       case Fault::kNone:
@@ -152,11 +161,12 @@ class FaultyDevice : public cuda::Device {
     return told_ ? absl::InternalError("made to fail without saying so at once") : wait();
   }
 
-  cuda::HostDevice device_;
+  const std::unique_ptr<cuda::Device> device_;
   const FaultPlan plan_;
   struct Record& record_;
   bool silent_ = false;
   bool told_ = false;
+  size_t num_allocations_ = 0;
 };
 
 inline void PrintTo(Fault fault, std::ostream* out) {

@@ -1,0 +1,277 @@
+#!/usr/bin/env bash
+# Checks this bundle on this machine, and measures it.
+#
+#   ./check.sh [--quick] [--out DIR] [--only PART]...
+#
+# Parts: device contract sanitizer differential faults bench peers serve. Each has a half for the CPU, which runs
+# anywhere, and one for the GPU, which is listed as not run where there is none. Every step has a log in DIR, numbers are
+# in its JSON files, and a table of all steps comes last. Exit status 0: nothing failed; 1: something did; 2: wrong use.
+#
+# Needs nothing but the bundle. Uses, where they are: nvidia-smi, compute-sanitizer, and a Python with torch, CuPy or
+# JAX ($PYTHON, else python3).
+set -uo pipefail
+
+parts=(device contract sanitizer differential faults bench peers serve)
+home=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+bin=$home/bin
+quick=false
+out=
+only=()
+
+usage() {
+  echo "usage: check.sh [--quick] [--out DIR] [--only PART]...   parts: ${parts[*]}" >&2
+  exit 2
+}
+
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --quick) quick=true ;;
+    --out) [[ $# -ge 2 ]] || usage; out=$2; shift ;;
+    --only) [[ $# -ge 2 && " ${parts[*]} " == *" $2 "* ]] || usage; only+=("$2"); shift ;;
+    *) usage ;;
+  esac
+  shift
+done
+[[ ${#only[@]} -gt 0 ]] || only=("${parts[@]}")
+out=${out:-check-$(date -u +%Y%m%d-%H%M%S)}
+mkdir -p "$out" || exit 2
+out=$(cd "$out" && pwd)
+
+# Steps and their results
+
+rows=() # part|half|step|result|seconds|note
+failed=0
+
+add_row() { # part half step result seconds note
+  rows+=("$1|$2|$3|$4|$5|$6")
+  printf '%-13s %-4s %-30s %-8s %6s  %s\n' "$1" "$2" "$3" "$4" "$5" "$6"
+}
+
+# step PART HALF NAME LIMIT_S COMMAND...: runs it with a log of its own.
+step() {
+  local part=$1 half=$2 name=$3 limit=$4
+  shift 4
+  local log=$out/$part-$half-${name//[^a-zA-Z0-9]/-}.log
+  local begin=$EPOCHREALTIME status=0 result=ok note=
+  timeout "$limit" "$@" </dev/null >"$log" 2>&1 || status=$?
+  local end=$EPOCHREALTIME
+  if grep -q '^\[==========\] 0 tests' "$log"; then status="0, but no test was run"; fi
+  if [[ $status != 0 ]]; then
+    failed=$((failed + 1))
+    result=FAILED
+    note="status $status"
+    [[ $status != 124 ]] || note="not done after $limit s"
+    note+=", see ${log##*/}"
+    tail -n 15 "$log" | sed 's/^/    /'
+  else
+    # What gtest says in its last lines.
+    note=$(sed -n 's/^\[  PASSED  \] \([0-9]* tests\{0,1\}\)\.$/\1 passed/p' "$log")
+    local skipped
+    skipped=$(sed -n 's/^\[  SKIPPED \] \([0-9]* tests\{0,1\}\), listed below:$/\1 skipped/p' "$log")
+    [[ -z $skipped ]] || note+=", $skipped"
+  fi
+  local milliseconds=$(((${end/[.,]/} - ${begin/[.,]/}) / 1000))
+  add_row "$part" "$half" "$name" "$result" "$((milliseconds / 1000)).$((milliseconds / 100 % 10))" "$note"
+}
+
+skip() { add_row "$1" "$2" "$3" "not run" - "$4"; } # part half step reason
+
+# Chosen by --quick or not.
+either() { if $quick; then echo "$1"; else echo "$2"; fi; }
+
+gtest() { # filter: a command for step
+  echo "$bin/sparseagg_engine_tests" --gtest_brief=1 "--gtest_filter=$1"
+}
+
+# Parts
+
+no_gpu= # why; empty: there is one
+if ! probe=$("$bin/gpu_bench" --probe 2>&1); then no_gpu=${probe#gpu_bench: }; fi
+
+show_device() {
+  echo "engine: ${no_gpu:-$probe}"
+  echo "system: $(uname -sr), $(getconf GNU_LIBC_VERSION), $(nproc) processors, $(sed -n 's/^MemTotal: *//p' /proc/meminfo)"
+  sed -n 's/^model name\t: /processor: /p' /proc/cpuinfo | head -1
+  if command -v nvidia-smi >/dev/null; then
+    nvidia-smi --format=csv,nounits --query-gpu=name,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,pcie.link.gen.current,pcie.link.width.current,ecc.mode.current,power.limit,temperature.gpu
+    nvidia-smi topo -m
+  else
+    echo "nvidia-smi: absent"
+  fi
+  return 0
+}
+
+part_device() {
+  show_device >"$out/device.txt" 2>&1
+  sed 's/^/    /' "$out/device.txt"
+  step device cpu "machine" 10 test -s "$out/device.txt"
+  if [[ -n $no_gpu ]]; then skip device gpu "probe" "$no_gpu"; else step device gpu "probe" 60 "$bin/gpu_bench" --probe; fi
+}
+
+part_contract() {
+  # shellcheck disable=SC2046  # words on purpose
+  SPARSEAGG_TEST_CASES=$(either 200 2500) step contract cpu "every engine and kernel" 300 \
+    $(gtest '-*Differential*:*RealSize*:*Faults*:RealDevice*:*/cuda')
+  if [[ -n $no_gpu ]]; then
+    skip contract gpu "engine and device" "$no_gpu"
+  else
+    # shellcheck disable=SC2046
+    step contract gpu "engine and device" 300 $(gtest '*/cuda:RealDevice.*')
+  fi
+}
+
+part_sanitizer() {
+  local tool sanitizer
+  sanitizer=$(command -v compute-sanitizer || true)
+  for tool in memcheck racecheck; do
+    if [[ -n $no_gpu ]]; then
+      skip sanitizer gpu "$tool" "$no_gpu"
+    elif [[ -z $sanitizer ]]; then
+      skip sanitizer gpu "$tool" "compute-sanitizer is not on PATH"
+    else
+      # shellcheck disable=SC2046
+      SPARSEAGG_TEST_CASES=$(either 3 10) step sanitizer gpu "$tool: device" "$(either 40 90)" \
+        "$sanitizer" --tool "$tool" --error-exitcode 9 $(gtest 'RealDevice.Compiled*:Devices/*/cuda')
+      # shellcheck disable=SC2046
+      step sanitizer gpu "$tool: contract" "$(either 40 90)" \
+        "$sanitizer" --tool "$tool" --error-exitcode 9 $(gtest "$(either 'Engines/Float*/cuda' 'Engines/*/cuda')")
+    fi
+  done
+}
+
+part_differential() {
+  # shellcheck disable=SC2046
+  SPARSEAGG_TEST_CASES=$(either 200 2500) step differential cpu "random cases, large shapes" 300 \
+    $(gtest "$(either 'Differential*' '*Differential*')")
+  # shellcheck disable=SC2046
+  SPARSEAGG_TEST_TUPLES=$(either 200000 1000000) CUDA_VISIBLE_DEVICES='' step differential cpu \
+    "real shapes, kernels on host" 300 $(gtest '*RealSize*')
+  local tuples
+  tuples=$(either 10000000 100000000)
+  if [[ -n $no_gpu ]]; then
+    skip differential gpu "real sizes, $tuples tuples" "$no_gpu"
+  else
+    # shellcheck disable=SC2046
+    SPARSEAGG_TEST_TUPLES=$tuples step differential gpu "real sizes, $tuples tuples" 400 $(gtest '*RealSize*')
+  fi
+}
+
+part_faults() {
+  # shellcheck disable=SC2046
+  step faults cpu "at every call, on the host" 300 $(gtest '*FaultsTest*')
+  if [[ -n $no_gpu ]]; then
+    skip faults gpu "at calls, and a full device" "$no_gpu"
+  else
+    # shellcheck disable=SC2046
+    step faults gpu "at calls, and a full device" 120 $(gtest '*RealDeviceFaults*')
+  fi
+}
+
+part_bench() {
+  step bench cpu "engine, a few clients" 300 "$bin/merge_bench" --repetitions 3 --divide-clients "$(either 50 10)" \
+    --out "$out/merge.json"
+  step bench cpu "GPU benchmarks' program" 300 "$bin/gpu_bench" --device host --repetitions 1 --divide-clients 100
+  if [[ -n $no_gpu ]]; then
+    skip bench gpu "workloads A to G" "$no_gpu"
+  elif $quick; then
+    step bench gpu "workloads A to G" 120 "$bin/gpu_bench" --out "$out/gpu.json" --variants plain \
+      --divide-clients 4 --repetitions 5
+  else
+    step bench gpu "workloads A to G" 400 "$bin/gpu_bench" --out "$out/gpu.json"
+  fi
+}
+
+part_peers() {
+  local python=${PYTHON:-python3}
+  if [[ -n $no_gpu ]]; then
+    skip peers gpu "torch, CuPy, JAX" "$no_gpu"
+  elif ! command -v "$python" >/dev/null; then
+    skip peers gpu "torch, CuPy, JAX" "there is no $python"
+  else
+    step peers gpu "torch, CuPy, JAX" "$(either 90 200)" "$python" "$home/peers/gpu_peers.py" \
+      --out "$out/gpu-peers.json" --divide-clients "$(either 4 1)"
+  fi
+}
+
+# serve BACKEND: a server of the bundle's configuration on a free port, a load on it, and an orderly end.
+serve() {
+  local backend=$1 lines line server status=0
+  exec {lines}< <(exec "$bin/sparseagg-server" --config "$home/sparseagg.toml" --grpc-address 127.0.0.1:0 \
+    --backend "$backend")
+  server=$!
+  if ! read -r -t 60 line <&"$lines" || [[ $line != "listening grpc="* ]]; then
+    kill "$server" 2>/dev/null
+    return 1
+  fi
+  "$bin/sparseagg-loadgen" --target "${line#listening grpc=}" --repetitions 3 --divide-clients "$(either 20 1)" \
+    --out "$out/serve-$backend.json" || status=$?
+  kill -TERM "$server"
+  wait "$server" || status=$?
+  return "$status"
+}
+
+# Where there is no device a server that must have one does not start, and says why.
+refuses_cuda() {
+  local status=0
+  timeout 60 "$bin/sparseagg-server" --grpc-address 127.0.0.1:0 --backend cuda || status=$?
+  [[ $status -eq 1 ]]
+}
+
+part_serve() {
+  export -f serve refuses_cuda either
+  export bin home out quick
+  if [[ ! -x $bin/sparseagg-loadgen ]]; then
+    skip serve cpu "a load on the server" "this bundle has no sparseagg-loadgen"
+  else
+    step serve cpu "a load on the server" 200 bash -c 'serve cpu'
+  fi
+  if [[ -n $no_gpu ]]; then
+    step serve cpu "no start without a device" 60 bash -c 'refuses_cuda'
+    skip serve gpu "a load on the server" "$no_gpu"
+  elif [[ ! -x $bin/sparseagg-loadgen ]]; then
+    skip serve gpu "a load on the server" "this bundle has no sparseagg-loadgen"
+  else
+    step serve gpu "a load on the server" 200 bash -c 'serve cuda'
+  fi
+}
+
+# The whole
+
+json_text() {
+  local text=${1//\\/\\\\}
+  text=${text//\"/\\\"}
+  printf '"%s"' "${text//[$'\n\t\r']/ }"
+}
+
+write_json() {
+  local row part half name result seconds note separator=
+  printf '{"version": %s, "date": "%s", "quick": %s, "device": %s, "no_gpu": %s, "steps": [\n' \
+    "$(json_text "$("$bin/sparseagg-server" --version)")" "$(date -u +%Y-%m-%d)" "$quick" \
+    "$(json_text "$([[ -n $no_gpu ]] || echo "$probe")")" "$(json_text "$no_gpu")"
+  for row in "${rows[@]}"; do
+    IFS='|' read -r part half name result seconds note <<<"$row"
+    [[ $seconds != - ]] || seconds=null
+    printf '%s{"part": "%s", "half": "%s", "step": %s, "result": "%s", "seconds": %s, "note": %s}' "$separator" \
+      "$part" "$half" "$(json_text "$name")" "$result" "$seconds" "$(json_text "$note")"
+    separator=$',\n'
+  done
+  printf '\n]}\n'
+}
+
+begin=$SECONDS
+for part in "${parts[@]}"; do
+  if [[ " ${only[*]} " == *" $part "* ]]; then "part_$part"; fi
+done
+write_json >"$out/check.json"
+
+echo
+printf '%-13s %-4s %-30s %-8s %8s  %s\n' part half step result seconds note
+for row in "${rows[@]}"; do
+  IFS='|' read -r part half name result seconds note <<<"$row"
+  printf '%-13s %-4s %-30s %-8s %8s  %s\n' "$part" "$half" "$name" "$result" "$seconds" "$note"
+done
+not_run=$(printf '%s\n' "${rows[@]}" | grep -c '|not run|' || true)
+echo
+echo "$((${#rows[@]} - failed - not_run)) passed, $failed failed, $not_run not run, in $((SECONDS - begin)) s; logs and JSON in $out"
+[[ -z $no_gpu ]] || echo "the GPU half was not run: $no_gpu"
+[[ $failed -eq 0 ]]

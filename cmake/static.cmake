@@ -1,0 +1,48 @@
+# SPARSEAGG_STATIC: programs that need no library but libc's own, to be copied to other machines.
+#
+# Debian's CMake packages describe shared libraries, though the archives lie beside them: the targets are pointed at
+# those. oneTBB and Highway have no archives there; scripts/static_libs.sh makes them, and CMAKE_PREFIX_PATH names where.
+# Included from the top folder, so that the targets are there before other folders look for them.
+set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
+set(OPENSSL_USE_STATIC_LIBS ON)
+set(Protobuf_USE_STATIC_LIBS ON)
+set(CMAKE_SKIP_RPATH ON)
+add_link_options(-static-libstdc++ -static-libgcc)
+# No folder of the machine that built them.
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=>)
+
+find_package(Threads REQUIRED)
+
+find_package(absl REQUIRED)
+find_package(GTest REQUIRED)
+if(SPARSEAGG_SERVICE)
+  find_package(gRPC CONFIG REQUIRED)
+  find_library(SPARSEAGG_RE2 re2 REQUIRED)
+  set_target_properties(re2::re2 PROPERTIES INTERFACE_LINK_LIBRARIES "${SPARSEAGG_RE2};Threads::Threads")
+  find_package(spdlog REQUIRED)
+  set_target_properties(spdlog::spdlog_header_only PROPERTIES
+    INTERFACE_LINK_LIBRARIES "fmt::fmt-header-only;Threads::Threads")
+endif()
+
+# scripts/bundle.sh finds it out if one without an archive was linked.
+get_property(targets DIRECTORY PROPERTY IMPORTED_TARGETS)
+foreach(target ${targets})
+  get_target_property(type ${target} TYPE)
+  get_target_property(configurations ${target} IMPORTED_CONFIGURATIONS)
+  if(NOT type STREQUAL "SHARED_LIBRARY" OR NOT configurations)
+    continue()
+  endif()
+  foreach(configuration ${configurations})
+    get_target_property(location ${target} IMPORTED_LOCATION_${configuration})
+    string(REGEX REPLACE "\\.so[.0-9]*$" ".a" archive "${location}")
+    if(EXISTS "${archive}")
+      set_target_properties(${target} PROPERTIES IMPORTED_LOCATION_${configuration} "${archive}")
+      set_property(TARGET ${target} PROPERTY IMPORTED_SONAME_${configuration})
+    endif()
+  endforeach()
+endforeach()
+
+# Device code for every architecture, in every program: a quarter of its usual size.
+if(SPARSEAGG_HAS_CUDA AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+  add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
+endif()

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Puts a bundle together from a build of the preset gpu-bundle or cpu-bundle, and packs it.
+#
+#   scripts/bundle.sh BUILD NAME WHEEL      makes BUILD/NAME/ and BUILD/NAME.tar.zst; WHEEL is the Python package
+#
+# Fails where a program needs a shared library that is not libc's own, or the archive takes 60 MiB.
+set -euo pipefail
+
+if [[ $# -ne 3 ]]; then
+  echo "usage: scripts/bundle.sh BUILD NAME WHEEL" >&2
+  exit 2
+fi
+build=$1 name=$2 wheel=$3
+folder=$build/$name
+max_mib=60
+
+rm -rf "$folder" "$folder.tar.zst"
+cmake --install "$build" --component bundle --strip --prefix "$folder" >/dev/null
+mkdir -p "$folder/python" "$folder/licences"
+cp "$wheel" "$folder/python/"
+
+# What was linked in comes with its licence.
+packages=(libabsl-dev libc-ares-dev libcli11-dev libfmt-dev libgrpc++-dev libgtest-dev libhwy-dev libprotobuf-dev
+  libre2-dev libspdlog-dev libssl-dev libstdc++6 libtbb-dev libxxhash-dev zlib1g-dev)
+for package in "${packages[@]}"; do
+  if [[ -f /usr/share/doc/$package/copyright ]]; then
+    cp "/usr/share/doc/$package/copyright" "$folder/licences/$package"
+  fi
+done
+
+allowed='^(linux-vdso|ld-linux-x86-64|libc|libm|libpthread|libdl|librt)\.so'
+status=0
+while IFS= read -r program; do
+  # Lines such as "libm.so.6 => /lib/libm.so.6 (0x…)", and "/lib64/ld-linux-x86-64.so.2 (0x…)".
+  while read -r library _; do
+    if ! [[ $(basename "$library") =~ $allowed ]]; then
+      echo "bundle: $program needs $library" >&2
+      status=1
+    fi
+  done < <(ldd "$program")
+done < <(find "$folder/bin" -type f)
+
+if [[ $status -ne 0 ]]; then exit "$status"; fi
+
+tar -C "$build" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | zstd -q -T0 -10 --long -o "$folder.tar.zst"
+mib() { du -sm --apparent-size "$1" | cut -f1; }
+printf 'bundle: %s, %s MiB; %s, %s MiB\n' "$folder" "$(mib "$folder")" "$folder.tar.zst" "$(mib "$folder.tar.zst")"
+if [[ $(mib "$folder.tar.zst") -ge $max_mib ]]; then
+  echo "bundle: the archive takes $max_mib MiB or more" >&2
+  exit 1
+fi

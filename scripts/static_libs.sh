@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds the two libraries of which Debian has no archives, oneTBB and Highway, from Debian's own sources.
+#
+#   scripts/static_libs.sh FOLDER      installs both below FOLDER; does nothing where it has done so already
+#
+# What the bundle needs beside these Debian packs as archives, in the packages of `scripts/deps.sh build test`.
+set -euo pipefail
+
+if [[ $# -ne 1 ]]; then
+  echo "usage: scripts/static_libs.sh FOLDER" >&2
+  exit 2
+fi
+mkdir -p "$1"
+prefix=$(cd "$1" && pwd)
+done_file=$prefix/.done-2 # count up when what is built here changes
+if [[ -e $done_file ]]; then exit 0; fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The system's own sources of packages, asked for sources instead of binaries; the system itself stays as it is.
+mkdir -p "$work/apt/parts" "$work/apt/lists/partial" "$work/src"
+shopt -s nullglob
+for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+  if [[ -f $file ]]; then sed -n 's/^deb /deb-src /p' "$file" >"$work/apt/parts/$(basename "$file" .list).list"; fi
+done
+for file in /etc/apt/sources.list.d/*.sources; do
+  sed 's/^Types:.*/Types: deb-src/' "$file" >"$work/apt/parts/$(basename "$file")"
+done
+apt=(apt-get -q -o "Dir::Etc::SourceList=/dev/null" -o "Dir::Etc::SourceParts=$work/apt/parts"
+  -o "Dir::State::Lists=$work/apt/lists" -o "APT::Sandbox::User=$(id -un)")
+"${apt[@]}" update
+(cd "$work/src" && "${apt[@]}" source onetbb highway)
+
+common=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON
+  "-DCMAKE_INSTALL_PREFIX=$prefix" -DCMAKE_INSTALL_LIBDIR=lib "-DCMAKE_CXX_FLAGS=-ffile-prefix-map=$work/src/=")
+if command -v ccache >/dev/null; then common+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache); fi
+
+# Without hwloc and tbbmalloc, which would be loaded as shared libraries.
+cmake -S "$work"/src/onetbb-*/ -B "$work/tbb" "${common[@]}" -DTBB_TEST=OFF -DTBB_STRICT=OFF -DTBBMALLOC_BUILD=OFF \
+  -DTBB_DISABLE_HWLOC_AUTOMATIC_SEARCH=ON -DTBB_ENABLE_IPO=OFF
+cmake --build "$work/tbb"
+cmake --install "$work/tbb" >/dev/null
+
+cmake -S "$work"/src/highway-*/ -B "$work/hwy" "${common[@]}" -DBUILD_TESTING=OFF -DHWY_FORCE_STATIC_LIBS=ON
+cmake --build "$work/hwy" --target hwy hwy_contrib hwy_test
+cmake --install "$work/hwy" >/dev/null
+
+touch "$done_file"

@@ -1,0 +1,157 @@
+"""The bundle's check.sh, with stand-ins for its programs: what it runs, what it says, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAMS = ("gpu_bench", "merge_bench", "sparseagg-server", "sparseagg_engine_tests")
+NO_GPU = "UNAVAILABLE: no usable GPU: this machine has no NVIDIA driver"
+PARTS = ["device", "contract", "sanitizer", "differential", "faults", "bench", "peers", "serve"]
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A bundle on a machine without a GPU, whose programs write down how they were called."""
+    (tmp_path / "bin").mkdir()
+    shutil.copy(REPOSITORY / "bundle" / "check.sh", tmp_path)
+    shutil.copy(REPOSITORY / "bundle" / "sparseagg.toml", tmp_path)
+    for name in PROGRAMS:
+        write_program(tmp_path, name, "")
+    write_program(tmp_path, "gpu_bench", f'if [[ $1 == --probe ]]; then echo "gpu_bench: {NO_GPU}" >&2; exit 1; fi')
+    write_program(tmp_path, "sparseagg-server", "if [[ $1 == --version ]]; then echo sparseagg 1.2; else exit 1; fi")
+    return tmp_path
+
+
+def write_program(bundle: Path, name: str, text: str) -> None:
+    program = bundle / "bin" / name
+    program.write_text(
+        f'#!/bin/bash\necho "{name} $* cases=$SPARSEAGG_TEST_CASES tuples=$SPARSEAGG_TEST_TUPLES" >> "{bundle}/calls"\n'
+        f"{text}\n",
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+
+
+def give_gpu(bundle: Path) -> None:
+    write_program(bundle, "gpu_bench", "if [[ $1 == --probe ]]; then echo 'A GPU, with \"quotes\"'; fi")
+    (bundle / "peers").mkdir()
+    (bundle / "peers" / "gpu_peers.py").write_text("", encoding="utf-8")
+
+
+def check(bundle: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(bundle / "check.sh"), "--out", str(bundle / "out"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=bundle, check=False)
+
+
+def steps(bundle: Path) -> list[dict]:
+    return json.loads((bundle / "out" / "check.json").read_text(encoding="utf-8"))["steps"]
+
+
+def test_without_a_gpu_the_cpu_half_runs_and_the_other_is_listed(bundle) -> None:
+    done = check(bundle)
+    assert done.returncode == 0, done.stdout
+    found = steps(bundle)
+    assert list(dict.fromkeys(step["part"] for step in found)) == PARTS
+    gpu = [step for step in found if step["half"] == "gpu"]
+    assert {step["part"] for step in gpu} == set(PARTS)
+    assert all(step["result"] == "not run" and step["note"] == NO_GPU for step in gpu)
+    assert all(step["result"] == "ok" for step in found if step["half"] == "cpu" and "load" not in step["step"])
+    assert done.stdout.rstrip().endswith(f"the GPU half was not run: {NO_GPU}")
+    calls = (bundle / "calls").read_text(encoding="utf-8")
+    assert "--gtest_filter=-*Differential*:*RealSize*:*Faults*:RealDevice*:*/cuda cases=2500" in calls
+
+
+def test_with_a_gpu_both_halves_run(bundle) -> None:
+    give_gpu(bundle)
+    done = check(bundle)
+    assert done.returncode == 0, done.stdout
+    not_run = {step["step"]: step["note"] for step in steps(bundle) if step["result"] == "not run"}
+    assert set(not_run) <= {"a load on the server", "memcheck", "racecheck"}
+    written = json.loads((bundle / "out" / "check.json").read_text(encoding="utf-8"))
+    assert written["device"] == 'A GPU, with "quotes"'
+    assert written["no_gpu"] == ""
+    calls = (bundle / "calls").read_text(encoding="utf-8")
+    assert "sparseagg_engine_tests --gtest_brief=1 --gtest_filter=*RealSize* cases= tuples=100000000" in calls
+    assert "gtest_filter=*/cuda:RealDevice.*" in calls
+
+
+def test_quick_asks_for_less(bundle) -> None:
+    give_gpu(bundle)
+    assert check(bundle, "--quick", "--only", "differential").returncode == 0
+    calls = (bundle / "calls").read_text(encoding="utf-8")
+    assert "tuples=10000000" in calls
+    assert "tuples=100000000" not in calls
+
+
+def test_a_failure_is_shown_and_the_rest_goes_on(bundle) -> None:
+    write_program(
+        bundle, "sparseagg_engine_tests", "if [[ $2 == *FaultsTest* ]]; then exit 0; fi; echo what is wrong; exit 3"
+    )
+    done = check(bundle, "--only", "contract", "--only", "faults")
+    assert done.returncode == 1
+    assert "    what is wrong" in done.stdout
+    results = {(step["part"], step["step"]): (step["result"], step["note"]) for step in steps(bundle)}
+    assert results["faults", "at every call, on the host"] == ("ok", "")
+    failed = [step for step in steps(bundle) if step["result"] == "FAILED"]
+    assert [(step["part"], step["half"]) for step in failed] == [("contract", "cpu")]
+    assert failed[0]["note"] == "status 3, see contract-cpu-every-engine-and-kernel.log"
+
+
+def test_a_server_that_starts_without_the_device_it_needs_is_a_failure(bundle) -> None:
+    write_program(bundle, "sparseagg-server", "")
+    assert check(bundle, "--only", "serve").returncode == 1
+
+
+SERVER = """
+if [[ $1 == --version ]]; then echo sparseagg 1.2; exit; fi
+if [[ $* == *'--backend cuda' ]]; then exit 1; fi
+trap 'exit 0' TERM
+echo listening grpc=127.0.0.1:9
+for ((;;)); do read -r -t 0.1 <> <(:) || true; done
+"""
+
+
+def test_serve_puts_the_server_under_load_and_ends_it(bundle) -> None:
+    write_program(bundle, "sparseagg-server", SERVER)
+    write_program(bundle, "sparseagg-loadgen", "")
+    done = check(bundle, "--only", "serve")
+    assert done.returncode == 0, done.stdout
+    calls = (bundle / "calls").read_text(encoding="utf-8")
+    assert "sparseagg-loadgen --target 127.0.0.1:9 --repetitions 3 --divide-clients 1 --out" in calls
+    assert "sparseagg-server --config" in calls
+
+
+@pytest.mark.parametrize("broken", ["sparseagg-loadgen", "sparseagg-server"])
+def test_serve_fails_with_the_load_or_the_server(bundle, broken) -> None:
+    write_program(bundle, "sparseagg-server", SERVER)
+    write_program(bundle, "sparseagg-loadgen", "")
+    write_program(
+        bundle, broken, "exit 1" if broken.endswith("loadgen") else SERVER.replace("exit 0' TERM", "exit 4' TERM")
+    )
+    assert check(bundle, "--only", "serve").returncode == 1
+    assert [step["result"] for step in steps(bundle) if "load" in step["step"]] == ["FAILED", "not run"]
+
+
+def test_gtest_counts_are_quoted(bundle) -> None:
+    write_program(bundle, "sparseagg_engine_tests", "echo '[  PASSED  ] 12 tests.'")
+    check(bundle, "--only", "faults")
+    assert [step["note"] for step in steps(bundle) if step["half"] == "cpu"] == ["12 tests passed"]
+
+
+def test_a_step_that_runs_no_test_has_failed(bundle) -> None:
+    write_program(bundle, "sparseagg_engine_tests", "echo '[==========] 0 tests from 0 test suites ran. (0 ms total)'")
+    assert check(bundle, "--only", "faults").returncode == 1
+    assert "no test was run" in next(step["note"] for step in steps(bundle) if step["half"] == "cpu")
+
+
+@pytest.mark.parametrize("arguments", [("--only", "everything"), ("--only",), ("--fast",)])
+def test_wrong_use_is_refused(bundle, arguments) -> None:
+    done = subprocess.run([str(bundle / "check.sh"), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "usage: check.sh" in done.stderr
