@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
 #include "service/grpc_service.h"
+#include "service/transport.h"
 
 namespace sparseagg::service {
 namespace {
@@ -29,25 +29,6 @@ void InitPlugins() {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::channelz::experimental::InitChannelzService();
   });
-}
-
-void Configure(grpc::ServerBuilder& builder, const Limits& limits) {
-  // Our own check of max_message_bytes names the flag; gRPC's, which cannot, is left for what is far beyond.
-  const uint64_t fuse = limits.max_message_bytes == 0 ? std::numeric_limits<uint64_t>::max()
-                                                      : limits.max_message_bytes + (uint64_t{1} << 20);
-  builder.SetMaxReceiveMessageSize(fuse > std::numeric_limits<int>::max() ? -1 : static_cast<int>(fuse));
-  builder.SetMaxSendMessageSize(-1);
-  // A second server on the same port is a mistake, not a way to share load: rounds live in one process.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Finds peers that are gone without a word; lets clients do the same during a long poll.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-  // Only reflection and channelz are synchronous.
-  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
 }
 
 // "HOST" of "HOST:PORT", without the brackets of IPv6.
@@ -96,7 +77,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   InitPlugins();
   grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&machine_, &registry_), nullptr, {}});
   grpc::ServerBuilder builder;
-  Configure(builder, options.limits);
+  ConfigureTransport(options.limits, builder);
   int port = 0;
   builder.AddListeningPort(options.grpc_address, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&grpc_->service);
