@@ -12,10 +12,12 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
 #include "service/grpc_service.h"
+#include "service/log.h"
 #include "service/transport.h"
 
 namespace sparseagg::service {
@@ -70,6 +72,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.grpc_address));
   auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock));
   RETURN_IF_ERROR(server->Listen(options));
+  RETURN_IF_ERROR(server->ServeMetrics(options));
   return server;
 }
 
@@ -90,6 +93,33 @@ absl::Status Server::Listen(const ServerOptions& options) {
     address_ = absl::StrCat(absl::string_view(address_).substr(0, address_.rfind(':')), ":", port);
   }
   grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Aggregation", true);
+  return absl::OkStatus();
+}
+
+Gauges Server::CountNow() const {
+  Gauges gauges;
+  const auto counts = registry_.CountByState();
+  for (size_t i = 0; i < counts.size(); ++i) {
+    gauges.rounds.push_back({absl::AsciiStrToLower(Name(static_cast<RoundState>(i))), counts[i]});
+  }
+  gauges.uploads = machine_.uploads.taken();
+  gauges.held_bytes = machine_.budget.reserved();
+  gauges.memory_limit_bytes = machine_.budget.limit();
+  return gauges;
+}
+
+absl::Status Server::ServeMetrics(const ServerOptions& options) {
+  machine_.metrics.SetEngine(std::string(engine_->name()), engine_->description());
+  if (options.metrics_address.empty()) return absl::OkStatus();
+  if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.metrics_address));
+  auto started = MetricsServer::Start(options.metrics_address, machine_.metrics, [this] { return CountNow(); });
+  if (started.ok()) {
+    metrics_ = *std::move(started);
+  } else if (options.metrics_optional) {
+    Log(LogLevel::kWarning, "no_metrics", {{"reason", started.status().message()}});
+  } else {
+    return absl::Status(started.status().code(), absl::StrCat("--metrics-address: ", started.status().message()));
+  }
   return absl::OkStatus();
 }
 

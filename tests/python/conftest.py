@@ -42,6 +42,8 @@ class ServerProcess:
             match = re.search(r"\blistening grpc=(\S+)", line)
             if match:
                 self.address = match.group(1)
+                metrics = re.search(r"\bmetrics=(\S+)", line)
+                self.metrics_address = metrics.group(1) if metrics else ""
                 return
 
     def _read(self, lines: queue.Queue[str]) -> None:

@@ -49,7 +49,7 @@ def test_ingest_is_verified_and_compared_with_both_sinks(server) -> None:
 
 @pytest.mark.parametrize("workload", "ABCDEFG")
 def test_every_workload_merges_to_what_the_engine_makes_of_it(server, workload) -> None:
-    divide = 2000 if workload == "E" else 30
+    divide = 2000 if workload == "E" else 25
     flags = ("--divide-clients", divide, "--repetitions", 1, "--chunk-bytes", 100_000, "--rounds", 2)
     assert measure(server.address, "--workload", workload, *flags)["rounds"] == 2
 

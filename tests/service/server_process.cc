@@ -52,7 +52,7 @@ ServerProcess::ServerProcess(std::vector<std::string> args, std::vector<std::str
   for (char c; read(out[0], &c, 1) == 1 && c != '\n';) line += c;
   close(out[0]);
   absl::string_view address = line;
-  if (absl::ConsumePrefix(&address, "listening grpc=")) address_ = std::string(address);
+  if (absl::ConsumePrefix(&address, "listening grpc=")) address_ = std::string(address.substr(0, address.find(' ')));
 }
 
 ServerProcess::~ServerProcess() {
