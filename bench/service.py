@@ -42,7 +42,9 @@ class Server:
 
     def __init__(self, binary: pathlib.Path) -> None:
         self._process = subprocess.Popen(
-            [str(binary), "--grpc-address", "127.0.0.1:0", "--log-level", "error"], stdout=subprocess.PIPE, text=True
+            [str(binary), "--grpc-address", "127.0.0.1:0", "--metrics-address", "", "--log-level", "error"],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self._process.stdout is not None
         match = re.search(r"listening grpc=(\S+)", self._process.stdout.readline())

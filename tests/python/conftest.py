@@ -31,6 +31,8 @@ class ServerProcess:
 
     def __init__(self, log: pathlib.Path, *flags: str, address: str = "127.0.0.1:0") -> None:
         self._log = log.open("w")
+        if "--metrics-address" not in flags:  # by default at a port that others may want
+            flags = ("--metrics-address", "", *flags)
         self.process = subprocess.Popen(
             [server_binary(), "--grpc-address", address, *flags], stdout=subprocess.PIPE, stderr=self._log, text=True
         )

@@ -26,6 +26,9 @@ ServerProcess::ServerProcess(std::vector<std::string> args, std::vector<std::str
   if (std::find(args.begin(), args.end(), "--grpc-address") == args.end()) {
     args.insert(args.begin(), {"--grpc-address", "127.0.0.1:0"});
   }
+  if (std::find(args.begin(), args.end(), "--metrics-address") == args.end()) {
+    args.insert(args.begin(), {"--metrics-address", ""});
+  }
   args.insert(args.begin(), SPARSEAGG_SERVER_BINARY);
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
