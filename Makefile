@@ -93,6 +93,8 @@ PEERS_VENV := .venv-peers
 PEERS_PYTHON := $(PEERS_VENV)/bin/python
 BENCH_ARGS ?=
 BENCH_LIBRARY := build/release/bench/libsparseagg_bench_native.so
+SERVICE_PROGRAMS := --server build/release/service/sparseagg-server \
+  --loadgen build/release/bench/loadgen/sparseagg-loadgen
 # What the engine inside the race's environment is built from.
 ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda python))
 
@@ -116,7 +118,21 @@ bench-quick: bench-build ## the same on a twentieth of the clients, into out/ben
 	$(PEERS_PYTHON) bench/plot.py out/bench/race.json --out out/bench/race.png
 	@sed -n '/^## Summary/,/^## A/p' out/bench/race.md | sed '$$d'
 
-# What they need besides the time they take: minutes, the first time.
+.PHONY: bench-service
+bench-service: bench-service-build ## the server under load, against bare gRPC, into bench/results (10 minutes)
+	$(BIN)/python bench/service.py $(SERVICE_PROGRAMS) --out bench/results/service.json $(BENCH_ARGS)
+	$(BIN)/python bench/plot_service.py bench/results/service.json --out bench/results/service.png
+
+.PHONY: bench-service-quick
+bench-service-quick: bench-service-build ## the same on a tenth of the clients, into out/bench (a minute)
+	$(BIN)/python bench/service.py $(SERVICE_PROGRAMS) --quick --out out/bench/service.json $(BENCH_ARGS)
+	$(BIN)/python bench/plot_service.py out/bench/service.json --out out/bench/service.png
+
+.PHONY: bench-service-build
+bench-service-build: build/release/build.ninja $(VENV)/.demo
+	cmake --build --preset release --target sparseagg-server sparseagg-loadgen
+
+# What the races need besides the time they take: minutes, the first time.
 .PHONY: bench-build
 bench-build: build/release/build.ninja $(PEERS_VENV)/.engine
 	cmake --build --preset release --target merge_bench sparseagg_bench_native

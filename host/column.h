@@ -65,10 +65,15 @@ class Column {
   const T* end() const { return data_ + size_; }
   T& back() { return data_[size_ - 1]; }
 
-  // New elements are uninitialised. Growth beyond the capacity copies.
+  // New elements are uninitialised. Growth beyond the capacity copies, and at least doubles what holds something.
   void resize(size_t size) {
-    if (size > capacity_) Grow(size);
+    if (size > capacity_) Grow(size_ == 0 ? size : std::max(size, 2 * capacity_));
     size_ = size;
+  }
+  size_t capacity() const { return capacity_; }
+  // Makes room for `capacity` elements, if there is less, and for no more.
+  void reserve(size_t capacity) {
+    if (capacity > capacity_) Grow(capacity);
   }
   void clear() { size_ = 0; }
   void push_back(T value) {

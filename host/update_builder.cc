@@ -52,6 +52,13 @@ absl::Status CheckValueBytes(const TensorSpec& spec, uint64_t chunk, const Slice
   return absl::OkStatus();
 }
 
+// What growth made room for in advance goes back, since an update may be kept for long; an eighth may stay.
+template <typename T>
+Column<T> WithoutWaste(Column<T> column) {
+  if (column.capacity() - column.size() <= column.size() / 8) return column;
+  return Column<T>(column.begin(), column.end());
+}
+
 }  // namespace
 
 UpdateBuilder::UpdateBuilder(const TensorSpec* spec) : spec_(spec) {}
@@ -80,7 +87,7 @@ absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice) {
   StoreKeys(slice, count);
   if (slice.has_values && spec_->aggregation.op != Op::kUnion) {
     const auto* bytes = reinterpret_cast<const std::byte*>(slice.values.data());
-    values_.insert(values_.end(), bytes, bytes + slice.values.size());
+    values_.Append(bytes, slice.values.size());
   }
   num_keys_ += count;
   return absl::OkStatus();
@@ -143,28 +150,33 @@ void UpdateBuilder::StoreRun(KeyRun run) {
   }
 }
 
+void UpdateBuilder::Reserve(uint64_t num_keys) {
+  HasNarrowKeys(*spec_) ? narrow_keys_.reserve(num_keys) : wide_keys_.reserve(num_keys);
+  if (spec_->aggregation.op != Op::kUnion) values_.reserve(num_keys * spec_->width * SizeOf(spec_->dtype));
+}
+
 size_t UpdateBuilder::memory_bytes() const {
   return narrow_keys_.capacity() * sizeof(uint32_t) + wide_keys_.capacity() * sizeof(uint64_t) + values_.capacity();
 }
 
 std::pair<uint64_t, uint64_t> UpdateBuilder::ContentHash() const {
-  // Keys are hashed as 64-bit numbers, so that how they were packed makes no difference.
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
   XXH3_128bits_reset(state.get());
-  constexpr size_t kBatch = 512;
-  uint64_t batch[kBatch];
-  const auto hash_keys = [&](uint64_t count, auto key_at) {
-    for (uint64_t begin = 0; begin < count; begin += kBatch) {
-      const size_t n = static_cast<size_t>(std::min<uint64_t>(kBatch, count - begin));
-      for (size_t i = 0; i < n; ++i) batch[i] = key_at(begin + i);
-      XXH3_128bits_update(state.get(), batch, n * sizeof(uint64_t));
+  // The type in which keys are held follows from the tensor, however they were packed; only a run is not held.
+  const auto hash_run = [&](auto type) {
+    constexpr size_t kBatch = 512;
+    decltype(type) batch[kBatch];
+    for (uint64_t begin = 0; begin < run_.count; begin += kBatch) {
+      const size_t n = static_cast<size_t>(std::min<uint64_t>(kBatch, run_.count - begin));
+      for (size_t i = 0; i < n; ++i) batch[i] = static_cast<decltype(type)>(run_.first + begin + i);
+      XXH3_128bits_update(state.get(), batch, n * sizeof(type));
     }
   };
   if (is_run_) {
-    hash_keys(run_.count, [&](uint64_t i) { return run_.first + i; });
+    HasNarrowKeys(*spec_) ? hash_run(uint32_t{}) : hash_run(uint64_t{});
   } else {
-    hash_keys(narrow_keys_.size(), [&](uint64_t i) -> uint64_t { return narrow_keys_[i]; });
-    hash_keys(wide_keys_.size(), [&](uint64_t i) { return wide_keys_[i]; });
+    XXH3_128bits_update(state.get(), narrow_keys_.data(), narrow_keys_.size() * sizeof(uint32_t));
+    XXH3_128bits_update(state.get(), wide_keys_.data(), wide_keys_.size() * sizeof(uint64_t));
   }
   XXH3_128bits_update(state.get(), values_.data(), values_.size());
   const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
@@ -195,26 +207,22 @@ absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {
   }
   RETURN_IF_ERROR(CheckPromises());
   struct Storage {
-    std::vector<uint32_t> narrow_keys;
-    std::vector<uint64_t> wide_keys;
-    std::vector<std::byte> values;
+    Column<uint32_t> narrow_keys;
+    Column<uint64_t> wide_keys;
+    Column<std::byte> values;
   };
   auto storage = std::make_shared<Storage>();
-  storage->narrow_keys = std::move(narrow_keys_);
-  storage->wide_keys = std::move(wide_keys_);
-  storage->values = std::move(values_);
-  // What growth reserved in advance goes back: an update may be kept for long.
-  storage->narrow_keys.shrink_to_fit();
-  storage->wide_keys.shrink_to_fit();
-  storage->values.shrink_to_fit();
+  storage->narrow_keys = WithoutWaste(std::move(narrow_keys_));
+  storage->wide_keys = WithoutWaste(std::move(wide_keys_));
+  storage->values = WithoutWaste(std::move(values_));
 
   ValidatedUpdate update;
   if (is_run_) {
     update.columns_.keys = run_;
   } else if (HasNarrowKeys(*spec_)) {
-    update.columns_.keys = absl::MakeConstSpan(storage->narrow_keys);
+    update.columns_.keys = absl::MakeConstSpan(storage->narrow_keys.data(), storage->narrow_keys.size());
   } else {
-    update.columns_.keys = absl::MakeConstSpan(storage->wide_keys);
+    update.columns_.keys = absl::MakeConstSpan(storage->wide_keys.data(), storage->wide_keys.size());
   }
   update.columns_.values = storage->values.empty() ? nullptr : storage->values.data();
   update.columns_.owner = std::move(storage);

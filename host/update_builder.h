@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "host/column.h"
 #include "host/scan.h"
 #include "host/spec.h"
 #include "host/update.h"
@@ -36,14 +36,19 @@ class UpdateBuilder {
   // INVALID_ARGUMENT leaves the builder unchanged.
   absl::Status Append(uint64_t chunk, const SliceView& slice);
 
+  // Makes room for `num_keys` explicit keys in all and their values, so that chunks up to there copy nothing twice.
+  // They need not come.
+  void Reserve(uint64_t num_keys);
+
   // Promises to be checked: by Finish, over all chunks.
   void DeclareSorted() { declared_sorted_ = true; }
   void DeclareUnique() { declared_unique_ = true; }
 
   uint64_t num_keys() const { return num_keys_; }
-  // Keys and values held.
+  // Room for keys and values held.
   size_t memory_bytes() const;
-  // XXH3-128 of the decoded content (keys, then values), the same for every chunking. Cost: one pass.
+  // XXH3-128 of the decoded content (keys in the tensor's type, then values), the same for every chunking and packing.
+  // Cost: one pass.
   std::pair<uint64_t, uint64_t> ContentHash() const;
 
   // Dense tensors must be complete. The builder is spent.
@@ -58,9 +63,9 @@ class UpdateBuilder {
   // Either all keys so far are one run, or they are stored in one of the vectors.
   bool is_run_ = false;
   KeyRun run_;
-  std::vector<uint32_t> narrow_keys_;
-  std::vector<uint64_t> wide_keys_;
-  std::vector<std::byte> values_;
+  Column<uint32_t> narrow_keys_;
+  Column<uint64_t> wide_keys_;
+  Column<std::byte> values_;
   uint64_t num_keys_ = 0;
   internal::KeyOrder order_;
   bool declared_sorted_ = false;

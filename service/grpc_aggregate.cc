@@ -34,8 +34,9 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   }
 
   void OnReadDone(bool ok) override {
-    idle_.Stop();
+    waited_ = idle_.Stop();
     if (!gate_.Begin()) return;
+    came_ = service_.machine().clock.Monotonic();
     service_.machine().pool.Post([self = self_, ok] {
       const absl::Status status = Contain([&] { return ok ? self->TakeRequest() : self->TakeEnd(); });
       if (!status.ok()) {
@@ -48,6 +49,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   }
 
   void OnWriteDone(bool ok) override {
+    round_->NotePageTaken(service_.machine().clock.Monotonic() - written_);
     if (!ok) return Conclude(absl::CancelledError("the stream was cancelled"));
     service_.machine().pool.Post([self = self_] { self->WriteNext(); });
   }
@@ -105,6 +107,8 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
       ASSIGN_OR_RETURN(upload, round_->OpenUpload(wire.client_id(), submission_id, Interrupter()));
     }
     ASSIGN_OR_RETURN(const Chunk chunk, DecodeChunk(wire));
+    round_->NoteMessage(wire.ByteSizeLong(), waited_, service_.machine().clock.Monotonic() - came_,
+                        absl::ZeroDuration());
     RETURN_IF_ERROR(InClient(wire.client_id(), round_->Append(*upload, chunk, Repeats::kRefuse)));
     if (!chunk.last) return absl::OkStatus();
     RETURN_IF_ERROR(InClient(wire.client_id(), round_->Commit(*upload).status()));
@@ -150,6 +154,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   void WriteNext() {
     if (!pages_->Next(&page_)) return Conclude(absl::OkStatus());
     if (!std::exchange(round_sent_, true)) service_.Encode(*round_, page_.mutable_round());
+    written_ = service_.machine().clock.Monotonic();
     StartWrite(&page_);
   }
 
@@ -174,11 +179,14 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   grpc::CallbackServerContext& context_;
   FinishGate gate_;
   IdleTimer idle_;
+  absl::Duration waited_ = absl::ZeroDuration();                  // for the message that is read
+  absl::Duration came_ = absl::ZeroDuration();                    // when it came: Clock::Monotonic
   v1::AggregateRequest request_;                                  // where gRPC reads to
   v1::ResultPage page_;                                           // where gRPC writes from
   std::map<std::string, std::shared_ptr<UploadHandle>> uploads_;  // open ones, by client
   std::optional<PageStream> pages_;
   bool round_sent_ = false;
+  absl::Duration written_ = absl::ZeroDuration();  // when the last write began
   std::mutex mu_;
   std::shared_ptr<Round> round_;  // written once, by a step and under mu_
   std::shared_ptr<AggregateReactor> self_;

@@ -36,6 +36,7 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
 
   // One page is in memory at a time: a slow reader costs no more.
   void OnWriteDone(bool ok) override {
+    round_->NotePageTaken(service_.machine().clock.Monotonic() - written_);
     if (!ok) return Finish(grpc::Status::CANCELLED);
     service_.machine().pool.Post([self = self_] { self->WriteNext(); });
   }
@@ -44,6 +45,7 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
  private:
   absl::Status Open(const v1::StreamResultRequest& request) {
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(request.name()));
+    round_ = round;
     std::vector<size_t> tensors;
     for (const std::string& name : request.tensors()) {
       ASSIGN_OR_RETURN(const size_t tensor, round->config().FindTensor(name));
@@ -60,6 +62,7 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
 
   void WriteNext() {
     if (pages_->Next(&page_)) {
+      written_ = service_.machine().clock.Monotonic();
       StartWrite(&page_);
     } else {
       Finish(grpc::Status::OK);
@@ -67,8 +70,10 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
   }
 
   AggregationService& service_;
+  std::shared_ptr<Round> round_;
   std::optional<PageStream> pages_;
   v1::ResultPage page_;
+  absl::Duration written_ = absl::ZeroDuration();  // when the last write began
   std::shared_ptr<ResultReactor> self_;
 };
 
@@ -88,7 +93,9 @@ AggregationService::Unary* AggregationService::GetResult(Context* context, const
       ASSIGN_OR_RETURN(rows, ResumeAt(request->page_token(), tensor, rows));
     }
     const RowInterval page = FirstPage(result, rows, PageBytes(request->page_size()));
+    const absl::Duration begin = machine_.clock.Monotonic();
     EncodePage(round->config().tensors[tensor], result, page, first, response);
+    round->NotePage(response->ByteSizeLong(), machine_.clock.Monotonic() - begin);
     if (page.end < rows.end) response->set_next_page_token(MakePageToken(tensor, page.end));
     return absl::OkStatus();
   });

@@ -25,9 +25,8 @@ absl::StatusOr<std::shared_ptr<Round>> AggregationService::FindRound(absl::strin
   return registry_.Find(id);
 }
 
-absl::Status AggregationService::CheckMessageSize(const google::protobuf::Message& message) const {
+absl::Status AggregationService::CheckMessageSize(uint64_t bytes) const {
   const uint64_t limit = machine_.limits.max_message_bytes;
-  const uint64_t bytes = message.ByteSizeLong();
   if (limit == 0 || bytes <= limit) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("a message of ", bytes,
                                                    " bytes is beyond the server's max_message_bytes ", limit,

@@ -16,8 +16,30 @@
 
 namespace sparseagg::service {
 
+// SubmitUpdate gets its messages unparsed, so that parsing them costs the pool's threads and not gRPC's; all other
+// methods get the generated types.
+template <template <typename> typename... Methods>
+struct Compose;
+template <template <typename> typename First, template <typename> typename... Rest>
+struct Compose<First, Rest...> {
+  using Type = First<typename Compose<Rest...>::Type>;
+};
+template <>
+struct Compose<> {
+  using Type = v1::Aggregation::Service;
+};
+using AggregationBase =
+    Compose<v1::Aggregation::WithCallbackMethod_GetServerInfo, v1::Aggregation::WithCallbackMethod_CreateRound,
+            v1::Aggregation::WithCallbackMethod_GetRound, v1::Aggregation::WithCallbackMethod_ListRounds,
+            v1::Aggregation::WithCallbackMethod_WaitRound, v1::Aggregation::WithCallbackMethod_CloseRound,
+            v1::Aggregation::WithCallbackMethod_CancelRound, v1::Aggregation::WithCallbackMethod_DeleteRound,
+            v1::Aggregation::WithCallbackMethod_PutChunk, v1::Aggregation::WithCallbackMethod_CommitSubmission,
+            v1::Aggregation::WithCallbackMethod_GetUploadStatus, v1::Aggregation::WithRawCallbackMethod_SubmitUpdate,
+            v1::Aggregation::WithCallbackMethod_GetResult, v1::Aggregation::WithCallbackMethod_StreamResult,
+            v1::Aggregation::WithCallbackMethod_Aggregate>::Type;
+
 // Reactions of gRPC never block: what takes time runs on the machine's pool. Thread-safe.
-class AggregationService final : public v1::Aggregation::CallbackService {
+class AggregationService final : public AggregationBase {
  public:
   AggregationService(Machine* machine, Registry* registry) : machine_(*machine), registry_(*registry) {}
 
@@ -39,7 +61,7 @@ class AggregationService final : public v1::Aggregation::CallbackService {
   Unary* CommitSubmission(Context*, const v1::CommitSubmissionRequest*, v1::Submission*) override;
   Unary* GetUploadStatus(Context*, const v1::GetUploadStatusRequest*, v1::UploadStatus*) override;
   // grpc_submit.cc
-  grpc::ServerReadReactor<v1::UpdateChunk>* SubmitUpdate(Context*, v1::Submission*) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitUpdate(Context*, grpc::ByteBuffer* response) override;
   // grpc_results.cc
   Unary* GetResult(Context*, const v1::GetResultRequest*, v1::ResultPage*) override;
   grpc::ServerWriteReactor<v1::ResultPage>* StreamResult(Context*, const v1::StreamResultRequest*) override;
@@ -51,7 +73,10 @@ class AggregationService final : public v1::Aggregation::CallbackService {
   Registry& registry() { return registry_; }
   absl::StatusOr<std::shared_ptr<Round>> FindRound(absl::string_view name) const;
   // RESOURCE_EXHAUSTED: the message is larger than max_message_bytes.
-  absl::Status CheckMessageSize(const google::protobuf::Message& message) const;
+  absl::Status CheckMessageSize(uint64_t bytes) const;
+  absl::Status CheckMessageSize(const google::protobuf::Message& message) const {
+    return CheckMessageSize(message.ByteSizeLong());
+  }
   // Bytes of a result page: what was asked for, within the server's limit.
   uint64_t PageBytes(uint64_t asked) const;
   void Encode(const Round& round, v1::Round* wire) const;

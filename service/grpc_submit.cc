@@ -1,4 +1,5 @@
 // AggregationService: one submission in one stream.
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,11 +13,37 @@
 namespace sparseagg::service {
 namespace {
 
-// Each step handles one message on the pool and reads the next one only then: a client that sends faster than the
-// server decodes is held back by flow control, and at most one message of a stream is in memory.
-class SubmitReactor final : public grpc::ServerReadReactor<v1::UpdateChunk> {
+// Messages of one stream that may wait for the one that is being decoded. One suffices to receive and decode at the
+// same time.
+constexpr size_t kMostWaiting = 1;
+
+// Memory that a thread may keep for the next message: that of two large ones of one tensor.
+constexpr size_t kMostKeptBytes = size_t{8} << 20;
+
+// A message that uses the memory of its thread's last one.
+class ReusedChunk {
  public:
-  SubmitReactor(AggregationService* service, grpc::CallbackServerContext* context, v1::Submission* response)
+  ReusedChunk() = default;
+  ~ReusedChunk() {
+    if (chunk_.SpaceUsedLong() > kMostKeptBytes) chunk_ = v1::UpdateChunk();
+  }
+  ReusedChunk(const ReusedChunk&) = delete;
+  ReusedChunk& operator=(const ReusedChunk&) = delete;
+
+  v1::UpdateChunk& operator*() { return chunk_; }
+
+ private:
+  static thread_local v1::UpdateChunk chunk_;
+};
+
+thread_local v1::UpdateChunk ReusedChunk::chunk_;
+
+// gRPC's threads only take messages from the wire, as they are. The pool parses and decodes them, one after the other.
+// A client that sends faster than that is held back by flow control: of each stream the message being decoded, one that
+// waits and one that arrives are in memory.
+class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
+ public:
+  SubmitReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
       : service_(*service), context_(*context), response_(response), idle_(&service->machine()) {}
 
   // Until OnDone the reactor keeps itself, and so do the tasks that use it.
@@ -30,17 +57,20 @@ class SubmitReactor final : public grpc::ServerReadReactor<v1::UpdateChunk> {
   }
 
   void OnReadDone(bool ok) override {
-    idle_.Stop();
+    const absl::Duration waited = idle_.Stop();
     if (!gate_.Begin()) return;
-    service_.machine().pool.Post([self = self_, ok] {
-      const absl::Status status = Contain([&] { return ok ? self->TakeChunk() : self->TakeEnd(); });
-      if (!status.ok() || !ok) {
-        self->Conclude(status);
-      } else {
-        self->ReadNext();
-      }
-      self->EndStep();
-    });
+    bool read_on = false;
+    bool decode = false;
+    {
+      std::lock_guard lock(mu_);
+      waiting_.push_back({ok, {}, waited, service_.machine().clock.Monotonic()});
+      waiting_.back().bytes.Swap(&received_);
+      read_on = ok && waiting_.size() <= kMostWaiting;
+      held_back_ = ok && !read_on;
+      decode = !std::exchange(decoding_, true);
+    }
+    if (read_on) ReadNext();
+    if (decode) service_.machine().pool.Post([self = self_] { self->DecodeWaiting(); });
   }
 
   void OnDone() override {
@@ -49,9 +79,17 @@ class SubmitReactor final : public grpc::ServerReadReactor<v1::UpdateChunk> {
   }
 
  private:
+  // What a read has brought.
+  struct Received {
+    bool ok;  // false: the client has closed its side, or the stream is broken
+    grpc::ByteBuffer bytes;
+    absl::Duration waited;  // for the client
+    absl::Duration came;    // Clock::Monotonic
+  };
+
   void ReadNext() {
     idle_.Start(Interrupter());
-    StartRead(&chunk_);
+    StartRead(&received_);
   }
 
   void EndStep() {
@@ -65,9 +103,42 @@ class SubmitReactor final : public grpc::ServerReadReactor<v1::UpdateChunk> {
     };
   }
 
-  absl::Status TakeChunk() {
-    v1::UpdateChunk chunk;  // freed on return, when its tuples have been copied
-    chunk.Swap(&chunk_);
+  // One task at a time, until nothing waits. Every message is a step of its own, begun when it came.
+  void DecodeWaiting() {
+    while (true) {
+      Received next;
+      bool read_on = false;
+      {
+        std::lock_guard lock(mu_);
+        if (waiting_.empty()) {
+          decoding_ = false;
+          return;
+        }
+        next = std::move(waiting_.front());
+        waiting_.pop_front();
+        read_on = std::exchange(held_back_, false);
+      }
+      if (read_on && !refused_) ReadNext();
+      const absl::Status status =
+          refused_ ? absl::OkStatus() : Contain([&] { return next.ok ? TakeChunk(next) : TakeEnd(); });
+      if (!refused_ && (!status.ok() || !next.ok)) {
+        refused_ = true;
+        Conclude(status);
+      }
+      EndStep();
+    }
+  }
+
+  absl::Status TakeChunk(Received& received) {
+    const Clock& clock = service_.machine().clock;
+    const absl::Duration begin = clock.Monotonic();
+    grpc::ByteBuffer& bytes = received.bytes;
+    ReusedChunk reused;
+    v1::UpdateChunk& chunk = *reused;
+    const uint64_t size = bytes.Length();
+    const bool parsed = grpc::SerializationTraits<v1::UpdateChunk>::Deserialize(&bytes, &chunk).ok();
+    bytes.Clear();
+    if (!parsed) return absl::InvalidArgumentError("a message that is no UpdateChunk");
     if (upload_ == nullptr) {
       RETURN_IF_ERROR(Open(chunk));
     } else if ((!chunk.round().empty() && chunk.round() != round_name_) ||
@@ -76,8 +147,9 @@ class SubmitReactor final : public grpc::ServerReadReactor<v1::UpdateChunk> {
       return absl::InvalidArgumentError(
           absl::StrCat("chunk ", chunk.sequence(), " is of another submission than the stream's first chunk"));
     }
-    RETURN_IF_ERROR(service_.CheckMessageSize(chunk));
+    RETURN_IF_ERROR(service_.CheckMessageSize(size));
     ASSIGN_OR_RETURN(const Chunk decoded, DecodeChunk(chunk));
+    round_->NoteMessage(size, received.waited, begin - received.came, clock.Monotonic() - begin);
     return round_->Append(*upload_, decoded, Repeats::kRefuse);
   }
 
@@ -96,8 +168,12 @@ class SubmitReactor final : public grpc::ServerReadReactor<v1::UpdateChunk> {
     if (context_.IsCancelled()) return absl::CancelledError("the stream was cancelled");
     if (upload_ == nullptr) return absl::InvalidArgumentError("the stream has no chunk");
     ASSIGN_OR_RETURN(const Receipt receipt, round_->Commit(*upload_));
-    EncodeSubmission(round_name_, receipt, response_);
-    return absl::OkStatus();
+    v1::Submission submission;
+    EncodeSubmission(round_name_, receipt, &submission);
+    bool own_buffer;
+    const grpc::Status encoded =
+        grpc::SerializationTraits<v1::Submission>::Serialize(submission, response_, &own_buffer);
+    return encoded.ok() ? absl::OkStatus() : absl::InternalError("the answer could not be encoded");
   }
 
   void Conclude(const absl::Status& status) {
@@ -108,10 +184,17 @@ class SubmitReactor final : public grpc::ServerReadReactor<v1::UpdateChunk> {
 
   AggregationService& service_;
   grpc::CallbackServerContext& context_;
-  v1::Submission* const response_;
-  v1::UpdateChunk chunk_;  // where gRPC reads to
+  grpc::ByteBuffer* const response_;
+  grpc::ByteBuffer received_;  // where gRPC reads to
   FinishGate gate_;
   IdleTimer idle_;
+  std::mutex mu_;
+  // Guarded by mu_.
+  std::deque<Received> waiting_;
+  bool decoding_ = false;   // a task takes what waits
+  bool held_back_ = false;  // the next read begins when it has taken something
+  // Used by one task at a time.
+  bool refused_ = false;  // nothing more is decoded
   std::string round_name_;
   std::shared_ptr<Round> round_;
   std::shared_ptr<UploadHandle> upload_;
@@ -120,7 +203,8 @@ class SubmitReactor final : public grpc::ServerReadReactor<v1::UpdateChunk> {
 
 }  // namespace
 
-grpc::ServerReadReactor<v1::UpdateChunk>* AggregationService::SubmitUpdate(Context* context, v1::Submission* response) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::SubmitUpdate(Context* context,
+                                                                            grpc::ByteBuffer* response) {
   return SubmitReactor::Start(std::make_shared<SubmitReactor>(this, context, response));
 }
 

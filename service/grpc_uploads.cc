@@ -27,7 +27,8 @@ void EncodeStatus(const Request& request, const UploadProgress& progress, v1::Up
 AggregationService::Unary* AggregationService::PutChunk(Context* context, const v1::UpdateChunk* request,
                                                         v1::UploadStatus* response) {
   LogCall(LogLevel::kDebug, *context, "PutChunk", request->round(), request->client_id());
-  return OnPool(context, [this, request, response]() -> absl::Status {
+  const absl::Duration came = machine_.clock.Monotonic();
+  return OnPool(context, [this, request, response, came]() -> absl::Status {
     RETURN_IF_ERROR(CheckIds(*request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request->round()));
     absl::StatusOr<Chunk> chunk = DecodeChunk(*request);
@@ -37,6 +38,8 @@ AggregationService::Unary* AggregationService::PutChunk(Context* context, const 
       round->RefuseNamed(request->client_id(), request->submission_id(), chunk.status());
       return chunk.status();
     }
+    round->NoteMessage(request->ByteSizeLong(), absl::ZeroDuration(), machine_.clock.Monotonic() - came,
+                       absl::ZeroDuration());
     ASSIGN_OR_RETURN(const UploadProgress progress,
                      round->PutChunk(request->client_id(), request->submission_id(), *chunk));
     EncodeStatus(*request, progress, response);

@@ -70,9 +70,15 @@ bool FinishGate::Interrupt(const absl::Status& status) {
   return true;
 }
 
+absl::Duration IdleTimer::Stop() {
+  machine_.timer.Cancel(timer_);
+  return machine_.clock.Monotonic() - begun_;
+}
+
 void IdleTimer::Start(std::function<void(absl::Status)> on_idle) {
   const absl::Duration timeout = machine_.limits.upload_timeout;
-  timer_ = machine_.timer.Schedule(machine_.clock.Monotonic() + timeout, [on_idle = std::move(on_idle), timeout] {
+  begun_ = machine_.clock.Monotonic();
+  timer_ = machine_.timer.Schedule(begun_ + timeout, [on_idle = std::move(on_idle), timeout] {
     on_idle(absl::DeadlineExceededError(
         absl::StrCat("nothing came for upload_timeout ", absl::FormatDuration(timeout), "; the stream was given up")));
   });

@@ -51,12 +51,13 @@ class IdleTimer {
   explicit IdleTimer(Machine* machine) : machine_(*machine) {}
   // A read begins. `on_idle` runs on the timer's thread.
   void Start(std::function<void(absl::Status)> on_idle);
-  // It is done.
-  void Stop() { machine_.timer.Cancel(timer_); }
+  // It is done. Returns how long it took.
+  absl::Duration Stop();
 
  private:
   Machine& machine_;
   Timer::Id timer_ = 0;
+  absl::Duration begun_ = absl::ZeroDuration();
 };
 
 }  // namespace sparseagg::service

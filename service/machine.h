@@ -6,6 +6,7 @@
 #include "service/clock.h"
 #include "service/limits.h"
 #include "service/memory_budget.h"
+#include "service/metrics.h"
 #include "service/slots.h"
 #include "service/timer.h"
 #include "service/worker_pool.h"
@@ -31,6 +32,7 @@ struct Machine {
   MemoryBudget budget;
   Slots open_rounds;
   Slots uploads;
+  Metrics metrics;
   Timer timer;
   WorkerPool pool;
 };

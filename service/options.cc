@@ -183,6 +183,7 @@ void AddLimits(Adder& add, Limits& limits) {
 std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) {
   Options options;
   options.server.limits.memory_limit_bytes = DefaultMemoryLimit();
+  options.server.metrics_address = "127.0.0.1:8002";
   CLI::App app("Merges sparse updates of many clients into one sparse vector per tensor.", "sparseagg-server");
   app.set_version_flag("--version", std::string("sparseagg-server ") + kVersion);
   app.config_formatter(std::make_shared<FileBelowEnvironment>(app));
@@ -198,6 +199,9 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
 
   Adder add(app);
   add.Add("grpc-address", options.server.grpc_address, "HOST:PORT (port 0: any free one) or unix:PATH");
+  CLI::Option* metrics_address = add.Add("metrics-address", options.server.metrics_address,
+                                         "HOST:PORT of Prometheus's GET /metrics; empty: none. Unless it is given, the "
+                                         "server starts without if the port is taken");
   add.AddFlag("insecure", options.server.insecure, "allow addresses that other machines can reach, without TLS");
   add.AddChoice<Backend>("backend", options.backend,
                          {{"auto", Backend::kAuto}, {"cpu", Backend::kCpu}, {"cuda", Backend::kCuda}},
@@ -224,6 +228,7 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
     const int code = app.exit(error, out, err);
     return ExitWith{code, code == 0 ? out.str() : err.str()};
   }
+  options.server.metrics_optional = metrics_address->count() == 0;
   // Submissions are numbered in 32 bits.
   uint64_t& max_submissions = options.server.limits.max_submissions;
   constexpr uint64_t kMostSubmissions = std::numeric_limits<uint32_t>::max();

@@ -29,7 +29,9 @@ bool PageStream::Next(v1::ResultPage* page) {
   const Result& result = (*results_)[tensor];
   RowInterval& rows = rows_[next_];
   const RowInterval now = FirstPage(result, rows, page_bytes_);
+  const absl::Duration begin = round_->clock().Monotonic();
   EncodePage(round_->config().tensors[tensor], result, now, first_, page);
+  round_->NotePage(page->ByteSizeLong(), round_->clock().Monotonic() - begin);
   rows.begin = now.end;
   first_ = rows.begin == rows.end;
   if (first_) {

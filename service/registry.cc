@@ -104,6 +104,17 @@ absl::StatusOr<Registry::Page> Registry::List(size_t page_size, absl::string_vie
   return page;
 }
 
+std::array<uint64_t, kNumRoundStates> Registry::CountByState() const {
+  std::vector<std::shared_ptr<Round>> rounds;
+  {
+    std::lock_guard lock(table_->mu);
+    for (const auto& [sequence, round] : table_->rounds) rounds.push_back(round);
+  }
+  std::array<uint64_t, kNumRoundStates> counts{};
+  for (const auto& round : rounds) ++counts[static_cast<size_t>(round->state())];
+  return counts;
+}
+
 absl::Status Registry::Delete(absl::string_view id) {
   std::shared_ptr<Round> round;
   {

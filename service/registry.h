@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_SERVICE_REGISTRY_H_
 #define SPARSEAGG_SERVICE_REGISTRY_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -40,6 +41,9 @@ class Registry {
   };
   // INVALID_ARGUMENT: a token that is not ours.
   absl::StatusOr<Page> List(size_t page_size, absl::string_view page_token) const;
+
+  // How many rounds are in each state, by its number.
+  std::array<uint64_t, kNumRoundStates> CountByState() const;
 
   // Forgets the round; cancels it first if it has not ended. NOT_FOUND.
   absl::Status Delete(absl::string_view id);

@@ -1,8 +1,5 @@
 #include "service/round.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
 #include "service/contain.h"
@@ -13,6 +10,8 @@ namespace {
 
 // What a round takes beside its spec, submissions and result. A round figure above the true one.
 constexpr uint64_t kOverheadBytes = 4096;
+
+const StageTime& Time(const Timeline& timeline, Stage stage) { return timeline.stages[static_cast<size_t>(stage)]; }
 
 }  // namespace
 
@@ -132,6 +131,7 @@ void Round::EndLocked(RoundState state, absl::Status failure, std::string reason
   now_.end_time = machine_.clock.WallTime();
   now_.expire_time = now_.end_time + config_->result_ttl;
   now_.timeline.finish = now - closed_;
+  machine_.metrics.ObserveFinish(now_.timeline.finish);
   if (state == RoundState::kCancelled) committed_.clear();
   DropUploadsLocked();
   PostFinishLocked();
@@ -164,6 +164,7 @@ void Round::Finish() {
     wanted = now_.state == RoundState::kFinalizing;
     num_submissions = now_.num_submissions;
   }
+  const absl::Duration begin = machine_.clock.Monotonic();
   absl::StatusOr<std::vector<Result>> results = absl::CancelledError();
   if (wanted && num_submissions < config_->min_submissions) {
     results = absl::FailedPreconditionError(absl::StrCat(
@@ -174,6 +175,7 @@ void Round::Finish() {
   aggregation_.reset();
 
   std::lock_guard lock(mu_);
+  if (wanted) Note(Stage::kMerge, machine_.clock.Monotonic() - begin, begin - closed_, 0);
   if (now_.state == RoundState::kFinalizing) {  // not cancelled meanwhile
     if (results.ok()) {
       now_.results = std::make_shared<const std::vector<Result>>(*std::move(results));
@@ -194,11 +196,17 @@ RoundSnapshot Round::Snapshot() const {
   return SnapshotLocked();
 }
 
+RoundState Round::state() const {
+  std::lock_guard lock(mu_);
+  return now_.state;
+}
+
 RoundSnapshot Round::SnapshotLocked() const {
   RoundSnapshot snapshot = now_;
   snapshot.num_uploads = uploads_.size();
-  snapshot.timeline.decode = absl::Nanoseconds(decode_ns_.load(std::memory_order_relaxed));
-  snapshot.timeline.prepare = absl::Nanoseconds(prepare_ns_.load(std::memory_order_relaxed));
+  snapshot.timeline.stages = stages_.Read();
+  snapshot.timeline.decode = Time(snapshot.timeline, Stage::kDecode).busy;
+  snapshot.timeline.prepare = Time(snapshot.timeline, Stage::kPrepare).busy;
   snapshot.timeline.add = absl::Nanoseconds(add_ns_.load(std::memory_order_relaxed));
   const absl::Duration now = machine_.clock.Monotonic();
   snapshot.timeline.open = (now_.state == RoundState::kOpen ? now : closed_) - created_;
@@ -256,11 +264,6 @@ void Round::ReleaseWaiters() {
 
 void Round::LogEnd(const RoundSnapshot& snapshot) const {
   const Timeline& t = snapshot.timeline;
-  // Of the stages that cost the server time.
-  const std::pair<absl::Duration, absl::string_view> stages[] = {
-      {t.decode, "decode"}, {t.prepare, "prepare"}, {t.add, "add"}, {t.finish, "finish"}};
-  const auto longest = std::max_element(std::begin(stages), std::end(stages),
-                                        [](const auto& a, const auto& b) { return a.first < b.first; });
   Log(snapshot.state == RoundState::kFailed ? LogLevel::kWarning : LogLevel::kInfo, "round_ended",
       {{"round", config_->id},
        {"state", Name(snapshot.state)},
@@ -274,7 +277,12 @@ void Round::LogEnd(const RoundSnapshot& snapshot) const {
        {"prepare_ms", t.prepare},
        {"add_ms", t.add},
        {"finish_ms", t.finish},
-       {"longest", longest->second}});
+       {"received_bytes", Time(t, Stage::kReceive).bytes},
+       {"receive_wait_ms", Time(t, Stage::kReceive).wait},
+       {"decode_wait_ms", Time(t, Stage::kDecode).wait},
+       {"merge_ms", Time(t, Stage::kMerge).busy},
+       {"merge_wait_ms", Time(t, Stage::kMerge).wait},
+       {"longest", Name(Longest(t.stages))}});
 }
 
 }  // namespace sparseagg::service

@@ -23,12 +23,15 @@
 #include "service/machine.h"
 #include "service/round_config.h"
 #include "service/slots.h"
+#include "service/stage.h"
 #include "service/timer.h"
 #include "service/upload.h"
 
 namespace sparseagg::service {
 
 enum class RoundState { kOpen, kFinalizing, kDone, kFailed, kCancelled };
+
+inline constexpr size_t kNumRoundStates = 5;
 
 absl::string_view Name(RoundState state);
 constexpr bool HasEnded(RoundState state) {
@@ -55,6 +58,7 @@ struct UploadProgress {
 
 // Where the time went. Busy times are summed over threads.
 struct Timeline {
+  StageTimes stages;
   absl::Duration decode;  // chunks to columns, with validation
   absl::Duration prepare;
   absl::Duration add;
@@ -124,7 +128,9 @@ class Round : public std::enable_shared_from_this<Round> {
   ~Round();
 
   const RoundConfig& config() const { return *config_; }
+  const Clock& clock() const { return machine_.clock; }
   RoundSnapshot Snapshot() const;
+  RoundState state() const;
   // FAILED_PRECONDITION unless kDone.
   absl::StatusOr<Results> GetResults() const;
 
@@ -141,6 +147,13 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<Receipt> Commit(UploadHandle& upload);
   // Forgets the upload, if it is still there. `status` not OK: counts as refused.
   void Discard(UploadHandle& upload, const absl::Status& status);
+  // For the timeline: what became of a message before Append. `waited`: for the client to send it; `queued`: for a
+  // thread; `parsing`: to take it apart.
+  void NoteMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing);
+  // For the timeline: a page of the result was made.
+  void NotePage(uint64_t bytes, absl::Duration encoding) const { Note(Stage::kEncode, encoding, {}, bytes); }
+  // … and was taken by its reader.
+  void NotePageTaken(absl::Duration waited) const { stages_.Add(Stage::kEncode, {}, waited, 0); }
 
   // ---- uploads by name, over many calls ----
 
@@ -204,6 +217,13 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<Receipt> RecordLocked(const ContentHash& hash, Receipt receipt, uint64_t num_chunks);
   uint64_t ResultBytes(const std::vector<uint64_t>& tuples, uint64_t merged_bytes, bool runs) const;
 
+  // A stage's operation, for the round's timeline and for the metrics.
+  void Note(Stage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const {
+    stages_.Add(stage, busy, wait, bytes);
+    machine_.metrics.ObserveStage(stage, busy);
+  }
+  void CountRefusedLocked(const absl::Status& status);
+
   // round.cc: life cycle
   absl::Status NotOpenLocked() const;
   void FinalizeLocked();
@@ -229,8 +249,7 @@ class Round : public std::enable_shared_from_this<Round> {
   uint64_t committed_bytes_ = 0;              // what committed_ takes
   std::vector<uint64_t> tuples_;              // guarded by merge_mu_: committed tuples of each tensor
 
-  std::atomic<int64_t> decode_ns_{0};
-  std::atomic<int64_t> prepare_ns_{0};
+  mutable StageClock stages_;
   std::atomic<int64_t> add_ns_{0};
 
   mutable std::mutex mu_;
@@ -240,6 +259,7 @@ class Round : public std::enable_shared_from_this<Round> {
   uint64_t preparing_ = 0;  // commits between the look at the state and the end of Add: Finish waits for them
   bool finish_posted_ = false;
   absl::flat_hash_map<std::string, Committed> committed_;
+  std::vector<uint64_t> latest_tuples_;  // of the last committed submission, by tensor: the next may be like it
   uint64_t next_id_ = 1;
   std::map<uint64_t, std::shared_ptr<UploadHandle>> uploads_;
   absl::flat_hash_map<UploadName, uint64_t> uploads_by_name_;

@@ -40,6 +40,7 @@ absl::StatusOr<Receipt> Round::CommitNamed(const std::string& client_id, const s
       if (IsRetryLocked(name)) {
         Receipt receipt = committed_.at(client_id).receipt;
         receipt.duplicate = true;
+        machine_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
         return receipt;
       }
       if (now_.state != RoundState::kOpen) return NotOpenLocked();
@@ -71,13 +72,19 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& upload) {
   absl::StatusOr<Receipt> receipt = Contain([&] { return CommitComplete(upload); });
   std::shared_ptr<UploadHandle> removed;  // freed after the lock
   std::lock_guard lock(mu_);
-  if (!receipt.ok()) ++now_.num_refused;
+  if (receipt.ok()) {
+    machine_.metrics.CountSubmission(receipt->duplicate, receipt->num_tuples, receipt->num_bytes);
+  } else {
+    CountRefusedLocked(receipt.status());
+  }
   removed = RemoveLocked(upload, receipt.status());
   return receipt;
 }
 
 absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& upload) {
+  const absl::Duration begin = machine_.clock.Monotonic();
   const ContentHash hash = upload.upload_.Hash();
+  stages_.Add(Stage::kPrepare, machine_.clock.Monotonic() - begin, absl::ZeroDuration(), 0);
   {
     std::lock_guard lock(mu_);
     if (auto answer = AnswerLocked(upload, hash)) return *std::move(answer);
@@ -126,12 +133,15 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& upload, const Content
   ASSIGN_OR_RETURN(PreparedSubmission prepared, aggregation_->Prepare(std::move(updates)));
   reservation.SetTo(prepared.memory_bytes());
   const absl::Duration prepared_at = machine_.clock.Monotonic();
-  prepare_ns_.fetch_add(absl::ToInt64Nanoseconds(prepared_at - begin), std::memory_order_relaxed);
+  const uint64_t bytes = receipt.num_bytes;
+  Note(Stage::kPrepare, prepared_at - begin, absl::ZeroDuration(), bytes);
 
   std::lock_guard merge(merge_mu_);
   const absl::Duration merge_begin = machine_.clock.Monotonic();
   absl::StatusOr<Receipt> added = Add(upload, hash, std::move(receipt), std::move(prepared), tuples, runs);
-  add_ns_.fetch_add(absl::ToInt64Nanoseconds(machine_.clock.Monotonic() - merge_begin), std::memory_order_relaxed);
+  const absl::Duration adding = machine_.clock.Monotonic() - merge_begin;
+  add_ns_.fetch_add(absl::ToInt64Nanoseconds(adding), std::memory_order_relaxed);
+  Note(Stage::kMerge, adding, merge_begin - prepared_at, bytes);
   return added;
 }
 
@@ -183,6 +193,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash
   const uint64_t held_bytes = aggregation_->memory_bytes();
   held_.SetTo(besides + held_bytes + ResultBytes(tuples_, held_bytes, runs_));
   std::lock_guard lock(mu_);
+  latest_tuples_ = tuples;
   return RecordLocked(hash, std::move(receipt), upload.upload_.next_sequence());
 }
 

@@ -27,17 +27,20 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(const std:
   if (!committed_.contains(client_id)) {
     if (now_.state != RoundState::kOpen) return NotOpenLocked();
     if (config_->submission_limit != 0 && committed_.size() >= config_->submission_limit) {
-      ++now_.num_refused;
-      return absl::ResourceExhaustedError(
+      const absl::Status refusal = absl::ResourceExhaustedError(
           absl::StrCat("the round has the server's max_submissions ", config_->submission_limit, " already"));
+      CountRefusedLocked(refusal);
+      return refusal;
     }
   }
   if (!machine_.uploads.TryTake()) {
-    ++now_.num_refused;
-    return absl::ResourceExhaustedError(
+    const absl::Status refusal = absl::ResourceExhaustedError(
         absl::StrCat("max_uploads ", machine_.uploads.limit(), " uploads are open already"));
+    CountRefusedLocked(refusal);
+    return refusal;
   }
   auto upload = std::make_shared<UploadHandle>(client_id, submission_id, config_, machine_, Slot(&machine_.uploads));
+  upload->upload_.Expect(latest_tuples_);
   upload->id_ = next_id_++;
   upload->by_name_ = by_name;
   upload->last_chunk_ = machine_.clock.Monotonic();
@@ -92,11 +95,22 @@ void Round::DiscardLocked(UploadHandle& upload, absl::Status verdict) {
   });
 }
 
+void Round::CountRefusedLocked(const absl::Status& status) {
+  ++now_.num_refused;
+  machine_.metrics.CountRefused(status);
+}
+
+void Round::NoteMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing) {
+  stages_.Add(Stage::kReceive, absl::ZeroDuration(), waited, bytes);
+  machine_.metrics.ObserveStage(Stage::kReceive, waited);
+  stages_.Add(Stage::kDecode, parsing, queued, 0);
+}
+
 void Round::Discard(UploadHandle& upload, const absl::Status& status) {
   std::shared_ptr<UploadHandle> removed;  // freed after the lock
   std::lock_guard lock(mu_);
   removed = RemoveLocked(upload, status.ok() ? absl::CancelledError("the upload was discarded") : status);
-  if (removed != nullptr && !status.ok()) ++now_.num_refused;
+  if (removed != nullptr && !status.ok()) CountRefusedLocked(status);
 }
 
 absl::Status Round::Append(UploadHandle& upload, const Chunk& chunk, Repeats repeats) {
@@ -109,7 +123,9 @@ absl::Status Round::Append(UploadHandle& upload, const Chunk& chunk, Repeats rep
   }
   absl::Status status = Contain([&] { return upload.upload_.Append(chunk, repeats); });
   const absl::Duration end = machine_.clock.Monotonic();
-  decode_ns_.fetch_add(absl::ToInt64Nanoseconds(end - begin), std::memory_order_relaxed);
+  uint64_t bytes = 0;
+  for (const ChunkSlice& slice : chunk.slices) bytes += slice.view.keys.size() + slice.view.values.size();
+  Note(Stage::kDecode, end - begin, absl::ZeroDuration(), bytes);
   if (status.ok()) {
     std::lock_guard lock(mu_);
     upload.last_chunk_ = end;
@@ -149,7 +165,7 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
 void Round::RefuseNamed(const std::string& client_id, const std::string& submission_id, const absl::Status& status) {
   std::shared_ptr<UploadHandle> removed;  // freed after the lock
   std::lock_guard lock(mu_);
-  ++now_.num_refused;
+  CountRefusedLocked(status);
   const std::shared_ptr<UploadHandle> upload = FindNamedLocked(UploadName(client_id, submission_id));
   if (upload != nullptr && !upload->committing_) removed = RemoveLocked(*upload, status);
 }

@@ -9,14 +9,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
 #include "service/grpc_service.h"
+#include "service/log.h"
+#include "service/transport.h"
 
 namespace sparseagg::service {
 namespace {
@@ -29,25 +31,6 @@ void InitPlugins() {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::channelz::experimental::InitChannelzService();
   });
-}
-
-void Configure(grpc::ServerBuilder& builder, const Limits& limits) {
-  // Our own check of max_message_bytes names the flag; gRPC's, which cannot, is left for what is far beyond.
-  const uint64_t fuse = limits.max_message_bytes == 0 ? std::numeric_limits<uint64_t>::max()
-                                                      : limits.max_message_bytes + (uint64_t{1} << 20);
-  builder.SetMaxReceiveMessageSize(fuse > std::numeric_limits<int>::max() ? -1 : static_cast<int>(fuse));
-  builder.SetMaxSendMessageSize(-1);
-  // A second server on the same port is a mistake, not a way to share load: rounds live in one process.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Finds peers that are gone without a word; lets clients do the same during a long poll.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-  // Only reflection and channelz are synchronous.
-  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
 }
 
 // "HOST" of "HOST:PORT", without the brackets of IPv6.
@@ -89,6 +72,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.grpc_address));
   auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock));
   RETURN_IF_ERROR(server->Listen(options));
+  RETURN_IF_ERROR(server->ServeMetrics(options));
   return server;
 }
 
@@ -96,7 +80,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   InitPlugins();
   grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&machine_, &registry_), nullptr, {}});
   grpc::ServerBuilder builder;
-  Configure(builder, options.limits);
+  ConfigureTransport(options.limits, builder);
   int port = 0;
   builder.AddListeningPort(options.grpc_address, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&grpc_->service);
@@ -109,6 +93,33 @@ absl::Status Server::Listen(const ServerOptions& options) {
     address_ = absl::StrCat(absl::string_view(address_).substr(0, address_.rfind(':')), ":", port);
   }
   grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Aggregation", true);
+  return absl::OkStatus();
+}
+
+Gauges Server::CountNow() const {
+  Gauges gauges;
+  const auto counts = registry_.CountByState();
+  for (size_t i = 0; i < counts.size(); ++i) {
+    gauges.rounds.push_back({absl::AsciiStrToLower(Name(static_cast<RoundState>(i))), counts[i]});
+  }
+  gauges.uploads = machine_.uploads.taken();
+  gauges.held_bytes = machine_.budget.reserved();
+  gauges.memory_limit_bytes = machine_.budget.limit();
+  return gauges;
+}
+
+absl::Status Server::ServeMetrics(const ServerOptions& options) {
+  machine_.metrics.SetEngine(std::string(engine_->name()), engine_->description());
+  if (options.metrics_address.empty()) return absl::OkStatus();
+  if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.metrics_address));
+  auto started = MetricsServer::Start(options.metrics_address, machine_.metrics, [this] { return CountNow(); });
+  if (started.ok()) {
+    metrics_ = *std::move(started);
+  } else if (options.metrics_optional) {
+    Log(LogLevel::kWarning, "no_metrics", {{"reason", started.status().message()}});
+  } else {
+    return absl::Status(started.status().code(), absl::StrCat("--metrics-address: ", started.status().message()));
+  }
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 #include "service/clock.h"
 #include "service/limits.h"
 #include "service/machine.h"
+#include "service/metrics.h"
 #include "service/registry.h"
 
 namespace sparseagg::service {
@@ -20,6 +21,8 @@ namespace sparseagg::service {
 struct ServerOptions {
   std::string grpc_address = "127.0.0.1:8001";  // port 0: any free one; or unix:PATH
   bool insecure = false;                        // allows addresses that other machines can reach
+  std::string metrics_address;                  // HOST:PORT, port 0: any free one; empty: none
+  bool metrics_optional = false;                // serves all the same if that address is taken
   int num_threads = 1;                          // of the worker pool
   Limits limits;
 };
@@ -35,6 +38,8 @@ class Server {
 
   // As given, with the port that was found for port 0.
   const std::string& grpc_address() const { return address_; }
+  // Likewise; empty: no metrics are served.
+  std::string metrics_address() const { return metrics_ == nullptr ? "" : metrics_->address(); }
 
   // Health answers NOT_SERVING from here on; everything else goes on.
   void StopServing();
@@ -52,12 +57,15 @@ class Server {
 
   Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock);
   absl::Status Listen(const ServerOptions& options);
+  absl::Status ServeMetrics(const ServerOptions& options);
+  Gauges CountNow() const;
 
   const std::unique_ptr<Engine> engine_;
   Machine machine_;
   Registry registry_;
   std::unique_ptr<Grpc> grpc_;
   std::string address_;
+  std::unique_ptr<MetricsServer> metrics_;  // asks registry_ and machine_
 };
 
 // INVALID_ARGUMENT unless only this machine can reach `address`: 127.0.0.0/8, [::1], localhost or unix:PATH.

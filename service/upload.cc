@@ -14,6 +14,9 @@ namespace {
 // What an upload, and each tensor in it, takes beside its keys and values. A round figure above the true one.
 constexpr uint64_t kOverheadBytes = 512;
 
+// Times the tuples of a first chunk for which room is made at most.
+constexpr uint64_t kMostAhead = 8;
+
 absl::Status Invalid(const TensorSpec& spec, uint64_t chunk, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ", chunk ", chunk, ": ", problem));
 }
@@ -51,7 +54,9 @@ absl::Status Upload::Append(const Chunk& chunk, Repeats repeats) {
     RETURN_IF_ERROR(reservation_.Grow(kOverheadBytes, "an upload"));
     weight_ = chunk.weight;
   }
-  for (const ChunkSlice& slice : chunk.slices) RETURN_IF_ERROR(AppendSlice(chunk.sequence, slice));
+  for (const ChunkSlice& slice : chunk.slices) {
+    RETURN_IF_ERROR(AppendSlice(chunk.sequence, slice, /*more_chunks=*/!chunk.last));
+  }
   ++next_sequence_;
   complete_ = chunk.last;
   return absl::OkStatus();
@@ -97,7 +102,7 @@ absl::Status Upload::CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_
   return absl::OkStatus();
 }
 
-absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice) {
+absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks) {
   ASSIGN_OR_RETURN(const size_t tensor, config_->FindTensor(slice.tensor));
   const TensorSpec& spec = config_->tensors[tensor];
   if (slice.dtype.has_value() && *slice.dtype != spec.dtype) {
@@ -117,6 +122,7 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice) {
   }
   UpdateBuilder& builder = part->second.builder;
   const uint64_t other_bytes = reservation_.bytes() - builder.memory_bytes();
+  if (more_chunks && builder.num_keys() == 0) MakeRoom(tensor, view, builder);
   RETURN_IF_ERROR(ReserveFor(part->second, spec, view));
   RETURN_IF_ERROR(builder.Append(chunk, view));
   // What is held in truth, in place of what was foreseen.
@@ -126,6 +132,18 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice) {
   num_tuples_ = tuples;
   num_bytes_ = bytes;
   return absl::OkStatus();
+}
+
+void Upload::MakeRoom(size_t tensor, const SliceView& first, UpdateBuilder& builder) {
+  if (tensor >= expected_.size() || first.key_type == SliceView::Keys::kImplicit) return;
+  const uint64_t num_keys = std::min(expected_[tensor], SaturatingMultiply(kMostAhead, first.num_keys));
+  if (num_keys <= first.num_keys) return;
+  const TensorSpec& spec = config_->tensors[tensor];
+  const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
+  const uint64_t bytes =
+      SaturatingMultiply(num_keys, SaturatingAdd(key_bytes, SaturatingMultiply(SizeOf(spec.dtype), spec.width)));
+  // Where memory is short the upload does without.
+  if (reservation_.Grow(bytes, "").ok()) builder.Reserve(num_keys);
 }
 
 absl::Status Upload::ReserveFor(Part& part, const TensorSpec& spec, const SliceView& view) {

@@ -54,6 +54,10 @@ class Upload {
   // in the table of bad input: INVALID_ARGUMENT names tensor, chunk, position and value; RESOURCE_EXHAUSTED the limit.
   absl::Status Append(const Chunk& chunk, Repeats repeats);
 
+  // About how many tuples each tensor will get, by its position in the spec: chunks up to there are copied once. A
+  // guess, of which only a few times the first chunk is believed.
+  void Expect(std::vector<uint64_t> tuples) { expected_ = std::move(tuples); }
+
   bool complete() const { return complete_; }  // the last chunk is here
   uint64_t next_sequence() const { return next_sequence_; }
   uint64_t num_tuples() const { return num_tuples_; }
@@ -80,13 +84,15 @@ class Upload {
 
   absl::Status CheckSequence(const Chunk& chunk) const;
   absl::Status CheckWeight(const Chunk& chunk) const;
-  absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice);
+  absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks);
+  void MakeRoom(size_t tensor, const SliceView& first, UpdateBuilder& builder);
   absl::Status CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const;
   absl::Status ReserveFor(Part& part, const TensorSpec& spec, const SliceView& view);
 
   const std::shared_ptr<const RoundConfig> config_;
   Reservation reservation_;
   std::map<size_t, Part> parts_;  // by tensor; only those that chunks have named
+  std::vector<uint64_t> expected_;
   std::optional<double> weight_;
   uint64_t next_sequence_ = 0;
   uint64_t num_tuples_ = 0;

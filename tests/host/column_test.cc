@@ -37,6 +37,30 @@ bool IsReused(size_t bytes) {
   return column.data() == before && column[0] == 7 && column[bytes - 1] == 7;
 }
 
+TEST_F(ColumnTest, Resize_OfAnEmptyOne_TakesWhatIsAskedAndThenDoubles) {
+  Column<uint32_t> column(3);
+  EXPECT_EQ(column.capacity(), 3);
+  column[2] = 7;
+  column.resize(4);
+  EXPECT_EQ(column.capacity(), 6);
+  EXPECT_EQ(column[2], 7);
+  column.resize(20);
+  EXPECT_EQ(column.capacity(), 20);
+}
+
+TEST_F(ColumnTest, Reserve_MakesRoomOnce) {
+  Column<uint32_t> column(1);
+  column[0] = 9;
+  column.reserve(10);
+  EXPECT_EQ(column.capacity(), 10);
+  EXPECT_EQ(column.size(), 1);
+  EXPECT_EQ(column[0], 9);
+  const uint32_t* const before = column.data();
+  column.resize(10);
+  column.reserve(2);
+  EXPECT_EQ(column.data(), before);
+}
+
 TEST_F(ColumnTest, Freed_IsKeptForTheNext) {
   for (const size_t bytes : {kMiB / 8, kMiB, 4 * kMiB, 5 * kMiB + 1, 33 * kMiB}) EXPECT_TRUE(IsReused(bytes)) << bytes;
 }

@@ -31,6 +31,8 @@ class ServerProcess:
 
     def __init__(self, log: pathlib.Path, *flags: str, address: str = "127.0.0.1:0") -> None:
         self._log = log.open("w")
+        if "--metrics-address" not in flags:  # by default at a port that others may want
+            flags = ("--metrics-address", "", *flags)
         self.process = subprocess.Popen(
             [server_binary(), "--grpc-address", address, *flags], stdout=subprocess.PIPE, stderr=self._log, text=True
         )
@@ -42,6 +44,8 @@ class ServerProcess:
             match = re.search(r"\blistening grpc=(\S+)", line)
             if match:
                 self.address = match.group(1)
+                metrics = re.search(r"\bmetrics=(\S+)", line)
+                self.metrics_address = metrics.group(1) if metrics else ""
                 return
 
     def _read(self, lines: queue.Queue[str]) -> None:

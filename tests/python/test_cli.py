@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -41,7 +42,11 @@ def test_cli_round_from_create_to_result(run, tmp_path):
     assert "counts once" in run("submit", round_id, "a", str(update))
     assert any(line.split()[:4] == ["from-cli", "open", "1", "2"] for line in run("rounds", "list").splitlines())
     assert run("rounds", "close", round_id) == "emb.weight: 2 rows, sparse\n"
-    assert "done" in run("rounds", "show", round_id)
+    shown = run("rounds", "show", round_id)
+    assert "done" in shown
+    stages = re.findall(r"^ *(?:timeline +)?(\w+) +busy +[\d.]+ ms +wait +[\d.]+ ms +[\d.]+ MB$", shown, re.MULTILINE)
+    assert stages == ["receive", "decode", "prepare", "merge", "encode"]
+    assert re.search(r"^timeline +open [\d.]+ ms, finish [\d.]+ ms, longest \w+$", shown, re.MULTILINE)
     run("result", round_id, "-o", str(merged))
     with np.load(merged) as file:
         assert file["emb.weight.keys"].tolist() == [1, 3]

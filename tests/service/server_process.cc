@@ -26,6 +26,9 @@ ServerProcess::ServerProcess(std::vector<std::string> args, std::vector<std::str
   if (std::find(args.begin(), args.end(), "--grpc-address") == args.end()) {
     args.insert(args.begin(), {"--grpc-address", "127.0.0.1:0"});
   }
+  if (std::find(args.begin(), args.end(), "--metrics-address") == args.end()) {
+    args.insert(args.begin(), {"--metrics-address", ""});
+  }
   args.insert(args.begin(), SPARSEAGG_SERVER_BINARY);
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
@@ -52,7 +55,7 @@ ServerProcess::ServerProcess(std::vector<std::string> args, std::vector<std::str
   for (char c; read(out[0], &c, 1) == 1 && c != '\n';) line += c;
   close(out[0]);
   absl::string_view address = line;
-  if (absl::ConsumePrefix(&address, "listening grpc=")) address_ = std::string(address);
+  if (absl::ConsumePrefix(&address, "listening grpc=")) address_ = std::string(address.substr(0, address.find(' ')));
 }
 
 ServerProcess::~ServerProcess() {

@@ -12,8 +12,8 @@ namespace sparseagg::service {
 
 class ServerProcess {
  public:
-  // Starts the server with `args`, on a free port unless they say otherwise, and `environment` ("NAME=value") on top of
-  // this process's own.
+  // Starts the server with `args`, on a free port and without metrics unless they say otherwise, and `environment`
+  // ("NAME=value") on top of this process's own.
   explicit ServerProcess(std::vector<std::string> args = {}, std::vector<std::string> environment = {});
   ~ServerProcess();  // kills it if it still runs
   ServerProcess(const ServerProcess&) = delete;

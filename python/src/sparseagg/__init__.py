@@ -30,7 +30,7 @@ from sparseagg.errors import (
     SparseaggError,
     Unavailable,
 )
-from sparseagg.info import RoundInfo, ServerInfo, ServerLimits, Submission, Timeline
+from sparseagg.info import RoundInfo, ServerInfo, ServerLimits, StageTime, Submission, Timeline
 from sparseagg.result import Result, TensorResult
 from sparseagg.retry import RetryPolicy
 from sparseagg.spec import RoundSpec, TensorSpec
@@ -58,6 +58,7 @@ __all__ = [
     "ServerInfo",
     "ServerLimits",
     "SparseaggError",
+    "StageTime",
     "Submission",
     "TensorResult",
     "TensorSpec",

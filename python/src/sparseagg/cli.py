@@ -16,6 +16,7 @@ from sparseagg import demo, extension, merge, npz
 from sparseagg.client import Client
 from sparseagg.demo import run as demo_run
 from sparseagg.errors import SparseaggError
+from sparseagg.info import Timeline
 
 __all__ = ["main"]
 
@@ -144,13 +145,23 @@ def _show(arguments: argparse.Namespace) -> int:
     for field in dataclasses.fields(info):
         value = getattr(info, field.name)
         if field.name == "timeline":
-            value = ", ".join(f"{stage} {seconds * 1e3:.1f} ms" for stage, seconds in vars(value).items())
+            value = _timeline(value)
         elif field.name == "results":
             value = ", ".join(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}" for tensor in value)
         elif field.name == "spec":
             value = json_format.MessageToJson(value.to_proto(), indent=None)
         print(f"{field.name:16} {value}")
     return 0
+
+
+def _timeline(timeline: Timeline) -> str:
+    """A line of wall times, and one a stage."""
+    lines = [f"open {timeline.open * 1e3:.1f} ms, finish {timeline.finish * 1e3:.1f} ms, longest {timeline.longest}"]
+    lines += [
+        f"{time.stage:8} busy {time.busy * 1e3:10.1f} ms  wait {time.wait * 1e3:10.1f} ms  {time.bytes / 1e6:10.3f} MB"
+        for time in timeline.stages
+    ]
+    return f"\n{'':17}".join(lines)
 
 
 def _close(arguments: argparse.Namespace) -> int:

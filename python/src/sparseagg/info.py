@@ -10,7 +10,7 @@ from google.protobuf import duration_pb2, timestamp_pb2
 from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["RoundInfo", "ServerInfo", "ServerLimits", "Submission", "TensorSummary", "Timeline"]
+__all__ = ["RoundInfo", "ServerInfo", "ServerLimits", "StageTime", "Submission", "TensorSummary", "Timeline"]
 
 
 def _seconds(duration: duration_pb2.Duration) -> float:
@@ -102,14 +102,47 @@ class Submission:
 
 
 @dataclasses.dataclass(frozen=True)
+class StageTime:
+    """What one stage took, in seconds summed over uploads and threads, and the bytes that passed it."""
+
+    stage: str
+    busy: float
+    wait: float
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Timeline:
-    """Where a round's time went, in seconds. ``finish`` and ``open`` are wall time, the others summed over threads."""
+    """Where a round's time went, in seconds. ``finish`` and ``open`` are wall time, the others summed over threads.
+
+    Attributes:
+        stages: receive, decode, prepare, merge, encode; of a server's round only.
+        longest: the one of them that took most, waiting included.
+    """
 
     decode: float
     prepare: float
     add: float
     finish: float
     open: float
+    stages: tuple[StageTime, ...] = ()
+    longest: str = ""
+
+    @classmethod
+    def from_proto(cls, proto: pb.RoundTimeline) -> Timeline:
+        """Returns the values of a message."""
+        return cls(
+            decode=_seconds(proto.decode),
+            prepare=_seconds(proto.prepare),
+            add=_seconds(proto.add),
+            finish=_seconds(proto.finish),
+            open=_seconds(proto.open),
+            stages=tuple(
+                StageTime(stage.stage, _seconds(stage.busy), _seconds(stage.wait), stage.bytes)
+                for stage in proto.stages
+            ),
+            longest=proto.longest,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,9 +211,7 @@ class RoundInfo:
             close_time=_time(proto, "close_time"),
             end_time=_time(proto, "end_time"),
             expire_time=_time(proto, "expire_time"),
-            timeline=Timeline(
-                **{f.name: _seconds(getattr(proto.timeline, f.name)) for f in dataclasses.fields(Timeline)}
-            ),
+            timeline=Timeline.from_proto(proto.timeline),
             engine=proto.engine,
             results=tuple(
                 TensorSummary(

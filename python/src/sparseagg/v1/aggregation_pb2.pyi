@@ -275,18 +275,22 @@ class RoundSpec(_message.Message):
     def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ...) -> None: ...
 
 class RoundTimeline(_message.Message):
-    __slots__ = ["add", "decode", "finish", "open", "prepare"]
+    __slots__ = ["add", "decode", "finish", "longest", "open", "prepare", "stages"]
     ADD_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     add: _duration_pb2.Duration
     decode: _duration_pb2.Duration
     finish: _duration_pb2.Duration
+    longest: str
     open: _duration_pb2.Duration
     prepare: _duration_pb2.Duration
-    def __init__(self, decode: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prepare: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., add: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., finish: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., open: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    stages: _containers.RepeatedCompositeFieldContainer[StageTime]
+    def __init__(self, decode: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prepare: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., add: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., finish: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., open: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., stages: _Optional[_Iterable[_Union[StageTime, _Mapping]]] = ..., longest: _Optional[str] = ...) -> None: ...
 
 class ServerInfo(_message.Message):
     __slots__ = ["api_versions", "engine", "engine_description", "features", "key_encodings", "limits", "value_encodings", "version"]
@@ -337,6 +341,18 @@ class ServerLimits(_message.Message):
     memory_limit_bytes: int
     upload_timeout: _duration_pb2.Duration
     def __init__(self, memory_limit_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_open_rounds: _Optional[int] = ..., max_tensors: _Optional[int] = ..., max_width: _Optional[int] = ..., max_submissions: _Optional[int] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., max_result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., upload_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_uploads: _Optional[int] = ...) -> None: ...
+
+class StageTime(_message.Message):
+    __slots__ = ["busy", "bytes", "stage", "wait"]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    busy: _duration_pb2.Duration
+    bytes: int
+    stage: str
+    wait: _duration_pb2.Duration
+    def __init__(self, stage: _Optional[str] = ..., busy: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class StreamResultRequest(_message.Message):
     __slots__ = ["name", "page_size", "range", "tensors"]

@@ -1,0 +1,91 @@
+#include "bench/loadgen/submit_call.h"
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sparseagg/v1/aggregation.pb.h"
+
+namespace sparseagg::bench {
+namespace {
+
+constexpr char kMethod[] = "/sparseagg.v1.Aggregation/SubmitUpdate";
+
+// Deletes itself when the call is over.
+class SubmitCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  SubmitCall(const Job& job, std::function<void(grpc::Status)> done)
+      : submission_(*job.submission),
+        counted_(job.counted),
+        first_(FirstChunk(job.round, job.submission->client_id)),
+        done_(std::move(done)) {}
+
+  void Start(grpc::GenericStub& stub) {
+    stub.PrepareBidiStreamingCall(&context_, kMethod, grpc::StubOptions(), this);
+    StartRead(&response_);
+    StartWrite(&first_);
+    StartCall();
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok || next_ == submission_.chunks.size()) return;
+    const grpc::ByteBuffer* chunk = &submission_.chunks[next_++];
+    if (next_ == submission_.chunks.size()) {
+      StartWriteLast(chunk, grpc::WriteOptions());
+    } else {
+      StartWrite(chunk);
+    }
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    done_(status.ok() && counted_ ? CheckResponse() : status);
+    delete this;
+  }
+
+ private:
+  grpc::Status CheckResponse() {
+    grpc::Slice slice;
+    v1::Submission response;
+    if (!response_.DumpToSingleSlice(&slice).ok() ||
+        !response.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
+      return grpc::Status(grpc::StatusCode::INTERNAL, "the answer to a submission is no Submission");
+    }
+    if (response.num_tuples() == submission_.tuples) return grpc::Status::OK;
+    return grpc::Status(grpc::StatusCode::INTERNAL,
+                        absl::StrCat("client ", submission_.client_id, ": ", response.num_tuples(),
+                                     " tuples were counted, not ", submission_.tuples));
+  }
+
+  const Submission& submission_;
+  const bool counted_;
+  const grpc::ByteBuffer first_;
+  const std::function<void(grpc::Status)> done_;
+  grpc::ClientContext context_;
+  grpc::ByteBuffer response_;
+  size_t next_ = 0;
+};
+
+}  // namespace
+
+Connections::Connections(const std::string& target, int count) {
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(10);
+  for (int i = 0; i < count; ++i) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetMaxReceiveMessageSize(-1);
+    channels_.push_back(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
+    if (!channels_.back()->WaitForConnected(deadline)) throw std::runtime_error("cannot connect to " + target);
+    stubs_.emplace_back(channels_.back());
+  }
+}
+
+void Submit(grpc::GenericStub& stub, const Job& job, std::function<void(grpc::Status)> done) {
+  (new SubmitCall(job, std::move(done)))->Start(stub);
+}
+
+}  // namespace sparseagg::bench

@@ -1,0 +1,40 @@
+// A workload as it goes over the wire: serialised once, sent many times.
+#ifndef SPARSEAGG_BENCH_LOADGEN_TRAFFIC_H_
+#define SPARSEAGG_BENCH_LOADGEN_TRAFFIC_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/workloads.h"
+
+namespace sparseagg::bench {
+
+// One client's update. The chunks are from number 1 on: chunk 0 holds the ids, so that these fit any round.
+struct Submission {
+  std::string client_id;
+  std::vector<grpc::ByteBuffer> chunks;
+  uint64_t tuples = 0;
+  uint64_t bytes = 0;  // of the serialised chunks
+};
+
+struct Traffic {
+  std::vector<Submission> submissions;  // in the order of the workload's clients, and of their ids
+  uint64_t tuples = 0;
+  uint64_t bytes = 0;
+};
+
+// Chunks of about `chunk_bytes` of keys and values each, at least one tuple.
+Traffic MakeTraffic(const Workload& workload, uint64_t chunk_bytes);
+
+// "c00000007": in the order of the numbers.
+std::string ClientId(size_t number);
+
+// Chunk 0 of a submission to `round`, without tuples.
+grpc::ByteBuffer FirstChunk(const std::string& round, const std::string& client_id);
+
+}  // namespace sparseagg::bench
+
+#endif  // SPARSEAGG_BENCH_LOADGEN_TRAFFIC_H_

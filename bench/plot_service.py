@@ -1,0 +1,102 @@
+"""Draws the result of service.py: our share of the wire, tails, latencies of small rounds, memory over rounds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+OURS = "#c1272d"
+SINK = "#8a8a8a"
+PARSED = "#1f4e79"
+
+
+def draw_share(axes: Any, runs: list[dict[str, Any]]) -> None:
+    """Bars of bytes a second, by number of streams."""
+    bars = (
+        ("bare gRPC", SINK, lambda run: run["sinks"]["raw"]["bytes_per_s"]),
+        ("gRPC, parsed", PARSED, lambda run: run["sinks"]["typed"]["bytes_per_s"]),
+        ("sparseagg", OURS, lambda run: run["bytes_per_s"]),
+    )
+    for i, (label, colour, rate) in enumerate(bars):
+        places = [x + (i - 1) * 0.27 for x in range(len(runs))]
+        axes.bar(places, [rate(run) / 1e6 for run in runs], width=0.25, color=colour, label=label)
+    for x, run in enumerate(runs):
+        share = run["sinks"]["raw"]["share"]
+        axes.annotate(f"{share:.0%}", (x + 0.27, run["bytes_per_s"] / 1e6), ha="center", va="bottom", fontsize=8)
+    axes.set_xticks(range(len(runs)), [f"{run['streams']} streams" for run in runs])
+    axes.set_ylabel("MB/s")
+    axes.set_title("ingest, and its share of bare gRPC", fontsize=9)
+    axes.legend(frameon=False, fontsize=7, loc="lower center", ncols=3)
+
+
+def draw_tails(axes: Any, runs: list[dict[str, Any]]) -> None:
+    """Bars of the share of time after the close."""
+    axes.bar([run["workload"] for run in runs], [100 * run["tail_share"] for run in runs], color=OURS, width=0.5)
+    axes.axhline(10, color=SINK, linewidth=1)
+    axes.set_ylabel("% of the ingest time")
+    axes.set_title("from the close to the result", fontsize=9)
+
+
+def draw_latency(axes: Any, run: dict[str, Any]) -> None:
+    """Percentiles of whole small rounds."""
+    names = ("p50", "p90", "p99", "max")
+    axes.bar(names, [run["latency"][f"{name}_ms"] for name in names], color=OURS, width=0.5)
+    axes.set_ylabel("ms")
+    axes.set_title(f"{run['clients']} clients × {run['tuples'] // run['clients']} tuples, create to result", fontsize=9)
+
+
+def draw_memory(axes: Any, growth: dict[str, Any]) -> None:
+    """A line over rounds."""
+    resident = growth["resident_bytes"]
+    rounds = [growth["rounds_per_sample"] * (i + 1) for i in range(len(resident))]
+    axes.plot(rounds, [size / 1e6 for size in resident], color=OURS, marker="o", markersize=3)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("MB resident")
+    axes.set_title("the server's memory over rounds", fontsize=9)
+
+
+PARTS = (
+    ("share_of_sink", draw_share),
+    ("tails", draw_tails),
+    ("small_rounds", draw_latency),
+    ("memory_growth", draw_memory),
+)
+
+
+def draw(file: dict[str, Any], out: pathlib.Path) -> None:
+    """Writes the picture of what the file has."""
+    parts = [(name, part) for name, part in PARTS if name in file]
+    columns = min(2, len(parts))
+    figure, grid = plt.subplots(
+        -(-len(parts) // columns), columns, figsize=(10, 6.4), layout="constrained", squeeze=False
+    )
+    for axes, (name, part) in zip(grid.flat, parts):
+        part(axes, file[name])
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.25)
+    for axes in list(grid.flat)[len(parts) :]:
+        axes.set_visible(False)
+    figure.suptitle(f"{file['cores']} cores, {file['date']}{', a quick look' if file['quick'] else ''}", fontsize=9)
+    figure.savefig(out, dpi=160)
+
+
+def main() -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=pathlib.Path, help="JSON of service.py")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="PNG to write")
+    options = parser.parse_args()
+    draw(json.loads(options.results.read_text(encoding="utf-8")), options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

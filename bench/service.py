@@ -1,0 +1,192 @@
+"""Measures the server under load: starts it, drives it with sparseagg-loadgen, and writes a JSON file.
+
+What loadgen answers for was verified there, bit for bit. Runs that are compared with each other take turns. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    divide_clients: int
+    repetitions: int
+    streams: tuple[int, ...]
+    tail_workloads: str
+    concurrent_rounds: int
+    small_rounds: int
+    growth_batches: int
+    growth_batch_rounds: int
+
+
+FULL = Sizes(1, 7, (1, 4, 16), "ABEF", 64, 1000, 10, 1000)
+QUICK = Sizes(10, 2, (1, 4), "AE", 8, 30, 3, 20)
+
+
+class Server:
+    """sparseagg-server on a free port."""
+
+    def __init__(self, binary: pathlib.Path) -> None:
+        self._process = subprocess.Popen(
+            [str(binary), "--grpc-address", "127.0.0.1:0", "--metrics-address", "", "--log-level", "error"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        match = re.search(r"listening grpc=(\S+)", self._process.stdout.readline())
+        if match is None:
+            raise SystemExit("service.py: the server did not start")
+        self.address = match.group(1)
+
+    def memory_bytes(self) -> int:
+        """Resident now."""
+        status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+        return int(found.group(1)) * 1024 if found else 0
+
+    def stop(self) -> None:
+        """In order."""
+        self._process.terminate()
+        if self._process.wait() != 0:
+            raise SystemExit(f"service.py: the server ended with status {self._process.returncode}")
+
+
+class Bench:
+    """The measurements, each against a server of its own."""
+
+    def __init__(self, server: pathlib.Path, loadgen: pathlib.Path, sizes: Sizes) -> None:
+        self._server = server
+        self._loadgen = loadgen
+        self._sizes = sizes
+
+    def _load(self, server: Server, workload: str, *flags: str | int, divide: int | None = None) -> dict[str, Any]:
+        divide = divide or self._sizes.divide_clients
+        command = [
+            self._loadgen,
+            "--target",
+            server.address,
+            "--workload",
+            workload,
+            "--divide-clients",
+            divide,
+            *flags,
+        ]
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"service.py: {' '.join(str(part) for part in command)}: {done.stderr.strip()}")
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def share_of_sink(self) -> list[dict[str, Any]]:
+        """Bytes a second against a server that drops them, for several numbers of streams."""
+        found = []
+        for streams in self._sizes.streams:
+            server = Server(self._server)
+            flags = ("--streams", streams, "--repetitions", self._sizes.repetitions, "--sink", "raw", "--sink", "typed")
+            found.append(self._load(server, "A", *flags))
+            server.stop()
+            raw = found[-1]["sinks"]["raw"]
+            say(
+                f"{streams:3} streams: {found[-1]['bytes_per_s'] / 1e6:6.0f} MB/s, {raw['share']:.0%} of the sink's "
+                f"{raw['bytes_per_s'] / 1e6:.0f}; with the merge {raw['share_with_merge']:.0%}"
+            )
+        return found
+
+    def tails(self) -> list[dict[str, Any]]:
+        """From the close to the result, as a share of the time that the submissions took."""
+        found = []
+        for workload in self._sizes.tail_workloads:
+            server = Server(self._server)
+            found.append(self._load(server, workload, "--streams", 16, "--repetitions", self._sizes.repetitions))
+            server.stop()
+            say(f"workload {workload}: tail {found[-1]['tail_share']:.1%} of the ingest time")
+        return found
+
+    def concurrent_rounds(self) -> dict[str, Any]:
+        """The same submissions, to one round and dealt out among many; from the first to the last result."""
+        many = self._sizes.concurrent_rounds
+        seconds: dict[int, list[float]] = {1: [], many: []}
+        server = Server(self._server)
+        for _ in range(self._sizes.repetitions):
+            for rounds, measured in seconds.items():
+                run = self._load(server, "E", "--streams", 16, "--rounds", rounds, "--repetitions", 1)
+                measured += run["total_seconds"]
+        server.stop()
+        slower = statistics.median(seconds[many]) / statistics.median(seconds[1]) - 1
+        say(f"{many} rounds at once: {slower:+.1%} time against one")
+        return {"workload": "E", "seconds": {str(rounds): times for rounds, times in seconds.items()}, "slower": slower}
+
+    def small_rounds(self) -> dict[str, Any]:
+        """From the creation of a round to its result, of 20 clients with 1000 tuples each."""
+        server = Server(self._server)
+        flags = ("--whole-rounds", self._sizes.small_rounds, "--streams", 20)
+        found = self._load(server, "E", *flags, divide=500)
+        server.stop()
+        say(f"small rounds: p50 {found['latency']['p50_ms']:.2f} ms, p99 {found['latency']['p99_ms']:.2f} ms")
+        return found
+
+    def memory_growth(self) -> dict[str, Any]:
+        """Resident memory of a server after more and more small rounds."""
+        server = Server(self._server)
+        resident = []
+        for _ in range(self._sizes.growth_batches):
+            flags = ("--whole-rounds", self._sizes.growth_batch_rounds, "--streams", 20)
+            self._load(server, "E", *flags, divide=500)
+            resident.append(server.memory_bytes())
+        server.stop()
+        say(
+            f"memory after {self._sizes.growth_batch_rounds} rounds {resident[0] / 1e6:.1f} MB, "
+            f"after {self._sizes.growth_batch_rounds * len(resident)} {resident[-1] / 1e6:.1f} MB"
+        )
+        return {"rounds_per_sample": self._sizes.growth_batch_rounds, "resident_bytes": resident}
+
+
+def say(text: str) -> None:
+    """Progress, for people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+MEASUREMENTS = ("share_of_sink", "tails", "concurrent_rounds", "small_rounds", "memory_growth")
+
+
+def main() -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", type=pathlib.Path, required=True, help="sparseagg-server")
+    parser.add_argument("--loadgen", type=pathlib.Path, required=True, help="sparseagg-loadgen")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON to write")
+    parser.add_argument("--quick", action="store_true", help="a look in less than a minute; no figures to quote")
+    parser.add_argument("--only", action="append", choices=MEASUREMENTS, help="just this one, or these")
+    options = parser.parse_args()
+    bench = Bench(options.server, options.loadgen, QUICK if options.quick else FULL)
+    begin = time.monotonic()
+    found: dict[str, Any] = {
+        name: getattr(bench, name)() for name in MEASUREMENTS if name in (options.only or MEASUREMENTS)
+    }
+    head = {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "cores": os.cpu_count(),
+        "quick": options.quick,
+        "seconds": round(time.monotonic() - begin, 1),
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({**head, **found}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+#include "service/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/exposer.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <exception>
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "service/version.h"
+
+namespace sparseagg::service {
+namespace {
+
+using prometheus::BuildCounter;
+using prometheus::BuildGauge;
+using prometheus::BuildHistogram;
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+
+// Seconds, from a small message's decoding to the merge of a large round.
+const Histogram::BucketBoundaries& Buckets() {
+  static const Histogram::BucketBoundaries buckets = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2,
+                                                      3e-2, 0.1,  0.3,  1,    3,    10,   30};
+  return buckets;
+}
+
+// "RESOURCE_EXHAUSTED" as "resource_exhausted".
+std::string ReasonOf(absl::StatusCode code) { return absl::AsciiStrToLower(absl::StatusCodeToString(code)); }
+
+constexpr std::array<absl::string_view, 6> kResults = {"accepted", "duplicate", "stale", "invalid", "shed", "failed"};
+
+// Value of the label `result` of a submission that was refused so.
+absl::string_view RefusalResult(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return "invalid";
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnavailable:
+      return "shed";
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+      return "stale";
+    default:
+      return "failed";
+  }
+}
+
+}  // namespace
+
+struct Metrics::Impl {
+  Impl() {
+    for (const absl::string_view result : kResults) {
+      submissions[std::string(result)] = &submission_family.Add({{"result", std::string(result)}});
+    }
+    for (const Stage stage : kAllStages) {
+      stages[static_cast<size_t>(stage)] = &stage_family.Add({{"stage", std::string(Name(stage))}}, Buckets());
+    }
+    build_family.Add({{"version", kVersion}}).Set(1);
+  }
+
+  std::vector<prometheus::MetricFamily> Collect(const Gauges& now) {
+    for (const Gauges::State& state : now.rounds) {
+      rounds_family.Add({{"state", state.name}}).Set(static_cast<double>(state.rounds));
+    }
+    uploads.Set(static_cast<double>(now.uploads));
+    held.Set(static_cast<double>(now.held_bytes));
+    limit.Set(static_cast<double>(now.memory_limit_bytes));
+    return registry.Collect();
+  }
+
+  prometheus::Registry registry;
+  Family<Counter>& submission_family =
+      BuildCounter().Name("sparseagg_submissions_total").Help("Submissions by what became of them.").Register(registry);
+  Family<Counter>& rejected_family = BuildCounter()
+                                         .Name("sparseagg_rejected_total")
+                                         .Help("Submissions that were refused, by the code of the answer.")
+                                         .Register(registry);
+  Counter& tuples = BuildCounter()
+                        .Name("sparseagg_update_tuples_total")
+                        .Help("(key, row) tuples of submissions that count.")
+                        .Register(registry)
+                        .Add({});
+  Counter& bytes = BuildCounter()
+                       .Name("sparseagg_update_bytes_total")
+                       .Help("Bytes of keys and values of submissions that count.")
+                       .Register(registry)
+                       .Add({});
+  Family<Histogram>& stage_family = BuildHistogram()
+                                        .Name("sparseagg_stage_seconds")
+                                        .Help("Time of single operations, by stage; of receive, waiting for a client.")
+                                        .Register(registry);
+  Histogram& finish = BuildHistogram()
+                          .Name("sparseagg_round_finish_seconds")
+                          .Help("From the close of a round to its end.")
+                          .Register(registry)
+                          .Add({}, Buckets());
+  Family<Gauge>& rounds_family =
+      BuildGauge().Name("sparseagg_rounds").Help("Rounds that the server knows, by state.").Register(registry);
+  Gauge& uploads =
+      BuildGauge().Name("sparseagg_uploads").Help("Uploads begun and not committed.").Register(registry).Add({});
+  Gauge& held = BuildGauge()
+                    .Name("sparseagg_inflight_bytes")
+                    .Help("Memory held or reserved for uploads, submissions and results.")
+                    .Register(registry)
+                    .Add({});
+  Gauge& limit = BuildGauge()
+                     .Name("sparseagg_memory_limit_bytes")
+                     .Help("The limit of sparseagg_inflight_bytes; 0: none.")
+                     .Register(registry)
+                     .Add({});
+  Family<Gauge>& build_family =
+      BuildGauge().Name("sparseagg_build_info").Help("1, with the version as a label.").Register(registry);
+  Family<Gauge>& engine_family =
+      BuildGauge().Name("sparseagg_engine_info").Help("1, with engine and device as labels.").Register(registry);
+  std::map<std::string, Counter*, std::less<>> submissions;  // never changed after construction
+  std::array<Histogram*, kNumStages> stages;
+};
+
+Metrics::Metrics() : impl_(std::make_shared<Impl>()) {}
+
+Metrics::~Metrics() = default;
+
+void Metrics::CountSubmission(bool duplicate, uint64_t tuples, uint64_t bytes) {
+  impl_->submissions.find(duplicate ? "duplicate" : "accepted")->second->Increment();
+  if (duplicate) return;
+  impl_->tuples.Increment(static_cast<double>(tuples));
+  impl_->bytes.Increment(static_cast<double>(bytes));
+}
+
+void Metrics::CountRefused(const absl::Status& status) {
+  impl_->submissions.find(std::string(RefusalResult(status)))->second->Increment();
+  impl_->rejected_family.Add({{"reason", ReasonOf(status.code())}}).Increment();
+}
+
+void Metrics::ObserveStage(Stage stage, absl::Duration time) {
+  impl_->stages[static_cast<size_t>(stage)]->Observe(absl::ToDoubleSeconds(time));
+}
+
+void Metrics::ObserveFinish(absl::Duration time) { impl_->finish.Observe(absl::ToDoubleSeconds(time)); }
+
+void Metrics::SetEngine(const std::string& engine, const std::string& device) {
+  impl_->engine_family.Add({{"engine", engine}, {"device", device}}).Set(1);
+}
+
+std::string Metrics::Text(const std::function<Gauges()>& gauges) const {
+  return prometheus::TextSerializer().Serialize(impl_->Collect(gauges()));
+}
+
+namespace {
+
+class Page final : public prometheus::Collectable {
+ public:
+  Page(std::shared_ptr<Metrics::Impl> metrics, std::function<Gauges()> gauges)
+      : metrics_(std::move(metrics)), gauges_(std::move(gauges)) {}
+  std::vector<prometheus::MetricFamily> Collect() const override { return metrics_->Collect(gauges_()); }
+
+ private:
+  const std::shared_ptr<Metrics::Impl> metrics_;
+  const std::function<Gauges()> gauges_;
+};
+
+}  // namespace
+
+struct MetricsServer::Impl {
+  std::shared_ptr<Page> page;
+  std::unique_ptr<prometheus::Exposer> exposer;  // first to go
+};
+
+MetricsServer::MetricsServer() = default;
+
+MetricsServer::~MetricsServer() = default;
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address, const Metrics& metrics,
+                                                                    std::function<Gauges()> gauges) {
+  auto server = std::unique_ptr<MetricsServer>(new MetricsServer);
+  server->impl_ = std::make_unique<Impl>();
+  server->impl_->page = std::make_shared<Page>(metrics.impl(), std::move(gauges));
+  try {
+    server->impl_->exposer = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/1);
+    const std::vector<int> ports = server->impl_->exposer->GetListeningPorts();
+    if (ports.empty()) return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
+    server->impl_->exposer->RegisterCollectable(server->impl_->page);
+    server->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.front());
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", error.what()));
+  }
+  return server;
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,25 @@
+// Without prometheus-cpp.
+#include "service/metrics.h"
+
+namespace sparseagg::service {
+
+struct Metrics::Impl {};
+struct MetricsServer::Impl {};
+
+Metrics::Metrics() = default;
+Metrics::~Metrics() = default;
+void Metrics::SetEngine(const std::string&, const std::string&) {}
+void Metrics::CountSubmission(bool, uint64_t, uint64_t) {}
+void Metrics::CountRefused(const absl::Status&) {}
+void Metrics::ObserveStage(Stage, absl::Duration) {}
+void Metrics::ObserveFinish(absl::Duration) {}
+std::string Metrics::Text(const std::function<Gauges()>&) const { return ""; }
+
+MetricsServer::MetricsServer() = default;
+MetricsServer::~MetricsServer() = default;
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string&, const Metrics&,
+                                                                    std::function<Gauges()>) {
+  return absl::UnimplementedError("this server was built without metrics");
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,29 @@
+#include "service/transport.h"
+
+#include <grpcpp/server_builder.h>
+
+#include <cstdint>
+#include <limits>
+
+namespace sparseagg::service {
+
+void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
+  // Our own check of max_message_bytes names the flag; gRPC's, which cannot, is left for what is far beyond.
+  const uint64_t fuse = limits.max_message_bytes == 0 ? std::numeric_limits<uint64_t>::max()
+                                                      : limits.max_message_bytes + (uint64_t{1} << 20);
+  builder.SetMaxReceiveMessageSize(fuse > std::numeric_limits<int>::max() ? -1 : static_cast<int>(fuse));
+  builder.SetMaxSendMessageSize(-1);
+  // A second server on the same port is a mistake, not a way to share load: rounds live in one process.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Finds peers that are gone without a word; lets clients do the same during a long poll.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  // Only reflection and channelz are synchronous.
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
+}
+
+}  // namespace sparseagg::service

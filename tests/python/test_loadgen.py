@@ -1,0 +1,109 @@
+"""sparseagg-loadgen against a real server, and the benchmark that is made of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, server_binary
+
+BENCH = REPOSITORY / "bench"
+
+
+def loadgen_binary() -> str:
+    path = os.environ.get("SPARSEAGG_LOADGEN") or str(REPOSITORY / "build/dev/bench/loadgen/sparseagg-loadgen")
+    assert os.access(path, os.X_OK), f"no load generator at {path}: build it (`make build`) or set SPARSEAGG_LOADGEN"
+    return path
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [loadgen_binary(), *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def measure(address: str, *arguments: object) -> dict[str, Any]:
+    done = run("--target", address, *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_ingest_is_verified_and_compared_with_both_sinks(server) -> None:
+    found = measure(server.address, "--divide-clients", 20, "--streams", 2, "--sink", "raw", "--sink", "typed")
+    assert found["verified"] is True
+    assert (found["clients"], found["tuples"], found["connections"]) == (5, 500_000, 2)
+    assert found["bytes"] >= found["tuples"] * 8
+    assert len(found["ingest_seconds"]) == 3
+    assert found["latency"]["count"] == 15
+    assert found["latency"]["p50_ms"] <= found["latency"]["p99_ms"] <= found["latency"]["max_ms"]
+    for kind in ("raw", "typed"):
+        sink = found["sinks"][kind]
+        assert len(sink["seconds"]) == 3
+        assert sink["share"] >= sink["share_with_merge"] > 0
+
+
+@pytest.mark.parametrize("workload", "ABCDEFG")
+def test_every_workload_merges_to_what_the_engine_makes_of_it(server, workload) -> None:
+    divide = 2000 if workload == "E" else 25
+    flags = ("--divide-clients", divide, "--repetitions", 1, "--chunk-bytes", 100_000, "--rounds", 2)
+    assert measure(server.address, "--workload", workload, *flags)["rounds"] == 2
+
+
+def test_fixed_point_merges_to_what_the_engine_makes_of_it(server) -> None:
+    found = measure(server.address, "--divide-clients", 30, "--repetitions", 1, "--numerics", "fixed_point")
+    assert found["numerics"] == "fixed_point"
+
+
+def test_rate_sends_all_clients_as_often_as_the_duration_takes(server) -> None:
+    flags = ("--workload", "E", "--divide-clients", 1000, "--rate", 200, "--ramp", 0.1, "--duration", 0.2)
+    found = measure(server.address, *flags, "--repetitions", 1)
+    # 10 are due in the ramp and 20 in the tenth of a second after it, so that three passes of ten begin in time.
+    assert found["latency"]["count"] == 30
+
+
+def test_whole_rounds_are_timed_one_by_one(server) -> None:
+    found = measure(server.address, "--workload", "E", "--divide-clients", 2000, "--whole-rounds", 4, "--streams", 5)
+    assert found["latency"]["count"] == 4
+
+
+def test_it_leaves_no_round_behind(server, client) -> None:
+    before = {found.id for found in client.list_rounds()}
+    measure(server.address, "--divide-clients", 50, "--repetitions", 1, "--rounds", 2)
+    assert {found.id for found in client.list_rounds()} == before
+
+
+def test_refusals_fail_the_run_unless_they_are_allowed(start_server) -> None:
+    small = start_server("--max-tuples-per-submission", "99999")
+    done = run("--target", small.address, "--divide-clients", 50, "--repetitions", 1)
+    assert done.returncode == 1
+    assert "2 submissions were refused with code 8" in done.stderr
+    assert "max_tuples_per_submission 99999" in done.stderr
+    flags = ("--divide-clients", 50, "--repetitions", 2, "--allow-refusals")
+    (refused,) = measure(small.address, *flags)["refused"]
+    assert (refused["code"], refused["count"]) == (8, 4)
+
+
+def test_flags_that_cannot_be_are_refused() -> None:
+    assert run("--workload", "Z").returncode != 0
+    done = run()
+    assert (done.returncode, "--target" in done.stderr) == (1, True)
+
+
+def test_quick_benchmark_measures_everything_and_can_be_drawn(tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "service.json"
+    programs = ("--server", server_binary(), "--loadgen", loadgen_binary())
+    subprocess.run([sys.executable, BENCH / "service.py", *programs, "--quick", "--out", out], check=True, timeout=300)
+    found = json.loads(out.read_text())
+    assert [run["streams"] for run in found["share_of_sink"]] == [1, 4]
+    assert [run["workload"] for run in found["tails"]] == ["A", "E"]
+    assert set(found["concurrent_rounds"]["seconds"]) == {"1", "8"}
+    assert found["small_rounds"]["clients"] == 20
+    assert len(found["memory_growth"]["resident_bytes"]) == 3
+    picture = tmp_path / "service.png"
+    subprocess.run([sys.executable, BENCH / "plot_service.py", out, "--out", picture], check=True, timeout=120)
+    assert picture.read_bytes().startswith(b"\x89PNG")

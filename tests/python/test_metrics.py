@@ -1,0 +1,91 @@
+"""What Prometheus reads from a running server, and that deploy/ asks for nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from conftest import REPOSITORY
+
+DEPLOY = REPOSITORY / "deploy"
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=10)])
+
+
+def read(address: str, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        return answer.read().decode()
+
+
+def value(text: str, series: str) -> float:
+    (line,) = re.findall(rf"^{re.escape(series)} (\S+)$", text, re.MULTILINE)
+    return float(line)
+
+
+@pytest.fixture
+def metered(start_server):
+    return start_server("--metrics-address", "127.0.0.1:0", "--max-tuples-per-submission", "5")
+
+
+def test_metrics_count_what_became_of_submissions(metered) -> None:
+    with sa.Client(metered.address) as client:
+        round_ = client.create_round(SPEC, round_id="with-a-name")
+        client.create_round(SPEC)
+        round_.submit("client-name", {"v": (np.array([1, 2]), np.ones(2, np.float32))})
+        round_.submit("client-name", {"v": (np.array([1, 2]), np.ones(2, np.float32))})
+        with pytest.raises(sa.SparseaggError):
+            round_.submit("b", {"v": (np.arange(6), np.ones(6, np.float32))})
+        round_.close()
+        text = read(metered.metrics_address)
+    assert value(text, 'sparseagg_submissions_total{result="accepted"}') == 1
+    assert value(text, 'sparseagg_submissions_total{result="duplicate"}') == 1
+    assert value(text, 'sparseagg_submissions_total{result="shed"}') == 1
+    assert value(text, 'sparseagg_rejected_total{reason="resource_exhausted"}') == 1
+    assert value(text, "sparseagg_update_tuples_total") == 2
+    assert value(text, 'sparseagg_rounds{state="done"}') == 1
+    assert value(text, 'sparseagg_rounds{state="open"}') == 1
+    assert value(text, 'sparseagg_stage_seconds_count{stage="merge"}') == 2  # the submission and the result
+    assert value(text, "sparseagg_round_finish_seconds_count") == 1
+    assert 0 < value(text, "sparseagg_inflight_bytes") <= value(text, "sparseagg_memory_limit_bytes")
+    # A series for every round or client would grow for ever.
+    assert "with-a-name" not in text
+    assert "client-name" not in text
+
+
+def test_metrics_are_at_no_other_path(metered) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        read(metered.metrics_address, "/")
+
+
+def test_metrics_can_be_off(start_server) -> None:
+    assert start_server("--metrics-address", "").metrics_address == ""
+
+
+def names_in(expression: str) -> set[str]:
+    return set(re.findall(r"\bsparseagg_\w+", expression))
+
+
+def test_dashboard_and_alerts_ask_for_metrics_that_there_are(metered) -> None:
+    offered = names_in(read(metered.metrics_address))
+    # Those whose only label appears with the first refusal.
+    offered |= {"sparseagg_rejected_total"}
+    dashboard = json.loads((DEPLOY / "grafana" / "sparseagg.json").read_text(encoding="utf-8"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(expressions) >= len(dashboard["panels"]) > 0
+    alerts = (DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
+    assert len(names_in(alerts)) >= 4
+    for expression in [*expressions, alerts]:
+        assert names_in(expression) - offered == set(), expression
+
+
+def test_labels_that_alerts_name_are_results_that_there_are(metered) -> None:
+    text = read(metered.metrics_address)
+    alerts = (DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
+    asked = set(re.findall(r'result="(\w+)"', alerts))
+    assert asked
+    assert asked <= set(re.findall(r'result="(\w+)"', text))
