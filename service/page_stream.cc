@@ -9,7 +9,8 @@
 namespace sparseagg::service {
 
 absl::StatusOr<PageStream> PageStream::Create(std::shared_ptr<const Round> round, Results results,
-                                              std::vector<size_t> tensors, KeyInterval keys, uint64_t page_bytes) {
+                                              std::vector<size_t> tensors, KeyInterval keys, uint64_t page_bytes,
+                                              const PageFormat& format) {
   PageStream stream;
   for (const size_t tensor : tensors) {
     ASSIGN_OR_RETURN(const RowInterval rows, FindRows((*results)[tensor], keys));
@@ -19,6 +20,7 @@ absl::StatusOr<PageStream> PageStream::Create(std::shared_ptr<const Round> round
   stream.results_ = std::move(results);
   stream.tensors_ = std::move(tensors);
   stream.page_bytes_ = page_bytes;
+  stream.format_ = format;
   return stream;
 }
 
@@ -29,7 +31,7 @@ bool PageStream::Next(v1::ResultPage* page) {
   const Result& result = (*results_)[tensor];
   RowInterval& rows = rows_[next_];
   const RowInterval now = FirstPage(result, rows, page_bytes_);
-  EncodePage(round_->config().tensors[tensor], result, now, first_, page);
+  EncodePage(round_->config().tensors[tensor], result, now, format_, first_, page);
   rows.begin = now.end;
   first_ = rows.begin == rows.end;
   if (first_) {
