@@ -87,7 +87,7 @@ absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice) {
     RETURN_IF_ERROR(internal::ScanKeys(place, slice.keys.data(), count, key_bytes, order));
   }
   if (slice.has_values) {
-    const absl::Status status = AppendValues(place, slice, count);
+    absl::Status status = AppendValues(place, slice, count);
     if (!status.ok()) {
       if (slice.has_packed_keys()) DropKeysFrom(num_keys_);
       return status;

@@ -164,27 +164,28 @@ uint64_t CountBytes(absl::Span<const Key> keys) {
 
 template <typename Key>
 std::string Encode(absl::Span<const Key> keys) {
-  std::string widths;
-  std::string blocks;
+  std::string bytes(CountBytes(keys), '\0');
+  char* next_width = bytes.data();
+  char* to = bytes.data() + NumBlocks(keys.size());
   ForBlocks(keys, [&](size_t begin, size_t end, int width) {
-    widths.push_back(static_cast<char>(width));
-    uint64_t pending = 0;  // bits that do not fill a byte yet, fewer than 8 between two gaps
+    *next_width++ = static_cast<char>(width);
+    uint64_t pending = 0;  // bits that do not fill a word yet
     int num_pending = 0;
-    const auto put = [&](uint64_t bits, int count) {
-      pending |= bits << num_pending;
-      for (num_pending += count; num_pending >= 8; num_pending -= 8, pending >>= 8) {
-        blocks.push_back(static_cast<char>(pending & 0xff));
-      }
-    };
-    for (size_t i = begin; i < end; ++i) {
+    for (size_t i = begin; i < end && width > 0; ++i) {
       const uint64_t gap = i == 0 ? 0 : keys[i] - keys[i - 1] - 1;
-      // In halves, so that `pending` has room for what is there already.
-      put(gap & 0xffffffff, std::min(width, 32));
-      if (width > 32) put(gap >> 32, width - 32);
+      pending |= gap << num_pending;
+      num_pending += width;
+      if (num_pending < 64) continue;
+      std::memcpy(to, &pending, sizeof(pending));
+      to += sizeof(pending);
+      num_pending -= 64;
+      pending = num_pending == 0 ? 0 : gap >> (width - num_pending);
     }
-    if (num_pending > 0) blocks.push_back(static_cast<char>(pending));
+    const size_t rest = static_cast<size_t>(num_pending + 7) / 8;
+    std::memcpy(to, &pending, rest);
+    to += rest;
   });
-  return widths + blocks;
+  return bytes;
 }
 
 }  // namespace

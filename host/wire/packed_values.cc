@@ -91,7 +91,7 @@ absl::Status Unpack(ValuePacking packing, absl::string_view bytes, uint64_t coun
   float widened[kStretch];
   for (uint64_t begin = 0; begin < count; begin += kStretch) {
     const uint64_t n = std::min(kStretch, count - begin);
-    const absl::Status status = Unpack(packing, bytes.substr(begin * sizeof(uint16_t)), n, widened);
+    absl::Status status = Unpack(packing, bytes.substr(begin * sizeof(uint16_t)), n, widened);
     if (!status.ok()) return status;
     std::copy_n(widened, n, out + begin);
   }

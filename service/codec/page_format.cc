@@ -34,9 +34,10 @@ void EncodeKeys(absl::Span<const Key> keys, const PageFormat& format, v1::Tensor
       slice->set_first_key(keys.front());
       return;
     }
-    if (format.delta_keys && wire::DeltaKeyBytes(keys) < smallest) {
+    const uint64_t delta_bytes = format.delta_keys ? wire::DeltaKeyBytes(keys) : smallest;
+    if (delta_bytes < smallest) {
       slice->set_key_encoding(v1::KEY_ENCODING_DELTA_BITPACKED);
-      smallest = wire::DeltaKeyBytes(keys);
+      smallest = delta_bytes;
     }
     if (format.bitmap_keys && wire::BitmapKeyBytes(keys) < smallest) {
       slice->set_key_encoding(v1::KEY_ENCODING_BITMAP);
