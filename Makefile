@@ -84,6 +84,14 @@ bench-quick: bench-build ## the same on a twentieth of the clients, into out/ben
 	$(PEERS_PYTHON) bench/plot.py out/bench/race.json --out out/bench/race.png
 	@sed -n '/^## Summary/,/^## A/p' out/bench/race.md | sed '$$d'
 
+.PHONY: bench-wire
+bench-wire: build/release/build.ninja deps-bench $(VENV)/.demo ## bytes a tuple on the wire, and how fast they are packed
+	cmake --preset release
+	cmake --build --preset release --target wire_bytes wire_bench
+	build/release/bench/wire_bytes
+	build/release/bench/wire_bench
+	$(BIN)/python bench/wire_encode.py
+
 # What they need besides the time they take: minutes, the first time.
 .PHONY: bench-build
 bench-build: build/release/build.ninja $(PEERS_VENV)/.engine
@@ -117,8 +125,8 @@ build/dev/build.ninja build/tidy/build.ninja: \
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.
-.PHONY: deps-build deps-python deps-extension deps-test deps-lint
-deps-build deps-python deps-extension deps-test deps-lint: deps-%:
+.PHONY: deps-build deps-python deps-extension deps-test deps-lint deps-bench
+deps-build deps-python deps-extension deps-test deps-lint deps-bench: deps-%:
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
 # The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the project needs from Debian's packages, and nothing that is there already.
 #
-#   scripts/deps.sh [--list] GROUP...        groups: build python extension test lint
+#   scripts/deps.sh [--list] GROUP...        groups: build python extension test lint bench
 #
 # Quick and offline when nothing is missing. Needs root or sudo only when something is.
 set -euo pipefail
@@ -18,8 +18,9 @@ packages() {
     extension) echo python3-dev ;;
     test) echo libgtest-dev libgmock-dev ;;
     lint) echo clang-format-14 clang-tidy-14 shellcheck git ;;
+    bench) echo libbenchmark-dev ;;
     *)
-      echo "deps: unknown group '$1' (build, python, extension, test, lint)" >&2
+      echo "deps: unknown group '$1' (build, python, extension, test, lint, bench)" >&2
       exit 2
       ;;
   esac
