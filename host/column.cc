@@ -55,7 +55,8 @@ class KeptBlocks {
       size_t best = kept_.size();
       for (size_t i = 0; i < kept_.size(); ++i) {
         const bool fits = kept_[i].size >= size && kept_[i].size <= largest;
-        if (fits && (best == kept_.size() || kept_[i].size < kept_[best].size)) best = i;
+        // Of equals the most recent one, which may still be in the cache.
+        if (fits && (best == kept_.size() || kept_[i].size <= kept_[best].size)) best = i;
       }
       if (best < kept_.size()) {
         const Block block = kept_[best];

@@ -10,6 +10,7 @@
 #include "host/cpu/folded_rows.h"
 #include "host/cpu/gatherer.h"
 #include "host/cpu/merge_input.h"
+#include "host/cpu/plain_output.h"
 #include "host/cpu/sources.h"
 #include "host/cpu/sweeper.h"
 #include "host/status_macros.h"
@@ -26,30 +27,50 @@ class BlockMerger {
   explicit BlockMerger(const MergeInput<Key, Fold>& input)
       : sources_(input), sweeper_(input, sources_), gatherer_(input, sources_) {}
 
-  // Folds the keys of one block and hands the rows to sink(rows, is_last) in one or more ascending pieces, which the
-  // sink may change. Blocks are merged in ascending order; some may be left out.
-  template <typename Sink>
-  absl::Status MergeBlock(const Block<Key>& block, Sink&& sink) {
+  // Folds the keys of one block, in one or more ascending pieces, which go to the taker:
+  //   Take(rows, is_last) takes them before they are finished, and may change them;
+  //   TakesPlain() tells whether it would rather give Room(n, is_last), a PlainOutput for n finished rows or an error.
+  // Blocks are merged in ascending order; some may be left out.
+  template <typename Taker>
+  absl::Status MergeBlock(const Block<Key>& block, Taker& taker) {
     // Other threads' blocks may lie between.
     if (block.first > next_key_) sources_.SkipTo(block.first);
     next_key_ = static_cast<Key>(block.last + 1);
     const uint64_t span_minus_one = static_cast<uint64_t>(block.last) - block.first;
     if (block.method == Method::kGather) {
       const uint64_t tuples = sources_.Advance(block.last);
-      RETURN_IF_ERROR(gatherer_.Gather(block.first, span_minus_one, tuples, rows_));
-      return sink(rows_, true);
+      RETURN_IF_ERROR(gatherer_.Collect(block.first, span_minus_one, tuples));
+      if (taker.TakesPlain() && gatherer_.IsWordSort()) return WritePlain(gatherer_, true, taker);
+      gatherer_.FoldInto(rows_);
+      return taker.Take(rows_, true);
     }
     const uint64_t window = block.window_keys;
     for (uint64_t offset = 0;; offset += window) {
       const bool is_last = span_minus_one - offset < window;
       const uint64_t span = is_last ? span_minus_one - offset + 1 : window;
-      sweeper_.Sweep(static_cast<Key>(block.first + offset), span, rows_);
-      RETURN_IF_ERROR(sink(rows_, is_last));
+      const auto first = static_cast<Key>(block.first + offset);
+      RETURN_IF_ERROR(Sweep(first, span, is_last, taker));
       if (is_last) return absl::OkStatus();
     }
   }
 
  private:
+  template <typename Taker>
+  absl::Status Sweep(Key first, uint64_t span, bool is_last, Taker& taker) {
+    sweeper_.Add(first, span);
+    if (taker.TakesPlain() && sweeper_.IsWordTable()) return WritePlain(sweeper_, is_last, taker);
+    sweeper_.MoveTo(rows_);
+    return taker.Take(rows_, is_last);
+  }
+
+  template <typename Folder, typename Taker>
+  static absl::Status WritePlain(Folder& folder, bool is_last, Taker& taker) {
+    const size_t rows = folder.CountRows();
+    ASSIGN_OR_RETURN(const PlainOutput<Key> output, taker.Room(rows, is_last));
+    folder.WriteTo(output, rows);
+    return absl::OkStatus();
+  }
+
   Key next_key_ = 0;  // the cursors stand before it
   Sources<Key, Fold> sources_;
   Sweeper<Key, Fold> sweeper_;

@@ -42,20 +42,22 @@ struct Blocks {
 // spread over `num_cursors` updates.
 template <typename Key>
 Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uint64_t num_cursors) {
+  const Tuning& tuning = CurrentTuning();
   Block<Key> block{first, last};
   const double span = static_cast<double>(static_cast<uint64_t>(last) - first) + 1.0;
-  const double wanted = static_cast<double>(kWindowTuplesPerCursor * num_cursors) * span / static_cast<double>(tuples);
-  const uint64_t least = kWindowValues / columns;
-  const uint64_t most = kMaxWindowValues / columns;
+  const double wanted =
+      static_cast<double>(tuning.window_tuples_per_cursor * num_cursors) * span / static_cast<double>(tuples);
+  const uint64_t least = tuning.window_values / columns;
+  const uint64_t most = tuning.max_window_values / columns;
   const double bounded = std::clamp(wanted, static_cast<double>(least), static_cast<double>(most));
   block.window_keys = std::max<uint64_t>(1, static_cast<uint64_t>(bounded));
   const double windows = std::ceil(span / static_cast<double>(block.window_keys));
   const double values = static_cast<double>(tuples * columns);
-  const double sweep = windows * static_cast<double>(num_cursors * kVisitCost) +
-                       span * static_cast<double>(columns * kSweepSlotCost) + values * kSweepTupleCost;
-  const double gather = static_cast<double>(2 * num_cursors * kVisitCost) +
-                        static_cast<double>(tuples * kGatherTupleCost) +
-                        static_cast<double>((columns - 1) * tuples) * kSweepTupleCost;
+  const double visits = static_cast<double>(num_cursors) * tuning.visit_cost;
+  const double sweep = windows * visits + span * static_cast<double>(columns) * tuning.sweep_slot_cost +
+                       values * tuning.sweep_value_cost;
+  const double gather = 2 * visits + static_cast<double>(tuples) * tuning.gather_tuple_cost +
+                        static_cast<double>((columns - 1) * tuples) * tuning.sweep_value_cost;
   block.method = sweep <= gather ? Method::kSweep : Method::kGather;
   return block;
 }
@@ -93,14 +95,16 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   blocks.num_tuples = total;
   if (total == 0) return blocks;
 
+  const Tuning& tuning = CurrentTuning();
   const uint64_t columns = std::max<uint64_t>(input.shape.columns, 1);
-  const uint64_t per_cursor = std::min(kBlockTuplesPerCursor * sources.size(), kMaxBlockValues / columns);
-  const uint64_t block_tuples = std::max<uint64_t>({1, kBlockValues / columns, per_cursor});
+  const uint64_t per_cursor =
+      std::min(tuning.block_tuples_per_cursor * sources.size(), tuning.max_block_values / columns);
+  const uint64_t block_tuples = std::max<uint64_t>({1, tuning.block_values / columns, per_cursor});
   if (total <= block_tuples) {
     blocks.blocks.push_back(PlanBlock(first, last, total, columns, sources.size()));
     return blocks;
   }
-  const uint64_t stride = std::max<uint64_t>(1, block_tuples / kSamplesPerBlock);
+  const uint64_t stride = std::max<uint64_t>(1, block_tuples / tuning.samples_per_block);
   std::vector<Key> samples;
   samples.reserve(total / stride + 1);
   uint64_t before = 0;  // tuples of the sources already passed
@@ -123,8 +127,9 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
     };
     const Block<Key> whole = plan(first, block_last, end - begin);
     // What is sorted should stay closer than what is swept, if the cursors then still find some tuples at each visit.
-    const uint64_t part_tuples = std::max(kGatherValues / columns, kGatherTuplesPerCursor * sources.size());
-    const size_t part = std::max<size_t>(kSamplesPerPart, part_tuples / stride);
+    const uint64_t part_tuples =
+        std::max(tuning.gather_values / columns, tuning.gather_tuples_per_cursor * sources.size());
+    const size_t part = std::max<size_t>(tuning.samples_per_part, part_tuples / stride);
     if (whole.method == Method::kGather) {
       for (size_t i = begin + part; i + part <= end; i += part) {
         if (samples[i] <= first) continue;

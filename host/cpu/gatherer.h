@@ -13,8 +13,10 @@
 #include "host/column.h"
 #include "host/cpu/fold.h"
 #include "host/cpu/folded_rows.h"
+#include "host/cpu/gather_kernels.h"
 #include "host/cpu/kernels.h"
 #include "host/cpu/merge_input.h"
+#include "host/cpu/plain_output.h"
 #include "host/cpu/radix_sort.h"
 #include "host/cpu/sources.h"
 #include "host/dtype.h"
@@ -38,17 +40,29 @@ class Gatherer {
         columns_(input.shape.columns),
         carries_values_(CarriesValues(input)) {}
 
-  // Folds the tuples from where the cursors stand to their stops: `tuples` in all, keys from first to
-  // first + span_minus_one. RESOURCE_EXHAUSTED: 2^32 tuples or more.
-  absl::Status Gather(Key first, uint64_t span_minus_one, uint64_t tuples, Rows& rows) {
+  // Collects and sorts the tuples from where the cursors stand to their stops: `tuples` in all, keys from first to
+  // first + span_minus_one. One of the following folds them. RESOURCE_EXHAUSTED: 2^32 tuples or more.
+  absl::Status Collect(Key first, uint64_t span_minus_one, uint64_t tuples) {
     if (tuples > UINT32_MAX) {
       return absl::ResourceExhaustedError(absl::StrCat(tuples, " thinly spread tuples in one block"));
     }
     const int offset_bits = std::bit_width(span_minus_one);
-    offset_bits <= 32 ? GatherAs(first, offset_bits, tuples, entries_, entry_scratch_, rows)
-                      : GatherAs(first, offset_bits, tuples, wide_entries_, wide_entry_scratch_, rows);
+    first_ = first;
+    is_narrow_ = offset_bits <= 32;
+    is_narrow_ ? CollectAs(offset_bits, tuples, entries_, entry_scratch_)
+               : CollectAs(offset_bits, tuples, wide_entries_, wide_entry_scratch_);
     return absl::OkStatus();
   }
+
+  // Folds what has been collected into `rows`.
+  void FoldInto(Rows& rows) { is_narrow_ ? FoldEntries(entries_, rows) : FoldEntries(wide_entries_, rows); }
+
+  // The same in two steps, straight to the result, where IsWordSort: how many rows there are, and there they go.
+  size_t CountRows() const { return CountKeys(Words()); }
+  void WriteTo(const PlainOutput<Key>& output, size_t rows) const { FoldTo(Words(), first_, rows, output); }
+
+  // Whether what has been collected is words of an offset and a value.
+  bool IsWordSort() const { return carries_values_ && is_narrow_; }
 
  private:
   static constexpr uint32_t kFromBase = static_cast<uint32_t>(-1);
@@ -86,26 +100,43 @@ class Gatherer {
     return !input.updates.empty() && SizeOf(input.updates[0]->dtype) <= sizeof(uint32_t);
   }
 
+  GatheredTuples Words() const {
+    static_assert(sizeof(Entry) == sizeof(uint64_t));
+    GatheredTuples tuples;
+    tuples.words = reinterpret_cast<const uint64_t*>(entries_.data());
+    tuples.size = entries_.size();
+    tuples.dtype = sources_.cursors[0].dtype;
+    tuples.weight = sources_.cursors[0].weight;
+    tuples.fixed = std::is_same_v<Fold, SumFixed>;
+    tuples.bound = sources_.sources[0].params.bound;
+    tuples.scale = sources_.sources[0].params.scale;
+    return tuples;
+  }
+
   template <typename E>
-  void GatherAs(Key first, int offset_bits, uint64_t tuples, Column<E>& entries, Column<E>& scratch, Rows& rows) {
+  void CollectAs(int offset_bits, uint64_t tuples, Column<E>& entries, Column<E>& scratch) {
     entries.resize(0);
     entries.resize(tuples);
-    rows.resize(0, shape_);
-    rows.resize(tuples, shape_);
     if (carries_values_) {
-      SizeOf(sources_.cursors[0].dtype) == sizeof(uint32_t) ? CollectValues<uint32_t>(first, entries)
-                                                            : CollectValues<uint16_t>(first, entries);
+      SizeOf(sources_.cursors[0].dtype) == sizeof(uint32_t) ? CollectValues<uint32_t>(entries)
+                                                            : CollectValues<uint16_t>(entries);
     } else {
-      CollectPositions(first, tuples, entries);
+      CollectPositions(tuples, entries);
     }
     StableSortByKey(entries, scratch, offset_bits, [](const E& entry) { return entry.offset(); });
+  }
+
+  template <typename E>
+  void FoldEntries(const Column<E>& entries, Rows& rows) {
+    rows.resize(0, shape_);
+    rows.resize(entries.size(), shape_);
     if (carries_values_) {
       LoadSortedValues(entries);
-      rows.resize(FoldTerms(first, entries, rows, [](size_t i, const E&) { return i; }), shape_);
+      rows.resize(FoldTerms(entries, rows, [](size_t i, const E&) { return i; }), shape_);
     } else if (KeepsOrigins()) {
-      rows.resize(FoldByOrigin(first, entries, rows), shape_);
+      rows.resize(FoldByOrigin(entries, rows), shape_);
     } else {
-      rows.resize(FoldTerms(first, entries, rows, [](size_t, const E& entry) { return entry.carried(); }), shape_);
+      rows.resize(FoldTerms(entries, rows, [](size_t, const E& entry) { return entry.carried(); }), shape_);
     }
   }
 
@@ -122,7 +153,7 @@ class Gatherer {
   }
 
   template <typename Bits, typename E>
-  void CollectValues(Key first, Column<E>& entries) {
+  void CollectValues(Column<E>& entries) {
     E* out = entries.data();
     for (size_t k = 0; k < sources_.cursors.size(); ++k) {
       if (k + sources_.kPrefetch < sources_.cursors.size()) {
@@ -133,7 +164,7 @@ class Gatherer {
       ForTuples(sources_.cursors[k], [&](Key key, uint64_t i) {
         Bits bits;
         std::memcpy(&bits, values + i * sizeof(Bits), sizeof(bits));
-        *out++ = E::Make(static_cast<Key>(key - first), bits);
+        *out++ = E::Make(static_cast<Key>(key - first_), bits);
       });
     }
   }
@@ -153,13 +184,13 @@ class Gatherer {
   }
 
   template <typename E>
-  void CollectPositions(Key first, uint64_t tuples, Column<E>& entries) {
+  void CollectPositions(uint64_t tuples, Column<E>& entries) {
     if (columns_ == 1) terms_.resize(tuples + kVectorSlack);
     if (KeepsOrigins()) origins_.resize(tuples);
     uint32_t at = 0;
     ForTuples(sources_.base, [&](Key key, uint64_t row) {
       origins_[at] = {kFromBase, row};
-      entries[at] = E::Make(static_cast<Key>(key - first), at);
+      entries[at] = E::Make(static_cast<Key>(key - first_), at);
       ++at;
     });
     for (size_t k = 0; k < sources_.cursors.size(); ++k) {
@@ -172,7 +203,7 @@ class Gatherer {
         for (uint64_t i = 0; i < n; ++i) origins_[at + i] = {static_cast<uint32_t>(k), begin + i};
       }
       ForTuples(cursor, [&](Key key, uint64_t) {
-        entries[at] = E::Make(static_cast<Key>(key - first), at);
+        entries[at] = E::Make(static_cast<Key>(key - first_), at);
         ++at;
       });
     }
@@ -180,7 +211,7 @@ class Gatherer {
 
   // The plain case: at most one column, every entry one contributor. term_of(i, entry) is the place of its term.
   template <typename E, typename TermOf>
-  size_t FoldTerms(Key first, const Column<E>& entries, Rows& rows, TermOf term_of) {
+  size_t FoldTerms(const Column<E>& entries, Rows& rows, TermOf term_of) {
     const size_t n = entries.size();
     size_t row = 0;
     for (size_t i = 0; i < n; ++row) {
@@ -191,7 +222,7 @@ class Gatherer {
         if (columns_ == 1) Fold::Add(acc, terms_[term_of(i, entries[i])]);
         ++i;
       } while (i < n && entries[i].offset() == offset);
-      rows.keys[row] = static_cast<Key>(first + offset);
+      rows.keys[row] = static_cast<Key>(first_ + offset);
       if (columns_ == 1) rows.accs[row] = acc;
       if (shape_.counts) rows.counts[row] = static_cast<uint32_t>(i - begin);
     }
@@ -207,12 +238,12 @@ class Gatherer {
   }
 
   template <typename E>
-  size_t FoldByOrigin(Key first, const Column<E>& entries, Rows& rows) {
+  size_t FoldByOrigin(const Column<E>& entries, Rows& rows) {
     row_terms_.resize(columns_ + kVectorSlack);
     size_t row = 0;
     for (size_t i = 0; i < entries.size(); ++row) {
       const uint64_t offset = entries[i].offset();
-      rows.keys[row] = static_cast<Key>(first + offset);
+      rows.keys[row] = static_cast<Key>(first_ + offset);
       Acc* accs = rows.accs.data() + row * columns_;
       std::fill_n(accs, columns_, Fold::kStart);
       uint32_t count = 0;
@@ -249,6 +280,9 @@ class Gatherer {
   const RowShape shape_;
   const size_t columns_;
   const bool carries_values_;
+  // What has been collected.
+  Key first_ = 0;
+  bool is_narrow_ = true;
   Column<Entry> entries_;
   Column<Entry> entry_scratch_;
   Column<WideEntry> wide_entries_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -108,42 +107,18 @@ void AddRow(double* row, const double* terms, size_t count) {
   for (; i < count; ++i) row[i] += terms[i];
 }
 
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-// Highway's own narrowing stops at the largest finite float on these targets, where IEEE 754 rounds to infinity.
-void RoundToFloat32(const double* values, size_t count, float* out) {
-  for (size_t i = 0; i < count; ++i) {
-    const auto rounded = static_cast<float>(values[i]);
-    out[i] = std::isnan(rounded) ? std::numeric_limits<float>::quiet_NaN() : rounded + 0.0f;
-  }
-}
-#else
 void RoundToFloat32(const double* values, size_t count, float* out) {
   const Doubles d;
-  const Floats df;
-  const auto nan = hn::Set(df, std::numeric_limits<float>::quiet_NaN());
-  ForVectors(count, [&](size_t i, size_t n) HWY_ATTR {
-    const auto rounded = hn::DemoteTo(df, LoadSome(d, values + i, n));
-    const auto normal = hn::IfThenElse(hn::IsNaN(rounded), nan, hn::Add(rounded, hn::Zero(df)));
-    if (n == hn::Lanes(df)) {
-      hn::StoreU(normal, df, out + i);
-    } else {
-      hn::BlendedStore(normal, hn::FirstN(df, n), df, out + i);
-    }
-  });
+  ForVectors(count, [&](size_t i, size_t n)
+                        HWY_ATTR { StoreSome(RoundToFloats(LoadSome(d, values + i, n)), Floats(), n, out + i); });
 }
-#endif
 
 void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out) {
   const Doubles d;
   const SignedLongs di;
   const auto factor = hn::Set(d, unit);
   ForVectors(count, [&](size_t i, size_t n) HWY_ATTR {
-    const auto scaled = hn::Mul(hn::ConvertTo(d, LoadSome(di, values + i, n)), factor);
-    if (n == hn::Lanes(d)) {
-      hn::StoreU(scaled, d, out + i);
-    } else {
-      hn::BlendedStore(scaled, hn::FirstN(d, n), d, out + i);
-    }
+    StoreSome(hn::Mul(hn::ConvertTo(d, LoadSome(di, values + i, n)), factor), d, n, out + i);
   });
 }
 

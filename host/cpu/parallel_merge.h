@@ -14,15 +14,57 @@
 #include "host/cpu/block_merger.h"
 #include "host/cpu/blocks.h"
 #include "host/cpu/merge_input.h"
+#include "host/cpu/plain_output.h"
 #include "host/cpu/turns.h"
 
 namespace sparseagg::cpu {
+
+// Takes the rows of one block to a sink, in the block's turn.
+template <typename Key, typename Rows, typename Sink>
+class BlockTaker {
+ public:
+  BlockTaker(Turns& turns, size_t block, Sink& sink) : turns_(turns), block_(block), sink_(sink) {}
+
+  bool TakesPlain() const { return sink_.TakesPlain(); }
+
+  absl::StatusOr<PlainOutput<Key>> Room(uint64_t rows, bool is_last) {
+    if (!turns_.Await(block_)) return absl::CancelledError();
+    return sink_.PlainAt(Claim(rows, is_last));
+  }
+
+  absl::Status Take(Rows& rows, bool is_last) {
+    absl::Status status = sink_.Prepare(rows);
+    if (!turns_.Await(block_)) return absl::CancelledError();
+    if (!status.ok()) return status;
+    sink_.Write(Claim(sink_.size(), is_last));
+    return absl::OkStatus();
+  }
+
+  // Whether the turn is over.
+  bool ended() const { return ended_; }
+
+ private:
+  uint64_t Claim(uint64_t rows, bool is_last) {
+    const uint64_t at = turns_.Claim(rows);
+    if (is_last) {
+      ended_ = true;
+      turns_.End(block_, absl::OkStatus());
+    }
+    return at;
+  }
+
+  Turns& turns_;
+  const size_t block_;
+  Sink& sink_;
+  bool ended_ = false;
+};
 
 // Merges `input`, cut into `blocks`, on the threads of `arena`. A block is folded by one thread, so no key's fold is
 // ever split and the number of threads cannot show in the result.
 //
 // make_sink() makes what takes a thread's rows: Prepare(rows) does what needs no room yet, size() tells how many rows
-// stay, Write(at) puts them at row `at` of the output. Returns the number of rows, or the error of the smallest keys.
+// stay, Write(at) puts them at row `at` of the output. Where it TakesPlain() rows, PlainAt(at) tells where finished
+// ones from row `at` on go. Returns the number of rows, or the error of the smallest keys.
 template <typename Key, typename Fold, typename MakeSink>
 absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks,
                                        tbb::task_arena& arena, MakeSink make_sink) {
@@ -32,27 +74,15 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
     auto sink = make_sink();
     BlockMerger<Key, Fold> merger(input);
     for (size_t block; (block = turns.TakeBlock()) < num_blocks;) {
-      bool ended = false;
-      const auto take = [&](typename BlockMerger<Key, Fold>::Rows& rows, bool is_last) -> absl::Status {
-        absl::Status status = sink.Prepare(rows);
-        if (!turns.Await(block)) return absl::CancelledError();
-        if (!status.ok()) return status;
-        const uint64_t at = turns.Claim(sink.size());
-        if (is_last) {
-          ended = true;
-          turns.End(block, absl::OkStatus());
-        }
-        sink.Write(at);
-        return absl::OkStatus();
-      };
+      BlockTaker<Key, typename BlockMerger<Key, Fold>::Rows, decltype(sink)> taker(turns, block, sink);
       absl::Status status;
       try {
-        status = merger.MergeBlock(blocks.blocks[block], take);
+        status = merger.MergeBlock(blocks.blocks[block], taker);
       } catch (const std::bad_alloc&) {
         // Were it to leave here, the blocks behind would wait for this one's turn for ever.
         status = absl::ResourceExhaustedError("no memory to merge a block of keys");
       }
-      if (ended) continue;
+      if (taker.ended()) continue;
       turns.Await(block);
       turns.End(block, std::move(status));
       // It failed. The merger may have stopped within its block, with cursors that later blocks could not start from,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "host/column.h"
 #include "host/cpu/cpu_update.h"
 #include "host/cpu/kernels.h"
 #include "host/cpu/radix_sort.h"
@@ -18,8 +19,8 @@ namespace {
 // What sorting and folding make.
 template <typename Key>
 struct Storage {
-  std::vector<Key> keys;
-  std::vector<std::byte> values;
+  Column<Key> keys;
+  Column<std::byte> values;
 };
 
 std::string RowName(const TensorSpec& spec, uint64_t key, uint64_t column) {
@@ -34,73 +35,121 @@ uint64_t KeyAt(const KeyColumn& keys, uint64_t index) {
   return std::get<absl::Span<const uint64_t>>(keys)[index];
 }
 
+// The tuples in ascending order of key, duplicates in order of occurrence: (key − smallest) · 2^position_bits +
+// position in one word where that fits, which is mostly so and less to move, else in two.
 template <typename Key>
-struct KeyPosition {
-  Key key;
-  uint32_t position;
+class SortedTuples {
+ public:
+  SortedTuples(absl::Span<const Key> keys, bool sorted) {
+    const size_t n = keys.size();
+    const auto [smallest, largest] = std::minmax_element(keys.begin(), keys.end());
+    smallest_ = *smallest;
+    const int key_bits = std::bit_width(static_cast<Key>(*largest - smallest_));
+    position_bits_ = std::bit_width(n - 1);
+    in_words_ = key_bits + position_bits_ <= 64;
+    if (in_words_) {
+      words_.resize(n);
+      for (size_t i = 0; i < n; ++i) {
+        words_[i] = uint64_t{static_cast<Key>(keys[i] - smallest_)} << position_bits_ | i;
+      }
+      Column<uint64_t> scratch;
+      if (!sorted) {
+        StableSortByKey(words_, scratch, key_bits, [this](uint64_t word) { return word >> position_bits_; });
+      }
+    } else {
+      pairs_.resize(n);
+      for (size_t i = 0; i < n; ++i) pairs_[i] = {static_cast<Key>(keys[i] - smallest_), static_cast<uint32_t>(i)};
+      Column<Pair> scratch;
+      if (!sorted) StableSortByKey(pairs_, scratch, key_bits, [](const Pair& pair) { return pair.offset; });
+    }
+  }
+
+  // Calls use(tuples) with what has size(), key(i) and position(i).
+  template <typename Use>
+  auto With(Use use) const {
+    return in_words_ ? use(Words{*this}) : use(Pairs{*this});
+  }
+
+ private:
+  struct Pair {
+    Key offset;
+    uint32_t position;
+  };
+  struct Words {
+    const SortedTuples& of;
+    size_t size() const { return of.words_.size(); }
+    Key key(size_t i) const { return static_cast<Key>((of.words_[i] >> of.position_bits_) + of.smallest_); }
+    size_t position(size_t i) const { return of.words_[i] & ((uint64_t{1} << of.position_bits_) - 1); }
+  };
+  struct Pairs {
+    const SortedTuples& of;
+    size_t size() const { return of.pairs_.size(); }
+    Key key(size_t i) const { return static_cast<Key>(of.pairs_[i].offset + of.smallest_); }
+    size_t position(size_t i) const { return of.pairs_[i].position; }
+  };
+
+  Key smallest_ = 0;
+  int position_bits_ = 0;
+  bool in_words_ = false;
+  Column<uint64_t> words_;
+  Column<Pair> pairs_;
 };
 
-// (key, position) in ascending order of key; duplicates in order of occurrence.
-template <typename Key>
-Column<KeyPosition<Key>> SortedEntries(absl::Span<const Key> keys, bool sorted) {
-  const size_t n = keys.size();
-  Column<KeyPosition<Key>> entries(n);
-  if (sorted) {
-    for (size_t i = 0; i < n; ++i) entries[i] = {keys[i], static_cast<uint32_t>(i)};
-    return entries;
+// Rows in sorted order, as they are; kRowBytes is their size, or 0 where only `row_bytes` tells.
+template <size_t kRowBytes, typename Tuples>
+void GatherValues(const Tuples& tuples, const std::byte* values, size_t row_bytes, std::byte* out) {
+  const size_t bytes = kRowBytes != 0 ? kRowBytes : row_bytes;
+  for (size_t i = 0; i < tuples.size(); ++i) {
+    std::memcpy(out + i * bytes, values + tuples.position(i) * bytes, bytes);
   }
-  Key smallest = keys[0];
-  Key largest = keys[0];
-  for (const Key key : keys) {
-    smallest = std::min(smallest, key);
-    largest = std::max(largest, key);
-  }
-  const int key_bits = std::bit_width(static_cast<Key>(largest - smallest));
-  const int position_bits = std::bit_width(n - 1);
-  if (key_bits + position_bits > 64) {
-    for (size_t i = 0; i < n; ++i) entries[i] = {static_cast<Key>(keys[i] - smallest), static_cast<uint32_t>(i)};
-    Column<KeyPosition<Key>> scratch;
-    StableSortByKey(entries, scratch, key_bits, [](const KeyPosition<Key>& entry) { return entry.key; });
-    for (auto& entry : entries) entry.key = static_cast<Key>(entry.key + smallest);
-    return entries;
-  }
-  // Mostly both fit one word, which is less to move.
-  Column<uint64_t> words(n);
-  Column<uint64_t> scratch;
-  for (size_t i = 0; i < n; ++i) words[i] = uint64_t{static_cast<Key>(keys[i] - smallest)} << position_bits | i;
-  StableSortByKey(words, scratch, key_bits, [position_bits](uint64_t word) { return word >> position_bits; });
-  const uint64_t mask = (uint64_t{1} << position_bits) - 1;
-  for (size_t i = 0; i < n; ++i) {
-    entries[i] = {static_cast<Key>((words[i] >> position_bits) + smallest), static_cast<uint32_t>(words[i] & mask)};
-  }
-  return entries;
 }
 
-// Rows in the order of `entries`, as they are.
-template <typename Key>
-void GatherRows(const Column<KeyPosition<Key>>& entries, const std::byte* values, size_t row_bytes, Storage<Key>& out) {
-  out.keys.resize(entries.size());
-  for (size_t i = 0; i < entries.size(); ++i) out.keys[i] = entries[i].key;
-  if (values == nullptr) return;
-  out.values.resize(entries.size() * row_bytes);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    std::memcpy(out.values.data() + i * row_bytes, values + entries[i].position * row_bytes, row_bytes);
+template <typename Tuples>
+void GatherValues(const Tuples& tuples, const std::byte* values, size_t row_bytes, Column<std::byte>& out) {
+  out.resize(tuples.size() * row_bytes);
+  switch (row_bytes) {
+    case 2:
+      return GatherValues<2>(tuples, values, row_bytes, out.data());
+    case 4:
+      return GatherValues<4>(tuples, values, row_bytes, out.data());
+    case 8:
+      return GatherValues<8>(tuples, values, row_bytes, out.data());
+    default:
+      return GatherValues<0>(tuples, values, row_bytes, out.data());
   }
+}
+
+// The keys, duplicates too. Returns whether there are any.
+template <typename Key, typename Tuples>
+bool GatherKeys(const Tuples& tuples, Column<Key>& out) {
+  const size_t n = tuples.size();
+  out.resize(n);
+  Key* keys = out.data();
+  bool repeats = false;
+  Key before = tuples.key(0);
+  keys[0] = before;
+  for (size_t i = 1; i < n; ++i) {
+    const Key key = tuples.key(i);
+    repeats |= key == before;
+    keys[i] = key;
+    before = key;
+  }
+  return repeats;
 }
 
 // Adds up the rows of each key. `Sum` accumulates values of `Wire`; narrowing to `Stored` may refuse.
-template <typename Wire, typename Sum, typename Stored, typename Key, typename Store>
-absl::Status FoldRowsAs(const TensorSpec& spec, const Column<KeyPosition<Key>>& entries, const std::byte* values,
-                        Storage<Key>& out, Store store) {
+template <typename Wire, typename Sum, typename Stored, typename Key, typename Tuples, typename Store>
+absl::Status FoldRowsAs(const TensorSpec& spec, const Tuples& tuples, const std::byte* values, Storage<Key>& out,
+                        Store store) {
   const size_t width = spec.width;
   std::vector<Sum> row(width);
   std::vector<Stored> stored(width);
-  for (size_t i = 0; i < entries.size();) {
-    const Key key = entries[i].key;
+  for (size_t i = 0; i < tuples.size();) {
+    const Key key = tuples.key(i);
     std::fill(row.begin(), row.end(), Sum{0});
-    for (; i < entries.size() && entries[i].key == key; ++i) {
+    for (; i < tuples.size() && tuples.key(i) == key; ++i) {
       for (size_t c = 0; c < width; ++c) {
-        const Wire value = LoadWire<Wire>(values, uint64_t{entries[i].position} * width + c);
+        const Wire value = LoadWire<Wire>(values, uint64_t{tuples.position(i)} * width + c);
         if constexpr (std::is_same_v<Sum, double>) {
           row[c] += Widen(value);
         } else {
@@ -110,16 +159,15 @@ absl::Status FoldRowsAs(const TensorSpec& spec, const Column<KeyPosition<Key>>& 
     }
     for (size_t c = 0; c < width; ++c) RETURN_IF_ERROR(store(key, c, row[c], stored[c]));
     out.keys.push_back(key);
-    const auto* bytes = reinterpret_cast<const std::byte*>(stored.data());
-    out.values.insert(out.values.end(), bytes, bytes + width * sizeof(Stored));
+    out.values.Append(reinterpret_cast<const std::byte*>(stored.data()), width * sizeof(Stored));
   }
   return absl::OkStatus();
 }
 
 // Folds duplicates; sets `dtype` to what the folded rows are held in.
-template <typename Key>
-absl::Status FoldRows(const TensorSpec& spec, const Column<KeyPosition<Key>>& entries, const std::byte* values,
-                      Storage<Key>& out, DType& dtype) {
+template <typename Key, typename Tuples>
+absl::Status FoldRows(const TensorSpec& spec, const Tuples& tuples, const std::byte* values, Storage<Key>& out,
+                      DType& dtype) {
   const auto keep = [](Key, size_t, auto sum, auto& stored) {
     stored = static_cast<std::remove_reference_t<decltype(stored)>>(sum);
     return absl::OkStatus();
@@ -135,24 +183,24 @@ absl::Status FoldRows(const TensorSpec& spec, const Column<KeyPosition<Key>>& en
   switch (spec.dtype) {
     case DType::kFloat32:
       dtype = DType::kFloat64;
-      return FoldRowsAs<float, double, double>(spec, entries, values, out, keep);
+      return FoldRowsAs<float, double, double>(spec, tuples, values, out, keep);
     case DType::kFloat64:
-      return FoldRowsAs<double, double, double>(spec, entries, values, out, keep);
+      return FoldRowsAs<double, double, double>(spec, tuples, values, out, keep);
     case DType::kFloat16:
       dtype = DType::kFloat64;
-      return FoldRowsAs<Float16, double, double>(spec, entries, values, out, keep);
+      return FoldRowsAs<Float16, double, double>(spec, tuples, values, out, keep);
     case DType::kBFloat16:
       dtype = DType::kFloat64;
-      return FoldRowsAs<BFloat16, double, double>(spec, entries, values, out, keep);
+      return FoldRowsAs<BFloat16, double, double>(spec, tuples, values, out, keep);
     case DType::kInt32:
       dtype = DType::kInt64;
-      return FoldRowsAs<int32_t, __int128, int64_t>(spec, entries, values, out, fit);
+      return FoldRowsAs<int32_t, __int128, int64_t>(spec, tuples, values, out, fit);
     case DType::kInt64:
-      return FoldRowsAs<int64_t, __int128, int64_t>(spec, entries, values, out, fit);
+      return FoldRowsAs<int64_t, __int128, int64_t>(spec, tuples, values, out, fit);
     case DType::kUInt32:
-      return FoldRowsAs<uint32_t, uint32_t, uint32_t>(spec, entries, values, out, keep);
+      return FoldRowsAs<uint32_t, uint32_t, uint32_t>(spec, tuples, values, out, keep);
     case DType::kUInt64:
-      return FoldRowsAs<uint64_t, uint64_t, uint64_t>(spec, entries, values, out, keep);
+      return FoldRowsAs<uint64_t, uint64_t, uint64_t>(spec, tuples, values, out, keep);
   }
   return absl::InternalError("unknown dtype");
 }
@@ -165,22 +213,22 @@ absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, 
     return absl::ResourceExhaustedError(
         absl::StrCat(Quoted(spec), ": ", keys.size(), " unsorted tuples in one update; 2^32 - 1 is the most"));
   }
-  const Column<KeyPosition<Key>> entries = SortedEntries(keys, update.sorted());
-  bool repeats = false;
-  for (size_t i = 1; i < entries.size(); ++i) repeats |= entries[i].key == entries[i - 1].key;
-
   auto storage = std::make_shared<Storage<Key>>();
-  if (!repeats) {
-    GatherRows(entries, update.values(), SizeOf(spec.dtype) * spec.width, *storage);
-  } else if (update.values() == nullptr) {
-    for (const auto& entry : entries) {
-      if (storage->keys.empty() || storage->keys.back() != entry.key) storage->keys.push_back(entry.key);
+  const SortedTuples<Key> sorted(keys, update.sorted());
+  RETURN_IF_ERROR(sorted.With([&](const auto& tuples) -> absl::Status {
+    if (!GatherKeys(tuples, storage->keys)) {
+      if (update.values() != nullptr) {
+        GatherValues(tuples, update.values(), SizeOf(spec.dtype) * spec.width, storage->values);
+      }
+    } else if (update.values() == nullptr) {
+      storage->keys.resize(
+          static_cast<size_t>(std::unique(storage->keys.begin(), storage->keys.end()) - storage->keys.begin()));
+    } else {
+      storage->keys.clear();
+      return FoldRows(spec, tuples, update.values(), *storage, out.dtype);
     }
-  } else {
-    RETURN_IF_ERROR(FoldRows(spec, entries, update.values(), *storage, out.dtype));
-  }
-  storage->keys.shrink_to_fit();
-  storage->values.shrink_to_fit();
+    return absl::OkStatus();
+  }));
   out.keys = absl::MakeConstSpan(storage->keys);
   out.num_keys = storage->keys.size();
   out.values = storage->values.empty() ? nullptr : storage->values.data();

@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_HOST_CPU_SOURCES_H_
 #define SPARSEAGG_HOST_CPU_SOURCES_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include "host/cpu/cursor.h"
 #include "host/cpu/merge_input.h"
 #include "host/cpu/terms.h"
+#include "host/cpu/tuning.h"
 
 namespace sparseagg::cpu {
 
@@ -71,6 +73,12 @@ struct Sources {
       tuples += cursors[k].Advance(last);
     }
     return tuples;
+  }
+
+  // How many tuples ahead of each cursor memory should be asked for.
+  uint64_t TuplesAhead() const {
+    const Tuning& tuning = CurrentTuning();
+    return std::min(tuning.tuples_ahead, tuning.total_tuples_ahead / std::max<uint64_t>(1, cursors.size()));
   }
 
   void SkipTo(Key to) {

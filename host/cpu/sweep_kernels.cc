@@ -13,27 +13,6 @@ namespace HWY_NAMESPACE {
 
 constexpr size_t kMaxLanes = HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(double);
 
-// Terms of a float64 sum.
-struct FloatTerms {
-  using Acc = double;
-  using Lanes = Doubles;
-  explicit FloatTerms(double weight) : factor(hn::Set(Doubles(), weight)) {}
-  HWY_INLINE hn::Vec<Doubles> operator()(hn::Vec<Doubles> widened) const { return MakeTerms(widened, factor); }
-  hn::Vec<Doubles> factor;
-};
-
-// Terms of a fixed-point sum.
-struct FixedTerms {
-  using Acc = int64_t;
-  using Lanes = SignedLongs;
-  FixedTerms(double weight, double bound, double scale) : factor(hn::Set(Doubles(), weight)), quantise(bound, scale) {}
-  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> widened) const {
-    return quantise(hn::Mul(widened, factor));
-  }
-  hn::Vec<Doubles> factor;
-  Quantiser quantise;
-};
-
 struct NoCount {};
 
 // The counters must not be a character type, or the compiler would think that they alias the keys.
@@ -51,8 +30,11 @@ HWY_INLINE void CountOne(uint32_t* counts, uint64_t slot) { ++counts[slot]; }
 // One value a key. The products of a vector of tuples are made side by side; adding them is scalar, since AVX-512's
 // gather and scatter are slower. A cursor's keys are distinct, so the sums of one vector are independent.
 template <DType kDType, class Key, class Terms, class Count>
-HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, Key first, Key last, const Terms& terms,
+HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const SweepWindow<Key>& window, const Terms& terms,
                               typename Terms::Acc* HWY_RESTRICT table, Count* HWY_RESTRICT counts) {
+  const Key first = window.first;
+  const Key last = window.last;
+  const size_t ahead = window.tuples_ahead;
   const typename Terms::Lanes d;
   const size_t lanes = hn::Lanes(d);
   const Key* HWY_RESTRICT keys = cursor.keys;
@@ -64,6 +46,8 @@ HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, Key first, Key last, co
   };
   uint64_t i = cursor.position;
   for (; i + lanes <= cursor.end && keys[i + lanes - 1] <= last; i += lanes) {
+    __builtin_prefetch(keys + i + ahead);
+    __builtin_prefetch(cursor.values + (i + ahead) * SizeOf(kDType));
     hn::Store(terms(LoadDoubles<kDType>(cursor.values, i, lanes)), d, buffer);
     for (size_t j = 0; j < lanes; ++j) add(i, j);
   }
@@ -120,11 +104,23 @@ HWY_INLINE uint64_t AddCursor(const Cursor<Key>& cursor, const SweepWindow<Key>&
     return cursor.position + rows;
   }
   if (window.columns > 1) return AddRows<kDType>(cursor, window, terms, table, counts);
-  return AddKeys<kDType>(cursor, window.first, window.last, terms, table, counts);
+  return AddKeys<kDType>(cursor, window, terms, table, counts);
 }
 
-// How many cursors ahead memory is asked for: with many small updates each visit begins at cold lines.
-constexpr size_t kPrefetch = 8;
+// With many small updates each visit begins at cold lines, and is over before the hardware would know: the first lines
+// of a cursor's keys and values are asked for some cursors ahead.
+constexpr size_t kCursorsAhead = 8;
+constexpr size_t kLinesAhead = 3;
+
+template <class Key>
+HWY_INLINE void PrefetchFirst(const Cursor<Key>& cursor, size_t columns) {
+  const auto* keys = reinterpret_cast<const std::byte*>(cursor.keys + cursor.position);
+  const std::byte* values = cursor.values + cursor.position * SizeOf(cursor.dtype) * columns;
+  for (size_t line = 0; line < kLinesAhead; ++line) {
+    if (cursor.keys != nullptr) __builtin_prefetch(keys + 64 * line);
+    __builtin_prefetch(values + 64 * line);
+  }
+}
 
 template <class Key, class MakeTermsOf, class Count>
 HWY_INLINE uint64_t AddCursors(const SweepWindow<Key>& window, MakeTermsOf make_terms, Count* counts) {
@@ -132,11 +128,7 @@ HWY_INLINE uint64_t AddCursors(const SweepWindow<Key>& window, MakeTermsOf make_
   auto* table = static_cast<Acc*>(window.table);
   uint64_t tuples = 0;
   for (size_t k = 0; k < window.num_cursors; ++k) {
-    if (k + kPrefetch < window.num_cursors) {
-      const Cursor<Key>& ahead = window.cursors[k + kPrefetch];
-      if (ahead.keys != nullptr) __builtin_prefetch(ahead.keys + ahead.position);
-      __builtin_prefetch(ahead.values + ahead.position * SizeOf(ahead.dtype) * window.columns);
-    }
+    if (k + kCursorsAhead < window.num_cursors) PrefetchFirst(window.cursors[k + kCursorsAhead], window.columns);
     Cursor<Key>& cursor = window.cursors[k];
     const auto terms = make_terms(cursor.weight);
     uint64_t position = cursor.position;
@@ -195,12 +187,6 @@ HWY_INLINE hn::Vec<Longs> CompressLongs(hn::Vec<Longs> v, hn::Mask<Longs> mask) 
 #endif
 }
 
-HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, uint64_t* out) { hn::StoreU(keys, Longs(), out); }
-HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, uint32_t* out) {
-  const Words dw;
-  hn::StoreU(hn::TruncateTo(dw, keys), dw, out);
-}
-
 // The counts of Lanes(Longs) slots, widened; the slots' are set to 0.
 template <class Count>
 HWY_INLINE hn::Vec<Longs> TakeCounts(Count* counts) {
@@ -214,19 +200,16 @@ HWY_INLINE hn::Vec<Longs> TakeCounts(Count* counts) {
   }
 }
 
-// Compresses in registers and stores whole vectors: what lies behind the last row is overwritten by the next store,
-// and the caller's slack takes the last one. (The compressing store to memory is slow on some machines.)
-template <class Count, class Key>
-HWY_INLINE size_t CompactT(const SlotTable& table, Key first, Key* keys, void* accs, uint32_t* counts) {
+// Calls take(keys, accs, counts, n) with the n touched slots of each vector of slots at the front, and makes the table
+// fresh. (They are compressed in registers: the compressing store to memory is slow on some machines.)
+template <class Count, class Key, class Take>
+HWY_INLINE void TakeTouched(const SlotTable& table, Key first, Take take) {
   constexpr bool kCounted = !std::is_same_v<Count, NoCount>;
   auto* slot_bits = static_cast<uint64_t*>(table.accs);
   auto* slot_counts = static_cast<Count*>(table.counts);
-  auto* out = static_cast<uint64_t*>(accs);
   const Longs d;
-  const Words dw;
   const auto fresh = hn::Set(d, table.untouched);
   const size_t lanes = hn::Lanes(d);
-  size_t rows = 0;
   size_t slot = 0;
   auto key = hn::Iota(d, first);
   const auto step = hn::Set(d, lanes);
@@ -236,26 +219,43 @@ HWY_INLINE size_t CompactT(const SlotTable& table, Key first, Key* keys, void* a
     if constexpr (kCounted) count = TakeCounts(slot_counts + slot);
     const auto touched = kCounted ? hn::Ne(count, hn::Zero(d)) : hn::Ne(acc, fresh);
     hn::StoreU(fresh, d, slot_bits + slot);
-    StoreKeys(CompressLongs(key, touched), keys + rows);
-    hn::StoreU(CompressLongs(acc, touched), d, out + rows);
-    if constexpr (kCounted) hn::StoreU(hn::TruncateTo(dw, CompressLongs(count, touched)), dw, counts + rows);
-    rows += hn::CountTrue(d, touched);
+    if constexpr (kCounted) count = CompressLongs(count, touched);
+    take(CompressLongs(key, touched), CompressLongs(acc, touched), count, hn::CountTrue(d, touched));
     key = hn::Add(key, step);
   }
   for (; slot < table.slots; ++slot) {
     uint64_t acc;  // copied as bytes: the slots are of some other type
     __builtin_memcpy(&acc, slot_bits + slot, sizeof(acc));
+    uint64_t count = 0;
     if constexpr (kCounted) {
-      if (slot_counts[slot] == 0) continue;
-      counts[rows] = slot_counts[slot];
+      count = slot_counts[slot];
+      if (count == 0) continue;
       slot_counts[slot] = 0;
     } else {
       if (acc == table.untouched) continue;
     }
-    keys[rows] = static_cast<Key>(first + slot);
-    __builtin_memcpy(out + rows++, &acc, sizeof(acc));
+    take(hn::Set(d, first + slot), hn::Set(d, acc), hn::Set(d, count), size_t{1});
     __builtin_memcpy(slot_bits + slot, &table.untouched, sizeof(acc));
   }
+}
+
+// Whole vectors are stored: what lies behind the last row is overwritten by the next store, and the caller's slack
+// takes the last one.
+template <class Count, class Key>
+HWY_INLINE size_t CompactT(const SlotTable& table, Key first, Key* keys, void* accs, uint32_t* counts) {
+  const Longs d;
+  const Words dw;
+  auto* out = static_cast<uint64_t*>(accs);
+  size_t rows = 0;
+  TakeTouched<Count>(table, first,
+                     [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, size_t n) HWY_ATTR {
+                       StoreKeys(key, hn::Lanes(d), keys + rows);
+                       hn::StoreU(acc, d, out + rows);
+                       if constexpr (!std::is_same_v<Count, NoCount>) {
+                         hn::StoreU(hn::TruncateTo(dw, count), dw, counts + rows);
+                       }
+                       rows += n;
+                     });
   return rows;
 }
 
@@ -281,6 +281,68 @@ size_t Compact64(const SlotTable& table, uint64_t first, uint64_t* keys, void* a
   return CompactAny(table, first, keys, accs, counts);
 }
 
+template <class T>
+HWY_INLINE size_t CountOthers(const void* table, size_t slots, T untouched) {
+  const hn::ScalableTag<T> d;
+  const auto* values = static_cast<const T*>(table);
+  const auto fresh = hn::Set(d, untouched);
+  const size_t lanes = hn::Lanes(d);
+  size_t others = 0;
+  size_t slot = 0;
+  for (; slot + lanes <= slots; slot += lanes) {
+    others += hn::CountTrue(d, hn::Ne(hn::LoadU(d, values + slot), fresh));
+  }
+  for (; slot < slots; ++slot) {
+    T value;  // copied as bytes: the slots may be of some other type
+    __builtin_memcpy(&value, values + slot, sizeof(value));
+    others += value != untouched;
+  }
+  return others;
+}
+
+size_t CountTouchedAny(const SlotTable& table) {
+  switch (table.count_bytes) {
+    case CountBytes::kNone:
+      return CountOthers<uint64_t>(table.accs, table.slots, table.untouched);
+    case CountBytes::kOne:
+      return CountOthers<uint8_t>(table.counts, table.slots, 0);
+    case CountBytes::kTwo:
+      return CountOthers<uint16_t>(table.counts, table.slots, 0);
+    case CountBytes::kFour:
+      return CountOthers<uint32_t>(table.counts, table.slots, 0);
+  }
+  return 0;
+}
+
+template <class Acc, class Count, class Key>
+HWY_NOINLINE void CompactToT(const SlotTable& table, Key first, size_t rows, const PlainOutput<Key>& output) {
+  PlainWriter<Key> writer(output, rows);
+  TakeTouched<Count>(table, first,
+                     [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, size_t n)
+                         HWY_ATTR { writer.template Write<Acc>(key, acc, count, n); });
+}
+
+template <class Acc, class Key>
+HWY_INLINE void CompactToAny(const SlotTable& table, Key first, size_t rows, const PlainOutput<Key>& output) {
+  switch (table.count_bytes) {
+    case CountBytes::kNone:
+      return CompactToT<Acc, NoCount>(table, first, rows, output);
+    case CountBytes::kOne:
+      return CompactToT<Acc, uint8_t>(table, first, rows, output);
+    case CountBytes::kTwo:
+      return CompactToT<Acc, uint16_t>(table, first, rows, output);
+    case CountBytes::kFour:
+      return CompactToT<Acc, uint32_t>(table, first, rows, output);
+  }
+}
+
+void CompactTo32(const SlotTable& table, uint32_t first, size_t rows, const PlainOutput<uint32_t>& output) {
+  table.fixed ? CompactToAny<int64_t>(table, first, rows, output) : CompactToAny<double>(table, first, rows, output);
+}
+void CompactTo64(const SlotTable& table, uint64_t first, size_t rows, const PlainOutput<uint64_t>& output) {
+  table.fixed ? CompactToAny<int64_t>(table, first, rows, output) : CompactToAny<double>(table, first, rows, output);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace sparseagg::cpu
 HWY_AFTER_NAMESPACE();
@@ -292,6 +354,9 @@ HWY_EXPORT(AddToTable32);
 HWY_EXPORT(AddToTable64);
 HWY_EXPORT(Compact32);
 HWY_EXPORT(Compact64);
+HWY_EXPORT(CountTouchedAny);
+HWY_EXPORT(CompactTo32);
+HWY_EXPORT(CompactTo64);
 
 uint64_t AddToTable(const SweepWindow<uint32_t>& window) { return HWY_DYNAMIC_DISPATCH(AddToTable32)(window); }
 uint64_t AddToTable(const SweepWindow<uint64_t>& window) { return HWY_DYNAMIC_DISPATCH(AddToTable64)(window); }
@@ -300,6 +365,13 @@ size_t Compact(const SlotTable& table, uint32_t first, uint32_t* keys, void* acc
 }
 size_t Compact(const SlotTable& table, uint64_t first, uint64_t* keys, void* accs, uint32_t* counts) {
   return HWY_DYNAMIC_DISPATCH(Compact64)(table, first, keys, accs, counts);
+}
+size_t CountTouched(const SlotTable& table) { return HWY_DYNAMIC_DISPATCH(CountTouchedAny)(table); }
+void CompactTo(const SlotTable& table, uint32_t first, size_t rows, const PlainOutput<uint32_t>& output) {
+  HWY_DYNAMIC_DISPATCH(CompactTo32)(table, first, rows, output);
+}
+void CompactTo(const SlotTable& table, uint64_t first, size_t rows, const PlainOutput<uint64_t>& output) {
+  HWY_DYNAMIC_DISPATCH(CompactTo64)(table, first, rows, output);
 }
 
 }  // namespace sparseagg::cpu

@@ -14,6 +14,7 @@
 #include "host/cpu/folded_rows.h"
 #include "host/cpu/kernels.h"
 #include "host/cpu/merge_input.h"
+#include "host/cpu/plain_output.h"
 #include "host/cpu/sources.h"
 #include "host/cpu/sweep_kernels.h"
 #include "host/cpu/tuning.h"
@@ -39,18 +40,39 @@ class Sweeper {
     if (!has_kernel_) terms_.resize(std::max<size_t>(kTermBatch, columns_) + kVectorSlack);
   }
 
-  // Folds the tuples with keys from first to first + span − 1, where the cursors stand, into `rows`.
-  void Sweep(Key first, uint64_t span, Rows& rows) {
+  // Adds the tuples with keys from first to first + span − 1, where the cursors stand, to a fresh table. One of the
+  // following must take them out.
+  void Add(Key first, uint64_t span) {
     MakeTable(span);
     const Key last = static_cast<Key>(first + (span - 1));
-    uint64_t tuples = sources_.base.Advance(last);
+    first_ = first;
+    span_ = span;
+    tuples_ = sources_.base.Advance(last);
     SweepBase(first);
     if (has_kernel_) {
-      tuples += AddToTable(WindowOf(first, last));
+      tuples_ += AddToTable(WindowOf(first, last));
     } else {
-      for (size_t k = 0; k < sources_.cursors.size(); ++k) tuples += SweepUpdate(k, first, last);
+      for (size_t k = 0; k < sources_.cursors.size(); ++k) tuples_ += SweepUpdate(k, first, last);
     }
-    MoveOut(first, span, std::min(span, tuples), rows);
+  }
+
+  // Moves what has been added to `rows`.
+  void MoveTo(Rows& rows) {
+    rows.resize(0, shape_);
+    rows.resize(std::min(span_, tuples_) + kVectorSlack, shape_);
+    const size_t moved = IsWordTable()
+                             ? Compact(TableOfWords(), first_, rows.keys.data(), rows.accs.data(), rows.counts.data())
+                             : WithCounts([&](auto counts) { return MoveRows(counts, rows); });
+    rows.resize(moved, shape_);
+  }
+
+  // The same in two steps, straight to the result, where IsWordTable: how many rows there are, and there they go.
+  size_t CountRows() { return CountTouched(TableOfWords()); }
+  void WriteTo(const PlainOutput<Key>& output, size_t rows) { CompactTo(TableOfWords(), first_, rows, output); }
+
+  // A table of nothing but one 64-bit accumulator, and perhaps a counter, a key.
+  bool IsWordTable() const {
+    return sizeof(Acc) == sizeof(uint64_t) && columns_ == 1 && shape_.key_weights == KeyWeights::kNone;
   }
 
  private:
@@ -76,6 +98,7 @@ class Sweeper {
     window.table = table_.data();
     window.count_bytes = count_bytes_;
     window.counts = counts_.data();
+    window.tuples_ahead = sources_.TuplesAhead();
     if constexpr (std::is_same_v<Fold, SumFixed>) {
       window.fixed = true;
       if (!sources_.sources.empty()) {
@@ -185,29 +208,21 @@ class Sweeper {
     }
   }
 
-  // Moves touched slots to `rows` and makes the table fresh again.
-  void MoveOut(Key first, uint64_t span, uint64_t max_rows, Rows& rows) {
-    rows.resize(0, shape_);
-    rows.resize(max_rows + kVectorSlack, shape_);
-    size_t moved = 0;
-    if (sizeof(Acc) == sizeof(uint64_t) && columns_ == 1 && shape_.key_weights == KeyWeights::kNone) {
-      SlotTable table;
-      table.accs = table_.data();
-      table.count_bytes = count_bytes_;
-      table.counts = counts_.data();
-      table.slots = span;
-      if constexpr (sizeof(Acc) == sizeof(uint64_t)) table.untouched = std::bit_cast<uint64_t>(Fold::kStart);
-      moved = Compact(table, first, rows.keys.data(), rows.accs.data(), rows.counts.data());
-    } else {
-      moved = WithCounts([&](auto counts) { return MoveRows(first, span, counts, rows); });
-    }
-    rows.resize(moved, shape_);
+  SlotTable TableOfWords() {
+    SlotTable table;
+    table.accs = table_.data();
+    table.count_bytes = count_bytes_;
+    table.counts = counts_.data();
+    table.slots = span_;
+    if constexpr (sizeof(Acc) == sizeof(uint64_t)) table.untouched = std::bit_cast<uint64_t>(Fold::kStart);
+    table.fixed = std::is_same_v<Fold, SumFixed>;
+    return table;
   }
 
   template <typename Counts>
-  size_t MoveRows(Key first, uint64_t span, Counts counts, Rows& rows) {
+  size_t MoveRows(Counts counts, Rows& rows) {
     size_t row = 0;
-    for (uint64_t slot = 0; slot < span; ++slot) {
+    for (uint64_t slot = 0; slot < span_; ++slot) {
       Acc* accs = table_.data() + slot * columns_;
       if constexpr (!std::is_same_v<Counts, std::nullptr_t>) {
         if (counts[slot] == 0) continue;
@@ -216,7 +231,7 @@ class Sweeper {
         // Without counters only the float sum comes here, with a column at least.
         if (std::bit_cast<uint64_t>(static_cast<double>(*accs)) == std::bit_cast<uint64_t>(-0.0)) continue;
       }
-      rows.keys[row] = static_cast<Key>(first + slot);
+      rows.keys[row] = static_cast<Key>(first_ + slot);
       std::copy_n(accs, columns_, rows.accs.data() + row * columns_);
       std::fill_n(accs, columns_, Fold::kStart);
       if (shape_.key_weights == KeyWeights::kFloat) {
@@ -236,6 +251,10 @@ class Sweeper {
   const CountBytes count_bytes_;
   const bool has_kernel_;
   Column<Term> terms_;
+  // What Add has added.
+  Key first_ = 0;
+  uint64_t span_ = 0;
+  uint64_t tuples_ = 0;
   // One slot a key; untouched ones hold kStart and 0.
   uint64_t table_slots_ = 0;
   Column<Acc> table_;

@@ -1,4 +1,5 @@
-// Sizes that trade speed only; no result depends on them.
+// Sizes and costs that trade speed only; no result depends on them. `make tune` measures them on the machine at hand
+// and prints what it would change.
 #ifndef SPARSEAGG_HOST_CPU_TUNING_H_
 #define SPARSEAGG_HOST_CPU_TUNING_H_
 
@@ -14,36 +15,52 @@ inline constexpr bool kTiny = true;
 inline constexpr bool kTiny = false;
 #endif
 
-// Values (tuples × width) that one block of a merge should hold: large enough that a cursor's visit is worth its cost,
-// small enough that table and terms stay in the second-level cache.
-inline constexpr uint64_t kBlockValues = kTiny ? 32 : uint64_t{1} << 16;
-// Tuples that a block should hold per cursor, since every block visits every cursor.
-inline constexpr uint64_t kBlockTuplesPerCursor = kTiny ? 1 : 32;
-// Values that a block may hold in any case, which bounds the memory of a merge.
-inline constexpr uint64_t kMaxBlockValues = kTiny ? 4096 : uint64_t{1} << 20;
-// Values of the accumulator table of one sweep window: at least, and, where many cursors would find too little in a
-// window, at most.
-inline constexpr uint64_t kWindowValues = kTiny ? 16 : uint64_t{1} << 15;
-inline constexpr uint64_t kMaxWindowValues = kTiny ? 64 : uint64_t{1} << 18;
-// Tuples that a window should hold per cursor.
-inline constexpr uint64_t kWindowTuplesPerCursor = kTiny ? 1 : 16;
+struct Tuning {
+  // Values (tuples × width) that one block of a merge should hold: enough for the threads to share blocks evenly.
+  uint64_t block_values = kTiny ? 32 : uint64_t{1} << 16;
+  // Tuples that a block should hold per cursor, since every block visits every cursor.
+  uint64_t block_tuples_per_cursor = kTiny ? 1 : 32;
+  // Values that a block may hold in any case, which bounds the memory of a merge.
+  uint64_t max_block_values = kTiny ? 4096 : uint64_t{1} << 20;
 
-// What the two ways to fold a block cost, in cycles. A visit is one cursor looking for its tuples in one window.
-inline constexpr uint64_t kVisitCost = 40;
-inline constexpr uint64_t kSweepSlotCost = 1;
-inline constexpr uint64_t kSweepTupleCost = 5;
-inline constexpr uint64_t kGatherTupleCost = 25;
+  // Values of the accumulator table of one sweep window: at least, and, where many cursors would find too little in a
+  // window, at most.
+  uint64_t window_values = kTiny ? 16 : uint64_t{1} << 15;
+  uint64_t max_window_values = kTiny ? 64 : uint64_t{1} << 19;
+  // Tuples that a window should hold per cursor.
+  uint64_t window_tuples_per_cursor = kTiny ? 1 : 32;
 
-// Values that one gathered block should hold, and tuples per cursor.
-inline constexpr uint64_t kGatherValues = kTiny ? 16 : uint64_t{1} << 14;
-inline constexpr uint64_t kGatherTuplesPerCursor = kTiny ? 1 : 32;
-// Samples a block from which the splitters are chosen.
-inline constexpr uint64_t kSamplesPerBlock = kTiny ? 4 : 64;
-inline constexpr uint64_t kSamplesPerPart = kTiny ? 2 : 8;
-// Values converted to terms at a time.
+  // How many tuples ahead of a cursor a sweep asks for memory, and of all cursors together. There are more updates than
+  // the hardware can follow; what is asked for beyond a window waits in the cache for the next one.
+  uint64_t tuples_ahead = 256;
+  uint64_t total_tuples_ahead = uint64_t{1} << 15;
+
+  // What the two ways to fold a block cost, in nanoseconds; only the ratios matter. A visit is one cursor looking for
+  // its tuples in one window.
+  double visit_cost = 12;
+  double sweep_slot_cost = 0.3;
+  double sweep_value_cost = 1.5;
+  double gather_tuple_cost = 5.5;
+
+  // Values that one gathered block should hold, and tuples per cursor.
+  uint64_t gather_values = kTiny ? 16 : uint64_t{1} << 14;
+  uint64_t gather_tuples_per_cursor = kTiny ? 1 : 32;
+  // Samples a block, and at least a part of one, from which the splitters are chosen.
+  uint64_t samples_per_block = kTiny ? 4 : 64;
+  uint64_t samples_per_part = kTiny ? 2 : 8;
+
+  // Memory of waiting updates below which on-arrival merging waits for more.
+  uint64_t min_pending_bytes = kTiny ? 1000 : uint64_t{16} << 20;
+};
+
+// Values converted to terms at a time, where no kernel does it all at once.
 inline constexpr size_t kTermBatch = kTiny ? 8 : 1024;
-// Memory of waiting updates below which on-arrival merging waits for more.
-inline constexpr size_t kMinPendingBytes = kTiny ? 1000 : size_t{16} << 20;
+
+// What merges go by. Not to be changed while one runs.
+inline Tuning& CurrentTuning() {
+  static Tuning tuning;
+  return tuning;
+}
 
 }  // namespace sparseagg::cpu
 

@@ -15,6 +15,7 @@
 #include "host/cpu/finish.h"
 #include "host/cpu/fold.h"
 #include "host/cpu/parallel_merge.h"
+#include "host/cpu/tuning.h"
 #include "host/fixed_point.h"
 #include "host/status_macros.h"
 
@@ -94,6 +95,10 @@ class TypedAccumulator : public Accumulator {
     ResultSink(const FinishParams& params, Result& result) : finisher_(params), result_(result) {}
     absl::Status Prepare(Rows& rows) { return finisher_.Prepare(rows); }
     size_t size() const { return finisher_.size(); }
+    bool TakesPlain() const { return finisher_.IsPlain(); }
+    PlainOutput<Key> PlainAt(uint64_t at) const {
+      return finisher_.PlainAt(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, at);
+    }
     void Write(uint64_t at) {
       finisher_.Write(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights, at);
     }
@@ -112,6 +117,8 @@ class TypedAccumulator : public Accumulator {
       return absl::OkStatus();
     }
     size_t size() const { return rows_->size(); }
+    bool TakesPlain() const { return false; }
+    PlainOutput<Key> PlainAt(uint64_t) const { return {}; }
     void Write(uint64_t at) {
       const auto copy = [at](const auto& from, auto& to, size_t columns) {
         std::copy(from.begin(), from.end(), to.begin() + at * columns);
@@ -171,7 +178,8 @@ class TypedAccumulator : public Accumulator {
   size_t UpdateBytes() const { return update_bytes_ + updates_.size() * kUpdateOverheadBytes; }
 
   absl::Status MergeIfDue() {
-    if (!MergesOnArrival() || UpdateBytes() < std::max(kMinPendingBytes, base_.memory_bytes())) {
+    if (!MergesOnArrival() ||
+        UpdateBytes() < std::max<size_t>(CurrentTuning().min_pending_bytes, base_.memory_bytes())) {
       return absl::OkStatus();
     }
     MergeInput<Key, Fold> input = MakeInput();

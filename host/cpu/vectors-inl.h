@@ -8,7 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
+#include "host/cpu/plain_output.h"
 #include "host/dtype.h"
 #include "hwy/highway.h"
 
@@ -27,10 +30,9 @@ using SignedLongs = hn::Rebind<int64_t, Doubles>;
 
 // float16 bits → float32. Shifted into place, the exponent is 112 too small; the product with 2^112 mends it and
 // is exact for subnormals too. Infinities and NaNs get the largest exponent.
-template <class V>
-HWY_INLINE auto WidenHalf(Words dw, V bits16) {
+HWY_INLINE hn::Vec<Floats> WidenHalf(hn::Vec<Words> bits) {
   const Floats df;
-  const auto bits = hn::PromoteTo(dw, bits16);
+  const Words dw;
   const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(dw, 0x7fffu)));
   const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(dw, 0x8000u)));
   const auto special = hn::Gt(magnitude, hn::Set(dw, 0x7bffu << 13));
@@ -57,7 +59,7 @@ HWY_INLINE hn::Vec<Doubles> LoadDoubles(const std::byte* values, size_t index, s
   if constexpr (kDType == DType::kFloat64) {
     return LoadSome(d, from, n);
   } else if constexpr (kDType == DType::kFloat16) {
-    return hn::PromoteTo(d, WidenHalf(Words(), LoadSome(Halves(), from, n)));
+    return hn::PromoteTo(d, WidenHalf(hn::PromoteTo(Words(), LoadSome(Halves(), from, n))));
   } else if constexpr (kDType == DType::kBFloat16) {
     const auto bits = hn::PromoteTo(Words(), LoadSome(Halves(), from, n));
     return hn::PromoteTo(d, hn::BitCast(Floats(), hn::ShiftLeft<16>(bits)));
@@ -82,6 +84,101 @@ struct Quantiser {
   hn::Vec<Doubles> high;
   hn::Vec<Doubles> low;
   hn::Vec<Doubles> factor;
+};
+
+// What makes terms of a float64 sum.
+struct FloatTerms {
+  using Acc = double;
+  using Lanes = Doubles;
+  explicit FloatTerms(double weight) : factor(hn::Set(Doubles(), weight)) {}
+  HWY_INLINE hn::Vec<Doubles> operator()(hn::Vec<Doubles> widened) const { return MakeTerms(widened, factor); }
+  hn::Vec<Doubles> factor;
+};
+
+// What makes terms of a fixed-point sum.
+struct FixedTerms {
+  using Acc = int64_t;
+  using Lanes = SignedLongs;
+  FixedTerms(double weight, double bound, double scale) : factor(hn::Set(Doubles(), weight)), quantise(bound, scale) {}
+  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> widened) const {
+    return quantise(hn::Mul(widened, factor));
+  }
+  hn::Vec<Doubles> factor;
+  Quantiser quantise;
+};
+
+// Stores the first n ≤ Lanes(d) lanes and touches nothing behind them, which may belong to another thread.
+template <class D, class V>
+HWY_INLINE void StoreSome(V v, D d, size_t n, hn::TFromD<D>* to) {
+  if (n == hn::Lanes(d)) return hn::StoreU(v, d, to);
+  HWY_ALIGN hn::TFromD<D> buffer[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(hn::TFromD<D>)];
+  hn::Store(v, d, buffer);
+  __builtin_memcpy(to, buffer, n * sizeof(buffer[0]));
+}
+
+// Rounded to nearest even, NaN canonical, no −0.0.
+HWY_INLINE hn::Vec<Floats> RoundToFloats(hn::Vec<Doubles> values) {
+  const Floats df;
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  // Highway's own narrowing stops at the largest finite float on these targets, where IEEE 754 rounds to infinity.
+  HWY_ALIGN double wide[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(double)];
+  HWY_ALIGN float narrow[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(float)];
+  hn::Store(values, Doubles(), wide);
+  for (size_t i = 0; i < hn::Lanes(df); ++i) narrow[i] = static_cast<float>(wide[i]);
+  const auto rounded = hn::Load(df, narrow);
+#else
+  const auto rounded = hn::DemoteTo(df, values);
+#endif
+  const auto nan = hn::Set(df, std::numeric_limits<float>::quiet_NaN());
+  return hn::IfThenElse(hn::IsNaN(rounded), nan, hn::Add(rounded, hn::Zero(df)));
+}
+
+// NaN canonical, no −0.0.
+HWY_INLINE hn::Vec<Doubles> NormaliseDoubles(hn::Vec<Doubles> values) {
+  const Doubles d;
+  const auto nan = hn::Set(d, std::numeric_limits<double>::quiet_NaN());
+  return hn::IfThenElse(hn::IsNaN(values), nan, hn::Add(values, hn::Zero(d)));
+}
+
+HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, size_t n, uint64_t* out) { StoreSome(keys, Longs(), n, out); }
+HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, size_t n, uint32_t* out) {
+  const Words dw;
+  StoreSome(hn::TruncateTo(dw, keys), dw, n, out);
+}
+
+// Finishes rows and writes them to an output.
+template <class Key>
+class PlainWriter {
+ public:
+  // The output has room for `rows` rows, and what lies behind may belong to another thread.
+  PlainWriter(const PlainOutput<Key>& output, uint64_t rows) : output_(output), rows_(rows) {}
+
+  // The n rows at the front of the vectors, of accumulators of type Acc; counts are ignored where none are returned.
+  template <class Acc>
+  HWY_INLINE void Write(hn::Vec<Longs> keys, hn::Vec<Longs> accs, hn::Vec<Longs> counts, size_t n) {
+    const Doubles d;
+    const Words dw;
+    // Whole vectors while there is room: what lies behind the n rows is written again.
+    const size_t stored = written_ + hn::Lanes(d) <= rows_ ? hn::Lanes(d) : n;
+    StoreKeys(keys, stored, output_.keys + written_);
+    if (output_.counts != nullptr) StoreSome(hn::TruncateTo(dw, counts), dw, stored, output_.counts + written_);
+    auto sums = hn::BitCast(d, accs);
+    if constexpr (std::is_same_v<Acc, int64_t>) {
+      sums = hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), accs)), hn::Set(d, output_.unit));
+    }
+    if (output_.divisor != 0.0) sums = hn::Div(sums, hn::Set(d, output_.divisor));
+    if (output_.dtype == DType::kFloat32) {
+      StoreSome(RoundToFloats(sums), Floats(), stored, reinterpret_cast<float*>(output_.values) + written_);
+    } else {
+      StoreSome(NormaliseDoubles(sums), d, stored, reinterpret_cast<double*>(output_.values) + written_);
+    }
+    written_ += n;
+  }
+
+ private:
+  const PlainOutput<Key> output_;
+  const uint64_t rows_;
+  uint64_t written_ = 0;
 };
 
 }  // namespace HWY_NAMESPACE
