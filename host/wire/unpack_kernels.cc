@@ -212,7 +212,7 @@ void WidenHalves(const void* bits, size_t count, float* HWY_RESTRICT out) {
   namespace cn = cpu::HWY_NAMESPACE;
   const auto* from = static_cast<const char*>(bits);
   ForFloats(count, out, [&](size_t i, size_t n) HWY_ATTR {
-    return cn::WidenHalf(cn::Words(), cn::LoadSome(cn::Halves(), from + 2 * i, n));
+    return cn::WidenHalf(hn::PromoteTo(cn::Words(), cn::LoadSome(cn::Halves(), from + 2 * i, n)));
   });
 }
 
