@@ -132,6 +132,14 @@ bench-service-quick: bench-service-build ## the same on a tenth of the clients, 
 bench-service-build: build/release/build.ninja $(VENV)/.demo
 	cmake --build --preset release --target sparseagg-server sparseagg-loadgen
 
+.PHONY: bench-wire
+bench-wire: build/release/build.ninja deps-bench $(VENV)/.demo ## bytes a tuple on the wire, and how fast they are packed
+	cmake --preset release
+	cmake --build --preset release --target wire_bytes wire_bench
+	build/release/bench/wire_bytes
+	build/release/bench/wire_bench
+	$(BIN)/python bench/wire_encode.py
+
 # What the races need besides the time they take: minutes, the first time.
 .PHONY: bench-build
 bench-build: build/release/build.ninja $(PEERS_VENV)/.engine
@@ -165,8 +173,8 @@ build/dev/build.ninja build/tidy/build.ninja: \
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.
-.PHONY: deps-build deps-python deps-extension deps-test deps-bundle deps-lint
-deps-build deps-python deps-extension deps-test deps-bundle deps-lint: deps-%:
+.PHONY: deps-build deps-python deps-extension deps-test deps-bundle deps-lint deps-bench
+deps-build deps-python deps-extension deps-test deps-bundle deps-lint deps-bench: deps-%:
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
 # The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;

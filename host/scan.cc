@@ -19,11 +19,6 @@ T Load(const char* bytes, uint64_t index) {
   return value;
 }
 
-absl::Status KeyTooLarge(const Place& place, uint64_t position, uint64_t key) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(place.ToString(position), ": key ", key, " is not below the dimension ", place.spec->dimension));
-}
-
 template <typename Key>
 absl::Status Scan(const Place& place, const char* keys, uint64_t count, KeyOrder& order) {
   if (count == 0) return absl::OkStatus();
@@ -64,6 +59,20 @@ std::string Place::ToString(uint64_t position) const {
   return text;
 }
 
+absl::Status KeyTooLarge(const Place& place, uint64_t position, uint64_t key) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(place.ToString(position), ": key ", key, " is not below the dimension ", place.spec->dimension));
+}
+
+void ExtendOrder(KeyOrder& order, uint64_t first, uint64_t last) {
+  if (!order.empty) {
+    order.sorted = order.sorted && first >= order.last;
+    order.unique = order.unique && order.sorted && first != order.last;
+  }
+  order.empty = false;
+  order.last = last;
+}
+
 absl::Status ScanKeys(const Place& place, const char* keys, uint64_t count, int key_bytes, KeyOrder& order) {
   return key_bytes == 4 ? Scan<uint32_t>(place, keys, count, order) : Scan<uint64_t>(place, keys, count, order);
 }
@@ -78,12 +87,7 @@ absl::Status ScanRun(const Place& place, uint64_t first, uint64_t count, KeyOrde
     return absl::InvalidArgumentError(
         absl::StrCat(place.ToString(0), ": ", count, " implicit keys from ", first, " pass the largest key 2^64-1"));
   }
-  if (!order.empty) {
-    order.sorted = order.sorted && first >= order.last;
-    order.unique = order.unique && order.sorted && first != order.last;
-  }
-  order.empty = false;
-  order.last = first + (count - 1);
+  ExtendOrder(order, first, first + (count - 1));
   return absl::OkStatus();
 }
 

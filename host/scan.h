@@ -31,7 +31,13 @@ struct Place {
 // well. INVALID_ARGUMENT names the first bad key; `order` is then unspecified.
 absl::Status ScanKeys(const Place& place, const char* keys, uint64_t count, int key_bytes, KeyOrder& order);
 
-// The same for the run first, first + 1, ….
+// INVALID_ARGUMENT: a key that is not below the dimension.
+absl::Status KeyTooLarge(const Place& place, uint64_t position, uint64_t key);
+
+// Takes keys into account that strictly ascend from `first` to `last`.
+void ExtendOrder(KeyOrder& order, uint64_t first, uint64_t last);
+
+// The same as ScanKeys for the run first, first + 1, ….
 absl::Status ScanRun(const Place& place, uint64_t first, uint64_t count, KeyOrder& order);
 
 // Refuses NaN and ±Inf where the spec says so. `count` keys, width × count values. INVALID_ARGUMENT names the first.

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
+#include "host/wire/bitmap_keys.h"
+#include "host/wire/delta_keys.h"
 
 namespace sparseagg {
 namespace {
@@ -17,33 +20,17 @@ absl::Status Invalid(const TensorSpec& spec, uint64_t chunk, absl::string_view p
   return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ", chunk ", chunk, ": ", problem));
 }
 
-// Number of keys in a slice, from its bytes.
-absl::StatusOr<uint64_t> CountKeys(const TensorSpec& spec, uint64_t chunk, const SliceView& slice) {
-  if (slice.key_type == SliceView::Keys::kImplicit) {
-    if (!slice.keys.empty()) {
-      return Invalid(spec, chunk, absl::StrCat("implicit keys have no bytes, not ", slice.keys.size()));
-    }
-    return slice.num_keys;
-  }
-  const size_t key_bytes = slice.key_type == SliceView::Keys::kU32 ? 4 : 8;
-  if (slice.keys.size() % key_bytes != 0) {
-    return Invalid(spec, chunk, absl::StrCat(slice.keys.size(), " bytes of keys are no multiple of ", key_bytes));
-  }
-  return slice.keys.size() / key_bytes;
-}
-
 absl::Status CheckValueBytes(const TensorSpec& spec, uint64_t chunk, const SliceView& slice, uint64_t count) {
-  const size_t value_bytes = SizeOf(spec.dtype);
   if (!slice.has_values) {
     if (spec.aggregation.op == Op::kUnion) return absl::OkStatus();
     return Invalid(spec, chunk, absl::StrCat(count, " keys without values; only union takes that"));
   }
-  if (slice.values.size() % value_bytes != 0) {
-    return Invalid(spec, chunk,
-                   absl::StrCat(slice.values.size(), " bytes of values are no multiple of ", value_bytes,
-                                ", the size of a ", Name(spec.dtype)));
+  if (!wire::Widens(slice.value_packing, spec.dtype)) {
+    return Invalid(spec, chunk, absl::StrCat("values are packed in a way that does not widen to ", Name(spec.dtype)));
   }
-  const uint64_t num_values = slice.values.size() / value_bytes;
+  const auto counted = wire::CountValues(slice.value_packing, spec.dtype, slice.values.size());
+  if (!counted.ok()) return Invalid(spec, chunk, counted.status().message());
+  const uint64_t num_values = *counted;
   // Compared by division: count × width could overflow.
   if (num_values % spec.width != 0 || num_values / spec.width != count) {
     return Invalid(spec, chunk,
@@ -61,10 +48,34 @@ Column<T> WithoutWaste(Column<T> column) {
 
 }  // namespace
 
+absl::StatusOr<uint64_t> CountKeys(const SliceView& slice) {
+  const auto whole_keys = [&](size_t key_bytes) -> absl::StatusOr<uint64_t> {
+    if (slice.keys.size() % key_bytes == 0) return slice.keys.size() / key_bytes;
+    return absl::InvalidArgumentError(absl::StrCat(slice.keys.size(), " bytes of keys are no multiple of ", key_bytes));
+  };
+  switch (slice.key_type) {
+    case SliceView::Keys::kU32:
+      return whole_keys(sizeof(uint32_t));
+    case SliceView::Keys::kU64:
+      return whole_keys(sizeof(uint64_t));
+    case SliceView::Keys::kImplicit:
+      if (slice.keys.empty()) return slice.num_keys;
+      return absl::InvalidArgumentError(absl::StrCat("implicit keys have no bytes, not ", slice.keys.size()));
+    case SliceView::Keys::kDeltaBitpacked:
+      RETURN_IF_ERROR(wire::CheckDeltaKeys(slice.keys, slice.num_keys));
+      return slice.num_keys;
+    case SliceView::Keys::kBitmap:
+      return wire::CountBitmapKeys(slice.keys);
+  }
+  return absl::InternalError("a type of keys that is none");
+}
+
 UpdateBuilder::UpdateBuilder(const TensorSpec* spec) : spec_(spec) {}
 
 absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice) {
-  ASSIGN_OR_RETURN(const uint64_t count, CountKeys(*spec_, chunk, slice));
+  const absl::StatusOr<uint64_t> counted = CountKeys(slice);
+  if (!counted.ok()) return Invalid(*spec_, chunk, counted.status().message());
+  const uint64_t count = *counted;
   RETURN_IF_ERROR(CheckValueBytes(*spec_, chunk, slice, count));
   const internal::Place place{spec_, chunk};
   internal::KeyOrder order = order_;
@@ -76,21 +87,83 @@ absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice) {
   }
   if (is_run) {
     RETURN_IF_ERROR(internal::ScanRun(place, slice.first_key, count, order));
+  } else if (slice.has_packed_keys()) {
+    RETURN_IF_ERROR(AppendPackedKeys(place, slice, count, order));
   } else {
     const int key_bytes = slice.key_type == SliceView::Keys::kU32 ? 4 : 8;
     RETURN_IF_ERROR(internal::ScanKeys(place, slice.keys.data(), count, key_bytes, order));
   }
-  if (slice.has_values) RETURN_IF_ERROR(internal::ScanValues(place, slice.values.data(), count));
+  if (slice.has_values) {
+    absl::Status status = AppendValues(place, slice, count);
+    if (!status.ok()) {
+      if (slice.has_packed_keys()) DropKeysFrom(num_keys_);
+      return status;
+    }
+  }
   // Nothing can be refused from here on.
   order_ = order;
   if (count == 0) return absl::OkStatus();
-  StoreKeys(slice, count);
-  if (slice.has_values && spec_->aggregation.op != Op::kUnion) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(slice.values.data());
-    values_.Append(bytes, slice.values.size());
-  }
+  if (!slice.has_packed_keys()) StoreKeys(slice, count);
   num_keys_ += count;
   return absl::OkStatus();
+}
+
+// INVALID_ARGUMENT leaves the values unchanged.
+absl::Status UpdateBuilder::AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count) {
+  const bool is_kept = spec_->aggregation.op != Op::kUnion;
+  if (slice.value_packing == wire::ValuePacking::kOwn) {
+    RETURN_IF_ERROR(internal::ScanValues(place, slice.values.data(), count));
+    const auto* bytes = reinterpret_cast<const std::byte*>(slice.values.data());
+    if (is_kept) values_.Append(bytes, slice.values.size());
+    return absl::OkStatus();
+  }
+  // Widened to where they are kept, and looked at there.
+  const size_t size_before = values_.size();
+  const uint64_t num_values = count * spec_->width;
+  values_.resize(size_before + num_values * SizeOf(spec_->dtype));
+  std::byte* const out = values_.data() + size_before;
+  absl::Status status = wire::UnpackValues(slice.value_packing, spec_->dtype, slice.values, num_values, out);
+  if (!status.ok()) {
+    status = Invalid(*spec_, place.chunk.value_or(0), status.message());
+  } else {
+    status = internal::ScanValues(place, reinterpret_cast<const char*>(out), count);
+  }
+  if (!status.ok() || !is_kept) values_.resize(size_before);
+  return status;
+}
+
+// Decodes to where the keys are kept. Packed keys strictly ascend, so that the first and the last tell their order.
+absl::Status UpdateBuilder::AppendPackedKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
+                                             internal::KeyOrder& order) {
+  if (count == 0) return absl::OkStatus();
+  LeaveRun();
+  const uint64_t largest = spec_->dimension == 0 ? std::numeric_limits<uint64_t>::max() : spec_->dimension - 1;
+  const auto append = [&](auto& column) {
+    column.resize(num_keys_ + count);
+    const bool is_bitmap = slice.key_type == SliceView::Keys::kBitmap;
+    auto* out = column.data() + num_keys_;
+    const wire::DecodedKeys decoded = is_bitmap
+                                          ? wire::DecodeBitmapKeys(slice.keys, slice.first_key, count, largest, out)
+                                          : wire::DecodeDeltaKeys(slice.keys, slice.first_key, count, largest, out);
+    if (decoded.count == count) internal::ExtendOrder(order, out[0], out[count - 1]);
+    return decoded;
+  };
+  const wire::DecodedKeys decoded = HasNarrowKeys(*spec_) ? append(narrow_keys_) : append(wide_keys_);
+  if (decoded.count == count) return absl::OkStatus();
+  DropKeysFrom(num_keys_);
+  if (!decoded.wraps) return internal::KeyTooLarge(place, decoded.count, decoded.bad_key);
+  return absl::InvalidArgumentError(absl::StrCat(place.ToString(decoded.count), ": the keys pass 2^64-1"));
+}
+
+void UpdateBuilder::DropKeysFrom(uint64_t num_keys) {
+  HasNarrowKeys(*spec_) ? narrow_keys_.resize(num_keys) : wide_keys_.resize(num_keys);
+}
+
+// Writes out the keys that are held as a run.
+void UpdateBuilder::LeaveRun() {
+  if (!is_run_) return;
+  is_run_ = false;
+  StoreRun(run_);
 }
 
 void UpdateBuilder::StoreKeys(const SliceView& slice, uint64_t count) {
@@ -107,10 +180,7 @@ void UpdateBuilder::StoreKeys(const SliceView& slice, uint64_t count) {
       return;
     }
   }
-  if (is_run_) {
-    is_run_ = false;
-    StoreRun(run_);
-  }
+  LeaveRun();
   if (slice.key_type == SliceView::Keys::kImplicit) {
     StoreRun({slice.first_key, count});
   } else if (narrow == (slice.key_type == SliceView::Keys::kU32)) {

@@ -13,19 +13,28 @@
 #include "host/scan.h"
 #include "host/spec.h"
 #include "host/update.h"
+#include "host/wire/packed_values.h"
 
 namespace sparseagg {
 
 // Some (key, row) tuples in wire form: little-endian, packed, unaligned, borrowed for the call.
 struct SliceView {
-  enum class Keys { kU32, kU64, kImplicit };
+  enum class Keys { kU32, kU64, kImplicit, kDeltaBitpacked, kBitmap };
   Keys key_type = Keys::kU32;
   absl::string_view keys;    // bytes; empty for kImplicit
-  uint64_t first_key = 0;    // kImplicit
-  uint64_t num_keys = 0;     // kImplicit; otherwise found from `keys`
+  uint64_t first_key = 0;    // all but kU32 and kU64
+  uint64_t num_keys = 0;     // kImplicit and kDeltaBitpacked; otherwise found from `keys`
   bool has_values = true;    // false: no values, which only kUnion tensors take
-  absl::string_view values;  // bytes, in the tensor's dtype
+  absl::string_view values;  // bytes
+  wire::ValuePacking value_packing = wire::ValuePacking::kOwn;  // one that widens to the tensor's dtype
+
+  // Keys that strictly ascend, and are decoded rather than copied.
+  bool has_packed_keys() const { return key_type == Keys::kDeltaBitpacked || key_type == Keys::kBitmap; }
 };
+
+// Number of keys in a slice. INVALID_ARGUMENT: bytes that are no keys, or not num_keys of them where that has to be
+// given. At most one pass; nothing is allocated.
+absl::StatusOr<uint64_t> CountKeys(const SliceView& slice);
 
 // Collects the chunks of one tensor of one submission. Each Append is validated at once and completely, so that a bad
 // chunk is refused when it comes, with its chunk number and position in the message. Not thread-safe.
@@ -55,7 +64,12 @@ class UpdateBuilder {
   absl::StatusOr<ValidatedUpdate> Finish(double weight) &&;
 
  private:
+  absl::Status AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count);
+  absl::Status AppendPackedKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
+                                internal::KeyOrder& order);
+  void DropKeysFrom(uint64_t num_keys);
   void StoreKeys(const SliceView& slice, uint64_t count);
+  void LeaveRun();
   void StoreRun(KeyRun run);
   absl::Status CheckPromises() const;
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the project needs from Debian's packages, and nothing that is there already.
 #
-#   scripts/deps.sh [--list] GROUP...        groups: build python extension test bundle lint
+#   scripts/deps.sh [--list] GROUP...        groups: build python extension test bundle lint bench
 #
 # Quick and offline when nothing is missing. Needs root or sudo only when something is.
 set -euo pipefail
@@ -19,8 +19,9 @@ packages() {
     test) echo libgtest-dev libgmock-dev ;;
     bundle) echo dpkg-dev zstd ;;
     lint) echo clang-format-14 clang-tidy-14 shellcheck git ;;
+    bench) echo libbenchmark-dev ;;
     *)
-      echo "deps: unknown group '$1' (build, python, extension, test, bundle, lint)" >&2
+      echo "deps: unknown group '$1' (build, python, extension, test, bundle, lint, bench)" >&2
       exit 2
       ;;
   esac

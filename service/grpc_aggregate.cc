@@ -83,14 +83,15 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
     if (request.has_spec() == (round_ != nullptr)) {
       return absl::InvalidArgumentError("the first message, and no other, has the spec");
     }
-    if (request.has_spec()) return Open(request.spec());
+    if (request.has_spec()) return Open(request);
     if (!request.has_chunk()) return absl::InvalidArgumentError("a message without a chunk");
     return TakeChunk(request.chunk());
   }
 
-  absl::Status Open(const v1::RoundSpec& spec) {
+  absl::Status Open(const v1::AggregateRequest& request) {
     LogCall(LogLevel::kInfo, context_, "Aggregate", "");
-    ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(spec, service_.machine().limits));
+    ASSIGN_OR_RETURN(format_, DecodePageFormat(request.format()));
+    ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), service_.machine().limits));
     ASSIGN_OR_RETURN(std::shared_ptr<Round> round, service_.registry().CreatePrivate(std::move(config)));
     std::lock_guard lock(mu_);
     round_ = std::move(round);
@@ -146,7 +147,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
     std::vector<size_t> tensors(round_->config().tensors.size());
     std::iota(tensors.begin(), tensors.end(), size_t{0});
     ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round_, snapshot.results, std::move(tensors), KeyInterval{},
-                                                          service_.PageBytes(0)));
+                                                          service_.PageBytes(0), format_));
     pages_.emplace(std::move(pages));
     return absl::OkStatus();
   }
@@ -184,6 +185,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   v1::AggregateRequest request_;                                  // where gRPC reads to
   v1::ResultPage page_;                                           // where gRPC writes from
   std::map<std::string, std::shared_ptr<UploadHandle>> uploads_;  // open ones, by client
+  PageFormat format_;
   std::optional<PageStream> pages_;
   bool round_sent_ = false;
   absl::Duration written_ = absl::ZeroDuration();  // when the last write began

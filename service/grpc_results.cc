@@ -52,10 +52,11 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
       tensors.push_back(tensor);
     }
     for (size_t t = 0; request.tensors().empty() && t < round->config().tensors.size(); ++t) tensors.push_back(t);
+    ASSIGN_OR_RETURN(const PageFormat format, DecodePageFormat(request.format()));
     ASSIGN_OR_RETURN(Results results, round->GetResults());
     ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round, std::move(results), std::move(tensors),
                                                           {request.range().begin(), request.range().end()},
-                                                          service_.PageBytes(request.page_size())));
+                                                          service_.PageBytes(request.page_size()), format));
     pages_.emplace(std::move(pages));
     return absl::OkStatus();
   }
@@ -85,6 +86,7 @@ AggregationService::Unary* AggregationService::GetResult(Context* context, const
   return OnPool(context, [this, request, response]() -> absl::Status {
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request->name()));
     ASSIGN_OR_RETURN(const size_t tensor, ChooseTensor(round->config(), request->tensor()));
+    ASSIGN_OR_RETURN(const PageFormat format, DecodePageFormat(request->format()));
     ASSIGN_OR_RETURN(const Results results, round->GetResults());
     const Result& result = (*results)[tensor];
     ASSIGN_OR_RETURN(RowInterval rows, FindRows(result, {request->range().begin(), request->range().end()}));
@@ -94,7 +96,7 @@ AggregationService::Unary* AggregationService::GetResult(Context* context, const
     }
     const RowInterval page = FirstPage(result, rows, PageBytes(request->page_size()));
     const absl::Duration begin = machine_.clock.Monotonic();
-    EncodePage(round->config().tensors[tensor], result, page, first, response);
+    EncodePage(round->config().tensors[tensor], result, page, format, first, response);
     round->NotePage(response->ByteSizeLong(), machine_.clock.Monotonic() - begin);
     if (page.end < rows.end) response->set_next_page_token(MakePageToken(tensor, page.end));
     return absl::OkStatus();

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
+#include "service/codec/chunk_codec.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/spec_codec.h"
 #include "service/contain.h"
@@ -62,12 +63,7 @@ AggregationService::Unary* AggregationService::GetServerInfo(Context* context, c
   info->set_engine(std::string(machine_.engine.name()));
   info->set_engine_description(machine_.engine.description());
   EncodeLimits(machine_.limits, info->mutable_limits());
-  for (const auto encoding : {v1::KEY_ENCODING_U32, v1::KEY_ENCODING_U64, v1::KEY_ENCODING_IMPLICIT}) {
-    info->add_key_encodings(encoding);
-  }
-  for (int encoding = v1::VALUE_ENCODING_FLOAT32; encoding <= v1::VALUE_ENCODING_NONE; ++encoding) {
-    info->add_value_encodings(static_cast<v1::ValueEncoding>(encoding));
-  }
+  EncodeKnownEncodings(info);
   return AtOnce(context, absl::OkStatus());
 }
 

@@ -9,7 +9,8 @@
 namespace sparseagg::service {
 
 absl::StatusOr<PageStream> PageStream::Create(std::shared_ptr<const Round> round, Results results,
-                                              std::vector<size_t> tensors, KeyInterval keys, uint64_t page_bytes) {
+                                              std::vector<size_t> tensors, KeyInterval keys, uint64_t page_bytes,
+                                              const PageFormat& format) {
   PageStream stream;
   for (const size_t tensor : tensors) {
     ASSIGN_OR_RETURN(const RowInterval rows, FindRows((*results)[tensor], keys));
@@ -19,6 +20,7 @@ absl::StatusOr<PageStream> PageStream::Create(std::shared_ptr<const Round> round
   stream.results_ = std::move(results);
   stream.tensors_ = std::move(tensors);
   stream.page_bytes_ = page_bytes;
+  stream.format_ = format;
   return stream;
 }
 
@@ -30,7 +32,7 @@ bool PageStream::Next(v1::ResultPage* page) {
   RowInterval& rows = rows_[next_];
   const RowInterval now = FirstPage(result, rows, page_bytes_);
   const absl::Duration begin = round_->clock().Monotonic();
-  EncodePage(round_->config().tensors[tensor], result, now, first_, page);
+  EncodePage(round_->config().tensors[tensor], result, now, format_, first_, page);
   round_->NotePage(page->ByteSizeLong(), round_->clock().Monotonic() - begin);
   rows.begin = now.end;
   first_ = rows.begin == rows.end;

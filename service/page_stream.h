@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "service/codec/page_format.h"
 #include "service/result_pages.h"
 #include "service/round.h"
 
@@ -21,7 +22,8 @@ class PageStream {
  public:
   // `tensors`: positions in the spec. INVALID_ARGUMENT: a key range that ends before it begins.
   static absl::StatusOr<PageStream> Create(std::shared_ptr<const Round> round, Results results,
-                                           std::vector<size_t> tensors, KeyInterval keys, uint64_t page_bytes);
+                                           std::vector<size_t> tensors, KeyInterval keys, uint64_t page_bytes,
+                                           const PageFormat& format);
 
   // Fills the next page, in place of what `page` held; false when there is none. Every tensor has at least one page.
   bool Next(v1::ResultPage* page);
@@ -34,6 +36,7 @@ class PageStream {
   std::vector<size_t> tensors_;
   std::vector<RowInterval> rows_;  // of each of tensors_: what is left
   uint64_t page_bytes_ = 0;
+  PageFormat format_;
   size_t next_ = 0;    // of tensors_
   bool first_ = true;  // page of that tensor
 };

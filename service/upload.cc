@@ -21,18 +21,35 @@ absl::Status Invalid(const TensorSpec& spec, uint64_t chunk, absl::string_view p
   return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ", chunk ", chunk, ": ", problem));
 }
 
+// Of the keys, as received or, where they are packed, as they will be held.
+uint64_t KeyBytes(const TensorSpec& spec, const SliceView& view) {
+  if (!view.has_packed_keys()) return view.keys.size();
+  return SaturatingMultiply(view.num_keys, HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t));
+}
+
+// Of the values, as received or, where they are packed, as they will be held.
+uint64_t ValueBytes(const TensorSpec& spec, const SliceView& view) {
+  if (view.value_packing == wire::ValuePacking::kOwn) return view.values.size();
+  return SaturatingMultiply(view.num_keys, uint64_t{spec.width} * SizeOf(spec.dtype));
+}
+
 // Turns the declared number of keys into the one that the builder wants, or finds that it is false.
 absl::Status ResolveNumKeys(const TensorSpec& spec, uint64_t chunk, SliceView& view) {
   const uint64_t declared = view.num_keys;
   if (view.key_type == SliceView::Keys::kImplicit) {
     // Found from the values where it was left out.
-    if (declared == 0) view.num_keys = view.values.size() / SizeOf(spec.dtype) / spec.width;
+    if (declared != 0) return absl::OkStatus();
+    const absl::StatusOr<uint64_t> num_values = wire::CountValues(view.value_packing, spec.dtype, view.values.size());
+    if (!num_values.ok()) return Invalid(spec, chunk, num_values.status().message());
+    view.num_keys = *num_values / spec.width;
     return absl::OkStatus();
   }
-  if (view.first_key != 0) {
-    return Invalid(spec, chunk, absl::StrCat("first_key ", view.first_key, " belongs to implicit keys only"));
+  if (!view.has_packed_keys() && view.first_key != 0) {
+    return Invalid(spec, chunk, absl::StrCat("first_key ", view.first_key, " does not go with U32 and U64 keys"));
   }
-  view.num_keys = view.keys.size() / (view.key_type == SliceView::Keys::kU32 ? 4 : 8);
+  const absl::StatusOr<uint64_t> count = CountKeys(view);
+  if (!count.ok()) return Invalid(spec, chunk, count.status().message());
+  view.num_keys = *count;
   if (declared != 0 && declared != view.num_keys) {
     return Invalid(spec, chunk,
                    absl::StrCat("num_keys ", declared, " does not agree with ", view.keys.size(),
@@ -105,14 +122,22 @@ absl::Status Upload::CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_
 absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks) {
   ASSIGN_OR_RETURN(const size_t tensor, config_->FindTensor(slice.tensor));
   const TensorSpec& spec = config_->tensors[tensor];
-  if (slice.dtype.has_value() && *slice.dtype != spec.dtype) {
-    return Invalid(spec, chunk,
-                   absl::StrCat("values are ", Name(*slice.dtype), ", but the tensor is ", Name(spec.dtype)));
-  }
   SliceView view = slice.view;
+  if (slice.dtype.has_value()) {
+    const auto packing = wire::PackingOf(*slice.dtype, spec.dtype);
+    if (!packing.has_value()) {
+      return Invalid(spec, chunk,
+                     absl::StrCat("values are ", Name(*slice.dtype), ", but the tensor is ", Name(spec.dtype)));
+    }
+    view.value_packing = *packing;
+  } else if (!wire::Widens(view.value_packing, spec.dtype)) {
+    return Invalid(
+        spec, chunk,
+        absl::StrCat("INT8_SCALED values are for float32 and float64, but the tensor is ", Name(spec.dtype)));
+  }
   RETURN_IF_ERROR(ResolveNumKeys(spec, chunk, view));
   const uint64_t tuples = SaturatingAdd(num_tuples_, view.num_keys);
-  const uint64_t bytes = num_bytes_ + view.keys.size() + view.values.size();
+  const uint64_t bytes = SaturatingAdd(num_bytes_, SaturatingAdd(KeyBytes(spec, view), ValueBytes(spec, view)));
   RETURN_IF_ERROR(CheckLimits(spec, chunk, tuples, bytes));
 
   auto part = parts_.find(tensor);
@@ -158,7 +183,7 @@ absl::Status Upload::ReserveFor(Part& part, const TensorSpec& spec, const SliceV
     part.is_run = false;
   }
   const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
-  return reservation_.Grow(SaturatingAdd(SaturatingMultiply(stored_keys, key_bytes), view.values.size()),
+  return reservation_.Grow(SaturatingAdd(SaturatingMultiply(stored_keys, key_bytes), ValueBytes(spec, view)),
                            absl::StrCat("an upload to ", Quoted(spec)));
 }
 

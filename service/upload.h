@@ -61,7 +61,7 @@ class Upload {
   bool complete() const { return complete_; }  // the last chunk is here
   uint64_t next_sequence() const { return next_sequence_; }
   uint64_t num_tuples() const { return num_tuples_; }
-  uint64_t num_bytes() const { return num_bytes_; }  // of keys and values as received; implicit keys take none
+  uint64_t num_bytes() const { return num_bytes_; }  // of keys and values, decoded; implicit keys take none
 
   // XXH3-128 of what the update says: tensors, keys, values, weight. The same for every chunking.
   ContentHash Hash() const;

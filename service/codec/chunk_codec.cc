@@ -11,6 +11,7 @@ namespace sparseagg::service {
 namespace {
 
 constexpr size_t kMaxIdBytes = 256;
+constexpr absl::string_view kKnownKeyEncodings = "U32, U64, IMPLICIT, DELTA_BITPACKED, BITMAP";
 
 absl::Status Invalid(const v1::UpdateChunk& chunk, const v1::TensorSlice& slice, absl::string_view problem) {
   return absl::InvalidArgumentError(
@@ -25,13 +26,17 @@ absl::StatusOr<SliceView::Keys> DecodeKeyEncoding(const v1::UpdateChunk& chunk, 
       return SliceView::Keys::kU64;
     case v1::KEY_ENCODING_IMPLICIT:
       return SliceView::Keys::kImplicit;
+    case v1::KEY_ENCODING_DELTA_BITPACKED:
+      return SliceView::Keys::kDeltaBitpacked;
+    case v1::KEY_ENCODING_BITMAP:
+      return SliceView::Keys::kBitmap;
     case v1::KEY_ENCODING_UNSPECIFIED:
       if (slice.keys().empty() && slice.num_keys() == 0) return SliceView::Keys::kU32;
-      return Invalid(chunk, slice, "key_encoding is missing; known are U32, U64, IMPLICIT");
+      return Invalid(chunk, slice, absl::StrCat("key_encoding is missing; known are ", kKnownKeyEncodings));
     default:
       return Invalid(chunk, slice,
                      absl::StrCat("key_encoding ", static_cast<int>(slice.key_encoding()),
-                                  " is unknown here; known are U32, U64, IMPLICIT"));
+                                  " is unknown here; known are ", kKnownKeyEncodings));
   }
 }
 
@@ -53,6 +58,10 @@ absl::StatusOr<ChunkSlice> DecodeSlice(const v1::UpdateChunk& chunk, const v1::T
     }
     return slice;
   }
+  if (encoding == v1::VALUE_ENCODING_INT8_SCALED) {
+    slice.view.value_packing = wire::ValuePacking::kInt8Scaled;
+    return slice;
+  }
   // The other value encodings are numbered as the dtypes.
   static_assert(v1::VALUE_ENCODING_FLOAT32 == static_cast<int>(v1::DTYPE_FLOAT32) &&
                 v1::VALUE_ENCODING_UINT64 == static_cast<int>(v1::DTYPE_UINT64));
@@ -61,7 +70,7 @@ absl::StatusOr<ChunkSlice> DecodeSlice(const v1::UpdateChunk& chunk, const v1::T
     return Invalid(chunk, wire,
                    absl::StrCat("value_encoding ", encoding,
                                 " is unknown here; known are FLOAT32, FLOAT16, BFLOAT16, "
-                                "FLOAT64, INT32, INT64, UINT32, UINT64, NONE"));
+                                "FLOAT64, INT32, INT64, UINT32, UINT64, NONE, INT8_SCALED"));
   }
   return slice;
 }
@@ -79,6 +88,15 @@ absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire) {
     chunk.slices.push_back(decoded);
   }
   return chunk;
+}
+
+void EncodeKnownEncodings(v1::ServerInfo* info) {
+  for (int encoding = v1::KEY_ENCODING_U32; encoding <= v1::KEY_ENCODING_BITMAP; ++encoding) {
+    info->add_key_encodings(static_cast<v1::KeyEncoding>(encoding));
+  }
+  for (int encoding = v1::VALUE_ENCODING_FLOAT32; encoding <= v1::VALUE_ENCODING_INT8_SCALED; ++encoding) {
+    info->add_value_encodings(static_cast<v1::ValueEncoding>(encoding));
+  }
 }
 
 absl::Status CheckId(absl::string_view id, absl::string_view field) {

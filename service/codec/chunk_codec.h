@@ -8,14 +8,18 @@
 #include "service/upload.h"
 
 namespace sparseagg::v1 {
+class ServerInfo;
 class UpdateChunk;
-}
+}  // namespace sparseagg::v1
 
 namespace sparseagg::service {
 
 // Borrows the bytes of `wire`. INVALID_ARGUMENT: an encoding that is unknown, with the list of those that are known,
 // or missing.
 absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire);
+
+// Which encodings DecodeChunk takes.
+void EncodeKnownEncodings(v1::ServerInfo* info);
 
 // INVALID_ARGUMENT unless the id has 1 to 256 bytes. `field` is named in the message.
 absl::Status CheckId(absl::string_view id, absl::string_view field);

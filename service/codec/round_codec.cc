@@ -1,7 +1,6 @@
 #include "service/codec/round_codec.h"
 
 #include <bit>
-#include <variant>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -19,10 +18,10 @@ constexpr absl::string_view kRoundPrefix = "rounds/";
 constexpr size_t kMaxRoundIdBytes = 128;
 
 template <typename Column>
-std::string BytesOf(const Column& column, RowInterval rows, size_t per_row = 1) {
+std::string BytesOf(const Column& column, RowInterval rows) {
   if (rows.begin == rows.end) return "";
-  return std::string(reinterpret_cast<const char*>(column.data() + rows.begin * per_row),
-                     (rows.end - rows.begin) * per_row * sizeof(column[0]));
+  return std::string(reinterpret_cast<const char*>(column.data() + rows.begin),
+                     (rows.end - rows.begin) * sizeof(column[0]));
 }
 
 v1::RoundState EncodeState(RoundState state) {
@@ -151,7 +150,8 @@ void EncodeLimits(const Limits& limits, v1::ServerLimits* wire) {
   wire->set_max_uploads(limits.max_uploads);
 }
 
-void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, bool first, v1::ResultPage* wire) {
+void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, const PageFormat& format, bool first,
+                v1::ResultPage* wire) {
   v1::TensorSlice* slice = wire->mutable_slice();
   slice->set_tensor(spec.name);
   slice->set_num_keys(rows.end - rows.begin);
@@ -159,20 +159,12 @@ void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, 
     slice->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
     slice->set_first_key(rows.begin);
   } else {
-    std::visit(
-        [&](const auto& keys) {
-          slice->set_key_encoding(sizeof(keys[0]) == sizeof(uint32_t) ? v1::KEY_ENCODING_U32 : v1::KEY_ENCODING_U64);
-          slice->set_keys(BytesOf(keys, rows));
-        },
-        result.keys);
+    EncodePageKeys(result, rows, format, slice);
   }
   slice->set_keys_sorted(true);
   slice->set_keys_unique(true);
   slice->set_value_encoding(v1::VALUE_ENCODING_NONE);
-  if (result.has_values) {
-    slice->set_value_encoding(static_cast<v1::ValueEncoding>(EncodeDType(result.dtype)));
-    slice->set_values(BytesOf(result.values, rows, result.width * SizeOf(result.dtype)));
-  }
+  if (result.has_values) EncodePageValues(result, rows, format, slice);
   if (!result.counts.empty()) wire->set_counts(BytesOf(result.counts, rows));
   if (!result.weights.empty()) wire->set_weights(BytesOf(result.weights, rows));
   if (first) EncodeSummary(spec, result, wire->mutable_summary());

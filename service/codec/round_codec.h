@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "host/result.h"
+#include "service/codec/page_format.h"
 #include "service/limits.h"
 #include "service/result_pages.h"
 #include "service/round.h"
@@ -34,7 +35,8 @@ void EncodeProgress(absl::string_view round_name, const UploadProgress& progress
 void EncodeLimits(const Limits& limits, v1::ServerLimits* wire);
 
 // Some rows of a result. `first`: with the tensor's summary.
-void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, bool first, v1::ResultPage* wire);
+void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, const PageFormat& format, bool first,
+                v1::ResultPage* wire);
 
 }  // namespace sparseagg::service
 

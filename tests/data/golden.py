@@ -11,9 +11,11 @@ import numpy as np
 from golden_cases import Case, cases
 from google.protobuf import json_format
 from sparseagg import reference
+from sparseagg.narrow import decode_values, encode_values, first_misfit
 from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.upload import make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire import WireFormat
 
 PATH = pathlib.Path(__file__).parent / "golden.json"
 
@@ -29,6 +31,7 @@ def encode_case(case: Case) -> list[pb.UpdateChunk]:
             submission_id=f"{client.id}-1",
             weight=client.weight,
             chunk_bytes=case.chunk_bytes,
+            wire=case.wire,
         )
         chunks = list(upload.chunks())
         if client.spoil is not None:
@@ -44,13 +47,16 @@ def expected_pages(case: Case) -> list[pb.ResultPage]:
     """What must come back, by the reference, from the submissions that are not refused."""
     if not case.clients or (case.code and case.refused is None):
         return []
-    updates = {client.id: _update(case.spec, client.tensors, client.weight) for client in case.clients}
+    updates = {client.id: _update(case.spec, client.tensors, client.weight, case.wire) for client in case.clients}
     updates.pop(case.refused, None)
     merged = reference.merge(case.spec, updates)
-    return [_page(case.spec, tensor, merged[tensor.name]) for tensor in case.spec.tensors]
+    pages = [_page(case.spec, tensor, merged[tensor.name]) for tensor in case.spec.tensors]
+    for tensor, page in zip(case.spec.tensors, pages):
+        _pack(page, tensor, case.result)
+    return pages
 
 
-def _update(spec: RoundSpec, tensors: dict[str, Any], weight: float | None) -> reference.Update:
+def _update(spec: RoundSpec, tensors: dict[str, Any], weight: float | None, wire: WireFormat) -> reference.Update:
     """An update as the reference takes it: values as the numbers that the wire's dtype holds."""
     columns = {}
     for name, tensor in tensors.items():
@@ -62,6 +68,10 @@ def _update(spec: RoundSpec, tensors: dict[str, Any], weight: float | None) -> r
                 rows = (rows.astype(np.uint32) << 16).view(np.float32)
             else:
                 rows = rows.astype(dtype)
+            encoding = wire.value_encoding(spec.tensor(name))
+            if encoding != dtype:
+                narrow = encode_values(rows, encoding)
+                rows = decode_values(narrow, encoding, dtype, rows.size).reshape(rows.shape)
         columns[name] = (keys, rows)
     return reference.Update(columns, weight)
 
@@ -103,6 +113,30 @@ def _page(spec: RoundSpec, tensor: TensorSpec, merged: reference.MergedTensor) -
     return page
 
 
+def _pack(page: pb.ResultPage, tensor: TensorSpec, wire: WireFormat) -> None:
+    """Packs a plain page of a sparse result as a server does that is asked for ``wire``."""
+    keys = np.frombuffer(page.slice.keys, f"<u{tensor.key_bytes}")
+    if len(keys):
+        name, page.slice.first_key, page.slice.keys = wire.encode_keys(keys)
+        page.slice.key_encoding = pb.KeyEncoding.Value("KEY_ENCODING_" + name)
+    narrow = wire.values.get(tensor.name)
+    if narrow is not None:
+        values = np.frombuffer(page.slice.values, pb.DType.Name(page.summary.dtype)[len("DTYPE_") :].lower())
+        if first_misfit(values, narrow) is None:
+            page.slice.values = encode_values(values, narrow)
+            page.slice.value_encoding = pb.ValueEncoding.Value("VALUE_ENCODING_" + narrow.upper())
+
+
+def _format(case: Case) -> pb.ResultFormat:
+    """What asks for ``case.result``."""
+    narrow = set(case.result.values.values())
+    assert len(narrow) <= 1, "one encoding for all tensors"
+    return pb.ResultFormat(
+        key_encodings=sorted(pb.KeyEncoding.Value(f"KEY_ENCODING_{name.upper()}") for name in case.result.keys),
+        value_encoding="VALUE_ENCODING_" + (narrow.pop().upper() if narrow else "UNSPECIFIED"),
+    )
+
+
 def suite() -> dict[str, Any]:
     """The suite in proto3 JSON."""
     return {"cases": [_case_to_json(case) for case in cases()]}
@@ -117,6 +151,7 @@ def _case_to_json(case: Case) -> dict[str, Any]:
         "expected": [json_format.MessageToDict(page) for page in expected_pages(case)],
         "expectedCode": case.code,
         "expectedMessageContains": case.message,
+        "format": json_format.MessageToDict(_format(case)),
     }
     return {name: value for name, value in entry.items() if value}
 

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "host/wire/bitmap_keys.h"
+#include "host/wire/delta_keys.h"
 #include "tests/support/values.h"
 
 namespace sparseagg {
@@ -59,6 +61,16 @@ Slice Implicit(uint64_t first, uint64_t count, const std::vector<double>& values
   return {SliceView::Keys::kImplicit, "", Floats(values), first, count};
 }
 
+// Of keys that ascend.
+Slice Delta(const std::vector<uint64_t>& keys, const std::vector<double>& values) {
+  return {SliceView::Keys::kDeltaBitpacked, wire::EncodeDeltaKeys(keys), Floats(values), keys.empty() ? 0 : keys[0],
+          keys.size()};
+}
+
+Slice Bitmap(const std::vector<uint64_t>& keys, const std::vector<double>& values) {
+  return {SliceView::Keys::kBitmap, wire::EncodeBitmapKeys(keys), Floats(values), keys.empty() ? 0 : keys[0]};
+}
+
 std::vector<uint64_t> KeysOf(const ValidatedUpdate& update) {
   std::vector<uint64_t> keys;
   if (const auto* run = std::get_if<KeyRun>(&update.keys())) {
@@ -99,6 +111,34 @@ TEST(UpdateBuilder, Append_SeveralChunks_KeepTheOrderOfOccurrence) {
     EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2, 3, 4, 5, 6, 7));
     EXPECT_FALSE(update->sorted());
     EXPECT_FALSE(update->unique());
+  }
+}
+
+TEST(UpdateBuilder, Append_PackedKeys_MixWithAllOthers) {
+  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
+    const TensorSpec spec = Spec(dimension);
+    UpdateBuilder builder(&spec);
+    ASSERT_TRUE(builder.Append(0, Implicit(4, 2, {1, 2}).view()).ok());
+    ASSERT_TRUE(builder.Append(1, Delta({6, 9, 500}, {3, 4, 5}).view()).ok());
+    ASSERT_TRUE(builder.Append(2, Delta({}, {}).view()).ok());
+    ASSERT_TRUE(builder.Append(3, Bitmap({501, 503}, {6, 7}).view()).ok());
+    ASSERT_TRUE(builder.Append(4, Bitmap({}, {}).view()).ok());
+    EXPECT_EQ(builder.num_keys(), 7u);
+    UpdateBuilder again = builder;
+    const auto update = std::move(builder).Finish(1.0);
+    ASSERT_TRUE(update.ok()) << update.status();
+    EXPECT_THAT(KeysOf(*update), ElementsAre(4, 5, 6, 9, 500, 501, 503));
+    EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+    EXPECT_TRUE(update->sorted());
+    EXPECT_TRUE(update->unique());
+    ASSERT_TRUE(again.Append(5, Delta({503}, {8}).view()).ok());
+    const auto repeated = UpdateBuilder(again).Finish(1.0);
+    EXPECT_TRUE(repeated->sorted());
+    EXPECT_FALSE(repeated->unique());
+    ASSERT_TRUE(again.Append(6, Bitmap({502}, {9}).view()).ok());
+    const auto descended = std::move(again).Finish(1.0);
+    EXPECT_THAT(KeysOf(*descended), ElementsAre(4, 5, 6, 9, 500, 501, 503, 503, 502));
+    EXPECT_FALSE(descended->sorted());
   }
 }
 
@@ -199,6 +239,35 @@ TEST(UpdateBuilder, Union_TakesKeysWithOrWithoutValues) {
   EXPECT_THAT(KeysOf(*update), ElementsAre(3, 1, 7, 5, 6));
 }
 
+TEST(UpdateBuilder, Append_PackedValues_AreWidened) {
+  TensorSpec spec = Spec(1000, 2);
+  UpdateBuilder builder(&spec);
+  Slice half = U32({3}, {});
+  half.values = PackFloats(DType::kFloat16, {1.5, -2});
+  SliceView view = half.view();
+  view.value_packing = wire::ValuePacking::kFloat16;
+  ASSERT_TRUE(builder.Append(0, view).ok());
+  ASSERT_TRUE(builder.Append(1, Delta({4, 5}, {1, 2, 3, 4}).view()).ok());
+  Slice scaled = Bitmap({6}, {});
+  scaled.values = Floats({0.25}) + "\x04\xff";
+  view = scaled.view();
+  view.value_packing = wire::ValuePacking::kInt8Scaled;
+  ASSERT_TRUE(builder.Append(2, view).ok());
+  const auto hash = builder.ContentHash();
+  const auto update = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(update.ok()) << update.status();
+  EXPECT_THAT(KeysOf(*update), ElementsAre(3, 4, 5, 6));
+  EXPECT_THAT(FloatsOf(*update, 2), ElementsAre(1.5, -2, 1, 2, 3, 4, 1, -0.25));
+  UpdateBuilder plain(&spec);
+  ASSERT_TRUE(plain.Append(0, U32({3, 4, 5, 6}, {1.5, -2, 1, 2, 3, 4, 1, -0.25}).view()).ok());
+  EXPECT_EQ(plain.ContentHash(), hash);
+
+  spec.aggregation.op = Op::kUnion;
+  UpdateBuilder keys_only(&spec);
+  ASSERT_TRUE(keys_only.Append(0, view).ok());
+  EXPECT_EQ(std::move(keys_only).Finish(1.0)->values(), nullptr);
+}
+
 // ---- what bad chunks are told
 
 struct BadSlice {
@@ -220,6 +289,17 @@ TEST(UpdateBuilder, Append_BadChunks_AreRefusedAndLeaveTheBuilderUnchanged) {
   no_values.has_values = false;
   Slice run_with_bytes = Implicit(5, 1, {1, 2});
   run_with_bytes.keys = "1234";
+  Slice delta_count = Delta({1, 2}, {1, 2, 3, 4, 5, 6});
+  delta_count.num_keys = 3;
+  delta_count.keys.push_back('\0');
+  Slice delta_huge = Delta({1, 2}, {1, 2, 3, 4});
+  delta_huge.num_keys = ~uint64_t{0};
+  Slice delta_wraps = Delta({~uint64_t{0} - 1, ~uint64_t{0}}, {1, 2, 3, 4});
+  delta_wraps.first_key = ~uint64_t{0};
+  Slice bitmap_zero = Bitmap({1, 2}, {1, 2, 3, 4});
+  bitmap_zero.keys.push_back('\0');
+  Slice bitmap_wraps = Bitmap({1, 2}, {1, 2, 3, 4});
+  bitmap_wraps.first_key = ~uint64_t{0};
   const std::vector<BadSlice> table = {
       {"key = dimension", U32({1, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
       {"key far beyond", U64({~uint64_t{0}}, {1, 2}), {"position 0", "18446744073709551615"}},
@@ -236,6 +316,18 @@ TEST(UpdateBuilder, Append_BadChunks_AreRefusedAndLeaveTheBuilderUnchanged) {
       {"no values", no_values, {"values"}},
       {"key bytes of a run", run_with_bytes, {"implicit"}},
       {"count of a run", Implicit(5, uint64_t{1} << 63, {1, 2}), {}},
+      {"packed key = dimension", Delta({998, 999, 1000}, {1, 2, 3, 4, 5, 6}), {"position 2", "key 1000"}},
+      {"packed keys far beyond", Delta({5, uint64_t{1} << 63}, {1, 2, 3, 4}), {"position 1", "9223372036854775808"}},
+      {"packed keys that wrap", delta_wraps, {"position 0", "18446744073709551615"}},
+      {"packed keys and their bytes", delta_count, {"2 bytes of keys", "num_keys 3"}},
+      {"packed keys beyond count", delta_huge, {"bytes of keys"}},
+      {"packed keys and too few values", Delta({1, 2}, {1, 2}), {"2 keys", "2 values"}},
+      {"packed keys and nan", Delta({1, 2}, {1, 2, std::nan(""), 4}), {"position 1", "nan"}},
+      {"bit = dimension", Bitmap({990, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
+      {"bits that wrap", bitmap_wraps, {"position 0", "18446744073709551615"}},
+      {"bitmap's last byte", bitmap_zero, {"bitmap", "zero"}},
+      {"bits and too many values", Bitmap({1}, {1, 2, 3, 4}), {"1 keys", "4 values"}},
+      {"bits and inf", Bitmap({1, 2}, {1, -inf, 3, 4}), {"position 0", "-inf"}},
       {"nan", U32({1, 2}, {1, 2, std::nan(""), 4}), {"position 1", "nan"}},
       {"inf", U32({1, 2}, {1, -inf, 3, 4}), {"position 0", "column 1", "-inf"}},
   };
@@ -258,6 +350,66 @@ TEST(UpdateBuilder, Append_BadChunks_AreRefusedAndLeaveTheBuilderUnchanged) {
     EXPECT_THAT(FloatsOf(*update, 2), ElementsAre(1, 2, 3, 4, 5, 6));
     EXPECT_TRUE(update->sorted() && update->unique()) << "the refused keys were not looked at";
   }
+}
+
+TEST(UpdateBuilder, Append_BadPackedValues_AreRefusedAndLeaveTheBuilderUnchanged) {
+  const TensorSpec spec = Spec(1000, 2);
+  struct Row {
+    wire::ValuePacking packing;
+    std::string values;
+    std::vector<std::string> words;
+  };
+  const std::vector<Row> table = {
+      {wire::ValuePacking::kFloat16, "1234567", {"7 bytes", "2, the size of a float16"}},
+      {wire::ValuePacking::kFloat16, "123456", {"2 keys", "3 values"}},
+      {wire::ValuePacking::kFloat16,
+       std::string("1234\x00\x7c"
+                   "56",
+                   8),
+       {"position 1", "inf"}},
+      {wire::ValuePacking::kBFloat16,
+       std::string("12\x80\xff"
+                   "3456",
+                   8),
+       {"position 0", "column 1", "-inf"}},
+      {wire::ValuePacking::kInt8Scaled, "1234", {"4 bytes of values end with a scale"}},
+      {wire::ValuePacking::kInt8Scaled, Floats({1}) + "12345", {"2 keys", "5 values"}},
+      {wire::ValuePacking::kInt8Scaled, Floats({-1}) + "1234", {"scale -1 of values 0 and on", "2^120"}},
+      {wire::ValuePacking::kInt8Scaled, Floats({std::nan("")}) + "1234", {"scale nan"}},
+      {wire::ValuePacking::kInt8Scaled, Floats({0x1p121}) + "1234", {"scale 2.65846e+36"}},
+      {wire::ValuePacking::kFloat32, Floats({1, 2, 3, 4}), {"does not widen to float32"}},
+  };
+  for (const Row& row : table) {
+    SCOPED_TRACE(row.words[0]);
+    UpdateBuilder builder(&spec);
+    ASSERT_TRUE(builder.Append(0, U32({7, 9}, {1, 2, 3, 4}).view()).ok());
+    const auto hash = builder.ContentHash();
+    for (const bool packed : {false, true}) {
+      Slice slice = packed ? Delta({1, 2}, {}) : U32({1, 2}, {});
+      slice.values = row.values;
+      SliceView view = slice.view();
+      view.value_packing = row.packing;
+      const absl::Status status = builder.Append(17, view);
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("chunk 17")));
+      for (const std::string& word : row.words) EXPECT_THAT(std::string(status.message()), HasSubstr(word));
+      EXPECT_EQ(builder.num_keys(), 2u);
+      EXPECT_EQ(builder.ContentHash(), hash);
+    }
+  }
+}
+
+TEST(UpdateBuilder, Append_PackedKeysWithoutABound_StopAtTheLargest) {
+  const TensorSpec spec = Spec(0);
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, Delta({5, ~uint64_t{0}}, {1, 2}).view()).ok());
+  Slice wraps = Delta({5, 6, 7}, {1, 2, 3});
+  wraps.first_key = ~uint64_t{0} - 1;
+  const absl::Status status = builder.Append(1, wraps.view());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 1, position 2: the keys pass 2^64-1"));
+  const auto update = std::move(builder).Finish(1.0);
+  EXPECT_THAT(KeysOf(*update), ElementsAre(5, ~uint64_t{0}));
 }
 
 TEST(UpdateBuilder, Append_WidthTimesCount_DoesNotOverflow) {
@@ -394,6 +546,9 @@ TEST(UpdateBuilder, ContentHash_DoesNotDependOnChunksOrKeyEncoding) {
     const auto hash = HashOf(spec, {U32({5, 6, 7, 8}, {1, 2, 3, 4})});
     EXPECT_EQ(HashOf(spec, {U64({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
     EXPECT_EQ(HashOf(spec, {Implicit(5, 4, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOf(spec, {Delta({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOf(spec, {Bitmap({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOf(spec, {Implicit(5, 1, {1}), Bitmap({6, 7}, {2, 3}), Delta({8}, {4})}), hash);
     EXPECT_EQ(HashOf(spec, {U32({5}, {1}), Implicit(6, 2, {2, 3}), U64({8}, {4})}), hash);
     EXPECT_EQ(HashOf(spec, {Implicit(5, 1, {1}), U32({}, {}), Implicit(6, 3, {2, 3, 4})}), hash);
   }

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg.arrays import update_data
-from sparseagg.encode import DEFAULT_CHUNK_BYTES, chunk_bytes_for, encode_chunks
+from sparseagg.encode import encode_chunks
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire import DEFAULT_CHUNK_BYTES, chunk_bytes_for
 
 SPEC = sa.RoundSpec([sa.TensorSpec("e", "float32", 1000, 2), sa.TensorSpec("b", "float64", 5, layout="dense")])
 OVERHEAD = 64 + 1  # of a slice of a tensor whose name has one byte

@@ -71,7 +71,11 @@ class Replay:
                 return round_
 
     def pages(self, name: str, spec: pb.RoundSpec) -> list[pb.ResultPage]:
-        return [self.stub.GetResult(pb.GetResultRequest(name=name, tensor=tensor.name)) for tensor in spec.tensors]
+        form = json_format.ParseDict(self.case.get("format", {}), pb.ResultFormat())
+        return [
+            self.stub.GetResult(pb.GetResultRequest(name=name, tensor=tensor.name, format=form))
+            for tensor in spec.tensors
+        ]
 
 
 @pytest.mark.parametrize("case", SUITE, ids=lambda case: case["name"])

@@ -77,7 +77,7 @@ def flaky(server):
 
 
 def update() -> dict:
-    return {"v": (np.arange(100_000), np.arange(100_000, dtype=np.float32))}  # 800 kB
+    return {"v": (np.arange(100_000), np.arange(100_000, dtype=np.float32))}  # 800 kB when plain
 
 
 @pytest.mark.parametrize("resumable", [False, True])
@@ -85,7 +85,7 @@ def update() -> dict:
 def test_submit_over_a_breaking_connection_counts_once(flaky, client, resumable, budgets):
     opened = client.create_round(SPEC)
     with sa.Client(flaky(*budgets).address, retry=FAST, chunk_bytes=50_000) as unlucky:
-        submission = unlucky.get_round(opened.id).submit("a", update(), resumable=resumable)
+        submission = unlucky.get_round(opened.id).submit("a", update(), resumable=resumable, encoding="plain")
     assert submission.num_tuples == 100_000
     merged = opened.close()["v"]
     assert merged.values.tolist() == list(range(100_000))
@@ -99,7 +99,7 @@ def test_submit_resumes_and_does_not_start_again(flaky, client):
     opened = client.create_round(SPEC)
     patience = sa.RetryPolicy(attempts=4, initial=0.01, maximum=0.05)
     with sa.Client(proxy.address, retry=patience, chunk_bytes=50_000) as unlucky:
-        unlucky.get_round(opened.id).submit("a", update())
+        unlucky.get_round(opened.id).submit("a", update(), encoding="plain")
     assert 5 <= proxy.broken <= 20
     assert len(opened.close()["v"]) == 100_000
 

@@ -57,6 +57,14 @@ void SetValue(v1::UpdateChunk& chunk, float value) {
   chunk.mutable_slices(0)->set_values(Packed<float>({1, 2, 3, value, 5, 6}));
 }
 
+void SetPackedKeys(v1::UpdateChunk& chunk, v1::KeyEncoding encoding, uint64_t num_keys, const std::string& bytes) {
+  v1::TensorSlice* slice = chunk.mutable_slices(0);
+  slice->set_key_encoding(encoding);
+  slice->set_first_key(3);
+  slice->set_num_keys(num_keys);
+  slice->set_keys(bytes);
+}
+
 class BadInputTest : public ServerFixture, public ::testing::WithParamInterface<BadInput> {
  protected:
   // The result of a round of two good clients, with `between` done in between; as bytes.
@@ -181,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
                  Code::kInvalidArgument, {"tensor 'd'", "implicit"}},
         BadInput{"KeyEncodingUnknown",
                  [](auto& c) { c.mutable_slices(0)->set_key_encoding(static_cast<v1::KeyEncoding>(42)); },
-                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "42", "U32, U64, IMPLICIT"}},
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "42", "U32, U64, IMPLICIT, DELTA_BITPACKED, BITMAP"}},
         BadInput{"KeyEncodingMissing", [](auto& c) { c.mutable_slices(0)->clear_key_encoding(); },
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "key_encoding", "U32, U64, IMPLICIT"}},
         BadInput{"ValueEncodingUnknown",
@@ -212,6 +220,92 @@ INSTANTIATE_TEST_SUITE_P(
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "12"}},
         BadInput{"FirstKeyWithU32", [](auto& c) { c.mutable_slices(0)->set_first_key(1); }, Code::kInvalidArgument,
                  {"tensor 'v'", "first_key 1"}},
+        BadInput{"DeltaBytesMissing",
+                 [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 3, "\x06\xc0"); },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "2 bytes of keys", "num_keys 3"}},
+        BadInput{"DeltaTrailingByte",
+                 [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 3, "\x06\x80\x0b\x01\x01"); },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "5 bytes of keys", "make 4"}},
+        BadInput{"DeltaWidth",
+                 [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 3, "\x7f\x80\x0b\x01"); },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "127 bits"}},
+        BadInput{"DeltaPadding",
+                 [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 3, "\x06\x80\x0b\xf1"); },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "bits behind the last key"}},
+        BadInput{"DeltaNumKeysMissing",
+                 [](auto& c) {
+                   SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 3, "\x06\x80\x0b\x03");
+                   c.mutable_slices(0)->clear_num_keys();
+                 },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "num_keys 0"}},
+        BadInput{"DeltaNumKeysHuge",
+                 [](auto& c) {
+                   SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 3, "\x06\x80\x0b\x03");
+                   c.mutable_slices(0)->set_num_keys(~uint64_t{0});
+                 },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "num_keys 18446744073709551615"}},
+        BadInput{"DeltaPastDimension",
+                 [](auto& c) {
+                   SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 3, "\x06\x80\x0b\x03");
+                   c.mutable_slices(0)->set_first_key(5);
+                 },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "position 2", "key 101"}},
+        BadInput{"DeltaWraps",
+                 [](auto& c) {
+                   SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 3, "\x06\x80\x0b\x03");
+                   c.mutable_slices(0)->set_first_key(~uint64_t{0});
+                 },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "18446744073709551615"}},
+        BadInput{"BitmapNumKeysDisagrees",
+                 [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_BITMAP, 2, "\x07"); }, Code::kInvalidArgument,
+                 {"tensor 'v'", "chunk 0", "num_keys 2", "hold 3"}},
+        BadInput{"BitmapTrailingByte",
+                 [](auto& c) {
+                   SetPackedKeys(c, v1::KEY_ENCODING_BITMAP, 3, std::string("\x07\0", 2));
+                 },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "bitmap is zero"}},
+        BadInput{"BitmapPastDimension",
+                 [](auto& c) {
+                   SetPackedKeys(c, v1::KEY_ENCODING_BITMAP, 3, "\x07");
+                   c.mutable_slices(0)->set_first_key(98);
+                 },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "position 2", "key 100"}},
+        BadInput{"BitmapOfAnotherSize", [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_BITMAP, 0, "\x3f"); },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "6 keys", "6 values"}},
+        BadInput{"PackedTooManyTuples",
+                 [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 21, std::string(1, '\0')); },
+                 Code::kResourceExhausted, {"tensor 'v'", "chunk 0", "max_tuples_per_submission 20"}},
+        BadInput{"PackedTooManyBytes",
+                 [](auto& c) {
+                   SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 17, std::string(1, '\0'));
+                   c.mutable_slices(0)->set_values(Packed(std::vector<float>(34, 1)));
+                 },
+                 Code::kResourceExhausted, {"tensor 'v'", "chunk 0", "reaches 204, beyond max_bytes_per_submission 200"}},
+        BadInput{"ValuesHalved",
+                 [](auto& c) { c.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_FLOAT16); },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "3 keys", "12 values"}},
+        BadInput{"ValuesOfAWiderType",
+                 [](auto& c) { c.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_FLOAT64); },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "float64", "float32"}},
+        BadInput{"ScaleNegative",
+                 [](auto& c) {
+                   c.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_INT8_SCALED);
+                   c.mutable_slices(0)->set_values(Packed<float>({-1}) + "123456");
+                 },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "scale -1"}},
+        BadInput{"ScaleWithoutValues",
+                 [](auto& c) {
+                   c.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_INT8_SCALED);
+                   c.mutable_slices(0)->set_values(Packed<float>({1}));
+                 },
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "4 bytes"}},
+        BadInput{"NarrowTooManyBytes",
+                 [](auto& c) {
+                   c.mutable_slices(0)->set_keys(Packed(std::vector<uint32_t>(17, 1)));
+                   c.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_FLOAT16);
+                   c.mutable_slices(0)->set_values(Packed(std::vector<uint16_t>(34, 1)));
+                 },
+                 Code::kResourceExhausted, {"tensor 'v'", "chunk 0", "reaches 204, beyond max_bytes_per_submission 200"}},
         BadInput{"NoClientId", [](auto& c) { c.clear_client_id(); }, Code::kInvalidArgument, {"client_id"}, true},
         BadInput{"LongClientId", [](auto& c) { c.set_client_id(std::string(257, 'x')); }, Code::kInvalidArgument,
                  {"client_id", "257"}, true},

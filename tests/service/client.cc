@@ -173,12 +173,15 @@ std::string Client::ResultBytes(const std::string& name) {
 }
 
 absl::StatusOr<std::vector<v1::ResultPage>> Client::Aggregate(const v1::RoundSpec& spec,
-                                                              const std::vector<v1::UpdateChunk>& chunks) {
+                                                              const std::vector<v1::UpdateChunk>& chunks,
+                                                              const v1::ResultFormat& format) {
   grpc::ClientContext context;
   const auto stream = stub_->Aggregate(&context);
   v1::AggregateRequest request;
   *request.mutable_spec() = spec;
+  *request.mutable_format() = format;
   bool open = stream->Write(request);
+  request.Clear();
   for (const v1::UpdateChunk& chunk : chunks) {
     if (!open) break;  // refused already: Finish has the reason
     *request.mutable_chunk() = chunk;

@@ -44,7 +44,8 @@ class Client {
   // All tensors of a round that must be DONE, in one string.
   std::string ResultBytes(const std::string& name);
   absl::StatusOr<std::vector<v1::ResultPage>> Aggregate(const v1::RoundSpec& spec,
-                                                        const std::vector<v1::UpdateChunk>& chunks);
+                                                        const std::vector<v1::UpdateChunk>& chunks,
+                                                        const v1::ResultFormat& format = {});
 
   v1::Aggregation::Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& channel() { return channel_; }

@@ -106,6 +106,7 @@ TEST_P(GoldenTest, Replay_OverUnaryCalls_GivesTheExpectedBits) {
   v1::StreamResultRequest request;
   request.set_name(round->name());
   request.set_page_size(1 << 30);
+  *request.mutable_format() = Case().format();
   const auto pages = client().Stream(request);
   ASSERT_THAT(pages, IsOk());
   ASSERT_EQ(pages->size(), Case().expected_size());
@@ -113,7 +114,7 @@ TEST_P(GoldenTest, Replay_OverUnaryCalls_GivesTheExpectedBits) {
 }
 
 TEST_P(GoldenTest, Replay_AsOneCall_GivesTheSameBits) {
-  const auto pages = client().Aggregate(Case().spec(), Chunks(""));
+  const auto pages = client().Aggregate(Case().spec(), Chunks(""), Case().format());
   if (Case().expected_code() != 0) return ExpectRefusal(pages.status());
   ASSERT_THAT(pages, IsOk());
   ASSERT_EQ(pages->size(), Case().expected_size());

@@ -210,5 +210,47 @@ TEST_F(ResultsApiTest, GetResult_RoundDeletedWhileAStreamReads_StreamGoesOn) {
   EXPECT_EQ(ToMap(pages).size(), 10'000);  // the dense tensor has every key
 }
 
+TEST_F(ResultsApiTest, Format_OfAnUnknownValueEncoding_IsRefusedByAllCalls) {
+  const std::string name = Finished();
+  v1::ResultFormat format;
+  format.set_value_encoding(static_cast<v1::ValueEncoding>(42));
+  const auto refused = Fails(Code::kInvalidArgument, HasSubstr("format.value_encoding 42"));
+  v1::GetResultRequest page = Request(name, "v");
+  *page.mutable_format() = format;
+  EXPECT_THAT(client().Page(page), refused);
+  v1::StreamResultRequest stream;
+  stream.set_name(name);
+  *stream.mutable_format() = format;
+  EXPECT_THAT(client().Stream(stream), refused);
+  EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "a", {1}, {1})}, format), refused);
+}
+
+TEST_F(ResultsApiTest, Format_Packed_IsTheSameInPagesAndStreams) {
+  const std::string name = Finished();
+  v1::GetResultRequest request = Request(name, "v", 100, 9'000, /*page_size=*/2'000);
+  request.mutable_format()->add_key_encodings(v1::KEY_ENCODING_DELTA_BITPACKED);
+  request.mutable_format()->set_value_encoding(v1::VALUE_ENCODING_FLOAT16);
+  const auto pages = client().Pages(request);
+  ASSERT_THAT(pages, IsOk());
+  v1::StreamResultRequest stream;
+  stream.set_name(name);
+  stream.add_tensors("v");
+  *stream.mutable_range() = request.range();
+  stream.set_page_size(request.page_size());
+  *stream.mutable_format() = request.format();
+  const auto streamed = client().Stream(stream);
+  ASSERT_THAT(streamed, IsOk());
+  ASSERT_EQ(pages->size(), streamed->size());
+  ASSERT_GT(pages->size(), 5);
+  for (size_t i = 0; i < pages->size(); ++i) {
+    const v1::TensorSlice& slice = (*pages)[i].slice();
+    EXPECT_EQ(slice.SerializeAsString(), (*streamed)[i].slice().SerializeAsString());
+    EXPECT_EQ(slice.key_encoding(), v1::KEY_ENCODING_DELTA_BITPACKED);
+    EXPECT_EQ(slice.value_encoding(), v1::VALUE_ENCODING_FLOAT16);
+    EXPECT_LT(slice.keys().size(), slice.num_keys()) << "gaps of 4 bits";
+    EXPECT_EQ(slice.values().size(), 2 * slice.num_keys());
+  }
+}
+
 }  // namespace
 }  // namespace sparseagg::service

@@ -12,6 +12,7 @@ from sparseagg.info import RoundInfo
 from sparseagg.progress import ProgressBar
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire import check_encoding, check_narrow
 
 __all__ = [
     "commit_request",
@@ -19,10 +20,20 @@ __all__ = [
     "poll_seconds",
     "raise_if_failed",
     "raise_if_past",
+    "result_format",
     "result_request",
     "status_request",
     "wait_request",
 ]
+
+# What this client decodes in results, beside the plain encodings.
+_KEYS = (pb.KEY_ENCODING_IMPLICIT, pb.KEY_ENCODING_DELTA_BITPACKED, pb.KEY_ENCODING_BITMAP)
+_VALUES = {
+    "float32": pb.VALUE_ENCODING_FLOAT32,
+    "float16": pb.VALUE_ENCODING_FLOAT16,
+    "bfloat16": pb.VALUE_ENCODING_BFLOAT16,
+    "int8_scaled": pb.VALUE_ENCODING_INT8_SCALED,
+}
 
 # How long one WaitRound asks to wait; the server may cut it.
 _LONG_POLL_S = 30.0
@@ -54,11 +65,28 @@ def raise_if_failed(info: RoundInfo, cause: Exception) -> None:
         raise RoundFailed(f"{info.name} {info.state}{reason}", info.state) from cause
 
 
+def result_format(encoding: str, values: str | None) -> pb.ResultFormat:
+    """Returns how a result is to come: ``encoding`` and ``values`` as in ``Round.result``.
+
+    Raises:
+        InvalidArgument: one of them is unknown.
+    """
+    check_encoding(encoding)
+    message = pb.ResultFormat(key_encodings=_KEYS if encoding == "auto" else ())
+    if values is not None:
+        check_narrow(values)
+        message.value_encoding = _VALUES[values]
+    return message
+
+
 def result_request(
-    name: str, tensors: Sequence[str] | None, keys: tuple[int, int | None] | None
+    name: str,
+    tensors: Sequence[str] | None,
+    keys: tuple[int, int | None] | None,
+    result_format: pb.ResultFormat | None = None,
 ) -> pb.StreamResultRequest:
     """Returns the message; ``keys`` is (begin, end), an end of None: to the last key."""
-    request = pb.StreamResultRequest(name=name, tensors=tensors)
+    request = pb.StreamResultRequest(name=name, tensors=tensors, format=result_format)
     if keys is not None:
         request.range.begin = keys[0]
         request.range.end = keys[1] or 0

@@ -11,6 +11,7 @@ from sparseagg.calls import (
     poll_seconds,
     raise_if_failed,
     raise_if_past,
+    result_format,
     result_request,
     wait_request,
 )
@@ -24,6 +25,7 @@ from sparseagg.retry import RetryPolicy
 from sparseagg.spec import RoundSpec
 from sparseagg.upload import aggregate_requests, aggregate_uploads, make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire import Values
 
 __all__ = ["Client", "Round"]
 
@@ -106,20 +108,24 @@ class Client:
             if not token:
                 return
 
-    def aggregate(self, updates: Any, spec: RoundSpec) -> Result:
+    def aggregate(self, updates: Any, spec: RoundSpec, *, encoding: str = "auto", values: Values = None) -> Result:
         """Merges updates in one call, with no round to manage.
 
         Args:
             updates: a mapping from client ids to updates, or a list of updates, whose positions become the ids; an
                 update is what ``Round.submit`` takes, or a pair (update, weight).
             spec: what to compute.
+            encoding: of keys, as in ``Round.submit``; also of those in the result.
+            values: of the updates, as in ``Round.submit``. The result comes as it is.
 
         Raises:
             InvalidArgument: the spec or one of the updates is wrong, and nothing is merged.
             FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
         """
-        uploads = aggregate_uploads(spec, updates, self._connection.chunk_bytes())
-        return self._connection.read("Aggregate", lambda: aggregate_requests(spec, uploads)).result()
+        server = self._connection.server_wire()
+        uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
+        answer = result_format(encoding, None)
+        return self._connection.read("Aggregate", lambda: aggregate_requests(spec, uploads, answer)).result()
 
 
 class Round:
@@ -163,6 +169,8 @@ class Round:
         update: Any,
         weight: float | None = None,
         *,
+        encoding: str = "auto",
+        values: Values = None,
         submission_id: str | None = None,
         resumable: bool = False,
         progress: bool = False,
@@ -180,6 +188,13 @@ class Round:
                 a sparse torch, SciPy or TensorFlow tensor or IndexedSlices. Or anything dense, of dimension × width
                 values, which touches every key. Tensors that are left out are not touched.
             weight: ≥ 0; required with "by_weight".
+            encoding: of the keys. "auto": the smallest that the server knows, slice by slice; packed keys need to
+                ascend, without repetitions, and others are sent as they are. "plain": 4 or 8 bytes a key. What the
+                update says, and so the result, is the same.
+            values: rounds values, to nearest even, so that they take fewer bytes: "float16" and "bfloat16" 2,
+                "int8_scaled" 1 and a sixteenth (64 values share a scale, the largest of them being 127 steps). A name
+                is for all float32 and float64 tensors, "float32" for float64 ones; a mapping from tensors to names is
+                for those. The update then says the rounded values. None: they are sent as they are.
             submission_id: names this content; by default a random one. The same id resumes an upload that broke off.
             resumable: upload by single calls, from where the server's part of it ends. (Uploads that break off do this
                 from their second attempt on.)
@@ -192,12 +207,14 @@ class Round:
             ResourceExhausted: beyond a limit of the spec or the server.
             Unavailable: the server could not be reached, after all retries.
         """
+        server = self._connection.server_wire()
         upload = make_upload(
             self.spec,
             update,
             client_id=client_id,
             weight=weight,
-            chunk_bytes=self._connection.chunk_bytes(),
+            chunk_bytes=server.chunk_bytes,
+            wire=server.format(self.spec, encoding, values),
             round_name=self.name,
             submission_id=submission_id,
         )
@@ -206,19 +223,21 @@ class Round:
         with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
             return self._connection.submit(upload, resumable, bar)
 
-    def close(self, *, timeout: float | None = None) -> Result:
+    def close(self, *, timeout: float | None = None, encoding: str = "auto", values: str | None = None) -> Result:
         """Stops taking submissions, waits for the merge, and reads all tensors. A round closed already is just read.
 
         Args:
             timeout: for the merge, in seconds; None: for ever.
+            encoding: and ``values``: how the result comes, as in ``result``.
 
         Raises:
             RoundFailed: the round has no result; the message says why.
             TimeoutError: (``DeadlineExceeded``) the merge is still going on.
         """
+        result_format(encoding, values)  # refuses what is unknown before anything is closed
         self._info = RoundInfo.from_proto(self._connection.call("CloseRound", pb.CloseRoundRequest(name=self.name)))
         self.wait(timeout)
-        return self.result()
+        return self.result(encoding=encoding, values=values)
 
     def wait(self, timeout: float | None = None) -> RoundInfo:
         """Waits until the round has ended, and returns it as it then is, be it done, failed or cancelled.
@@ -238,19 +257,30 @@ class Round:
                 return self._info
             raise_if_past(deadline, self._info)
 
-    def result(self, tensors: Sequence[str] | None = None, *, keys: tuple[int, int | None] | None = None) -> Result:
+    def result(
+        self,
+        tensors: Sequence[str] | None = None,
+        *,
+        keys: tuple[int, int | None] | None = None,
+        encoding: str = "auto",
+        values: str | None = None,
+    ) -> Result:
         """Reads the result of a round that is done, as often as wanted.
 
         Args:
             tensors: their names; by default all.
             keys: (begin, end) of a range of keys, end exclusive; an end of None: to the last key.
+            encoding: of keys on their way: "auto" for the smallest, "plain". The arrays are the same.
+            values: rounds float values, to nearest even, before they are sent: "float32", "float16", "bfloat16",
+                "int8_scaled", as in ``submit``, where the result's dtype is wider. They come back in that dtype. Values
+                beyond the range of the narrower type come as they are, with the page that they are in.
 
         Raises:
             FailedPrecondition: the round has not ended.
             RoundFailed: it has ended without a result; the message says why.
             NotFound: the result has expired.
         """
-        request = result_request(self.name, tensors, keys)
+        request = result_request(self.name, tensors, keys, result_format(encoding, values))
         try:
             reader = self._connection.read("StreamResult", lambda: request)
         except FailedPrecondition as error:

@@ -10,15 +10,15 @@ import grpc
 
 from sparseagg.calls import commit_request, counted, status_request
 from sparseagg.channel import channel_options
-from sparseagg.encode import chunk_bytes_for
 from sparseagg.errors import NotFound, Unavailable
-from sparseagg.info import RoundInfo, Submission
+from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.progress import ProgressBar
 from sparseagg.result import ResultReader
 from sparseagg.retry import RetryPolicy, error_from_call
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
+from sparseagg.wire import ServerWire
 
 __all__ = ["Connection"]
 
@@ -42,7 +42,7 @@ class Connection:
         self._timeout = timeout
         self._retry = retry or RetryPolicy()
         self._wanted_chunk_bytes = chunk_bytes
-        self._chunk_bytes: int | None = None
+        self._server_wire: ServerWire | None = None
         if credentials is None:
             self._channel = grpc.insecure_channel(address, channel_options(options))
         else:
@@ -84,12 +84,12 @@ class Connection:
         """Returns the round as it is now."""
         return RoundInfo.from_proto(self.call("GetRound", pb.GetRoundRequest(name=name)))
 
-    def chunk_bytes(self) -> int:
-        """Returns how much to put in one message, which the server is asked for once."""
-        if self._chunk_bytes is None:
-            info = self.call("GetServerInfo", pb.GetServerInfoRequest())
-            self._chunk_bytes = chunk_bytes_for(info.limits.max_message_bytes, self._wanted_chunk_bytes)
-        return self._chunk_bytes
+    def server_wire(self) -> ServerWire:
+        """Returns what the server takes, for which it is asked once."""
+        if self._server_wire is None:
+            info = ServerInfo.from_proto(self.call("GetServerInfo", pb.GetServerInfoRequest()))
+            self._server_wire = ServerWire.of(info, self._wanted_chunk_bytes)
+        return self._server_wire
 
     def submit(self, upload: Upload, resumable: bool, bar: ProgressBar | None) -> Submission:
         """Uploads in one stream or, if ``resumable`` and in any case after a failure, by single calls that resume."""

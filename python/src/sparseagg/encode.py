@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from sparseagg.arrays import TensorData
+from sparseagg.narrow import SCALE_BLOCK
+from sparseagg.spec import DTYPES
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire import DEFAULT_CHUNK_BYTES, PLAIN, WireFormat
 
-__all__ = ["DEFAULT_CHUNK_BYTES", "chunk_bytes_for", "encode_chunks"]
+__all__ = ["encode_chunks"]
 
-DEFAULT_CHUNK_BYTES = 768 * 1024
-_CHUNK_OVERHEAD = 1024  # ids and the round's name, generously
 _SLICE_OVERHEAD = 64  # what a slice takes besides its name, keys and values
-
-
-def chunk_bytes_for(max_message_bytes: int, wanted: int | None = None) -> int:
-    """Returns how many bytes of slices to put in a message, given the server's limit (0: none)."""
-    wanted = wanted or DEFAULT_CHUNK_BYTES
-    return wanted if max_message_bytes == 0 else max(1, min(wanted, max_message_bytes - _CHUNK_OVERHEAD))
 
 
 def encode_chunks(
@@ -28,6 +24,7 @@ def encode_chunks(
     round_name: str = "",
     weight: float | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+    wire: WireFormat = PLAIN,
     first: int = 0,
 ) -> Iterator[pb.UpdateChunk]:
     """Yields the chunks of one submission, each of about ``chunk_bytes`` at most, but never less than one row.
@@ -41,11 +38,12 @@ def encode_chunks(
         submission_id: of this content.
         round_name: "rounds/{id}", or empty for ``Aggregate``.
         weight: of the whole submission.
-        chunk_bytes: of one chunk's slices.
+        chunk_bytes: of one chunk's slices, as long as they are in plain encodings; packed ones take less.
+        wire: the encodings that may be used.
         first: the first chunk to yield; those before it are skipped without being encoded.
     """
     sequence = 0
-    plan = _plan(tensors, chunk_bytes)
+    plan = _plan(tensors, chunk_bytes, wire)
     pieces = next(plan)
     while True:
         following = next(plan, None)
@@ -56,7 +54,7 @@ def encode_chunks(
                 submission_id=submission_id,
                 sequence=sequence,
                 last=following is None,
-                slices=[_slice(data, start, stop) for data, start, stop in pieces],
+                slices=[_slice(data, start, stop, wire) for data, start, stop in pieces],
             )
             if weight is not None and sequence == 0:
                 chunk.weight = weight
@@ -70,42 +68,52 @@ def encode_chunks(
 _Piece = tuple[TensorData, int, int]
 
 
-def _plan(tensors: Sequence[TensorData], chunk_bytes: int) -> Iterator[list[_Piece]]:
+def _plan(tensors: Sequence[TensorData], chunk_bytes: int, wire: WireFormat) -> Iterator[list[_Piece]]:
     """Yields what each chunk holds; at least one, though it may be empty."""
     pieces: list[_Piece] = []
     room = chunk_bytes
     for data in tensors:
         overhead = _SLICE_OVERHEAD + len(data.spec.name.encode())
-        row_bytes = _row_bytes(data)
+        row_bytes, together = _row_bytes(data, wire)
         start = 0
         while start < data.num_keys:
-            fits = (room - overhead) // row_bytes if row_bytes else data.num_keys
-            if fits < 1 and pieces:
+            fits = int((room - overhead) // row_bytes) if row_bytes else data.num_keys
+            if pieces and fits < min(together, data.num_keys - start):
                 yield pieces
                 pieces, room = [], chunk_bytes
                 continue
+            if fits > together:
+                fits -= fits % together
             stop = min(data.num_keys, start + max(1, fits))
             pieces.append((data, start, stop))
-            room -= overhead + (stop - start) * row_bytes
+            room -= overhead + math.ceil((stop - start) * row_bytes)
             start = stop
     yield pieces
 
 
-def _row_bytes(data: TensorData) -> int:
+def _row_bytes(data: TensorData, wire: WireFormat) -> tuple[float, int]:
+    """Bytes of a row at most, and how many rows had better stay together."""
     key_bytes = 0 if data.keys is None else data.spec.key_bytes
-    return key_bytes + (0 if data.values is None else data.spec.row_bytes)
+    if data.values is None:
+        return key_bytes, 1
+    encoding = wire.value_encoding(data.spec)
+    if encoding != "int8_scaled":
+        return key_bytes + data.spec.width * DTYPES[encoding], 1
+    # With whole blocks in every slice, the same values share a scale however the update is cut.
+    return key_bytes + data.spec.width * (1 + 4 / SCALE_BLOCK), SCALE_BLOCK
 
 
-def _slice(data: TensorData, start: int, stop: int) -> pb.TensorSlice:
+def _slice(data: TensorData, start: int, stop: int, wire: WireFormat) -> pb.TensorSlice:
     spec = data.spec
     if data.values is None:
         value_encoding, values = "NONE", b""
     else:
-        value_encoding, values = spec.dtype.upper(), data.values[start:stop].tobytes()
+        value_encoding = wire.value_encoding(spec).upper()
+        values = wire.encode_values(spec, data.values[start:stop])
     if data.keys is None:
         key_encoding, first_key, keys = "IMPLICIT", start, b""
     else:
-        key_encoding, first_key, keys = f"U{spec.key_bytes * 8}", 0, data.keys[start:stop].tobytes()
+        key_encoding, first_key, keys = wire.encode_keys(data.keys[start:stop])
     return pb.TensorSlice(
         tensor=spec.name,
         key_encoding="KEY_ENCODING_" + key_encoding,

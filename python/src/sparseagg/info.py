@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Iterable
+from typing import Any
 
 from google.protobuf import duration_pb2, timestamp_pb2
 
@@ -22,6 +24,12 @@ def _time(message: pb.Round, field: str) -> datetime.datetime | None:
         return None
     stamp: timestamp_pb2.Timestamp = getattr(message, field)
     return stamp.ToDatetime().replace(tzinfo=datetime.timezone.utc)
+
+
+def _names(enum: Any, prefix: str, numbers: Iterable[int]) -> tuple[str, ...]:
+    """Names of encodings; those that are newer than this client are left out."""
+    known = {number: name[len(prefix) :].lower() for name, number in enum.items()}
+    return tuple(known[number] for number in numbers if number in known)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +53,7 @@ class ServerLimits:
 
 @dataclasses.dataclass(frozen=True)
 class ServerInfo:
-    """A server: its version, what it computes with, and its limits."""
+    """A server: its version, what it computes with, its limits, and the encodings of keys and values that it knows."""
 
     version: str
     api_versions: tuple[str, ...]
@@ -53,6 +61,8 @@ class ServerInfo:
     engine_description: str
     features: tuple[str, ...]
     limits: ServerLimits
+    key_encodings: tuple[str, ...]
+    value_encodings: tuple[str, ...]
 
     @classmethod
     def from_proto(cls, proto: pb.ServerInfo) -> ServerInfo:
@@ -68,6 +78,8 @@ class ServerInfo:
             engine_description=proto.engine_description,
             features=tuple(proto.features),
             limits=ServerLimits(**limits),
+            key_encodings=_names(pb.KeyEncoding, "KEY_ENCODING_", proto.key_encodings),
+            value_encodings=_names(pb.ValueEncoding, "VALUE_ENCODING_", proto.value_encodings),
         )
 
 

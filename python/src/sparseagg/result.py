@@ -10,13 +10,12 @@ import numpy as np
 
 from sparseagg import bfloat16
 from sparseagg.arrays import Array
-from sparseagg.errors import FailedPrecondition, Internal
+from sparseagg.decode import decode_keys, decode_rows
+from sparseagg.errors import FailedPrecondition, Internal, InvalidArgument
 from sparseagg.info import RoundInfo
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Result", "ResultReader", "TensorResult", "dense_tensor_result"]
-
-_KEY_BYTES = {pb.KEY_ENCODING_U32: 4, pb.KEY_ENCODING_U64: 8}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,64 +198,61 @@ class ResultReader:
 
 
 class _Parts:
+    """The pages of one tensor, decoded as they come."""
+
     def __init__(self, summary: pb.TensorSummary) -> None:
         self._summary = summary
-        self._first_key = 0
+        self._dtype = pb.DType.Name(summary.dtype)[len("DTYPE_") :].lower()
+        self._width = summary.width or 1
+        self._key_type = np.dtype("<u4" if 0 < summary.dimension <= 1 << 32 else "<u8")
         self._num_keys = 0
-        self._key_encoding = pb.KEY_ENCODING_UNSPECIFIED
-        self._keys = bytearray()
-        self._values = bytearray()
+        self._keys: list[Array] = []
+        self._values: list[Array] = []
         self._counts = bytearray()
         self._weights = bytearray()
 
     def add(self, page: pb.ResultPage) -> None:
-        piece = page.slice
-        if self._num_keys == 0:
-            self._first_key = piece.first_key
-            self._key_encoding = piece.key_encoding
-        self._num_keys += piece.num_keys or len(piece.keys) // _KEY_BYTES.get(piece.key_encoding, 1)
-        self._keys += piece.keys
-        self._values += piece.values
+        """Takes the next page; ``Internal`` if its parts do not go together."""
+        try:
+            keys = decode_keys(page.slice, self._key_type)
+            if self._summary.has_values:
+                self._values.append(decode_rows(page.slice, self._dtype, len(keys) * self._width))
+        except InvalidArgument as error:
+            raise Internal(f"the server sent a page of tensor {self._summary.name!r} that is wrong: {error}") from error
+        self._keys.append(keys)
+        self._num_keys += len(keys)
         self._counts += page.counts
         self._weights += page.weights
 
     def tensor(self) -> TensorResult:
+        """Returns all pages as one."""
         summary = self._summary
-        dtype = pb.DType.Name(summary.dtype)[len("DTYPE_") :].lower()
-        width = summary.width or 1
         return TensorResult(
             name=summary.name,
             layout="dense" if summary.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
-            dtype=dtype,
+            dtype=self._dtype,
             dimension=summary.dimension,
-            width=width,
-            keys=self._key_array(),
-            values=self._value_array(dtype, width) if summary.has_values else None,
+            width=self._width,
+            keys=_joined(self._keys),
+            values=self._value_array() if summary.has_values else None,
             counts=self._column(self._counts, "<u4") if summary.has_counts else None,
             weights=self._column(self._weights, "<f8") if summary.has_weights else None,
             fixed_point_shift=summary.fixed_point_shift if summary.HasField("fixed_point_shift") else None,
         )
 
-    def _key_array(self) -> Array:
-        narrow = 0 < self._summary.dimension <= 1 << 32
-        if self._key_encoding == pb.KEY_ENCODING_IMPLICIT:
-            run = np.arange(self._num_keys, dtype=np.uint64) + np.uint64(self._first_key)
-            return run.astype(np.uint32) if narrow else run
-        if self._key_encoding == pb.KEY_ENCODING_UNSPECIFIED:  # nothing came
-            return np.empty(0, dtype=np.uint32 if narrow else np.uint64)
-        return self._column(self._keys, "<u4" if self._key_encoding == pb.KEY_ENCODING_U32 else "<u8")
-
-    def _value_array(self, dtype: str, width: int) -> Array:
-        wire = np.dtype(np.uint16 if dtype == "bfloat16" else dtype).newbyteorder("<")
-        values = np.frombuffer(self._values, dtype=wire)
-        if len(values) != self._num_keys * width:
-            raise Internal(f"the server sent {len(values)} values for {self._num_keys} keys of width {width}")
-        if dtype == "bfloat16":
+    def _value_array(self) -> Array:
+        values = _joined(self._values)
+        if self._dtype == "bfloat16":
             values = bfloat16.float_from_bits(values)
-        return values if width == 1 else values.reshape(-1, width)
+        return values if self._width == 1 else values.reshape(-1, self._width)
 
     def _column(self, buffer: bytearray, dtype: str) -> Array:
         column = np.frombuffer(buffer, dtype=dtype)
         if len(column) != self._num_keys:
             raise Internal(f"the server sent {len(column)} entries for {self._num_keys} keys")
         return column
+
+
+def _joined(pieces: list[Array]) -> Array:
+    """One array that can be written to; there is at least one piece."""
+    return np.concatenate(pieces)

@@ -13,6 +13,7 @@ from sparseagg.encode import encode_chunks
 from sparseagg.errors import InvalidArgument
 from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire import PLAIN, WireFormat
 
 __all__ = ["Upload", "aggregate_requests", "aggregate_uploads", "checked_weight", "make_upload", "split_weight"]
 
@@ -27,6 +28,7 @@ class Upload:
     round_name: str
     weight: float | None
     chunk_bytes: int
+    wire: WireFormat = PLAIN
 
     def chunks(self, first: int = 0) -> Iterator[pb.UpdateChunk]:
         """Yields the chunks from number ``first`` on."""
@@ -37,12 +39,13 @@ class Upload:
             round_name=self.round_name,
             weight=self.weight,
             chunk_bytes=self.chunk_bytes,
+            wire=self.wire,
             first=first,
         )
 
     @property
     def num_bytes(self) -> int:
-        """Of keys and values."""
+        """Of keys and values, as the arrays have them."""
         arrays = [array for data in self.tensors for array in (data.keys, data.values) if array is not None]
         return sum(array.nbytes for array in arrays)
 
@@ -54,6 +57,7 @@ def make_upload(
     client_id: str,
     weight: float | None,
     chunk_bytes: int,
+    wire: WireFormat = PLAIN,
     round_name: str = "",
     submission_id: str | None = None,
 ) -> Upload:
@@ -61,13 +65,16 @@ def make_upload(
     if not isinstance(client_id, str):
         raise InvalidArgument(f"a client id is a string, not {client_id!r}")
     weight = checked_weight(weight)
+    tensors = update_data(spec, update)
+    wire.check_values(tensors)
     return Upload(
-        tensors=update_data(spec, update),
+        tensors=tensors,
         client_id=client_id,
         submission_id=submission_id or uuid.uuid4().hex,
         round_name=round_name,
         weight=weight,
         chunk_bytes=chunk_bytes,
+        wire=wire,
     )
 
 
@@ -87,7 +94,7 @@ def split_weight(update: Any) -> tuple[Any, Any]:
     return update, None
 
 
-def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int) -> list[Upload]:
+def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFormat = PLAIN) -> list[Upload]:
     """Converts the updates of a one-shot aggregation.
 
     Args:
@@ -95,6 +102,7 @@ def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int) -> list[U
         updates: a mapping from client ids to updates, or an iterable of updates, whose positions (as 20 decimal
             digits) become the ids. An update may be a pair (update, weight).
         chunk_bytes: of each message.
+        wire: the encodings that may be used.
     """
     if isinstance(updates, Mapping):
         named: Iterable[tuple[str, Any]] = updates.items()
@@ -105,7 +113,13 @@ def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int) -> list[U
         update, weight = split_weight(update)
         try:
             upload = make_upload(
-                spec, update, client_id=client_id, submission_id="0", weight=weight, chunk_bytes=chunk_bytes
+                spec,
+                update,
+                client_id=client_id,
+                submission_id="0",
+                weight=weight,
+                chunk_bytes=chunk_bytes,
+                wire=wire,
             )
         except InvalidArgument as error:
             raise InvalidArgument(f"client {client_id!r}: {error}") from error
@@ -113,9 +127,11 @@ def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int) -> list[U
     return uploads
 
 
-def aggregate_requests(spec: RoundSpec, uploads: list[Upload]) -> Iterator[pb.AggregateRequest]:
-    """Yields the messages of a one-shot aggregation."""
-    yield pb.AggregateRequest(spec=spec.to_proto())
+def aggregate_requests(
+    spec: RoundSpec, uploads: list[Upload], result_format: pb.ResultFormat | None = None
+) -> Iterator[pb.AggregateRequest]:
+    """Yields the messages of a one-shot aggregation; ``result_format`` is that of its result."""
+    yield pb.AggregateRequest(spec=spec.to_proto(), format=result_format)
     for upload in uploads:
         for chunk in upload.chunks():
             yield pb.AggregateRequest(chunk=chunk)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import sparseagg as sa
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire import PLAIN, WireFormat
 
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, OUT_OF_RANGE = 3, 8, 9, 11
 
@@ -39,6 +40,8 @@ class Case:
     message: str = ""
     chunk_bytes: int = 1 << 20
     interleave: bool = False
+    wire: WireFormat = PLAIN  # of the updates
+    result: WireFormat = PLAIN  # of the result
 
 
 def one(dtype: str = "float32", dimension: int = 10, width: int = 1, **options: Any) -> sa.RoundSpec:

@@ -12,6 +12,7 @@ from sparseagg.calls import (
     poll_seconds,
     raise_if_failed,
     raise_if_past,
+    result_format,
     result_request,
     wait_request,
 )
@@ -24,6 +25,7 @@ from sparseagg.retry import RetryPolicy
 from sparseagg.spec import RoundSpec
 from sparseagg.upload import aggregate_requests, aggregate_uploads, make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire import Values
 
 __all__ = ["Client", "Round"]
 
@@ -87,10 +89,14 @@ class Client:
             if not token:
                 return
 
-    async def aggregate(self, updates: Any, spec: RoundSpec) -> Result:
+    async def aggregate(
+        self, updates: Any, spec: RoundSpec, *, encoding: str = "auto", values: Values = None
+    ) -> Result:
         """Merges updates in one call; see ``sparseagg.Client.aggregate``."""
-        uploads = aggregate_uploads(spec, updates, await self._connection.chunk_bytes())
-        reader = await self._connection.read("Aggregate", lambda: aggregate_requests(spec, uploads))
+        server = await self._connection.server_wire()
+        uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
+        answer = result_format(encoding, None)
+        reader = await self._connection.read("Aggregate", lambda: aggregate_requests(spec, uploads, answer))
         return reader.result()
 
 
@@ -135,17 +141,21 @@ class Round:
         update: Any,
         weight: float | None = None,
         *,
+        encoding: str = "auto",
+        values: Values = None,
         submission_id: str | None = None,
         resumable: bool = False,
         progress: bool = False,
     ) -> Submission:
         """Sends one client's update; see ``sparseagg.Round.submit``."""
+        server = await self._connection.server_wire()
         upload = make_upload(
             self.spec,
             update,
             client_id=client_id,
             weight=weight,
-            chunk_bytes=await self._connection.chunk_bytes(),
+            chunk_bytes=server.chunk_bytes,
+            wire=server.format(self.spec, encoding, values),
             round_name=self.name,
             submission_id=submission_id,
         )
@@ -154,12 +164,13 @@ class Round:
         with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
             return await self._connection.submit(upload, resumable, bar)
 
-    async def close(self, *, timeout: float | None = None) -> Result:
+    async def close(self, *, timeout: float | None = None, encoding: str = "auto", values: str | None = None) -> Result:
         """Stops taking submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``."""
+        result_format(encoding, values)  # refuses what is unknown before anything is closed
         request = pb.CloseRoundRequest(name=self.name)
         self._info = RoundInfo.from_proto(await self._connection.call("CloseRound", request))
         await self.wait(timeout)
-        return await self.result()
+        return await self.result(encoding=encoding, values=values)
 
     async def wait(self, timeout: float | None = None) -> RoundInfo:
         """Waits until the round has ended; see ``sparseagg.Round.wait``."""
@@ -173,10 +184,15 @@ class Round:
             raise_if_past(deadline, self._info)
 
     async def result(
-        self, tensors: Sequence[str] | None = None, *, keys: tuple[int, int | None] | None = None
+        self,
+        tensors: Sequence[str] | None = None,
+        *,
+        keys: tuple[int, int | None] | None = None,
+        encoding: str = "auto",
+        values: str | None = None,
     ) -> Result:
         """Reads the result of a round that is done; see ``sparseagg.Round.result``."""
-        request = result_request(self.name, tensors, keys)
+        request = result_request(self.name, tensors, keys, result_format(encoding, values))
         try:
             reader = await self._connection.read("StreamResult", lambda: request)
         except FailedPrecondition as error:

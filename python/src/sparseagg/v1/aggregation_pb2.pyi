@@ -17,6 +17,8 @@ DTYPE_INT64: DType
 DTYPE_UINT32: DType
 DTYPE_UINT64: DType
 DTYPE_UNSPECIFIED: DType
+KEY_ENCODING_BITMAP: KeyEncoding
+KEY_ENCODING_DELTA_BITPACKED: KeyEncoding
 KEY_ENCODING_IMPLICIT: KeyEncoding
 KEY_ENCODING_U32: KeyEncoding
 KEY_ENCODING_U64: KeyEncoding
@@ -56,6 +58,7 @@ VALUE_ENCODING_FLOAT32: ValueEncoding
 VALUE_ENCODING_FLOAT64: ValueEncoding
 VALUE_ENCODING_INT32: ValueEncoding
 VALUE_ENCODING_INT64: ValueEncoding
+VALUE_ENCODING_INT8_SCALED: ValueEncoding
 VALUE_ENCODING_NONE: ValueEncoding
 VALUE_ENCODING_UINT32: ValueEncoding
 VALUE_ENCODING_UINT64: ValueEncoding
@@ -65,12 +68,14 @@ WEIGHTING_UNIFORM: Weighting
 WEIGHTING_UNSPECIFIED: Weighting
 
 class AggregateRequest(_message.Message):
-    __slots__ = ["chunk", "spec"]
+    __slots__ = ["chunk", "format", "spec"]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     chunk: UpdateChunk
+    format: ResultFormat
     spec: RoundSpec
-    def __init__(self, spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., chunk: _Optional[_Union[UpdateChunk, _Mapping]] = ...) -> None: ...
+    def __init__(self, spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., chunk: _Optional[_Union[UpdateChunk, _Mapping]] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class AggregationSpec(_message.Message):
     __slots__ = ["dense_threshold", "fill", "min_contributors", "numerics", "on_bound", "on_nonfinite", "op", "prune_zeros", "result_dtype", "result_layout", "return_counts", "return_weights", "value_bound", "weight_bound", "weighting"]
@@ -145,18 +150,20 @@ class DeleteRoundRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetResultRequest(_message.Message):
-    __slots__ = ["name", "page_size", "page_token", "range", "tensor"]
+    __slots__ = ["format", "name", "page_size", "page_token", "range", "tensor"]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
+    format: ResultFormat
     name: str
     page_size: int
     page_token: str
     range: KeyRange
     tensor: str
-    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class GetRoundRequest(_message.Message):
     __slots__ = ["name"]
@@ -201,6 +208,14 @@ class ListRoundsResponse(_message.Message):
     next_page_token: str
     rounds: _containers.RepeatedCompositeFieldContainer[Round]
     def __init__(self, rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ResultFormat(_message.Message):
+    __slots__ = ["key_encodings", "value_encoding"]
+    KEY_ENCODINGS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_ENCODING_FIELD_NUMBER: _ClassVar[int]
+    key_encodings: _containers.RepeatedScalarFieldContainer[KeyEncoding]
+    value_encoding: ValueEncoding
+    def __init__(self, key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encoding: _Optional[_Union[ValueEncoding, str]] = ...) -> None: ...
 
 class ResultPage(_message.Message):
     __slots__ = ["counts", "next_page_token", "round", "slice", "summary", "weights"]
@@ -355,16 +370,18 @@ class StageTime(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., busy: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class StreamResultRequest(_message.Message):
-    __slots__ = ["name", "page_size", "range", "tensors"]
+    __slots__ = ["format", "name", "page_size", "range", "tensors"]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    format: ResultFormat
     name: str
     page_size: int
     range: KeyRange
     tensors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., page_size: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., page_size: _Optional[int] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class Submission(_message.Message):
     __slots__ = ["client_id", "duplicate", "num_bytes", "num_tuples", "round", "submission_id"]

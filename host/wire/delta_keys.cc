@@ -1,0 +1,236 @@
+#include "host/wire/delta_keys.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "host/wire/unpack_kernels.h"
+
+namespace sparseagg::wire {
+namespace {
+
+using internal::kBlockKeys;
+
+constexpr int kMaxWidth = 64;
+
+uint64_t NumBlocks(uint64_t num_keys) { return num_keys / kBlockKeys + (num_keys % kBlockKeys != 0 ? 1 : 0); }
+
+// Of `count` gaps, at most a block.
+constexpr uint64_t BlockBytes(uint64_t count, int width) { return (count * static_cast<uint64_t>(width) + 7) / 8; }
+
+// Gap `index` of a block of `size` bytes, bit by bit from the lowest.
+uint64_t ReadGap(const uint8_t* block, uint64_t size, uint64_t index, int width) {
+  if (width == 0) return 0;
+  const uint64_t bit = index * static_cast<uint64_t>(width);
+  uint8_t around[9] = {};  // 64 bits may begin within a byte
+  const uint64_t begin = bit / 8;
+  if (size - begin >= sizeof(around)) {
+    std::memcpy(around, block + begin, sizeof(around));
+  } else {
+    std::memcpy(around, block + begin, size - begin);
+  }
+  uint64_t low;
+  std::memcpy(&low, around, sizeof(low));
+  const int shift = static_cast<int>(bit % 8);
+  uint64_t gap = low >> shift;
+  if (shift != 0) gap |= static_cast<uint64_t>(around[8]) << (64 - shift);
+  return width == 64 ? gap : gap & ((uint64_t{1} << width) - 1);
+}
+
+// Where decoding stands: the least key that may come next.
+struct Position {
+  uint64_t next = 0;
+  bool past_the_end = false;  // 2^64-1 was there
+};
+
+// The keys of one block one by one, each checked: for the last block, for the widest gaps, and to find a bad key.
+template <typename Key>
+DecodedKeys DecodeSlowly(const uint8_t* block, uint64_t count, int width, uint64_t largest, Position& position,
+                         Key* out) {
+  const uint64_t size = BlockBytes(count, width);
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t gap = ReadGap(block, size, i, width);
+    const uint64_t key = position.next + gap;
+    const bool wraps = position.past_the_end || key < gap;
+    if (wraps || key > largest) return {i, key, wraps};
+    out[i] = static_cast<Key>(key);
+    position.next = key + 1;
+    position.past_the_end = position.next == 0;
+  }
+  return {count, 0, false};
+}
+
+// A whole block by the kernel. False if a key is beyond `largest`, or may be: then `position` stays, and the block is
+// to be decoded slowly.
+template <typename Key>
+bool DecodeFast(const uint8_t* block, int width, uint64_t largest, Position& position, Key* out) {
+  if (position.past_the_end || position.next > largest) return false;
+  const uint64_t before = position.next - 1;  // wraps at 0, as the kernel's sums do
+  if constexpr (sizeof(Key) == sizeof(uint32_t)) {
+    internal::UnpackBlock32(block, width, static_cast<uint32_t>(before), out);
+  } else {
+    internal::UnpackBlock64(block, width, before, out);
+  }
+  // Below 2^32, so that the low bits tell it.
+  const uint64_t span = uint64_t{static_cast<uint32_t>(out[kBlockKeys - 1] - static_cast<Key>(position.next))};
+  if (span > largest - position.next) return false;
+  position.next += span + 1;
+  position.past_the_end = position.next == 0;
+  return true;
+}
+
+// Widest gaps whose block adds up to less than 2^64, and which a load of 64 bits holds wherever they begin.
+constexpr int kMaxWordWidth = 57;
+
+// A whole block of gaps that are too wide for the kernel. As DecodeFast; 8 bytes behind the block may be read.
+template <typename Key>
+bool DecodeWide(const uint8_t* block, int width, uint64_t largest, Position& position, Key* out) {
+  if (position.past_the_end || position.next > largest) return false;
+  const uint64_t mask = (uint64_t{1} << width) - 1;
+  uint64_t span = 0;
+  for (uint64_t i = 0; i < kBlockKeys; ++i) {
+    const uint64_t bit = i * static_cast<uint64_t>(width);
+    uint64_t word;
+    std::memcpy(&word, block + bit / 8, sizeof(word));
+    span += (word >> (bit % 8)) & mask;
+    out[i] = static_cast<Key>(position.next + span + i);
+  }
+  span += kBlockKeys - 1;
+  if (span > largest - position.next) return false;
+  position.next += span + 1;
+  position.past_the_end = position.next == 0;
+  return true;
+}
+
+template <typename Key>
+bool DecodeWhole(const uint8_t* block, int width, uint64_t largest, Position& position, Key* out) {
+  return width <= internal::kMaxKernelWidth ? DecodeFast(block, width, largest, position, out)
+                                            : DecodeWide(block, width, largest, position, out);
+}
+
+template <typename Key>
+DecodedKeys Decode(absl::string_view bytes, uint64_t first_key, uint64_t num_keys, uint64_t largest, Key* out) {
+  const auto* widths = reinterpret_cast<const uint8_t*>(bytes.data());
+  const uint8_t* const end = widths + bytes.size();
+  const uint8_t* block = widths + NumBlocks(num_keys);
+  Position position{first_key, false};
+  for (uint64_t done = 0; done < num_keys; ++widths) {
+    const uint64_t count = std::min<uint64_t>(kBlockKeys, num_keys - done);
+    const int width = *widths;
+    const uint64_t size = BlockBytes(count, width);
+    bool decoded = false;
+    if (count == kBlockKeys && width <= kMaxWordWidth) {
+      if (static_cast<uint64_t>(end - block) >= size + internal::kReadSlack) {
+        decoded = DecodeWhole(block, width, largest, position, out + done);
+      } else {
+        uint8_t copy[BlockBytes(kBlockKeys, kMaxWordWidth) + internal::kReadSlack] = {};
+        std::memcpy(copy, block, size);
+        decoded = DecodeWhole(copy, width, largest, position, out + done);
+      }
+    }
+    if (!decoded) {
+      DecodedKeys slowly = DecodeSlowly(block, count, width, largest, position, out + done);
+      if (slowly.count < count) {
+        slowly.count += done;
+        return slowly;
+      }
+    }
+    block += size;
+    done += count;
+  }
+  return {num_keys, 0, false};
+}
+
+// Calls step(keys of the block, width).
+template <typename Key, typename Step>
+void ForBlocks(absl::Span<const Key> keys, Step step) {
+  for (size_t begin = 0; begin < keys.size(); begin += kBlockKeys) {
+    const size_t end = std::min(keys.size(), begin + kBlockKeys);
+    Key widest = 0;  // the widest gap has all bits that any has; so has the union of their bits
+    for (size_t i = std::max<size_t>(begin, 1); i < end; ++i) {
+      widest |= static_cast<Key>(keys[i] - keys[i - 1] - 1);
+    }
+    step(begin, end, static_cast<int>(std::bit_width(widest)));
+  }
+}
+
+template <typename Key>
+uint64_t CountBytes(absl::Span<const Key> keys) {
+  uint64_t bytes = NumBlocks(keys.size());
+  ForBlocks(keys, [&](size_t begin, size_t end, int width) { bytes += BlockBytes(end - begin, width); });
+  return bytes;
+}
+
+template <typename Key>
+std::string Encode(absl::Span<const Key> keys) {
+  std::string bytes(CountBytes(keys), '\0');
+  char* next_width = bytes.data();
+  char* to = bytes.data() + NumBlocks(keys.size());
+  ForBlocks(keys, [&](size_t begin, size_t end, int width) {
+    *next_width++ = static_cast<char>(width);
+    uint64_t pending = 0;  // bits that do not fill a word yet
+    int num_pending = 0;
+    for (size_t i = begin; i < end && width > 0; ++i) {
+      const uint64_t gap = i == 0 ? 0 : keys[i] - keys[i - 1] - 1;
+      pending |= gap << num_pending;
+      num_pending += width;
+      if (num_pending < 64) continue;
+      std::memcpy(to, &pending, sizeof(pending));
+      to += sizeof(pending);
+      num_pending -= 64;
+      pending = num_pending == 0 ? 0 : gap >> (width - num_pending);
+    }
+    const size_t rest = static_cast<size_t>(num_pending + 7) / 8;
+    std::memcpy(to, &pending, rest);
+    to += rest;
+  });
+  return bytes;
+}
+
+}  // namespace
+
+absl::Status CheckDeltaKeys(absl::string_view bytes, uint64_t num_keys) {
+  const uint64_t num_blocks = NumBlocks(num_keys);
+  if (bytes.size() < num_blocks) {
+    return absl::InvalidArgumentError(absl::StrCat(bytes.size(), " bytes of keys are too few for the widths of ",
+                                                   num_blocks, " blocks, which num_keys ", num_keys, " makes"));
+  }
+  uint64_t size = num_blocks;
+  for (uint64_t b = 0; b < num_blocks; ++b) {
+    const int width = static_cast<uint8_t>(bytes[b]);
+    if (width > kMaxWidth) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("block ", b, " of keys has gaps of ", width, " bits; at most ", kMaxWidth, " are allowed"));
+    }
+    size += BlockBytes(std::min<uint64_t>(kBlockKeys, num_keys - b * kBlockKeys), width);
+  }
+  if (size != bytes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(bytes.size(), " bytes of keys, where num_keys ", num_keys, " and the widths make ", size));
+  }
+  // Only the last block can end within a byte.
+  const uint64_t rest_bits =
+      num_blocks == 0 ? 0 : (num_keys - (num_blocks - 1) * kBlockKeys) * static_cast<uint8_t>(bytes[num_blocks - 1]);
+  if (rest_bits % 8 != 0 && (static_cast<uint8_t>(bytes.back()) >> (rest_bits % 8)) != 0) {
+    return absl::InvalidArgumentError("the bits behind the last key are not zero");
+  }
+  return absl::OkStatus();
+}
+
+DecodedKeys DecodeDeltaKeys(absl::string_view bytes, uint64_t first_key, uint64_t num_keys, uint64_t largest,
+                            uint32_t* out) {
+  return Decode(bytes, first_key, num_keys, largest, out);
+}
+DecodedKeys DecodeDeltaKeys(absl::string_view bytes, uint64_t first_key, uint64_t num_keys, uint64_t largest,
+                            uint64_t* out) {
+  return Decode(bytes, first_key, num_keys, largest, out);
+}
+
+uint64_t DeltaKeyBytes(absl::Span<const uint32_t> keys) { return CountBytes(keys); }
+uint64_t DeltaKeyBytes(absl::Span<const uint64_t> keys) { return CountBytes(keys); }
+
+std::string EncodeDeltaKeys(absl::Span<const uint32_t> keys) { return Encode(keys); }
+std::string EncodeDeltaKeys(absl::Span<const uint64_t> keys) { return Encode(keys); }
+
+}  // namespace sparseagg::wire

@@ -1,0 +1,204 @@
+#include "host/wire/packed_values.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "host/half.h"
+#include "host/wire/unpack_kernels.h"
+
+namespace sparseagg::wire {
+namespace {
+
+template <typename T>
+T Load(const char* from, uint64_t index) {
+  T value;
+  std::memcpy(&value, from + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+// Bytes of one value; 1 for kInt8Scaled, beside the scales.
+size_t PackedSize(ValuePacking packing, DType dtype) {
+  switch (packing) {
+    case ValuePacking::kOwn:
+      return SizeOf(dtype);
+    case ValuePacking::kFloat32:
+      return sizeof(float);
+    case ValuePacking::kFloat16:
+    case ValuePacking::kBFloat16:
+      return sizeof(uint16_t);
+    case ValuePacking::kInt8Scaled:
+      return sizeof(int8_t);
+  }
+  return 0;
+}
+
+uint64_t NumScales(uint64_t count) { return (count + kScaleBlock - 1) / kScaleBlock; }
+
+absl::Status BadScale(uint64_t block, float scale) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("scale ", scale, " of values ", block * kScaleBlock, " and on is not in [0, 2^120]"));
+}
+
+absl::Status UnpackInt8s(absl::string_view bytes, uint64_t count, float* out) {
+  const uint64_t num_scales = NumScales(count);
+  const char* multiples = bytes.data() + num_scales * sizeof(float);
+  for (uint64_t b = 0; b < num_scales; ++b) {
+    const auto scale = Load<float>(bytes.data(), b);
+    if (!(scale >= 0.0f && scale <= kMaxScale)) return BadScale(b, scale);
+    const uint64_t begin = b * kScaleBlock;
+    internal::ScaleInt8s(multiples + begin, std::min<uint64_t>(kScaleBlock, count - begin), scale, out + begin);
+  }
+  return absl::OkStatus();
+}
+
+// In float64 the product is exact, so that it does not go by float32.
+absl::Status UnpackInt8s(absl::string_view bytes, uint64_t count, double* out) {
+  const char* multiples = bytes.data() + NumScales(count) * sizeof(float);
+  for (uint64_t i = 0; i < count; ++i) {
+    const auto scale = Load<float>(bytes.data(), i / kScaleBlock);
+    if (!(scale >= 0.0f && scale <= kMaxScale)) return BadScale(i / kScaleBlock, scale);
+    out[i] = static_cast<double>(scale) * Load<int8_t>(multiples, i);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Unpack(ValuePacking packing, absl::string_view bytes, uint64_t count, float* out) {
+  switch (packing) {
+    case ValuePacking::kFloat16:
+      internal::WidenFloat16s(bytes.data(), count, out);
+      return absl::OkStatus();
+    case ValuePacking::kBFloat16:
+      internal::WidenBFloat16s(bytes.data(), count, out);
+      return absl::OkStatus();
+    case ValuePacking::kInt8Scaled:
+      return UnpackInt8s(bytes, count, out);
+    default:
+      return absl::InternalError("values that do not widen to float32");
+  }
+}
+
+absl::Status Unpack(ValuePacking packing, absl::string_view bytes, uint64_t count, double* out) {
+  if (packing == ValuePacking::kInt8Scaled) return UnpackInt8s(bytes, count, out);
+  if (packing == ValuePacking::kFloat32) {
+    for (uint64_t i = 0; i < count; ++i) out[i] = Load<float>(bytes.data(), i);
+    return absl::OkStatus();
+  }
+  constexpr uint64_t kStretch = 256;
+  float widened[kStretch];
+  for (uint64_t begin = 0; begin < count; begin += kStretch) {
+    const uint64_t n = std::min(kStretch, count - begin);
+    absl::Status status = Unpack(packing, bytes.substr(begin * sizeof(uint16_t)), n, widened);
+    if (!status.ok()) return status;
+    std::copy_n(widened, n, out + begin);
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+std::optional<std::string> PackInt8s(const T* values, uint64_t count) {
+  std::string bytes(NumScales(count) * sizeof(float) + count, '\0');
+  char* multiples = bytes.data() + NumScales(count) * sizeof(float);
+  for (uint64_t begin = 0; begin < count; begin += kScaleBlock) {
+    const uint64_t end = std::min<uint64_t>(count, begin + kScaleBlock);
+    double largest = 0.0;
+    for (uint64_t i = begin; i < end; ++i) {
+      if (!std::isfinite(values[i])) return std::nullopt;
+      largest = std::max(largest, std::fabs(static_cast<double>(values[i])));
+    }
+    if (largest / 127.0 > kMaxScale) return std::nullopt;
+    const auto scale = static_cast<float>(largest / 127.0);
+    std::memcpy(bytes.data() + begin / kScaleBlock * sizeof(float), &scale, sizeof(scale));
+    if (scale == 0.0f) continue;  // all zero, or too small for any scale
+    for (uint64_t i = begin; i < end; ++i) {
+      const double multiple = std::nearbyint(static_cast<double>(values[i]) / static_cast<double>(scale));
+      multiples[i] = static_cast<char>(static_cast<int8_t>(std::clamp(multiple, -127.0, 127.0)));
+    }
+  }
+  return bytes;
+}
+
+template <typename T, typename Narrow, typename Round>
+std::optional<std::string> PackFloats(const T* values, uint64_t count, Narrow infinity, Narrow magnitude,
+                                      const Round& round) {
+  std::string bytes(count * sizeof(Narrow), '\0');
+  for (uint64_t i = 0; i < count; ++i) {
+    const Narrow bits = round(values[i]);
+    if ((bits & magnitude) == infinity && std::isfinite(values[i])) return std::nullopt;
+    std::memcpy(bytes.data() + i * sizeof(Narrow), &bits, sizeof(bits));
+  }
+  return bytes;
+}
+
+template <typename T>
+std::optional<std::string> Pack(ValuePacking packing, const T* values, uint64_t count) {
+  switch (packing) {
+    case ValuePacking::kFloat32:
+      return PackFloats<T, uint32_t>(values, count, 0x7f800000u, 0x7fffffffu,
+                                     [](T value) { return std::bit_cast<uint32_t>(static_cast<float>(value)); });
+    case ValuePacking::kFloat16:
+      return PackFloats<T, uint16_t>(values, count, 0x7c00, 0x7fff, [](T value) { return RoundToFloat16(value); });
+    case ValuePacking::kBFloat16:
+      return PackFloats<T, uint16_t>(values, count, 0x7f80, 0x7fff, [](T value) { return RoundToBFloat16(value); });
+    case ValuePacking::kInt8Scaled:
+      return PackInt8s(values, count);
+    case ValuePacking::kOwn:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool Widens(ValuePacking packing, DType dtype) {
+  if (packing == ValuePacking::kOwn) return true;
+  return dtype == DType::kFloat64 || (dtype == DType::kFloat32 && packing != ValuePacking::kFloat32);
+}
+
+std::optional<ValuePacking> PackingOf(DType from, DType to) {
+  if (from == to) return ValuePacking::kOwn;
+  const auto packing = from == DType::kFloat32    ? ValuePacking::kFloat32
+                       : from == DType::kFloat16  ? ValuePacking::kFloat16
+                       : from == DType::kBFloat16 ? ValuePacking::kBFloat16
+                                                  : ValuePacking::kOwn;
+  if (packing == ValuePacking::kOwn || !Widens(packing, to)) return std::nullopt;
+  return packing;
+}
+
+absl::StatusOr<uint64_t> CountValues(ValuePacking packing, DType dtype, uint64_t num_bytes) {
+  if (packing == ValuePacking::kInt8Scaled) {
+    constexpr uint64_t kBlockBytes = sizeof(float) + kScaleBlock;
+    const uint64_t rest = num_bytes % kBlockBytes;
+    if (rest == 0 || rest > sizeof(float)) {
+      return num_bytes / kBlockBytes * kScaleBlock + (rest == 0 ? 0 : rest - sizeof(float));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(num_bytes, " bytes of values end with a scale and no value of it, or within it"));
+  }
+  const size_t size = PackedSize(packing, dtype);
+  if (num_bytes % size == 0) return num_bytes / size;
+  const auto type = packing == ValuePacking::kOwn       ? dtype
+                    : packing == ValuePacking::kFloat32 ? DType::kFloat32
+                    : packing == ValuePacking::kFloat16 ? DType::kFloat16
+                                                        : DType::kBFloat16;
+  return absl::InvalidArgumentError(
+      absl::StrCat(num_bytes, " bytes of values are no multiple of ", size, ", the size of a ", Name(type)));
+}
+
+absl::Status UnpackValues(ValuePacking packing, DType dtype, absl::string_view bytes, uint64_t count, std::byte* out) {
+  if (dtype == DType::kFloat32) return Unpack(packing, bytes, count, reinterpret_cast<float*>(out));
+  if (dtype == DType::kFloat64) return Unpack(packing, bytes, count, reinterpret_cast<double*>(out));
+  return absl::InternalError("values that do not widen");
+}
+
+std::optional<std::string> PackValues(ValuePacking packing, DType dtype, const std::byte* values, uint64_t count) {
+  if (!Widens(packing, dtype)) return std::nullopt;
+  if (dtype == DType::kFloat32) return Pack(packing, reinterpret_cast<const float*>(values), count);
+  if (dtype == DType::kFloat64) return Pack(packing, reinterpret_cast<const double*>(values), count);
+  return std::nullopt;
+}
+
+}  // namespace sparseagg::wire

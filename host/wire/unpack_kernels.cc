@@ -1,0 +1,277 @@
+#include "host/wire/unpack_kernels.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "host/wire/unpack_kernels.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target, which includes them again for each target.
+#include "host/cpu/vectors-inl.h"
+#include "hwy/highway.h"
+
+#ifndef SPARSEAGG_HOST_WIRE_UNPACK_TABLES_
+#define SPARSEAGG_HOST_WIRE_UNPACK_TABLES_
+namespace sparseagg::wire::internal {
+
+// How to take eight gaps of one width out of their bytes, four in each half. The first half begins with the group; the
+// second begins width / 2 bytes on, and half a byte later if the width is odd.
+struct GroupTable {
+  alignas(32) std::array<uint8_t, 32> bytes;   // the four bytes that each gap is in, within its half
+  alignas(32) std::array<uint32_t, 8> shifts;  // where in them it begins
+};
+
+constexpr std::array<GroupTable, kMaxKernelWidth + 1> MakeGroupTables() {
+  std::array<GroupTable, kMaxKernelWidth + 1> tables{};
+  for (unsigned width = 0; width < tables.size(); ++width) {
+    for (unsigned lane = 0; lane < 8; ++lane) {
+      const unsigned bit = (lane % 4) * width + (lane < 4 ? 0 : 4 * (width % 2));
+      for (unsigned b = 0; b < 4; ++b) tables[width].bytes[4 * lane + b] = static_cast<uint8_t>(bit / 8 + b);
+      tables[width].shifts[lane] = bit % 8;
+    }
+  }
+  return tables;
+}
+
+inline constexpr std::array<GroupTable, kMaxKernelWidth + 1> kGroupTables = MakeGroupTables();
+
+}  // namespace sparseagg::wire::internal
+#endif  // SPARSEAGG_HOST_WIRE_UNPACK_TABLES_
+
+HWY_BEFORE_NAMESPACE();
+namespace sparseagg::wire::internal {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET == HWY_SCALAR
+
+void Unpack32(const uint8_t* packed, int width, uint32_t before, uint32_t* HWY_RESTRICT out) {
+  const uint32_t mask = (uint32_t{1} << width) - 1;
+  for (size_t i = 0; i < kBlockKeys; ++i) {
+    const size_t bit = i * static_cast<size_t>(width);
+    uint32_t word;
+    std::memcpy(&word, packed + bit / 8, sizeof(word));
+    before += (word >> (bit % 8) & mask) + 1;
+    out[i] = before;
+  }
+}
+
+#else
+
+#if HWY_HAVE_SCALABLE
+using Keys = hn::CappedTag<uint32_t, 4>;
+constexpr size_t kLanes = 4;
+#else
+using Keys = hn::CappedTag<uint32_t, 8>;
+constexpr size_t kLanes = hn::MaxLanes(Keys());
+#endif
+static_assert(kLanes == 4 || kLanes == 8);
+using Vec = hn::Vec<Keys>;
+
+// Σ over the lanes up to and with each.
+HWY_INLINE Vec PrefixSum(Vec v) {
+  const Keys d;
+  v = hn::Add(v, hn::ShiftLeftLanes<1>(d, v));
+  v = hn::Add(v, hn::ShiftLeftLanes<2>(d, v));
+  if constexpr (kLanes == 8) v = hn::Add(v, hn::ConcatLowerLower(d, hn::Broadcast<3>(v), hn::Zero(d)));
+  return v;
+}
+
+HWY_INLINE hn::Vec<hn::Repartition<uint8_t, Keys>> LoadHalves(const uint8_t* first, const uint8_t* second) {
+  const hn::Repartition<uint8_t, Keys> d;
+  if constexpr (kLanes == 8) {
+    const hn::Half<decltype(d)> half;
+    return hn::Combine(d, hn::LoadU(half, second), hn::LoadU(half, first));
+  } else {
+    (void)second;
+    return hn::LoadU(d, first);
+  }
+}
+
+void Unpack32(const uint8_t* packed, int width, uint32_t before, uint32_t* HWY_RESTRICT out) {
+  const Keys d;
+  const hn::Repartition<uint8_t, Keys> d8;
+  const GroupTable& table = kGroupTables[static_cast<size_t>(width)];
+  const auto mask = hn::Set(d, (uint32_t{1} << width) - 1);
+  const auto one = hn::Set(d, 1u);
+  HWY_ALIGN uint32_t last_lane[kLanes];
+  for (uint32_t& lane : last_lane) lane = kLanes - 1;
+  const auto last = hn::SetTableIndices(d, last_lane);
+  auto carry = hn::Set(d, before);
+  for (size_t group = 0; group < kBlockKeys / 8; ++group, packed += width) {
+    for (size_t lane = 0; lane < 8; lane += kLanes) {
+      const uint8_t* from = packed + (lane == 0 ? 0 : width / 2);
+      const auto bytes =
+          hn::TableLookupBytes(LoadHalves(from, packed + width / 2), hn::LoadU(d8, table.bytes.data() + 4 * lane));
+      const auto gaps = hn::And(hn::Shr(hn::BitCast(d, bytes), hn::LoadU(d, table.shifts.data() + lane)), mask);
+      const auto sums = PrefixSum(hn::Add(gaps, one));
+      hn::StoreU(hn::Add(sums, carry), d, out + 8 * group + lane);
+      carry = hn::Add(carry, hn::TableLookupLanes(sums, last));
+    }
+  }
+}
+
+#endif
+
+void Unpack64(const uint8_t* packed, int width, uint64_t before, uint64_t* HWY_RESTRICT out) {
+  // Offsets from the least key that may follow `before`; they fit 32 bits, as the gaps of a block do.
+  HWY_ALIGN uint32_t offsets[kBlockKeys];
+  Unpack32(packed, width, ~uint32_t{0}, offsets);
+  const hn::ScalableTag<uint64_t> d;
+  const hn::Rebind<uint32_t, decltype(d)> d32;
+  const auto base = hn::Set(d, before + 1);
+  for (size_t i = 0; i < kBlockKeys; i += hn::Lanes(d)) {
+    hn::StoreU(hn::Add(base, hn::PromoteTo(d, hn::LoadU(d32, offsets + i))), d, out + i);
+  }
+}
+
+HWY_INLINE uint64_t LoadWord(const uint8_t* from) {
+  uint64_t word;
+  std::memcpy(&word, from, sizeof(word));
+  return word;
+}
+
+uint64_t CountBitsSet(const uint8_t* bits, size_t num_bytes) {
+  uint64_t count = 0;
+  size_t i = 0;
+  for (; i + 8 <= num_bytes; i += 8) count += static_cast<uint64_t>(std::popcount(LoadWord(bits + i)));
+  for (; i < num_bytes; ++i) count += static_cast<uint64_t>(std::popcount(bits[i]));
+  return count;
+}
+
+// The bits of one word, one by one.
+HWY_INLINE size_t ListBits(uint64_t word, uint32_t base, size_t room, uint32_t* HWY_RESTRICT out) {
+  size_t n = 0;
+  for (; word != 0 && n < room; word &= word - 1) out[n++] = base + static_cast<uint32_t>(std::countr_zero(word));
+  return n;
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+constexpr int kDenseWord = 65;  // none
+HWY_INLINE size_t ListDenseWord(uint64_t word, uint32_t base, uint32_t* HWY_RESTRICT out) {
+  return ListBits(word, base, 64, out);
+}
+
+#else
+
+// Words with fewer bits than this are listed bit by bit.
+constexpr int kDenseWord = 10;
+
+// Each step stores a whole vector, of which the next one overwrites what is too much: `out` has room for 64.
+HWY_INLINE size_t ListDenseWord(uint64_t word, uint32_t base, uint32_t* HWY_RESTRICT out) {
+  const Keys d;
+  auto positions = hn::Iota(d, base);
+  const auto step = hn::Set(d, static_cast<uint32_t>(kLanes));
+  size_t n = 0;
+  for (size_t bit = 0; bit < 64; bit += kLanes) {
+    // Highway reads eight bytes from where the mask is.
+    const uint64_t lanes = (word >> bit) & ((uint64_t{1} << kLanes) - 1);
+    uint8_t mask[8];
+    std::memcpy(mask, &lanes, sizeof(mask));
+    hn::StoreU(hn::CompressBits(positions, mask), d, out + n);
+    n += static_cast<size_t>(std::popcount(lanes));
+    positions = hn::Add(positions, step);
+  }
+  return n;
+}
+
+#endif
+
+size_t UnpackBits(const uint8_t* bits, size_t num_bytes, uint32_t base, size_t room, uint32_t* HWY_RESTRICT out) {
+  size_t n = 0;
+  size_t i = 0;
+  for (; i + 8 <= num_bytes; i += 8, base += 64) {
+    const uint64_t word = LoadWord(bits + i);
+    if (std::popcount(word) < kDenseWord || n + 64 > room) {
+      n += ListBits(word, base, room - n, out + n);
+    } else {
+      n += ListDenseWord(word, base, out + n);
+    }
+  }
+  for (; i < num_bytes; ++i, base += 8) n += ListBits(bits[i], base, room - n, out + n);
+  return n;
+}
+
+// Calls make(i, n), which returns a vector of the n values from i on, and stores those.
+template <class Make>
+HWY_INLINE void ForFloats(size_t count, float* HWY_RESTRICT out, Make make) {
+  const cpu::HWY_NAMESPACE::Floats d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(make(i, lanes), d, out + i);
+  if (i == count) return;
+  HWY_ALIGN float rest[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(float)];
+  hn::StoreU(make(i, count - i), d, rest);
+  std::memcpy(out + i, rest, (count - i) * sizeof(float));
+}
+
+void WidenHalves(const void* bits, size_t count, float* HWY_RESTRICT out) {
+  namespace cn = cpu::HWY_NAMESPACE;
+  const auto* from = static_cast<const char*>(bits);
+  ForFloats(count, out, [&](size_t i, size_t n) HWY_ATTR {
+    return cn::WidenHalf(hn::PromoteTo(cn::Words(), cn::LoadSome(cn::Halves(), from + 2 * i, n)));
+  });
+}
+
+void WidenBrainHalves(const void* bits, size_t count, float* HWY_RESTRICT out) {
+  namespace cn = cpu::HWY_NAMESPACE;
+  const auto* from = static_cast<const char*>(bits);
+  ForFloats(count, out, [&](size_t i, size_t n) HWY_ATTR {
+    const auto words = hn::PromoteTo(cn::Words(), cn::LoadSome(cn::Halves(), from + 2 * i, n));
+    return hn::BitCast(cn::Floats(), hn::ShiftLeft<16>(words));
+  });
+}
+
+void ScaleBytes(const void* multiples, size_t count, float scale, float* HWY_RESTRICT out) {
+  namespace cn = cpu::HWY_NAMESPACE;
+  const cn::Floats d;
+  const hn::Rebind<int32_t, decltype(d)> d32;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  const auto factor = hn::Set(d, scale);
+  const auto* from = static_cast<const char*>(multiples);
+  ForFloats(count, out, [&](size_t i, size_t n) HWY_ATTR {
+    const auto integers = hn::PromoteTo(d32, cn::LoadSome(d8, from + i, n));
+    return hn::Mul(hn::ConvertTo(d, integers), factor);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sparseagg::wire::internal
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sparseagg::wire::internal {
+
+HWY_EXPORT(Unpack32);
+HWY_EXPORT(Unpack64);
+HWY_EXPORT(CountBitsSet);
+HWY_EXPORT(UnpackBits);
+HWY_EXPORT(WidenHalves);
+HWY_EXPORT(WidenBrainHalves);
+HWY_EXPORT(ScaleBytes);
+
+void UnpackBlock32(const uint8_t* packed, int width, uint32_t before, uint32_t* out) {
+  HWY_DYNAMIC_DISPATCH(Unpack32)(packed, width, before, out);
+}
+void UnpackBlock64(const uint8_t* packed, int width, uint64_t before, uint64_t* out) {
+  HWY_DYNAMIC_DISPATCH(Unpack64)(packed, width, before, out);
+}
+uint64_t CountBits(const uint8_t* bits, size_t num_bytes) {
+  return HWY_DYNAMIC_DISPATCH(CountBitsSet)(bits, num_bytes);
+}
+size_t UnpackBits32(const uint8_t* bits, size_t num_bytes, uint32_t base, size_t room, uint32_t* out) {
+  return HWY_DYNAMIC_DISPATCH(UnpackBits)(bits, num_bytes, base, room, out);
+}
+void WidenFloat16s(const void* bits, size_t count, float* out) { HWY_DYNAMIC_DISPATCH(WidenHalves)(bits, count, out); }
+void WidenBFloat16s(const void* bits, size_t count, float* out) {
+  HWY_DYNAMIC_DISPATCH(WidenBrainHalves)(bits, count, out);
+}
+void ScaleInt8s(const void* multiples, size_t count, float scale, float* out) {
+  HWY_DYNAMIC_DISPATCH(ScaleBytes)(multiples, count, scale, out);
+}
+
+}  // namespace sparseagg::wire::internal
+#endif  // HWY_ONCE

@@ -1,0 +1,59 @@
+"""From the slices of a result to arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparseagg.arrays import Array
+from sparseagg.errors import InvalidArgument
+from sparseagg.narrow import decode_values
+from sparseagg.packing import decode_bitmap, decode_delta
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["decode_keys", "decode_rows"]
+
+_PLAIN_KEYS = {pb.KEY_ENCODING_U32: "<u4", pb.KEY_ENCODING_U64: "<u8"}
+
+
+def decode_keys(piece: pb.TensorSlice, key_type: np.dtype[Any]) -> Array:
+    """Returns the keys of a slice, shape (n,), as ``key_type``, uint32 or uint64.
+
+    Raises:
+        InvalidArgument: an unknown encoding, or bytes that do not go with it or with num_keys.
+    """
+    keys = _decode(piece)
+    if piece.num_keys not in (0, len(keys)):
+        raise InvalidArgument(f"num_keys {piece.num_keys}, but {len(keys)} keys")
+    return keys.astype(key_type, copy=False)
+
+
+def decode_rows(piece: pb.TensorSlice, dtype: str, num_values: int) -> Array:
+    """Returns the values of a slice, shape (num_values,), as ``dtype``; bfloat16 as uint16 bits.
+
+    Raises:
+        InvalidArgument: an unknown encoding, or bytes that do not go with it or with ``num_values``.
+    """
+    if piece.value_encoding == pb.VALUE_ENCODING_UNSPECIFIED:
+        return decode_values(piece.values, dtype, dtype, num_values)
+    known = {number: name for name, number in pb.ValueEncoding.items()}
+    name = known.get(piece.value_encoding, f"VALUE_ENCODING_{piece.value_encoding}")
+    return decode_values(piece.values, name[len("VALUE_ENCODING_") :].lower(), dtype, num_values)
+
+
+def _decode(piece: pb.TensorSlice) -> Array:
+    if piece.key_encoding in _PLAIN_KEYS:
+        wire = np.dtype(_PLAIN_KEYS[piece.key_encoding])
+        if len(piece.keys) % wire.itemsize:
+            raise InvalidArgument(f"{len(piece.keys)} bytes of keys are no multiple of {wire.itemsize}")
+        return np.frombuffer(piece.keys, dtype=wire)
+    if piece.key_encoding == pb.KEY_ENCODING_IMPLICIT:
+        return np.arange(piece.num_keys, dtype=np.uint64) + np.uint64(piece.first_key)
+    if piece.key_encoding == pb.KEY_ENCODING_DELTA_BITPACKED:
+        return decode_delta(piece.keys, piece.first_key, piece.num_keys)
+    if piece.key_encoding == pb.KEY_ENCODING_BITMAP:
+        return decode_bitmap(piece.keys, piece.first_key)
+    if piece.key_encoding == pb.KEY_ENCODING_UNSPECIFIED and not piece.keys:  # nothing came
+        return np.empty(0, dtype=np.uint64)
+    raise InvalidArgument(f"key_encoding {piece.key_encoding} is unknown here")

@@ -1,0 +1,174 @@
+"""How keys and values are put into bytes: what is asked for, and what the other side knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Union
+
+from sparseagg.arrays import Array, TensorData
+from sparseagg.errors import InvalidArgument
+from sparseagg.info import ServerInfo
+from sparseagg.narrow import NARROW, encode_values, first_misfit, widens
+from sparseagg.packing import Gaps, bitmap_bytes, encode_bitmap, strictly_ascends
+from sparseagg.spec import RoundSpec, TensorSpec
+
+__all__ = [
+    "DEFAULT_CHUNK_BYTES",
+    "ENCODINGS",
+    "PLAIN",
+    "ServerWire",
+    "Values",
+    "WireFormat",
+    "check_encoding",
+    "check_narrow",
+    "chunk_bytes_for",
+    "values_by_tensor",
+]
+
+DEFAULT_CHUNK_BYTES = 768 * 1024
+_CHUNK_OVERHEAD = 1024  # ids and the round's name, generously
+ENCODINGS = ("auto", "plain")
+# Not "implicit", which servers count as no bytes: a run takes one byte in 128 keys as it is.
+_PACKED_KEYS = ("delta_bitpacked", "bitmap")
+
+# What callers say of the values: nothing, a name for all tensors that it fits, or names by tensor.
+Values = Union[None, str, Mapping[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class WireFormat:
+    """What may be used beside the plain encodings, which every server knows.
+
+    Attributes:
+        keys: names of key encodings, of which the smallest is used for each slice: "implicit" (for keys that are a
+            run), "delta_bitpacked", "bitmap". None of them loses anything or changes the order of the keys.
+        values: names of the narrower encodings that values are rounded to, by tensor; those of other tensors are sent
+            as they are.
+    """
+
+    keys: frozenset[str] = frozenset()
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def value_encoding(self, spec: TensorSpec) -> str:
+        """Returns the name of the encoding of a tensor's values."""
+        return self.values.get(spec.name, spec.dtype)
+
+    def encode_values(self, spec: TensorSpec, rows: Array) -> bytes:
+        """Packs values of the tensor's dtype, shape (n, width)."""
+        encoding = self.value_encoding(spec)
+        return rows.tobytes() if encoding == spec.dtype else encode_values(rows, encoding)
+
+    def check_values(self, tensors: Iterable[TensorData]) -> None:
+        """Raises ``InvalidArgument``, with tensor, value and position, where a value is beyond its encoding's range."""
+        for data in tensors:
+            encoding = self.value_encoding(data.spec)
+            if data.values is None or encoding == data.spec.dtype:
+                continue
+            at = first_misfit(data.values, encoding)
+            if at is not None:
+                raise InvalidArgument(
+                    f"tensor {data.spec.name!r}: value {data.values.reshape(-1)[at]} at position {at} does not fit "
+                    f"{encoding}"
+                )
+
+    def encode_keys(self, keys: Array) -> tuple[str, int, bytes]:
+        """Packs keys in the smallest way, the plain one where others are not smaller.
+
+        Args:
+            keys: uint32 or uint64, shape (n,), contiguous and little-endian.
+
+        Returns:
+            The encoding's name as in ``KeyEncoding``, first_key, and the bytes.
+        """
+        plain = f"U{keys.dtype.itemsize * 8}"
+        if not self.keys or len(keys) == 0 or not strictly_ascends(keys):
+            return plain, 0, keys.tobytes()
+        first = int(keys[0])
+        if "implicit" in self.keys and int(keys[-1]) - first == len(keys) - 1:
+            return "IMPLICIT", first, b""
+        gaps = Gaps(keys) if "delta_bitpacked" in self.keys else None
+        delta_bytes = keys.nbytes if gaps is None else gaps.num_bytes
+        if "bitmap" in self.keys and bitmap_bytes(keys) < min(delta_bytes, keys.nbytes):
+            return "BITMAP", first, encode_bitmap(keys)
+        if gaps is not None and delta_bytes < keys.nbytes:
+            return "DELTA_BITPACKED", first, gaps.encode()
+        return plain, 0, keys.tobytes()
+
+
+PLAIN = WireFormat()
+
+
+def chunk_bytes_for(max_message_bytes: int, wanted: int | None = None) -> int:
+    """Returns how many bytes of slices to put in a message, given the server's limit (0: none)."""
+    wanted = wanted or DEFAULT_CHUNK_BYTES
+    return wanted if max_message_bytes == 0 else max(1, min(wanted, max_message_bytes - _CHUNK_OVERHEAD))
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerWire:
+    """What one server takes.
+
+    Attributes:
+        chunk_bytes: how much to put in one message.
+        key_encodings: that it knows, by name.
+        value_encodings: likewise.
+    """
+
+    chunk_bytes: int
+    key_encodings: frozenset[str]
+    value_encodings: frozenset[str]
+
+    @classmethod
+    def of(cls, info: ServerInfo, wanted_chunk_bytes: int | None) -> ServerWire:
+        """Returns what a server takes that says this of itself."""
+        chunk_bytes = chunk_bytes_for(info.limits.max_message_bytes, wanted_chunk_bytes)
+        return cls(chunk_bytes, frozenset(info.key_encodings), frozenset(info.value_encodings))
+
+    def format(self, spec: RoundSpec, encoding: str, values: Values) -> WireFormat:
+        """Returns the encodings for the tensors of a round.
+
+        Args:
+            spec: of the round.
+            encoding: of the keys, one of ``ENCODINGS``.
+            values: None: as they are. A name of ``NARROW``: for all tensors whose dtype is a wider float. A mapping
+                from tensors to such names: for those.
+
+        Raises:
+            InvalidArgument: an encoding that is not known here or to the server, or does not go with a tensor.
+        """
+        check_encoding(encoding)
+        by_tensor = values_by_tensor(spec, values)
+        for name in by_tensor.values():
+            if name not in self.value_encodings:
+                known = ", ".join(sorted(self.value_encodings))
+                raise InvalidArgument(f"values {name!r} are not known to the server, which knows {known}")
+        keys = self.key_encodings.intersection(_PACKED_KEYS) if encoding == "auto" else frozenset()
+        return WireFormat(frozenset(keys), by_tensor)
+
+
+def check_encoding(encoding: str) -> None:
+    """Raises ``InvalidArgument`` if this is none of ``ENCODINGS``."""
+    if encoding not in ENCODINGS:
+        raise InvalidArgument(f"unknown encoding {encoding!r}; known: {', '.join(ENCODINGS)}")
+
+
+def values_by_tensor(spec: RoundSpec, values: Values) -> dict[str, str]:
+    """Returns the narrower encoding of each tensor that has one; see ``ServerWire.format``."""
+    if values is None:
+        return {}
+    if isinstance(values, str):
+        check_narrow(values)
+        return {tensor.name: values for tensor in spec.tensors if widens(values, tensor.dtype)}
+    for name, encoding in values.items():
+        check_narrow(encoding)
+        dtype = spec.tensor(name).dtype
+        if not widens(encoding, dtype):
+            raise InvalidArgument(f"tensor {name!r}: values of {dtype} are not sent as {encoding}")
+    return dict(values)
+
+
+def check_narrow(encoding: str) -> None:
+    """Raises ``InvalidArgument`` if this is no name of a narrower encoding of values."""
+    if encoding not in NARROW:
+        raise InvalidArgument(f"unknown values {encoding!r}; known: {', '.join(NARROW)}")

@@ -1,0 +1,192 @@
+"""Packed keys and narrow values, in updates and results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire import WireFormat
+
+from golden_cases.case import INVALID_ARGUMENT, Case, Chunks, Client, one, v
+
+SEED = 20261129
+DELTA = WireFormat(keys=frozenset({"delta_bitpacked"}))
+BITMAP = WireFormat(keys=frozenset({"bitmap"}))
+ALL = WireFormat(keys=frozenset({"implicit", "delta_bitpacked", "bitmap"}))
+
+
+def values_as(encoding: str) -> WireFormat:
+    return WireFormat(keys=ALL.keys, values={"v": encoding})
+
+
+def random_keys(limit: int, count: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(SEED + seed)
+    return np.unique(rng.integers(0, limit, count, dtype=np.uint64))
+
+
+def packed() -> list[Case]:
+    rows = np.linspace(-3, 5, 700, dtype=np.float32)
+    # Three blocks, the last not full.
+    many = [
+        v(name, random_keys(90_000, 290, i), rows[: len(random_keys(90_000, 290, i))]) for i, name in enumerate("ab")
+    ]
+    # A full block, and a gap of 64 bits behind it; then keys up to the last one.
+    wide = [
+        v("a", np.array([*range(0, 384, 3), 2**64 - 2], np.uint64), rows[:129]),
+        v("b", np.array(range(2**64 - 400, 2**64, 3), np.uint64), rows[:134]),
+    ]
+    dense = [v(name, random_keys(700, 500, i), rows[: len(random_keys(700, 500, i))]) for i, name in enumerate("ab")]
+    run = [v("a", np.arange(5, 300), rows[:295]), v("b", np.arange(3), rows[:3])]
+    kinds = [
+        v("a", np.arange(200), rows[:200]),
+        v("b", random_keys(700, 250, 4), rows[: len(random_keys(700, 250, 4))]),
+        v("c", [3, 1, 3], rows[:3]),
+    ]
+    narrow = [v("a", [1, 5, 9], [0.1, -0.3, 100.0]), v("b", [5], [0.7])]
+    return [
+        Case("delta_keys", "Blocks of 128 and a rest.", one(dimension=90_000), many, wire=DELTA),
+        Case("delta_keys_64_bits", "Gaps of 64 bits, up to the last key.", one(dimension=0), wide, wire=DELTA),
+        Case("bitmap_keys", "Bits from the first key on.", one(dimension=700), dense, wire=BITMAP),
+        Case("run_of_keys", "A run needs no bytes.", one(dimension=300), run, wire=ALL),
+        Case(
+            "kinds_of_keys_mixed",
+            "Each slice in the smallest encoding; what does not ascend, plain.",
+            one(dimension=700, return_counts=True),
+            kinds,
+            chunk_bytes=900,
+            wire=ALL,
+        ),
+        Case("delta_keys_of_a_union", "Keys alone.", one(dimension=90_000, op="union"), many, wire=DELTA),
+        Case(
+            "float16_values_of_float32",
+            "Rounded by the sender, widened exactly.",
+            one(),
+            narrow,
+            wire=values_as("float16"),
+        ),
+        Case("bfloat16_values_of_float64", "Likewise.", one("float64"), narrow, wire=values_as("bfloat16")),
+        Case("float32_values_of_float64", "Likewise.", one("float64"), narrow, wire=values_as("float32")),
+        Case(
+            "int8_values_of_float32",
+            "64 values share a scale; rows of width 3.",
+            one(dimension=90_000, width=3),
+            [
+                v(name, keys := random_keys(90_000, 90, i), np.resize(rows, (len(keys), 3)))
+                for i, name in enumerate("ab")
+            ],
+            chunk_bytes=600,
+            wire=values_as("int8_scaled"),
+        ),
+        Case("int8_values_of_float64", "The product is exact.", one("float64"), narrow, wire=values_as("int8_scaled")),
+        Case("result_in_delta_keys", "What the reader asks for.", one(dimension=90_000), many, result=DELTA),
+        Case("result_in_delta_keys_64_bits", "Up to the last key.", one(dimension=0), wide, result=ALL),
+        Case("result_in_bitmap_keys", "The smallest.", one(dimension=700, return_counts=True), dense, result=ALL),
+        Case("result_in_a_run", "Keys that need no bytes.", one(dimension=300), run[:1], result=ALL),
+        Case(
+            "result_in_plain_keys",
+            "Where nothing is smaller.",
+            one(dimension=2**32),
+            [v("a", [0, 2**31], [1, 2])],
+            result=ALL,
+        ),
+        Case("result_in_float16", "Rounded to nearest even.", one(), narrow, result=values_as("float16")),
+        Case("result_in_bfloat16", "Of a float64 result.", one("float64"), narrow, result=values_as("bfloat16")),
+        Case(
+            "result_in_int8", "Scales for each 64 values.", one(dimension=90_000), many, result=values_as("int8_scaled")
+        ),
+        Case(
+            "result_beyond_float16",
+            "The page comes in the tensor's own type.",
+            one(),
+            [v("a", [1, 2], [1.0, 70000.0])],
+            result=values_as("float16"),
+        ),
+        Case(
+            "dense_result_in_float16",
+            "Implicit keys, rows rounded.",
+            one(dimension=5, result="dense", fill=0.1),
+            [v("a", [1], [0.3])],
+            result=values_as("float16"),
+        ),
+    ]
+
+
+def packed_refusals() -> list[Case]:
+    good = v("good", [1, 2], [1.0, 2.0])
+
+    def bad(name: str, comment: str, message: str, wire: WireFormat, change: Callable[[pb.TensorSlice], None]) -> Case:
+        def spoil(chunks: Chunks) -> None:
+            change(chunks[0].slices[0])
+
+        client = Client("bad", {"v": ([3, 4, 9], [1.0, 2.0, 3.0])}, spoil=spoil)
+        return Case(name, comment, one(), [client, good], "bad", INVALID_ARGUMENT, message, wire=wire)
+
+    def cut(piece: pb.TensorSlice) -> None:
+        piece.keys = piece.keys[:-1]
+
+    def lengthen(piece: pb.TensorSlice) -> None:
+        piece.keys += b"\0"
+
+    def shift(piece: pb.TensorSlice) -> None:
+        piece.first_key = 4
+
+    def wrap(piece: pb.TensorSlice) -> None:
+        piece.first_key = 2**64 - 1
+
+    def widen(piece: pb.TensorSlice) -> None:
+        piece.keys = b"\x41" + piece.keys[1:]
+
+    def pad(piece: pb.TensorSlice) -> None:
+        piece.keys = piece.keys[:-1] + bytes([piece.keys[-1] | 0x80])
+
+    def recount(piece: pb.TensorSlice) -> None:
+        piece.num_keys = 2
+
+    def unknown_keys(piece: pb.TensorSlice) -> None:
+        piece.key_encoding = 99
+
+    def unknown_values(piece: pb.TensorSlice) -> None:
+        piece.value_encoding = 99
+
+    def negate(piece: pb.TensorSlice) -> None:
+        piece.values = np.float32(-1).tobytes() + piece.values[4:]
+
+    def drop(piece: pb.TensorSlice) -> None:
+        piece.values = piece.values[:4]
+
+    def halve(piece: pb.TensorSlice) -> None:
+        piece.values = np.array([1, np.inf, 2], "<f2").tobytes()
+
+    int8, half = values_as("int8_scaled"), values_as("float16")
+    return [
+        bad("delta_keys_cut", "The widths tell the length.", "2 bytes of keys", DELTA, cut),
+        bad("delta_keys_with_a_byte_more", "Nothing may follow.", "4 bytes of keys", DELTA, lengthen),
+        bad("delta_keys_beyond_the_dimension", "The first key too large is named.", "key 10", DELTA, shift),
+        bad("delta_keys_that_wrap", "No key is taken modulo 2^64.", "key 18446744073709551615", DELTA, wrap),
+        bad("delta_width_above_64", "No gap has more bits than a key.", "65 bits", DELTA, widen),
+        bad("delta_padding", "The bits left over are zero.", "behind the last key", DELTA, pad),
+        bad("delta_num_keys_disagrees", "It must agree with the bytes.", "num_keys 2", DELTA, recount),
+        bad("bitmap_with_a_byte_more", "The last byte is not zero.", "bitmap", BITMAP, lengthen),
+        bad("bitmap_beyond_the_dimension", "The first key too large is named.", "key 10", BITMAP, shift),
+        bad("bitmap_num_keys_disagrees", "It must agree with the bits.", "num_keys 2", BITMAP, recount),
+        bad("unknown_key_encoding", "The message lists those known.", "DELTA_BITPACKED, BITMAP", DELTA, unknown_keys),
+        bad("unknown_value_encoding", "The message lists those known.", "NONE, INT8_SCALED", DELTA, unknown_values),
+        bad("int8_scale_negative", "Scales are ≥ 0.", "scale -1", int8, negate),
+        bad("int8_without_values", "A scale needs a value.", "4 bytes", int8, drop),
+        bad("float16_infinity", "Checked after widening.", "inf", half, halve),
+        Case(
+            "int8_values_of_integers",
+            "They would have to be rounded.",
+            one("int32"),
+            [v("bad", [3], [1], spoil=lambda chunks: _say_int8(chunks[0].slices[0])), v("good", [5], [1])],
+            "bad",
+            INVALID_ARGUMENT,
+            "INT8_SCALED",
+        ),
+    ]
+
+
+def _say_int8(piece: pb.TensorSlice) -> None:
+    piece.value_encoding = pb.VALUE_ENCODING_INT8_SCALED
+    piece.values = np.float32(1).tobytes() + b"\1"

@@ -1,0 +1,187 @@
+"""Packed keys in Python: the documented bytes, every width, the ends of the key space, and what the client chooses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg.packing import decode_bitmap, decode_delta, encode_bitmap, encode_delta, strictly_ascends
+from sparseagg.wire import PLAIN, ServerWire, WireFormat
+
+SEED = 20261125
+EXAMPLE = np.array([1000, 1001, 1007, 1010], np.uint32)
+ALL = WireFormat(keys=frozenset({"implicit", "delta_bitpacked", "bitmap"}))
+
+
+def ascending(rng: np.random.Generator, count: int, first: int, bits: int, dtype: type) -> np.ndarray:
+    gaps = rng.integers(0, 1 << bits, count, dtype=np.uint64)
+    gaps[rng.integers(0, count)] = (1 << bits) - 1
+    steps = gaps + np.uint64(1)
+    steps[0] = first
+    return np.cumsum(steps, dtype=np.uint64).astype(dtype)
+
+
+def plain_delta(keys: list[int]) -> bytes:
+    """The encoding, bit by bit, from docs/wire-format.md."""
+    gaps = [0] + [after - before - 1 for before, after in zip(keys, keys[1:])]
+    blocks = [gaps[at : at + 128] for at in range(0, len(gaps), 128)]
+    widths = [max(block).bit_length() for block in blocks]
+    out = bytes(widths)
+    for block, width in zip(blocks, widths):
+        bits = sum(gap << (width * i) for i, gap in enumerate(block))
+        out += bits.to_bytes((len(block) * width + 7) // 8, "little")
+    return out
+
+
+def test_delta_example_as_documented():
+    assert encode_delta(EXAMPLE) == bytes.fromhex("03 40 05") == plain_delta(EXAMPLE.tolist())
+    assert decode_delta(bytes.fromhex("03 40 05"), 1000, 4).tolist() == EXAMPLE.tolist()
+
+
+def test_bitmap_example_as_documented():
+    assert encode_bitmap(EXAMPLE) == bytes.fromhex("83 04")
+    assert decode_bitmap(bytes.fromhex("83 04"), 1000).tolist() == EXAMPLE.tolist()
+
+
+@pytest.mark.parametrize("count", [1, 2, 127, 128, 129, 256, 300])
+def test_delta_any_size_and_width_is_exact(count):
+    rng = np.random.default_rng(SEED)
+    for bits in range(55):
+        keys = ascending(rng, count, int(rng.integers(0, 1000)), bits, np.uint64)
+        data = encode_delta(keys)
+        assert data == plain_delta(keys.tolist()), f"{count} keys, gaps of {bits} bits, seed {SEED}"
+        assert np.array_equal(decode_delta(data, int(keys[0]), count), keys)
+        if keys[-1] < 1 << 32:
+            assert encode_delta(keys.astype(np.uint32)) == data
+
+
+@pytest.mark.parametrize("last", [1, 2**32 - 1, 2**32, 2**57, 2**63, 2**64 - 1])
+def test_delta_gaps_of_all_bits_are_exact(last):
+    keys = np.array([0, last], np.uint64)
+    data = encode_delta(keys)
+    assert data == plain_delta([0, last])
+    assert decode_delta(data, 0, 2).tolist() == [0, last]
+
+
+@pytest.mark.parametrize("bits", range(6))
+def test_bitmap_any_density_is_exact(bits):
+    rng = np.random.default_rng(SEED)
+    for count in (1, 2, 8, 9, 64, 65, 1000):
+        keys = ascending(rng, count, 2**64 - 2**20, bits, np.uint64)
+        assert np.array_equal(decode_bitmap(encode_bitmap(keys), int(keys[0])), keys)
+
+
+def test_packing_of_no_keys_is_empty():
+    none = np.empty(0, np.uint32)
+    assert encode_delta(none) == encode_bitmap(none) == b""
+    assert decode_delta(b"", 0, 0).tolist() == decode_bitmap(b"", 7).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "num_keys", "words"),
+    [
+        ("03 40", 4, "make 3"),
+        ("03 40 05 00", 4, "make 3"),
+        ("41 40 05", 4, "no encoding"),
+        ("03 40 05", 500, "no encoding"),
+        ("03 40 05", 0, "make"),
+    ],
+)
+def test_decode_delta_wrong_lengths_are_refused(data, num_keys, words):
+    with pytest.raises(sa.InvalidArgument, match=words):
+        decode_delta(bytes.fromhex(data), 1000, num_keys)
+
+
+def test_decode_delta_keys_that_wrap_are_refused():
+    with pytest.raises(sa.InvalidArgument, match="pass 2"):
+        decode_delta(bytes.fromhex("03 40 05"), 2**64 - 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "answer"),
+    [([], True), ([5], True), ([1, 2], True), ([2, 2], False), ([3, 2], False), ([*range(100), 99, 100], False)],
+)
+def test_strictly_ascends_repeats_and_descents_are_seen(keys, answer):
+    assert strictly_ascends(np.array(keys, np.uint64)) is answer
+
+
+# ---- what the client chooses
+
+
+@pytest.mark.parametrize(
+    ("keys", "encoding"),
+    [
+        (range(7, 107), "IMPLICIT"),
+        ([0, 1, 2, 5, 6, 7], "BITMAP"),
+        (range(0, 300, 3), "DELTA_BITPACKED"),
+        (range(0, 100_000, 997), "DELTA_BITPACKED"),
+        ([5, 4], "U32"),
+        ([5, 5], "U32"),
+        ([0, 2**31], "U32"),  # 9 bytes packed
+        ([9], "IMPLICIT"),
+        ([], "U32"),
+    ],
+)
+def test_encode_keys_takes_the_smallest(keys, encoding):
+    keys = np.array(list(keys), np.uint32)
+    name, first_key, data = ALL.encode_keys(keys)
+    assert name == encoding
+    assert len(data) <= keys.nbytes
+    decoded = {
+        "IMPLICIT": lambda: np.arange(len(keys)) + first_key,
+        "BITMAP": lambda: decode_bitmap(data, first_key),
+        "DELTA_BITPACKED": lambda: decode_delta(data, first_key, len(keys)),
+        "U32": lambda: np.frombuffer(data, "<u4"),
+    }[name]()
+    assert decoded.tolist() == keys.tolist()
+    assert PLAIN.encode_keys(keys) == ("U32", 0, keys.tobytes())
+
+
+def test_encode_keys_only_what_the_server_knows():
+    keys = np.arange(0, 300, 3, dtype=np.uint64)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 0)])
+    old = ServerWire(1000, frozenset({"u32", "u64"}), frozenset({"float32"}))
+    assert old.format(spec, "auto", None).encode_keys(keys) == ("U64", 0, keys.tobytes())
+    newer = ServerWire(1000, frozenset({"u64", "delta_bitpacked", "from_the_future"}), frozenset())
+    assert newer.format(spec, "auto", None).encode_keys(keys)[0] == "DELTA_BITPACKED"
+    assert newer.format(spec, "plain", None).encode_keys(keys)[0] == "U64"
+
+
+# ---- through a server
+
+
+@pytest.mark.parametrize("dimension", [100_000, 2**40])
+def test_submit_packed_or_plain_is_the_same_submission(client, dimension):
+    rng = np.random.default_rng(SEED)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", dimension, width=2)], return_counts=True)
+    updates = [
+        (np.unique(rng.integers(0, limit, 5000)), rng.normal(size=(5000, 2)).astype("float32"))
+        for limit in (6000, 100_000, dimension)
+    ]
+    rnd = client.create_round(spec)
+    for name, (keys, rows) in enumerate(updates):
+        update = {"v": (keys, rows[: len(keys)])}
+        packed = rnd.submit(f"c{name}", update)
+        plain = rnd.submit(f"c{name}", update, encoding="plain")
+        assert not packed.duplicate
+        assert plain.duplicate, "other bytes, the same content"
+        assert packed.num_bytes == len(keys) * (spec.tensors[0].key_bytes + 8)
+    merged = rnd.close()["v"]
+    alone = client.aggregate({f"c{i}": {"v": (k, r[: len(k)])} for i, (k, r) in enumerate(updates)}, spec)["v"]
+    assert np.array_equal(merged.keys, np.unique(np.concatenate([keys for keys, _ in updates])))
+    assert np.array_equal(merged.keys, alone.keys)
+    assert np.array_equal(merged.values, alone.values)
+    assert np.array_equal(merged.counts, alone.counts)
+
+
+def test_server_info_tells_the_encodings(client):
+    info = client.server_info()
+    assert info.key_encodings == ("u32", "u64", "implicit", "delta_bitpacked", "bitmap")
+    assert "float32" in info.value_encodings
+
+
+def test_submit_unknown_encoding_sends_nothing(client):
+    rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 10)]))
+    with pytest.raises(sa.InvalidArgument, match="unknown encoding"):
+        rnd.submit("c", ([1], [1.0]), encoding="zip")
+    assert rnd.refresh().num_refused == 0

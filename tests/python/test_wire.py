@@ -1,0 +1,203 @@
+"""What goes over the wire when it is asked to be small, through a real server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg.arrays import update_data
+from sparseagg.encode import encode_chunks
+from sparseagg.narrow import decode_values, encode_values
+from sparseagg.wire import ServerWire, WireFormat
+
+SEED = 20261130
+SPEC = sa.RoundSpec(
+    [
+        sa.TensorSpec("e", "float32", 100_000, width=3),
+        sa.TensorSpec("d", "float64", 10_000),
+        sa.TensorSpec("i", "int32", 1000),
+    ],
+    return_counts=True,
+)
+
+
+def update(seed: int) -> dict:
+    rng = np.random.default_rng(SEED + seed)
+    keys = {
+        name: np.unique(rng.integers(0, limit, 2000)) for name, limit in [("e", 50_000), ("d", 10_000), ("i", 1000)]
+    }
+    return {
+        "e": (keys["e"], rng.normal(size=(len(keys["e"]), 3)).astype("float32")),
+        "d": (keys["d"], rng.normal(size=len(keys["d"])) * 1e-3),
+        "i": (keys["i"], rng.integers(-9, 9, len(keys["i"]), dtype=np.int32)),
+    }
+
+
+def rounded(tensors: dict, encodings: dict[str, str]) -> dict:
+    """The update that is meant when values are sent in these encodings."""
+    out = dict(tensors)
+    for name, encoding in encodings.items():
+        keys, rows = tensors[name]
+        dtype = SPEC.tensor(name).dtype
+        data = encode_values(rows, encoding)
+        out[name] = (keys, decode_values(data, encoding, dtype, rows.size).reshape(rows.shape))
+    return out
+
+
+def assert_equal(one: sa.Result, other: sa.Result) -> None:
+    for name in SPEC.tensors:
+        for column in ("keys", "values", "counts"):
+            left, right = getattr(one[name.name], column), getattr(other[name.name], column)
+            assert left.dtype == right.dtype
+            assert np.array_equal(left, right), f"{name.name}.{column}, seed {SEED}"
+
+
+@pytest.mark.parametrize(
+    ("values", "encodings"),
+    [
+        ("float16", {"e": "float16", "d": "float16"}),
+        ("bfloat16", {"e": "bfloat16", "d": "bfloat16"}),
+        ("int8_scaled", {"e": "int8_scaled", "d": "int8_scaled"}),
+        ("float32", {"d": "float32"}),
+        ({"e": "float16", "d": "float32"}, {"e": "float16", "d": "float32"}),
+        ({}, {}),
+    ],
+)
+def test_submit_narrow_values_is_submitting_the_rounded_ones(client, values, encodings):
+    narrow, plain = client.create_round(SPEC), client.create_round(SPEC)
+    for i in range(3):
+        sent = narrow.submit(f"c{i}", update(i), values=values)
+        again = narrow.submit(f"c{i}", rounded(update(i), encodings), encoding="plain")
+        assert not sent.duplicate
+        assert again.duplicate, "the same content"
+        assert sent.num_bytes == again.num_bytes
+        plain.submit(f"c{i}", rounded(update(i), encodings), encoding="plain")
+    assert_equal(narrow.close(), plain.close(encoding="plain"))
+
+
+def test_submit_int8_values_do_not_depend_on_the_size_of_chunks(server):
+    results = []
+    for chunk_bytes in (2_000, 7_777, 1 << 20):
+        with sa.Client(server.address, chunk_bytes=chunk_bytes) as client:
+            rnd = client.create_round(SPEC)
+            rnd.submit("c", update(0), values="int8_scaled")
+            rnd.submit("d", update(1), values="int8_scaled", resumable=True)
+            results.append(rnd.close())
+    assert_equal(results[0], results[1])
+    assert_equal(results[0], results[2])
+
+
+def test_aggregate_narrow_values_as_in_a_round(client):
+    updates = {f"c{i}": update(i) for i in range(3)}
+    alone = client.aggregate(updates, SPEC, values="float16")
+    rnd = client.create_round(SPEC)
+    for name, tensors in updates.items():
+        rnd.submit(name, tensors, values="float16")
+    assert_equal(alone, rnd.close())
+
+
+def test_result_narrow_values_are_rounded_and_come_back_wide(client):
+    rnd = client.create_round(SPEC)
+    rnd.submit("a", update(0))
+    exact = rnd.close()
+    for encoding in ("float16", "bfloat16", "float32"):
+        result = rnd.result(values=encoding)
+        for name, dtype in (("e", "float32"), ("d", "float64")):
+            assert result[name].values.dtype == dtype
+            if encoding == dtype:
+                expected = exact[name].values
+            else:
+                data = encode_values(exact[name].values, encoding)
+                expected = decode_values(data, encoding, dtype, exact[name].values.size)
+            assert np.array_equal(result[name].values.reshape(-1), expected.reshape(-1))
+        assert np.array_equal(result["i"].values, exact["i"].values)
+    scaled = rnd.result(["e"], values="int8_scaled", keys=(100, 40_000))["e"]
+    part = rnd.result(["e"], keys=(100, 40_000))["e"]
+    assert np.array_equal(scaled.keys, part.keys)
+    assert 0 < np.abs(scaled.values - part.values).max() <= 0.5 * np.abs(part.values).max() / 127 * 1.0001
+    # Beyond the range of float16: as they are.
+    large = client.aggregate([(([1, 2], [1e-9, 1e9]))], sa.RoundSpec([sa.TensorSpec("v", "float32", 10)]))
+    assert large["v"].values.tolist() == [np.float32(1e-9), np.float32(1e9)]
+
+
+def test_result_of_many_pages_packed_or_plain_is_the_same(start_server):
+    server = start_server("--max-page-bytes", "5000")
+    with sa.Client(server.address) as client:
+        rnd = client.create_round(SPEC)
+        for i in range(3):
+            rnd.submit(f"c{i}", update(i))
+        assert_equal(rnd.close(), rnd.result(encoding="plain"))
+
+
+def test_aio_client_takes_the_same_options(server):
+    async def run() -> tuple[sa.Result, sa.Result]:
+        async with sa.aio.Client(server.address) as client:
+            rnd = await client.create_round(SPEC)
+            await rnd.submit("c", update(0), values="float16")
+            closed = await rnd.close(values="float16")
+            return closed, await client.aggregate({"c": update(0)}, SPEC, values="float16", encoding="plain")
+
+    closed, alone = asyncio.run(run())
+    assert_equal(closed, alone)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ("float8", "unknown values 'float8'; known: float32, float16"),
+        ({"i": "float16"}, "tensor 'i': values of int32 are not sent as float16"),
+        ({"e": "float32"}, "tensor 'e': values of float32 are not sent as float32"),
+        ({"nope": "float16"}, "unknown tensor 'nope'"),
+    ],
+)
+def test_submit_values_that_make_no_sense_are_refused(client, values, words):
+    rnd = client.create_round(SPEC)
+    with pytest.raises(sa.InvalidArgument, match=words):
+        rnd.submit("c", update(0), values=values)
+    assert rnd.refresh().num_refused == 0
+
+
+@pytest.mark.parametrize("encoding", ["float16", "int8_scaled"])
+def test_submit_values_beyond_the_range_are_refused(client, encoding):
+    rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float64", 10)]))
+    with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': value 1e\\+39 at position 1 does not fit {encoding}"):
+        rnd.submit("c", ([1, 2], [0.0, 1e39]), values=encoding)
+
+
+@pytest.mark.parametrize("options", [{"encoding": "zip"}, {"values": "float8"}, {"values": "float64"}])
+def test_close_unknown_options_close_nothing(client, options):
+    rnd = client.create_round(SPEC)
+    with pytest.raises(sa.InvalidArgument, match="unknown"):
+        rnd.close(**options)
+    assert rnd.refresh().state == "open"
+    with pytest.raises(sa.InvalidArgument, match="unknown"):
+        rnd.submit("c", update(0), **options)
+
+
+def test_format_values_the_server_does_not_know_are_refused():
+    old = ServerWire(1000, frozenset({"u32"}), frozenset({"float32", "float64"}))
+    with pytest.raises(sa.InvalidArgument, match="'float16' are not known to the server, which knows float32, float64"):
+        old.format(SPEC, "auto", "float16")
+    assert old.format(SPEC, "auto", "float32") == WireFormat(frozenset(), {"d": "float32"})
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 500, 3000, 1 << 20])
+@pytest.mark.parametrize("encoding", ["float16", "int8_scaled"])
+def test_encode_chunks_narrow_values_stay_within_the_size(chunk_bytes, encoding):
+    wire = WireFormat(values={"e": encoding})
+    chunks = list(
+        encode_chunks(
+            update_data(SPEC, update(0)), client_id="c", submission_id="s", chunk_bytes=chunk_bytes, wire=wire
+        )
+    )
+    sizes = [sum(piece.ByteSize() for piece in chunk.slices) for chunk in chunks]
+    most_of_one_row = 100
+    assert max(sizes) <= max(chunk_bytes, most_of_one_row)
+    assert sum(piece.num_keys for chunk in chunks for piece in chunk.slices) == sum(
+        len(k) for k, _ in update(0).values()
+    )
+    if chunk_bytes >= 1000 and encoding == "int8_scaled":
+        pieces = [piece.num_keys for chunk in chunks for piece in chunk.slices if piece.tensor == "e"]
+        assert all(count % 64 == 0 for count in pieces[:-1])
