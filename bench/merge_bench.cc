@@ -91,7 +91,8 @@ Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
   const auto engine = CreateCpuEngine({mode.threads});
   const TensorSpec spec = SpecOf(workload, mode);
   const std::vector<ValidatedUpdate> updates = Validate(workload, spec);
-  Figures figures{.mode = mode, .seconds = {}};
+  Figures figures;
+  figures.mode = mode;
   {
     const bool reset = ResetPeakMemory();
     const uint64_t before = PeakMemoryBytes();
