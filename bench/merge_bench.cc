@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "bench/adversaries.h"
 #include "bench/machine.h"
 #include "bench/reference_sum.h"
 #include "bench/workloads.h"
@@ -136,6 +138,25 @@ std::string Today() {
   return text;
 }
 
+// Each adversary's time a tuple, as a multiple of the same number of uniform keys'.
+void RunAdversaries(const std::string& modes, int repetitions, int scale, int max_threads, bool explain) {
+  std::printf("%-48s %-16s %12s %8s\n", "", "", "M tuples/s", "x slower");
+  std::map<std::string, double> yardsticks;
+  for (const std::string& name : AdversaryNames()) {
+    const Workload workload = MakeAdversary(name, kSeed, scale);
+    for (int threads = 1; threads <= max_threads; threads *= 2) {
+      const Mode mode{false, false, threads};
+      if (mode.Name().find(modes) == std::string::npos) continue;
+      const Figures f = Measure(workload, mode, repetitions);
+      const double seconds = f.median_seconds / static_cast<double>(workload.num_tuples);
+      const double yardstick = yardsticks.try_emplace(mode.Name(), seconds).first->second;
+      std::printf("%-48s %-16s %12.1f %8.2f\n", name.c_str(), mode.Name().c_str(), 1e-6 / seconds, seconds / yardstick);
+      if (explain) std::printf("    %s\n", f.plan.c_str());
+      std::fflush(stdout);
+    }
+  }
+}
+
 void Run(const std::string& names, const std::string& modes, int repetitions, int scale, int max_threads, bool explain,
          const std::string& out_path) {
   const MemorySpeed memory = MeasureMemory();
@@ -185,6 +206,7 @@ int main(int argc, char** argv) {
   int scale = 1;
   int threads = 2;
   bool explain = false;
+  bool adversaries = false;
   app.add_option("--workloads", names, "letters of the workloads")->capture_default_str();
   app.add_option("--modes", modes, "only modes whose name contains this, such as 'canonical 1T'");
   app.add_option("--simd", simd, "SIMD target; empty: the best one")->envname("SPARSEAGG_SIMD");
@@ -192,11 +214,16 @@ int main(int argc, char** argv) {
   app.add_option("--divide-clients", scale, "take fewer clients, for a quick look")->capture_default_str();
   app.add_option("--max-threads", threads, "1, 2, 4, … up to this")->capture_default_str();
   app.add_flag("--explain", explain, "print how each was merged, and why");
+  app.add_flag("--adversaries", adversaries, "time unkind keys against uniform ones instead");
   app.add_option("--out", out, "JSON file to write");
   CLI11_PARSE(app, argc, argv);
   try {
     const absl::Status forced = sparseagg::cpu::ForceSimdTarget(simd);
     if (!forced.ok()) throw std::runtime_error(forced.ToString());
+    if (adversaries) {
+      sparseagg::bench::RunAdversaries(modes, repetitions, scale, threads, explain);
+      return 0;
+    }
     sparseagg::bench::Run(names, modes, repetitions, scale, threads, explain, out);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "merge_bench: %s\n", error.what());

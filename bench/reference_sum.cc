@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 
@@ -27,8 +28,9 @@ std::vector<Tuple> AllTuples(const Workload& workload) {
       tuples.push_back({narrow ? client.narrow_keys[row] : client.wide_keys[row], k, row});
     }
   }
-  std::sort(tuples.begin(), tuples.end(),
-            [](const Tuple& a, const Tuple& b) { return a.key != b.key ? a.key < b.key : a.client < b.client; });
+  std::sort(tuples.begin(), tuples.end(), [](const Tuple& a, const Tuple& b) {
+    return std::tie(a.key, a.client, a.row) < std::tie(b.key, b.client, b.row);
+  });
   return tuples;
 }
 
@@ -38,14 +40,22 @@ std::string FindDifference(const Workload& workload, const Result& result) {
   const std::vector<Tuple> tuples = AllTuples(workload);
   const size_t width = workload.spec.width;
   std::vector<double> sum(width);
+  std::vector<double> own(width);
   uint64_t row = 0;
   for (size_t i = 0; i < tuples.size(); ++row) {
     const uint64_t key = tuples[i].key;
     std::fill(sum.begin(), sum.end(), 0.0);
     uint32_t count = 0;
-    for (; i < tuples.size() && tuples[i].key == key; ++i, ++count) {
-      const float* values = workload.clients[tuples[i].client].values.data() + tuples[i].row * width;
-      for (size_t c = 0; c < width; ++c) sum[c] += values[c];
+    while (i < tuples.size() && tuples[i].key == key) {
+      // A client's own rows first.
+      const uint32_t client = tuples[i].client;
+      std::fill(own.begin(), own.end(), 0.0);
+      for (; i < tuples.size() && tuples[i].key == key && tuples[i].client == client; ++i) {
+        const float* values = workload.clients[client].values.data() + tuples[i].row * width;
+        for (size_t c = 0; c < width; ++c) own[c] += values[c];
+      }
+      for (size_t c = 0; c < width; ++c) sum[c] += own[c];
+      ++count;
     }
     if (row >= result.num_rows || result.KeyAt(row) != key) return absl::StrCat("row ", row, " is not key ", key);
     if (!result.counts.empty() && result.counts[row] != count) {

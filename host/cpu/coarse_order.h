@@ -13,6 +13,7 @@
 
 #include "absl/types/span.h"
 #include "host/column.h"
+#include "host/cpu/radix_sort.h"
 #include "host/cpu/tuning.h"
 
 namespace sparseagg::cpu {
@@ -28,18 +29,18 @@ class RepeatFinder {
  public:
   explicit RepeatFinder(int low_bits) : low_bits_(low_bits) {}
 
-  // Whether there is one within keys[0, n), or so many keys that a look would take long.
+  // Whether there is one within keys[0, n).
   bool HasRepeat(const Key* keys, size_t n) {
     // At this many bits a key's is set by chance for one in 64, or for none if there is one for each possible key.
     const int bits = std::min({low_bits_, static_cast<int>(std::bit_width(n)) + 6, kTableBits});
     std::fill_n(seen_.begin(), ((size_t{1} << bits) + 63) / 64, 0u);
     if (bits == low_bits_) return HasBitTwice(keys, n, bits);
-    return n > kMaxHashed || HasHashTwice(keys, n, bits);
+    return n > kMaxHashed ? HasEqualNeighbours(keys, n) : HasHashTwice(keys, n, bits);
   }
 
  private:
   static constexpr int kTableBits = 16;
-  static constexpr size_t kMaxHashed = 1024;
+  static constexpr size_t kMaxHashed = 1024;  // above, comparing with all keys before takes longer than sorting
 
   bool SetBit(uint64_t index) {
     uint64_t& word = seen_[index / 64];
@@ -65,7 +66,17 @@ class RepeatFinder {
     return false;
   }
 
+  bool HasEqualNeighbours(const Key* keys, size_t n) {
+    sorted_.resize(n);
+    const Key low_mask = static_cast<Key>((Key{1} << low_bits_) - 1);
+    for (size_t i = 0; i < n; ++i) sorted_[i] = keys[i] & low_mask;
+    StableSortByKey(sorted_, scratch_, low_bits_, [](Key key) { return key; });
+    return std::adjacent_find(sorted_.begin(), sorted_.end()) != sorted_.end();
+  }
+
   const int low_bits_;
+  Column<Key> sorted_;
+  Column<Key> scratch_;
   std::array<uint64_t, (size_t{1} << kTableBits) / 64> seen_;
 };
 
@@ -94,7 +105,7 @@ inline int CoarseBits(uint64_t dimension) {
 
 // Copies keys and rows of `row_bytes` each, which may be 0, into ascending order of key >> low_bits, stably. One pass
 // and hardly a comparison, so it takes a fraction of a sort's time. Returns false, with the outputs in any order, where
-// that is not enough: keys that come more than once, or that crowd in few buckets.
+// that is not enough: keys that come more than once.
 template <typename Key>
 bool OrderCoarsely(absl::Span<const Key> keys, const std::byte* values, size_t row_bytes, int low_bits,
                    Column<Key>& out_keys, Column<std::byte>& out_values) {

@@ -113,7 +113,10 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
   wire->set_engine(std::string(engine));
   if (snapshot.results == nullptr) return;
   for (size_t t = 0; t < config.tensors.size(); ++t) {
-    EncodeSummary(config.tensors[t], (*snapshot.results)[t], wire->add_results());
+    const Result& result = (*snapshot.results)[t];
+    v1::TensorSummary* summary = wire->add_results();
+    EncodeSummary(config.tensors[t], result, summary);
+    summary->set_plan(result.plan);
   }
 }
 

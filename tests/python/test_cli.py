@@ -47,6 +47,7 @@ def test_cli_round_from_create_to_result(run, tmp_path):
     stages = re.findall(r"^ *(?:timeline +)?(\w+) +busy +[\d.]+ ms +wait +[\d.]+ ms +[\d.]+ MB$", shown, re.MULTILINE)
     assert stages == ["receive", "decode", "prepare", "merge", "encode"]
     assert re.search(r"^timeline +open [\d.]+ ms, finish [\d.]+ ms, longest \w+$", shown, re.MULTILINE)
+    assert re.search(r"emb.weight: 2 rows, sparse; \w+ 100 % of 2 tuples \(expected", shown)
     run("result", round_id, "-o", str(merged))
     with np.load(merged) as file:
         assert file["emb.weight.keys"].tolist() == [1, 3]

@@ -16,7 +16,7 @@ from sparseagg import demo, extension, merge, npz
 from sparseagg.client import Client
 from sparseagg.demo import run as demo_run
 from sparseagg.errors import SparseaggError
-from sparseagg.info import Timeline
+from sparseagg.info import TensorSummary, Timeline
 
 __all__ = ["main"]
 
@@ -147,11 +147,16 @@ def _show(arguments: argparse.Namespace) -> int:
         if field.name == "timeline":
             value = _timeline(value)
         elif field.name == "results":
-            value = ", ".join(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}" for tensor in value)
+            value = f"\n{'':17}".join(_summary(tensor) for tensor in value)
         elif field.name == "spec":
             value = json_format.MessageToJson(value.to_proto(), indent=None)
         print(f"{field.name:16} {value}")
     return 0
+
+
+def _summary(tensor: TensorSummary) -> str:
+    plan = f"; {tensor.plan}" if tensor.plan else ""
+    return f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}{plan}"
 
 
 def _timeline(timeline: Timeline) -> str:

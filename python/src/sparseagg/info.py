@@ -159,7 +159,12 @@ class Timeline:
 
 @dataclasses.dataclass(frozen=True)
 class TensorSummary:
-    """One tensor's result in outline."""
+    """One tensor's result in outline.
+
+    Attributes:
+        num_keys: rows in the result.
+        plan: which algorithm of the server merged how much and why, for people to read; empty if it does not say.
+    """
 
     name: str
     num_keys: int
@@ -167,6 +172,7 @@ class TensorSummary:
     dtype: str
     width: int
     dimension: int
+    plan: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +239,7 @@ class RoundInfo:
                     dtype=pb.DType.Name(summary.dtype)[len("DTYPE_") :].lower(),
                     width=summary.width,
                     dimension=summary.dimension,
+                    plan=summary.plan,
                 )
                 for summary in proto.results
             ),
