@@ -53,6 +53,7 @@ py::dict ToPython(Result result) {
   out["counts"] = View(py::dtype::of<uint32_t>(), {static_cast<py::ssize_t>(r.counts.size())}, r.counts.data(), owner);
   out["weights"] = View(py::dtype::of<double>(), {static_cast<py::ssize_t>(r.weights.size())}, r.weights.data(), owner);
   out["fixed_point_shift"] = r.fixed_point_shift.has_value() ? py::object(py::int_(*r.fixed_point_shift)) : py::none();
+  out["plan"] = r.plan;
   return out;
 }
 

@@ -16,6 +16,7 @@ class RawResult(TypedDict):
     counts: Array
     weights: Array
     fixed_point_shift: int | None
+    plan: str
 
 Piece = tuple[int, Array | None, Array | None, int]
 Convert = Callable[[str, Any], tuple[list[Piece], float | None]]

@@ -160,7 +160,7 @@ class Aggregator:
         with extension.errors():
             raw = self._engine.finish()
         results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
-        return Result(results, self._info(results))
+        return Result(results, self._info(results, [part["plan"] for part in raw]))
 
     @property
     def num_submissions(self) -> int:
@@ -193,7 +193,7 @@ class Aggregator:
         )
         return self._index[data.spec.name], keys, values, data.num_keys
 
-    def _info(self, results: Mapping[str, TensorResult]) -> RoundInfo:
+    def _info(self, results: Mapping[str, TensorResult], plans: Sequence[str]) -> RoundInfo:
         prepare, add, finish = self._engine.times
         return RoundInfo(
             name="",
@@ -212,7 +212,8 @@ class Aggregator:
             timeline=Timeline(decode=0.0, prepare=prepare, add=add, finish=finish, open=0.0),
             engine=self._engine.engine,
             results=tuple(
-                TensorSummary(r.name, len(r), r.layout, r.dtype, r.width, r.dimension) for r in results.values()
+                TensorSummary(r.name, len(r), r.layout, r.dtype, r.width, r.dimension, plan)
+                for r, plan in zip(results.values(), plans)
             ),
         )
 
