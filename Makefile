@@ -10,10 +10,11 @@ SERVER_ADDRESS ?= 127.0.0.1:8001
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
-# Ninja uses all cores; `make JOBS=2 test` bounds it.
+# Ninja and ctest use all cores; `make JOBS=2 test` bounds it.
 ifdef JOBS
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 endif
+export CTEST_PARALLEL_LEVEL := $(or $(JOBS),$(shell nproc))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
