@@ -17,13 +17,14 @@
 namespace sparseagg::service {
 
 // A unary method whose message is received when the server starts to read it, as that of a stream is, and comes
-// unparsed. The generated handlers are called when all of it is in memory. Clients see no difference.
+// unparsed: PutChunk, as ReceiveChunk. The generated handlers are called when all of it is in memory. Clients see no
+// difference.
 template <typename Base>
 class PutChunkReadByUs : public Base {
  public:
   PutChunkReadByUs();
-  virtual grpc::ServerReadReactor<grpc::ByteBuffer>* PutChunk(grpc::CallbackServerContext*,
-                                                              grpc::ByteBuffer* response) = 0;
+  virtual grpc::ServerReadReactor<grpc::ByteBuffer>* ReceiveChunk(grpc::CallbackServerContext*,
+                                                                  grpc::ByteBuffer* response) = 0;
 };
 
 // SubmitUpdate gets its messages unparsed, so that parsing them costs the pool's threads and not gRPC's; all other
@@ -67,7 +68,7 @@ class AggregationService final : public AggregationBase {
   // grpc_wait.cc
   Unary* WaitRound(Context*, const v1::WaitRoundRequest*, v1::Round*) override;
   // grpc_uploads.cc
-  grpc::ServerReadReactor<grpc::ByteBuffer>* PutChunk(Context*, grpc::ByteBuffer* response) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* ReceiveChunk(Context*, grpc::ByteBuffer* response) override;
   Unary* CommitSubmission(Context*, const v1::CommitSubmissionRequest*, v1::Submission*) override;
   Unary* GetUploadStatus(Context*, const v1::GetUploadStatusRequest*, v1::UploadStatus*) override;
   // grpc_submit.cc

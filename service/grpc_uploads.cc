@@ -32,7 +32,7 @@ class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       : service_(*service), context_(*context), response_(response), idle_(&service->machine()) {}
 
   // Until OnDone the reactor keeps itself, and so do the tasks that use it.
-  static PutReactor* Start(std::shared_ptr<PutReactor> self) {
+  static PutReactor* Start(const std::shared_ptr<PutReactor>& self) {
     PutReactor* reactor = self.get();
     reactor->self_ = self;
     Machine& machine = self->service_.machine();
@@ -101,7 +101,7 @@ PutChunkReadByUs<Base>::PutChunkReadByUs() {
   this->MarkMethodRawCallback(index,
                               new grpc::internal::CallbackClientStreamingHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
                                   [this](grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
-                                    return PutChunk(context, response);
+                                    return ReceiveChunk(context, response);
                                   }));
 }
 
@@ -127,7 +127,8 @@ absl::Status AggregationService::TakeChunk(const v1::UpdateChunk& request, absl:
   return absl::OkStatus();
 }
 
-grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::PutChunk(Context* context, grpc::ByteBuffer* response) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::ReceiveChunk(Context* context,
+                                                                            grpc::ByteBuffer* response) {
   return PutReactor::Start(std::make_shared<PutReactor>(this, context, response));
 }
 

@@ -17,7 +17,7 @@
 namespace sparseagg::bench {
 namespace {
 
-constexpr double kLongestStall_s = 20;
+constexpr double kLongestStallSeconds = 20;
 constexpr int kNoAnswer = -1;
 
 }  // namespace
@@ -78,7 +78,7 @@ class BadClients::Client {
 
   int StallBetweenMessages() {
     grpc::ClientContext context;
-    const auto limit = std::chrono::duration<double>(kLongestStall_s);
+    const auto limit = std::chrono::duration<double>(kLongestStallSeconds);
     context.set_deadline(std::chrono::system_clock::now() +
                          std::chrono::duration_cast<std::chrono::milliseconds>(limit));
     v1::Submission response;

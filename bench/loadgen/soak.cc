@@ -24,8 +24,8 @@ namespace sparseagg::bench {
 namespace {
 
 constexpr int kMostSamples = 600;
-constexpr double kFirstRetry_s = 0.1;
-constexpr double kLongestRetry_s = 2;
+constexpr double kFirstRetrySeconds = 0.1;
+constexpr double kLongestRetrySeconds = 2;
 
 // Of /proc/PID/status, in bytes; 0 if there is none.
 uint64_t StatusBytes(int pid, const std::string& field) {
@@ -118,12 +118,12 @@ class GoodClients {
   void Work(size_t number) {
     while (const std::optional<Job> job = Next()) {
       const double begin = Now();
-      double wait = kFirstRetry_s;
+      double wait = kFirstRetrySeconds;
       grpc::Status status = Once(number, *job);
       while (!status.ok() && MayRetry(status.error_code()) && Now() - begin < flags_.patience_s) {
         CountRefused(status);
         if (!Sleep(wait)) return;
-        wait = std::min(2 * wait, kLongestRetry_s);
+        wait = std::min(2 * wait, kLongestRetrySeconds);
         status = Once(number, *job);
       }
       std::lock_guard lock(mu_);
