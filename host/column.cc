@@ -98,7 +98,7 @@ class KeptBlocks {
   }
 
  private:
-  static constexpr size_t kMostKept = 128;
+  static constexpr size_t kMostKept = 1024;
 
   struct Block {
     void* start = nullptr;

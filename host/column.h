@@ -18,12 +18,12 @@ void FreeColumn(void* memory, size_t bytes) noexcept;
 // Gives pages behind the first `used` bytes back to the system; the memory stays valid.
 void TrimColumn(void* memory, size_t bytes, size_t used) noexcept;
 
-inline constexpr size_t kDefaultKeptColumnBytes = size_t{128} << 20;
+inline constexpr size_t kDefaultKeptColumnBytes = size_t{256} << 20;
 
 }  // namespace internal
 
 // Large columns that are freed are kept for later ones, up to `bytes` in all, the most recent first. 0 gives all back
-// to the system at once. The default is 128 MiB. Thread-safe.
+// to the system at once. The default is 256 MiB. Thread-safe.
 void KeepFreedColumns(size_t bytes);
 
 // A contiguous array that, unlike std::vector, does not write to elements it only makes room for: resize() leaves new

@@ -38,6 +38,9 @@ template <typename Key>
 struct Blocks {
   std::vector<Block<Key>> blocks;
   uint64_t num_tuples = 0;
+  // A block has to be far larger than wanted, since it may not begin anywhere: updates in coarse order should be sorted
+  // completely.
+  bool is_crowded = false;
   // No merge can have more rows.
   uint64_t MaxRows() const {
     if (blocks.empty()) return 0;
@@ -80,8 +83,9 @@ std::string Explain(const Blocks<Key>& blocks) {
 
 // Plans the block of keys from first to last, of which the samples let expect `tuples` tuples of `columns` values each,
 // spread over `num_cursors` updates.
+// Windows begin in steps of 2^coarse_bits keys.
 template <typename Key>
-Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uint64_t num_cursors) {
+Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uint64_t num_cursors, int coarse_bits) {
   const Tuning& tuning = CurrentTuning();
   Block<Key> block{first, last};
   const double span = static_cast<double>(static_cast<uint64_t>(last) - first) + 1.0;
@@ -90,7 +94,8 @@ Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uin
   const uint64_t least = tuning.window_values / columns;
   const uint64_t most = tuning.max_window_values / columns;
   const double bounded = std::clamp(wanted, static_cast<double>(least), static_cast<double>(most));
-  block.window_keys = std::max<uint64_t>(1, static_cast<uint64_t>(bounded));
+  const uint64_t align_mask = (uint64_t{1} << coarse_bits) - 1;
+  block.window_keys = (std::max<uint64_t>(1, static_cast<uint64_t>(bounded)) + align_mask) & ~align_mask;
   const double windows = std::ceil(span / static_cast<double>(block.window_keys));
   const double values = static_cast<double>(tuples * columns);
   const double visits = static_cast<double>(num_cursors) * tuning.visit_cost;
@@ -99,7 +104,9 @@ Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uin
                      values * tuning.sweep_value_cost;
   block.gather_cost = 2 * visits + static_cast<double>(tuples) * tuning.gather_tuple_cost +
                       static_cast<double>((columns - 1) * tuples) * tuning.sweep_value_cost;
-  block.method = block.sweep_cost <= block.gather_cost ? Method::kSweep : Method::kGather;
+  const bool fits_table = std::min(static_cast<double>(block.window_keys), span) * static_cast<double>(columns) <=
+                          2 * static_cast<double>(tuning.max_window_values);
+  block.method = block.sweep_cost <= block.gather_cost && fits_table ? Method::kSweep : Method::kGather;
   return block;
 }
 
@@ -113,16 +120,25 @@ inline uint64_t Mix(uint64_t j) {
 
 // Regular sampling with jitter: one key from every stretch of `stride` tuples. The splitters only balance the work; a
 // block that turns out larger costs memory and balance, never the result.
+//
+// Blocks begin in steps of 2^coarse_bits keys, those of the update with the most.
 template <typename Key, typename Fold>
 Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   Blocks<Key> blocks;
   struct Source {
     KeyReader<Key> keys;
     uint64_t num_keys;
+    Key coarse_mask;
   };
   std::vector<Source> sources;
-  if (input.base != nullptr) sources.push_back({{input.base->keys.data(), 0}, input.base->keys.size()});
-  for (const CpuUpdate* update : input.updates) sources.push_back({ReaderOf<Key>(update->keys), update->num_keys});
+  if (input.base != nullptr) sources.push_back({{input.base->keys.data(), 0}, input.base->keys.size(), 0});
+  int coarse_bits = 0;
+  for (const CpuUpdate* update : input.updates) {
+    const auto mask = static_cast<Key>((Key{1} << update->coarse_bits) - 1);
+    sources.push_back({ReaderOf<Key>(update->keys), update->num_keys, mask});
+    coarse_bits = std::max(coarse_bits, update->coarse_bits);
+  }
+  const Key start_mask = static_cast<Key>(~((Key{1} << coarse_bits) - 1));
 
   Key first = std::numeric_limits<Key>::max();
   Key last = 0;
@@ -131,8 +147,9 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
     if (source.num_keys == 0) continue;
     total += source.num_keys;
     first = std::min(first, source.keys[0]);
-    last = std::max(last, source.keys[source.num_keys - 1]);
+    last = std::max(last, static_cast<Key>(source.keys[source.num_keys - 1] | source.coarse_mask));
   }
+  first &= start_mask;
   blocks.num_tuples = total;
   if (total == 0) return blocks;
 
@@ -142,7 +159,7 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
       std::min(tuning.block_tuples_per_cursor * sources.size(), tuning.max_block_values / columns);
   const uint64_t block_tuples = std::max<uint64_t>({1, tuning.block_values / columns, per_cursor});
   if (total <= block_tuples) {
-    blocks.blocks.push_back(PlanBlock(first, last, total, columns, sources.size()));
+    blocks.blocks.push_back(PlanBlock(first, last, total, columns, sources.size(), coarse_bits));
     return blocks;
   }
   const uint64_t stride = std::max<uint64_t>(1, block_tuples / tuning.samples_per_block);
@@ -153,7 +170,7 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   uint64_t next = Mix(0) % stride;
   for (const Source& source : sources) {
     while (next < before + source.num_keys) {
-      samples.push_back(source.keys[next - before]);
+      samples.push_back(source.keys[next - before] & start_mask);
       ++stretch;
       next = stretch * stride + Mix(stretch) % stride;
     }
@@ -164,7 +181,7 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   // The block of the samples from `begin` to `end`, which starts at `first`.
   const auto add = [&](size_t begin, size_t end, Key block_last) {
     const auto plan = [&](Key from, Key to, size_t num_samples) {
-      return PlanBlock(from, to, std::max<uint64_t>(1, num_samples) * stride, columns, sources.size());
+      return PlanBlock(from, to, std::max<uint64_t>(1, num_samples) * stride, columns, sources.size(), coarse_bits);
     };
     const Block<Key> whole = plan(first, block_last, end - begin);
     // What is sorted should stay closer than what is swept, if the cursors then still find some tuples at each visit.
@@ -194,6 +211,9 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
     begin = i;
   }
   add(begin, samples.size(), last);
+  for (const Block<Key>& block : blocks.blocks) {
+    if (coarse_bits > 0 && block.tuples > tuning.max_block_values / columns) blocks.is_crowded = true;
+  }
   return blocks;
 }
 

@@ -12,14 +12,16 @@
 
 namespace sparseagg::cpu {
 
-// Keys ascend strictly: sorted on arrival, duplicates folded. Rows are in `dtype`, which is the tensor's own unless
-// duplicates were folded: then it is the type they are folded in (float64, int64).
+// Keys are distinct: sorted on arrival, duplicates folded. They ascend, but for the coarse_bits lowest bits of each: a
+// merge that looks at stretches of keys, in steps of 2^coarse_bits, needs no more order. Rows are in `dtype`, which is
+// the tensor's own unless duplicates were folded: then it is the type they are folded in (float64, int64).
 class CpuUpdate : public PreparedUpdate {
  public:
   size_t memory_bytes() const override { return bytes; }
 
   KeyColumn keys;
   uint64_t num_keys = 0;
+  int coarse_bits = 0;
   const std::byte* values = nullptr;
   DType dtype = DType::kFloat32;
   double weight = 1.0;
@@ -30,6 +32,9 @@ class CpuUpdate : public PreparedUpdate {
 // Sorts and folds where needed (a sorted unique update is taken as it is) and checks what only folded rows can tell.
 // Errors as of Accumulator::Prepare.
 absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update);
+
+// Makes the keys ascend in all of their bits.
+void SortCompletely(const TensorSpec& spec, CpuUpdate& update);
 
 }  // namespace sparseagg::cpu
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/column.h"
+#include "host/cpu/coarse_order.h"
 #include "host/cpu/cpu_update.h"
 #include "host/cpu/kernels.h"
 #include "host/cpu/radix_sort.h"
@@ -205,7 +206,16 @@ absl::Status FoldRows(const TensorSpec& spec, const Tuples& tuples, const std::b
   return absl::InternalError("unknown dtype");
 }
 
-// Makes keys strictly ascend.
+template <typename Key>
+void Own(std::shared_ptr<Storage<Key>> storage, CpuUpdate& out) {
+  out.keys = absl::MakeConstSpan(storage->keys);
+  out.num_keys = storage->keys.size();
+  out.values = storage->values.empty() ? nullptr : storage->values.data();
+  out.bytes = storage->keys.size() * sizeof(Key) + storage->values.size();
+  out.owner = std::move(storage);
+}
+
+// Makes keys distinct, and ascend as far as merges need.
 template <typename Key>
 absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, CpuUpdate& out) {
   const auto& keys = std::get<absl::Span<const Key>>(update.keys());
@@ -213,13 +223,20 @@ absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, 
     return absl::ResourceExhaustedError(
         absl::StrCat(Quoted(spec), ": ", keys.size(), " unsorted tuples in one update; 2^32 - 1 is the most"));
   }
+  const size_t row_bytes = update.values() == nullptr ? 0 : SizeOf(spec.dtype) * spec.width;
   auto storage = std::make_shared<Storage<Key>>();
+  const int coarse_bits = CoarseBits(spec.dimension);
+  if (!update.sorted() && coarse_bits > 0 &&
+      OrderCoarsely(keys, update.values(), row_bytes, coarse_bits, storage->keys, storage->values)) {
+    out.coarse_bits = coarse_bits;
+    Own(std::move(storage), out);
+    return absl::OkStatus();
+  }
   const SortedTuples<Key> sorted(keys, update.sorted());
   RETURN_IF_ERROR(sorted.With([&](const auto& tuples) -> absl::Status {
+    storage->values.clear();
     if (!GatherKeys(tuples, storage->keys)) {
-      if (update.values() != nullptr) {
-        GatherValues(tuples, update.values(), SizeOf(spec.dtype) * spec.width, storage->values);
-      }
+      if (update.values() != nullptr) GatherValues(tuples, update.values(), row_bytes, storage->values);
     } else if (update.values() == nullptr) {
       storage->keys.resize(
           static_cast<size_t>(std::unique(storage->keys.begin(), storage->keys.end()) - storage->keys.begin()));
@@ -229,12 +246,21 @@ absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, 
     }
     return absl::OkStatus();
   }));
-  out.keys = absl::MakeConstSpan(storage->keys);
-  out.num_keys = storage->keys.size();
-  out.values = storage->values.empty() ? nullptr : storage->values.data();
-  out.bytes = storage->keys.size() * sizeof(Key) + storage->values.size();
-  out.owner = std::move(storage);
+  Own(std::move(storage), out);
   return absl::OkStatus();
+}
+
+template <typename Key>
+void SortCompletelyAs(const TensorSpec& spec, CpuUpdate& update) {
+  auto storage = std::make_shared<Storage<Key>>();
+  SortedTuples<Key>(std::get<absl::Span<const Key>>(update.keys), false).With([&](const auto& tuples) {
+    GatherKeys(tuples, storage->keys);
+    if (update.values != nullptr) {
+      GatherValues(tuples, update.values, SizeOf(update.dtype) * spec.width, storage->values);
+    }
+  });
+  Own(std::move(storage), update);
+  update.coarse_bits = 0;
 }
 
 // Refuses fixed-point terms beyond the bound (under kClip only NaN, which has no sign to clip to).
@@ -303,8 +329,17 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
   } else {
     RETURN_IF_ERROR(SortAndFold<uint64_t>(spec, update, *out));
   }
-  RETURN_IF_ERROR(CheckTerms(spec, *out));
+  absl::Status status = CheckTerms(spec, *out);
+  if (!status.ok() && out->coarse_bits > 0) {
+    SortCompletely(spec, *out);
+    status = CheckTerms(spec, *out);  // which names the smallest key
+  }
+  if (!status.ok()) return status;
   return out;
+}
+
+void SortCompletely(const TensorSpec& spec, CpuUpdate& update) {
+  HasNarrowKeys(spec) ? SortCompletelyAs<uint32_t>(spec, update) : SortCompletelyAs<uint64_t>(spec, update);
 }
 
 }  // namespace sparseagg::cpu

@@ -49,6 +49,9 @@ struct Tuning {
   uint64_t samples_per_block = kTiny ? 4 : 64;
   uint64_t samples_per_part = kTiny ? 2 : 8;
 
+  // Tuples from which on an update that arrives unsorted is put into coarse order only.
+  uint64_t min_coarse_tuples = kTiny ? 4 : uint64_t{1} << 13;
+
   // Memory of waiting updates below which on-arrival merging waits for more.
   uint64_t min_pending_bytes = kTiny ? 1000 : uint64_t{16} << 20;
 };

@@ -69,7 +69,7 @@ class TypedAccumulator : public Accumulator {
       }
     }
     const FinishParams params = MakeFinishParams(order);
-    const Blocks<Key> blocks = ChooseBlocks(input);
+    const Blocks<Key> blocks = Plan(input);
     Result result = MakeSparse(spec_, blocks.MaxRows());
     ASSIGN_OR_RETURN(const uint64_t num_rows,
                      ParallelMerge(input, blocks, arena_, [&] { return ResultSink(params, result); }));
@@ -152,6 +152,15 @@ class TypedAccumulator : public Accumulator {
     return input;
   }
 
+  Blocks<Key> Plan(const MergeInput<Key, Fold>& input) {
+    Blocks<Key> blocks = ChooseBlocks(input);
+    if (!blocks.is_crowded) return blocks;
+    for (const auto& update : updates_) {
+      if (update->coarse_bits > 0) SortCompletely(spec_, *update);
+    }
+    return ChooseBlocks(input);
+  }
+
   FinishParams MakeFinishParams(SubmissionOrder order) const {
     const AggregationSpec& a = spec_.aggregation;
     FinishParams params;
@@ -185,7 +194,7 @@ class TypedAccumulator : public Accumulator {
     }
     MergeInput<Key, Fold> input = MakeInput();
     for (const auto& update : updates_) input.updates.push_back(update.get());
-    const Blocks<Key> blocks = ChooseBlocks(input);
+    const Blocks<Key> blocks = Plan(input);
     Rows merged;
     merged.resize(blocks.MaxRows(), shape_);
     ASSIGN_OR_RETURN(const uint64_t num_rows,

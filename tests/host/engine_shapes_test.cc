@@ -89,8 +89,8 @@ TEST_P(ShapeContract, Keys_AtTheEdgesOfAnyBlock) {
     SCOPED_TRACE(dimension);
     const TensorSpec spec = Plain(dimension);
     std::vector<RawSubmission> submissions;
-    for (const KeyOrder order :
-         {KeyOrder::kSortedUnique, KeyOrder::kSorted, KeyOrder::kDescending, KeyOrder::kShuffled}) {
+    for (const KeyOrder order : {KeyOrder::kSortedUnique, KeyOrder::kSorted, KeyOrder::kDescending, KeyOrder::kShuffled,
+                                 KeyOrder::kShuffledUnique}) {
       std::vector<uint64_t> keys = RandomKeys(rng, dimension, 400, KeyStyle::kEdges, order);
       submissions.push_back(WithUnitValues(spec, std::to_string(submissions.size()), std::move(keys), rng));
     }

@@ -56,11 +56,25 @@ TEST(Plan, Explanation_NamesBothCosts) {
 TEST(Plan, Method_IsTheOneOfSmallerCost) {
   for (const uint64_t span : {100u, 10'000u, 1'000'000u, 100'000'000u}) {
     for (const uint64_t tuples : {10u, 1'000u, 100'000u}) {
-      const cpu::Block<uint32_t> block = cpu::PlanBlock<uint32_t>(7, static_cast<uint32_t>(span + 6), tuples, 1, 10);
+      const auto last = static_cast<uint32_t>(span + 6);
+      const cpu::Block<uint32_t> block = cpu::PlanBlock<uint32_t>(7, last, tuples, 1, 10, 0);
       EXPECT_EQ(block.method == cpu::Method::kSweep, block.sweep_cost <= block.gather_cost) << span << " " << tuples;
       EXPECT_GE(block.window_keys, 1u);
     }
   }
+}
+
+TEST(Plan, Windows_AreWholeStretchesOfCoarseOrder) {
+  for (const int coarse_bits : {1, 6, 15}) {
+    const cpu::Block<uint32_t> block = cpu::PlanBlock<uint32_t>(0, 999'999, 1'000'000, 1, 10, coarse_bits);
+    EXPECT_EQ(block.window_keys % (uint64_t{1} << coarse_bits), 0u) << coarse_bits;
+  }
+}
+
+TEST(Plan, StretchesLargerThanTables_AreGathered) {
+  const cpu::Block<uint32_t> block = cpu::PlanBlock<uint32_t>(0, (1u << 28) - 1, 300'000'000, 1, 10, 27);
+  EXPECT_LT(block.sweep_cost, block.gather_cost);
+  EXPECT_EQ(block.method, cpu::Method::kGather);
 }
 
 }  // namespace

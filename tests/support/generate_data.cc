@@ -106,7 +106,10 @@ std::vector<uint64_t> RandomKeys(Rng& rng, uint64_t dimension, size_t count, Key
   }
   if (order == KeyOrder::kShuffled) return keys;
   std::sort(keys.begin(), keys.end());
-  if (order == KeyOrder::kSortedUnique) keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  if (order == KeyOrder::kSortedUnique || order == KeyOrder::kShuffledUnique) {
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  }
+  if (order == KeyOrder::kShuffledUnique) rng.Shuffle(keys);
   if (order == KeyOrder::kDescending) std::reverse(keys.begin(), keys.end());
   return keys;
 }

@@ -124,8 +124,8 @@ RawTensor RandomTensor(Rng& rng, const TensorSpec& spec, const TensorStyle& styl
     for (uint64_t key = 0; key < spec.dimension; ++key) raw.keys.push_back(key);
   } else if (!rng.OneIn(8)) {
     const size_t count = rng.Coin() ? style.max_tuples : rng.Below(style.max_tuples + 1);
-    const KeyOrder order =
-        rng.Pick({KeyOrder::kSortedUnique, KeyOrder::kSorted, KeyOrder::kDescending, KeyOrder::kShuffled});
+    const KeyOrder order = rng.Pick({KeyOrder::kSortedUnique, KeyOrder::kSorted, KeyOrder::kDescending,
+                                     KeyOrder::kShuffled, KeyOrder::kShuffledUnique});
     raw.keys = RandomKeys(rng, spec.dimension, count, style.keys, order);
     if (rng.OneIn(8) && !raw.keys.empty()) {  // a run, which may travel as IMPLICIT keys
       const uint64_t first = raw.keys[0];

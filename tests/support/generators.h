@@ -20,9 +20,9 @@ uint64_t TestCases(uint64_t fallback);
 // Where keys come from.
 enum class KeyStyle { kUniform, kZipf, kClustered, kOneKey, kLargest, kEdges };
 // In which order one submission gives its keys.
-enum class KeyOrder { kSortedUnique, kSorted, kDescending, kShuffled };
+enum class KeyOrder { kSortedUnique, kSorted, kDescending, kShuffled, kShuffledUnique };
 
-// `count` keys below `dimension` (0: any); kSortedUnique may return fewer. Zipf's exponent is 1.
+// `count` keys below `dimension` (0: any); the unique ones may be fewer. Zipf's exponent is 1.
 std::vector<uint64_t> RandomKeys(Rng& rng, uint64_t dimension, size_t count, KeyStyle style, KeyOrder order);
 
 enum class ValueStyle {

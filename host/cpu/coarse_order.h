@@ -1,0 +1,143 @@
+// Orders the tuples of an update by the leading bits of their keys only, which is all that a merge needs.
+#ifndef SPARSEAGG_HOST_CPU_COARSE_ORDER_H_
+#define SPARSEAGG_HOST_CPU_COARSE_ORDER_H_
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <type_traits>
+
+#include "absl/types/span.h"
+#include "host/column.h"
+#include "host/cpu/tuning.h"
+
+namespace sparseagg::cpu {
+namespace internal {
+
+// Leading bits by which keys are told apart: the buckets' ends, in keys and in values, then fit the L2 cache.
+inline constexpr int kBucketBits = kTiny ? 3 : 10;
+inline constexpr size_t kNumBuckets = size_t{1} << kBucketBits;
+
+// Looks for keys that are repeated among keys of one bucket, with a bit for each of their low bits or of their hashes.
+template <typename Key>
+class RepeatFinder {
+ public:
+  explicit RepeatFinder(int low_bits) : low_bits_(low_bits) {}
+
+  // Whether there is one within keys[0, n), or so many keys that a look would take long.
+  bool HasRepeat(const Key* keys, size_t n) {
+    // At this many bits a key's is set by chance for one in 64, or for none if there is one for each possible key.
+    const int bits = std::min({low_bits_, static_cast<int>(std::bit_width(n)) + 6, kTableBits});
+    std::fill_n(seen_.begin(), ((size_t{1} << bits) + 63) / 64, 0u);
+    if (bits == low_bits_) return HasBitTwice(keys, n, bits);
+    return n > kMaxHashed || HasHashTwice(keys, n, bits);
+  }
+
+ private:
+  static constexpr int kTableBits = 16;
+  static constexpr size_t kMaxHashed = 1024;
+
+  bool SetBit(uint64_t index) {
+    uint64_t& word = seen_[index / 64];
+    const uint64_t bit = uint64_t{1} << (index % 64);
+    const bool was_set = (word & bit) != 0;
+    word |= bit;
+    return was_set;
+  }
+
+  bool HasBitTwice(const Key* keys, size_t n, int bits) {
+    bool repeats = false;
+    for (size_t i = 0; i < n; ++i) repeats |= SetBit(keys[i] & ((uint64_t{1} << bits) - 1));
+    return repeats;
+  }
+
+  bool HasHashTwice(const Key* keys, size_t n, int bits) {
+    for (size_t i = 0; i < n; ++i) {
+      if (!SetBit((uint64_t{keys[i]} * 0x9e3779b97f4a7c15u) >> (64 - bits))) continue;
+      size_t same = 0;  // all are compared, since that vectorises
+      for (size_t j = 0; j < i; ++j) same += keys[j] == keys[i] ? 1 : 0;
+      if (same > 0) return true;
+    }
+    return false;
+  }
+
+  const int low_bits_;
+  std::array<uint64_t, (size_t{1} << kTableBits) / 64> seen_;
+};
+
+inline void Fetch(const void* memory, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(memory) + i, 1);
+}
+
+template <size_t kRowBytes, typename Key>
+void Scatter(absl::Span<const Key> keys, const std::byte* values, size_t row_bytes, int low_bits, uint32_t* next,
+             Key* out_keys, std::byte* out_values) {
+  const size_t bytes = kRowBytes != 0 ? kRowBytes : row_bytes;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (kRowBytes != 0) __builtin_prefetch(values + i * kRowBytes + 1024);
+    const size_t at = next[static_cast<size_t>(keys[i] >> low_bits)]++;
+    out_keys[at] = keys[i];
+    if (bytes > 0) std::memcpy(out_values + at * bytes, values + i * bytes, bytes);
+  }
+}
+
+}  // namespace internal
+
+// The low bits of keys below `dimension` (0: any) that a coarse order leaves out; 0: there is no such order.
+inline int CoarseBits(uint64_t dimension) {
+  return std::max(0, static_cast<int>(std::bit_width(dimension - 1)) - internal::kBucketBits);
+}
+
+// Copies keys and rows of `row_bytes` each, which may be 0, into ascending order of key >> low_bits, stably. One pass
+// and hardly a comparison, so it takes a fraction of a sort's time. Returns false, with the outputs in any order, where
+// that is not enough: keys that come more than once, or that crowd in few buckets.
+template <typename Key>
+bool OrderCoarsely(absl::Span<const Key> keys, const std::byte* values, size_t row_bytes, int low_bits,
+                   Column<Key>& out_keys, Column<std::byte>& out_values) {
+  const size_t n = keys.size();
+  if (n < CurrentTuning().min_coarse_tuples || n > UINT32_MAX) return false;
+  std::array<uint32_t, internal::kNumBuckets> next{};
+  out_keys.resize(n);
+  out_values.resize(n * row_bytes);
+  // Memory that is written here and there comes in the order of its lines beforehand, while keys are counted.
+  constexpr size_t kBatch = 64;
+  for (size_t begin = 0; begin < n; begin += kBatch) {
+    const size_t end = std::min(begin + kBatch, n);
+    internal::Fetch(out_keys.data() + begin, (end - begin) * sizeof(Key));
+    if (row_bytes <= sizeof(uint64_t))
+      internal::Fetch(out_values.data() + begin * row_bytes, (end - begin) * row_bytes);
+    for (size_t i = begin; i < end; ++i) ++next[static_cast<size_t>(keys[i] >> low_bits)];
+  }
+  std::exclusive_scan(next.begin(), next.end(), next.begin(), 0u);
+  const auto scatter = [&]<size_t kRowBytes>(std::integral_constant<size_t, kRowBytes>) {
+    internal::Scatter<kRowBytes>(keys, values, row_bytes, low_bits, next.data(), out_keys.data(), out_values.data());
+  };
+  switch (row_bytes) {
+    case 2:
+      scatter(std::integral_constant<size_t, 2>{});
+      break;
+    case 4:
+      scatter(std::integral_constant<size_t, 4>{});
+      break;
+    case 8:
+      scatter(std::integral_constant<size_t, 8>{});
+      break;
+    default:
+      scatter(std::integral_constant<size_t, 0>{});
+  }
+  internal::RepeatFinder<Key> finder(low_bits);
+  size_t begin = 0;
+  for (const uint32_t end : next) {
+    if (finder.HasRepeat(out_keys.data() + begin, end - begin)) return false;
+    begin = end;
+  }
+  return true;
+}
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_COARSE_ORDER_H_

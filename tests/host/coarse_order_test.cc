@@ -1,0 +1,148 @@
+// The coarse order of updates that arrive unsorted (host/cpu/coarse_order.h), and what it refuses.
+#include "host/cpu/coarse_order.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "host/cpu/cpu_engine.h"
+#include "tests/support/driver.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+#include "tests/support/reference.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using ::testing::Each;
+
+constexpr size_t kTuples = 20'000;
+
+// Distinct keys below `dimension` in random order.
+std::vector<uint64_t> DistinctKeys(Rng& rng, uint64_t dimension, size_t count) {
+  std::set<uint64_t> keys;
+  while (keys.size() < count) keys.insert(rng.Below(dimension));
+  std::vector<uint64_t> shuffled(keys.begin(), keys.end());
+  rng.Shuffle(shuffled);
+  return shuffled;
+}
+
+template <typename Key>
+struct Ordered {
+  bool done = false;
+  Column<Key> keys;
+  Column<std::byte> values;
+};
+
+// Orders keys, each with a row of copies of its position.
+template <typename Key>
+Ordered<Key> Order(const std::vector<uint64_t>& wide_keys, uint64_t dimension, size_t row_bytes) {
+  const std::vector<Key> keys(wide_keys.begin(), wide_keys.end());
+  std::vector<std::byte> values(keys.size() * row_bytes);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::byte>(i / row_bytes * 31 + i % row_bytes);
+  Ordered<Key> out;
+  out.done = cpu::OrderCoarsely<Key>(keys, values.data(), row_bytes, cpu::CoarseBits(dimension), out.keys, out.values);
+  return out;
+}
+
+template <typename Key>
+void ExpectOrdered(const std::vector<uint64_t>& keys, uint64_t dimension, size_t row_bytes) {
+  const Ordered<Key> got = Order<Key>(keys, dimension, row_bytes);
+  ASSERT_TRUE(got.done);
+  const int low_bits = cpu::CoarseBits(dimension);
+  std::vector<size_t> order(keys.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return keys[a] >> low_bits < keys[b] >> low_bits; });
+  ASSERT_EQ(got.keys.size(), keys.size());
+  ASSERT_EQ(got.values.size(), keys.size() * row_bytes);
+  for (size_t i = 0; i < order.size(); ++i) {
+    ASSERT_EQ(got.keys[i], keys[order[i]]) << i;
+    for (size_t b = 0; b < row_bytes; ++b) {
+      ASSERT_EQ(got.values[i * row_bytes + b], static_cast<std::byte>(order[i] * 31 + b)) << i;
+    }
+  }
+}
+
+TEST(CoarseOrder, Order_IsStableByLeadingBits_ForEveryRowSize) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const size_t row_bytes : {0u, 2u, 4u, 8u, 20u}) {
+    SCOPED_TRACE(row_bytes);
+    ExpectOrdered<uint64_t>(DistinctKeys(rng, uint64_t{1} << 40, kTuples), uint64_t{1} << 40, row_bytes);
+    ExpectOrdered<uint64_t>(DistinctKeys(rng, ~uint64_t{0}, kTuples), 0, row_bytes);
+    ExpectOrdered<uint32_t>(DistinctKeys(rng, 3'000'000'000, kTuples), 3'000'000'000, row_bytes);
+    ExpectOrdered<uint32_t>(DistinctKeys(rng, 30'000, kTuples), 30'000, row_bytes);
+  }
+}
+
+TEST(CoarseOrder, KeysInOneBucket_AreRefusedOnlyWhereHashed) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  // All of the first bucket, each with a bit of its own.
+  ExpectOrdered<uint64_t>(DistinctKeys(rng, 40'000, kTuples), uint64_t{1} << (16 + cpu::internal::kBucketBits), 4);
+  // Of 2^40, they would have to be compared with each other.
+  EXPECT_FALSE(Order<uint64_t>(DistinctKeys(rng, 1'000'000, kTuples), uint64_t{1} << 40, 4).done);
+}
+
+TEST(CoarseOrder, OneRepeatedKey_IsFound) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const uint64_t dimension : {uint64_t{30'000}, uint64_t{1} << 27, uint64_t{1} << 40, uint64_t{0}}) {
+    const uint64_t bound = dimension == 0 ? ~uint64_t{0} : dimension;
+    std::vector<bool> done;
+    for (int i = 0; i < 20; ++i) {
+      std::vector<uint64_t> keys = DistinctKeys(rng, bound, kTuples);
+      keys[rng.Below(kTuples)] = keys[rng.Below(kTuples)];
+      const bool has_repeat = std::set<uint64_t>(keys.begin(), keys.end()).size() < keys.size();
+      if (has_repeat) done.push_back(Order<uint64_t>(keys, dimension, 4).done);
+    }
+    EXPECT_GT(done.size(), 10u);
+    EXPECT_THAT(done, Each(false)) << dimension;
+  }
+}
+
+// One update in coarse order, and the others' keys all in one of its buckets: more than a block should hold.
+TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = uint64_t{1} << 40;
+  spec.aggregation.return_counts = true;
+  std::vector<RawSubmission> submissions;
+  for (size_t k = 0; k < 40; ++k) {
+    RawTensor raw;
+    raw.keys = k == 7 ? DistinctKeys(rng, spec.dimension, kTuples)
+                      : RandomKeys(rng, 1'000'000, 40'000, KeyStyle::kUniform, KeyOrder::kSortedUnique);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+    submissions.push_back({"client " + std::to_string(k), 1.0, {std::move(raw)}});
+  }
+  const Verdict verdict = Judge({spec}, submissions);
+  for (const int threads : {1, 2}) {
+    const auto engine = CreateCpuEngine({threads});
+    EXPECT_EQ(Disagreement({spec}, Drive(*engine, {spec}, submissions), verdict), "") << threads;
+  }
+}
+
+TEST(CoarseOrder, FewTuples_AreNotTakenOn) { EXPECT_FALSE(Order<uint64_t>({9, 7}, uint64_t{1} << 40, 4).done); }
+
+TEST(CoarseOrder, SmallDimensions_HaveNone) {
+  EXPECT_EQ(cpu::CoarseBits(1), 0);
+  EXPECT_EQ(cpu::CoarseBits(cpu::internal::kNumBuckets), 0);
+  EXPECT_EQ(cpu::CoarseBits(cpu::internal::kNumBuckets + 1), 1);
+  EXPECT_EQ(cpu::CoarseBits(0), 64 - cpu::internal::kBucketBits);
+}
+
+}  // namespace
+}  // namespace sparseagg::testing
