@@ -1,4 +1,4 @@
-"""Draws the result of service.py: our share of the wire, tails, latencies of small rounds, memory over rounds."""
+"""Draws the result of service.py: our share of the wire, tails, latencies of small rounds, memory."""
 
 from __future__ import annotations
 
@@ -63,11 +63,24 @@ def draw_memory(axes: Any, growth: dict[str, Any]) -> None:
     axes.set_title("the server's memory over rounds", fontsize=9)
 
 
+def draw_soak(axes: Any, run: dict[str, Any]) -> None:
+    """A line over time, under the limit."""
+    seconds, resident = zip(*run["resident"])
+    axes.plot(seconds, [size / 1e6 for size in resident], color=OURS, linewidth=1)
+    axes.axhline(run["limit_bytes"] / 1e6, color=SINK, linewidth=1)
+    axes.annotate("--memory-limit", (0, run["limit_bytes"] / 1e6), va="bottom", fontsize=7, color=SINK)
+    axes.set_ylim(bottom=0, top=1.2 * run["limit_bytes"] / 1e6)
+    axes.set_xlabel("s")
+    axes.set_ylabel("MB resident")
+    axes.set_title(f"{run['clients_at_once']} connections, three quarters of them bad", fontsize=9)
+
+
 PARTS = (
     ("share_of_sink", draw_share),
     ("tails", draw_tails),
     ("small_rounds", draw_latency),
     ("memory_growth", draw_memory),
+    ("soak", draw_soak),
 )
 
 
@@ -76,7 +89,7 @@ def draw(file: dict[str, Any], out: pathlib.Path) -> None:
     parts = [(name, part) for name, part in PARTS if name in file]
     columns = min(2, len(parts))
     figure, grid = plt.subplots(
-        -(-len(parts) // columns), columns, figsize=(10, 6.4), layout="constrained", squeeze=False
+        -(-len(parts) // columns), columns, figsize=(10, 3.2 * -(-len(parts) // columns)), layout="constrained", squeeze=False
     )
     for axes, (name, part) in zip(grid.flat, parts):
         part(axes, file[name])

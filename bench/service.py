@@ -31,26 +31,26 @@ class Sizes:
     small_rounds: int
     growth_batches: int
     growth_batch_rounds: int
+    soak_seconds: float
+    soak_connections: int
 
 
-FULL = Sizes(1, 7, (1, 4, 16), "ABEF", 64, 1000, 10, 1000)
-QUICK = Sizes(10, 2, (1, 4), "AE", 8, 30, 3, 20)
+FULL = Sizes(1, 7, (1, 4, 16), "ABEF", 64, 1000, 10, 1000, 600, 200)
+QUICK = Sizes(10, 2, (1, 4), "AE", 8, 30, 3, 20, 4, 40)
 
 
 class Server:
     """sparseagg-server on a free port."""
 
-    def __init__(self, binary: pathlib.Path) -> None:
-        self._process = subprocess.Popen(
-            [str(binary), "--grpc-address", "127.0.0.1:0", "--metrics-address", "", "--log-level", "error"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, binary: pathlib.Path, *flags: str) -> None:
+        always = ("--grpc-address", "127.0.0.1:0", "--metrics-address", "", "--log-level", "error")
+        self._process = subprocess.Popen([str(binary), *always, *flags], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         match = re.search(r"listening grpc=(\S+)", self._process.stdout.readline())
         if match is None:
             raise SystemExit("service.py: the server did not start")
         self.address = match.group(1)
+        self.pid = self._process.pid
 
     def memory_bytes(self) -> int:
         """Resident now."""
@@ -154,13 +154,30 @@ class Bench:
         )
         return {"rounds_per_sample": self._sizes.growth_batch_rounds, "resident_bytes": resident}
 
+    def soak(self) -> dict[str, Any]:
+        """Good clients among three times as many bad ones, and the server's memory against its limit."""
+        limit = 256 << 20
+        flags = ("--memory-limit", str(limit), "--max-message-bytes", "1MiB", "--upload-timeout", "5s")
+        server = Server(self._server, *flags)
+        seconds, connections = self._sizes.soak_seconds, self._sizes.soak_connections
+        soak = ("--soak", "--duration", seconds, "--connections", connections, "--server-pid", server.pid)
+        found = self._load(server, "A", *soak, "--rate", 50, divide=2)
+        server.stop()
+        found["limit_bytes"] = limit
+        found["peak_of_limit"] = round(found["peak_bytes"] / limit, 4)
+        say(
+            f"soak: {found['submissions']} submissions of {connections // 4} good clients among {connections} counted "
+            f"once each; at most {found['peak_bytes'] / 1e6:.0f} MB resident, {found['peak_of_limit']:.0%} of the limit"
+        )
+        return found
+
 
 def say(text: str) -> None:
     """Progress, for people."""
     print(text, file=sys.stderr, flush=True)
 
 
-MEASUREMENTS = ("share_of_sink", "tails", "concurrent_rounds", "small_rounds", "memory_growth")
+MEASUREMENTS = ("share_of_sink", "tails", "concurrent_rounds", "small_rounds", "memory_growth", "soak")
 
 
 def main() -> int:
@@ -171,8 +188,12 @@ def main() -> int:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON to write")
     parser.add_argument("--quick", action="store_true", help="a look in less than a minute; no figures to quote")
     parser.add_argument("--only", action="append", choices=MEASUREMENTS, help="just this one, or these")
+    parser.add_argument("--soak-seconds", type=float, help="how long the soak lasts (600; with --quick 4)")
     options = parser.parse_args()
-    bench = Bench(options.server, options.loadgen, QUICK if options.quick else FULL)
+    sizes = QUICK if options.quick else FULL
+    if options.soak_seconds is not None:
+        sizes = dataclasses.replace(sizes, soak_seconds=options.soak_seconds)
+    bench = Bench(options.server, options.loadgen, sizes)
     begin = time.monotonic()
     found: dict[str, Any] = {
         name: getattr(bench, name)() for name in MEASUREMENTS if name in (options.only or MEASUREMENTS)

@@ -27,18 +27,25 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   static AggregateReactor* Start(std::shared_ptr<AggregateReactor> self) {
     AggregateReactor* reactor = self.get();
     reactor->self_ = std::move(self);
-    reactor->gate_.Begin();
-    reactor->ReadNext();
-    reactor->EndStep();
+    Machine& machine = reactor->service_.machine();
+    if (auto held = machine.transit.TryHold(kStreamBytes)) {
+      reactor->held_ = *std::move(held);
+      reactor->ReadNext();
+    } else {
+      reactor->gate_.Claim();
+      reactor->Finish(NoRoomInTransit(machine, reactor->context_));
+    }
     return reactor;
   }
 
   void OnReadDone(bool ok) override {
     waited_ = idle_.Stop();
     if (!gate_.Begin()) return;
+    credit_.Settle(credit_.bytes());
     came_ = service_.machine().clock.Monotonic();
     service_.machine().pool.Post([self = self_, ok] {
       const absl::Status status = Contain([&] { return ok ? self->TakeRequest() : self->TakeEnd(); });
+      self->credit_.Release();
       if (!status.ok()) {
         self->Conclude(status);
       } else if (ok) {
@@ -50,6 +57,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
 
   void OnWriteDone(bool ok) override {
     round_->NotePageTaken(service_.machine().clock.Monotonic() - written_);
+    credit_.Release();
     if (!ok) return Conclude(absl::CancelledError("the stream was cancelled"));
     service_.machine().pool.Post([self = self_] { self->WriteNext(); });
   }
@@ -60,9 +68,20 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   void OnDone() override { self_.reset(); }
 
  private:
+  // As soon as there is credit for it.
   void ReadNext() {
-    idle_.Start(Interrupter());
-    StartRead(&request_);
+    Machine& machine = service_.machine();
+    machine.transit.Acquire(
+        MostMessageBytes(machine.limits),
+        [weak = std::weak_ptr<AggregateReactor>(self_)](Credit credit) {
+          const auto self = weak.lock();
+          if (self == nullptr || !self->gate_.Begin()) return;
+          self->credit_ = std::move(credit);
+          self->idle_.Start(self->Interrupter());
+          self->StartRead(&self->request_);
+          self->EndStep();
+        },
+        [interrupt = Interrupter(), &machine] { interrupt(CalledIn(machine)); });
   }
 
   void EndStep() {
@@ -152,7 +171,21 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
     return absl::OkStatus();
   }
 
+  // As soon as there is credit for it; on the pool.
   void WriteNext() {
+    service_.machine().transit.Acquire(
+        2 * service_.PageBytes(0),
+        [self = self_](Credit credit) {
+          self->credit_ = std::move(credit);
+          self->WritePage();
+        },
+        [weak = std::weak_ptr<AggregateReactor>(self_)] {
+          // Nothing can be sent past a page that is not taken, not even a status.
+          if (const auto self = weak.lock()) self->context_.TryCancel();
+        });
+  }
+
+  void WritePage() {
     if (!pages_->Next(&page_)) return Conclude(absl::OkStatus());
     if (!std::exchange(round_sent_, true)) service_.Encode(*round_, page_.mutable_round());
     written_ = service_.machine().clock.Monotonic();
@@ -178,6 +211,8 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
 
   AggregationService& service_;
   grpc::CallbackServerContext& context_;
+  Credit held_;    // for the stream itself
+  Credit credit_;  // for the message that is read or the page that is written
   FinishGate gate_;
   IdleTimer idle_;
   absl::Duration waited_ = absl::ZeroDuration();                  // for the message that is read

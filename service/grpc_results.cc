@@ -19,15 +19,55 @@ absl::StatusOr<size_t> ChooseTensor(const RoundConfig& config, const std::string
   return absl::InvalidArgumentError(absl::StrCat("the round has ", config.tensors.size(), " tensors; name one"));
 }
 
+// The page and what it is serialised to.
+uint64_t TransitBytes(uint64_t page_bytes) { return 2 * page_bytes; }
+
+// One page, whose memory is counted until the client has taken it.
+class PageReactor final : public grpc::ServerUnaryReactor {
+ public:
+  using Work = std::function<absl::Status()>;
+
+  static PageReactor* Start(Machine& machine, grpc::CallbackServerContext* context, uint64_t page_bytes, Work work) {
+    auto self = std::make_shared<PageReactor>();
+    PageReactor* reactor = self.get();
+    reactor->self_ = self;
+    // The response cannot be taken back from a client that does not take it; only the call can be cut.
+    auto credit = machine.transit.TryAcquire(TransitBytes(page_bytes), [weak = std::weak_ptr(self), context] {
+      if (const auto called_in = weak.lock()) context->TryCancel();
+    });
+    if (!credit.has_value()) {
+      reactor->Finish(NoRoomInTransit(machine, *context));
+      return reactor;
+    }
+    reactor->credit_ = *std::move(credit);
+    machine.pool.Post([self, work = std::move(work)] { self->Finish(ToGrpc(Contain(work))); });
+    return reactor;
+  }
+
+  void OnDone() override { self_.reset(); }
+
+ private:
+  Credit credit_;
+  std::shared_ptr<PageReactor> self_;
+};
+
 class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
  public:
-  explicit ResultReactor(AggregationService* service) : service_(*service) {}
+  ResultReactor(AggregationService* service, grpc::CallbackServerContext* context)
+      : service_(*service), context_(*context) {}
 
   // Until OnDone the reactor keeps itself, and so do the tasks that use it.
   static ResultReactor* Start(std::shared_ptr<ResultReactor> self, const v1::StreamResultRequest* request) {
     ResultReactor* reactor = self.get();
     reactor->self_ = self;
-    reactor->service_.machine().pool.Post([self, request] {
+    Machine& machine = reactor->service_.machine();
+    auto held = machine.transit.TryHold(kStreamBytes);
+    if (!held.has_value()) {
+      reactor->Finish(NoRoomInTransit(machine, reactor->context_));
+      return reactor;
+    }
+    reactor->held_ = *std::move(held);
+    machine.pool.Post([self, request] {
       const absl::Status status = Contain([&] { return self->Open(*request); });
       status.ok() ? self->WriteNext() : self->Finish(ToGrpc(status));
     });
@@ -38,6 +78,7 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
   void OnWriteDone(bool ok) override {
     round_->NotePageTaken(service_.machine().clock.Monotonic() - written_);
     if (!ok) return Finish(grpc::Status::CANCELLED);
+    credit_.Release();
     service_.machine().pool.Post([self = self_] { self->WriteNext(); });
   }
   void OnDone() override { self_.reset(); }
@@ -58,10 +99,25 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
                                                           {request.range().begin(), request.range().end()},
                                                           service_.PageBytes(request.page_size()), format));
     pages_.emplace(std::move(pages));
+    page_bytes_ = service_.PageBytes(request.page_size());
     return absl::OkStatus();
   }
 
+  // As soon as there is credit for it; on the pool.
   void WriteNext() {
+    service_.machine().transit.Acquire(
+        TransitBytes(page_bytes_),
+        [self = self_](Credit credit) {
+          self->credit_ = std::move(credit);
+          self->WritePage();
+        },
+        [weak = std::weak_ptr<ResultReactor>(self_)] {
+          // Nothing can be sent past a page that is not taken, not even a status.
+          if (const auto self = weak.lock()) self->context_.TryCancel();
+        });
+  }
+
+  void WritePage() {
     if (pages_->Next(&page_)) {
       written_ = service_.machine().clock.Monotonic();
       StartWrite(&page_);
@@ -71,6 +127,10 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
   }
 
   AggregationService& service_;
+  grpc::CallbackServerContext& context_;
+  Credit held_;    // for the stream itself
+  Credit credit_;  // for the page
+  uint64_t page_bytes_ = 0;
   std::shared_ptr<Round> round_;
   std::optional<PageStream> pages_;
   v1::ResultPage page_;
@@ -83,7 +143,7 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
 AggregationService::Unary* AggregationService::GetResult(Context* context, const v1::GetResultRequest* request,
                                                          v1::ResultPage* response) {
   LogCall(LogLevel::kDebug, *context, "GetResult", request->name());
-  return OnPool(context, [this, request, response]() -> absl::Status {
+  const auto work = [this, request, response]() -> absl::Status {
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request->name()));
     ASSIGN_OR_RETURN(const size_t tensor, ChooseTensor(round->config(), request->tensor()));
     ASSIGN_OR_RETURN(const PageFormat format, DecodePageFormat(request->format()));
@@ -100,13 +160,14 @@ AggregationService::Unary* AggregationService::GetResult(Context* context, const
     round->NotePage(response->ByteSizeLong(), machine_.clock.Monotonic() - begin);
     if (page.end < rows.end) response->set_next_page_token(MakePageToken(tensor, page.end));
     return absl::OkStatus();
-  });
+  };
+  return PageReactor::Start(machine_, context, PageBytes(request->page_size()), work);
 }
 
 grpc::ServerWriteReactor<v1::ResultPage>* AggregationService::StreamResult(Context* context,
                                                                            const v1::StreamResultRequest* request) {
   LogCall(LogLevel::kDebug, *context, "StreamResult", request->name());
-  return ResultReactor::Start(std::make_shared<ResultReactor>(this), request);
+  return ResultReactor::Start(std::make_shared<ResultReactor>(this, context), request);
 }
 
 }  // namespace sparseagg::service

@@ -16,6 +16,17 @@
 
 namespace sparseagg::service {
 
+// A unary method whose message is received when the server starts to read it, as that of a stream is, and comes
+// unparsed: PutChunk, as ReceiveChunk. The generated handlers are called when all of it is in memory. Clients see no
+// difference.
+template <typename Base>
+class PutChunkReadByUs : public Base {
+ public:
+  PutChunkReadByUs();
+  virtual grpc::ServerReadReactor<grpc::ByteBuffer>* ReceiveChunk(grpc::CallbackServerContext*,
+                                                                  grpc::ByteBuffer* response) = 0;
+};
+
 // SubmitUpdate gets its messages unparsed, so that parsing them costs the pool's threads and not gRPC's; all other
 // methods get the generated types.
 template <template <typename> typename... Methods>
@@ -33,7 +44,7 @@ using AggregationBase =
             v1::Aggregation::WithCallbackMethod_GetRound, v1::Aggregation::WithCallbackMethod_ListRounds,
             v1::Aggregation::WithCallbackMethod_WaitRound, v1::Aggregation::WithCallbackMethod_CloseRound,
             v1::Aggregation::WithCallbackMethod_CancelRound, v1::Aggregation::WithCallbackMethod_DeleteRound,
-            v1::Aggregation::WithCallbackMethod_PutChunk, v1::Aggregation::WithCallbackMethod_CommitSubmission,
+            PutChunkReadByUs, v1::Aggregation::WithCallbackMethod_CommitSubmission,
             v1::Aggregation::WithCallbackMethod_GetUploadStatus, v1::Aggregation::WithRawCallbackMethod_SubmitUpdate,
             v1::Aggregation::WithCallbackMethod_GetResult, v1::Aggregation::WithCallbackMethod_StreamResult,
             v1::Aggregation::WithCallbackMethod_Aggregate>::Type;
@@ -41,7 +52,7 @@ using AggregationBase =
 // Reactions of gRPC never block: what takes time runs on the machine's pool. Thread-safe.
 class AggregationService final : public AggregationBase {
  public:
-  AggregationService(Machine* machine, Registry* registry) : machine_(*machine), registry_(*registry) {}
+  AggregationService(Machine* machine, Registry* registry);
 
   using Context = grpc::CallbackServerContext;
   using Unary = grpc::ServerUnaryReactor;
@@ -57,7 +68,7 @@ class AggregationService final : public AggregationBase {
   // grpc_wait.cc
   Unary* WaitRound(Context*, const v1::WaitRoundRequest*, v1::Round*) override;
   // grpc_uploads.cc
-  Unary* PutChunk(Context*, const v1::UpdateChunk*, v1::UploadStatus*) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* ReceiveChunk(Context*, grpc::ByteBuffer* response) override;
   Unary* CommitSubmission(Context*, const v1::CommitSubmissionRequest*, v1::Submission*) override;
   Unary* GetUploadStatus(Context*, const v1::GetUploadStatusRequest*, v1::UploadStatus*) override;
   // grpc_submit.cc
@@ -67,6 +78,9 @@ class AggregationService final : public AggregationBase {
   grpc::ServerWriteReactor<v1::ResultPage>* StreamResult(Context*, const v1::StreamResultRequest*) override;
   // grpc_aggregate.cc
   grpc::ServerBidiReactor<v1::AggregateRequest, v1::ResultPage>* Aggregate(Context*) override;
+
+  // On the pool: takes a chunk of an upload by name, which came at `came` (Clock::Monotonic).
+  absl::Status TakeChunk(const v1::UpdateChunk& request, absl::Duration came, v1::UploadStatus* response);
 
   // For the reactors of the streams.
   Machine& machine() { return machine_; }

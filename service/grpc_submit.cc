@@ -40,7 +40,7 @@ thread_local v1::UpdateChunk ReusedChunk::chunk_;
 
 // gRPC's threads only take messages from the wire, as they are. The pool parses and decodes them, one after the other.
 // A client that sends faster than that is held back by flow control: of each stream the message being decoded, one that
-// waits and one that arrives are in memory.
+// waits and one that arrives are in memory, each with a credit.
 class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   SubmitReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
@@ -50,9 +50,14 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   static SubmitReactor* Start(std::shared_ptr<SubmitReactor> self) {
     SubmitReactor* reactor = self.get();
     reactor->self_ = std::move(self);
-    reactor->gate_.Begin();
-    reactor->ReadNext();
-    reactor->EndStep();
+    Machine& machine = reactor->service_.machine();
+    if (auto held = machine.transit.TryHold(kStreamBytes)) {
+      reactor->held_ = *std::move(held);
+      reactor->ReadNext();
+    } else {
+      reactor->gate_.Claim();
+      reactor->Finish(NoRoomInTransit(machine, reactor->context_));
+    }
     return reactor;
   }
 
@@ -63,8 +68,9 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     bool decode = false;
     {
       std::lock_guard lock(mu_);
-      waiting_.push_back({ok, {}, waited, service_.machine().clock.Monotonic()});
+      waiting_.push_back({ok, {}, waited, service_.machine().clock.Monotonic(), std::move(credit_)});
       waiting_.back().bytes.Swap(&received_);
+      waiting_.back().credit.Settle(waiting_.back().bytes.Length());
       read_on = ok && waiting_.size() <= kMostWaiting;
       held_back_ = ok && !read_on;
       decode = !std::exchange(decoding_, true);
@@ -85,11 +91,23 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     grpc::ByteBuffer bytes;
     absl::Duration waited;  // for the client
     absl::Duration came;    // Clock::Monotonic
+    Credit credit;
   };
 
+  // As soon as there is credit for it.
   void ReadNext() {
-    idle_.Start(Interrupter());
-    StartRead(&received_);
+    Machine& machine = service_.machine();
+    machine.transit.Acquire(
+        MostMessageBytes(machine.limits),
+        [weak = std::weak_ptr<SubmitReactor>(self_)](Credit credit) {
+          const auto self = weak.lock();
+          if (self == nullptr || !self->gate_.Begin()) return;
+          self->credit_ = std::move(credit);
+          self->idle_.Start(self->Interrupter());
+          self->StartRead(&self->received_);
+          self->EndStep();
+        },
+        [interrupt = Interrupter(), &machine] { interrupt(CalledIn(machine)); });
   }
 
   void EndStep() {
@@ -170,10 +188,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     ASSIGN_OR_RETURN(const Receipt receipt, round_->Commit(*upload_));
     v1::Submission submission;
     EncodeSubmission(round_name_, receipt, &submission);
-    bool own_buffer;
-    const grpc::Status encoded =
-        grpc::SerializationTraits<v1::Submission>::Serialize(submission, response_, &own_buffer);
-    return encoded.ok() ? absl::OkStatus() : absl::InternalError("the answer could not be encoded");
+    return Serialize(submission, response_);
   }
 
   void Conclude(const absl::Status& status) {
@@ -185,7 +200,9 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   AggregationService& service_;
   grpc::CallbackServerContext& context_;
   grpc::ByteBuffer* const response_;
+  Credit held_;                // for the stream itself
   grpc::ByteBuffer received_;  // where gRPC reads to
+  Credit credit_;              // for that
   FinishGate gate_;
   IdleTimer idle_;
   std::mutex mu_;

@@ -1,7 +1,10 @@
 // AggregationService: unary, resumable uploads.
+#include <utility>
+
 #include "host/status_macros.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/round_codec.h"
+#include "service/contain.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
 
@@ -22,29 +25,111 @@ void EncodeStatus(const Request& request, const UploadProgress& progress, v1::Up
   response->set_submission_id(request.submission_id());
 }
 
+// Reads the one message of a call, for which there must be credit at once.
+class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
+ public:
+  PutReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
+      : service_(*service), context_(*context), response_(response), idle_(&service->machine()) {}
+
+  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
+  static PutReactor* Start(const std::shared_ptr<PutReactor>& self) {
+    PutReactor* reactor = self.get();
+    reactor->self_ = self;
+    Machine& machine = self->service_.machine();
+    const auto interrupt = [weak = std::weak_ptr<PutReactor>(self)](const absl::Status& status) {
+      const auto interrupted = weak.lock();
+      if (interrupted != nullptr && interrupted->gate_.Interrupt(status)) interrupted->Finish(ToGrpc(status));
+    };
+    auto credit = machine.transit.TryAcquire(MostMessageBytes(machine.limits) + kStreamBytes,
+                                             [interrupt, &machine] { interrupt(CalledIn(machine)); });
+    if (!credit.has_value()) {
+      reactor->gate_.Claim();
+      reactor->Finish(NoRoomInTransit(machine, self->context_));
+      return reactor;
+    }
+    reactor->credit_ = *std::move(credit);
+    reactor->idle_.Start(interrupt);
+    reactor->StartRead(&reactor->received_);
+    return reactor;
+  }
+
+  void OnReadDone(bool ok) override {
+    (void)idle_.Stop();
+    if (!gate_.Begin()) return;
+    credit_.Settle(received_.Length() + kStreamBytes);
+    const absl::Duration came = service_.machine().clock.Monotonic();
+    service_.machine().pool.Post([self = self_, ok, came] {
+      const absl::Status status =
+          ok ? Contain([&] { return self->Take(came); }) : absl::CancelledError("the call was cancelled");
+      if (self->gate_.Claim()) self->Finish(ToGrpc(status));
+      (void)self->gate_.End();
+    });
+  }
+
+  void OnDone() override { self_.reset(); }
+
+ private:
+  absl::Status Take(absl::Duration came) {
+    v1::UpdateChunk request;
+    const bool parsed = grpc::SerializationTraits<v1::UpdateChunk>::Deserialize(&received_, &request).ok();
+    received_.Clear();
+    if (!parsed) return absl::InvalidArgumentError("a message that is no UpdateChunk");
+    LogCall(LogLevel::kDebug, context_, "PutChunk", request.round(), request.client_id());
+    v1::UploadStatus answer;
+    RETURN_IF_ERROR(service_.TakeChunk(request, came, &answer));
+    return Serialize(answer, response_);
+  }
+
+  AggregationService& service_;
+  grpc::CallbackServerContext& context_;
+  grpc::ByteBuffer* const response_;
+  grpc::ByteBuffer received_;  // where gRPC reads to
+  Credit credit_;              // for that
+  FinishGate gate_;
+  IdleTimer idle_;
+  std::shared_ptr<PutReactor> self_;
+};
+
 }  // namespace
 
-AggregationService::Unary* AggregationService::PutChunk(Context* context, const v1::UpdateChunk* request,
-                                                        v1::UploadStatus* response) {
-  LogCall(LogLevel::kDebug, *context, "PutChunk", request->round(), request->client_id());
-  const absl::Duration came = machine_.clock.Monotonic();
-  return OnPool(context, [this, request, response, came]() -> absl::Status {
-    RETURN_IF_ERROR(CheckIds(*request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request->round()));
-    absl::StatusOr<Chunk> chunk = DecodeChunk(*request);
-    const absl::Status size = CheckMessageSize(*request);
-    if (!size.ok()) chunk = size;
-    if (!chunk.ok()) {
-      round->RefuseNamed(request->client_id(), request->submission_id(), chunk.status());
-      return chunk.status();
-    }
-    round->NoteMessage(request->ByteSizeLong(), absl::ZeroDuration(), machine_.clock.Monotonic() - came,
-                       absl::ZeroDuration());
-    ASSIGN_OR_RETURN(const UploadProgress progress,
-                     round->PutChunk(request->client_id(), request->submission_id(), *chunk));
-    EncodeStatus(*request, progress, response);
-    return absl::OkStatus();
-  });
+template <typename Base>
+PutChunkReadByUs<Base>::PutChunkReadByUs() {
+  const int index =
+      v1::UpdateChunk::descriptor()->file()->FindServiceByName("Aggregation")->FindMethodByName("PutChunk")->index();
+  // Says that the payload is not to be read ahead.
+  this->MarkMethodStreamed(index, nullptr);
+  this->MarkMethodRawCallback(index,
+                              new grpc::internal::CallbackClientStreamingHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+                                  [this](grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
+                                    return ReceiveChunk(context, response);
+                                  }));
+}
+
+AggregationService::AggregationService(Machine* machine, Registry* registry)
+    : machine_(*machine), registry_(*registry) {}
+
+absl::Status AggregationService::TakeChunk(const v1::UpdateChunk& request, absl::Duration came,
+                                           v1::UploadStatus* response) {
+  RETURN_IF_ERROR(CheckIds(request));
+  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.round()));
+  absl::StatusOr<Chunk> chunk = DecodeChunk(request);
+  const absl::Status size = CheckMessageSize(request);
+  if (!size.ok()) chunk = size;
+  if (!chunk.ok()) {
+    round->RefuseNamed(request.client_id(), request.submission_id(), chunk.status());
+    return chunk.status();
+  }
+  round->NoteMessage(request.ByteSizeLong(), absl::ZeroDuration(), machine_.clock.Monotonic() - came,
+                     absl::ZeroDuration());
+  ASSIGN_OR_RETURN(const UploadProgress progress,
+                   round->PutChunk(request.client_id(), request.submission_id(), *chunk));
+  EncodeStatus(request, progress, response);
+  return absl::OkStatus();
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::ReceiveChunk(Context* context,
+                                                                            grpc::ByteBuffer* response) {
+  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response));
 }
 
 AggregationService::Unary* AggregationService::CommitSubmission(Context* context,

@@ -1,5 +1,8 @@
 #include "service/grpc_util.h"
 
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/support/proto_buffer_writer.h>
+
 #include <string>
 #include <utility>
 
@@ -11,6 +14,9 @@ namespace {
 
 // gRPC sends messages percent-encoded in a header, of which clients accept 8 KiB together.
 constexpr size_t kMaxMessageBytes = 2000;
+
+// In about so long some of what is in transit is through.
+constexpr char kPushbackMs[] = "500";
 
 }  // namespace
 
@@ -24,6 +30,28 @@ grpc::Status ToGrpc(const absl::Status& status) {
     message += " …";
   }
   return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()), message);
+}
+
+grpc::Status NoRoomInTransit(const Machine& machine, grpc::CallbackServerContext& context) {
+  context.AddTrailingMetadata("grpc-retry-pushback-ms", kPushbackMs);
+  return ToGrpc(absl::ResourceExhaustedError(absl::StrCat("messages under way fill the ", machine.transit.limit(),
+                                                          " bytes that they may take of the server's memory limit of ",
+                                                          machine.limits.memory_limit_bytes, " bytes; try again in ",
+                                                          kPushbackMs, " ms")));
+}
+
+absl::Status CalledIn(const Machine& machine) {
+  return absl::UnavailableError(absl::StrCat("others wait for the memory of this stream, which has not moved for ",
+                                             absl::FormatDuration(Transit::kPatience),
+                                             "; it was given up. Messages under way may take ", machine.transit.limit(),
+                                             " bytes; try again, with smaller messages if the connection is slow"));
+}
+
+absl::Status Serialize(const google::protobuf::Message& message, grpc::ByteBuffer* buffer) {
+  bool own_buffer;
+  const grpc::Status encoded =
+      grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(message, buffer, &own_buffer);
+  return encoded.ok() ? absl::OkStatus() : absl::InternalError("the answer could not be encoded");
 }
 
 void LogCall(LogLevel level, const grpc::CallbackServerContext& context, absl::string_view method,

@@ -6,9 +6,11 @@
 #include "service/clock.h"
 #include "service/limits.h"
 #include "service/memory_budget.h"
+#include "service/memory_shares.h"
 #include "service/metrics.h"
 #include "service/slots.h"
 #include "service/timer.h"
+#include "service/transit.h"
 #include "service/worker_pool.h"
 
 namespace sparseagg::service {
@@ -18,10 +20,11 @@ struct Machine {
       : engine(*the_engine),
         clock(*the_clock),
         limits(the_limits),
-        budget(limits.memory_limit_bytes),
+        budget(Divide(limits).kept, limits.memory_limit_bytes),
         open_rounds(limits.max_open_rounds),
         uploads(limits.max_uploads),
         timer(the_clock),
+        transit(Divide(limits).transit, the_clock, &timer, &pool),
         pool(num_threads) {}
   // No deadline passes any more; then the pool, destroyed first, runs what has been posted, with all else still there.
   ~Machine() { timer.Stop(); }
@@ -34,6 +37,7 @@ struct Machine {
   Slots uploads;
   Metrics metrics;
   Timer timer;
+  Transit transit;
   WorkerPool pool;
 };
 

@@ -1,6 +1,7 @@
 // sparseagg-server: the one place where engines, service and transport are put together.
 #include <malloc.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -15,11 +16,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cuda/cuda_engine.h"
+#include "host/column.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/kernels.h"
 #include "service/log.h"
 #include "service/options.h"
 #include "service/server.h"
+#include "service/trimmer.h"
 
 namespace sparseagg::service {
 namespace {
@@ -49,13 +52,22 @@ absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(Backend backend, int num_th
   return cpu;
 }
 
+constexpr uint64_t kMostKeptBytes = uint64_t{64} << 20;
+
 // Messages and columns come and go by the megabyte. Left to itself, the C library gives such memory back to the system
 // and asks for it again, and the system clears every page of it anew, which takes a fifth of the speed at which updates
 // can be received. Larger blocks are columns that keep their memory themselves (host/column.h).
-void KeepFreedMemory() {
+// What is kept comes out of the process's share of the memory limit, half of it for columns and a quarter for the
+// C library.
+// Returns the former.
+uint64_t KeepFreedMemory(const Limits& limits) {
+  const uint64_t share = Divide(limits).process;
+  const uint64_t kept = share == 0 ? kMostKeptBytes : std::min(kMostKeptBytes, share / 4);
+  KeepFreedColumns(2 * kept);
   mallopt(M_MMAP_THRESHOLD, 4 << 20);
-  mallopt(M_TRIM_THRESHOLD, 64 << 20);
+  mallopt(M_TRIM_THRESHOLD, static_cast<int>(kept));
   mallopt(M_TOP_PAD, 1 << 20);
+  return 2 * kept;
 }
 
 // Blocked in every thread, so that only WaitForSignal takes them.
@@ -75,9 +87,10 @@ int WaitForSignal(const sigset_t& signals) {
 }
 
 int Run(const Options& options) {
-  KeepFreedMemory();
+  const uint64_t kept_column_bytes = KeepFreedMemory(options.server.limits);
   ConfigureLog(options.log_level, options.log_format);
   const sigset_t signals = BlockSignals();
+  const Trimmer trimmer(options.server.limits.memory_limit_bytes, kept_column_bytes);
   if (const absl::Status status = cpu::ForceSimdTarget(options.simd); !status.ok()) {
     Log(LogLevel::kError, "no_simd_target", {{"reason", status.message()}});
     return 1;

@@ -10,10 +10,12 @@
 
 namespace sparseagg::service {
 
-// The server's --memory-limit. Thread-safe, lock-free.
+// What rounds may hold of the server's --memory-limit. Thread-safe, lock-free.
 class MemoryBudget {
  public:
-  explicit MemoryBudget(uint64_t limit_bytes) : limit_(limit_bytes) {}  // 0: no limit
+  explicit MemoryBudget(uint64_t limit_bytes) : MemoryBudget(limit_bytes, limit_bytes) {}  // 0: no limit
+  // `limit_bytes` of a --memory-limit of `of_bytes`, which messages are to name.
+  MemoryBudget(uint64_t limit_bytes, uint64_t of_bytes) : limit_(limit_bytes), of_(of_bytes) {}
 
   // False, and nothing reserved, if `bytes` more would pass the limit.
   bool TryReserve(uint64_t bytes);
@@ -22,10 +24,12 @@ class MemoryBudget {
   void Release(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
 
   uint64_t limit() const { return limit_; }
+  uint64_t of() const { return of_; }
   uint64_t reserved() const { return reserved_.load(std::memory_order_relaxed); }
 
  private:
   const uint64_t limit_;
+  const uint64_t of_;
   std::atomic<uint64_t> reserved_{0};
 };
 

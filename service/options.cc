@@ -163,7 +163,7 @@ class Adder {
 
 void AddLimits(Adder& add, Limits& limits) {
   add.AddBytes("memory-limit", "memory-limit-bytes", limits.memory_limit_bytes,
-               "memory for updates and results held; 0: none");
+               "what the process may have resident, to within a tenth, from 256MiB on; 0: no limit");
   add.AddBytes("max-message-bytes", "", limits.max_message_bytes, "one request message, so one chunk; 0: none");
   add.AddBytes("max-page-bytes", "", limits.max_page_bytes, "one result page; 0: none");
   add.AddCount("max-open-rounds", limits.max_open_rounds, "rounds that have not ended; 0: no limit");

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <limits>
 
+#include "service/grpc_util.h"
+#include "service/memory_shares.h"
+
 namespace sparseagg::service {
 
 void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   // Our own check of max_message_bytes names the flag; gRPC's, which cannot, is left for what is far beyond.
-  const uint64_t fuse = limits.max_message_bytes == 0 ? std::numeric_limits<uint64_t>::max()
-                                                      : limits.max_message_bytes + (uint64_t{1} << 20);
+  const uint64_t fuse = limits.max_message_bytes == 0 ? std::numeric_limits<uint64_t>::max() : MostMessageBytes(limits);
   builder.SetMaxReceiveMessageSize(fuse > std::numeric_limits<int>::max() ? -1 : static_cast<int>(fuse));
   builder.SetMaxSendMessageSize(-1);
   // A second server on the same port is a mistake, not a way to share load: rounds live in one process.
@@ -20,6 +22,10 @@ void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  // What a client may send before anybody reads it. Left to itself gRPC adapts that to the speed of the connection, to
+  // megabytes a stream, whether it is read or not. While a message is read, the window is as wide as the message.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   // Only reflection and channelz are synchronous.
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);

@@ -15,6 +15,7 @@
 #include "bench/loadgen/report.h"
 #include "bench/loadgen/scenarios.h"
 #include "bench/loadgen/sink.h"
+#include "bench/loadgen/soak.h"
 #include "bench/machine.h"
 #include "bench/workloads.h"
 
@@ -37,6 +38,8 @@ struct Flags {
   double duration_s = 10;
   int whole_rounds = 0;
   int repetitions = 3;
+  bool soak = false;
+  int server_pid = 0;
   std::vector<std::string> sinks;
   bool allow_refusals = false;
   std::string out;
@@ -154,15 +157,29 @@ std::string MeasureWholeRounds(const Flags& flags, Plan& plan, Connections& serv
   return absl::StrFormat(R"("mode": "rounds", "latency": %s)", LatencyJson(seconds));
 }
 
+std::string MeasureSoak(const Flags& flags, Plan& plan) {
+  SoakFlags soak;
+  soak.target = flags.target;
+  if (flags.connections > 0) soak.connections = flags.connections;
+  soak.seconds = flags.duration_s;
+  if (flags.rate > 0) soak.per_second = flags.rate;
+  soak.server_pid = flags.server_pid;
+  soak.seed = kSeed;
+  return SoakJson(Soak(plan, soak), soak);
+}
+
+std::string MeasureWhat(const Flags& flags, Plan& plan, Connections& server) {
+  if (flags.soak) return MeasureSoak(flags, plan);
+  return flags.whole_rounds > 0 ? MeasureWholeRounds(flags, plan, server) : MeasureIngestAndSinks(flags, plan, server);
+}
+
 void Measure(const Flags& flags) {
   const Workload workload = Prepare(flags);
   Plan plan(workload, flags.chunk_bytes, flags.whole_rounds > 0 ? 1 : flags.rounds);
-  const int connections = flags.connections > 0 ? flags.connections : flags.streams;
+  const int connections = flags.connections > 0 && !flags.soak ? flags.connections : flags.streams;
   Connections server(flags.target, connections);
   const std::string header = Header(flags, plan, server);
-  const std::string figures =
-      flags.whole_rounds > 0 ? MeasureWholeRounds(flags, plan, server) : MeasureIngestAndSinks(flags, plan, server);
-  const std::string json = absl::StrCat("{", header, ", ", figures, "}\n");
+  const std::string json = absl::StrCat("{", header, ", ", MeasureWhat(flags, plan, server), "}\n");
   if (flags.out.empty()) {
     std::fputs(json.c_str(), stdout);
     return;
@@ -205,7 +222,8 @@ int main(int argc, char** argv) {
   app.add_option("--rate", flags.rate,
                  "submissions a second, begun on time whatever becomes of earlier ones; rounds stay open to the end")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--duration", flags.duration_s, "with --rate: seconds, to the end of a pass over all clients")
+  app.add_option("--duration", flags.duration_s,
+                 "with --rate: seconds, to the end of a pass over all clients; with --soak: to the end of a round")
       ->capture_default_str();
   app.add_option("--ramp", flags.ramp_s, "seconds over which the rate grows or the streams are started")
       ->check(CLI::NonNegativeNumber);
@@ -213,6 +231,12 @@ int main(int argc, char** argv) {
                  "measure so many rounds, one after the other, from their creation to the last page of the result; all "
                  "clients of a round submit at once")
       ->check(CLI::NonNegativeNumber);
+  app.add_flag(
+      "--soak", flags.soak,
+      "one round after the other, of good clients among bad ones: of the connections (200 unless --connections "
+      "says otherwise) a quarter each is good, stalls, vanishes in mid-stream, and sends garbage; --rate bounds "
+      "the good submissions a second (20)");
+  app.add_option("--server-pid", flags.server_pid, "with --soak: process on this machine whose memory is sampled");
   app.add_option("--repetitions", flags.repetitions, "timed runs; medians are quoted")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -77,6 +77,21 @@ def test_it_leaves_no_round_behind(server, client) -> None:
     assert {found.id for found in client.list_rounds()} == before
 
 
+def test_soak_counts_every_good_submission_once_and_stays_within_the_limit(start_server) -> None:
+    limit = 256 << 20
+    flags = ("--memory-limit", str(limit), "--max-message-bytes", "1MiB", "--upload-timeout", "2s")
+    server = start_server(*flags)
+    soak = ("--soak", "--duration", 6, "--connections", 80, "--rate", 100, "--server-pid", server.process.pid)
+    found = measure(server.address, *soak, "--divide-clients", 4)
+    assert found["submissions"] == found["latency"]["count"] == found["rounds"] * found["clients"] > 0
+    assert min(found["stalled"], found["vanished"], found["garbage"]) >= 20
+    assert "0" not in found["answers_to_bad"]
+    assert len(found["resident"]) >= 10
+    # Not at its end, either: what was made for the bad clients is gone.
+    assert 0 < found["resident"][-1][1] <= found["peak_bytes"] <= 1.1 * limit
+    assert server.stop() == 0
+
+
 def test_refusals_fail_the_run_unless_they_are_allowed(start_server) -> None:
     small = start_server("--max-tuples-per-submission", "99999")
     done = run("--target", small.address, "--divide-clients", 50, "--repetitions", 1)
@@ -104,6 +119,7 @@ def test_quick_benchmark_measures_everything_and_can_be_drawn(tmp_path: pathlib.
     assert set(found["concurrent_rounds"]["seconds"]) == {"1", "8"}
     assert found["small_rounds"]["clients"] == 20
     assert len(found["memory_growth"]["resident_bytes"]) == 3
+    assert found["soak"]["clients_at_once"] == 40
     picture = tmp_path / "service.png"
     subprocess.run([sys.executable, BENCH / "plot_service.py", out, "--out", picture], check=True, timeout=120)
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from concurrent import futures
 
 import grpc
@@ -160,8 +161,9 @@ def test_client_no_server_is_unavailable_and_a_connection_error():
 class Scripted(pb_grpc.AggregationServicer):
     """Answers GetRound with the codes it is given, then with a round."""
 
-    def __init__(self, *codes: grpc.StatusCode) -> None:
+    def __init__(self, *codes: grpc.StatusCode, delay_ms: int | None = None) -> None:
         self.codes = list(codes)
+        self.delay_ms = delay_ms
         self.calls = 0
         self.metadata: list[tuple] = []
 
@@ -169,6 +171,8 @@ class Scripted(pb_grpc.AggregationServicer):
         self.calls += 1
         self.metadata = list(context.invocation_metadata())
         if self.codes:
+            if self.delay_ms is not None:
+                context.set_trailing_metadata((("grpc-retry-pushback-ms", str(self.delay_ms)),))
             context.abort(self.codes.pop(0), "as scripted")
         return pb.Round(name=request.name, state=pb.ROUND_STATE_OPEN)
 
@@ -204,6 +208,15 @@ def test_client_unavailable_is_tried_as_often_as_allowed(failures, attempts, suc
             with pytest.raises(sa.Unavailable, match="as scripted"):
                 client.get_round("r")
     assert servicer.calls == (failures + 1 if succeeds else attempts)
+
+
+def test_client_exhausted_with_a_delay_is_tried_again_no_sooner():
+    servicer = Scripted(*[grpc.StatusCode.RESOURCE_EXHAUSTED] * 2, delay_ms=40)
+    begin = time.monotonic()
+    with serving(servicer) as address, sa.Client(address, retry=FAST) as client:
+        client.get_round("r")
+    assert servicer.calls == 3
+    assert time.monotonic() - begin >= 2 * 0.04
 
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, UNAVAILABLE)])

@@ -10,11 +10,11 @@ import grpc
 
 from sparseagg.calls import commit_request, counted, status_request
 from sparseagg.channel import channel_options
-from sparseagg.errors import NotFound, Unavailable
+from sparseagg.errors import NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.progress import ProgressBar
 from sparseagg.result import ResultReader
-from sparseagg.retry import RetryPolicy, error_from_call
+from sparseagg.retry import RetryPolicy, error_from_call, wait_before_retry
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
@@ -105,10 +105,9 @@ class Connection:
                     waits = self._retry.waits()  # it is getting on
                 return self._submit_unary(upload, done, bar)
             except grpc.RpcError as call_error:
-                error = error_from_call(call_error)
-                wait = next(waits, None) if isinstance(error, Unavailable) else None
+                wait = wait_before_retry(call_error, waits)
                 if wait is None:
-                    raise error from call_error
+                    raise error_from_call(call_error) from call_error
             resumable = True  # from here on, what has arrived is not sent again
             time.sleep(wait)
 
@@ -118,10 +117,9 @@ class Connection:
             try:
                 return attempt()
             except grpc.RpcError as call_error:
-                error = error_from_call(call_error)
-                wait = next(waits, None) if isinstance(error, Unavailable) else None
+                wait = wait_before_retry(call_error, waits)
                 if wait is None:
-                    raise error from call_error
+                    raise error_from_call(call_error) from call_error
             time.sleep(wait)
 
     def _chunks_received(self, upload: Upload) -> int:

@@ -10,12 +10,14 @@ import grpc
 
 from sparseagg.errors import SparseaggError, error_of
 
-__all__ = ["RetryPolicy", "error_from_call"]
+__all__ = ["RetryPolicy", "error_from_call", "wait_before_retry"]
 
 
 @dataclasses.dataclass(frozen=True)
 class RetryPolicy:
-    """Exponential backoff with jitter, for calls that answer UNAVAILABLE. All calls are safe to repeat.
+    """Exponential backoff with jitter, for calls that answer UNAVAILABLE, or that the server asks to repeat.
+
+    All calls are safe to repeat.
 
     Args:
         attempts: calls in all; 1 for no retries.
@@ -36,6 +38,28 @@ class RetryPolicy:
             # At least half of it, so that a restarting server is never asked in a burst.
             yield bound * random.uniform(0.5, 1.0)  # allow(randomness): clients must not wait in step
             bound = min(self.maximum, bound * self.multiplier)
+
+
+def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | None:
+    """Returns how long to wait before a failed call is tried again.
+
+    None: it is not. A server whose memory for messages under way is taken for the moment answers RESOURCE_EXHAUSTED and
+    says when to come back; without that, what is exhausted stays so.
+
+    Args:
+        error: of the call.
+        waits: of the policy; the next one is taken.
+    """
+    asked = 0.0
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        delays = [value for key, value in error.trailing_metadata() or () if key == "grpc-retry-pushback-ms"]
+        if not delays or not delays[0].isdigit():
+            return None
+        asked = int(delays[0]) / 1e3
+    elif error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return None
+    wait = next(waits, None)
+    return None if wait is None else max(wait, asked)
 
 
 def error_from_call(error: grpc.RpcError) -> SparseaggError:

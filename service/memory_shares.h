@@ -1,0 +1,29 @@
+// What --memory-limit is spent on.
+#ifndef SPARSEAGG_SERVICE_MEMORY_SHARES_H_
+#define SPARSEAGG_SERVICE_MEMORY_SHARES_H_
+
+#include <cstdint>
+
+#include "service/limits.h"
+
+namespace sparseagg::service {
+
+// Below this the process itself takes so much of it that nothing can be promised.
+inline constexpr uint64_t kLeastMemoryLimit = uint64_t{256} << 20;
+
+// Bytes; 0 means no limit, as in Limits.
+struct MemoryShares {
+  uint64_t kept = 0;     // what rounds hold: uploads, submissions, results
+  uint64_t transit = 0;  // messages and pages between the wire and a round
+  uint64_t process = 0;  // everything else: code, threads, connections, freed memory that is kept for reuse
+};
+
+// The three add up to memory_limit_bytes. Where that is below kLeastMemoryLimit it is all for rounds.
+MemoryShares Divide(const Limits& limits);
+
+// What gRPC may hold of one message before it is refused as too large.
+uint64_t MostMessageBytes(const Limits& limits);
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_MEMORY_SHARES_H_

@@ -1,0 +1,122 @@
+#include "service/transit.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace sparseagg::service {
+namespace {
+
+// Those called in need a moment to end; then it is seen whether more have to.
+constexpr absl::Duration kBetweenCalls = absl::Milliseconds(100);
+
+}  // namespace
+
+void Credit::Settle(uint64_t bytes) {
+  if (transit_ == nullptr) return;
+  const uint64_t kept = std::min(bytes, bytes_);
+  if (id_ == Transit::kHeld) return;
+  transit_->GiveBack(bytes_ - kept, std::exchange(id_, 0));
+  bytes_ = kept;
+}
+
+void Credit::Release() {
+  if (transit_ == nullptr) return;
+  std::exchange(transit_, nullptr)->GiveBack(std::exchange(bytes_, 0), std::exchange(id_, 0));
+}
+
+Transit::Transit(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerPool* pool)
+    : limit_(limit_bytes), clock_(*clock), timer_(*timer), pool_(*pool) {}
+
+Transit::~Transit() { timer_.Cancel(alarm_); }
+
+void Transit::Acquire(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in) {
+  Credit credit;
+  {
+    std::lock_guard lock(mu_);
+    if (!waiting_.empty() || !FitsLocked(bytes)) {
+      waiting_.push_back({bytes, std::move(granted), std::move(call_in)});
+      wanted_ += bytes;
+      ArmLocked();
+      return;
+    }
+    credit = TakeLocked(bytes, std::move(call_in));
+  }
+  granted(std::move(credit));
+}
+
+std::optional<Credit> Transit::TryAcquire(uint64_t bytes, std::function<void()> call_in) {
+  std::lock_guard lock(mu_);
+  if (!waiting_.empty() || !FitsLocked(bytes)) return std::nullopt;
+  return TakeLocked(bytes, std::move(call_in));
+}
+
+std::optional<Credit> Transit::TryHold(uint64_t bytes) {
+  std::lock_guard lock(mu_);
+  if (limit_ != 0 && (held_ + bytes > limit_ / 2 || taken_ + bytes > limit_)) return std::nullopt;
+  held_ += bytes;
+  taken_ += bytes;
+  return Credit(this, bytes, kHeld);
+}
+
+uint64_t Transit::taken() const {
+  std::lock_guard lock(mu_);
+  return taken_;
+}
+
+uint64_t Transit::num_waiting() const {
+  std::lock_guard lock(mu_);
+  return waiting_.size();
+}
+
+Credit Transit::TakeLocked(uint64_t bytes, std::function<void()> call_in) {
+  taken_ += bytes;
+  const uint64_t id = next_id_++;
+  out_.emplace(id, Out{bytes, clock_.Monotonic(), std::move(call_in)});
+  return Credit(this, bytes, id);
+}
+
+void Transit::GrantLocked() {
+  while (!waiting_.empty() && FitsLocked(waiting_.front().bytes)) {
+    Waiter next = std::move(waiting_.front());
+    waiting_.pop_front();
+    wanted_ -= next.bytes;
+    // On the pool: whoever gives back may hold locks that the waiter needs. Shared, since a function is copied.
+    auto credit = std::make_shared<Credit>(TakeLocked(next.bytes, std::move(next.call_in)));
+    pool_.Post([granted = std::move(next.granted), credit = std::move(credit)] { granted(std::move(*credit)); });
+  }
+}
+
+void Transit::ArmLocked() {
+  if (waiting_.empty() || out_.empty() || alarm_ != 0) return;
+  const absl::Duration soonest = clock_.Monotonic() + kBetweenCalls;
+  alarm_ = timer_.Schedule(std::max(out_.begin()->second.since + kPatience, soonest), [this] { OnTimer(); });
+}
+
+void Transit::OnTimer() {
+  std::lock_guard lock(mu_);
+  alarm_ = 0;
+  const absl::Duration now = clock_.Monotonic();
+  uint64_t called_in = 0;
+  // No more than those who wait can use.
+  while (called_in < wanted_ && !out_.empty() && now - out_.begin()->second.since >= kPatience) {
+    called_in += out_.begin()->second.bytes;
+    pool_.Post(std::move(out_.begin()->second.call_in));
+    out_.erase(out_.begin());
+  }
+  ArmLocked();
+}
+
+void Transit::GiveBack(uint64_t bytes, uint64_t id) {
+  std::function<void()> dropped;  // destroyed after the lock
+  std::lock_guard lock(mu_);
+  taken_ -= bytes;
+  if (id == kHeld) held_ -= bytes;
+  const auto out = out_.find(id);
+  if (out != out_.end()) {
+    dropped = std::move(out->second.call_in);
+    out_.erase(out);
+  }
+  if (bytes > 0) GrantLocked();
+}
+
+}  // namespace sparseagg::service

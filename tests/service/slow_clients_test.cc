@@ -1,0 +1,138 @@
+// Clients that hold what others need: memory for messages that do not come, and for pages that are not taken.
+#include <thread>
+
+#include "tests/service/server_fixture.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+// Room for three messages, whose size is the only thing that is known about one which has not come.
+class SlowClientsTest : public ServerFixture {
+ protected:
+  SlowClientsTest() {
+    manual_time_ = true;
+    options_.limits.max_message_bytes = 1 << 20;
+    options_.limits.memory_limit_bytes = uint64_t{100} << 20;
+  }
+
+  struct Stream {
+    Stream(v1::Aggregation::Stub& stub, const v1::UpdateChunk& first) : writer(stub.SubmitUpdate(&context, &response)) {
+      EXPECT_TRUE(writer->Write(first));
+    }
+    grpc::ClientContext context;
+    v1::Submission response;
+    std::unique_ptr<grpc::ClientWriter<v1::UpdateChunk>> writer;
+  };
+
+  // One chunk, of more, and then silence.
+  std::unique_ptr<Stream> Stall(const std::string& round, const std::string& name) {
+    auto stream = std::make_unique<Stream>(client().stub(), MakeChunk(round, name, {1}, {1}, 0, false));
+    const uint64_t others = num_stalled_++;
+    while (client().Get(round)->num_uploads() != others + 1) std::this_thread::yield();
+    return stream;
+  }
+
+  Transit& transit() { return server().machine().transit; }
+  void AwaitWaiting(uint64_t count) {
+    while (transit().num_waiting() != count) std::this_thread::yield();
+  }
+
+ private:
+  uint64_t num_stalled_ = 0;
+};
+
+TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsGivenUpAndTheyGoOn) {
+  const std::string round = Create(SumSpec());
+  const auto first = Stall(round, "a");
+  const auto second = Stall(round, "b");
+  const auto third = Stall(round, "c");
+  absl::StatusOr<v1::Submission> submitted = absl::UnknownError("");
+  std::thread good([&] { submitted = client().SubmitStream({MakeChunk(round, "good", {2}, {5})}); });
+  AwaitWaiting(1);
+  clock_.Advance(Transit::kPatience, server().machine().timer);
+  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("others wait")));
+  good.join();
+  EXPECT_THAT(submitted, IsOk());
+  // The others have lost nothing.
+  for (Stream* stream : {second.get(), third.get()}) {
+    const std::string name = stream == second.get() ? "b" : "c";
+    EXPECT_TRUE(stream->writer->Write(MakeChunk(round, name, {2}, {1}, 1)));
+    stream->writer->WritesDone();
+    EXPECT_THAT(FromGrpc(stream->writer->Finish()), IsOk());
+  }
+  EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 2), ::testing::Pair(2, 7)));
+}
+
+TEST_F(SlowClientsTest, Unary_NoRoom_IsRefusedAtOnceWithADelay) {
+  const std::string round = Create(SumSpec());
+  const auto first = Stall(round, "a");
+  const auto second = Stall(round, "b");
+  const auto third = Stall(round, "c");
+  grpc::ClientContext context;
+  v1::UploadStatus status;
+  const grpc::Status refused = client().stub().PutChunk(&context, MakeChunk(round, "good", {2}, {5}), &status);
+  EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("try again in 500 ms")));
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto delay = metadata.find("grpc-retry-pushback-ms");
+  ASSERT_NE(delay, metadata.end());
+  EXPECT_EQ(delay->second, "500");
+  first->context.TryCancel();
+  EXPECT_THAT(FromGrpc(first->writer->Finish()), HasCode(Code::kCancelled));
+  while (client().Get(round)->num_uploads() != 2) std::this_thread::yield();
+  EXPECT_THAT(client().Put(MakeChunk(round, "good", {2}, {5})), IsOk());
+}
+
+TEST_F(SlowClientsTest, WaitsForRoom_ClientGoesAway_LeavesNothing) {
+  const std::string round = Create(SumSpec());
+  auto first = Stall(round, "a");
+  const auto second = Stall(round, "b");
+  const auto third = Stall(round, "c");
+  auto gone = std::make_unique<Stream>(client().stub(), MakeChunk(round, "gone", {1}, {1}, 0, false));
+  AwaitWaiting(1);
+  gone->context.TryCancel();
+  EXPECT_THAT(FromGrpc(gone->writer->Finish()), HasCode(Code::kCancelled));
+  first->context.TryCancel();
+  (void)first->writer->Finish();
+  AwaitWaiting(0);
+  while (client().Get(round)->num_uploads() != 2) std::this_thread::yield();
+  second->context.TryCancel();
+  (void)second->writer->Finish();
+  third->context.TryCancel();
+  (void)third->writer->Finish();
+  while (transit().taken() != 0) std::this_thread::yield();
+}
+
+TEST_F(SlowClientsTest, Streams_MoreThanThereIsRoomFor_AreRefusedWithADelay) {
+  options_.limits.max_message_bytes = 64 << 10;  // 4 × 84 KiB in all, half of it for streams
+  const std::string round = Create(SumSpec());
+  const auto first = Stall(round, "a");
+  grpc::ClientContext context;
+  v1::Submission response;
+  const auto second = client().stub().SubmitUpdate(&context, &response);
+  EXPECT_THAT(FromGrpc(second->Finish()), Fails(Code::kResourceExhausted, HasSubstr("try again")));
+  EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1);
+}
+
+TEST_F(SlowClientsTest, ManyPagesAndMessages_GiveAllBack) {
+  const std::string round = Create(SumSpec(100'000));
+  for (int c = 0; c < 5; ++c) {
+    std::vector<uint32_t> keys(10'000);
+    for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = 10 * i;
+    const auto chunk = MakeChunk(round, std::to_string(c), keys, std::vector<float>(keys.size(), 1));
+    ASSERT_THAT(c % 2 == 0 ? client().SubmitStream({chunk}) : client().SubmitUnary({chunk}), IsOk());
+  }
+  EXPECT_EQ(ResultOf(round).size(), 10'000);
+  v1::StreamResultRequest request;
+  request.set_name(round);
+  request.set_page_size(1000);
+  EXPECT_THAT(client().Stream(request), IsOk());
+  EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "a", {1}, {1})}), IsOk());
+  while (transit().taken() != 0) std::this_thread::yield();
+  EXPECT_EQ(transit().num_waiting(), 0);
+}
+
+}  // namespace
+}  // namespace sparseagg::service

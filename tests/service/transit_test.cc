@@ -1,0 +1,195 @@
+#include "service/transit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "service/memory_shares.h"
+#include "tests/service/event.h"
+#include "tests/service/manual_clock.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::ElementsAre;
+
+class TransitTest : public ::testing::Test {
+ protected:
+  // Takes credit that must be there at once.
+  Credit Take(uint64_t bytes, Event* called_in = nullptr) {
+    Credit taken;
+    transit_.Acquire(
+        bytes, [&](Credit credit) { taken = std::move(credit); },
+        [called_in] {
+          if (called_in != nullptr) called_in->Notify();
+        });
+    EXPECT_EQ(taken.bytes(), bytes);
+    return taken;
+  }
+
+  ManualClock clock_;
+  Timer timer_{&clock_};
+  Transit transit_{100, &clock_, &timer_, nullptr};
+};
+
+// With a pool: for those who wait.
+class WaitingTransitTest : public ::testing::Test {
+ protected:
+  ManualClock clock_;
+  Timer timer_{&clock_};
+  std::unique_ptr<WorkerPool> pool_ = std::make_unique<WorkerPool>(1);
+  Transit transit_{100, &clock_, &timer_, pool_.get()};
+
+  Credit Take(uint64_t bytes, Event* called_in) {
+    Credit taken;
+    transit_.Acquire(
+        bytes, [&](Credit credit) { taken = std::move(credit); }, [called_in] { called_in->Notify(); });
+    return taken;
+  }
+};
+
+TEST_F(TransitTest, Acquire_UpToTheLimit_IsGivenAtOnceAndGivenBack) {
+  {
+    const Credit first = Take(60);
+    const Credit second = Take(40);
+    EXPECT_EQ(transit_.taken(), 100);
+    EXPECT_FALSE(transit_.TryAcquire(1, [] {}).has_value());
+  }
+  EXPECT_EQ(transit_.taken(), 0);
+}
+
+TEST_F(TransitTest, Settle_KeepsWhatHasCome) {
+  Credit credit = Take(90);
+  credit.Settle(30);
+  EXPECT_EQ(transit_.taken(), 30);
+  credit.Settle(50);  // never more than it was
+  EXPECT_EQ(transit_.taken(), 30);
+  credit.Release();
+  credit.Release();
+  EXPECT_EQ(transit_.taken(), 0);
+}
+
+TEST_F(TransitTest, Acquire_MoreThanTheLimit_GoesAlone) {
+  const Credit credit = Take(1000);
+  EXPECT_FALSE(transit_.TryAcquire(1, [] {}).has_value());
+}
+
+TEST_F(TransitTest, TryHold_HalfOfTheLimit_LeavesTheRestToMessages) {
+  auto held = transit_.TryHold(50);
+  ASSERT_TRUE(held.has_value());
+  EXPECT_FALSE(transit_.TryHold(1).has_value());
+  const Credit message = Take(50);
+  held->Settle(0);  // lasts as long as it is there
+  EXPECT_EQ(transit_.taken(), 100);
+  held.reset();
+  EXPECT_EQ(transit_.taken(), 50);
+}
+
+TEST_F(WaitingTransitTest, Acquire_Full_IsServedInOrder) {
+  Event unused;
+  Credit all = Take(100, &unused);
+  std::vector<int> order;  // only touched by the pool's thread until `done`
+  Event done;
+  for (int i = 0; i < 3; ++i) {
+    // The second is small and must not overtake the first.
+    transit_.Acquire(
+        i == 1 ? 1 : 90,
+        [&order, i, &done](const Credit&) {
+          order.push_back(i);
+          if (i == 2) done.Notify();
+        },
+        [] {});
+  }
+  EXPECT_EQ(transit_.num_waiting(), 3);
+  EXPECT_FALSE(transit_.TryAcquire(1, [] {}).has_value());
+  all.Release();
+  done.Wait();
+  EXPECT_THAT(order, ElementsAre(0, 1, 2));
+  pool_.reset();
+  EXPECT_EQ(transit_.taken(), 0);
+}
+
+TEST_F(WaitingTransitTest, SlowPeers_OthersWait_OnlyAsManyAreCalledInAsAreNeeded) {
+  Event first_called;
+  Event second_called;
+  Event third_called;
+  Credit first = Take(30, &first_called);
+  Credit second = Take(30, &second_called);
+  Credit third = Take(30, &third_called);
+  first.Settle(30);  // its peer has done its part
+  clock_.Advance(10 * Transit::kPatience, timer_);
+  Event granted;
+  transit_.Acquire(
+      40, [&](const Credit&) { granted.Notify(); }, [] {});
+  clock_.Advance(Transit::kPatience, timer_);
+  second_called.Wait();
+  third_called.Wait();  // 10 are free, 30 are not enough
+  EXPECT_FALSE(first_called.HasHappened());
+  EXPECT_FALSE(granted.HasHappened());
+  second.Release();
+  granted.Wait();
+}
+
+TEST_F(WaitingTransitTest, SlowPeer_NobodyWaits_HasAllTheTime) {
+  Event called_in;
+  const Credit credit = Take(100, &called_in);
+  clock_.Advance(absl::Hours(1), timer_);
+  pool_.reset();  // runs what was posted
+  EXPECT_FALSE(called_in.HasHappened());
+}
+
+TEST(TransitRaceTest, ManyThreads_NeverPassTheLimitAndAllAreServed) {
+  constexpr uint64_t kSeed = 7;
+  ManualClock clock;
+  Timer timer(&clock);
+  std::atomic<int> served{0};
+  std::atomic<bool> passed{false};
+  WorkerPool pool(2);
+  Transit transit(100, &clock, &timer, &pool);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(kSeed + static_cast<uint64_t>(t));
+      for (int i = 0; i < 500; ++i) {
+        transit.Acquire(
+            1 + random() % 60,
+            [&](Credit credit) {
+              if (transit.taken() > 100) passed = true;
+              credit.Settle(credit.bytes() / 2);
+              ++served;
+            },
+            [] {});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  while (served < 2000) std::this_thread::yield();
+  while (transit.taken() > 0) std::this_thread::yield();
+  EXPECT_FALSE(passed) << "seed " << kSeed;
+}
+
+TEST(MemorySharesTest, Divide_SharesAddUpToTheLimit) {
+  Limits limits;
+  for (const uint64_t mib : {256, 384, 1024, 16384}) {
+    limits.memory_limit_bytes = mib << 20;
+    const MemoryShares shares = Divide(limits);
+    EXPECT_EQ(shares.kept + shares.transit + shares.process, mib << 20);
+    EXPECT_GE(shares.kept, (mib << 20) / 2 - (uint64_t{1} << 20)) << mib;
+    EXPECT_GE(shares.transit, 4 * MostMessageBytes(limits)) << mib;
+  }
+}
+
+TEST(MemorySharesTest, Divide_NoLimitOrTooSmall_BoundsOnlyRounds) {
+  Limits limits;
+  EXPECT_EQ(Divide(limits).kept, 0);
+  EXPECT_EQ(Divide(limits).transit, 0);
+  limits.memory_limit_bytes = 1'000'000;
+  EXPECT_EQ(Divide(limits).kept, 1'000'000);
+}
+
+}  // namespace
+}  // namespace sparseagg::service
