@@ -116,37 +116,6 @@ TEST_F(SlowClientsTest, Streams_MoreThanThereIsRoomFor_AreRefusedWithADelay) {
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1);
 }
 
-TEST_F(SlowClientsTest, ReaderThatTakesNothing_OthersWait_IsCancelled) {
-  const std::string large = Create(SumSpec(1'000'000), "large");
-  std::vector<v1::UpdateChunk> chunks;
-  for (uint32_t c = 0; c < 8; ++c) {
-    std::vector<uint32_t> keys(100'000);
-    for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = c * 100'000 + i;
-    chunks.push_back(MakeChunk(large, "a", keys, std::vector<float>(keys.size(), 1), c, c == 7));
-  }
-  ASSERT_THAT(client().SubmitStream(chunks), IsOk());
-  ASSERT_THAT(client().Finish(large), IsOk());
-  while (transit().taken() != 0) std::this_thread::yield();
-  const std::string round = Create(SumSpec());
-  grpc::ClientContext context;
-  v1::StreamResultRequest request;
-  request.set_name(large);
-  const auto reader = client().stub().StreamResult(&context, request);
-  while (transit().taken() < (2 << 20)) std::this_thread::yield();  // a page, twice
-  const auto first = Stall(round, "a");
-  const auto second = Stall(round, "b");
-  absl::StatusOr<v1::Submission> submitted = absl::UnknownError("");
-  std::thread good([&] { submitted = client().SubmitStream({MakeChunk(round, "good", {2}, {5})}); });
-  AwaitWaiting(1);
-  clock_.Advance(Transit::kPatience, server().machine().timer);
-  good.join();
-  EXPECT_THAT(submitted, IsOk());
-  v1::ResultPage page;
-  while (reader->Read(&page)) {
-  }
-  EXPECT_THAT(FromGrpc(reader->Finish()), HasCode(Code::kCancelled));
-}
-
 TEST_F(SlowClientsTest, ManyPagesAndMessages_GiveAllBack) {
   const std::string round = Create(SumSpec(100'000));
   for (int c = 0; c < 5; ++c) {
