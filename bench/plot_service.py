@@ -89,7 +89,11 @@ def draw(file: dict[str, Any], out: pathlib.Path) -> None:
     parts = [(name, part) for name, part in PARTS if name in file]
     columns = min(2, len(parts))
     figure, grid = plt.subplots(
-        -(-len(parts) // columns), columns, figsize=(10, 3.2 * -(-len(parts) // columns)), layout="constrained", squeeze=False
+        -(-len(parts) // columns),
+        columns,
+        figsize=(10, 3.2 * -(-len(parts) // columns)),
+        layout="constrained",
+        squeeze=False,
     )
     for axes, (name, part) in zip(grid.flat, parts):
         part(axes, file[name])

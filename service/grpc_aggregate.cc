@@ -21,7 +21,10 @@ namespace {
 class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateRequest, v1::ResultPage> {
  public:
   AggregateReactor(AggregationService* service, grpc::CallbackServerContext* context)
-      : service_(*service), context_(*context), idle_(&service->machine()) {}
+      : service_(*service),
+        context_(*context),
+        canceller_(std::make_shared<Canceller>(context)),
+        idle_(&service->machine()) {}
 
   // Until OnDone the reactor keeps itself, and so do the tasks that use it.
   static AggregateReactor* Start(std::shared_ptr<AggregateReactor> self) {
@@ -65,7 +68,10 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   // What a pending read does not notice: that the client no longer waits for the merge.
   void OnCancel() override { CancelRound(); }
 
-  void OnDone() override { self_.reset(); }
+  void OnDone() override {
+    canceller_->Done();
+    self_.reset();
+  }
 
  private:
   // As soon as there is credit for it.
@@ -179,10 +185,8 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
           self->credit_ = std::move(credit);
           self->WritePage();
         },
-        [weak = std::weak_ptr<AggregateReactor>(self_)] {
-          // Nothing can be sent past a page that is not taken, not even a status.
-          if (const auto self = weak.lock()) self->context_.TryCancel();
-        });
+        // Nothing can be sent past a page that is not taken, not even a status.
+        [canceller = canceller_] { canceller->Cancel(); });
   }
 
   void WritePage() {
@@ -211,6 +215,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
 
   AggregationService& service_;
   grpc::CallbackServerContext& context_;
+  const std::shared_ptr<Canceller> canceller_;
   Credit held_;    // for the stream itself
   Credit credit_;  // for the message that is read or the page that is written
   FinishGate gate_;

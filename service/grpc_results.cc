@@ -27,14 +27,15 @@ class PageReactor final : public grpc::ServerUnaryReactor {
  public:
   using Work = std::function<absl::Status()>;
 
+  explicit PageReactor(grpc::CallbackServerContext* context) : canceller_(std::make_shared<Canceller>(context)) {}
+
   static PageReactor* Start(Machine& machine, grpc::CallbackServerContext* context, uint64_t page_bytes, Work work) {
-    auto self = std::make_shared<PageReactor>();
+    auto self = std::make_shared<PageReactor>(context);
     PageReactor* reactor = self.get();
     reactor->self_ = self;
     // The response cannot be taken back from a client that does not take it; only the call can be cut.
-    auto credit = machine.transit.TryAcquire(TransitBytes(page_bytes), [weak = std::weak_ptr(self), context] {
-      if (const auto called_in = weak.lock()) context->TryCancel();
-    });
+    auto credit =
+        machine.transit.TryAcquire(TransitBytes(page_bytes), [canceller = self->canceller_] { canceller->Cancel(); });
     if (!credit.has_value()) {
       reactor->Finish(NoRoomInTransit(machine, *context));
       return reactor;
@@ -44,9 +45,13 @@ class PageReactor final : public grpc::ServerUnaryReactor {
     return reactor;
   }
 
-  void OnDone() override { self_.reset(); }
+  void OnDone() override {
+    canceller_->Done();
+    self_.reset();
+  }
 
  private:
+  const std::shared_ptr<Canceller> canceller_;
   Credit credit_;
   std::shared_ptr<PageReactor> self_;
 };
@@ -54,7 +59,7 @@ class PageReactor final : public grpc::ServerUnaryReactor {
 class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
  public:
   ResultReactor(AggregationService* service, grpc::CallbackServerContext* context)
-      : service_(*service), context_(*context) {}
+      : service_(*service), context_(*context), canceller_(std::make_shared<Canceller>(context)) {}
 
   // Until OnDone the reactor keeps itself, and so do the tasks that use it.
   static ResultReactor* Start(std::shared_ptr<ResultReactor> self, const v1::StreamResultRequest* request) {
@@ -81,7 +86,10 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
     credit_.Release();
     service_.machine().pool.Post([self = self_] { self->WriteNext(); });
   }
-  void OnDone() override { self_.reset(); }
+  void OnDone() override {
+    canceller_->Done();
+    self_.reset();
+  }
 
  private:
   absl::Status Open(const v1::StreamResultRequest& request) {
@@ -111,10 +119,8 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
           self->credit_ = std::move(credit);
           self->WritePage();
         },
-        [weak = std::weak_ptr<ResultReactor>(self_)] {
-          // Nothing can be sent past a page that is not taken, not even a status.
-          if (const auto self = weak.lock()) self->context_.TryCancel();
-        });
+        // Nothing can be sent past a page that is not taken, not even a status.
+        [canceller = canceller_] { canceller->Cancel(); });
   }
 
   void WritePage() {
@@ -128,6 +134,7 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
 
   AggregationService& service_;
   grpc::CallbackServerContext& context_;
+  const std::shared_ptr<Canceller> canceller_;
   Credit held_;    // for the stream itself
   Credit credit_;  // for the page
   uint64_t page_bytes_ = 0;

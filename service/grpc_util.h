@@ -60,6 +60,26 @@ class FinishGate {
   std::optional<absl::Status> interruption_;
 };
 
+// Cancels a call from outside, as long as there is one. Thread-safe.
+class Canceller {
+ public:
+  explicit Canceller(grpc::CallbackServerContext* context) : context_(context) {}
+
+  void Cancel() {
+    std::lock_guard lock(mu_);
+    if (context_ != nullptr) context_->TryCancel();
+  }
+  // OnDone: the context is about to go.
+  void Done() {
+    std::lock_guard lock(mu_);
+    context_ = nullptr;
+  }
+
+ private:
+  std::mutex mu_;
+  grpc::CallbackServerContext* context_;  // guarded by mu_
+};
+
 // Interrupts a stream whose client sends nothing for upload_timeout. Not thread-safe: one read is pending at a time.
 class IdleTimer {
  public:
