@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -19,6 +20,7 @@ class OptionsTest : public ::testing::Test {
  protected:
   ~OptionsTest() override {
     for (const std::string& name : set_) unsetenv(name.c_str());
+    for (const std::string& path : written_) unlink(path.c_str());
   }
   void SetEnv(const std::string& name, const std::string& value) {
     setenv(name.c_str(), value.c_str(), 1);
@@ -27,6 +29,7 @@ class OptionsTest : public ::testing::Test {
   std::string WriteConfig(const std::string& text) {
     const std::string path = ::testing::TempDir() + "/options_test." + std::to_string(getpid()) + ".toml";
     std::ofstream(path) << text;
+    written_.push_back(path);
     return path;
   }
   static std::variant<Options, ExitWith> Parse(std::vector<std::string> args) {
@@ -50,6 +53,7 @@ class OptionsTest : public ::testing::Test {
   }
 
   std::vector<std::string> set_;
+  std::vector<std::string> written_;
 };
 
 TEST_F(OptionsTest, NothingGiven_HasTheDefaults) {

@@ -1,4 +1,6 @@
 // sparseagg-server as a process: starting, settings, signals.
+#include <unistd.h>
+
 #include <csignal>
 #include <fstream>
 
@@ -97,11 +99,15 @@ TEST(ProcessTest, Start_BadFlag_FailsWithUsage) {
 }
 
 TEST(ProcessTest, Start_UnixSocket_Serves) {
-  const std::string address = "unix:" + ::testing::TempDir() + "/process_test." + std::to_string(getpid()) + ".sock";
+  const std::string path = ::testing::TempDir() + "/process_test." + std::to_string(getpid()) + ".sock";
+  const std::string address = "unix:" + path;
   ServerProcess server({"--grpc-address", address});
   EXPECT_EQ(server.address(), address);
   Client client(address);
   EXPECT_THAT(client.Create(SumSpec(), "r"), IsOk());
+  server.Signal(SIGKILL);
+  server.Wait();
+  unlink(path.c_str());
 }
 
 TEST(ProcessTest, Log_Json_HasRoundsTimelineAndTraceparent) {

@@ -33,10 +33,11 @@ class TransitTest : public ::testing::Test {
 
   ManualClock clock_;
   Timer timer_{&clock_};
-  Transit transit_{100, &clock_, &timer_, nullptr};
+  WorkerPool pool_{1};
+  Transit transit_{100, &clock_, &timer_, &pool_};
 };
 
-// With a pool: for those who wait.
+// With a pool that ends before the rest: for those who wait.
 class WaitingTransitTest : public ::testing::Test {
  protected:
   ManualClock clock_;
