@@ -70,7 +70,7 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
                                        tbb::task_arena& arena, MakeSink make_sink) {
   const size_t num_blocks = blocks.blocks.size();
   Turns turns(num_blocks);
-  const auto work = [&] {
+  const auto fold_blocks = [&] {
     auto sink = make_sink();
     BlockMerger<Key, Fold> merger(input);
     for (size_t block; (block = turns.TakeBlock()) < num_blocks;) {
@@ -90,6 +90,11 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
       return;
     }
   };
+  const auto work = [&] {
+    turns.Enter();
+    fold_blocks();
+    turns.Leave();
+  };
   const auto num_workers = std::min(static_cast<size_t>(arena.max_concurrency()), num_blocks);
   if (num_workers <= 1) {
     work();
@@ -99,6 +104,7 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
           size_t{0}, num_workers, [&](size_t) { work(); }, tbb::simple_partitioner());
     });
   }
+  turns.Join();
   if (!turns.status().ok()) return turns.status();
   return turns.claimed();
 }

@@ -18,7 +18,13 @@ namespace sparseagg::cpu {
 // predecessor was always started earlier, by a running thread.
 class Turns {
  public:
-  explicit Turns(size_t num_blocks) : num_blocks_(num_blocks) {}
+  explicit Turns(size_t num_blocks) : num_blocks_(num_blocks) { made_.store(true, std::memory_order_release); }
+
+  // Threads Enter before they read anything and Leave when they will do no more; who started them calls Join after
+  // that. The scheduler makes writes visible, too, but out of the thread sanitizer's sight.
+  void Enter() { made_.load(std::memory_order_acquire); }
+  void Leave() { left_.fetch_add(1, std::memory_order_release); }
+  void Join() { left_.load(std::memory_order_acquire); }
 
   // The next block to fold, or num_blocks when there is none.
   size_t TakeBlock() {
@@ -47,6 +53,8 @@ class Turns {
 
  private:
   const size_t num_blocks_;
+  std::atomic<bool> made_;
+  std::atomic<size_t> left_{0};
   std::atomic<size_t> next_block_{0};
   std::atomic<size_t> turn_{0};
   uint64_t claimed_ = 0;  // guarded by the turn
