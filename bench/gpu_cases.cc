@@ -116,14 +116,7 @@ double Median(std::vector<double> values) {
 
 HostInput::HostInput(const Workload& workload) {
   for (const ClientArrays& client : workload.clients) {
-    UpdateColumns columns;
-    if (HasNarrowKeys(workload.spec)) {
-      columns.keys = absl::MakeConstSpan(client.narrow_keys);
-    } else {
-      columns.keys = absl::MakeConstSpan(client.wide_keys);
-    }
-    columns.values = reinterpret_cast<const std::byte*>(client.values.data());
-    updates_.push_back(Must(ValidatedUpdate::Create(workload.spec, std::move(columns), 1.0)));
+    updates_.push_back(Must(ValidatedUpdate::Create(workload.spec, BorrowColumns(workload.spec, client), 1.0)));
   }
 }
 

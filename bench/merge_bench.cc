@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "bench/adversaries.h"
 #include "bench/machine.h"
+#include "bench/must.h"
 #include "bench/reference_sum.h"
 #include "bench/workloads.h"
 #include "host/aggregation.h"
@@ -27,12 +28,6 @@ namespace sparseagg::bench {
 namespace {
 
 constexpr uint64_t kSeed = 1;
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  if (!value.ok()) throw std::runtime_error(value.status().ToString());
-  return *std::move(value);
-}
 
 struct Mode {
   bool fixed_point;
@@ -67,14 +62,7 @@ TensorSpec SpecOf(const Workload& workload, const Mode& mode) {
 std::vector<ValidatedUpdate> Validate(const Workload& workload, const TensorSpec& spec) {
   std::vector<ValidatedUpdate> updates;
   for (const ClientArrays& client : workload.clients) {
-    UpdateColumns columns;
-    if (HasNarrowKeys(spec)) {
-      columns.keys = absl::MakeConstSpan(client.narrow_keys);
-    } else {
-      columns.keys = absl::MakeConstSpan(client.wide_keys);
-    }
-    columns.values = reinterpret_cast<const std::byte*>(client.values.data());
-    updates.push_back(Must(ValidatedUpdate::Create(spec, std::move(columns), 1.0)));
+    updates.push_back(Must(ValidatedUpdate::Create(spec, BorrowColumns(spec, client), 1.0)));
   }
   return updates;
 }
@@ -83,8 +71,7 @@ Result Merge(Engine& engine, const TensorSpec& spec, const std::vector<Validated
   auto aggregation = Must(Aggregation::Create(engine, {spec}));
   for (size_t k = 0; k < updates.size(); ++k) {
     auto prepared = Must(aggregation->Prepare({updates[k]}));
-    const absl::Status added = aggregation->Add(absl::StrFormat("%020d", k), std::move(prepared));
-    if (!added.ok()) throw std::runtime_error(added.ToString());
+    Check(aggregation->Add(absl::StrFormat("%020d", k), std::move(prepared)));
   }
   return std::move(Must(std::move(*aggregation).Finish())[0]);
 }

@@ -251,10 +251,7 @@ void sab_memory(int threads, double* read, double* write, double* copy) {
 }
 
 // Gives back what the engine keeps for its next columns.
-void sab_release_memory() {
-  sparseagg::KeepFreedColumns(0);
-  sparseagg::KeepFreedColumns(sparseagg::internal::kDefaultKeptColumnBytes);
-}
+void sab_release_memory() { sparseagg::ReleaseFreedColumns(); }
 
 uint64_t sab_peak_bytes() { return sparseagg::bench::PeakMemoryBytes(); }
 int sab_reset_peak() { return sparseagg::bench::ResetPeakMemory() ? 1 : 0; }

@@ -115,6 +115,17 @@ const char* Name(Variant variant) {
   return "";
 }
 
+UpdateColumns BorrowColumns(const TensorSpec& spec, const ClientArrays& client) {
+  UpdateColumns columns;
+  if (HasNarrowKeys(spec)) {
+    columns.keys = absl::MakeConstSpan(client.narrow_keys);
+  } else {
+    columns.keys = absl::MakeConstSpan(client.wide_keys);
+  }
+  columns.values = reinterpret_cast<const std::byte*>(client.values.data());
+  return columns;
+}
+
 uint64_t InputBytes(const Workload& workload) {
   const uint64_t key_bytes = HasNarrowKeys(workload.spec) ? 4 : 8;
   return workload.num_tuples * (key_bytes + workload.spec.width * sizeof(float));

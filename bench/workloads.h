@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "host/spec.h"
+#include "host/update.h"
 
 namespace sparseagg::bench {
 
@@ -37,6 +38,9 @@ struct Workload {
 // Workload `name`, one of A to G; std::invalid_argument otherwise. `scale` divides the number of clients, for quick
 // runs.
 Workload MakeWorkload(const std::string& name, uint64_t seed, int scale = 1, Variant variant = Variant::kPlain);
+
+// A client's arrays as the engine takes them, not copied: they must outlive what is made of them.
+UpdateColumns BorrowColumns(const TensorSpec& spec, const ClientArrays& client);
 
 // Bytes of all keys and values.
 uint64_t InputBytes(const Workload& workload);

@@ -88,13 +88,18 @@ class KeptBlocks {
     if (size >= kSmallestMapped) block = mapped_.extract(start).mapped();
     kept_bytes_ += block.resident;
     kept_.push_back(block);
-    Shrink();
+    Shrink(limit_bytes_);
   }
 
   void SetLimit(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     limit_bytes_ = bytes;
-    Shrink();
+    Shrink(limit_bytes_);
+  }
+
+  void Release() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Shrink(0);
   }
 
  private:
@@ -107,9 +112,9 @@ class KeptBlocks {
   };
 
   // Those not needed for longest go first.
-  void Shrink() {
+  void Shrink(size_t most_bytes) {
     size_t gone = 0;
-    while (gone < kept_.size() && (kept_bytes_ > limit_bytes_ || kept_.size() - gone > kMostKept)) {
+    while (gone < kept_.size() && (kept_bytes_ > most_bytes || kept_.size() - gone > kMostKept)) {
       const Block& block = kept_[gone++];
       kept_bytes_ -= block.resident;
       block.size < kSmallestMapped ? Free(block.start) : void(munmap(block.start, block.size));
@@ -147,5 +152,6 @@ void TrimColumn(void* memory, size_t bytes, size_t used) noexcept {
 namespace sparseagg {
 
 void KeepFreedColumns(size_t bytes) { internal::Blocks().SetLimit(bytes); }
+void ReleaseFreedColumns() { internal::Blocks().Release(); }
 
 }  // namespace sparseagg

@@ -25,6 +25,8 @@ inline constexpr size_t kDefaultKeptColumnBytes = size_t{256} << 20;
 // Large columns that are freed are kept for later ones, up to `bytes` in all, the most recent first. 0 gives all back
 // to the system at once. The default is 256 MiB. Thread-safe.
 void KeepFreedColumns(size_t bytes);
+// Gives back those that are kept now; later ones are kept as before. Thread-safe.
+void ReleaseFreedColumns();
 
 // A contiguous array that, unlike std::vector, does not write to elements it only makes room for: resize() leaves new
 // ones uninitialised, so a column may be made as long as it could get and be cut to what it got, at the cost of the
@@ -81,9 +83,9 @@ class Column {
     data_[size_++] = value;
   }
   void Append(const T* values, size_t count) {
-    if (size_ + count > capacity_) Grow(std::max(size_ + count, 2 * capacity_));
-    std::copy_n(values, count, data_ + size_);
-    size_ += count;
+    const size_t before = size_;
+    resize(before + count);
+    std::copy_n(values, count, data_ + before);
   }
   // Returns the pages of unused capacity.
   void Trim() {

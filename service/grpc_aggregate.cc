@@ -180,7 +180,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   // As soon as there is credit for it; on the pool.
   void WriteNext() {
     service_.machine().transit.Acquire(
-        2 * service_.PageBytes(0),
+        PageTransitBytes(service_.PageBytes(0)),
         [self = self_](Credit credit) {
           self->credit_ = std::move(credit);
           self->WritePage();

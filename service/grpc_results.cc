@@ -19,9 +19,6 @@ absl::StatusOr<size_t> ChooseTensor(const RoundConfig& config, const std::string
   return absl::InvalidArgumentError(absl::StrCat("the round has ", config.tensors.size(), " tensors; name one"));
 }
 
-// The page and what it is serialised to.
-uint64_t TransitBytes(uint64_t page_bytes) { return 2 * page_bytes; }
-
 // One page, whose memory is counted until the client has taken it.
 class PageReactor final : public grpc::ServerUnaryReactor {
  public:
@@ -34,8 +31,8 @@ class PageReactor final : public grpc::ServerUnaryReactor {
     PageReactor* reactor = self.get();
     reactor->self_ = self;
     // The response cannot be taken back from a client that does not take it; only the call can be cut.
-    auto credit =
-        machine.transit.TryAcquire(TransitBytes(page_bytes), [canceller = self->canceller_] { canceller->Cancel(); });
+    auto credit = machine.transit.TryAcquire(PageTransitBytes(page_bytes),
+                                             [canceller = self->canceller_] { canceller->Cancel(); });
     if (!credit.has_value()) {
       reactor->Finish(NoRoomInTransit(machine, *context));
       return reactor;
@@ -114,7 +111,7 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
   // As soon as there is credit for it; on the pool.
   void WriteNext() {
     service_.machine().transit.Acquire(
-        TransitBytes(page_bytes_),
+        PageTransitBytes(page_bytes_),
         [self = self_](Credit credit) {
           self->credit_ = std::move(credit);
           self->WritePage();

@@ -25,6 +25,9 @@ grpc::Status ToGrpc(const absl::Status& status);
 inline constexpr int kStreamWindowBytes = 64 << 10;
 inline constexpr uint64_t kStreamBytes = kStreamWindowBytes + (uint64_t{32} << 10);
 
+// What a page of a result takes on its way out: itself, and what it is serialised to.
+inline constexpr uint64_t PageTransitBytes(uint64_t page_bytes) { return 2 * page_bytes; }
+
 // RESOURCE_EXHAUSTED for want of memory in transit, and when to try again: in the trailing metadata
 // grpc-retry-pushback-ms, which gRPC's own retries go by, too.
 grpc::Status NoRoomInTransit(const Machine& machine, grpc::CallbackServerContext& context);

@@ -59,15 +59,13 @@ constexpr uint64_t kMostKeptBytes = uint64_t{64} << 20;
 // can be received. Larger blocks are columns that keep their memory themselves (host/column.h).
 // What is kept comes out of the process's share of the memory limit, half of it for columns and a quarter for the
 // C library.
-// Returns the former.
-uint64_t KeepFreedMemory(const Limits& limits) {
+void KeepFreedMemory(const Limits& limits) {
   const uint64_t share = Divide(limits).process;
   const uint64_t kept = share == 0 ? kMostKeptBytes : std::min(kMostKeptBytes, share / 4);
   KeepFreedColumns(2 * kept);
   mallopt(M_MMAP_THRESHOLD, 4 << 20);
   mallopt(M_TRIM_THRESHOLD, static_cast<int>(kept));
   mallopt(M_TOP_PAD, 1 << 20);
-  return 2 * kept;
 }
 
 // Blocked in every thread, so that only WaitForSignal takes them.
@@ -87,10 +85,10 @@ int WaitForSignal(const sigset_t& signals) {
 }
 
 int Run(const Options& options) {
-  const uint64_t kept_column_bytes = KeepFreedMemory(options.server.limits);
+  KeepFreedMemory(options.server.limits);
   ConfigureLog(options.log_level, options.log_format);
   const sigset_t signals = BlockSignals();
-  const Trimmer trimmer(options.server.limits.memory_limit_bytes, kept_column_bytes);
+  const Trimmer trimmer(options.server.limits.memory_limit_bytes);
   if (const absl::Status status = cpu::ForceSimdTarget(options.simd); !status.ok()) {
     Log(LogLevel::kError, "no_simd_target", {{"reason", status.message()}});
     return 1;

@@ -23,8 +23,7 @@ uint64_t ResidentBytes() {
   return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-Trimmer::Trimmer(uint64_t limit_bytes, uint64_t kept_column_bytes)
-    : limit_(limit_bytes), kept_column_bytes_(kept_column_bytes) {
+Trimmer::Trimmer(uint64_t limit_bytes) : limit_(limit_bytes) {
   if (limit_ != 0) thread_ = std::thread([this] { Run(); });
 }
 
@@ -53,8 +52,7 @@ void Trimmer::Look() {
     after_trim_ = std::min(after_trim_, resident);
     return;
   }
-  KeepFreedColumns(0);
-  KeepFreedColumns(kept_column_bytes_);
+  ReleaseFreedColumns();
   malloc_trim(0);
   after_trim_ = ResidentBytes();
 }

@@ -17,8 +17,7 @@ uint64_t ResidentBytes();
 // nothing, and above only if more has become resident since it gave back what it could.
 class Trimmer {
  public:
-  // `limit_bytes` 0: no limit, nothing is ever given back. `kept_column_bytes`: as KeepFreedColumns was told.
-  Trimmer(uint64_t limit_bytes, uint64_t kept_column_bytes);
+  explicit Trimmer(uint64_t limit_bytes);  // 0: no limit, nothing is ever given back
   ~Trimmer();
   Trimmer(const Trimmer&) = delete;
   Trimmer& operator=(const Trimmer&) = delete;
@@ -28,7 +27,6 @@ class Trimmer {
   void Look();
 
   const uint64_t limit_;
-  const uint64_t kept_column_bytes_;
   uint64_t after_trim_ = 0;  // resident, after the last time
   std::mutex mu_;
   std::condition_variable changed_;

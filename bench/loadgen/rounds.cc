@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "bench/must.h"
 #include "host/aggregation.h"
 #include "host/cpu/cpu_engine.h"
 
@@ -19,12 +19,6 @@ void Check(const grpc::Status& status, const std::string& call) {
   if (status.ok()) return;
   throw std::runtime_error(
       absl::StrCat(call, " was answered with code ", status.error_code(), ": ", status.error_message()));
-}
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  if (!value.ok()) throw std::runtime_error(value.status().ToString());
-  return *std::move(value);
 }
 
 // Only of the kinds that workloads have: sums and no dense layouts.
@@ -43,17 +37,6 @@ v1::RoundSpec EncodeSpec(const TensorSpec& spec) {
     wire.set_max_submissions(spec.aggregation.max_submissions);
   }
   return wire;
-}
-
-UpdateColumns Borrow(const TensorSpec& spec, const ClientArrays& client) {
-  UpdateColumns columns;
-  if (HasNarrowKeys(spec)) {
-    columns.keys = absl::MakeConstSpan(client.narrow_keys);
-  } else {
-    columns.keys = absl::MakeConstSpan(client.wide_keys);
-  }
-  columns.values = reinterpret_cast<const std::byte*>(client.values.data());
-  return columns;
 }
 
 }  // namespace
@@ -122,9 +105,8 @@ Result MergeHere(const Workload& workload, size_t first, size_t step) {
   const auto aggregation = Must(Aggregation::Create(*engine, {workload.spec}));
   for (size_t k = first; k < workload.clients.size(); k += step) {
     ValidatedUpdate update =
-        Must(ValidatedUpdate::Create(workload.spec, Borrow(workload.spec, workload.clients[k]), 1.0));
-    const absl::Status added = aggregation->Add(ClientId(k), Must(aggregation->Prepare({std::move(update)})));
-    if (!added.ok()) throw std::runtime_error(added.ToString());
+        Must(ValidatedUpdate::Create(workload.spec, BorrowColumns(workload.spec, workload.clients[k]), 1.0));
+    Check(aggregation->Add(ClientId(k), Must(aggregation->Prepare({std::move(update)}))));
   }
   return std::move(Must(std::move(*aggregation).Finish())[0]);
 }

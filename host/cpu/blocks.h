@@ -49,7 +49,8 @@ struct Blocks {
   }
 };
 
-// Such as "sweep 93 % of 10000000 tuples (expected 1.9 ns each, gather 5.8), gather 7 % (expected 5.6, sweep 9.1)".
+// Such as "sweep 93 % of 10000000 tuples (expected 1.9 ns each, gather 5.8), gather 7 % (expected 5.6 ns
+// each, sweep 9.1)".
 template <typename Key>
 std::string Explain(const Blocks<Key>& blocks) {
   struct Sum {
@@ -82,8 +83,7 @@ std::string Explain(const Blocks<Key>& blocks) {
 }
 
 // Plans the block of keys from first to last, of which the samples let expect `tuples` tuples of `columns` values each,
-// spread over `num_cursors` updates.
-// Windows begin in steps of 2^coarse_bits keys.
+// spread over `num_cursors` updates. Windows begin in steps of 2^coarse_bits keys.
 template <typename Key>
 Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uint64_t num_cursors, int coarse_bits) {
   const Tuning& tuning = CurrentTuning();

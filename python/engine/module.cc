@@ -146,10 +146,7 @@ void Define(py::module_& module) {
     const auto engine = CreateCpuEngine();
     return absl::StrCat(engine->name(), " (", engine->description(), ")");
   });
-  module.def("release_memory", [] {
-    KeepFreedColumns(0);
-    KeepFreedColumns(internal::kDefaultKeptColumnBytes);
-  });
+  module.def("release_memory", &ReleaseFreedColumns);
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
                        int threads) {

@@ -33,24 +33,8 @@ class TransitTest : public ::testing::Test {
 
   ManualClock clock_;
   Timer timer_{&clock_};
-  WorkerPool pool_{1};
-  Transit transit_{100, &clock_, &timer_, &pool_};
-};
-
-// With a pool that ends before the rest: for those who wait.
-class WaitingTransitTest : public ::testing::Test {
- protected:
-  ManualClock clock_;
-  Timer timer_{&clock_};
-  std::unique_ptr<WorkerPool> pool_ = std::make_unique<WorkerPool>(1);
+  std::unique_ptr<WorkerPool> pool_ = std::make_unique<WorkerPool>(1);  // may end before the rest
   Transit transit_{100, &clock_, &timer_, pool_.get()};
-
-  Credit Take(uint64_t bytes, Event* called_in) {
-    Credit taken;
-    transit_.Acquire(
-        bytes, [&](Credit credit) { taken = std::move(credit); }, [called_in] { called_in->Notify(); });
-    return taken;
-  }
 };
 
 TEST_F(TransitTest, Acquire_UpToTheLimit_IsGivenAtOnceAndGivenBack) {
@@ -90,7 +74,7 @@ TEST_F(TransitTest, TryHold_HalfOfTheLimit_LeavesTheRestToMessages) {
   EXPECT_EQ(transit_.taken(), 50);
 }
 
-TEST_F(WaitingTransitTest, Acquire_Full_IsServedInOrder) {
+TEST_F(TransitTest, Acquire_Full_IsServedInOrder) {
   Event unused;
   Credit all = Take(100, &unused);
   std::vector<int> order;  // only touched by the pool's thread until `done`
@@ -114,7 +98,7 @@ TEST_F(WaitingTransitTest, Acquire_Full_IsServedInOrder) {
   EXPECT_EQ(transit_.taken(), 0);
 }
 
-TEST_F(WaitingTransitTest, SlowPeers_OthersWait_OnlyAsManyAreCalledInAsAreNeeded) {
+TEST_F(TransitTest, SlowPeers_OthersWait_OnlyAsManyAreCalledInAsAreNeeded) {
   Event first_called;
   Event second_called;
   Event third_called;
@@ -135,7 +119,7 @@ TEST_F(WaitingTransitTest, SlowPeers_OthersWait_OnlyAsManyAreCalledInAsAreNeeded
   granted.Wait();
 }
 
-TEST_F(WaitingTransitTest, SlowPeer_NobodyWaits_HasAllTheTime) {
+TEST_F(TransitTest, SlowPeer_NobodyWaits_HasAllTheTime) {
   Event called_in;
   const Credit credit = Take(100, &called_in);
   clock_.Advance(absl::Hours(1), timer_);
