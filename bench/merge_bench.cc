@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -118,13 +117,6 @@ std::string ToJson(const Workload& workload, const Figures& f) {
       workload.num_tuples, workload.spec.width, f.num_rows, InputBytes(workload), f.result_bytes, f.extra_bytes,
       f.median_seconds, workload.num_tuples / f.median_seconds,
       absl::StrJoin(f.seconds, ", ", [](std::string* out, double s) { absl::StrAppendFormat(out, "%.6f", s); }));
-}
-
-std::string Today() {
-  const std::time_t now = std::time(nullptr);
-  char text[16];
-  std::strftime(text, sizeof(text), "%Y-%m-%d", std::gmtime(&now));
-  return text;
 }
 
 // Each adversary's time a tuple, as a multiple of the same number of uniform keys'.
