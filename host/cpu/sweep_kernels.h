@@ -38,7 +38,7 @@ uint64_t AddToTable(const SweepWindow<uint32_t>& window);
 uint64_t AddToTable(const SweepWindow<uint64_t>& window);
 
 // A table of 64-bit accumulators. A slot is touched when its accumulator is not `untouched`; with counters, when its
-// count is not 0.
+// count is not 0. Accumulators and counters have kVectorSlack more slots, which nobody touches.
 struct SlotTable {
   void* accs = nullptr;  // double; int64_t where `fixed`
   CountBytes count_bytes = CountBytes::kNone;

@@ -115,9 +115,9 @@ class Sweeper {
   void MakeTable(uint64_t span) {
     if (table_slots_ >= span) return;
     table_slots_ = span;
-    table_.resize(span * columns_);
+    table_.resize(span * columns_ + kVectorSlack);
     std::fill(table_.begin(), table_.end(), Fold::kStart);
-    counts_.resize(span * static_cast<size_t>(count_bytes_));
+    counts_.resize((span + kVectorSlack) * static_cast<size_t>(count_bytes_));
     std::fill(counts_.begin(), counts_.end(), std::byte{0});
     if (shape_.key_weights == KeyWeights::kFloat) float_weights_.assign(span, 0.0);
     if (shape_.key_weights == KeyWeights::kFixed) fixed_weights_.assign(span, 0);
