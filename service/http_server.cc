@@ -47,15 +47,15 @@ HttpServer::HttpServer() : impl_(std::make_unique<Impl>()) {}
 
 HttpServer::~HttpServer() = default;
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, HttpPages pages) {
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, const HttpPages& pages) {
   auto server = std::unique_ptr<HttpServer>(new HttpServer);
   try {
     server->impl_->server = std::make_unique<CivetServer>(Settings(address));
     const std::vector<int> ports = server->impl_->server->getListeningPorts();
     if (ports.empty()) return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
     server->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.front());
-    for (auto& [path, page] : pages) {
-      server->impl_->handlers.push_back(std::make_unique<Handler>(std::move(page)));
+    for (const auto& [path, page] : pages) {
+      server->impl_->handlers.push_back(std::make_unique<Handler>(page));
       server->impl_->server->addHandler(path, *server->impl_->handlers.back());
     }
   } catch (const std::exception& error) {

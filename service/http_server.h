@@ -24,7 +24,7 @@ class HttpServer {
  public:
   // HOST:PORT, port 0 for any free one. UNAVAILABLE: the address cannot be listened on. UNIMPLEMENTED: built without
   // the library (SPARSEAGG_METRICS=OFF).
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, HttpPages pages);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, const HttpPages& pages);
   ~HttpServer();
 
   // With the port that was found.

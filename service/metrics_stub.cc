@@ -18,7 +18,7 @@ std::string Metrics::Text(const std::function<Gauges()>&) const { return ""; }
 
 HttpServer::HttpServer() = default;
 HttpServer::~HttpServer() = default;
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&, HttpPages) {
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&, const HttpPages&) {
   return absl::UnimplementedError("this server was built without metrics");
 }
 
