@@ -22,8 +22,10 @@ import yaml
 
 try:
     import helm_python
+
+    HAS_HELM = True
 except ImportError:  # it has no package for some machines
-    helm_python = None  # type: ignore[assignment]
+    HAS_HELM = False
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 CHART = DEPLOY / "helm" / "sparseagg"
@@ -114,10 +116,10 @@ def check_chart() -> Iterator[str]:
 def main() -> int:
     """Runs the command; returns its exit status."""
     findings = list(check_promql())
-    if helm_python is None:
-        print("check_deploy: the chart was not checked: helm-python-sdk is not installed")
-    else:
+    if HAS_HELM:
         findings += check_chart()
+    else:
+        print("check_deploy: the chart was not checked: helm-python-sdk is not installed")
     for finding in findings:
         print(finding)
     return 1 if findings else 0
