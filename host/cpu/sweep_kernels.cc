@@ -251,7 +251,7 @@ HWY_INLINE size_t CompactT(const SlotTable& table, Key first, Key* keys, void* a
                      [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, size_t n) HWY_ATTR {
                        StoreKeys(key, hn::Lanes(d), keys + rows);
                        hn::StoreU(acc, d, out + rows);
-                       if constexpr (!std::is_same_v<Count, NoCount>) {
+                       if (!std::is_same_v<Count, NoCount> && counts != nullptr) {
                          hn::StoreU(hn::TruncateTo(dw, count), dw, counts + rows);
                        }
                        rows += n;
