@@ -55,7 +55,7 @@ void AddOddities(Random& random, std::string& bytes) {
       bytes += "\xa0\x06\x05";  // field 100, unknown, a varint
       break;
     case 2:
-      bytes += std::string("\x3a\x06\x32\x01x\x32\x01y", 8);  // a slice with keys twice: "y"
+      bytes += std::string("\x3a\x08\x10\x01\x32\x01x\x32\x01y", 10);  // a slice of U32 with keys twice: "y"
       break;
     case 3:
       bytes += std::string("\x3a\x02\x30\x01", 4);  // a slice with a varint where keys belong
