@@ -120,6 +120,12 @@ bench-quick: bench-build ## the same on a twentieth of the clients, into out/ben
 	@sed -n '/^## Summary/,/^## A/p' out/bench/race.md | sed '$$d'
 
 .PHONY: bench-service
+tune: bench-build ## what the CPU planner goes by, measured here, and what that would change (4 minutes)
+	@mkdir -p bench/results
+	cmake --build --preset release --target merge_tune
+	build/release/bench/merge_tune --out bench/results/tune.json $(BENCH_ARGS)
+	$(PEERS_PYTHON) bench/tune.py bench/results/tune.json --out bench/results/tune.png
+
 bench-service: bench-service-build ## the server under load, against bare gRPC, into bench/results (10 minutes)
 	$(BIN)/python bench/service.py $(SERVICE_PROGRAMS) --out bench/results/service.json $(BENCH_ARGS)
 	$(BIN)/python bench/plot_service.py bench/results/service.json --out bench/results/service.png
@@ -215,7 +221,7 @@ PYTHON_DIRS := python tests scripts bench
 TIDY ?= ^$(CURDIR)/(host|service|python)/.*\.cc$$
 
 .PHONY: lint
-lint: lint-format lint-shell lint-rooms lint-proto lint-python lint-tidy ## every check of form, and clang-tidy
+lint: lint-format lint-shell lint-rooms lint-proto lint-python lint-deploy lint-tidy ## every check of form, and clang-tidy
 
 .PHONY: lint-format
 lint-format: deps-lint
@@ -239,6 +245,17 @@ lint-python: $(VENV)/.lint
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	$(BIN)/mypy
+
+# systemd-analyze wants the program to be there, and calls what it does not know a warning.
+.PHONY: lint-deploy
+lint-deploy: deps-lint $(VENV)/.lint
+	yamllint -s -c deploy/.yamllint deploy
+	$(BIN)/hadolint --ignore DL3008 deploy/container/Containerfile
+	@mkdir -p build/lint
+	sed 's,^ExecStart=[^ ]*,ExecStart=/bin/true,' deploy/systemd/sparseagg.service >build/lint/sparseagg.service
+	systemd-analyze verify build/lint/sparseagg.service 2>&1 | tee build/lint/sparseagg.log
+	! grep -F sparseagg.service build/lint/sparseagg.log
+	$(BIN)/python scripts/check_deploy.py
 
 .PHONY: lint-tidy
 lint-tidy: build/tidy/build.ninja deps-lint

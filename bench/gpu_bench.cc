@@ -10,7 +10,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <fstream>
 #include <memory>
 #include <stdexcept>
@@ -102,15 +101,12 @@ class Report {
 
   void Write(const std::string& device) const {
     if (settings_.out.empty()) return;
-    const std::time_t now = std::time(nullptr);
-    char today[16];
-    std::strftime(today, sizeof(today), "%Y-%m-%d", std::gmtime(&now));
     std::ofstream out(settings_.out);
     out << absl::StrFormat(
         "{\n\"date\": \"%s\", \"device\": \"%s\", \"is_gpu\": %s, \"cpu\": \"%s\", \"seed\": %d, "
         "\"clients_divided_by\": %d,\n\"limits\": {\"copy_bytes_per_s\": %.0f, \"pinned_in_bytes_per_s\": %.0f, "
         "\"pageable_in_bytes_per_s\": %.0f, \"pinned_out_bytes_per_s\": %.0f},\n\"results\": [\n%s\n]\n}\n",
-        today, device, settings_.on_gpu() ? "true" : "false", CpuName(), kSeed, settings_.divide_clients,
+        Today(), device, settings_.on_gpu() ? "true" : "false", CpuName(), kSeed, settings_.divide_clients,
         limits_.copy_bytes_per_s, limits_.pinned_in_bytes_per_s, limits_.pageable_in_bytes_per_s,
         limits_.pinned_out_bytes_per_s, absl::StrJoin(records_, ",\n"));
     out.close();

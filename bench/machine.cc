@@ -10,6 +10,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "host/column.h"
 
 namespace sparseagg::bench {
@@ -44,6 +46,8 @@ std::string Field(const char* path, const std::string& name) {
 }  // namespace
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::string Today() { return absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone()); }
 
 MemorySpeed MeasureMemory() {
   Column<uint64_t> from(kBytes / sizeof(uint64_t));

@@ -18,6 +18,9 @@ MemorySpeed MeasureMemory();
 // Seconds of a clock that never goes back.
 double Now();
 
+// The date in UTC, such as "2026-01-31".
+std::string Today();
+
 // The processor's name, as the system gives it.
 std::string CpuName();
 

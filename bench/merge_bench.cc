@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "bench/reference_sum.h"
 #include "bench/workloads.h"
 #include "host/aggregation.h"
+#include "host/column.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/kernels.h"
 
@@ -83,13 +83,14 @@ Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
   Figures figures;
   figures.mode = mode;
   {
+    ReleaseFreedColumns();  // what earlier merges left would hide what this one needs
     const bool reset = ResetPeakMemory();
     const uint64_t before = PeakMemoryBytes();
     const Result result = Merge(*engine, spec, updates);
     figures.num_rows = result.num_rows;
     figures.result_bytes = result.memory_bytes();
     figures.plan = result.plan;
-    const uint64_t grown = PeakMemoryBytes() - before;
+    const uint64_t grown = std::max(PeakMemoryBytes(), before) - before;
     if (reset && grown > figures.result_bytes) figures.extra_bytes = grown - figures.result_bytes;
     const std::string difference = FindDifference(workload, result);
     if (!difference.empty()) {
@@ -116,13 +117,6 @@ std::string ToJson(const Workload& workload, const Figures& f) {
       workload.num_tuples, workload.spec.width, f.num_rows, InputBytes(workload), f.result_bytes, f.extra_bytes,
       f.median_seconds, workload.num_tuples / f.median_seconds,
       absl::StrJoin(f.seconds, ", ", [](std::string* out, double s) { absl::StrAppendFormat(out, "%.6f", s); }));
-}
-
-std::string Today() {
-  const std::time_t now = std::time(nullptr);
-  char text[16];
-  std::strftime(text, sizeof(text), "%Y-%m-%d", std::gmtime(&now));
-  return text;
 }
 
 // Each adversary's time a tuple, as a multiple of the same number of uniform keys'.

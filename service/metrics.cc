@@ -1,14 +1,12 @@
 #include "service/metrics.h"
 
 #include <prometheus/counter.h>
-#include <prometheus/exposer.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
 #include <array>
-#include <exception>
 #include <map>
 #include <utility>
 
@@ -131,7 +129,7 @@ struct Metrics::Impl {
   std::array<Histogram*, kNumStages> stages;
 };
 
-Metrics::Metrics() : impl_(std::make_shared<Impl>()) {}
+Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
 
 Metrics::~Metrics() = default;
 
@@ -159,47 +157,6 @@ void Metrics::SetEngine(const std::string& engine, const std::string& device) {
 
 std::string Metrics::Text(const std::function<Gauges()>& gauges) const {
   return prometheus::TextSerializer().Serialize(impl_->Collect(gauges()));
-}
-
-namespace {
-
-class Page final : public prometheus::Collectable {
- public:
-  Page(std::shared_ptr<Metrics::Impl> metrics, std::function<Gauges()> gauges)
-      : metrics_(std::move(metrics)), gauges_(std::move(gauges)) {}
-  std::vector<prometheus::MetricFamily> Collect() const override { return metrics_->Collect(gauges_()); }
-
- private:
-  const std::shared_ptr<Metrics::Impl> metrics_;
-  const std::function<Gauges()> gauges_;
-};
-
-}  // namespace
-
-struct MetricsServer::Impl {
-  std::shared_ptr<Page> page;
-  std::unique_ptr<prometheus::Exposer> exposer;  // first to go
-};
-
-MetricsServer::MetricsServer() = default;
-
-MetricsServer::~MetricsServer() = default;
-
-absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address, const Metrics& metrics,
-                                                                    std::function<Gauges()> gauges) {
-  auto server = std::unique_ptr<MetricsServer>(new MetricsServer);
-  server->impl_ = std::make_unique<Impl>();
-  server->impl_->page = std::make_shared<Page>(metrics.impl(), std::move(gauges));
-  try {
-    server->impl_->exposer = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/1);
-    const std::vector<int> ports = server->impl_->exposer->GetListeningPorts();
-    if (ports.empty()) return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
-    server->impl_->exposer->RegisterCollectable(server->impl_->page);
-    server->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.front());
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", error.what()));
-  }
-  return server;
 }
 
 }  // namespace sparseagg::service

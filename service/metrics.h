@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "service/stage.h"
 
@@ -50,31 +49,9 @@ class Metrics {
   // The whole page, in Prometheus's text format. `gauges` is called once, while nothing is locked.
   std::string Text(const std::function<Gauges()>& gauges) const;
 
-  struct Impl;
-  const std::shared_ptr<Impl>& impl() const { return impl_; }
-
- private:
-  const std::shared_ptr<Impl> impl_;
-};
-
-// Serves GET /metrics until it is destroyed.
-class MetricsServer {
- public:
-  // HOST:PORT, port 0 for any free one. `gauges` is called on a thread of its own. UNAVAILABLE: the address cannot be
-  // listened on. UNIMPLEMENTED: built without the library.
-  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address, const Metrics& metrics,
-                                                              std::function<Gauges()> gauges);
-  ~MetricsServer();
-
-  // With the port that was found.
-  const std::string& address() const { return address_; }
-
  private:
   struct Impl;
-  MetricsServer();
-
-  std::unique_ptr<Impl> impl_;
-  std::string address_;
+  const std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace sparseagg::service

@@ -1,10 +1,11 @@
 // Without prometheus-cpp.
+#include "service/http_server.h"
 #include "service/metrics.h"
 
 namespace sparseagg::service {
 
 struct Metrics::Impl {};
-struct MetricsServer::Impl {};
+struct HttpServer::Impl {};
 
 Metrics::Metrics() = default;
 Metrics::~Metrics() = default;
@@ -15,10 +16,9 @@ void Metrics::ObserveStage(Stage, absl::Duration) {}
 void Metrics::ObserveFinish(absl::Duration) {}
 std::string Metrics::Text(const std::function<Gauges()>&) const { return ""; }
 
-MetricsServer::MetricsServer() = default;
-MetricsServer::~MetricsServer() = default;
-absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string&, const Metrics&,
-                                                                    std::function<Gauges()>) {
+HttpServer::HttpServer() = default;
+HttpServer::~HttpServer() = default;
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&, const HttpPages&) {
   return absl::UnimplementedError("this server was built without metrics");
 }
 

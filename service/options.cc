@@ -200,8 +200,8 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   Adder add(app);
   add.Add("grpc-address", options.server.grpc_address, "HOST:PORT (port 0: any free one) or unix:PATH");
   CLI::Option* metrics_address = add.Add("metrics-address", options.server.metrics_address,
-                                         "HOST:PORT of Prometheus's GET /metrics; empty: none. Unless it is given, the "
-                                         "server starts without if the port is taken");
+                                         "HOST:PORT of GET /metrics, /healthz and /readyz; empty: none. Unless it is "
+                                         "given, the server starts without if the port is taken");
   add.AddFlag("insecure", options.server.insecure, "allow addresses that other machines can reach, without TLS");
   add.AddChoice<Backend>("backend", options.backend,
                          {{"auto", Backend::kAuto}, {"cpu", Backend::kCpu}, {"cuda", Backend::kCuda}},

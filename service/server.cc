@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.grpc_address));
   auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock));
   RETURN_IF_ERROR(server->Listen(options));
-  RETURN_IF_ERROR(server->ServeMetrics(options));
+  RETURN_IF_ERROR(server->ServeHttp(options));
   return server;
 }
 
@@ -108,13 +108,27 @@ Gauges Server::CountNow() const {
   return gauges;
 }
 
-absl::Status Server::ServeMetrics(const ServerOptions& options) {
+HttpPages Server::Pages() const {
+  return {{"/metrics",
+           [this] {
+             return HttpPage{200, machine_.metrics.Text([this] { return CountNow(); })};
+           }},
+          {"/healthz",
+           [] {
+             return HttpPage{200, "ok\n"};
+           }},
+          {"/readyz", [this] {
+             return ready_ ? HttpPage{200, "ready\n"} : HttpPage{503, "draining\n"};
+           }}};
+}
+
+absl::Status Server::ServeHttp(const ServerOptions& options) {
   machine_.metrics.SetEngine(std::string(engine_->name()), engine_->description());
   if (options.metrics_address.empty()) return absl::OkStatus();
   if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.metrics_address));
-  auto started = MetricsServer::Start(options.metrics_address, machine_.metrics, [this] { return CountNow(); });
+  auto started = HttpServer::Start(options.metrics_address, Pages());
   if (started.ok()) {
-    metrics_ = *std::move(started);
+    http_ = *std::move(started);
   } else if (options.metrics_optional) {
     Log(LogLevel::kWarning, "no_metrics", {{"reason", started.status().message()}});
   } else {
@@ -128,7 +142,10 @@ Server::~Server() {
   machine_.timer.Stop();
 }
 
-void Server::StopServing() { grpc_->server->GetHealthCheckService()->SetServingStatus(false); }
+void Server::StopServing() {
+  ready_ = false;
+  grpc_->server->GetHealthCheckService()->SetServingStatus(false);
+}
 
 void Server::Shutdown(absl::Duration grace) {
   if (grpc_ == nullptr || grpc_->server == nullptr) return;

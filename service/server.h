@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_SERVICE_SERVER_H_
 #define SPARSEAGG_SERVICE_SERVER_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "absl/time/time.h"
 #include "host/engine.h"
 #include "service/clock.h"
+#include "service/http_server.h"
 #include "service/limits.h"
 #include "service/machine.h"
 #include "service/metrics.h"
@@ -38,10 +40,10 @@ class Server {
 
   // As given, with the port that was found for port 0.
   const std::string& grpc_address() const { return address_; }
-  // Likewise; empty: no metrics are served.
-  std::string metrics_address() const { return metrics_ == nullptr ? "" : metrics_->address(); }
+  // Likewise; empty: neither metrics nor probes are served.
+  std::string metrics_address() const { return http_ == nullptr ? "" : http_->address(); }
 
-  // Health answers NOT_SERVING from here on; everything else goes on.
+  // Health answers NOT_SERVING and /readyz 503 from here on; everything else goes on.
   void StopServing();
   // No new rounds from here on.
   void Drain() { registry_.Drain(); }
@@ -57,7 +59,8 @@ class Server {
 
   Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock);
   absl::Status Listen(const ServerOptions& options);
-  absl::Status ServeMetrics(const ServerOptions& options);
+  absl::Status ServeHttp(const ServerOptions& options);
+  HttpPages Pages() const;
   Gauges CountNow() const;
 
   const std::unique_ptr<Engine> engine_;
@@ -65,7 +68,8 @@ class Server {
   Registry registry_;
   std::unique_ptr<Grpc> grpc_;
   std::string address_;
-  std::unique_ptr<MetricsServer> metrics_;  // asks registry_ and machine_
+  std::atomic<bool> ready_ = true;
+  std::unique_ptr<HttpServer> http_;  // asks all of the above
 };
 
 // INVALID_ARGUMENT unless only this machine can reach `address`: 127.0.0.0/8, [::1], localhost or unix:PATH.

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "host/cpu/blocks.h"
+#include "host/cpu/combine_rows.h"
 #include "host/cpu/folded_rows.h"
 #include "host/cpu/gatherer.h"
 #include "host/cpu/merge_input.h"
@@ -25,7 +26,7 @@ class BlockMerger {
   using Rows = FoldedRows<Key, typename Fold::Acc>;
 
   explicit BlockMerger(const MergeInput<Key, Fold>& input)
-      : sources_(input), sweeper_(input, sources_), gatherer_(input, sources_) {}
+      : input_(input), sources_(input), sweeper_(input, sources_), gatherer_(input, sources_) {}
 
   // Folds the keys of one block, in one or more ascending pieces, which go to the taker:
   //   Take(rows, is_last) takes them before they are finished, and may change them;
@@ -38,11 +39,8 @@ class BlockMerger {
     next_key_ = static_cast<Key>(block.last + 1);
     const uint64_t span_minus_one = static_cast<uint64_t>(block.last) - block.first;
     if (block.method == Method::kGather) {
-      const uint64_t tuples = sources_.Advance(block.last);
-      RETURN_IF_ERROR(gatherer_.Collect(block.first, span_minus_one, tuples));
-      if (taker.TakesPlain() && gatherer_.IsWordSort()) return WritePlain(gatherer_, true, taker);
-      gatherer_.FoldInto(rows_);
-      return taker.Take(rows_, true);
+      RETURN_IF_ERROR(gatherer_.Collect(block.first, span_minus_one, sources_.Advance(block.last)));
+      return Gather(block.last, taker);
     }
     const uint64_t window = block.window_keys;
     for (uint64_t offset = 0;; offset += window) {
@@ -63,6 +61,24 @@ class BlockMerger {
     return taker.Take(rows_, is_last);
   }
 
+  // What was merged before is sorted already, and joins what has been collected only when that is folded.
+  template <typename Taker>
+  absl::Status Gather(Key last, Taker& taker) {
+    Cursor<Key>& base = sources_.base;
+    const bool has_base = base.Advance(last) > 0;
+    if (!has_base && taker.TakesPlain() && gatherer_.IsWordSort()) return WritePlain(gatherer_, true, taker);
+    gatherer_.FoldInto(rows_);
+    if constexpr (Fold::kAnyOrder) {
+      if (has_base) {
+        CombineRows<Fold, Rows>({*input_.base, base.position, base.stop}, {rows_, 0, rows_.size()}, input_.shape,
+                                combined_);
+        base.position = base.stop;
+        return taker.Take(combined_, true);
+      }
+    }
+    return taker.Take(rows_, true);
+  }
+
   template <typename Folder, typename Taker>
   static absl::Status WritePlain(Folder& folder, bool is_last, Taker& taker) {
     const size_t rows = folder.CountRows();
@@ -71,11 +87,13 @@ class BlockMerger {
     return absl::OkStatus();
   }
 
+  const MergeInput<Key, Fold>& input_;
   Key next_key_ = 0;  // the cursors stand before it
   Sources<Key, Fold> sources_;
   Sweeper<Key, Fold> sweeper_;
   Gatherer<Key, Fold> gatherer_;
   Rows rows_;
+  Rows combined_;  // with those merged before
 };
 
 }  // namespace sparseagg::cpu

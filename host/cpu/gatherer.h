@@ -34,14 +34,10 @@ class Gatherer {
   using Rows = FoldedRows<Key, Acc>;
 
   Gatherer(const MergeInput<Key, Fold>& input, Sources<Key, Fold>& sources)
-      : input_(input),
-        sources_(sources),
-        shape_(input.shape),
-        columns_(input.shape.columns),
-        carries_values_(CarriesValues(input)) {}
+      : sources_(sources), shape_(input.shape), columns_(input.shape.columns), carries_values_(CarriesValues(input)) {}
 
-  // Collects and sorts the tuples from where the cursors stand to their stops: `tuples` in all, keys from first to
-  // first + span_minus_one. One of the following folds them. RESOURCE_EXHAUSTED: 2^32 tuples or more.
+  // Collects and sorts the updates' tuples from where the cursors stand to their stops: `tuples` in all, keys from
+  // first to first + span_minus_one. One of the following folds them. RESOURCE_EXHAUSTED: 2^32 tuples or more.
   absl::Status Collect(Key first, uint64_t span_minus_one, uint64_t tuples) {
     if (tuples > UINT32_MAX) {
       return absl::ResourceExhaustedError(absl::StrCat(tuples, " thinly spread tuples in one block"));
@@ -65,7 +61,6 @@ class Gatherer {
   bool IsWordSort() const { return carries_values_ && is_narrow_; }
 
  private:
-  static constexpr uint32_t kFromBase = static_cast<uint32_t>(-1);
   struct Origin {
     uint32_t source;
     uint64_t row;
@@ -88,12 +83,10 @@ class Gatherer {
   };
 
   // Rows of one value are collected as terms; longer ones, and weights, are found again by their origin.
-  bool KeepsOrigins() const {
-    return columns_ > 1 || input_.base != nullptr || shape_.key_weights != KeyWeights::kNone;
-  }
+  bool KeepsOrigins() const { return columns_ > 1 || shape_.key_weights != KeyWeights::kNone; }
 
   static bool CarriesValues(const MergeInput<Key, Fold>& input) {
-    if (input.shape.columns != 1 || input.base != nullptr || input.shape.key_weights != KeyWeights::kNone) return false;
+    if (input.shape.columns != 1 || input.shape.key_weights != KeyWeights::kNone) return false;
     for (const CpuUpdate* update : input.updates) {
       if (update->dtype != input.updates[0]->dtype || update->weight != input.updates[0]->weight) return false;
     }
@@ -188,11 +181,6 @@ class Gatherer {
     if (columns_ == 1) terms_.resize(tuples + kVectorSlack);
     if (KeepsOrigins()) origins_.resize(tuples);
     uint32_t at = 0;
-    ForTuples(sources_.base, [&](Key key, uint64_t row) {
-      origins_[at] = {kFromBase, row};
-      entries[at] = E::Make(static_cast<Key>(key - first_), at);
-      ++at;
-    });
     for (size_t k = 0; k < sources_.cursors.size(); ++k) {
       Cursor<Key>& cursor = sources_.cursors[k];
       const uint64_t begin = cursor.position;
@@ -251,13 +239,6 @@ class Gatherer {
       int64_t fixed_weight = 0;
       for (; i < entries.size() && entries[i].offset() == offset; ++i) {
         const Origin origin = origins_[entries[i].carried()];
-        if (origin.source == kFromBase) {
-          const Acc* from = input_.base->accs.data() + origin.row * columns_;
-          for (size_t c = 0; c < columns_; ++c) Fold::Combine(accs[c], from[c]);
-          count += input_.base->counts[origin.row];
-          if (shape_.key_weights == KeyWeights::kFixed) fixed_weight += input_.base->fixed_weights[origin.row];
-          continue;
-        }
         if (columns_ == 1) {
           Fold::Add(*accs, terms_[entries[i].carried()]);
         } else if (columns_ > 1) {
@@ -275,7 +256,6 @@ class Gatherer {
     return row;
   }
 
-  const MergeInput<Key, Fold>& input_;
   Sources<Key, Fold>& sources_;
   const RowShape shape_;
   const size_t columns_;

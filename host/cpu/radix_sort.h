@@ -16,10 +16,24 @@ namespace internal {
 
 inline constexpr int kMaxDigitBits = 11;
 
+// Adds up how often each digit of each pass occurs, in one look at the keys.
+template <int kPasses, typename Entry, typename DigitOf, typename Counts>
+void CountDigits(const Column<Entry>& entries, DigitOf digit, Counts& counts) {
+  const Entry* const end = entries.end();
+  for (const Entry* entry = entries.begin(); entry < end; ++entry) {
+    // The number of passes is known to the compiler: as a loop of its own this takes as long as a pass.
+    [&]<size_t... kPass>(std::index_sequence<kPass...>) {
+      (++counts[kPass][digit(*entry, static_cast<int>(kPass))], ...);
+    }
+    (std::make_index_sequence<kPasses>());
+  }
+}
+
 // Sorts by bits [low_bit, high_bit) of the keys, from the least significant digit on.
 template <typename Entry, typename KeyOf>
 void SortByDigits(Column<Entry>& entries, Column<Entry>& scratch, int low_bit, int high_bit, KeyOf key_of) {
   constexpr int kMaxPasses = (64 + kMaxDigitBits - 1) / kMaxDigitBits;
+  static_assert(kMaxPasses == 6);
   const size_t n = entries.size();
   const int bits = high_bit - low_bit;
   const int passes = (bits + kMaxDigitBits - 1) / kMaxDigitBits;
@@ -28,11 +42,27 @@ void SortByDigits(Column<Entry>& entries, Column<Entry>& scratch, int low_bit, i
   const auto digit = [&](const Entry& entry, int pass) {
     return static_cast<size_t>(key_of(entry) >> (low_bit + pass * digit_bits)) & (num_digits - 1);
   };
-  // The numbers of all digits of all passes, in one look at the keys.
   std::array<std::array<uint32_t, size_t{1} << kMaxDigitBits>, kMaxPasses> offsets;
   for (int pass = 0; pass < passes; ++pass) std::fill_n(offsets[pass].begin(), num_digits, 0u);
-  for (size_t i = 0; i < n; ++i) {
-    for (int pass = 0; pass < passes; ++pass) ++offsets[pass][digit(entries[i], pass)];
+  switch (passes) {
+    case 1:
+      CountDigits<1>(entries, digit, offsets);
+      break;
+    case 2:
+      CountDigits<2>(entries, digit, offsets);
+      break;
+    case 3:
+      CountDigits<3>(entries, digit, offsets);
+      break;
+    case 4:
+      CountDigits<4>(entries, digit, offsets);
+      break;
+    case 5:
+      CountDigits<5>(entries, digit, offsets);
+      break;
+    default:
+      CountDigits<kMaxPasses>(entries, digit, offsets);
+      break;
   }
   scratch.resize(n);
   for (int pass = 0; pass < passes; ++pass) {

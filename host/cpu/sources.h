@@ -62,9 +62,9 @@ struct Sources {
     sources[k].load(cursor.values, cursor.end * columns, begin * columns, rows * columns, sources[k].params, terms);
   }
 
-  // Moves the stops of all cursors behind `last` and returns the tuples passed.
+  // Moves the stops of the updates' cursors behind `last` and returns the tuples passed.
   uint64_t Advance(Key last) {
-    uint64_t tuples = base.Advance(last);
+    uint64_t tuples = 0;
     for (size_t k = 0; k < cursors.size(); ++k) {
       if (k + kPrefetch < cursors.size()) {
         const Cursor<Key>& ahead = cursors[k + kPrefetch];

@@ -200,20 +200,20 @@ HWY_INLINE hn::Vec<Longs> TakeCounts(Count* counts) {
   }
 }
 
-// Calls take(keys, accs, counts, n) with the n touched slots of each vector of slots at the front, and makes the table
-// fresh. (They are compressed in registers: the compressing store to memory is slow on some machines.)
+// Calls take(keys, accs, counts, n) with the n touched slots of each vector of slots from `slot` on at the front, and
+// makes those fresh. (They are compressed in registers: the compressing store to memory is slow on some machines. There
+// is one call only, so that it is inlined: slots behind the last one are as good as untouched ones.)
 template <class Count, class Key, class Take>
-HWY_INLINE void TakeTouched(const SlotTable& table, Key first, Take take) {
+HWY_INLINE void TakeTouched(const SlotTable& table, size_t slot, Key first, Take take) {
   constexpr bool kCounted = !std::is_same_v<Count, NoCount>;
   auto* slot_bits = static_cast<uint64_t*>(table.accs);
   auto* slot_counts = static_cast<Count*>(table.counts);
   const Longs d;
   const auto fresh = hn::Set(d, table.untouched);
   const size_t lanes = hn::Lanes(d);
-  size_t slot = 0;
-  auto key = hn::Iota(d, first);
+  auto key = hn::Iota(d, first + slot);
   const auto step = hn::Set(d, lanes);
-  for (; slot + lanes <= table.slots; slot += lanes) {
+  for (; slot < table.slots; slot += lanes) {
     const auto acc = hn::LoadU(d, slot_bits + slot);
     auto count = hn::Zero(d);
     if constexpr (kCounted) count = TakeCounts(slot_counts + slot);
@@ -222,20 +222,6 @@ HWY_INLINE void TakeTouched(const SlotTable& table, Key first, Take take) {
     if constexpr (kCounted) count = CompressLongs(count, touched);
     take(CompressLongs(key, touched), CompressLongs(acc, touched), count, hn::CountTrue(d, touched));
     key = hn::Add(key, step);
-  }
-  for (; slot < table.slots; ++slot) {
-    uint64_t acc;  // copied as bytes: the slots are of some other type
-    __builtin_memcpy(&acc, slot_bits + slot, sizeof(acc));
-    uint64_t count = 0;
-    if constexpr (kCounted) {
-      count = slot_counts[slot];
-      if (count == 0) continue;
-      slot_counts[slot] = 0;
-    } else {
-      if (acc == table.untouched) continue;
-    }
-    take(hn::Set(d, first + slot), hn::Set(d, acc), hn::Set(d, count), size_t{1});
-    __builtin_memcpy(slot_bits + slot, &table.untouched, sizeof(acc));
   }
 }
 
@@ -247,11 +233,11 @@ HWY_INLINE size_t CompactT(const SlotTable& table, Key first, Key* keys, void* a
   const Words dw;
   auto* out = static_cast<uint64_t*>(accs);
   size_t rows = 0;
-  TakeTouched<Count>(table, first,
+  TakeTouched<Count>(table, 0, first,
                      [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, size_t n) HWY_ATTR {
                        StoreKeys(key, hn::Lanes(d), keys + rows);
                        hn::StoreU(acc, d, out + rows);
-                       if constexpr (!std::is_same_v<Count, NoCount>) {
+                       if (!std::is_same_v<Count, NoCount> && counts != nullptr) {
                          hn::StoreU(hn::TruncateTo(dw, count), dw, counts + rows);
                        }
                        rows += n;
@@ -314,10 +300,71 @@ size_t CountTouchedAny(const SlotTable& table) {
   return 0;
 }
 
+#if HWY_TARGET == HWY_SCALAR
+// No vector is twice as long as another.
+HWY_INLINE size_t CompactFloats(const SlotTable&, uint32_t, size_t, const PlainOutput<uint32_t>&, size_t*) { return 0; }
+#else
+// As many lanes as there are in two vectors of Doubles.
+using ManyFloats = hn::Twice<Floats>;
+using ManyWords = hn::Twice<Words>;
+
+HWY_INLINE hn::Mask<ManyWords> JoinMasks(hn::Mask<Longs> low, hn::Mask<Longs> high) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  return hn::Mask<ManyWords>{static_cast<__mmask16>(low.raw | high.raw << 8)};
+#else
+  const Longs d;
+  const Words dw;
+  return hn::MaskFromVec(hn::Combine(ManyWords(), hn::TruncateTo(dw, hn::VecFromMask(d, high)),
+                                     hn::TruncateTo(dw, hn::VecFromMask(d, low))));
+#endif
+}
+
+// The case to be fast in: float64 sums without counters, 32-bit keys, float32 results. Keys and results are half as
+// long as sums, so twice as many slots are compressed at a time. Works as long as whole vectors may be written; returns
+// the slots done, and the rows written.
+HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t rows,
+                                const PlainOutput<uint32_t>& output, size_t* written) {
+  const Longs d;
+  const Doubles dd;
+  const ManyFloats df;
+  const ManyWords dw;
+  const size_t lanes = hn::Lanes(d);
+  auto* slot_bits = static_cast<uint64_t*>(table.accs);
+  auto* values = reinterpret_cast<float*>(output.values);
+  const auto fresh = hn::Set(d, table.untouched);
+  const auto step = hn::Set(dw, static_cast<uint32_t>(2 * lanes));
+  auto keys = hn::Iota(dw, first);
+  size_t row = 0;
+  size_t slot = 0;
+  for (; slot < table.slots && row + 2 * lanes <= rows; slot += 2 * lanes) {
+    const auto low = hn::LoadU(d, slot_bits + slot);
+    const auto high = hn::LoadU(d, slot_bits + slot + lanes);
+    hn::StoreU(fresh, d, slot_bits + slot);
+    hn::StoreU(fresh, d, slot_bits + slot + lanes);
+    const auto touched = JoinMasks(hn::Ne(low, fresh), hn::Ne(high, fresh));
+    const auto sums = hn::Combine(df, RoundToFloats(hn::BitCast(dd, high)), RoundToFloats(hn::BitCast(dd, low)));
+    hn::StoreU(hn::Compress(keys, touched), dw, output.keys + row);
+    hn::StoreU(hn::Compress(sums, hn::RebindMask(df, touched)), df, values + row);
+    row += hn::CountTrue(dw, touched);
+    keys = hn::Add(keys, step);
+  }
+  *written = row;
+  return slot;
+}
+#endif
+HWY_INLINE size_t CompactFloats(const SlotTable&, uint64_t, size_t, const PlainOutput<uint64_t>&, size_t*) { return 0; }
+
 template <class Acc, class Count, class Key>
 HWY_NOINLINE void CompactToT(const SlotTable& table, Key first, size_t rows, const PlainOutput<Key>& output) {
-  PlainWriter<Key> writer(output, rows);
-  TakeTouched<Count>(table, first,
+  size_t done = 0;
+  size_t written = 0;
+  if constexpr (std::is_same_v<Acc, double> && std::is_same_v<Count, NoCount>) {
+    if (output.dtype == DType::kFloat32 && output.divisor == 0.0) {
+      done = CompactFloats(table, first, rows, output, &written);
+    }
+  }
+  PlainWriter<Key> writer(output, rows, written);
+  TakeTouched<Count>(table, done, first,
                      [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, size_t n)
                          HWY_ATTR { writer.template Write<Acc>(key, acc, count, n); });
 }

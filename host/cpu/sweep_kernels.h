@@ -38,7 +38,7 @@ uint64_t AddToTable(const SweepWindow<uint32_t>& window);
 uint64_t AddToTable(const SweepWindow<uint64_t>& window);
 
 // A table of 64-bit accumulators. A slot is touched when its accumulator is not `untouched`; with counters, when its
-// count is not 0.
+// count is not 0. Accumulators and counters have kVectorSlack more slots, which nobody touches.
 struct SlotTable {
   void* accs = nullptr;  // double; int64_t where `fixed`
   CountBytes count_bytes = CountBytes::kNone;
@@ -49,7 +49,7 @@ struct SlotTable {
 };
 
 // Moves the touched slots to columns, in order, and makes the table fresh: keys[j] = first + slot, accs[j] = the slot.
-// The outputs need kVectorSlack. Returns the number of rows.
+// `counts` may be null: not wanted. The outputs need kVectorSlack. Returns the number of rows.
 size_t Compact(const SlotTable& table, uint32_t first, uint32_t* keys, void* accs, uint32_t* counts);
 size_t Compact(const SlotTable& table, uint64_t first, uint64_t* keys, void* accs, uint32_t* counts);
 

@@ -78,10 +78,13 @@ class Sweeper {
  private:
   static constexpr bool kHasKernel = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
 
+  // The float sum marks touched slots by their values; other folds have no such value and count.
   static CountBytes NarrowestCount(const MergeInput<Key, Fold>& input) {
-    if (!input.shape.counts) return CountBytes::kNone;
-    if (input.base != nullptr || input.updates.size() >> 16 != 0) return CountBytes::kFour;
-    return input.updates.size() >> 8 != 0 ? CountBytes::kTwo : CountBytes::kOne;
+    const bool marks = !std::is_same_v<Fold, SumFloat> || input.shape.columns == 0;
+    if (!input.shape.counts && !marks) return CountBytes::kNone;
+    const size_t sources = input.updates.size() + (input.base != nullptr ? 1 : 0);
+    if (sources >> 16 != 0 || (input.base != nullptr && input.shape.counts)) return CountBytes::kFour;
+    return sources >> 8 != 0 ? CountBytes::kTwo : CountBytes::kOne;
   }
 
   static bool HasKernel(const MergeInput<Key, Fold>& input) {
@@ -112,9 +115,9 @@ class Sweeper {
   void MakeTable(uint64_t span) {
     if (table_slots_ >= span) return;
     table_slots_ = span;
-    table_.resize(span * columns_);
+    table_.resize(span * columns_ + kVectorSlack);
     std::fill(table_.begin(), table_.end(), Fold::kStart);
-    counts_.resize(span * static_cast<size_t>(count_bytes_));
+    counts_.resize((span + kVectorSlack) * static_cast<size_t>(count_bytes_));
     std::fill(counts_.begin(), counts_.end(), std::byte{0});
     if (shape_.key_weights == KeyWeights::kFloat) float_weights_.assign(span, 0.0);
     if (shape_.key_weights == KeyWeights::kFixed) fixed_weights_.assign(span, 0);
@@ -148,19 +151,24 @@ class Sweeper {
     if (begin == base.stop) return;
     const Key* keys = input_.base->keys.data();
     const Acc* accs = input_.base->accs.data();
-    const uint32_t* counts = input_.base->counts.data();
-    for (uint64_t row = begin; row < base.stop; ++row) {
-      const uint64_t slot = static_cast<uint64_t>(keys[row] - first);
-      if (columns_ == 1) {
-        Fold::Combine(table_[slot], accs[row]);
-      } else {
-        for (size_t c = 0; c < columns_; ++c) Fold::Combine(table_[slot * columns_ + c], accs[row * columns_ + c]);
+    const auto slot_of = [keys, first](uint64_t row) { return static_cast<uint64_t>(keys[row] - first); };
+    WithCounts([&](auto counts) {
+      for (uint64_t row = begin; row < base.stop; ++row) {
+        Acc* slot = table_.data() + slot_of(row) * columns_;
+        if (columns_ == 1) {
+          Fold::Combine(*slot, accs[row]);
+        } else {
+          for (size_t c = 0; c < columns_; ++c) Fold::Combine(slot[c], accs[row * columns_ + c]);
+        }
+        if constexpr (!std::is_same_v<decltype(counts), std::nullptr_t>) {
+          using Count = std::remove_pointer_t<decltype(counts)>;
+          counts[slot_of(row)] = shape_.counts ? static_cast<Count>(input_.base->counts[row]) : Count{1};
+        }
       }
-      Counts<uint32_t>()[slot] += counts[row];
-    }
+    });
     if (shape_.key_weights != KeyWeights::kFixed) return;
     for (uint64_t row = begin; row < base.stop; ++row) {
-      fixed_weights_[keys[row] - first] += input_.base->fixed_weights[row];
+      fixed_weights_[slot_of(row)] += input_.base->fixed_weights[row];
     }
   }
 
@@ -226,7 +234,8 @@ class Sweeper {
       Acc* accs = table_.data() + slot * columns_;
       if constexpr (!std::is_same_v<Counts, std::nullptr_t>) {
         if (counts[slot] == 0) continue;
-        rows.counts[row] = std::exchange(counts[slot], 0);
+        if (shape_.counts) rows.counts[row] = counts[slot];
+        counts[slot] = 0;
       } else {
         // Without counters only the float sum comes here, with a column at least.
         if (std::bit_cast<uint64_t>(static_cast<double>(*accs)) == std::bit_cast<uint64_t>(-0.0)) continue;

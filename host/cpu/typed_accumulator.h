@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/cpu/assemble.h"
+#include "host/cpu/combine_rows.h"
 #include "host/cpu/cpu_update.h"
 #include "host/cpu/finish.h"
 #include "host/cpu/fold.h"
@@ -30,7 +31,7 @@ class TypedAccumulator : public Accumulator {
   using Rows = FoldedRows<Key, typename Fold::Acc>;
 
   TypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena)
-      : spec_(spec), shape_{NumColumns(spec), KeepsCounts(spec), KeyWeightsOf(spec)}, arena_(arena) {}
+      : spec_(spec), shape_{NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)}, arena_(arena) {}
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
     return PrepareUpdate(spec_, update);
@@ -51,7 +52,11 @@ class TypedAccumulator : public Accumulator {
     for (auto& update : from.updates_) updates_.push_back(std::move(update));
     update_bytes_ += from.update_bytes_;
     from.updates_.clear();
-    if (from.base_.size() > 0) CombineBases(from.base_);
+    if constexpr (Fold::kAnyOrder) {
+      Rows both;
+      CombineRows<Fold, Rows>({base_, 0, base_.size()}, {from.base_, 0, from.base_.size()}, shape_, both);
+      base_ = std::move(both);
+    }
     return MergeIfDue();
   }
 
@@ -120,26 +125,13 @@ class TypedAccumulator : public Accumulator {
     size_t size() const { return rows_->size(); }
     bool TakesPlain() const { return false; }
     PlainOutput<Key> PlainAt(uint64_t) const { return {}; }
-    void Write(uint64_t at) {
-      const auto copy = [at](const auto& from, auto& to, size_t columns) {
-        std::copy(from.begin(), from.end(), to.begin() + at * columns);
-      };
-      copy(rows_->keys, merged_.keys, 1);
-      copy(rows_->accs, merged_.accs, shape_.columns);
-      copy(rows_->counts, merged_.counts, 1);
-      copy(rows_->fixed_weights, merged_.fixed_weights, 1);
-    }
+    void Write(uint64_t at) { internal::CopyRows<Rows>({*rows_, 0, rows_->size()}, shape_, at, merged_); }
 
    private:
     const RowShape& shape_;
     Rows& merged_;
     const Rows* rows_ = nullptr;
   };
-
-  // The float sum marks touched slots by their values; other folds have no such value and count.
-  static bool KeepsCounts(const TensorSpec& spec) {
-    return NeedsCounts(spec) || !std::is_same_v<Fold, SumFloat> || NumColumns(spec) == 0;
-  }
 
   bool MergesOnArrival() const { return Fold::kAnyOrder && shape_.key_weights != KeyWeights::kFloat; }
 
@@ -205,41 +197,6 @@ class TypedAccumulator : public Accumulator {
     updates_.clear();
     update_bytes_ = 0;
     return absl::OkStatus();
-  }
-
-  // Two sorted bases into one.
-  void CombineBases(const Rows& other) {
-    Rows merged;
-    merged.resize(base_.size() + other.size(), shape_);
-    size_t rows = 0;
-    const auto copy_row = [&](const Rows& from, size_t row) {
-      merged.keys[rows] = from.keys[row];
-      merged.counts[rows] = from.counts[row];
-      std::copy_n(from.accs.begin() + row * shape_.columns, shape_.columns,
-                  merged.accs.begin() + rows * shape_.columns);
-      if (shape_.key_weights == KeyWeights::kFixed) merged.fixed_weights[rows] = from.fixed_weights[row];
-      ++rows;
-    };
-    size_t i = 0;
-    size_t j = 0;
-    while (i < base_.size() || j < other.size()) {
-      if (j == other.size() || (i < base_.size() && base_.keys[i] < other.keys[j])) {
-        copy_row(base_, i++);
-      } else if (i == base_.size() || other.keys[j] < base_.keys[i]) {
-        copy_row(other, j++);
-      } else {
-        copy_row(base_, i++);
-        const size_t row = rows - 1;
-        merged.counts[row] += other.counts[j];
-        for (size_t c = 0; c < shape_.columns; ++c) {
-          Fold::Combine(merged.accs[row * shape_.columns + c], other.accs[j * shape_.columns + c]);
-        }
-        if (shape_.key_weights == KeyWeights::kFixed) merged.fixed_weights[row] += other.fixed_weights[j];
-        ++j;
-      }
-    }
-    merged.resize(rows, shape_);
-    base_ = std::move(merged);
   }
 
   const TensorSpec spec_;

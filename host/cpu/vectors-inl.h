@@ -150,8 +150,10 @@ HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, size_t n, uint32_t* out) {
 template <class Key>
 class PlainWriter {
  public:
-  // The output has room for `rows` rows, and what lies behind may belong to another thread.
-  PlainWriter(const PlainOutput<Key>& output, uint64_t rows) : output_(output), rows_(rows) {}
+  // The output has room for `rows` rows, of which `written` are there, and what lies behind may belong to another
+  // thread.
+  PlainWriter(const PlainOutput<Key>& output, uint64_t rows, uint64_t written = 0)
+      : output_(output), rows_(rows), written_(written) {}
 
   // The n rows at the front of the vectors, of accumulators of type Acc; counts are ignored where none are returned.
   template <class Acc>
@@ -178,7 +180,7 @@ class PlainWriter {
  private:
   const PlainOutput<Key> output_;
   const uint64_t rows_;
-  uint64_t written_ = 0;
+  uint64_t written_;
 };
 
 }  // namespace HWY_NAMESPACE

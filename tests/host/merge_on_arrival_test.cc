@@ -58,14 +58,20 @@ std::vector<Arrival> Arrivals() {
   integers.name = "t";
   integers.dtype = DType::kInt64;
   integers.aggregation.op = Op::kMean;
+  TensorSpec keys;
+  keys.name = "t";
+  keys.dimension = 3000;
+  keys.aggregation.op = Op::kUnion;
   TensorSpec extremes;
   extremes.name = "t";
   extremes.dimension = 3000;
   extremes.aggregation.op = Op::kMin;
   extremes.aggregation.return_counts = true;
   return {{"FixedPointWeighted", weighted, kMany, 4},
+          {"FixedPointThin", FixedPointSpec(Op::kSum, 4000000000, 1, kMany), kMany, 4},
           {"FixedPointRows", FixedPointSpec(Op::kMean, 3000, 48, 60000), 60000, 8},
           {"Integers", integers, kMany, 4},
+          {"Keys", keys, kMany, 4},
           {"Extremes", extremes, kMany, 4}};
 }
 

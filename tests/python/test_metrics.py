@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import urllib.error
 import urllib.request
 
@@ -57,7 +58,21 @@ def test_metrics_count_what_became_of_submissions(metered) -> None:
     assert "client-name" not in text
 
 
-def test_metrics_are_at_no_other_path(metered) -> None:
+def test_probes_are_answered(metered) -> None:
+    assert read(metered.metrics_address, "/healthz") == "ok\n"
+    assert read(metered.metrics_address, "/readyz") == "ready\n"
+
+
+def test_a_silent_connection_holds_up_nobody(metered) -> None:
+    host, port = metered.metrics_address.split(":")
+    with socket.create_connection((host, int(port))) as silent:
+        assert read(metered.metrics_address, "/readyz") == "ready\n"
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):  # not given up for it
+            silent.recv(1)
+
+
+def test_there_is_nothing_at_other_paths(metered) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404"):
         read(metered.metrics_address, "/")
 

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Checks deploy/ as far as that goes without a server, a cluster or a container engine.
+
+The expressions of the alert rules and of the dashboard must parse as PromQL. The Helm chart must pass Helm's own lint
+and render, under several sets of values, to what the schemas of Kubernetes allow; other sets it must refuse. Whether
+flags, ports, paths and metrics are those of the server is for tests/python/test_deploy.py, which has one.
+
+Prints one line a finding and exits 1 if there are any. Needs the packages of scripts/requirements-lint.txt.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import promql_parser
+import yaml
+
+try:
+    import helm_python
+
+    HAS_HELM = True
+except ImportError:  # it has no package for some machines
+    HAS_HELM = False
+
+DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
+CHART = DEPLOY / "helm" / "sparseagg"
+# The oldest that Chart.yaml takes, and one of today.
+KUBERNETES = ("1.25", "1.34")
+# Resources of operators, which Kubernetes has no schemas of.
+FOREIGN_GROUPS = ("monitoring.coreos.com/",)
+
+ACCEPTED: dict[str, dict[str, Any]] = {
+    "the defaults": {},
+    "all options": {
+        "image": {"repository": "registry.example/sparseagg", "tag": "1"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "config": {"max-open-rounds": 1_000_000, "max-message-bytes": "1MiB", "log-format": "text"},
+        "gpu": {"enabled": True, "runtimeClassName": "nvidia"},
+        "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+        "networkPolicy": {"metrics": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "podDisruptionBudget": {"enabled": True},
+        "podAnnotations": {"a": "b"},
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+    },
+    "no network policy": {"networkPolicy": {"enabled": False}},
+}
+REFUSED: dict[str, dict[str, Any]] = {
+    "a second replica": {"replicas": 2},
+    "less memory than the server can keep to": {"memoryLimitMiB": 255},
+    "a flag that the chart sets itself": {"config": {"memory-limit": "8GiB"}},
+    "a network policy that lets everybody call": {"networkPolicy": {"clients": []}},
+}
+
+
+def check_promql() -> Iterator[str]:
+    """The expressions of alert rules and dashboard."""
+    alerts = DEPLOY / "prometheus" / "alerts.yml"
+    groups = yaml.safe_load(alerts.read_text(encoding="utf-8"))["groups"]
+    expressions = [(alerts, rule["alert"], rule["expr"]) for group in groups for rule in group["rules"]]
+    dashboard = DEPLOY / "grafana" / "sparseagg.json"
+    for panel in json.loads(dashboard.read_text(encoding="utf-8"))["panels"]:
+        # Grafana puts a duration in its place.
+        texts = [target["expr"].replace("$__rate_interval", "1m") for target in panel["targets"]]
+        expressions += [(dashboard, panel["title"], text) for text in texts]
+    for path, name, text in expressions:
+        try:
+            promql_parser.parse(text)
+        except ValueError as error:
+            yield f"{path.name}: {name}: {error}"
+
+
+def check_manifests(rendered: dict[str, str]) -> Iterator[str]:
+    """Against the schemas of Kubernetes."""
+    for name, text in rendered.items():
+        if not name.endswith(".yaml"):
+            continue
+        for manifest in yaml.safe_load_all(text):
+            if manifest is None or manifest["apiVersion"].startswith(FOREIGN_GROUPS):
+                continue
+            for version in KUBERNETES:
+                try:
+                    kubernetes_validate.validate(manifest, version, strict=True)
+                except kubernetes_validate.ValidationError as error:
+                    yield f"{name}: Kubernetes {version}: {error.message}"
+
+
+def check_chart() -> Iterator[str]:
+    """Helm's lint, and the chart under ACCEPTED and REFUSED values."""
+    report = helm_python.lint(str(CHART), strict=True)
+    yield from (f"{each['path']}: {each['error']}" for each in report["messages"] if each["severity"] >= 2)
+    with helm_python.Chart.load(CHART) as chart:
+        for name, values in ACCEPTED.items():
+            try:
+                chart.validate_schema(values)
+                rendered = chart.render(values, name="release", namespace="default")
+            except helm_python.HelmError as error:
+                yield f"chart with {name}: {error}"
+                continue
+            yield from (f"chart with {name}: {finding}" for finding in check_manifests(rendered))
+        for name, values in REFUSED.items():
+            try:
+                chart.validate_schema(values)
+            except helm_python.HelmValuesError:
+                continue
+            yield f"chart: values.schema.json allows {name}: {values}"
+
+
+def main() -> int:
+    """Runs the command; returns its exit status."""
+    findings = list(check_promql())
+    if HAS_HELM:
+        findings += check_chart()
+    else:
+        print("check_deploy: the chart was not checked: helm-python-sdk is not installed")
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+#include "service/http_server.h"
+
+#include <CivetServer.h>
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace sparseagg::service {
+namespace {
+
+class Handler final : public CivetHandler {
+ public:
+  explicit Handler(std::function<HttpPage()> page) : page_(std::move(page)) {}
+
+  bool handleGet(CivetServer*, mg_connection* connection) override {
+    const HttpPage page = page_();
+    const std::string head =
+        absl::StrCat("HTTP/1.1 ", page.status, " ", mg_get_response_code_text(connection, page.status),
+                     "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: ", page.text.size(),
+                     "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
+    mg_write(connection, head.data(), head.size());
+    mg_write(connection, page.text.data(), page.text.size());
+    return true;
+  }
+
+ private:
+  const std::function<HttpPage()> page_;
+};
+
+// A probe must get through beside a scrape and a client that says nothing, which is given up after a while.
+std::vector<std::string> Settings(const std::string& address) {
+  return {"listening_ports", address, "num_threads", "4", "request_timeout_ms", "5000"};
+}
+
+}  // namespace
+
+struct HttpServer::Impl {
+  std::vector<std::unique_ptr<Handler>> handlers;
+  std::unique_ptr<CivetServer> server;  // first to go
+};
+
+HttpServer::HttpServer() : impl_(std::make_unique<Impl>()) {}
+
+HttpServer::~HttpServer() = default;
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, const HttpPages& pages) {
+  auto server = std::unique_ptr<HttpServer>(new HttpServer);
+  try {
+    server->impl_->server = std::make_unique<CivetServer>(Settings(address));
+    const std::vector<int> ports = server->impl_->server->getListeningPorts();
+    if (ports.empty()) return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
+    server->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.front());
+    for (const auto& [path, page] : pages) {
+      server->impl_->handlers.push_back(std::make_unique<Handler>(page));
+      server->impl_->server->addHandler(path, *server->impl_->handlers.back());
+    }
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", error.what()));
+  }
+  return server;
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,177 @@
+"""deploy/ against the real server: flags, ports, paths, packages, memory and time limits."""
+
+from __future__ import annotations
+
+import math
+import platform
+import re
+import shlex
+import subprocess
+import urllib.request
+
+import pytest
+import sparseagg as sa
+import yaml
+from conftest import REPOSITORY, server_binary
+
+DEPLOY = REPOSITORY / "deploy"
+CHART = DEPLOY / "helm" / "sparseagg"
+CONTAINERFILE = DEPLOY / "container" / "Containerfile"
+COMPOSE = DEPLOY / "compose" / "compose.yaml"
+UNIT = DEPLOY / "systemd" / "sparseagg.service"
+# Every "--flag" in these is one of the server's.
+FILES_OF_FLAGS = [COMPOSE, UNIT, CHART / "values.yaml", CHART / "templates" / "deployment.yaml"]
+DEFAULT_SHUTDOWN_S = 10
+
+
+def text(path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def flags_of_server() -> set[str]:
+    output = subprocess.run([server_binary(), "--help"], check=True, capture_output=True, text=True).stdout
+    return set(re.findall(r"(--[a-z-]+)", output))
+
+
+def compose_server() -> dict:
+    return yaml.safe_load(text(COMPOSE))["services"]["server"]
+
+
+def compose_flags() -> dict[str, str]:
+    return dict(re.fullmatch(r"--([a-z-]+)(?:=(.*))?", word).groups("") for word in compose_server()["command"])
+
+
+def rendered(values: dict | None = None) -> dict[str, dict]:
+    """The chart's manifests by kind; skips where Helm is not there."""
+    helm = pytest.importorskip("helm_python", reason="`make lint-deploy` installs it")
+    with helm.Chart.load(CHART) as chart:
+        texts = chart.render(values or {}, name="release", namespace="default")
+    manifests = [yaml.safe_load(each) for name, each in texts.items() if name.endswith(".yaml")]
+    return {each["kind"]: each for each in manifests if each is not None}
+
+
+def libraries(binary: str) -> list[str]:
+    """The files of the libraries that it names itself, not those that they name in turn."""
+    dynamic = subprocess.run(["readelf", "-d", binary], check=True, capture_output=True, text=True).stdout
+    found = subprocess.run(["ldd", binary], check=True, capture_output=True, text=True).stdout
+    paths = {path.rsplit("/", 1)[1]: path for path in re.findall(r"(/\S+\.so\S*)", found)}
+    return [paths[name] for name in re.findall(r"NEEDED.*\[(.+)\]", dynamic)]
+
+
+def test_containerfile_installs_the_libraries_that_the_server_names() -> None:
+    if platform.freedesktop_os_release().get("VERSION_CODENAME") != "bookworm":
+        pytest.skip("the packages have other names elsewhere")
+    needed = set()
+    for path in libraries(server_binary()):
+        # Debian has some at /lib and some at /usr/lib, which are the same folder.
+        names = [path, path.removeprefix("/usr") if path.startswith("/usr") else "/usr" + path]
+        owner = subprocess.run(["dpkg", "-S", *names], capture_output=True, text=True).stdout
+        needed.add(owner.partition(":")[0])
+    install = re.findall(r"apt-get install -y --no-install-recommends(.*?)&&", text(CONTAINERFILE), re.DOTALL)
+    assert set(install[-1].replace("\\", " ").split()) - {"busybox"} == needed
+
+
+@pytest.mark.parametrize("path", FILES_OF_FLAGS, ids=lambda path: path.name)
+def test_flags_are_those_of_the_server(path) -> None:
+    flags = set(re.findall(r"(--[a-z-]+)", text(path)))
+    assert flags
+    assert flags <= flags_of_server()
+
+
+def test_chart_forbids_to_set_what_it_sets() -> None:
+    keys = set(re.findall(r"^    ([a-z-]+) = ", text(CHART / "templates" / "configmap.yaml"), re.MULTILINE))
+    schema = yaml.safe_load(text(CHART / "values.schema.json"))
+    assert keys - {"log-format"} == set(schema["properties"]["config"]["propertyNames"]["not"]["enum"])
+
+
+def test_paths_are_answered(start_server) -> None:
+    server = start_server("--metrics-address", "127.0.0.1:0")
+    files = [COMPOSE, *(CHART / "templates").glob("*.yaml")]
+    paths = {path for each in files for path in re.findall(r"(?:path: |:8002)(/[a-z]+)\b", text(each))}
+    assert paths == {"/healthz", "/readyz", "/metrics"}
+    for path in paths:
+        with urllib.request.urlopen(f"http://{server.metrics_address}{path}", timeout=30) as answer:
+            assert answer.status == 200
+
+
+def test_ports_are_the_same_everywhere() -> None:
+    assert re.findall(r"^EXPOSE (.*)$", text(CONTAINERFILE), re.MULTILINE) == ["8001 8002"]
+    assert compose_flags()["grpc-address"] == "0.0.0.0:8001"
+    assert compose_flags()["metrics-address"] == "0.0.0.0:8002"
+    assert "server:8002" in text(DEPLOY / "compose" / "prometheus.yml")
+    config = text(CHART / "templates" / "configmap.yaml")
+    assert 'grpc-address = "0.0.0.0:8001"' in config
+    assert 'metrics-address = "0.0.0.0:8002"' in config
+    assert re.findall(r"containerPort: (\d+)", text(CHART / "templates" / "deployment.yaml")) == ["8001", "8002"]
+
+
+def test_compose_publishes_on_loopback_alone() -> None:
+    ports = [port for each in yaml.safe_load(text(COMPOSE))["services"].values() for port in each["ports"]]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_compose_mounts_files_that_there_are() -> None:
+    services = yaml.safe_load(text(COMPOSE))["services"].values()
+    sources = [mount.split(":")[0] for each in services for mount in each.get("volumes", [])]
+    files = [source for source in sources if source.startswith(".")]
+    assert len(files) == 5
+    assert all((COMPOSE.parent / source).is_file() for source in files)
+
+
+def test_compose_limits_leave_the_server_its_tenth_and_its_time() -> None:
+    flags = compose_flags()
+    limit_gib = int(flags["memory-limit"].removesuffix("GiB"))
+    assert compose_server()["mem_limit"] == f"{math.ceil(limit_gib * 1024 * 1.1)}m"
+    drain_s = int(flags.get("drain-delay", "0s").removesuffix("s")) + int(flags["shutdown-deadline"].removesuffix("s"))
+    assert int(compose_server()["stop_grace_period"].removesuffix("s")) > drain_s
+
+
+def test_unit_leaves_the_server_its_time() -> None:
+    (timeout_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", text(UNIT), re.MULTILINE)
+    assert int(timeout_s) > DEFAULT_SHUTDOWN_S
+
+
+@pytest.mark.parametrize("limit_mib", [256, 1000, 4096, 4097])
+def test_chart_limits_leave_the_server_its_tenth_and_its_time(limit_mib) -> None:
+    values = {"memoryLimitMiB": limit_mib, "drain": {"delaySeconds": 7, "deadlineSeconds": 100}}
+    pod = rendered(values)["Deployment"]["spec"]["template"]["spec"]
+    resources = pod["containers"][0]["resources"]
+    memory = f"{(limit_mib * 11 + 9) // 10}Mi"
+    assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (memory, memory)
+    assert pod["terminationGracePeriodSeconds"] > 107
+
+
+def test_chart_has_one_replica_and_never_two() -> None:
+    spec = rendered()["Deployment"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_chart_runs_as_nobody_who_may_write() -> None:
+    pod = rendered()["Deployment"]["spec"]["template"]["spec"]
+    (user,) = re.findall(r"^USER (\d+):\d+$", text(CONTAINERFILE), re.MULTILINE)
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["runAsUser"] == int(user) > 0
+    assert pod["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_chart_config_is_one_that_the_server_takes(start_server, tmp_path) -> None:
+    values = {"memoryLimitMiB": 512, "config": {"max-open-rounds": 1_000_000, "max-message-bytes": "1MiB"}}
+    config = tmp_path / "server.toml"
+    config.write_text(rendered(values)["ConfigMap"]["data"]["server.toml"], encoding="utf-8")
+    server = start_server("--config", str(config), "--metrics-address", "127.0.0.1:0")
+    with sa.Client(server.address) as client:
+        limits = client.server_info().limits
+    assert limits.memory_limit_bytes == 512 << 20
+    assert limits.max_open_rounds == 1_000_000
+    assert limits.max_message_bytes == 1 << 20
+
+
+def test_unit_starts_what_the_containerfile_installs() -> None:
+    (command,) = re.findall(r"^ExecStart=(.*)$", text(UNIT), re.MULTILINE)
+    (entrypoint,) = re.findall(r"^ENTRYPOINT (.*)$", text(CONTAINERFILE), re.MULTILINE)
+    assert yaml.safe_load(entrypoint) == shlex.split(command)[:1] == ["/usr/bin/sparseagg-server"]
