@@ -37,6 +37,39 @@ def draw_share(axes: Any, runs: list[dict[str, Any]]) -> None:
     axes.legend(frameon=False, fontsize=7, loc="lower center", ncols=3)
 
 
+def draw_packed(axes: Any, runs: list[dict[str, Any]]) -> None:
+    """Bars of tuples a second, by number of streams."""
+    bars = (
+        ("plain", SINK, lambda run: run["plain"]),
+        ("packed keys, float16", OURS, lambda run: run),
+    )
+    for i, (label, colour, part) in enumerate(bars):
+        rates = [part(run)["tuples_per_s"] / 1e6 for run in runs]
+        label = f"{label}: {part(runs[0])['bytes_per_tuple']:.1f} bytes a tuple"
+        axes.bar([x + (i - 0.5) * 0.4 for x in range(len(runs))], rates, width=0.38, color=colour, label=label)
+    for x, run in enumerate(runs):
+        times = run["plain"]["tuples_per_s_against_it"]
+        axes.annotate(f"{times:.1f}×", (x + 0.2, run["tuples_per_s"] / 1e6), ha="center", va="bottom", fontsize=8)
+    axes.set_xticks(range(len(runs)), [f"{run['streams']} streams" for run in runs])
+    axes.set_ylabel("M tuples/s")
+    axes.set_title("ingest in fewer bytes", fontsize=9)
+    axes.legend(frameon=False, fontsize=7, loc="lower center")
+
+
+def draw_client_python(axes: Any, runs: list[dict[str, Any]]) -> None:
+    """Bars of bytes a second with their spread, by number of threads."""
+    names = [f"{run['threads']} thread{'s' if run['threads'] > 1 else ''}" for run in runs]
+    rates = [run["bytes_per_s"] / 1e6 for run in runs]
+    spread = [
+        [(run["bytes_per_s"] - run["slowest_bytes_per_s"]) / 1e6 for run in runs],
+        [(run["fastest_bytes_per_s"] - run["bytes_per_s"]) / 1e6 for run in runs],
+    ]
+    axes.bar(names, rates, yerr=spread, color=OURS, width=0.5, ecolor=SINK)
+    axes.axhline(800, color=SINK, linewidth=1)
+    axes.set_ylabel("MB/s")
+    axes.set_title("one Python process", fontsize=9)
+
+
 def draw_tails(axes: Any, runs: list[dict[str, Any]]) -> None:
     """Bars of the share of time after the close."""
     axes.bar([run["workload"] for run in runs], [100 * run["tail_share"] for run in runs], color=OURS, width=0.5)
@@ -77,6 +110,8 @@ def draw_soak(axes: Any, run: dict[str, Any]) -> None:
 
 PARTS = (
     ("share_of_sink", draw_share),
+    ("packed", draw_packed),
+    ("client_python", draw_client_python),
     ("tails", draw_tails),
     ("small_rounds", draw_latency),
     ("memory_growth", draw_memory),

@@ -1,7 +1,7 @@
 """Measures the server under load: starts it, drives it with sparseagg-loadgen, and writes a JSON file.
 
 What loadgen answers for was verified there, bit for bit. Runs that are compared with each other take turns. Standard
-library only.
+library only; client_python wants the package `sparseagg` beside it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Sizes:
 
     divide_clients: int
     repetitions: int
+    share_repetitions: int
     streams: tuple[int, ...]
     tail_workloads: str
     concurrent_rounds: int
@@ -35,8 +36,8 @@ class Sizes:
     soak_connections: int
 
 
-FULL = Sizes(1, 7, (1, 4, 16), "ABEF", 64, 1000, 10, 1000, 600, 200)
-QUICK = Sizes(10, 2, (1, 4), "AE", 8, 30, 3, 20, 4, 40)
+FULL = Sizes(1, 7, 21, (1, 4, 16), "ABEF", 64, 1000, 10, 1000, 600, 200)
+QUICK = Sizes(10, 2, 3, (1, 4), "AE", 8, 30, 3, 20, 4, 40)
 
 
 class Server:
@@ -75,16 +76,10 @@ class Bench:
 
     def _load(self, server: Server, workload: str, *flags: str | int, divide: int | None = None) -> dict[str, Any]:
         divide = divide or self._sizes.divide_clients
-        command = [
-            self._loadgen,
-            "--target",
-            server.address,
-            "--workload",
-            workload,
-            "--divide-clients",
-            divide,
-            *flags,
-        ]
+        always = ("--target", server.address, "--workload", workload, "--divide-clients", divide)
+        return self._run(self._loadgen, *always, *flags)
+
+    def _run(self, *command: object) -> dict[str, Any]:
         done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"service.py: {' '.join(str(part) for part in command)}: {done.stderr.strip()}")
@@ -96,14 +91,45 @@ class Bench:
         found = []
         for streams in self._sizes.streams:
             server = Server(self._server)
-            flags = ("--streams", streams, "--repetitions", self._sizes.repetitions, "--sink", "raw", "--sink", "typed")
-            found.append(self._load(server, "A", *flags))
+            turns = ("--streams", streams, "--repetitions", self._sizes.share_repetitions)
+            found.append(self._load(server, "A", *turns, "--sink", "raw", "--sink", "typed"))
             server.stop()
             raw = found[-1]["sinks"]["raw"]
             say(
                 f"{streams:3} streams: {found[-1]['bytes_per_s'] / 1e6:6.0f} MB/s, {raw['share']:.0%} of the sink's "
                 f"{raw['bytes_per_s'] / 1e6:.0f}; with the merge {raw['share_with_merge']:.0%}"
             )
+        return found
+
+    def packed(self) -> list[dict[str, Any]]:
+        """Tuples a second with packed keys and float16 values, against the same tuples plain."""
+        found = []
+        for streams in self._sizes.streams:
+            server = Server(self._server)
+            turns = ("--streams", streams, "--repetitions", self._sizes.share_repetitions)
+            form = ("--keys", "packed", "--values", "float16", "--against-plain")
+            found.append(self._load(server, "A", *turns, *form))
+            server.stop()
+            plain = found[-1]["plain"]
+            say(
+                f"{streams:3} streams, packed: {found[-1]['tuples_per_s'] / 1e6:.0f} M tuples/s in "
+                f"{found[-1]['bytes_per_tuple']:.2f} bytes each, {plain['tuples_per_s_against_it']:.2f} times the "
+                f"{plain['tuples_per_s'] / 1e6:.0f} M of plain ones"
+            )
+        return found
+
+    def client_python(self) -> list[dict[str, Any]]:
+        """Bytes a second that one process sends with the Python client."""
+        found = []
+        for threads in (1, 4):
+            server = Server(self._server)
+            program = pathlib.Path(__file__).with_name("python_client.py")
+            clients = max(1, 100 // self._sizes.divide_clients)
+            flags = ("--clients", clients, "--threads", threads, "--repetitions", self._sizes.repetitions)
+            found.append(self._run(sys.executable, program, "--target", server.address, *flags))
+            server.stop()
+            rates = [found[-1][f"{name}bytes_per_s"] / 1e6 for name in ("", "slowest_", "fastest_")]
+            say(f"Python, {threads} threads: {rates[0]:.0f} MB/s ({rates[1]:.0f} to {rates[2]:.0f})")
         return found
 
     def tails(self) -> list[dict[str, Any]]:
@@ -177,7 +203,16 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-MEASUREMENTS = ("share_of_sink", "tails", "concurrent_rounds", "small_rounds", "memory_growth", "soak")
+MEASUREMENTS = (
+    "share_of_sink",
+    "packed",
+    "client_python",
+    "tails",
+    "concurrent_rounds",
+    "small_rounds",
+    "memory_growth",
+    "soak",
+)
 
 
 def main() -> int:
@@ -188,6 +223,7 @@ def main() -> int:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON to write")
     parser.add_argument("--quick", action="store_true", help="a look in less than a minute; no figures to quote")
     parser.add_argument("--only", action="append", choices=MEASUREMENTS, help="just this one, or these")
+    parser.add_argument("--skip", action="append", default=[], choices=MEASUREMENTS, help="not this one, or these")
     parser.add_argument("--soak-seconds", type=float, help="how long the soak lasts (600; with --quick 4)")
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL
@@ -196,7 +232,9 @@ def main() -> int:
     bench = Bench(options.server, options.loadgen, sizes)
     begin = time.monotonic()
     found: dict[str, Any] = {
-        name: getattr(bench, name)() for name in MEASUREMENTS if name in (options.only or MEASUREMENTS)
+        name: getattr(bench, name)()
+        for name in MEASUREMENTS
+        if name in (options.only or MEASUREMENTS) and name not in options.skip
     }
     head = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),

@@ -1,14 +1,20 @@
 #include "host/update_builder.h"
 
+#ifdef SPARSEAGG_XXH_DISPATCH
+#include <xxh_x86dispatch.h>
+#else
 #include <xxhash.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "host/status_macros.h"
 #include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
@@ -53,6 +59,7 @@ absl::StatusOr<uint64_t> CountKeys(const SliceView& slice) {
     if (slice.keys.size() % key_bytes == 0) return slice.keys.size() / key_bytes;
     return absl::InvalidArgumentError(absl::StrCat(slice.keys.size(), " bytes of keys are no multiple of ", key_bytes));
   };
+  Column<char> storage;
   switch (slice.key_type) {
     case SliceView::Keys::kU32:
       return whole_keys(sizeof(uint32_t));
@@ -62,10 +69,10 @@ absl::StatusOr<uint64_t> CountKeys(const SliceView& slice) {
       if (slice.keys.empty()) return slice.num_keys;
       return absl::InvalidArgumentError(absl::StrCat("implicit keys have no bytes, not ", slice.keys.size()));
     case SliceView::Keys::kDeltaBitpacked:
-      RETURN_IF_ERROR(wire::CheckDeltaKeys(slice.keys, slice.num_keys));
+      RETURN_IF_ERROR(wire::CheckDeltaKeys(slice.keys.Flatten(storage), slice.num_keys));
       return slice.num_keys;
     case SliceView::Keys::kBitmap:
-      return wire::CountBitmapKeys(slice.keys);
+      return wire::CountBitmapKeys(slice.keys.Flatten(storage));
   }
   return absl::InternalError("a type of keys that is none");
 }
@@ -87,64 +94,93 @@ absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice) {
   }
   if (is_run) {
     RETURN_IF_ERROR(internal::ScanRun(place, slice.first_key, count, order));
-  } else if (slice.has_packed_keys()) {
-    RETURN_IF_ERROR(AppendPackedKeys(place, slice, count, order));
-  } else {
-    const int key_bytes = slice.key_type == SliceView::Keys::kU32 ? 4 : 8;
-    RETURN_IF_ERROR(internal::ScanKeys(place, slice.keys.data(), count, key_bytes, order));
+  } else if (count > 0) {
+    RETURN_IF_ERROR(AppendKeys(place, slice, count, order));
   }
   if (slice.has_values) {
     absl::Status status = AppendValues(place, slice, count);
     if (!status.ok()) {
-      if (slice.has_packed_keys()) DropKeysFrom(num_keys_);
+      if (!is_run && count > 0) DropKeysFrom(num_keys_);
       return status;
     }
   }
   // Nothing can be refused from here on.
   order_ = order;
   if (count == 0) return absl::OkStatus();
-  if (!slice.has_packed_keys()) StoreKeys(slice, count);
+  if (is_run) StoreImplicit({slice.first_key, count});
   num_keys_ += count;
   return absl::OkStatus();
 }
 
+// Values, like keys, are copied or decoded to where they are kept, and looked at there while they are in the cache.
 // INVALID_ARGUMENT leaves the values unchanged.
 absl::Status UpdateBuilder::AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count) {
   const bool is_kept = spec_->aggregation.op != Op::kUnion;
-  if (slice.value_packing == wire::ValuePacking::kOwn) {
-    RETURN_IF_ERROR(internal::ScanValues(place, slice.values.data(), count));
-    const auto* bytes = reinterpret_cast<const std::byte*>(slice.values.data());
-    if (is_kept) values_.Append(bytes, slice.values.size());
-    return absl::OkStatus();
-  }
-  // Widened to where they are kept, and looked at there.
-  const size_t size_before = values_.size();
+  Column<std::byte> dropped;
+  Column<std::byte>& values = is_kept ? values_ : dropped;
+  const size_t size_before = values.size();
   const uint64_t num_values = count * spec_->width;
-  values_.resize(size_before + num_values * SizeOf(spec_->dtype));
-  std::byte* const out = values_.data() + size_before;
-  absl::Status status = wire::UnpackValues(slice.value_packing, spec_->dtype, slice.values, num_values, out);
+  values.resize(size_before + num_values * SizeOf(spec_->dtype));
+  std::byte* const out = values.data() + size_before;
+  absl::Status status;
+  if (slice.value_packing == wire::ValuePacking::kOwn) {
+    slice.values.CopyTo(out);
+  } else {
+    Column<char> storage;
+    status = wire::UnpackValues(slice.value_packing, spec_->dtype, slice.values.Flatten(storage), num_values, out);
+  }
   if (!status.ok()) {
     status = Invalid(*spec_, place.chunk.value_or(0), status.message());
   } else {
     status = internal::ScanValues(place, reinterpret_cast<const char*>(out), count);
   }
-  if (!status.ok() || !is_kept) values_.resize(size_before);
+  if (!status.ok()) values.resize(size_before);
+  return status;
+}
+
+// At least one. INVALID_ARGUMENT leaves the keys unchanged.
+absl::Status UpdateBuilder::AppendKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
+                                       internal::KeyOrder& order) {
+  LeaveRun();
+  if (slice.has_packed_keys()) return AppendPackedKeys(place, slice, count, order);
+  const int key_bytes = slice.key_type == SliceView::Keys::kU32 ? 4 : 8;
+  const auto append = [&](auto& column) {
+    using Key = std::remove_reference_t<decltype(column[0])>;
+    if (sizeof(Key) == static_cast<size_t>(key_bytes)) {
+      column.resize(num_keys_ + count);
+      Key* const out = column.data() + num_keys_;
+      slice.keys.CopyTo(out);
+      return internal::ScanKeys(place, reinterpret_cast<const char*>(out), count, key_bytes, order);
+    }
+    Column<char> storage;
+    const absl::string_view keys = slice.keys.Flatten(storage);
+    RETURN_IF_ERROR(internal::ScanKeys(place, keys.data(), count, key_bytes, order));
+    using Sent = std::conditional_t<sizeof(Key) == 4, uint64_t, uint32_t>;
+    column.resize(num_keys_ + count);
+    for (uint64_t i = 0; i < count; ++i) {
+      Sent key;
+      std::memcpy(&key, keys.data() + i * sizeof(key), sizeof(key));
+      column[num_keys_ + i] = static_cast<Key>(key);
+    }
+    return absl::OkStatus();
+  };
+  absl::Status status = HasNarrowKeys(*spec_) ? append(narrow_keys_) : append(wide_keys_);
+  if (!status.ok()) DropKeysFrom(num_keys_);
   return status;
 }
 
 // Decodes to where the keys are kept. Packed keys strictly ascend, so that the first and the last tell their order.
 absl::Status UpdateBuilder::AppendPackedKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
                                              internal::KeyOrder& order) {
-  if (count == 0) return absl::OkStatus();
-  LeaveRun();
+  Column<char> storage;
+  const absl::string_view keys = slice.keys.Flatten(storage);
   const uint64_t largest = spec_->dimension == 0 ? std::numeric_limits<uint64_t>::max() : spec_->dimension - 1;
   const auto append = [&](auto& column) {
     column.resize(num_keys_ + count);
     const bool is_bitmap = slice.key_type == SliceView::Keys::kBitmap;
     auto* out = column.data() + num_keys_;
-    const wire::DecodedKeys decoded = is_bitmap
-                                          ? wire::DecodeBitmapKeys(slice.keys, slice.first_key, count, largest, out)
-                                          : wire::DecodeDeltaKeys(slice.keys, slice.first_key, count, largest, out);
+    const wire::DecodedKeys decoded = is_bitmap ? wire::DecodeBitmapKeys(keys, slice.first_key, count, largest, out)
+                                                : wire::DecodeDeltaKeys(keys, slice.first_key, count, largest, out);
     if (decoded.count == count) internal::ExtendOrder(order, out[0], out[count - 1]);
     return decoded;
   };
@@ -166,47 +202,19 @@ void UpdateBuilder::LeaveRun() {
   StoreRun(run_);
 }
 
-void UpdateBuilder::StoreKeys(const SliceView& slice, uint64_t count) {
-  const bool narrow = HasNarrowKeys(*spec_);
-  if (slice.key_type == SliceView::Keys::kImplicit) {
-    if (num_keys_ == 0) {
-      run_ = {slice.first_key, count};
-      is_run_ = true;
-      return;
-    }
-    // Key 0 follows no key, though the sum wraps to it at the end of the key space.
-    if (is_run_ && slice.first_key != 0 && slice.first_key == run_.first + run_.count) {
-      run_.count += count;
-      return;
-    }
+void UpdateBuilder::StoreImplicit(KeyRun keys) {
+  if (num_keys_ == 0) {
+    run_ = keys;
+    is_run_ = true;
+    return;
+  }
+  // Key 0 follows no key, though the sum wraps to it at the end of the key space.
+  if (is_run_ && keys.first != 0 && keys.first == run_.first + run_.count) {
+    run_.count += keys.count;
+    return;
   }
   LeaveRun();
-  if (slice.key_type == SliceView::Keys::kImplicit) {
-    StoreRun({slice.first_key, count});
-  } else if (narrow == (slice.key_type == SliceView::Keys::kU32)) {
-    const auto append = [&](auto& column) {
-      const size_t before = column.size();
-      column.resize(before + count);
-      std::memcpy(column.data() + before, slice.keys.data(), slice.keys.size());
-    };
-    narrow ? append(narrow_keys_) : append(wide_keys_);
-  } else if (narrow) {
-    const size_t before = narrow_keys_.size();
-    narrow_keys_.resize(before + count);
-    for (uint64_t i = 0; i < count; ++i) {
-      uint64_t key;
-      std::memcpy(&key, slice.keys.data() + i * sizeof(key), sizeof(key));
-      narrow_keys_[before + i] = static_cast<uint32_t>(key);
-    }
-  } else {
-    const size_t before = wide_keys_.size();
-    wide_keys_.resize(before + count);
-    for (uint64_t i = 0; i < count; ++i) {
-      uint32_t key;
-      std::memcpy(&key, slice.keys.data() + i * sizeof(key), sizeof(key));
-      wide_keys_[before + i] = key;
-    }
-  }
+  StoreRun(keys);
 }
 
 void UpdateBuilder::StoreRun(KeyRun run) {

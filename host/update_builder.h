@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "host/column.h"
+#include "host/pieces.h"
 #include "host/scan.h"
 #include "host/spec.h"
 #include "host/update.h"
@@ -21,11 +21,11 @@ namespace sparseagg {
 struct SliceView {
   enum class Keys { kU32, kU64, kImplicit, kDeltaBitpacked, kBitmap };
   Keys key_type = Keys::kU32;
-  absl::string_view keys;    // bytes; empty for kImplicit
-  uint64_t first_key = 0;    // all but kU32 and kU64
-  uint64_t num_keys = 0;     // kImplicit and kDeltaBitpacked; otherwise found from `keys`
-  bool has_values = true;    // false: no values, which only kUnion tensors take
-  absl::string_view values;  // bytes
+  Pieces keys;             // bytes; empty for kImplicit
+  uint64_t first_key = 0;  // all but kU32 and kU64
+  uint64_t num_keys = 0;   // kImplicit and kDeltaBitpacked; otherwise found from `keys`
+  bool has_values = true;  // false: no values, which only kUnion tensors take
+  Pieces values;           // bytes
   wire::ValuePacking value_packing = wire::ValuePacking::kOwn;  // one that widens to the tensor's dtype
 
   // Keys that strictly ascend, and are decoded rather than copied.
@@ -65,10 +65,12 @@ class UpdateBuilder {
 
  private:
   absl::Status AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count);
+  absl::Status AppendKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
+                          internal::KeyOrder& order);
   absl::Status AppendPackedKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
                                 internal::KeyOrder& order);
   void DropKeysFrom(uint64_t num_keys);
-  void StoreKeys(const SliceView& slice, uint64_t count);
+  void StoreImplicit(KeyRun keys);
   void LeaveRun();
   void StoreRun(KeyRun run);
   absl::Status CheckPromises() const;

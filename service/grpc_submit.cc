@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
 #include "service/codec/chunk_codec.h"
+#include "service/codec/chunk_message.h"
 #include "service/codec/round_codec.h"
 #include "service/contain.h"
 #include "service/grpc_service.h"
@@ -16,27 +17,6 @@ namespace {
 // Messages of one stream that may wait for the one that is being decoded. One suffices to receive and decode at the
 // same time.
 constexpr size_t kMostWaiting = 1;
-
-// Memory that a thread may keep for the next message: that of two large ones of one tensor.
-constexpr size_t kMostKeptBytes = size_t{8} << 20;
-
-// A message that uses the memory of its thread's last one.
-class ReusedChunk {
- public:
-  ReusedChunk() = default;
-  ~ReusedChunk() {
-    if (chunk_.SpaceUsedLong() > kMostKeptBytes) chunk_ = v1::UpdateChunk();
-  }
-  ReusedChunk(const ReusedChunk&) = delete;
-  ReusedChunk& operator=(const ReusedChunk&) = delete;
-
-  v1::UpdateChunk& operator*() { return chunk_; }
-
- private:
-  static thread_local v1::UpdateChunk chunk_;
-};
-
-thread_local v1::UpdateChunk ReusedChunk::chunk_;
 
 // gRPC's threads only take messages from the wire, as they are. The pool parses and decodes them, one after the other.
 // A client that sends faster than that is held back by flow control: of each stream the message being decoded, one that
@@ -150,13 +130,10 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   absl::Status TakeChunk(Received& received) {
     const Clock& clock = service_.machine().clock;
     const absl::Duration begin = clock.Monotonic();
-    grpc::ByteBuffer& bytes = received.bytes;
-    ReusedChunk reused;
-    v1::UpdateChunk& chunk = *reused;
-    const uint64_t size = bytes.Length();
-    const bool parsed = grpc::SerializationTraits<v1::UpdateChunk>::Deserialize(&bytes, &chunk).ok();
-    bytes.Clear();
-    if (!parsed) return absl::InvalidArgumentError("a message that is no UpdateChunk");
+    const uint64_t size = received.bytes.Length();
+    ChunkMessage message;
+    RETURN_IF_ERROR(message.Parse(received.bytes));
+    const v1::UpdateChunk& chunk = message.head();
     if (upload_ == nullptr) {
       RETURN_IF_ERROR(Open(chunk));
     } else if ((!chunk.round().empty() && chunk.round() != round_name_) ||
@@ -166,7 +143,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
           absl::StrCat("chunk ", chunk.sequence(), " is of another submission than the stream's first chunk"));
     }
     RETURN_IF_ERROR(service_.CheckMessageSize(size));
-    ASSIGN_OR_RETURN(const Chunk decoded, DecodeChunk(chunk));
+    ASSIGN_OR_RETURN(const Chunk decoded, message.Decode());
     round_->NoteMessage(size, received.waited, begin - received.came, clock.Monotonic() - begin);
     return round_->Append(*upload_, decoded, Repeats::kRefuse);
   }

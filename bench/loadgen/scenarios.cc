@@ -36,9 +36,9 @@ void Verify(Rounds& rounds, Plan& plan, size_t number, const std::string& name) 
 
 }  // namespace
 
-Plan::Plan(const Workload& workload, uint64_t chunk_bytes, int num_rounds)
+Plan::Plan(const Workload& workload, uint64_t chunk_bytes, int num_rounds, const WireForm& form)
     : workload_(workload),
-      traffic_(MakeTraffic(workload, chunk_bytes)),
+      traffic_(MakeTraffic(workload, chunk_bytes, form)),
       num_rounds_(std::max<size_t>(1, std::min(static_cast<size_t>(num_rounds), workload.clients.size()))) {}
 
 std::vector<Job> Plan::Jobs(const std::vector<std::string>& names, size_t passes) const {

@@ -17,7 +17,8 @@ namespace sparseagg::bench {
 // must outlive it.
 class Plan {
  public:
-  Plan(const Workload& workload, uint64_t chunk_bytes, int num_rounds);
+  // Encodes what is sent; std::invalid_argument as MakeTraffic.
+  Plan(const Workload& workload, uint64_t chunk_bytes, int num_rounds, const WireForm& form = {});
 
   const Workload& workload() const { return workload_; }
   const Traffic& traffic() const { return traffic_; }

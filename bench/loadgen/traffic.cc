@@ -3,8 +3,16 @@
 #include <grpcpp/support/slice.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <stdexcept>
 
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "host/half.h"
+#include "host/wire/delta_keys.h"
+#include "host/wire/packed_values.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::bench {
@@ -16,18 +24,55 @@ grpc::ByteBuffer Serialise(const v1::UpdateChunk& chunk) {
 }
 
 template <typename Key>
-void SetKeys(const std::vector<Key>& keys, size_t begin, size_t end, v1::TensorSlice* slice) {
-  slice->set_key_encoding(sizeof(Key) == sizeof(uint32_t) ? v1::KEY_ENCODING_U32 : v1::KEY_ENCODING_U64);
-  slice->set_keys(keys.data() + begin, (end - begin) * sizeof(Key));
+void CheckAscending(const std::vector<Key>& keys, const std::string& client_id) {
+  if (std::adjacent_find(keys.begin(), keys.end(), std::greater_equal<>()) == keys.end()) return;
+  throw std::invalid_argument("the keys of " + client_id + " do not strictly ascend, which packed ones must");
 }
 
-Submission MakeSubmission(const TensorSpec& spec, const ClientArrays& client, size_t number, uint64_t chunk_bytes) {
+template <typename Key>
+void SetKeys(absl::Span<const Key> keys, const WireForm& form, v1::TensorSlice* slice) {
+  if (form.packed_keys) {
+    slice->set_key_encoding(v1::KEY_ENCODING_DELTA_BITPACKED);
+    slice->set_first_key(keys.front());
+    slice->set_num_keys(keys.size());
+    slice->set_keys(wire::EncodeDeltaKeys(keys));
+  } else {
+    slice->set_key_encoding(sizeof(Key) == sizeof(uint32_t) ? v1::KEY_ENCODING_U32 : v1::KEY_ENCODING_U64);
+    slice->set_keys(keys.data(), keys.size() * sizeof(Key));
+  }
+}
+
+void SetValues(absl::Span<const float> values, const WireForm& form, v1::TensorSlice* slice) {
+  if (!form.float16_values) {
+    slice->set_value_encoding(v1::VALUE_ENCODING_FLOAT32);
+    slice->set_values(values.data(), values.size() * sizeof(float));
+    return;
+  }
+  for (const float value : values) {
+    if (WidenFloat16(RoundToFloat16(value)) != value) throw std::invalid_argument("a value is no float16");
+  }
+  const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+  slice->set_value_encoding(v1::VALUE_ENCODING_FLOAT16);
+  slice->set_values(*wire::PackValues(wire::ValuePacking::kFloat16, DType::kFloat32, bytes, values.size()));
+}
+
+// Tuples in a chunk, by what one takes on average.
+template <typename Key>
+size_t ChunkTuples(const std::vector<Key>& keys, uint32_t width, uint64_t chunk_bytes, const WireForm& form) {
+  const uint64_t key_bytes =
+      form.packed_keys ? wire::DeltaKeyBytes(absl::MakeConstSpan(keys)) : keys.size() * sizeof(Key);
+  const uint64_t bytes = key_bytes + keys.size() * width * (form.float16_values ? sizeof(uint16_t) : sizeof(float));
+  return std::max<size_t>(1, chunk_bytes * keys.size() / std::max<uint64_t>(1, bytes));
+}
+
+template <typename Key>
+Submission MakeSubmission(const TensorSpec& spec, const std::vector<Key>& keys, const std::vector<float>& values,
+                          size_t number, uint64_t chunk_bytes, const WireForm& form) {
   Submission submission;
   submission.client_id = ClientId(number);
-  const bool narrow = HasNarrowKeys(spec);
-  const size_t count = narrow ? client.narrow_keys.size() : client.wide_keys.size();
-  const size_t tuple_bytes = (narrow ? 4 : 8) + spec.width * sizeof(float);
-  const size_t step = std::max<size_t>(1, chunk_bytes / tuple_bytes);
+  if (form.packed_keys) CheckAscending(keys, submission.client_id);
+  const size_t count = keys.size();
+  const size_t step = ChunkTuples(keys, spec.width, chunk_bytes, form);
   submission.tuples = count;
   for (size_t begin = 0; begin < count; begin += step) {
     const size_t end = std::min(count, begin + step);
@@ -36,9 +81,8 @@ Submission MakeSubmission(const TensorSpec& spec, const ClientArrays& client, si
     chunk.set_last(end == count);
     v1::TensorSlice* slice = chunk.add_slices();
     slice->set_tensor(spec.name);
-    narrow ? SetKeys(client.narrow_keys, begin, end, slice) : SetKeys(client.wide_keys, begin, end, slice);
-    slice->set_value_encoding(v1::VALUE_ENCODING_FLOAT32);
-    slice->set_values(client.values.data() + begin * spec.width, (end - begin) * spec.width * sizeof(float));
+    SetKeys(absl::MakeConstSpan(keys).subspan(begin, end - begin), form, slice);
+    SetValues(absl::MakeConstSpan(values).subspan(begin * spec.width, (end - begin) * spec.width), form, slice);
     submission.chunks.push_back(Serialise(chunk));
     submission.bytes += submission.chunks.back().Length();
   }
@@ -49,10 +93,23 @@ Submission MakeSubmission(const TensorSpec& spec, const ClientArrays& client, si
 
 std::string ClientId(size_t number) { return absl::StrFormat("c%08d", number); }
 
-Traffic MakeTraffic(const Workload& workload, uint64_t chunk_bytes) {
+void RoundValuesToFloat16(Workload& workload) {
+  for (ClientArrays& client : workload.clients) {
+    for (float& value : client.values) {
+      value = WidenFloat16(RoundToFloat16(value));
+      if (!std::isfinite(value)) throw std::invalid_argument("a value is beyond the range of float16");
+    }
+  }
+}
+
+Traffic MakeTraffic(const Workload& workload, uint64_t chunk_bytes, const WireForm& form) {
+  const TensorSpec& spec = workload.spec;
   Traffic traffic;
   for (size_t k = 0; k < workload.clients.size(); ++k) {
-    traffic.submissions.push_back(MakeSubmission(workload.spec, workload.clients[k], k, chunk_bytes));
+    const ClientArrays& client = workload.clients[k];
+    traffic.submissions.push_back(HasNarrowKeys(spec)
+                                      ? MakeSubmission(spec, client.narrow_keys, client.values, k, chunk_bytes, form)
+                                      : MakeSubmission(spec, client.wide_keys, client.values, k, chunk_bytes, form));
     traffic.tuples += traffic.submissions.back().tuples;
     traffic.bytes += traffic.submissions.back().bytes;
   }

@@ -26,8 +26,19 @@ struct Traffic {
   uint64_t bytes = 0;
 };
 
-// Chunks of about `chunk_bytes` of keys and values each, at least one tuple.
-Traffic MakeTraffic(const Workload& workload, uint64_t chunk_bytes);
+// How keys and values are put into bytes.
+struct WireForm {
+  bool packed_keys = false;     // DELTA_BITPACKED instead of U32 or U64; keys must strictly ascend
+  bool float16_values = false;  // instead of FLOAT32
+};
+
+// Rounds the workload's values to float16, so that packing them changes nothing any more. std::invalid_argument: one is
+// beyond its range.
+void RoundValuesToFloat16(Workload& workload);
+
+// Chunks of about `chunk_bytes` of packed keys and values each, at least one tuple. std::invalid_argument: the keys or
+// values do not go into `form` as they are.
+Traffic MakeTraffic(const Workload& workload, uint64_t chunk_bytes, const WireForm& form = {});
 
 // "c00000007": in the order of the numbers.
 std::string ClientId(size_t number);

@@ -18,7 +18,8 @@ absl::Status Invalid(const v1::UpdateChunk& chunk, const v1::TensorSlice& slice,
       absl::StrCat("tensor '", slice.tensor(), "', chunk ", chunk.sequence(), ": ", problem));
 }
 
-absl::StatusOr<SliceView::Keys> DecodeKeyEncoding(const v1::UpdateChunk& chunk, const v1::TensorSlice& slice) {
+absl::StatusOr<SliceView::Keys> DecodeKeyEncoding(const v1::UpdateChunk& chunk, const v1::TensorSlice& slice,
+                                                  const Pieces& keys) {
   switch (static_cast<int>(slice.key_encoding())) {
     case v1::KEY_ENCODING_U32:
       return SliceView::Keys::kU32;
@@ -31,7 +32,7 @@ absl::StatusOr<SliceView::Keys> DecodeKeyEncoding(const v1::UpdateChunk& chunk, 
     case v1::KEY_ENCODING_BITMAP:
       return SliceView::Keys::kBitmap;
     case v1::KEY_ENCODING_UNSPECIFIED:
-      if (slice.keys().empty() && slice.num_keys() == 0) return SliceView::Keys::kU32;
+      if (keys.empty() && slice.num_keys() == 0) return SliceView::Keys::kU32;
       return Invalid(chunk, slice, absl::StrCat("key_encoding is missing; known are ", kKnownKeyEncodings));
     default:
       return Invalid(chunk, slice,
@@ -40,21 +41,22 @@ absl::StatusOr<SliceView::Keys> DecodeKeyEncoding(const v1::UpdateChunk& chunk, 
   }
 }
 
-absl::StatusOr<ChunkSlice> DecodeSlice(const v1::UpdateChunk& chunk, const v1::TensorSlice& wire) {
+absl::StatusOr<ChunkSlice> DecodeSlice(const v1::UpdateChunk& chunk, const v1::TensorSlice& wire,
+                                       const SliceBulk& bulk) {
   ChunkSlice slice;
   slice.tensor = wire.tensor();
-  ASSIGN_OR_RETURN(slice.view.key_type, DecodeKeyEncoding(chunk, wire));
-  slice.view.keys = wire.keys();
+  ASSIGN_OR_RETURN(slice.view.key_type, DecodeKeyEncoding(chunk, wire, bulk.keys));
+  slice.view.keys = bulk.keys;
   slice.view.first_key = wire.first_key();
   slice.view.num_keys = wire.num_keys();
-  slice.view.values = wire.values();
+  slice.view.values = bulk.values;
   slice.keys_sorted = wire.keys_sorted();
   slice.keys_unique = wire.keys_unique();
   const int encoding = wire.value_encoding();
   if (encoding == v1::VALUE_ENCODING_NONE) {
     slice.view.has_values = false;
-    if (!wire.values().empty()) {
-      return Invalid(chunk, wire, absl::StrCat(wire.values().size(), " bytes of values under value_encoding NONE"));
+    if (!bulk.values.empty()) {
+      return Invalid(chunk, wire, absl::StrCat(bulk.values.size(), " bytes of values under value_encoding NONE"));
     }
     return slice;
   }
@@ -77,14 +79,16 @@ absl::StatusOr<ChunkSlice> DecodeSlice(const v1::UpdateChunk& chunk, const v1::T
 
 }  // namespace
 
-absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire) {
+absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire, absl::Span<const SliceBulk> bulk) {
   Chunk chunk;
   chunk.sequence = wire.sequence();
   chunk.last = wire.last();
   if (wire.has_weight()) chunk.weight = wire.weight();
-  chunk.slices.reserve(wire.slices_size());
-  for (const v1::TensorSlice& slice : wire.slices()) {
-    ASSIGN_OR_RETURN(ChunkSlice decoded, DecodeSlice(wire, slice));
+  chunk.slices.reserve(static_cast<size_t>(wire.slices_size()));
+  for (size_t i = 0; i < static_cast<size_t>(wire.slices_size()); ++i) {
+    const v1::TensorSlice& slice = wire.slices(static_cast<int>(i));
+    const SliceBulk own{slice.keys(), slice.values()};
+    ASSIGN_OR_RETURN(ChunkSlice decoded, DecodeSlice(wire, slice, bulk.empty() ? own : bulk[i]));
     chunk.slices.push_back(decoded);
   }
   return chunk;

@@ -5,6 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "host/pieces.h"
 #include "service/upload.h"
 
 namespace sparseagg::v1 {
@@ -14,9 +16,16 @@ class UpdateChunk;
 
 namespace sparseagg::service {
 
-// Borrows the bytes of `wire`. INVALID_ARGUMENT: an encoding that is unknown, with the list of those that are known,
+// The bulk of one slice, where it is not in the slice itself. Borrowed.
+struct SliceBulk {
+  Pieces keys;
+  Pieces values;
+};
+
+// Borrows the bytes of `wire`, and those of `bulk`, which is empty or has the keys and values of each slice, to be used
+// in place of the slice's own. INVALID_ARGUMENT: an encoding that is unknown, with the list of those that are known,
 // or missing.
-absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire);
+absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire, absl::Span<const SliceBulk> bulk = {});
 
 // Which encodings DecodeChunk takes.
 void EncodeKnownEncodings(v1::ServerInfo* info);

@@ -33,7 +33,7 @@ def encode_case(case: Case) -> list[pb.UpdateChunk]:
             chunk_bytes=case.chunk_bytes,
             wire=case.wire,
         )
-        chunks = list(upload.chunks())
+        chunks = [chunk.to_proto() for chunk in upload.chunks()]
         if client.spoil is not None:
             client.spoil(chunks)
         uploads.append(chunks)
@@ -117,7 +117,8 @@ def _pack(page: pb.ResultPage, tensor: TensorSpec, wire: WireFormat) -> None:
     """Packs a plain page of a sparse result as a server does that is asked for ``wire``."""
     keys = np.frombuffer(page.slice.keys, f"<u{tensor.key_bytes}")
     if len(keys):
-        name, page.slice.first_key, page.slice.keys = wire.encode_keys(keys)
+        name, page.slice.first_key, packed = wire.encode_keys(keys)
+        page.slice.keys = bytes(packed)
         page.slice.key_encoding = pb.KeyEncoding.Value("KEY_ENCODING_" + name)
     narrow = wire.values.get(tensor.name)
     if narrow is not None:

@@ -17,7 +17,8 @@ ROW = 4 + 8
 
 def chunks_of(update, chunk_bytes: int, **options) -> list[pb.UpdateChunk]:
     options = {"client_id": "c", "submission_id": "s", **options}
-    return list(encode_chunks(update_data(SPEC, update), chunk_bytes=chunk_bytes, **options))
+    chunks = encode_chunks(update_data(SPEC, update), chunk_bytes=chunk_bytes, **options)
+    return [chunk.to_proto() for chunk in chunks]
 
 
 def embedding(count: int) -> dict:
@@ -59,8 +60,9 @@ def test_encode_chunks_messages_stay_below_the_limit():
     limit = 4000
     many = sa.RoundSpec([sa.TensorSpec(f"tensor-{i:0200}", "float32", 100) for i in range(30)])
     update = {tensor.name: (np.arange(100), np.ones(100)) for tensor in many.tensors}
-    chunks = list(
-        encode_chunks(
+    chunks = [
+        chunk.to_proto()
+        for chunk in encode_chunks(
             update_data(many, update),
             client_id="c" * 256,
             submission_id="s" * 256,
@@ -68,7 +70,7 @@ def test_encode_chunks_messages_stay_below_the_limit():
             weight=1.0,
             chunk_bytes=chunk_bytes_for(limit),
         )
-    )
+    ]
     assert max(chunk.ByteSize() for chunk in chunks) <= limit
     assert sum(len(piece.keys) for chunk in chunks for piece in chunk.slices) == 30 * 100 * 4
 
@@ -82,6 +84,29 @@ def test_encode_chunks_weight_is_in_the_first_chunk_only():
 def test_encode_chunks_first_skips_what_is_there():
     assert chunks_of(embedding(5), 1)[3:] == chunks_of(embedding(5), 1, first=3)
     assert chunks_of(embedding(5), 1, first=5) == []
+
+
+def test_serialised_chunks_are_what_protocol_buffers_makes_of_them():
+    update = {**embedding(1000), "b": np.arange(5.0)}
+    for chunk in encode_chunks(update_data(SPEC, update), client_id="c", submission_id="s", chunk_bytes=5000):
+        message = pb.UpdateChunk()
+        message.CopyFrom(chunk.head)
+        for head, keys, values in chunk.slices:
+            piece = message.slices.add()
+            piece.CopyFrom(head)
+            piece.keys, piece.values = bytes(keys), bytes(values)
+        assert chunk.to_proto() == message
+        assert chunk.num_bytes == sum(len(piece.keys) + len(piece.values) for piece in message.slices)
+        assert len(chunk.serialise()) == message.ByteSize()
+
+
+def test_plain_keys_and_values_are_borrowed_until_they_are_sent():
+    keys, values = np.arange(3, dtype=np.uint32), np.ones((3, 2), np.float32)
+    data = update_data(SPEC, {"e": (keys, values)})
+    (chunk,) = encode_chunks(data, client_id="c", submission_id="s", chunk_bytes=5000)
+    keys[0], values[0, 0] = 9, 5
+    assert np.frombuffer(chunk.to_proto().slices[0].keys, np.uint32)[0] == 9
+    assert np.frombuffer(chunk.to_proto().slices[0].values, np.float32)[0] == 5
 
 
 def test_encode_chunks_empty_update_is_one_last_chunk():

@@ -59,6 +59,24 @@ def test_fixed_point_merges_to_what_the_engine_makes_of_it(server) -> None:
     assert found["numerics"] == "fixed_point"
 
 
+@pytest.mark.parametrize("workload", "ABCEFG")
+def test_packed_submissions_merge_to_what_the_engine_makes_of_their_rounded_values(server, workload) -> None:
+    divide = 2000 if workload == "E" else 25
+    flags = ("--workload", workload, "--divide-clients", divide, "--repetitions", 1, "--chunk-bytes", 50_000)
+    found = measure(server.address, *flags, "--keys", "packed", "--values", "float16", "--against-plain")
+    assert (found["keys"], found["values"], found["verified"]) == ("packed", "float16", True)
+    width = 64 if workload == "F" else 1
+    # 2 bytes a value, and keys that cost something, but less than plain ones.
+    assert 2 * width < found["bytes_per_tuple"] < 2 * width + 4.1
+    assert found["plain"]["bytes_per_tuple"] > 4 + 4 * width
+    assert found["plain"]["tuples_per_s_against_it"] > 0
+
+
+def test_packed_keys_of_an_unsorted_workload_are_refused(server) -> None:
+    done = run("--target", server.address, "--workload", "D", "--divide-clients", 50, "--keys", "packed")
+    assert (done.returncode, "do not strictly ascend" in done.stderr) == (1, True)
+
+
 def test_rate_sends_all_clients_as_often_as_the_duration_takes(server) -> None:
     flags = ("--workload", "E", "--divide-clients", 1000, "--rate", 200, "--ramp", 0.1, "--duration", 0.2)
     found = measure(server.address, *flags, "--repetitions", 1)
@@ -115,6 +133,8 @@ def test_quick_benchmark_measures_everything_and_can_be_drawn(tmp_path: pathlib.
     subprocess.run([sys.executable, BENCH / "service.py", *programs, "--quick", "--out", out], check=True, timeout=300)
     found = json.loads(out.read_text())
     assert [run["streams"] for run in found["share_of_sink"]] == [1, 4]
+    assert [run["values"] for run in found["packed"]] == ["float16", "float16"]
+    assert [run["threads"] for run in found["client_python"]] == [1, 4]
     assert [run["workload"] for run in found["tails"]] == ["A", "E"]
     assert set(found["concurrent_rounds"]["seconds"]) == {"1", "8"}
     assert found["small_rounds"]["clients"] == 20

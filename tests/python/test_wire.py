@@ -187,11 +187,12 @@ def test_format_values_the_server_does_not_know_are_refused():
 @pytest.mark.parametrize("encoding", ["float16", "int8_scaled"])
 def test_encode_chunks_narrow_values_stay_within_the_size(chunk_bytes, encoding):
     wire = WireFormat(values={"e": encoding})
-    chunks = list(
-        encode_chunks(
+    chunks = [
+        chunk.to_proto()
+        for chunk in encode_chunks(
             update_data(SPEC, update(0)), client_id="c", submission_id="s", chunk_bytes=chunk_bytes, wire=wire
         )
-    )
+    ]
     sizes = [sum(piece.ByteSize() for piece in chunk.slices) for chunk in chunks]
     most_of_one_row = 100
     assert max(sizes) <= max(chunk_bytes, most_of_one_row)

@@ -19,6 +19,9 @@ using ::testing::ElementsAre;
 
 class TransitTest : public ::testing::Test {
  protected:
+  // What the pool still does gives credit back.
+  void TearDown() override { pool_.reset(); }
+
   // Takes credit that must be there at once.
   Credit Take(uint64_t bytes, Event* called_in = nullptr) {
     Credit taken;

@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2
 
 from sparseagg.errors import DeadlineExceeded, RoundFailed
 from sparseagg.info import RoundInfo
+from sparseagg.message import ChunkMessage
 from sparseagg.progress import ProgressBar
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -107,9 +108,9 @@ def commit_request(upload: Upload) -> pb.CommitSubmissionRequest:
     )
 
 
-def counted(chunks: Iterator[pb.UpdateChunk], bar: ProgressBar | None) -> Iterator[pb.UpdateChunk]:
+def counted(chunks: Iterator[ChunkMessage], bar: ProgressBar | None) -> Iterator[ChunkMessage]:
     """Yields the chunks, and advances the bar, if there is one, by those that have been taken."""
     for chunk in chunks:
         yield chunk
         if bar is not None:
-            bar.advance(sum(len(piece.keys) + len(piece.values) for piece in chunk.slices))
+            bar.advance(chunk.num_bytes)

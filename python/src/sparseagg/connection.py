@@ -12,6 +12,7 @@ from sparseagg.calls import commit_request, counted, status_request
 from sparseagg.channel import channel_options
 from sparseagg.errors import NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
+from sparseagg.message import send_chunk_messages
 from sparseagg.progress import ProgressBar
 from sparseagg.result import ResultReader
 from sparseagg.retry import RetryPolicy, error_from_call, wait_before_retry
@@ -48,6 +49,7 @@ class Connection:
         else:
             self._channel = grpc.secure_channel(address, credentials, channel_options(options))
         self._stub: Any = pb_grpc.AggregationStub(self._channel)  # type: ignore[no-untyped-call]
+        send_chunk_messages(self._stub, self._channel)
 
     def close(self) -> None:
         """Closes the channel; calls under way are cancelled."""

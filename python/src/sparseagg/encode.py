@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from sparseagg.arrays import TensorData
+from sparseagg.message import Bulk, ChunkMessage
 from sparseagg.narrow import SCALE_BLOCK
 from sparseagg.spec import DTYPES
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -26,11 +27,11 @@ def encode_chunks(
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     wire: WireFormat = PLAIN,
     first: int = 0,
-) -> Iterator[pb.UpdateChunk]:
+) -> Iterator[ChunkMessage]:
     """Yields the chunks of one submission, each of about ``chunk_bytes`` at most, but never less than one row.
 
-    The same arguments give the same chunks. Bytes are made as the chunks are asked for, so that the memory taken is
-    that of one chunk.
+    The same arguments give the same chunks. Chunks borrow the arrays, and what is packed of them is made as the chunks
+    are asked for, so that the memory taken is that of one chunk.
 
     Args:
         tensors: what to send; tensors without keys take no place.
@@ -48,17 +49,16 @@ def encode_chunks(
     while True:
         following = next(plan, None)
         if sequence >= first:
-            chunk = pb.UpdateChunk(
+            head = pb.UpdateChunk(
                 round=round_name,
                 client_id=client_id,
                 submission_id=submission_id,
                 sequence=sequence,
                 last=following is None,
-                slices=[_slice(data, start, stop, wire) for data, start, stop in pieces],
             )
             if weight is not None and sequence == 0:
-                chunk.weight = weight
-            yield chunk
+                head.weight = weight
+            yield ChunkMessage(head, [_slice(data, start, stop, wire) for data, start, stop in pieces])
         if following is None:
             return
         pieces = following
@@ -103,8 +103,10 @@ def _row_bytes(data: TensorData, wire: WireFormat) -> tuple[float, int]:
     return key_bytes + data.spec.width * (1 + 4 / SCALE_BLOCK), SCALE_BLOCK
 
 
-def _slice(data: TensorData, start: int, stop: int, wire: WireFormat) -> pb.TensorSlice:
+def _slice(data: TensorData, start: int, stop: int, wire: WireFormat) -> tuple[pb.TensorSlice, Bulk, Bulk]:
     spec = data.spec
+    values: Bulk
+    keys: Bulk
     if data.values is None:
         value_encoding, values = "NONE", b""
     else:
@@ -114,12 +116,11 @@ def _slice(data: TensorData, start: int, stop: int, wire: WireFormat) -> pb.Tens
         key_encoding, first_key, keys = "IMPLICIT", start, b""
     else:
         key_encoding, first_key, keys = wire.encode_keys(data.keys[start:stop])
-    return pb.TensorSlice(
+    head = pb.TensorSlice(
         tensor=spec.name,
         key_encoding="KEY_ENCODING_" + key_encoding,
         value_encoding="VALUE_ENCODING_" + value_encoding,
         first_key=first_key,
         num_keys=stop - start,
-        keys=keys,
-        values=values,
     )
+    return head, keys, values

@@ -11,6 +11,7 @@ from typing import Any
 from sparseagg.arrays import TensorData, update_data
 from sparseagg.encode import encode_chunks
 from sparseagg.errors import InvalidArgument
+from sparseagg.message import ChunkMessage
 from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import PLAIN, WireFormat
@@ -30,7 +31,7 @@ class Upload:
     chunk_bytes: int
     wire: WireFormat = PLAIN
 
-    def chunks(self, first: int = 0) -> Iterator[pb.UpdateChunk]:
+    def chunks(self, first: int = 0) -> Iterator[ChunkMessage]:
         """Yields the chunks from number ``first`` on."""
         return encode_chunks(
             self.tensors,
@@ -134,4 +135,4 @@ def aggregate_requests(
     yield pb.AggregateRequest(spec=spec.to_proto(), format=result_format)
     for upload in uploads:
         for chunk in upload.chunks():
-            yield pb.AggregateRequest(chunk=chunk)
+            yield pb.AggregateRequest(chunk=chunk.to_proto())

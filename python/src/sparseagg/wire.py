@@ -9,6 +9,7 @@ from typing import Union
 from sparseagg.arrays import Array, TensorData
 from sparseagg.errors import InvalidArgument
 from sparseagg.info import ServerInfo
+from sparseagg.message import Bulk, bulk_of
 from sparseagg.narrow import NARROW, encode_values, first_misfit, widens
 from sparseagg.packing import Gaps, bitmap_bytes, encode_bitmap, strictly_ascends
 from sparseagg.spec import RoundSpec, TensorSpec
@@ -54,10 +55,10 @@ class WireFormat:
         """Returns the name of the encoding of a tensor's values."""
         return self.values.get(spec.name, spec.dtype)
 
-    def encode_values(self, spec: TensorSpec, rows: Array) -> bytes:
-        """Packs values of the tensor's dtype, shape (n, width)."""
+    def encode_values(self, spec: TensorSpec, rows: Array) -> Bulk:
+        """Packs values of the tensor's dtype, shape (n, width). What stays as it is is borrowed."""
         encoding = self.value_encoding(spec)
-        return rows.tobytes() if encoding == spec.dtype else encode_values(rows, encoding)
+        return bulk_of(rows) if encoding == spec.dtype else encode_values(rows, encoding)
 
     def check_values(self, tensors: Iterable[TensorData]) -> None:
         """Raises ``InvalidArgument``, with tensor, value and position, where a value is beyond its encoding's range."""
@@ -72,8 +73,8 @@ class WireFormat:
                     f"{encoding}"
                 )
 
-    def encode_keys(self, keys: Array) -> tuple[str, int, bytes]:
-        """Packs keys in the smallest way, the plain one where others are not smaller.
+    def encode_keys(self, keys: Array) -> tuple[str, int, Bulk]:
+        """Packs keys in the smallest way, the plain one, which borrows them, where others are not smaller.
 
         Args:
             keys: uint32 or uint64, shape (n,), contiguous and little-endian.
@@ -83,7 +84,7 @@ class WireFormat:
         """
         plain = f"U{keys.dtype.itemsize * 8}"
         if not self.keys or len(keys) == 0 or not strictly_ascends(keys):
-            return plain, 0, keys.tobytes()
+            return plain, 0, bulk_of(keys)
         first = int(keys[0])
         if "implicit" in self.keys and int(keys[-1]) - first == len(keys) - 1:
             return "IMPLICIT", first, b""
@@ -93,7 +94,7 @@ class WireFormat:
             return "BITMAP", first, encode_bitmap(keys)
         if gaps is not None and delta_bytes < keys.nbytes:
             return "DELTA_BITPACKED", first, gaps.encode()
-        return plain, 0, keys.tobytes()
+        return plain, 0, bulk_of(keys)
 
 
 PLAIN = WireFormat()

@@ -1,0 +1,51 @@
+// A message of an upload, whose keys and values stay where the wire left them until they are copied into columns.
+#ifndef SPARSEAGG_SERVICE_CODEC_CHUNK_MESSAGE_H_
+#define SPARSEAGG_SERVICE_CODEC_CHUNK_MESSAGE_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/slice.h>
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "host/column.h"
+#include "service/codec/chunk_codec.h"
+#include "service/upload.h"
+#include "sparseagg/v1/aggregation.pb.h"
+
+namespace sparseagg::service {
+
+// Protocol Buffers copies `bytes` fields out of a message that it parses, which takes a sixth of the speed at which
+// messages can be received. So large ones are taken apart first: keys and values are left alone, and what remains, a
+// few dozen bytes, is parsed. A message that looks unusual is parsed as a whole, so that only Protocol Buffers decides
+// what is right. Not thread-safe.
+class ChunkMessage {
+ public:
+  // Keeps what `bytes` holds, which is cleared. INVALID_ARGUMENT: they are no UpdateChunk.
+  absl::Status Parse(grpc::ByteBuffer& bytes);
+
+  // The slices of a message that was taken apart have no keys and values.
+  const v1::UpdateChunk& head() const { return head_; }
+  // As DecodeChunk. Borrows from this object.
+  absl::StatusOr<Chunk> Decode();
+
+ private:
+  // Where the keys and values of one slice lie.
+  struct Bulk {
+    std::vector<absl::string_view> keys;
+    std::vector<absl::string_view> values;
+    Column<char> packed_keys;  // in one piece
+  };
+
+  bool TakeApart(const grpc::ByteBuffer& bytes);
+
+  v1::UpdateChunk head_;
+  std::vector<grpc::Slice> slices_;
+  std::vector<Bulk> bulk_;  // empty: head_ has all
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_CODEC_CHUNK_MESSAGE_H_
