@@ -1,7 +1,7 @@
-"""Reads what merge_tune measured: prints what it would change in host/cpu/tuning.h, and draws which algorithm runs when.
+"""Reads what merge_tune measured: prints what it would change in host/cpu/tuning.h, draws which algorithm runs when.
 
-Costs are also fitted, by least squares with relative errors weighing alike. A value should change only where another one
-makes the workloads faster on the whole.
+Costs are also fitted, by least squares with relative errors weighing alike. A value should change only where another
+one makes the workloads faster on the whole.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def report_costs(measured: dict[str, Any]) -> None:
     unit = now["gather_tuple_cost"] / fitted["gather_tuple_cost"] if fitted["gather_tuple_cost"] else 1.0
     print(f"costs, over {len(cells)} cells (ns; only the ratios matter, so the fit is also given in today's unit)")
     for name in COSTS:
-        print(f"  {name:18} now {now[name]:6.2f}   fitted {fitted[name]:6.2f}   in today's unit {fitted[name] * unit:6.2f}")
+        values = (now[name], fitted[name], fitted[name] * unit)
+        print(f"  {name:18} now {values[0]:6.2f}   fitted {values[1]:6.2f}   in today's unit {values[2]:6.2f}")
     for label, costs in (("now", now), ("fitted", fitted)):
         mean, worst = regret(cells, costs)
         print(f"  the way chosen by those {label:6} is {mean:5.1%} slower than the better one, at worst {worst:.0%}")

@@ -34,10 +34,13 @@ class Turns {
 
   // Waits for the turn of `block`; false when an earlier block failed.
   bool Await(size_t block) {
-    for (int spins = 0; turn_.load(std::memory_order_acquire) != block; ++spins) {
-      if (spins > 1000) std::this_thread::yield();
+    for (int tries = 0;; ++tries) {
+      const size_t turn = turn_.load(std::memory_order_acquire);
+      if (turn == block) return status_.ok();
+      if (tries < kSpins) continue;
+      // Somebody else has this predecessor's core, perhaps for long.
+      tries < kSpins + kYields ? std::this_thread::yield() : turn_.wait(turn, std::memory_order_acquire);
     }
-    return status_.ok();
   }
   // Room for `rows` rows behind what has been claimed: their offset. In this block's turn.
   uint64_t Claim(uint64_t rows) { return std::exchange(claimed_, claimed_ + rows); }
@@ -45,6 +48,7 @@ class Turns {
   void End(size_t block, absl::Status status) {
     if (status_.ok()) status_ = std::move(status);
     turn_.store(block + 1, std::memory_order_release);
+    turn_.notify_all();  // asks the system only if somebody sleeps
   }
 
   // After all blocks: the rows claimed, and the error of the first block that failed.
@@ -52,6 +56,9 @@ class Turns {
   const absl::Status& status() const { return status_; }
 
  private:
+  static constexpr int kSpins = 1000;
+  static constexpr int kYields = 1000;
+
   const size_t num_blocks_;
   std::atomic<bool> made_;
   std::atomic<size_t> left_{0};
