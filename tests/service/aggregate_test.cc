@@ -1,4 +1,5 @@
 // The one-shot call.
+#include <memory>
 #include <thread>
 
 #include "tests/service/server_fixture.h"
@@ -141,11 +142,12 @@ TEST_F(AggregateTest, Aggregate_MaxSubmissions_RefusesTheNext) {
 }
 
 TEST_F(AggregateTest, Aggregate_CancelledWhileMerging_LeavesNothingBehind) {
-  Event finishing;
-  Event go;
-  hooks_.finish = [&] {
-    finishing.Notify();
-    go.Wait();
+  // Shared with the hook, which may still be waking up when this is over.
+  const auto finishing = std::make_shared<Event>();
+  const auto go = std::make_shared<Event>();
+  hooks_.finish = [finishing, go] {
+    finishing->Notify();
+    go->Wait();
     return absl::OkStatus();
   };
   grpc::ClientContext context;
@@ -156,12 +158,12 @@ TEST_F(AggregateTest, Aggregate_CancelledWhileMerging_LeavesNothingBehind) {
   *request.mutable_chunk() = MakeChunk("", "a", {1}, {1});
   ASSERT_TRUE(stream->Write(request));
   stream->WritesDone();
-  finishing.Wait();
+  finishing->Wait();
   context.TryCancel();
   EXPECT_THAT(FromGrpc(stream->Finish()), HasCode(Code::kCancelled));
   // The round is over although the merge is not.
   while (server().machine().open_rounds.taken() != 0) std::this_thread::yield();
-  go.Notify();
+  go->Notify();
 }
 
 TEST_F(AggregateTest, Aggregate_CancelledMidStream_GivesItsMemoryBack) {
