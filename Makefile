@@ -165,8 +165,12 @@ build: build/dev/build.ninja ## everything, with tests, in build/dev
 release-server: build/release/build.ninja
 	cmake --build --preset release --target sparseagg-server
 
+# For this machine alone: for the GPUs that it has, or without CUDA, since kernels for all of them take an hour of two
+# cores. What goes to other machines is a bundle.
+CUDA_HERE = $(shell nvidia-smi -L >/dev/null 2>&1 && echo -DSPARSEAGG_CUDA_ARCHITECTURES=native || echo -DSPARSEAGG_CUDA=OFF)
+
 build/release/build.ninja: CMakePresets.json | deps-build
-	cmake --preset release
+	cmake --preset release $(CUDA_HERE)
 
 build/asan-ubsan/build.ninja build/tsan/build.ninja build/cuda/build.ninja: build/%/build.ninja: CMakePresets.json \
   | deps-build deps-test
