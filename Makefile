@@ -41,6 +41,11 @@ test-python: build $(VENV)/.test ## the Python tests, against a real server
 	SPARSEAGG_SERVER=$(CURDIR)/build/dev/service/sparseagg-server \
 	  $(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
 
+.PHONY: cuda-engine
+cuda-engine: | deps-build deps-test ## compiles the CUDA engine for one architecture where there is an nvcc, its stub where not
+	cmake --preset cuda -DSPARSEAGG_CUDA=AUTO
+	cmake --build --preset cuda --target sparseagg_cuda
+
 .PHONY: cuda
 cuda: build/cuda/build.ninja ## the CUDA engine for one architecture, and the tests of the engines; needs nvcc
 	cmake --build --preset cuda

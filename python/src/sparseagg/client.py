@@ -45,7 +45,7 @@ class Client:
             those in it, or gRPC credentials.
         timeout: of one call that does not carry bulk data, in seconds; None: for ever.
         retry: when to try again; ``RetryPolicy(attempts=1)`` for never.
-        chunk_bytes: about how much to put in one message; by default 768 KiB, in any case what the server takes.
+        chunk_bytes: about how much to put in one message; by default 1 MiB, in any case what the server takes.
         options: of the gRPC channel.
     """
 

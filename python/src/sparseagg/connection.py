@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -100,8 +101,7 @@ class Connection:
         while True:
             try:
                 if not resumable:
-                    chunks = counted(upload.chunks(), bar)
-                    return Submission.from_proto(self._stub.SubmitUpdate(chunks, metadata=self._metadata))
+                    return self._submit_stream(upload, bar)
                 done_before, done = done, self._chunks_received(upload)
                 if done > done_before:
                     waits = self._retry.waits()  # it is getting on
@@ -130,6 +130,16 @@ class Connection:
         except NotFound:
             return 0
         return int(status.next_sequence)
+
+    def _submit_stream(self, upload: Upload, bar: ProgressBar | None) -> Submission:
+        chunks = counted(upload.chunks(), bar)
+        first = next(chunks)
+        if first.head.last:
+            message = self._stub.SubmitWhole(first, metadata=self._metadata)
+            next(chunks, None)  # for the bar
+        else:
+            message = self._stub.SubmitUpdate(itertools.chain((first,), chunks), metadata=self._metadata)
+        return Submission.from_proto(message)
 
     def _submit_unary(self, upload: Upload, first: int, bar: ProgressBar | None) -> Submission:
         for chunk in counted(upload.chunks(first), bar):

@@ -27,7 +27,7 @@ __all__ = [
     "values_by_tensor",
 ]
 
-DEFAULT_CHUNK_BYTES = 768 * 1024
+DEFAULT_CHUNK_BYTES = 1 << 20
 _CHUNK_OVERHEAD = 1024  # ids and the round's name, generously
 ENCODINGS = ("auto", "plain")
 # Not "implicit", which servers count as no bytes: a run takes one byte in 128 keys as it is.
