@@ -124,13 +124,14 @@ bench-quick: bench-build ## the same on a twentieth of the clients, into out/ben
 	$(PEERS_PYTHON) bench/plot.py out/bench/race.json --out out/bench/race.png
 	@sed -n '/^## Summary/,/^## A/p' out/bench/race.md | sed '$$d'
 
-.PHONY: bench-service
+.PHONY: tune
 tune: bench-build ## what the CPU planner goes by, measured here, and what that would change (4 minutes)
 	@mkdir -p bench/results
 	cmake --build --preset release --target merge_tune
 	build/release/bench/merge_tune --out bench/results/tune.json $(BENCH_ARGS)
 	$(PEERS_PYTHON) bench/tune.py bench/results/tune.json --out bench/results/tune.png
 
+.PHONY: bench-service
 bench-service: bench-service-build ## the server under load, against bare gRPC, into bench/results (10 minutes)
 	$(BIN)/python bench/service.py $(SERVICE_PROGRAMS) --out bench/results/service.json $(BENCH_ARGS)
 	$(BIN)/python bench/plot_service.py bench/results/service.json --out bench/results/service.png
