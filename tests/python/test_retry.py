@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg.retry import wait_before_retry
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
 
@@ -230,6 +231,18 @@ def test_client_other_codes_are_raised_at_once(code):
             code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS)
         )
     assert servicer.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("debug", "retried"),
+    [('Failed "execute_batch": (<SendMessageOperation>,)', True), ("UNKNOWN:Error received from peer", False)],
+)
+def test_wait_before_retry_internal_only_where_a_send_met_the_end_of_the_call(debug, retried):
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(
+        grpc.StatusCode.INTERNAL, nothing, nothing, details="Internal error from Core", debug_error_string=debug
+    )
+    assert (wait_before_retry(error, iter([0.5])) == 0.5) is retried
 
 
 def test_retry_policy_waits_grow_up_to_the_maximum():

@@ -43,8 +43,9 @@ class RetryPolicy:
 def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | None:
     """Returns how long to wait before a failed call is tried again.
 
-    None: it is not. A server whose memory for messages under way is taken for the moment answers RESOURCE_EXHAUSTED and
-    says when to come back; without that, what is exhausted stays so.
+    None: it is not. A connection that breaks is UNAVAILABLE, or what ``_broke_while_sending`` finds. A server whose
+    memory for messages under way is taken for the moment answers RESOURCE_EXHAUSTED and says when to come back; without
+    that, what is exhausted stays so.
 
     Args:
         error: of the call.
@@ -56,10 +57,22 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
         if not delays or not delays[0].isdigit():
             return None
         asked = int(delays[0]) / 1e3
-    elif error.code() is not grpc.StatusCode.UNAVAILABLE:
+    elif error.code() is not grpc.StatusCode.UNAVAILABLE and not _broke_while_sending(error):
         return None
     wait = next(waits, None)
     return None if wait is None else max(wait, asked)
+
+
+def _broke_while_sending(error: grpc.RpcError) -> bool:
+    """Whether the call ended, by a break or by an answer, while grpc.aio was handing it another message.
+
+    That race hides the call's true status behind an INTERNAL of the client's own (grpc#36066). Asked again, the server
+    gives the answer, if it had one.
+    """
+    if error.code() is not grpc.StatusCode.INTERNAL:
+        return False
+    debug = getattr(error, "debug_error_string", str)()
+    return "execute_batch" in (debug or "")
 
 
 def error_from_call(error: grpc.RpcError) -> SparseaggError:
