@@ -34,7 +34,7 @@ def draw_share(axes: Any, runs: list[dict[str, Any]]) -> None:
     axes.set_xticks(range(len(runs)), [f"{run['streams']} streams" for run in runs])
     axes.set_ylabel("MB/s")
     axes.set_title("ingest, and its share of bare gRPC", fontsize=9)
-    axes.legend(frameon=False, fontsize=7, loc="lower center", ncols=3)
+    axes.legend(frameon=False, fontsize=7, loc="upper left")
 
 
 def draw_packed(axes: Any, runs: list[dict[str, Any]]) -> None:
@@ -53,7 +53,7 @@ def draw_packed(axes: Any, runs: list[dict[str, Any]]) -> None:
     axes.set_xticks(range(len(runs)), [f"{run['streams']} streams" for run in runs])
     axes.set_ylabel("M tuples/s")
     axes.set_title("ingest in fewer bytes", fontsize=9)
-    axes.legend(frameon=False, fontsize=7, loc="lower center")
+    axes.legend(frameon=False, fontsize=7, loc="upper left")
 
 
 def draw_client_python(axes: Any, runs: list[dict[str, Any]]) -> None:
