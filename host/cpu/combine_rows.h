@@ -18,6 +18,21 @@ struct RowRange {
   size_t end;
 };
 
+// Copies rows as they are to `row` of the output and on, and returns the row behind the last.
+template <typename Rows>
+size_t CopyRows(const RowRange<Rows>& from, const RowShape& shape, size_t row, Rows& out) {
+  const auto copy = [&](const auto& source, auto& target, size_t columns) {
+    if (source.empty()) return;
+    std::copy(source.begin() + from.begin * columns, source.begin() + from.end * columns,
+              target.begin() + row * columns);
+  };
+  copy(from.rows.keys, out.keys, 1);
+  copy(from.rows.accs, out.accs, shape.columns);
+  copy(from.rows.counts, out.counts, 1);
+  copy(from.rows.fixed_weights, out.fixed_weights, 1);
+  return row + (from.end - from.begin);
+}
+
 namespace internal {
 
 // The accumulator, or what a fold starts from. A compiler makes a branch of it where it is not told otherwise.
@@ -71,21 +86,6 @@ size_t CombineOverlap(RowRange<Rows>& a, RowRange<Rows>& b, Rows& out) {
   return row;
 }
 
-// Appends rows as they are, from `row` of the output on.
-template <typename Rows>
-size_t CopyRows(const RowRange<Rows>& from, const RowShape& shape, size_t row, Rows& out) {
-  const auto copy = [&](const auto& source, auto& target, size_t columns) {
-    if (source.empty()) return;
-    std::copy(source.begin() + from.begin * columns, source.begin() + from.end * columns,
-              target.begin() + row * columns);
-  };
-  copy(from.rows.keys, out.keys, 1);
-  copy(from.rows.accs, out.accs, shape.columns);
-  copy(from.rows.counts, out.counts, 1);
-  copy(from.rows.fixed_weights, out.fixed_weights, 1);
-  return row + (from.end - from.begin);
-}
-
 template <typename Fold, typename Rows>
 size_t CombineAny(RowRange<Rows>& a, RowRange<Rows>& b, const RowShape& shape, Rows& out) {
   size_t row = 0;
@@ -128,8 +128,8 @@ void CombineRows(RowRange<Rows> a, RowRange<Rows> b, const RowShape& shape, Rows
   } else {
     rows = internal::CombineOverlap<Fold, false>(a, b, out);
   }
-  rows = internal::CopyRows(a, shape, rows, out);
-  rows = internal::CopyRows(b, shape, rows, out);
+  rows = CopyRows(a, shape, rows, out);
+  rows = CopyRows(b, shape, rows, out);
   out.resize(rows, shape);
 }
 

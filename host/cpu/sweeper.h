@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "host/column.h"
+#include "host/cpu/compact_kernels.h"
+#include "host/cpu/count_bytes.h"
 #include "host/cpu/fold.h"
 #include "host/cpu/folded_rows.h"
 #include "host/cpu/kernels.h"

@@ -52,7 +52,10 @@ class TypedAccumulator : public Accumulator {
     for (auto& update : from.updates_) updates_.push_back(std::move(update));
     update_bytes_ += from.update_bytes_;
     from.updates_.clear();
-    if constexpr (Fold::kAnyOrder) {
+    if (base_.size() == 0) {
+      base_ = std::move(from.base_);
+    } else if constexpr (Fold::kAnyOrder) {
+      if (from.base_.size() == 0) return MergeIfDue();
       Rows both;
       CombineRows<Fold, Rows>({base_, 0, base_.size()}, {from.base_, 0, from.base_.size()}, shape_, both);
       base_ = std::move(both);
@@ -125,7 +128,7 @@ class TypedAccumulator : public Accumulator {
     size_t size() const { return rows_->size(); }
     bool TakesPlain() const { return false; }
     PlainOutput<Key> PlainAt(uint64_t) const { return {}; }
-    void Write(uint64_t at) { internal::CopyRows<Rows>({*rows_, 0, rows_->size()}, shape_, at, merged_); }
+    void Write(uint64_t at) { CopyRows<Rows>({*rows_, 0, rows_->size()}, shape_, at, merged_); }
 
    private:
     const RowShape& shape_;

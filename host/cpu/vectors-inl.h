@@ -28,6 +28,9 @@ using Words = hn::Rebind<uint32_t, Doubles>;
 using Longs = hn::Rebind<uint64_t, Doubles>;
 using SignedLongs = hn::Rebind<int64_t, Doubles>;
 
+// The counter of a slot that has none.
+struct NoCount {};
+
 // float16 bits → float32. Shifted into place, the exponent is 112 too small; the product with 2^112 mends it and
 // is exact for subnormals too. Infinities and NaNs get the largest exponent.
 HWY_INLINE hn::Vec<Floats> WidenHalf(hn::Vec<Words> bits) {
