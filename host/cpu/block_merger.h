@@ -39,7 +39,7 @@ class BlockMerger {
     next_key_ = static_cast<Key>(block.last + 1);
     const uint64_t span_minus_one = static_cast<uint64_t>(block.last) - block.first;
     if (block.method == Method::kGather) {
-      RETURN_IF_ERROR(gatherer_.Collect(block.first, span_minus_one, sources_.Advance(block.last)));
+      RETURN_IF_ERROR(gatherer_.Collect(block));
       return Gather(block.last, taker);
     }
     const uint64_t window = block.window_keys;

@@ -23,7 +23,7 @@ namespace internal {
 inline constexpr int kBucketBits = kTiny ? 3 : 10;
 inline constexpr size_t kNumBuckets = size_t{1} << kBucketBits;
 
-// Looks for keys that are repeated among keys of one bucket, with a bit for each of their low bits or of their hashes.
+// Looks for keys that are repeated among keys of one bucket, with a byte for each of their low bits or of their hashes.
 template <typename Key>
 class RepeatFinder {
  public:
@@ -31,34 +31,48 @@ class RepeatFinder {
 
   // Whether there is one within keys[0, n).
   bool HasRepeat(const Key* keys, size_t n) {
-    // At this many bits a key's is set by chance for one in 64, or for none if there is one for each possible key.
-    const int bits = std::min({low_bits_, static_cast<int>(std::bit_width(n)) + 6, kTableBits});
-    std::fill_n(seen_.begin(), ((size_t{1} << bits) + 63) / 64, 0u);
-    if (bits == low_bits_) return HasBitTwice(keys, n, bits);
-    return n > kMaxHashed ? HasEqualNeighbours(keys, n) : HasHashTwice(keys, n, bits);
+    if (low_bits_ > kMaxTableBits && n > kMaxHashed) return HasEqualNeighbours(keys, n);
+    // At 16 bytes a key or more, fewer than one in 16 finds its byte marked by chance.
+    const int bits =
+        std::min(low_bits_, std::clamp(static_cast<int>(std::bit_width(n)) + 4, kMinTableBits, kMaxTableBits));
+    if (const size_t had = seen_.size(), wanted = size_t{1} << bits; had < wanted) {
+      seen_.resize(wanted);
+      std::fill(seen_.begin() + had, seen_.end(), uint8_t{0});
+    }
+    if (++mark_ == 0) {  // no byte holds the mark of this call
+      std::fill(seen_.begin(), seen_.end(), uint8_t{0});
+      mark_ = 1;
+    }
+    return bits == low_bits_ ? HasLowBitsTwice(keys, n) : HasHashTwice(keys, n, bits);
   }
 
  private:
-  static constexpr int kTableBits = 16;
-  static constexpr size_t kMaxHashed = 1024;  // above, comparing with all keys before takes longer than sorting
+  static constexpr int kMinTableBits = 13;  // a quarter of an L1 cache
+  static constexpr int kMaxTableBits = 17;
+  static constexpr size_t kMaxHashed = 8192;  // above, comparing with all keys before takes longer than sorting
 
-  bool SetBit(uint64_t index) {
-    uint64_t& word = seen_[index / 64];
-    const uint64_t bit = uint64_t{1} << (index % 64);
-    const bool was_set = (word & bit) != 0;
-    word |= bit;
-    return was_set;
-  }
-
-  bool HasBitTwice(const Key* keys, size_t n, int bits) {
+  bool HasLowBitsTwice(const Key* keys, size_t n) {
+    const size_t mask = (size_t{1} << low_bits_) - 1;
+    const uint8_t mark = mark_;
+    uint8_t* const seen = seen_.data();
     bool repeats = false;
-    for (size_t i = 0; i < n; ++i) repeats |= SetBit(keys[i] & ((uint64_t{1} << bits) - 1));
+    for (size_t i = 0; i < n; ++i) {
+      const size_t at = keys[i] & mask;
+      repeats |= seen[at] == mark;
+      seen[at] = mark;
+    }
     return repeats;
   }
 
   bool HasHashTwice(const Key* keys, size_t n, int bits) {
+    const uint8_t mark = mark_;
+    uint8_t* const seen = seen_.data();
     for (size_t i = 0; i < n; ++i) {
-      if (!SetBit((uint64_t{keys[i]} * 0x9e3779b97f4a7c15u) >> (64 - bits))) continue;
+      const size_t at = (uint64_t{keys[i]} * 0x9e3779b97f4a7c15u) >> (64 - bits);
+      if (seen[at] != mark) {
+        seen[at] = mark;
+        continue;
+      }
       size_t same = 0;  // all are compared, since that vectorises
       for (size_t j = 0; j < i; ++j) same += keys[j] == keys[i] ? 1 : 0;
       if (same > 0) return true;
@@ -77,7 +91,8 @@ class RepeatFinder {
   const int low_bits_;
   Column<Key> sorted_;
   Column<Key> scratch_;
-  std::array<uint64_t, (size_t{1} << kTableBits) / 64> seen_;
+  uint8_t mark_ = 0;
+  Column<uint8_t> seen_;  // mark_ where a key of this call was
 };
 
 inline void Fetch(const void* memory, size_t bytes) {

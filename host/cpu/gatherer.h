@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "host/column.h"
+#include "host/cpu/blocks.h"
 #include "host/cpu/fold.h"
 #include "host/cpu/folded_rows.h"
 #include "host/cpu/gather_kernels.h"
@@ -18,14 +19,16 @@
 #include "host/cpu/merge_input.h"
 #include "host/cpu/plain_output.h"
 #include "host/cpu/radix_sort.h"
+#include "host/cpu/slot_sort.h"
 #include "host/cpu/sources.h"
 #include "host/dtype.h"
 
 namespace sparseagg::cpu {
 
-// The tuples are collected, update after update, sorted by key (stably, so that the canonical order stays within a
-// key) and folded from left to right. What is sorted beside a key is 32 bits wide: the value itself where it fits and
-// one conversion serves all updates, else where the tuple was collected. Used by one thread.
+// The tuples are collected, update after update, sorted by key (so that the canonical order stays within a key: by
+// slots as they are collected, where that pays, else by digits) and folded from left to right. What is sorted beside a
+// key is 32 bits wide: the value itself where it fits and one conversion serves all updates, else where the tuple was
+// collected. Used by one thread.
 template <typename Key, typename Fold>
 class Gatherer {
  public:
@@ -36,17 +39,25 @@ class Gatherer {
   Gatherer(const MergeInput<Key, Fold>& input, Sources<Key, Fold>& sources)
       : sources_(sources), shape_(input.shape), columns_(input.shape.columns), carries_values_(CarriesValues(input)) {}
 
-  // Collects and sorts the updates' tuples from where the cursors stand to their stops: `tuples` in all, keys from
-  // first to first + span_minus_one. One of the following folds them. RESOURCE_EXHAUSTED: 2^32 tuples or more.
-  absl::Status Collect(Key first, uint64_t span_minus_one, uint64_t tuples) {
+  // Collects and sorts the updates' tuples in the block, from where the cursors stand. One of the following folds them.
+  // RESOURCE_EXHAUSTED: 2^32 tuples or more.
+  absl::Status Collect(const Block<Key>& block) {
+    const uint64_t max_offset = static_cast<uint64_t>(block.last) - block.first;
+    first_ = block.first;
+    is_narrow_ = std::bit_width(max_offset) <= 32;
+    const uint64_t tuples = sources_.Advance(block.last);
     if (tuples > UINT32_MAX) {
       return absl::ResourceExhaustedError(absl::StrCat(tuples, " thinly spread tuples in one block"));
     }
-    const int offset_bits = std::bit_width(span_minus_one);
-    first_ = first;
-    is_narrow_ = offset_bits <= 32;
-    is_narrow_ ? CollectAs(offset_bits, tuples, entries_, entry_scratch_)
-               : CollectAs(offset_bits, tuples, wide_entries_, wide_entry_scratch_);
+    if (is_narrow_ && slots_.Wants(max_offset, tuples)) {
+      SlotSort::Writer writer = slots_.Begin(max_offset, tuples);
+      CollectTo(tuples, [&writer](uint64_t offset, uint32_t carried) { writer.Put(offset, carried); });
+      slots_.Finish(max_offset, tuples, !carries_values_, entries_);
+    } else if (is_narrow_) {
+      CollectAndSort(max_offset, tuples, entries_, entry_scratch_);
+    } else {
+      CollectAndSort(max_offset, tuples, wide_entries_, wide_entry_scratch_);
+    }
     return absl::OkStatus();
   }
 
@@ -66,13 +77,7 @@ class Gatherer {
     uint64_t row;
   };
 
-  // A key's offset from the block's first key, below 2^32, and what it carries, in one word.
-  struct Entry {
-    static Entry Make(uint64_t offset, uint32_t carried) { return {offset << 32 | carried}; }
-    uint64_t offset() const { return word >> 32; }
-    uint32_t carried() const { return static_cast<uint32_t>(word); }
-    uint64_t word;
-  };
+  using Entry = TupleWord;
   // The same for blocks that span more.
   struct WideEntry {
     static WideEntry Make(uint64_t offset, uint32_t carried) { return {offset, carried}; }
@@ -107,16 +112,24 @@ class Gatherer {
   }
 
   template <typename E>
-  void CollectAs(int offset_bits, uint64_t tuples, Column<E>& entries, Column<E>& scratch) {
+  void CollectAndSort(uint64_t max_offset, uint64_t tuples, Column<E>& entries, Column<E>& scratch) {
     entries.resize(0);
     entries.resize(tuples);
-    if (carries_values_) {
-      SizeOf(sources_.cursors[0].dtype) == sizeof(uint32_t) ? CollectValues<uint32_t>(entries)
-                                                            : CollectValues<uint16_t>(entries);
+    E* out = entries.data();
+    CollectTo(tuples, [&out](uint64_t offset, uint32_t carried) { *out++ = E::Make(offset, carried); });
+    StableSortByKey(entries, scratch, std::bit_width(max_offset), [](const E& entry) { return entry.offset(); });
+  }
+
+  // Calls put(offset, what to carry) for the `tuples` tuples up to the cursors' stops and moves the cursors there.
+  template <typename Put>
+  void CollectTo(uint64_t tuples, Put put) {
+    if (!carries_values_) {
+      CollectPositions(tuples, put);
+    } else if (SizeOf(sources_.cursors[0].dtype) == sizeof(uint32_t)) {
+      CollectValues<uint32_t>(put);
     } else {
-      CollectPositions(tuples, entries);
+      CollectValues<uint16_t>(put);
     }
-    StableSortByKey(entries, scratch, offset_bits, [](const E& entry) { return entry.offset(); });
   }
 
   template <typename E>
@@ -133,31 +146,44 @@ class Gatherer {
     }
   }
 
-  // Calls take(key, index of the tuple) for what a cursor has up to its stop, and moves it there.
-  template <typename Take>
-  static void ForTuples(Cursor<Key>& cursor, Take take) {
-    if (cursor.keys != nullptr) {
-      const Key* keys = cursor.keys;
-      for (uint64_t i = cursor.position; i < cursor.stop; ++i) take(keys[i], i);
+  // Calls take(key, index of the tuple) for what a cursor has up to its stop, and moves it there. Calls fetch(index)
+  // before each cache line of keys.
+  template <typename Fetch, typename Take>
+  static void ForTuples(Cursor<Key>& cursor, Fetch fetch, Take take) {
+    constexpr uint64_t kLine = 64 / sizeof(Key);
+    const Key* const keys = cursor.keys;
+    uint64_t i = cursor.position;
+    if (keys != nullptr) {
+      for (; cursor.stop - i >= kLine; i += kLine) {
+        fetch(i);
+        for (uint64_t j = i; j < i + kLine; ++j) take(keys[j], j);
+      }
+      for (; i < cursor.stop; ++i) take(keys[i], i);
     } else {
-      for (uint64_t i = cursor.position; i < cursor.stop; ++i) take(cursor[i], i);
+      for (; i < cursor.stop; ++i) take(cursor[i], i);
     }
     cursor.position = cursor.stop;
   }
 
-  template <typename Bits, typename E>
-  void CollectValues(Column<E>& entries) {
-    E* out = entries.data();
+  // Memory is asked for beforehand, since there are more cursors than the hardware can follow.
+  template <typename Bits, typename Put>
+  void CollectValues(Put put) {
+    const uint64_t ahead = sources_.TuplesAhead();
     for (size_t k = 0; k < sources_.cursors.size(); ++k) {
       if (k + sources_.kPrefetch < sources_.cursors.size()) {
-        const Cursor<Key>& ahead = sources_.cursors[k + sources_.kPrefetch];
-        __builtin_prefetch(ahead.values + ahead.position * sizeof(Bits));
+        const Cursor<Key>& later = sources_.cursors[k + sources_.kPrefetch];
+        __builtin_prefetch(later.values + later.position * sizeof(Bits));
       }
-      const std::byte* values = sources_.cursors[k].values;
-      ForTuples(sources_.cursors[k], [&](Key key, uint64_t i) {
+      Cursor<Key>& cursor = sources_.cursors[k];
+      const std::byte* values = cursor.values;
+      const auto fetch = [&](uint64_t i) {
+        __builtin_prefetch(cursor.keys + i + ahead);
+        __builtin_prefetch(values + (i + ahead) * sizeof(Bits));
+      };
+      ForTuples(cursor, fetch, [&](Key key, uint64_t i) {
         Bits bits;
         std::memcpy(&bits, values + i * sizeof(Bits), sizeof(bits));
-        *out++ = E::Make(static_cast<Key>(key - first_), bits);
+        put(static_cast<Key>(key - first_), bits);
       });
     }
   }
@@ -176,8 +202,8 @@ class Gatherer {
     sources_.sources[0].load(values_.data(), n, 0, n, sources_.sources[0].params, terms_.data());
   }
 
-  template <typename E>
-  void CollectPositions(uint64_t tuples, Column<E>& entries) {
+  template <typename Put>
+  void CollectPositions(uint64_t tuples, Put put) {
     if (columns_ == 1) terms_.resize(tuples + kVectorSlack);
     if (KeepsOrigins()) origins_.resize(tuples);
     uint32_t at = 0;
@@ -190,10 +216,8 @@ class Gatherer {
       if (KeepsOrigins()) {
         for (uint64_t i = 0; i < n; ++i) origins_[at + i] = {static_cast<uint32_t>(k), begin + i};
       }
-      ForTuples(cursor, [&](Key key, uint64_t) {
-        entries[at] = E::Make(static_cast<Key>(key - first_), at);
-        ++at;
-      });
+      ForTuples(
+          cursor, [](uint64_t) {}, [&](Key key, uint64_t) { put(static_cast<Key>(key - first_), at++); });
     }
   }
 
@@ -263,6 +287,7 @@ class Gatherer {
   // What has been collected.
   Key first_ = 0;
   bool is_narrow_ = true;
+  SlotSort slots_;
   Column<Entry> entries_;
   Column<Entry> entry_scratch_;
   Column<WideEntry> wide_entries_;

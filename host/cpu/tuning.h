@@ -43,8 +43,8 @@ struct Tuning {
   double gather_tuple_cost = 5.5;
 
   // Values that one gathered block should hold, and tuples per cursor.
-  uint64_t gather_values = kTiny ? 16 : uint64_t{1} << 14;
-  uint64_t gather_tuples_per_cursor = kTiny ? 1 : 32;
+  uint64_t gather_values = kTiny ? 16 : uint64_t{1} << 13;
+  uint64_t gather_tuples_per_cursor = kTiny ? 1 : 16;
   // Samples a block, and at least a part of one, from which the splitters are chosen.
   uint64_t samples_per_block = kTiny ? 4 : 64;
   uint64_t samples_per_part = kTiny ? 2 : 8;
