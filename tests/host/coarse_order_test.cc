@@ -70,6 +70,32 @@ void ExpectOrdered(const std::vector<uint64_t>& keys, uint64_t dimension, size_t
   }
 }
 
+// Up to `count` keys below 2^bits, each at most once.
+std::vector<uint32_t> SomeKeys(Rng& rng, int bits, size_t count) {
+  std::set<uint32_t> keys;
+  for (size_t i = 0; i < count; ++i) keys.insert(static_cast<uint32_t>(rng.Below(uint64_t{1} << bits)));
+  std::vector<uint32_t> shuffled(keys.begin(), keys.end());
+  rng.Shuffle(shuffled);
+  return shuffled;
+}
+
+TEST(RepeatFinder, OneRepeat_IsFound_AndNoneOfEarlierCalls) {
+  const uint64_t seed = TestSeed(14);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const int low_bits : {5, 13, 14, 17, 18, 30}) {
+    cpu::internal::RepeatFinder<uint32_t> finder(low_bits);
+    for (int call = 0; call < 600; ++call) {  // its marks are a byte
+      const size_t count = call % 200 == 199 ? 20'000 : 2 + rng.Below(300);
+      std::vector<uint32_t> keys = SomeKeys(rng, low_bits, count);
+      ASSERT_FALSE(finder.HasRepeat(keys.data(), keys.size())) << low_bits << " bits, call " << call;
+      keys.push_back(keys[rng.Below(keys.size())]);
+      ASSERT_TRUE(finder.HasRepeat(keys.data(), keys.size())) << low_bits << " bits, call " << call;
+      ASSERT_FALSE(finder.HasRepeat(keys.data(), keys.size() - 1)) << low_bits << " bits, call " << call;
+    }
+  }
+}
+
 TEST(CoarseOrder, Order_IsStableByLeadingBits_ForEveryRowSize) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
