@@ -24,6 +24,7 @@ struct Limits {
   absl::Duration max_wait = absl::Minutes(1);
   absl::Duration upload_timeout = absl::Minutes(2);
   uint64_t max_uploads = 10'000;
+  uint64_t max_connections = 10'000;
 };
 
 }  // namespace sparseagg::service

@@ -21,6 +21,9 @@ struct MemoryShares {
 // The three add up to memory_limit_bytes. Where that is below kLeastMemoryLimit it is all for rounds.
 MemoryShares Divide(const Limits& limits);
 
+// How many connections there may be, by max_connections and by the memory that idle ones take; 0: any number.
+uint64_t MostConnections(const Limits& limits);
+
 // What gRPC may hold of one message before it is refused as too large.
 uint64_t MostMessageBytes(const Limits& limits);
 

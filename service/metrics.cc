@@ -88,6 +88,11 @@ struct Metrics::Impl {
                                          .Name("sparseagg_rejected_total")
                                          .Help("Submissions that were refused, by the code of the answer.")
                                          .Register(registry);
+  Counter& refused_connections = BuildCounter()
+                                     .Name("sparseagg_connections_refused_total")
+                                     .Help("Connections that were one too many.")
+                                     .Register(registry)
+                                     .Add({});
   Counter& tuples = BuildCounter()
                         .Name("sparseagg_update_tuples_total")
                         .Help("(key, row) tuples of submissions that count.")
@@ -149,6 +154,7 @@ void Metrics::ObserveStage(Stage stage, absl::Duration time) {
   impl_->stages[static_cast<size_t>(stage)]->Observe(absl::ToDoubleSeconds(time));
 }
 
+void Metrics::CountRefusedConnection() { impl_->refused_connections.Increment(); }
 void Metrics::ObserveFinish(absl::Duration time) { impl_->finish.Observe(absl::ToDoubleSeconds(time)); }
 
 void Metrics::SetEngine(const std::string& engine, const std::string& device) {

@@ -43,6 +43,8 @@ class Metrics {
   void CountRefused(const absl::Status& status);
   // One operation of a stage.
   void ObserveStage(Stage stage, absl::Duration time);
+  // A connection that was one too many.
+  void CountRefusedConnection();
   // A round, from its close to its end.
   void ObserveFinish(absl::Duration time);
 

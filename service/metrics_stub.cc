@@ -13,6 +13,7 @@ void Metrics::SetEngine(const std::string&, const std::string&) {}
 void Metrics::CountSubmission(bool, uint64_t, uint64_t) {}
 void Metrics::CountRefused(const absl::Status&) {}
 void Metrics::ObserveStage(Stage, absl::Duration) {}
+void Metrics::CountRefusedConnection() {}
 void Metrics::ObserveFinish(absl::Duration) {}
 std::string Metrics::Text(const std::function<Gauges()>&) const { return ""; }
 

@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "service/memory_shares.h"
 #include "service/version.h"
 
 namespace sparseagg::service {
@@ -176,6 +177,8 @@ void AddLimits(Adder& add, Limits& limits) {
   add.AddTime("max-wait", limits.max_wait, "how long WaitRound waits at most, and by default");
   add.AddTime("upload-timeout", limits.upload_timeout, "an upload without a new chunk for this long is discarded");
   add.AddCount("max-uploads", limits.max_uploads, "uploads open at once; 0: no limit");
+  add.AddCount("max-connections", limits.max_connections,
+               "connections open at once, fewer where memory or files are; 0: no limit of its own");
 }
 
 }  // namespace
@@ -233,6 +236,7 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   uint64_t& max_submissions = options.server.limits.max_submissions;
   constexpr uint64_t kMostSubmissions = std::numeric_limits<uint32_t>::max();
   max_submissions = max_submissions == 0 ? kMostSubmissions : std::min(max_submissions, kMostSubmissions);
+  options.server.limits.max_connections = MostConnections(options.server.limits);
   if (options.num_threads == 0) options.num_threads = std::max(1u, std::thread::hardware_concurrency());
   options.server.num_threads = options.num_threads;
   return options;

@@ -1,6 +1,7 @@
 #include "service/server.h"
 
 #include <arpa/inet.h>
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -23,10 +24,18 @@
 namespace sparseagg::service {
 namespace {
 
+// What Protocol Buffers finds wrong with a message, which its sender learns anyhow: not for standard error, which a
+// client could fill with it.
+void LogProtobuf(google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
+  Log(level == google::protobuf::LOGLEVEL_FATAL ? LogLevel::kError : LogLevel::kDebug, "protobuf",
+      {{"file", file}, {"line", line}, {"message", message}});
+}
+
 // Reflection and channelz are linked statically: once a process, before the first server is built.
 void InitPlugins() {
   static std::once_flag once;
   std::call_once(once, [] {
+    google::protobuf::SetLogHandler(&LogProtobuf);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::channelz::experimental::InitChannelzService();
@@ -58,6 +67,7 @@ absl::Status CheckLoopback(absl::string_view address) {
 
 struct Server::Grpc {
   AggregationService service;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::unique_ptr<grpc::Server> server;
   std::once_flag shutdown;
 };
@@ -78,22 +88,36 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 
 absl::Status Server::Listen(const ServerOptions& options) {
   InitPlugins();
-  grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&machine_, &registry_), nullptr, {}});
+  absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(options.grpc_address);
+  if (!listener.ok()) {
+    return absl::Status(listener.status().code(),
+                        absl::StrCat("cannot listen on ", options.grpc_address, ": ", listener.status().message()));
+  }
+  listener_ = *std::move(listener);
+  grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&machine_, &registry_), nullptr, nullptr, {}});
   grpc::ServerBuilder builder;
   ConfigureTransport(options.limits, builder);
-  int port = 0;
-  builder.AddListeningPort(options.grpc_address, grpc::InsecureServerCredentials(), &port);
+  grpc_->acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(&grpc_->service);
   grpc_->server = builder.BuildAndStart();
-  if (grpc_->server == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", options.grpc_address));
-  }
-  address_ = options.grpc_address;
-  if (!absl::StartsWith(address_, "unix")) {
-    address_ = absl::StrCat(absl::string_view(address_).substr(0, address_.rfind(':')), ":", port);
-  }
+  if (grpc_->server == nullptr) return absl::InternalError("gRPC does not start");
   grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Aggregation", true);
+  const auto take = [acceptor = grpc_->acceptor.get()](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd;
+    acceptor->HandleNewConnection(&connection);
+  };
+  listener_->Start(options.limits.max_connections, take, [this] { RefuseConnection(); });
   return absl::OkStatus();
+}
+
+void Server::RefuseConnection() {
+  machine_.metrics.CountRefusedConnection();
+  const absl::Duration now = machine_.clock.Monotonic();
+  if (now - told_refused_ < absl::Seconds(10)) return;  // who refuses many should not drown in lines that say so
+  told_refused_ = now;
+  Log(LogLevel::kWarning, "connection_refused", {{"reason", "too many are open"}});
 }
 
 Gauges Server::CountNow() const {
@@ -150,6 +174,7 @@ void Server::StopServing() {
 void Server::Shutdown(absl::Duration grace) {
   if (grpc_ == nullptr || grpc_->server == nullptr) return;
   std::call_once(grpc_->shutdown, [&] {
+    listener_->Stop();
     grpc_->server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
     grpc_->server->Wait();
   });

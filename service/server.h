@@ -14,6 +14,7 @@
 #include "service/clock.h"
 #include "service/http_server.h"
 #include "service/limits.h"
+#include "service/listener.h"
 #include "service/machine.h"
 #include "service/metrics.h"
 #include "service/registry.h"
@@ -39,7 +40,7 @@ class Server {
   ~Server();  // as Shutdown with no time left
 
   // As given, with the port that was found for port 0.
-  const std::string& grpc_address() const { return address_; }
+  const std::string& grpc_address() const { return listener_->address(); }
   // Likewise; empty: neither metrics nor probes are served.
   std::string metrics_address() const { return http_ == nullptr ? "" : http_->address(); }
 
@@ -59,6 +60,7 @@ class Server {
 
   Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock);
   absl::Status Listen(const ServerOptions& options);
+  void RefuseConnection();
   absl::Status ServeHttp(const ServerOptions& options);
   HttpPages Pages() const;
   Gauges CountNow() const;
@@ -67,7 +69,8 @@ class Server {
   Machine machine_;
   Registry registry_;
   std::unique_ptr<Grpc> grpc_;
-  std::string address_;
+  std::unique_ptr<Listener> listener_;
+  absl::Duration told_refused_ = -absl::InfiniteDuration();  // when a refused connection was last logged
   std::atomic<bool> ready_ = true;
   std::unique_ptr<HttpServer> http_;  // asks all of the above
 };

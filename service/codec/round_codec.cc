@@ -151,6 +151,7 @@ void EncodeLimits(const Limits& limits, v1::ServerLimits* wire) {
   EncodeDuration(limits.max_wait, wire->mutable_max_wait());
   EncodeDuration(limits.upload_timeout, wire->mutable_upload_timeout());
   wire->set_max_uploads(limits.max_uploads);
+  wire->set_max_connections(limits.max_connections);
 }
 
 void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, const PageFormat& format, bool first,

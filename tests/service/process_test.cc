@@ -1,10 +1,17 @@
 // sparseagg-server as a process: starting, settings, signals.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "host/cpu/kernels.h"
+#include "service/listener.h"
 #include "tests/service/server_fixture.h"
 #include "tests/service/server_process.h"
 
@@ -14,7 +21,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 using Code = absl::StatusCode;
+
+std::pair<std::string, uint16_t> SplitAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  return {address.substr(0, colon), static_cast<uint16_t>(std::stoi(address.substr(colon + 1)))};
+}
 
 v1::ServerInfo InfoOf(const ServerProcess& server) {
   Client client(server.address());
@@ -108,6 +121,46 @@ TEST(ProcessTest, Start_UnixSocket_Serves) {
   server.Signal(SIGKILL);
   server.Wait();
   unlink(path.c_str());
+}
+
+TEST(ProcessTest, Connections_FarTooMany_ServesAgainOnceTheyEnd) {
+  ServerProcess server({"--max-connections", "4"});
+  const auto [host, port] = SplitAddress(server.address());
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  inet_pton(AF_INET, host.c_str(), &to.sin_addr);
+  std::vector<OwnedFd> connections;
+  int refused = 0;
+  for (int i = 0; i < 40; ++i) {
+    connections.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int fd = connections.back().get();
+    ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    char byte = 0;  // gRPC speaks first
+    if (read(fd, &byte, 1) < 1) ++refused;
+  }
+  EXPECT_GE(refused, 36);
+  EXPECT_TRUE(server.AwaitLog("connection_refused reason="));
+  connections.clear();
+  Client client(server.address());
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);  // they may not have ended yet
+  v1::ServerInfo info;
+  EXPECT_THAT(FromGrpc(client.stub().GetServerInfo(&context, {}, &info)), IsOk());
+  EXPECT_EQ(info.limits().max_connections(), 4);
+}
+
+TEST(ProcessTest, Message_NotEvenUtf8_IsRefusedWithoutAWordOnStandardError) {
+  ServerProcess server;
+  Client client(server.address());
+  grpc::ClientContext context;
+  v1::CreateRoundRequest request;
+  request.set_round_id("\xff");
+  v1::Round round;
+  EXPECT_FALSE(client.stub().CreateRound(&context, request, &round).ok());
+  EXPECT_THAT(client.Create(SumSpec(), "r"), IsOk());
+  ASSERT_TRUE(server.AwaitLog("round_created"));
+  EXPECT_THAT(server.Log(), Not(HasSubstr("UTF-8")));
 }
 
 TEST(ProcessTest, Log_Json_HasRoundsTimelineAndTraceparent) {

@@ -46,6 +46,7 @@ class ServerLimits:
     max_tuples_per_submission: int
     max_bytes_per_submission: int
     max_uploads: int
+    max_connections: int
     max_result_ttl: float
     max_wait: float
     upload_timeout: float

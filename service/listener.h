@@ -1,0 +1,79 @@
+// Accepts connections, up to a number, and hands them over.
+#ifndef SPARSEAGG_SERVICE_LISTENER_H_
+#define SPARSEAGG_SERVICE_LISTENER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace sparseagg::service {
+
+// A file descriptor that is closed at the end.
+class OwnedFd {
+ public:
+  OwnedFd() = default;
+  explicit OwnedFd(int fd) : fd_(fd) {}
+  OwnedFd(OwnedFd&& other) noexcept : fd_(other.Release()) {}
+  OwnedFd& operator=(OwnedFd&& other) noexcept {
+    Reset(other.Release());
+    return *this;
+  }
+  ~OwnedFd() { Reset(); }
+
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+  void Reset(int fd = -1);
+
+ private:
+  int fd_ = -1;
+};
+
+// gRPC 1.51's own listener stops for ever once accept() has run out of file descriptors (grpc#20418), which any client
+// can bring about; so it is given connections that this one has accepted. Those beyond `max_connections`, or beyond
+// what the process may open, are reset at once, which a client sees as UNAVAILABLE.
+//
+// Who holds a connection closes it without a word, so they are not counted: the system gives out the lowest number that
+// is free, so that a new descriptor's number tells how many are open.
+class Listener {
+ public:
+  // Listens on HOST:PORT (all addresses of the host; port 0: a free one) or unix:PATH or unix-abstract:NAME. A socket
+  // that was left at the path is replaced. INVALID_ARGUMENT: no such address; UNAVAILABLE: cannot listen there.
+  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address);
+  ~Listener();
+
+  // Where it listens, with the true port.
+  const std::string& address() const { return address_; }
+
+  // From now on calls take(fd), which owns it, for each connection: a stream socket that does not block. Calls
+  // refused() for each that is not wanted. Both from one thread. max_connections 0: as many as the process may open.
+  void Start(uint64_t max_connections, std::function<void(int fd)> take, std::function<void()> refused);
+  // Accepts no more, and closes its sockets. Connections stay. May be called again.
+  void Stop();
+
+ private:
+  Listener() = default;
+  absl::Status OpenUnix(const std::string& path, bool abstract);
+  absl::Status OpenHost(const std::string& host, const std::string& port);
+  void AcceptAll();
+  void AcceptOne(int listener);
+
+  std::string address_;
+  std::string path_;  // to unlink
+  std::vector<OwnedFd> sockets_;
+  OwnedFd wake_;   // readable once the thread should end
+  OwnedFd spare_;  // given up for a moment to accept and refuse when there is no other left
+  uint64_t first_refused_fd_ = 0;
+  std::function<void(int fd)> take_;
+  std::function<void()> refused_;
+  std::thread thread_;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_LISTENER_H_
