@@ -10,6 +10,7 @@
 #include "service/contain.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
+#include "service/upload_turn.h"
 
 namespace sparseagg::service {
 namespace {
@@ -77,12 +78,14 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   // As soon as there is credit for it.
   void ReadNext() {
     Machine& machine = service_.machine();
+    turn_->HoldBack();
     machine.transit.Acquire(
         MostMessageBytes(machine.limits),
         [weak = std::weak_ptr<SubmitReactor>(self_)](Credit credit) {
           const auto self = weak.lock();
           if (self == nullptr || !self->gate_.Begin()) return;
           self->credit_ = std::move(credit);
+          self->turn_->GiveToClient(self->service_.machine().clock.Monotonic());
           self->idle_.Start(self->Interrupter());
           self->StartRead(&self->received_);
           self->EndStep();
@@ -154,7 +157,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     ASSIGN_OR_RETURN(round_, service_.FindRound(chunk.round()));
     round_name_ = chunk.round();
     LogCall(LogLevel::kDebug, context_, "SubmitUpdate", round_name_, chunk.client_id());
-    ASSIGN_OR_RETURN(upload_, round_->OpenUpload(chunk.client_id(), chunk.submission_id(), Interrupter()));
+    ASSIGN_OR_RETURN(upload_, round_->OpenUpload(chunk.client_id(), chunk.submission_id(), Interrupter(), turn_));
     return absl::OkStatus();
   }
 
@@ -182,6 +185,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   Credit credit_;              // for that
   FinishGate gate_;
   IdleTimer idle_;
+  const std::shared_ptr<UploadTurn> turn_ = std::make_shared<UploadTurn>();
   std::mutex mu_;
   // Guarded by mu_.
   std::deque<Received> waiting_;

@@ -26,6 +26,7 @@
 #include "service/stage.h"
 #include "service/timer.h"
 #include "service/upload.h"
+#include "service/upload_turn.h"
 
 namespace sparseagg::service {
 
@@ -111,6 +112,7 @@ class UploadHandle {
   absl::Status verdict_;                              // why the round let go of it; OK while it has not
   absl::Duration last_chunk_ = absl::ZeroDuration();  // Clock::Monotonic
   OnDiscard on_discard_;
+  std::shared_ptr<const UploadTurn> turn_;  // null: always the client's
   Timer::Id timer_ = 0;
 };
 
@@ -136,10 +138,12 @@ class Round : public std::enable_shared_from_this<Round> {
 
   // ---- uploads of one caller, who holds the handle ----
 
-  // FAILED_PRECONDITION: the round is not open, and the client has no submission that this could be a retry of.
+  // FAILED_PRECONDITION: the round is not open, and the client has no submission that this could be a retry of. `turn`
+  // tells while chunks do not come because the caller does not read them, which does not count towards upload_timeout.
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUpload(const std::string& client_id,
                                                            const std::string& submission_id,
-                                                           UploadHandle::OnDiscard on_discard);
+                                                           UploadHandle::OnDiscard on_discard,
+                                                           std::shared_ptr<const UploadTurn> turn = nullptr);
   // An error discards the upload, except FAILED_PRECONDITION under Repeats::kIgnore.
   absl::Status Append(UploadHandle& upload, const Chunk& chunk, Repeats repeats);
   // Counts the upload, completely or not at all; either way it is gone, unless it is not complete yet, which is
@@ -205,6 +209,8 @@ class Round : public std::enable_shared_from_this<Round> {
   bool IsRetryLocked(const UploadName& name) const;
   UploadProgress ProgressOf(UploadHandle& upload);
   UploadProgress CommittedProgressLocked(const UploadName& name) const;
+  // Clock::Monotonic; now, while it is not.
+  absl::Duration ClientsTurnSinceLocked(const UploadHandle& upload) const;
   void ScheduleUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload);
   void OnUploadTimer(const std::shared_ptr<UploadHandle>& upload);
 

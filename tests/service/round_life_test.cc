@@ -214,6 +214,28 @@ TEST_F(RoundLifeTest, UploadTimeout_NoChunkForThatLong_DiscardsTheUpload) {
   EXPECT_EQ(machine().uploads.taken(), 0);
 }
 
+TEST_F(RoundLifeTest, UploadTimeout_WhileTheClientIsHeldBack_DoesNotRun) {
+  limits_.upload_timeout = absl::Seconds(30);
+  const auto round = Open(SumSpec());
+  const auto turn = std::make_shared<UploadTurn>();
+  const auto upload = round->OpenUpload("a", "a-1", nullptr, turn);
+  ASSERT_THAT(upload, IsOk());
+  turn->HoldBack();
+  for (int i = 0; i < 5; ++i) {
+    Advance(absl::Seconds(29));
+    Settle();
+    EXPECT_EQ(round->Snapshot().num_uploads, 1);
+  }
+  turn->GiveToClient(clock_.Monotonic());
+  Advance(absl::Seconds(29));
+  Settle();
+  EXPECT_EQ(round->Snapshot().num_uploads, 1);
+  Advance(absl::Seconds(1));
+  Settle();
+  EXPECT_EQ(round->Snapshot().num_uploads, 0);
+  EXPECT_THAT(round->Commit(**upload), HasCode(Code::kDeadlineExceeded));
+}
+
 TEST_F(RoundLifeTest, ResultTtl_Passed_ForgetsTheRoundAndItsMemory) {
   v1::RoundSpec spec = SumSpec();
   spec.mutable_result_ttl()->set_seconds(60);

@@ -36,6 +36,12 @@ class SlowClientsTest : public ServerFixture {
   }
 
   Transit& transit() { return server().machine().transit; }
+  // Until the timer has run what had become due.
+  void AwaitTimers() {
+    Event ran;
+    server().machine().timer.Schedule(clock_.Monotonic(), [&] { ran.Notify(); });
+    ran.Wait();
+  }
   void AwaitWaiting(uint64_t count) {
     while (transit().num_waiting() != count) std::this_thread::yield();
   }
@@ -103,6 +109,33 @@ TEST_F(SlowClientsTest, WaitsForRoom_ClientGoesAway_LeavesNothing) {
   third->context.TryCancel();
   (void)third->writer->Finish();
   while (transit().taken() != 0) std::this_thread::yield();
+}
+
+TEST_F(SlowClientsTest, HeldBackInMidStream_LongerThanTheUploadTimeout_IsNotStalled) {
+  options_.limits.upload_timeout = absl::Seconds(30);
+  const std::string round = Create(SumSpec());
+  const auto stream = Stall(round, "a");
+  // Next in turn for almost everything, so that the stream's second chunk is read and its third is not.
+  Event granted;
+  Credit everything;
+  transit().Acquire(
+      transit().limit() - (uint64_t{256} << 10),
+      [&](Credit credit) {
+        everything = std::move(credit);
+        granted.Notify();
+      },
+      [] {});
+  EXPECT_TRUE(stream->writer->Write(MakeChunk(round, "a", {2}, {1}, 1, false)));
+  granted.Wait();
+  AwaitWaiting(1);
+  clock_.Advance(absl::Seconds(100), server().machine().timer);
+  AwaitTimers();
+  EXPECT_EQ(client().Get(round)->num_uploads(), 1);
+  everything.Release();
+  EXPECT_TRUE(stream->writer->Write(MakeChunk(round, "a", {3}, {1}, 2)));
+  stream->writer->WritesDone();
+  EXPECT_THAT(FromGrpc(stream->writer->Finish()), IsOk());
+  EXPECT_EQ(ResultOf(round).size(), 3);
 }
 
 TEST_F(SlowClientsTest, Streams_MoreThanThereIsRoomFor_AreRefusedWithADelay) {
