@@ -16,8 +16,8 @@ bool HasSlotKernelOf() { return true; }
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One slot of each bucket of a group. Signed or not is one, since offsets leave the highest bit free.
-using Slots = hn::FixedTag<int64_t, kGroupBuckets>;
+// One slot of each bucket of a group.
+using Slots = hn::FixedTag<uint64_t, kGroupBuckets>;
 using SlotVec = hn::Vec<Slots>;
 
 // All slots of a group, by their number.
@@ -63,7 +63,7 @@ HWY_INLINE bool HasTriple(const Columns& c) {
   const SlotVec f = closest(c.v9, c.v10, c.v11, c.v11, c.v12, c.v13);
   const SlotVec g = hn::Min(hn::Xor(c.v12, c.v14), hn::Xor(c.v13, c.v15));
   const SlotVec least = hn::Min(hn::Min(hn::Min(a, b), hn::Min(e, f)), g);
-  return !hn::AllFalse(d, hn::Lt(least, hn::Set(d, int64_t{1} << 32)));
+  return !hn::AllFalse(d, hn::Lt(least, hn::Set(d, uint64_t{1} << 32)));
 }
 
 // Turns eight vectors of one slot each, first slot first, into vectors of one bucket each.
@@ -90,8 +90,7 @@ HWY_INLINE void Transpose(SlotVec& r0, SlotVec& r1, SlotVec& r2, SlotVec& r3, Sl
 
 HWY_INLINE Columns LoadColumns(const uint64_t* from) {
   const Slots d;
-  const auto* slots = reinterpret_cast<const int64_t*>(from);
-  const auto at = [&](size_t s) { return hn::Load(d, slots + s * kGroupBuckets); };
+  const auto at = [&](size_t s) { return hn::Load(d, from + s * kGroupBuckets); };
   return {at(0), at(1), at(2),  at(3),  at(4),  at(5),  at(6),  at(7),
           at(8), at(9), at(10), at(11), at(12), at(13), at(14), at(15)};
 }
@@ -99,7 +98,7 @@ HWY_INLINE Columns LoadColumns(const uint64_t* from) {
 HWY_INLINE void FreeColumns(uint64_t* to) {
   const Slots d;
   for (size_t s = 0; s < kBucketSlots; ++s) {
-    hn::Store(hn::Set(d, static_cast<int64_t>(FreeSlot(s))), d, reinterpret_cast<int64_t*>(to) + s * kGroupBuckets);
+    hn::Store(hn::Set(d, FreeSlot(s)), d, to + s * kGroupBuckets);
   }
 }
 
@@ -126,8 +125,8 @@ size_t SortGroupsOf(const SlotGroups& groups, size_t begin, size_t end, uint64_t
     Transpose(c.v8, c.v9, c.v10, c.v11, c.v12, c.v13, c.v14, c.v15);
     // Whole vectors: what is behind a bucket's words is overwritten by the next one's.
     const auto put = [&](SlotVec low, SlotVec high, size_t size) {
-      hn::StoreU(low, d, reinterpret_cast<int64_t*>(at));
-      hn::StoreU(high, d, reinterpret_cast<int64_t*>(at) + 8);
+      hn::StoreU(low, d, at);
+      hn::StoreU(high, d, at + 8);
       at += size;
     };
     put(c.v0, c.v8, sizes[0]), put(c.v1, c.v9, sizes[1]), put(c.v2, c.v10, sizes[2]), put(c.v3, c.v11, sizes[3]);

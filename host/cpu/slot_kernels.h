@@ -15,8 +15,8 @@ inline constexpr size_t kBucketSlots = 16;
 inline constexpr size_t kGroupSlots = kGroupBuckets * kBucketSlots;
 
 // What slot s holds while it is free: larger than any tuple, and no two of a bucket have the same upper half.
-constexpr uint64_t FreeSlot(size_t s) { return (uint64_t{0x7fffffff} - s) << 32; }
-inline constexpr uint64_t kMaxSlotOffset = 0x7fffffff - kBucketSlots;
+constexpr uint64_t FreeSlot(size_t s) { return (uint64_t{0xffffffff} - s) << 32; }
+inline constexpr uint64_t kMaxSlotOffset = 0xffffffff - kBucketSlots;
 
 // Set in what `next` has for a bucket that could not take everything.
 inline constexpr uint32_t kSpilled = uint32_t{1} << 31;

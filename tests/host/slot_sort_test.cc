@@ -57,7 +57,7 @@ TEST(SlotSort, AnyOffsets_AreSorted_ThreeOrMoreEqualOnesStably) {
   uint64_t tried = 0;
   for (const auto& [name, make_offset] : kDistributions) {
     for (const uint64_t n : {8, 100, 512, 513, 5000, 20000}) {
-      for (const uint64_t most : {4 * n, 1000 * n, (uint64_t{1} << 31) - 18}) {
+      for (const uint64_t most : {4 * n, 1000 * n, (uint64_t{1} << 31) - 1, (uint64_t{1} << 32) - 17}) {
         for (const bool ascending : {false, true}) {
           SCOPED_TRACE(std::string(name) + ", " + std::to_string(n) + " offsets up to " + std::to_string(most) +
                        (ascending ? ", carrying their place" : ""));
