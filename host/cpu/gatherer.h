@@ -52,7 +52,7 @@ class Gatherer {
     if (is_narrow_ && slots_.Wants(max_offset, tuples)) {
       SlotSort::Writer writer = slots_.Begin(max_offset, tuples);
       CollectTo(tuples, [&writer](uint64_t offset, uint32_t carried) { writer.Put(offset, carried); });
-      slots_.Finish(max_offset, tuples, !carries_values_, entries_);
+      slots_.Finish(!carries_values_, entries_);
     } else if (is_narrow_) {
       CollectAndSort(max_offset, tuples, entries_, entry_scratch_);
     } else {

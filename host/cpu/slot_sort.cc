@@ -34,6 +34,8 @@ bool SlotSort::Wants(uint64_t max_offset, uint64_t tuples) {
 }
 
 SlotSort::Writer SlotSort::Begin(uint64_t max_offset, uint64_t tuples) {
+  max_offset_ = max_offset;
+  tuples_ = tuples;
   num_groups_ = tuples / kMeanTuples / kGroupBuckets + 1;
   const size_t num_buckets = num_groups_ * kGroupBuckets;
   factor_ = (uint64_t{num_buckets} << 32) / (max_offset + 1);  // rounded down: the last offset has a bucket too
@@ -80,15 +82,15 @@ void SlotSort::SortSlowly(size_t group, size_t& spill, Column<TupleWord>& out) {
   }
 }
 
-void SlotSort::Finish(uint64_t max_offset, uint64_t tuples, bool ascending, Column<TupleWord>& out) {
+void SlotSort::Finish(bool ascending, Column<TupleWord>& out) {
   static_assert(sizeof(TupleWord) == sizeof(uint64_t));
-  const int offset_bits = std::bit_width(max_offset);
+  const int offset_bits = std::bit_width(max_offset_);
   const auto offset_of = [](TupleWord word) { return word.offset(); };
   out.resize(0);
-  out.reserve(tuples + kBucketSlots);
+  out.reserve(tuples_ + kBucketSlots);
   size_t group = 0;
   size_t spill = 0;
-  if (spills_.size() <= tuples / 64) {
+  if (spills_.size() <= tuples_ / 64) {
     StableSortByKey(spills_, scratch_, offset_bits, offset_of);
     const SlotGroups groups{slots_.data(), next_.data(), ascending};
     // A slow group takes some five times as long.

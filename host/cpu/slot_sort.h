@@ -20,8 +20,9 @@ struct TupleWord {
 
 // The offsets are divided evenly among buckets of slots (slot_kernels.h), each word goes to the next free slot of its
 // bucket, and all buckets are sorted by networks. Buckets have about twice the room they need, so that nothing has to
-// be counted beforehand and few spill. That takes two thirds of a radix sort's time. Offsets that are not so spread, or
-// that come often, cost the try and then a radix sort, and after that fewer tries. Used by one thread.
+// be counted beforehand and few spill. Collecting and sorting then takes three quarters of what it takes with a radix
+// sort. Offsets that are not so spread, or that come often, cost the try and then a radix sort, and after that fewer
+// tries. Used by one thread.
 class SlotSort {
  public:
   // Puts words into slots; to be kept in a local variable, so that the compiler may keep its fields in registers.
@@ -47,14 +48,14 @@ class SlotSort {
     SlotSort* sort_;
   };
 
-  // Whether to sort about `tuples` tuples with offsets up to `max_offset` in this way.
+  // Whether to sort `tuples` tuples with offsets up to `max_offset` in this way.
   bool Wants(uint64_t max_offset, uint64_t tuples);
   // Begins to, after Wants().
   Writer Begin(uint64_t max_offset, uint64_t tuples);
-  // Takes what has been put since, `tuples` words, and sorts it by offset. Words of equal offsets keep their order
+  // Takes what has been put since, as many words, and sorts it by offset. Words of equal offsets keep their order
   // where there are more than two, or where what they carry ascends (`ascending`). Two others may change places, which
   // no fold tells from the result: each starts from its neutral element, and its first step commutes.
-  void Finish(uint64_t max_offset, uint64_t tuples, bool ascending, Column<TupleWord>& out);
+  void Finish(bool ascending, Column<TupleWord>& out);
 
  private:
   [[gnu::noinline]] void Spill(size_t bucket, TupleWord word);
@@ -64,6 +65,8 @@ class SlotSort {
   // Moves all words of `group` to the end of `out`.
   void Empty(size_t group, Column<TupleWord>& out);
 
+  uint64_t max_offset_ = 0;  // as begun with
+  uint64_t tuples_ = 0;
   size_t num_groups_ = 0;
   uint64_t factor_ = 0;       // (offset · factor) >> 32 is the bucket
   Column<uint64_t> slots_;    // all free between Finish and Begin

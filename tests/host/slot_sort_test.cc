@@ -73,7 +73,7 @@ TEST(SlotSort, AnyOffsets_AreSorted_ThreeOrMoreEqualOnesStably) {
             words.push_back(TupleWord::Make(offset, carried));
             writer.Put(offset, carried);
           }
-          sort.Finish(most, n, ascending, sorted);
+          sort.Finish(ascending, sorted);
           std::stable_sort(words.begin(), words.end(),
                            [](TupleWord a, TupleWord b) { return a.offset() < b.offset(); });
           if (!ascending) {
@@ -98,7 +98,7 @@ TEST(SlotSort, OffsetsItCannotSpread_AreNotWantedForAWhile) {
   const auto put = [&](bool spread) {
     SlotSort::Writer writer = sort.Begin(most, n);
     for (uint64_t i = 0; i < n; ++i) writer.Put(spread ? i * 1000 : i, 0);
-    sort.Finish(most, n, true, sorted);
+    sort.Finish(true, sorted);
   };
   const auto skipped = [&] {
     int times = 0;

@@ -179,5 +179,20 @@ TEST(MemorySharesTest, Divide_NoLimitOrTooSmall_BoundsOnlyRounds) {
   EXPECT_EQ(Divide(limits).kept, 1'000'000);
 }
 
+TEST(MemorySharesTest, Connections_AreAsManyAsMemoryAndTheirLimitAllow) {
+  const auto most = [](uint64_t memory_mib, uint64_t max_connections) {
+    Limits limits;
+    limits.memory_limit_bytes = memory_mib << 20;
+    limits.max_connections = max_connections;
+    return MostConnections(limits);
+  };
+  EXPECT_EQ(most(256, 10'000), 1024);  // 20 KiB each of a quarter of 80 MiB
+  EXPECT_EQ(most(256, 0), 1024);
+  EXPECT_EQ(most(256, 4), 4);
+  EXPECT_EQ(most(0, 10'000), 10'000);
+  EXPECT_EQ(most(0, 0), 0);
+  EXPECT_EQ(most(100, 7), 7);  // too little to be divided
+}
+
 }  // namespace
 }  // namespace sparseagg::service
