@@ -1,4 +1,7 @@
 // Times the CPU engine in process on the workloads: updates that are validated already, to the finished result.
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -67,17 +70,28 @@ std::vector<ValidatedUpdate> Validate(const Workload& workload, const TensorSpec
   return updates;
 }
 
-Result Merge(Engine& engine, const TensorSpec& spec, const std::vector<ValidatedUpdate>& updates) {
+// Updates that are prepared side by side before they are added.
+constexpr size_t kBatch = 64;
+
+// Prepares and merges on the threads of `arena`, which are as many as the engine's.
+Result Merge(Engine& engine, tbb::task_arena& arena, const TensorSpec& spec,
+             const std::vector<ValidatedUpdate>& updates) {
   auto aggregation = Must(Aggregation::Create(engine, {spec}));
-  for (size_t k = 0; k < updates.size(); ++k) {
-    auto prepared = Must(aggregation->Prepare({updates[k]}));
-    Check(aggregation->Add(absl::StrFormat("%020d", k), std::move(prepared)));
+  std::vector<PreparedSubmission> prepared(std::min(kBatch, updates.size()));
+  for (size_t begin = 0; begin < updates.size(); begin += kBatch) {
+    const size_t count = std::min(kBatch, updates.size() - begin);
+    const auto prepare = [&](size_t i) { prepared[i] = Must(aggregation->Prepare({updates[begin + i]})); };
+    arena.execute([&] { tbb::parallel_for(size_t{0}, count, prepare); });
+    for (size_t i = 0; i < count; ++i) {
+      Check(aggregation->Add(absl::StrFormat("%020d", begin + i), std::move(prepared[i])));
+    }
   }
   return std::move(Must(std::move(*aggregation).Finish())[0]);
 }
 
 Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
   const auto engine = CreateCpuEngine({mode.threads});
+  tbb::task_arena arena(mode.threads);
   const TensorSpec spec = SpecOf(workload, mode);
   const std::vector<ValidatedUpdate> updates = Validate(workload, spec);
   Figures figures;
@@ -86,7 +100,7 @@ Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
     ReleaseFreedColumns();  // what earlier merges left would hide what this one needs
     const bool reset = ResetPeakMemory();
     const uint64_t before = PeakMemoryBytes();
-    const Result result = Merge(*engine, spec, updates);
+    const Result result = Merge(*engine, arena, spec, updates);
     figures.num_rows = result.num_rows;
     figures.result_bytes = result.memory_bytes();
     figures.plan = result.plan;
@@ -99,7 +113,7 @@ Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
   }
   for (int i = 0; i < repetitions; ++i) {
     const double start = Now();
-    const Result result = Merge(*engine, spec, updates);
+    const Result result = Merge(*engine, arena, spec, updates);
     figures.seconds.push_back(Now() - start);
   }
   std::vector<double> sorted = figures.seconds;

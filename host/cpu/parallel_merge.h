@@ -15,6 +15,7 @@
 #include "host/cpu/blocks.h"
 #include "host/cpu/merge_input.h"
 #include "host/cpu/plain_output.h"
+#include "host/cpu/stash.h"
 #include "host/cpu/turns.h"
 
 namespace sparseagg::cpu {
@@ -23,13 +24,19 @@ namespace sparseagg::cpu {
 template <typename Key, typename Rows, typename Sink>
 class BlockTaker {
  public:
-  BlockTaker(Turns& turns, size_t block, Sink& sink) : turns_(turns), block_(block), sink_(sink) {}
+  BlockTaker(Turns& turns, size_t block, Sink& sink, Stash<Key>& stash)
+      : turns_(turns), block_(block), sink_(sink), stash_(stash) {}
 
   bool TakesPlain() const { return sink_.TakesPlain(); }
 
+  // All pieces of a block but the last need not wait for its turn: two threads whose blocks have several pieces would
+  // otherwise work one after the other.
   absl::StatusOr<PlainOutput<Key>> Room(uint64_t rows, bool is_last) {
+    if (!is_last && !turns_.IsTurnOf(block_)) return stash_.Room(rows, sink_.PlainAt(0));
     if (!turns_.Await(block_)) return absl::CancelledError();
-    return sink_.PlainAt(Claim(rows, is_last));
+    const uint64_t stashed = stash_.rows();
+    const PlainOutput<Key> output = sink_.PlainAt(Claim(stashed + rows, is_last));
+    return stashed == 0 ? output : stash_.MoveTo(output);
   }
 
   absl::Status Take(Rows& rows, bool is_last) {
@@ -56,6 +63,7 @@ class BlockTaker {
   Turns& turns_;
   const size_t block_;
   Sink& sink_;
+  Stash<Key>& stash_;
   bool ended_ = false;
 };
 
@@ -73,8 +81,9 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
   const auto fold_blocks = [&] {
     auto sink = make_sink();
     BlockMerger<Key, Fold> merger(input);
+    Stash<Key> stash;
     for (size_t block; (block = turns.TakeBlock()) < num_blocks;) {
-      BlockTaker<Key, typename BlockMerger<Key, Fold>::Rows, decltype(sink)> taker(turns, block, sink);
+      BlockTaker<Key, typename BlockMerger<Key, Fold>::Rows, decltype(sink)> taker(turns, block, sink, stash);
       absl::Status status;
       try {
         status = merger.MergeBlock(blocks.blocks[block], taker);

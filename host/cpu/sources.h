@@ -66,10 +66,7 @@ struct Sources {
   uint64_t Advance(Key last) {
     uint64_t tuples = 0;
     for (size_t k = 0; k < cursors.size(); ++k) {
-      if (k + kPrefetch < cursors.size()) {
-        const Cursor<Key>& ahead = cursors[k + kPrefetch];
-        if (ahead.keys != nullptr) __builtin_prefetch(ahead.keys + ahead.position);
-      }
+      if (k + kPrefetch < cursors.size()) PrefetchKeys(cursors[k + kPrefetch], 1);
       tuples += cursors[k].Advance(last);
     }
     return tuples;
@@ -83,10 +80,21 @@ struct Sources {
 
   void SkipTo(Key to) {
     base.SkipTo(to);
-    for (Cursor<Key>& cursor : cursors) cursor.SkipTo(to);
+    for (size_t k = 0; k < cursors.size(); ++k) {
+      if (k + kPrefetch < cursors.size()) PrefetchKeys(cursors[k + kPrefetch], kSkipLines);
+      cursors[k].SkipTo(to);
+    }
+  }
+
+  static void PrefetchKeys(const Cursor<Key>& cursor, size_t lines) {
+    if (cursor.keys == nullptr) return;
+    const auto* keys = reinterpret_cast<const std::byte*>(cursor.keys + cursor.position);
+    for (size_t line = 0; line < lines; ++line) __builtin_prefetch(keys + 64 * line);
   }
 
   static constexpr size_t kPrefetch = 8;  // cursors ahead
+  // What a cursor of many looks at when it skips another thread's block.
+  static constexpr size_t kSkipLines = 4;
 
   Cursor<Key> base;
   std::vector<Cursor<Key>> cursors;

@@ -32,6 +32,7 @@ class Turns {
     return block < num_blocks_ ? block : num_blocks_;
   }
 
+  bool IsTurnOf(size_t block) const { return turn_.load(std::memory_order_acquire) == block; }
   // Waits for the turn of `block`; false when an earlier block failed.
   bool Await(size_t block) {
     for (int tries = 0;; ++tries) {
