@@ -116,7 +116,8 @@ class UploadHandle {
   Timer::Id timer_ = 0;
 };
 
-// Thread-safe. Blocking calls (Open, PutChunk, Append, Commit…) belong on the worker pool; the others are short.
+// Thread-safe. Calls that may work for long (Open, PutChunk, Append, Commit…) belong on the worker pool, unless what
+// they are given is small; the others are short.
 //
 // Decoding, validation and Prepare run outside of the round's locks, on as many threads as there are. Two locks:
 // merge_mu_ is held while the engine adds or finishes, mu_ for the state, never for long. Order: an upload's lock,
@@ -149,6 +150,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // Counts the upload, completely or not at all; either way it is gone, unless it is not complete yet, which is
   // FAILED_PRECONDITION.
   absl::StatusOr<Receipt> Commit(UploadHandle& upload);
+  // Whether a commit may merge what others have sent, which takes much longer than what is committed tells.
+  bool MergesOnArrival() const;
   // Forgets the upload, if it is still there. `status` not OK: counts as refused.
   void Discard(UploadHandle& upload, const absl::Status& status);
   // For the timeline: what became of a message before Append. `waited`: for the client to send it; `queued`: for a

@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kOverheadBytes = 512;
 
 // Tensors whose engine need not keep submissions: merged in any order they give the same bits.
-bool MergesOnArrival(const TensorSpec& spec) {
+bool MergesOneByOne(const TensorSpec& spec) {
   const Op op = spec.aggregation.op;
   return UsesFixedPoint(spec) || !IsFloat(spec.dtype) || op == Op::kUnion || op == Op::kMin || op == Op::kMax;
 }
@@ -29,6 +29,10 @@ bool HasRun(const std::vector<ValidatedUpdate>& updates, const std::vector<Tenso
 }
 
 }  // namespace
+
+bool Round::MergesOnArrival() const {
+  return std::any_of(config_->tensors.begin(), config_->tensors.end(), MergesOneByOne);
+}
 
 absl::StatusOr<Receipt> Round::CommitNamed(const std::string& client_id, const std::string& submission_id) {
   const UploadName name(client_id, submission_id);
@@ -150,7 +154,7 @@ uint64_t Round::ResultBytes(const std::vector<uint64_t>& tuples, uint64_t merged
   uint64_t merged = 0;
   for (size_t t = 0; t < tuples.size(); ++t) {
     const TensorSpec& spec = config_->tensors[t];
-    uint64_t& sum = spec.layout == Layout::kSparse && MergesOnArrival(spec) ? merged : kept;
+    uint64_t& sum = spec.layout == Layout::kSparse && MergesOneByOne(spec) ? merged : kept;
     sum = SaturatingAdd(sum, SparseResultBytes(spec, tuples[t]));
   }
   // However many tuples have come, merged rows are what they are: a row of the result, with count and weight, takes at
