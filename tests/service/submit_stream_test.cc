@@ -2,7 +2,13 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <atomic>
 #include <future>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <thread>
 
 #include "tests/service/server_fixture.h"
 
@@ -12,7 +18,69 @@ namespace {
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-class SubmitStreamTest : public ServerFixture {};
+class SubmitStreamTest : public ServerFixture {
+ protected:
+  SubmitStreamTest() {
+    hooks_.prepare = [this] {
+      prepared_by_ = std::this_thread::get_id();
+      return absl::OkStatus();
+    };
+  }
+
+  std::set<std::thread::id> PoolThreads() {
+    struct Roll {
+      std::mutex mu;
+      std::set<std::thread::id> threads;
+      Event all_here;
+    };
+    const auto roll = std::make_shared<Roll>();
+    WorkerPool& pool = server().machine().pool;
+    const auto count = static_cast<size_t>(pool.num_threads());
+    for (size_t i = 0; i < count; ++i) {
+      // A thread that waits for the others cannot be called twice.
+      pool.Post([roll, count] {
+        {
+          const std::lock_guard lock(roll->mu);
+          roll->threads.insert(std::this_thread::get_id());
+          if (roll->threads.size() == count) roll->all_here.Notify();
+        }
+        roll->all_here.Wait();
+      });
+    }
+    roll->all_here.Wait();
+    const std::lock_guard lock(roll->mu);
+    return roll->threads;
+  }
+  // Whether a submission of one chunk with keys 0 to num_keys − 1 was prepared on the pool.
+  bool IsPreparedOnPool(const std::string& round, uint32_t num_keys) {
+    std::vector<uint32_t> keys(num_keys);
+    std::iota(keys.begin(), keys.end(), 0u);
+    EXPECT_THAT(client().SubmitStream({MakeChunk(round, "a", keys, std::vector<float>(num_keys, 0.5f))}), IsOk());
+    return PoolThreads().contains(prepared_by_.load());
+  }
+
+ private:
+  std::atomic<std::thread::id> prepared_by_;
+};
+
+// gRPC's threads are few, and all calls need them.
+TEST_F(SubmitStreamTest, LargeMessages_AreThePools) {
+  const std::string round = Create(SumSpec(1'000'000));
+  EXPECT_TRUE(IsPreparedOnPool(round, 300'000));
+}
+
+TEST_F(SubmitStreamTest, CommitsThatMayMerge_AreThePools) {
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
+  spec.mutable_aggregation()->set_value_bound(1.0);
+  spec.set_max_submissions(10);
+  EXPECT_TRUE(IsPreparedOnPool(Create(spec), 10));
+}
+
+TEST_F(SubmitStreamTest, SmallSubmissions_AreDealtWithWhereTheyArrive) {
+  const std::string round = Create(SumSpec());
+  EXPECT_FALSE(IsPreparedOnPool(round, 10));
+}
 
 TEST_F(SubmitStreamTest, BytesThatAreNoMessage_AreTheClientsFault) {
   const std::string round = Create(SumSpec());
