@@ -51,11 +51,15 @@ class SubmitStreamTest : public ServerFixture {
     const std::lock_guard lock(roll->mu);
     return roll->threads;
   }
-  // Whether a submission of one chunk with keys 0 to num_keys − 1 was prepared on the pool.
-  bool IsPreparedOnPool(const std::string& round, uint32_t num_keys) {
+  // Whether a submission of `num_chunks` chunks of `num_keys` keys each was prepared on the pool.
+  bool IsPreparedOnPool(const std::string& round, uint32_t num_chunks, uint32_t num_keys) {
+    std::vector<v1::UpdateChunk> chunks;
     std::vector<uint32_t> keys(num_keys);
-    std::iota(keys.begin(), keys.end(), 0u);
-    EXPECT_THAT(client().SubmitStream({MakeChunk(round, "a", keys, std::vector<float>(num_keys, 0.5f))}), IsOk());
+    for (uint32_t i = 0; i < num_chunks; ++i) {
+      std::iota(keys.begin(), keys.end(), i * num_keys);
+      chunks.push_back(MakeChunk(round, "a", keys, std::vector<float>(num_keys, 0.5f), i, i + 1 == num_chunks));
+    }
+    EXPECT_THAT(client().SubmitStream(chunks), IsOk());
     return PoolThreads().contains(prepared_by_.load());
   }
 
@@ -64,9 +68,9 @@ class SubmitStreamTest : public ServerFixture {
 };
 
 // gRPC's threads are few, and all calls need them.
-TEST_F(SubmitStreamTest, LargeMessages_AreThePools) {
+TEST_F(SubmitStreamTest, LargeSubmissions_AreThePools) {
   const std::string round = Create(SumSpec(1'000'000));
-  EXPECT_TRUE(IsPreparedOnPool(round, 300'000));
+  EXPECT_TRUE(IsPreparedOnPool(round, 4, 100'000));
 }
 
 TEST_F(SubmitStreamTest, CommitsThatMayMerge_AreThePools) {
@@ -74,12 +78,12 @@ TEST_F(SubmitStreamTest, CommitsThatMayMerge_AreThePools) {
   spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
   spec.mutable_aggregation()->set_value_bound(1.0);
   spec.set_max_submissions(10);
-  EXPECT_TRUE(IsPreparedOnPool(Create(spec), 10));
+  EXPECT_TRUE(IsPreparedOnPool(Create(spec), 1, 10));
 }
 
 TEST_F(SubmitStreamTest, SmallSubmissions_AreDealtWithWhereTheyArrive) {
   const std::string round = Create(SumSpec());
-  EXPECT_FALSE(IsPreparedOnPool(round, 10));
+  EXPECT_FALSE(IsPreparedOnPool(round, 1, 10));
 }
 
 TEST_F(SubmitStreamTest, BytesThatAreNoMessage_AreTheClientsFault) {
