@@ -202,6 +202,13 @@ void Listener::AcceptOne(int listener) {
     refused_();
     return;
   }
+  // Clients that have gone already are nothing to gRPC but a complaint in its log for each.
+  sockaddr_storage peer;
+  socklen_t peer_size = sizeof(peer);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
+    close(fd);
+    return;
+  }
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on a Unix socket, which has no delay
   take_(fd);

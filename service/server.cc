@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
 #include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -31,11 +32,18 @@ void LogProtobuf(google::protobuf::LogLevel level, const char* file, int line, c
       {{"file", file}, {"line", line}, {"message", message}});
 }
 
+// gRPC's own words, in the form of all others.
+void LogGrpc(gpr_log_func_args* said) {
+  Log(said->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kDebug, "grpc",
+      {{"file", said->file}, {"line", said->line}, {"message", said->message}});
+}
+
 // Reflection and channelz are linked statically: once a process, before the first server is built.
 void InitPlugins() {
   static std::once_flag once;
   std::call_once(once, [] {
     google::protobuf::SetLogHandler(&LogProtobuf);
+    gpr_set_log_function(&LogGrpc);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::channelz::experimental::InitChannelzService();

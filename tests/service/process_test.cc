@@ -163,6 +163,27 @@ TEST(ProcessTest, Message_NotEvenUtf8_IsRefusedWithoutAWordOnStandardError) {
   EXPECT_THAT(server.Log(), Not(HasSubstr("UTF-8")));
 }
 
+TEST(ProcessTest, Connections_ResetAtOnce_LeaveNoWordOnStandardError) {
+  ServerProcess server;
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(SplitAddress(server.address()).second);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  server.Signal(SIGSTOP);  // so that it finds them gone when it accepts them
+  for (int i = 0; i < 50; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    const linger reset{1, 0};
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    close(fd);
+  }
+  server.Signal(SIGCONT);
+  EXPECT_THAT(Client(server.address()).Create(SumSpec(), "r"), IsOk());
+  EXPECT_THAT(server.Log(), Not(HasSubstr("getpeername")));
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+}
+
 TEST(ProcessTest, Log_Json_HasRoundsTimelineAndTraceparent) {
   ServerProcess server({"--log-format", "json"});
   Client client(server.address());
