@@ -1,5 +1,6 @@
 // AggregationService: one submission in one stream.
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,8 @@ constexpr size_t kMostWaiting = 1;
 
 // What one of gRPC's threads may do itself: at hundreds of MB a second, it is back with its other calls in a moment.
 constexpr uint64_t kMostBytesAtOnce = uint64_t{1} << 20;
+// Keys that come without values may be packed so that a byte stands for many.
+constexpr uint64_t kMostKeysAtOnce = kMostBytesAtOnce / sizeof(uint32_t);
 
 // Messages are parsed and decoded one after the other. The thread that has taken one from the wire does that itself,
 // since it has the bytes in its cache, and waking another costs more than decoding (measured against a pool that does
@@ -78,6 +81,11 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     absl::Duration waited;  // for the client
     absl::Duration came;    // Clock::Monotonic
     Credit credit;
+    // Once parsed.
+    std::optional<ChunkMessage> message = std::nullopt;
+    uint64_t size = 0;  // in bytes
+    absl::Duration queued = absl::ZeroDuration();
+    absl::Duration parsing = absl::ZeroDuration();
   };
 
   // As soon as there is credit for it.
@@ -113,63 +121,81 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   void DecodeOnReceipt() {
     const std::shared_ptr<SubmitReactor> self = self_;  // the stream may end here
     Decoded decoded = Decoded::kOne;
-    while (decoded == Decoded::kOne) decoded = DecodeNext([this](const Received& next) { return IsShort(next); });
+    while (decoded == Decoded::kOne) decoded = DecodeNext(Wanted::kShort);
     if (decoded == Decoded::kLeft) service_.machine().pool.Post([self] { self->DecodeWaiting(); });
-  }
-
-  // In the turn to decode.
-  bool IsShort(const Received& next) const {
-    if (next.ok) return next.bytes.Length() <= kMostBytesAtOnce;
-    return taken_bytes_ <= kMostBytesAtOnce && (round_ == nullptr || !round_->MergesOnArrival());
   }
 
   // On the pool, until nothing waits.
   void DecodeWaiting() {
-    while (DecodeNext([](const Received&) { return true; }) == Decoded::kOne) {
+    while (DecodeNext(Wanted::kAll) == Decoded::kOne) {
     }
   }
 
+  enum class Wanted { kShort, kAll };
   enum class Decoded {
     kOne,
     kNone,  // nothing waits, and the turn to decode is over
-    kLeft,  // what waits is not wanted; the turn goes on
+    kLeft,  // what comes next is not wanted; the turn goes on
   };
 
   // One thread at a time has the turn to decode. Every message is a step of its own, begun when it came.
-  template <typename IsWanted>
-  Decoded DecodeNext(IsWanted is_wanted) {
-    Received next;
-    bool read_on = false;
-    {
-      std::lock_guard lock(mu_);
-      if (waiting_.empty()) {
-        decoding_ = false;
-        return Decoded::kNone;
+  Decoded DecodeNext(Wanted wanted) {
+    if (!next_.has_value()) {
+      bool read_on = false;
+      {
+        std::lock_guard lock(mu_);
+        if (waiting_.empty()) {
+          decoding_ = false;
+          return Decoded::kNone;
+        }
+        next_ = std::move(waiting_.front());
+        waiting_.pop_front();
+        read_on = std::exchange(held_back_, false);
       }
-      if (!is_wanted(waiting_.front())) return Decoded::kLeft;
-      next = std::move(waiting_.front());
-      waiting_.pop_front();
-      read_on = std::exchange(held_back_, false);
+      if (read_on && !refused_) ReadNext();
     }
-    if (read_on && !refused_) ReadNext();
-    const absl::Status status =
-        refused_ ? absl::OkStatus() : Contain([&] { return next.ok ? TakeChunk(next) : TakeEnd(); });
-    if (!refused_ && (!status.ok() || !next.ok)) {
-      refused_ = true;
-      Conclude(status);
+    absl::Status status;
+    if (!refused_) {
+      if (wanted == Wanted::kShort && !IsShort(*next_)) return Decoded::kLeft;
+      status = Contain([&] { return Parse(*next_); });
+      if (status.ok() && wanted == Wanted::kShort && HasManyKeys(*next_)) return Decoded::kLeft;
+    }
+    // Its credit is given back when it is done with.
+    Received next = *std::exchange(next_, std::nullopt);
+    if (!refused_) {
+      if (status.ok()) status = Contain([&] { return next.ok ? TakeChunk(next) : TakeEnd(); });
+      if (!status.ok() || !next.ok) {
+        refused_ = true;
+        Conclude(status);
+      }
     }
     EndStep();
     return Decoded::kOne;
   }
 
-  absl::Status TakeChunk(Received& received) {
+  bool IsShort(const Received& next) const {
+    if (next.ok) return next.bytes.Length() <= kMostBytesAtOnce;
+    return taken_bytes_ <= kMostBytesAtOnce && (round_ == nullptr || !round_->MergesOnArrival());
+  }
+  static bool HasManyKeys(const Received& next) {
+    return next.message.has_value() && next.message->MostKeysWithoutValues() > kMostKeysAtOnce;
+  }
+
+  // No effect but on the first call, and on the client's end.
+  absl::Status Parse(Received& received) {
+    if (!received.ok || received.message.has_value()) return absl::OkStatus();
     const Clock& clock = service_.machine().clock;
     const absl::Duration begin = clock.Monotonic();
-    const uint64_t size = received.bytes.Length();
-    taken_bytes_ += size;
-    ChunkMessage message;
-    RETURN_IF_ERROR(message.Parse(received.bytes));
-    const v1::UpdateChunk& chunk = message.head();
+    received.size = received.bytes.Length();
+    received.queued = begin - received.came;
+    const absl::Status status = received.message.emplace().Parse(received.bytes);
+    received.parsing = clock.Monotonic() - begin;
+    return status;
+  }
+
+  absl::Status TakeChunk(Received& received) {
+    const v1::UpdateChunk& chunk = received.message->head();
+    taken_bytes_ += received.size;
     if (upload_ == nullptr) {
       RETURN_IF_ERROR(Open(chunk));
     } else if ((!chunk.round().empty() && chunk.round() != round_name_) ||
@@ -178,9 +204,9 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       return absl::InvalidArgumentError(
           absl::StrCat("chunk ", chunk.sequence(), " is of another submission than the stream's first chunk"));
     }
-    RETURN_IF_ERROR(service_.CheckMessageSize(size));
-    ASSIGN_OR_RETURN(const Chunk decoded, message.Decode());
-    round_->NoteMessage(size, received.waited, begin - received.came, clock.Monotonic() - begin);
+    RETURN_IF_ERROR(service_.CheckMessageSize(received.size));
+    ASSIGN_OR_RETURN(const Chunk decoded, received.message->Decode());
+    round_->NoteMessage(received.size, received.waited, received.queued, received.parsing);
     return round_->Append(*upload_, decoded, Repeats::kRefuse);
   }
 
@@ -225,8 +251,9 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   bool decoding_ = false;   // a thread has the turn to decode what waits
   bool held_back_ = false;  // the next read begins when it has taken something
   // Used by one thread at a time.
-  bool refused_ = false;      // nothing more is decoded
-  uint64_t taken_bytes_ = 0;  // of messages
+  std::optional<Received> next_;  // taken from waiting_, to be decoded
+  bool refused_ = false;          // nothing more is decoded
+  uint64_t taken_bytes_ = 0;      // of messages
   std::string round_name_;
   std::shared_ptr<Round> round_;
   std::shared_ptr<UploadHandle> upload_;

@@ -5,6 +5,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +29,9 @@ class ChunkMessage {
 
   // The slices of a message that was taken apart have no keys and values.
   const v1::UpdateChunk& head() const { return head_; }
+  // At most so many keys come without values, as far as the message declares them. All others take bytes of their own,
+  // or are refused before they are decoded; of these a few bytes may stand for very many.
+  uint64_t MostKeysWithoutValues() const;
   // As DecodeChunk. Borrows from this object.
   absl::StatusOr<Chunk> Decode();
 

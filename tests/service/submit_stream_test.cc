@@ -81,6 +81,46 @@ TEST_F(SubmitStreamTest, CommitsThatMayMerge_AreThePools) {
   EXPECT_TRUE(IsPreparedOnPool(Create(spec), 1, 10));
 }
 
+// A byte stands for 128 keys. The thread that received them has other clients, whom it answers while the pool is busy.
+TEST_F(SubmitStreamTest, ShortMessagesOfManyKeys_AreThePools) {
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.mutable_aggregation()->set_op(v1::OP_UNION);
+  const std::string round = Create(spec);
+  const auto chunk_of = [&](const std::string& client, uint64_t num_blocks) {
+    constexpr uint64_t kKeysOfABlock = 128;
+    v1::UpdateChunk chunk = MakeChunk(round, client, {}, {});
+    v1::TensorSlice& slice = *chunk.mutable_slices(0);
+    slice.set_key_encoding(v1::KEY_ENCODING_DELTA_BITPACKED);
+    slice.set_value_encoding(v1::VALUE_ENCODING_NONE);
+    slice.set_num_keys(num_blocks * kKeysOfABlock);
+    slice.set_keys(std::string(num_blocks, '\0'));  // one after the other
+    slice.set_first_key(1'000'000 - slice.num_keys() + 1);
+    return chunk;
+  };
+  WorkerPool& pool = server().machine().pool;
+  Event release;
+  for (int i = 0; i < pool.num_threads(); ++i) pool.Post([&release] { release.Wait(); });
+
+  const v1::UpdateChunk many = chunk_of("many", 5000);
+  grpc::ClientContext context;
+  v1::Submission response;
+  const auto writer = client().stub().SubmitUpdate(&context, &response);
+  EXPECT_TRUE(writer->Write(many));
+  Event answered;
+  absl::Status answer;
+  std::thread reader([&] {
+    answer = FromGrpc(writer->Finish());
+    answered.Notify();
+  });
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_THAT(client().SubmitStream({chunk_of("few", 10)}), Fails(Code::kInvalidArgument, HasSubstr("key 1000000")));
+  }
+  EXPECT_FALSE(answered.HasHappened());
+  release.Notify();
+  reader.join();
+  EXPECT_THAT(answer, Fails(Code::kInvalidArgument, HasSubstr("key 1000000")));
+}
+
 TEST_F(SubmitStreamTest, SmallSubmissions_AreDealtWithWhereTheyArrive) {
   const std::string round = Create(SumSpec());
   EXPECT_FALSE(IsPreparedOnPool(round, 1, 10));
