@@ -2,13 +2,16 @@
 #ifndef SPARSEAGG_HOST_PIECES_H_
 #define SPARSEAGG_HOST_PIECES_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/column.h"
+#include "host/status_macros.h"
 
 namespace sparseagg {
 
@@ -40,6 +43,38 @@ class Pieces {
       if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
       to += piece.size();
     }
+  }
+
+  // Calls `take(bytes)` with one batch after the other until one returns an error. Batches are so small that several
+  // passes over one find it in the cache, and have a multiple of `unit` bytes, as all of these together must; what lies
+  // in two pieces is put together in a copy. `unit` ≤ 8.
+  template <typename Take>
+  absl::Status ForEachBatch(size_t unit, Take take) const {
+    constexpr size_t kBatchBytes = size_t{16} << 10;
+    char cut[8];  // the begin of a unit of which the rest is in the next piece
+    size_t cut_bytes = 0;
+    const auto take_piece = [&](absl::string_view piece) -> absl::Status {
+      if (cut_bytes > 0) {
+        const size_t more = std::min(unit - cut_bytes, piece.size());
+        std::copy_n(piece.data(), more, cut + cut_bytes);
+        cut_bytes += more;
+        piece.remove_prefix(more);
+        if (cut_bytes < unit) return absl::OkStatus();
+        cut_bytes = 0;
+        RETURN_IF_ERROR(take(absl::string_view(cut, unit)));
+      }
+      while (piece.size() >= unit) {
+        const size_t size = std::min(kBatchBytes, piece.size() / unit * unit);
+        RETURN_IF_ERROR(take(piece.substr(0, size)));
+        piece.remove_prefix(size);
+      }
+      std::copy_n(piece.data(), piece.size(), cut);
+      cut_bytes = piece.size();
+      return absl::OkStatus();
+    };
+    if (pieces_.empty()) return take_piece(whole_);
+    for (const absl::string_view piece : pieces_) RETURN_IF_ERROR(take_piece(piece));
+    return absl::OkStatus();
   }
 
   // The bytes in one piece: where they are, or, if they lie in several, in `storage`, which is overwritten then.

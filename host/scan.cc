@@ -20,16 +20,16 @@ T Load(const char* bytes, uint64_t index) {
 }
 
 template <typename Key>
-absl::Status Scan(const Place& place, const char* keys, uint64_t count, KeyOrder& order) {
+absl::Status Scan(const Place& place, uint64_t position, const char* keys, uint64_t count, KeyOrder& order) {
   if (count == 0) return absl::OkStatus();
   const KeyFacts facts = sizeof(Key) == 4 ? FindKeyFacts32(keys, count) : FindKeyFacts64(keys, count);
   bool descends = facts.descends;
   bool repeats = facts.repeats;
   const uint64_t dimension = place.spec->dimension;
   if (dimension != 0 && facts.largest >= dimension) {
-    uint64_t position = 0;
-    while (Load<Key>(keys, position) < dimension) ++position;
-    return KeyTooLarge(place, position, Load<Key>(keys, position));
+    uint64_t i = 0;
+    while (Load<Key>(keys, i) < dimension) ++i;
+    return KeyTooLarge(place, position + i, Load<Key>(keys, i));
   }
   if (!order.empty) {
     const uint64_t first = Load<Key>(keys, 0);
@@ -73,8 +73,10 @@ void ExtendOrder(KeyOrder& order, uint64_t first, uint64_t last) {
   order.last = last;
 }
 
-absl::Status ScanKeys(const Place& place, const char* keys, uint64_t count, int key_bytes, KeyOrder& order) {
-  return key_bytes == 4 ? Scan<uint32_t>(place, keys, count, order) : Scan<uint64_t>(place, keys, count, order);
+absl::Status ScanKeys(const Place& place, uint64_t position, const char* keys, uint64_t count, int key_bytes,
+                      KeyOrder& order) {
+  return key_bytes == 4 ? Scan<uint32_t>(place, position, keys, count, order)
+                        : Scan<uint64_t>(place, position, keys, count, order);
 }
 
 absl::Status ScanRun(const Place& place, uint64_t first, uint64_t count, KeyOrder& order) {
@@ -91,26 +93,25 @@ absl::Status ScanRun(const Place& place, uint64_t first, uint64_t count, KeyOrde
   return absl::OkStatus();
 }
 
-absl::Status ScanValues(const Place& place, const char* values, uint64_t count) {
+absl::Status ScanValues(const Place& place, uint64_t before, const char* values, uint64_t count) {
   if (place.spec->aggregation.on_nonfinite == OnNonfinite::kPropagate) return absl::OkStatus();
-  const uint64_t n = count * place.spec->width;
   // NaN and ±Inf are what has all exponent bits.
   switch (place.spec->dtype) {
     case DType::kFloat32: {
-      const uint64_t i = FindAllBits32(values, n, 0x7f800000u);
-      return i == n ? absl::OkStatus() : Nonfinite(place, i, Load<float>(values, i));
+      const uint64_t i = FindAllBits32(values, count, 0x7f800000u);
+      return i == count ? absl::OkStatus() : Nonfinite(place, before + i, Load<float>(values, i));
     }
     case DType::kFloat64: {
-      const uint64_t i = FindAllBits64(values, n, 0x7ff0000000000000u);
-      return i == n ? absl::OkStatus() : Nonfinite(place, i, Load<double>(values, i));
+      const uint64_t i = FindAllBits64(values, count, 0x7ff0000000000000u);
+      return i == count ? absl::OkStatus() : Nonfinite(place, before + i, Load<double>(values, i));
     }
     case DType::kFloat16: {
-      const uint64_t i = FindAllBits16(values, n, 0x7c00u);
-      return i == n ? absl::OkStatus() : Nonfinite(place, i, WidenFloat16(Load<uint16_t>(values, i)));
+      const uint64_t i = FindAllBits16(values, count, 0x7c00u);
+      return i == count ? absl::OkStatus() : Nonfinite(place, before + i, WidenFloat16(Load<uint16_t>(values, i)));
     }
     case DType::kBFloat16: {
-      const uint64_t i = FindAllBits16(values, n, 0x7f80u);
-      return i == n ? absl::OkStatus() : Nonfinite(place, i, WidenBFloat16(Load<uint16_t>(values, i)));
+      const uint64_t i = FindAllBits16(values, count, 0x7f80u);
+      return i == count ? absl::OkStatus() : Nonfinite(place, before + i, WidenBFloat16(Load<uint16_t>(values, i)));
     }
     case DType::kInt32:
     case DType::kInt64:

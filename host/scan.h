@@ -28,8 +28,9 @@ struct Place {
 };
 
 // Checks `count` keys of `key_bytes` (4 or 8) each against the dimension and updates `order`. One pass when all is
-// well. INVALID_ARGUMENT names the first bad key; `order` is then unspecified.
-absl::Status ScanKeys(const Place& place, const char* keys, uint64_t count, int key_bytes, KeyOrder& order);
+// well. INVALID_ARGUMENT names the first bad key, where `keys` begin at `position`; `order` is then unspecified.
+absl::Status ScanKeys(const Place& place, uint64_t position, const char* keys, uint64_t count, int key_bytes,
+                      KeyOrder& order);
 
 // INVALID_ARGUMENT: a key that is not below the dimension.
 absl::Status KeyTooLarge(const Place& place, uint64_t position, uint64_t key);
@@ -40,8 +41,9 @@ void ExtendOrder(KeyOrder& order, uint64_t first, uint64_t last);
 // The same as ScanKeys for the run first, first + 1, ….
 absl::Status ScanRun(const Place& place, uint64_t first, uint64_t count, KeyOrder& order);
 
-// Refuses NaN and ±Inf where the spec says so. `count` keys, width × count values. INVALID_ARGUMENT names the first.
-absl::Status ScanValues(const Place& place, const char* values, uint64_t count);
+// Refuses NaN and ±Inf where the spec says so. INVALID_ARGUMENT names the first, where `values`, `count` scalars,
+// follow on `before` others.
+absl::Status ScanValues(const Place& place, uint64_t before, const char* values, uint64_t count);
 
 }  // namespace sparseagg::internal
 

@@ -43,13 +43,13 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
     if (!HasNarrowKeys(spec)) {
       return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 32 bits, its dimension needs 64"));
     }
-    RETURN_IF_ERROR(internal::ScanKeys(place, reinterpret_cast<const char*>(narrow->data()), count, 4, order));
+    RETURN_IF_ERROR(internal::ScanKeys(place, 0, reinterpret_cast<const char*>(narrow->data()), count, 4, order));
   } else {
     if (HasNarrowKeys(spec)) {
       return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 64 bits, its dimension needs 32"));
     }
     const auto& wide = std::get<absl::Span<const uint64_t>>(columns.keys);
-    RETURN_IF_ERROR(internal::ScanKeys(place, reinterpret_cast<const char*>(wide.data()), count, 8, order));
+    RETURN_IF_ERROR(internal::ScanKeys(place, 0, reinterpret_cast<const char*>(wide.data()), count, 8, order));
   }
   if (spec.layout == Layout::kDense) {
     const auto* run = std::get_if<KeyRun>(&columns.keys);
@@ -59,7 +59,7 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
     }
   }
   if (columns.values != nullptr) {
-    RETURN_IF_ERROR(internal::ScanValues(place, reinterpret_cast<const char*>(columns.values), count));
+    RETURN_IF_ERROR(internal::ScanValues(place, 0, reinterpret_cast<const char*>(columns.values), count * spec.width));
   } else if (spec.aggregation.op != Op::kUnion && count > 0) {
     return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": ", count, " keys without values"));
   }

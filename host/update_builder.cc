@@ -1,21 +1,17 @@
 #include "host/update_builder.h"
 
-#ifdef SPARSEAGG_XXH_DISPATCH
-#include <xxh_x86dispatch.h>
-#else
-#include <xxhash.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "host/status_macros.h"
+#include "host/stream_copy.h"
 #include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
 
@@ -44,6 +40,29 @@ absl::Status CheckValueBytes(const TensorSpec& spec, uint64_t chunk, const Slice
   }
   return absl::OkStatus();
 }
+
+// Takes the bytes of a slice, batch by batch, to where they are kept. They are read again when the round is merged, or
+// the submission sorted: many of them would have left the cache by then, and would have driven out what is needed now.
+class Copier {
+ public:
+  explicit Copier(uint64_t bytes) : streams_(bytes >= kSmallestStreamed) {}
+  Copier(const Copier&) = delete;
+  Copier& operator=(const Copier&) = delete;
+  ~Copier() {
+    if (streams_) internal::EndStreaming();
+  }
+  void Copy(void* to, absl::string_view batch) const {
+    if (streams_) {
+      internal::StreamCopy(to, batch.data(), batch.size());
+    } else {
+      std::memcpy(to, batch.data(), batch.size());
+    }
+  }
+
+ private:
+  static constexpr uint64_t kSmallestStreamed = uint64_t{64} << 10;
+  const bool streams_;
+};
 
 // What growth made room for in advance goes back, since an update may be kept for long; an eighth may stay.
 template <typename T>
@@ -85,110 +104,129 @@ absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice) {
   const uint64_t count = *counted;
   RETURN_IF_ERROR(CheckValueBytes(*spec_, chunk, slice, count));
   const internal::Place place{spec_, chunk};
-  internal::KeyOrder order = order_;
   const bool is_run = slice.key_type == SliceView::Keys::kImplicit;
   if (spec_->layout == Layout::kDense && (!is_run || (count > 0 && slice.first_key != num_keys_))) {
     return Invalid(*spec_, chunk,
                    is_run ? absl::StrCat("layout dense goes on at key ", num_keys_, ", not at ", slice.first_key)
                           : std::string("layout dense takes implicit keys"));
   }
+  if (!is_run && count > 0) LeaveRun();
+  Seen seen = seen_;
   if (is_run) {
-    RETURN_IF_ERROR(internal::ScanRun(place, slice.first_key, count, order));
+    RETURN_IF_ERROR(internal::ScanRun(place, slice.first_key, count, seen.order));
   } else if (count > 0) {
-    RETURN_IF_ERROR(AppendKeys(place, slice, count, order));
+    RETURN_IF_ERROR(AppendKeys(place, slice, count, seen));
   }
   if (slice.has_values) {
-    absl::Status status = AppendValues(place, slice, count);
+    absl::Status status = AppendValues(place, slice, count, seen);
     if (!status.ok()) {
       if (!is_run && count > 0) DropKeysFrom(num_keys_);
       return status;
     }
   }
   // Nothing can be refused from here on.
-  order_ = order;
+  seen_ = std::move(seen);
   if (count == 0) return absl::OkStatus();
   if (is_run) StoreImplicit({slice.first_key, count});
   num_keys_ += count;
   return absl::OkStatus();
 }
 
-// Values, like keys, are copied or decoded to where they are kept, and looked at there while they are in the cache.
-// INVALID_ARGUMENT leaves the values unchanged.
-absl::Status UpdateBuilder::AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count) {
-  const bool is_kept = spec_->aggregation.op != Op::kUnion;
-  Column<std::byte> dropped;
-  Column<std::byte>& values = is_kept ? values_ : dropped;
-  const size_t size_before = values.size();
-  const uint64_t num_values = count * spec_->width;
-  values.resize(size_before + num_values * SizeOf(spec_->dtype));
-  std::byte* const out = values.data() + size_before;
-  absl::Status status;
-  if (slice.value_packing == wire::ValuePacking::kOwn) {
-    slice.values.CopyTo(out);
-  } else {
-    Column<char> storage;
-    status = wire::UnpackValues(slice.value_packing, spec_->dtype, slice.values.Flatten(storage), num_values, out);
-  }
-  if (!status.ok()) {
-    status = Invalid(*spec_, place.chunk.value_or(0), status.message());
-  } else {
-    status = internal::ScanValues(place, reinterpret_cast<const char*>(out), count);
-  }
-  if (!status.ok()) values.resize(size_before);
-  return status;
-}
-
 // At least one. INVALID_ARGUMENT leaves the keys unchanged.
 absl::Status UpdateBuilder::AppendKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
-                                       internal::KeyOrder& order) {
-  LeaveRun();
-  if (slice.has_packed_keys()) return AppendPackedKeys(place, slice, count, order);
-  const int key_bytes = slice.key_type == SliceView::Keys::kU32 ? 4 : 8;
+                                       Seen& seen) {
   const auto append = [&](auto& column) {
-    using Key = std::remove_reference_t<decltype(column[0])>;
-    if (sizeof(Key) == static_cast<size_t>(key_bytes)) {
-      column.resize(num_keys_ + count);
-      Key* const out = column.data() + num_keys_;
-      slice.keys.CopyTo(out);
-      return internal::ScanKeys(place, reinterpret_cast<const char*>(out), count, key_bytes, order);
-    }
-    Column<char> storage;
-    const absl::string_view keys = slice.keys.Flatten(storage);
-    RETURN_IF_ERROR(internal::ScanKeys(place, keys.data(), count, key_bytes, order));
-    using Sent = std::conditional_t<sizeof(Key) == 4, uint64_t, uint32_t>;
     column.resize(num_keys_ + count);
-    for (uint64_t i = 0; i < count; ++i) {
-      Sent key;
-      std::memcpy(&key, keys.data() + i * sizeof(key), sizeof(key));
-      column[num_keys_ + i] = static_cast<Key>(key);
-    }
-    return absl::OkStatus();
+    return slice.has_packed_keys() ? AppendPackedKeys(place, slice, count, column, seen)
+                                   : AppendPlainKeys(place, slice, count, column, seen);
   };
   absl::Status status = HasNarrowKeys(*spec_) ? append(narrow_keys_) : append(wide_keys_);
   if (!status.ok()) DropKeysFrom(num_keys_);
   return status;
 }
 
+template <typename Key>
+absl::Status UpdateBuilder::AppendPlainKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
+                                            Column<Key>& column, Seen& seen) {
+  const size_t sent_bytes = slice.key_type == SliceView::Keys::kU32 ? sizeof(uint32_t) : sizeof(uint64_t);
+  using Other = std::conditional_t<sizeof(Key) == sizeof(uint32_t), uint64_t, uint32_t>;
+  const Copier copier(count * sizeof(Key));
+  uint64_t position = 0;
+  return slice.keys.ForEachBatch(sent_bytes, [&](absl::string_view batch) -> absl::Status {
+    Key* const out = column.data() + num_keys_ + position;
+    const size_t n = batch.size() / sent_bytes;
+    RETURN_IF_ERROR(internal::ScanKeys(place, position, batch.data(), n, static_cast<int>(sent_bytes), seen.order));
+    if (sent_bytes == sizeof(Key)) {
+      seen.keys.Add(batch.data(), batch.size());
+      copier.Copy(out, batch);
+    } else {
+      for (size_t i = 0; i < n; ++i) {
+        Other key;
+        std::memcpy(&key, batch.data() + i * sizeof(key), sizeof(key));
+        out[i] = static_cast<Key>(key);
+      }
+      seen.keys.Add(out, n * sizeof(Key));
+    }
+    position += n;
+    return absl::OkStatus();
+  });
+}
+
 // Decodes to where the keys are kept. Packed keys strictly ascend, so that the first and the last tell their order.
+template <typename Key>
 absl::Status UpdateBuilder::AppendPackedKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
-                                             internal::KeyOrder& order) {
+                                             Column<Key>& column, Seen& seen) {
   Column<char> storage;
   const absl::string_view keys = slice.keys.Flatten(storage);
   const uint64_t largest = spec_->dimension == 0 ? std::numeric_limits<uint64_t>::max() : spec_->dimension - 1;
-  const auto append = [&](auto& column) {
-    column.resize(num_keys_ + count);
-    const bool is_bitmap = slice.key_type == SliceView::Keys::kBitmap;
-    auto* out = column.data() + num_keys_;
-    const wire::DecodedKeys decoded = is_bitmap ? wire::DecodeBitmapKeys(keys, slice.first_key, count, largest, out)
-                                                : wire::DecodeDeltaKeys(keys, slice.first_key, count, largest, out);
-    if (decoded.count == count) internal::ExtendOrder(order, out[0], out[count - 1]);
-    return decoded;
-  };
-  const wire::DecodedKeys decoded = HasNarrowKeys(*spec_) ? append(narrow_keys_) : append(wide_keys_);
-  if (decoded.count == count) return absl::OkStatus();
-  DropKeysFrom(num_keys_);
+  Key* const out = column.data() + num_keys_;
+  const bool is_bitmap = slice.key_type == SliceView::Keys::kBitmap;
+  const wire::DecodedKeys decoded = is_bitmap ? wire::DecodeBitmapKeys(keys, slice.first_key, count, largest, out)
+                                              : wire::DecodeDeltaKeys(keys, slice.first_key, count, largest, out);
+  if (decoded.count == count) {
+    internal::ExtendOrder(seen.order, out[0], out[count - 1]);
+    seen.keys.Add(out, count * sizeof(Key));
+    return absl::OkStatus();
+  }
   if (!decoded.wraps) return internal::KeyTooLarge(place, decoded.count, decoded.bad_key);
   return absl::InvalidArgumentError(absl::StrCat(place.ToString(decoded.count), ": the keys pass 2^64-1"));
+}
+
+// INVALID_ARGUMENT leaves the values unchanged.
+absl::Status UpdateBuilder::AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count,
+                                         Seen& seen) {
+  const bool is_kept = spec_->aggregation.op != Op::kUnion;
+  const bool is_packed = slice.value_packing != wire::ValuePacking::kOwn;
+  const size_t value_bytes = SizeOf(spec_->dtype);
+  const uint64_t num_values = count * spec_->width;
+  Column<std::byte> dropped;
+  Column<std::byte>& values = is_kept ? values_ : dropped;
+  const size_t size_before = values.size();
+  if (is_kept || is_packed) values.resize(size_before + num_values * value_bytes);
+  std::byte* out = values.data() + size_before;
+  absl::Status status;
+  if (is_packed) {
+    Column<char> storage;
+    status = wire::UnpackValues(slice.value_packing, spec_->dtype, slice.values.Flatten(storage), num_values, out);
+    if (!status.ok()) status = Invalid(*spec_, place.chunk.value_or(0), status.message());
+    if (status.ok()) status = internal::ScanValues(place, 0, reinterpret_cast<const char*>(out), num_values);
+    if (status.ok() && is_kept) seen.values.Add(out, num_values * value_bytes);
+  } else {
+    const Copier copier(num_values * value_bytes);
+    uint64_t before = 0;
+    status = slice.values.ForEachBatch(value_bytes, [&](absl::string_view batch) -> absl::Status {
+      const size_t n = batch.size() / value_bytes;
+      RETURN_IF_ERROR(internal::ScanValues(place, before, batch.data(), n));
+      before += n;
+      if (!is_kept) return absl::OkStatus();
+      seen.values.Add(batch.data(), batch.size());
+      copier.Copy(out, batch);
+      out += batch.size();
+      return absl::OkStatus();
+    });
+  }
+  if (!status.ok()) values.resize(size_before);
+  return status;
 }
 
 void UpdateBuilder::DropKeysFrom(uint64_t num_keys) {
@@ -218,14 +256,13 @@ void UpdateBuilder::StoreImplicit(KeyRun keys) {
 }
 
 void UpdateBuilder::StoreRun(KeyRun run) {
-  const bool narrow = HasNarrowKeys(*spec_);
-  for (uint64_t i = 0; i < run.count; ++i) {
-    if (narrow) {
-      narrow_keys_.push_back(static_cast<uint32_t>(run.first + i));
-    } else {
-      wide_keys_.push_back(run.first + i);
-    }
-  }
+  const auto store = [&](auto& column) {
+    const size_t before = column.size();
+    column.resize(before + run.count);
+    std::iota(column.begin() + before, column.end(), static_cast<std::decay_t<decltype(column[0])>>(run.first));
+    seen_.keys.Add(column.data() + before, run.count * sizeof(column[0]));
+  };
+  HasNarrowKeys(*spec_) ? store(narrow_keys_) : store(wide_keys_);
 }
 
 void UpdateBuilder::Reserve(uint64_t num_keys) {
@@ -238,34 +275,32 @@ size_t UpdateBuilder::memory_bytes() const {
 }
 
 std::pair<uint64_t, uint64_t> UpdateBuilder::ContentHash() const {
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
-  XXH3_128bits_reset(state.get());
+  ContentHasher keys = seen_.keys;
   // The type in which keys are held follows from the tensor, however they were packed; only a run is not held.
-  const auto hash_run = [&](auto type) {
+  const auto add_run = [&](auto type) {
     constexpr size_t kBatch = 512;
     decltype(type) batch[kBatch];
     for (uint64_t begin = 0; begin < run_.count; begin += kBatch) {
       const size_t n = static_cast<size_t>(std::min<uint64_t>(kBatch, run_.count - begin));
-      for (size_t i = 0; i < n; ++i) batch[i] = static_cast<decltype(type)>(run_.first + begin + i);
-      XXH3_128bits_update(state.get(), batch, n * sizeof(type));
+      std::iota(batch, batch + n, static_cast<decltype(type)>(run_.first + begin));
+      keys.Add(batch, n * sizeof(type));
     }
   };
-  if (is_run_) {
-    HasNarrowKeys(*spec_) ? hash_run(uint32_t{}) : hash_run(uint64_t{});
-  } else {
-    XXH3_128bits_update(state.get(), narrow_keys_.data(), narrow_keys_.size() * sizeof(uint32_t));
-    XXH3_128bits_update(state.get(), wide_keys_.data(), wide_keys_.size() * sizeof(uint64_t));
+  if (is_run_) HasNarrowKeys(*spec_) ? add_run(uint32_t{}) : add_run(uint64_t{});
+  ContentHasher both;
+  for (const ContentHasher* part : {&std::as_const(keys), &seen_.values}) {
+    const auto digest = part->Digest();
+    both.Add(&digest.first, sizeof(digest.first));
+    both.Add(&digest.second, sizeof(digest.second));
   }
-  XXH3_128bits_update(state.get(), values_.data(), values_.size());
-  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
-  return {hash.high64, hash.low64};
+  return both.Digest();
 }
 
 absl::Status UpdateBuilder::CheckPromises() const {
-  if (declared_sorted_ && !order_.sorted) {
+  if (declared_sorted_ && !seen_.order.sorted) {
     return absl::InvalidArgumentError(absl::StrCat(Quoted(*spec_), ": keys_sorted was declared, but keys descend"));
   }
-  if (!declared_unique_ || order_.unique) return absl::OkStatus();
+  if (!declared_unique_ || seen_.order.unique) return absl::OkStatus();
   // Not strictly ascending. Only a sorted copy can tell whether a key is repeated.
   const auto find_repeat = [&](auto keys) -> absl::Status {
     std::sort(keys.begin(), keys.end());
@@ -306,8 +341,8 @@ absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {
   update.columns_.owner = std::move(storage);
   update.num_keys_ = num_keys_;
   update.weight_ = spec_->aggregation.weighting == Weighting::kByWeight ? weight : 1.0;
-  update.sorted_ = order_.sorted;
-  update.unique_ = order_.unique;
+  update.sorted_ = seen_.order.sorted;
+  update.unique_ = seen_.order.unique;
   return update;
 }
 

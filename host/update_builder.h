@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "host/column.h"
+#include "host/content_hash.h"
 #include "host/pieces.h"
 #include "host/scan.h"
 #include "host/spec.h"
@@ -56,19 +57,29 @@ class UpdateBuilder {
   uint64_t num_keys() const { return num_keys_; }
   // Room for keys and values held.
   size_t memory_bytes() const;
-  // XXH3-128 of the decoded content (keys in the tensor's type, then values), the same for every chunking and packing.
-  // Cost: one pass.
+  // XXH3-128 of the decoded content (keys in the tensor's type, and values), the same for every chunking and packing.
+  // Cost: one pass over implicit keys; all else has been hashed as it came.
   std::pair<uint64_t, uint64_t> ContentHash() const;
 
   // Dense tensors must be complete. The builder is spent.
   absl::StatusOr<ValidatedUpdate> Finish(double weight) &&;
 
  private:
-  absl::Status AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count);
-  absl::Status AppendKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
-                          internal::KeyOrder& order);
+  // What is known of keys and values so far.
+  struct Seen {
+    internal::KeyOrder order;
+    ContentHasher keys;  // but not of those in run_
+    ContentHasher values;
+  };
+
+  absl::Status AppendKeys(const internal::Place& place, const SliceView& slice, uint64_t count, Seen& seen);
+  template <typename Key>
+  absl::Status AppendPlainKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
+                               Column<Key>& column, Seen& seen);
+  template <typename Key>
   absl::Status AppendPackedKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
-                                internal::KeyOrder& order);
+                                Column<Key>& column, Seen& seen);
+  absl::Status AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count, Seen& seen);
   void DropKeysFrom(uint64_t num_keys);
   void StoreImplicit(KeyRun keys);
   void LeaveRun();
@@ -83,7 +94,7 @@ class UpdateBuilder {
   Column<uint64_t> wide_keys_;
   Column<std::byte> values_;
   uint64_t num_keys_ = 0;
-  internal::KeyOrder order_;
+  Seen seen_;
   bool declared_sorted_ = false;
   bool declared_unique_ = false;
 };

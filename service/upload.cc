@@ -12,7 +12,7 @@ namespace sparseagg::service {
 namespace {
 
 // What an upload, and each tensor in it, takes beside its keys and values. A round figure above the true one.
-constexpr uint64_t kOverheadBytes = 512;
+constexpr uint64_t kOverheadBytes = 2048;
 
 // Times the tuples of a first chunk for which room is made at most.
 constexpr uint64_t kMostAhead = 8;

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,6 +71,64 @@ TEST(UpdateBuilderPieces, Append_BytesInPieces_AreTakenAsTheWhole) {
         }
       }
     }
+  }
+}
+
+// Long slices are gone through in batches, and copied past the caches.
+TEST(UpdateBuilderPieces, Append_LongSlices_AreTakenAsTheyAre) {
+  constexpr uint64_t kCount = 100'000;
+  std::vector<uint64_t> keys(kCount);
+  std::vector<double> values(kCount);
+  std::mt19937 rng(7);
+  for (uint64_t i = 0; i < kCount; ++i) {
+    keys[i] = rng() % 1'000'000;
+    values[i] = static_cast<double>(rng() % 1000);
+  }
+  for (const uint64_t dimension : {uint64_t{1'000'000}, uint64_t{1} << 40}) {
+    const TensorSpec spec = Spec(dimension);
+    for (const Slice& slice : {U32(keys, values), U64(keys, values)}) {
+      for (const size_t size : {size_t{4099}, size_t{8192}, size_t{70'001}, size_t{1} << 20}) {
+        SCOPED_TRACE(::testing::Message() << "dimension " << dimension << ", pieces of " << size);
+        const std::vector<absl::string_view> key_pieces = Cut(slice.keys, size);
+        const std::vector<absl::string_view> value_pieces = Cut(slice.values, size);
+        SliceView view = slice.view();
+        view.keys = Pieces(key_pieces);
+        view.values = Pieces(value_pieces);
+        UpdateBuilder builder(&spec);
+        ASSERT_TRUE(builder.Append(0, U32({3}, {5}).view()).ok());  // so that places are aligned to no vector
+        ASSERT_TRUE(builder.Append(1, view).ok());
+        const auto update = std::move(builder).Finish(1.0);
+        std::vector<uint64_t> expected_keys = {3};
+        std::vector<double> expected_values = {5};
+        expected_keys.insert(expected_keys.end(), keys.begin(), keys.end());
+        expected_values.insert(expected_values.end(), values.begin(), values.end());
+        EXPECT_EQ(KeysOf(*update), expected_keys);
+        EXPECT_EQ(FloatsOf(*update), expected_values);
+        EXPECT_FALSE(update->sorted());
+      }
+    }
+  }
+}
+
+TEST(UpdateBuilderPieces, Append_LongSlices_NameTheBadPosition) {
+  constexpr uint64_t kCount = 100'000;
+  constexpr uint64_t kBad = 98'765;
+  std::vector<uint64_t> keys(kCount);
+  std::iota(keys.begin(), keys.end(), 0);
+  std::vector<double> values(kCount, 1.0);
+  std::vector<uint64_t> bad_keys = keys;
+  std::vector<double> bad_values = values;
+  bad_keys[kBad] = 1'000'000;
+  bad_values[kBad] = std::nan("");
+  const TensorSpec spec = Spec(1'000'000);
+  for (const Slice& slice : {U32(bad_keys, values), U64(bad_keys, values), U32(keys, bad_values)}) {
+    const std::vector<absl::string_view> key_pieces = Cut(slice.keys, 10'001);
+    const std::vector<absl::string_view> value_pieces = Cut(slice.values, 10'001);
+    SliceView view = slice.view();
+    view.keys = Pieces(key_pieces);
+    view.values = Pieces(value_pieces);
+    UpdateBuilder builder(&spec);
+    EXPECT_THAT(std::string(builder.Append(17, view).message()), HasSubstr("chunk 17, position 98765"));
   }
 }
 
