@@ -169,7 +169,7 @@ TEST(ProcessTest, Connections_ResetAtOnce_LeaveNoWordOnStandardError) {
   to.sin_family = AF_INET;
   to.sin_port = htons(SplitAddress(server.address()).second);
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  server.Signal(SIGSTOP);  // so that it finds them gone when it accepts them
+  server.Pause();  // so that it finds them gone when it accepts them
   for (int i = 0; i < 50; ++i) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);

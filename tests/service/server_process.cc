@@ -68,6 +68,13 @@ ServerProcess::~ServerProcess() {
 
 void ServerProcess::Signal(int number) const { kill(pid_, number); }
 
+void ServerProcess::Pause() const {
+  Signal(SIGSTOP);
+  int status = 0;
+  EXPECT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
+  EXPECT_TRUE(WIFSTOPPED(status));
+}
+
 int ServerProcess::Wait() {
   int status = 0;
   EXPECT_EQ(waitpid(pid_, &status, 0), pid_);

@@ -22,6 +22,8 @@ class ServerProcess {
   // Where it listens: waits for its line on standard output. Empty if it has left without one.
   const std::string& address() const { return address_; }
   void Signal(int number) const;
+  // Stops it in the middle of what it does, until it gets SIGCONT. Returns when it has stopped.
+  void Pause() const;
   // Waits until it has left: its exit code, or 1000 + the signal that killed it.
   int Wait();
   // What it has logged so far.
