@@ -195,38 +195,59 @@ absl::Status UpdateBuilder::AppendPackedKeys(const internal::Place& place, const
 // INVALID_ARGUMENT leaves the values unchanged.
 absl::Status UpdateBuilder::AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count,
                                          Seen& seen) {
-  const bool is_kept = spec_->aggregation.op != Op::kUnion;
-  const bool is_packed = slice.value_packing != wire::ValuePacking::kOwn;
-  const size_t value_bytes = SizeOf(spec_->dtype);
+  const size_t size_before = values_.size();
   const uint64_t num_values = count * spec_->width;
-  Column<std::byte> dropped;
-  Column<std::byte>& values = is_kept ? values_ : dropped;
-  const size_t size_before = values.size();
-  if (is_kept || is_packed) values.resize(size_before + num_values * value_bytes);
-  std::byte* out = values.data() + size_before;
-  absl::Status status;
-  if (is_packed) {
-    Column<char> storage;
-    status = wire::UnpackValues(slice.value_packing, spec_->dtype, slice.values.Flatten(storage), num_values, out);
-    if (!status.ok()) status = Invalid(*spec_, place.chunk.value_or(0), status.message());
-    if (status.ok()) status = internal::ScanValues(place, 0, reinterpret_cast<const char*>(out), num_values);
-    if (status.ok() && is_kept) seen.values.Add(out, num_values * value_bytes);
-  } else {
-    const Copier copier(num_values * value_bytes);
-    uint64_t before = 0;
-    status = slice.values.ForEachBatch(value_bytes, [&](absl::string_view batch) -> absl::Status {
-      const size_t n = batch.size() / value_bytes;
-      RETURN_IF_ERROR(internal::ScanValues(place, before, batch.data(), n));
-      before += n;
-      if (!is_kept) return absl::OkStatus();
-      seen.values.Add(batch.data(), batch.size());
-      copier.Copy(out, batch);
-      out += batch.size();
-      return absl::OkStatus();
-    });
-  }
-  if (!status.ok()) values.resize(size_before);
+  if (KeepsValues()) values_.resize(size_before + num_values * SizeOf(spec_->dtype));
+  std::byte* const out = values_.data() + size_before;
+  absl::Status status = slice.value_packing == wire::ValuePacking::kInt8Scaled
+                            ? TakeScaledValues(place, slice, num_values, out, seen)
+                            : TakeValues(place, slice, num_values, out, seen);
+  if (!status.ok()) values_.resize(size_before);
   return status;
+}
+
+// Writes to `out`, if values are kept.
+absl::Status UpdateBuilder::TakeValues(const internal::Place& place, const SliceView& slice, uint64_t num_values,
+                                       std::byte* out, Seen& seen) const {
+  const bool is_packed = slice.value_packing != wire::ValuePacking::kOwn;
+  const size_t sent_bytes = wire::PackedSize(slice.value_packing, spec_->dtype);
+  const size_t value_bytes = SizeOf(spec_->dtype);
+  const Copier copier(num_values * value_bytes);
+  Column<std::byte> widened;
+  uint64_t before = 0;
+  return slice.values.ForEachBatch(sent_bytes, [&](absl::string_view batch) -> absl::Status {
+    const size_t n = batch.size() / sent_bytes;
+    if (is_packed) {
+      widened.resize(n * value_bytes);
+      RETURN_IF_ERROR(wire::UnpackValues(slice.value_packing, spec_->dtype, batch, n, widened.data()));
+      batch = {reinterpret_cast<const char*>(widened.data()), widened.size()};
+    }
+    RETURN_IF_ERROR(internal::ScanValues(place, before, batch.data(), n));
+    before += n;
+    if (!KeepsValues()) return absl::OkStatus();
+    seen.values.Add(batch.data(), batch.size());
+    copier.Copy(out, batch);
+    out += batch.size();
+    return absl::OkStatus();
+  });
+}
+
+// As TakeValues. The scales stand before all values, so these are decoded in one piece.
+absl::Status UpdateBuilder::TakeScaledValues(const internal::Place& place, const SliceView& slice, uint64_t num_values,
+                                             std::byte* out, Seen& seen) const {
+  const size_t num_bytes = num_values * SizeOf(spec_->dtype);
+  Column<std::byte> dropped;
+  if (!KeepsValues()) {
+    dropped.resize(num_bytes);
+    out = dropped.data();
+  }
+  Column<char> storage;
+  const absl::Status status =
+      wire::UnpackValues(slice.value_packing, spec_->dtype, slice.values.Flatten(storage), num_values, out);
+  if (!status.ok()) return Invalid(*spec_, place.chunk.value_or(0), status.message());
+  RETURN_IF_ERROR(internal::ScanValues(place, 0, reinterpret_cast<const char*>(out), num_values));
+  if (KeepsValues()) seen.values.Add(out, num_bytes);
+  return absl::OkStatus();
 }
 
 void UpdateBuilder::DropKeysFrom(uint64_t num_keys) {
@@ -267,7 +288,7 @@ void UpdateBuilder::StoreRun(KeyRun run) {
 
 void UpdateBuilder::Reserve(uint64_t num_keys) {
   HasNarrowKeys(*spec_) ? narrow_keys_.reserve(num_keys) : wide_keys_.reserve(num_keys);
-  if (spec_->aggregation.op != Op::kUnion) values_.reserve(num_keys * spec_->width * SizeOf(spec_->dtype));
+  if (KeepsValues()) values_.reserve(num_keys * spec_->width * SizeOf(spec_->dtype));
 }
 
 size_t UpdateBuilder::memory_bytes() const {

@@ -80,6 +80,11 @@ class UpdateBuilder {
   absl::Status AppendPackedKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
                                 Column<Key>& column, Seen& seen);
   absl::Status AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count, Seen& seen);
+  absl::Status TakeValues(const internal::Place& place, const SliceView& slice, uint64_t num_values, std::byte* out,
+                          Seen& seen) const;
+  absl::Status TakeScaledValues(const internal::Place& place, const SliceView& slice, uint64_t num_values,
+                                std::byte* out, Seen& seen) const;
+  bool KeepsValues() const { return spec_->aggregation.op != Op::kUnion; }
   void DropKeysFrom(uint64_t num_keys);
   void StoreImplicit(KeyRun keys);
   void LeaveRun();

@@ -20,22 +20,6 @@ T Load(const char* from, uint64_t index) {
   return value;
 }
 
-// Bytes of one value; 1 for kInt8Scaled, beside the scales.
-size_t PackedSize(ValuePacking packing, DType dtype) {
-  switch (packing) {
-    case ValuePacking::kOwn:
-      return SizeOf(dtype);
-    case ValuePacking::kFloat32:
-      return sizeof(float);
-    case ValuePacking::kFloat16:
-    case ValuePacking::kBFloat16:
-      return sizeof(uint16_t);
-    case ValuePacking::kInt8Scaled:
-      return sizeof(int8_t);
-  }
-  return 0;
-}
-
 uint64_t NumScales(uint64_t count) { return (count + kScaleBlock - 1) / kScaleBlock; }
 
 absl::Status BadScale(uint64_t block, float scale) {
@@ -166,6 +150,21 @@ std::optional<ValuePacking> PackingOf(DType from, DType to) {
                                                   : ValuePacking::kOwn;
   if (packing == ValuePacking::kOwn || !Widens(packing, to)) return std::nullopt;
   return packing;
+}
+
+size_t PackedSize(ValuePacking packing, DType dtype) {
+  switch (packing) {
+    case ValuePacking::kOwn:
+      return SizeOf(dtype);
+    case ValuePacking::kFloat32:
+      return sizeof(float);
+    case ValuePacking::kFloat16:
+    case ValuePacking::kBFloat16:
+      return sizeof(uint16_t);
+    case ValuePacking::kInt8Scaled:
+      return sizeof(int8_t);
+  }
+  return 0;
 }
 
 absl::StatusOr<uint64_t> CountValues(ValuePacking packing, DType dtype, uint64_t num_bytes) {

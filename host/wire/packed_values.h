@@ -27,6 +27,9 @@ bool Widens(ValuePacking packing, DType dtype);
 // How values of `from` are packed in a tensor of `to`: kOwn if they are the same, nullopt if that does not widen.
 std::optional<ValuePacking> PackingOf(DType from, DType to);
 
+// Bytes of one value of a tensor of `dtype`; of kInt8Scaled the multiple alone: its scale is elsewhere.
+size_t PackedSize(ValuePacking packing, DType dtype);
+
 // Number of values of a tensor of `dtype` in so many bytes. INVALID_ARGUMENT: they are no whole number of values.
 absl::StatusOr<uint64_t> CountValues(ValuePacking packing, DType dtype, uint64_t num_bytes);
 

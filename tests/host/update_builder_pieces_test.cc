@@ -12,6 +12,7 @@
 
 #include "host/pieces.h"
 #include "host/update_builder.h"
+#include "host/wire/packed_values.h"
 #include "tests/host/slices.h"
 
 namespace sparseagg {
@@ -106,6 +107,35 @@ TEST(UpdateBuilderPieces, Append_LongSlices_AreTakenAsTheyAre) {
         EXPECT_EQ(FloatsOf(*update), expected_values);
         EXPECT_FALSE(update->sorted());
       }
+    }
+  }
+}
+
+TEST(UpdateBuilderPieces, Append_LongNarrowValues_AreWidenedWhereverTheyAreCut) {
+  constexpr uint64_t kCount = 50'000;
+  Column<float> values(kCount);
+  for (uint64_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(i % 2048);  // exact in all
+  const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+  for (const auto packing :
+       {wire::ValuePacking::kFloat16, wire::ValuePacking::kBFloat16, wire::ValuePacking::kInt8Scaled}) {
+    const std::string packed = *wire::PackValues(packing, DType::kFloat32, bytes, kCount);
+    const TensorSpec spec = Spec(kCount);
+    SliceView view;
+    view.key_type = SliceView::Keys::kImplicit;
+    view.num_keys = kCount;
+    view.value_packing = packing;
+    view.values = packed;
+    UpdateBuilder whole(&spec);
+    ASSERT_TRUE(whole.Append(0, view).ok());
+    const std::vector<absl::string_view> cut = Cut(packed, 4099);
+    view.values = Pieces(cut);
+    UpdateBuilder pieces(&spec);
+    ASSERT_TRUE(pieces.Append(0, view).ok());
+    EXPECT_EQ(pieces.ContentHash(), whole.ContentHash());
+    const std::vector<double> floats = FloatsOf(*std::move(pieces).Finish(1.0));
+    EXPECT_EQ(floats, FloatsOf(*std::move(whole).Finish(1.0)));
+    if (packing == wire::ValuePacking::kFloat16) {
+      EXPECT_EQ(floats, std::vector<double>(values.begin(), values.end()));
     }
   }
 }
