@@ -71,8 +71,22 @@ def draw_client_python(axes: Any, runs: list[dict[str, Any]]) -> None:
 
 
 def draw_tails(axes: Any, runs: list[dict[str, Any]]) -> None:
-    """Bars of the share of time after the close."""
-    axes.bar([run["workload"] for run in runs], [100 * run["tail_share"] for run in runs], color=OURS, width=0.5)
+    """Bars of the share of time after the close, by network."""
+    workloads = list(dict.fromkeys(run["workload"] for run in runs))
+    networks = list(dict.fromkeys(run["gigabits_per_s"] for run in runs))
+    width = 0.8 / len(networks)
+    for i, network in enumerate(networks):
+        of_network = [run for run in runs if run["gigabits_per_s"] == network]
+        axes.bar(
+            [workloads.index(run["workload"]) + (i - (len(networks) - 1) / 2) * width for run in of_network],
+            [100 * run["tail_share"] for run in of_network],
+            color=OURS,
+            alpha=1 - 0.35 * i,
+            width=width,
+            label="loopback" if network is None else f"{network} Gbit/s",
+        )
+    axes.set_xticks(range(len(workloads)), workloads)
+    axes.legend(fontsize=7)
     axes.axhline(10, color=SINK, linewidth=1)
     axes.set_ylabel("% of the ingest time")
     axes.set_title("from the close to the result", fontsize=9)

@@ -40,6 +40,10 @@ FULL = Sizes(1, 7, 21, (1, 4, 16), "ABEF", 64, 1000, 10, 1000, 600, 200)
 QUICK = Sizes(10, 2, 3, (1, 4), "AE", 8, 30, 3, 20, 4, 40)
 
 
+# In Gbit/s, of those whose tails are measured beside loopback's.
+NETWORKS = (10, 1)
+
+
 class Server:
     """sparseagg-server on a free port."""
 
@@ -74,7 +78,7 @@ class Bench:
         self._loadgen = loadgen
         self._sizes = sizes
 
-    def _load(self, server: Server, workload: str, *flags: str | int, divide: int | None = None) -> dict[str, Any]:
+    def _load(self, server: Server, workload: str, *flags: str | float, divide: int | None = None) -> dict[str, Any]:
         divide = divide or self._sizes.divide_clients
         always = ("--target", server.address, "--workload", workload, "--divide-clients", divide)
         return self._run(self._loadgen, *always, *flags)
@@ -133,13 +137,31 @@ class Bench:
         return found
 
     def tails(self) -> list[dict[str, Any]]:
-        """From the close to the result, as a share of the time that the submissions took."""
+        """From the close to the result, as a share of the time that the submissions took.
+
+        Over loopback, as fast as it goes, and with submissions that come as networks of some Gbit/s would bring them.
+        """
         found = []
         for workload in self._sizes.tail_workloads:
             server = Server(self._server)
-            found.append(self._load(server, workload, "--streams", 16, "--repetitions", self._sizes.repetitions))
+            repetitions = ("--repetitions", self._sizes.repetitions)
+            loopback = self._load(server, workload, "--streams", 16, *repetitions)
+            found.append({"gigabits_per_s": None, **loopback})
+            for gigabits in NETWORKS:
+                bytes_per_s = gigabits * 1e9 / 8
+                if bytes_per_s > loopback["bytes_per_s"]:
+                    continue
+                rate = bytes_per_s * loopback["clients"] / loopback["bytes"]
+                # The duration ends with the first pass over all clients: one round.
+                run = self._load(server, workload, "--rate", rate, "--duration", 0.001, *repetitions)
+                found.append({"gigabits_per_s": gigabits, **run})
             server.stop()
-            say(f"workload {workload}: tail {found[-1]['tail_share']:.1%} of the ingest time")
+            shares = [
+                f"{run['tail_share']:.1%} ({'loopback' if run['gigabits_per_s'] is None else run['gigabits_per_s']})"
+                for run in found
+                if run["workload"] == workload
+            ]
+            say(f"workload {workload}: tail, of the ingest time, by Gbit/s: {', '.join(shares)}")
         return found
 
     def concurrent_rounds(self) -> dict[str, Any]:

@@ -135,7 +135,8 @@ def test_quick_benchmark_measures_everything_and_can_be_drawn(tmp_path: pathlib.
     assert [run["streams"] for run in found["share_of_sink"]] == [1, 4]
     assert [run["values"] for run in found["packed"]] == ["float16", "float16"]
     assert [run["threads"] for run in found["client_python"]] == [1, 4]
-    assert [run["workload"] for run in found["tails"]] == ["A", "E"]
+    assert [run["workload"] for run in found["tails"] if run["gigabits_per_s"] is None] == ["A", "E"]
+    assert {run["gigabits_per_s"] for run in found["tails"]} <= {None, 1, 10}
     assert set(found["concurrent_rounds"]["seconds"]) == {"1", "8"}
     assert found["small_rounds"]["clients"] == 20
     assert len(found["memory_growth"]["resident_bytes"]) == 3
