@@ -188,7 +188,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     const absl::Duration begin = clock.Monotonic();
     received.size = received.bytes.Length();
     received.queued = begin - received.came;
-    const absl::Status status = received.message.emplace().Parse(received.bytes);
+    absl::Status status = received.message.emplace().Parse(received.bytes);
     received.parsing = clock.Monotonic() - begin;
     return status;
   }
