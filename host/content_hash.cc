@@ -10,19 +10,22 @@
 
 namespace sparseagg {
 
+ContentHash HashOf(const void* bytes, size_t size) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes, size);
+  return {hash.high64, hash.low64};
+}
+
 ContentHasher::ContentHasher() : state_(XXH3_createState()) {
   if (state_ == nullptr) throw std::bad_alloc();
   XXH3_128bits_reset(state_.get());
 }
-ContentHasher::ContentHasher(const ContentHasher& other) : ContentHasher() { *this = other; }
-ContentHasher& ContentHasher::operator=(const ContentHasher& other) {
-  if (this != &other) XXH3_copyState(state_.get(), other.state_.get());
-  return *this;
+ContentHasher::ContentHasher(const ContentHasher& other) : ContentHasher() {
+  XXH3_copyState(state_.get(), other.state_.get());
 }
 
 void ContentHasher::Add(const void* bytes, size_t size) { XXH3_128bits_update(state_.get(), bytes, size); }
 
-std::pair<uint64_t, uint64_t> ContentHasher::Digest() const {
+ContentHash ContentHasher::Digest() const {
   const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
   return {hash.high64, hash.low64};
 }

@@ -1,4 +1,4 @@
-// A digest of content that comes bit by bit.
+// A digest of content, which may come bit by bit.
 #ifndef SPARSEAGG_HOST_CONTENT_HASH_H_
 #define SPARSEAGG_HOST_CONTENT_HASH_H_
 
@@ -11,18 +11,22 @@ struct XXH3_state_s;
 
 namespace sparseagg {
 
-// XXH3-128 of everything it is given, the same however that was divided. Copies go on independently. Not thread-safe.
+// High and low half of an XXH3-128 hash.
+using ContentHash = std::pair<uint64_t, uint64_t>;
+
+ContentHash HashOf(const void* bytes, size_t size);
+
+// The same of everything it is given, however that was divided. Copies go on independently. Not thread-safe.
 class ContentHasher {
  public:
   ContentHasher();
   ContentHasher(const ContentHasher& other);
-  ContentHasher& operator=(const ContentHasher& other);
+  ContentHasher& operator=(const ContentHasher&) = delete;
   ContentHasher(ContentHasher&&) noexcept = default;
   ContentHasher& operator=(ContentHasher&&) noexcept = default;
 
   void Add(const void* bytes, size_t size);
-  // High and low half.
-  std::pair<uint64_t, uint64_t> Digest() const;
+  ContentHash Digest() const;
 
  private:
   struct Free {

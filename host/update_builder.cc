@@ -110,44 +110,30 @@ absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice) {
                    is_run ? absl::StrCat("layout dense goes on at key ", num_keys_, ", not at ", slice.first_key)
                           : std::string("layout dense takes implicit keys"));
   }
-  if (!is_run && count > 0) LeaveRun();
-  Seen seen = seen_;
   if (is_run) {
-    RETURN_IF_ERROR(internal::ScanRun(place, slice.first_key, count, seen.order));
+    RETURN_IF_ERROR(internal::ScanRun(place, slice.first_key, count, order_));
+    if (count > 0) StoreImplicit({slice.first_key, count});
   } else if (count > 0) {
-    RETURN_IF_ERROR(AppendKeys(place, slice, count, seen));
+    LeaveRun();
+    RETURN_IF_ERROR(AppendKeys(place, slice, count));
   }
-  if (slice.has_values) {
-    absl::Status status = AppendValues(place, slice, count, seen);
-    if (!status.ok()) {
-      if (!is_run && count > 0) DropKeysFrom(num_keys_);
-      return status;
-    }
-  }
-  // Nothing can be refused from here on.
-  seen_ = std::move(seen);
-  if (count == 0) return absl::OkStatus();
-  if (is_run) StoreImplicit({slice.first_key, count});
   num_keys_ += count;
-  return absl::OkStatus();
+  return slice.has_values ? AppendValues(place, slice, count) : absl::OkStatus();
 }
 
-// At least one. INVALID_ARGUMENT leaves the keys unchanged.
-absl::Status UpdateBuilder::AppendKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
-                                       Seen& seen) {
+// At least one.
+absl::Status UpdateBuilder::AppendKeys(const internal::Place& place, const SliceView& slice, uint64_t count) {
   const auto append = [&](auto& column) {
     column.resize(num_keys_ + count);
-    return slice.has_packed_keys() ? AppendPackedKeys(place, slice, count, column, seen)
-                                   : AppendPlainKeys(place, slice, count, column, seen);
+    return slice.has_packed_keys() ? AppendPackedKeys(place, slice, count, column)
+                                   : AppendPlainKeys(place, slice, count, column);
   };
-  absl::Status status = HasNarrowKeys(*spec_) ? append(narrow_keys_) : append(wide_keys_);
-  if (!status.ok()) DropKeysFrom(num_keys_);
-  return status;
+  return HasNarrowKeys(*spec_) ? append(narrow_keys_) : append(wide_keys_);
 }
 
 template <typename Key>
 absl::Status UpdateBuilder::AppendPlainKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
-                                            Column<Key>& column, Seen& seen) {
+                                            Column<Key>& column) {
   const size_t sent_bytes = slice.key_type == SliceView::Keys::kU32 ? sizeof(uint32_t) : sizeof(uint64_t);
   using Other = std::conditional_t<sizeof(Key) == sizeof(uint32_t), uint64_t, uint32_t>;
   const Copier copier(count * sizeof(Key));
@@ -155,9 +141,9 @@ absl::Status UpdateBuilder::AppendPlainKeys(const internal::Place& place, const 
   return slice.keys.ForEachBatch(sent_bytes, [&](absl::string_view batch) -> absl::Status {
     Key* const out = column.data() + num_keys_ + position;
     const size_t n = batch.size() / sent_bytes;
-    RETURN_IF_ERROR(internal::ScanKeys(place, position, batch.data(), n, static_cast<int>(sent_bytes), seen.order));
+    RETURN_IF_ERROR(internal::ScanKeys(place, position, batch.data(), n, static_cast<int>(sent_bytes), order_));
     if (sent_bytes == sizeof(Key)) {
-      seen.keys.Add(batch.data(), batch.size());
+      key_hash_.Add(batch.data(), batch.size());
       copier.Copy(out, batch);
     } else {
       for (size_t i = 0; i < n; ++i) {
@@ -165,7 +151,7 @@ absl::Status UpdateBuilder::AppendPlainKeys(const internal::Place& place, const 
         std::memcpy(&key, batch.data() + i * sizeof(key), sizeof(key));
         out[i] = static_cast<Key>(key);
       }
-      seen.keys.Add(out, n * sizeof(Key));
+      key_hash_.Add(out, n * sizeof(Key));
     }
     position += n;
     return absl::OkStatus();
@@ -175,7 +161,7 @@ absl::Status UpdateBuilder::AppendPlainKeys(const internal::Place& place, const 
 // Decodes to where the keys are kept. Packed keys strictly ascend, so that the first and the last tell their order.
 template <typename Key>
 absl::Status UpdateBuilder::AppendPackedKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
-                                             Column<Key>& column, Seen& seen) {
+                                             Column<Key>& column) {
   Column<char> storage;
   const absl::string_view keys = slice.keys.Flatten(storage);
   const uint64_t largest = spec_->dimension == 0 ? std::numeric_limits<uint64_t>::max() : spec_->dimension - 1;
@@ -184,31 +170,26 @@ absl::Status UpdateBuilder::AppendPackedKeys(const internal::Place& place, const
   const wire::DecodedKeys decoded = is_bitmap ? wire::DecodeBitmapKeys(keys, slice.first_key, count, largest, out)
                                               : wire::DecodeDeltaKeys(keys, slice.first_key, count, largest, out);
   if (decoded.count == count) {
-    internal::ExtendOrder(seen.order, out[0], out[count - 1]);
-    seen.keys.Add(out, count * sizeof(Key));
+    internal::ExtendOrder(order_, out[0], out[count - 1]);
+    key_hash_.Add(out, count * sizeof(Key));
     return absl::OkStatus();
   }
   if (!decoded.wraps) return internal::KeyTooLarge(place, decoded.count, decoded.bad_key);
   return absl::InvalidArgumentError(absl::StrCat(place.ToString(decoded.count), ": the keys pass 2^64-1"));
 }
 
-// INVALID_ARGUMENT leaves the values unchanged.
-absl::Status UpdateBuilder::AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count,
-                                         Seen& seen) {
+absl::Status UpdateBuilder::AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count) {
   const size_t size_before = values_.size();
   const uint64_t num_values = count * spec_->width;
   if (KeepsValues()) values_.resize(size_before + num_values * SizeOf(spec_->dtype));
   std::byte* const out = values_.data() + size_before;
-  absl::Status status = slice.value_packing == wire::ValuePacking::kInt8Scaled
-                            ? TakeScaledValues(place, slice, num_values, out, seen)
-                            : TakeValues(place, slice, num_values, out, seen);
-  if (!status.ok()) values_.resize(size_before);
-  return status;
+  return slice.value_packing == wire::ValuePacking::kInt8Scaled ? TakeScaledValues(place, slice, num_values, out)
+                                                                : TakeValues(place, slice, num_values, out);
 }
 
 // Writes to `out`, if values are kept.
 absl::Status UpdateBuilder::TakeValues(const internal::Place& place, const SliceView& slice, uint64_t num_values,
-                                       std::byte* out, Seen& seen) const {
+                                       std::byte* out) {
   const bool is_packed = slice.value_packing != wire::ValuePacking::kOwn;
   const size_t sent_bytes = wire::PackedSize(slice.value_packing, spec_->dtype);
   const size_t value_bytes = SizeOf(spec_->dtype);
@@ -225,7 +206,7 @@ absl::Status UpdateBuilder::TakeValues(const internal::Place& place, const Slice
     RETURN_IF_ERROR(internal::ScanValues(place, before, batch.data(), n));
     before += n;
     if (!KeepsValues()) return absl::OkStatus();
-    seen.values.Add(batch.data(), batch.size());
+    value_hash_.Add(batch.data(), batch.size());
     copier.Copy(out, batch);
     out += batch.size();
     return absl::OkStatus();
@@ -234,7 +215,7 @@ absl::Status UpdateBuilder::TakeValues(const internal::Place& place, const Slice
 
 // As TakeValues. The scales stand before all values, so these are decoded in one piece.
 absl::Status UpdateBuilder::TakeScaledValues(const internal::Place& place, const SliceView& slice, uint64_t num_values,
-                                             std::byte* out, Seen& seen) const {
+                                             std::byte* out) {
   const size_t num_bytes = num_values * SizeOf(spec_->dtype);
   Column<std::byte> dropped;
   if (!KeepsValues()) {
@@ -246,12 +227,8 @@ absl::Status UpdateBuilder::TakeScaledValues(const internal::Place& place, const
       wire::UnpackValues(slice.value_packing, spec_->dtype, slice.values.Flatten(storage), num_values, out);
   if (!status.ok()) return Invalid(*spec_, place.chunk.value_or(0), status.message());
   RETURN_IF_ERROR(internal::ScanValues(place, 0, reinterpret_cast<const char*>(out), num_values));
-  if (KeepsValues()) seen.values.Add(out, num_bytes);
+  if (KeepsValues()) value_hash_.Add(out, num_bytes);
   return absl::OkStatus();
-}
-
-void UpdateBuilder::DropKeysFrom(uint64_t num_keys) {
-  HasNarrowKeys(*spec_) ? narrow_keys_.resize(num_keys) : wide_keys_.resize(num_keys);
 }
 
 // Writes out the keys that are held as a run.
@@ -281,7 +258,7 @@ void UpdateBuilder::StoreRun(KeyRun run) {
     const size_t before = column.size();
     column.resize(before + run.count);
     std::iota(column.begin() + before, column.end(), static_cast<std::decay_t<decltype(column[0])>>(run.first));
-    seen_.keys.Add(column.data() + before, run.count * sizeof(column[0]));
+    key_hash_.Add(column.data() + before, run.count * sizeof(column[0]));
   };
   HasNarrowKeys(*spec_) ? store(narrow_keys_) : store(wide_keys_);
 }
@@ -295,33 +272,35 @@ size_t UpdateBuilder::memory_bytes() const {
   return narrow_keys_.capacity() * sizeof(uint32_t) + wide_keys_.capacity() * sizeof(uint64_t) + values_.capacity();
 }
 
-std::pair<uint64_t, uint64_t> UpdateBuilder::ContentHash() const {
-  ContentHasher keys = seen_.keys;
-  // The type in which keys are held follows from the tensor, however they were packed; only a run is not held.
+// The type in which keys are held follows from the tensor, however they were packed; only a run is not held.
+ContentHash UpdateBuilder::HashKeys() const {
+  if (!is_run_) return key_hash_.Digest();
+  ContentHasher hash = key_hash_;
   const auto add_run = [&](auto type) {
     constexpr size_t kBatch = 512;
     decltype(type) batch[kBatch];
     for (uint64_t begin = 0; begin < run_.count; begin += kBatch) {
       const size_t n = static_cast<size_t>(std::min<uint64_t>(kBatch, run_.count - begin));
       std::iota(batch, batch + n, static_cast<decltype(type)>(run_.first + begin));
-      keys.Add(batch, n * sizeof(type));
+      hash.Add(batch, n * sizeof(type));
     }
   };
-  if (is_run_) HasNarrowKeys(*spec_) ? add_run(uint32_t{}) : add_run(uint64_t{});
-  ContentHasher both;
-  for (const ContentHasher* part : {&std::as_const(keys), &seen_.values}) {
-    const auto digest = part->Digest();
-    both.Add(&digest.first, sizeof(digest.first));
-    both.Add(&digest.second, sizeof(digest.second));
-  }
-  return both.Digest();
+  HasNarrowKeys(*spec_) ? add_run(uint32_t{}) : add_run(uint64_t{});
+  return hash.Digest();
+}
+
+ContentHash UpdateBuilder::HashContent() const {
+  const ContentHash keys = HashKeys();
+  const ContentHash values = value_hash_.Digest();
+  const uint64_t both[] = {keys.first, keys.second, values.first, values.second};
+  return HashOf(both, sizeof(both));
 }
 
 absl::Status UpdateBuilder::CheckPromises() const {
-  if (declared_sorted_ && !seen_.order.sorted) {
+  if (declared_sorted_ && !order_.sorted) {
     return absl::InvalidArgumentError(absl::StrCat(Quoted(*spec_), ": keys_sorted was declared, but keys descend"));
   }
-  if (!declared_unique_ || seen_.order.unique) return absl::OkStatus();
+  if (!declared_unique_ || order_.unique) return absl::OkStatus();
   // Not strictly ascending. Only a sorted copy can tell whether a key is repeated.
   const auto find_repeat = [&](auto keys) -> absl::Status {
     std::sort(keys.begin(), keys.end());
@@ -362,8 +341,8 @@ absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {
   update.columns_.owner = std::move(storage);
   update.num_keys_ = num_keys_;
   update.weight_ = spec_->aggregation.weighting == Weighting::kByWeight ? weight : 1.0;
-  update.sorted_ = seen_.order.sorted;
-  update.unique_ = seen_.order.unique;
+  update.sorted_ = order_.sorted;
+  update.unique_ = order_.unique;
   return update;
 }
 

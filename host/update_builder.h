@@ -43,7 +43,7 @@ class UpdateBuilder {
  public:
   explicit UpdateBuilder(const TensorSpec* spec);  // borrowed; must outlive the builder
 
-  // INVALID_ARGUMENT leaves the builder unchanged.
+  // After INVALID_ARGUMENT the builder is good for nothing, and must be discarded.
   absl::Status Append(uint64_t chunk, const SliceView& slice);
 
   // Makes room for `num_keys` explicit keys in all and their values, so that chunks up to there copy nothing twice.
@@ -59,36 +59,28 @@ class UpdateBuilder {
   size_t memory_bytes() const;
   // XXH3-128 of the decoded content (keys in the tensor's type, and values), the same for every chunking and packing.
   // Cost: one pass over implicit keys; all else has been hashed as it came.
-  std::pair<uint64_t, uint64_t> ContentHash() const;
+  ContentHash HashContent() const;
 
   // Dense tensors must be complete. The builder is spent.
   absl::StatusOr<ValidatedUpdate> Finish(double weight) &&;
 
  private:
-  // What is known of keys and values so far.
-  struct Seen {
-    internal::KeyOrder order;
-    ContentHasher keys;  // but not of those in run_
-    ContentHasher values;
-  };
-
-  absl::Status AppendKeys(const internal::Place& place, const SliceView& slice, uint64_t count, Seen& seen);
+  absl::Status AppendKeys(const internal::Place& place, const SliceView& slice, uint64_t count);
   template <typename Key>
   absl::Status AppendPlainKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
-                               Column<Key>& column, Seen& seen);
+                               Column<Key>& column);
   template <typename Key>
   absl::Status AppendPackedKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
-                                Column<Key>& column, Seen& seen);
-  absl::Status AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count, Seen& seen);
-  absl::Status TakeValues(const internal::Place& place, const SliceView& slice, uint64_t num_values, std::byte* out,
-                          Seen& seen) const;
+                                Column<Key>& column);
+  absl::Status AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count);
+  absl::Status TakeValues(const internal::Place& place, const SliceView& slice, uint64_t num_values, std::byte* out);
   absl::Status TakeScaledValues(const internal::Place& place, const SliceView& slice, uint64_t num_values,
-                                std::byte* out, Seen& seen) const;
+                                std::byte* out);
   bool KeepsValues() const { return spec_->aggregation.op != Op::kUnion; }
-  void DropKeysFrom(uint64_t num_keys);
   void StoreImplicit(KeyRun keys);
   void LeaveRun();
   void StoreRun(KeyRun run);
+  ContentHash HashKeys() const;
   absl::Status CheckPromises() const;
 
   const TensorSpec* spec_;
@@ -99,7 +91,9 @@ class UpdateBuilder {
   Column<uint64_t> wide_keys_;
   Column<std::byte> values_;
   uint64_t num_keys_ = 0;
-  Seen seen_;
+  internal::KeyOrder order_;
+  ContentHasher key_hash_;  // but not of those in run_
+  ContentHasher value_hash_;
   bool declared_sorted_ = false;
   bool declared_unique_ = false;
 };

@@ -1,7 +1,5 @@
 #include "service/upload.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <bit>
 
@@ -191,11 +189,10 @@ ContentHash Upload::Hash() const {
   std::vector<uint64_t> words = {weight_.has_value(), std::bit_cast<uint64_t>(weight_.value_or(0.0))};
   for (const auto& [tensor, part] : parts_) {
     if (part.builder.num_keys() == 0) continue;  // named without a tuple is the same as not named
-    const auto [high, low] = part.builder.ContentHash();
+    const auto [high, low] = part.builder.HashContent();
     words.insert(words.end(), {tensor, part.builder.num_keys(), high, low});
   }
-  const XXH128_hash_t hash = XXH3_128bits(words.data(), words.size() * sizeof(words[0]));
-  return {hash.high64, hash.low64};
+  return HashOf(words.data(), words.size() * sizeof(words[0]));
 }
 
 std::vector<uint64_t> Upload::TuplesPerTensor() const {

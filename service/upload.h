@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "host/content_hash.h"
 #include "host/dtype.h"
 #include "host/update.h"
 #include "host/update_builder.h"
@@ -36,8 +37,6 @@ struct Chunk {
   std::optional<double> weight;
   std::vector<ChunkSlice> slices;
 };
-
-using ContentHash = std::pair<uint64_t, uint64_t>;
 
 // Whether a chunk that was received already is ignored (unary calls, which are retried) or refused (streams, which
 // have no reason to repeat one).

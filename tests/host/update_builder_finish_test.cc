@@ -140,28 +140,28 @@ TEST(UpdateBuilder, Dense_GapsRepeatsAndMissingRows_AreRefused) {
 
 // ---- content hash
 
-std::pair<uint64_t, uint64_t> HashOf(const TensorSpec& spec, const std::vector<Slice>& slices) {
+ContentHash HashOfContent(const TensorSpec& spec, const std::vector<Slice>& slices) {
   UpdateBuilder builder(&spec);
   uint64_t chunk = 0;
   for (const Slice& slice : slices) EXPECT_TRUE(builder.Append(chunk++, slice.view()).ok());
-  return builder.ContentHash();
+  return builder.HashContent();
 }
 
-TEST(UpdateBuilder, ContentHash_DoesNotDependOnChunksOrKeyEncoding) {
+TEST(UpdateBuilder, HashContent_DoesNotDependOnChunksOrKeyEncoding) {
   for (const uint64_t dimension : {uint64_t{1000}, uint64_t{1} << 40, uint64_t{0}}) {
     const TensorSpec spec = Spec(dimension);
-    const auto hash = HashOf(spec, {U32({5, 6, 7, 8}, {1, 2, 3, 4})});
-    EXPECT_EQ(HashOf(spec, {U64({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
-    EXPECT_EQ(HashOf(spec, {Implicit(5, 4, {1, 2, 3, 4})}), hash);
-    EXPECT_EQ(HashOf(spec, {Delta({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
-    EXPECT_EQ(HashOf(spec, {Bitmap({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
-    EXPECT_EQ(HashOf(spec, {Implicit(5, 1, {1}), Bitmap({6, 7}, {2, 3}), Delta({8}, {4})}), hash);
-    EXPECT_EQ(HashOf(spec, {U32({5}, {1}), Implicit(6, 2, {2, 3}), U64({8}, {4})}), hash);
-    EXPECT_EQ(HashOf(spec, {Implicit(5, 1, {1}), U32({}, {}), Implicit(6, 3, {2, 3, 4})}), hash);
+    const auto hash = HashOfContent(spec, {U32({5, 6, 7, 8}, {1, 2, 3, 4})});
+    EXPECT_EQ(HashOfContent(spec, {U64({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {Implicit(5, 4, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {Delta({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {Bitmap({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {Implicit(5, 1, {1}), Bitmap({6, 7}, {2, 3}), Delta({8}, {4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {U32({5}, {1}), Implicit(6, 2, {2, 3}), U64({8}, {4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {Implicit(5, 1, {1}), U32({}, {}), Implicit(6, 3, {2, 3, 4})}), hash);
   }
 }
 
-TEST(UpdateBuilder, ContentHash_OfLongUpdates_DoesNotDependOnChunks) {
+TEST(UpdateBuilder, HashContent_OfLongUpdates_DoesNotDependOnChunks) {
   const TensorSpec spec = Spec();
   std::vector<uint64_t> keys;
   std::vector<double> values;
@@ -176,21 +176,22 @@ TEST(UpdateBuilder, ContentHash_OfLongUpdates_DoesNotDependOnChunks) {
     const auto last = static_cast<std::ptrdiff_t>(begin + count);
     slices.push_back(U64({keys.begin() + first, keys.begin() + last}, {values.begin() + first, values.begin() + last}));
   }
-  const auto hash = HashOf(spec, slices);
-  EXPECT_EQ(HashOf(spec, {Implicit(0, 1000, values)}), hash);
-  EXPECT_EQ(HashOf(spec, {U32(keys, values)}), hash);
+  const auto hash = HashOfContent(spec, slices);
+  EXPECT_EQ(HashOfContent(spec, {Implicit(0, 1000, values)}), hash);
+  EXPECT_EQ(HashOfContent(spec, {U32(keys, values)}), hash);
 }
 
-TEST(UpdateBuilder, ContentHash_DependsOnKeysValuesAndOrder) {
+TEST(UpdateBuilder, HashContent_DependsOnKeysValuesAndOrder) {
   const TensorSpec spec = Spec();
-  const auto hash = HashOf(spec, {U32({5, 6}, {1, 2})});
-  EXPECT_NE(HashOf(spec, {U32({6, 5}, {1, 2})}), hash);
-  EXPECT_NE(HashOf(spec, {U32({6, 5}, {2, 1})}), hash) << "order of occurrence decides how duplicates fold";
-  EXPECT_NE(HashOf(spec, {U32({5, 7}, {1, 2})}), hash);
-  EXPECT_NE(HashOf(spec, {U32({5, 6}, {1, 3})}), hash);
-  EXPECT_NE(HashOf(spec, {U32({5}, {1})}), hash);
-  EXPECT_NE(HashOf(spec, {U32({}, {})}), hash);
-  EXPECT_NE(HashOf(spec, {U32({5, 6}, {1, 0.0})}), HashOf(spec, {U32({5, 6}, {1, -0.0})})) << "bytes are compared";
+  const auto hash = HashOfContent(spec, {U32({5, 6}, {1, 2})});
+  EXPECT_NE(HashOfContent(spec, {U32({6, 5}, {1, 2})}), hash);
+  EXPECT_NE(HashOfContent(spec, {U32({6, 5}, {2, 1})}), hash) << "order of occurrence decides how duplicates fold";
+  EXPECT_NE(HashOfContent(spec, {U32({5, 7}, {1, 2})}), hash);
+  EXPECT_NE(HashOfContent(spec, {U32({5, 6}, {1, 3})}), hash);
+  EXPECT_NE(HashOfContent(spec, {U32({5}, {1})}), hash);
+  EXPECT_NE(HashOfContent(spec, {U32({}, {})}), hash);
+  EXPECT_NE(HashOfContent(spec, {U32({5, 6}, {1, 0.0})}), HashOfContent(spec, {U32({5, 6}, {1, -0.0})}))
+      << "bytes are compared";
 }
 
 }  // namespace
