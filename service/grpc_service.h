@@ -79,9 +79,6 @@ class AggregationService final : public AggregationBase {
   // grpc_aggregate.cc
   grpc::ServerBidiReactor<v1::AggregateRequest, v1::ResultPage>* Aggregate(Context*) override;
 
-  // On the pool: takes a chunk of an upload by name, which came at `came` (Clock::Monotonic).
-  absl::Status TakeChunk(const v1::UpdateChunk& request, absl::Duration came, v1::UploadStatus* response);
-
   // For the reactors of the streams.
   Machine& machine() { return machine_; }
   Registry& registry() { return registry_; }

@@ -3,6 +3,7 @@
 
 #include "host/status_macros.h"
 #include "service/codec/chunk_codec.h"
+#include "service/codec/chunk_message.h"
 #include "service/codec/round_codec.h"
 #include "service/contain.h"
 #include "service/grpc_service.h"
@@ -69,14 +70,26 @@ class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   void OnDone() override { self_.reset(); }
 
  private:
+  // On the pool.
   absl::Status Take(absl::Duration came) {
-    v1::UpdateChunk request;
-    const bool parsed = grpc::SerializationTraits<v1::UpdateChunk>::Deserialize(&received_, &request).ok();
-    received_.Clear();
-    if (!parsed) return absl::InvalidArgumentError("a message that is no UpdateChunk");
-    LogCall(LogLevel::kDebug, context_, "PutChunk", request.round(), request.client_id());
+    const uint64_t size = received_.Length();
+    ChunkMessage message;
+    RETURN_IF_ERROR(message.Parse(received_));
+    const v1::UpdateChunk& head = message.head();
+    LogCall(LogLevel::kDebug, context_, "PutChunk", head.round(), head.client_id());
+    RETURN_IF_ERROR(CheckIds(head));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(head.round()));
+    absl::StatusOr<Chunk> chunk = message.Decode();
+    const absl::Status fits = service_.CheckMessageSize(size);
+    if (!fits.ok()) chunk = fits;
+    if (!chunk.ok()) {
+      round->RefuseNamed(head.client_id(), head.submission_id(), chunk.status());
+      return chunk.status();
+    }
+    round->NoteMessage(size, absl::ZeroDuration(), service_.machine().clock.Monotonic() - came, absl::ZeroDuration());
+    ASSIGN_OR_RETURN(const UploadProgress progress, round->PutChunk(head.client_id(), head.submission_id(), *chunk));
     v1::UploadStatus answer;
-    RETURN_IF_ERROR(service_.TakeChunk(request, came, &answer));
+    EncodeStatus(head, progress, &answer);
     return Serialize(answer, response_);
   }
 
@@ -107,25 +120,6 @@ PutChunkReadByUs<Base>::PutChunkReadByUs() {
 
 AggregationService::AggregationService(Machine* machine, Registry* registry)
     : machine_(*machine), registry_(*registry) {}
-
-absl::Status AggregationService::TakeChunk(const v1::UpdateChunk& request, absl::Duration came,
-                                           v1::UploadStatus* response) {
-  RETURN_IF_ERROR(CheckIds(request));
-  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.round()));
-  absl::StatusOr<Chunk> chunk = DecodeChunk(request);
-  const absl::Status size = CheckMessageSize(request);
-  if (!size.ok()) chunk = size;
-  if (!chunk.ok()) {
-    round->RefuseNamed(request.client_id(), request.submission_id(), chunk.status());
-    return chunk.status();
-  }
-  round->NoteMessage(request.ByteSizeLong(), absl::ZeroDuration(), machine_.clock.Monotonic() - came,
-                     absl::ZeroDuration());
-  ASSIGN_OR_RETURN(const UploadProgress progress,
-                   round->PutChunk(request.client_id(), request.submission_id(), *chunk));
-  EncodeStatus(request, progress, response);
-  return absl::OkStatus();
-}
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::ReceiveChunk(Context* context,
                                                                             grpc::ByteBuffer* response) {
