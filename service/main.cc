@@ -22,6 +22,7 @@
 #include "service/log.h"
 #include "service/options.h"
 #include "service/server.h"
+#include "service/transport.h"
 #include "service/trimmer.h"
 
 namespace sparseagg::service {
@@ -85,6 +86,7 @@ int WaitForSignal(const sigset_t& signals) {
 }
 
 int Run(const Options& options) {
+  DoNotSeekDeadlocks();
   KeepFreedMemory(options.server.limits);
   ConfigureLog(options.log_level, options.log_format);
   const sigset_t signals = BlockSignals();

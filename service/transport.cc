@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "absl/synchronization/mutex.h"
 #include "service/grpc_util.h"
 #include "service/memory_shares.h"
 
@@ -31,5 +32,7 @@ void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
 }
+
+void DoNotSeekDeadlocks() { absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore); }
 
 }  // namespace sparseagg::service

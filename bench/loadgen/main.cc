@@ -17,6 +17,7 @@
 #include "bench/loadgen/soak.h"
 #include "bench/machine.h"
 #include "bench/workloads.h"
+#include "service/transport.h"
 
 namespace sparseagg::bench {
 namespace {
@@ -97,6 +98,7 @@ void Measure(const Flags& flags) {
 
 int main(int argc, char** argv) {
   using sparseagg::bench::Flags;
+  sparseagg::service::DoNotSeekDeadlocks();
   CLI::App app(
       "Puts a server under load over real sockets, holds what it answers to the engine in this process bit for bit, "
       "and writes one JSON object. Exit status 1 if anything was wrong or refused.",
