@@ -56,6 +56,7 @@ absl::Status Serialize(const google::protobuf::Message& message, grpc::ByteBuffe
 
 void LogCall(LogLevel level, const grpc::CallbackServerContext& context, absl::string_view method,
              absl::string_view round, absl::string_view client) {
+  if (!IsLogged(level)) return;
   const auto& metadata = context.client_metadata();
   const auto trace = metadata.find("traceparent");
   const absl::string_view traceparent =

@@ -98,12 +98,13 @@ void ConfigureLog(LogLevel level, LogFormat format) {
   }
 }
 
+bool IsLogged(LogLevel level) { return State().logger->should_log(ToSpdlog(level)); }
+
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
+  if (!IsLogged(level)) return;
   const LogState& state = State();
-  const auto spdlog_level = ToSpdlog(level);
-  if (!state.logger->should_log(spdlog_level)) return;
   const std::string line = FormatLogLine(state.format, event, fields);
-  state.logger->log(spdlog_level, spdlog::string_view_t(line.data(), line.size()));
+  state.logger->log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
 }  // namespace sparseagg::service

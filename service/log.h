@@ -38,6 +38,9 @@ class LogField {
 // Logs go to standard error. Before this is called: kInfo, as text. Call it before other threads log.
 void ConfigureLog(LogLevel level, LogFormat format);
 
+// Whether such lines are written: for whom it costs something to say what is in them.
+bool IsLogged(LogLevel level);
+
 // `event` is a fixed lower_case name. Thread-safe; cheap when the level is off.
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
 

@@ -1,5 +1,7 @@
 #include "service/timer.h"
 
+#include <algorithm>
+
 namespace sparseagg::service {
 
 Timer::Timer(const Clock* clock) : clock_(clock), thread_([this] { Run(); }) {}
@@ -10,10 +12,12 @@ Timer::Id Timer::Schedule(absl::Duration when, std::function<void()> task) {
   std::lock_guard lock(mu_);
   const Id id = next_id_++;
   if (stopped_ || when == absl::InfiniteDuration()) return id;
-  const bool first = tasks_.empty() || when < tasks_.begin()->first.first;
   tasks_.emplace(std::make_pair(when, id), std::move(task));
   when_.emplace(id, when);
-  if (first) changed_.notify_one();
+  if (when < next_look_) {
+    next_look_ = when;
+    changed_.notify_one();
+  }
   return id;
 }
 
@@ -49,23 +53,23 @@ void Timer::Stop() {
 void Timer::Run() {
   std::unique_lock lock(mu_);
   while (!stopped_) {
-    if (tasks_.empty()) {
-      changed_.wait(lock);
-      continue;
-    }
+    const absl::Duration now = clock_->Monotonic();
+    if (next_look_ <= now) next_look_ = absl::InfiniteDuration();
     const auto first = tasks_.begin();
-    const absl::Duration left = first->first.first - clock_->Monotonic();
-    if (left > absl::ZeroDuration()) {
-      changed_.wait_for(lock, absl::ToChronoNanoseconds(left));
-      continue;
+    if (first != tasks_.end()) next_look_ = std::min(next_look_, first->first.first);
+    if (next_look_ == absl::InfiniteDuration()) {
+      changed_.wait(lock);
+    } else if (next_look_ > now) {
+      changed_.wait_for(lock, absl::ToChronoNanoseconds(next_look_ - now));
+    } else {
+      std::function<void()> task = std::move(first->second);
+      when_.erase(first->first.second);
+      tasks_.erase(first);
+      lock.unlock();
+      task();
+      task = nullptr;
+      lock.lock();
     }
-    std::function<void()> task = std::move(first->second);
-    when_.erase(first->first.second);
-    tasks_.erase(first);
-    lock.unlock();
-    task();
-    task = nullptr;
-    lock.lock();
   }
 }
 

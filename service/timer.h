@@ -46,6 +46,9 @@ class Timer {
   Id next_id_ = 1;
   std::map<std::pair<absl::Duration, Id>, std::function<void()>> tasks_;
   std::unordered_map<Id, absl::Duration> when_;
+  // Until then the thread sleeps, if it does. Nothing later wakes it, and it does not forget that time when the task is
+  // cancelled: most tasks are deadlines of what goes well, and waking it for each would cost more than all else here.
+  absl::Duration next_look_ = absl::InfiniteDuration();
   std::thread thread_;  // last: starts when all else is there
 };
 

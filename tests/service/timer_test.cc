@@ -84,6 +84,31 @@ TEST(TimerTest, Stop_WithTasksLeft_DropsThem) {
   timer.Schedule(clock.Monotonic(), [] { FAIL(); });
 }
 
+class CountingClock final : public Clock {
+ public:
+  absl::Duration Monotonic() const override {
+    ++looks_;
+    return absl::ZeroDuration();
+  }
+  absl::Time WallTime() const override { return absl::UnixEpoch(); }
+  int looks() const { return looks_; }
+
+ private:
+  mutable std::atomic<int> looks_{0};
+};
+
+TEST(TimerTest, Schedule_DeadlinesThatAreCancelled_DoNotWakeTheThread) {
+  CountingClock clock;
+  {
+    Timer timer(&clock);
+    for (int i = 0; i < 10'000; ++i) {
+      const Timer::Id id = timer.Schedule(absl::Hours(1) + absl::Microseconds(i), [] { FAIL(); });
+      EXPECT_TRUE(timer.Cancel(id));
+    }
+  }
+  EXPECT_LE(clock.looks(), 10) << "one at the start, one for the first, one to stop, and what wakes up by itself";
+}
+
 TEST(TimerTest, Schedule_RealClock_RunsAtItsTime) {
   Timer timer(&SystemClock());
   const absl::Duration begin = SystemClock().Monotonic();
