@@ -12,7 +12,6 @@
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
 #include "service/page_stream.h"
-#include "service/upload_turn.h"
 
 namespace sparseagg::service {
 namespace {
@@ -78,14 +77,12 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   // As soon as there is credit for it.
   void ReadNext() {
     Machine& machine = service_.machine();
-    turn_->HoldBack();
     machine.transit.Acquire(
         MostMessageBytes(machine.limits),
         [weak = std::weak_ptr<AggregateReactor>(self_)](Credit credit) {
           const auto self = weak.lock();
           if (self == nullptr || !self->gate_.Begin()) return;
           self->credit_ = std::move(credit);
-          self->turn_->GiveToClient(self->service_.machine().clock.Monotonic());
           self->idle_.Start(self->Interrupter());
           self->StartRead(&self->request_);
           self->EndStep();
@@ -133,7 +130,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
       // Retries are no matter within one stream, so that the submission needs no name of its own.
       const std::string& submission_id = wire.submission_id().empty() ? wire.client_id() : wire.submission_id();
       RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
-      ASSIGN_OR_RETURN(upload, round_->OpenUpload(wire.client_id(), submission_id, Interrupter(), turn_));
+      ASSIGN_OR_RETURN(upload, round_->OpenUpload(wire.client_id(), submission_id, Interrupter()));
     }
     ASSIGN_OR_RETURN(const Chunk chunk, DecodeChunk(wire));
     round_->NoteMessage(wire.ByteSizeLong(), waited_, service_.machine().clock.Monotonic() - came_,
@@ -223,7 +220,6 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   Credit credit_;  // for the message that is read or the page that is written
   FinishGate gate_;
   IdleTimer idle_;
-  const std::shared_ptr<UploadTurn> turn_ = std::make_shared<UploadTurn>();
   absl::Duration waited_ = absl::ZeroDuration();                  // for the message that is read
   absl::Duration came_ = absl::ZeroDuration();                    // when it came: Clock::Monotonic
   v1::AggregateRequest request_;                                  // where gRPC reads to

@@ -11,7 +11,6 @@
 #include "service/contain.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
-#include "service/upload_turn.h"
 
 namespace sparseagg::service {
 namespace {
@@ -91,14 +90,12 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   // As soon as there is credit for it.
   void ReadNext() {
     Machine& machine = service_.machine();
-    turn_->HoldBack();
     machine.transit.Acquire(
         MostMessageBytes(machine.limits),
         [weak = std::weak_ptr<SubmitReactor>(self_)](Credit credit) {
           const auto self = weak.lock();
           if (self == nullptr || !self->gate_.Begin()) return;
           self->credit_ = std::move(credit);
-          self->turn_->GiveToClient(self->service_.machine().clock.Monotonic());
           self->idle_.Start(self->Interrupter());
           self->StartRead(&self->received_);
           self->EndStep();
@@ -107,13 +104,19 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   }
 
   void EndStep() {
-    if (const auto interruption = gate_.End()) Finish(ToGrpc(*interruption));
+    if (const auto interruption = gate_.End()) FinishInterrupted(*interruption);
+  }
+
+  // Called by whom the gate has let; no step is under way.
+  void FinishInterrupted(const absl::Status& status) {
+    if (upload_ != nullptr) round_->Discard(*upload_, absl::OkStatus());
+    Finish(ToGrpc(status));
   }
 
   std::function<void(absl::Status)> Interrupter() {
     return [weak = std::weak_ptr<SubmitReactor>(self_)](const absl::Status& status) {
       const auto self = weak.lock();
-      if (self != nullptr && self->gate_.Interrupt(status)) self->Finish(ToGrpc(status));
+      if (self != nullptr && self->gate_.Interrupt(status)) self->FinishInterrupted(status);
     };
   }
 
@@ -216,7 +219,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     ASSIGN_OR_RETURN(round_, service_.FindRound(chunk.round()));
     round_name_ = chunk.round();
     LogCall(LogLevel::kDebug, context_, "SubmitUpdate", round_name_, chunk.client_id());
-    ASSIGN_OR_RETURN(upload_, round_->OpenUpload(chunk.client_id(), chunk.submission_id(), Interrupter(), turn_));
+    ASSIGN_OR_RETURN(upload_, round_->OpenUpload(chunk.client_id(), chunk.submission_id(), Interrupter()));
     return absl::OkStatus();
   }
 
@@ -244,7 +247,6 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   Credit credit_;              // for that
   FinishGate gate_;
   IdleTimer idle_;
-  const std::shared_ptr<UploadTurn> turn_ = std::make_shared<UploadTurn>();
   std::mutex mu_;
   // Guarded by mu_.
   std::deque<Received> waiting_;

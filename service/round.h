@@ -26,7 +26,6 @@
 #include "service/stage.h"
 #include "service/timer.h"
 #include "service/upload.h"
-#include "service/upload_turn.h"
 
 namespace sparseagg::service {
 
@@ -87,7 +86,7 @@ struct RoundSnapshot {
 // An upload that a round knows.
 class UploadHandle {
  public:
-  // Called once, from the worker pool, if the round discards the upload by itself: it has closed, or no chunk came.
+  // Called once, from the worker pool, if the round discards the upload by itself: it has closed.
   using OnDiscard = std::function<void(absl::Status)>;
 
   UploadHandle(std::string client, std::string submission, std::shared_ptr<const RoundConfig> config, Machine& machine,
@@ -112,7 +111,6 @@ class UploadHandle {
   absl::Status verdict_;                              // why the round let go of it; OK while it has not
   absl::Duration last_chunk_ = absl::ZeroDuration();  // Clock::Monotonic
   OnDiscard on_discard_;
-  std::shared_ptr<const UploadTurn> turn_;  // null: always the client's
   Timer::Id timer_ = 0;
 };
 
@@ -137,14 +135,12 @@ class Round : public std::enable_shared_from_this<Round> {
   // FAILED_PRECONDITION unless kDone.
   absl::StatusOr<Results> GetResults() const;
 
-  // ---- uploads of one caller, who holds the handle ----
+  // ---- uploads of one caller, who holds the handle, and discards it if no chunk comes for too long ----
 
-  // FAILED_PRECONDITION: the round is not open, and the client has no submission that this could be a retry of. `turn`
-  // tells while chunks do not come because the caller does not read them, which does not count towards upload_timeout.
+  // FAILED_PRECONDITION: the round is not open, and the client has no submission that this could be a retry of.
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUpload(const std::string& client_id,
                                                            const std::string& submission_id,
-                                                           UploadHandle::OnDiscard on_discard,
-                                                           std::shared_ptr<const UploadTurn> turn = nullptr);
+                                                           UploadHandle::OnDiscard on_discard);
   // An error discards the upload, except FAILED_PRECONDITION under Repeats::kIgnore.
   absl::Status Append(UploadHandle& upload, const Chunk& chunk, Repeats repeats);
   // Counts the upload, completely or not at all; either way it is gone, unless it is not complete yet, which is
@@ -162,7 +158,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // … and was taken by its reader.
   void NotePageTaken(absl::Duration waited) const { stages_.Add(Stage::kEncode, {}, waited, 0); }
 
-  // ---- uploads by name, over many calls ----
+  // ---- uploads by name, over many calls; discarded if no chunk comes for upload_timeout ----
 
   absl::StatusOr<UploadProgress> PutChunk(const std::string& client_id, const std::string& submission_id,
                                           const Chunk& chunk);
@@ -212,8 +208,6 @@ class Round : public std::enable_shared_from_this<Round> {
   bool IsRetryLocked(const UploadName& name) const;
   UploadProgress ProgressOf(UploadHandle& upload);
   UploadProgress CommittedProgressLocked(const UploadName& name) const;
-  // Clock::Monotonic; now, while it is not.
-  absl::Duration ClientsTurnSinceLocked(const UploadHandle& upload) const;
   void ScheduleUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload);
   void OnUploadTimer(const std::shared_ptr<UploadHandle>& upload);
 

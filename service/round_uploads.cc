@@ -1,6 +1,4 @@
 // Round: uploads, from the first chunk to the last.
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "host/status_macros.h"
@@ -17,13 +15,9 @@ bool Round::IsRetryLocked(const UploadName& name) const {
 
 absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUpload(const std::string& client_id,
                                                                 const std::string& submission_id,
-                                                                UploadHandle::OnDiscard on_discard,
-                                                                std::shared_ptr<const UploadTurn> turn) {
+                                                                UploadHandle::OnDiscard on_discard) {
   std::lock_guard lock(mu_);
-  ASSIGN_OR_RETURN(std::shared_ptr<UploadHandle> upload,
-                   OpenUploadLocked(client_id, submission_id, /*by_name=*/false, std::move(on_discard)));
-  upload->turn_ = std::move(turn);
-  return upload;
+  return OpenUploadLocked(client_id, submission_id, /*by_name=*/false, std::move(on_discard));
 }
 
 absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(const std::string& client_id,
@@ -51,34 +45,31 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(const std:
   upload->by_name_ = by_name;
   upload->last_chunk_ = machine_.clock.Monotonic();
   upload->on_discard_ = std::move(on_discard);
-  ScheduleUploadTimerLocked(upload);
   uploads_.emplace(upload->id_, upload);
-  if (by_name) uploads_by_name_.emplace(UploadName(client_id, submission_id), upload->id_);
+  if (by_name) {
+    ScheduleUploadTimerLocked(upload);
+    uploads_by_name_.emplace(UploadName(client_id, submission_id), upload->id_);
+  }
   return upload;
-}
-
-absl::Duration Round::ClientsTurnSinceLocked(const UploadHandle& upload) const {
-  if (upload.turn_ == nullptr) return upload.last_chunk_;
-  return std::min(std::max(upload.last_chunk_, upload.turn_->clients_since()), machine_.clock.Monotonic());
 }
 
 void Round::ScheduleUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload) {
   const std::weak_ptr<Round> weak_round = weak_from_this();
   const std::weak_ptr<UploadHandle> weak_upload = upload;
-  upload->timer_ = machine_.timer.Schedule(ClientsTurnSinceLocked(*upload) + machine_.limits.upload_timeout,
-                                           [weak_round, weak_upload] {
-                                             const auto round = weak_round.lock();
-                                             const auto timed = weak_upload.lock();
-                                             if (round != nullptr && timed != nullptr) round->OnUploadTimer(timed);
-                                           });
+  upload->timer_ =
+      machine_.timer.Schedule(upload->last_chunk_ + machine_.limits.upload_timeout, [weak_round, weak_upload] {
+        const auto round = weak_round.lock();
+        const auto timed = weak_upload.lock();
+        if (round != nullptr && timed != nullptr) round->OnUploadTimer(timed);
+      });
 }
 
 void Round::OnUploadTimer(const std::shared_ptr<UploadHandle>& upload) {
   std::lock_guard lock(mu_);
   if (!upload->verdict_.ok() || !uploads_.contains(upload->id_) || upload->committing_) return;
   const absl::Duration timeout = machine_.limits.upload_timeout;
-  if (machine_.clock.Monotonic() - ClientsTurnSinceLocked(*upload) < timeout) {
-    ScheduleUploadTimerLocked(upload);  // a chunk has come since, or could not
+  if (machine_.clock.Monotonic() - upload->last_chunk_ < timeout) {
+    ScheduleUploadTimerLocked(upload);  // a chunk has come since
     return;
   }
   DiscardLocked(*upload,
@@ -91,8 +82,10 @@ std::shared_ptr<UploadHandle> Round::RemoveLocked(UploadHandle& upload, absl::St
   if (found == uploads_.end()) return nullptr;
   std::shared_ptr<UploadHandle> removed = std::move(found->second);
   uploads_.erase(found);
-  if (upload.by_name_) uploads_by_name_.erase(UploadName(upload.client_id, upload.submission_id));
-  machine_.timer.Cancel(upload.timer_);
+  if (upload.by_name_) {
+    uploads_by_name_.erase(UploadName(upload.client_id, upload.submission_id));
+    machine_.timer.Cancel(upload.timer_);
+  }
   upload.verdict_ = std::move(verdict);
   return removed;
 }
