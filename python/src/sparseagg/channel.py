@@ -8,7 +8,9 @@ from typing import Any, Union
 
 import grpc
 
-__all__ = ["TLS", "channel_options", "credentials", "metadata", "round_name"]
+from sparseagg.errors import InvalidArgument
+
+__all__ = ["TLS", "channel_options", "checked_connections", "credentials", "metadata", "round_name"]
 
 # False: plain; True: the system's certificate authorities; a path: those in this PEM file; or credentials of one's own.
 TLS = Union[bool, str, "os.PathLike[str]", grpc.ChannelCredentials]
@@ -19,6 +21,7 @@ def channel_options(extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]
     return [
         ("grpc.max_receive_message_length", -1),  # the server bounds its pages
         ("grpc.max_send_message_length", -1),
+        ("grpc.use_local_subchannel_pool", 1),  # one connection for each channel
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
@@ -35,6 +38,13 @@ def credentials(tls: TLS) -> grpc.ChannelCredentials | None:
     if isinstance(tls, (str, os.PathLike)):
         return grpc.ssl_channel_credentials(pathlib.Path(tls).read_bytes())
     return tls
+
+
+def checked_connections(connections: Any) -> int:
+    """Returns how many connections a client may make at most."""
+    if isinstance(connections, bool) or not isinstance(connections, int) or connections < 1:
+        raise InvalidArgument(f"connections is a number from 1 on, not {connections!r}")
+    return connections
 
 
 def metadata(token: str | None) -> tuple[tuple[str, str], ...]:

@@ -46,6 +46,7 @@ class Client:
         timeout: of one call that does not carry bulk data, in seconds; None: for ever.
         retry: when to try again; ``RetryPolicy(attempts=1)`` for never.
         chunk_bytes: about how much to put in one message; by default 1 MiB, in any case what the server takes.
+        connections: at most so many TCP connections. Another one is made when bulk is sent or read on all there are.
         options: of the gRPC channel.
     """
 
@@ -58,10 +59,11 @@ class Client:
         timeout: float | None = 60.0,
         retry: RetryPolicy | None = None,
         chunk_bytes: int | None = None,
+        connections: int = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
         self.address = address
-        self._connection = Connection(address, metadata(token), credentials(tls), timeout, retry, chunk_bytes, options)
+        self._connection = Connection(address, metadata(token), credentials(tls), timeout, retry, chunk_bytes, connections, options)
 
     def __enter__(self) -> Client:
         return self

@@ -1,4 +1,4 @@
-"""The channel of the client without an event loop."""
+"""The calls of the client without an event loop."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import Any, TypeVar
 import grpc
 
 from sparseagg.calls import commit_request, counted, status_request
-from sparseagg.channel import channel_options
+from sparseagg.channel import channel_options, checked_connections
+from sparseagg.channels import Channels
 from sparseagg.errors import NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
-from sparseagg.message import send_chunk_messages
 from sparseagg.progress import ProgressBar
 from sparseagg.result import ResultReader
 from sparseagg.retry import RetryPolicy, error_from_call, wait_before_retry
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
 from sparseagg.wire import ServerWire
 
 __all__ = ["Connection"]
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """What clients and rounds share: the channel, with retries, errors and uploads. Thread-safe."""
+    """What clients and rounds share: the channels, with retries, errors and uploads. Thread-safe."""
 
     def __init__(
         self,
@@ -38,6 +37,7 @@ class Connection:
         timeout: float | None,
         retry: RetryPolicy | None,
         chunk_bytes: int | None,
+        connections: int,
         options: list[tuple[str, Any]] | None,
     ) -> None:
         self._metadata = metadata
@@ -45,16 +45,18 @@ class Connection:
         self._retry = retry or RetryPolicy()
         self._wanted_chunk_bytes = chunk_bytes
         self._server_wire: ServerWire | None = None
-        if credentials is None:
-            self._channel = grpc.insecure_channel(address, channel_options(options))
-        else:
-            self._channel = grpc.secure_channel(address, credentials, channel_options(options))
-        self._stub: Any = pb_grpc.AggregationStub(self._channel)  # type: ignore[no-untyped-call]
-        send_chunk_messages(self._stub, self._channel)
+
+        def open_channel() -> Any:
+            if credentials is None:
+                return grpc.insecure_channel(address, channel_options(options))
+            return grpc.secure_channel(address, credentials, channel_options(options))
+
+        self._channels = Channels(open_channel, checked_connections(connections))
 
     def close(self) -> None:
-        """Closes the channel; calls under way are cancelled."""
-        self._channel.close()
+        """Closes the channels; calls under way are cancelled."""
+        for channel in self._channels.close():
+            channel.close()
 
     def call(self, method: str, request: Any, extra_s: float = 0.0) -> Any:
         """Calls a unary method until it answers.
@@ -65,7 +67,8 @@ class Connection:
             extra_s: what the server may wait before it answers, on top of the timeout.
         """
         timeout = None if self._timeout is None else self._timeout + extra_s
-        return self._retried(lambda: getattr(self._stub, method)(request, timeout=timeout, metadata=self._metadata))
+        call = getattr(self._channels.first, method)
+        return self._retried(lambda: call(request, timeout=timeout, metadata=self._metadata))
 
     def read(self, method: str, make_request: Callable[[], Any]) -> ResultReader:
         """Reads all pages of a method that streams them, from the beginning again if the connection breaks.
@@ -77,8 +80,9 @@ class Connection:
 
         def attempt() -> ResultReader:
             reader = ResultReader()
-            for page in getattr(self._stub, method)(make_request(), metadata=self._metadata):
-                reader.add(page)
+            with self._channels.least_busy() as stub:
+                for page in getattr(stub, method)(make_request(), metadata=self._metadata):
+                    reader.add(page)
             return reader
 
         return self._retried(attempt)
@@ -100,12 +104,13 @@ class Connection:
         done = 0  # chunks the server is known to have
         while True:
             try:
-                if not resumable:
-                    return self._submit_stream(upload, bar)
-                done_before, done = done, self._chunks_received(upload)
-                if done > done_before:
-                    waits = self._retry.waits()  # it is getting on
-                return self._submit_unary(upload, done, bar)
+                with self._channels.least_busy() as stub:
+                    if not resumable:
+                        return self._submit_stream(stub, upload, bar)
+                    done_before, done = done, self._chunks_received(upload)
+                    if done > done_before:
+                        waits = self._retry.waits()  # it is getting on
+                    return self._submit_unary(stub, upload, done, bar)
             except grpc.RpcError as call_error:
                 wait = wait_before_retry(call_error, waits)
                 if wait is None:
@@ -131,20 +136,18 @@ class Connection:
             return 0
         return int(status.next_sequence)
 
-    def _submit_stream(self, upload: Upload, bar: ProgressBar | None) -> Submission:
+    def _submit_stream(self, stub: Any, upload: Upload, bar: ProgressBar | None) -> Submission:
         chunks = counted(upload.chunks(), bar)
         first = next(chunks)
         if first.head.last:
-            message = self._stub.SubmitWhole(first, metadata=self._metadata)
+            message = stub.SubmitWhole(first, metadata=self._metadata)
             next(chunks, None)  # for the bar
         else:
-            message = self._stub.SubmitUpdate(itertools.chain((first,), chunks), metadata=self._metadata)
+            message = stub.SubmitUpdate(itertools.chain((first,), chunks), metadata=self._metadata)
         return Submission.from_proto(message)
 
-    def _submit_unary(self, upload: Upload, first: int, bar: ProgressBar | None) -> Submission:
+    def _submit_unary(self, stub: Any, upload: Upload, first: int, bar: ProgressBar | None) -> Submission:
         for chunk in counted(upload.chunks(first), bar):
-            self._stub.PutChunk(chunk, timeout=self._timeout, metadata=self._metadata)
+            stub.PutChunk(chunk, timeout=self._timeout, metadata=self._metadata)
         commit = commit_request(upload)
-        return Submission.from_proto(
-            self._stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata)
-        )
+        return Submission.from_proto(stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata))

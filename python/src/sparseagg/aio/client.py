@@ -47,10 +47,11 @@ class Client:
         timeout: float | None = 60.0,
         retry: RetryPolicy | None = None,
         chunk_bytes: int | None = None,
+        connections: int = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
         self.address = address
-        self._connection = Connection(address, metadata(token), credentials(tls), timeout, retry, chunk_bytes, options)
+        self._connection = Connection(address, metadata(token), credentials(tls), timeout, retry, chunk_bytes, connections, options)
 
     async def __aenter__(self) -> Client:
         return self

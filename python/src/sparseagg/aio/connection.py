@@ -1,24 +1,24 @@
-"""The channel of the asyncio client."""
+"""The calls of the asyncio client."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import grpc
 
 from sparseagg.calls import commit_request, counted, status_request
-from sparseagg.channel import channel_options
+from sparseagg.channel import channel_options, checked_connections
+from sparseagg.channels import Channels
 from sparseagg.errors import NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
-from sparseagg.message import send_chunk_messages
 from sparseagg.progress import ProgressBar
 from sparseagg.result import ResultReader
 from sparseagg.retry import RetryPolicy, error_from_call, wait_before_retry
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
 from sparseagg.wire import ServerWire
 
 __all__ = ["Connection"]
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """What clients and rounds share: the channel, with retries, errors and uploads. For one event loop."""
+    """What clients and rounds share: the channels, with retries, errors and uploads. For one event loop."""
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Connection:
         timeout: float | None,
         retry: RetryPolicy | None,
         chunk_bytes: int | None,
+        connections: int,
         options: list[tuple[str, Any]] | None,
     ) -> None:
         self._metadata = metadata
@@ -44,16 +45,18 @@ class Connection:
         self._retry = retry or RetryPolicy()
         self._wanted_chunk_bytes = chunk_bytes
         self._server_wire: ServerWire | None = None
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(address, channel_options(options))
-        else:
-            self._channel = grpc.aio.secure_channel(address, credentials, channel_options(options))
-        self._stub: Any = pb_grpc.AggregationStub(self._channel)  # type: ignore[no-untyped-call]
-        send_chunk_messages(self._stub, self._channel)
+
+        def open_channel() -> Any:
+            if credentials is None:
+                return grpc.aio.insecure_channel(address, channel_options(options))
+            return grpc.aio.secure_channel(address, credentials, channel_options(options))
+
+        self._channels = Channels(open_channel, checked_connections(connections))
 
     async def close(self) -> None:
-        """Closes the channel; calls under way are cancelled."""
-        await self._channel.close()
+        """Closes the channels; calls under way are cancelled."""
+        for channel in self._channels.close():
+            await channel.close()
 
     async def call(self, method: str, request: Any, extra_s: float = 0.0) -> Any:
         """Calls a unary method until it answers.
@@ -66,7 +69,8 @@ class Connection:
         timeout = None if self._timeout is None else self._timeout + extra_s
 
         async def attempt() -> Any:
-            return await getattr(self._stub, method)(request, timeout=timeout, metadata=self._metadata)
+            call = getattr(self._channels.first, method)
+            return await call(request, timeout=timeout, metadata=self._metadata)
 
         return await self._retried(attempt)
 
@@ -80,8 +84,9 @@ class Connection:
 
         async def attempt() -> ResultReader:
             reader = ResultReader()
-            async for page in getattr(self._stub, method)(make_request(), metadata=self._metadata):
-                reader.add(page)
+            with self._channels.least_busy() as stub:
+                async for page in getattr(stub, method)(make_request(), metadata=self._metadata):
+                    reader.add(page)
             return reader
 
         return await self._retried(attempt)
@@ -103,13 +108,13 @@ class Connection:
         done = 0  # chunks the server is known to have
         while True:
             try:
-                if not resumable:
-                    chunks = counted(upload.chunks(), bar)
-                    return Submission.from_proto(await self._stub.SubmitUpdate(chunks, metadata=self._metadata))
-                done_before, done = done, await self._chunks_received(upload)
-                if done > done_before:
-                    waits = self._retry.waits()  # it is getting on
-                return await self._submit_unary(upload, done, bar)
+                with self._channels.least_busy() as stub:
+                    if not resumable:
+                        return await self._submit_stream(stub, upload, bar)
+                    done_before, done = done, await self._chunks_received(upload)
+                    if done > done_before:
+                        waits = self._retry.waits()  # it is getting on
+                    return await self._submit_unary(stub, upload, done, bar)
             except grpc.RpcError as call_error:
                 wait = wait_before_retry(call_error, waits)
                 if wait is None:
@@ -135,10 +140,20 @@ class Connection:
             return 0
         return int(status.next_sequence)
 
-    async def _submit_unary(self, upload: Upload, first: int, bar: ProgressBar | None) -> Submission:
+    async def _submit_stream(self, stub: Any, upload: Upload, bar: ProgressBar | None) -> Submission:
+        chunks = counted(upload.chunks(), bar)
+        first = next(chunks)
+        if first.head.last:
+            message = await stub.SubmitWhole(first, metadata=self._metadata)
+            next(chunks, None)  # for the bar
+        else:
+            message = await stub.SubmitUpdate(itertools.chain((first,), chunks), metadata=self._metadata)
+        return Submission.from_proto(message)
+
+    async def _submit_unary(self, stub: Any, upload: Upload, first: int, bar: ProgressBar | None) -> Submission:
         for chunk in counted(upload.chunks(first), bar):
-            await self._stub.PutChunk(chunk, timeout=self._timeout, metadata=self._metadata)
+            await stub.PutChunk(chunk, timeout=self._timeout, metadata=self._metadata)
         commit = commit_request(upload)
         return Submission.from_proto(
-            await self._stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata)
+            await stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata)
         )

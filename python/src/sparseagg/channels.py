@@ -1,0 +1,70 @@
+"""The connections of one client."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sparseagg.message import send_chunk_messages
+from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
+
+__all__ = ["Channels"]
+
+
+class Channels:
+    """Channels to one server, with a TCP connection each. Thread-safe.
+
+    gRPC carries all calls of a channel over one connection, whose bytes are moved by one thread at a time, and whose
+    pace on a long way is one window a round trip. So bulk that is sent or read at the same time goes over several.
+
+    Args:
+        open_channel: opens a channel; those with the same options must not share a connection.
+        most: of them, at least one.
+    """
+
+    def __init__(self, open_channel: Callable[[], Any], most: int) -> None:
+        self._open_channel = open_channel
+        self._most = most
+        self._lock = threading.Lock()
+        self._closed = False
+        # Guarded by _lock. A channel connects when it is first used.
+        self._channels: list[Any] = []
+        self._stubs: list[Any] = []
+        self._busy: list[int] = []
+        self._add()
+
+    @property
+    def first(self) -> Any:
+        """The stub of the first channel, for calls that carry little."""
+        return self._stubs[0]
+
+    @contextlib.contextmanager
+    def least_busy(self) -> Iterator[Any]:
+        """Lends the stub of the channel with the fewest loans; of a new one if all have some and there may be more."""
+        with self._lock:
+            at = self._busy.index(min(self._busy))
+            if self._busy[at] > 0 and len(self._busy) < self._most and not self._closed:
+                at = self._add()
+            self._busy[at] += 1
+        try:
+            yield self._stubs[at]
+        finally:
+            with self._lock:
+                self._busy[at] -= 1
+
+    def close(self) -> list[Any]:
+        """Returns all channels, for the caller to close: there will be no others."""
+        with self._lock:
+            self._closed = True
+            return self._channels
+
+    def _add(self) -> int:
+        channel = self._open_channel()
+        stub = pb_grpc.AggregationStub(channel)  # type: ignore[no-untyped-call]
+        send_chunk_messages(stub, channel)
+        self._channels.append(channel)
+        self._stubs.append(stub)
+        self._busy.append(0)
+        return len(self._busy) - 1

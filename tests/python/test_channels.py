@@ -1,0 +1,99 @@
+"""How calls are spread over connections."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg.channels import Channels
+
+
+class Opener:
+    """Opens channels to where nobody is, which is found out only when they are used."""
+
+    def __init__(self) -> None:
+        self.opened: list[Any] = []
+
+    def __call__(self) -> Any:
+        self.opened.append(grpc.insecure_channel("127.0.0.1:1"))
+        return self.opened[-1]
+
+
+def test_least_busy_one_after_the_other_is_one_channel() -> None:
+    opener = Opener()
+    channels = Channels(opener, 4)
+    for _ in range(3):
+        with channels.least_busy() as stub:
+            assert stub is channels.first
+    assert len(opener.opened) == 1
+    assert channels.close() == opener.opened
+
+
+def test_least_busy_at_the_same_time_opens_more_up_to_the_most() -> None:
+    opener = Opener()
+    channels = Channels(opener, 3)
+    loans = [channels.least_busy() for _ in range(7)]
+    stubs = [loan.__enter__() for loan in loans]
+    assert len(opener.opened) == 3
+    assert [stubs.count(stub) for stub in stubs] == [3, 2, 2, 3, 2, 2, 3]
+    for i in (1, 4):  # both loans of the second channel
+        loans[i].__exit__(None, None, None)
+    with channels.least_busy() as stub:
+        assert stub is stubs[1]
+    assert channels.close() == opener.opened
+
+
+def test_least_busy_after_an_error_is_given_back() -> None:
+    opener = Opener()
+    channels = Channels(opener, 2)
+    with pytest.raises(RuntimeError), channels.least_busy():
+        raise RuntimeError
+    with channels.least_busy() as stub:
+        assert stub is channels.first
+    assert len(opener.opened) == 1
+
+
+def test_least_busy_once_closed_opens_no_more() -> None:
+    opener = Opener()
+    channels = Channels(opener, 2)
+    with channels.least_busy():
+        assert channels.close() == opener.opened
+        with channels.least_busy() as stub:
+            assert stub is channels.first
+    assert len(opener.opened) == 1
+
+
+@pytest.mark.parametrize("connections", [0, -1, 1.5, "4", True])
+def test_client_with_a_senseless_number_of_connections_says_so(connections: Any) -> None:
+    with pytest.raises(sa.InvalidArgument, match=f"connections .* not {connections!r}"):
+        sa.Client("127.0.0.1:1", connections=connections)
+
+
+def test_submit_over_several_connections_gives_the_same_bits(server: Any) -> None:
+    rng = np.random.default_rng(7)
+    updates = [
+        (np.sort(rng.choice(10_000, 2_000, replace=False)), rng.standard_normal(2_000).astype(np.float32))
+        for _ in range(40)
+    ]
+    spec = sa.RoundSpec(tensors=[sa.TensorSpec("t", dtype="float32", dimension=10_000)], op="sum")
+    results = []
+    for connections in (1, 3):
+        with sa.Client(server.address, connections=connections) as client:
+            rnd = client.create_round(spec)
+            together = threading.Barrier(8)
+
+            def submit(k: int) -> None:
+                if k < 8:
+                    together.wait()  # so that they overlap
+                rnd.submit(f"c{k:02}", updates[k])
+
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                list(pool.map(submit, range(len(updates))))
+            results.append(rnd.close()["t"])
+    assert results[0].keys.tobytes() == results[1].keys.tobytes()
+    assert results[0].values.tobytes() == results[1].values.tobytes()
