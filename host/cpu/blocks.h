@@ -135,7 +135,7 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   int coarse_bits = 0;
   for (const CpuUpdate* update : input.updates) {
     const auto mask = static_cast<Key>((Key{1} << update->coarse_bits) - 1);
-    sources.push_back({ReaderOf<Key>(update->keys), update->num_keys, mask});
+    sources.push_back({ReaderOf<Key>(*update), update->num_keys, mask});
     coarse_bits = std::max(coarse_bits, update->coarse_bits);
   }
   const Key start_mask = static_cast<Key>(~((Key{1} << coarse_bits) - 1));

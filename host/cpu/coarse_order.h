@@ -29,9 +29,10 @@ class RepeatFinder {
  public:
   explicit RepeatFinder(int low_bits) : low_bits_(low_bits) {}
 
-  // Whether there is one within keys[0, n).
-  bool HasRepeat(const Key* keys, size_t n) {
-    if (low_bits_ > kMaxTableBits && n > kMaxHashed) return HasEqualNeighbours(keys, n);
+  // Whether there is one among n keys, of which key_at(i) tells the low bits.
+  template <typename KeyAt>
+  bool HasRepeat(size_t n, KeyAt key_at) {
+    if (low_bits_ > kMaxTableBits && n > kMaxHashed) return HasEqualNeighbours(n, key_at);
     // At 16 bytes a key or more, fewer than one in 16 finds its byte marked by chance.
     const int bits =
         std::min(low_bits_, std::clamp(static_cast<int>(std::bit_width(n)) + 4, kMinTableBits, kMaxTableBits));
@@ -43,7 +44,7 @@ class RepeatFinder {
       std::fill(seen_.begin(), seen_.end(), uint8_t{0});
       mark_ = 1;
     }
-    return bits == low_bits_ ? HasLowBitsTwice(keys, n) : HasHashTwice(keys, n, bits);
+    return bits == low_bits_ ? HasLowBitsTwice(n, key_at) : HasHashTwice(n, key_at, bits);
   }
 
  private:
@@ -51,39 +52,42 @@ class RepeatFinder {
   static constexpr int kMaxTableBits = 17;
   static constexpr size_t kMaxHashed = 8192;  // above, comparing with all keys before takes longer than sorting
 
-  bool HasLowBitsTwice(const Key* keys, size_t n) {
+  template <typename KeyAt>
+  bool HasLowBitsTwice(size_t n, KeyAt key_at) {
     const size_t mask = (size_t{1} << low_bits_) - 1;
     const uint8_t mark = mark_;
     uint8_t* const seen = seen_.data();
     bool repeats = false;
     for (size_t i = 0; i < n; ++i) {
-      const size_t at = keys[i] & mask;
+      const size_t at = key_at(i) & mask;
       repeats |= seen[at] == mark;
       seen[at] = mark;
     }
     return repeats;
   }
 
-  bool HasHashTwice(const Key* keys, size_t n, int bits) {
+  template <typename KeyAt>
+  bool HasHashTwice(size_t n, KeyAt key_at, int bits) {
     const uint8_t mark = mark_;
     uint8_t* const seen = seen_.data();
     for (size_t i = 0; i < n; ++i) {
-      const size_t at = (uint64_t{keys[i]} * 0x9e3779b97f4a7c15u) >> (64 - bits);
+      const size_t at = (uint64_t{key_at(i)} * 0x9e3779b97f4a7c15u) >> (64 - bits);
       if (seen[at] != mark) {
         seen[at] = mark;
         continue;
       }
       size_t same = 0;  // all are compared, since that vectorises
-      for (size_t j = 0; j < i; ++j) same += keys[j] == keys[i] ? 1 : 0;
+      for (size_t j = 0; j < i; ++j) same += key_at(j) == key_at(i) ? 1 : 0;
       if (same > 0) return true;
     }
     return false;
   }
 
-  bool HasEqualNeighbours(const Key* keys, size_t n) {
+  template <typename KeyAt>
+  bool HasEqualNeighbours(size_t n, KeyAt key_at) {
     sorted_.resize(n);
     const Key low_mask = static_cast<Key>((Key{1} << low_bits_) - 1);
-    for (size_t i = 0; i < n; ++i) sorted_[i] = keys[i] & low_mask;
+    for (size_t i = 0; i < n; ++i) sorted_[i] = static_cast<Key>(key_at(i) & low_mask);
     StableSortByKey(sorted_, scratch_, low_bits_, [](Key key) { return key; });
     return std::adjacent_find(sorted_.begin(), sorted_.end()) != sorted_.end();
   }
@@ -97,6 +101,34 @@ class RepeatFinder {
 
 inline void Fetch(const void* memory, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(memory) + i, 1);
+}
+
+// Counts the keys of each bucket, and turns the counts into the positions where the buckets begin. Meanwhile asks for
+// the memory that is to be written here and there in the order of its lines: fetch(begin, end) is to, for some tuples.
+template <typename Key, typename Fetch>
+std::array<uint32_t, kNumBuckets> BeginsOfBuckets(absl::Span<const Key> keys, int low_bits, Fetch fetch) {
+  std::array<uint32_t, kNumBuckets> begins{};
+  constexpr size_t kBatch = 64;
+  for (size_t begin = 0; begin < keys.size(); begin += kBatch) {
+    const size_t end = std::min(begin + kBatch, keys.size());
+    fetch(begin, end);
+    for (size_t i = begin; i < end; ++i) ++begins[static_cast<size_t>(keys[i] >> low_bits)];
+  }
+  std::exclusive_scan(begins.begin(), begins.end(), begins.begin(), 0u);
+  return begins;
+}
+
+// Whether a key is repeated, of keys in buckets that end at `ends`.
+template <typename Key, typename KeyAt>
+bool HasRepeatInABucket(const std::array<uint32_t, kNumBuckets>& ends, int low_bits, KeyAt key_at) {
+  RepeatFinder<Key> finder(low_bits);
+  size_t begin = 0;
+  for (const uint32_t end : ends) {
+    // By value: what is marked could otherwise be taken for them.
+    if (finder.HasRepeat(end - begin, [key_at, begin](size_t i) { return key_at(begin + i); })) return true;
+    begin = end;
+  }
+  return false;
 }
 
 template <size_t kRowBytes, typename Key>
@@ -126,19 +158,14 @@ bool OrderCoarsely(absl::Span<const Key> keys, const std::byte* values, size_t r
                    Column<Key>& out_keys, Column<std::byte>& out_values) {
   const size_t n = keys.size();
   if (n < CurrentTuning().min_coarse_tuples || n > UINT32_MAX) return false;
-  std::array<uint32_t, internal::kNumBuckets> next{};
   out_keys.resize(n);
   out_values.resize(n * row_bytes);
-  // Memory that is written here and there comes in the order of its lines beforehand, while keys are counted.
-  constexpr size_t kBatch = 64;
-  for (size_t begin = 0; begin < n; begin += kBatch) {
-    const size_t end = std::min(begin + kBatch, n);
+  auto next = internal::BeginsOfBuckets(keys, low_bits, [&](size_t begin, size_t end) {
     internal::Fetch(out_keys.data() + begin, (end - begin) * sizeof(Key));
-    if (row_bytes <= sizeof(uint64_t))
+    if (row_bytes <= sizeof(uint64_t)) {
       internal::Fetch(out_values.data() + begin * row_bytes, (end - begin) * row_bytes);
-    for (size_t i = begin; i < end; ++i) ++next[static_cast<size_t>(keys[i] >> low_bits)];
-  }
-  std::exclusive_scan(next.begin(), next.end(), next.begin(), 0u);
+    }
+  });
   const auto scatter = [&]<size_t kRowBytes>(std::integral_constant<size_t, kRowBytes>) {
     internal::Scatter<kRowBytes>(keys, values, row_bytes, low_bits, next.data(), out_keys.data(), out_values.data());
   };
@@ -155,13 +182,55 @@ bool OrderCoarsely(absl::Span<const Key> keys, const std::byte* values, size_t r
     default:
       scatter(std::integral_constant<size_t, 0>{});
   }
-  internal::RepeatFinder<Key> finder(low_bits);
-  size_t begin = 0;
-  for (const uint32_t end : next) {
-    if (finder.HasRepeat(out_keys.data() + begin, end - begin)) return false;
-    begin = end;
+  const Key* const ordered = out_keys.data();
+  return !internal::HasRepeatInABucket<Key>(next, low_bits, [ordered](size_t i) { return ordered[i]; });
+}
+
+// Tuples in coarse order with 32 bits of value and no more than 32 low bits of key, each in one word: a third less
+// memory than wide keys and values take, and half of the lines that ordering them writes to at a time.
+struct CoarseWords {
+  static constexpr int kMaxLowBits = 32;
+
+  int low_bits = 0;
+  std::array<uint32_t, internal::kNumBuckets> ends{};  // of the buckets, which are numbered by the keys' leading bits
+  Column<uint64_t> words;                              // low bits of the key in the upper half, value in the lower
+
+  uint64_t KeyAt(uint64_t index) const {
+    const auto bucket = static_cast<uint64_t>(std::upper_bound(ends.begin(), ends.end(), index) - ends.begin());
+    return bucket << low_bits | words[index] >> 32;
   }
-  return true;
+  uint64_t BeginOf(uint64_t bucket) const { return bucket == 0 ? 0 : ends[bucket - 1]; }
+
+  // Calls use(key, value) for the tuples in order.
+  template <typename Use>
+  void ForEach(Use use) const {
+    uint64_t i = 0;
+    for (uint64_t bucket = 0; bucket < ends.size(); ++bucket) {
+      for (; i < ends[bucket]; ++i) use(bucket << low_bits | words[i] >> 32, static_cast<uint32_t>(words[i]));
+    }
+  }
+};
+
+// As OrderCoarsely, of values of 32 bits.
+inline bool OrderCoarselyInWords(absl::Span<const uint64_t> keys, const std::byte* values, int low_bits,
+                                 CoarseWords& out) {
+  const size_t n = keys.size();
+  if (n < CurrentTuning().min_coarse_tuples || n > UINT32_MAX || low_bits > CoarseWords::kMaxLowBits) return false;
+  out.low_bits = low_bits;
+  out.words.resize(n);
+  uint64_t* const words = out.words.data();
+  out.ends = internal::BeginsOfBuckets(keys, low_bits, [words](size_t begin, size_t end) {
+    internal::Fetch(words + begin, (end - begin) * sizeof(uint64_t));
+  });
+  const uint64_t low_mask = (uint64_t{1} << low_bits) - 1;
+  uint32_t* const next = out.ends.data();
+  for (size_t i = 0; i < n; ++i) {
+    __builtin_prefetch(values + i * sizeof(uint32_t) + 1024);
+    uint32_t value;
+    std::memcpy(&value, values + i * sizeof(value), sizeof(value));
+    words[next[static_cast<size_t>(keys[i] >> low_bits)]++] = (keys[i] & low_mask) << 32 | value;
+  }
+  return !internal::HasRepeatInABucket<uint64_t>(out.ends, low_bits, [words](size_t i) { return words[i] >> 32; });
 }
 
 }  // namespace sparseagg::cpu

@@ -12,6 +12,8 @@
 
 namespace sparseagg::cpu {
 
+struct CoarseWords;
+
 // Keys are distinct: sorted on arrival, duplicates folded. They ascend, but for the coarse_bits lowest bits of each: a
 // merge that looks at stretches of keys, in steps of 2^coarse_bits, needs no more order. Rows are in `dtype`, which is
 // the tensor's own unless duplicates were folded: then it is the type they are folded in (float64, int64).
@@ -21,6 +23,8 @@ class CpuUpdate : public PreparedUpdate {
 
   KeyColumn keys;
   uint64_t num_keys = 0;
+  // Not null: keys and values are in there instead, and `keys` and `values` empty.
+  const CoarseWords* words = nullptr;
   int coarse_bits = 0;
   const std::byte* values = nullptr;
   DType dtype = DType::kFloat32;
@@ -33,6 +37,8 @@ class CpuUpdate : public PreparedUpdate {
 // Errors as of Accumulator::Prepare.
 absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update);
 
+// Takes keys and values out of words.
+void Unpack(CpuUpdate& update);
 // Makes the keys ascend in all of their bits.
 void SortCompletely(const TensorSpec& spec, CpuUpdate& update);
 

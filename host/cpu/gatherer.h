@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/column.h"
 #include "host/cpu/blocks.h"
+#include "host/cpu/coarse_order.h"
 #include "host/cpu/fold.h"
 #include "host/cpu/folded_rows.h"
 #include "host/cpu/gather_kernels.h"
@@ -45,7 +46,7 @@ class Gatherer {
     const uint64_t max_offset = static_cast<uint64_t>(block.last) - block.first;
     first_ = block.first;
     is_narrow_ = std::bit_width(max_offset) <= 32;
-    const uint64_t tuples = sources_.Advance(block.last);
+    const uint64_t tuples = sources_.Advance(block.last) + FindBuckets(block);
     if (tuples > UINT32_MAX) {
       return absl::ResourceExhaustedError(absl::StrCat(tuples, " thinly spread tuples in one block"));
     }
@@ -68,6 +69,15 @@ class Gatherer {
   size_t CountRows() const { return CountKeys(Words()); }
   void WriteTo(const PlainOutput<Key>& output, size_t rows) const { FoldTo(Words(), first_, rows, output); }
 
+  // Whether values are sorted along with the keys; only then may updates be in words.
+  static bool CarriesValues(const MergeInput<Key, Fold>& input) {
+    if (input.shape.columns != 1 || input.shape.key_weights != KeyWeights::kNone) return false;
+    for (const CpuUpdate* update : input.updates) {
+      if (update->dtype != input.updates[0]->dtype || update->weight != input.updates[0]->weight) return false;
+    }
+    return !input.updates.empty() && SizeOf(input.updates[0]->dtype) <= sizeof(uint32_t);
+  }
+
   // Whether what has been collected is words of an offset and a value.
   bool IsWordSort() const { return carries_values_ && is_narrow_; }
 
@@ -89,14 +99,6 @@ class Gatherer {
 
   // Rows of one value are collected as terms; longer ones, and weights, are found again by their origin.
   bool KeepsOrigins() const { return columns_ > 1 || shape_.key_weights != KeyWeights::kNone; }
-
-  static bool CarriesValues(const MergeInput<Key, Fold>& input) {
-    if (input.shape.columns != 1 || input.shape.key_weights != KeyWeights::kNone) return false;
-    for (const CpuUpdate* update : input.updates) {
-      if (update->dtype != input.updates[0]->dtype || update->weight != input.updates[0]->weight) return false;
-    }
-    return !input.updates.empty() && SizeOf(input.updates[0]->dtype) <= sizeof(uint32_t);
-  }
 
   GatheredTuples Words() const {
     static_assert(sizeof(Entry) == sizeof(uint64_t));
@@ -165,14 +167,54 @@ class Gatherer {
     cursor.position = cursor.stop;
   }
 
+  // The buckets of the block, of which it holds the whole, in updates in words. Returns their tuples.
+  uint64_t FindBuckets(const Block<Key>& block) {
+    uint64_t tuples = 0;
+    for (const CoarseWords* words : sources_.words) {
+      if (words == nullptr) continue;
+      first_bucket_ = static_cast<uint64_t>(block.first) >> words->low_bits;
+      last_bucket_ = static_cast<uint64_t>(block.last) >> words->low_bits;
+      tuples += words->ends[last_bucket_] - words->BeginOf(first_bucket_);
+    }
+    return tuples;
+  }
+
+  template <typename Bits>
+  void PrefetchValues(size_t k) const {
+    if (const CoarseWords* const words = sources_.WordsOf(k); words != nullptr) {
+      __builtin_prefetch(words->words.data() + words->BeginOf(first_bucket_));
+    } else {
+      const Cursor<Key>& cursor = sources_.cursors[k];
+      __builtin_prefetch(cursor.values + cursor.position * sizeof(Bits));
+    }
+  }
+
+  template <typename Put>
+  void CollectWords(const CoarseWords& words, uint64_t ahead, Put put) {
+    constexpr uint64_t kLine = 64 / sizeof(uint64_t);
+    const uint64_t* const tuples = words.words.data();
+    uint64_t i = words.BeginOf(first_bucket_);
+    for (uint64_t bucket = first_bucket_; bucket <= last_bucket_; ++bucket) {
+      const uint64_t base = (bucket << words.low_bits) - static_cast<uint64_t>(first_);
+      const uint64_t end = words.ends[bucket];
+      const auto take = [&](uint64_t word) { put(base + (word >> 32), static_cast<uint32_t>(word)); };
+      for (; end - i >= kLine; i += kLine) {
+        __builtin_prefetch(tuples + i + ahead);
+        for (uint64_t j = 0; j < kLine; ++j) take(tuples[i + j]);
+      }
+      for (; i < end; ++i) take(tuples[i]);
+    }
+  }
+
   // Memory is asked for beforehand, since there are more cursors than the hardware can follow.
   template <typename Bits, typename Put>
   void CollectValues(Put put) {
     const uint64_t ahead = sources_.TuplesAhead();
     for (size_t k = 0; k < sources_.cursors.size(); ++k) {
-      if (k + sources_.kPrefetch < sources_.cursors.size()) {
-        const Cursor<Key>& later = sources_.cursors[k + sources_.kPrefetch];
-        __builtin_prefetch(later.values + later.position * sizeof(Bits));
+      if (k + sources_.kPrefetch < sources_.cursors.size()) PrefetchValues<Bits>(k + sources_.kPrefetch);
+      if (const CoarseWords* const words = sources_.WordsOf(k); words != nullptr) {
+        CollectWords(*words, ahead, put);
+        continue;
       }
       Cursor<Key>& cursor = sources_.cursors[k];
       const std::byte* values = cursor.values;
@@ -286,6 +328,8 @@ class Gatherer {
   const bool carries_values_;
   // What has been collected.
   Key first_ = 0;
+  uint64_t first_bucket_ = 0;  // of updates in words
+  uint64_t last_bucket_ = 0;
   bool is_narrow_ = true;
   SlotSort slots_;
   Column<Entry> entries_;

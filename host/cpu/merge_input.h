@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "host/cpu/coarse_order.h"
 #include "host/cpu/cpu_update.h"
 #include "host/cpu/folded_rows.h"
 #include "host/spec.h"
@@ -27,18 +28,22 @@ struct MergeInput {
   }
 };
 
-// The keys of one source, as an array or as a run.
+// The keys of one source, as an array, as a run, or in words.
 template <typename Key>
 struct KeyReader {
   const Key* keys = nullptr;  // null: the run from `first`
   Key first = 0;
-  Key operator[](uint64_t index) const { return keys != nullptr ? keys[index] : static_cast<Key>(first + index); }
+  const CoarseWords* words = nullptr;  // not null: the keys in there
+  Key operator[](uint64_t index) const {
+    if (words != nullptr) return static_cast<Key>(words->KeyAt(index));
+    return keys != nullptr ? keys[index] : static_cast<Key>(first + index);
+  }
 };
 
 template <typename Key>
-KeyReader<Key> ReaderOf(const KeyColumn& keys) {
-  if (const auto* run = std::get_if<KeyRun>(&keys)) return {nullptr, static_cast<Key>(run->first)};
-  return {std::get<absl::Span<const Key>>(keys).data(), 0};
+KeyReader<Key> ReaderOf(const CpuUpdate& update) {
+  if (const auto* run = std::get_if<KeyRun>(&update.keys)) return {nullptr, static_cast<Key>(run->first)};
+  return {std::get<absl::Span<const Key>>(update.keys).data(), 0, update.words};
 }
 
 }  // namespace sparseagg::cpu

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -215,6 +216,26 @@ void Own(std::shared_ptr<Storage<Key>> storage, CpuUpdate& out) {
   out.owner = std::move(storage);
 }
 
+// Whether the merge will ask for nothing that words do not tell: see Gatherer.
+bool FitsWords(const TensorSpec& spec, int coarse_bits) {
+  return spec.dtype == DType::kFloat32 && spec.width == 1 && !HasNarrowKeys(spec) && !UsesFixedPoint(spec) &&
+         spec.aggregation.weighting == Weighting::kUniform && coarse_bits <= CoarseWords::kMaxLowBits;
+}
+
+// False: keys come more than once, or there are too few for a coarse order.
+bool TakeInWords(const ValidatedUpdate& update, int coarse_bits, CpuUpdate& out) {
+  auto words = std::make_shared<CoarseWords>();
+  const auto& keys = std::get<absl::Span<const uint64_t>>(update.keys());
+  if (!OrderCoarselyInWords(keys, update.values(), coarse_bits, *words)) return false;
+  out.keys = absl::Span<const uint64_t>();
+  out.num_keys = keys.size();
+  out.words = words.get();
+  out.coarse_bits = coarse_bits;
+  out.bytes = keys.size() * sizeof(uint64_t) + sizeof(CoarseWords);
+  out.owner = std::move(words);
+  return true;
+}
+
 // Makes keys distinct, and ascend as far as merges need.
 template <typename Key>
 absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, CpuUpdate& out) {
@@ -226,7 +247,9 @@ absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, 
   const size_t row_bytes = update.values() == nullptr ? 0 : SizeOf(spec.dtype) * spec.width;
   auto storage = std::make_shared<Storage<Key>>();
   const int coarse_bits = CoarseBits(spec.dimension);
-  if (!update.sorted() && coarse_bits > 0 &&
+  const bool in_words = update.values() != nullptr && FitsWords(spec, coarse_bits);
+  if (!update.sorted() && in_words && TakeInWords(update, coarse_bits, out)) return absl::OkStatus();
+  if (!update.sorted() && coarse_bits > 0 && !in_words &&
       OrderCoarsely(keys, update.values(), row_bytes, coarse_bits, storage->keys, storage->values)) {
     out.coarse_bits = coarse_bits;
     Own(std::move(storage), out);
@@ -252,6 +275,7 @@ absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, 
 
 template <typename Key>
 void SortCompletelyAs(const TensorSpec& spec, CpuUpdate& update) {
+  Unpack(update);
   auto storage = std::make_shared<Storage<Key>>();
   SortedTuples<Key>(std::get<absl::Span<const Key>>(update.keys), false).With([&](const auto& tuples) {
     GatherKeys(tuples, storage->keys);
@@ -336,6 +360,22 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
   }
   if (!status.ok()) return status;
   return out;
+}
+
+void Unpack(CpuUpdate& update) {
+  if (update.words == nullptr) return;
+  auto storage = std::make_shared<Storage<uint64_t>>();
+  storage->keys.resize(update.num_keys);
+  storage->values.resize(update.num_keys * sizeof(uint32_t));
+  uint64_t* key = storage->keys.data();
+  std::byte* value = storage->values.data();
+  update.words->ForEach([&](uint64_t found_key, uint32_t found_value) {
+    *key++ = found_key;
+    std::memcpy(value, &found_value, sizeof(found_value));
+    value += sizeof(found_value);
+  });
+  update.words = nullptr;
+  Own(std::move(storage), update);
 }
 
 void SortCompletely(const TensorSpec& spec, CpuUpdate& update) {

@@ -36,12 +36,17 @@ struct Sources {
     cursors.reserve(input.updates.size());
     sources.reserve(input.updates.size());
     for (const CpuUpdate* update : input.updates) {
-      const KeyReader<Key> reader = ReaderOf<Key>(update->keys);
       Cursor<Key> cursor;
-      cursor.keys = reader.keys;
-      cursor.first = reader.first;
-      cursor.end = update->num_keys;
-      cursor.values = update->values;
+      if (update->words == nullptr) {
+        const KeyReader<Key> reader = ReaderOf<Key>(*update);
+        cursor.keys = reader.keys;
+        cursor.first = reader.first;
+        cursor.end = update->num_keys;
+        cursor.values = update->values;
+      } else {
+        words.resize(input.updates.size());
+        words[cursors.size()] = update->words;
+      }
       cursor.dtype = update->dtype;
       Source source;
       source.load = TermLoader<Term>(update->dtype);
@@ -78,6 +83,9 @@ struct Sources {
     return std::min(tuning.tuples_ahead, tuning.total_tuples_ahead / std::max<uint64_t>(1, cursors.size()));
   }
 
+  // Null: update k is not in words.
+  const CoarseWords* WordsOf(size_t k) const { return words.empty() ? nullptr : words[k]; }
+
   void SkipTo(Key to) {
     base.SkipTo(to);
     for (size_t k = 0; k < cursors.size(); ++k) {
@@ -99,6 +107,7 @@ struct Sources {
   Cursor<Key> base;
   std::vector<Cursor<Key>> cursors;
   std::vector<Source> sources;
+  std::vector<const CoarseWords*> words;  // of the updates in words, whose cursors are at their end; empty: of none
 };
 
 }  // namespace sparseagg::cpu

@@ -15,6 +15,7 @@
 #include "host/cpu/cpu_update.h"
 #include "host/cpu/finish.h"
 #include "host/cpu/fold.h"
+#include "host/cpu/gatherer.h"
 #include "host/cpu/parallel_merge.h"
 #include "host/cpu/tuning.h"
 #include "host/fixed_point.h"
@@ -149,7 +150,14 @@ class TypedAccumulator : public Accumulator {
 
   Blocks<Key> Plan(const MergeInput<Key, Fold>& input) {
     Blocks<Key> blocks = ChooseBlocks(input);
-    if (!blocks.is_crowded) return blocks;
+    if (!blocks.is_crowded) {
+      const bool all_gathered = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
+                                            [](const Block<Key>& block) { return block.method == Method::kGather; });
+      if (!all_gathered || !Gatherer<Key, Fold>::CarriesValues(input)) {
+        for (const auto& update : updates_) Unpack(*update);
+      }
+      return blocks;
+    }
     for (const auto& update : updates_) {
       if (update->coarse_bits > 0) SortCompletely(spec_, *update);
     }

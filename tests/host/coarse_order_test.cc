@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <set>
 #include <string>
@@ -88,10 +89,11 @@ TEST(RepeatFinder, OneRepeat_IsFound_AndNoneOfEarlierCalls) {
     for (int call = 0; call < 600; ++call) {  // its marks are a byte
       const size_t count = call % 200 == 199 ? 20'000 : 2 + rng.Below(300);
       std::vector<uint32_t> keys = SomeKeys(rng, low_bits, count);
-      ASSERT_FALSE(finder.HasRepeat(keys.data(), keys.size())) << low_bits << " bits, call " << call;
+      const auto key_at = [&](size_t i) { return keys[i]; };
+      ASSERT_FALSE(finder.HasRepeat(keys.size(), key_at)) << low_bits << " bits, call " << call;
       keys.push_back(keys[rng.Below(keys.size())]);
-      ASSERT_TRUE(finder.HasRepeat(keys.data(), keys.size())) << low_bits << " bits, call " << call;
-      ASSERT_FALSE(finder.HasRepeat(keys.data(), keys.size() - 1)) << low_bits << " bits, call " << call;
+      ASSERT_TRUE(finder.HasRepeat(keys.size(), key_at)) << low_bits << " bits, call " << call;
+      ASSERT_FALSE(finder.HasRepeat(keys.size() - 1, key_at)) << low_bits << " bits, call " << call;
     }
   }
 }
@@ -161,6 +163,109 @@ TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
   for (const int threads : {1, 2}) {
     const auto engine = CreateCpuEngine({threads});
     EXPECT_EQ(Disagreement({spec}, Drive(*engine, {spec}, submissions), verdict), "") << threads;
+  }
+}
+
+TEST(CoarseWords, Order_IsThatOfKeysAndValues) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const uint64_t dimension : {uint64_t{1} << 33, (uint64_t{1} << 40) - 7, uint64_t{1} << 42}) {
+    for (const uint64_t bound : {dimension, dimension / 3, uint64_t{1'000'000}}) {  // the last: all in one bucket
+      SCOPED_TRACE(::testing::Message() << "dimension " << dimension << ", keys below " << bound);
+      const std::vector<uint64_t> keys = DistinctKeys(rng, bound, kTuples);
+      const Ordered<uint64_t> expected = Order<uint64_t>(keys, dimension, sizeof(uint32_t));
+      std::vector<std::byte> values(keys.size() * sizeof(uint32_t));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::byte>(i / 4 * 31 + i % 4);
+      cpu::CoarseWords words;
+      ASSERT_TRUE(cpu::OrderCoarselyInWords(keys, values.data(), cpu::CoarseBits(dimension), words));
+      size_t at = 0;
+      words.ForEach([&](uint64_t key, uint32_t value) {
+        ASSERT_EQ(key, expected.keys[at]);
+        ASSERT_EQ(std::memcmp(&value, expected.values.data() + at * sizeof(value), sizeof(value)), 0);
+        ASSERT_EQ(words.KeyAt(at), key);
+        ++at;
+      });
+      EXPECT_EQ(at, keys.size());
+    }
+  }
+}
+
+TEST(CoarseWords, WhatTheyCannotHold_IsNotTakenOn) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  const std::vector<std::byte> values(kTuples * sizeof(uint32_t));
+  cpu::CoarseWords words;
+  const int low_bits = cpu::CoarseBits(uint64_t{1} << 40);
+  std::vector<uint64_t> keys = DistinctKeys(rng, uint64_t{1} << 40, kTuples);
+  EXPECT_TRUE(cpu::OrderCoarselyInWords(keys, values.data(), low_bits, words));
+  EXPECT_FALSE(cpu::OrderCoarselyInWords(keys, values.data(), cpu::CoarseWords::kMaxLowBits + 1, words));
+  EXPECT_FALSE(cpu::OrderCoarselyInWords(absl::MakeConstSpan(keys).first(3), values.data(), low_bits, words));
+  keys[17] = keys[4711];
+  EXPECT_FALSE(cpu::OrderCoarselyInWords(keys, values.data(), low_bits, words));
+}
+
+TEST(CoarseWords, UnsortedUpdatesOfWideKeys_AreHeldInThem) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = uint64_t{1} << 40;
+  RawTensor raw;
+  raw.keys = DistinctKeys(rng, spec.dimension, kTuples);
+  raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+  auto updates = BuildUpdates({spec}, {"client", 1.0, {std::move(raw)}});
+  ASSERT_TRUE(updates.ok()) << updates.status();
+  const auto engine = CreateCpuEngine({1});
+  const auto accumulator = engine->CreateAccumulator(spec);
+  const auto prepared = (*accumulator)->Prepare(std::move((*updates)[0]));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_LT((*prepared)->memory_bytes(), kTuples * 9);
+}
+
+// Updates in words among others: sorted ones, small ones, some with repeated keys, some that crowd one region.
+TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  enum class Others { kNone, kSorted, kFew, kRepeated, kDense };
+  const std::vector<uint64_t> shared = DistinctKeys(rng, uint64_t{1} << 40, 3000);
+  for (const Others others : {Others::kNone, Others::kSorted, Others::kFew, Others::kRepeated, Others::kDense}) {
+    for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kMax}) {
+      SCOPED_TRACE(::testing::Message() << "others " << static_cast<int>(others) << ", op " << static_cast<int>(op));
+      TensorSpec spec;
+      spec.name = "t";
+      spec.dimension = uint64_t{1} << 40;
+      spec.aggregation.op = op;
+      spec.aggregation.return_counts = op == Op::kMean;
+      std::vector<RawSubmission> submissions;
+      for (size_t k = 0; k < 9; ++k) {
+        RawTensor raw;
+        raw.keys = DistinctKeys(rng, spec.dimension, kTuples);
+        std::copy(shared.begin(), shared.end(), raw.keys.begin());  // of every client
+        std::sort(raw.keys.begin(), raw.keys.end());
+        raw.keys.erase(std::unique(raw.keys.begin(), raw.keys.end()), raw.keys.end());
+        rng.Shuffle(raw.keys);
+        if (k % 3 == 1) {
+          if (others == Others::kSorted) std::sort(raw.keys.begin(), raw.keys.end());
+          if (others == Others::kFew) raw.keys.resize(100);
+          if (others == Others::kRepeated) raw.keys[3] = raw.keys[1000];
+          if (others == Others::kDense) {
+            std::iota(raw.keys.begin(), raw.keys.end(), uint64_t{1} << 39);
+            std::swap(raw.keys[3], raw.keys[1000]);
+          }
+        }
+        raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+        submissions.push_back({"client " + std::to_string(k), 1.0, {std::move(raw)}});
+      }
+      const Verdict verdict = Judge({spec}, submissions);
+      for (const int threads : {1, 2}) {
+        const auto engine = CreateCpuEngine({threads});
+        EXPECT_EQ(Disagreement({spec}, Drive(*engine, {spec}, submissions), verdict), "") << threads;
+      }
+    }
   }
 }
 
