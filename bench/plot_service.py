@@ -18,6 +18,10 @@ SINK = "#8a8a8a"
 PARSED = "#1f4e79"
 
 
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' if number > 1 else ''}"
+
+
 def draw_share(axes: Any, runs: list[dict[str, Any]]) -> None:
     """Bars of bytes a second, by number of streams."""
     bars = (
@@ -31,9 +35,10 @@ def draw_share(axes: Any, runs: list[dict[str, Any]]) -> None:
     for x, run in enumerate(runs):
         share = run["sinks"]["raw"]["share"]
         axes.annotate(f"{share:.0%}", (x + 0.27, run["bytes_per_s"] / 1e6), ha="center", va="bottom", fontsize=8)
-    axes.set_xticks(range(len(runs)), [f"{run['streams']} streams" for run in runs])
+    axes.set_xticks(range(len(runs)), [_count(run["streams"], "stream") for run in runs])
     axes.set_ylabel("MB/s")
     axes.set_title("ingest, and its share of bare gRPC", fontsize=9)
+    axes.margins(y=0.3)  # for the legend
     axes.legend(frameon=False, fontsize=7, loc="upper left")
 
 
@@ -50,15 +55,16 @@ def draw_packed(axes: Any, runs: list[dict[str, Any]]) -> None:
     for x, run in enumerate(runs):
         times = run["plain"]["tuples_per_s_against_it"]
         axes.annotate(f"{times:.1f}×", (x + 0.2, run["tuples_per_s"] / 1e6), ha="center", va="bottom", fontsize=8)
-    axes.set_xticks(range(len(runs)), [f"{run['streams']} streams" for run in runs])
+    axes.set_xticks(range(len(runs)), [_count(run["streams"], "stream") for run in runs])
     axes.set_ylabel("M tuples/s")
     axes.set_title("ingest in fewer bytes", fontsize=9)
+    axes.margins(y=0.3)  # for the legend
     axes.legend(frameon=False, fontsize=7, loc="upper left")
 
 
 def draw_client_python(axes: Any, runs: list[dict[str, Any]]) -> None:
     """Bars of bytes a second with their spread, by number of threads."""
-    names = [f"{run['threads']} thread{'s' if run['threads'] > 1 else ''}" for run in runs]
+    names = [_count(run["threads"], "thread") for run in runs]
     rates = [run["bytes_per_s"] / 1e6 for run in runs]
     spread = [
         [(run["bytes_per_s"] - run["slowest_bytes_per_s"]) / 1e6 for run in runs],
@@ -105,7 +111,7 @@ def draw_memory(axes: Any, growth: dict[str, Any]) -> None:
     resident = growth["resident_bytes"]
     rounds = [growth["rounds_per_sample"] * (i + 1) for i in range(len(resident))]
     axes.plot(rounds, [size / 1e6 for size in resident], color=OURS, marker="o", markersize=3)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=0, top=1.2 * max(resident) / 1e6)
     axes.set_ylabel("MB resident")
     axes.set_title("the server's memory over rounds", fontsize=9)
 
