@@ -285,7 +285,7 @@ proto: deps-build ## write the Python files that are generated from proto/
 .PHONY: format
 format: deps-lint $(VENV)/.lint ## format all C++ and Python files
 	clang-format-14 -i $(CXX_FILES)
-	$(BIN)/ruff check --fix $(PYTHON_DIRS)
+	$(BIN)/ruff check --fix --exit-zero -q $(PYTHON_DIRS)
 	$(BIN)/ruff format $(PYTHON_DIRS)
 
 .PHONY: clean

@@ -27,8 +27,8 @@ class PutChunkReadByUs : public Base {
                                                                   grpc::ByteBuffer* response) = 0;
 };
 
-// SubmitUpdate gets its messages unparsed, so that parsing them costs the pool's threads and not gRPC's; all other
-// methods get the generated types.
+// PutChunk and SubmitUpdate get their messages unparsed, since most of what is in them is to be copied once only
+// (codec/chunk_message.h); all other methods get the generated types.
 template <template <typename> typename... Methods>
 struct Compose;
 template <template <typename> typename First, template <typename> typename... Rest>

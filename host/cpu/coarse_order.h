@@ -124,7 +124,7 @@ bool HasRepeatInABucket(const std::array<uint32_t, kNumBuckets>& ends, int low_b
   RepeatFinder<Key> finder(low_bits);
   size_t begin = 0;
   for (const uint32_t end : ends) {
-    // By value: what is marked could otherwise be taken for them.
+    // By value: the bytes that the finder marks might, for all the compiler knows, be what a reference refers to.
     if (finder.HasRepeat(end - begin, [key_at, begin](size_t i) { return key_at(begin + i); })) return true;
     begin = end;
   }

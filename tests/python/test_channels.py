@@ -74,6 +74,21 @@ def test_client_with_a_senseless_number_of_connections_says_so(connections: Any)
         sa.Client("127.0.0.1:1", connections=connections)
 
 
+def submit_together(client: sa.Client, spec: sa.RoundSpec, updates: list[Any]) -> sa.TensorResult:
+    """Submits from eight threads, whose first submissions overlap."""
+    rnd = client.create_round(spec)
+    together = threading.Barrier(8)
+
+    def submit(k: int) -> None:
+        if k < 8:
+            together.wait()
+        rnd.submit(f"c{k:02}", updates[k])
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(submit, range(len(updates))))
+    return rnd.close()["t"]
+
+
 def test_submit_over_several_connections_gives_the_same_bits(server: Any) -> None:
     rng = np.random.default_rng(7)
     updates = [
@@ -81,19 +96,7 @@ def test_submit_over_several_connections_gives_the_same_bits(server: Any) -> Non
         for _ in range(40)
     ]
     spec = sa.RoundSpec(tensors=[sa.TensorSpec("t", dtype="float32", dimension=10_000)], op="sum")
-    results = []
-    for connections in (1, 3):
-        with sa.Client(server.address, connections=connections) as client:
-            rnd = client.create_round(spec)
-            together = threading.Barrier(8)
-
-            def submit(k: int) -> None:
-                if k < 8:
-                    together.wait()  # so that they overlap
-                rnd.submit(f"c{k:02}", updates[k])
-
-            with concurrent.futures.ThreadPoolExecutor(8) as pool:
-                list(pool.map(submit, range(len(updates))))
-            results.append(rnd.close()["t"])
-    assert results[0].keys.tobytes() == results[1].keys.tobytes()
-    assert results[0].values.tobytes() == results[1].values.tobytes()
+    with sa.Client(server.address, connections=1) as one, sa.Client(server.address, connections=3) as three:
+        over_one, over_three = (submit_together(client, spec, updates) for client in (one, three))
+    assert over_one.keys.tobytes() == over_three.keys.tobytes()
+    assert over_one.values.tobytes() == over_three.values.tobytes()

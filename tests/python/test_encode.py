@@ -18,7 +18,7 @@ ROW = 4 + 8
 def chunks_of(update, chunk_bytes: int, **options) -> list[pb.UpdateChunk]:
     options = {"client_id": "c", "submission_id": "s", **options}
     chunks = encode_chunks(update_data(SPEC, update), chunk_bytes=chunk_bytes, **options)
-    return [chunk.to_proto() for chunk in chunks]
+    return [pb.UpdateChunk.FromString(chunk.serialise()) for chunk in chunks]
 
 
 def embedding(count: int) -> dict:
@@ -61,7 +61,7 @@ def test_encode_chunks_messages_stay_below_the_limit():
     many = sa.RoundSpec([sa.TensorSpec(f"tensor-{i:0200}", "float32", 100) for i in range(30)])
     update = {tensor.name: (np.arange(100), np.ones(100)) for tensor in many.tensors}
     chunks = [
-        chunk.to_proto()
+        pb.UpdateChunk.FromString(chunk.serialise())
         for chunk in encode_chunks(
             update_data(many, update),
             client_id="c" * 256,
@@ -95,7 +95,10 @@ def test_serialised_chunks_are_what_protocol_buffers_makes_of_them():
             piece = message.slices.add()
             piece.CopyFrom(head)
             piece.keys, piece.values = bytes(keys), bytes(values)
-        assert chunk.to_proto() == message
+        assert pb.UpdateChunk.FromString(chunk.serialise()) == message
+        request = chunk.serialise_for_aggregate()
+        assert pb.AggregateRequest.FromString(request) == pb.AggregateRequest(chunk=message)
+        assert len(request) == pb.AggregateRequest(chunk=message).ByteSize()
         assert chunk.num_bytes == sum(len(piece.keys) + len(piece.values) for piece in message.slices)
         assert len(chunk.serialise()) == message.ByteSize()
 
@@ -105,8 +108,9 @@ def test_plain_keys_and_values_are_borrowed_until_they_are_sent():
     data = update_data(SPEC, {"e": (keys, values)})
     (chunk,) = encode_chunks(data, client_id="c", submission_id="s", chunk_bytes=5000)
     keys[0], values[0, 0] = 9, 5
-    assert np.frombuffer(chunk.to_proto().slices[0].keys, np.uint32)[0] == 9
-    assert np.frombuffer(chunk.to_proto().slices[0].values, np.float32)[0] == 5
+    sent = pb.UpdateChunk.FromString(chunk.serialise()).slices[0]
+    assert np.frombuffer(sent.keys, np.uint32)[0] == 9
+    assert np.frombuffer(sent.values, np.float32)[0] == 5
 
 
 def test_encode_chunks_empty_update_is_one_last_chunk():

@@ -10,6 +10,7 @@ import sparseagg as sa
 from sparseagg.arrays import update_data
 from sparseagg.encode import encode_chunks
 from sparseagg.narrow import decode_values, encode_values
+from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import ServerWire, WireFormat
 
 SEED = 20261130
@@ -188,7 +189,7 @@ def test_format_values_the_server_does_not_know_are_refused():
 def test_encode_chunks_narrow_values_stay_within_the_size(chunk_bytes, encoding):
     wire = WireFormat(values={"e": encoding})
     chunks = [
-        chunk.to_proto()
+        pb.UpdateChunk.FromString(chunk.serialise())
         for chunk in encode_chunks(
             update_data(SPEC, update(0)), client_id="c", submission_id="s", chunk_bytes=chunk_bytes, wire=wire
         )

@@ -39,6 +39,15 @@ class ChunkMessage:
 
     def serialise(self) -> bytes:
         """Returns the bytes that Protocol Buffers would parse."""
+        return b"".join(self._parts())
+
+    def serialise_for_aggregate(self) -> bytes:
+        """Returns the bytes of an ``AggregateRequest`` with this chunk."""
+        parts = self._parts()
+        head = _head_of_field(pb.AggregateRequest.CHUNK_FIELD_NUMBER, sum(map(len, parts)))
+        return b"".join([head, *parts])
+
+    def _parts(self) -> list[Bulk]:
         parts: list[Bulk] = [self.head.SerializeToString()]
         for slice_head, keys, values in self.slices:
             inner: list[Bulk] = [slice_head.SerializeToString()]
@@ -46,15 +55,11 @@ class ChunkMessage:
             _append_field(inner, pb.TensorSlice.VALUES_FIELD_NUMBER, values)
             parts.append(_head_of_field(pb.UpdateChunk.SLICES_FIELD_NUMBER, sum(map(len, inner))))
             parts += inner
-        return b"".join(parts)
-
-    def to_proto(self) -> pb.UpdateChunk:
-        """Returns the message, with copies."""
-        return pb.UpdateChunk.FromString(self.serialise())
+        return parts
 
 
 def send_chunk_messages(stub: Any, channel: Any) -> None:
-    """Lets the methods of a stub that upload take ``ChunkMessage`` instead of ``UpdateChunk``.
+    """Lets the methods of a stub that upload take ``ChunkMessage`` as it is; ``Aggregate`` takes requests, too.
 
     Adds ``SubmitWhole``: ``SubmitUpdate`` of one message. On the wire that is the same; but for a stream of requests
     gRPC starts a thread at each call, which costs more than sending a message.
@@ -75,6 +80,15 @@ def send_chunk_messages(stub: Any, channel: Any) -> None:
         request_serializer=ChunkMessage.serialise,
         response_deserializer=pb.UploadStatus.FromString,
     )
+    stub.Aggregate = channel.stream_stream(
+        service + "Aggregate",
+        request_serializer=_serialise_for_aggregate,
+        response_deserializer=pb.ResultPage.FromString,
+    )
+
+
+def _serialise_for_aggregate(message: pb.AggregateRequest | ChunkMessage) -> bytes:
+    return message.serialise_for_aggregate() if isinstance(message, ChunkMessage) else message.SerializeToString()
 
 
 def _append_field(parts: list[Bulk], number: int, data: Bulk) -> None:

@@ -130,9 +130,8 @@ def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: Wir
 
 def aggregate_requests(
     spec: RoundSpec, uploads: list[Upload], result_format: pb.ResultFormat | None = None
-) -> Iterator[pb.AggregateRequest]:
+) -> Iterator[pb.AggregateRequest | ChunkMessage]:
     """Yields the messages of a one-shot aggregation; ``result_format`` is that of its result."""
     yield pb.AggregateRequest(spec=spec.to_proto(), format=result_format)
     for upload in uploads:
-        for chunk in upload.chunks():
-            yield pb.AggregateRequest(chunk=chunk.to_proto())
+        yield from upload.chunks()

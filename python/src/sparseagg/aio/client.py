@@ -51,7 +51,9 @@ class Client:
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
         self.address = address
-        self._connection = Connection(address, metadata(token), credentials(tls), timeout, retry, chunk_bytes, connections, options)
+        self._connection = Connection(
+            address, metadata(token), credentials(tls), timeout, retry, chunk_bytes, connections, options
+        )
 
     async def __aenter__(self) -> Client:
         return self
