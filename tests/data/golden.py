@@ -33,7 +33,7 @@ def encode_case(case: Case) -> list[pb.UpdateChunk]:
             chunk_bytes=case.chunk_bytes,
             wire=case.wire,
         )
-        chunks = [chunk.to_proto() for chunk in upload.chunks()]
+        chunks = [pb.UpdateChunk.FromString(chunk.serialise()) for chunk in upload.chunks()]
         if client.spoil is not None:
             client.spoil(chunks)
         uploads.append(chunks)
