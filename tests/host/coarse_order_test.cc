@@ -166,11 +166,14 @@ TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
   }
 }
 
+// The largest whose keys fit words.
+constexpr uint64_t kWordDimension = uint64_t{1} << (cpu::CoarseWords::kMaxLowBits + cpu::internal::kBucketBits);
+
 TEST(CoarseWords, Order_IsThatOfKeysAndValues) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
-  for (const uint64_t dimension : {uint64_t{1} << 33, (uint64_t{1} << 40) - 7, uint64_t{1} << 42}) {
+  for (const uint64_t dimension : {uint64_t{1} << 33, kWordDimension - 7, kWordDimension}) {
     for (const uint64_t bound : {dimension, dimension / 3, uint64_t{1'000'000}}) {  // the last: all in one bucket
       SCOPED_TRACE(::testing::Message() << "dimension " << dimension << ", keys below " << bound);
       const std::vector<uint64_t> keys = DistinctKeys(rng, bound, kTuples);
@@ -197,8 +200,8 @@ TEST(CoarseWords, WhatTheyCannotHold_IsNotTakenOn) {
   Rng rng(seed);
   const std::vector<std::byte> values(kTuples * sizeof(uint32_t));
   cpu::CoarseWords words;
-  const int low_bits = cpu::CoarseBits(uint64_t{1} << 40);
-  std::vector<uint64_t> keys = DistinctKeys(rng, uint64_t{1} << 40, kTuples);
+  const int low_bits = cpu::CoarseBits(kWordDimension);
+  std::vector<uint64_t> keys = DistinctKeys(rng, kWordDimension, kTuples);
   EXPECT_TRUE(cpu::OrderCoarselyInWords(keys, values.data(), low_bits, words));
   EXPECT_FALSE(cpu::OrderCoarselyInWords(keys, values.data(), cpu::CoarseWords::kMaxLowBits + 1, words));
   EXPECT_FALSE(cpu::OrderCoarselyInWords(absl::MakeConstSpan(keys).first(3), values.data(), low_bits, words));
@@ -212,7 +215,7 @@ TEST(CoarseWords, UnsortedUpdatesOfWideKeys_AreHeldInThem) {
   Rng rng(seed);
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = uint64_t{1} << 40;
+  spec.dimension = kWordDimension;
   RawTensor raw;
   raw.keys = DistinctKeys(rng, spec.dimension, kTuples);
   raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
@@ -231,13 +234,13 @@ TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
   enum class Others { kNone, kSorted, kFew, kRepeated, kDense };
-  const std::vector<uint64_t> shared = DistinctKeys(rng, uint64_t{1} << 40, 3000);
+  const std::vector<uint64_t> shared = DistinctKeys(rng, kWordDimension, 3000);
   for (const Others others : {Others::kNone, Others::kSorted, Others::kFew, Others::kRepeated, Others::kDense}) {
     for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kMax}) {
       SCOPED_TRACE(::testing::Message() << "others " << static_cast<int>(others) << ", op " << static_cast<int>(op));
       TensorSpec spec;
       spec.name = "t";
-      spec.dimension = uint64_t{1} << 40;
+      spec.dimension = kWordDimension;
       spec.aggregation.op = op;
       spec.aggregation.return_counts = op == Op::kMean;
       std::vector<RawSubmission> submissions;
@@ -253,7 +256,7 @@ TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
           if (others == Others::kFew) raw.keys.resize(100);
           if (others == Others::kRepeated) raw.keys[3] = raw.keys[1000];
           if (others == Others::kDense) {
-            std::iota(raw.keys.begin(), raw.keys.end(), uint64_t{1} << 39);
+            std::iota(raw.keys.begin(), raw.keys.end(), kWordDimension / 2);
             std::swap(raw.keys[3], raw.keys[1000]);
           }
         }
