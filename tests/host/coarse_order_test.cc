@@ -142,6 +142,14 @@ TEST(CoarseOrder, OneRepeatedKey_IsFound) {
   }
 }
 
+void ExpectTheReferencesResult(const TensorSpec& spec, const std::vector<RawSubmission>& submissions) {
+  const Verdict verdict = Judge({spec}, submissions);
+  for (const int threads : {1, 2}) {
+    const auto engine = CreateCpuEngine({threads});
+    EXPECT_EQ(Disagreement({spec}, Drive(*engine, {spec}, submissions), verdict), "") << threads;
+  }
+}
+
 // One update in coarse order, and the others' keys all in one of its buckets: more than a block should hold.
 TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
   const uint64_t seed = TestSeed(11);
@@ -159,11 +167,7 @@ TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
     raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
     submissions.push_back({"client " + std::to_string(k), 1.0, {std::move(raw)}});
   }
-  const Verdict verdict = Judge({spec}, submissions);
-  for (const int threads : {1, 2}) {
-    const auto engine = CreateCpuEngine({threads});
-    EXPECT_EQ(Disagreement({spec}, Drive(*engine, {spec}, submissions), verdict), "") << threads;
-  }
+  ExpectTheReferencesResult(spec, submissions);
 }
 
 // The largest whose keys fit words.
@@ -263,11 +267,7 @@ TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
         raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
         submissions.push_back({"client " + std::to_string(k), 1.0, {std::move(raw)}});
       }
-      const Verdict verdict = Judge({spec}, submissions);
-      for (const int threads : {1, 2}) {
-        const auto engine = CreateCpuEngine({threads});
-        EXPECT_EQ(Disagreement({spec}, Drive(*engine, {spec}, submissions), verdict), "") << threads;
-      }
+      ExpectTheReferencesResult(spec, submissions);
     }
   }
 }
