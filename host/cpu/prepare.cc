@@ -231,7 +231,8 @@ bool TakeInWords(const ValidatedUpdate& update, int coarse_bits, CpuUpdate& out)
   out.num_keys = keys.size();
   out.words = words.get();
   out.coarse_bits = coarse_bits;
-  out.bytes = keys.size() * sizeof(uint64_t) + sizeof(CoarseWords);
+  // As much as it takes when Unpack has been at it: a round may then hold no more than it has reserved.
+  out.bytes = keys.size() * (sizeof(uint64_t) + sizeof(float)) + sizeof(CoarseWords);
   out.owner = std::move(words);
   return true;
 }
