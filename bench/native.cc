@@ -60,7 +60,7 @@ TensorSpec SpecOf(const Workload& workload, int mode, bool dense) {
 
 // The path of sa.aggregate without Python: from the callers' arrays, which are validated first, to the result.
 Result MergeByEngine(const Workload& workload, int mode, bool dense, int threads) {
-  auto round = python::LocalRound::Create({SpecOf(workload, mode, dense)}, {}, threads);
+  auto round = python::LocalRound::Create({SpecOf(workload, mode, dense)}, {}, {.threads = threads});
   if (!round.ok()) throw std::runtime_error(round.status().ToString());
   std::vector<python::Submission> submissions(workload.clients.size());
   for (size_t c = 0; c < workload.clients.size(); ++c) {

@@ -10,6 +10,8 @@
 #include "cuda/finisher.h"
 #include "cuda/merger.h"
 #include "host/fixed_point.h"
+#include "host/result.h"
+#include "host/saturating.h"
 #include "host/status_macros.h"
 
 namespace sparseagg::cuda {
@@ -99,6 +101,11 @@ absl::Status DeviceAccumulator::MergeIfDue() {
   return absl::OkStatus();
 }
 
+absl::Status DeviceAccumulator::FoldSoFar(SubmissionOrder order) {
+  if (on_cpu_) return cpu_->FoldSoFar(order);
+  return absl::UnimplementedError(absl::StrCat(Quoted(spec_), ": only the CPU engine folds before the end"));
+}
+
 absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   if (order.size() != num_submissions()) {
     return absl::InternalError(
@@ -132,6 +139,19 @@ size_t DeviceAccumulator::memory_bytes() const {
   size_t bytes = PendingBytes() + weights_.capacity() * sizeof(double);
   for (const HostRows& base : bases_) bytes += MemoryBytes(base);
   return bytes;
+}
+
+uint64_t DeviceAccumulator::OutputBytes(const PreparedUpdate* next) const {
+  if (on_cpu_) return cpu_->OutputBytes(next);
+  uint64_t keys = next == nullptr ? 0 : static_cast<const DevicePrepared*>(next)->update().num_keys();
+  for (const auto& pending : pending_) keys += pending->update().num_keys();
+  for (const HostRows& base : bases_) keys += base.num_rows;
+  const uint64_t rows = spec_.dimension == 0 ? keys : std::min(keys, spec_.dimension);
+  const uint64_t folded = SaturatingMultiply(rows, shape_.RowBytes());
+  const uint64_t sparse = SaturatingMultiply(rows, shape_.key_bytes + ResultRowBytes(spec_));
+  const bool may_be_dense = spec_.aggregation.result_layout != ResultLayout::kSparse;
+  const uint64_t dense = may_be_dense ? SaturatingMultiply(spec_.dimension, ResultRowBytes(spec_)) : 0;
+  return std::max(folded, SaturatingAdd(sparse, dense));
 }
 
 size_t DeviceAccumulator::PendingBytes() const { return pending_bytes_ + pending_.size() * kUpdateOverheadBytes; }

@@ -42,9 +42,12 @@ class DeviceAccumulator : public Accumulator {
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override;
   // UNIMPLEMENTED when one of the two went over to the CPU engine and the other cannot.
   absl::Status MergeFrom(Accumulator&& other) override;
+  // UNIMPLEMENTED unless it went over to the CPU engine.
+  absl::Status FoldSoFar(SubmissionOrder order) override;
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override;
   uint64_t num_submissions() const override;
   size_t memory_bytes() const override;
+  uint64_t OutputBytes(const PreparedUpdate* next) const override;
 
  private:
   // What a MEAN divides by.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "host/saturating.h"
 #include "host/status_macros.h"
 
 namespace sparseagg {
@@ -16,7 +17,8 @@ size_t PreparedSubmission::memory_bytes() const {
   return bytes;
 }
 
-absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine, std::vector<TensorSpec> tensors) {
+absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine, std::vector<TensorSpec> tensors,
+                                                                 uint64_t memory_limit) {
   if (tensors.empty()) return absl::InvalidArgumentError("an aggregation needs at least one tensor");
   auto aggregation = std::unique_ptr<Aggregation>(new Aggregation());
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -30,6 +32,7 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
     aggregation->accumulators_.push_back(std::move(accumulator));
   }
   aggregation->tensors_ = std::move(tensors);
+  aggregation->memory_limit_ = memory_limit;
   return aggregation;
 }
 
@@ -67,11 +70,38 @@ absl::Status Aggregation::CheckRoom(uint64_t num_more) const {
   return absl::OkStatus();
 }
 
+uint64_t Aggregation::BytesWith(const PreparedSubmission* submission) const {
+  uint64_t bytes = memory_bytes() + (submission == nullptr ? 0 : submission->memory_bytes());
+  for (size_t t = 0; t < accumulators_.size(); ++t) {
+    const PreparedUpdate* const next = submission == nullptr ? nullptr : submission->updates[t].get();
+    bytes = SaturatingAdd(bytes, accumulators_[t]->OutputBytes(next));
+  }
+  return bytes;
+}
+
+absl::Status Aggregation::MakeRoomFor(absl::string_view client_id, const PreparedSubmission& submission) {
+  if (BytesWith(&submission) > memory_limit_) RETURN_IF_ERROR(FoldSoFar());
+  if (const uint64_t bytes = BytesWith(&submission); bytes > memory_limit_) {
+    return absl::ResourceExhaustedError(absl::StrCat("with the update of client '", client_id, "', of ",
+                                                     submission.memory_bytes(), " bytes, the merged rows (",
+                                                     memory_bytes(), " bytes) and the result take up to ", bytes,
+                                                     " bytes, beyond the memory_limit ", memory_limit_));
+  }
+  if (client_id < last_folded_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "client '", client_id, "' comes before '", last_folded_, "', which the memory_limit ", memory_limit_,
+        " has made part of a sum already: add clients in ascending order of their ids, or sum in fixed point"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submission) {
   RETURN_IF_ERROR(CheckRoom(1));
-  if (!known_clients_.insert(client_id).second) {
+  if (known_clients_.contains(client_id)) {
     return absl::AlreadyExistsError(absl::StrCat("client '", client_id, "' has a submission already"));
   }
+  if (memory_limit_ != 0) RETURN_IF_ERROR(MakeRoomFor(client_id, submission));
+  known_clients_.insert(client_id);
   client_ids_.push_back(std::move(client_id));
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     RETURN_IF_ERROR(accumulators_[t]->Add(std::move(submission.updates[t])));
@@ -81,10 +111,21 @@ absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submissi
 
 absl::Status Aggregation::MergeFrom(Aggregation&& other) {
   RETURN_IF_ERROR(CheckRoom(other.num_submissions()));
+  for (const std::string& last_folded : {last_folded_, other.last_folded_}) {
+    if (last_folded.empty()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the clients up to '", last_folded,
+                     "' are part of a sum already, in one of the two, and others may precede them"));
+  }
   for (const std::string& id : other.client_ids_) {
     if (known_clients_.contains(id)) {
       return absl::AlreadyExistsError(absl::StrCat("client '", id, "' has a submission in both"));
     }
+  }
+  if (const uint64_t bytes = SaturatingAdd(BytesWith(nullptr), other.BytesWith(nullptr));
+      memory_limit_ != 0 && bytes > memory_limit_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("together they take up to ", bytes, " bytes, beyond the memory_limit ", memory_limit_));
   }
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     RETURN_IF_ERROR(accumulators_[t]->MergeFrom(std::move(*other.accumulators_[t])));
@@ -96,11 +137,25 @@ absl::Status Aggregation::MergeFrom(Aggregation&& other) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Result>> Aggregation::Finish() && {
+std::vector<uint32_t> Aggregation::CanonicalOrder() const {
   std::vector<uint32_t> order(client_ids_.size());
   std::iota(order.begin(), order.end(), 0u);
   // std::string compares bytes as unsigned char: the canonical order.
   std::sort(order.begin(), order.end(), [this](uint32_t a, uint32_t b) { return client_ids_[a] < client_ids_[b]; });
+  return order;
+}
+
+absl::Status Aggregation::FoldSoFar() {
+  if (client_ids_.empty()) return absl::OkStatus();
+  const std::vector<uint32_t> order = CanonicalOrder();
+  // First: were the fold of a tensor to fail, those before it would have theirs.
+  if (std::any_of(tensors_.begin(), tensors_.end(), OrderMatters)) last_folded_ = client_ids_[order.back()];
+  for (const auto& accumulator : accumulators_) RETURN_IF_ERROR(accumulator->FoldSoFar(order));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Result>> Aggregation::Finish() && {
+  const std::vector<uint32_t> order = CanonicalOrder();
   std::vector<Result> results;
   for (auto& accumulator : accumulators_) {
     ASSIGN_OR_RETURN(Result result, std::move(*accumulator).Finish(order));

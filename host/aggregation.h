@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/engine.h"
 #include "host/result.h"
@@ -26,10 +27,15 @@ struct PreparedSubmission {
   size_t memory_bytes() const;
 };
 
+// With a memory limit, what it holds (updates, in its callers' memory too, and partial sums), together with the result
+// that this would make, stays within the limit; the working memory of merges comes on top. A submission for which there
+// is no room makes it fold those it has and let go of them. From then on, where the order of the sums matters
+// (OrderMatters), clients must come in ascending order of their ids, so that the fold can go on from there.
 class Aggregation {
  public:
-  // INVALID_ARGUMENT: a bad tensor spec, no tensors, or two of one name.
-  static absl::StatusOr<std::unique_ptr<Aggregation>> Create(Engine& engine, std::vector<TensorSpec> tensors);
+  // INVALID_ARGUMENT: a bad tensor spec, no tensors, or two of one name. `memory_limit`: bytes; 0: none.
+  static absl::StatusOr<std::unique_ptr<Aggregation>> Create(Engine& engine, std::vector<TensorSpec> tensors,
+                                                             uint64_t memory_limit = 0);
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   // Index of a tensor by name, or INVALID_ARGUMENT that lists the known ones.
@@ -38,13 +44,18 @@ class Aggregation {
   // Any number of threads at once. `updates[t]` belongs to tensors()[t]; all of one weight.
   absl::StatusOr<PreparedSubmission> Prepare(std::vector<ValidatedUpdate> updates) const;
 
-  // One thread at a time. `client_id` decides the canonical order; ALREADY_EXISTS if it was added before;
-  // RESOURCE_EXHAUSTED beyond the max_submissions of a fixed-point tensor. Other errors leave a partial state behind,
-  // and the aggregation must not be finished.
+  // One thread at a time. `client_id` decides the canonical order. Nothing of the submission counts after
+  // ALREADY_EXISTS (the client was added before), FAILED_PRECONDITION (its id comes before one that has been folded)
+  // and RESOURCE_EXHAUSTED (beyond the max_submissions of a fixed-point tensor, or the memory limit even when all
+  // others are folded). Other errors leave a partial state behind, and the aggregation must not be finished.
   absl::Status Add(std::string client_id, PreparedSubmission submission);
 
-  // Takes over all submissions of `other`, which has the same tensors and engine.
+  // Takes over all submissions of `other`, which has the same tensors and engine. ALREADY_EXISTS, FAILED_PRECONDITION
+  // (one of the two has folded submissions already) and RESOURCE_EXHAUSTED leave both as they were.
   absl::Status MergeFrom(Aggregation&& other);
+
+  // Folds the submissions added so far, as a memory limit does. Errors as of Accumulator::FoldSoFar.
+  absl::Status FoldSoFar();
 
   // Results in the order of tensors(). Spent afterwards.
   absl::StatusOr<std::vector<Result>> Finish() &&;
@@ -57,11 +68,18 @@ class Aggregation {
 
   // RESOURCE_EXHAUSTED when a fixed-point tensor has no room for `num_more` submissions.
   absl::Status CheckRoom(uint64_t num_more) const;
+  // What is held, with the result; with `submission` not null, once that is added. Saturates.
+  uint64_t BytesWith(const PreparedSubmission* submission) const;
+  // Folds if that is needed to stay within the memory limit with this submission.
+  absl::Status MakeRoomFor(absl::string_view client_id, const PreparedSubmission& submission);
+  std::vector<uint32_t> CanonicalOrder() const;
 
   std::vector<TensorSpec> tensors_;
+  uint64_t memory_limit_ = 0;
   std::vector<std::unique_ptr<Accumulator>> accumulators_;
   std::vector<std::string> client_ids_;  // in order of Add
   absl::flat_hash_set<std::string> known_clients_;
+  std::string last_folded_;  // the greatest client id in folds whose order matters; empty: there are none
 };
 
 }  // namespace sparseagg

@@ -52,6 +52,12 @@ class Accumulator {
   // Takes over all of `other`, of the same engine and spec; its submissions follow ours in order of Add.
   virtual absl::Status MergeFrom(Accumulator&& other) = 0;
 
+  // Folds all submissions added so far and lets go of them: what stays is a row a key. `order` is theirs, as for
+  // Finish. Where it matters (OrderMatters), those added later must follow them in every later order; the fold goes on
+  // from the rows, so that the result has the bits of one fold over all. An error (RESOURCE_EXHAUSTED: no memory;
+  // UNIMPLEMENTED: not on this engine) leaves everything as it was.
+  virtual absl::Status FoldSoFar(SubmissionOrder order) = 0;
+
   // OUT_OF_RANGE: an integer sum leaves int64. FAILED_PRECONDITION: weights that add to zero where they are divided
   // by. Both name tensor and key. `order` must be a permutation of the submissions added.
   virtual absl::StatusOr<Result> Finish(SubmissionOrder order) && = 0;
@@ -59,6 +65,9 @@ class Accumulator {
   virtual uint64_t num_submissions() const = 0;
   // Updates and partial sums held.
   virtual size_t memory_bytes() const = 0;
+  // The most that the output of FoldSoFar or Finish can take beside them; with `next` not null, once that is added.
+  // Saturates.
+  virtual uint64_t OutputBytes(const PreparedUpdate* next) const = 0;
 };
 
 // Thread-safe.

@@ -45,6 +45,9 @@ struct Result {
   size_t memory_bytes() const;
 };
 
+// Bytes of one row of a tensor's result, without its key.
+uint64_t ResultRowBytes(const TensorSpec& spec);
+
 }  // namespace sparseagg
 
 #endif  // SPARSEAGG_HOST_RESULT_H_

@@ -92,6 +92,16 @@ inline bool UsesFixedPoint(const TensorSpec& spec) {
          (a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean);
 }
 
+// Whether the order of submissions can be seen in the result: canonical sums of floats, of values or of the weights at
+// a key. Where not, submissions may be merged as they arrive.
+inline bool OrderMatters(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  if (a.numerics == Numerics::kFixedPoint) return false;
+  const bool sums = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
+  const bool sums_weights = a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
+  return (sums && IsFloat(spec.dtype)) || sums_weights;
+}
+
 inline bool ReturnsCounts(const TensorSpec& spec) {
   return spec.aggregation.return_counts || spec.aggregation.op == Op::kUnion;
 }

@@ -13,11 +13,8 @@ namespace {
 // What a committed client takes beside its ids, here and in the aggregation. A round figure above the true one.
 constexpr uint64_t kOverheadBytes = 512;
 
-// Tensors whose engine need not keep submissions: merged in any order they give the same bits.
-bool MergesOneByOne(const TensorSpec& spec) {
-  const Op op = spec.aggregation.op;
-  return UsesFixedPoint(spec) || !IsFloat(spec.dtype) || op == Op::kUnion || op == Op::kMin || op == Op::kMax;
-}
+// Tensors whose engine need not keep submissions.
+bool MergesOneByOne(const TensorSpec& spec) { return !OrderMatters(spec); }
 
 // Implicit keys take no memory until they are merged.
 bool HasRun(const std::vector<ValidatedUpdate>& updates, const std::vector<TensorSpec>& specs) {

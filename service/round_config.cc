@@ -1,30 +1,12 @@
 #include "service/round_config.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "host/result.h"
 
 namespace sparseagg::service {
-namespace {
-
-constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
-
-// Bytes of one result row without its key.
-uint64_t RowBytes(const TensorSpec& spec) {
-  uint64_t bytes = spec.aggregation.op == Op::kUnion ? 0 : uint64_t{spec.width} * SizeOf(ResultDType(spec));
-  if (ReturnsCounts(spec)) bytes += sizeof(uint32_t);
-  if (spec.aggregation.return_weights) bytes += sizeof(double);
-  return bytes;
-}
-
-}  // namespace
-
-uint64_t SaturatingAdd(uint64_t a, uint64_t b) { return b > kMax - a ? kMax : a + b; }
-
-uint64_t SaturatingMultiply(uint64_t a, uint64_t b) { return a != 0 && b > kMax / a ? kMax : a * b; }
-
 absl::StatusOr<size_t> RoundConfig::FindTensor(absl::string_view name) const {
   const auto found = tensor_index.find(name);
   if (found != tensor_index.end()) return found->second;
@@ -36,14 +18,14 @@ absl::StatusOr<size_t> RoundConfig::FindTensor(absl::string_view name) const {
 
 uint64_t DenseResultBytes(const TensorSpec& spec) {
   if (spec.aggregation.result_layout != ResultLayout::kDense) return 0;
-  return SaturatingMultiply(spec.dimension, RowBytes(spec));
+  return SaturatingMultiply(spec.dimension, ResultRowBytes(spec));
 }
 
 uint64_t SparseResultBytes(const TensorSpec& spec, uint64_t num_tuples) {
   if (spec.aggregation.result_layout == ResultLayout::kDense) return 0;
   const uint64_t rows = spec.dimension == 0 ? num_tuples : std::min(num_tuples, spec.dimension);
   const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
-  const uint64_t sparse = SaturatingMultiply(rows, SaturatingAdd(key_bytes, RowBytes(spec)));
+  const uint64_t sparse = SaturatingMultiply(rows, SaturatingAdd(key_bytes, ResultRowBytes(spec)));
   if (spec.aggregation.result_layout != ResultLayout::kAuto || spec.dimension == 0) return sparse;
   // AUTO: by the rule of the dense-fallback, in which UNION has the 4 bytes of a count for values.
   const uint64_t value_bytes =
@@ -52,7 +34,7 @@ uint64_t SparseResultBytes(const TensorSpec& spec, uint64_t num_tuples) {
   const bool may_be_dense =
       SaturatingMultiply(rows, key_bytes + value_bytes) >= SaturatingMultiply(spec.dimension, value_bytes) ||
       (threshold.has_value() && static_cast<double>(rows) >= *threshold * static_cast<double>(spec.dimension));
-  return may_be_dense ? std::max(sparse, SaturatingMultiply(spec.dimension, RowBytes(spec))) : sparse;
+  return may_be_dense ? std::max(sparse, SaturatingMultiply(spec.dimension, ResultRowBytes(spec))) : sparse;
 }
 
 }  // namespace sparseagg::service

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "host/saturating.h"
 #include "host/spec.h"
 
 namespace sparseagg::service {
@@ -40,9 +41,6 @@ uint64_t DenseResultBytes(const TensorSpec& spec);
 // The most bytes that the result can take after `num_tuples` tuples, for tensors whose result is not bound to be
 // dense; else 0. A result has at most one row a tuple, and at most `dimension` rows. Saturates.
 uint64_t SparseResultBytes(const TensorSpec& spec, uint64_t num_tuples);
-
-uint64_t SaturatingAdd(uint64_t a, uint64_t b);
-uint64_t SaturatingMultiply(uint64_t a, uint64_t b);
 
 }  // namespace sparseagg::service
 

@@ -61,11 +61,12 @@ class BlockMerger {
     return taker.Take(rows_, is_last);
   }
 
-  // What was merged before is sorted already, and joins what has been collected only when that is folded.
+  // What was merged before is sorted already, and joins what has been collected only when that is folded; unless it has
+  // to come first, and was collected, too.
   template <typename Taker>
   absl::Status Gather(Key last, Taker& taker) {
     Cursor<Key>& base = sources_.base;
-    const bool has_base = base.Advance(last) > 0;
+    const bool has_base = base.Advance(last) > 0;  // none is left where it was collected
     if (!has_base && taker.TakesPlain() && gatherer_.IsWordSort()) return WritePlain(gatherer_, true, taker);
     gatherer_.FoldInto(rows_);
     if constexpr (Fold::kAnyOrder) {

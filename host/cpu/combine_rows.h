@@ -29,6 +29,7 @@ size_t CopyRows(const RowRange<Rows>& from, const RowShape& shape, size_t row, R
   copy(from.rows.keys, out.keys, 1);
   copy(from.rows.accs, out.accs, shape.columns);
   copy(from.rows.counts, out.counts, 1);
+  copy(from.rows.float_weights, out.float_weights, 1);
   copy(from.rows.fixed_weights, out.fixed_weights, 1);
   return row + (from.end - from.begin);
 }

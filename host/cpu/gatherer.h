@@ -38,7 +38,11 @@ class Gatherer {
   using Rows = FoldedRows<Key, Acc>;
 
   Gatherer(const MergeInput<Key, Fold>& input, Sources<Key, Fold>& sources)
-      : sources_(sources), shape_(input.shape), columns_(input.shape.columns), carries_values_(CarriesValues(input)) {}
+      : sources_(sources),
+        first_rows_(input.base_is_first ? input.base : nullptr),
+        shape_(input.shape),
+        columns_(input.shape.columns),
+        carries_values_(CarriesValues(input)) {}
 
   // Collects and sorts the updates' tuples in the block, from where the cursors stand. One of the following folds them.
   // RESOURCE_EXHAUSTED: 2^32 tuples or more.
@@ -46,7 +50,8 @@ class Gatherer {
     const uint64_t max_offset = static_cast<uint64_t>(block.last) - block.first;
     first_ = block.first;
     is_narrow_ = std::bit_width(max_offset) <= 32;
-    const uint64_t tuples = sources_.Advance(block.last) + FindBuckets(block);
+    const uint64_t first_rows = first_rows_ != nullptr ? sources_.base.Advance(block.last) : 0;
+    const uint64_t tuples = first_rows + sources_.Advance(block.last) + FindBuckets(block);
     if (tuples > UINT32_MAX) {
       return absl::ResourceExhaustedError(absl::StrCat(tuples, " thinly spread tuples in one block"));
     }
@@ -71,7 +76,7 @@ class Gatherer {
 
   // Whether values are sorted along with the keys; only then may updates be in words.
   static bool CarriesValues(const MergeInput<Key, Fold>& input) {
-    if (input.shape.columns != 1 || input.shape.key_weights != KeyWeights::kNone) return false;
+    if (input.shape.columns != 1 || input.shape.key_weights != KeyWeights::kNone || input.base_is_first) return false;
     for (const CpuUpdate* update : input.updates) {
       if (update->dtype != input.updates[0]->dtype || update->weight != input.updates[0]->weight) return false;
     }
@@ -83,9 +88,10 @@ class Gatherer {
 
  private:
   struct Origin {
-    uint32_t source;
+    uint32_t source;  // index of an update, or kFirstRows
     uint64_t row;
   };
+  static constexpr uint32_t kFirstRows = UINT32_MAX;
 
   using Entry = TupleWord;
   // The same for blocks that span more.
@@ -97,8 +103,11 @@ class Gatherer {
     uint32_t carried_;
   };
 
-  // Rows of one value are collected as terms; longer ones, and weights, are found again by their origin.
-  bool KeepsOrigins() const { return columns_ > 1 || shape_.key_weights != KeyWeights::kNone; }
+  // Rows of one value are collected as terms; longer ones, weights and rows merged before are found again by their
+  // origin.
+  bool KeepsOrigins() const {
+    return columns_ > 1 || shape_.key_weights != KeyWeights::kNone || first_rows_ != nullptr;
+  }
 
   GatheredTuples Words() const {
     static_assert(sizeof(Entry) == sizeof(uint64_t));
@@ -249,6 +258,13 @@ class Gatherer {
     if (columns_ == 1) terms_.resize(tuples + kVectorSlack);
     if (KeepsOrigins()) origins_.resize(tuples);
     uint32_t at = 0;
+    if (first_rows_ != nullptr) {
+      Cursor<Key>& base = sources_.base;
+      for (; base.position < base.stop; ++base.position, ++at) {
+        origins_[at] = {kFirstRows, base.position};
+        put(static_cast<Key>(base.keys[base.position] - first_), at);
+      }
+    }
     for (size_t k = 0; k < sources_.cursors.size(); ++k) {
       Cursor<Key>& cursor = sources_.cursors[k];
       const uint64_t begin = cursor.position;
@@ -305,6 +321,12 @@ class Gatherer {
       int64_t fixed_weight = 0;
       for (; i < entries.size() && entries[i].offset() == offset; ++i) {
         const Origin origin = origins_[entries[i].carried()];
+        if (origin.source == kFirstRows) {
+          for (size_t c = 0; c < columns_; ++c) Fold::Combine(accs[c], first_rows_->accs[origin.row * columns_ + c]);
+          if (shape_.counts) count += first_rows_->counts[origin.row];
+          if (shape_.key_weights == KeyWeights::kFloat) float_weight = first_rows_->float_weights[origin.row];
+          continue;
+        }
         if (columns_ == 1) {
           Fold::Add(*accs, terms_[entries[i].carried()]);
         } else if (columns_ > 1) {
@@ -323,6 +345,7 @@ class Gatherer {
   }
 
   Sources<Key, Fold>& sources_;
+  const Rows* const first_rows_;  // null: none was merged before, or it need not come first
   const RowShape shape_;
   const size_t columns_;
   const bool carries_values_;

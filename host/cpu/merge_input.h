@@ -19,7 +19,8 @@ struct MergeInput {
   RowShape shape;
   double weight_scale = 1.0;                                  // 2^t of KeyWeights::kFixed
   std::vector<const CpuUpdate*> updates;                      // in canonical order
-  const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // what was merged before; only where kAnyOrder
+  const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // what was merged before
+  bool base_is_first = false;  // the order matters, and the base comes before the updates
 
   uint64_t num_tuples() const {
     uint64_t total = base == nullptr ? 0 : base->keys.size();

@@ -168,9 +168,9 @@ class Sweeper {
         }
       }
     });
-    if (shape_.key_weights != KeyWeights::kFixed) return;
     for (uint64_t row = begin; row < base.stop; ++row) {
-      fixed_weights_[slot_of(row)] += input_.base->fixed_weights[row];
+      if (shape_.key_weights == KeyWeights::kFloat) float_weights_[slot_of(row)] = input_.base->float_weights[row];
+      if (shape_.key_weights == KeyWeights::kFixed) fixed_weights_[slot_of(row)] = input_.base->fixed_weights[row];
     }
   }
 

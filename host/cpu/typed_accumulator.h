@@ -19,17 +19,20 @@
 #include "host/cpu/parallel_merge.h"
 #include "host/cpu/tuning.h"
 #include "host/fixed_point.h"
+#include "host/result.h"
+#include "host/saturating.h"
 #include "host/status_macros.h"
 
 namespace sparseagg::cpu {
 
-// Keeps the updates until Finish where the order of the fold matters; where it does not, merges them into `base_` as
-// soon as those waiting take as much memory as what is merged, so that memory stays O(distinct keys) and every tuple
-// is merged O(1) times (amortised).
+// Keeps the updates until FoldSoFar or Finish where the order of the fold matters; where it does not, merges them into
+// `base_` as soon as those waiting take as much memory as what is merged, so that memory stays O(distinct keys) and
+// every tuple is merged O(1) times (amortised).
 template <typename Key, typename Fold>
 class TypedAccumulator : public Accumulator {
  public:
   using Rows = FoldedRows<Key, typename Fold::Acc>;
+  using Input = MergeInput<Key, Fold>;
 
   TypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena)
       : spec_(spec), shape_{NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)}, arena_(arena) {}
@@ -43,15 +46,18 @@ class TypedAccumulator : public Accumulator {
     weights_.push_back(cpu_update->weight);
     if (MergesOnArrival() && cpu_update->num_keys == 0) return absl::OkStatus();
     update_bytes_ += cpu_update->bytes;
+    update_keys_ += cpu_update->num_keys;
     updates_.push_back(std::move(cpu_update));
     return MergeIfDue();
   }
 
+  // Where the order matters, neither must have folded any.
   absl::Status MergeFrom(Accumulator&& other) override {
     auto& from = static_cast<TypedAccumulator&>(other);
     weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
     for (auto& update : from.updates_) updates_.push_back(std::move(update));
     update_bytes_ += from.update_bytes_;
+    update_keys_ += from.update_keys_;
     from.updates_.clear();
     if (base_.size() == 0) {
       base_ = std::move(from.base_);
@@ -64,19 +70,15 @@ class TypedAccumulator : public Accumulator {
     return MergeIfDue();
   }
 
+  absl::Status FoldSoFar(SubmissionOrder order) override {
+    ASSIGN_OR_RETURN(const Input input, MakeInput(order));
+    if (!updates_.empty()) RETURN_IF_ERROR(MergeIntoBase(input));
+    num_folded_ = weights_.size();
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
-    if (order.size() != weights_.size()) {
-      return absl::InternalError(
-          absl::StrCat(Quoted(spec_), ": an order of ", order.size(), " for ", weights_.size(), " submissions"));
-    }
-    MergeInput<Key, Fold> input = MakeInput();
-    if (MergesOnArrival()) {
-      for (const auto& update : updates_) input.updates.push_back(update.get());
-    } else {
-      for (const uint32_t index : order) {
-        if (updates_[index]->num_keys > 0) input.updates.push_back(updates_[index].get());
-      }
-    }
+    ASSIGN_OR_RETURN(const Input input, MakeInput(order));
     const FinishParams params = MakeFinishParams(order);
     const Blocks<Key> blocks = Plan(input);
     Result result = MakeSparse(spec_, blocks.MaxRows());
@@ -94,6 +96,19 @@ class TypedAccumulator : public Accumulator {
 
   size_t memory_bytes() const override {
     return UpdateBytes() + base_.memory_bytes() + weights_.capacity() * sizeof(double);
+  }
+
+  uint64_t OutputBytes(const PreparedUpdate* next) const override {
+    const uint64_t next_keys = next == nullptr ? 0 : static_cast<const CpuUpdate*>(next)->num_keys;
+    const uint64_t keys = base_.size() + update_keys_ + next_keys;
+    const uint64_t rows = spec_.dimension == 0 ? keys : std::min(keys, spec_.dimension);
+    const uint64_t folded_row = sizeof(Key) + shape_.columns * sizeof(typename Fold::Acc) +
+                                (shape_.counts ? sizeof(uint32_t) : 0) +
+                                (shape_.key_weights == KeyWeights::kNone ? 0 : sizeof(double));
+    // A dense result is made of a sparse one.
+    const uint64_t sparse = SaturatingMultiply(rows, sizeof(Key) + ResultRowBytes(spec_));
+    const uint64_t dense = IsDenseResult(spec_, rows) ? SaturatingMultiply(spec_.dimension, ResultRowBytes(spec_)) : 0;
+    return std::max(SaturatingMultiply(rows, folded_row), SaturatingAdd(sparse, dense));
   }
 
  private:
@@ -139,16 +154,40 @@ class TypedAccumulator : public Accumulator {
 
   bool MergesOnArrival() const { return Fold::kAnyOrder && shape_.key_weights != KeyWeights::kFloat; }
 
-  MergeInput<Key, Fold> MakeInput() const {
-    MergeInput<Key, Fold> input;
+  // Of all submissions, in this order.
+  absl::StatusOr<Input> MakeInput(SubmissionOrder order) const {
+    if (order.size() != weights_.size()) {
+      return absl::InternalError(
+          absl::StrCat(Quoted(spec_), ": an order of ", order.size(), " for ", weights_.size(), " submissions"));
+    }
+    Input input = MakeInput();
+    if (MergesOnArrival()) {
+      for (const auto& update : updates_) input.updates.push_back(update.get());
+      return input;
+    }
+    for (const uint32_t index : order.subspan(num_folded_)) {
+      if (index < num_folded_) {
+        return absl::InternalError(
+            absl::StrCat(Quoted(spec_), ": submission ", index, " has been folded before some that precede it"));
+      }
+      const CpuUpdate& update = *updates_[index - num_folded_];
+      if (update.num_keys > 0) input.updates.push_back(&update);
+    }
+    return input;
+  }
+
+  // Of what was merged before, and no updates yet.
+  Input MakeInput() const {
+    Input input;
     input.spec = &spec_;
     input.shape = shape_;
     if (shape_.key_weights == KeyWeights::kFixed) input.weight_scale = std::ldexp(1.0, WeightShift(spec_.aggregation));
     if (base_.size() > 0) input.base = &base_;
+    input.base_is_first = input.base != nullptr && !MergesOnArrival();
     return input;
   }
 
-  Blocks<Key> Plan(const MergeInput<Key, Fold>& input) {
+  Blocks<Key> Plan(const Input& input) {
     Blocks<Key> blocks = ChooseBlocks(input);
     if (!blocks.is_crowded) {
       const bool all_gathered = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
@@ -195,8 +234,13 @@ class TypedAccumulator : public Accumulator {
         UpdateBytes() < std::max<size_t>(CurrentTuning().min_pending_bytes, base_.memory_bytes())) {
       return absl::OkStatus();
     }
-    MergeInput<Key, Fold> input = MakeInput();
+    Input input = MakeInput();
     for (const auto& update : updates_) input.updates.push_back(update.get());
+    return MergeIntoBase(input);
+  }
+
+  // `input`: of all updates that are held.
+  absl::Status MergeIntoBase(const Input& input) {
     const Blocks<Key> blocks = Plan(input);
     Rows merged;
     merged.resize(blocks.MaxRows(), shape_);
@@ -207,6 +251,7 @@ class TypedAccumulator : public Accumulator {
     base_ = std::move(merged);
     updates_.clear();
     update_bytes_ = 0;
+    update_keys_ = 0;
     return absl::OkStatus();
   }
 
@@ -216,7 +261,9 @@ class TypedAccumulator : public Accumulator {
   std::vector<std::unique_ptr<CpuUpdate>> updates_;  // all of them, or those not merged yet
   std::vector<double> weights_;                      // of every submission, in order of Add
   Rows base_;
+  size_t num_folded_ = 0;  // submissions, the first ones added, that are in base_; not counted where MergesOnArrival
   size_t update_bytes_ = 0;
+  uint64_t update_keys_ = 0;
 };
 
 // For a tensor's key type. Instantiated for every fold in one of the sources, so that they compile side by side.

@@ -28,8 +28,9 @@ namespace {
 
 constexpr size_t kMaxIdBytes = 256;
 // Submissions are prepared side by side in batches of about this size, so that those that merge on arrival need not
-// all be held at once.
+// all be held at once; or of this part of the memory limit.
 constexpr uint64_t kBatchBytes = uint64_t{32} << 20;
+constexpr uint64_t kBatchPart = 16;
 constexpr size_t kBatchSubmissions = 1024;
 
 // Of the process, one for each number of threads. Never destroyed: the threads may outlive main.
@@ -61,6 +62,11 @@ uint64_t BytesOf(const TensorSpec& spec, const InputTensor& tensor) {
   return keys * (key_bytes + (tensor.values == nullptr ? 0 : SizeOf(spec.dtype) * spec.width));
 }
 
+// Of what Aggregation's Add and MergeFrom return.
+bool LeavesAllAsItWas(const absl::Status& status) {
+  return absl::IsAlreadyExists(status) || absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status);
+}
+
 absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,
                                          const std::shared_ptr<const void>& owner, double weight) {
   ASSIGN_OR_RETURN(UpdateColumns columns, ToEngineKeys(spec, tensor.keys, owner));
@@ -77,10 +83,14 @@ absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTens
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalRound>> LocalRound::Create(std::vector<TensorSpec> tensors,
-                                                               const RoundLimits& limits, int threads) {
-  Machine& machine = MachineOf(threads);
-  ASSIGN_OR_RETURN(std::unique_ptr<Aggregation> aggregation, Aggregation::Create(*machine.engine, tensors));
-  auto round = std::unique_ptr<LocalRound>(new LocalRound(std::move(tensors), limits, machine));
+                                                               const RoundLimits& limits,
+                                                               const LocalRoundOptions& options) {
+  Machine& machine = MachineOf(options.threads);
+  ASSIGN_OR_RETURN(std::unique_ptr<Aggregation> aggregation,
+                   Aggregation::Create(*machine.engine, tensors, options.memory_limit));
+  const uint64_t batch_bytes =
+      options.memory_limit == 0 ? kBatchBytes : std::min(kBatchBytes, options.memory_limit / kBatchPart);
+  auto round = std::unique_ptr<LocalRound>(new LocalRound(std::move(tensors), limits, batch_bytes, machine));
   round->aggregation_ = std::move(aggregation);
   return round;
 }
@@ -96,10 +106,10 @@ absl::Status LocalRound::Add(std::vector<Submission> submissions, bool name_clie
   for (size_t begin = 0; begin < submissions.size();) {
     uint64_t bytes = 0;
     size_t end = begin;
-    while (end < submissions.size() && end - begin < kBatchSubmissions && bytes < kBatchBytes) {
+    do {
       for (const InputTensor& tensor : submissions[end].tensors) bytes += BytesOf(tensors_[tensor.tensor], tensor);
       ++end;
-    }
+    } while (end < submissions.size() && end - begin < kBatchSubmissions && bytes < batch_bytes_);
     RETURN_IF_ERROR(AddBatch(absl::MakeSpan(submissions).subspan(begin, end - begin), name_client));
     begin = end;
   }
@@ -202,8 +212,7 @@ absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared)
   }
   absl::Status added = aggregation_->Add(submission.client_id, std::move(prepared.submission));
   if (!added.ok()) {
-    // These two come before anything is changed.
-    broken_ = added.code() != absl::StatusCode::kAlreadyExists && added.code() != absl::StatusCode::kResourceExhausted;
+    broken_ = !LeavesAllAsItWas(added);
     return added;
   }
   ++num_submissions_;
@@ -225,8 +234,7 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
   }
   absl::Status merged = aggregation_->MergeFrom(std::move(*other.aggregation_));
   if (!merged.ok()) {
-    broken_ =
-        merged.code() != absl::StatusCode::kAlreadyExists && merged.code() != absl::StatusCode::kResourceExhausted;
+    broken_ = !LeavesAllAsItWas(merged);
     other.broken_ = broken_;
     return merged;
   }

@@ -1,4 +1,4 @@
-// One aggregation inside the caller's process: what a server's round is without network, limits of memory and time.
+// One aggregation inside the caller's process: what a server's round is without network and time.
 #ifndef SPARSEAGG_PYTHON_ENGINE_LOCAL_ROUND_H_
 #define SPARSEAGG_PYTHON_ENGINE_LOCAL_ROUND_H_
 
@@ -47,6 +47,11 @@ struct RoundLimits {
   uint64_t max_bytes_per_submission = 0;
 };
 
+struct LocalRoundOptions {
+  int threads = 0;            // that prepare and merge; 0: one per core
+  uint64_t memory_limit = 0;  // bytes, as of Aggregation; 0: none
+};
+
 // Seconds. `prepare` and `add` are summed over the calls, in wall time of each.
 struct Times {
   double prepare = 0;
@@ -60,13 +65,14 @@ struct Machine;  // an engine and the threads that prepare for it
 // Aggregation, so that neither threads nor batches can be seen in the result.
 class LocalRound {
  public:
-  // `threads` prepare and merge; 0: one per core. INVALID_ARGUMENT as of Aggregation::Create.
+  // INVALID_ARGUMENT as of Aggregation::Create.
   static absl::StatusOr<std::unique_ptr<LocalRound>> Create(std::vector<TensorSpec> tensors, const RoundLimits& limits,
-                                                            int threads);
+                                                            const LocalRoundOptions& options);
 
   // Validates, prepares (side by side) and adds. The first submission that is refused ends it, with those before it
   // added and nothing of it or those after it: INVALID_ARGUMENT, OUT_OF_RANGE, RESOURCE_EXHAUSTED, ALREADY_EXISTS, as
-  // a server answers; FAILED_PRECONDITION beyond max_submissions. `name_client` puts the client's id before the text.
+  // a server answers; FAILED_PRECONDITION beyond max_submissions, and as of Aggregation::Add. `name_client` puts the
+  // client's id before the text.
   absl::Status Add(std::vector<Submission> submissions, bool name_client);
 
   // Takes over all submissions of `other`, which has the same tensors and is spent afterwards. ALREADY_EXISTS,
@@ -92,8 +98,8 @@ class LocalRound {
     uint64_t num_bytes = 0;
   };
 
-  LocalRound(std::vector<TensorSpec> tensors, const RoundLimits& limits, Machine& machine)
-      : tensors_(std::move(tensors)), limits_(limits), machine_(machine) {}
+  LocalRound(std::vector<TensorSpec> tensors, const RoundLimits& limits, uint64_t batch_bytes, Machine& machine)
+      : tensors_(std::move(tensors)), limits_(limits), batch_bytes_(batch_bytes), machine_(machine) {}
 
   absl::Status CheckOpen() const;
   absl::Status AddBatch(absl::Span<Submission> batch, bool name_client);
@@ -104,6 +110,7 @@ class LocalRound {
 
   const std::vector<TensorSpec> tensors_;
   const RoundLimits limits_;
+  const uint64_t batch_bytes_;  // about, of the submissions that are prepared side by side
   Machine& machine_;
 
   // Shared by those that add, exclusive for what ends the round.

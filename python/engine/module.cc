@@ -34,8 +34,8 @@ void ThrowIfError(const absl::Status& status) {
 
 class Aggregator {
  public:
-  Aggregator(const py::list& tensors, const RoundLimits& limits, int threads)
-      : round_(Create(tensors, limits, threads)), reader_(round_->tensors(), released_) {}
+  Aggregator(const py::list& tensors, const RoundLimits& limits, const LocalRoundOptions& options)
+      : round_(Create(tensors, limits, options)), reader_(round_->tensors(), released_) {}
   Aggregator(const Aggregator&) = delete;
   Aggregator& operator=(const Aggregator&) = delete;
   // The round first: it lets go of references, which are then dropped.
@@ -93,8 +93,9 @@ class Aggregator {
   const LocalRound& round() const { return *round_; }
 
  private:
-  static std::unique_ptr<LocalRound> Create(const py::list& tensors, const RoundLimits& limits, int threads) {
-    auto round = LocalRound::Create(ToTensorSpecs(tensors), limits, threads);
+  static std::unique_ptr<LocalRound> Create(const py::list& tensors, const RoundLimits& limits,
+                                            const LocalRoundOptions& options) {
+    auto round = LocalRound::Create(ToTensorSpecs(tensors), limits, options);
     ThrowIfError(round.status());
     return *std::move(round);
   }
@@ -149,11 +150,12 @@ void Define(py::module_& module) {
   module.def("release_memory", &ReleaseFreedColumns);
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
-                       int threads) {
-             return std::make_unique<Aggregator>(tensors, RoundLimits{max_submissions, max_tuples, max_bytes}, threads);
+                       int threads, uint64_t memory_limit) {
+             return std::make_unique<Aggregator>(tensors, RoundLimits{max_submissions, max_tuples, max_bytes},
+                                                 LocalRoundOptions{threads, memory_limit});
            }),
            py::arg("tensors"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
-           py::arg("max_bytes_per_submission"), py::arg("threads"))
+           py::arg("max_bytes_per_submission"), py::arg("threads"), py::arg("memory_limit"))
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))

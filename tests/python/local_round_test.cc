@@ -31,7 +31,7 @@ TensorSpec Spec(Numerics numerics) {
 }
 
 std::unique_ptr<LocalRound> Open(Numerics numerics, int threads, const RoundLimits& limits = {}) {
-  return *LocalRound::Create({Spec(numerics)}, limits, threads);
+  return *LocalRound::Create({Spec(numerics)}, limits, {.threads = threads});
 }
 
 // A client's arrays, and how many of them are held.

@@ -42,6 +42,8 @@ class HookedAccumulator final : public Accumulator {
     RETURN_IF_ERROR(hooks_.finish());
     return std::move(*inner_).Finish(order);
   }
+  absl::Status FoldSoFar(SubmissionOrder order) override { return inner_->FoldSoFar(order); }
+  uint64_t OutputBytes(const PreparedUpdate* next) const override { return inner_->OutputBytes(next); }
   uint64_t num_submissions() const override { return inner_->num_submissions(); }
   size_t memory_bytes() const override { return inner_->memory_bytes(); }
 

@@ -130,6 +130,11 @@ Driven Drive(Engine& engine, const std::vector<TensorSpec>& specs, const std::ve
   std::vector<size_t> order(submissions.size());
   std::iota(order.begin(), order.end(), size_t{0});
   if (options.shuffle_seed.has_value()) rng.Shuffle(order);
+  Rng fold_rng(options.fold_seed.value_or(0));
+  if (options.fold_seed.has_value()) {
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return submissions[a].client_id < submissions[b].client_id; });
+  }
 
   std::vector<std::unique_ptr<Aggregation>> aggregations;
   for (int i = 0; i < options.num_aggregations; ++i) {
@@ -145,6 +150,11 @@ Driven Drive(Engine& engine, const std::vector<TensorSpec>& specs, const std::ve
     std::optional<uint64_t> chunk_seed;
     if (options.shuffle_seed.has_value()) chunk_seed = rng.Bits();
     driven.submissions[i] = Submit(specs, submissions[i], chunk_seed, aggregation);
+    if (!options.fold_seed.has_value() || !fold_rng.Coin()) continue;
+    if (absl::Status status = aggregation.FoldSoFar(); !status.ok()) {
+      driven.results = status;
+      return driven;
+    }
   }
   while (aggregations.size() > 1) {
     rng.Shuffle(aggregations);

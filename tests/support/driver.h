@@ -21,9 +21,12 @@ namespace sparseagg::testing {
 struct DriveOptions {
   // Shuffles the submissions, cuts them into random chunks and packs their keys in random ways; none: in the order
   // given, one chunk each.
-  std::optional<uint64_t> shuffle_seed;
+  std::optional<uint64_t> shuffle_seed = std::nullopt;
   // Submissions are dealt to so many aggregations, which are then merged in random pairs.
   int num_aggregations = 1;
+  // Gives the submissions in ascending order of their client ids, and folds what there is after some of them. Only for
+  // the CPU engine, in one aggregation.
+  std::optional<uint64_t> fold_seed = std::nullopt;
 };
 
 struct Driven {

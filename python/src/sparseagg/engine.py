@@ -26,7 +26,9 @@ __all__ = ["Aggregator", "aggregate"]
 _BATCH = 256
 
 
-def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None) -> Result:
+def aggregate(
+    updates: Any, spec: RoundSpec, *, threads: int | None = None, memory_limit: int | None = None
+) -> Result:
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
 
     Arrays of the tensor's dtype, with keys of 32 or 64 bits, are not copied (keys of another width than the tensor's
@@ -37,13 +39,16 @@ def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None) -> R
             update is what ``Round.submit`` takes, or a pair (update, weight).
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; by default one per core. They leave no trace in the result.
+        memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
+            for one at a time then, so that there may be more of them than fit the memory. No trace in the result.
 
     Raises:
         EngineMissing: this installation has no engine; the message says what to install.
         InvalidArgument: the spec or one of the updates is wrong; the message names client, tensor, position and value.
         FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
+        ResourceExhausted: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
-    aggregator = Aggregator(spec, threads=threads)
+    aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit)
     aggregator.add_all(updates)
     return aggregator.finish()
 
@@ -56,15 +61,24 @@ class Aggregator:
     Args:
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; by default one per core. They leave no trace in the result.
+        memory_limit: bytes that updates (those in the caller's arrays included), partial sums and the result may take
+            together; the working memory of merges comes on top. By default there is no limit. Where an update would
+            pass it, those before are summed up and let go of; from then on, canonical sums of floats go on in the order
+            of the clients' ids, so that ``add`` takes clients in ascending order (bytewise) only. The result has the
+            same bits as without a limit.
 
     Raises:
         EngineMissing: this installation has no engine; the message says what to install.
         InvalidArgument: the spec makes no sense; the message names the field.
     """
 
-    def __init__(self, spec: RoundSpec, *, threads: int | None = None) -> None:
+    def __init__(self, spec: RoundSpec, *, threads: int | None = None, memory_limit: int | None = None) -> None:
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise InvalidArgument(f"threads is a number of threads, or None for one per core, not {threads!r}")
+        if memory_limit is not None and (
+            isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or not 1 <= memory_limit < 1 << 63
+        ):
+            raise InvalidArgument(f"memory_limit is a number of bytes, or None for no limit, not {memory_limit!r}")
         spec.to_proto()  # refuses what no field can hold, as a client does
         if spec.max_submissions and spec.min_submissions > spec.max_submissions:
             raise InvalidArgument(
@@ -73,6 +87,7 @@ class Aggregator:
         self.spec = spec
         self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
         self._given = 0
+        self._is_limited = memory_limit is not None
         with extension.errors():
             self._engine = extension.load().Aggregator(
                 [_tensor_fields(spec, tensor) for tensor in spec.tensors],
@@ -80,6 +95,7 @@ class Aggregator:
                 spec.max_tuples_per_submission or 0,
                 spec.max_bytes_per_submission or 0,
                 threads or 0,
+                memory_limit or 0,
             )
 
     def add(self, client_id: str, update: Any, weight: float | None = None, *, copy: bool = False) -> None:
@@ -95,8 +111,9 @@ class Aggregator:
         Raises:
             InvalidArgument: the update is wrong; the message names tensor, position and value. Nothing of it counts.
             OutOfRange: an integer row overflows by itself. AlreadyExists: the client has a submission.
-            ResourceExhausted: beyond a limit of the spec. FailedPrecondition: there are ``max_submissions`` already,
-            or the aggregator is finished.
+            ResourceExhausted: beyond a limit of the spec or the ``memory_limit``. FailedPrecondition: there are
+            ``max_submissions`` already, or the aggregator is finished, or the client's id comes before those that the
+            ``memory_limit`` has made part of a sum.
         """
         if not isinstance(client_id, str):
             raise InvalidArgument(f"a client id is a string, not {client_id!r}")
@@ -118,10 +135,12 @@ class Aggregator:
             for name in names:
                 if not isinstance(name, str):
                     raise InvalidArgument(f"a client id is a string, not {name!r}")
+            if self._is_limited:
+                names.sort(key=lambda name: name.encode(errors="surrogatepass"))
             with extension.errors():
-                self._engine.add_all(names, 0, list(updates.values()), self._convert_named)
+                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_named)
             return
-        batches = [updates] if isinstance(updates, list) else _batches(updates)
+        batches = [updates] if isinstance(updates, list) else _batches(updates, 1 if self._is_limited else _BATCH)
         for batch in batches:
             first = self._given
             self._given += len(batch)
@@ -133,7 +152,8 @@ class Aggregator:
 
         Raises:
             InvalidArgument: the tensors differ. AlreadyExists: a client has a submission in both.
-            ResourceExhausted, FailedPrecondition: together they are too many. Both aggregators stay as they were.
+            ResourceExhausted, FailedPrecondition: together they are too many, or beyond the ``memory_limit``, or one of
+            the two had to sum up some of its own to stay within it. Both aggregators stay as they were.
         """
         if not isinstance(other, Aggregator):
             raise InvalidArgument(f"an aggregator is merged with another one, not with {type(other).__name__}")
@@ -225,9 +245,9 @@ class _Copied:
     update: Any
 
 
-def _batches(updates: Iterable[Any]) -> Iterator[list[Any]]:
+def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
     iterator = iter(updates)
-    while batch := list(itertools.islice(iterator, _BATCH)):
+    while batch := list(itertools.islice(iterator, size)):
         yield batch
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,14 +58,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--value-bound", type=float, help="of fixed_point: the largest value times weight")
     parser.add_argument("--weight-bound", type=float, help="of fixed_point: the largest weight")
     parser.add_argument("--threads", type=int, help="by default one per core")
+    parser.add_argument(
+        "--memory-limit",
+        type=_size,
+        metavar="SIZE",
+        help="of updates, partial sums and result, such as 2GiB: files are then merged as they are read, any number",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     weights = _weights(arguments)
     spec = _spec(arguments)
-    aggregator = Aggregator(spec, threads=arguments.threads)
-    for file, weight in zip(arguments.files, weights):
+    aggregator = Aggregator(spec, threads=arguments.threads, memory_limit=arguments.memory_limit)
+    updates = list(zip(arguments.files, weights))
+    if arguments.memory_limit is not None:
+        updates.sort(key=lambda update: os.fsencode(update[0]))  # the order in which they are summed
+    for file, weight in updates:
         update = npz.read_update(file, spec)
         try:
             aggregator.add(file, update, weight)
@@ -154,6 +165,14 @@ def _dimensions(given: Sequence[str]) -> dict[str | None, int]:
         except ValueError:
             raise InvalidArgument(f"--dimension is [TENSOR=]N, not {text!r}") from None
     return dimensions
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+) ?([KMGT]iB|B|)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"a size is a number of bytes, or of KiB, MiB, GiB or TiB, not {text!r}")
+    number, unit = match.groups()
+    return int(number) << 10 * " KMGT".index(unit[0] if len(unit) == 3 else " ")
 
 
 def _weights(arguments: argparse.Namespace) -> list[float | None]:
