@@ -26,9 +26,7 @@ __all__ = ["Aggregator", "aggregate"]
 _BATCH = 256
 
 
-def aggregate(
-    updates: Any, spec: RoundSpec, *, threads: int | None = None, memory_limit: int | None = None
-) -> Result:
+def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None, memory_limit: int | None = None) -> Result:
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
 
     Arrays of the tensor's dtype, with keys of 32 or 64 bits, are not copied (keys of another width than the tensor's
