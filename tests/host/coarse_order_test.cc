@@ -1,6 +1,5 @@
 // The coarse order of updates that arrive unsorted (host/cpu/coarse_order.h), and what it refuses.
 #include "host/cpu/coarse_order.h"
-#include "host/cpu/cpu_update.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "host/cpu/cpu_engine.h"
+#include "host/cpu/cpu_update.h"
 #include "tests/support/driver.h"
 #include "tests/support/generators.h"
 #include "tests/support/random.h"
