@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg.channels import Channels
+from sparseagg.v1 import aggregation_pb2 as pb
 
 
 class Opener:
@@ -28,8 +29,8 @@ def test_least_busy_one_after_the_other_is_one_channel() -> None:
     opener = Opener()
     channels = Channels(opener, 4)
     for _ in range(3):
-        with channels.least_busy() as stub:
-            assert stub is channels.first
+        with channels.first() as first, channels.least_busy() as stub:
+            assert stub is first
     assert len(opener.opened) == 1
     assert channels.close() == opener.opened
 
@@ -53,19 +54,67 @@ def test_least_busy_after_an_error_is_given_back() -> None:
     channels = Channels(opener, 2)
     with pytest.raises(RuntimeError), channels.least_busy():
         raise RuntimeError
-    with channels.least_busy() as stub:
-        assert stub is channels.first
+    with channels.first() as first, channels.least_busy() as stub:
+        assert stub is first
     assert len(opener.opened) == 1
 
 
-def test_least_busy_once_closed_opens_no_more() -> None:
+@pytest.mark.parametrize("lend", ["first", "least_busy"])
+def test_channels_once_closed_lend_nothing(lend: str) -> None:
     opener = Opener()
     channels = Channels(opener, 2)
     with channels.least_busy():
         assert channels.close() == opener.opened
-        with channels.least_busy() as stub:
-            assert stub is channels.first
+        with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"), getattr(channels, lend)():
+            pass
     assert len(opener.opened) == 1
+
+
+@pytest.mark.parametrize("lend", ["first", "least_busy"])
+def test_channels_closed_while_on_loan_say_so(lend: str) -> None:
+    channels = Channels(Opener(), 2)
+
+    def call_too_late() -> None:
+        with getattr(channels, lend)() as stub:
+            for channel in channels.close():
+                channel.close()
+            stub.GetServerInfo(pb.GetServerInfoRequest())
+
+    with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+        call_too_late()
+
+
+def test_channels_leave_other_errors_alone() -> None:
+    channels = Channels(Opener(), 2)
+
+    def fail() -> None:
+        with channels.first():
+            channels.close()
+            raise sa.InvalidArgument("mine")
+
+    with pytest.raises(sa.InvalidArgument, match="mine"):
+        fail()
+
+
+def test_client_after_disconnect_says_so(server: Any) -> None:
+    client = sa.Client(server.address)
+    spec = sa.RoundSpec(tensors=[sa.TensorSpec("t", dtype="float32", dimension=10)])
+    opened = client.create_round(spec)
+    opened.submit("a", ([1], [1.0]))
+    client.disconnect()
+    client.disconnect()
+    for call in (
+        client.server_info,
+        lambda: client.get_round(opened.id),
+        lambda: list(client.list_rounds()),
+        lambda: client.aggregate([([1], [1.0])], spec),
+        lambda: opened.submit("b", ([1], [1.0])),
+        lambda: opened.submit("b", ([1], [1.0]), resumable=True),
+        opened.close,
+        opened.result,
+    ):
+        with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+            call()
 
 
 @pytest.mark.parametrize("connections", [0, -1, 1.5, "4", True])

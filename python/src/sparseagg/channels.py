@@ -7,10 +7,15 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import grpc
+
+from sparseagg.errors import FailedPrecondition, SparseaggError
 from sparseagg.message import send_chunk_messages
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
 
 __all__ = ["Channels"]
+
+_DISCONNECTED = "this client is disconnected"
 
 
 class Channels:
@@ -35,21 +40,31 @@ class Channels:
         self._busy: list[int] = []
         self._add()
 
-    @property
-    def first(self) -> Any:
-        """The stub of the first channel, for calls that carry little."""
-        return self._stubs[0]
+    @contextlib.contextmanager
+    def first(self) -> Iterator[Any]:
+        """Lends the stub of the first channel, for calls that carry little.
+
+        Raises:
+            FailedPrecondition: the channels are closed, or were while the stub was on loan, and it was used after that.
+        """
+        with self._open():
+            yield self._stubs[0]
 
     @contextlib.contextmanager
     def least_busy(self) -> Iterator[Any]:
-        """Lends the stub of the channel with the fewest loans; of a new one if all have some and there may be more."""
+        """Lends the stub of the channel with the fewest loans; of a new one if all have some and there may be more.
+
+        Raises:
+            FailedPrecondition: as ``first`` does.
+        """
         with self._lock:
             at = self._busy.index(min(self._busy))
             if self._busy[at] > 0 and len(self._busy) < self._most and not self._closed:
                 at = self._add()
             self._busy[at] += 1
         try:
-            yield self._stubs[at]
+            with self._open():
+                yield self._stubs[at]
         finally:
             with self._lock:
                 self._busy[at] -= 1
@@ -59,6 +74,19 @@ class Channels:
         with self._lock:
             self._closed = True
             return self._channels
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        """Refuses what is done with channels that are closed."""
+        if self._closed:
+            raise FailedPrecondition(_DISCONNECTED)
+        try:
+            yield
+        except (ValueError, grpc.aio.UsageError) as error:
+            # What gRPC raises when a channel that is closed is told to call, which another thread may have done.
+            if isinstance(error, SparseaggError) or not self._closed:
+                raise
+            raise FailedPrecondition(_DISCONNECTED) from error
 
     def _add(self) -> int:
         channel = self._open_channel()

@@ -67,8 +67,12 @@ class Connection:
             extra_s: what the server may wait before it answers, on top of the timeout.
         """
         timeout = None if self._timeout is None else self._timeout + extra_s
-        call = getattr(self._channels.first, method)
-        return self._retried(lambda: call(request, timeout=timeout, metadata=self._metadata))
+
+        def attempt() -> Any:
+            with self._channels.first() as stub:
+                return getattr(stub, method)(request, timeout=timeout, metadata=self._metadata)
+
+        return self._retried(attempt)
 
     def read(self, method: str, make_request: Callable[[], Any]) -> ResultReader:
         """Reads all pages of a method that streams them, from the beginning again if the connection breaks.

@@ -69,8 +69,8 @@ class Connection:
         timeout = None if self._timeout is None else self._timeout + extra_s
 
         async def attempt() -> Any:
-            call = getattr(self._channels.first, method)
-            return await call(request, timeout=timeout, metadata=self._metadata)
+            with self._channels.first() as stub:
+                return await getattr(stub, method)(request, timeout=timeout, metadata=self._metadata)
 
         return await self._retried(attempt)
 
