@@ -7,6 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg.v1 import aggregation_pb2 as pb
 from test_retry import FAST, SPEC, flaky, update
 
 __all__ = ["flaky"]
@@ -56,6 +57,56 @@ def test_aio_errors_are_typed(server):
             await opened.cancel("enough")
             with pytest.raises(sa.RoundFailed, match="enough"):
                 await opened.result()
+
+    run(job())
+
+
+def test_aio_after_disconnect_says_so(server):
+    async def job():
+        client = sa.aio.Client(server.address)
+        opened = await client.create_round(ONE)
+        await opened.submit("a", ([1], [1.0]))
+        await client.disconnect()
+        await client.disconnect()
+        for call in (
+            client.server_info(),
+            client.aggregate([([1], [1.0])], ONE),
+            opened.submit("b", ([1], [1.0])),
+            opened.submit("b", ([1], [1.0]), resumable=True),
+            opened.close(),
+            opened.result(),
+        ):
+            with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+                await call
+
+    run(job())
+
+
+def test_aio_closed_while_a_stub_is_on_loan_says_so(server):
+    async def job():
+        client = sa.aio.Client(server.address)
+
+        async def call_too_late():
+            with client._connection._channels.least_busy() as stub:
+                await client.disconnect()
+                await stub.GetServerInfo(pb.GetServerInfoRequest())
+
+        with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+            await call_too_late()
+
+    run(job())
+
+
+def test_aio_result_ranges_end_where_they_say(server):
+    async def job():
+        async with sa.aio.Client(server.address) as client:
+            opened = await client.create_round(ONE)
+            await opened.submit("a", ([0, 9], [1.0, 2.0]))
+            await opened.close()
+            assert len((await opened.result(keys=(0, 0)))["v"]) == 0
+            assert (await opened.result(keys=(0, None)))["v"].keys.tolist() == [0, 9]
+            with pytest.raises(sa.InvalidArgument, match="ends at 0, before it begins at 5"):
+                await opened.result(keys=(5, 0))
 
     run(job())
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import time
+import uuid
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from google.protobuf import duration_pb2
 
-from sparseagg.errors import DeadlineExceeded, RoundFailed
+from sparseagg.arguments import checked_text, shown
+from sparseagg.errors import DeadlineExceeded, InvalidArgument, RoundFailed
 from sparseagg.info import RoundInfo
 from sparseagg.message import ChunkMessage
 from sparseagg.progress import ProgressBar
+from sparseagg.spec import RoundSpec
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import check_encoding, check_narrow
@@ -18,6 +23,7 @@ from sparseagg.wire import check_encoding, check_narrow
 __all__ = [
     "commit_request",
     "counted",
+    "create_request",
     "poll_seconds",
     "raise_if_failed",
     "raise_if_past",
@@ -36,8 +42,16 @@ _VALUES = {
     "int8_scaled": pb.VALUE_ENCODING_INT8_SCALED,
 }
 
+_END_OF_KEYS = 1 << 64  # where the range of all keys ends; 0 on the wire
+
 # How long one WaitRound asks to wait; the server may cut it.
 _LONG_POLL_S = 30.0
+
+
+def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundRequest:
+    """Returns the message, with a random id if none is given."""
+    round_id = checked_text("a round's id", round_id or uuid.uuid4().hex)
+    return pb.CreateRoundRequest(round_id=round_id, spec=spec.to_proto())
 
 
 def poll_seconds(deadline: float | None) -> float:
@@ -86,12 +100,39 @@ def result_request(
     keys: tuple[int, int | None] | None,
     result_format: pb.ResultFormat | None = None,
 ) -> pb.StreamResultRequest:
-    """Returns the message; ``keys`` is (begin, end), an end of None: to the last key."""
-    request = pb.StreamResultRequest(name=name, tensors=tensors, format=result_format)
+    """Returns the message; ``keys`` is (begin, end), an end of None: to the last key.
+
+    Raises:
+        InvalidArgument: these are no names, or this is no range; the message says what was given.
+    """
+    if isinstance(tensors, str):
+        raise InvalidArgument(f"tensors is a list of names, not {shown(tensors)}")
+    names = [checked_text("a tensor's name", tensor) for tensor in tensors or ()]
+    request = pb.StreamResultRequest(name=name, tensors=names, format=result_format)
     if keys is not None:
-        request.range.begin = keys[0]
-        request.range.end = keys[1] or 0
+        begin, end = _key_range(keys)
+        if begin == end:
+            begin = end = 1  # any empty range will do, but 0 and 2^64 are no ends of one on the wire
+        request.range.begin = begin
+        request.range.end = end % _END_OF_KEYS
     return request
+
+
+def _key_range(keys: Any) -> tuple[int, int]:
+    """Returns begin and end, 2^64 at most, of what is given for a range."""
+    try:
+        begin, end = keys
+        if isinstance(begin, bool) or isinstance(end, bool):
+            raise TypeError
+        begin = operator.index(begin)
+        end = _END_OF_KEYS if end is None else operator.index(end)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"keys is a pair of integers (begin, end), end may be None, not {shown(keys)}") from None
+    if not (0 <= begin <= _END_OF_KEYS and 0 <= end <= _END_OF_KEYS):
+        raise InvalidArgument(f"keys is a range within [0, 2^64), not {shown(keys)}")
+    if end < begin:
+        raise InvalidArgument(f"the key range ends at {end}, before it begins at {begin}")
+    return begin, end
 
 
 def status_request(upload: Upload) -> pb.GetUploadStatusRequest:

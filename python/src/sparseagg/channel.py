@@ -8,6 +8,7 @@ from typing import Any, Union
 
 import grpc
 
+from sparseagg.arguments import checked_text, shown
 from sparseagg.errors import InvalidArgument
 
 __all__ = ["TLS", "channel_options", "checked_connections", "credentials", "metadata", "round_name"]
@@ -43,15 +44,16 @@ def credentials(tls: TLS) -> grpc.ChannelCredentials | None:
 def checked_connections(connections: Any) -> int:
     """Returns how many connections a client may make at most."""
     if isinstance(connections, bool) or not isinstance(connections, int) or connections < 1:
-        raise InvalidArgument(f"connections is a number from 1 on, not {connections!r}")
+        raise InvalidArgument(f"connections is a number from 1 on, not {shown(connections)}")
     return connections
 
 
 def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
     """Returns what every call carries."""
-    return () if token is None else (("authorization", f"Bearer {token}"),)
+    return () if token is None else (("authorization", f"Bearer {checked_text('a token', token)}"),)
 
 
 def round_name(name: str) -> str:
     """Returns "rounds/{id}" of a name or an id."""
+    name = checked_text("a round's name", name)
     return name if name.startswith("rounds/") else f"rounds/{name}"

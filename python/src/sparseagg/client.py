@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
+from sparseagg.arguments import checked_text
 from sparseagg.calls import (
+    create_request,
     poll_seconds,
     raise_if_failed,
     raise_if_past,
@@ -28,8 +29,6 @@ from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import Values
 
 __all__ = ["Client", "Round"]
-
-T = TypeVar("T")
 
 
 class Client:
@@ -74,7 +73,7 @@ class Client:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Closes the connection; calls under way are cancelled."""
+        """Closes the connection; calls under way are cancelled, and later ones are refused: ``FailedPrecondition``."""
         self._connection.close()
 
     def server_info(self) -> ServerInfo:
@@ -94,7 +93,7 @@ class Client:
             AlreadyExists: a round of this id has another spec.
             ResourceExhausted: the server has too many rounds, or no memory for this one.
         """
-        request = pb.CreateRoundRequest(round_id=round_id or uuid.uuid4().hex, spec=spec.to_proto())
+        request = create_request(spec, round_id)
         return Round(self._connection, RoundInfo.from_proto(self._connection.call("CreateRound", request)))
 
     def get_round(self, name: str) -> Round:
@@ -280,6 +279,7 @@ class Round:
                 beyond the range of the narrower type come as they are, with the page that they are in.
 
         Raises:
+            InvalidArgument: ``keys`` is no range, or one of ``tensors`` is none of the round's.
             FailedPrecondition: the round has not ended.
             RoundFailed: it has ended without a result; the message says why.
             NotFound: the result has expired.
@@ -294,7 +294,7 @@ class Round:
 
     def cancel(self, reason: str = "") -> RoundInfo:
         """Ends the round without a result, and drops its submissions; ``FailedPrecondition`` if it has ended."""
-        request = pb.CancelRoundRequest(name=self.name, reason=reason)
+        request = pb.CancelRoundRequest(name=self.name, reason=checked_text("a reason", reason))
         self._info = RoundInfo.from_proto(self._connection.call("CancelRound", request))
         return self._info
 

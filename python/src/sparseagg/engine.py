@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparseagg import bfloat16, extension
+from sparseagg.arguments import shown
 from sparseagg.arrays import TensorData, update_data
 from sparseagg.errors import FailedPrecondition, InvalidArgument
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.result import Result, TensorResult, dense_tensor_result
 from sparseagg.spec import RoundSpec, TensorSpec
-from sparseagg.upload import checked_weight, split_weight
+from sparseagg.upload import checked_client_id, checked_weight, split_weight
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece, RawResult
@@ -24,6 +25,9 @@ __all__ = ["Aggregator", "aggregate"]
 
 # Updates of an iterator that are asked for at a time.
 _BATCH = 256
+
+# As many as a server takes; the memory of some millions could not be had.
+_MOST_THREADS = 1024
 
 
 def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None, memory_limit: int | None = None) -> Result:
@@ -36,7 +40,7 @@ def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None, memo
         updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
             update is what ``Round.submit`` takes, or a pair (update, weight).
         spec: what to compute. Its deadline and result_ttl have no meaning here.
-        threads: that prepare and merge; by default one per core. They leave no trace in the result.
+        threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
             for one at a time then, so that there may be more of them than fit the memory. No trace in the result.
 
@@ -58,7 +62,7 @@ class Aggregator:
 
     Args:
         spec: what to compute. Its deadline and result_ttl have no meaning here.
-        threads: that prepare and merge; by default one per core. They leave no trace in the result.
+        threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: bytes that updates (those in the caller's arrays included), partial sums and the result may take
             together; the working memory of merges comes on top. By default there is no limit. Where an update would
             pass it, those before are summed up and let go of; from then on, canonical sums of floats go on in the order
@@ -71,12 +75,17 @@ class Aggregator:
     """
 
     def __init__(self, spec: RoundSpec, *, threads: int | None = None, memory_limit: int | None = None) -> None:
-        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-            raise InvalidArgument(f"threads is a number of threads, or None for one per core, not {threads!r}")
+        if threads is not None and (
+            isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS
+        ):
+            raise InvalidArgument(
+                f"threads is a number of threads from 1 to {_MOST_THREADS}, or None for one per core, not "
+                f"{shown(threads)}"
+            )
         if memory_limit is not None and (
             isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or not 1 <= memory_limit < 1 << 63
         ):
-            raise InvalidArgument(f"memory_limit is a number of bytes, or None for no limit, not {memory_limit!r}")
+            raise InvalidArgument(f"memory_limit is a number of bytes, or None for no limit, not {shown(memory_limit)}")
         spec.to_proto()  # refuses what no field can hold, as a client does
         if spec.max_submissions and spec.min_submissions > spec.max_submissions:
             raise InvalidArgument(
@@ -113,8 +122,7 @@ class Aggregator:
             ``max_submissions`` already, or the aggregator is finished, or the client's id comes before those that the
             ``memory_limit`` has made part of a sum.
         """
-        if not isinstance(client_id, str):
-            raise InvalidArgument(f"a client id is a string, not {client_id!r}")
+        client_id = checked_client_id(client_id)
         if copy:
             update = _Copied(update)
         with extension.errors():
@@ -129,12 +137,9 @@ class Aggregator:
             updates: as for ``aggregate``. Positions count on from one call to the next.
         """
         if isinstance(updates, Mapping):
-            names = list(updates)
-            for name in names:
-                if not isinstance(name, str):
-                    raise InvalidArgument(f"a client id is a string, not {name!r}")
+            names = [checked_client_id(name) for name in updates]
             if self._is_limited:
-                names.sort(key=lambda name: name.encode(errors="surrogatepass"))
+                names.sort(key=str.encode)
             with extension.errors():
                 self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_named)
             return

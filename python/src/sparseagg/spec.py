@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Union
 
 from google.protobuf import duration_pb2
 
+from sparseagg.arguments import shown
 from sparseagg.errors import InvalidArgument
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -47,6 +48,9 @@ _SCALARS = (
     "weight_bound",
 )
 
+# Fields of RoundSpec that are numbers.
+_LIMITS = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
+
 Seconds = Union[float, datetime.timedelta]
 
 
@@ -78,6 +82,18 @@ def _enum_name(field: str, number: int) -> str | None:
     return None if number == 0 else str(enum.Name(number))[len(prefix) :].lower()
 
 
+def _set_fields(proto: Any, spec: Any, fields: Iterable[str]) -> None:
+    """Sets these fields of the message as the spec has them; those of None stay unset."""
+    for field in fields:
+        value = getattr(spec, field)
+        if value is None:
+            continue
+        try:
+            setattr(proto, field, value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgument(f"{field} cannot be {shown(value)}: {error}") from error
+
+
 @dataclasses.dataclass(frozen=True)
 class Aggregation:
     """How one tensor is aggregated, with nothing left open. ``RoundSpec.aggregation_of`` makes it."""
@@ -107,10 +123,7 @@ class _Options:
         proto = pb.AggregationSpec()
         for field, (name, _, _) in _ENUMS.items():
             setattr(proto, name, _enum_value(field, getattr(self, field)))
-        for field in _SCALARS:
-            value = getattr(self, field)
-            if value is not None:
-                setattr(proto, field, value)
+        _set_fields(proto, self, _SCALARS)
         return proto
 
     def _options(self) -> dict[str, Any]:
@@ -187,21 +200,21 @@ class TensorSpec(_Options):
             InvalidArgument: a field's value does not fit the message.
         """
         try:
-            return pb.TensorSpec(
-                name=self.name,
+            proto = pb.TensorSpec(
                 dtype="DTYPE_" + self.dtype.upper(),
-                dimension=self.dimension,
-                width=self.width,
                 layout=pb.TENSOR_LAYOUT_DENSE if self.layout == "dense" else pb.TENSOR_LAYOUT_SPARSE,
-                modular=self.modular,
                 aggregation=self._options_to_proto(),
             )
-        except (TypeError, ValueError) as error:
-            raise InvalidArgument(f"tensor {self.name!r}: {error}") from error
+            _set_fields(proto, self, ("name", "dimension", "width", "modular"))
+        except InvalidArgument as error:
+            raise InvalidArgument(f"tensor {shown(self.name)}: {error}") from error
+        return proto
 
     @classmethod
     def from_proto(cls, proto: pb.TensorSpec) -> TensorSpec:
-        """Returns the spec of a message."""
+        """Returns the spec of a message; ``InvalidArgument`` if there is no dtype in it."""
+        if proto.dtype == pb.DTYPE_UNSPECIFIED:
+            raise InvalidArgument(f"tensor {proto.name!r} has no dtype; known: {', '.join(DTYPES)}")
         return cls(
             name=proto.name,
             dtype=pb.DType.Name(proto.dtype)[len("DTYPE_") :].lower(),
@@ -273,7 +286,10 @@ class RoundSpec(_Options):
     max_bytes_per_submission: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tensors", tuple(self.tensors))
+        tensors = tuple(self.tensors) if isinstance(self.tensors, Iterable) else None
+        if tensors is None or not all(isinstance(tensor, TensorSpec) for tensor in tensors):
+            raise InvalidArgument(f"tensors is a list of TensorSpec, not {shown(self.tensors)}")
+        object.__setattr__(self, "tensors", tensors)
         if self.result_dtype is not None:
             object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
 
@@ -300,23 +316,18 @@ class RoundSpec(_Options):
         Raises:
             InvalidArgument: a field's value does not fit the message.
         """
-        try:
-            return pb.RoundSpec(
-                tensors=[tensor.to_proto() for tensor in self.tensors],
-                aggregation=self._options_to_proto(),
-                min_submissions=self.min_submissions,
-                max_submissions=self.max_submissions or 0,
-                deadline=_duration(self.deadline),
-                result_ttl=_duration(self.result_ttl),
-                max_tuples_per_submission=self.max_tuples_per_submission or 0,
-                max_bytes_per_submission=self.max_bytes_per_submission or 0,
-            )
-        except (TypeError, ValueError) as error:
-            raise InvalidArgument(str(error)) from error
+        proto = pb.RoundSpec(
+            tensors=[tensor.to_proto() for tensor in self.tensors],
+            aggregation=self._options_to_proto(),
+            deadline=_duration("deadline", self.deadline),
+            result_ttl=_duration("result_ttl", self.result_ttl),
+        )
+        _set_fields(proto, self, _LIMITS)
+        return proto
 
     @classmethod
     def from_proto(cls, proto: pb.RoundSpec) -> RoundSpec:
-        """Returns the spec of a message."""
+        """Returns the spec of a message; ``InvalidArgument`` if one of its tensors has no dtype."""
         return cls(
             tensors=[TensorSpec.from_proto(tensor) for tensor in proto.tensors],
             min_submissions=proto.min_submissions,
@@ -329,13 +340,15 @@ class RoundSpec(_Options):
         )
 
 
-def _duration(value: Seconds | None) -> duration_pb2.Duration | None:
+def _duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:
     if value is None:
         return None
-    if not isinstance(value, datetime.timedelta):
-        value = datetime.timedelta(seconds=value)
     duration = duration_pb2.Duration()
-    duration.FromTimedelta(value)
+    try:
+        delta = value if isinstance(value, datetime.timedelta) else datetime.timedelta(seconds=value)
+        duration.FromTimedelta(delta)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"{field} is a number of seconds or a timedelta, not {shown(value)}: {error}") from error
     return duration
 
 

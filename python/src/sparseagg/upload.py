@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from sparseagg.arguments import checked_text, shown
 from sparseagg.arrays import TensorData, update_data
 from sparseagg.encode import encode_chunks
 from sparseagg.errors import InvalidArgument
@@ -16,7 +17,15 @@ from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import PLAIN, WireFormat
 
-__all__ = ["Upload", "aggregate_requests", "aggregate_uploads", "checked_weight", "make_upload", "split_weight"]
+__all__ = [
+    "Upload",
+    "aggregate_requests",
+    "aggregate_uploads",
+    "checked_client_id",
+    "checked_weight",
+    "make_upload",
+    "split_weight",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +72,15 @@ def make_upload(
     submission_id: str | None = None,
 ) -> Upload:
     """Converts an update; see ``arrays.update_data`` for what it may be, and for the errors."""
-    if not isinstance(client_id, str):
-        raise InvalidArgument(f"a client id is a string, not {client_id!r}")
+    client_id = checked_client_id(client_id)
+    submission_id = checked_text("a submission id", submission_id or uuid.uuid4().hex)
     weight = checked_weight(weight)
     tensors = update_data(spec, update)
     wire.check_values(tensors)
     return Upload(
         tensors=tensors,
         client_id=client_id,
-        submission_id=submission_id or uuid.uuid4().hex,
+        submission_id=submission_id,
         round_name=round_name,
         weight=weight,
         chunk_bytes=chunk_bytes,
@@ -79,13 +88,21 @@ def make_upload(
     )
 
 
+def checked_client_id(client_id: Any) -> str:
+    """Returns a client's id, which is a string; whether its length will do is for the round to say."""
+    return checked_text("a client id", client_id)
+
+
 def checked_weight(weight: Any) -> float | None:
     """Returns a weight as a float; whether its value makes sense is for the spec to say."""
     if weight is None:
         return None
     if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
-        raise InvalidArgument(f"a weight is a number, not {weight!r}")
-    return float(weight)
+        raise InvalidArgument(f"a weight is a number, not {shown(weight)}")
+    try:
+        return float(weight)
+    except OverflowError:
+        raise InvalidArgument(f"a weight is a number that float64 can hold, not {shown(weight)}") from None
 
 
 def split_weight(update: Any) -> tuple[Any, Any]:

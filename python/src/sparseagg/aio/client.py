@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from sparseagg.aio.connection import Connection
+from sparseagg.arguments import checked_text
 from sparseagg.calls import (
+    create_request,
     poll_seconds,
     raise_if_failed,
     raise_if_past,
@@ -28,8 +29,6 @@ from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import Values
 
 __all__ = ["Client", "Round"]
-
-T = TypeVar("T")
 
 
 class Client:
@@ -62,7 +61,7 @@ class Client:
         await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Closes the connection; calls under way are cancelled."""
+        """Closes the connection; calls under way are cancelled, and later ones are refused: ``FailedPrecondition``."""
         await self._connection.close()
 
     async def server_info(self) -> ServerInfo:
@@ -71,11 +70,8 @@ class Client:
 
     async def create_round(self, spec: RoundSpec, round_id: str | None = None) -> Round:
         """Opens a round; see ``sparseagg.Client.create_round``."""
-        request = pb.CreateRoundRequest(round_id=round_id or uuid.uuid4().hex, spec=spec.to_proto())
-        return Round(
-            self._connection,
-            RoundInfo.from_proto(await self._connection.call("CreateRound", request)),
-        )
+        request = create_request(spec, round_id)
+        return Round(self._connection, RoundInfo.from_proto(await self._connection.call("CreateRound", request)))
 
     async def get_round(self, name: str) -> Round:
         """Returns a round by id or by name ("rounds/{id}"); ``NotFound`` if there is none."""
@@ -205,7 +201,7 @@ class Round:
 
     async def cancel(self, reason: str = "") -> RoundInfo:
         """Ends the round without a result, and drops its submissions; ``FailedPrecondition`` if it has ended."""
-        request = pb.CancelRoundRequest(name=self.name, reason=reason)
+        request = pb.CancelRoundRequest(name=self.name, reason=checked_text("a reason", reason))
         self._info = RoundInfo.from_proto(await self._connection.call("CancelRound", request))
         return self._info
 
