@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg import npz
 from sparseagg.cli import main
+from sparseagg.merge import guess_tensors
 
 UPDATES = {
     "a": {"emb.keys": np.array([3, 1]), "emb.values": np.array([[1, 2], [3, 4]], np.float32), "bias": np.ones(3)},
     "b": {"emb.keys": np.array([1, 9]), "emb.values": np.array([[5, 6], [7, 8]], np.float32), "bias": np.arange(3.0)},
 }
+
+
+def permutations(*files: str) -> list[tuple[str, ...]]:
+    return list(itertools.permutations(files))
 
 
 @pytest.fixture
@@ -98,7 +108,7 @@ def test_merge_takes_a_spec_in_json(merge):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["a.npz", "a.npz"], "'a.npz' has a submission already"),
+        (["a.npz", "b.npz", "a.npz"], "a.npz is given twice"),
         (["a.npz", "missing.npz"], "missing.npz"),
         (["a.npz", "--weights", "1,2"], "2 weights for 1 files"),
         (["a.npz", "--weights", "x"], "'x'"),
@@ -107,11 +117,117 @@ def test_merge_takes_a_spec_in_json(merge):
         (["a.npz", "b.npz", "--dimension", "emb=9"], "b.npz: tensor 'emb', position 1: key 9"),
         (["a.npz", "--weights", "-1"], "weight -1 is negative"),
         (["bare.npz"], "bare.npz has x.values, but no x.keys"),
+        (["names.npz"], "names.npz: array 'x.values': unknown dtype dtype('<U1')"),
+        (
+            ["both.npz"],
+            "tensor 'x' is float64 of width 1 in both.npz, and dense, of 2 rows, float64 of width 1 in both",
+        ),
+        (["b.npz", "a.npz", "--memory-limit", "90"], "a.npz: with the update"),
     ],
 )
 def test_merge_errors_name_file_place_and_value(merge, arguments, text):
     np.savez("bare.npz", **{"x.values": np.ones(2)})
+    np.savez("names.npz", **{"x.keys": np.arange(2), "x.values": np.array(["a", "b"])})
+    np.savez("both.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x": np.ones(2)})
     assert text in merge(*arguments, status=1)
+
+
+ROWS = {
+    "float32": {"x.keys": np.array([1]), "x.values": np.ones(1, np.float32)},
+    "float64": {"x.keys": np.array([1]), "x.values": np.full(1, 0.1)},
+    "wide": {"x.keys": np.array([1]), "x.values": np.ones((1, 2), np.float32)},
+    "dense": {"x": np.ones(3, np.float32)},
+    "longer": {"x": np.ones(4, np.float32)},
+    "no rows": {"x.keys": np.empty(0, np.int64), "x.values": np.empty(0)},
+    "keys": {"x.keys": np.array([1])},
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "descriptions"),
+    [
+        ("float32", "float64", ["float32 of width 1", "float64 of width 1"]),
+        ("float32", "wide", ["float32 of width 1", "float32 of width 2"]),
+        ("float32", "dense", ["float32 of width 1", "dense, of 3 rows, float32 of width 1"]),
+        ("dense", "longer", ["dense, of 3 rows, float32 of width 1", "dense, of 4 rows, float32 of width 1"]),
+    ],
+)
+def test_merge_of_files_that_differ_is_refused_in_any_order(merge, one, other, descriptions):
+    for name in (one, other):
+        np.savez(f"{name}.npz", **ROWS[name])
+    for files in ([one, other], [other, one]):
+        error = merge(*(f"{name}.npz" for name in files), status=1)
+        assert error.startswith("sparseagg: tensor 'x' is ")
+        assert "--spec" in error
+        for name, description in zip((one, other), descriptions):
+            assert f"{description} in {name}.npz" in error
+
+
+def test_merge_of_files_that_differ_does_what_the_spec_says(merge):
+    for name in ("float32", "float64"):
+        np.savez(f"{name}.npz", **ROWS[name])
+    pathlib.Path("spec.json").write_text(json.dumps({"tensors": [{"name": "x", "dtype": "float64"}]}))
+    merged = [merge(*files, "--spec", "spec.json") for files in permutations("float32.npz", "float64.npz")]
+    assert merged == [{"x.keys": [1], "x.values": [1.1]}] * 2
+
+
+def test_merge_of_files_without_rows_is_decided_by_the_others(merge):
+    for name in ("float32", "no rows"):
+        np.savez(f"{name}.npz", **ROWS[name])
+    merged = [merge(*files) for files in permutations("no rows.npz", "float32.npz")]
+    assert merged == [{"x.keys": [1], "x.values": [1.0]}] * 2
+    assert merge("no rows.npz") == {"x.keys": [], "x.values": []}
+
+
+def test_merge_union_of_keys_with_and_without_values(merge):
+    for name in ("float64", "keys"):
+        np.savez(f"{name}.npz", **ROWS[name])
+    merged = [merge(*files, "--op", "union") for files in permutations("keys.npz", "float64.npz")]
+    assert merged == [{"x.keys": [1], "x.counts": [2]}] * 2
+    pathlib.Path("merged.npz").unlink()
+    assert "keys.npz: tensor 'x': 1 keys without values" in merge("keys.npz", "float64.npz", status=1)
+
+
+def test_guess_tensors_reads_headers_alone(merge, monkeypatch):
+    def read(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(npz.NpzFile, "read", read)
+    expected = [sa.TensorSpec("bias", "float64", 3, layout="dense"), sa.TensorSpec("emb", "float32", 7, 2)]
+    assert guess_tensors(["a.npz", "b.npz"], {"emb": 7}) == expected
+
+
+# Names that serve as no client ids: too long, and not in UTF-8. They come in this order.
+ODD_NAMES = ["/".join(["0" * 100] * 3) + ".npz", "b\N{LATIN SMALL LETTER E WITH ACUTE}.npz", os.fsdecode(b"b\xff.npz")]
+
+
+@pytest.mark.parametrize("limit", [[], ["--memory-limit", "200"]])
+def test_merge_sums_in_the_order_of_names_whatever_they_are(merge, limit):
+    pathlib.Path(ODD_NAMES[0]).parent.mkdir(parents=True)
+    weights = dict(zip(ODD_NAMES, ["1e30", "1", "-1e30"]))
+    for name, value in weights.items():
+        np.savez(name, **{"x.keys": np.array([0]), "x.values": np.array([float(value)])})
+    for files in permutations(*ODD_NAMES):
+        assert merge(*files, *limit)["x.values"] == [0.0]  # (1e30 + 1) - 1e30
+
+
+def test_merge_weights_go_with_the_files_as_given(merge):
+    for name, value in (("x", 1.0), ("y", 10.0)):
+        np.savez(f"{name}.npz", **{"v.keys": np.array([0]), "v.values": np.array([value])})
+    for limit in ([], ["--memory-limit", "1MiB"]):
+        assert merge("y.npz", "x.npz", "--weights", "2,3", *limit)["v.values"] == [23.0]
+
+
+def test_merge_errors_name_files_that_are_not_in_utf8(merge):
+    name = ODD_NAMES[-1]
+    np.savez(name, **{"emb.keys": np.array([1]), "bias": np.ones(3)})
+    for files, text in (
+        (["a.npz", name], r"b\udcff.npz: tensor 'emb': 1 keys without values"),
+        ([name, "a.npz", name], r"b\udcff.npz is given twice"),
+    ):
+        command = [sys.executable, "-m", "sparseagg", "merge", *files, "-o", "merged.npz"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stderr.strip()) == (1, f"sparseagg: {text}")
 
 
 def test_merge_gives_what_a_server_gives(merge, client):

@@ -17,6 +17,7 @@ from sparseagg.client import Client
 from sparseagg.demo import run as demo_run
 from sparseagg.errors import SparseaggError
 from sparseagg.info import TensorSummary, Timeline
+from sparseagg.spec_file import SPEC_HELP, read_spec
 
 __all__ = ["main"]
 
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     actions = rounds.add_subparsers(title="actions", required=True, metavar="ACTION")
     actions.add_parser("list", parents=[at_server], help="all rounds, oldest first").set_defaults(run=_list)
     create = actions.add_parser("create", parents=[at_server], help="open a round")
-    create.add_argument("spec", type=pathlib.Path, help="a file with a sparseagg.v1.RoundSpec in JSON")
+    create.add_argument("spec", type=pathlib.Path, help=SPEC_HELP)
     create.add_argument("--id", help="by default a random one")
     create.set_defaults(run=_create)
     for name, run, text in (
@@ -133,7 +134,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _create(arguments: argparse.Namespace) -> int:
-    spec = merge.read_spec(arguments.spec)
+    spec = read_spec(arguments.spec)
     with Client(arguments.address) as client:
         print(client.create_round(spec, arguments.id).id)
     return 0

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import enum
+import math
 import os
 import pathlib
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import numpy as np
-from google.protobuf import json_format
-
-from sparseagg import bfloat16, npz
+from sparseagg import npz
 from sparseagg.engine import Aggregator
-from sparseagg.errors import InvalidArgument
-from sparseagg.spec import RoundSpec, TensorSpec
-from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.errors import InvalidArgument, SparseaggError, error_of
+from sparseagg.spec import RoundSpec, TensorSpec, dtype_name
+from sparseagg.spec_file import SPEC_HELP, read_spec
 
-__all__ = ["add_arguments", "guess_tensors", "main", "read_spec"]
+__all__ = ["add_arguments", "guess_tensors", "main"]
 
 DESCRIPTION = """Merges updates in .npz files, which hold arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense
 tensor. What to compute comes from --spec, or from the other options and from the arrays: dtype, width, and the
-dimension of dense tensors. The files' names, as they are given, serve as client ids, so that their order does not
-matter."""
+dimension of dense tensors, in which all files have to agree. They are summed in the order of their names, bytewise, so
+that the order in which they are given does not matter."""
 
 _OPTIONS = {
     "op": ("sum", "mean", "coordinate_mean", "union", "min", "max"),
@@ -40,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="an update")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write the result")
-    parser.add_argument("--spec", type=pathlib.Path, help="a file with a sparseagg.v1.RoundSpec in JSON")
+    parser.add_argument("--spec", type=pathlib.Path, help=SPEC_HELP)
     for name, choices in _OPTIONS.items():
         parser.add_argument(f"--{name}", choices=choices)
     parser.add_argument(
@@ -69,17 +67,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     weights = _weights(arguments)
+    updates = sorted(zip(arguments.files, weights), key=lambda update: os.fsencode(update[0]))
+    for (file, _), (following, _) in zip(updates, updates[1:]):
+        if file == following:
+            raise InvalidArgument(f"{file} is given twice")
     spec = _spec(arguments)
     aggregator = Aggregator(spec, threads=arguments.threads, memory_limit=arguments.memory_limit)
-    updates = list(zip(arguments.files, weights))
-    if arguments.memory_limit is not None:
-        updates.sort(key=lambda update: os.fsencode(update[0]))  # the order in which they are summed
-    for file, weight in updates:
+    for position, (file, weight) in enumerate(updates):
         update = npz.read_update(file, spec)
         try:
-            aggregator.add(file, update, weight)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{file}: {error}") from error
+            # A name can be too long for an id, or not in UTF-8; positions have the same order.
+            aggregator.add(f"{position:020}", update, weight)
+        except SparseaggError as error:
+            raise error_of(error.code, f"{file}: {error}") from error
     result = aggregator.finish()
     npz.write_result(arguments.output, result)
     for name, tensor in result.items():
@@ -87,49 +87,82 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def read_spec(path: pathlib.Path) -> RoundSpec:
-    """Reads a RoundSpec in JSON; a ``ValueError`` names the file."""
-    proto = pb.RoundSpec()
-    try:
-        json_format.Parse(path.read_text(encoding="utf-8"), proto)
-    except json_format.ParseError as error:
-        raise ValueError(f"{path}: {error}") from error
-    return RoundSpec.from_proto(proto)
-
-
 def guess_tensors(files: Sequence[str], dimensions: dict[str | None, int], modular: bool = False) -> list[TensorSpec]:
-    """Returns the tensors of the files, by name, as the first file that has each of them shows it."""
-    tensors: dict[str, TensorSpec] = {}
+    """Returns the tensors of the files, by name. Only the headers of arrays are read.
+
+    Arrays without rows, and keys without values, decide nothing where another file has rows of that tensor.
+
+    Raises:
+        InvalidArgument: files have a tensor with another dtype, width or layout, or one that cannot be merged; the
+            message names files and tensor.
+    """
+    # Of each tensor: by how much it is worth, what the files show it to be, and the first file that does.
+    shown: dict[str, dict[_Worth, dict[TensorSpec, str]]] = {}
     for path in files:
-        with np.load(path, allow_pickle=False) as file:
-            names = set(file.files)
-            for array in file.files:
-                name, _, column = array.rpartition(".")
-                if column == "values" and name:
-                    if f"{name}.keys" not in names:
-                        raise InvalidArgument(f"{path} has {array}, but no {name}.keys")
-                    continue
-                is_rows = column == "keys" and name != ""
-                name = name if is_rows else array
-                if name not in tensors:
-                    values = file[f"{name}.values"] if is_rows and f"{name}.values" in names else None
-                    tensors[name] = _tensor(name, values if is_rows else file[array], not is_rows, dimensions, modular)
-    unknown = [str(name) for name in dimensions if name is not None and name not in tensors]
+        with npz.open_npz(path) as file:
+            for tensor, worth in _tensors_of(file, dimensions, modular):
+                shown.setdefault(tensor.name, {}).setdefault(worth, {}).setdefault(tensor, file.path)
+    unknown = [str(name) for name in dimensions if name is not None and name not in shown]
     if unknown:
-        raise InvalidArgument(f"--dimension: no tensor {', '.join(unknown)}; the files have {', '.join(tensors)}")
-    return [tensors[name] for name in sorted(tensors)]
+        raise InvalidArgument(f"--dimension: no tensor {', '.join(unknown)}; the files have {', '.join(shown)}")
+    tensors: list[TensorSpec] = []
+    for name in sorted(shown):
+        found = shown[name][max(shown[name])]
+        if len(found) > 1:
+            (tensor, path), (other, other_path), *_ = found.items()
+            raise InvalidArgument(
+                f"tensor {name!r} is {_description(tensor)} in {path}, and {_description(other)} in {other_path}; "
+                "what it is to be, --spec can say"
+            )
+        tensors.extend(found)
+    return tensors
 
 
-def _tensor(name: str, values: Any, is_dense: bool, dimensions: dict[str | None, int], modular: bool) -> TensorSpec:
-    dimension = dimensions.get(name, dimensions.get(None, 0))
-    if values is None:  # a union's keys
-        return TensorSpec(name, "float32", dimension)
-    dtype = "bfloat16" if bfloat16.is_bfloat16(values.dtype) else values.dtype
-    width = int(np.prod(values.shape[1:], dtype=np.int64))
-    if is_dense:
-        dimension = len(values) if values.ndim else 0
-    is_modular = modular and getattr(dtype, "kind", "") == "u"
-    return TensorSpec(name, dtype, dimension, width, layout="dense" if is_dense else "sparse", modular=is_modular)
+class _Worth(enum.IntEnum):
+    """How much an array says about its tensor."""
+
+    KEYS = 0
+    NO_ROWS = 1
+    ROWS = 2
+
+
+def _tensors_of(
+    file: npz.NpzFile, dimensions: dict[str | None, int], modular: bool
+) -> Iterator[tuple[TensorSpec, _Worth]]:
+    names = set(file.names)
+    for array in file.names:
+        name, _, column = array.rpartition(".")
+        if column == "values" and name:
+            if f"{name}.keys" not in names:
+                raise InvalidArgument(f"{file.path} has {array}, but no {name}.keys")
+            continue
+        is_dense = column != "keys" or name == ""
+        if is_dense:
+            name = array
+        dimension = dimensions.get(name, dimensions.get(None, 0))
+        values = array if is_dense else f"{name}.values"
+        if values not in names:  # a union's keys
+            yield TensorSpec(name, "float32", dimension), _Worth.KEYS
+            continue
+        shape, dtype = file.header(values)
+        num_rows = shape[0] if shape else 0
+        try:
+            tensor = TensorSpec(
+                name,
+                dtype_name(dtype),
+                num_rows if is_dense else dimension,
+                math.prod(shape[1:]),
+                layout="dense" if is_dense else "sparse",
+                modular=modular and dtype.kind == "u",
+            )
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{file.path}: array {values!r}: {error}") from error
+        yield tensor, _Worth.ROWS if num_rows else _Worth.NO_ROWS
+
+
+def _description(tensor: TensorSpec) -> str:
+    layout = f"dense, of {tensor.dimension} rows, " if tensor.layout == "dense" else ""
+    return f"{layout}{tensor.dtype} of width {tensor.width}"
 
 
 def _spec(arguments: argparse.Namespace) -> RoundSpec:

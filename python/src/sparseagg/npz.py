@@ -2,41 +2,147 @@
 
 from __future__ import annotations
 
+import contextlib
+import lzma
+import math
 import os
-from typing import Any, Union
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any, Union
 
 import numpy as np
+import numpy.lib.format as npy
 
+from sparseagg.arrays import Array
 from sparseagg.errors import InvalidArgument
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec
 
-__all__ = ["read_update", "write_result"]
+__all__ = ["ArrayHeader", "NpzFile", "Path", "open_npz", "read_update", "write_result"]
 
 Path = Union[str, "os.PathLike[str]"]
+ArrayHeader = tuple[tuple[int, ...], "np.dtype[Any]"]
+
+# What zipfile, its decompressors and NumPy's parser of headers raise on bytes that are not what they should be.
+_WRONG_BYTES = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    tokenize.TokenError,
+    EOFError,
+    IndexError,
+    KeyError,
+    OSError,  # a place before the file's beginning; bytes that bzip2 does not know
+    RuntimeError,  # encrypted, or NotImplementedError: compressed in a way that this Python does not know
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+class NpzFile:
+    """The arrays of a .npz file, each of which is read when it is asked for. Pickled objects never are.
+
+    Attributes:
+        path: of the file.
+        names: of the arrays, in their order.
+    """
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self.path = os.fspath(path)
+        self._archive = archive
+        self._members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        self.names = list(self._members)
+
+    def header(self, name: str) -> ArrayHeader:
+        """Returns shape and dtype of an array, and reads no more than that.
+
+        Raises:
+            InvalidArgument: it is no array of numbers; the message names file and array.
+        """
+        with self._open(name) as member:
+            return self._header(name, member)
+
+    def read(self, name: str) -> Array:
+        """Returns an array; errors are those of ``header``."""
+        self.header(name)
+        with self._open(name) as member:
+            return np.asarray(npy.read_array(member, allow_pickle=False))
+
+    @contextlib.contextmanager
+    def _open(self, name: str) -> Iterator[IO[bytes]]:
+        try:
+            with self._archive.open(self._members[name]) as member:
+                yield member
+        except InvalidArgument:
+            raise
+        except _WRONG_BYTES as error:
+            raise InvalidArgument(f"{self.path}: array {name!r} cannot be read: {error}") from error
+
+    def _header(self, name: str, member: IO[bytes]) -> ArrayHeader:
+        version = npy.read_magic(member)
+        if version == (1, 0):
+            shape, _, dtype = npy.read_array_header_1_0(member)
+        elif version == (2, 0):
+            shape, _, dtype = npy.read_array_header_2_0(member)
+        else:  # (3, 0) is for fields with names that are not ASCII
+            raise ValueError(f"it is of version {version} of the .npy format, which is not that of numbers")
+        if dtype.hasobject:
+            raise InvalidArgument(f"{self.path}: array {name!r} holds Python objects, not numbers")
+        # Before an array of that size is made.
+        expected, found = math.prod(shape) * dtype.itemsize, self._members[name].file_size - member.tell()
+        if expected != found:
+            raise ValueError(f"{shape} of {dtype} take {expected} bytes, and there are {found}")
+        return shape, dtype
+
+
+@contextlib.contextmanager
+def open_npz(path: Path) -> Iterator[NpzFile]:
+    """Opens a file that ``numpy.savez`` or ``savez_compressed`` wrote.
+
+    Raises:
+        InvalidArgument: it is no such file; the message names it.
+        OSError: it cannot be opened.
+    """
+    with open(path, "rb") as file:
+        try:
+            archive = zipfile.ZipFile(file)
+        except _WRONG_BYTES as error:
+            raise InvalidArgument(f"{os.fspath(path)} is no .npz file, as numpy.savez writes them: {error}") from error
+        with archive:
+            yield NpzFile(path, archive)
 
 
 def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
     """Returns the update in a file, as ``Round.submit`` takes it. Keys without values are those of a union.
 
     Raises:
-        InvalidArgument: an array that belongs to no tensor of the round, or values without keys.
+        InvalidArgument: no .npz file, an array that belongs to no tensor of the round, values without keys, or a tensor
+            that is given twice, dense and with keys.
+        OSError: it cannot be opened.
     """
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
     update: dict[str, Any] = {}
-    for tensor in spec.tensors:
-        dense = arrays.pop(tensor.name, None)
-        keys, values = arrays.pop(f"{tensor.name}.keys", None), arrays.pop(f"{tensor.name}.values", None)
-        if dense is not None:
-            update[tensor.name] = dense
-        elif keys is not None:
-            update[tensor.name] = (keys, values)
-        elif values is not None:
-            raise InvalidArgument(f"{os.fspath(path)} has {tensor.name}.values, but no {tensor.name}.keys")
-    if arrays:
-        known = ", ".join(tensor.name for tensor in spec.tensors)
-        raise InvalidArgument(f"{os.fspath(path)} has arrays of no tensor: {', '.join(arrays)}; the round has {known}")
+    with open_npz(path) as file:
+        left = set(file.names)
+        for tensor in spec.tensors:
+            keys, values = f"{tensor.name}.keys", f"{tensor.name}.values"
+            if values in left and keys not in left:
+                raise InvalidArgument(f"{file.path} has {values}, but no {keys}")
+            if tensor.name in left and keys in left:
+                raise InvalidArgument(f"{file.path} has {tensor.name} as well as {keys}")
+            if tensor.name in left:
+                update[tensor.name] = file.read(tensor.name)
+            elif keys in left:
+                update[tensor.name] = (file.read(keys), file.read(values) if values in left else None)
+            left -= {tensor.name, keys, values}
+        if left:
+            known = ", ".join(tensor.name for tensor in spec.tensors)
+            unknown = ", ".join(name for name in file.names if name in left)
+            raise InvalidArgument(f"{file.path} has arrays of no tensor: {unknown}; the round has {known}")
     return update
 
 

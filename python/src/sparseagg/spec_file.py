@@ -1,0 +1,87 @@
+"""A round's spec in a JSON file."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+from google.protobuf import json_format
+
+from sparseagg.arguments import shown
+from sparseagg.errors import InvalidArgument
+from sparseagg.spec import RoundSpec
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["SPEC_HELP", "read_spec"]
+
+# Of the commands that take such a file.
+SPEC_HELP = """a file with a sparseagg.v1.RoundSpec in JSON, such as {"tensors": [{"name": "emb", "dtype": "float32",
+"dimension": 1000, "width": 16}], "aggregation": {"op": "mean"}}; docs/operations.md has more"""
+
+
+def read_spec(path: pathlib.Path) -> RoundSpec:
+    """Reads a sparseagg.v1.RoundSpec in the JSON form of Protocol Buffers.
+
+    The values of enums may have their names in Python as well: "float32" is "DTYPE_FLOAT32".
+
+    Raises:
+        InvalidArgument: it is no JSON, or no RoundSpec; the message names the file and the field.
+        OSError: it cannot be read.
+    """
+    proto = pb.RoundSpec()
+    try:
+        message = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_object)
+        json_format.ParseDict(_message(message, pb.RoundSpec.DESCRIPTOR, ""), proto)
+        return RoundSpec.from_proto(proto)
+    except (json_format.ParseError, RecursionError, ValueError) as error:
+        raise InvalidArgument(f"{path}: {error}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the object of these members; the last of a name would win otherwise."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidArgument(f"{twice} is given twice")
+    return made
+
+
+def _message(value: Any, descriptor: Any, place: str) -> Any:
+    """Returns a message as JSON has it, with the values of its enums as the proto names them.
+
+    Args:
+        value: the message; if it is no object, that is for the parser to say, and so it is of members of no field.
+        descriptor: of the message.
+        place: where it is in the file, such as "tensors[0].aggregation."; empty for the whole.
+
+    Raises:
+        InvalidArgument: an enum has no such value; the message names the field and those that it has.
+    """
+    if not isinstance(value, dict):
+        return value
+    fields = {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
+    return {
+        name: _member(member, fields[name], place + name) if name in fields else member
+        for name, member in value.items()
+    }
+
+
+def _member(value: Any, field: Any, place: str) -> Any:
+    if isinstance(value, list):
+        return [_member(part, field, f"{place}[{index}]") for index, part in enumerate(value)]
+    if field.enum_type is not None:
+        return _enum_value(value, field.enum_type, place)
+    return value if field.message_type is None else _message(value, field.message_type, f"{place}.")
+
+
+def _enum_value(value: Any, enum: Any, place: str) -> Any:
+    numbers = {known.name: known.number for known in enum.values}
+    if value is None or (isinstance(value, (str, int)) and (value in numbers or value in numbers.values())):
+        return value
+    prefix = enum.values_by_number[0].name[: -len("UNSPECIFIED")]
+    names = {name[len(prefix) :].lower(): name for name, number in numbers.items() if number}
+    if not isinstance(value, str) or value not in names:
+        raise InvalidArgument(f"{place} is one of {', '.join(names)}, not {shown(value)}")
+    return names[value]

@@ -1,0 +1,123 @@
+"""Files of updates that are not what they should be: the error names the file, and the array where there is one."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg import npz
+from sparseagg.cli import main
+
+SPEC = sa.RoundSpec([sa.TensorSpec("x", "float32", 0), sa.TensorSpec("b", "float32", 2, layout="dense")])
+ARRAYS = {"x.keys": np.arange(5), "x.values": np.ones(5, np.float32), "b": np.ones(2, np.float32)}
+
+
+def saved(save: Any = np.savez, **arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    save(buffer, **(arrays or ARRAYS))
+    return buffer.getvalue()
+
+
+def npy(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def zipped(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    return buffer.getvalue()
+
+
+HUGE = npy(np.ones(2)).replace(b"(2,), }", b"(1" + b"0" * 12 + b",), }").replace(b" " * 12 + b"\n", b"\n")
+NO_FILE = "update.npz is no .npz file, as numpy.savez writes them: "
+WRONG = {
+    "empty": (b"", NO_FILE),
+    "text": (b"3 1.0\n1 2.0\n" * 10, NO_FILE),
+    "npy": (npy(np.ones(3)), NO_FILE),
+    "pickle": (npy(np.array([{}], object)), NO_FILE),
+    "cut": (saved()[:-100], NO_FILE),
+    "flipped": (
+        saved(x=np.arange(100)).replace(b"\x2a\0\0\0", b"\x2b\0\0\0"),
+        "update.npz: array 'x' cannot be read: ",
+    ),
+    "objects": (saved(x=np.array([{}], object)), "update.npz: array 'x' holds Python objects, not numbers"),
+    "no array": (zipped(x=b"12345678"), "update.npz: array 'x' cannot be read: "),
+    "cut array": (zipped(x=npy(np.ones(3))[:-1]), "array 'x' cannot be read: (3,) of float64 take 24 bytes, and there"),
+    "huge": (zipped(x=HUGE), "array 'x' cannot be read: (1000000000000,) of float64 take 8000000000000 bytes"),
+}
+
+
+@pytest.fixture
+def update(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.chdir(tmp_path)
+    return pathlib.Path("update.npz")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_read_update_gives_what_was_saved(update: pathlib.Path, save: Any) -> None:
+    update.write_bytes(saved(save))
+    found = npz.read_update(update, SPEC)
+    for array, expected in zip((*found["x"], found["b"]), ARRAYS.values()):
+        np.testing.assert_array_equal(array, expected, strict=True)
+    with npz.open_npz(update) as file:
+        assert file.names == list(ARRAYS)
+        assert file.header("x.values") == ((5,), np.dtype(np.float32))
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_file_that_cannot_be_read_is_named(update: pathlib.Path, wrong: str) -> None:
+    data, text = WRONG[wrong]
+    update.write_bytes(data)
+    with pytest.raises(sa.InvalidArgument) as refused:
+        npz.read_update(update, SPEC)
+    assert text in str(refused.value)
+    assert "pickle" not in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_merge_names_the_file_that_cannot_be_read(
+    update: pathlib.Path, wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez("a.npz", b=ARRAYS["b"])
+    data, text = WRONG[wrong]
+    update.write_bytes(data)
+    assert main(["merge", "a.npz", "update.npz", "-o", "merged.npz"]) == 1
+    assert text in capsys.readouterr().err
+
+
+def test_file_that_is_not_there_is_an_os_error(update: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"update\.npz"):
+        npz.read_update(update, SPEC)
+
+
+def test_tensor_that_is_given_twice_is_refused(update: pathlib.Path) -> None:
+    update.write_bytes(saved(**ARRAYS, x=np.ones(2)))
+    with pytest.raises(sa.InvalidArgument, match=r"update\.npz has x as well as x\.keys"):
+        npz.read_update(update, SPEC)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_files_are_read_or_refused(update: pathlib.Path, save: Any) -> None:
+    rng = np.random.default_rng(20)
+    good = saved(save)
+    refused = []
+    for _ in range(300):
+        bad = bytearray(good)
+        for _ in range(rng.integers(1, 4)):
+            bad[rng.integers(len(bad))] = rng.integers(256)
+        update.write_bytes(bad[: rng.integers(len(bad))] if rng.random() < 0.1 else bad)
+        try:
+            npz.read_update(update, SPEC)
+        except sa.InvalidArgument as error:
+            refused.append(str(error))
+    assert len(refused) > 150
+    assert all("update.npz" in error for error in refused)
