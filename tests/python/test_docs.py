@@ -7,7 +7,11 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-from conftest import server_binary
+import pytest
+import sparseagg as sa
+from conftest import ServerProcess, server_binary
+from sparseagg.cli import main
+from sparseagg.spec_file import read_spec
 from sparseagg.v1 import aggregation_pb2 as pb
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -42,3 +46,83 @@ def test_operations_documents_every_flag() -> None:
     # The first of each line's names; a second is an alias.
     offered = re.findall(r"^ +(?:-[a-z],)?(--[a-z-]+)", output, re.MULTILINE)
     assert sorted(documented) == sorted(offered)
+
+
+SPEC = sa.RoundSpec(
+    [
+        sa.TensorSpec("embedding", "float32", 50_000, 16),
+        sa.TensorSpec("bias", "float64", 3, layout="dense", op="mean"),
+    ],
+    op="coordinate_mean",
+    weighting="by_weight",
+    return_counts=True,
+    min_submissions=2,
+    max_submissions=1000,
+    deadline=600,
+)
+
+
+def section(title: str) -> str:
+    text = (DOCS / "operations.md").read_text(encoding="utf-8")
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = Path("spec.json")
+    (example,) = re.findall(r"^```json\n(.*?)^```$", section("A round's spec in JSON"), re.MULTILINE | re.DOTALL)
+    path.write_text(example, encoding="utf-8")
+    return path
+
+
+def test_operations_example_of_a_spec_is_what_python_says(spec_file: Path) -> None:
+    assert read_spec(spec_file).to_proto() == SPEC.to_proto()
+
+
+def test_operations_example_of_a_spec_makes_a_round(
+    server: ServerProcess, client: sa.Client, spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rounds", "create", str(spec_file), "--address", server.address]) == 0
+    made = client.get_round(capsys.readouterr().out.strip())
+    assert made.spec.to_proto() == SPEC.to_proto()
+    made.delete()
+
+
+def test_operations_example_of_a_spec_merges_files(spec_file: Path) -> None:
+    for name, value in (("a.npz", 1.0), ("b.npz", 4.0)):
+        rows = np.full((1, 16), value, np.float32)
+        np.savez(name, **{"embedding.keys": [7], "embedding.values": rows, "bias": np.full(3, value)})
+    command = ["merge", "b.npz", "a.npz", "--spec", str(spec_file), "--weights", "1,2", "-o", "merged.npz"]
+    assert main(command) == 0
+    with np.load("merged.npz") as merged:
+        assert merged["embedding.values"].tolist() == [[2.0] * 16]
+        assert merged["embedding.counts"].tolist() == [2]
+        assert merged["bias.values"].tolist() == [2.0] * 3
+
+
+def test_operations_names_the_values_of_every_enum_of_a_spec() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", section("A round's spec in JSON"), re.MULTILINE)
+    documented = {field: re.findall(r"`(\w+)`", values) for field, values in rows}
+    fields = [*pb.TensorSpec.DESCRIPTOR.fields, *pb.AggregationSpec.DESCRIPTOR.fields]
+    offered = {}
+    for field in fields:
+        if field.enum_type is not None:
+            prefix = field.enum_type.values_by_number[0].name[: -len("UNSPECIFIED")]
+            offered[field.json_name] = [each.name[len(prefix) :].lower() for each in field.enum_type.values][1:]
+    assert documented.pop("resultDtype") == ["float32", "float64"]  # of all dtypes
+    assert offered.pop("resultDtype") == documented["dtype"]
+    assert documented == offered
+
+
+@pytest.mark.parametrize("command", [["rounds", "create"], ["merge"]])
+def test_help_of_commands_that_take_a_spec_shows_one(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "docs/operations.md" in text
+    path = tmp_path / "spec.json"
+    path.write_text(re.search(r"such as (\{.*?\});", text)[1])
+    assert read_spec(path).tensors

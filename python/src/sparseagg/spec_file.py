@@ -48,37 +48,46 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _message(value: Any, descriptor: Any, place: str) -> Any:
+def _message(value: Any, descriptor: Any, place: str) -> dict[str, Any]:
     """Returns a message as JSON has it, with the values of its enums as the proto names them.
 
     Args:
-        value: the message; if it is no object, that is for the parser to say, and so it is of members of no field.
+        value: the message. Members of no field are left as they are, for the parser to refuse.
         descriptor: of the message.
-        place: where it is in the file, such as "tensors[0].aggregation."; empty for the whole.
+        place: where it is in the file, such as "tensors[0].aggregation"; empty for the whole.
 
     Raises:
-        InvalidArgument: an enum has no such value; the message names the field and those that it has.
+        InvalidArgument: it is no object, or an enum has no such value; the message names the field and what it may be.
     """
     if not isinstance(value, dict):
-        return value
+        raise InvalidArgument(f"{place or descriptor.name} is an object, not {shown(value)}")
     fields = {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
-    return {
-        name: _member(member, fields[name], place + name) if name in fields else member
-        for name, member in value.items()
-    }
+    made = {}
+    for name, member in value.items():
+        at = f"{place}.{name}" if place else name
+        if name not in fields:
+            made[name] = member
+        elif isinstance(member, list):
+            made[name] = [_member(part, fields[name], f"{at}[{index}]") for index, part in enumerate(member)]
+        else:
+            made[name] = _member(member, fields[name], at)
+    return made
 
 
 def _member(value: Any, field: Any, place: str) -> Any:
-    if isinstance(value, list):
-        return [_member(part, field, f"{place}[{index}]") for index, part in enumerate(value)]
+    if value is None:  # as if it were not there
+        return value
     if field.enum_type is not None:
         return _enum_value(value, field.enum_type, place)
-    return value if field.message_type is None else _message(value, field.message_type, f"{place}.")
+    # Durations are messages, too, but strings in JSON.
+    if field.message_type is None or field.message_type.file.package == "google.protobuf":
+        return value
+    return _message(value, field.message_type, place)
 
 
 def _enum_value(value: Any, enum: Any, place: str) -> Any:
     numbers = {known.name: known.number for known in enum.values}
-    if value is None or (isinstance(value, (str, int)) and (value in numbers or value in numbers.values())):
+    if isinstance(value, (str, int)) and (value in numbers or value in numbers.values()):
         return value
     prefix = enum.values_by_number[0].name[: -len("UNSPECIFIED")]
     names = {name[len(prefix) :].lower(): name for name, number in numbers.items() if number}

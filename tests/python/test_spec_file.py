@@ -1,0 +1,84 @@
+"""A round's spec in JSON: the names it takes, and errors that name the file and the field."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+import sparseagg as sa
+from sparseagg.spec_file import read_spec
+from sparseagg.v1 import aggregation_pb2 as pb
+
+TENSOR = {"name": "x", "dtype": "float32"}
+DTYPES = "float32, float16, bfloat16, float64, int32, int64, uint32, uint64"
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "spec.json"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "DTYPE_FLOAT64", pb.DTYPE_FLOAT64])
+@pytest.mark.parametrize("result", ["resultLayout", "result_layout"])
+@pytest.mark.parametrize("layout", ["auto", "RESULT_LAYOUT_AUTO"])
+def test_spec_takes_names_of_python_and_of_the_proto(path: pathlib.Path, dtype: Any, result: str, layout: str) -> None:
+    tensor = {"name": "x", "dtype": dtype, "dimension": "7", "aggregation": {result: layout}}
+    path.write_text(json.dumps({"tensors": [tensor], "aggregation": None, "result_ttl": "1.5s"}))
+    assert read_spec(path) == sa.RoundSpec([sa.TensorSpec("x", "float64", 7, result="auto")], result_ttl=1.5)
+
+
+@pytest.mark.parametrize("name", ["x", "sum", "dense", "float32"])
+def test_spec_leaves_other_strings_alone(path: pathlib.Path, name: str) -> None:
+    path.write_text(json.dumps({"tensors": [{**TENSOR, "name": name}]}))
+    assert read_spec(path).tensors[0].name == name
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"tensors": [TENSOR, {**TENSOR, "dtype": "float31"}]}, f"tensors[1].dtype is one of {DTYPES}, not 'float31'"),
+        ({"tensors": [{**TENSOR, "dtype": 99}]}, "tensors[0].dtype is one of"),
+        ({"tensors": [{**TENSOR, "dtype": ["float32"]}]}, "dtype"),
+        ({"tensors": [{**TENSOR, "dtype": {}}]}, "tensors[0].dtype is one of"),
+        ({"tensors": {**TENSOR, "dtype": "float31"}}, "tensors.dtype is one of"),
+        (
+            {"tensors": [{**TENSOR, "aggregation": {"op": "average"}}]},
+            "tensors[0].aggregation.op is one of sum, mean, coordinate_mean, union, min, max, not 'average'",
+        ),
+        ({"tensors": [{"name": "x"}]}, f"tensor 'x' has no dtype; known: {DTYPES}"),
+        ({"tensors": [{"nme": "x"}]}, 'no field named "nme"'),
+        ({"tensors": [{**TENSOR, "dimension": -1}]}, "-1"),
+        ({"tensors": 5}, "tensors is an object, not 5"),
+        ({"tensors": [TENSOR, []]}, "tensors[1] is an object, not []"),
+        ({"tensors": [TENSOR, "x"]}, "tensors[1] is an object, not 'x'"),
+        ({"tensors": [TENSOR], "deadline": 60}, "deadline"),
+        ([], "RoundSpec is an object, not []"),
+        (None, "RoundSpec is an object, not None"),
+    ],
+)
+def test_spec_that_is_wrong_names_file_and_field(path: pathlib.Path, spec: Any, text: str) -> None:
+    path.write_text(json.dumps(spec))
+    with pytest.raises(sa.InvalidArgument) as refused:
+        read_spec(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"{", "line 1"),
+        (b"", "line 1"),
+        (b"\xff\xfe", "decode"),
+        (b"[" * 100_000, "recursion"),
+        (b'{"tensors": [{"name": "x", "dtype": "float32", "name": "y"}]}', "name is given twice"),
+    ],
+)
+def test_file_that_is_no_json_is_named(path: pathlib.Path, data: bytes, text: str) -> None:
+    path.write_bytes(data)
+    with pytest.raises(sa.InvalidArgument) as refused:
+        read_spec(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert text in str(refused.value)
