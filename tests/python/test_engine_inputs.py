@@ -153,10 +153,9 @@ def test_engine_refused_submission_leaves_no_tensor_behind():
 @pytest.mark.parametrize("weight", [None, -1.0, math.nan, math.inf, True, "1", 1 << 2000])
 def test_engine_refuses_bad_weights(weight):
     update = (np.array([1]), floats(1))
-    error = OverflowError if weight == 1 << 2000 else sa.InvalidArgument
-    with pytest.raises(error):
+    with pytest.raises(sa.InvalidArgument, match="weight"):
         sa.Aggregator(one(weighting="by_weight")).add("a", update, weight)
-    with pytest.raises((error, sa.InvalidArgument)):
+    with pytest.raises(sa.InvalidArgument):  # which takes what is no weight for a part of the update
         sa.aggregate([(update, weight)], one(weighting="by_weight"))
 
 
