@@ -30,6 +30,10 @@ absl::StatusOr<HostRows> CopyOut(Session& session, const DeviceRows& rows) {
   return copy;
 }
 
+const ValidatedUpdate* UpdateOf(const PreparedUpdate* prepared) {
+  return prepared == nullptr ? nullptr : &static_cast<const DevicePrepared*>(prepared)->update();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate update) const {
@@ -59,6 +63,7 @@ absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
   if (on_cpu_) return AddToCpu(prepared->update());
   weights_.push_back(prepared->update().weight());
   pending_bytes_ += prepared->memory_bytes();
+  pending_keys_ = SaturatingAdd(pending_keys_, prepared->update().num_keys());
   pending_.push_back(std::move(prepared));
   return MergeIfDue();
 }
@@ -72,6 +77,7 @@ absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
   }
   weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
   pending_bytes_ += from.pending_bytes_;
+  pending_keys_ = SaturatingAdd(pending_keys_, from.pending_keys_);
   std::move(from.pending_.begin(), from.pending_.end(), std::back_inserter(pending_));
   std::move(from.bases_.begin(), from.bases_.end(), std::back_inserter(bases_));
   from.pending_.clear();
@@ -84,6 +90,10 @@ absl::Status DeviceAccumulator::MergeIfDue() {
   size_t base_bytes = 0;
   for (const HostRows& base : bases_) base_bytes += MemoryBytes(base);
   if (PendingBytes() < std::max(engine_.tuning().min_pending_bytes, base_bytes)) return absl::OkStatus();
+  return MergePending();
+}
+
+absl::Status DeviceAccumulator::MergePending() {
   HostRows merged;
   const DeviceEngine::Operation merge = [&](Session& session, int shrink) -> absl::Status {
     ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), PendingUpdates()));
@@ -98,12 +108,15 @@ absl::Status DeviceAccumulator::MergeIfDue() {
   bases_.push_back(std::move(merged));
   pending_.clear();
   pending_bytes_ = 0;
+  pending_keys_ = 0;
   return absl::OkStatus();
 }
 
 absl::Status DeviceAccumulator::FoldSoFar(SubmissionOrder order) {
   if (on_cpu_) return cpu_->FoldSoFar(order);
-  return absl::UnimplementedError(absl::StrCat(Quoted(spec_), ": only the CPU engine folds before the end"));
+  if (!shape_.KeepsOrder()) return pending_.empty() ? absl::OkStatus() : MergePending();
+  return absl::UnimplementedError(
+      absl::StrCat(Quoted(spec_), ": only the CPU engine folds sums whose order matters before the end"));
 }
 
 absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
@@ -141,17 +154,31 @@ size_t DeviceAccumulator::memory_bytes() const {
   return bytes;
 }
 
-uint64_t DeviceAccumulator::OutputBytes(const PreparedUpdate* next) const {
-  if (on_cpu_) return cpu_->OutputBytes(next);
-  uint64_t keys = next == nullptr ? 0 : static_cast<const DevicePrepared*>(next)->update().num_keys();
-  for (const auto& pending : pending_) keys += pending->update().num_keys();
-  for (const HostRows& base : bases_) keys += base.num_rows;
-  const uint64_t rows = spec_.dimension == 0 ? keys : std::min(keys, spec_.dimension);
-  const uint64_t folded = SaturatingMultiply(rows, shape_.RowBytes());
-  const uint64_t sparse = SaturatingMultiply(rows, shape_.key_bytes + ResultRowBytes(spec_));
-  const bool may_be_dense = spec_.aggregation.result_layout != ResultLayout::kSparse;
-  const uint64_t dense = may_be_dense ? SaturatingMultiply(spec_.dimension, ResultRowBytes(spec_)) : 0;
-  return std::max(folded, SaturatingAdd(sparse, dense));
+uint64_t DeviceAccumulator::PrepareBytes(const ValidatedUpdate& update) const {
+  return on_cpu_ ? cpu_->PrepareBytes(update) : 0;
+}
+
+uint64_t DeviceAccumulator::MaxRowsWith(const ValidatedUpdate* next) const {
+  uint64_t keys = SaturatingAdd(pending_keys_, next == nullptr ? 0 : next->num_keys());
+  for (const HostRows& base : bases_) keys = SaturatingAdd(keys, base.num_rows);
+  return spec_.dimension == 0 ? keys : std::min(keys, spec_.dimension);
+}
+
+uint64_t DeviceAccumulator::FoldBytes(const PreparedUpdate* next) const {
+  const ValidatedUpdate* const update = UpdateOf(next);
+  uint64_t bytes = SaturatingMultiply(MaxRowsWith(update), shape_.RowBytes());
+  if (!on_cpu_) return bytes;
+  // Adding prepares once more.
+  if (update != nullptr) bytes = SaturatingAdd(bytes, cpu_->PrepareBytes(*update));
+  return SaturatingAdd(bytes, cpu_->FoldBytes(nullptr));
+}
+
+uint64_t DeviceAccumulator::FinishBytes(const PreparedUpdate* next) const {
+  const ValidatedUpdate* const update = UpdateOf(next);
+  uint64_t bytes = ResultBytes(spec_, MaxRowsWith(update));
+  if (!on_cpu_) return bytes;
+  if (update != nullptr) bytes = SaturatingAdd(bytes, cpu_->PrepareBytes(*update));
+  return SaturatingAdd(bytes, cpu_->FinishBytes(nullptr));
 }
 
 size_t DeviceAccumulator::PendingBytes() const { return pending_bytes_ + pending_.size() * kUpdateOverheadBytes; }
@@ -202,6 +229,7 @@ absl::Status DeviceAccumulator::GoToCpu() {
   pending_.clear();
   weights_.clear();
   pending_bytes_ = 0;
+  pending_keys_ = 0;
   return absl::OkStatus();
 }
 

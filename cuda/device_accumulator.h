@@ -39,21 +39,25 @@ class DeviceAccumulator : public Accumulator {
       : engine_(engine), spec_(spec), shape_(spec), cpu_(std::move(cpu)), on_cpu_(on_cpu) {}
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override;
+  uint64_t PrepareBytes(const ValidatedUpdate& update) const override;
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override;
   // UNIMPLEMENTED when one of the two went over to the CPU engine and the other cannot.
   absl::Status MergeFrom(Accumulator&& other) override;
-  // UNIMPLEMENTED unless it went over to the CPU engine.
+  // UNIMPLEMENTED where the order matters, unless it went over to the CPU engine.
   absl::Status FoldSoFar(SubmissionOrder order) override;
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override;
   uint64_t num_submissions() const override;
   size_t memory_bytes() const override;
-  uint64_t OutputBytes(const PreparedUpdate* next) const override;
+  uint64_t FoldBytes(const PreparedUpdate* next) const override;
+  uint64_t FinishBytes(const PreparedUpdate* next) const override;
 
  private:
   // What a MEAN divides by.
   double TotalWeight(SubmissionOrder order) const;
   size_t PendingBytes() const;
   absl::Status MergeIfDue();
+  absl::Status MergePending();
+  uint64_t MaxRowsWith(const ValidatedUpdate* next) const;
   std::vector<const ValidatedUpdate*> UpdatesIn(SubmissionOrder order) const;
   std::vector<const ValidatedUpdate*> PendingUpdates() const;
   std::vector<const HostRows*> Bases() const;
@@ -70,6 +74,7 @@ class DeviceAccumulator : public Accumulator {
   std::vector<double> weights_;                           // of every submission, in order of Add
   std::vector<HostRows> bases_;                           // of merges; several only after MergeFrom
   size_t pending_bytes_ = 0;
+  uint64_t pending_keys_ = 0;
 };
 
 }  // namespace sparseagg::cuda

@@ -138,7 +138,7 @@ class Finisher {
   }
 
   absl::StatusOr<Result> Assemble() {
-    if (!cpu::IsDenseResult(spec_, placement_.count)) return AssembleSparse();
+    if (!IsDenseResult(spec_, placement_.count)) return AssembleSparse();
     absl::StatusOr<Result> dense = AssembleDense();
     if (!absl::IsResourceExhausted(dense.status())) return dense;
     placement_.dense = false;

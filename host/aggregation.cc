@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "host/saturating.h"
 #include "host/status_macros.h"
 
@@ -33,17 +32,11 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
   }
   aggregation->tensors_ = std::move(tensors);
   aggregation->memory_limit_ = memory_limit;
-  return aggregation;
-}
-
-absl::StatusOr<size_t> Aggregation::FindTensor(absl::string_view name) const {
-  for (size_t t = 0; t < tensors_.size(); ++t) {
-    if (tensors_[t].name == name) return t;
+  if (const uint64_t bytes = aggregation->BytesWith(nullptr); memory_limit != 0 && bytes > memory_limit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the dense results take ", bytes, " bytes, beyond the memory_limit ", memory_limit));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unknown tensor '", name, "'; this round has ",
-      absl::StrJoin(tensors_, ", ",
-                    [](std::string* out, const TensorSpec& spec) { absl::StrAppend(out, "'", spec.name, "'"); })));
+  return aggregation;
 }
 
 absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpdate> updates) const {
@@ -58,6 +51,12 @@ absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpd
   return submission;
 }
 
+uint64_t Aggregation::PrepareBytes(absl::Span<const ValidatedUpdate> updates) const {
+  uint64_t bytes = 0;
+  for (size_t t = 0; t < updates.size(); ++t) bytes = SaturatingAdd(bytes, accumulators_[t]->PrepareBytes(updates[t]));
+  return bytes;
+}
+
 absl::Status Aggregation::CheckRoom(uint64_t num_more) const {
   for (const TensorSpec& spec : tensors_) {
     const uint64_t limit = spec.aggregation.max_submissions;
@@ -70,29 +69,44 @@ absl::Status Aggregation::CheckRoom(uint64_t num_more) const {
   return absl::OkStatus();
 }
 
-uint64_t Aggregation::BytesWith(const PreparedSubmission* submission) const {
-  uint64_t bytes = memory_bytes() + (submission == nullptr ? 0 : submission->memory_bytes());
+uint64_t Aggregation::BytesWith(const PreparedSubmission* next) const {
+  uint64_t bytes = memory_bytes() + (next == nullptr ? 0 : next->memory_bytes());
   for (size_t t = 0; t < accumulators_.size(); ++t) {
-    const PreparedUpdate* const next = submission == nullptr ? nullptr : submission->updates[t].get();
-    bytes = SaturatingAdd(bytes, accumulators_[t]->OutputBytes(next));
+    const Accumulator& accumulator = *accumulators_[t];
+    const PreparedUpdate* const update = next == nullptr ? nullptr : next->updates[t].get();
+    // Sums whose order matters are folded before the end only to stay within a limit.
+    const bool folds = memory_limit_ != 0 || !OrderMatters(tensors_[t]);
+    const uint64_t fold_bytes = folds ? accumulator.FoldBytes(update) : 0;
+    bytes = SaturatingAdd(bytes, std::max(fold_bytes, accumulator.FinishBytes(update)));
   }
   return bytes;
 }
 
 absl::Status Aggregation::MakeRoomFor(absl::string_view client_id, const PreparedSubmission& submission) {
-  if (BytesWith(&submission) > memory_limit_) RETURN_IF_ERROR(FoldSoFar());
-  if (const uint64_t bytes = BytesWith(&submission); bytes > memory_limit_) {
-    return absl::ResourceExhaustedError(absl::StrCat("with the update of client '", client_id, "', of ",
-                                                     submission.memory_bytes(), " bytes, the merged rows (",
-                                                     memory_bytes(), " bytes) and the result take up to ", bytes,
-                                                     " bytes, beyond the memory_limit ", memory_limit_));
-  }
-  if (client_id < last_folded_) {
+  const auto fits = [&] { return BytesWith(&submission) <= memory_limit_; };
+  const auto check_order = [&](absl::string_view last_folded) -> absl::Status {
+    if (client_id >= last_folded) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
-        "client '", client_id, "' comes before '", last_folded_, "', which the memory_limit ", memory_limit_,
-        " has made part of a sum already: add clients in ascending order of their ids, or sum in fixed point"));
+        "client '", client_id, "' comes before '", last_folded, "', which the memory_limit ", memory_limit_,
+        " makes part of a sum before: add clients in ascending order of their ids, or sum in fixed point"));
+  };
+  RETURN_IF_ERROR(check_order(last_folded_));
+  if (fits()) return absl::OkStatus();
+  const auto no_room = [&] {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("with the update of client '", client_id, "', of ", submission.memory_bytes(),
+                     " bytes, the merged rows (", memory_bytes(), " bytes) and the result take up to ",
+                     BytesWith(&submission), " bytes, beyond the memory_limit ", memory_limit_));
+  };
+  // Its rows alone take as much again: no fold of the others would help.
+  if (submission.memory_bytes() > memory_limit_ / 2) return no_room();
+  RETURN_IF_ERROR(MergeWaiting());
+  if (fits()) return absl::OkStatus();
+  if (OrderMattersSomewhere() && !client_ids_.empty()) {
+    RETURN_IF_ERROR(check_order(*std::max_element(client_ids_.begin(), client_ids_.end())));
   }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(FoldSoFar());
+  return fits() ? absl::OkStatus() : no_room();
 }
 
 absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submission) {
@@ -145,11 +159,21 @@ std::vector<uint32_t> Aggregation::CanonicalOrder() const {
   return order;
 }
 
+bool Aggregation::OrderMattersSomewhere() const { return std::any_of(tensors_.begin(), tensors_.end(), OrderMatters); }
+
+absl::Status Aggregation::MergeWaiting() {
+  const std::vector<uint32_t> order = CanonicalOrder();
+  for (size_t t = 0; t < accumulators_.size(); ++t) {
+    if (!OrderMatters(tensors_[t])) RETURN_IF_ERROR(accumulators_[t]->FoldSoFar(order));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Aggregation::FoldSoFar() {
   if (client_ids_.empty()) return absl::OkStatus();
   const std::vector<uint32_t> order = CanonicalOrder();
   // First: were the fold of a tensor to fail, those before it would have theirs.
-  if (std::any_of(tensors_.begin(), tensors_.end(), OrderMatters)) last_folded_ = client_ids_[order.back()];
+  if (OrderMattersSomewhere()) last_folded_ = client_ids_[order.back()];
   for (const auto& accumulator : accumulators_) RETURN_IF_ERROR(accumulator->FoldSoFar(order));
   return absl::OkStatus();
 }

@@ -33,16 +33,17 @@ struct PreparedSubmission {
 // (OrderMatters), clients must come in ascending order of their ids, so that the fold can go on from there.
 class Aggregation {
  public:
-  // INVALID_ARGUMENT: a bad tensor spec, no tensors, or two of one name. `memory_limit`: bytes; 0: none.
+  // INVALID_ARGUMENT: a bad tensor spec, no tensors, or two of one name. RESOURCE_EXHAUSTED: results that are bound to
+  // be dense are beyond the memory limit. `memory_limit`: bytes; 0: none.
   static absl::StatusOr<std::unique_ptr<Aggregation>> Create(Engine& engine, std::vector<TensorSpec> tensors,
                                                              uint64_t memory_limit = 0);
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
-  // Index of a tensor by name, or INVALID_ARGUMENT that lists the known ones.
-  absl::StatusOr<size_t> FindTensor(absl::string_view name) const;
 
   // Any number of threads at once. `updates[t]` belongs to tensors()[t]; all of one weight.
   absl::StatusOr<PreparedSubmission> Prepare(std::vector<ValidatedUpdate> updates) const;
+  // The most memory that takes beside the updates, what it returns included. Saturates.
+  uint64_t PrepareBytes(absl::Span<const ValidatedUpdate> updates) const;
 
   // One thread at a time. `client_id` decides the canonical order. Nothing of the submission counts after
   // ALREADY_EXISTS (the client was added before), FAILED_PRECONDITION (its id comes before one that has been folded)
@@ -54,7 +55,9 @@ class Aggregation {
   // (one of the two has folded submissions already) and RESOURCE_EXHAUSTED leave both as they were.
   absl::Status MergeFrom(Aggregation&& other);
 
-  // Folds the submissions added so far, as a memory limit does. Errors as of Accumulator::FoldSoFar.
+  // Merges what waits in tensors whose order does not matter, to free memory. Errors as of Accumulator::FoldSoFar.
+  absl::Status MergeWaiting();
+  // Folds the submissions added so far in all tensors, as a memory limit does: see above. Errors likewise.
   absl::Status FoldSoFar();
 
   // Results in the order of tensors(). Spent afterwards.
@@ -62,17 +65,19 @@ class Aggregation {
 
   uint64_t num_submissions() const { return client_ids_.size(); }
   size_t memory_bytes() const;
+  // What is held, with the most that going on may take for sums and results; with `next` not null, once that is added.
+  // Saturates.
+  uint64_t BytesWith(const PreparedSubmission* next) const;
 
  private:
   Aggregation() = default;
 
   // RESOURCE_EXHAUSTED when a fixed-point tensor has no room for `num_more` submissions.
   absl::Status CheckRoom(uint64_t num_more) const;
-  // What is held, with the result; with `submission` not null, once that is added. Saturates.
-  uint64_t BytesWith(const PreparedSubmission* submission) const;
   // Folds if that is needed to stay within the memory limit with this submission.
   absl::Status MakeRoomFor(absl::string_view client_id, const PreparedSubmission& submission);
   std::vector<uint32_t> CanonicalOrder() const;
+  bool OrderMattersSomewhere() const;
 
   std::vector<TensorSpec> tensors_;
   uint64_t memory_limit_ = 0;

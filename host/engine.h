@@ -46,6 +46,9 @@ class Accumulator {
   // itself (duplicates folded, weighted). RESOURCE_EXHAUSTED: no memory.
   virtual absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const = 0;
 
+  // The most memory that Prepare takes beside `update`, what it returns included. Saturates.
+  virtual uint64_t PrepareBytes(const ValidatedUpdate& update) const = 0;
+
   // Every submission of the aggregation is added to every tensor, with an empty update where it has none.
   virtual absl::Status Add(std::unique_ptr<PreparedUpdate> update) = 0;
 
@@ -65,9 +68,10 @@ class Accumulator {
   virtual uint64_t num_submissions() const = 0;
   // Updates and partial sums held.
   virtual size_t memory_bytes() const = 0;
-  // The most that the output of FoldSoFar or Finish can take beside them; with `next` not null, once that is added.
-  // Saturates.
-  virtual uint64_t OutputBytes(const PreparedUpdate* next) const = 0;
+  // The most memory that FoldSoFar and Finish can take beside that, apart from working memory that does not grow with
+  // the input; with `next` not null, once that is added. They saturate.
+  virtual uint64_t FoldBytes(const PreparedUpdate* next) const = 0;
+  virtual uint64_t FinishBytes(const PreparedUpdate* next) const = 0;
 };
 
 // Thread-safe.

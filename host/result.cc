@@ -1,5 +1,9 @@
 #include "host/result.h"
 
+#include <algorithm>
+
+#include "host/saturating.h"
+
 namespace sparseagg {
 
 size_t Result::memory_bytes() const {
@@ -7,11 +11,35 @@ size_t Result::memory_bytes() const {
   return key_bytes + values.size() + counts.size() * sizeof(uint32_t) + weights.size() * sizeof(double);
 }
 
-uint64_t ResultRowBytes(const TensorSpec& spec) {
+bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys) {
+  const AggregationSpec& a = spec.aggregation;
+  if (a.result_layout != ResultLayout::kAuto) return a.result_layout == ResultLayout::kDense;
+  if (spec.dimension == 0) return false;
+  const uint64_t key_bytes = HasNarrowKeys(spec) ? 4 : 8;
+  const uint64_t row_bytes = a.op == Op::kUnion ? sizeof(uint32_t) : SizeOf(ResultDType(spec)) * spec.width;
+  using Wide = unsigned __int128;
+  if (Wide{num_keys} * (key_bytes + row_bytes) >= Wide{spec.dimension} * row_bytes) return true;
+  return a.dense_threshold.has_value() &&
+         static_cast<double>(num_keys) / static_cast<double>(spec.dimension) >= *a.dense_threshold;
+}
+
+namespace {
+
+// Of one row, without its key.
+uint64_t RowBytes(const TensorSpec& spec) {
   uint64_t bytes = spec.aggregation.op == Op::kUnion ? 0 : uint64_t{spec.width} * SizeOf(ResultDType(spec));
   if (ReturnsCounts(spec)) bytes += sizeof(uint32_t);
   if (spec.aggregation.return_weights) bytes += sizeof(double);
   return bytes;
+}
+
+}  // namespace
+
+uint64_t ResultBytes(const TensorSpec& spec, uint64_t max_keys) {
+  const uint64_t rows = spec.dimension == 0 ? max_keys : std::min(max_keys, spec.dimension);
+  const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
+  const uint64_t sparse = SaturatingMultiply(rows, SaturatingAdd(key_bytes, RowBytes(spec)));
+  return IsDenseResult(spec, rows) ? SaturatingAdd(sparse, SaturatingMultiply(spec.dimension, RowBytes(spec))) : sparse;
 }
 
 }  // namespace sparseagg

@@ -45,8 +45,12 @@ struct Result {
   size_t memory_bytes() const;
 };
 
-// Bytes of one row of a tensor's result, without its key.
-uint64_t ResultRowBytes(const TensorSpec& spec);
+// Whether a result of `num_keys` keys is dense. AUTO: when dense is not larger (kUnion: by its counts), or the density
+// reaches dense_threshold.
+bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys);
+
+// The most bytes that making a result of up to `max_keys` keys takes: a dense one is made of a sparse one. Saturates.
+uint64_t ResultBytes(const TensorSpec& spec, uint64_t max_keys);
 
 }  // namespace sparseagg
 

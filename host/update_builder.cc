@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -117,6 +119,7 @@ absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice) {
     LeaveRun();
     RETURN_IF_ERROR(AppendKeys(place, slice, count));
   }
+  if (count > 0) chunk_begins_.push_back({chunk, num_keys_});
   num_keys_ += count;
   return slice.has_values ? AppendValues(place, slice, count) : absl::OkStatus();
 }
@@ -269,7 +272,8 @@ void UpdateBuilder::Reserve(uint64_t num_keys) {
 }
 
 size_t UpdateBuilder::memory_bytes() const {
-  return narrow_keys_.capacity() * sizeof(uint32_t) + wide_keys_.capacity() * sizeof(uint64_t) + values_.capacity();
+  return narrow_keys_.capacity() * sizeof(uint32_t) + wide_keys_.capacity() * sizeof(uint64_t) + values_.capacity() +
+         chunk_begins_.capacity() * sizeof(ChunkBegin);
 }
 
 // The type in which keys are held follows from the tensor, however they were packed; only a run is not held.
@@ -296,20 +300,34 @@ ContentHash UpdateBuilder::HashContent() const {
   return HashOf(both, sizeof(both));
 }
 
-absl::Status UpdateBuilder::CheckPromises() const {
+absl::Status UpdateBuilder::BrokenPromise(uint64_t index, absl::string_view what) const {
+  const auto after = std::upper_bound(chunk_begins_.begin(), chunk_begins_.end(), index,
+                                      [](uint64_t i, const ChunkBegin& begin) { return i < begin.first; });
+  const ChunkBegin& begin = *std::prev(after);
+  return absl::InvalidArgumentError(
+      absl::StrCat(internal::Place{spec_, begin.chunk}.ToString(index - begin.first), ": ", what));
+}
+
+template <typename Key>
+absl::Status UpdateBuilder::CheckPromisesOf(const Column<Key>& keys) const {
   if (declared_sorted_ && !order_.sorted) {
-    return absl::InvalidArgumentError(absl::StrCat(Quoted(*spec_), ": keys_sorted was declared, but keys descend"));
+    const auto before = std::adjacent_find(keys.begin(), keys.end(), std::greater<>());
+    return BrokenPromise(static_cast<uint64_t>(before + 1 - keys.begin()),
+                         absl::StrCat("keys_sorted was declared, but key ", before[1], " follows key ", before[0]));
   }
   if (!declared_unique_ || order_.unique) return absl::OkStatus();
   // Not strictly ascending. Only a sorted copy can tell whether a key is repeated.
-  const auto find_repeat = [&](auto keys) -> absl::Status {
-    std::sort(keys.begin(), keys.end());
-    const auto repeat = std::adjacent_find(keys.begin(), keys.end());
-    if (repeat == keys.end()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(Quoted(*spec_), ": keys_unique was declared, but key ", *repeat, " is repeated"));
-  };
-  return narrow_keys_.empty() ? find_repeat(wide_keys_) : find_repeat(narrow_keys_);
+  Column<Key> sorted = keys;
+  std::sort(sorted.begin(), sorted.end());
+  const auto repeat = std::adjacent_find(sorted.begin(), sorted.end());
+  if (repeat == sorted.end()) return absl::OkStatus();
+  const auto again = std::find(std::find(keys.begin(), keys.end(), *repeat) + 1, keys.end(), *repeat);
+  return BrokenPromise(static_cast<uint64_t>(again - keys.begin()),
+                       absl::StrCat("keys_unique was declared, but key ", *repeat, " is repeated"));
+}
+
+absl::Status UpdateBuilder::CheckPromises() const {
+  return narrow_keys_.empty() ? CheckPromisesOf(wide_keys_) : CheckPromisesOf(narrow_keys_);
 }
 
 absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {

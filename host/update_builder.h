@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "host/column.h"
 #include "host/content_hash.h"
 #include "host/pieces.h"
@@ -82,6 +84,10 @@ class UpdateBuilder {
   void StoreRun(KeyRun run);
   ContentHash HashKeys() const;
   absl::Status CheckPromises() const;
+  template <typename Key>
+  absl::Status CheckPromisesOf(const Column<Key>& keys) const;
+  // `index`: of the key among all, which have been stored.
+  absl::Status BrokenPromise(uint64_t index, absl::string_view what) const;
 
   const TensorSpec* spec_;
   // Either all keys so far are one run, or they are stored in one of the vectors.
@@ -91,6 +97,11 @@ class UpdateBuilder {
   Column<uint64_t> wide_keys_;
   Column<std::byte> values_;
   uint64_t num_keys_ = 0;
+  struct ChunkBegin {
+    uint64_t chunk;
+    uint64_t first;  // of its keys, among all
+  };
+  std::vector<ChunkBegin> chunk_begins_;  // of those that have keys
   internal::KeyOrder order_;
   ContentHasher key_hash_;  // but not of those in run_
   ContentHasher value_hash_;

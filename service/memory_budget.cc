@@ -16,11 +16,11 @@ bool MemoryBudget::TryReserve(uint64_t bytes) {
 
 absl::Status Reservation::Grow(uint64_t bytes, absl::string_view purpose) {
   if (!budget_->TryReserve(bytes)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(purpose, " needs ", bytes, " more bytes, but ", budget_->reserved(), " of the ", budget_->limit(),
-                     " bytes that rounds may hold of the server's memory limit of ", budget_->of(),
-                     " bytes are taken; FIXED_POINT numerics merge on arrival and hold only the distinct keys, or "
-                     "start the server with a larger --memory-limit"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        purpose, " needs ", bytes, " more bytes, but ", budget_->reserved(), " of the ", budget_->limit(),
+        " bytes that rounds may hold of the server's memory limit of ", budget_->of(), " bytes are taken; ",
+        keeps_ ? "FIXED_POINT numerics merge on arrival and hold only the distinct keys, or " : "",
+        "start the server with a larger --memory-limit"));
   }
   bytes_ += bytes;
   return absl::OkStatus();

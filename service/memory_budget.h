@@ -36,7 +36,9 @@ class MemoryBudget {
 // A share of the budget, given back on destruction. Not thread-safe.
 class Reservation {
  public:
-  explicit Reservation(MemoryBudget* budget) : budget_(budget) {}
+  // `keeps`: for a round that keeps submissions until its close; where the limit is reached, it is told of the way
+  // around that.
+  explicit Reservation(MemoryBudget* budget, bool keeps = true) : budget_(budget), keeps_(keeps) {}
   ~Reservation() { budget_->Release(bytes_); }
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
@@ -52,6 +54,7 @@ class Reservation {
 
  private:
   MemoryBudget* const budget_;
+  const bool keeps_;
   uint64_t bytes_ = 0;
 };
 

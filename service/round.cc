@@ -1,6 +1,7 @@
 #include "service/round.h"
 
 #include "absl/strings/str_cat.h"
+#include "host/saturating.h"
 #include "host/status_macros.h"
 #include "service/contain.h"
 #include "service/log.h"
@@ -36,8 +37,7 @@ Round::Round(RoundConfig config, Machine* machine, std::function<void()> on_expi
       machine_(*machine),
       on_expire_(std::move(on_expire)),
       created_(machine->clock.Monotonic()),
-      held_(&machine->budget),
-      tuples_(config_->tensors.size()) {
+      held_(&machine->budget, config_->KeepsSubmissions()) {
   now_.create_time = machine_.clock.WallTime();
 }
 
@@ -56,17 +56,13 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, Machine* 
   auto round = std::shared_ptr<Round>(new Round(std::move(config), machine, std::move(on_expire)));
   {
     std::lock_guard merge(round->merge_mu_);
-    uint64_t dense_bytes = 0;
-    for (const TensorSpec& spec : round->config().tensors) {
-      dense_bytes = SaturatingAdd(dense_bytes, DenseResultBytes(spec));
-    }
     round->fixed_bytes_ = kOverheadBytes * (1 + round->config().tensors.size()) + round->config().wire_spec.size();
-    round->dense_bytes_ = dense_bytes;
-    RETURN_IF_ERROR(round->held_.Grow(SaturatingAdd(round->fixed_bytes_, dense_bytes),
-                                      dense_bytes > 0 ? "a round with dense results" : "a round"));
     ASSIGN_OR_RETURN(round->aggregation_,
                      Contain([&] { return Aggregation::Create(machine->engine, round->config().tensors); }));
-    RETURN_IF_ERROR(round->held_.Grow(round->aggregation_->memory_bytes(), "a round"));
+    const uint64_t bytes = round->aggregation_->BytesWith(nullptr);
+    RETURN_IF_ERROR(
+        round->held_.Grow(SaturatingAdd(round->fixed_bytes_, bytes),
+                          bytes > round->aggregation_->memory_bytes() ? "a round with dense results" : "a round"));
   }
   std::lock_guard lock(round->mu_);
   round->open_slot_ = std::move(slot);

@@ -216,9 +216,10 @@ class Round : public std::enable_shared_from_this<Round> {
   std::optional<absl::StatusOr<Receipt>> AnswerLocked(const UploadHandle& upload, const ContentHash& hash);
   absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& upload, const ContentHash& hash);
   absl::StatusOr<Receipt> Add(UploadHandle& upload, const ContentHash& hash, Receipt receipt,
-                              PreparedSubmission prepared, const std::vector<uint64_t>& tuples, bool runs);
+                              PreparedSubmission prepared, const std::vector<uint64_t>& tuples);
+  void SetHeld();
+  absl::Status MergeWaiting();
   absl::StatusOr<Receipt> RecordLocked(const ContentHash& hash, Receipt receipt, uint64_t num_chunks);
-  uint64_t ResultBytes(const std::vector<uint64_t>& tuples, uint64_t merged_bytes, bool runs) const;
 
   // A stage's operation, for the round's timeline and for the metrics.
   void Note(Stage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const {
@@ -246,11 +247,9 @@ class Round : public std::enable_shared_from_this<Round> {
   std::mutex merge_mu_;
   std::unique_ptr<Aggregation> aggregation_;  // guarded by merge_mu_, except Prepare while preparing_ > 0
   Reservation held_;                          // guarded by merge_mu_: submissions, and room for the result
-  bool runs_ = false;                         // guarded by merge_mu_: some submission has implicit keys
   uint64_t fixed_bytes_ = 0;                  // guarded by merge_mu_, as the next two: the round and its spec
-  uint64_t dense_bytes_ = 0;                  // results that are bound to be dense
+  uint64_t merged_bytes_ = 0;                 // what aggregation_ held after MergeWaiting
   uint64_t committed_bytes_ = 0;              // what committed_ takes
-  std::vector<uint64_t> tuples_;              // guarded by merge_mu_: committed tuples of each tensor
 
   mutable StageClock stages_;
   std::atomic<int64_t> add_ns_{0};

@@ -1,8 +1,8 @@
 // Round: from the last chunk to the merge.
 #include <algorithm>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "host/saturating.h"
 #include "host/status_macros.h"
 #include "service/contain.h"
 #include "service/round.h"
@@ -13,22 +13,10 @@ namespace {
 // What a committed client takes beside its ids, here and in the aggregation. A round figure above the true one.
 constexpr uint64_t kOverheadBytes = 512;
 
-// Tensors whose engine need not keep submissions.
-bool MergesOneByOne(const TensorSpec& spec) { return !OrderMatters(spec); }
-
-// Implicit keys take no memory until they are merged.
-bool HasRun(const std::vector<ValidatedUpdate>& updates, const std::vector<TensorSpec>& specs) {
-  for (size_t t = 0; t < updates.size(); ++t) {
-    const bool run = std::holds_alternative<KeyRun>(updates[t].keys()) && updates[t].num_keys() > 0;
-    if (run && specs[t].layout == Layout::kSparse) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 bool Round::MergesOnArrival() const {
-  return std::any_of(config_->tensors.begin(), config_->tensors.end(), MergesOneByOne);
+  return !std::all_of(config_->tensors.begin(), config_->tensors.end(), OrderMatters);
 }
 
 absl::StatusOr<Receipt> Round::CommitNamed(const std::string& client_id, const std::string& submission_id) {
@@ -124,13 +112,9 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& upload, const Content
                   upload.upload_.num_bytes()};
   const std::vector<uint64_t> tuples = upload.upload_.TuplesPerTensor();
   ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.upload_.TakeUpdates());
-  // Sorting needs a second copy for a while.
-  const bool sorted = std::all_of(updates.begin(), updates.end(),
-                                  [](const ValidatedUpdate& update) { return update.sorted() && update.unique(); });
   Reservation& reservation = upload.upload_.reservation();
-  if (!sorted) RETURN_IF_ERROR(reservation.Grow(reservation.bytes(), "sorting a submission"));
   // Only Add and Finish change the aggregation's prepared state, and Finish waits for preparing_.
-  const bool runs = HasRun(updates, config_->tensors);
+  RETURN_IF_ERROR(reservation.Grow(aggregation_->PrepareBytes(updates), "sorting a submission"));
   ASSIGN_OR_RETURN(PreparedSubmission prepared, aggregation_->Prepare(std::move(updates)));
   reservation.SetTo(prepared.memory_bytes());
   const absl::Duration prepared_at = machine_.clock.Monotonic();
@@ -139,46 +123,34 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& upload, const Content
 
   std::lock_guard merge(merge_mu_);
   const absl::Duration merge_begin = machine_.clock.Monotonic();
-  absl::StatusOr<Receipt> added = Add(upload, hash, std::move(receipt), std::move(prepared), tuples, runs);
+  absl::StatusOr<Receipt> added = Add(upload, hash, std::move(receipt), std::move(prepared), tuples);
   const absl::Duration adding = machine_.clock.Monotonic() - merge_begin;
   add_ns_.fetch_add(absl::ToInt64Nanoseconds(adding), std::memory_order_relaxed);
   Note(Stage::kMerge, adding, merge_begin - prepared_at, bytes);
   return added;
 }
 
-uint64_t Round::ResultBytes(const std::vector<uint64_t>& tuples, uint64_t merged_bytes, bool runs) const {
-  uint64_t kept = 0;
-  uint64_t merged = 0;
-  for (size_t t = 0; t < tuples.size(); ++t) {
-    const TensorSpec& spec = config_->tensors[t];
-    uint64_t& sum = spec.layout == Layout::kSparse && MergesOneByOne(spec) ? merged : kept;
-    sum = SaturatingAdd(sum, SparseResultBytes(spec, tuples[t]));
-  }
-  // However many tuples have come, merged rows are what they are: a row of the result, with count and weight, takes at
-  // most four times what it is made from.
-  if (!runs) merged = std::min(merged, SaturatingMultiply(4, merged_bytes));
-  return SaturatingAdd(kept, merged);
-}
-
 absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash, Receipt receipt,
-                                   PreparedSubmission prepared, const std::vector<uint64_t>& tuples, bool runs) {
+                                   PreparedSubmission prepared, const std::vector<uint64_t>& tuples) {
   {
     std::lock_guard lock(mu_);
     if (auto answer = AnswerLocked(upload, hash)) return *std::move(answer);
   }
-  runs_ = runs_ || runs;
   // Room for this submission and for the result with it: whatever is accepted can be finished.
-  std::vector<uint64_t> all_tuples = tuples_;
-  for (size_t t = 0; t < tuples.size(); ++t) all_tuples[t] = SaturatingAdd(all_tuples[t], tuples[t]);
   const uint64_t committed_bytes =
       committed_bytes_ + kOverheadBytes + 2 * (upload.client_id.size() + upload.submission_id.size());
-  const uint64_t besides = fixed_bytes_ + dense_bytes_ + committed_bytes;
-  const uint64_t merged_bytes = aggregation_->memory_bytes();
-  const uint64_t wanted = SaturatingAdd(
-      besides + merged_bytes, ResultBytes(all_tuples, merged_bytes + upload.upload_.reservation().bytes(), runs_));
-  if (wanted > held_.bytes()) {
-    RETURN_IF_ERROR(held_.Grow(wanted - held_.bytes(), "a submission, with the result's growth,"));
+  const auto reserve = [&]() -> absl::Status {
+    const uint64_t wanted = SaturatingAdd(fixed_bytes_ + committed_bytes, aggregation_->BytesWith(&prepared));
+    const uint64_t reserved = held_.bytes() + upload.upload_.reservation().bytes();
+    if (wanted <= reserved) return absl::OkStatus();
+    return held_.Grow(wanted - reserved, "a submission, with the result's growth,");
+  };
+  absl::Status reserved = reserve();
+  if (!reserved.ok() && MergesOnArrival()) {
+    RETURN_IF_ERROR(MergeWaiting());
+    reserved = reserve();
   }
+  RETURN_IF_ERROR(reserved);
   const absl::Status added = Contain([&] { return aggregation_->Add(upload.client_id, std::move(prepared)); });
   Deferred after;
   if (!added.ok()) {
@@ -188,14 +160,25 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash
     if (!HasEnded(now_.state)) EndLocked(RoundState::kFailed, failure, failure.ToString(), after);
     return failure;
   }
-  tuples_ = std::move(all_tuples);
   committed_bytes_ = committed_bytes;
   held_.Absorb(upload.upload_.reservation());
-  const uint64_t held_bytes = aggregation_->memory_bytes();
-  held_.SetTo(besides + held_bytes + ResultBytes(tuples_, held_bytes, runs_));
+  SetHeld();
+  // While memory is short nothing waits that merging would halve, so that uploads find room. An error is not this
+  // submission's, and leaves everything as it was.
+  const bool is_short = machine_.budget.limit() != 0 && machine_.budget.reserved() > machine_.budget.limit() / 2;
+  if (is_short && MergesOnArrival() && aggregation_->memory_bytes() / 2 >= merged_bytes_) MergeWaiting().IgnoreError();
   std::lock_guard lock(mu_);
   latest_tuples_ = tuples;
   return RecordLocked(hash, std::move(receipt), upload.upload_.next_sequence());
+}
+
+void Round::SetHeld() { held_.SetTo(fixed_bytes_ + committed_bytes_ + aggregation_->BytesWith(nullptr)); }
+
+absl::Status Round::MergeWaiting() {
+  absl::Status merged = Contain([&] { return aggregation_->MergeWaiting(); });
+  if (merged.ok()) merged_bytes_ = aggregation_->memory_bytes();
+  SetHeld();
+  return merged;
 }
 
 absl::StatusOr<Receipt> Round::RecordLocked(const ContentHash& hash, Receipt receipt, uint64_t num_chunks) {

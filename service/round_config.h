@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "host/saturating.h"
 #include "host/spec.h"
 
 namespace sparseagg::service {
@@ -32,15 +31,9 @@ struct RoundConfig {
 
   // INVALID_ARGUMENT lists the known tensors.
   absl::StatusOr<size_t> FindTensor(absl::string_view name) const;
+  // Whether the round keeps submissions until its end, since their order matters for some of its tensors.
+  bool KeepsSubmissions() const;
 };
-
-// Bytes that a dense result, which has `dimension` rows whatever is submitted, will take; 0 for tensors whose result
-// is not bound to be dense. Saturates.
-uint64_t DenseResultBytes(const TensorSpec& spec);
-
-// The most bytes that the result can take after `num_tuples` tuples, for tensors whose result is not bound to be
-// dense; else 0. A result has at most one row a tuple, and at most `dimension` rows. Saturates.
-uint64_t SparseResultBytes(const TensorSpec& spec, uint64_t num_tuples);
 
 }  // namespace sparseagg::service
 

@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace sparseagg::service {
+namespace {
+
+// The end of a wait must fit the nanoseconds of the system's clock, which a deadline of centuries does not.
+constexpr absl::Duration kLongestWait = absl::Hours(1);
+
+}  // namespace
 
 Timer::Timer(const Clock* clock) : clock_(clock), thread_([this] { Run(); }) {}
 
@@ -60,7 +66,7 @@ void Timer::Run() {
     if (next_look_ == absl::InfiniteDuration()) {
       changed_.wait(lock);
     } else if (next_look_ > now) {
-      changed_.wait_for(lock, absl::ToChronoNanoseconds(next_look_ - now));
+      changed_.wait_for(lock, absl::ToChronoNanoseconds(std::min(next_look_ - now, kLongestWait)));
     } else {
       std::function<void()> task = std::move(first->second);
       when_.erase(first->first.second);

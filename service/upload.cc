@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "host/saturating.h"
 #include "host/status_macros.h"
 
 namespace sparseagg::service {
@@ -59,7 +60,7 @@ absl::Status ResolveNumKeys(const TensorSpec& spec, uint64_t chunk, SliceView& v
 }  // namespace
 
 Upload::Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget)
-    : config_(std::move(config)), reservation_(budget) {}
+    : config_(std::move(config)), reservation_(budget, config_->KeepsSubmissions()) {}
 
 absl::Status Upload::Append(const Chunk& chunk, Repeats repeats) {
   if (chunk.sequence < next_sequence_ && repeats == Repeats::kIgnore) return absl::OkStatus();

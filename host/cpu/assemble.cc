@@ -66,18 +66,6 @@ void CutSparse(const TensorSpec& spec, uint64_t num_rows, Result& result) {
   result.weights.Trim();
 }
 
-bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys) {
-  const AggregationSpec& a = spec.aggregation;
-  if (a.result_layout != ResultLayout::kAuto) return a.result_layout == ResultLayout::kDense;
-  if (spec.dimension == 0) return false;
-  const uint64_t key_bytes = HasNarrowKeys(spec) ? 4 : 8;
-  const uint64_t row_bytes = a.op == Op::kUnion ? sizeof(uint32_t) : SizeOf(ResultDType(spec)) * spec.width;
-  using Wide = unsigned __int128;
-  if (Wide{num_keys} * (key_bytes + row_bytes) >= Wide{spec.dimension} * row_bytes) return true;
-  return a.dense_threshold.has_value() &&
-         static_cast<double>(num_keys) / static_cast<double>(spec.dimension) >= *a.dense_threshold;
-}
-
 Result MakeDense(const TensorSpec& spec, const Result& sparse) {
   Result result = MakeEmpty(spec);
   result.layout = Layout::kDense;

@@ -15,10 +15,6 @@ Result MakeSparse(const TensorSpec& spec, uint64_t num_rows);
 // Cuts a sparse result to its first `num_rows` rows, and gives the memory of the others back.
 void CutSparse(const TensorSpec& spec, uint64_t num_rows, Result& result);
 
-// Whether a result of `num_keys` keys is dense. AUTO: when dense is not larger (kUnion: by its counts), or the density
-// reaches dense_threshold.
-bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys);
-
 // The same rows in the dense layout, other keys holding `fill`.
 Result MakeDense(const TensorSpec& spec, const Result& sparse);
 

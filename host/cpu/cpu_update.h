@@ -33,6 +33,9 @@ class CpuUpdate : public PreparedUpdate {
   size_t bytes = 0;
 };
 
+// The most memory that PrepareUpdate takes beside `update`, what it returns included. Saturates.
+uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update);
+
 // Sorts and folds where needed (a sorted unique update is taken as it is) and checks what only folded rows can tell.
 // Errors as of Accumulator::Prepare.
 absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update);
@@ -41,6 +44,8 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
 void Unpack(CpuUpdate& update);
 // Makes the keys ascend in all of their bits.
 void SortCompletely(const TensorSpec& spec, CpuUpdate& update);
+// The most memory that SortCompletely takes beside the update, what that becomes included.
+uint64_t SortBytes(const TensorSpec& spec, const CpuUpdate& update);
 
 }  // namespace sparseagg::cpu
 

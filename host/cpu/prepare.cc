@@ -13,6 +13,7 @@
 #include "host/cpu/radix_sort.h"
 #include "host/cpu/terms.h"
 #include "host/cpu/wire_value.h"
+#include "host/saturating.h"
 #include "host/status_macros.h"
 
 namespace sparseagg::cpu {
@@ -139,11 +140,23 @@ bool GatherKeys(const Tuples& tuples, Column<Key>& out) {
   return repeats;
 }
 
+// What SortedTuples takes: tuples, and a copy of them to sort.
+uint64_t SortedTuplesBytes(const TensorSpec& spec, uint64_t num_keys) {
+  const int key_bits = spec.dimension == 0 ? 64 : static_cast<int>(std::bit_width(spec.dimension - 1));
+  const bool in_words = key_bits + static_cast<int>(std::bit_width(num_keys)) <= 64;
+  return SaturatingMultiply(num_keys, 2 * (in_words || HasNarrowKeys(spec) ? sizeof(uint64_t) : 2 * sizeof(uint64_t)));
+}
+
+// Of a value, as rows of a repeated key are folded.
+size_t FoldedBytes(DType dtype) { return dtype == DType::kUInt32 ? sizeof(uint32_t) : sizeof(uint64_t); }
+
 // Adds up the rows of each key. `Sum` accumulates values of `Wire`; narrowing to `Stored` may refuse.
 template <typename Wire, typename Sum, typename Stored, typename Key, typename Tuples, typename Store>
 absl::Status FoldRowsAs(const TensorSpec& spec, const Tuples& tuples, const std::byte* values, Storage<Key>& out,
                         Store store) {
   const size_t width = spec.width;
+  out.keys.reserve(tuples.size());
+  out.values.reserve(tuples.size() * width * sizeof(Stored));
   std::vector<Sum> row(width);
   std::vector<Stored> stored(width);
   for (size_t i = 0; i < tuples.size();) {
@@ -163,6 +176,8 @@ absl::Status FoldRowsAs(const TensorSpec& spec, const Tuples& tuples, const std:
     out.keys.push_back(key);
     out.values.Append(reinterpret_cast<const std::byte*>(stored.data()), width * sizeof(Stored));
   }
+  out.keys.Trim();
+  out.values.Trim();
   return absl::OkStatus();
 }
 
@@ -377,6 +392,18 @@ void Unpack(CpuUpdate& update) {
   });
   update.words = nullptr;
   Own(std::move(storage), update);
+}
+
+uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update) {
+  if (update.unique()) return 0;
+  const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
+  const uint64_t row_bytes = update.values() == nullptr ? 0 : uint64_t{spec.width} * FoldedBytes(spec.dtype);
+  return SaturatingAdd(SaturatingMultiply(update.num_keys(), SaturatingAdd(key_bytes, row_bytes)),
+                       SortedTuplesBytes(spec, update.num_keys()));
+}
+
+uint64_t SortBytes(const TensorSpec& spec, const CpuUpdate& update) {
+  return SaturatingAdd(update.bytes, SortedTuplesBytes(spec, update.num_keys));
 }
 
 void SortCompletely(const TensorSpec& spec, CpuUpdate& update) {

@@ -26,27 +26,33 @@
 namespace sparseagg::cpu {
 
 // Keeps the updates until FoldSoFar or Finish where the order of the fold matters; where it does not, merges them into
-// `base_` as soon as those waiting take as much memory as what is merged, so that memory stays O(distinct keys) and
-// every tuple is merged O(1) times (amortised).
+// `base_` as soon as those waiting take as much memory as what is merged, and no less than `waiting_bytes`, so that
+// memory stays O(distinct keys) and every tuple is merged O(1) times (amortised).
 template <typename Key, typename Fold>
 class TypedAccumulator : public Accumulator {
  public:
   using Rows = FoldedRows<Key, typename Fold::Acc>;
   using Input = MergeInput<Key, Fold>;
 
-  TypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena)
-      : spec_(spec), shape_{NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)}, arena_(arena) {}
+  TypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena, size_t waiting_bytes)
+      : spec_(spec),
+        shape_{NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)},
+        arena_(arena),
+        waiting_bytes_(waiting_bytes) {}
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
     return PrepareUpdate(spec_, update);
   }
+
+  uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
 
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
     std::unique_ptr<CpuUpdate> cpu_update(static_cast<CpuUpdate*>(update.release()));
     weights_.push_back(cpu_update->weight);
     if (MergesOnArrival() && cpu_update->num_keys == 0) return absl::OkStatus();
     update_bytes_ += cpu_update->bytes;
-    update_keys_ += cpu_update->num_keys;
+    update_keys_ = SaturatingAdd(update_keys_, cpu_update->num_keys);
+    sort_bytes_ = std::max(sort_bytes_, SortBytesOf(*cpu_update));
     updates_.push_back(std::move(cpu_update));
     return MergeIfDue();
   }
@@ -57,7 +63,8 @@ class TypedAccumulator : public Accumulator {
     weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
     for (auto& update : from.updates_) updates_.push_back(std::move(update));
     update_bytes_ += from.update_bytes_;
-    update_keys_ += from.update_keys_;
+    update_keys_ = SaturatingAdd(update_keys_, from.update_keys_);
+    sort_bytes_ = std::max(sort_bytes_, from.sort_bytes_);
     from.updates_.clear();
     if (base_.size() == 0) {
       base_ = std::move(from.base_);
@@ -98,17 +105,15 @@ class TypedAccumulator : public Accumulator {
     return UpdateBytes() + base_.memory_bytes() + weights_.capacity() * sizeof(double);
   }
 
-  uint64_t OutputBytes(const PreparedUpdate* next) const override {
-    const uint64_t next_keys = next == nullptr ? 0 : static_cast<const CpuUpdate*>(next)->num_keys;
-    const uint64_t keys = base_.size() + update_keys_ + next_keys;
-    const uint64_t rows = spec_.dimension == 0 ? keys : std::min(keys, spec_.dimension);
-    const uint64_t folded_row = sizeof(Key) + shape_.columns * sizeof(typename Fold::Acc) +
-                                (shape_.counts ? sizeof(uint32_t) : 0) +
-                                (shape_.key_weights == KeyWeights::kNone ? 0 : sizeof(double));
-    // A dense result is made of a sparse one.
-    const uint64_t sparse = SaturatingMultiply(rows, sizeof(Key) + ResultRowBytes(spec_));
-    const uint64_t dense = IsDenseResult(spec_, rows) ? SaturatingMultiply(spec_.dimension, ResultRowBytes(spec_)) : 0;
-    return std::max(SaturatingMultiply(rows, folded_row), SaturatingAdd(sparse, dense));
+  uint64_t FoldBytes(const PreparedUpdate* next) const override {
+    const uint64_t row_bytes = sizeof(Key) + shape_.columns * sizeof(typename Fold::Acc) +
+                               (shape_.counts ? sizeof(uint32_t) : 0) +
+                               (shape_.key_weights == KeyWeights::kNone ? 0 : sizeof(double));
+    return SaturatingAdd(SaturatingMultiply(MaxRowsWith(next), row_bytes), MaxSortBytesWith(next));
+  }
+
+  uint64_t FinishBytes(const PreparedUpdate* next) const override {
+    return SaturatingAdd(ResultBytes(spec_, MaxRowsWith(next)), MaxSortBytesWith(next));
   }
 
  private:
@@ -133,7 +138,7 @@ class TypedAccumulator : public Accumulator {
     Result& result_;
   };
 
-  // Copies rows as they are.
+  // Takes rows as they are.
   class BaseSink {
    public:
     BaseSink(const RowShape& shape, Rows& merged) : shape_(shape), merged_(merged) {}
@@ -142,8 +147,18 @@ class TypedAccumulator : public Accumulator {
       return absl::OkStatus();
     }
     size_t size() const { return rows_->size(); }
-    bool TakesPlain() const { return false; }
-    PlainOutput<Key> PlainAt(uint64_t) const { return {}; }
+    bool TakesPlain() const {
+      const bool plain_acc = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
+      return plain_acc && shape_.columns == 1 && shape_.key_weights == KeyWeights::kNone;
+    }
+    PlainOutput<Key> PlainAt(uint64_t at) const {
+      PlainOutput<Key> output;
+      output.keys = merged_.keys.data() + at;
+      output.values = reinterpret_cast<std::byte*>(merged_.accs.data() + at);
+      if (shape_.counts) output.counts = merged_.counts.data() + at;
+      output.dtype = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
+      return output;
+    }
     void Write(uint64_t at) { CopyRows<Rows>({*rows_, 0, rows_->size()}, shape_, at, merged_); }
 
    private:
@@ -151,6 +166,17 @@ class TypedAccumulator : public Accumulator {
     Rows& merged_;
     const Rows* rows_ = nullptr;
   };
+
+  uint64_t MaxRowsWith(const PreparedUpdate* next) const {
+    const uint64_t next_keys = next == nullptr ? 0 : static_cast<const CpuUpdate*>(next)->num_keys;
+    const uint64_t keys = SaturatingAdd(base_.size(), SaturatingAdd(update_keys_, next_keys));
+    return spec_.dimension == 0 ? keys : std::min(keys, spec_.dimension);
+  }
+
+  uint64_t SortBytesOf(const CpuUpdate& update) const { return update.coarse_bits == 0 ? 0 : SortBytes(spec_, update); }
+  uint64_t MaxSortBytesWith(const PreparedUpdate* next) const {
+    return next == nullptr ? sort_bytes_ : std::max(sort_bytes_, SortBytesOf(*static_cast<const CpuUpdate*>(next)));
+  }
 
   bool MergesOnArrival() const { return Fold::kAnyOrder && shape_.key_weights != KeyWeights::kFloat; }
 
@@ -230,8 +256,7 @@ class TypedAccumulator : public Accumulator {
   size_t UpdateBytes() const { return update_bytes_ + updates_.size() * kUpdateOverheadBytes; }
 
   absl::Status MergeIfDue() {
-    if (!MergesOnArrival() ||
-        UpdateBytes() < std::max<size_t>(CurrentTuning().min_pending_bytes, base_.memory_bytes())) {
+    if (!MergesOnArrival() || UpdateBytes() < std::max(waiting_bytes_, base_.memory_bytes())) {
       return absl::OkStatus();
     }
     Input input = MakeInput();
@@ -252,25 +277,29 @@ class TypedAccumulator : public Accumulator {
     updates_.clear();
     update_bytes_ = 0;
     update_keys_ = 0;
+    sort_bytes_ = 0;
     return absl::OkStatus();
   }
 
   const TensorSpec spec_;
   const RowShape shape_;
   tbb::task_arena& arena_;
+  const size_t waiting_bytes_;                       // least memory of updates that are merged as they arrive
   std::vector<std::unique_ptr<CpuUpdate>> updates_;  // all of them, or those not merged yet
   std::vector<double> weights_;                      // of every submission, in order of Add
   Rows base_;
   size_t num_folded_ = 0;  // submissions, the first ones added, that are in base_; not counted where MergesOnArrival
   size_t update_bytes_ = 0;
   uint64_t update_keys_ = 0;
+  uint64_t sort_bytes_ = 0;  // the most that sorting one of them completely takes
 };
 
 // For a tensor's key type. Instantiated for every fold in one of the sources, so that they compile side by side.
 template <typename Fold>
-std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena) {
-  if (HasNarrowKeys(spec)) return std::make_unique<TypedAccumulator<uint32_t, Fold>>(spec, arena);
-  return std::make_unique<TypedAccumulator<uint64_t, Fold>>(spec, arena);
+std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena,
+                                                  size_t waiting_bytes) {
+  if (HasNarrowKeys(spec)) return std::make_unique<TypedAccumulator<uint32_t, Fold>>(spec, arena, waiting_bytes);
+  return std::make_unique<TypedAccumulator<uint64_t, Fold>>(spec, arena, waiting_bytes);
 }
 
 }  // namespace sparseagg::cpu

@@ -149,7 +149,7 @@ HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, size_t n, uint32_t* out) {
   StoreSome(hn::TruncateTo(dw, keys), dw, n, out);
 }
 
-// Finishes rows and writes them to an output.
+// Writes rows to an output, finished or not, as it says.
 template <class Key>
 class PlainWriter {
  public:
@@ -169,6 +169,11 @@ class PlainWriter {
     if (output_.counts != nullptr) StoreSome(hn::TruncateTo(dw, counts), dw, stored, output_.counts + written_);
     auto sums = hn::BitCast(d, accs);
     if constexpr (std::is_same_v<Acc, int64_t>) {
+      if (output_.dtype == DType::kInt64) {
+        StoreSome(accs, Longs(), stored, reinterpret_cast<uint64_t*>(output_.values) + written_);
+        written_ += n;
+        return;
+      }
       sums = hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), accs)), hn::Set(d, output_.unit));
     }
     if (output_.divisor != 0.0) sums = hn::Div(sums, hn::Set(d, output_.divisor));

@@ -112,24 +112,23 @@ class InputReader::Builder {
   Builder& operator=(const Builder&) = delete;
   ~Builder() { Clear(); }
 
-  void Hold(PyObject* object) {
-    Py_INCREF(object);
-    references_.push_back(object);
-  }
+  void Hold(PyObject* object) { Hold(object, references_); }
+  // Keys that are copied into the tensor's width.
+  void HoldForCopy(PyObject* keys) { Hold(keys, key_references_); }
   void Clear() {
     submission.tensors.clear();
     submission.weight.reset();
-    for (PyObject* object : references_) Py_DECREF(object);
-    references_.clear();
+    for (auto* references : {&references_, &key_references_}) {
+      for (PyObject* object : *references) Py_DECREF(object);
+      references->clear();
+    }
   }
   Submission Build(const std::shared_ptr<Released>& released) {
     const auto by_index = [](const InputTensor& a, const InputTensor& b) { return a.tensor < b.tensor; };
     auto& tensors = submission.tensors;
     if (!std::is_sorted(tensors.begin(), tensors.end(), by_index)) std::sort(tensors.begin(), tensors.end(), by_index);
-    if (!references_.empty()) {
-      submission.owner = std::make_shared<const Holder>(std::move(references_), released);
-      references_.clear();
-    }
+    submission.owner = Own(references_, released);
+    submission.key_owner = Own(key_references_, released);
     return std::move(submission);
   }
 
@@ -149,7 +148,18 @@ class InputReader::Builder {
     std::shared_ptr<Released> released_;
   };
 
+  static void Hold(PyObject* object, std::vector<PyObject*>& references) {
+    Py_INCREF(object);
+    references.push_back(object);
+  }
+  static std::shared_ptr<const void> Own(std::vector<PyObject*>& references,
+                                         const std::shared_ptr<Released>& released) {
+    if (references.empty()) return nullptr;
+    return std::make_shared<const Holder>(std::exchange(references, {}), released);
+  }
+
   std::vector<PyObject*> references_;
+  std::vector<PyObject*> key_references_;
 };
 
 InputReader::InputReader(absl::Span<const TensorSpec> tensors, std::shared_ptr<Released> released)
@@ -205,7 +215,8 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
     const auto keys = AsKeys(*key_array);
     if (!keys.has_value()) return false;
     input.keys = *keys;
-    builder.Hold(key_object);
+    const size_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
+    key_array->item_bytes == key_bytes ? builder.Hold(key_object) : builder.HoldForCopy(key_object);
     if (value_object != Py_None) {
       const auto values = AsPlain(value_object);
       if (!values.has_value() || !HasWireType(spec, *values)) return false;

@@ -218,7 +218,9 @@ absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared)
   ++num_submissions_;
   num_tuples_ += prepared.num_tuples;
   num_bytes_ += prepared.num_bytes;
-  submission.owner.reset();  // the engine holds on to it for as long as it needs
+  // What the engine needs of them it holds on to.
+  submission.owner.reset();
+  submission.key_owner.reset();
   return absl::OkStatus();
 }
 

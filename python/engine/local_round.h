@@ -36,8 +36,11 @@ struct InputTensor {
 struct Submission {
   std::string client_id;
   std::optional<double> weight;
-  std::vector<InputTensor> tensors;   // ascending by index; those that are missing are not touched
-  std::shared_ptr<const void> owner;  // keeps the memory of `tensors`; let go of on any thread
+  std::vector<InputTensor> tensors;  // ascending by index; those that are missing are not touched
+  // Keep the memory of `tensors`, and are let go of on any thread: `key_owner` that of keys of another width than the
+  // tensor's, which are copied, as soon as they are; `owner` everything else, when the engine has no more need of it.
+  std::shared_ptr<const void> owner;
+  std::shared_ptr<const void> key_owner;
 };
 
 // What a spec says of whole submissions; 0: no limit.

@@ -1,4 +1,4 @@
-// Aggregation itself: creation, names, submissions of several tensors, merging, concurrent Prepare.
+// Aggregation itself: creation, submissions of several tensors, merging, concurrent Prepare.
 #include "host/aggregation.h"
 
 #include <gmock/gmock.h>
@@ -66,15 +66,6 @@ TEST_F(AggregationTest, Create_BadSpecs_AreRefused) {
   const auto invalid = Aggregation::Create(*engine_, {Named("good"), bad});
   EXPECT_EQ(invalid.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(invalid.status().message()), AllOf(HasSubstr("'bad'"), HasSubstr("width")));
-}
-
-TEST_F(AggregationTest, FindTensor_Unknown_ListsTheKnown) {
-  const auto aggregation = Create({Named("embedding"), Named("bias")});
-  EXPECT_EQ(*aggregation->FindTensor("embedding"), 0u);
-  EXPECT_EQ(*aggregation->FindTensor("bias"), 1u);
-  const absl::Status status = aggregation->FindTensor("bia").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'bia'"), HasSubstr("'embedding'"), HasSubstr("'bias'")));
 }
 
 TEST_F(AggregationTest, Add_SeveralTensors_CountsAllOrNothing) {

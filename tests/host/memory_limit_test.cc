@@ -245,10 +245,36 @@ TEST_F(FoldedAggregation, MoreRowsThanTheLimit_AreRefusedAndTheOthersStand) {
   EXPECT_EQ(aggregation->num_submissions(), 2u);
   const auto other = *Aggregation::Create(*engine_, {spec});
   ASSERT_TRUE(AddOne(*other, submission("c", 5000)).ok());
-  EXPECT_EQ(aggregation->MergeFrom(std::move(*other)).code(), absl::StatusCode::kFailedPrecondition) << "folded";
+  EXPECT_EQ(aggregation->MergeFrom(std::move(*other)).code(), absl::StatusCode::kResourceExhausted);
   const auto results = std::move(*aggregation).Finish();
   ASSERT_TRUE(results.ok());
   EXPECT_EQ(results->front().num_rows, 2000u);
+}
+
+TEST_F(FoldedAggregation, AClientThatIsRefused_FoldsNoOther) {
+  const auto submission = [](std::string client, size_t tuples) {
+    RawTensor raw;
+    for (size_t i = 0; i < tuples; ++i) raw.keys.push_back(i);
+    raw.values = PackFloats(DType::kFloat32, std::vector<double>(tuples, 1.0));
+    return RawSubmission{std::move(client), 1.0, {std::move(raw)}};
+  };
+  const auto aggregation = *Aggregation::Create(*engine_, {SpecOf(0)}, 100000);
+  for (const char* client : {"m", "n"}) ASSERT_TRUE(AddOne(*aggregation, submission(client, 1000)).ok());
+  EXPECT_EQ(AddOne(*aggregation, submission("z", 100000)).code(), absl::StatusCode::kResourceExhausted);
+  const absl::Status before = AddOne(*aggregation, submission("b", 3000));  // would fit, were the others folded
+  EXPECT_EQ(before.code(), absl::StatusCode::kFailedPrecondition) << before;
+  EXPECT_THAT(std::string(before.message()), AllOf(HasSubstr("'b'"), HasSubstr("'n'")));
+  EXPECT_TRUE(AddOne(*aggregation, submission("a", 10)).ok()) << "nothing was folded";
+  EXPECT_EQ(aggregation->num_submissions(), 3u);
+}
+
+TEST_F(FoldedAggregation, DenseResultsBeyondTheLimit_AreRefusedBeforehand) {
+  TensorSpec spec = SpecOf(1000);
+  spec.aggregation.result_layout = ResultLayout::kDense;
+  EXPECT_TRUE(Aggregation::Create(*engine_, {spec}, 4100).ok());
+  const absl::Status status = Aggregation::Create(*engine_, {spec}, 3999).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("4000 bytes"), HasSubstr("memory_limit 3999")));
 }
 
 TEST_F(FoldedAggregation, TogetherBeyondTheLimit_AreNotMerged) {

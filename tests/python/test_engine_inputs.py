@@ -278,13 +278,13 @@ def test_aggregator_that_is_dropped_lets_go():
 
 def test_fixed_point_lets_go_of_arrays_as_it_merges_them():
     rng = np.random.default_rng(2)
-    spec = one(dimension=2_000_000, numerics="fixed_point", value_bound=1.0, max_submissions=8)
+    spec = one(dimension=2_000_000, numerics="fixed_point", value_bound=1.0, max_submissions=12)
     aggregator = sa.Aggregator(spec)
     first = sorted_update(rng)
     alive = weakref.ref(first[1])
     aggregator.add("0", first)
     del first
-    for i in range(1, 8):
+    for i in range(1, 12):
         aggregator.add(str(i), sorted_update(rng))
     gc.collect()
     assert alive() is None

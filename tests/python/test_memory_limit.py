@@ -100,6 +100,12 @@ def test_rows_beyond_the_limit_are_refused():
         sa.aggregate([update(0)], spec(), memory_limit=100_000)
 
 
+def test_dense_result_beyond_the_limit_is_refused_beforehand():
+    dense = sa.RoundSpec([sa.TensorSpec("v", "float32", 1 << 50)], result="dense")
+    with pytest.raises(sa.ResourceExhausted, match="beyond the memory_limit 1000"):
+        sa.Aggregator(dense, memory_limit=1000)
+
+
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "1GiB", 1 << 63])
 def test_what_is_no_limit_is_refused(limit):
     with pytest.raises(sa.InvalidArgument, match="memory_limit is a number of bytes"):
@@ -115,7 +121,7 @@ import sparseagg as sa
 
 def updates():
     for client in range(60):
-        keys = np.arange(client % 3, 1_000_000, 2, dtype=np.uint32)
+        keys = np.arange(client % 3, 1_000_000, 2, dtype=sys.argv[2])
         yield keys, np.full(len(keys), client + 0.5, np.float32)
 
 def peak():
@@ -130,17 +136,18 @@ print(json.dumps([peak() - before, float(result["v"].values.sum())]))
 """
 
 
-def peak_of(limit: int) -> tuple[int, float]:
-    ran = subprocess.run([sys.executable, "-c", PEAK, str(limit)], capture_output=True, text=True, check=True)
+def peak_of(limit: int, keys: str) -> tuple[int, float]:
+    ran = subprocess.run([sys.executable, "-c", PEAK, str(limit), keys], capture_output=True, text=True, check=True)
     grown, total = json.loads(ran.stdout)
     return grown, total
 
 
-def test_process_stays_within_the_limit_and_the_working_memory_of_merges():
+@pytest.mark.parametrize("keys", ["uint32", "int64"])  # int64 are copied to narrow them
+def test_process_stays_within_the_limit_and_the_working_memory_of_merges(keys):
     working_memory = 64 << 20
     limit = 80 << 20
-    grown, total = peak_of(limit)
-    unlimited, expected_total = peak_of(0)
+    grown, total = peak_of(limit, keys)
+    unlimited, expected_total = peak_of(0, keys)
     assert total == expected_total
     assert unlimited > limit + working_memory, "the updates fit: this test no longer does what it is for"
     assert grown <= limit + working_memory

@@ -146,13 +146,13 @@ INSTANTIATE_TEST_SUITE_P(
                    c.mutable_slices(0)->set_keys(Packed<uint32_t>({3, 99, 50}));
                    c.mutable_slices(0)->set_keys_sorted(true);
                  },
-                 Code::kInvalidArgument, {"tensor 'v'", "keys_sorted"}},
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "position 2", "keys_sorted", "key 50 follows key 99"}},
         BadInput{"NotUnique",
                  [](auto& c) {
                    c.mutable_slices(0)->set_keys(Packed<uint32_t>({50, 3, 50}));
                    c.mutable_slices(0)->set_keys_unique(true);
                  },
-                 Code::kInvalidArgument, {"tensor 'v'", "keys_unique", "50"}},
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "position 2", "keys_unique", "50"}},
         BadInput{"ValueNaN", [](auto& c) { SetValue(c, kNaN); }, Code::kInvalidArgument,
                  {"tensor 'v'", "chunk 0", "nan"}},
         BadInput{"ValueInf", [](auto& c) { SetValue(c, kInfinity); }, Code::kInvalidArgument,

@@ -43,7 +43,9 @@ class HookedAccumulator final : public Accumulator {
     return std::move(*inner_).Finish(order);
   }
   absl::Status FoldSoFar(SubmissionOrder order) override { return inner_->FoldSoFar(order); }
-  uint64_t OutputBytes(const PreparedUpdate* next) const override { return inner_->OutputBytes(next); }
+  uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return inner_->PrepareBytes(update); }
+  uint64_t FoldBytes(const PreparedUpdate* next) const override { return inner_->FoldBytes(next); }
+  uint64_t FinishBytes(const PreparedUpdate* next) const override { return inner_->FinishBytes(next); }
   uint64_t num_submissions() const override { return inner_->num_submissions(); }
   size_t memory_bytes() const override { return inner_->memory_bytes(); }
 

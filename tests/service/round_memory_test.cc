@@ -6,6 +6,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Code = absl::StatusCode;
 
 class RoundMemoryTest : public RoundFixture {
@@ -46,19 +47,55 @@ TEST_F(RoundMemoryTest, Submit_FixedPointOnTheSameKeys_HoldsThoseKeysHoweverMany
   spec.set_max_submissions(1000);
   spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
   spec.mutable_aggregation()->set_value_bound(1.0);
+  // A fraction of what the engine lets wait before it merges by itself, and of the 60 MB that all tuples take.
+  limits_.memory_limit_bytes = 4'000'000;
   const auto round = Open(spec);
   v1::UpdateChunk chunk = Large(0);
-  // More than the engine lets wait before it merges.
-  uint64_t least = ~uint64_t{0};
   for (int c = 0; c < 500; ++c) {
     chunk.set_client_id("c" + std::to_string(c));
     ASSERT_THAT(Submit(*round, chunk), IsOk());
-    if (c >= 250) least = std::min(least, machine().budget.reserved());
+    ASSERT_LE(machine().budget.reserved(), limits_.memory_limit_bytes);
   }
-  // The 2,500,000 tuples come to 30 MB of result if each may have a key of its own.
-  EXPECT_LE(least, 4'000'000);
   round->Close();
   EXPECT_EQ(ResultOf(*round)[9'999], 500.0f);
+}
+
+TEST_F(RoundMemoryTest, Submit_FixedPointBeyondTheLimit_IsNotToldOfFixedPoint) {
+  limits_.memory_limit_bytes = 1'000'000;
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.set_max_submissions(1000);
+  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
+  spec.mutable_aggregation()->set_value_bound(1.0);
+  const auto round = Open(spec);
+  absl::StatusOr<Receipt> receipt = Submit(*round, Large(0));
+  for (int c = 1; receipt.ok() && c < 100; ++c) receipt = Submit(*round, Large(c));
+  EXPECT_THAT(receipt,
+              Fails(Code::kResourceExhausted, AllOf(HasSubstr("--memory-limit"), Not(HasSubstr("FIXED_POINT")))));
+}
+
+TEST_F(RoundMemoryTest, Submit_DenseResult_ReservesTheSparseOneThatItIsMadeOf) {
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
+  const auto round = Open(spec);
+  EXPECT_GE(machine().budget.reserved(), 4'000'000);
+  ASSERT_THAT(Submit(*round, Large(0)), IsOk());
+  EXPECT_GE(machine().budget.reserved(), 4'000'000 + 80'000 + 80'000);
+}
+
+TEST_F(RoundMemoryTest, Submit_Unsorted_ReservesWhatSortingTakes) {
+  uint64_t during = 0;
+  hooks_.prepare = [&] {
+    during = machine().budget.reserved();
+    return absl::OkStatus();
+  };
+  const auto round = Open(SumSpec(0));
+  const uint64_t before = machine().budget.reserved();
+  v1::UpdateChunk chunk = Large(0);
+  std::vector<uint32_t> keys(10'000, 7);
+  chunk.mutable_slices(0)->set_keys(Packed<uint32_t>(keys));
+  ASSERT_THAT(Submit(*round, chunk), IsOk());
+  // Keys of 8 and values of 4 bytes as they came, pairs of 16 twice, and room for keys and sums of 8.
+  EXPECT_GE(during - before, 10'000 * (12 + 2 * 16 + 16));
 }
 
 TEST_F(RoundMemoryTest, Ended_OnlyTheResultIsHeld) {

@@ -109,6 +109,19 @@ TEST(TimerTest, Schedule_DeadlinesThatAreCancelled_DoNotWakeTheThread) {
   EXPECT_LE(clock.looks(), 10) << "one at the start, one for the first, one to stop, and what wakes up by itself";
 }
 
+TEST(TimerTest, Schedule_InTenThousandYears_WaitsAtRest) {
+  CountingClock clock;
+  {
+    Timer timer(&clock);
+    timer.Schedule(absl::Hours(24 * 365) * 10'000, [] { FAIL(); });
+    Event soon;
+    Timer real(&SystemClock());
+    real.Schedule(SystemClock().Monotonic() + absl::Milliseconds(50), [&] { soon.Notify(); });
+    soon.Wait();
+  }
+  EXPECT_LE(clock.looks(), 10) << "one at the start, one for the task, one to stop, and what wakes up by itself";
+}
+
 TEST(TimerTest, Schedule_RealClock_RunsAtItsTime) {
   Timer timer(&SystemClock());
   const absl::Duration begin = SystemClock().Monotonic();
