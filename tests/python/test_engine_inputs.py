@@ -291,6 +291,18 @@ def test_fixed_point_lets_go_of_arrays_as_it_merges_them():
     assert len(aggregator.finish()["v"]) == 1_000_000
 
 
+def test_engine_lets_go_of_keys_that_it_has_narrowed():
+    keys, values = sorted_update(np.random.default_rng(3), np.int64)
+    alive = weakref.ref(keys), weakref.ref(values)
+    aggregator = sa.Aggregator(one(dimension=2_000_000))
+    aggregator.add("0", (keys, values))
+    del keys, values
+    gc.collect()
+    assert [reference() is not None for reference in alive] == [False, True]
+    assert aggregator.memory_bytes >= 1_000_000 * (4 + 4)
+    assert len(aggregator.finish()["v"]) == 1_000_000
+
+
 def test_engine_converting_code_may_change_the_list():
     updates: list[Any] = []
 
