@@ -141,67 +141,6 @@ def test_result_parts_are_as_the_whole(client):
         opened.result(["nope"])
 
 
-@pytest.mark.parametrize("layout", ["sparse", "dense"])
-@pytest.mark.parametrize("keys", [(0, 0), (3, 3), (9, 9), (10, 10), (2**64, 2**64), (2**64, None)])
-def test_result_of_an_empty_range_is_empty(client, layout, keys):
-    opened = client.create_round(one(width=2, layout=layout, return_counts=True))
-    opened.submit("a", np.ones((10, 2)))
-    whole = opened.close()["v"]
-    part = opened.result(keys=keys)["v"]
-    assert (len(part), part.layout, part.values.shape, part.counts.shape) == (0, layout, (0, 2), (0,))
-    assert (part.keys.dtype, part.values.dtype) == (whole.keys.dtype, whole.values.dtype)
-
-
-def test_result_ranges_end_where_they_say(client):
-    opened = client.create_round(one(dimension=0))
-    hashes = np.array([0, 5, 2**64 - 1], np.uint64)
-    opened.submit("a", (hashes, [1.0, 2.0, 3.0]))
-    opened.close()
-    for keys, expected in (
-        ((0, 5), [0]),
-        ((0, np.uint64(6)), [0, 5]),
-        ((np.int8(1), 2**64 - 1), [5]),
-        ((1, 2**64), [5, 2**64 - 1]),
-        ((1, None), [5, 2**64 - 1]),
-        ([0, None], hashes.tolist()),
-    ):
-        assert opened.result(keys=keys)["v"].keys.tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("keys", "text"),
-    [
-        ((5, 0), "ends at 0, before it begins at 5"),
-        ((5, 2), "ends at 2, before it begins at 5"),
-        ((-1, 3), r"within \[0, 2\^64\), not \(-1, 3\)"),
-        ((0, -1), r"not \(0, -1\)"),
-        ((0, 2**64 + 1), r"not \(0, 18446744073709551617\)"),
-        ((2**64 + 1, None), r"not \(18446744073709551617, None\)"),
-        ((3,), r"pair of integers \(begin, end\).* not \(3,\)"),
-        ((1, 2, 3), r"not \(1, 2, 3\)"),
-        ((0, 1.5), r"not \(0, 1\.5\)"),
-        ((None, 5), r"not \(None, 5\)"),
-        ((False, True), r"not \(False, True\)"),
-        ("35", "not '35'"),
-        (7, "not 7"),
-        ((0, 10**5000), "not tuple"),
-    ],
-)
-def test_result_of_what_is_no_range_says_so(client, keys, text):
-    opened = client.create_round(one())
-    opened.close()
-    with pytest.raises(sa.InvalidArgument, match=text):
-        opened.result(keys=keys)
-
-
-@pytest.mark.parametrize("tensors", ["v", ["\udcff"], [5]])
-def test_result_of_what_are_no_names_says_so(client, tensors):
-    opened = client.create_round(one())
-    opened.close()
-    with pytest.raises(sa.InvalidArgument, match="name"):
-        opened.result(tensors)
-
-
 def test_round_empty_is_an_empty_result(client):
     merged = client.create_round(one(return_counts=True)).close()["v"]
     assert (len(merged), merged.values.shape, merged.counts.shape) == (0, (0,), (0,))
