@@ -86,7 +86,7 @@ absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
 }
 
 absl::Status DeviceAccumulator::MergeIfDue() {
-  if (shape_.KeepsOrder()) return absl::OkStatus();
+  if (OrderMatters(spec_)) return absl::OkStatus();
   size_t base_bytes = 0;
   for (const HostRows& base : bases_) base_bytes += MemoryBytes(base);
   if (PendingBytes() < std::max(engine_.tuning().min_pending_bytes, base_bytes)) return absl::OkStatus();
@@ -114,7 +114,7 @@ absl::Status DeviceAccumulator::MergePending() {
 
 absl::Status DeviceAccumulator::FoldSoFar(SubmissionOrder order) {
   if (on_cpu_) return cpu_->FoldSoFar(order);
-  if (!shape_.KeepsOrder()) return pending_.empty() ? absl::OkStatus() : MergePending();
+  if (!OrderMatters(spec_)) return pending_.empty() ? absl::OkStatus() : MergePending();
   return absl::UnimplementedError(
       absl::StrCat(Quoted(spec_), ": only the CPU engine folds sums whose order matters before the end"));
 }
@@ -127,7 +127,7 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   if (on_cpu_) return std::move(*cpu_).Finish(order);
   Finished finished;
   const DeviceEngine::Operation finish = [&](Session& session, int shrink) -> absl::Status {
-    const std::vector<const ValidatedUpdate*> updates = shape_.KeepsOrder() ? UpdatesIn(order) : PendingUpdates();
+    const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
     ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
     ASSIGN_OR_RETURN(finished, FinishRows(session, spec_, shape_, TotalWeight(order), rows));
     return absl::OkStatus();
@@ -154,8 +154,9 @@ size_t DeviceAccumulator::memory_bytes() const {
   return bytes;
 }
 
+// When the device cannot check the update, the CPU engine does, by preparing it.
 uint64_t DeviceAccumulator::PrepareBytes(const ValidatedUpdate& update) const {
-  return on_cpu_ ? cpu_->PrepareBytes(update) : 0;
+  return NeedsCheck(spec_, update) ? cpu_->PrepareBytes(update) : 0;
 }
 
 uint64_t DeviceAccumulator::MaxRowsWith(const ValidatedUpdate* next) const {
@@ -165,20 +166,17 @@ uint64_t DeviceAccumulator::MaxRowsWith(const ValidatedUpdate* next) const {
 }
 
 uint64_t DeviceAccumulator::FoldBytes(const PreparedUpdate* next) const {
-  const ValidatedUpdate* const update = UpdateOf(next);
-  uint64_t bytes = SaturatingMultiply(MaxRowsWith(update), shape_.RowBytes());
-  if (!on_cpu_) return bytes;
-  // Adding prepares once more.
-  if (update != nullptr) bytes = SaturatingAdd(bytes, cpu_->PrepareBytes(*update));
-  return SaturatingAdd(bytes, cpu_->FoldBytes(nullptr));
+  const uint64_t bytes = SaturatingMultiply(MaxRowsWith(UpdateOf(next)), shape_.RowBytes());
+  return on_cpu_ ? SaturatingAdd(SaturatingAdd(bytes, AddBytes(next)), cpu_->FoldBytes(nullptr)) : bytes;
 }
 
 uint64_t DeviceAccumulator::FinishBytes(const PreparedUpdate* next) const {
-  const ValidatedUpdate* const update = UpdateOf(next);
-  uint64_t bytes = ResultBytes(spec_, MaxRowsWith(update));
-  if (!on_cpu_) return bytes;
-  if (update != nullptr) bytes = SaturatingAdd(bytes, cpu_->PrepareBytes(*update));
-  return SaturatingAdd(bytes, cpu_->FinishBytes(nullptr));
+  const uint64_t bytes = ResultBytes(spec_, MaxRowsWith(UpdateOf(next)));
+  return on_cpu_ ? SaturatingAdd(SaturatingAdd(bytes, AddBytes(next)), cpu_->FinishBytes(nullptr)) : bytes;
+}
+
+uint64_t DeviceAccumulator::AddBytes(const PreparedUpdate* next) const {
+  return next == nullptr ? 0 : cpu_->PrepareBytes(*UpdateOf(next));
 }
 
 size_t DeviceAccumulator::PendingBytes() const { return pending_bytes_ + pending_.size() * kUpdateOverheadBytes; }

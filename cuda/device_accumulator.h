@@ -58,6 +58,8 @@ class DeviceAccumulator : public Accumulator {
   absl::Status MergeIfDue();
   absl::Status MergePending();
   uint64_t MaxRowsWith(const ValidatedUpdate* next) const;
+  // What adding takes on the CPU engine, which prepares then.
+  uint64_t AddBytes(const PreparedUpdate* next) const;
   std::vector<const ValidatedUpdate*> UpdatesIn(SubmissionOrder order) const;
   std::vector<const ValidatedUpdate*> PendingUpdates() const;
   std::vector<const HostRows*> Bases() const;

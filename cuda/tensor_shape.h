@@ -21,9 +21,6 @@ struct TensorShape {
 
   // Per submission: how its values become terms, and what its keys' weights add.
   Source MakeSource(double weight) const;
-  // Whether the order of submissions can be seen in the result. Where not, they are merged as they arrive.
-  bool KeepsOrder() const { return fold == FoldKind::kSumFloat || key_weights == WeightKind::kFloat; }
-
   uint64_t dimension = 0;  // as in the spec
   uint32_t key_bytes = 4;
   int key_bits = 32;     // that may differ between keys

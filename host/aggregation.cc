@@ -1,6 +1,7 @@
 #include "host/aggregation.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
 #include <utility>
 
@@ -90,7 +91,7 @@ absl::Status Aggregation::MakeRoomFor(absl::string_view client_id, const Prepare
         "client '", client_id, "' comes before '", last_folded, "', which the memory_limit ", memory_limit_,
         " makes part of a sum before: add clients in ascending order of their ids, or sum in fixed point"));
   };
-  RETURN_IF_ERROR(check_order(last_folded_));
+  if (!folded_.empty()) RETURN_IF_ERROR(check_order(client_ids_[folded_.back()]));
   if (fits()) return absl::OkStatus();
   const auto no_room = [&] {
     return absl::ResourceExhaustedError(
@@ -125,10 +126,11 @@ absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submissi
 
 absl::Status Aggregation::MergeFrom(Aggregation&& other) {
   RETURN_IF_ERROR(CheckRoom(other.num_submissions()));
-  for (const std::string& last_folded : {last_folded_, other.last_folded_}) {
-    if (last_folded.empty()) continue;
+  for (const Aggregation* const folded :
+       {static_cast<const Aggregation*>(this), static_cast<const Aggregation*>(&other)}) {
+    if (folded->folded_.empty()) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("the clients up to '", last_folded,
+        absl::StrCat("the clients up to '", folded->client_ids_[folded->folded_.back()],
                      "' are part of a sum already, in one of the two, and others may precede them"));
   }
   for (const std::string& id : other.client_ids_) {
@@ -152,29 +154,31 @@ absl::Status Aggregation::MergeFrom(Aggregation&& other) {
 }
 
 std::vector<uint32_t> Aggregation::CanonicalOrder() const {
-  std::vector<uint32_t> order(client_ids_.size());
-  std::iota(order.begin(), order.end(), 0u);
+  std::vector<uint32_t> order = folded_;
+  order.resize(client_ids_.size());
+  const auto others = order.begin() + static_cast<std::ptrdiff_t>(folded_.size());
+  std::iota(others, order.end(), static_cast<uint32_t>(folded_.size()));
   // std::string compares bytes as unsigned char: the canonical order.
-  std::sort(order.begin(), order.end(), [this](uint32_t a, uint32_t b) { return client_ids_[a] < client_ids_[b]; });
+  std::sort(others, order.end(), [this](uint32_t a, uint32_t b) { return client_ids_[a] < client_ids_[b]; });
   return order;
 }
 
 bool Aggregation::OrderMattersSomewhere() const { return std::any_of(tensors_.begin(), tensors_.end(), OrderMatters); }
 
 absl::Status Aggregation::MergeWaiting() {
-  const std::vector<uint32_t> order = CanonicalOrder();
   for (size_t t = 0; t < accumulators_.size(); ++t) {
-    if (!OrderMatters(tensors_[t])) RETURN_IF_ERROR(accumulators_[t]->FoldSoFar(order));
+    if (!OrderMatters(tensors_[t])) RETURN_IF_ERROR(accumulators_[t]->FoldSoFar({}));
   }
   return absl::OkStatus();
 }
 
 absl::Status Aggregation::FoldSoFar() {
-  if (client_ids_.empty()) return absl::OkStatus();
-  const std::vector<uint32_t> order = CanonicalOrder();
-  // First: were the fold of a tensor to fail, those before it would have theirs.
-  if (OrderMattersSomewhere()) last_folded_ = client_ids_[order.back()];
-  for (const auto& accumulator : accumulators_) RETURN_IF_ERROR(accumulator->FoldSoFar(order));
+  RETURN_IF_ERROR(MergeWaiting());
+  if (!OrderMattersSomewhere()) return absl::OkStatus();
+  folded_ = CanonicalOrder();  // first: were the fold of a tensor to fail, those before it would have theirs
+  for (size_t t = 0; t < accumulators_.size(); ++t) {
+    if (OrderMatters(tensors_[t])) RETURN_IF_ERROR(accumulators_[t]->FoldSoFar(folded_));
+  }
   return absl::OkStatus();
 }
 

@@ -84,7 +84,7 @@ class Aggregation {
   std::vector<std::unique_ptr<Accumulator>> accumulators_;
   std::vector<std::string> client_ids_;  // in order of Add
   absl::flat_hash_set<std::string> known_clients_;
-  std::string last_folded_;  // the greatest client id in folds whose order matters; empty: there are none
+  std::vector<uint32_t> folded_;  // the first clients added, in canonical order: those in folds whose order matters
 };
 
 }  // namespace sparseagg

@@ -56,9 +56,9 @@ class Accumulator {
   virtual absl::Status MergeFrom(Accumulator&& other) = 0;
 
   // Folds all submissions added so far and lets go of them: what stays is a row a key. `order` is theirs, as for
-  // Finish. Where it matters (OrderMatters), those added later must follow them in every later order; the fold goes on
-  // from the rows, so that the result has the bits of one fold over all. An error (RESOURCE_EXHAUSTED: no memory;
-  // UNIMPLEMENTED: not on this engine) leaves everything as it was.
+  // Finish, and may be empty where it does not matter (OrderMatters). Where it does, those added later must follow them
+  // in every later order; the fold goes on from the rows, so that the result has the bits of one fold over all. An
+  // error (RESOURCE_EXHAUSTED: no memory; UNIMPLEMENTED: not on this engine) leaves everything as it was.
   virtual absl::Status FoldSoFar(SubmissionOrder order) = 0;
 
   // OUT_OF_RANGE: an integer sum leaves int64. FAILED_PRECONDITION: weights that add to zero where they are divided

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -101,7 +101,7 @@ class UpdateBuilder {
     uint64_t chunk;
     uint64_t first;  // of its keys, among all
   };
-  std::vector<ChunkBegin> chunk_begins_;  // of those that have keys
+  absl::InlinedVector<ChunkBegin, 2> chunk_begins_;  // of those that have keys
   internal::KeyOrder order_;
   ContentHasher key_hash_;  // but not of those in run_
   ContentHasher value_hash_;

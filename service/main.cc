@@ -28,16 +28,16 @@
 namespace sparseagg::service {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(const CpuEngineOptions& cpu) {
-  absl::StatusOr<std::unique_ptr<Engine>> engine = cuda::CreateCudaEngine(cpu);
+absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(int num_threads) {
+  absl::StatusOr<std::unique_ptr<Engine>> engine = cuda::CreateCudaEngine({num_threads});
   if (!engine.ok()) return engine;
   if (const absl::Status probe = (*engine)->Probe(); !probe.ok()) return probe;
   return engine;
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(Backend backend, const CpuEngineOptions& cpu_options) {
+absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(Backend backend, int num_threads) {
   if (backend != Backend::kCpu) {
-    absl::StatusOr<std::unique_ptr<Engine>> cuda = UsableCudaEngine(cpu_options);
+    absl::StatusOr<std::unique_ptr<Engine>> cuda = UsableCudaEngine(num_threads);
     if (cuda.ok()) {
       Log(LogLevel::kInfo, "engine", {{"name", (*cuda)->name()}, {"description", (*cuda)->description()}});
       return cuda;
@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(Backend backend, const CpuE
     }
     Log(LogLevel::kInfo, "no_gpu", {{"reason", cuda.status().message()}});
   }
-  std::unique_ptr<Engine> cpu = CreateCpuEngine(cpu_options);
+  std::unique_ptr<Engine> cpu = CreateCpuEngine({num_threads});
   Log(LogLevel::kInfo, "engine", {{"name", cpu->name()}, {"description", cpu->description()}});
   return cpu;
 }
@@ -95,8 +95,7 @@ int Run(const Options& options) {
     Log(LogLevel::kError, "no_simd_target", {{"reason", status.message()}});
     return 1;
   }
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
-      ChooseEngine(options.backend, {options.num_threads, Divide(options.server.limits).kept});
+  absl::StatusOr<std::unique_ptr<Engine>> engine = ChooseEngine(options.backend, options.num_threads);
   if (!engine.ok()) {
     Log(LogLevel::kError, "no_engine", {{"reason", engine.status().message()}});
     return 1;

@@ -6,27 +6,27 @@ namespace sparseagg::cpu {
 
 // Of typed_accumulator.h, which the sources that instantiate it include.
 template <typename Fold>
-std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena, size_t waiting_bytes);
+std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena);
 
-std::unique_ptr<Accumulator> MakeCpuAccumulator(const TensorSpec& spec, tbb::task_arena& arena, size_t waiting_bytes) {
+std::unique_ptr<Accumulator> MakeCpuAccumulator(const TensorSpec& spec, tbb::task_arena& arena) {
   switch (spec.aggregation.op) {
     case Op::kUnion:
-      return MakeTypedAccumulator<SumFixed>(spec, arena, waiting_bytes);  // no columns: nothing is summed but counts
+      return MakeTypedAccumulator<SumFixed>(spec, arena);  // no columns: nothing is summed but counts
     case Op::kMin:
-      return IsFloat(spec.dtype) ? MakeTypedAccumulator<MinFloat>(spec, arena, waiting_bytes)
-                                 : MakeTypedAccumulator<MinInteger>(spec, arena, waiting_bytes);
+      return IsFloat(spec.dtype) ? MakeTypedAccumulator<MinFloat>(spec, arena)
+                                 : MakeTypedAccumulator<MinInteger>(spec, arena);
     case Op::kMax:
-      return IsFloat(spec.dtype) ? MakeTypedAccumulator<MaxFloat>(spec, arena, waiting_bytes)
-                                 : MakeTypedAccumulator<MaxInteger>(spec, arena, waiting_bytes);
+      return IsFloat(spec.dtype) ? MakeTypedAccumulator<MaxFloat>(spec, arena)
+                                 : MakeTypedAccumulator<MaxInteger>(spec, arena);
     case Op::kSum:
     case Op::kMean:
     case Op::kCoordinateMean:
       break;
   }
-  if (spec.modular) return MakeTypedAccumulator<SumModular>(spec, arena, waiting_bytes);
-  if (IsSignedInteger(spec.dtype)) return MakeTypedAccumulator<SumInteger>(spec, arena, waiting_bytes);
-  return UsesFixedPoint(spec) ? MakeTypedAccumulator<SumFixed>(spec, arena, waiting_bytes)
-                              : MakeTypedAccumulator<SumFloat>(spec, arena, waiting_bytes);
+  if (spec.modular) return MakeTypedAccumulator<SumModular>(spec, arena);
+  if (IsSignedInteger(spec.dtype)) return MakeTypedAccumulator<SumInteger>(spec, arena);
+  return UsesFixedPoint(spec) ? MakeTypedAccumulator<SumFixed>(spec, arena)
+                              : MakeTypedAccumulator<SumFloat>(spec, arena);
 }
 
 }  // namespace sparseagg::cpu

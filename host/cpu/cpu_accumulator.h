@@ -12,9 +12,8 @@
 
 namespace sparseagg::cpu {
 
-// `arena` runs the merges; it must outlive the accumulator. Updates that merge on arrival wait until there are
-// `waiting_bytes` of them, or as much as has been merged.
-std::unique_ptr<Accumulator> MakeCpuAccumulator(const TensorSpec& spec, tbb::task_arena& arena, size_t waiting_bytes);
+// `arena` runs the merges; it must outlive the accumulator.
+std::unique_ptr<Accumulator> MakeCpuAccumulator(const TensorSpec& spec, tbb::task_arena& arena);
 
 }  // namespace sparseagg::cpu
 

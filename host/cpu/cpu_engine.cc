@@ -2,12 +2,9 @@
 
 #include <tbb/task_arena.h>
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "host/cpu/cpu_accumulator.h"
 #include "host/cpu/kernels.h"
-#include "host/cpu/tuning.h"
 
 namespace sparseagg {
 namespace {
@@ -17,8 +14,6 @@ class CpuEngine : public Engine {
   explicit CpuEngine(const CpuEngineOptions& options)
       : arena_(options.num_threads > 0 ? options.num_threads : tbb::task_arena::automatic) {
     arena_.initialize();
-    if (options.memory_limit == 0) return;
-    waiting_bytes_ = std::clamp<size_t>(options.memory_limit / 64, waiting_bytes_ / 8, waiting_bytes_);
   }
 
   absl::string_view name() const override { return "cpu"; }
@@ -28,12 +23,11 @@ class CpuEngine : public Engine {
   }
   absl::Status Probe() const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
-    return cpu::MakeCpuAccumulator(spec, arena_, waiting_bytes_);
+    return cpu::MakeCpuAccumulator(spec, arena_);
   }
 
  private:
   tbb::task_arena arena_;
-  size_t waiting_bytes_ = cpu::CurrentTuning().max_waiting_bytes;
 };
 
 }  // namespace

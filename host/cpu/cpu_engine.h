@@ -2,7 +2,6 @@
 #ifndef SPARSEAGG_HOST_CPU_CPU_ENGINE_H_
 #define SPARSEAGG_HOST_CPU_CPU_ENGINE_H_
 
-#include <cstdint>
 #include <memory>
 
 #include "host/engine.h"
@@ -11,8 +10,6 @@ namespace sparseagg {
 
 struct CpuEngineOptions {
   int num_threads = 0;  // of Finish; 0: one per core
-  // Bytes that all accumulators together should take; 0: not known. Less makes updates that merge on arrival wait less.
-  uint64_t memory_limit = 0;
 };
 
 std::unique_ptr<Engine> CreateCpuEngine(const CpuEngineOptions& options = {});

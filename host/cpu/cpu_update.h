@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
 void Unpack(CpuUpdate& update);
 // Makes the keys ascend in all of their bits.
 void SortCompletely(const TensorSpec& spec, CpuUpdate& update);
-// The most memory that SortCompletely takes beside the update, what that becomes included.
+// The most memory that SortCompletely takes beside the update, what that becomes included; 0 if it has no more to sort.
 uint64_t SortBytes(const TensorSpec& spec, const CpuUpdate& update);
 
 }  // namespace sparseagg::cpu

@@ -2,7 +2,7 @@
 
 namespace sparseagg::cpu {
 
-template std::unique_ptr<Accumulator> MakeTypedAccumulator<MinFloat>(const TensorSpec&, tbb::task_arena&, size_t);
-template std::unique_ptr<Accumulator> MakeTypedAccumulator<MaxFloat>(const TensorSpec&, tbb::task_arena&, size_t);
+template std::unique_ptr<Accumulator> MakeTypedAccumulator<MinFloat>(const TensorSpec&, tbb::task_arena&);
+template std::unique_ptr<Accumulator> MakeTypedAccumulator<MaxFloat>(const TensorSpec&, tbb::task_arena&);
 
 }  // namespace sparseagg::cpu

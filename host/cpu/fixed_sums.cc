@@ -2,7 +2,7 @@
 
 namespace sparseagg::cpu {
 
-template std::unique_ptr<Accumulator> MakeTypedAccumulator<SumFixed>(const TensorSpec&, tbb::task_arena&, size_t);
-template std::unique_ptr<Accumulator> MakeTypedAccumulator<SumModular>(const TensorSpec&, tbb::task_arena&, size_t);
+template std::unique_ptr<Accumulator> MakeTypedAccumulator<SumFixed>(const TensorSpec&, tbb::task_arena&);
+template std::unique_ptr<Accumulator> MakeTypedAccumulator<SumModular>(const TensorSpec&, tbb::task_arena&);
 
 }  // namespace sparseagg::cpu

@@ -2,6 +2,6 @@
 
 namespace sparseagg::cpu {
 
-template std::unique_ptr<Accumulator> MakeTypedAccumulator<SumFloat>(const TensorSpec&, tbb::task_arena&, size_t);
+template std::unique_ptr<Accumulator> MakeTypedAccumulator<SumFloat>(const TensorSpec&, tbb::task_arena&);
 
 }  // namespace sparseagg::cpu

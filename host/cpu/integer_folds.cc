@@ -2,8 +2,8 @@
 
 namespace sparseagg::cpu {
 
-template std::unique_ptr<Accumulator> MakeTypedAccumulator<SumInteger>(const TensorSpec&, tbb::task_arena&, size_t);
-template std::unique_ptr<Accumulator> MakeTypedAccumulator<MinInteger>(const TensorSpec&, tbb::task_arena&, size_t);
-template std::unique_ptr<Accumulator> MakeTypedAccumulator<MaxInteger>(const TensorSpec&, tbb::task_arena&, size_t);
+template std::unique_ptr<Accumulator> MakeTypedAccumulator<SumInteger>(const TensorSpec&, tbb::task_arena&);
+template std::unique_ptr<Accumulator> MakeTypedAccumulator<MinInteger>(const TensorSpec&, tbb::task_arena&);
+template std::unique_ptr<Accumulator> MakeTypedAccumulator<MaxInteger>(const TensorSpec&, tbb::task_arena&);
 
 }  // namespace sparseagg::cpu

@@ -293,6 +293,7 @@ uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update) {
 }
 
 uint64_t SortBytes(const TensorSpec& spec, const CpuUpdate& update) {
+  if (update.coarse_bits == 0) return 0;
   return SaturatingAdd(update.bytes, SortedTuplesBytes(spec, update.num_keys));
 }
 

@@ -52,9 +52,9 @@ struct Tuning {
   // Tuples from which on an update that arrives unsorted is put into coarse order only.
   uint64_t min_coarse_tuples = kTiny ? 4 : uint64_t{1} << 13;
 
-  // Memory of waiting updates below which merging on arrival waits for more, where there is memory enough: every merge
-  // reads and writes all rows of the one before.
-  uint64_t max_waiting_bytes = kTiny ? 1000 : uint64_t{64} << 20;
+  // Memory of waiting updates below which merging on arrival waits for more: every merge reads and writes all rows of
+  // the one before.
+  uint64_t min_pending_bytes = kTiny ? 1000 : uint64_t{64} << 20;
 };
 
 // Values converted to terms at a time, where no kernel does it all at once.

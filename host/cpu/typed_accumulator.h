@@ -26,19 +26,16 @@
 namespace sparseagg::cpu {
 
 // Keeps the updates until FoldSoFar or Finish where the order of the fold matters; where it does not, merges them into
-// `base_` as soon as those waiting take as much memory as what is merged, and no less than `waiting_bytes`, so that
-// memory stays O(distinct keys) and every tuple is merged O(1) times (amortised).
+// `base_` as soon as those waiting take as much memory as what is merged, so that memory stays O(distinct keys) and
+// every tuple is merged O(1) times (amortised).
 template <typename Key, typename Fold>
 class TypedAccumulator : public Accumulator {
  public:
   using Rows = FoldedRows<Key, typename Fold::Acc>;
   using Input = MergeInput<Key, Fold>;
 
-  TypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena, size_t waiting_bytes)
-      : spec_(spec),
-        shape_{NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)},
-        arena_(arena),
-        waiting_bytes_(waiting_bytes) {}
+  TypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena)
+      : spec_(spec), shape_{NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)}, arena_(arena) {}
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
     return PrepareUpdate(spec_, update);
@@ -49,10 +46,10 @@ class TypedAccumulator : public Accumulator {
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
     std::unique_ptr<CpuUpdate> cpu_update(static_cast<CpuUpdate*>(update.release()));
     weights_.push_back(cpu_update->weight);
-    if (MergesOnArrival() && cpu_update->num_keys == 0) return absl::OkStatus();
+    if (merges_on_arrival_ && cpu_update->num_keys == 0) return absl::OkStatus();
     update_bytes_ += cpu_update->bytes;
     update_keys_ = SaturatingAdd(update_keys_, cpu_update->num_keys);
-    sort_bytes_ = std::max(sort_bytes_, SortBytesOf(*cpu_update));
+    sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *cpu_update));
     updates_.push_back(std::move(cpu_update));
     return MergeIfDue();
   }
@@ -78,6 +75,7 @@ class TypedAccumulator : public Accumulator {
   }
 
   absl::Status FoldSoFar(SubmissionOrder order) override {
+    if (merges_on_arrival_) return updates_.empty() ? absl::OkStatus() : MergeIntoBase(MakeInput());
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
     if (!updates_.empty()) RETURN_IF_ERROR(MergeIntoBase(input));
     num_folded_ = weights_.size();
@@ -173,24 +171,19 @@ class TypedAccumulator : public Accumulator {
     return spec_.dimension == 0 ? keys : std::min(keys, spec_.dimension);
   }
 
-  uint64_t SortBytesOf(const CpuUpdate& update) const { return update.coarse_bits == 0 ? 0 : SortBytes(spec_, update); }
   uint64_t MaxSortBytesWith(const PreparedUpdate* next) const {
-    return next == nullptr ? sort_bytes_ : std::max(sort_bytes_, SortBytesOf(*static_cast<const CpuUpdate*>(next)));
+    if (next == nullptr) return sort_bytes_;
+    return std::max(sort_bytes_, SortBytes(spec_, *static_cast<const CpuUpdate*>(next)));
   }
 
-  bool MergesOnArrival() const { return Fold::kAnyOrder && shape_.key_weights != KeyWeights::kFloat; }
-
-  // Of all submissions, in this order.
+  // Of all submissions, in this order where it matters.
   absl::StatusOr<Input> MakeInput(SubmissionOrder order) const {
     if (order.size() != weights_.size()) {
       return absl::InternalError(
           absl::StrCat(Quoted(spec_), ": an order of ", order.size(), " for ", weights_.size(), " submissions"));
     }
     Input input = MakeInput();
-    if (MergesOnArrival()) {
-      for (const auto& update : updates_) input.updates.push_back(update.get());
-      return input;
-    }
+    if (merges_on_arrival_) return input;
     for (const uint32_t index : order.subspan(num_folded_)) {
       if (index < num_folded_) {
         return absl::InternalError(
@@ -202,14 +195,16 @@ class TypedAccumulator : public Accumulator {
     return input;
   }
 
-  // Of what was merged before, and no updates yet.
+  // Of what was merged before and, where the order does not matter, of the updates.
   Input MakeInput() const {
     Input input;
     input.spec = &spec_;
     input.shape = shape_;
     if (shape_.key_weights == KeyWeights::kFixed) input.weight_scale = std::ldexp(1.0, WeightShift(spec_.aggregation));
     if (base_.size() > 0) input.base = &base_;
-    input.base_is_first = input.base != nullptr && !MergesOnArrival();
+    input.base_is_first = input.base != nullptr && !merges_on_arrival_;
+    if (!merges_on_arrival_) return input;
+    for (const auto& update : updates_) input.updates.push_back(update.get());
     return input;
   }
 
@@ -256,12 +251,11 @@ class TypedAccumulator : public Accumulator {
   size_t UpdateBytes() const { return update_bytes_ + updates_.size() * kUpdateOverheadBytes; }
 
   absl::Status MergeIfDue() {
-    if (!MergesOnArrival() || UpdateBytes() < std::max(waiting_bytes_, base_.memory_bytes())) {
+    if (!merges_on_arrival_ ||
+        UpdateBytes() < std::max<size_t>(CurrentTuning().min_pending_bytes, base_.memory_bytes())) {
       return absl::OkStatus();
     }
-    Input input = MakeInput();
-    for (const auto& update : updates_) input.updates.push_back(update.get());
-    return MergeIntoBase(input);
+    return MergeIntoBase(MakeInput());
   }
 
   // `input`: of all updates that are held.
@@ -284,11 +278,11 @@ class TypedAccumulator : public Accumulator {
   const TensorSpec spec_;
   const RowShape shape_;
   tbb::task_arena& arena_;
-  const size_t waiting_bytes_;                       // least memory of updates that are merged as they arrive
+  const bool merges_on_arrival_ = !OrderMatters(spec_);
   std::vector<std::unique_ptr<CpuUpdate>> updates_;  // all of them, or those not merged yet
   std::vector<double> weights_;                      // of every submission, in order of Add
   Rows base_;
-  size_t num_folded_ = 0;  // submissions, the first ones added, that are in base_; not counted where MergesOnArrival
+  size_t num_folded_ = 0;  // where the order matters: submissions, the first ones added, that are in base_
   size_t update_bytes_ = 0;
   uint64_t update_keys_ = 0;
   uint64_t sort_bytes_ = 0;  // the most that sorting one of them completely takes
@@ -296,10 +290,9 @@ class TypedAccumulator : public Accumulator {
 
 // For a tensor's key type. Instantiated for every fold in one of the sources, so that they compile side by side.
 template <typename Fold>
-std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena,
-                                                  size_t waiting_bytes) {
-  if (HasNarrowKeys(spec)) return std::make_unique<TypedAccumulator<uint32_t, Fold>>(spec, arena, waiting_bytes);
-  return std::make_unique<TypedAccumulator<uint64_t, Fold>>(spec, arena, waiting_bytes);
+std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena) {
+  if (HasNarrowKeys(spec)) return std::make_unique<TypedAccumulator<uint32_t, Fold>>(spec, arena);
+  return std::make_unique<TypedAccumulator<uint64_t, Fold>>(spec, arena);
 }
 
 }  // namespace sparseagg::cpu

@@ -46,11 +46,7 @@ class AggregationTest : public ::testing::Test {
     RawSubmission submission{std::move(id), 1.0, {}};
     for (const TensorSpec& spec : aggregation.tensors())
       submission.tensors.push_back({{key}, Pack(spec.dtype, {value})});
-    auto updates = BuildUpdates(aggregation.tensors(), submission);
-    if (!updates.ok()) return updates.status();
-    auto prepared = aggregation.Prepare(*std::move(updates));
-    if (!prepared.ok()) return prepared.status();
-    return aggregation.Add(submission.client_id, *std::move(prepared));
+    return Submit(aggregation, submission);
   }
 
   std::unique_ptr<Engine> engine_ = AvailableEngines().front().create();

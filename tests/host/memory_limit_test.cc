@@ -28,14 +28,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::Status AddOne(Aggregation& aggregation, const RawSubmission& submission) {
-  auto updates = BuildUpdates(aggregation.tensors(), submission);
-  if (!updates.ok()) return updates.status();
-  auto prepared = aggregation.Prepare(*std::move(updates));
-  if (!prepared.ok()) return prepared.status();
-  return aggregation.Add(submission.client_id, *std::move(prepared));
-}
-
 struct Limited {
   std::string name;
   TensorSpec spec;
@@ -129,7 +121,7 @@ TEST_P(MemoryLimit, ManyTimesWhatFits_StaysWithinItAndGivesTheSameBits) {
     size_t all_bytes = 0;
     for (const RawSubmission& submission : submissions) {
       all_bytes += submission.tensors[0].keys.size() * sizeof(uint32_t) + submission.tensors[0].values.size();
-      ASSERT_TRUE(AddOne(*unlimited, submission).ok());
+      ASSERT_TRUE(Submit(*unlimited, submission).ok());
     }
     ASSERT_TRUE(unlimited->FoldSoFar().ok());
     const size_t folded_bytes = unlimited->memory_bytes();
@@ -140,7 +132,7 @@ TEST_P(MemoryLimit, ManyTimesWhatFits_StaysWithinItAndGivesTheSameBits) {
     size_t before = 0;
     int num_folds = 0;
     for (const RawSubmission& submission : submissions) {
-      const absl::Status added = AddOne(*aggregation, submission);
+      const absl::Status added = Submit(*aggregation, submission);
       ASSERT_TRUE(added.ok()) << added;
       ASSERT_LE(aggregation->memory_bytes(), limit);
       num_folds += aggregation->memory_bytes() < before;
@@ -175,8 +167,8 @@ class FoldedAggregation : public ::testing::Test {
   }
   std::unique_ptr<Aggregation> CreateFolded(Numerics numerics = Numerics::kCanonical, uint64_t memory_limit = 0) {
     auto aggregation = Create(numerics, memory_limit);
-    EXPECT_TRUE(AddOne(*aggregation, Single("d", 2.0)).ok());
-    EXPECT_TRUE(AddOne(*aggregation, Single("b", 1.0)).ok());
+    EXPECT_TRUE(Submit(*aggregation, Single("d", 2.0)).ok());
+    EXPECT_TRUE(Submit(*aggregation, Single("b", 1.0)).ok());
     EXPECT_TRUE(aggregation->FoldSoFar().ok());
     return aggregation;
   }
@@ -192,11 +184,11 @@ class FoldedAggregation : public ::testing::Test {
 TEST_F(FoldedAggregation, AClientBeforeThoseFolded_IsRefusedAndTheOthersStand) {
   constexpr uint64_t kPlenty = 1 << 20;
   const auto aggregation = CreateFolded(Numerics::kCanonical, kPlenty);
-  const absl::Status status = AddOne(*aggregation, Single("c", 4.0));
+  const absl::Status status = Submit(*aggregation, Single("c", 4.0));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'c'"), HasSubstr("'d'"), HasSubstr("ascending")));
-  EXPECT_EQ(AddOne(*aggregation, Single("b", 4.0)).code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_TRUE(AddOne(*aggregation, Single("e", 8.0)).ok());
+  EXPECT_EQ(Submit(*aggregation, Single("b", 4.0)).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(Submit(*aggregation, Single("e", 8.0)).ok());
   EXPECT_EQ(aggregation->num_submissions(), 3u);
   ExpectSum(*aggregation, 11.0);
 }
@@ -206,11 +198,11 @@ TEST_F(FoldedAggregation, WithNothingMore_IsFinishedAsItIs) { ExpectSum(*CreateF
 TEST_F(FoldedAggregation, InFixedPoint_ClientsComeInAnyOrder) {
   constexpr uint64_t kPlenty = 1 << 20;
   const auto aggregation = CreateFolded(Numerics::kFixedPoint, kPlenty);
-  EXPECT_TRUE(AddOne(*aggregation, Single("a", 4.0)).ok());
+  EXPECT_TRUE(Submit(*aggregation, Single("a", 4.0)).ok());
   const auto other = CreateFolded(Numerics::kFixedPoint);
   EXPECT_EQ(aggregation->MergeFrom(std::move(*other)).code(), absl::StatusCode::kAlreadyExists) << "'b' and 'd'";
   const auto third = Create(Numerics::kFixedPoint);
-  EXPECT_TRUE(AddOne(*third, Single("c", 8.0)).ok());
+  EXPECT_TRUE(Submit(*third, Single("c", 8.0)).ok());
   EXPECT_TRUE(aggregation->MergeFrom(std::move(*third)).ok());
   ExpectSum(*aggregation, 15.0);
 }
@@ -218,7 +210,7 @@ TEST_F(FoldedAggregation, InFixedPoint_ClientsComeInAnyOrder) {
 TEST_F(FoldedAggregation, IsNotMergedWithAnother) {
   const auto folded = CreateFolded();
   const auto other = Create();
-  EXPECT_TRUE(AddOne(*other, Single("c", 4.0)).ok());
+  EXPECT_TRUE(Submit(*other, Single("c", 4.0)).ok());
   for (const bool into_folded : {false, true}) {
     Aggregation& into = into_folded ? *folded : *other;
     const absl::Status status = into.MergeFrom(std::move(into_folded ? *other : *folded));
@@ -240,14 +232,14 @@ TEST_F(FoldedAggregation, MoreRowsThanTheLimit_AreRefusedAndTheOthersStand) {
     raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
     return RawSubmission{std::move(client), 1.0, {std::move(raw)}};
   };
-  ASSERT_TRUE(AddOne(*aggregation, submission("a", 1000)).ok());
-  const absl::Status status = AddOne(*aggregation, submission("b", 5000));
+  ASSERT_TRUE(Submit(*aggregation, submission("a", 1000)).ok());
+  const absl::Status status = Submit(*aggregation, submission("b", 5000));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'b'"), HasSubstr("memory_limit 100000")));
-  EXPECT_TRUE(AddOne(*aggregation, submission("b", 1000)).ok()) << "nothing of the first try counts";
+  EXPECT_TRUE(Submit(*aggregation, submission("b", 1000)).ok()) << "nothing of the first try counts";
   EXPECT_EQ(aggregation->num_submissions(), 2u);
   const auto other = *Aggregation::Create(*engine_, {spec});
-  ASSERT_TRUE(AddOne(*other, submission("c", 5000)).ok());
+  ASSERT_TRUE(Submit(*other, submission("c", 5000)).ok());
   EXPECT_EQ(aggregation->MergeFrom(std::move(*other)).code(), absl::StatusCode::kResourceExhausted);
   const auto results = std::move(*aggregation).Finish();
   ASSERT_TRUE(results.ok());
@@ -262,12 +254,12 @@ TEST_F(FoldedAggregation, AClientThatIsRefused_FoldsNoOther) {
     return RawSubmission{std::move(client), 1.0, {std::move(raw)}};
   };
   const auto aggregation = *Aggregation::Create(*engine_, {SpecOf(0)}, 100000);
-  for (const char* client : {"m", "n"}) ASSERT_TRUE(AddOne(*aggregation, submission(client, 1000)).ok());
-  EXPECT_EQ(AddOne(*aggregation, submission("z", 100000)).code(), absl::StatusCode::kResourceExhausted);
-  const absl::Status before = AddOne(*aggregation, submission("b", 3000));  // would fit, were the others folded
+  for (const char* client : {"m", "n"}) ASSERT_TRUE(Submit(*aggregation, submission(client, 1000)).ok());
+  EXPECT_EQ(Submit(*aggregation, submission("z", 100000)).code(), absl::StatusCode::kResourceExhausted);
+  const absl::Status before = Submit(*aggregation, submission("b", 3000));  // would fit, were the others folded
   EXPECT_EQ(before.code(), absl::StatusCode::kFailedPrecondition) << before;
   EXPECT_THAT(std::string(before.message()), AllOf(HasSubstr("'b'"), HasSubstr("'n'")));
-  EXPECT_TRUE(AddOne(*aggregation, submission("a", 10)).ok()) << "nothing was folded";
+  EXPECT_TRUE(Submit(*aggregation, submission("a", 10)).ok()) << "nothing was folded";
   EXPECT_EQ(aggregation->num_submissions(), 3u);
 }
 
@@ -283,8 +275,8 @@ TEST_F(FoldedAggregation, DenseResultsBeyondTheLimit_AreRefusedBeforehand) {
 TEST_F(FoldedAggregation, TogetherBeyondTheLimit_AreNotMerged) {
   const auto small = Create(Numerics::kCanonical, 1000);
   const auto other = Create();
-  ASSERT_TRUE(AddOne(*small, Single("a", 1.0)).ok());
-  for (const char* client : {"b", "c", "d", "e"}) ASSERT_TRUE(AddOne(*other, Single(client, 1.0)).ok());
+  ASSERT_TRUE(Submit(*small, Single("a", 1.0)).ok());
+  for (const char* client : {"b", "c", "d", "e"}) ASSERT_TRUE(Submit(*other, Single(client, 1.0)).ok());
   const absl::Status status = small->MergeFrom(std::move(*other));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("memory_limit 1000"));

@@ -77,13 +77,6 @@ absl::StatusOr<ValidatedUpdate> BuildUpdate(const TensorSpec& spec, const RawTen
   return std::move(builder).Finish(weight);
 }
 
-absl::Status Submit(const std::vector<TensorSpec>& specs, const RawSubmission& submission,
-                    std::optional<uint64_t> chunk_seed, Aggregation& aggregation) {
-  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, BuildUpdates(specs, submission, chunk_seed));
-  ASSIGN_OR_RETURN(PreparedSubmission prepared, aggregation.Prepare(std::move(updates)));
-  return aggregation.Add(submission.client_id, std::move(prepared));
-}
-
 std::string DisagreementOnSubmission(const std::vector<absl::Status>& flaws, const absl::Status& status) {
   if (flaws.empty()) return status.ok() ? "" : absl::StrCat("refused: ", status.ToString());
   for (const absl::Status& flaw : flaws) {
@@ -122,6 +115,12 @@ absl::StatusOr<std::vector<ValidatedUpdate>> BuildUpdates(const std::vector<Tens
   return updates;
 }
 
+absl::Status Submit(Aggregation& aggregation, const RawSubmission& submission, std::optional<uint64_t> chunk_seed) {
+  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, BuildUpdates(aggregation.tensors(), submission, chunk_seed));
+  ASSIGN_OR_RETURN(PreparedSubmission prepared, aggregation.Prepare(std::move(updates)));
+  return aggregation.Add(submission.client_id, std::move(prepared));
+}
+
 Driven Drive(Engine& engine, const std::vector<TensorSpec>& specs, const std::vector<RawSubmission>& submissions,
              const DriveOptions& options) {
   Driven driven;
@@ -149,7 +148,7 @@ Driven Drive(Engine& engine, const std::vector<TensorSpec>& specs, const std::ve
     Aggregation& aggregation = *aggregations[rng.Below(aggregations.size())];
     std::optional<uint64_t> chunk_seed;
     if (options.shuffle_seed.has_value()) chunk_seed = rng.Bits();
-    driven.submissions[i] = Submit(specs, submissions[i], chunk_seed, aggregation);
+    driven.submissions[i] = Submit(aggregation, submissions[i], chunk_seed);
     if (!options.fold_seed.has_value() || !fold_rng.Coin()) continue;
     if (absl::Status status = aggregation.FoldSoFar(); !status.ok()) {
       driven.results = status;

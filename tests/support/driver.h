@@ -39,6 +39,10 @@ absl::StatusOr<std::vector<ValidatedUpdate>> BuildUpdates(const std::vector<Tens
                                                           const RawSubmission& submission,
                                                           std::optional<uint64_t> chunk_seed = std::nullopt);
 
+// One submission, all the way into an aggregation.
+absl::Status Submit(Aggregation& aggregation, const RawSubmission& submission,
+                    std::optional<uint64_t> chunk_seed = std::nullopt);
+
 // `specs` must pass Validate.
 Driven Drive(Engine& engine, const std::vector<TensorSpec>& specs, const std::vector<RawSubmission>& submissions,
              const DriveOptions& options = {});
