@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "host/saturating.h"
 #include "host/status_macros.h"
 #include "host/stream_copy.h"
 #include "host/wire/bitmap_keys.h"
@@ -241,15 +242,23 @@ void UpdateBuilder::LeaveRun() {
   StoreRun(run_);
 }
 
-void UpdateBuilder::StoreImplicit(KeyRun keys) {
-  if (num_keys_ == 0) {
-    run_ = keys;
-    is_run_ = true;
-    return;
-  }
+// Whether the keys are one run, with all keys so far.
+bool UpdateBuilder::GoesOnRun(KeyRun keys) const {
+  if (num_keys_ == 0) return true;
   // Key 0 follows no key, though the sum wraps to it at the end of the key space.
-  if (is_run_ && keys.first != 0 && keys.first == run_.first + run_.count) {
-    run_.count += keys.count;
+  return is_run_ && keys.first != 0 && keys.first == run_.first + run_.count;
+}
+
+uint64_t UpdateBuilder::KeysToHold(const SliceView& slice) const {
+  if (slice.num_keys == 0) return 0;
+  if (slice.key_type == SliceView::Keys::kImplicit && GoesOnRun({slice.first_key, slice.num_keys})) return 0;
+  return SaturatingAdd(slice.num_keys, is_run_ ? run_.count : 0);
+}
+
+void UpdateBuilder::StoreImplicit(KeyRun keys) {
+  if (GoesOnRun(keys)) {
+    run_ = num_keys_ == 0 ? keys : KeyRun{run_.first, run_.count + keys.count};
+    is_run_ = true;
     return;
   }
   LeaveRun();

@@ -57,6 +57,9 @@ class UpdateBuilder {
   void DeclareUnique() { declared_unique_ = true; }
 
   uint64_t num_keys() const { return num_keys_; }
+  // Keys that Append of this slice, with its num_keys, would come to hold beside those that are held now. A run of
+  // implicit keys is not held, but all of it is once something else follows. Saturates.
+  uint64_t KeysToHold(const SliceView& slice) const;
   // Room for keys and values held.
   size_t memory_bytes() const;
   // XXH3-128 of the decoded content (keys in the tensor's type, and values), the same for every chunking and packing.
@@ -79,6 +82,7 @@ class UpdateBuilder {
   absl::Status TakeScaledValues(const internal::Place& place, const SliceView& slice, uint64_t num_values,
                                 std::byte* out);
   bool KeepsValues() const { return spec_->aggregation.op != Op::kUnion; }
+  bool GoesOnRun(KeyRun keys) const;
   void StoreImplicit(KeyRun keys);
   void LeaveRun();
   void StoreRun(KeyRun run);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
 #include "service/codec/chunk_codec.h"
+#include "service/codec/chunk_message.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/spec_codec.h"
 #include "service/contain.h"
@@ -18,7 +19,7 @@ namespace {
 
 // Reads the spec and the chunks, one message a step as SubmitUpdate does; closes the round when the client has closed
 // its side; writes the result, one page a step.
-class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateRequest, v1::ResultPage> {
+class AggregateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   AggregateReactor(AggregationService* service, grpc::CallbackServerContext* context)
       : service_(*service),
@@ -35,7 +36,6 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
       reactor->held_ = *std::move(held);
       reactor->ReadNext();
     } else {
-      reactor->gate_.Claim();
       reactor->Finish(NoRoomInTransit(machine, reactor->context_));
     }
     return reactor;
@@ -44,7 +44,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   void OnReadDone(bool ok) override {
     waited_ = idle_.Stop();
     if (!gate_.Begin()) return;
-    credit_.Settle(credit_.bytes());
+    credit_.Settle(received_.Length());
     came_ = service_.machine().clock.Monotonic();
     service_.machine().pool.Post([self = self_, ok] {
       const absl::Status status = Contain([&] { return ok ? self->TakeRequest() : self->TakeEnd(); });
@@ -84,33 +84,40 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
           if (self == nullptr || !self->gate_.Begin()) return;
           self->credit_ = std::move(credit);
           self->idle_.Start(self->Interrupter());
-          self->StartRead(&self->request_);
+          self->StartRead(&self->received_);
           self->EndStep();
         },
         [interrupt = Interrupter(), &machine] { interrupt(CalledIn(machine)); });
   }
 
   void EndStep() {
-    if (const auto interruption = gate_.End()) Conclude(*interruption, /*claimed=*/true);
+    if (const auto outcome = gate_.End()) FinishWith(*outcome);
   }
 
   std::function<void(absl::Status)> Interrupter() {
     return [weak = std::weak_ptr<AggregateReactor>(self_)](const absl::Status& status) {
       const auto self = weak.lock();
-      if (self != nullptr && self->gate_.Interrupt(status)) self->Conclude(status, /*claimed=*/true);
+      if (self != nullptr && self->gate_.Interrupt(status)) self->FinishWith(status);
     };
   }
 
   absl::Status TakeRequest() {
-    v1::AggregateRequest request;  // freed on return, when its tuples have been copied
-    request.Swap(&request_);
-    RETURN_IF_ERROR(service_.CheckMessageSize(request));
+    const Clock& clock = service_.machine().clock;
+    const absl::Duration begin = clock.Monotonic();
+    const uint64_t size = received_.Length();
+    v1::AggregateRequest request;
+    ChunkMessage message;  // freed on return, when its tuples have been copied
+    RETURN_IF_ERROR(message.ParseFrom(received_, &request));
+    const absl::Duration parsing = clock.Monotonic() - begin;
+    RETURN_IF_ERROR(service_.CheckMessageSize(size));
     if (request.has_spec() == (round_ != nullptr)) {
       return absl::InvalidArgumentError("the first message, and no other, has the spec");
     }
     if (request.has_spec()) return Open(request);
     if (!request.has_chunk()) return absl::InvalidArgumentError("a message without a chunk");
-    return TakeChunk(request.chunk());
+    RETURN_IF_ERROR(CheckId(message.head().client_id(), "client_id"));
+    round_->NoteMessage(size, waited_, begin - came_, parsing);
+    return InClient(message.head().client_id(), TakeChunk(message));
   }
 
   absl::Status Open(const v1::AggregateRequest& request) {
@@ -123,8 +130,8 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
     return absl::OkStatus();
   }
 
-  absl::Status TakeChunk(const v1::UpdateChunk& wire) {
-    RETURN_IF_ERROR(CheckId(wire.client_id(), "client_id"));
+  absl::Status TakeChunk(ChunkMessage& message) {
+    const v1::UpdateChunk& wire = message.head();
     std::shared_ptr<UploadHandle>& upload = uploads_[wire.client_id()];
     if (upload == nullptr) {
       // Retries are no matter within one stream, so that the submission needs no name of its own.
@@ -132,12 +139,10 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
       RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
       ASSIGN_OR_RETURN(upload, round_->OpenUpload(wire.client_id(), submission_id, Interrupter()));
     }
-    ASSIGN_OR_RETURN(const Chunk chunk, DecodeChunk(wire));
-    round_->NoteMessage(wire.ByteSizeLong(), waited_, service_.machine().clock.Monotonic() - came_,
-                        absl::ZeroDuration());
-    RETURN_IF_ERROR(InClient(wire.client_id(), round_->Append(*upload, chunk, Repeats::kRefuse)));
+    ASSIGN_OR_RETURN(const Chunk chunk, message.Decode());
+    RETURN_IF_ERROR(round_->Append(*upload, chunk, Repeats::kRefuse));
     if (!chunk.last) return absl::OkStatus();
-    RETURN_IF_ERROR(InClient(wire.client_id(), round_->Commit(*upload).status()));
+    RETURN_IF_ERROR(round_->Commit(*upload).status());
     uploads_.erase(wire.client_id());
     return absl::OkStatus();
   }
@@ -190,15 +195,25 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   }
 
   void WritePage() {
-    if (!pages_->Next(&page_)) return Conclude(absl::OkStatus());
-    if (!std::exchange(round_sent_, true)) service_.Encode(*round_, page_.mutable_round());
+    const absl::StatusOr<bool> more = Contain([&]() -> absl::StatusOr<bool> {
+      v1::ResultPage page;
+      if (!pages_->Next(&page)) return false;
+      if (!std::exchange(round_sent_, true)) service_.Encode(*round_, page.mutable_round());
+      page_.Clear();
+      RETURN_IF_ERROR(Serialize(page, &page_));
+      return true;
+    });
+    if (!more.ok() || !*more) return Conclude(more.status());
     written_ = service_.machine().clock.Monotonic();
     StartWrite(&page_);
   }
 
-  // `claimed`: the gate has given this caller the right to finish.
-  void Conclude(const absl::Status& status, bool claimed = false) {
-    if (!claimed && !gate_.Claim()) return;
+  void Conclude(const absl::Status& status) {
+    if (gate_.Conclude(status)) FinishWith(status);
+  }
+
+  // Called by whom the gate has let; no step is under way.
+  void FinishWith(const absl::Status& status) {
     CancelRound();
     Finish(ToGrpc(status));
   }
@@ -222,8 +237,8 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
   IdleTimer idle_;
   absl::Duration waited_ = absl::ZeroDuration();                  // for the message that is read
   absl::Duration came_ = absl::ZeroDuration();                    // when it came: Clock::Monotonic
-  v1::AggregateRequest request_;                                  // where gRPC reads to
-  v1::ResultPage page_;                                           // where gRPC writes from
+  grpc::ByteBuffer received_;                                     // where gRPC reads to
+  grpc::ByteBuffer page_;                                         // where gRPC writes from
   std::map<std::string, std::shared_ptr<UploadHandle>> uploads_;  // open ones, by client
   PageFormat format_;
   std::optional<PageStream> pages_;
@@ -236,7 +251,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<v1::AggregateReque
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::AggregateRequest, v1::ResultPage>* AggregationService::Aggregate(Context* context) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AggregationService::Aggregate(Context* context) {
   return AggregateReactor::Start(std::make_shared<AggregateReactor>(this, context));
 }
 

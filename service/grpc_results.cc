@@ -30,15 +30,21 @@ class PageReactor final : public grpc::ServerUnaryReactor {
     auto self = std::make_shared<PageReactor>(context);
     PageReactor* reactor = self.get();
     reactor->self_ = self;
-    // The response cannot be taken back from a client that does not take it; only the call can be cut.
-    auto credit = machine.transit.TryAcquire(PageTransitBytes(page_bytes),
-                                             [canceller = self->canceller_] { canceller->Cancel(); });
-    if (!credit.has_value()) {
+    auto held = machine.transit.TryHold(kStreamBytes);
+    if (!held.has_value()) {
       reactor->Finish(NoRoomInTransit(machine, *context));
       return reactor;
     }
-    reactor->credit_ = *std::move(credit);
-    machine.pool.Post([self, work = std::move(work)] { self->Finish(ToGrpc(Contain(work))); });
+    reactor->held_ = *std::move(held);
+    machine.transit.AcquireSoon(
+        PageTransitBytes(page_bytes),
+        [self, &machine, context, work = std::move(work)](Credit credit) {
+          if (!credit) return self->Finish(NoRoomInTransit(machine, *context));
+          self->credit_ = std::move(credit);
+          machine.pool.Post([self, work] { self->Finish(ToGrpc(Contain(work))); });
+        },
+        // The response cannot be taken back from a client that does not take it; only the call can be cut.
+        [canceller = self->canceller_] { canceller->Cancel(); });
     return reactor;
   }
 
@@ -49,7 +55,8 @@ class PageReactor final : public grpc::ServerUnaryReactor {
 
  private:
   const std::shared_ptr<Canceller> canceller_;
-  Credit credit_;
+  Credit held_;    // for the call itself
+  Credit credit_;  // for the page
   std::shared_ptr<PageReactor> self_;
 };
 
@@ -121,12 +128,10 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
   }
 
   void WritePage() {
-    if (pages_->Next(&page_)) {
-      written_ = service_.machine().clock.Monotonic();
-      StartWrite(&page_);
-    } else {
-      Finish(grpc::Status::OK);
-    }
+    const absl::StatusOr<bool> more = Contain([&]() -> absl::StatusOr<bool> { return pages_->Next(&page_); });
+    if (!more.ok() || !*more) return Finish(ToGrpc(more.status()));
+    written_ = service_.machine().clock.Monotonic();
+    StartWrite(&page_);
   }
 
   AggregationService& service_;

@@ -27,8 +27,8 @@ class PutChunkReadByUs : public Base {
                                                                   grpc::ByteBuffer* response) = 0;
 };
 
-// PutChunk and SubmitUpdate get their messages unparsed, since most of what is in them is to be copied once only
-// (codec/chunk_message.h); all other methods get the generated types.
+// PutChunk, SubmitUpdate and Aggregate get their messages unparsed, since most of what is in them is to be copied once
+// only (codec/chunk_message.h); all other methods get the generated types.
 template <template <typename> typename... Methods>
 struct Compose;
 template <template <typename> typename First, template <typename> typename... Rest>
@@ -47,7 +47,7 @@ using AggregationBase =
             PutChunkReadByUs, v1::Aggregation::WithCallbackMethod_CommitSubmission,
             v1::Aggregation::WithCallbackMethod_GetUploadStatus, v1::Aggregation::WithRawCallbackMethod_SubmitUpdate,
             v1::Aggregation::WithCallbackMethod_GetResult, v1::Aggregation::WithCallbackMethod_StreamResult,
-            v1::Aggregation::WithCallbackMethod_Aggregate>::Type;
+            v1::Aggregation::WithRawCallbackMethod_Aggregate>::Type;
 
 // Reactions of gRPC never block: what takes time runs on the machine's pool. Thread-safe.
 class AggregationService final : public AggregationBase {
@@ -77,7 +77,7 @@ class AggregationService final : public AggregationBase {
   Unary* GetResult(Context*, const v1::GetResultRequest*, v1::ResultPage*) override;
   grpc::ServerWriteReactor<v1::ResultPage>* StreamResult(Context*, const v1::StreamResultRequest*) override;
   // grpc_aggregate.cc
-  grpc::ServerBidiReactor<v1::AggregateRequest, v1::ResultPage>* Aggregate(Context*) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Aggregate(Context*) override;
 
   // For the reactors of the streams.
   Machine& machine() { return machine_; }

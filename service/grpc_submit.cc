@@ -43,7 +43,6 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       reactor->held_ = *std::move(held);
       reactor->ReadNext();
     } else {
-      reactor->gate_.Claim();
       reactor->Finish(NoRoomInTransit(machine, reactor->context_));
     }
     return reactor;
@@ -51,7 +50,8 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
   void OnReadDone(bool ok) override {
     const absl::Duration waited = idle_.Stop();
-    if (!gate_.Begin()) return;
+    // One step for the message, which may be over on another thread before this one has begun the next read.
+    if (!gate_.Begin(2)) return;
     bool read_on = false;
     bool decode = false;
     {
@@ -65,6 +65,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     }
     if (read_on) ReadNext();
     if (decode) DecodeOnReceipt();
+    EndStep();
   }
 
   void OnDone() override {
@@ -104,11 +105,11 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   }
 
   void EndStep() {
-    if (const auto interruption = gate_.End()) FinishInterrupted(*interruption);
+    if (const auto outcome = gate_.End()) FinishWith(*outcome);
   }
 
   // Called by whom the gate has let; no step is under way.
-  void FinishInterrupted(const absl::Status& status) {
+  void FinishWith(const absl::Status& status) {
     if (upload_ != nullptr) round_->Discard(*upload_, absl::OkStatus());
     Finish(ToGrpc(status));
   }
@@ -116,7 +117,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   std::function<void(absl::Status)> Interrupter() {
     return [weak = std::weak_ptr<SubmitReactor>(self_)](const absl::Status& status) {
       const auto self = weak.lock();
-      if (self != nullptr && self->gate_.Interrupt(status)) self->FinishInterrupted(status);
+      if (self != nullptr && self->gate_.Interrupt(status)) self->FinishWith(status);
     };
   }
 
@@ -236,7 +237,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   void Conclude(const absl::Status& status) {
     const bool broken = absl::IsCancelled(status) && context_.IsCancelled();
     if (upload_ != nullptr) round_->Discard(*upload_, broken ? absl::OkStatus() : status);
-    if (gate_.Claim()) Finish(ToGrpc(status));
+    if (gate_.Conclude(status)) Finish(ToGrpc(status));
   }
 
   AggregationService& service_;

@@ -26,7 +26,7 @@ void EncodeStatus(const Request& request, const UploadProgress& progress, v1::Up
   response->set_submission_id(request.submission_id());
 }
 
-// Reads the one message of a call, for which there must be credit at once.
+// Reads the one message of a call, as soon as there is credit for it.
 class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   PutReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
@@ -37,44 +37,62 @@ class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     PutReactor* reactor = self.get();
     reactor->self_ = self;
     Machine& machine = self->service_.machine();
+    auto held = machine.transit.TryHold(kStreamBytes);
+    if (!held.has_value()) {
+      reactor->Finish(NoRoomInTransit(machine, self->context_));
+      return reactor;
+    }
+    reactor->held_ = *std::move(held);
     const auto interrupt = [weak = std::weak_ptr<PutReactor>(self)](const absl::Status& status) {
       const auto interrupted = weak.lock();
       if (interrupted != nullptr && interrupted->gate_.Interrupt(status)) interrupted->Finish(ToGrpc(status));
     };
-    auto credit = machine.transit.TryAcquire(MostMessageBytes(machine.limits) + kStreamBytes,
-                                             [interrupt, &machine] { interrupt(CalledIn(machine)); });
-    if (!credit.has_value()) {
-      reactor->gate_.Claim();
-      reactor->Finish(NoRoomInTransit(machine, self->context_));
-      return reactor;
-    }
-    reactor->credit_ = *std::move(credit);
-    reactor->idle_.Start(interrupt);
-    reactor->StartRead(&reactor->received_);
+    machine.transit.AcquireSoon(
+        MostMessageBytes(machine.limits),
+        [self, interrupt](Credit credit) {
+          if (!credit) return self->Finish(NoRoomInTransit(self->service_.machine(), self->context_));
+          if (!self->gate_.Begin()) return;
+          self->credit_ = std::move(credit);
+          self->idle_.Start(interrupt);
+          self->StartRead(&self->received_);
+          self->EndStep();
+        },
+        [interrupt, &machine] { interrupt(CalledIn(machine)); });
     return reactor;
   }
 
   void OnReadDone(bool ok) override {
-    (void)idle_.Stop();
+    waited_ = idle_.Stop();
     if (!gate_.Begin()) return;
-    credit_.Settle(received_.Length() + kStreamBytes);
-    const absl::Duration came = service_.machine().clock.Monotonic();
-    service_.machine().pool.Post([self = self_, ok, came] {
-      const absl::Status status =
-          ok ? Contain([&] { return self->Take(came); }) : absl::CancelledError("the call was cancelled");
-      if (self->gate_.Claim()) self->Finish(ToGrpc(status));
-      (void)self->gate_.End();
+    credit_.Settle(received_.Length());
+    came_ = service_.machine().clock.Monotonic();
+    service_.machine().pool.Post([self = self_, ok] {
+      const absl::Status status = ok ? Contain([&] { return self->Take(); }) : self->NoMessage();
+      if (self->gate_.Conclude(status)) self->Finish(ToGrpc(status));
+      self->EndStep();
     });
   }
 
   void OnDone() override { self_.reset(); }
 
  private:
+  void EndStep() {
+    if (const auto outcome = gate_.End()) Finish(ToGrpc(*outcome));
+  }
+
+  absl::Status NoMessage() const {
+    return context_.IsCancelled() ? absl::CancelledError("the call was cancelled")
+                                  : absl::InvalidArgumentError("the call has no message");
+  }
+
   // On the pool.
-  absl::Status Take(absl::Duration came) {
+  absl::Status Take() {
+    const Clock& clock = service_.machine().clock;
+    const absl::Duration begin = clock.Monotonic();
     const uint64_t size = received_.Length();
     ChunkMessage message;
     RETURN_IF_ERROR(message.Parse(received_));
+    const absl::Duration parsing = clock.Monotonic() - begin;
     const v1::UpdateChunk& head = message.head();
     LogCall(LogLevel::kDebug, context_, "PutChunk", head.round(), head.client_id());
     RETURN_IF_ERROR(CheckIds(head));
@@ -86,7 +104,7 @@ class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       round->RefuseNamed(head.client_id(), head.submission_id(), chunk.status());
       return chunk.status();
     }
-    round->NoteMessage(size, absl::ZeroDuration(), service_.machine().clock.Monotonic() - came, absl::ZeroDuration());
+    round->NoteMessage(size, waited_, begin - came_, parsing);
     ASSIGN_OR_RETURN(const UploadProgress progress, round->PutChunk(head.client_id(), head.submission_id(), *chunk));
     v1::UploadStatus answer;
     EncodeStatus(head, progress, &answer);
@@ -97,9 +115,12 @@ class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   grpc::CallbackServerContext& context_;
   grpc::ByteBuffer* const response_;
   grpc::ByteBuffer received_;  // where gRPC reads to
-  Credit credit_;              // for that
+  Credit held_;                // for the call itself
+  Credit credit_;              // for what is read
   FinishGate gate_;
   IdleTimer idle_;
+  absl::Duration waited_ = absl::ZeroDuration();  // for the message
+  absl::Duration came_ = absl::ZeroDuration();    // when it came: Clock::Monotonic
   std::shared_ptr<PutReactor> self_;
 };
 

@@ -69,34 +69,35 @@ void LogCall(LogLevel level, const grpc::CallbackServerContext& context, absl::s
        {"traceparent", traceparent}});
 }
 
-bool FinishGate::Begin() {
+bool FinishGate::Begin(int steps) {
   std::lock_guard lock(mu_);
-  if (finished_) return false;
-  ++steps_;
+  if (concluded_ || finished_) return false;
+  steps_ += steps;
   return true;
 }
 
 std::optional<absl::Status> FinishGate::End() {
   std::lock_guard lock(mu_);
-  if (--steps_ > 0 || finished_ || !interruption_.has_value()) return std::nullopt;
+  if (--steps_ > 0 || finished_ || !outcome_.has_value()) return std::nullopt;
   finished_ = true;
-  return interruption_;
+  return outcome_;
 }
 
-bool FinishGate::Claim() {
+bool FinishGate::Conclude(const absl::Status& status) {
   std::lock_guard lock(mu_);
-  return !std::exchange(finished_, true);
+  if (concluded_ || finished_) return false;
+  concluded_ = true;
+  outcome_ = status;
+  finished_ = steps_ <= 1;
+  return finished_;
 }
 
 bool FinishGate::Interrupt(const absl::Status& status) {
   std::lock_guard lock(mu_);
-  if (finished_) return false;
-  if (steps_ > 0) {
-    interruption_ = status;
-    return false;
-  }
-  finished_ = true;
-  return true;
+  if (concluded_ || finished_) return false;
+  outcome_ = status;
+  finished_ = steps_ == 0;
+  return finished_;
 }
 
 absl::Duration IdleTimer::Stop() {

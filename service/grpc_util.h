@@ -25,9 +25,6 @@ grpc::Status ToGrpc(const absl::Status& status);
 inline constexpr int kStreamWindowBytes = 64 << 10;
 inline constexpr uint64_t kStreamBytes = kStreamWindowBytes + (uint64_t{32} << 10);
 
-// What a page of a result takes on its way out: itself, and what it is serialised to.
-inline constexpr uint64_t PageTransitBytes(uint64_t page_bytes) { return 2 * page_bytes; }
-
 // RESOURCE_EXHAUSTED for want of memory in transit, and when to try again: in the trailing metadata
 // grpc-retry-pushback-ms, which gRPC's own retries go by, too.
 grpc::Status NoRoomInTransit(const Machine& machine, grpc::CallbackServerContext& context);
@@ -41,17 +38,19 @@ absl::Status Serialize(const google::protobuf::Message& message, grpc::ByteBuffe
 void LogCall(LogLevel level, const grpc::CallbackServerContext& context, absl::string_view method,
              absl::string_view round, absl::string_view client = "");
 
-// Decides who finishes a stream: exactly one may. A stream goes in steps, each of which handles the completion of one
+// Decides who finishes a stream: exactly one may, and nobody while a step of another thread may still start an
+// operation, which must not follow the finish. A stream goes in steps, each of which handles the completion of one
 // operation, away from gRPC's threads; and it may be interrupted from outside, between two steps or during one.
 // Thread-safe.
 class FinishGate {
  public:
-  // A step begins. False: the stream is finished, and the step must do nothing.
-  bool Begin();
-  // A step ends. If it was interrupted and did not finish the stream: what the caller must finish the stream with.
+  // So many steps begin. False: the stream is finished, or about to be, and there must be none.
+  bool Begin(int steps = 1);
+  // A step ends. If it is the last one under way, and the stream is to end: what the caller must finish it with.
   std::optional<absl::Status> End();
-  // True: the caller, a step, must finish the stream.
-  bool Claim();
+  // From a step, which is the last one to begin: the stream is to end with `status`. True: the caller must finish it.
+  // False: whoever ends the last step will, or somebody has.
+  bool Conclude(const absl::Status& status);
   // True: the caller, from outside, must finish the stream with `status`. False: it is finished, or a step that is
   // under way will see to it.
   bool Interrupt(const absl::Status& status);
@@ -59,8 +58,9 @@ class FinishGate {
  private:
   std::mutex mu_;
   int steps_ = 0;
+  bool concluded_ = false;  // no step begins, and no interruption counts
   bool finished_ = false;
-  std::optional<absl::Status> interruption_;
+  std::optional<absl::Status> outcome_;
 };
 
 // Cancels a call from outside, as long as there is one. Thread-safe.

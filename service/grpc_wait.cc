@@ -4,6 +4,7 @@
 
 #include "host/status_macros.h"
 #include "service/codec/duration_codec.h"
+#include "service/contain.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
 
@@ -21,8 +22,10 @@ class WaitReactor final : public grpc::ServerUnaryReactor {
     reactor->self_ = self;
     reactor->wait_ = reactor->round_->Wait(timeout, [self] {
       self->service_.machine().pool.Post([self] {
-        self->service_.Encode(*self->round_, self->response_);
-        self->Finish(grpc::Status::OK);
+        self->Finish(ToGrpc(Contain([&] {
+          self->service_.Encode(*self->round_, self->response_);
+          return absl::OkStatus();
+        })));
       });
     });
     // Nobody waits on a server that is shutting down, nor who comes while it begins to.

@@ -19,7 +19,7 @@ struct Machine {
   Machine(Engine* the_engine, const Clock* the_clock, const Limits& the_limits, int num_threads)
       : engine(*the_engine),
         clock(*the_clock),
-        limits(the_limits),
+        limits(FitToMemory(the_limits)),
         budget(Divide(limits).kept, limits.memory_limit_bytes),
         open_rounds(limits.max_open_rounds),
         uploads(limits.max_uploads),
@@ -31,7 +31,7 @@ struct Machine {
 
   Engine& engine;
   const Clock& clock;
-  const Limits limits;
+  const Limits limits;  // that memory_limit_bytes leaves room for
   MemoryBudget budget;
   Slots open_rounds;
   Slots uploads;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "host/saturating.h"
+
 namespace sparseagg::service {
 namespace {
 
@@ -23,12 +25,7 @@ uint64_t MostMessageBytes(const Limits& limits) {
   return bytes + std::min(kMostFuseBytes, bytes / 4 + 4096);
 }
 
-uint64_t MostConnections(const Limits& limits) {
-  // A quarter of the process's share: freed memory that is kept has three quarters (main.cc).
-  const uint64_t fitting = Divide(limits).process / 4 / kConnectionBytes;
-  if (fitting == 0 || limits.max_connections == 0) return std::max(fitting, limits.max_connections);
-  return std::min(fitting, limits.max_connections);
-}
+uint64_t PageTransitBytes(uint64_t page_bytes) { return SaturatingMultiply(2, page_bytes); }
 
 MemoryShares Divide(const Limits& limits) {
   const uint64_t limit = limits.memory_limit_bytes;
@@ -41,6 +38,20 @@ MemoryShares Divide(const Limits& limits) {
   shares.transit = std::min(std::max(limit / 8, least_transit), limit / 2);
   shares.kept = limit - shares.process - shares.transit;
   return shares;
+}
+
+Limits FitToMemory(Limits limits) {
+  if (limits.memory_limit_bytes < kLeastMemoryLimit) return limits;
+  const auto lower = [](uint64_t most, uint64_t& limit) { limit = limit == 0 ? most : std::min(limit, most); };
+  // Transit grows with max_message_bytes to half of the limit; of that, half is left beside what is held.
+  const uint64_t most_message = limits.memory_limit_bytes / 4 - kMostFuseBytes;
+  lower(limits.max_message_bytes == 0 ? std::min(kLikelyMessageBytes, most_message) : most_message,
+        limits.max_message_bytes);
+  const MemoryShares shares = Divide(limits);
+  lower(shares.transit / 2 / PageTransitBytes(1), limits.max_page_bytes);
+  // A quarter of the process's share: freed memory that is kept has three quarters (main.cc).
+  lower(shares.process / 4 / kConnectionBytes, limits.max_connections);
+  return limits;
 }
 
 }  // namespace sparseagg::service

@@ -21,11 +21,15 @@ struct MemoryShares {
 // The three add up to memory_limit_bytes. Where that is below kLeastMemoryLimit it is all for rounds.
 MemoryShares Divide(const Limits& limits);
 
-// How many connections there may be, by max_connections and by the memory that idle ones take; 0: any number.
-uint64_t MostConnections(const Limits& limits);
+// `limits`, with those lowered that memory_limit_bytes leaves no room for: messages and pages, of which one must fit
+// into transit beside as much again that is held, and connections, by what idle ones take.
+Limits FitToMemory(Limits limits);
 
 // What gRPC may hold of one message before it is refused as too large.
 uint64_t MostMessageBytes(const Limits& limits);
+
+// What a page of a result takes on its way out: itself, and what it is serialised to. Saturates.
+uint64_t PageTransitBytes(uint64_t page_bytes);
 
 }  // namespace sparseagg::service
 

@@ -236,7 +236,6 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   uint64_t& max_submissions = options.server.limits.max_submissions;
   constexpr uint64_t kMostSubmissions = std::numeric_limits<uint32_t>::max();
   max_submissions = max_submissions == 0 ? kMostSubmissions : std::min(max_submissions, kMostSubmissions);
-  options.server.limits.max_connections = MostConnections(options.server.limits);
   if (options.num_threads == 0) options.num_threads = std::max(1u, std::thread::hardware_concurrency());
   options.server.num_threads = options.num_threads;
   return options;

@@ -180,6 +180,7 @@ void Round::Finish() {
       EndLocked(RoundState::kFailed, results.status(), results.status().ToString(), after);
     }
   }
+  if (committed_.empty()) committed_bytes_ = 0;  // cancelled
   uint64_t bytes = fixed_bytes_ + committed_bytes_;
   if (now_.results != nullptr) {
     for (const Result& result : *now_.results) bytes += result.memory_bytes();

@@ -216,10 +216,11 @@ class Round : public std::enable_shared_from_this<Round> {
   std::optional<absl::StatusOr<Receipt>> AnswerLocked(const UploadHandle& upload, const ContentHash& hash);
   absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& upload, const ContentHash& hash);
   absl::StatusOr<Receipt> Add(UploadHandle& upload, const ContentHash& hash, Receipt receipt,
-                              PreparedSubmission prepared, const std::vector<uint64_t>& tuples);
+                              PreparedSubmission prepared, std::vector<uint64_t> tuples);
   void SetHeld();
   absl::Status MergeWaiting();
-  absl::StatusOr<Receipt> RecordLocked(const ContentHash& hash, Receipt receipt, uint64_t num_chunks);
+  Receipt DuplicateLocked(const std::string& client_id) const;
+  absl::StatusOr<Receipt> RecordLocked(std::pair<std::string, Committed> record, Receipt receipt);
 
   // A stage's operation, for the round's timeline and for the metrics.
   void Note(Stage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const {

@@ -27,8 +27,7 @@ absl::StatusOr<Receipt> Round::CommitNamed(const std::string& client_id, const s
     upload = FindNamedLocked(name);
     if (upload == nullptr) {
       if (IsRetryLocked(name)) {
-        Receipt receipt = committed_.at(client_id).receipt;
-        receipt.duplicate = true;
+        Receipt receipt = DuplicateLocked(client_id);
         machine_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
         return receipt;
       }
@@ -48,8 +47,13 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& upload) {
       // Let go of, or committed by a call that ran at the same time.
       RETURN_IF_ERROR(upload.verdict_);
       if (now_.state == RoundState::kCancelled) return NotOpenLocked();
-      Receipt receipt = committed_.at(upload.client_id).receipt;
-      receipt.duplicate = true;
+      return DuplicateLocked(upload.client_id);
+    }
+    if (!upload.upload_.complete() && upload.by_name_ && IsRetryLocked({upload.client_id, upload.submission_id})) {
+      // Of what is committed, opened again by chunks that came late, or twice.
+      Receipt receipt = DuplicateLocked(upload.client_id);
+      machine_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
+      RemoveLocked(upload, absl::CancelledError("the submission is committed"));
       return receipt;
     }
     if (!upload.upload_.complete()) {
@@ -86,6 +90,12 @@ absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& upload) {
   return receipt;
 }
 
+Receipt Round::DuplicateLocked(const std::string& client_id) const {
+  Receipt receipt = committed_.at(client_id).receipt;
+  receipt.duplicate = true;
+  return receipt;
+}
+
 std::optional<absl::StatusOr<Receipt>> Round::AnswerLocked(const UploadHandle& upload, const ContentHash& hash) {
   const auto found = committed_.find(upload.client_id);
   if (found != committed_.end()) {
@@ -94,9 +104,7 @@ std::optional<absl::StatusOr<Receipt>> Round::AnswerLocked(const UploadHandle& u
                                                    found->second.receipt.submission_id, "' with other content"));
     }
     found->second.retry_id = upload.submission_id;
-    Receipt receipt = found->second.receipt;
-    receipt.duplicate = true;
-    return receipt;
+    return DuplicateLocked(upload.client_id);
   }
   if (now_.state != RoundState::kOpen) return NotOpenLocked();
   if (config_->submission_limit != 0 && committed_.size() >= config_->submission_limit) {
@@ -110,7 +118,7 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& upload, const Content
   const absl::Duration begin = machine_.clock.Monotonic();
   Receipt receipt{upload.client_id, upload.submission_id, /*duplicate=*/false, upload.upload_.num_tuples(),
                   upload.upload_.num_bytes()};
-  const std::vector<uint64_t> tuples = upload.upload_.TuplesPerTensor();
+  std::vector<uint64_t> tuples = upload.upload_.TuplesPerTensor();
   ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.upload_.TakeUpdates());
   Reservation& reservation = upload.upload_.reservation();
   // Only Add and Finish change the aggregation's prepared state, and Finish waits for preparing_.
@@ -123,7 +131,7 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& upload, const Content
 
   std::lock_guard merge(merge_mu_);
   const absl::Duration merge_begin = machine_.clock.Monotonic();
-  absl::StatusOr<Receipt> added = Add(upload, hash, std::move(receipt), std::move(prepared), tuples);
+  absl::StatusOr<Receipt> added = Add(upload, hash, std::move(receipt), std::move(prepared), std::move(tuples));
   const absl::Duration adding = machine_.clock.Monotonic() - merge_begin;
   add_ns_.fetch_add(absl::ToInt64Nanoseconds(adding), std::memory_order_relaxed);
   Note(Stage::kMerge, adding, merge_begin - prepared_at, bytes);
@@ -131,10 +139,14 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& upload, const Content
 }
 
 absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash, Receipt receipt,
-                                   PreparedSubmission prepared, const std::vector<uint64_t>& tuples) {
+                                   PreparedSubmission prepared, std::vector<uint64_t> tuples) {
+  // Made beforehand: what is in the sum is recorded, though there is no memory left.
+  std::pair<std::string, Committed> record{upload.client_id,
+                                           Committed{hash, receipt, upload.upload_.next_sequence(), ""}};
   {
     std::lock_guard lock(mu_);
     if (auto answer = AnswerLocked(upload, hash)) return *std::move(answer);
+    committed_.reserve(committed_.size() + 1);
   }
   // Room for this submission and for the result with it: whatever is accepted can be finished.
   const uint64_t committed_bytes =
@@ -168,8 +180,8 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash
   const bool is_short = machine_.budget.limit() != 0 && machine_.budget.reserved() > machine_.budget.limit() / 2;
   if (is_short && MergesOnArrival() && aggregation_->memory_bytes() / 2 >= merged_bytes_) MergeWaiting().IgnoreError();
   std::lock_guard lock(mu_);
-  latest_tuples_ = tuples;
-  return RecordLocked(hash, std::move(receipt), upload.upload_.next_sequence());
+  latest_tuples_.swap(tuples);
+  return RecordLocked(std::move(record), std::move(receipt));
 }
 
 void Round::SetHeld() { held_.SetTo(fixed_bytes_ + committed_bytes_ + aggregation_->BytesWith(nullptr)); }
@@ -181,13 +193,13 @@ absl::Status Round::MergeWaiting() {
   return merged;
 }
 
-absl::StatusOr<Receipt> Round::RecordLocked(const ContentHash& hash, Receipt receipt, uint64_t num_chunks) {
+absl::StatusOr<Receipt> Round::RecordLocked(std::pair<std::string, Committed> record, Receipt receipt) {
   // Cancelled in the meantime: nothing counts. Closed in the meantime: this one does, since Finish waits for it.
   if (HasEnded(now_.state)) return NotOpenLocked();
   ++now_.num_submissions;
   now_.num_tuples += receipt.num_tuples;
   now_.num_bytes += receipt.num_bytes;
-  committed_.emplace(receipt.client_id, Committed{hash, receipt, num_chunks, ""});
+  committed_.insert(std::move(record));
   if (now_.state == RoundState::kOpen && now_.num_submissions == config_->max_submissions) FinalizeLocked();
   return receipt;
 }

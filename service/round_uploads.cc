@@ -25,7 +25,11 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(const std:
                                                                       UploadHandle::OnDiscard on_discard) {
   // Of a client with a committed submission anything is staged, so that its content can be compared.
   if (!committed_.contains(client_id)) {
-    if (now_.state != RoundState::kOpen) return NotOpenLocked();
+    if (now_.state != RoundState::kOpen) {
+      const absl::Status refusal = NotOpenLocked();
+      CountRefusedLocked(refusal);
+      return refusal;
+    }
     if (config_->submission_limit != 0 && committed_.size() >= config_->submission_limit) {
       const absl::Status refusal = absl::ResourceExhaustedError(
           absl::StrCat("the round has the server's max_submissions ", config_->submission_limit, " already"));
@@ -154,7 +158,11 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
     if (upload == nullptr && chunk.sequence > 0) {
       // A late repeat of a chunk of what is committed, or a chunk of what is gone.
       if (IsRetryLocked(name)) return CommittedProgressLocked(name);
-      if (now_.state != RoundState::kOpen) return NotOpenLocked();
+      if (now_.state != RoundState::kOpen) {
+        const absl::Status refusal = NotOpenLocked();
+        CountRefusedLocked(refusal);
+        return refusal;
+      }
       return absl::FailedPreconditionError(absl::StrCat(
           "chunk ", chunk.sequence, " came where chunk 0 is expected next: nothing of this upload is here"));
     }

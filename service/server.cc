@@ -104,7 +104,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   listener_ = *std::move(listener);
   grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&machine_, &registry_), nullptr, nullptr, {}});
   grpc::ServerBuilder builder;
-  ConfigureTransport(options.limits, builder);
+  ConfigureTransport(machine_.limits, builder);
   grpc_->acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(&grpc_->service);
@@ -116,7 +116,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
     connection.fd = fd;
     acceptor->HandleNewConnection(&connection);
   };
-  listener_->Start(options.limits.max_connections, take, [this] { RefuseConnection(); });
+  listener_->Start(machine_.limits.max_connections, take, [this] { RefuseConnection(); });
   return absl::OkStatus();
 }
 

@@ -27,27 +27,49 @@ void Credit::Release() {
 Transit::Transit(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerPool* pool)
     : limit_(limit_bytes), clock_(*clock), timer_(*timer), pool_(*pool) {}
 
-Transit::~Transit() { timer_.Cancel(alarm_); }
+Transit::~Transit() {
+  timer_.Cancel(alarm_);
+  for (const Waiter& waiter : waiting_) timer_.Cancel(waiter.give_up);
+}
 
 void Transit::Acquire(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in) {
+  AcquireWithin(absl::InfiniteDuration(), bytes, std::move(granted), std::move(call_in));
+}
+
+void Transit::AcquireSoon(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in) {
+  AcquireWithin(kShortWait, bytes, std::move(granted), std::move(call_in));
+}
+
+void Transit::AcquireWithin(absl::Duration wait, uint64_t bytes, std::function<void(Credit)> granted,
+                            std::function<void()> call_in) {
   Credit credit;
   {
     std::lock_guard lock(mu_);
+    const uint64_t id = next_id_++;
     if (!waiting_.empty() || !FitsLocked(bytes)) {
-      waiting_.push_back({bytes, std::move(granted), std::move(call_in)});
+      const Timer::Id give_up = wait == absl::InfiniteDuration()
+                                    ? 0
+                                    : timer_.Schedule(clock_.Monotonic() + wait, [this, id] { GiveUp(id); });
+      waiting_.push_back({id, bytes, std::move(granted), std::move(call_in), give_up});
       wanted_ += bytes;
       ArmLocked();
       return;
     }
-    credit = TakeLocked(bytes, std::move(call_in));
+    taken_ += bytes;
+    credit = Credit(this, bytes, WatchLocked(bytes, std::move(call_in)));
   }
   granted(std::move(credit));
 }
 
-std::optional<Credit> Transit::TryAcquire(uint64_t bytes, std::function<void()> call_in) {
+void Transit::GiveUp(uint64_t id) {
   std::lock_guard lock(mu_);
-  if (!waiting_.empty() || !FitsLocked(bytes)) return std::nullopt;
-  return TakeLocked(bytes, std::move(call_in));
+  const auto found =
+      std::find_if(waiting_.begin(), waiting_.end(), [id](const Waiter& waiter) { return waiter.id == id; });
+  if (found == waiting_.end()) return;
+  wanted_ -= found->bytes;
+  pool_.Post([granted = std::move(found->granted)] { granted(Credit()); });
+  waiting_.erase(found);
+  GrantLocked();  // the next one may want less
 }
 
 std::optional<Credit> Transit::TryHold(uint64_t bytes) {
@@ -68,11 +90,11 @@ uint64_t Transit::num_waiting() const {
   return waiting_.size();
 }
 
-Credit Transit::TakeLocked(uint64_t bytes, std::function<void()> call_in) {
-  taken_ += bytes;
+uint64_t Transit::WatchLocked(uint64_t bytes, std::function<void()> call_in) {
   const uint64_t id = next_id_++;
   out_.emplace(id, Out{bytes, clock_.Monotonic(), std::move(call_in)});
-  return Credit(this, bytes, id);
+  ArmLocked();
+  return id;
 }
 
 void Transit::GrantLocked() {
@@ -80,9 +102,18 @@ void Transit::GrantLocked() {
     Waiter next = std::move(waiting_.front());
     waiting_.pop_front();
     wanted_ -= next.bytes;
+    taken_ += next.bytes;
+    timer_.Cancel(next.give_up);
     // On the pool: whoever gives back may hold locks that the waiter needs. Shared, since a function is copied.
-    auto credit = std::make_shared<Credit>(TakeLocked(next.bytes, std::move(next.call_in)));
-    pool_.Post([granted = std::move(next.granted), credit = std::move(credit)] { granted(std::move(*credit)); });
+    auto credit = std::make_shared<Credit>(Credit(this, next.bytes, 0));
+    pool_.Post([this, granted = std::move(next.granted), call_in = std::move(next.call_in),
+                credit = std::move(credit)]() mutable {
+      {
+        std::lock_guard lock(mu_);
+        credit->id_ = WatchLocked(credit->bytes_, std::move(call_in));
+      }
+      granted(std::move(*credit));
+    });
   }
 }
 

@@ -35,6 +35,7 @@ class Credit {
   void Settle(uint64_t bytes);
   void Release();
   uint64_t bytes() const { return bytes_; }
+  explicit operator bool() const { return transit_ != nullptr; }
 
  private:
   friend class Transit;
@@ -55,13 +56,15 @@ class Credit {
 // read, and flow control holds its client back.
 //
 // A peer that takes longer than kPatience while others wait has its credit called in: it must end then. So nobody can
-// keep others waiting by being slow.
+// keep others waiting by being slow. Its time begins with `granted`, not while that waits for a thread.
 //
 // What is in transit never waits for anything but its peer and a thread, so that waiting for it cannot deadlock: memory
 // that rounds keep is counted elsewhere (MemoryBudget) and is given or refused at once. Thread-safe.
 class Transit {
  public:
   static constexpr absl::Duration kPatience = absl::Seconds(1);
+  // How long those wait at most who cannot be held back for any time: a few turns of slow peers.
+  static constexpr absl::Duration kShortWait = absl::Seconds(5);
 
   // `limit_bytes` 0: no limit. All but the limit are borrowed; `pool` is used from the first call on.
   Transit(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerPool* pool);
@@ -70,8 +73,8 @@ class Transit {
   // Calls `granted` once: before returning, or from the pool when its turn has come. `call_in` is called, from the
   // pool, at most once and only between `granted` and Credit::Settle; it must see to it that the credit is released.
   void Acquire(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in);
-  // The same without waiting: nothing if it does not fit, or if others wait.
-  std::optional<Credit> TryAcquire(uint64_t bytes, std::function<void()> call_in);
+  // The same, with an empty credit for `granted` if the turn has not come after kShortWait.
+  void AcquireSoon(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in);
   // For what lasts as long as a stream: nothing if all such come to more than half of the limit. Never called in.
   std::optional<Credit> TryHold(uint64_t bytes);
 
@@ -84,9 +87,11 @@ class Transit {
   static constexpr uint64_t kHeld = ~uint64_t{0};
 
   struct Waiter {
+    uint64_t id;
     uint64_t bytes;
     std::function<void(Credit)> granted;
     std::function<void()> call_in;
+    Timer::Id give_up;  // 0: waits for any time
   };
   struct Out {
     uint64_t bytes;
@@ -94,8 +99,13 @@ class Transit {
     std::function<void()> call_in;
   };
 
-  bool FitsLocked(uint64_t bytes) const { return limit_ == 0 || taken_ == 0 || taken_ + bytes <= limit_; }
-  Credit TakeLocked(uint64_t bytes, std::function<void()> call_in);
+  // What is larger than the limit goes alone, beside what is held.
+  bool FitsLocked(uint64_t bytes) const { return limit_ == 0 || taken_ == held_ || taken_ + bytes <= limit_; }
+  void AcquireWithin(absl::Duration wait, uint64_t bytes, std::function<void(Credit)> granted,
+                     std::function<void()> call_in);
+  void GiveUp(uint64_t id);
+  // The peer's time begins. Returns the credit's id.
+  uint64_t WatchLocked(uint64_t bytes, std::function<void()> call_in);
   void GrantLocked();
   void ArmLocked();
   void OnTimer();

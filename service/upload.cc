@@ -139,15 +139,15 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool m
   const uint64_t bytes = SaturatingAdd(num_bytes_, SaturatingAdd(KeyBytes(spec, view), ValueBytes(spec, view)));
   RETURN_IF_ERROR(CheckLimits(spec, chunk, tuples, bytes));
 
-  auto part = parts_.find(tensor);
-  if (part == parts_.end()) {
+  auto found = builders_.find(tensor);
+  if (found == builders_.end()) {
     RETURN_IF_ERROR(reservation_.Grow(kOverheadBytes, "an upload"));
-    part = parts_.try_emplace(tensor, &spec).first;
+    found = builders_.try_emplace(tensor, &spec).first;
   }
-  UpdateBuilder& builder = part->second.builder;
+  UpdateBuilder& builder = found->second;
   const uint64_t other_bytes = reservation_.bytes() - builder.memory_bytes();
   if (more_chunks && builder.num_keys() == 0) MakeRoom(tensor, view, builder);
-  RETURN_IF_ERROR(ReserveFor(part->second, spec, view));
+  RETURN_IF_ERROR(ReserveFor(builder, spec, view));
   RETURN_IF_ERROR(builder.Append(chunk, view));
   // What is held in truth, in place of what was foreseen.
   reservation_.SetTo(other_bytes + builder.memory_bytes());
@@ -170,35 +170,26 @@ void Upload::MakeRoom(size_t tensor, const SliceView& first, UpdateBuilder& buil
   if (reservation_.Grow(bytes, "").ok()) builder.Reserve(num_keys);
 }
 
-absl::Status Upload::ReserveFor(Part& part, const TensorSpec& spec, const SliceView& view) {
-  uint64_t stored_keys = view.num_keys;
-  if (view.key_type == SliceView::Keys::kImplicit && part.is_run &&
-      (part.builder.num_keys() == 0 || view.first_key == part.run_end)) {
-    stored_keys = 0;
-    part.run_end = view.first_key + view.num_keys;
-  } else if (view.num_keys > 0 && part.is_run) {
-    // The run so far has to be written out, too.
-    stored_keys = SaturatingAdd(stored_keys, part.builder.num_keys());
-    part.is_run = false;
-  }
+absl::Status Upload::ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec, const SliceView& view) {
   const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
-  return reservation_.Grow(SaturatingAdd(SaturatingMultiply(stored_keys, key_bytes), ValueBytes(spec, view)),
-                           absl::StrCat("an upload to ", Quoted(spec)));
+  return reservation_.Grow(
+      SaturatingAdd(SaturatingMultiply(builder.KeysToHold(view), key_bytes), ValueBytes(spec, view)),
+      absl::StrCat("an upload to ", Quoted(spec)));
 }
 
 ContentHash Upload::Hash() const {
   std::vector<uint64_t> words = {weight_.has_value(), std::bit_cast<uint64_t>(weight_.value_or(0.0))};
-  for (const auto& [tensor, part] : parts_) {
-    if (part.builder.num_keys() == 0) continue;  // named without a tuple is the same as not named
-    const auto [high, low] = part.builder.HashContent();
-    words.insert(words.end(), {tensor, part.builder.num_keys(), high, low});
+  for (const auto& [tensor, builder] : builders_) {
+    if (builder.num_keys() == 0) continue;  // named without a tuple is the same as not named
+    const auto [high, low] = builder.HashContent();
+    words.insert(words.end(), {tensor, builder.num_keys(), high, low});
   }
   return HashOf(words.data(), words.size() * sizeof(words[0]));
 }
 
 std::vector<uint64_t> Upload::TuplesPerTensor() const {
   std::vector<uint64_t> tuples(config_->tensors.size());
-  for (const auto& [tensor, part] : parts_) tuples[tensor] = part.builder.num_keys();
+  for (const auto& [tensor, builder] : builders_) tuples[tensor] = builder.num_keys();
   return tuples;
 }
 
@@ -206,11 +197,11 @@ absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates() {
   std::vector<ValidatedUpdate> updates;
   updates.reserve(config_->tensors.size());
   for (size_t tensor = 0; tensor < config_->tensors.size(); ++tensor) {
-    auto part = parts_.try_emplace(tensor, &config_->tensors[tensor]).first;
-    ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(part->second.builder).Finish(weight_.value_or(1.0)));
+    auto found = builders_.try_emplace(tensor, &config_->tensors[tensor]).first;
+    ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(found->second).Finish(weight_.value_or(1.0)));
     updates.push_back(std::move(update));
   }
-  parts_.clear();
+  builders_.clear();
   return updates;
 }
 

@@ -73,24 +73,16 @@ class Upload {
   std::vector<uint64_t> TuplesPerTensor() const;
 
  private:
-  struct Part {
-    explicit Part(const TensorSpec* spec) : builder(spec) {}
-    UpdateBuilder builder;
-    // All keys so far are the run of implicit keys that ends before `run_end`; such a run takes no memory.
-    bool is_run = true;
-    uint64_t run_end = 0;
-  };
-
   absl::Status CheckSequence(const Chunk& chunk) const;
   absl::Status CheckWeight(const Chunk& chunk) const;
   absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks);
   void MakeRoom(size_t tensor, const SliceView& first, UpdateBuilder& builder);
   absl::Status CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const;
-  absl::Status ReserveFor(Part& part, const TensorSpec& spec, const SliceView& view);
+  absl::Status ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec, const SliceView& view);
 
   const std::shared_ptr<const RoundConfig> config_;
   Reservation reservation_;
-  std::map<size_t, Part> parts_;  // by tensor; only those that chunks have named
+  std::map<size_t, UpdateBuilder> builders_;  // by tensor; only of those that chunks have named
   std::vector<uint64_t> expected_;
   std::optional<double> weight_;
   uint64_t next_sequence_ = 0;

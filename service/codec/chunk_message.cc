@@ -1,5 +1,7 @@
 #include "service/codec/chunk_message.h"
 
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/wire_format.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <algorithm>
@@ -7,17 +9,25 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "host/status_macros.h"
+
 namespace sparseagg::service {
 namespace {
 
-// Copying less than that costs less than taking it apart.
+// Copying less than that costs less than taking it apart, and the worst that can be made of it is small.
 constexpr size_t kSmallestTakenApart = size_t{16} << 10;
-// More in one message are unusual; what is noted of each must not add up.
-constexpr size_t kMostSlices = 2048;
+// More in one message are refused, and so are more bytes beside keys and values: what is made of them must not add up.
+// A chunk for each of a thousand tensors, of names that can be read, is an eighth of either.
+constexpr size_t kMostSlices = 8192;
+constexpr size_t kMostHeadBytes = size_t{1} << 20;
+// Groups within groups, as Protocol Buffers has it.
+constexpr int kMostNested = 100;
 
-enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kStartGroup = 3, kEndGroup = 4, kFixed32 = 5 };
 
 constexpr uint64_t Tag(int field, WireType type) { return static_cast<uint64_t>(field) << 3 | type; }
+constexpr uint64_t kChunk = Tag(v1::AggregateRequest::kChunkFieldNumber, kBytes);
 constexpr uint64_t kSlices = Tag(v1::UpdateChunk::kSlicesFieldNumber, kBytes);
 constexpr uint64_t kKeys = Tag(v1::TensorSlice::kKeysFieldNumber, kBytes);
 constexpr uint64_t kValues = Tag(v1::TensorSlice::kValuesFieldNumber, kBytes);
@@ -27,8 +37,20 @@ void AppendVarint(uint64_t value, std::string* out) {
   out->push_back(static_cast<char>(value));
 }
 
+bool IsKnown(const google::protobuf::Descriptor* message, uint64_t tag) {
+  using google::protobuf::internal::WireFormat;
+  const auto* const field = message->FindFieldByNumber(static_cast<int>(tag >> 3));
+  return field != nullptr && static_cast<uint64_t>(WireFormat::WireTypeForField(field)) == (tag & 7);
+}
+
+absl::Status Malformed(absl::string_view type) {
+  return absl::InvalidArgumentError(absl::StrCat("a message that is no ", type));
+}
+
+}  // namespace
+
 // Goes through the bytes of slices. Everything returns false, and is then of no use any more, if there are too few.
-class Cursor {
+class ChunkMessage::Cursor {
  public:
   explicit Cursor(const std::vector<grpc::Slice>& slices) : slices_(slices) {
     for (const grpc::Slice& slice : slices) left_ += slice.size();
@@ -54,6 +76,11 @@ class Cursor {
       out->append(piece.data(), piece.size());
       count -= piece.size();
     }
+    return true;
+  }
+  bool Skip(uint64_t count) {
+    if (count > left_) return false;
+    while (count > 0) count -= Next(count).size();
     return true;
   }
   bool Take(uint64_t count, std::vector<absl::string_view>* pieces) {
@@ -87,25 +114,53 @@ class Cursor {
   uint64_t left_ = 0;
 };
 
-// Copies the field that `tag` begins as it is. False: groups, field 0, or too few bytes.
-bool CopyField(uint64_t tag, Cursor& cursor, std::string* out) {
-  if (tag < Tag(1, kVarint) || tag > UINT32_MAX) return false;
-  AppendVarint(tag, out);
+namespace {
+
+// False: no tag, or too few bytes.
+bool ReadTag(ChunkMessage::Cursor& cursor, uint64_t* tag) {
+  return cursor.Varint(tag) && *tag >= Tag(1, kVarint) && *tag <= UINT32_MAX;
+}
+
+// Passes over the field that `tag` begins. False: a group that does not end, or too few bytes.
+bool SkipField(uint64_t tag, ChunkMessage::Cursor& cursor, int nested = 0) {
+  uint64_t value;
   switch (tag & 7) {
-    case kVarint: {
-      uint64_t value;
+    case kVarint:
+      return cursor.Varint(&value);
+    case kFixed64:
+      return cursor.Skip(8);
+    case kBytes:
+      return cursor.Varint(&value) && cursor.Skip(value);
+    case kFixed32:
+      return cursor.Skip(4);
+    case kStartGroup:
+      if (nested == kMostNested) return false;
+      while (ReadTag(cursor, &value)) {
+        if (value == (tag - kStartGroup + kEndGroup)) return true;
+        if (!SkipField(value, cursor, nested + 1)) return false;
+      }
+      return false;
+    default:
+      return false;
+  }
+}
+
+// Copies the field that `tag` begins, if it is one of `message`.
+bool CopyField(const google::protobuf::Descriptor* message, uint64_t tag, ChunkMessage::Cursor& cursor, std::string* out) {
+  if (!IsKnown(message, tag)) return SkipField(tag, cursor);
+  AppendVarint(tag, out);
+  uint64_t value;
+  switch (tag & 7) {
+    case kVarint:
       if (!cursor.Varint(&value)) return false;
       AppendVarint(value, out);
       return true;
-    }
     case kFixed64:
       return cursor.Copy(8, out);
-    case kBytes: {
-      uint64_t size;
-      if (!cursor.Varint(&size)) return false;
-      AppendVarint(size, out);
-      return cursor.Copy(size, out);
-    }
+    case kBytes:
+      if (!cursor.Varint(&value)) return false;
+      AppendVarint(value, out);
+      return cursor.Copy(value, out);
     case kFixed32:
       return cursor.Copy(4, out);
     default:
@@ -113,50 +168,104 @@ bool CopyField(uint64_t tag, Cursor& cursor, std::string* out) {
   }
 }
 
+// True if `bytes` are few, and have been parsed as a whole, for better or worse.
+template <typename Message>
+bool ParseSmall(grpc::ByteBuffer& bytes, Message* message, absl::Status* status) {
+  if (bytes.Length() >= kSmallestTakenApart) return false;
+  const bool parsed = grpc::SerializationTraits<Message>::Deserialize(&bytes, message).ok();
+  *status = parsed ? absl::OkStatus() : Malformed(Message::descriptor()->name());
+  return true;
+}
+
 }  // namespace
 
 absl::Status ChunkMessage::Parse(grpc::ByteBuffer& bytes) {
-  bool parsed = bytes.Length() >= kSmallestTakenApart && TakeApart(bytes);
-  if (!parsed) {
-    bulk_.clear();
-    slices_.clear();
-    parsed = grpc::SerializationTraits<v1::UpdateChunk>::Deserialize(&bytes, &head_).ok();
+  absl::Status status;
+  if (!ParseSmall(bytes, &head_, &status)) {
+    RETURN_IF_ERROR(Dump(bytes));
+    Cursor cursor(slices_);
+    std::string head;
+    status = TakeApart(cursor, 0, &head);
+    if (status.ok() && !head_.ParseFromString(head)) status = Malformed("UpdateChunk");
   }
   bytes.Clear();
-  return parsed ? absl::OkStatus() : absl::InvalidArgumentError("a message that is no UpdateChunk");
+  return status;
 }
 
-bool ChunkMessage::TakeApart(const grpc::ByteBuffer& bytes) {
-  if (!bytes.Dump(&slices_).ok()) return false;
+absl::Status ChunkMessage::ParseFrom(grpc::ByteBuffer& bytes, v1::AggregateRequest* request) {
+  absl::Status status;
+  if (ParseSmall(bytes, request, &status)) {
+    bytes.Clear();
+    if (request->has_chunk()) head_.Swap(request->mutable_chunk());
+    return status;
+  }
+  RETURN_IF_ERROR(Dump(bytes));
   Cursor cursor(slices_);
+  std::string rest;
   std::string head;
+  bool has_chunk = false;
   while (cursor.left() > 0) {
     uint64_t tag;
-    if (!cursor.Varint(&tag)) return false;
+    if (!ReadTag(cursor, &tag)) return Malformed("AggregateRequest");
+    if (tag == kChunk) {
+      uint64_t size;
+      if (!cursor.Varint(&size) || size > cursor.left()) return Malformed("AggregateRequest");
+      RETURN_IF_ERROR(TakeApart(cursor, cursor.left() - size, &head));
+      has_chunk = true;
+    } else if (!CopyField(v1::AggregateRequest::descriptor(), tag, cursor, &rest)) {
+      return Malformed("AggregateRequest");
+    }
+  }
+  bytes.Clear();
+  if (!request->ParseFromString(rest) || !head_.ParseFromString(head)) return Malformed("AggregateRequest");
+  if (has_chunk) request->mutable_chunk();
+  return absl::OkStatus();
+}
+
+absl::Status ChunkMessage::Dump(const grpc::ByteBuffer& bytes) {
+  return bytes.Dump(&slices_).ok() ? absl::OkStatus() : absl::InternalError("a message that gRPC cannot read");
+}
+
+// The chunk goes on to where `end` bytes are left. Its head, to be parsed, is appended to `head`.
+absl::Status ChunkMessage::TakeApart(Cursor& cursor, uint64_t end, std::string* head) {
+  const auto malformed = [] { return Malformed("UpdateChunk"); };
+  while (cursor.left() > end) {
+    uint64_t tag;
+    if (!ReadTag(cursor, &tag)) return malformed();
     if (tag != kSlices) {
-      if (!CopyField(tag, cursor, &head)) return false;
+      if (!CopyField(v1::UpdateChunk::descriptor(), tag, cursor, head)) return malformed();
       continue;
     }
     uint64_t size;
-    if (bulk_.size() == kMostSlices || !cursor.Varint(&size) || size > cursor.left()) return false;
-    const uint64_t end = cursor.left() - size;  // what is left then
+    if (!cursor.Varint(&size) || size > cursor.left()) return malformed();
+    if (bulk_.size() == kMostSlices) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a chunk of more than ", kMostSlices, " slices; send more and smaller chunks"));
+    }
+    const uint64_t slice_end = cursor.left() - size;  // what is left then
     Bulk bulk;
     std::string slice;
-    while (cursor.left() > end) {
-      if (!cursor.Varint(&tag)) return false;
+    while (cursor.left() > slice_end) {
+      if (!ReadTag(cursor, &tag)) return malformed();
       if (tag == kKeys || tag == kValues) {
-        if (!cursor.Varint(&size) || !cursor.Take(size, tag == kKeys ? &bulk.keys : &bulk.values)) return false;
-      } else if (!CopyField(tag, cursor, &slice)) {
-        return false;
+        if (!cursor.Varint(&size) || !cursor.Take(size, tag == kKeys ? &bulk.keys : &bulk.values)) return malformed();
+      } else if (!CopyField(v1::TensorSlice::descriptor(), tag, cursor, &slice)) {
+        return malformed();
       }
     }
-    if (cursor.left() < end) return false;  // a field goes beyond its slice
+    if (cursor.left() < slice_end) return malformed();  // a field goes beyond its slice
     bulk_.push_back(std::move(bulk));
-    AppendVarint(kSlices, &head);
-    AppendVarint(slice.size(), &head);
-    head += slice;
+    AppendVarint(kSlices, head);
+    AppendVarint(slice.size(), head);
+    *head += slice;
+    if (head->size() > kMostHeadBytes) break;
   }
-  return head_.ParseFromString(head);
+  if (cursor.left() < end) return malformed();
+  if (head->size() > kMostHeadBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a chunk with more than ", kMostHeadBytes, " bytes beside keys and values"));
+  }
+  return absl::OkStatus();
 }
 
 uint64_t ChunkMessage::MostKeysWithoutValues() const {

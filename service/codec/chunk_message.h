@@ -6,6 +6,7 @@
 #include <grpcpp/support/slice.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,13 +20,18 @@
 namespace sparseagg::service {
 
 // Protocol Buffers copies `bytes` fields out of a message that it parses, which takes a sixth of the speed at which
-// messages can be received. So large ones are taken apart first: keys and values are left alone, and what remains, a
-// few dozen bytes, is parsed. A message that looks unusual is parsed as a whole, so that only Protocol Buffers decides
-// what is right. Not thread-safe.
+// messages can be received; and what it makes of some messages takes a hundred times their memory, which nobody has
+// reserved. So large ones are taken apart first: keys and values are left alone, what v1 does not know is passed over,
+// and what remains, a few dozen bytes, is parsed. Not thread-safe.
 class ChunkMessage {
  public:
-  // Keeps what `bytes` holds, which is cleared. INVALID_ARGUMENT: they are no UpdateChunk.
+  class Cursor;  // goes through the bytes
+
+  // Keeps what `bytes` holds, which is cleared. INVALID_ARGUMENT: they are no UpdateChunk, or one whose slices, or
+  // fields beside keys and values, are too many.
   absl::Status Parse(grpc::ByteBuffer& bytes);
+  // The same of an AggregateRequest. `request` gets the rest of it, with an empty chunk if there is one.
+  absl::Status ParseFrom(grpc::ByteBuffer& bytes, v1::AggregateRequest* request);
 
   // The slices of a message that was taken apart have no keys and values.
   const v1::UpdateChunk& head() const { return head_; }
@@ -43,7 +49,8 @@ class ChunkMessage {
     Column<char> packed_keys;  // in one piece
   };
 
-  bool TakeApart(const grpc::ByteBuffer& bytes);
+  absl::Status Dump(const grpc::ByteBuffer& bytes);
+  absl::Status TakeApart(Cursor& cursor, uint64_t end, std::string* head);
 
   v1::UpdateChunk head_;
   std::vector<grpc::Slice> slices_;

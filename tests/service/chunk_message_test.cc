@@ -24,6 +24,12 @@ std::string RandomBytes(Random& random, size_t size) {
   return bytes;
 }
 
+std::string RandomLetters(Random& random, size_t size) {
+  std::string letters(size, '\0');
+  for (char& letter : letters) letter = static_cast<char>('a' + random() % 26);
+  return letters;
+}
+
 v1::UpdateChunk RandomChunk(Random& random, size_t most_bytes) {
   v1::UpdateChunk chunk;
   if (random() % 2 == 0) chunk.set_round("rounds/r");
@@ -135,6 +141,75 @@ TEST(ChunkMessage, SaysWhatProtocolBuffersReads) {
   EXPECT_GT(num_taken, kTrials / 2);
   EXPECT_GT(num_refused, kTrials / 20);
   EXPECT_GT(num_apart, kTrials / 10);
+}
+
+TEST(ChunkMessage, ParseFrom_AnAggregateRequest_SaysTheSameOfItsChunk) {
+  constexpr int kTrials = 1000;
+  int num_apart = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    const uint64_t seed = kSeed + static_cast<uint64_t>(trial);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Random random(seed);
+    v1::AggregateRequest sent;
+    if (random() % 4 != 0) {
+      *sent.mutable_chunk() = RandomChunk(random, size_t{1} << (4 + random() % 13));
+    } else {
+      sent.mutable_spec()->add_tensors()->set_name(RandomLetters(random, random() % 40'000));
+      sent.mutable_format()->set_value_encoding(v1::VALUE_ENCODING_FLOAT16);
+    }
+    std::string bytes = sent.SerializeAsString();
+    if (random() % 4 == 0) Spoil(random, bytes);
+
+    v1::AggregateRequest plain;
+    const bool parses = plain.ParseFromString(bytes);
+    grpc::ByteBuffer buffer = InSlices(random, bytes, 1 + (size_t{1} << (random() % 16)));
+    ChunkMessage message;
+    v1::AggregateRequest request;
+    ASSERT_EQ(message.ParseFrom(buffer, &request).ok(), parses);
+    if (!parses) continue;
+    EXPECT_EQ(request.has_chunk(), plain.has_chunk());
+    EXPECT_EQ(request.spec().SerializeAsString(), plain.spec().SerializeAsString());
+    EXPECT_EQ(request.format().SerializeAsString(), plain.format().SerializeAsString());
+    if (!plain.has_chunk()) continue;
+    EXPECT_EQ(Describe(message.Decode()), Describe(DecodeChunk(plain.chunk())));
+    if (bytes.size() > 20'000) ++num_apart;
+  }
+  EXPECT_GT(num_apart, kTrials / 20);
+}
+
+// What Protocol Buffers makes of these takes a hundred times their memory.
+TEST(ChunkMessage, MoreSlicesThanAnybodyNeeds_AreRefused) {
+  std::string bytes = v1::UpdateChunk().SerializeAsString();
+  for (int i = 0; i < 100'000; ++i) bytes += std::string("\x3a\x00", 2);
+  grpc::Slice slice(bytes);
+  grpc::ByteBuffer buffer(&slice, 1);
+  ChunkMessage message;
+  const absl::Status status = message.Parse(buffer);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("more than 8192 slices"));
+  EXPECT_EQ(message.head().slices_size(), 0);
+}
+
+TEST(ChunkMessage, LongNames_AreRefused) {
+  v1::UpdateChunk chunk;
+  chunk.set_round(std::string(size_t{2} << 20, 'r'));
+  grpc::Slice slice(chunk.SerializeAsString());
+  grpc::ByteBuffer buffer(&slice, 1);
+  ChunkMessage message;
+  EXPECT_THAT(std::string(message.Parse(buffer).message()), ::testing::HasSubstr("beside keys and values"));
+}
+
+TEST(ChunkMessage, FieldsThatNobodyKnows_ArePassedOver) {
+  v1::UpdateChunk chunk;
+  chunk.set_sequence(7);
+  std::string bytes = chunk.SerializeAsString();
+  for (int i = 0; i < 100'000; ++i) bytes += "\xa0\x06\x05";
+  grpc::Slice slice(bytes);
+  grpc::ByteBuffer buffer(&slice, 1);
+  ChunkMessage message;
+  ASSERT_TRUE(message.Parse(buffer).ok());
+  EXPECT_EQ(message.head().sequence(), 7);
+  EXPECT_LT(message.head().SpaceUsedLong(), 10'000);
 }
 
 TEST(ChunkMessage, NoBytesAreAnEmptyChunk) {

@@ -1,6 +1,7 @@
 // Clients that hold what others need: memory for messages that do not come, and for pages that are not taken.
 #include <thread>
 
+#include "service/grpc_util.h"
 #include "tests/service/server_fixture.h"
 
 namespace sparseagg::service {
@@ -72,23 +73,55 @@ TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsGivenUpAndTheyGoOn) {
   EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 2), ::testing::Pair(2, 7)));
 }
 
-TEST_F(SlowClientsTest, Unary_NoRoom_IsRefusedAtOnceWithADelay) {
+TEST_F(SlowClientsTest, Unary_OthersStall_WaitsForItsTurnAsStreamsDo) {
   const std::string round = Create(SumSpec());
   const auto first = Stall(round, "a");
   const auto second = Stall(round, "b");
   const auto third = Stall(round, "c");
-  grpc::ClientContext context;
-  v1::UploadStatus status;
-  const grpc::Status refused = client().stub().PutChunk(&context, MakeChunk(round, "good", {2}, {5}), &status);
-  EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("try again in 500 ms")));
-  const auto& metadata = context.GetServerTrailingMetadata();
-  const auto delay = metadata.find("grpc-retry-pushback-ms");
-  ASSERT_NE(delay, metadata.end());
-  EXPECT_EQ(delay->second, "500");
-  first->context.TryCancel();
-  EXPECT_THAT(FromGrpc(first->writer->Finish()), HasCode(Code::kCancelled));
-  while (client().Get(round)->num_uploads() != 2) std::this_thread::yield();
-  EXPECT_THAT(client().Put(MakeChunk(round, "good", {2}, {5})), IsOk());
+  absl::StatusOr<v1::UploadStatus> put = absl::UnknownError("");
+  std::thread good([&] { put = client().Put(MakeChunk(round, "good", {2}, {5})); });
+  AwaitWaiting(1);
+  clock_.Advance(Transit::kPatience, server().machine().timer);
+  good.join();
+  EXPECT_THAT(put, IsOk());
+  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("others wait")));
+}
+
+TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
+  const std::string round = Create(SumSpec());
+  ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, {1})}), IsOk());
+  EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 1)));
+  while (transit().taken() != 0) std::this_thread::yield();
+  Credit all;
+  const uint64_t bytes = transit().limit() - kStreamBytes;  // the call itself finds room
+  transit().Acquire(
+      bytes, [&](Credit credit) { all = std::move(credit); }, [] {});
+  all.Settle(bytes);  // of messages that have come, say
+  const auto is_refused_with_a_delay = [this](const std::function<grpc::Status(grpc::ClientContext&)>& call) {
+    grpc::ClientContext context;
+    grpc::Status refused;
+    std::thread caller([&] { refused = call(context); });
+    AwaitWaiting(1);
+    clock_.Advance(Transit::kShortWait, server().machine().timer);
+    caller.join();
+    EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("try again in 500 ms")));
+    const auto& metadata = context.GetServerTrailingMetadata();
+    const auto delay = metadata.find("grpc-retry-pushback-ms");
+    ASSERT_NE(delay, metadata.end());
+    EXPECT_EQ(delay->second, "500");
+  };
+  is_refused_with_a_delay([&](grpc::ClientContext& context) {
+    v1::UploadStatus status;
+    return client().stub().PutChunk(&context, MakeChunk(round, "good", {2}, {5}), &status);
+  });
+  is_refused_with_a_delay([&](grpc::ClientContext& context) {
+    v1::GetResultRequest request;
+    request.set_name(round);
+    v1::ResultPage page;
+    return client().stub().GetResult(&context, request, &page);
+  });
+  all.Release();
+  EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 1)));
 }
 
 TEST_F(SlowClientsTest, WaitsForRoom_ClientGoesAway_LeavesNothing) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -45,7 +46,6 @@ TEST_F(TransitTest, Acquire_UpToTheLimit_IsGivenAtOnceAndGivenBack) {
     const Credit first = Take(60);
     const Credit second = Take(40);
     EXPECT_EQ(transit_.taken(), 100);
-    EXPECT_FALSE(transit_.TryAcquire(1, [] {}).has_value());
   }
   EXPECT_EQ(transit_.taken(), 0);
 }
@@ -62,8 +62,104 @@ TEST_F(TransitTest, Settle_KeepsWhatHasCome) {
 }
 
 TEST_F(TransitTest, Acquire_MoreThanTheLimit_GoesAlone) {
-  const Credit credit = Take(1000);
-  EXPECT_FALSE(transit_.TryAcquire(1, [] {}).has_value());
+  const auto held = transit_.TryHold(10);
+  Credit credit = Take(1000);
+  Event granted;
+  transit_.Acquire(
+      1, [&](const Credit&) { granted.Notify(); }, [] {});
+  EXPECT_EQ(transit_.num_waiting(), 1);
+  credit.Release();
+  granted.Wait();
+}
+
+TEST_F(TransitTest, AcquireSoon_TurnComes_IsGiven) {
+  Credit all = Take(100);
+  Event granted;
+  transit_.AcquireSoon(
+      60, [&](const Credit& credit) { credit ? granted.Notify() : void(); }, [] {});
+  clock_.Advance(Transit::kShortWait / 2, timer_);
+  all.Release();
+  granted.Wait();
+  clock_.Advance(Transit::kShortWait, timer_);  // no more than once
+}
+
+TEST_F(TransitTest, AcquireSoon_TurnDoesNotCome_IsToldSoAndLetsTheNextPass) {
+  Credit most = Take(90);
+  most.Settle(90);  // called in no more
+  Event given_up;
+  transit_.AcquireSoon(
+      60, [&](const Credit& credit) { credit ? void() : given_up.Notify(); }, [] {});
+  Event granted;
+  transit_.Acquire(
+      10, [&](const Credit&) { granted.Notify(); }, [] {});
+  EXPECT_EQ(transit_.num_waiting(), 2);
+  clock_.Advance(Transit::kShortWait, timer_);
+  given_up.Wait();
+  granted.Wait();
+  pool_.reset();
+  EXPECT_EQ(transit_.num_waiting(), 0);
+  EXPECT_EQ(transit_.taken(), 90);
+}
+
+// The pool's one thread is busy for longer than a peer may take: a peer is not to blame for that.
+TEST_F(TransitTest, GrantedButNoThread_TheTimeDoesNotRun) {
+  Credit all = Take(100);
+  Event busy;
+  Event go_on;
+  pool_->Post([&] {
+    busy.Notify();
+    go_on.Wait();
+  });
+  busy.Wait();
+  Event granted;
+  Event called_in;
+  Credit kept;
+  transit_.Acquire(
+      100,
+      [&](Credit credit) {
+        kept = std::move(credit);
+        granted.Notify();
+      },
+      [&] { called_in.Notify(); });
+  Event other;
+  transit_.Acquire(
+      50, [&](const Credit&) { other.Notify(); }, [] {});
+  all.Release();
+  clock_.Advance(10 * Transit::kPatience, timer_);
+  go_on.Notify();
+  granted.Wait();
+  EXPECT_FALSE(called_in.HasHappened());
+  clock_.Advance(Transit::kPatience, timer_);  // now it is
+  called_in.Wait();
+  kept.Release();
+  other.Wait();
+}
+
+// Nobody is called in when the second ones get credit, and they are slow, too.
+TEST_F(TransitTest, SlowPeersThatHadToWait_AreCalledInForThoseBehindThem) {
+  Event first_called;
+  Credit first = Take(100, &first_called);
+  Event second_granted;
+  Event second_called;
+  Credit second;
+  transit_.Acquire(
+      100,
+      [&](Credit credit) {
+        second = std::move(credit);
+        second_granted.Notify();
+      },
+      [&] { second_called.Notify(); });
+  Event third;
+  transit_.Acquire(
+      100, [&](const Credit&) { third.Notify(); }, [] {});
+  clock_.Advance(Transit::kPatience, timer_);
+  first_called.Wait();
+  first.Release();
+  second_granted.Wait();
+  clock_.Advance(Transit::kPatience, timer_);
+  second_called.Wait();
+  second.Release();
+  third.Wait();
 }
 
 TEST_F(TransitTest, TryHold_HalfOfTheLimit_LeavesTheRestToMessages) {
@@ -93,7 +189,6 @@ TEST_F(TransitTest, Acquire_Full_IsServedInOrder) {
         [] {});
   }
   EXPECT_EQ(transit_.num_waiting(), 3);
-  EXPECT_FALSE(transit_.TryAcquire(1, [] {}).has_value());
   all.Release();
   done.Wait();
   EXPECT_THAT(order, ElementsAre(0, 1, 2));
@@ -179,12 +274,12 @@ TEST(MemorySharesTest, Divide_NoLimitOrTooSmall_BoundsOnlyRounds) {
   EXPECT_EQ(Divide(limits).kept, 1'000'000);
 }
 
-TEST(MemorySharesTest, Connections_AreAsManyAsMemoryAndTheirLimitAllow) {
+TEST(MemorySharesTest, FitToMemory_ConnectionsAreAsManyAsMemoryAndTheirLimitAllow) {
   const auto most = [](uint64_t memory_mib, uint64_t max_connections) {
     Limits limits;
     limits.memory_limit_bytes = memory_mib << 20;
     limits.max_connections = max_connections;
-    return MostConnections(limits);
+    return FitToMemory(limits).max_connections;
   };
   EXPECT_EQ(most(256, 10'000), 1024);  // 20 KiB each of a quarter of 80 MiB
   EXPECT_EQ(most(256, 0), 1024);
@@ -192,6 +287,36 @@ TEST(MemorySharesTest, Connections_AreAsManyAsMemoryAndTheirLimitAllow) {
   EXPECT_EQ(most(0, 10'000), 10'000);
   EXPECT_EQ(most(0, 0), 0);
   EXPECT_EQ(most(100, 7), 7);  // too little to be divided
+}
+
+TEST(MemorySharesTest, FitToMemory_OneMessageAndOnePageFitBesideWhatMayBeHeld) {
+  for (const uint64_t mib : {256, 300, 1024, 16384}) {
+    for (const uint64_t wanted : {uint64_t{0}, uint64_t{1000}, uint64_t{4} << 20, uint64_t{128} << 20, UINT64_MAX}) {
+      Limits limits;
+      limits.memory_limit_bytes = mib << 20;
+      limits.max_message_bytes = wanted;
+      limits.max_page_bytes = wanted;
+      const Limits fitted = FitToMemory(limits);
+      const uint64_t transit = Divide(fitted).transit;
+      EXPECT_LE(MostMessageBytes(fitted), transit / 2) << mib << " " << wanted;
+      EXPECT_LE(PageTransitBytes(fitted.max_page_bytes), transit / 2) << mib << " " << wanted;
+      EXPECT_GT(fitted.max_message_bytes, 0);
+      EXPECT_GT(fitted.max_page_bytes, 0);
+      if (wanted != 0 && wanted <= size_t{4} << 20) {
+        EXPECT_EQ(fitted.max_message_bytes, wanted);
+        EXPECT_EQ(fitted.max_page_bytes, wanted);
+      }
+    }
+  }
+}
+
+TEST(MemorySharesTest, FitToMemory_WithoutALimitChangesNothing) {
+  Limits limits;
+  limits.max_message_bytes = 0;
+  limits.max_page_bytes = UINT64_MAX;
+  EXPECT_EQ(FitToMemory(limits).max_message_bytes, 0);
+  EXPECT_EQ(FitToMemory(limits).max_page_bytes, UINT64_MAX);
+  EXPECT_EQ(PageTransitBytes(UINT64_MAX), UINT64_MAX);
 }
 
 }  // namespace

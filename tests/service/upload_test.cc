@@ -194,6 +194,22 @@ TEST_F(UploadTest, Append_ImplicitRunThatHasToBeWrittenOut_IsReservedInFull) {
   EXPECT_THAT(Append(*upload, run), Fails(Code::kResourceExhausted, HasSubstr("800000008")));
 }
 
+TEST_F(UploadTest, Append_ImplicitRunThatWouldGoOnBeyondTheLastKey_IsReservedInFull) {
+  v1::RoundSpec spec = SumSpec(0);
+  spec.mutable_aggregation()->set_op(v1::OP_UNION);
+  const auto upload = MakeUpload(spec, /*memory_limit=*/1 << 20);
+  v1::UpdateChunk run = ChunkOf(0, false, {}, {});
+  run.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
+  run.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_NONE);
+  run.mutable_slices(0)->set_first_key(UINT64_MAX);
+  run.mutable_slices(0)->set_num_keys(1);
+  ASSERT_THAT(Append(*upload, run), IsOk());
+  run.set_sequence(1);
+  run.mutable_slices(0)->set_first_key(0);  // which does not follow, though UINT64_MAX + 1 is 0
+  run.mutable_slices(0)->set_num_keys(100'000'000);
+  EXPECT_THAT(Append(*upload, run), Fails(Code::kResourceExhausted, HasSubstr("800000008")));
+}
+
 TEST_F(UploadTest, Append_UnionWithValues_HoldsTheKeysOnly) {
   v1::RoundSpec spec = SumSpec(1'000'000);
   spec.mutable_aggregation()->set_op(v1::OP_UNION);
