@@ -114,15 +114,14 @@ class Adder {
     app_.add_flag("--" + name, variable, help)->envname(EnvName(name));
   }
   void AddCount(const std::string& name, uint64_t& variable, const std::string& help) {
-    AddParsed(name, "", &ParseCount, variable, help, "N", absl::StrCat(variable), "count");
+    AddParsed(name, &ParseCount, variable, help, "N", absl::StrCat(variable), "count");
   }
-  // `alias`: a second long name, or empty.
-  void AddBytes(const std::string& name, const std::string& alias, uint64_t& variable, const std::string& help) {
-    AddParsed(name, alias, &ParseBytes, variable, help, "BYTES", absl::StrCat(variable),
+  void AddBytes(const std::string& name, uint64_t& variable, const std::string& help) {
+    AddParsed(name, &ParseBytes, variable, help, "BYTES", absl::StrCat(variable),
               "number of bytes such as 4096, 512KiB or 4GiB");
   }
   void AddTime(const std::string& name, absl::Duration& variable, const std::string& help) {
-    AddParsed(name, "", &ParseTime, variable, help, "TIME", absl::FormatDuration(variable),
+    AddParsed(name, &ParseTime, variable, help, "TIME", absl::FormatDuration(variable),
               "time such as 90, 1.5s, 250ms, 2m or 1h");
   }
   // The first choice is the default.
@@ -145,15 +144,15 @@ class Adder {
 
  private:
   template <typename T>
-  void AddParsed(const std::string& name, const std::string& alias, std::optional<T> (*parse)(const std::string&),
-                 T& variable, const std::string& help, const std::string& type, const std::string& shown_default,
+  void AddParsed(const std::string& name, std::optional<T> (*parse)(const std::string&), T& variable,
+                 const std::string& help, const std::string& type, const std::string& shown_default,
                  const std::string& expected) {
     const auto set = [name, parse, &variable, expected](const std::string& text) {
       const std::optional<T> value = parse(text);
       if (!value.has_value()) throw CLI::ValidationError("--" + name, "'" + text + "' is no " + expected);
       variable = *value;
     };
-    app_.add_option_function<std::string>(alias.empty() ? "--" + name : "--" + name + ",--" + alias, set, help)
+    app_.add_option_function<std::string>("--" + name, set, help)
         ->type_name(type)
         ->default_str(shown_default)
         ->envname(EnvName(name));
@@ -163,16 +162,16 @@ class Adder {
 };
 
 void AddLimits(Adder& add, Limits& limits) {
-  add.AddBytes("memory-limit", "memory-limit-bytes", limits.memory_limit_bytes,
+  add.AddBytes("memory-limit", limits.memory_limit_bytes,
                "what the process may have resident, to within a tenth, from 256MiB on; 0: no limit");
-  add.AddBytes("max-message-bytes", "", limits.max_message_bytes, "one request message, so one chunk; 0: none");
-  add.AddBytes("max-page-bytes", "", limits.max_page_bytes, "one result page; 0: none");
+  add.AddBytes("max-message-bytes", limits.max_message_bytes, "one request message, so one chunk; 0: none");
+  add.AddBytes("max-page-bytes", limits.max_page_bytes, "one result page; 0: none");
   add.AddCount("max-open-rounds", limits.max_open_rounds, "rounds that have not ended; 0: no limit");
   add.AddCount("max-tensors", limits.max_tensors, "tensors in a round; 0: no limit");
   add.AddCount("max-width", limits.max_width, "values per key; 0: no limit");
   add.AddCount("max-submissions", limits.max_submissions, "submissions in a round; 0: no limit");
   add.AddCount("max-tuples-per-submission", limits.max_tuples_per_submission, "over all tensors; 0: no limit");
-  add.AddBytes("max-bytes-per-submission", "", limits.max_bytes_per_submission, "decoded keys and values; 0: none");
+  add.AddBytes("max-bytes-per-submission", limits.max_bytes_per_submission, "decoded keys and values; 0: none");
   add.AddTime("max-result-ttl", limits.max_result_ttl, "how long an ended round is kept at most, and by default");
   add.AddTime("max-wait", limits.max_wait, "how long WaitRound waits at most, and by default");
   add.AddTime("upload-timeout", limits.upload_timeout, "an upload without a new chunk for this long is discarded");
