@@ -91,6 +91,12 @@ std::optional<absl::Duration> ParseTime(const std::string& text) {
   return sensible ? std::optional(time) : std::nullopt;
 }
 
+// For times after which something ends: with none it would end at once.
+std::optional<absl::Duration> ParsePositiveTime(const std::string& text) {
+  const std::optional<absl::Duration> time = ParseTime(text);
+  return time > absl::ZeroDuration() ? time : std::nullopt;
+}
+
 // Three quarters of the memory that this process may use.
 uint64_t DefaultMemoryLimit() {
   uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
@@ -123,6 +129,10 @@ class Adder {
   void AddTime(const std::string& name, absl::Duration& variable, const std::string& help) {
     AddParsed(name, &ParseTime, variable, help, "TIME", absl::FormatDuration(variable),
               "time such as 90, 1.5s, 250ms, 2m or 1h");
+  }
+  void AddPositiveTime(const std::string& name, absl::Duration& variable, const std::string& help) {
+    AddParsed(name, &ParsePositiveTime, variable, help, "TIME", absl::FormatDuration(variable),
+              "time such as 90, 1.5s, 250ms, 2m or 1h, which must be more than 0");
   }
   // The first choice is the default.
   template <typename T>
@@ -172,9 +182,11 @@ void AddLimits(Adder& add, Limits& limits) {
   add.AddCount("max-submissions", limits.max_submissions, "submissions in a round; 0: no limit");
   add.AddCount("max-tuples-per-submission", limits.max_tuples_per_submission, "over all tensors; 0: no limit");
   add.AddBytes("max-bytes-per-submission", limits.max_bytes_per_submission, "decoded keys and values; 0: none");
-  add.AddTime("max-result-ttl", limits.max_result_ttl, "how long an ended round is kept at most, and by default");
+  add.AddPositiveTime("max-result-ttl", limits.max_result_ttl,
+                      "how long an ended round is kept at most, and by default");
   add.AddTime("max-wait", limits.max_wait, "how long WaitRound waits at most, and by default");
-  add.AddTime("upload-timeout", limits.upload_timeout, "an upload without a new chunk for this long is discarded");
+  add.AddPositiveTime("upload-timeout", limits.upload_timeout,
+                      "an upload without a new chunk for this long is discarded");
   add.AddCount("max-uploads", limits.max_uploads, "uploads open at once; 0: no limit");
   add.AddCount("max-connections", limits.max_connections,
                "connections open at once, fewer where memory or files are; 0: no limit of its own");

@@ -14,6 +14,7 @@
 namespace sparseagg::service {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class OptionsTest : public ::testing::Test {
@@ -117,6 +118,18 @@ TEST_F(OptionsTest, Times_TakeUnits) {
   EXPECT_EQ(wait("1.5s"), absl::Milliseconds(1500));
   EXPECT_EQ(wait("250ms"), absl::Milliseconds(250));
   EXPECT_EQ(wait("1h30m"), absl::Minutes(90));
+}
+
+TEST_F(OptionsTest, Times_OfZero_AreRefusedWhereTheyWouldEndEverything) {
+  for (const char* flag : {"--upload-timeout", "--max-result-ttl"}) {
+    for (const char* zero : {"0", "0ms", "1e-20"}) {
+      const ExitWith leave = ParseFails({flag, zero});
+      EXPECT_NE(leave.code, 0) << flag;
+      EXPECT_THAT(leave.text, AllOf(HasSubstr(flag), HasSubstr(zero), HasSubstr("must be more than 0")));
+    }
+    ParseOk({flag, "1ms"});
+  }
+  EXPECT_EQ(ParseOk({"--max-wait", "0"}).server.limits.max_wait, absl::ZeroDuration());
 }
 
 TEST_F(OptionsTest, Flags_WithoutMeaning_AreErrorsThatSayWhich) {
