@@ -214,7 +214,7 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   Adder add(app);
   add.Add("grpc-address", options.server.grpc_address, "HOST:PORT (port 0: any free one) or unix:PATH");
   CLI::Option* metrics_address = add.Add("metrics-address", options.server.metrics_address,
-                                         "HOST:PORT of GET /metrics, /healthz and /readyz; empty: none. Unless it is "
+                                         "HOST:PORT of GET /metrics, /healthz and /readyz, or none. Unless it is "
                                          "given, the server starts without if the port is taken");
   add.AddFlag("insecure", options.server.insecure, "allow addresses that other machines can reach, without TLS");
   add.AddChoice<Backend>("backend", options.backend,
@@ -243,6 +243,8 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
     return ExitWith{code, code == 0 ? out.str() : err.str()};
   }
   options.server.metrics_optional = metrics_address->count() == 0;
+  // A word for it, because an empty variable of the environment counts as none.
+  if (options.server.metrics_address == "none") options.server.metrics_address.clear();
   // Submissions are numbered in 32 bits.
   uint64_t& max_submissions = options.server.limits.max_submissions;
   constexpr uint64_t kMostSubmissions = std::numeric_limits<uint32_t>::max();

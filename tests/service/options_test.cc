@@ -81,6 +81,19 @@ TEST_F(OptionsTest, FlagEnvironmentAndFile_FlagGoesFirstThenEnvironment) {
   EXPECT_EQ(options.server.limits.upload_timeout, absl::Seconds(1));
 }
 
+TEST_F(OptionsTest, MetricsAddressNone_IsNoAddress_WhereverItIsSaid) {
+  const auto address = [](const std::vector<std::string>& args) { return ParseOk(args).server.metrics_address; };
+  EXPECT_EQ(address({}), "127.0.0.1:8002");
+  EXPECT_EQ(address({"--metrics-address", "none"}), "");
+  EXPECT_EQ(address({"--metrics-address", ""}), "");
+  const std::string path = WriteConfig("metrics-address = \"none\"\n");
+  EXPECT_EQ(address({"--config", path}), "");
+  SetEnv("SPARSEAGG_METRICS_ADDRESS", "127.0.0.1:1");
+  EXPECT_EQ(address({"--config", path}), "127.0.0.1:1");
+  SetEnv("SPARSEAGG_METRICS_ADDRESS", "none");
+  EXPECT_EQ(address({}), "");
+}
+
 TEST_F(OptionsTest, ConfigInTheEnvironment_IsRead) {
   SetEnv("SPARSEAGG_CONFIG", WriteConfig("insecure = true\ngrpc-address = \"0.0.0.0:1\"\n"));
   const Options options = ParseOk({});
