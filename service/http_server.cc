@@ -61,9 +61,11 @@ bool IsHostAndPort(absl::string_view address) {
   return colon != absl::string_view::npos && IsHost(address.substr(0, colon)) && IsPort(address.substr(colon + 1));
 }
 
-// A probe must get through beside a scrape and a client that says nothing, which is given up after a while.
+// A connection that says nothing holds a thread until it is given up, and a probe waits its turn behind all that came
+// before it. So there are many threads, which take some 20 KiB each, and little patience: a hundred such connections
+// are gone after two turns. What has a thread or waits in the queue takes a file, for which the Listener leaves room.
 std::vector<std::string> Settings(const std::string& address) {
-  return {"listening_ports", address, "num_threads", "4", "request_timeout_ms", "5000"};
+  return {"listening_ports", address, "num_threads", "64", "connection_queue", "20", "request_timeout_ms", "1000"};
 }
 
 }  // namespace

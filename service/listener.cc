@@ -28,8 +28,8 @@
 namespace sparseagg::service {
 namespace {
 
-// Left for files and for the connections of GET /metrics.
-constexpr uint64_t kReservedFds = 64;
+// Left for files and for the connections of the HttpServer, which are fewer than a hundred.
+constexpr uint64_t kReservedFds = 128;
 
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 

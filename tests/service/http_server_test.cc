@@ -1,4 +1,4 @@
-// Where pages are served.
+// Where pages are served, and that who says nothing keeps nobody from them.
 #include "service/http_server.h"
 
 #include <gmock/gmock.h>
@@ -54,6 +54,15 @@ std::string Get(const OwnedFd& fd, int seconds) {
   std::string answer;
   for (char c; read(fd.get(), &c, 1) == 1;) answer += c;
   return answer;
+}
+
+TEST(HttpServerTest, Probe_BesideAHundredConnectionsThatSayNothing_IsAnswered) {
+  const auto server = Start("127.0.0.1:0");
+  ASSERT_THAT(server, IsOk());
+  std::vector<OwnedFd> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(Connect(**server));
+  // Four threads that wait five seconds each for a word would take two minutes.
+  EXPECT_THAT(Get(Connect(**server), 20), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("ok\n")));
 }
 
 TEST(HttpServerTest, Address_HostAndPort_IsServed) {
