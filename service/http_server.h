@@ -22,8 +22,8 @@ using HttpPages = std::map<std::string, std::function<HttpPage()>>;
 // Serves its pages until it is destroyed; any other path is 404.
 class HttpServer {
  public:
-  // HOST:PORT, port 0 for any free one. UNAVAILABLE: the address cannot be listened on. UNIMPLEMENTED: built without
-  // the library (SPARSEAGG_METRICS=OFF).
+  // HOST:PORT, port 0 for any free one, an IPv6 host in brackets. INVALID_ARGUMENT: anything else. UNAVAILABLE: the
+  // address cannot be listened on. UNIMPLEMENTED: built without the library (SPARSEAGG_METRICS=OFF).
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, const HttpPages& pages);
   ~HttpServer();
 

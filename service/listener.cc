@@ -28,8 +28,8 @@
 namespace sparseagg::service {
 namespace {
 
-// Left for files and for the connections of GET /metrics.
-constexpr uint64_t kReservedFds = 64;
+// Left for files and for the connections of the HttpServer, which are fewer than a hundred.
+constexpr uint64_t kReservedFds = 128;
 
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
@@ -56,6 +56,20 @@ absl::StatusOr<OwnedFd> Listen(int family, const sockaddr* address, socklen_t si
   if (bind(fd.get(), address, size) != 0) return Failed("bind");
   if (listen(fd.get(), SOMAXCONN) != 0) return Failed("listen");
   return fd;
+}
+
+// Removes the socket of a server that has gone; what else is at the path bind() will complain about. That nobody takes
+// the path in between, nothing ensures: of two servers that start at the same moment, one may still lose its socket.
+absl::Status RemoveStaleSocket(const std::string& path, const sockaddr_un& address, socklen_t size) {
+  struct stat left {};
+  if (lstat(path.c_str(), &left) != 0 || !S_ISSOCK(left.st_mode)) return absl::OkStatus();
+  const OwnedFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (probe.get() < 0) return Failed("socket");
+  const bool taken = connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0;
+  // EAGAIN: by one that has more connections waiting than it has room for.
+  if (taken || errno == EAGAIN) return absl::UnavailableError(absl::StrCat(path, ": a server listens there"));
+  if (errno == ECONNREFUSED) unlink(path.c_str());
+  return absl::OkStatus();
 }
 
 uint16_t PortOf(int fd) {
@@ -121,14 +135,10 @@ absl::Status Listener::OpenUnix(const std::string& path, bool abstract) {
         absl::StrCat("the name of a Unix socket has 1 to ", sizeof(address.sun_path) - 1, " bytes, not ", path.size()));
   }
   std::memcpy(address.sun_path + (abstract ? 1 : 0), path.data(), path.size());
-  if (!abstract) {
-    struct stat left {};
-    if (lstat(path.c_str(), &left) == 0 && S_ISSOCK(left.st_mode)) unlink(path.c_str());
-  }
-  const size_t size = offsetof(sockaddr_un, sun_path) + path.size() + 1;
-  ASSIGN_OR_RETURN(OwnedFd fd,
-                   Listen(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(size)));
-  if (!abstract) path_ = path;
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
+  if (!abstract) RETURN_IF_ERROR(RemoveStaleSocket(path, address, size));
+  ASSIGN_OR_RETURN(OwnedFd fd, Listen(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), size));
+  if (!abstract && lstat(path.c_str(), &at_path_) == 0) path_ = path;
   sockets_.push_back(std::move(fd));
   return absl::OkStatus();
 }
@@ -220,9 +230,12 @@ void Listener::Stop() {
     (void)!write(wake_.get(), &one, sizeof(one));
     thread_.join();
   }
-  sockets_.clear();
-  if (!path_.empty()) unlink(path_.c_str());
+  // Before the socket is closed: until then no other one at the path has its inode.
+  struct stat now {};
+  const bool there = !path_.empty() && lstat(path_.c_str(), &now) == 0;
+  if (there && now.st_dev == at_path_.st_dev && now.st_ino == at_path_.st_ino) unlink(path_.c_str());
   path_.clear();
+  sockets_.clear();
 }
 
 }  // namespace sparseagg::service

@@ -2,6 +2,8 @@
 #ifndef SPARSEAGG_SERVICE_LISTENER_H_
 #define SPARSEAGG_SERVICE_LISTENER_H_
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,7 +45,8 @@ class OwnedFd {
 class Listener {
  public:
   // Listens on HOST:PORT (all addresses of the host; port 0: a free one) or unix:PATH or unix-abstract:NAME. A socket
-  // that was left at the path is replaced. INVALID_ARGUMENT: no such address; UNAVAILABLE: cannot listen there.
+  // that was left at the path is replaced, unless somebody answers there. INVALID_ARGUMENT: no such address;
+  // UNAVAILABLE: cannot listen there.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address);
   ~Listener();
 
@@ -64,7 +67,8 @@ class Listener {
   void AcceptOne(int listener);
 
   std::string address_;
-  std::string path_;  // to unlink
+  std::string path_;        // to unlink, if what is there still is
+  struct stat at_path_ {};  // this one
   std::vector<OwnedFd> sockets_;
   OwnedFd wake_;   // readable once the thread should end
   OwnedFd spare_;  // given up for a moment to accept and refuse when there is no other left

@@ -91,6 +91,12 @@ std::optional<absl::Duration> ParseTime(const std::string& text) {
   return sensible ? std::optional(time) : std::nullopt;
 }
 
+// For times after which something ends: with none it would end at once.
+std::optional<absl::Duration> ParsePositiveTime(const std::string& text) {
+  const std::optional<absl::Duration> time = ParseTime(text);
+  return time > absl::ZeroDuration() ? time : std::nullopt;
+}
+
 // Three quarters of the memory that this process may use.
 uint64_t DefaultMemoryLimit() {
   uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
@@ -114,16 +120,19 @@ class Adder {
     app_.add_flag("--" + name, variable, help)->envname(EnvName(name));
   }
   void AddCount(const std::string& name, uint64_t& variable, const std::string& help) {
-    AddParsed(name, "", &ParseCount, variable, help, "N", absl::StrCat(variable), "count");
+    AddParsed(name, &ParseCount, variable, help, "N", absl::StrCat(variable), "count");
   }
-  // `alias`: a second long name, or empty.
-  void AddBytes(const std::string& name, const std::string& alias, uint64_t& variable, const std::string& help) {
-    AddParsed(name, alias, &ParseBytes, variable, help, "BYTES", absl::StrCat(variable),
+  void AddBytes(const std::string& name, uint64_t& variable, const std::string& help) {
+    AddParsed(name, &ParseBytes, variable, help, "BYTES", absl::StrCat(variable),
               "number of bytes such as 4096, 512KiB or 4GiB");
   }
   void AddTime(const std::string& name, absl::Duration& variable, const std::string& help) {
-    AddParsed(name, "", &ParseTime, variable, help, "TIME", absl::FormatDuration(variable),
+    AddParsed(name, &ParseTime, variable, help, "TIME", absl::FormatDuration(variable),
               "time such as 90, 1.5s, 250ms, 2m or 1h");
+  }
+  void AddPositiveTime(const std::string& name, absl::Duration& variable, const std::string& help) {
+    AddParsed(name, &ParsePositiveTime, variable, help, "TIME", absl::FormatDuration(variable),
+              "time such as 90, 1.5s, 250ms, 2m or 1h, which must be more than 0");
   }
   // The first choice is the default.
   template <typename T>
@@ -145,15 +154,15 @@ class Adder {
 
  private:
   template <typename T>
-  void AddParsed(const std::string& name, const std::string& alias, std::optional<T> (*parse)(const std::string&),
-                 T& variable, const std::string& help, const std::string& type, const std::string& shown_default,
+  void AddParsed(const std::string& name, std::optional<T> (*parse)(const std::string&), T& variable,
+                 const std::string& help, const std::string& type, const std::string& shown_default,
                  const std::string& expected) {
     const auto set = [name, parse, &variable, expected](const std::string& text) {
       const std::optional<T> value = parse(text);
       if (!value.has_value()) throw CLI::ValidationError("--" + name, "'" + text + "' is no " + expected);
       variable = *value;
     };
-    app_.add_option_function<std::string>(alias.empty() ? "--" + name : "--" + name + ",--" + alias, set, help)
+    app_.add_option_function<std::string>("--" + name, set, help)
         ->type_name(type)
         ->default_str(shown_default)
         ->envname(EnvName(name));
@@ -163,19 +172,21 @@ class Adder {
 };
 
 void AddLimits(Adder& add, Limits& limits) {
-  add.AddBytes("memory-limit", "memory-limit-bytes", limits.memory_limit_bytes,
+  add.AddBytes("memory-limit", limits.memory_limit_bytes,
                "what the process may have resident, to within a tenth, from 256MiB on; 0: no limit");
-  add.AddBytes("max-message-bytes", "", limits.max_message_bytes, "one request message, so one chunk; 0: none");
-  add.AddBytes("max-page-bytes", "", limits.max_page_bytes, "one result page; 0: none");
+  add.AddBytes("max-message-bytes", limits.max_message_bytes, "one request message, so one chunk; 0: none");
+  add.AddBytes("max-page-bytes", limits.max_page_bytes, "one result page; 0: none");
   add.AddCount("max-open-rounds", limits.max_open_rounds, "rounds that have not ended; 0: no limit");
   add.AddCount("max-tensors", limits.max_tensors, "tensors in a round; 0: no limit");
   add.AddCount("max-width", limits.max_width, "values per key; 0: no limit");
   add.AddCount("max-submissions", limits.max_submissions, "submissions in a round; 0: no limit");
   add.AddCount("max-tuples-per-submission", limits.max_tuples_per_submission, "over all tensors; 0: no limit");
-  add.AddBytes("max-bytes-per-submission", "", limits.max_bytes_per_submission, "decoded keys and values; 0: none");
-  add.AddTime("max-result-ttl", limits.max_result_ttl, "how long an ended round is kept at most, and by default");
+  add.AddBytes("max-bytes-per-submission", limits.max_bytes_per_submission, "decoded keys and values; 0: none");
+  add.AddPositiveTime("max-result-ttl", limits.max_result_ttl,
+                      "how long an ended round is kept at most, and by default");
   add.AddTime("max-wait", limits.max_wait, "how long WaitRound waits at most, and by default");
-  add.AddTime("upload-timeout", limits.upload_timeout, "an upload without a new chunk for this long is discarded");
+  add.AddPositiveTime("upload-timeout", limits.upload_timeout,
+                      "an upload without a new chunk for this long is discarded");
   add.AddCount("max-uploads", limits.max_uploads, "uploads open at once; 0: no limit");
   add.AddCount("max-connections", limits.max_connections,
                "connections open at once, fewer where memory or files are; 0: no limit of its own");
@@ -203,7 +214,7 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   Adder add(app);
   add.Add("grpc-address", options.server.grpc_address, "HOST:PORT (port 0: any free one) or unix:PATH");
   CLI::Option* metrics_address = add.Add("metrics-address", options.server.metrics_address,
-                                         "HOST:PORT of GET /metrics, /healthz and /readyz; empty: none. Unless it is "
+                                         "HOST:PORT of GET /metrics, /healthz and /readyz, or none. Unless it is "
                                          "given, the server starts without if the port is taken");
   add.AddFlag("insecure", options.server.insecure, "allow addresses that other machines can reach, without TLS");
   add.AddChoice<Backend>("backend", options.backend,
@@ -232,6 +243,8 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
     return ExitWith{code, code == 0 ? out.str() : err.str()};
   }
   options.server.metrics_optional = metrics_address->count() == 0;
+  // A word for it, because an empty variable of the environment counts as none.
+  if (options.server.metrics_address == "none") options.server.metrics_address.clear();
   // Submissions are numbered in 32 bits.
   uint64_t& max_submissions = options.server.limits.max_submissions;
   constexpr uint64_t kMostSubmissions = std::numeric_limits<uint32_t>::max();

@@ -11,8 +11,8 @@
 namespace sparseagg::bench {
 
 // Members of a JSON object. Server, sinks and, with --against-plain, the same tuples in plain encodings take turns, so
-// that what else happens on the machine meets them alike. std::runtime_error: a wrong result, or a refusal that is not
-// allowed.
+// that what else happens on the machine meets them alike. "verified" is false where a refusal that is allowed left
+// results that are not held to the engine's. std::runtime_error: a wrong result, or a refusal that is not allowed.
 std::string MeasureIngestAndSinks(const Flags& flags, Plan& plan, Connections& server);
 
 }  // namespace sparseagg::bench

@@ -43,27 +43,33 @@ Workload Prepare(const Flags& flags) {
   return workload;
 }
 
+int NumConnections(const Flags& flags) {
+  if (flags.connections > 0) return flags.connections;
+  return flags.soak ? SoakFlags{}.connections : flags.streams;
+}
+
 std::string Header(const Flags& flags, const Plan& plan, Connections& server) {
   const v1::ServerInfo info = Rounds(server, plan.workload().spec).Info();
   return absl::StrFormat(
       R"("date": "%s", "cpu": %s, "server": %s, "engine": %s, "seed": %d, "workload": "%s", "description": %s, )"
       R"("numerics": "%s", "keys": "%s", "values": "%s", "clients": %d, "tuples": %d, "bytes": %d, )"
-      R"("chunk_bytes": %d, "connections": %d, "verified": true)",
+      R"("chunk_bytes": %d, "connections": %d)",
       Today(), StringJson(CpuName()), StringJson(info.version()), StringJson(info.engine_description()), kSeed,
       plan.workload().name, StringJson(plan.workload().description), flags.numerics, flags.keys, flags.values,
-      plan.traffic().submissions.size(), plan.traffic().tuples, plan.traffic().bytes, flags.chunk_bytes, server.size());
+      plan.traffic().submissions.size(), plan.traffic().tuples, plan.traffic().bytes, flags.chunk_bytes,
+      NumConnections(flags));
 }
 
 std::string MeasureWholeRounds(const Flags& flags, Plan& plan, Connections& server) {
   MeasureRounds(server, plan, 1);  // warm
   const std::vector<double> seconds = MeasureRounds(server, plan, flags.whole_rounds);
-  return absl::StrFormat(R"("mode": "rounds", "latency": %s)", LatencyJson(seconds));
+  return absl::StrFormat(R"("mode": "rounds", "verified": true, "latency": %s)", LatencyJson(seconds));
 }
 
 std::string MeasureSoak(const Flags& flags, Plan& plan) {
   SoakFlags soak;
   soak.target = flags.target;
-  if (flags.connections > 0) soak.connections = flags.connections;
+  soak.connections = NumConnections(flags);
   soak.seconds = flags.duration_s;
   if (flags.rate > 0) soak.per_second = flags.rate;
   soak.server_pid = flags.server_pid;
@@ -80,8 +86,7 @@ void Measure(const Flags& flags) {
   const Workload workload = Prepare(flags);
   const WireForm form{flags.keys == "packed", flags.values == "float16"};
   Plan plan(workload, flags.chunk_bytes, flags.whole_rounds > 0 ? 1 : flags.rounds, form);
-  const int connections = flags.connections > 0 && !flags.soak ? flags.connections : flags.streams;
-  Connections server(flags.target, connections);
+  Connections server(flags.target, flags.soak ? 1 : NumConnections(flags));  // the soak makes its own
   const std::string header = Header(flags, plan, server);
   const std::string json = absl::StrCat("{", header, ", ", MeasureWhat(flags, plan, server), "}\n");
   if (flags.out.empty()) {
@@ -101,7 +106,7 @@ int main(int argc, char** argv) {
   sparseagg::service::DoNotSeekDeadlocks();
   CLI::App app(
       "Puts a server under load over real sockets, holds what it answers to the engine in this process bit for bit, "
-      "and writes one JSON object. Exit status 1 if anything was wrong or refused.",
+      "and writes one JSON object. Exit status 1 if anything was wrong, or was refused without --allow-refusals.",
       "sparseagg-loadgen");
   Flags flags;
   CLI::Option* target = app.add_option("--target", flags.target, "HOST:PORT of the server");
@@ -160,7 +165,11 @@ int main(int argc, char** argv) {
                  "raw, typed or both: between runs, send the same to a server in a process of its own that drops "
                  "messages as they come, or parses and drops them")
       ->check(CLI::IsMember({"raw", "typed"}));
-  app.add_flag("--allow-refusals", flags.allow_refusals, "count refused submissions instead of giving up");
+  app.add_flag("--allow-refusals", flags.allow_refusals,
+               "count refused submissions instead of giving up; rounds must still count exactly what was acknowledged, "
+               "but if anything was refused, not every result is held to the engine, and \"verified\" is false")
+      ->excludes(whole_rounds)
+      ->excludes(soak);
   app.add_option("--out", flags.out, "JSON file to write, instead of standard output");
   app.add_option("--serve-sink", flags.serve_sink, "be such a server, until standard input ends")
       ->check(CLI::IsMember({"raw", "typed"}))

@@ -82,7 +82,8 @@ IngestRun MeasureIngest(Connections& connections, Plan& plan, const Pacing& paci
   run.total_s = end - begin;
 
   CheckCounts(ended, run.outcome);
-  for (size_t i = 0; verify && run.outcome.refused.empty() && i < names.size(); ++i) Verify(rounds, plan, i, names[i]);
+  run.verified = verify && run.outcome.refused.empty();
+  for (size_t i = 0; run.verified && i < names.size(); ++i) Verify(rounds, plan, i, names[i]);
   for (const std::string& name : names) rounds.Delete(name);
   return run;
 }

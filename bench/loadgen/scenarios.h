@@ -41,10 +41,12 @@ struct IngestRun {
   Outcome outcome;
   double tail_s = 0;   // from the first close to the last result that is ready
   double total_s = 0;  // from the first submission to the last result that is ready
+  bool verified = false;
 };
 
 // One pass over the plan, or, with a rate, as many as `duration_s` takes. The rounds' figures must agree with what was
-// answered (std::runtime_error); with `verify`, and if nothing was refused, so must their results, bit for bit.
+// answered (std::runtime_error); with `verify`, and if nothing was refused, so must their results, bit for bit, which
+// are then `verified`.
 IngestRun MeasureIngest(Connections& connections, Plan& plan, const Pacing& pacing, double duration_s, bool verify);
 
 // Seconds from CreateRound to the last page of the result, of `count` rounds one after the other, each of all clients

@@ -245,12 +245,13 @@ std::string SoakJson(const SoakRun& run, const SoakFlags& flags) {
     absl::StrAppendFormat(out, R"("%d": %d)", entry.first, entry.second);
   };
   return absl::StrFormat(
-      R"("mode": "soak", "soak_seed": %d, "seconds": %.1f, "clients_at_once": %d, "rounds": %d, "submissions": %d, )"
-      R"("latency": %s, "retried": %s, "stalled": %d, "vanished": %d, "garbage": %d, "answers_to_bad": {%s}, )"
-      R"("peak_bytes": %d, "resident": [%s])",
+      R"("mode": "soak", "verified": true, "soak_seed": %d, "seconds": %.1f, "clients_at_once": %d, )"
+      R"("rounds": %d, "submissions": %d, "latency": %s, "retried": %s, "stalled": %d, "vanished": %d, "garbage": %d, )"
+      R"("answers_to_bad": {%s}, "peak_bytes": %s, "resident": [%s])",
       flags.seed, run.seconds, flags.connections, run.rounds, run.submissions, LatencyJson(run.latency_s),
       RefusedJson(run.refused), run.misdeeds[0], run.misdeeds[1], run.misdeeds[2],
-      absl::StrJoin(run.answers, ", ", answer), run.peak_bytes, absl::StrJoin(run.resident, ", ", point));
+      absl::StrJoin(run.answers, ", ", answer), run.peak_bytes == 0 ? "null" : absl::StrCat(run.peak_bytes),
+      absl::StrJoin(run.resident, ", ", point));
 }
 
 }  // namespace sparseagg::bench

@@ -37,7 +37,7 @@ struct SoakRun {
   std::vector<uint64_t> misdeeds;   // attempts, by Misdeed
   std::map<int, uint64_t> answers;  // to bad clients, by code
   std::vector<MemorySample> resident;
-  uint64_t peak_bytes = 0;  // of resident memory, over the server's life
+  uint64_t peak_bytes = 0;  // of resident memory, over the server's life; 0: it was not looked at
 };
 
 // Rounds of the plan, one generation after the other, in each of which every client is submitted until it is

@@ -86,7 +86,7 @@ def test_rate_sends_all_clients_as_often_as_the_duration_takes(server) -> None:
 
 def test_whole_rounds_are_timed_one_by_one(server) -> None:
     found = measure(server.address, "--workload", "E", "--divide-clients", 2000, "--whole-rounds", 4, "--streams", 5)
-    assert found["latency"]["count"] == 4
+    assert (found["latency"]["count"], found["verified"]) == (4, True)
 
 
 def test_it_leaves_no_round_behind(server, client) -> None:
@@ -102,6 +102,7 @@ def test_soak_counts_every_good_submission_once_and_stays_within_the_limit(start
     soak = ("--soak", "--duration", 6, "--connections", 80, "--rate", 100, "--server-pid", server.process.pid)
     found = measure(server.address, *soak, "--divide-clients", 4)
     assert found["submissions"] == found["latency"]["count"] == found["rounds"] * found["clients"] > 0
+    assert found["connections"] == found["clients_at_once"] == 80
     assert min(found["stalled"], found["vanished"], found["garbage"]) >= 20
     assert "0" not in found["answers_to_bad"]
     assert len(found["resident"]) >= 10
@@ -116,9 +117,42 @@ def test_refusals_fail_the_run_unless_they_are_allowed(start_server) -> None:
     assert done.returncode == 1
     assert "2 submissions were refused with code 8" in done.stderr
     assert "max_tuples_per_submission 99999" in done.stderr
-    flags = ("--divide-clients", 50, "--repetitions", 2, "--allow-refusals")
-    (refused,) = measure(small.address, *flags)["refused"]
-    assert (refused["code"], refused["count"]) == (8, 4)
+    flags = ("--divide-clients", 50, "--repetitions", 2, "--allow-refusals", "--against-plain")
+    found = measure(small.address, *flags)
+    for (refused,) in (found["refused"], found["plain"]["refused"]):
+        assert (refused["code"], refused["count"]) == (8, 4)
+    assert (found["tuples_per_s"], found["plain"]["tuples_per_s_against_it"]) == (0, None)
+
+
+@pytest.mark.parametrize("rate", [(), ("--rate", 100, "--duration", 0.1)])
+def test_what_was_refused_in_part_is_not_called_verified(start_server, rate) -> None:
+    flags = ("--divide-clients", 20, "--repetitions", 2, "--allow-refusals", *rate)
+    assert measure(start_server().address, *flags)["verified"] is True
+    found = measure(start_server("--max-submissions", "3").address, *flags)
+    assert (len(found["refused"]), found["verified"]) == (1, False)
+
+
+def test_share_of_the_sink_counts_only_what_was_acknowledged(start_server) -> None:
+    server = start_server("--max-submissions", "1")
+    flags = ("--divide-clients", 20, "--streams", 1, "--repetitions", 1, "--allow-refusals", "--sink", "raw")
+    found = measure(server.address, *flags)
+    assert found["latency"]["count"] == 1
+    sink = found["sinks"]["raw"]
+    assert sink["share"] == pytest.approx(found["bytes_per_s"] / sink["bytes_per_s"], rel=0.01)
+    bytes_with_merge_per_s = found["bytes"] / found["clients"] / found["total_seconds"][0]
+    assert sink["share_with_merge"] == pytest.approx(bytes_with_merge_per_s / sink["bytes_per_s"], rel=0.01)
+
+
+@pytest.mark.parametrize("mode", ["--soak", "--whole-rounds=1"])
+def test_refusals_cannot_be_allowed_where_they_are_not_counted(mode) -> None:
+    done = run("--target", "127.0.0.1:1", mode, "--allow-refusals")
+    assert (done.returncode != 0, "--allow-refusals" in done.stderr) == (True, True)
+
+
+def test_soak_without_a_process_to_look_at_claims_no_memory(server) -> None:
+    soak = ("--soak", "--duration", 0.1, "--connections", 4, "--rate", 1000)
+    found = measure(server.address, *soak, "--divide-clients", 50)
+    assert (found["peak_bytes"], found["resident"], found["verified"]) == (None, [], True)
 
 
 def test_flags_that_cannot_be_are_refused() -> None:

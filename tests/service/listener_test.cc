@@ -77,6 +77,16 @@ OwnedFd ConnectToUnix(const std::string& name, bool abstract) {
   return Connect(AF_UNIX, &to, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + 1));
 }
 
+// Does not listen.
+OwnedFd BindUnix(const std::string& path) {
+  OwnedFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  return fd;
+}
+
 // Keeps what it is given, and tells the other side with a byte.
 class Keeper {
  public:
@@ -84,7 +94,7 @@ class Keeper {
     const auto take = [this](int fd) {
       const std::lock_guard lock(mutex_);
       kept_.emplace_back(fd);
-      EXPECT_EQ(write(fd, "t", 1), 1);
+      (void)send(fd, "t", 1, MSG_NOSIGNAL);  // who only looks whether a server listens has gone by now
     };
     listener.Start(max_connections, take, [this] { ++refused_; });
   }
@@ -139,11 +149,7 @@ TEST(ListenerTest, Localhost_IsEveryAddressThatItStandsFor) {
 TEST(ListenerTest, UnixPath_ReplacesASocketThatWasLeft_AndGoesAtTheEnd) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/listener_test.", getpid());
   for (const char* prefix : {"unix:", "unix://"}) {
-    OwnedFd left(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, path.data(), path.size());
-    ASSERT_EQ(bind(left.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    BindUnix(path);
     const auto listener = MustOpen(prefix + path);
     EXPECT_EQ(listener->address(), prefix + path);
     Keeper keeper;
@@ -153,6 +159,40 @@ TEST(ListenerTest, UnixPath_ReplacesASocketThatWasLeft_AndGoesAtTheEnd) {
     struct stat gone {};
     EXPECT_NE(lstat(path.c_str(), &gone), 0);
   }
+}
+
+TEST(ListenerTest, UnixPath_WhereAServerListens_IsRefused_AndThatOneStays) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/listener_test.", getpid());
+  const auto first = MustOpen("unix:" + path);
+  const auto second = Listener::Open("unix:" + path);
+  EXPECT_EQ(second.status().code(), Code::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), AllOf(HasSubstr(path), HasSubstr("a server listens there")));
+  Keeper keeper;
+  keeper.Start(*first, 0);
+  EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
+}
+
+TEST(ListenerTest, UnixPath_OfAServerThatIsTooBusyToAccept_IsRefused) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/listener_test.", getpid());
+  const OwnedFd busy = BindUnix(path);
+  ASSERT_EQ(listen(busy.get(), 0), 0);
+  const OwnedFd waiting = ConnectToUnix(path, false);  // all that its queue has room for
+  ASSERT_GE(waiting.get(), 0);
+  const auto second = Listener::Open("unix:" + path);
+  EXPECT_EQ(second.status().code(), Code::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("a server listens there"));
+  unlink(path.c_str());
+}
+
+TEST(ListenerTest, UnixPath_ThatIsAnothersByNow_StaysAtTheEnd) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/listener_test.", getpid());
+  const auto first = MustOpen("unix:" + path);
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  const auto second = MustOpen("unix:" + path);
+  first->Stop();
+  Keeper keeper;
+  keeper.Start(*second, 0);
+  EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
 }
 
 TEST(ListenerTest, AbstractName) {

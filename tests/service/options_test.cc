@@ -14,6 +14,7 @@
 namespace sparseagg::service {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class OptionsTest : public ::testing::Test {
@@ -80,11 +81,17 @@ TEST_F(OptionsTest, FlagEnvironmentAndFile_FlagGoesFirstThenEnvironment) {
   EXPECT_EQ(options.server.limits.upload_timeout, absl::Seconds(1));
 }
 
-TEST_F(OptionsTest, SecondNameInTheFile_AlsoYieldsToTheEnvironment) {
-  const std::string path = WriteConfig("memory-limit-bytes = 1000\n");
-  EXPECT_EQ(ParseOk({"--config", path}).server.limits.memory_limit_bytes, 1000);
-  SetEnv("SPARSEAGG_MEMORY_LIMIT", "2000");
-  EXPECT_EQ(ParseOk({"--config", path}).server.limits.memory_limit_bytes, 2000);
+TEST_F(OptionsTest, MetricsAddressNone_IsNoAddress_WhereverItIsSaid) {
+  const auto address = [](const std::vector<std::string>& args) { return ParseOk(args).server.metrics_address; };
+  EXPECT_EQ(address({}), "127.0.0.1:8002");
+  EXPECT_EQ(address({"--metrics-address", "none"}), "");
+  EXPECT_EQ(address({"--metrics-address", ""}), "");
+  const std::string path = WriteConfig("metrics-address = \"none\"\n");
+  EXPECT_EQ(address({"--config", path}), "");
+  SetEnv("SPARSEAGG_METRICS_ADDRESS", "127.0.0.1:1");
+  EXPECT_EQ(address({"--config", path}), "127.0.0.1:1");
+  SetEnv("SPARSEAGG_METRICS_ADDRESS", "none");
+  EXPECT_EQ(address({}), "");
 }
 
 TEST_F(OptionsTest, ConfigInTheEnvironment_IsRead) {
@@ -126,13 +133,36 @@ TEST_F(OptionsTest, Times_TakeUnits) {
   EXPECT_EQ(wait("1h30m"), absl::Minutes(90));
 }
 
+TEST_F(OptionsTest, Times_OfZero_AreRefusedWhereTheyWouldEndEverything) {
+  for (const char* flag : {"--upload-timeout", "--max-result-ttl"}) {
+    for (const char* zero : {"0", "0ms", "1e-20"}) {
+      const ExitWith leave = ParseFails({flag, zero});
+      EXPECT_NE(leave.code, 0) << flag;
+      EXPECT_THAT(leave.text, AllOf(HasSubstr(flag), HasSubstr(zero), HasSubstr("must be more than 0")));
+    }
+    ParseOk({flag, "1ms"});
+  }
+  EXPECT_EQ(ParseOk({"--max-wait", "0"}).server.limits.max_wait, absl::ZeroDuration());
+}
+
 TEST_F(OptionsTest, Flags_WithoutMeaning_AreErrorsThatSayWhich) {
   const std::vector<std::vector<std::string>> cases = {
-      {"--memory-limit", "many"}, {"--memory-limit", "-1"}, {"--memory-limit", "99999999T"},
-      {"--memory-limit", "1.5G"}, {"--max-wait", "soon"},   {"--max-wait", "-1s"},
-      {"--max-wait", "inf"},      {"--backend", "tpu"},     {"--threads", "-1"},
-      {"--log-format", "xml"},    {"--max-uploads", "1e3"}, {"--max-tensors", "-1"},
-      {"--no-such-flag"},         {"--grpc-address"},       {"stray"},
+      {"--memory-limit", "many"},
+      {"--memory-limit", "-1"},
+      {"--memory-limit", "99999999T"},
+      {"--memory-limit", "1.5G"},
+      {"--max-wait", "soon"},
+      {"--max-wait", "-1s"},
+      {"--max-wait", "inf"},
+      {"--backend", "tpu"},
+      {"--threads", "-1"},
+      {"--log-format", "xml"},
+      {"--max-uploads", "1e3"},
+      {"--max-tensors", "-1"},
+      {"--no-such-flag"},
+      {"--grpc-address"},
+      {"stray"},
+      {"--memory-limit-bytes", "1"},
   };
   for (const auto& args : cases) {
     const ExitWith leave = ParseFails(args);
@@ -156,6 +186,7 @@ TEST_F(OptionsTest, Help_NamesEveryLimitOfTheServer) {
   for (int i = 0; i < limits->field_count(); ++i) {
     std::string flag = "--" + limits->field(i)->name();
     std::replace(flag.begin(), flag.end(), '_', '-');
+    if (flag == "--memory-limit-bytes") flag = "--memory-limit";  // whose value says the unit
     EXPECT_THAT(help, HasSubstr(flag));
   }
 }
