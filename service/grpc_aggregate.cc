@@ -113,7 +113,10 @@ class AggregateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
     if (request.has_spec() == (round_ != nullptr)) {
       return absl::InvalidArgumentError("the first message, and no other, has the spec");
     }
-    if (request.has_spec()) return Open(request);
+    if (request.has_spec()) {
+      RETURN_IF_ERROR(service_.CheckSpecSize(size));
+      return Open(request);
+    }
     if (!request.has_chunk()) return absl::InvalidArgumentError("a message without a chunk");
     RETURN_IF_ERROR(CheckId(message.head().client_id(), "client_id"));
     round_->NoteMessage(size, waited_, begin - came_, parsing);

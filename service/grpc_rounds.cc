@@ -1,4 +1,6 @@
 // AggregationService: the server and its rounds.
+#include <grpcpp/impl/codegen/proto_utils.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "service/contain.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
+#include "service/memory_shares.h"
 #include "service/version.h"
 
 namespace sparseagg::service {
@@ -32,6 +35,14 @@ absl::Status AggregationService::CheckMessageSize(uint64_t bytes) const {
   return absl::ResourceExhaustedError(absl::StrCat("a message of ", bytes,
                                                    " bytes is beyond the server's max_message_bytes ", limit,
                                                    "; send more and smaller chunks"));
+}
+
+absl::Status AggregationService::CheckSpecSize(uint64_t bytes) const {
+  const uint64_t limit = MostSpecBytes(machine_.limits);
+  if (limit == 0 || bytes <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("a spec of ", bytes, " bytes is beyond the ", limit,
+                                                   " bytes that max_tensors ", machine_.limits.max_tensors,
+                                                   " tensors may take"));
 }
 
 uint64_t AggregationService::PageBytes(uint64_t asked) const {
@@ -67,17 +78,24 @@ AggregationService::Unary* AggregationService::GetServerInfo(Context* context, c
   return AtOnce(context, absl::OkStatus());
 }
 
-AggregationService::Unary* AggregationService::CreateRound(Context* context, const v1::CreateRoundRequest* request,
-                                                           v1::Round* response) {
-  LogCall(LogLevel::kInfo, *context, "CreateRound", request->round_id());
-  return OnPool(context, [this, request, response]() -> absl::Status {
-    RETURN_IF_ERROR(CheckMessageSize(*request));
-    if (!request->round_id().empty()) RETURN_IF_ERROR(CheckRoundId(request->round_id()));
-    ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request->spec(), machine_.limits));
-    config.id = request->round_id();
+AggregationService::Unary* AggregationService::CreateRound(Context* context, const grpc::ByteBuffer* message,
+                                                           grpc::ByteBuffer* response) {
+  return OnPool(context, [this, context, message, response]() -> absl::Status {
+    RETURN_IF_ERROR(CheckMessageSize(message->Length()));
+    RETURN_IF_ERROR(CheckSpecSize(message->Length()));
+    grpc::ByteBuffer bytes = *message;
+    v1::CreateRoundRequest request;
+    if (!grpc::SerializationTraits<v1::CreateRoundRequest>::Deserialize(&bytes, &request).ok()) {
+      return absl::InvalidArgumentError("a message that is no CreateRoundRequest");
+    }
+    LogCall(LogLevel::kInfo, *context, "CreateRound", request.round_id());
+    if (!request.round_id().empty()) RETURN_IF_ERROR(CheckRoundId(request.round_id()));
+    ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), machine_.limits));
+    config.id = request.round_id();
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
-    Encode(*round, response);
-    return absl::OkStatus();
+    v1::Round answer;
+    Encode(*round, &answer);
+    return Serialize(answer, response);
   });
 }
 

@@ -28,7 +28,8 @@ class PutChunkReadByUs : public Base {
 };
 
 // PutChunk, SubmitUpdate and Aggregate get their messages unparsed, since most of what is in them is to be copied once
-// only (codec/chunk_message.h); all other methods get the generated types.
+// only (codec/chunk_message.h), and CreateRound, since a large one is refused before it is parsed; all other methods get
+// the generated types.
 template <template <typename> typename... Methods>
 struct Compose;
 template <template <typename> typename First, template <typename> typename... Rest>
@@ -40,7 +41,7 @@ struct Compose<> {
   using Type = v1::Aggregation::Service;
 };
 using AggregationBase =
-    Compose<v1::Aggregation::WithCallbackMethod_GetServerInfo, v1::Aggregation::WithCallbackMethod_CreateRound,
+    Compose<v1::Aggregation::WithCallbackMethod_GetServerInfo, v1::Aggregation::WithRawCallbackMethod_CreateRound,
             v1::Aggregation::WithCallbackMethod_GetRound, v1::Aggregation::WithCallbackMethod_ListRounds,
             v1::Aggregation::WithCallbackMethod_WaitRound, v1::Aggregation::WithCallbackMethod_CloseRound,
             v1::Aggregation::WithCallbackMethod_CancelRound, v1::Aggregation::WithCallbackMethod_DeleteRound,
@@ -59,7 +60,7 @@ class AggregationService final : public AggregationBase {
 
   // grpc_rounds.cc
   Unary* GetServerInfo(Context*, const v1::GetServerInfoRequest*, v1::ServerInfo*) override;
-  Unary* CreateRound(Context*, const v1::CreateRoundRequest*, v1::Round*) override;
+  Unary* CreateRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
   Unary* GetRound(Context*, const v1::GetRoundRequest*, v1::Round*) override;
   Unary* ListRounds(Context*, const v1::ListRoundsRequest*, v1::ListRoundsResponse*) override;
   Unary* CloseRound(Context*, const v1::CloseRoundRequest*, v1::Round*) override;
@@ -85,9 +86,8 @@ class AggregationService final : public AggregationBase {
   absl::StatusOr<std::shared_ptr<Round>> FindRound(absl::string_view name) const;
   // RESOURCE_EXHAUSTED: the message is larger than max_message_bytes.
   absl::Status CheckMessageSize(uint64_t bytes) const;
-  absl::Status CheckMessageSize(const google::protobuf::Message& message) const {
-    return CheckMessageSize(message.ByteSizeLong());
-  }
+  // RESOURCE_EXHAUSTED: more than what max_tensors may take.
+  absl::Status CheckSpecSize(uint64_t bytes) const;
   // Bytes of a result page: what was asked for, within the server's limit.
   uint64_t PageBytes(uint64_t asked) const;
   void Encode(const Round& round, v1::Round* wire) const;

@@ -32,12 +32,16 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()), message);
 }
 
-grpc::Status NoRoomInTransit(const Machine& machine, grpc::CallbackServerContext& context) {
+grpc::Status TryAgain(absl::string_view what, grpc::CallbackServerContext& context) {
   context.AddTrailingMetadata("grpc-retry-pushback-ms", kPushbackMs);
-  return ToGrpc(absl::ResourceExhaustedError(absl::StrCat("messages under way fill the ", machine.transit.limit(),
-                                                          " bytes that they may take of the server's memory limit of ",
-                                                          machine.limits.memory_limit_bytes, " bytes; try again in ",
-                                                          kPushbackMs, " ms")));
+  return ToGrpc(absl::ResourceExhaustedError(absl::StrCat(what, "; try again in ", kPushbackMs, " ms")));
+}
+
+grpc::Status NoRoomInTransit(const Machine& machine, grpc::CallbackServerContext& context) {
+  return TryAgain(absl::StrCat("messages under way fill the ", machine.transit.limit(),
+                               " bytes that they may take of the server's memory limit of ",
+                               machine.limits.memory_limit_bytes, " bytes"),
+                  context);
 }
 
 absl::Status CalledIn(const Machine& machine) {

@@ -25,13 +25,15 @@ grpc::Status ToGrpc(const absl::Status& status);
 inline constexpr int kStreamWindowBytes = 64 << 10;
 inline constexpr uint64_t kStreamBytes = kStreamWindowBytes + (uint64_t{32} << 10);
 
-// RESOURCE_EXHAUSTED for want of memory in transit, and when to try again: in the trailing metadata
-// grpc-retry-pushback-ms, which gRPC's own retries go by, too.
+// RESOURCE_EXHAUSTED for want of `what`, and when to try again: in the trailing metadata grpc-retry-pushback-ms, which
+// gRPC's own retries go by, too.
+grpc::Status TryAgain(absl::string_view what, grpc::CallbackServerContext& context);
+// The same for want of memory in transit.
 grpc::Status NoRoomInTransit(const Machine& machine, grpc::CallbackServerContext& context);
 // What a client is told whose credit was called in.
 absl::Status CalledIn(const Machine& machine);
 
-// As the answer of a call that takes its messages unparsed.
+// For calls that take their messages unparsed.
 absl::Status Serialize(const google::protobuf::Message& message, grpc::ByteBuffer* buffer);
 
 // One line a call, with the caller's traceparent if there is one.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
 #include "service/codec/duration_codec.h"
 #include "service/contain.h"
@@ -13,8 +14,8 @@ namespace {
 
 class WaitReactor final : public grpc::ServerUnaryReactor {
  public:
-  WaitReactor(AggregationService* service, std::shared_ptr<Round> round, v1::Round* response)
-      : service_(*service), round_(std::move(round)), response_(response) {}
+  WaitReactor(AggregationService* service, std::shared_ptr<Round> round, Slot slot, v1::Round* response)
+      : service_(*service), round_(std::move(round)), slot_(std::move(slot)), response_(response) {}
 
   // Until OnDone the reactor keeps itself, and so do the tasks that use it.
   static WaitReactor* Start(const std::shared_ptr<WaitReactor>& self, absl::Duration timeout) {
@@ -41,6 +42,7 @@ class WaitReactor final : public grpc::ServerUnaryReactor {
  private:
   AggregationService& service_;
   const std::shared_ptr<Round> round_;
+  const Slot slot_;
   v1::Round* const response_;
   Round::WaitId wait_ = 0;
   std::shared_ptr<WaitReactor> self_;
@@ -59,7 +61,15 @@ AggregationService::Unary* AggregationService::WaitRound(Context* context, const
     if (!asked.ok()) return AtOnce(context, asked.status());
     timeout = std::min(timeout, *asked);
   }
-  return WaitReactor::Start(std::make_shared<WaitReactor>(this, *std::move(round), response), timeout);
+  if (!machine_.waits.TryTake()) {
+    Unary* const reactor = context->DefaultReactor();
+    reactor->Finish(TryAgain(absl::StrCat(machine_.waits.limit(), " calls wait for rounds, as many as the server's "
+                                          "memory limit of ", machine_.limits.memory_limit_bytes, " bytes has room for"),
+                             *context));
+    return reactor;
+  }
+  return WaitReactor::Start(
+      std::make_shared<WaitReactor>(this, *std::move(round), Slot(&machine_.waits), response), timeout);
 }
 
 }  // namespace sparseagg::service

@@ -23,6 +23,7 @@ struct Machine {
         budget(Divide(limits).kept, limits.memory_limit_bytes),
         open_rounds(limits.max_open_rounds),
         uploads(limits.max_uploads),
+        waits(MostWaits(limits)),
         timer(the_clock),
         transit(Divide(limits).transit, the_clock, &timer, &pool),
         pool(num_threads) {}
@@ -35,6 +36,7 @@ struct Machine {
   MemoryBudget budget;
   Slots open_rounds;
   Slots uploads;
+  Slots waits;  // calls that wait for a round to end
   Metrics metrics;
   Timer timer;
   Transit transit;

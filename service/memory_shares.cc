@@ -18,11 +18,25 @@ constexpr uint64_t kProcessBytes = uint64_t{64} << 20;
 // gRPC's of a connection without calls (2000 of them measured).
 constexpr uint64_t kConnectionBytes = uint64_t{20} << 10;
 
+// gRPC's and ours of a long poll (15 000 of them measured).
+constexpr uint64_t kWaitBytes = uint64_t{16} << 10;
+
+// Of a tensor in the spec of a round: its name and a dozen numbers.
+constexpr uint64_t kLikelyTensorBytes = 512;
+constexpr uint64_t kLeastSpecBytes = uint64_t{64} << 10;
+
 }  // namespace
 
 uint64_t MostMessageBytes(const Limits& limits) {
   const uint64_t bytes = limits.max_message_bytes == 0 ? kLikelyMessageBytes : limits.max_message_bytes;
   return bytes + std::min(kMostFuseBytes, bytes / 4 + 4096);
+}
+
+uint64_t MostWaits(const Limits& limits) { return Divide(limits).process / 4 / kWaitBytes; }
+
+uint64_t MostSpecBytes(const Limits& limits) {
+  if (limits.max_tensors == 0) return 0;
+  return std::max(kLeastSpecBytes, SaturatingMultiply(kLikelyTensorBytes, limits.max_tensors));
 }
 
 uint64_t PageTransitBytes(uint64_t page_bytes) { return SaturatingMultiply(2, page_bytes); }

@@ -28,6 +28,13 @@ Limits FitToMemory(Limits limits);
 // What gRPC may hold of one message before it is refused as too large.
 uint64_t MostMessageBytes(const Limits& limits);
 
+// Calls that may wait for rounds at once, by what each takes, of the process's share; 0: any number.
+uint64_t MostWaits(const Limits& limits);
+
+// What the spec of a round may take on the wire: what is made of it takes up to a hundred times as much, before it is
+// known to have too many tensors. 0: no limit.
+uint64_t MostSpecBytes(const Limits& limits);
+
 // What a page of a result takes on its way out: itself, and what it is serialised to. Saturates.
 uint64_t PageTransitBytes(uint64_t page_bytes);
 

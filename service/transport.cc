@@ -1,5 +1,6 @@
 #include "service/transport.h"
 
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 
 #include <cstdint>
@@ -10,6 +11,12 @@
 #include "service/memory_shares.h"
 
 namespace sparseagg::service {
+namespace {
+
+// Of calls to reflection and channelz, each of which keeps one as long as it lasts.
+constexpr int kMostThreads = 32;
+
+}  // namespace
 
 void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   // Our own check of max_message_bytes names the flag; gRPC's, which cannot, is left for what is far beyond.
@@ -27,6 +34,15 @@ void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   // megabytes a stream, whether it is read or not. While a message is read, the window is as wide as the message.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
+  // gRPC unpacks a message before it looks at its size, and a thousandth of the bytes may stand for it.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  // Transit counts what is read for rounds. The quota is for all else that comes in: calls of one message, which gRPC
+  // receives by itself, and its own services. Beyond it gRPC cancels calls.
+  grpc::ResourceQuota quota("sparseagg");
+  quota.SetMaxThreads(kMostThreads);
+  if (const MemoryShares shares = Divide(limits); shares.process != 0) quota.Resize(shares.transit + shares.process / 2);
+  builder.SetResourceQuota(quota);
   // Only reflection and channelz are synchronous.
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);

@@ -217,6 +217,9 @@ absl::Status ChunkMessage::ParseFrom(grpc::ByteBuffer& bytes, v1::AggregateReque
     }
   }
   bytes.Clear();
+  if (rest.size() > kMostHeadBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a request with more than ", kMostHeadBytes, " bytes of spec"));
+  }
   if (!request->ParseFromString(rest) || !head_.ParseFromString(head)) return Malformed("AggregateRequest");
   if (has_chunk) request->mutable_chunk();
   return absl::OkStatus();

@@ -42,6 +42,15 @@ TEST_F(RoundMemoryTest, Submit_DoesNotFit_IsRefusedThereAndTheRoundLives) {
   EXPECT_LE(machine().budget.reserved(), limits_.memory_limit_bytes);
 }
 
+TEST_F(RoundMemoryTest, Cancel_FreesAllButTheRoundItself) {
+  const auto round = Open(SumSpec(1'000'000));
+  const uint64_t bytes_of_a_round = machine().budget.reserved();
+  for (int c = 0; c < 5; ++c) ASSERT_THAT(Submit(*round, Large(c)), IsOk());
+  ASSERT_THAT(round->Cancel("enough"), IsOk());
+  Settle();
+  EXPECT_EQ(machine().budget.reserved(), bytes_of_a_round);
+}
+
 TEST_F(RoundMemoryTest, Submit_FixedPointOnTheSameKeys_HoldsThoseKeysHoweverManyTuplesCome) {
   v1::RoundSpec spec = SumSpec(0);  // hashed keys: the dimension bounds nothing
   spec.set_max_submissions(1000);

@@ -90,6 +90,7 @@ TEST_F(RoundUploadsTest, Submit_AnotherClientAfterTheRoundClosed_IsRefusedAtItsF
   EXPECT_THAT(Put(*round, MakeChunk("", "b", {1}, {1})), Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
   EXPECT_THAT(round->CommitNamed("b", "b-1"), HasCode(Code::kFailedPrecondition));
   EXPECT_THAT(round->OpenUpload("b", "b-1", nullptr), HasCode(Code::kFailedPrecondition));
+  EXPECT_EQ(round->Snapshot().num_refused, 2);  // first chunks; a commit of nothing is none
 }
 
 TEST_F(RoundUploadsTest, PutChunk_RepeatGapAndResume_GivesTheChunkExpectedNext) {

@@ -257,6 +257,27 @@ TEST_F(RoundsApiTest, Deadline_Passes_ClosesAndExpires) {
   while (client().Get(name).ok()) std::this_thread::yield();
 }
 
+TEST_F(RoundsApiTest, CreateRound_SpecFarBeyondMaxTensors_IsRefusedUnparsed) {
+  options_.limits.max_tensors = 3;
+  v1::RoundSpec spec;
+  for (int i = 0; i < 100'000; ++i) spec.add_tensors();
+  EXPECT_THAT(client().Create(spec, "r"),
+              Fails(Code::kResourceExhausted, AllOf(HasSubstr("max_tensors 3"), HasSubstr("65536 bytes"))));
+}
+
+TEST_F(RoundsApiTest, WaitRound_MoreThanThereIsMemoryFor_AreRefusedUntilOneIsOver) {
+  options_.limits.memory_limit_bytes = uint64_t{256} << 20;
+  const std::string name = Create(SumSpec());
+  Slots& waits = server().machine().waits;
+  EXPECT_EQ(waits.limit(), 1280);  // 16 KiB each of a quarter of 80 MiB
+  for (uint64_t i = 0; i < waits.limit(); ++i) ASSERT_TRUE(waits.TryTake());
+  EXPECT_THAT(client().Wait(name, absl::ZeroDuration()),
+              Fails(Code::kResourceExhausted, AllOf(HasSubstr("1280 calls wait"), HasSubstr("try again"))));
+  waits.GiveBack();
+  EXPECT_THAT(client().Wait(name, absl::ZeroDuration()), IsOk());
+  while (waits.taken() != waits.limit() - 1) std::this_thread::yield();
+}
+
 TEST_F(RoundsApiTest, ManyRounds_OpenAtOnceAndInterleaved_ShareNothing) {
   std::vector<std::string> names;
   for (int r = 0; r < 20; ++r) names.push_back(Create(SumSpec(), std::to_string(r)));

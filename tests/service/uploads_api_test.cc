@@ -52,6 +52,36 @@ TEST_F(UploadsApiTest, Unary_ChunksCommitStatus_TellsWhereItIs) {
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
 }
 
+// A client's retries may overtake each other, and may come when all is over.
+TEST_F(UploadsApiTest, Unary_FirstChunkAgainAfterTheCommit_DoesNotUndoIt) {
+  const std::string name = Create(SumSpec());
+  const v1::UpdateChunk zero = MakeChunk(name, "a", {1, 2}, {1, 2}, 0, false);
+  const v1::UpdateChunk one = MakeChunk(name, "a", {3}, {3}, 1, true);
+  ASSERT_THAT(client().Put(zero), IsOk());
+  ASSERT_THAT(client().Put(one), IsOk());
+  ASSERT_THAT(client().Commit(one), IsOk());
+  ASSERT_THAT(client().Put(zero), IsOk());
+  EXPECT_TRUE(client().Progress(zero)->committed());
+  const auto again = client().Commit(one);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_TRUE(again->duplicate());
+  EXPECT_EQ(again->num_tuples(), 3);
+  EXPECT_EQ(client().Get(name)->num_uploads(), 0);
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
+}
+
+// Unpacked before anybody has looked at its size, a message may take a thousand times what was sent.
+TEST_F(UploadsApiTest, Compressed_IsRefused) {
+  const std::string name = Create(SumSpec());
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::UploadStatus status;
+  const std::vector<uint32_t> keys(10'000, 1);
+  const grpc::Status refused = client().stub().PutChunk(
+      &context, MakeChunk(name, "a", keys, std::vector<float>(keys.size(), 0.0f)), &status);
+  EXPECT_THAT(FromGrpc(refused), Fails(Code::kUnimplemented, HasSubstr("gzip")));
+}
+
 TEST_F(UploadsApiTest, Stream_ManyChunks_AreOneSubmission) {
   const std::string name = Create(SumSpec());
   v1::UpdateChunk later = MakeChunk(name, "a", {3}, {3}, 1, false);
