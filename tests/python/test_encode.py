@@ -56,6 +56,19 @@ def test_encode_chunks_several_tensors_share_aChunk():
     ]
 
 
+def test_encode_chunks_more_tensors_than_slices_fit_a_chunk_are_spread():
+    names = [f"t{i}" for i in range(4097)]
+    spec = sa.RoundSpec([sa.TensorSpec(name, "float32", 10) for name in names])
+    one = (np.array([1]), np.array([2.0], np.float32))
+    tensors = update_data(spec, dict.fromkeys(names, one))
+    chunks = [
+        pb.UpdateChunk.FromString(chunk.serialise())
+        for chunk in encode_chunks(tensors, client_id="c", submission_id="s", chunk_bytes=10_000_000)
+    ]
+    assert [len(chunk.slices) for chunk in chunks] == [4096, 1]
+    assert [piece.tensor for chunk in chunks for piece in chunk.slices] == names
+
+
 def test_encode_chunks_messages_stay_below_the_limit():
     limit = 4000
     many = sa.RoundSpec([sa.TensorSpec(f"tensor-{i:0200}", "float32", 100) for i in range(30)])

@@ -15,6 +15,7 @@ from sparseagg.wire import DEFAULT_CHUNK_BYTES, PLAIN, WireFormat
 __all__ = ["encode_chunks"]
 
 _SLICE_OVERHEAD = 64  # what a slice takes besides its name, keys and values
+_MOST_SLICES = 4096  # of a chunk; a server takes twice as many
 
 
 def encode_chunks(
@@ -78,7 +79,7 @@ def _plan(tensors: Sequence[TensorData], chunk_bytes: int, wire: WireFormat) -> 
         start = 0
         while start < data.num_keys:
             fits = int((room - overhead) // row_bytes) if row_bytes else data.num_keys
-            if pieces and fits < min(together, data.num_keys - start):
+            if len(pieces) == _MOST_SLICES or (pieces and fits < min(together, data.num_keys - start)):
                 yield pieces
                 pieces, room = [], chunk_bytes
                 continue
