@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "host/float_environment.h"
 #include "host/scan.h"
 #include "host/status_macros.h"
 
@@ -16,6 +17,7 @@ uint64_t NumKeys(const KeyColumn& keys) {
 }
 
 absl::Status ValidateWeight(const TensorSpec& spec, double weight) {
+  const DefaultFloatEnvironment environment;
   const auto invalid = [&](absl::string_view problem) {
     return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": weight ", weight, " ", problem));
   };
