@@ -43,7 +43,7 @@ absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
   absl::Status status;
   for (int shrink = 0; shrink <= options_.tuning.num_retries; ++shrink) {
     status = RunOnce(*session_, operation, shrink);
-    if (!absl::IsResourceExhausted(status)) break;
+    if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
   }
   if (!status.ok() && !absl::IsResourceExhausted(status)) fault_ = status;
   return status;
