@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
   if (NeedsCheck(spec_, update)) {
     bool refused = false;
     absl::Status device = absl::UnavailableError("too small for the device");
-    if (!on_cpu_ && update.num_keys() * spec_.width >= engine_.tuning().min_check_values) {
+    if (update.num_keys() * spec_.width >= engine_.tuning().min_check_values) {
       device = engine_.RunOnDevice([&](Session& session, int) -> absl::Status {
         ASSIGN_OR_RETURN(refused, MustRefuse(session, spec_, shape_, update));
         return absl::OkStatus();
@@ -60,7 +60,10 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
 
 absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
   std::unique_ptr<DevicePrepared> prepared(static_cast<DevicePrepared*>(update.release()));
-  if (on_cpu_) return AddToCpu(prepared->update());
+  if (on_cpu_) {
+    RETURN_IF_ERROR(GoToCpu());
+    return AddToCpu(prepared->update());
+  }
   weights_.push_back(prepared->update().weight());
   pending_bytes_ += prepared->memory_bytes();
   pending_keys_ = SaturatingAdd(pending_keys_, prepared->update().num_keys());
@@ -113,7 +116,10 @@ absl::Status DeviceAccumulator::MergePending() {
 }
 
 absl::Status DeviceAccumulator::FoldSoFar(SubmissionOrder order) {
-  if (on_cpu_) return cpu_->FoldSoFar(order);
+  if (on_cpu_) {
+    RETURN_IF_ERROR(GoToCpu());
+    return cpu_->FoldSoFar(order);
+  }
   if (!OrderMatters(spec_)) return pending_.empty() ? absl::OkStatus() : MergePending();
   return absl::UnimplementedError(
       absl::StrCat(Quoted(spec_), ": only the CPU engine folds sums whose order matters before the end"));
@@ -124,7 +130,10 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
     return absl::InternalError(
         absl::StrCat(Quoted(spec_), ": an order of ", order.size(), " for ", num_submissions(), " submissions"));
   }
-  if (on_cpu_) return std::move(*cpu_).Finish(order);
+  if (on_cpu_) {
+    RETURN_IF_ERROR(GoToCpu());
+    return std::move(*cpu_).Finish(order);
+  }
   Finished finished;
   const DeviceEngine::Operation finish = [&](Session& session, int shrink) -> absl::Status {
     const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
@@ -145,11 +154,13 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   return std::move(finished.result);
 }
 
-uint64_t DeviceAccumulator::num_submissions() const { return on_cpu_ ? cpu_->num_submissions() : weights_.size(); }
+uint64_t DeviceAccumulator::num_submissions() const {
+  return on_cpu_ ? cpu_->num_submissions() + pending_.size() : weights_.size();
+}
 
 size_t DeviceAccumulator::memory_bytes() const {
-  if (on_cpu_) return cpu_->memory_bytes();
   size_t bytes = PendingBytes() + weights_.capacity() * sizeof(double);
+  if (on_cpu_) bytes += cpu_->memory_bytes();
   for (const HostRows& base : bases_) bytes += MemoryBytes(base);
   return bytes;
 }
@@ -217,18 +228,26 @@ std::vector<const HostRows*> DeviceAccumulator::Bases() const {
 }
 
 absl::Status DeviceAccumulator::GoToCpu() {
-  if (on_cpu_) return absl::OkStatus();
   if (!bases_.empty()) {
     return absl::UnimplementedError(absl::StrCat(
         Quoted(spec_), ": what a device merged before it failed cannot be merged with what the CPU engine holds"));
   }
-  for (const auto& prepared : pending_) RETURN_IF_ERROR(AddToCpu(prepared->update()));
   on_cpu_ = true;
-  pending_.clear();
-  weights_.clear();
-  pending_bytes_ = 0;
-  pending_keys_ = 0;
+  weights_ = {};
+  while (!pending_.empty()) {
+    const uint64_t num_before = cpu_->num_submissions();
+    const absl::Status status = AddToCpu(pending_.front()->update());
+    // An Add that fails may have counted it. Had it not, it must stay; had it, it must not be added again.
+    if (cpu_->num_submissions() > num_before) DropFirstPending();
+    RETURN_IF_ERROR(status);
+  }
   return absl::OkStatus();
+}
+
+void DeviceAccumulator::DropFirstPending() {
+  pending_bytes_ -= pending_.front()->memory_bytes();
+  pending_keys_ -= std::min(pending_keys_, pending_.front()->update().num_keys());
+  pending_.pop_front();
 }
 
 absl::Status DeviceAccumulator::AddToCpu(const ValidatedUpdate& update) {

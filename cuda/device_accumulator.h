@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -63,18 +64,20 @@ class DeviceAccumulator : public Accumulator {
   std::vector<const ValidatedUpdate*> UpdatesIn(SubmissionOrder order) const;
   std::vector<const ValidatedUpdate*> PendingUpdates() const;
   std::vector<const HostRows*> Bases() const;
-  // Hands all submissions to the CPU engine. Only while there are no bases.
+  // Hands all submissions to the CPU engine, and lets go of each, so that both never hold it. Only while there are no
+  // bases. After an error it goes on where it stopped, when it is called again.
   absl::Status GoToCpu();
+  void DropFirstPending();
   absl::Status AddToCpu(const ValidatedUpdate& update);
 
   DeviceEngine& engine_;
   const TensorSpec spec_;
   const TensorShape shape_;
   std::unique_ptr<Accumulator> cpu_;
-  bool on_cpu_;                                           // then everything below is empty
-  std::vector<std::unique_ptr<DevicePrepared>> pending_;  // all submissions, or those not merged yet
-  std::vector<double> weights_;                           // of every submission, in order of Add
-  std::vector<HostRows> bases_;                           // of merges; several only after MergeFrom
+  bool on_cpu_;  // then what is below is empty, but for submissions that could not be handed over
+  std::deque<std::unique_ptr<DevicePrepared>> pending_;  // all submissions, or those not merged yet
+  std::vector<double> weights_;                          // of every submission, in order of Add
+  std::vector<HostRows> bases_;                          // of merges; several only after MergeFrom
   size_t pending_bytes_ = 0;
   uint64_t pending_keys_ = 0;
 };
