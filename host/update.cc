@@ -55,7 +55,11 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
   }
   if (spec.layout == Layout::kDense) {
     const auto* run = std::get_if<KeyRun>(&columns.keys);
-    if (run == nullptr || run->first != 0 || run->count != spec.dimension) {
+    if (run == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": layout dense takes all ", spec.dimension,
+                                                     " rows in order, as a run of keys, and no list of ", count));
+    }
+    if (run->first != 0 || run->count != spec.dimension) {
       return absl::InvalidArgumentError(
           absl::StrCat(Quoted(spec), ": layout dense needs all ", spec.dimension, " rows, not ", count));
     }
