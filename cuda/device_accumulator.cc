@@ -42,7 +42,10 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
     absl::Status device = absl::UnavailableError("too small for the device");
     if (update.num_keys() * spec_.width >= engine_.tuning().min_check_values) {
       device = engine_.RunOnDevice([&](Session& session, int) -> absl::Status {
-        ASSIGN_OR_RETURN(refused, MustRefuse(session, spec_, shape_, update));
+        absl::StatusOr<bool> must_refuse = MustRefuse(session, spec_, shape_, update);
+        // It is checked in one piece, so that another attempt would ask for the same memory.
+        if (absl::IsResourceExhausted(must_refuse.status())) return NoRoom(must_refuse.status().message());
+        ASSIGN_OR_RETURN(refused, std::move(must_refuse));
         return absl::OkStatus();
       });
     }

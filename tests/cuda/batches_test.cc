@@ -219,6 +219,27 @@ TEST(Batches, RowsFitInSeveralBatches_OneAttempt_EveryTupleIsSentOnce) {
   }
 }
 
+TEST(Batches, SubmissionTooLargeToCheck_OneAttempt_ThenOnTheCpu) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dtype = DType::kInt64;
+  RawTensor raw;
+  raw.keys = {3, 1, 3};
+  raw.values.assign(3 * sizeof(int64_t), '\1');
+  CountingDevice::Counts counts;
+  struct FaultyDevice::Record record;
+  cuda::DeviceEngineOptions options;
+  options.memory_budget_bytes = 10;
+  options.tuning.min_check_values = 0;
+  cuda::DeviceEngine engine(std::make_unique<CountingDevice>(&record, &counts), options);
+  auto updates = BuildUpdates({spec}, {"a", 1.0, {raw}});
+  ASSERT_TRUE(updates.ok()) << updates.status();
+  const auto accumulator = *engine.CreateAccumulator(spec);
+  EXPECT_TRUE(accumulator->Prepare(updates->front()).ok());
+  EXPECT_EQ(counts.attempts, 1);
+  EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
+}
+
 TEST(Batches, SecondRound_AllocatesNoHostMemory) {
   TensorSpec spec;
   spec.name = "t";
