@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/device_engine.h"
+#include "cuda/fallback_bytes.h"
 #include "cuda/rows.h"
 #include "cuda/tensor_shape.h"
 #include "host/engine.h"
@@ -58,9 +59,11 @@ class DeviceAccumulator : public Accumulator {
   size_t PendingBytes() const;
   absl::Status MergeIfDue();
   absl::Status MergePending();
-  uint64_t MaxRowsWith(const ValidatedUpdate* next) const;
-  // What adding takes on the CPU engine, which prepares then.
-  uint64_t AddBytes(const PreparedUpdate* next) const;
+  uint64_t GrowthBytesOf(const PreparedUpdate* prepared) const;
+  // What waits, with `next` if there is one.
+  FallbackInput FallbackInputWith(const PreparedUpdate* next) const;
+  // The most that handing all of that to the CPU engine takes beside it.
+  uint64_t HandOverBytes(const PreparedUpdate* next) const;
   std::vector<const ValidatedUpdate*> UpdatesIn(SubmissionOrder order) const;
   std::vector<const ValidatedUpdate*> PendingUpdates() const;
   std::vector<const HostRows*> Bases() const;
@@ -80,6 +83,9 @@ class DeviceAccumulator : public Accumulator {
   std::vector<HostRows> bases_;                          // of merges; several only after MergeFrom
   size_t pending_bytes_ = 0;
   uint64_t pending_keys_ = 0;
+  // If they are handed to the CPU engine: by how much they grow, and the most that preparing one of them takes.
+  uint64_t growth_bytes_ = 0;
+  uint64_t prepare_bytes_ = 0;
 };
 
 }  // namespace sparseagg::cuda
