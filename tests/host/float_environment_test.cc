@@ -57,6 +57,7 @@ TEST(FloatEnvironment, Guard_NearestWithDenormals_ThenAsBefore) {
   for (const Setting setting : kSettings) {
     const Set set(setting);
     const std::string before = Habits();
+    std::feclearexcept(FE_ALL_EXCEPT);
     {
       const DefaultFloatEnvironment guard;
       EXPECT_EQ(Habits(), usual);
