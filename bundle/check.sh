@@ -85,8 +85,25 @@ gtest() { # filter: a command for step
 
 # Parts
 
+# Whether there should be one, for all that the system says: nobody hid it, and this build has an engine for it.
+is_listed() {
+  [[ -n ${CUDA_VISIBLE_DEVICES-all} && ${CUDA_VISIBLE_DEVICES-} != -1 && $no_gpu != *"no CUDA engine"* ]] &&
+    [[ $(timeout 60 nvidia-smi -L 2>/dev/null) == "GPU "* ]]
+}
+
 no_gpu= # why; empty: there is one
-if ! probe=$("$bin/gpu_bench" --probe 2>&1); then no_gpu=${probe#gpu_bench: }; fi
+broken= # what is wrong with that
+probe_status=0
+probe=$("$bin/gpu_bench" --probe 2>&1) || probe_status=$?
+if [[ $probe_status -ne 0 ]]; then
+  no_gpu=${probe#gpu_bench: }
+  if [[ $probe_status -ne 1 || $no_gpu != UNAVAILABLE* ]]; then
+    broken="the probe ended with status $probe_status"
+    no_gpu="$broken${no_gpu:+: $no_gpu}"
+  elif is_listed; then
+    broken="nvidia-smi lists a device, but: $no_gpu"
+  fi
+fi
 
 show_device() {
   echo "engine: ${no_gpu:-$probe}"
@@ -105,7 +122,13 @@ part_device() {
   show_device >"$out/device.txt" 2>&1
   sed 's/^/    /' "$out/device.txt"
   step device cpu "machine" 10 test -s "$out/device.txt"
-  if [[ -n $no_gpu ]]; then skip device gpu "probe" "$no_gpu"; else step device gpu "probe" 60 "$bin/gpu_bench" --probe; fi
+  if [[ -n $broken ]]; then
+    : # told already
+  elif [[ -n $no_gpu ]]; then
+    skip device gpu "probe" "$no_gpu"
+  else
+    step device gpu "probe" 60 "$bin/gpu_bench" --probe
+  fi
 }
 
 part_contract() {
@@ -259,6 +282,11 @@ write_json() {
 }
 
 begin=$SECONDS
+# Whatever parts are asked for: a GPU that cannot be used must not pass for none.
+if [[ -n $broken ]]; then
+  failed=$((failed + 1))
+  add_row device gpu "probe" FAILED 0.0 "$broken"
+fi
 for part in "${parts[@]}"; do
   if [[ " ${only[*]} " == *" $part "* ]]; then "part_$part"; fi
 done

@@ -10,6 +10,11 @@
 
 namespace sparseagg::cuda {
 
+BatchCursor::BatchCursor(const std::vector<const ValidatedUpdate*>& updates) : updates_(updates) {
+  for (const ValidatedUpdate* update : updates) num_left_ += update->num_keys();
+  SkipEmpty();
+}
+
 void BatchCursor::SkipEmpty() {
   while (next_ < updates_.size() && next_tuple_ == updates_[next_]->num_keys()) {
     ++next_;
@@ -31,6 +36,7 @@ std::vector<Slice> BatchCursor::Next(uint64_t max_tuples) {
     slices.push_back({update, next_tuple_, count});
     next_tuple_ += count;
     room -= count;
+    num_left_ -= count;
     SkipEmpty();
   }
   return slices;

@@ -27,9 +27,10 @@ struct Slice {
 // folded before they are added.
 class BatchCursor {
  public:
-  explicit BatchCursor(const std::vector<const ValidatedUpdate*>& updates) : updates_(updates) { SkipEmpty(); }
+  explicit BatchCursor(const std::vector<const ValidatedUpdate*>& updates);
 
   bool done() const { return next_ == updates_.size(); }
+  uint64_t num_left() const { return num_left_; }  // tuples
   // At most `max_tuples` (≥ 1) tuples, unless the first update has more and cannot be cut.
   std::vector<Slice> Next(uint64_t max_tuples);
 
@@ -39,6 +40,7 @@ class BatchCursor {
   const std::vector<const ValidatedUpdate*>& updates_;
   size_t next_ = 0;
   uint64_t next_tuple_ = 0;  // of that update
+  uint64_t num_left_ = 0;
 };
 
 // A batch on the device, or on its way there.

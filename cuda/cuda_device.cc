@@ -3,7 +3,6 @@
 #include <utility>
 #include <variant>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "cuda/cuda_status.h"
 #include "cuda/kernels/launch.h"
@@ -29,10 +28,12 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create() {
   }
   if (num_devices == 0) return absl::UnavailableError("no usable GPU: the driver sees none");
   auto device = std::unique_ptr<CudaDevice>(new CudaDevice());
-  RETURN_IF_ERROR(device->Enter());
-  const absl::Cleanup leave = [&device] { device->Leave(); };
-  absl::Status status = device->Start();
-  if (status.ok()) status = device->RunSomething();
+  absl::Status status = device->Enter();
+  if (status.ok()) {
+    status = device->Start();
+    if (status.ok()) status = device->RunSomething();
+    device->Leave();
+  }
   if (!status.ok()) return absl::UnavailableError(absl::StrCat("no usable GPU: ", status.message()));
   return device;
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/checker.h"
+#include "cuda/fallback_bytes.h"
 #include "cuda/finisher.h"
 #include "cuda/merger.h"
 #include "host/fixed_point.h"
@@ -40,9 +41,12 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
   if (NeedsCheck(spec_, update)) {
     bool refused = false;
     absl::Status device = absl::UnavailableError("too small for the device");
-    if (!on_cpu_ && update.num_keys() * spec_.width >= engine_.tuning().min_check_values) {
+    if (update.num_keys() * spec_.width >= engine_.tuning().min_check_values) {
       device = engine_.RunOnDevice([&](Session& session, int) -> absl::Status {
-        ASSIGN_OR_RETURN(refused, MustRefuse(session, spec_, shape_, update));
+        absl::StatusOr<bool> must_refuse = MustRefuse(session, spec_, shape_, update);
+        // It is checked in one piece, so that another attempt would ask for the same memory.
+        if (absl::IsResourceExhausted(must_refuse.status())) return NoRoom(must_refuse.status().message());
+        ASSIGN_OR_RETURN(refused, std::move(must_refuse));
         return absl::OkStatus();
       });
     }
@@ -60,10 +64,15 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
 
 absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
   std::unique_ptr<DevicePrepared> prepared(static_cast<DevicePrepared*>(update.release()));
-  if (on_cpu_) return AddToCpu(prepared->update());
+  if (on_cpu_) {
+    RETURN_IF_ERROR(GoToCpu());
+    return AddToCpu(prepared->update());
+  }
   weights_.push_back(prepared->update().weight());
   pending_bytes_ += prepared->memory_bytes();
   pending_keys_ = SaturatingAdd(pending_keys_, prepared->update().num_keys());
+  growth_bytes_ = SaturatingAdd(growth_bytes_, GrowthBytesOf(prepared.get()));
+  prepare_bytes_ = std::max(prepare_bytes_, cpu_->PrepareBytes(prepared->update()));
   pending_.push_back(std::move(prepared));
   return MergeIfDue();
 }
@@ -78,6 +87,8 @@ absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
   weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
   pending_bytes_ += from.pending_bytes_;
   pending_keys_ = SaturatingAdd(pending_keys_, from.pending_keys_);
+  growth_bytes_ = SaturatingAdd(growth_bytes_, from.growth_bytes_);
+  prepare_bytes_ = std::max(prepare_bytes_, from.prepare_bytes_);
   std::move(from.pending_.begin(), from.pending_.end(), std::back_inserter(pending_));
   std::move(from.bases_.begin(), from.bases_.end(), std::back_inserter(bases_));
   from.pending_.clear();
@@ -109,11 +120,16 @@ absl::Status DeviceAccumulator::MergePending() {
   pending_.clear();
   pending_bytes_ = 0;
   pending_keys_ = 0;
+  growth_bytes_ = 0;
+  prepare_bytes_ = 0;
   return absl::OkStatus();
 }
 
 absl::Status DeviceAccumulator::FoldSoFar(SubmissionOrder order) {
-  if (on_cpu_) return cpu_->FoldSoFar(order);
+  if (on_cpu_) {
+    RETURN_IF_ERROR(GoToCpu());
+    return cpu_->FoldSoFar(order);
+  }
   if (!OrderMatters(spec_)) return pending_.empty() ? absl::OkStatus() : MergePending();
   return absl::UnimplementedError(
       absl::StrCat(Quoted(spec_), ": only the CPU engine folds sums whose order matters before the end"));
@@ -124,7 +140,10 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
     return absl::InternalError(
         absl::StrCat(Quoted(spec_), ": an order of ", order.size(), " for ", num_submissions(), " submissions"));
   }
-  if (on_cpu_) return std::move(*cpu_).Finish(order);
+  if (on_cpu_) {
+    RETURN_IF_ERROR(GoToCpu());
+    return std::move(*cpu_).Finish(order);
+  }
   Finished finished;
   const DeviceEngine::Operation finish = [&](Session& session, int shrink) -> absl::Status {
     const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
@@ -145,11 +164,13 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   return std::move(finished.result);
 }
 
-uint64_t DeviceAccumulator::num_submissions() const { return on_cpu_ ? cpu_->num_submissions() : weights_.size(); }
+uint64_t DeviceAccumulator::num_submissions() const {
+  return on_cpu_ ? cpu_->num_submissions() + pending_.size() : weights_.size();
+}
 
 size_t DeviceAccumulator::memory_bytes() const {
-  if (on_cpu_) return cpu_->memory_bytes();
   size_t bytes = PendingBytes() + weights_.capacity() * sizeof(double);
+  if (on_cpu_) bytes += cpu_->memory_bytes();
   for (const HostRows& base : bases_) bytes += MemoryBytes(base);
   return bytes;
 }
@@ -159,24 +180,48 @@ uint64_t DeviceAccumulator::PrepareBytes(const ValidatedUpdate& update) const {
   return NeedsCheck(spec_, update) ? cpu_->PrepareBytes(update) : 0;
 }
 
-uint64_t DeviceAccumulator::MaxRowsWith(const ValidatedUpdate* next) const {
-  uint64_t keys = SaturatingAdd(pending_keys_, next == nullptr ? 0 : next->num_keys());
-  for (const HostRows& base : bases_) keys = SaturatingAdd(keys, base.num_rows);
-  return spec_.dimension == 0 ? keys : std::min(keys, spec_.dimension);
+uint64_t DeviceAccumulator::GrowthBytesOf(const PreparedUpdate* prepared) const {
+  if (prepared == nullptr) return 0;
+  const ValidatedUpdate& update = *UpdateOf(prepared);
+  return GrowthBytes(shape_, update.num_keys(), update.unique(), prepared->memory_bytes());
 }
 
+FallbackInput DeviceAccumulator::FallbackInputWith(const PreparedUpdate* next) const {
+  FallbackInput input;
+  for (const HostRows& base : bases_) input.num_rows += base.num_rows;
+  input.num_tuples = SaturatingAdd(pending_keys_, next == nullptr ? 0 : UpdateOf(next)->num_keys());
+  input.max_rows = SaturatingAdd(input.num_rows, input.num_tuples);
+  if (spec_.dimension != 0) input.max_rows = std::min(input.max_rows, spec_.dimension);
+  return input;
+}
+
+// Each update is prepared, let go of and perhaps merged before the next, so that they grow by the sum of what each
+// does, and what preparing takes beyond that is needed once.
+uint64_t DeviceAccumulator::HandOverBytes(const PreparedUpdate* next) const {
+  const uint64_t prepare_bytes =
+      next == nullptr ? prepare_bytes_ : std::max(prepare_bytes_, cpu_->PrepareBytes(*UpdateOf(next)));
+  const uint64_t bytes = SaturatingAdd(prepare_bytes, SaturatingAdd(growth_bytes_, GrowthBytesOf(next)));
+  if (OrderMatters(spec_)) return bytes;
+  // What is merged so far, and what that becomes.
+  return SaturatingAdd(bytes, SaturatingMultiply(FallbackInputWith(next).max_rows, 2 * shape_.RowBytes()));
+}
+
+// Both count what the device's part takes and what there is to do if it fails, whichever takes more.
 uint64_t DeviceAccumulator::FoldBytes(const PreparedUpdate* next) const {
-  const uint64_t bytes = SaturatingMultiply(MaxRowsWith(UpdateOf(next)), shape_.RowBytes());
-  return on_cpu_ ? SaturatingAdd(SaturatingAdd(bytes, AddBytes(next)), cpu_->FoldBytes(nullptr)) : bytes;
+  const FallbackInput input = FallbackInputWith(next);
+  const uint64_t row_bytes = SaturatingMultiply(input.max_rows, shape_.RowBytes());
+  if (on_cpu_) return SaturatingAdd(SaturatingAdd(row_bytes, HandOverBytes(next)), cpu_->FoldBytes(nullptr));
+  const uint64_t host_bytes = OrderMatters(spec_) ? row_bytes : HostMergeBytes(shape_, input);
+  if (!bases_.empty()) return host_bytes;
+  return std::max(host_bytes, SaturatingAdd(row_bytes, HandOverBytes(next)));
 }
 
 uint64_t DeviceAccumulator::FinishBytes(const PreparedUpdate* next) const {
-  const uint64_t bytes = ResultBytes(spec_, MaxRowsWith(UpdateOf(next)));
-  return on_cpu_ ? SaturatingAdd(SaturatingAdd(bytes, AddBytes(next)), cpu_->FinishBytes(nullptr)) : bytes;
-}
-
-uint64_t DeviceAccumulator::AddBytes(const PreparedUpdate* next) const {
-  return next == nullptr ? 0 : cpu_->PrepareBytes(*UpdateOf(next));
+  const FallbackInput input = FallbackInputWith(next);
+  const uint64_t result_bytes = ResultBytes(spec_, input.max_rows);
+  if (on_cpu_) return SaturatingAdd(SaturatingAdd(result_bytes, HandOverBytes(next)), cpu_->FinishBytes(nullptr));
+  if (!bases_.empty()) return HostFinishBytes(shape_, input, result_bytes);
+  return SaturatingAdd(result_bytes, HandOverBytes(next));
 }
 
 size_t DeviceAccumulator::PendingBytes() const { return pending_bytes_ + pending_.size() * kUpdateOverheadBytes; }
@@ -217,18 +262,26 @@ std::vector<const HostRows*> DeviceAccumulator::Bases() const {
 }
 
 absl::Status DeviceAccumulator::GoToCpu() {
-  if (on_cpu_) return absl::OkStatus();
   if (!bases_.empty()) {
     return absl::UnimplementedError(absl::StrCat(
         Quoted(spec_), ": what a device merged before it failed cannot be merged with what the CPU engine holds"));
   }
-  for (const auto& prepared : pending_) RETURN_IF_ERROR(AddToCpu(prepared->update()));
   on_cpu_ = true;
-  pending_.clear();
-  weights_.clear();
-  pending_bytes_ = 0;
-  pending_keys_ = 0;
+  weights_ = {};
+  while (!pending_.empty()) {
+    const uint64_t num_before = cpu_->num_submissions();
+    const absl::Status status = AddToCpu(pending_.front()->update());
+    // An Add that fails may have counted it. Had it not, it must stay; had it, it must not be added again.
+    if (cpu_->num_submissions() > num_before) DropFirstPending();
+    RETURN_IF_ERROR(status);
+  }
   return absl::OkStatus();
+}
+
+void DeviceAccumulator::DropFirstPending() {
+  pending_bytes_ -= pending_.front()->memory_bytes();
+  pending_keys_ -= std::min(pending_keys_, pending_.front()->update().num_keys());
+  pending_.pop_front();
 }
 
 absl::Status DeviceAccumulator::AddToCpu(const ValidatedUpdate& update) {

@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "cuda/device_engine.h"
+#include "cuda/fallback_bytes.h"
 #include "cuda/rows.h"
 #include "cuda/tensor_shape.h"
 #include "host/engine.h"
@@ -57,26 +59,33 @@ class DeviceAccumulator : public Accumulator {
   size_t PendingBytes() const;
   absl::Status MergeIfDue();
   absl::Status MergePending();
-  uint64_t MaxRowsWith(const ValidatedUpdate* next) const;
-  // What adding takes on the CPU engine, which prepares then.
-  uint64_t AddBytes(const PreparedUpdate* next) const;
+  uint64_t GrowthBytesOf(const PreparedUpdate* prepared) const;
+  // What waits, with `next` if there is one.
+  FallbackInput FallbackInputWith(const PreparedUpdate* next) const;
+  // The most that handing all of that to the CPU engine takes beside it.
+  uint64_t HandOverBytes(const PreparedUpdate* next) const;
   std::vector<const ValidatedUpdate*> UpdatesIn(SubmissionOrder order) const;
   std::vector<const ValidatedUpdate*> PendingUpdates() const;
   std::vector<const HostRows*> Bases() const;
-  // Hands all submissions to the CPU engine. Only while there are no bases.
+  // Hands all submissions to the CPU engine, and lets go of each, so that both never hold it. Only while there are no
+  // bases. After an error it goes on where it stopped, when it is called again.
   absl::Status GoToCpu();
+  void DropFirstPending();
   absl::Status AddToCpu(const ValidatedUpdate& update);
 
   DeviceEngine& engine_;
   const TensorSpec spec_;
   const TensorShape shape_;
   std::unique_ptr<Accumulator> cpu_;
-  bool on_cpu_;                                           // then everything below is empty
-  std::vector<std::unique_ptr<DevicePrepared>> pending_;  // all submissions, or those not merged yet
-  std::vector<double> weights_;                           // of every submission, in order of Add
-  std::vector<HostRows> bases_;                           // of merges; several only after MergeFrom
+  bool on_cpu_;  // then what is below is empty, but for submissions that could not be handed over
+  std::deque<std::unique_ptr<DevicePrepared>> pending_;  // all submissions, or those not merged yet
+  std::vector<double> weights_;                          // of every submission, in order of Add
+  std::vector<HostRows> bases_;                          // of merges; several only after MergeFrom
   size_t pending_bytes_ = 0;
   uint64_t pending_keys_ = 0;
+  // If they are handed to the CPU engine: by how much they grow, and the most that preparing one of them takes.
+  uint64_t growth_bytes_ = 0;
+  uint64_t prepare_bytes_ = 0;
 };
 
 }  // namespace sparseagg::cuda

@@ -7,6 +7,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "cuda/device_accumulator.h"
+#include "cuda/fallback_bytes.h"
 #include "cuda/host_device.h"
 #include "host/status_macros.h"
 
@@ -43,7 +44,7 @@ absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
   absl::Status status;
   for (int shrink = 0; shrink <= options_.tuning.num_retries; ++shrink) {
     status = RunOnce(*session_, operation, shrink);
-    if (!absl::IsResourceExhausted(status)) break;
+    if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
   }
   if (!status.ok() && !absl::IsResourceExhausted(status)) fault_ = status;
   return status;
@@ -53,6 +54,7 @@ absl::Status DeviceEngine::RunOnHost(const Operation& operation) const {
   HostDevice device;
   Tuning tuning = options_.tuning;
   tuning.max_batch_entries = std::numeric_limits<int32_t>::max();  // as much as it can, if it must be in one piece
+  tuning.max_tile_bytes = kMaxHostTileBytes;
   Session session(device, device.memory_bytes(), tuning);
   return RunOnce(session, operation, 0);
 }

@@ -25,9 +25,10 @@ struct DeviceEngineOptions {
 
 // Thread-safe: operations on the device happen one at a time. The device would only share its bandwidth between them.
 //
-// Faults. Out of memory: the operation is tried again on smaller batches, then done without the device. Any other error
-// of the device ends its use for good: it may have computed anything. Rounds are then replayed from host memory, which
-// holds all they consist of; new ones start on the CPU engine.
+// Faults. Out of memory: the operation is tried again on smaller batches, unless it said that those will not do
+// (NoRoom), then done without the device. Any other error of the device ends its use for good: it may have computed
+// anything. Rounds are then replayed from host memory, which holds all they consist of; new ones start on the CPU
+// engine.
 class DeviceEngine : public Engine {
  public:
   DeviceEngine(std::unique_ptr<Device> device, const DeviceEngineOptions& options);

@@ -2,10 +2,24 @@
 
 #include <algorithm>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
 
 namespace sparseagg::cuda {
+namespace {
+
+constexpr absl::string_view kNoRoom = "sparseagg/no_room";  // type of a payload
+
+}  // namespace
+
+absl::Status NoRoom(absl::string_view message) {
+  absl::Status status = absl::ResourceExhaustedError(message);
+  status.SetPayload(kNoRoom, absl::Cord());
+  return status;
+}
+
+bool IsNoRoom(const absl::Status& status) { return status.GetPayload(kNoRoom).has_value(); }
 
 absl::StatusOr<DeviceBuffer> DeviceMemory::Allocate(size_t bytes, Lane lane) {
   DeviceBuffer buffer;

@@ -8,9 +8,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "cuda/device.h"
 
 namespace sparseagg::cuda {
+
+// RESOURCE_EXHAUSTED that smaller batches cannot mend, so that nobody tries.
+absl::Status NoRoom(absl::string_view message);
+bool IsNoRoom(const absl::Status& status);
 
 class DeviceBuffer;
 

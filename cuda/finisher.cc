@@ -102,8 +102,11 @@ class Finisher {
       placement_.d_kept = kept_.d_indices.as<uint32_t>();
     }
     placement_.count = drops ? kept_.count : rows_.num_rows;
+    // That of the smallest key; at one key, that there is nothing to divide by.
+    const uint64_t overflow_row =
+        failures.overflow == kNoFailure ? kNoFailure : CellOf(failures.overflow, shape_.columns).row;
+    if (overflow_row < failures.zero_weight) return Overflow(failures.overflow);
     if (failures.zero_weight != kNoFailure) return ZeroWeight(failures.zero_weight);
-    if (failures.overflow != kNoFailure) return Overflow(failures.overflow);
     return absl::OkStatus();
   }
 

@@ -9,6 +9,12 @@
 #include "host/status_macros.h"
 
 namespace sparseagg::cuda {
+namespace {
+
+// Entries that go through a sort for one tuple, beyond which merging on the device is given up.
+constexpr uint64_t kMaxSortsOfATuple = 16;
+
+}  // namespace
 
 absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const HostRows*>& bases,
                                          const std::vector<const ValidatedUpdate*>& updates) {
@@ -19,21 +25,37 @@ absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const HostRows*>& bas
     RETURN_IF_ERROR(session_.JoinCopies());
     return rows;
   }
-  ASSIGN_OR_RETURN(uint64_t max_tuples, MaxTuples(rows.num_rows));
-  ASSIGN_OR_RETURN(Batch batch, SendBatch(session_, shape_, cursor.Next(max_tuples)));
+  ASSIGN_OR_RETURN(Batch batch, SendNext(rows, cursor));
   while (true) {
     std::optional<Batch> next;
-    // The host fills the next batch's slots while the device works. What rows it will find there is not known yet.
+    // The host fills the next batch's slots while the device works. What rows it will find there is not known yet;
+    // where the most that there may be leave too little room for it, it waits until that is.
     const auto send_next = [&]() -> absl::Status {
       if (cursor.done()) return absl::OkStatus();
-      ASSIGN_OR_RETURN(max_tuples, MaxTuples(uint64_t{rows.num_rows} + batch.num_tuples));
-      ASSIGN_OR_RETURN(next, SendBatch(session_, shape_, cursor.Next(max_tuples)));
+      const uint64_t size = BatchSize(MaxRows(rows.num_rows, batch.num_tuples), cursor.num_left());
+      if (size == 0) return absl::OkStatus();
+      ASSIGN_OR_RETURN(next, SendBatch(session_, shape_, cursor.Next(size)));
       return absl::OkStatus();
     };
     ASSIGN_OR_RETURN(rows, MergeBatch(rows, batch, send_next));
-    if (!next.has_value()) return rows;
-    batch = *std::move(next);
+    batch = Batch();
+    if (next.has_value()) {
+      batch = *std::move(next);
+    } else if (cursor.done()) {
+      return rows;
+    } else {
+      ASSIGN_OR_RETURN(batch, SendNext(rows, cursor));
+    }
   }
+}
+
+absl::StatusOr<Batch> Merger::SendNext(const DeviceRows& rows, BatchCursor& cursor) {
+  const uint64_t size = BatchSize(rows.num_rows, cursor.num_left());
+  if (size == 0) {
+    return NoRoom(absl::StrCat("device memory: too little room beside ", rows.num_rows, " rows for ", cursor.num_left(),
+                               " more tuples"));
+  }
+  return SendBatch(session_, shape_, cursor.Next(size));
 }
 
 absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& batch,
@@ -54,7 +76,7 @@ absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>&
   uint64_t num_rows = 0;
   for (const HostRows* base : bases) num_rows += base->num_rows;
   if (num_rows > session_.tuning().max_batch_entries) {
-    return absl::ResourceExhaustedError(absl::StrCat(num_rows, " rows are more than positions can number"));
+    return NoRoom(absl::StrCat(num_rows, " rows are more than positions can number"));
   }
   DeviceRows rows;
   rows.num_rows = static_cast<uint32_t>(num_rows);
@@ -75,24 +97,45 @@ absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>&
   return rows;
 }
 
-absl::StatusOr<uint64_t> Merger::MaxTuples(uint64_t num_base) const {
+uint64_t Merger::MaxRows(uint64_t num_rows, uint64_t num_tuples) const {
+  const uint64_t rows = num_rows + num_tuples;
+  return shape_.dimension == 0 ? rows : std::min(rows, shape_.dimension);
+}
+
+uint64_t Merger::RoomBeside(uint64_t num_rows) const {
   // Of an entry: keys and positions, twice while they are sorted, and what the sort needs beside; its flag; where its
   // segment begins, and its row.
   const uint64_t entry_bytes =
       2 * (shape_.key_bytes + sizeof(uint32_t)) + 2 + sizeof(uint8_t) + sizeof(uint32_t) + shape_.RowBytes();
-  // Of a base row: the row itself, and its entry.
-  const uint64_t base_bytes = num_base * (shape_.RowBytes() + entry_bytes);
+  // Of a row from before: the row itself, and its entry.
+  const uint64_t base_bytes = num_rows * (shape_.RowBytes() + entry_bytes);
   // Of a tuple: what was sent, and as much again of the batch behind; and its entry.
   const uint64_t tuple_bytes = 2 * (shape_.key_bytes + shape_.row_bytes) + entry_bytes;
   const uint64_t budget = session_.memory().budget_bytes();
   const uint64_t tuples = (budget - std::min(budget, base_bytes)) / tuple_bytes;
-  const uint64_t entries =
-      session_.tuning().max_batch_entries - std::min(num_base, session_.tuning().max_batch_entries);
-  const uint64_t fits = std::min(tuples, entries);
-  if (fits == 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("device memory: no room for tuples beside ", num_base, " rows"));
+  const uint64_t max_entries = session_.tuning().max_batch_entries;
+  return std::min(tuples, max_entries - std::min(num_rows, max_entries));
+}
+
+uint64_t Merger::BatchSize(uint64_t num_rows, uint64_t num_left) const {
+  uint64_t size = RoomBeside(num_rows);
+  if (size < num_left) {
+    // So large that one of the same size has room behind its rows: what the first takes, the second lacks.
+    uint64_t fits = 0;
+    while (fits < size) {
+      const uint64_t middle = size - (size - fits) / 2;
+      if (RoomBeside(MaxRows(num_rows, middle)) >= middle) {
+        fits = middle;
+      } else {
+        size = middle - 1;
+      }
+    }
   }
-  return std::max<uint64_t>(1, fits >> (2 * shrink_));
+  size >>= 2 * shrink_;
+  // The rows are sorted once more with every batch, so small ones take far longer than merging without the device.
+  const uint64_t too_few = std::min(num_left, num_rows / kMaxSortsOfATuple);
+  if (size < too_few || (size == 0 && num_left > 0 && shrink_ == 0)) return 0;
+  return std::max<uint64_t>(1, size);
 }
 
 absl::StatusOr<Sorter> Merger::StartSort(const DeviceRows& base, Batch& batch) {

@@ -24,7 +24,7 @@ namespace sparseagg::cuda {
 // Statuses are about the device only (device.h).
 class Merger {
  public:
-  // `shrink` halves batches that many times, for another attempt when memory ran out.
+  // `shrink`: batches are a quarter of the size that many times over, for another attempt when memory ran out.
   Merger(Session& session, const TensorShape& shape, int shrink) : session_(session), shape_(shape), shrink_(shrink) {}
 
   // `bases`: rows of earlier merges, in which keys ascend strictly. More than one only where the order of submissions
@@ -39,8 +39,15 @@ class Merger {
 
  private:
   absl::StatusOr<DeviceRows> SendBases(const std::vector<const HostRows*>& bases);
-  // Tuples that fit beside `num_base` rows; RESOURCE_EXHAUSTED when none do.
-  absl::StatusOr<uint64_t> MaxTuples(uint64_t num_base) const;
+  // The most rows that merging so many tuples into so many rows can give.
+  uint64_t MaxRows(uint64_t num_rows, uint64_t num_tuples) const;
+  // Tuples that fit beside `num_rows`.
+  uint64_t RoomBeside(uint64_t num_rows) const;
+  // Tuples that the next batch is to have, of the `num_left` that have not been sent; 0 where there is room for so few
+  // that it is better not to go on.
+  uint64_t BatchSize(uint64_t num_rows, uint64_t num_left) const;
+  // When the number of rows is known. NoRoom where that leaves too little.
+  absl::StatusOr<Batch> SendNext(const DeviceRows& rows, BatchCursor& cursor);
   absl::StatusOr<Sorter> StartSort(const DeviceRows& base, Batch& batch);
   absl::StatusOr<DeviceRows> FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted);
 

@@ -22,7 +22,7 @@ struct SortedKeys {
   Segments segments() const { return {d_positions.as<uint32_t>(), d_begin.as<uint32_t>(), num_segments, count}; }
 };
 
-// Sorts `count` ≥ 1 keys, stably, on their low `key_bits`, in two steps: Start asks for everything, Finish blocks until
+// Sorts `count` keys, stably, on their low `key_bits`, in two steps: Start asks for everything, Finish blocks until
 // the number of segments is known. Stable, so positions ascend within a segment: run-to-run and GPU-to-GPU the same.
 class Sorter {
  public:

@@ -17,9 +17,15 @@ StagingRing::~StagingRing() {
 absl::Status StagingRing::EnsureAllocated() {
   while (slots_.size() < num_slots_) {
     Slot slot;
-    ASSIGN_OR_RETURN(slot.event, device_.CreateEvent());
+    // Memory first: it is what may be lacking, and given back by hand; an event stays with the device.
     ASSIGN_OR_RETURN(void* memory, device_.AllocatePinned(slot_bytes_));
     slot.memory = static_cast<std::byte*>(memory);
+    absl::StatusOr<EventId> event = device_.CreateEvent();
+    if (!event.ok()) {
+      device_.FreePinned(memory);
+      return event.status();
+    }
+    slot.event = *event;
     slots_.push_back(slot);
   }
   return absl::OkStatus();

@@ -27,8 +27,9 @@ bool TileMerge::Suits(Session& session, const TensorShape& shape, const DeviceRo
   if (shape.key_weights != WeightKind::kCounts) return false;
   // Room must be left for the rows, and for the batch behind, which is sent meanwhile.
   const uint64_t max_rows = std::min<uint64_t>(shape.dimension, uint64_t{base.num_rows} + batch.num_tuples);
-  const double needed = ScratchBytes(shape, slots, batch.num_sources) +
-                        static_cast<double>(max_rows * shape.RowBytes() + batch.num_bytes());
+  const double scratch = ScratchBytes(shape, slots, batch.num_sources);
+  if (scratch > static_cast<double>(session.tuning().max_tile_bytes)) return false;
+  const double needed = scratch + static_cast<double>(max_rows * shape.RowBytes() + batch.num_bytes());
   const DeviceMemory& memory = session.memory();
   if (needed > static_cast<double>(memory.budget_bytes() - std::min(memory.budget_bytes(), memory.used_bytes()))) {
     return false;

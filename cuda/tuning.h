@@ -17,6 +17,8 @@ struct Tuning {
   uint32_t long_segment = 64;
   // Values that a source should have in a tile, on average, for the tile path: the lanes of a warp.
   double min_tile_values = 32.0;
+  // Memory for the arrays by key of the tile path, beyond which it is not taken.
+  uint64_t max_tile_bytes = UINT64_MAX;
   // Values below which a submission is checked on the host: launches and copies cost more than the work.
   uint64_t min_check_values = uint64_t{1} << 16;
   // Memory of waiting updates below which merging on arrival waits for more.

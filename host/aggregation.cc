@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "host/float_environment.h"
 #include "host/saturating.h"
 #include "host/status_macros.h"
 
@@ -19,6 +20,7 @@ size_t PreparedSubmission::memory_bytes() const {
 
 absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine, std::vector<TensorSpec> tensors,
                                                                  uint64_t memory_limit) {
+  const DefaultFloatEnvironment environment;
   if (tensors.empty()) return absl::InvalidArgumentError("an aggregation needs at least one tensor");
   auto aggregation = std::unique_ptr<Aggregation>(new Aggregation());
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -41,6 +43,7 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
 }
 
 absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpdate> updates) const {
+  const DefaultFloatEnvironment environment;
   if (updates.size() != tensors_.size()) {
     return absl::InternalError(absl::StrCat(updates.size(), " updates for ", tensors_.size(), " tensors"));
   }
@@ -71,6 +74,7 @@ absl::Status Aggregation::CheckRoom(uint64_t num_more) const {
 }
 
 uint64_t Aggregation::BytesWith(const PreparedSubmission* next) const {
+  const DefaultFloatEnvironment environment;
   uint64_t bytes = memory_bytes() + (next == nullptr ? 0 : next->memory_bytes());
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     const Accumulator& accumulator = *accumulators_[t];
@@ -111,6 +115,7 @@ absl::Status Aggregation::MakeRoomFor(absl::string_view client_id, const Prepare
 }
 
 absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submission) {
+  const DefaultFloatEnvironment environment;
   RETURN_IF_ERROR(CheckRoom(1));
   if (known_clients_.contains(client_id)) {
     return absl::AlreadyExistsError(absl::StrCat("client '", client_id, "' has a submission already"));
@@ -125,6 +130,7 @@ absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submissi
 }
 
 absl::Status Aggregation::MergeFrom(Aggregation&& other) {
+  const DefaultFloatEnvironment environment;
   RETURN_IF_ERROR(CheckRoom(other.num_submissions()));
   for (const Aggregation* const folded :
        {static_cast<const Aggregation*>(this), static_cast<const Aggregation*>(&other)}) {
@@ -166,6 +172,7 @@ std::vector<uint32_t> Aggregation::CanonicalOrder() const {
 bool Aggregation::OrderMattersSomewhere() const { return std::any_of(tensors_.begin(), tensors_.end(), OrderMatters); }
 
 absl::Status Aggregation::MergeWaiting() {
+  const DefaultFloatEnvironment environment;
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     if (!OrderMatters(tensors_[t])) RETURN_IF_ERROR(accumulators_[t]->FoldSoFar({}));
   }
@@ -173,6 +180,7 @@ absl::Status Aggregation::MergeWaiting() {
 }
 
 absl::Status Aggregation::FoldSoFar() {
+  const DefaultFloatEnvironment environment;
   RETURN_IF_ERROR(MergeWaiting());
   if (!OrderMattersSomewhere()) return absl::OkStatus();
   folded_ = CanonicalOrder();  // first: were the fold of a tensor to fail, those before it would have theirs
@@ -183,6 +191,7 @@ absl::Status Aggregation::FoldSoFar() {
 }
 
 absl::StatusOr<std::vector<Result>> Aggregation::Finish() && {
+  const DefaultFloatEnvironment environment;
   const std::vector<uint32_t> order = CanonicalOrder();
   std::vector<Result> results;
   for (auto& accumulator : accumulators_) {

@@ -31,6 +31,8 @@ struct PreparedSubmission {
 // that this would make, stays within the limit; the working memory of merges comes on top. A submission for which there
 // is no room makes it fold those it has and let go of them. From then on, where the order of the sums matters
 // (OrderMatters), clients must come in ascending order of their ids, so that the fold can go on from there.
+//
+// It computes in the default floating-point environment, whatever that of its callers is.
 class Aggregation {
  public:
   // INVALID_ARGUMENT: a bad tensor spec, no tensors, or two of one name. RESOURCE_EXHAUSTED: results that are bound to

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "host/float_environment.h"
 #include "host/scan.h"
 #include "host/status_macros.h"
 
@@ -16,6 +17,7 @@ uint64_t NumKeys(const KeyColumn& keys) {
 }
 
 absl::Status ValidateWeight(const TensorSpec& spec, double weight) {
+  const DefaultFloatEnvironment environment;
   const auto invalid = [&](absl::string_view problem) {
     return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": weight ", weight, " ", problem));
   };
@@ -53,7 +55,11 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
   }
   if (spec.layout == Layout::kDense) {
     const auto* run = std::get_if<KeyRun>(&columns.keys);
-    if (run == nullptr || run->first != 0 || run->count != spec.dimension) {
+    if (run == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": layout dense takes all ", spec.dimension,
+                                                     " rows in order, as a run of keys, and no list of ", count));
+    }
+    if (run->first != 0 || run->count != spec.dimension) {
       return absl::InvalidArgumentError(
           absl::StrCat(Quoted(spec), ": layout dense needs all ", spec.dimension, " rows, not ", count));
     }

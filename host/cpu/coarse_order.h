@@ -70,12 +70,15 @@ class RepeatFinder {
   bool HasHashTwice(size_t n, KeyAt key_at, int bits) {
     const uint8_t mark = mark_;
     uint8_t* const seen = seen_.data();
+    size_t num_marked = 0;
     for (size_t i = 0; i < n; ++i) {
       const size_t at = (uint64_t{key_at(i)} * 0x9e3779b97f4a7c15u) >> (64 - bits);
       if (seen[at] != mark) {
         seen[at] = mark;
         continue;
       }
+      // Twice what chance explains, and some: the keys were made to meet, each of them at the price of all before.
+      if (++num_marked > n / 16 + 32) return HasEqualNeighbours(n, key_at);
       size_t same = 0;  // all are compared, since that vectorises
       for (size_t j = 0; j < i; ++j) same += key_at(j) == key_at(i) ? 1 : 0;
       if (same > 0) return true;

@@ -68,25 +68,25 @@ class RowFinisher {
     return output;
   }
 
-  // OUT_OF_RANGE, FAILED_PRECONDITION as of Accumulator::Finish. `rows` is worked on in place and must stay until
-  // Write.
+  // OUT_OF_RANGE, FAILED_PRECONDITION as of Accumulator::Finish: that of the smallest key. `rows` is worked on in place
+  // and must stay until Write.
   absl::Status Prepare(Rows& rows) {
     rows_ = &rows;
     size_ = rows.size();
     const AggregationSpec& a = params_.spec->aggregation;
     if (a.op == Op::kMean && size_ > 0 && params_.total_weight == 0.0) return ZeroWeight(rows.keys[0]);
+    size_t divisible = size_;  // rows before the first whose weights add up to 0
     if (a.op == Op::kCoordinateMean) {
-      for (size_t i = 0; i < size_; ++i) {
-        if (KeyWeight(i) == 0.0) return ZeroWeight(rows.keys[i]);
-      }
+      divisible = 0;
+      while (divisible < size_ && KeyWeight(divisible) != 0.0) ++divisible;
     }
     if constexpr (kModular) {
       // Nothing is divided.
     } else if constexpr (kInteger) {
-      RETURN_IF_ERROR(ComputeIntegers());
-    } else {
-      ComputeFloats();
+      RETURN_IF_ERROR(ComputeIntegers(divisible));
     }
+    if (divisible < size_) return ZeroWeight(rows.keys[divisible]);
+    if constexpr (!kModular && !kInteger) ComputeFloats();
     if (a.prune_zeros || a.min_contributors > 1) DropRows();
     return absl::OkStatus();
   }
@@ -150,9 +150,10 @@ class RowFinisher {
     }
   }
 
-  // Integer sums must fit int64; means of them are rounded to it, unless a float result is asked for.
-  absl::Status ComputeIntegers() {
-    const size_t n = size_ * columns_;
+  // Of the first `num_rows`. Integer sums must fit int64; means of them are rounded to it, unless a float result is
+  // asked for.
+  absl::Status ComputeIntegers(size_t num_rows) {
+    const size_t n = num_rows * columns_;
     const bool to_float = IsFloat(dtype_);
     to_float ? float_scratch_.resize(n) : integer_scratch_.resize(n);
     floats_ = float_scratch_.data();

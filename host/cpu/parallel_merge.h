@@ -17,6 +17,7 @@
 #include "host/cpu/plain_output.h"
 #include "host/cpu/stash.h"
 #include "host/cpu/turns.h"
+#include "host/float_environment.h"
 
 namespace sparseagg::cpu {
 
@@ -100,6 +101,7 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
     }
   };
   const auto work = [&] {
+    const DefaultFloatEnvironment environment;  // a worker's is that of whoever made the arena
     turns.Enter();
     fold_blocks();
     turns.Leave();

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "host/float_environment.h"
 #include "host/half.h"
 #include "host/wire/unpack_kernels.h"
 
@@ -188,12 +189,14 @@ absl::StatusOr<uint64_t> CountValues(ValuePacking packing, DType dtype, uint64_t
 }
 
 absl::Status UnpackValues(ValuePacking packing, DType dtype, absl::string_view bytes, uint64_t count, std::byte* out) {
+  const DefaultFloatEnvironment environment;
   if (dtype == DType::kFloat32) return Unpack(packing, bytes, count, reinterpret_cast<float*>(out));
   if (dtype == DType::kFloat64) return Unpack(packing, bytes, count, reinterpret_cast<double*>(out));
   return absl::InternalError("values that do not widen");
 }
 
 std::optional<std::string> PackValues(ValuePacking packing, DType dtype, const std::byte* values, uint64_t count) {
+  const DefaultFloatEnvironment environment;
   if (!Widens(packing, dtype)) return std::nullopt;
   if (dtype == DType::kFloat32) return Pack(packing, reinterpret_cast<const float*>(values), count);
   if (dtype == DType::kFloat64) return Pack(packing, reinterpret_cast<const double*>(values), count);

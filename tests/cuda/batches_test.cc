@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,8 @@
 
 namespace sparseagg::testing {
 namespace {
+
+using cuda::Lane;
 
 TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
   const uint64_t first = TestSeed(40'000);
@@ -113,6 +116,128 @@ TEST(Batches, RoomForNone_TheCpuEngineMerges) {
   EXPECT_EQ(merged.disagreement, "");
   EXPECT_EQ(merged.record.num_sorts, 0u);
   EXPECT_EQ(merged.record.num_results, 0u);
+}
+
+// Counts attempts, and what was sent.
+class CountingDevice : public FaultyDevice {
+ public:
+  struct Counts {
+    int attempts = 0;
+    uint64_t sent_bytes = 0;
+    uint64_t sorted_entries = 0;
+  };
+  CountingDevice(struct FaultyDevice::Record* record, Counts* counts)
+      : FaultyDevice(cuda::HostDeviceOptions(), FaultPlan{}, record), counts_(*counts) {}
+
+  absl::Status Enter() override {
+    ++counts_.attempts;
+    return FaultyDevice::Enter();
+  }
+  absl::Status CopyIn(void* d_to, const void* from, size_t bytes, Lane lane) override {
+    counts_.sent_bytes += bytes;
+    return FaultyDevice::CopyIn(d_to, from, bytes, lane);
+  }
+  absl::StatusOr<int> Sort(const cuda::SortCall& call) override {
+    counts_.sorted_entries += call.count;
+    return FaultyDevice::Sort(call);
+  }
+
+ private:
+  Counts& counts_;
+};
+
+struct Counted {
+  CountingDevice::Counts counts;
+  uint64_t num_results = 0;
+};
+
+// A sum over `keys`, one submission each, on the sort path of a device with room for so much.
+Counted CountMerge(uint64_t dimension, const std::vector<std::vector<uint64_t>>& keys, size_t budget_bytes,
+                   uint64_t max_batch_entries) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = dimension;
+  std::vector<RawSubmission> submissions;
+  Rng rng(TestSeed(78));
+  for (const std::vector<uint64_t>& each : keys) {
+    RawTensor raw;
+    raw.keys = each;
+    raw.values = RandomValues(rng, spec.dtype, each.size(), ValueStyle::kCancelling);
+    submissions.push_back({absl::StrCat("client ", submissions.size()), 1.0, {std::move(raw)}});
+  }
+  Counted counted;
+  struct FaultyDevice::Record record;
+  cuda::DeviceEngineOptions options;
+  options.memory_budget_bytes = budget_bytes;
+  options.tuning.min_tile_values = 1e300;
+  options.tuning.max_batch_entries = max_batch_entries;
+  cuda::DeviceEngine engine(std::make_unique<CountingDevice>(&record, &counted.counts), options);
+  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
+  counted.num_results = record.num_results;
+  return counted;
+}
+
+constexpr size_t kMuchMemory = size_t{1} << 40;
+constexpr uint64_t kManyEntries = uint64_t{1} << 30;
+
+TEST(Batches, RowsDoNotFit_GivenUpAtOnce) {
+  // Nobody has a key that another has.
+  std::vector<std::vector<uint64_t>> keys(50);
+  for (uint64_t i = 0; i < 20'000; ++i) keys[i % keys.size()].push_back(1000 * i);
+  for (const auto& [budget_bytes, max_entries] :
+       {std::pair(size_t{300'000}, kManyEntries), std::pair(kMuchMemory, uint64_t{5000})}) {
+    for (const uint64_t dimension : {uint64_t{0}, uint64_t{1} << 30}) {
+      const Counted counted = CountMerge(dimension, keys, budget_bytes, max_entries);
+      EXPECT_EQ(counted.num_results, 0u) << "they do fit";
+      EXPECT_EQ(counted.counts.attempts, 1);
+      EXPECT_LE(counted.counts.sorted_entries, 100'000u);
+    }
+  }
+}
+
+TEST(Batches, RowsFitInSeveralBatches_OneAttempt_EveryTupleIsSentOnce) {
+  // Each has 400 of the same 500 keys.
+  std::vector<std::vector<uint64_t>> keys(50);
+  for (uint64_t client = 0; client < keys.size(); ++client) {
+    for (uint64_t key = 0; key < 500; ++key) {
+      if (key % 5 != client % 5) keys[client].push_back(key);
+    }
+  }
+  size_t num_tuples = 0;
+  for (const std::vector<uint64_t>& each : keys) num_tuples += each.size();
+  for (const auto& [budget_bytes, max_entries] :
+       {std::pair(size_t{100'000}, kManyEntries), std::pair(kMuchMemory, uint64_t{1200})}) {
+    for (const uint64_t dimension : {uint64_t{0}, uint64_t{500}}) {
+      SCOPED_TRACE(absl::StrCat(num_tuples, " tuples, budget ", budget_bytes, ", ", max_entries, " entries, dimension ",
+                                dimension));
+      const Counted counted = CountMerge(dimension, keys, budget_bytes, max_entries);
+      EXPECT_EQ(counted.num_results, 1u) << "the CPU engine had to do it";
+      EXPECT_EQ(counted.counts.attempts, 1);
+      // Keys, values, and what tells the batches' sources apart.
+      EXPECT_LE(counted.counts.sent_bytes, num_tuples * (dimension == 0 ? 12 : 8) * 3 / 2 + 20'000);
+    }
+  }
+}
+
+TEST(Batches, SubmissionTooLargeToCheck_OneAttempt_ThenOnTheCpu) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dtype = DType::kInt64;
+  RawTensor raw;
+  raw.keys = {3, 1, 3};
+  raw.values.assign(3 * sizeof(int64_t), '\1');
+  CountingDevice::Counts counts;
+  struct FaultyDevice::Record record;
+  cuda::DeviceEngineOptions options;
+  options.memory_budget_bytes = 10;
+  options.tuning.min_check_values = 0;
+  cuda::DeviceEngine engine(std::make_unique<CountingDevice>(&record, &counts), options);
+  auto updates = BuildUpdates({spec}, {"a", 1.0, {raw}});
+  ASSERT_TRUE(updates.ok()) << updates.status();
+  const auto accumulator = *engine.CreateAccumulator(spec);
+  EXPECT_TRUE(accumulator->Prepare(updates->front()).ok());
+  EXPECT_EQ(counts.attempts, 1);
+  EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
 }
 
 TEST(Batches, SecondRound_AllocatesNoHostMemory) {

@@ -205,5 +205,25 @@ TEST(HostDevice, AtItsWorst_WorkWaitsUntilSomeoneWaitsForIt) {
   EXPECT_LT(num_late, 200) << "and sometimes it does not wait";
 }
 
+// Events stay with the device, so an attempt that gets no memory must not make any.
+TEST(StagingRing, NoPinnedMemory_NothingIsLeftBehind) {
+  class NoPinnedMemory : public cuda::HostDevice {
+   public:
+    absl::StatusOr<void*> AllocatePinned(size_t) override { return absl::ResourceExhaustedError("made to have none"); }
+    absl::StatusOr<cuda::EventId> CreateEvent() override {
+      ++num_events;
+      return HostDevice::CreateEvent();
+    }
+    int num_events = 0;
+  };
+  NoPinnedMemory device;
+  cuda::StagingRing ring(device, 256, 2);
+  char byte = 0;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_EQ(ring.CopyOut(&byte, &byte, 1).code(), absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(device.num_events, 0);
+}
+
 }  // namespace
 }  // namespace sparseagg::testing

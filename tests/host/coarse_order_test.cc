@@ -288,5 +288,30 @@ TEST(CoarseOrder, SmallDimensions_HaveNone) {
   EXPECT_EQ(cpu::CoarseBits(0), 64 - cpu::internal::kBucketBits);
 }
 
+// What a client could send to keep a server busy: keys of one bucket whose hashes are the same.
+TEST(RepeatFinder, KeysMadeToCollide_AreNotEachComparedWithAll) {
+  constexpr int kLowBits = 22;
+  constexpr size_t kCount = 8000;
+  std::vector<uint64_t> keys;
+  for (uint64_t key = 0; keys.size() < kCount; ++key) {
+    ASSERT_LT(key, uint64_t{1} << kLowBits);
+    if (key * 0x9e3779b97f4a7c15u >> (64 - 17) < 256) keys.push_back(key);  // as HasHashTwice hashes so many
+  }
+  Rng rng(TestSeed(12));
+  rng.Shuffle(keys);
+  for (const bool repeats : {false, true}) {
+    if (repeats) keys.back() = keys.front();
+    uint64_t num_reads = 0;
+    cpu::internal::RepeatFinder<uint64_t> finder(kLowBits);
+    EXPECT_EQ(finder.HasRepeat(keys.size(),
+                               [&](size_t i) {
+                                 ++num_reads;
+                                 return keys[i];
+                               }),
+              repeats);
+    EXPECT_LT(num_reads, kCount * kCount / 8);
+  }
+}
+
 }  // namespace
 }  // namespace sparseagg::testing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -79,6 +80,36 @@ def test_with_a_gpu_both_halves_run(bundle) -> None:
     calls = (bundle / "calls").read_text(encoding="utf-8")
     assert "sparseagg_engine_tests --gtest_brief=1 --gtest_filter=*RealSize* cases= tuples=100000000" in calls
     assert "gtest_filter=*/cuda:RealDevice.*" in calls
+
+
+@pytest.mark.parametrize(
+    "probe",
+    ["exit 139", "echo 'gpu_bench: INTERNAL: cudaErrorUnknown' >&2; exit 1", "exit 127"],
+    ids=["crash", "error", "missing"],
+)
+def test_a_probe_that_breaks_is_a_failure_and_not_a_machine_without_a_gpu(bundle, probe) -> None:
+    write_program(bundle, "gpu_bench", f"if [[ $1 == --probe ]]; then {probe}; fi")
+    done = check(bundle, "--only", "contract")
+    assert done.returncode == 1, done.stdout
+    failed = [step for step in steps(bundle) if step["result"] == "FAILED"]
+    assert [(step["part"], step["half"], step["step"]) for step in failed] == [("device", "gpu", "probe")]
+    assert "the probe ended with status" in failed[0]["note"]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "reason", "status"),
+    [(None, NO_GPU, 1), ("", NO_GPU, 0), ("-1", NO_GPU, 0), (None, "UNAVAILABLE: this build has no CUDA engine", 0)],
+)
+def test_a_device_that_the_system_lists_must_be_used(bundle, monkeypatch, hidden, reason, status) -> None:
+    write_program(bundle, "nvidia-smi", "[[ $1 != -L ]] || echo 'GPU 0: A GPU (UUID: GPU-1)'")
+    write_program(bundle, "gpu_bench", f'if [[ $1 == --probe ]]; then echo "gpu_bench: {reason}" >&2; exit 1; fi')
+    monkeypatch.setenv("PATH", f"{bundle / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    done = check(bundle, "--only", "device")
+    assert done.returncode == status, done.stdout
+    assert ("nvidia-smi lists a device" in done.stdout) == (status == 1)
 
 
 def test_quick_asks_for_less(bundle) -> None:

@@ -1,0 +1,210 @@
+// Going over to the CPU engine when the device fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "cuda/device_accumulator.h"
+#include "cuda/device_engine.h"
+#include "cuda/host_device.h"
+#include "host/aggregation.h"
+#include "host/column.h"
+#include "host/cpu/cpu_engine.h"
+#include "tests/support/driver.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+#include "tests/support/values.h"
+
+namespace sparseagg::testing {
+namespace {
+
+// Fails from the `num_good`-th operation on.
+class DyingDevice : public cuda::HostDevice {
+ public:
+  explicit DyingDevice(int num_good) : num_good_(num_good) {}
+  absl::Status Enter() override { return --num_good_ < 0 ? absl::InternalError("made to fail") : absl::OkStatus(); }
+
+ private:
+  int num_good_;
+};
+
+// The CPU engine's, of which one Prepare has no memory, or one Add, when it has counted the submission.
+class FailsOnce : public Accumulator {
+ public:
+  FailsOnce(std::unique_ptr<Accumulator> accumulator, int at_prepare, int at_add)
+      : accumulator_(std::move(accumulator)), at_prepare_(at_prepare), at_add_(at_add) {}
+
+  absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
+    if (--at_prepare_ == 0) return absl::ResourceExhaustedError("made to have no memory");
+    return accumulator_->Prepare(std::move(update));
+  }
+  absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
+    absl::Status status = accumulator_->Add(std::move(update));
+    return --at_add_ == 0 ? absl::ResourceExhaustedError("made to have no memory") : status;
+  }
+  uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return accumulator_->PrepareBytes(update); }
+  absl::Status MergeFrom(Accumulator&& other) override { return accumulator_->MergeFrom(std::move(other)); }
+  absl::Status FoldSoFar(SubmissionOrder order) override { return accumulator_->FoldSoFar(order); }
+  absl::StatusOr<Result> Finish(SubmissionOrder order) && override { return std::move(*accumulator_).Finish(order); }
+  uint64_t num_submissions() const override { return accumulator_->num_submissions(); }
+  size_t memory_bytes() const override { return accumulator_->memory_bytes(); }
+  uint64_t FoldBytes(const PreparedUpdate* next) const override { return accumulator_->FoldBytes(next); }
+  uint64_t FinishBytes(const PreparedUpdate* next) const override { return accumulator_->FinishBytes(next); }
+
+ private:
+  const std::unique_ptr<Accumulator> accumulator_;
+  mutable int at_prepare_;
+  int at_add_;
+};
+
+struct Update {
+  std::vector<uint32_t> keys;
+  std::vector<int64_t> values;
+
+  ValidatedUpdate Validated(const TensorSpec& spec) const {
+    UpdateColumns columns;
+    columns.keys = absl::MakeConstSpan(keys);
+    columns.values = reinterpret_cast<const std::byte*>(values.data());
+    return *ValidatedUpdate::Create(spec, columns, 1.0);
+  }
+};
+
+TensorSpec IntegerSum() {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dtype = DType::kInt64;
+  spec.dimension = 100;
+  return spec;
+}
+
+int64_t FirstValue(const Result& result) {
+  int64_t value = 0;
+  std::memcpy(&value, result.values.data(), sizeof(value));
+  return value;
+}
+
+TEST(Fallback, HandOverFailsInTheMiddle_NothingCountsTwice) {
+  const TensorSpec spec = IntegerSum();
+  const Update update = {{5, 7}, {1, 1}};
+  const auto cpu = CreateCpuEngine({});
+  for (const bool in_add : {false, true}) {
+    for (int at = 1; at <= 4; ++at) {
+      SCOPED_TRACE(absl::StrCat(in_add ? "Add " : "Prepare ", at));
+      cuda::DeviceEngine engine(std::make_unique<DyingDevice>(0), {});
+      auto fails = std::make_unique<FailsOnce>(*cpu->CreateAccumulator(spec), in_add ? 0 : at, in_add ? at : 0);
+      cuda::DeviceAccumulator accumulator(engine, spec, std::move(fails), /*on_cpu=*/false);
+      for (int i = 0; i < 4; ++i) {
+        auto prepared = accumulator.Prepare(update.Validated(spec));
+        ASSERT_TRUE(prepared.ok()) << prepared.status();
+        ASSERT_TRUE(accumulator.Add(*std::move(prepared)).ok());
+      }
+      EXPECT_EQ(accumulator.FoldSoFar({}).code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_EQ(accumulator.num_submissions(), 4u);
+      EXPECT_GT(accumulator.memory_bytes(), 0u);
+      EXPECT_EQ(accumulator.FoldSoFar({}), absl::OkStatus());
+      EXPECT_EQ(accumulator.num_submissions(), 4u);
+      const std::vector<uint32_t> order = {0, 1, 2, 3};
+      const absl::StatusOr<Result> result = std::move(accumulator).Finish(order);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(FirstValue(*result), 4);
+    }
+  }
+}
+
+// For the thread sanitizer.
+TEST(Fallback, PreparesWhileItGoesOver_NoRace) {
+  TensorSpec spec = IntegerSum();
+  const Update update = {{5, 3, 5}, {1, 1, 1}};
+  cuda::DeviceEngineOptions options;
+  options.tuning.min_check_values = 1;
+  options.tuning.min_pending_bytes = size_t{1} << 30;
+  for (int num_good = 0; num_good < 100; num_good += 7) {
+    cuda::DeviceEngine engine(std::make_unique<DyingDevice>(num_good), options);
+    const std::unique_ptr<Accumulator> accumulator = *engine.CreateAccumulator(spec);
+    std::thread other([&] {
+      for (int i = 0; i < 100; ++i) EXPECT_TRUE(accumulator->Prepare(update.Validated(spec)).ok());
+    });
+    std::vector<uint32_t> order;
+    for (uint32_t i = 0; i < 20; ++i) {
+      auto prepared = accumulator->Prepare(update.Validated(spec));
+      ASSERT_TRUE(prepared.ok()) << prepared.status();
+      ASSERT_TRUE(accumulator->Add(*std::move(prepared)).ok());
+      order.push_back(i);
+    }
+    EXPECT_EQ(accumulator->FoldSoFar({}), absl::OkStatus());
+    other.join();
+    const absl::StatusOr<Result> result = std::move(*accumulator).Finish(order);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(FirstValue(*result), 20);
+  }
+}
+
+// In bytes, of this process; 0 where the system does not tell.
+uint64_t MemoryNow(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(field)) return std::stoull(line.substr(field.size())) * 1024;
+  }
+  return 0;
+}
+
+bool ForgetPeak() {
+  std::ofstream file("/proc/self/clear_refs");
+  return file.is_open() && static_cast<bool>(file << "5" << std::flush);
+}
+
+// What the aggregation says that it may take, it must not pass when the device fails.
+TEST(Fallback, PeakOfMemory_WithinWhatWasSaid) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "not covered here: memory, which sanitizers take in other amounts";
+#endif
+  constexpr uint64_t kSlack = uint64_t{16} << 20;  // arenas, pinned memory, the rounding to huge pages
+  // What is freed is given back to the system at once.
+  mallopt(M_MMAP_THRESHOLD, 1 << 16);
+  KeepFreedColumns(0);
+  const absl::Cleanup keep_again = [] { KeepFreedColumns(internal::kDefaultKeptColumnBytes); };
+  for (const Numerics numerics : {Numerics::kCanonical, Numerics::kFixedPoint}) {
+    TensorSpec spec;
+    spec.name = "t";
+    spec.dimension = uint64_t{1} << 23;
+    spec.width = 4;
+    spec.aggregation.numerics = numerics;
+    spec.aggregation.value_bound = 10.0;
+    spec.aggregation.max_submissions = 1000;
+    cuda::DeviceEngineOptions options;
+    options.tuning.min_pending_bytes = size_t{8} << 20;
+    options.tuning.staging_slot_bytes = size_t{1} << 20;
+    // In fixed point it fails when it has merged some.
+    const int num_good = numerics == Numerics::kFixedPoint ? 5 : 0;
+    cuda::DeviceEngine engine(std::make_unique<DyingDevice>(num_good), options);
+    const auto aggregation = *Aggregation::Create(engine, {spec});
+    Rng rng(TestSeed(9));
+    for (int i = 0; i < 8; ++i) {
+      RawTensor raw;
+      raw.keys = RandomKeys(rng, spec.dimension, 400'000, KeyStyle::kUniform, KeyOrder::kShuffled);
+      raw.values = std::string(raw.keys.size() * spec.width * sizeof(float), '\0');
+      ASSERT_EQ(Submit(*aggregation, {absl::StrCat("client ", i), 1.0, {std::move(raw)}}), absl::OkStatus());
+    }
+    if (!ForgetPeak()) GTEST_SKIP() << "the system does not tell the peak of memory";
+    const uint64_t before = MemoryNow("VmRSS:");
+    const uint64_t said = aggregation->BytesWith(nullptr) - aggregation->memory_bytes();
+    const auto results = std::move(*aggregation).Finish();
+    ASSERT_TRUE(results.ok()) << results.status();
+    const uint64_t took = MemoryNow("VmHWM:") - before;
+    EXPECT_LE(took, said + kSlack) << "numerics " << static_cast<int>(numerics);
+    EXPECT_LE(said, 4 * took) << "more than it takes; numerics " << static_cast<int>(numerics);
+    EXPECT_FALSE(engine.Probe().ok()) << "the device did not fail";
+  }
+}
+
+}  // namespace
+}  // namespace sparseagg::testing
