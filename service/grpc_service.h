@@ -28,8 +28,8 @@ class PutChunkReadByUs : public Base {
 };
 
 // PutChunk, SubmitUpdate and Aggregate get their messages unparsed, since most of what is in them is to be copied once
-// only (codec/chunk_message.h), and CreateRound, since a large one is refused before it is parsed; all other methods get
-// the generated types.
+// only (codec/chunk_message.h), and CreateRound, since a large one is refused before it is parsed; all other methods
+// get the generated types.
 template <template <typename> typename... Methods>
 struct Compose;
 template <template <typename> typename First, template <typename> typename... Rest>

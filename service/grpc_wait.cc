@@ -63,13 +63,15 @@ AggregationService::Unary* AggregationService::WaitRound(Context* context, const
   }
   if (!machine_.waits.TryTake()) {
     Unary* const reactor = context->DefaultReactor();
-    reactor->Finish(TryAgain(absl::StrCat(machine_.waits.limit(), " calls wait for rounds, as many as the server's "
-                                          "memory limit of ", machine_.limits.memory_limit_bytes, " bytes has room for"),
+    reactor->Finish(TryAgain(absl::StrCat(machine_.waits.limit(),
+                                          " calls wait for rounds, as many as the server's "
+                                          "memory limit of ",
+                                          machine_.limits.memory_limit_bytes, " bytes has room for"),
                              *context));
     return reactor;
   }
-  return WaitReactor::Start(
-      std::make_shared<WaitReactor>(this, *std::move(round), Slot(&machine_.waits), response), timeout);
+  return WaitReactor::Start(std::make_shared<WaitReactor>(this, *std::move(round), Slot(&machine_.waits), response),
+                            timeout);
 }
 
 }  // namespace sparseagg::service

@@ -47,9 +47,8 @@ void Transit::AcquireWithin(absl::Duration wait, uint64_t bytes, std::function<v
     std::lock_guard lock(mu_);
     const uint64_t id = next_id_++;
     if (!waiting_.empty() || !FitsLocked(bytes)) {
-      const Timer::Id give_up = wait == absl::InfiniteDuration()
-                                    ? 0
-                                    : timer_.Schedule(clock_.Monotonic() + wait, [this, id] { GiveUp(id); });
+      const Timer::Id give_up =
+          wait == absl::InfiniteDuration() ? 0 : timer_.Schedule(clock_.Monotonic() + wait, [this, id] { GiveUp(id); });
       waiting_.push_back({id, bytes, std::move(granted), std::move(call_in), give_up});
       wanted_ += bytes;
       ArmLocked();

@@ -41,7 +41,8 @@ void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   // receives by itself, and its own services. Beyond it gRPC cancels calls.
   grpc::ResourceQuota quota("sparseagg");
   quota.SetMaxThreads(kMostThreads);
-  if (const MemoryShares shares = Divide(limits); shares.process != 0) quota.Resize(shares.transit + shares.process / 2);
+  if (const MemoryShares shares = Divide(limits); shares.process != 0)
+    quota.Resize(shares.transit + shares.process / 2);
   builder.SetResourceQuota(quota);
   // Only reflection and channelz are synchronous.
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);

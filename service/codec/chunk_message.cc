@@ -146,7 +146,8 @@ bool SkipField(uint64_t tag, ChunkMessage::Cursor& cursor, int nested = 0) {
 }
 
 // Copies the field that `tag` begins, if it is one of `message`.
-bool CopyField(const google::protobuf::Descriptor* message, uint64_t tag, ChunkMessage::Cursor& cursor, std::string* out) {
+bool CopyField(const google::protobuf::Descriptor* message, uint64_t tag, ChunkMessage::Cursor& cursor,
+               std::string* out) {
   if (!IsKnown(message, tag)) return SkipField(tag, cursor);
   AppendVarint(tag, out);
   uint64_t value;

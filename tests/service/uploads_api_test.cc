@@ -77,8 +77,8 @@ TEST_F(UploadsApiTest, Compressed_IsRefused) {
   context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
   v1::UploadStatus status;
   const std::vector<uint32_t> keys(10'000, 1);
-  const grpc::Status refused = client().stub().PutChunk(
-      &context, MakeChunk(name, "a", keys, std::vector<float>(keys.size(), 0.0f)), &status);
+  const grpc::Status refused =
+      client().stub().PutChunk(&context, MakeChunk(name, "a", keys, std::vector<float>(keys.size(), 0.0f)), &status);
   EXPECT_THAT(FromGrpc(refused), Fails(Code::kUnimplemented, HasSubstr("gzip")));
 }
 
