@@ -13,40 +13,25 @@
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
 #include "service/page_stream.h"
+#include "service/reading_reactor.h"
 
 namespace sparseagg::service {
 namespace {
 
 // Reads the spec and the chunks, one message a step as SubmitUpdate does; closes the round when the client has closed
 // its side; writes the result, one page a step.
-class AggregateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class AggregateReactor final
+    : public ReadingReactor<AggregateReactor, grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
  public:
   AggregateReactor(AggregationService* service, grpc::CallbackServerContext* context)
-      : service_(*service),
-        context_(*context),
-        canceller_(std::make_shared<Canceller>(context)),
-        idle_(&service->machine()) {}
-
-  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
-  static AggregateReactor* Start(std::shared_ptr<AggregateReactor> self) {
-    AggregateReactor* reactor = self.get();
-    reactor->self_ = std::move(self);
-    Machine& machine = reactor->service_.machine();
-    if (auto held = machine.transit.TryHold(kStreamBytes)) {
-      reactor->held_ = *std::move(held);
-      reactor->ReadNext();
-    } else {
-      reactor->Finish(NoRoomInTransit(machine, reactor->context_));
-    }
-    return reactor;
-  }
+      : ReadingReactor(service, context), canceller_(std::make_shared<Canceller>(context)) {}
 
   void OnReadDone(bool ok) override {
     waited_ = idle_.Stop();
     if (!gate_.Begin()) return;
     credit_.Settle(received_.Length());
-    came_ = service_.machine().clock.Monotonic();
-    service_.machine().pool.Post([self = self_, ok] {
+    came_ = machine().clock.Monotonic();
+    machine().pool.Post([self = self_, ok] {
       const absl::Status status = Contain([&] { return ok ? self->TakeRequest() : self->TakeEnd(); });
       self->credit_.Release();
       if (!status.ok()) {
@@ -59,10 +44,10 @@ class AggregateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   }
 
   void OnWriteDone(bool ok) override {
-    round_->NotePageTaken(service_.machine().clock.Monotonic() - written_);
+    round_->NotePageTaken(machine().clock.Monotonic() - written_);
     credit_.Release();
     if (!ok) return Conclude(absl::CancelledError("the stream was cancelled"));
-    service_.machine().pool.Post([self = self_] { self->WriteNext(); });
+    machine().pool.Post([self = self_] { self->WriteNext(); });
   }
 
   // What a pending read does not notice: that the client no longer waits for the merge.
@@ -70,39 +55,17 @@ class AggregateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
 
   void OnDone() override {
     canceller_->Done();
-    self_.reset();
+    ReadingReactor::OnDone();
+  }
+
+  void FinishWith(const absl::Status& status) {
+    CancelRound();
+    Finish(ToGrpc(status));
   }
 
  private:
-  // As soon as there is credit for it.
-  void ReadNext() {
-    Machine& machine = service_.machine();
-    machine.transit.Acquire(
-        MostMessageBytes(machine.limits),
-        [weak = std::weak_ptr<AggregateReactor>(self_)](Credit credit) {
-          const auto self = weak.lock();
-          if (self == nullptr || !self->gate_.Begin()) return;
-          self->credit_ = std::move(credit);
-          self->idle_.Start(self->Interrupter());
-          self->StartRead(&self->received_);
-          self->EndStep();
-        },
-        [interrupt = Interrupter(), &machine] { interrupt(CalledIn(machine)); });
-  }
-
-  void EndStep() {
-    if (const auto outcome = gate_.End()) FinishWith(*outcome);
-  }
-
-  std::function<void(absl::Status)> Interrupter() {
-    return [weak = std::weak_ptr<AggregateReactor>(self_)](const absl::Status& status) {
-      const auto self = weak.lock();
-      if (self != nullptr && self->gate_.Interrupt(status)) self->FinishWith(status);
-    };
-  }
-
   absl::Status TakeRequest() {
-    const Clock& clock = service_.machine().clock;
+    const Clock& clock = machine().clock;
     const absl::Duration begin = clock.Monotonic();
     const uint64_t size = received_.Length();
     v1::AggregateRequest request;
@@ -126,7 +89,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   absl::Status Open(const v1::AggregateRequest& request) {
     LogCall(LogLevel::kInfo, context_, "Aggregate", "");
     ASSIGN_OR_RETURN(format_, DecodePageFormat(request.format()));
-    ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), service_.machine().limits));
+    ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), machine().limits));
     ASSIGN_OR_RETURN(std::shared_ptr<Round> round, service_.registry().CreatePrivate(std::move(config)));
     std::lock_guard lock(mu_);
     round_ = std::move(round);
@@ -166,7 +129,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
     }
     round_->Close();
     round_->Wait(absl::InfiniteDuration(), [self = self_] {
-      self->service_.machine().pool.Post([self] {
+      self->machine().pool.Post([self] {
         const absl::Status status = Contain([&] { return self->OpenPages(); });
         status.ok() ? self->WriteNext() : self->Conclude(status);
       });
@@ -187,7 +150,7 @@ class AggregateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
 
   // As soon as there is credit for it; on the pool.
   void WriteNext() {
-    service_.machine().transit.Acquire(
+    machine().transit.Acquire(
         PageTransitBytes(service_.PageBytes(0)),
         [self = self_](Credit credit) {
           self->credit_ = std::move(credit);
@@ -207,18 +170,8 @@ class AggregateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
       return true;
     });
     if (!more.ok() || !*more) return Conclude(more.status());
-    written_ = service_.machine().clock.Monotonic();
+    written_ = machine().clock.Monotonic();
     StartWrite(&page_);
-  }
-
-  void Conclude(const absl::Status& status) {
-    if (gate_.Conclude(status)) FinishWith(status);
-  }
-
-  // Called by whom the gate has let; no step is under way.
-  void FinishWith(const absl::Status& status) {
-    CancelRound();
-    Finish(ToGrpc(status));
   }
 
   // Of no effect on a round that has ended.
@@ -231,16 +184,9 @@ class AggregateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
     if (round != nullptr) (void)round->Cancel("the call is over");
   }
 
-  AggregationService& service_;
-  grpc::CallbackServerContext& context_;
   const std::shared_ptr<Canceller> canceller_;
-  Credit held_;    // for the stream itself
-  Credit credit_;  // for the message that is read or the page that is written
-  FinishGate gate_;
-  IdleTimer idle_;
   absl::Duration waited_ = absl::ZeroDuration();                  // for the message that is read
   absl::Duration came_ = absl::ZeroDuration();                    // when it came: Clock::Monotonic
-  grpc::ByteBuffer received_;                                     // where gRPC reads to
   grpc::ByteBuffer page_;                                         // where gRPC writes from
   std::map<std::string, std::shared_ptr<UploadHandle>> uploads_;  // open ones, by client
   PageFormat format_;
@@ -249,13 +195,12 @@ class AggregateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   absl::Duration written_ = absl::ZeroDuration();  // when the last write began
   std::mutex mu_;
   std::shared_ptr<Round> round_;  // written once, by a step and under mu_
-  std::shared_ptr<AggregateReactor> self_;
 };
 
 }  // namespace
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AggregationService::Aggregate(Context* context) {
-  return AggregateReactor::Start(std::make_shared<AggregateReactor>(this, context));
+  return AggregateReactor::Start(std::make_shared<AggregateReactor>(this, context), AggregateReactor::Wait::kForTurn);
 }
 
 }  // namespace sparseagg::service

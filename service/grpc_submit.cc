@@ -11,6 +11,7 @@
 #include "service/contain.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
+#include "service/reading_reactor.h"
 
 namespace sparseagg::service {
 namespace {
@@ -29,24 +30,10 @@ constexpr uint64_t kMostKeysAtOnce = kMostBytesAtOnce / sizeof(uint32_t);
 // all of it: a tenth more bytes a second). Larger messages go to the pool, and so does the end of a submission whose
 // commit may sort or merge much. A client that sends faster than that is held back by flow control: of each stream the
 // message being decoded, one that waits and one that arrives are in memory, each with a credit.
-class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
+class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
   SubmitReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
-      : service_(*service), context_(*context), response_(response), idle_(&service->machine()) {}
-
-  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
-  static SubmitReactor* Start(std::shared_ptr<SubmitReactor> self) {
-    SubmitReactor* reactor = self.get();
-    reactor->self_ = std::move(self);
-    Machine& machine = reactor->service_.machine();
-    if (auto held = machine.transit.TryHold(kStreamBytes)) {
-      reactor->held_ = *std::move(held);
-      reactor->ReadNext();
-    } else {
-      reactor->Finish(NoRoomInTransit(machine, reactor->context_));
-    }
-    return reactor;
-  }
+      : ReadingReactor(service, context), response_(response) {}
 
   void OnReadDone(bool ok) override {
     const absl::Duration waited = idle_.Stop();
@@ -56,7 +43,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     bool decode = false;
     {
       std::lock_guard lock(mu_);
-      waiting_.push_back({ok, {}, waited, service_.machine().clock.Monotonic(), std::move(credit_)});
+      waiting_.push_back({ok, {}, waited, machine().clock.Monotonic(), std::move(credit_)});
       waiting_.back().bytes.Swap(&received_);
       waiting_.back().credit.Settle(waiting_.back().bytes.Length());
       read_on = ok && waiting_.size() <= kMostWaiting;
@@ -70,7 +57,12 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
   void OnDone() override {
     if (upload_ != nullptr) round_->Discard(*upload_, absl::OkStatus());
-    self_.reset();
+    ReadingReactor::OnDone();
+  }
+
+  void FinishWith(const absl::Status& status) {
+    if (upload_ != nullptr) round_->Discard(*upload_, absl::OkStatus());
+    Finish(ToGrpc(status));
   }
 
  private:
@@ -88,45 +80,12 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     absl::Duration parsing = absl::ZeroDuration();
   };
 
-  // As soon as there is credit for it.
-  void ReadNext() {
-    Machine& machine = service_.machine();
-    machine.transit.Acquire(
-        MostMessageBytes(machine.limits),
-        [weak = std::weak_ptr<SubmitReactor>(self_)](Credit credit) {
-          const auto self = weak.lock();
-          if (self == nullptr || !self->gate_.Begin()) return;
-          self->credit_ = std::move(credit);
-          self->idle_.Start(self->Interrupter());
-          self->StartRead(&self->received_);
-          self->EndStep();
-        },
-        [interrupt = Interrupter(), &machine] { interrupt(CalledIn(machine)); });
-  }
-
-  void EndStep() {
-    if (const auto outcome = gate_.End()) FinishWith(*outcome);
-  }
-
-  // Called by whom the gate has let; no step is under way.
-  void FinishWith(const absl::Status& status) {
-    if (upload_ != nullptr) round_->Discard(*upload_, absl::OkStatus());
-    Finish(ToGrpc(status));
-  }
-
-  std::function<void(absl::Status)> Interrupter() {
-    return [weak = std::weak_ptr<SubmitReactor>(self_)](const absl::Status& status) {
-      const auto self = weak.lock();
-      if (self != nullptr && self->gate_.Interrupt(status)) self->FinishWith(status);
-    };
-  }
-
   // On gRPC's thread, until nothing waits or something is for the pool.
   void DecodeOnReceipt() {
     const std::shared_ptr<SubmitReactor> self = self_;  // the stream may end here
     Decoded decoded = Decoded::kOne;
     while (decoded == Decoded::kOne) decoded = DecodeNext(Wanted::kShort);
-    if (decoded == Decoded::kLeft) service_.machine().pool.Post([self] { self->DecodeWaiting(); });
+    if (decoded == Decoded::kLeft) machine().pool.Post([self] { self->DecodeWaiting(); });
   }
 
   // On the pool, until nothing waits.
@@ -170,7 +129,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       if (status.ok()) status = Contain([&] { return next.ok ? TakeChunk(next) : TakeEnd(); });
       if (!status.ok() || !next.ok) {
         refused_ = true;
-        Conclude(status);
+        End(status);
       }
     }
     EndStep();
@@ -188,7 +147,7 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   // No effect but on the first call, and on the client's end.
   absl::Status Parse(Received& received) {
     if (!received.ok || received.message.has_value()) return absl::OkStatus();
-    const Clock& clock = service_.machine().clock;
+    const Clock& clock = machine().clock;
     const absl::Duration begin = clock.Monotonic();
     received.size = received.bytes.Length();
     received.queued = begin - received.came;
@@ -234,20 +193,14 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     return Serialize(submission, response_);
   }
 
-  void Conclude(const absl::Status& status) {
+  // `status` OK: the submission counts.
+  void End(const absl::Status& status) {
     const bool broken = absl::IsCancelled(status) && context_.IsCancelled();
     if (upload_ != nullptr) round_->Discard(*upload_, broken ? absl::OkStatus() : status);
-    if (gate_.Conclude(status)) Finish(ToGrpc(status));
+    Conclude(status);
   }
 
-  AggregationService& service_;
-  grpc::CallbackServerContext& context_;
   grpc::ByteBuffer* const response_;
-  Credit held_;                // for the stream itself
-  grpc::ByteBuffer received_;  // where gRPC reads to
-  Credit credit_;              // for that
-  FinishGate gate_;
-  IdleTimer idle_;
   std::mutex mu_;
   // Guarded by mu_.
   std::deque<Received> waiting_;
@@ -260,14 +213,13 @@ class SubmitReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   std::string round_name_;
   std::shared_ptr<Round> round_;
   std::shared_ptr<UploadHandle> upload_;
-  std::shared_ptr<SubmitReactor> self_;
 };
 
 }  // namespace
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::SubmitUpdate(Context* context,
                                                                             grpc::ByteBuffer* response) {
-  return SubmitReactor::Start(std::make_shared<SubmitReactor>(this, context, response));
+  return SubmitReactor::Start(std::make_shared<SubmitReactor>(this, context, response), SubmitReactor::Wait::kForTurn);
 }
 
 }  // namespace sparseagg::service

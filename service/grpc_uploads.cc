@@ -8,6 +8,7 @@
 #include "service/contain.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
+#include "service/reading_reactor.h"
 
 namespace sparseagg::service {
 namespace {
@@ -27,59 +28,26 @@ void EncodeStatus(const Request& request, const UploadProgress& progress, v1::Up
 }
 
 // Reads the one message of a call, as soon as there is credit for it.
-class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
+class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
   PutReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
-      : service_(*service), context_(*context), response_(response), idle_(&service->machine()) {}
-
-  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
-  static PutReactor* Start(const std::shared_ptr<PutReactor>& self) {
-    PutReactor* reactor = self.get();
-    reactor->self_ = self;
-    Machine& machine = self->service_.machine();
-    auto held = machine.transit.TryHold(kStreamBytes);
-    if (!held.has_value()) {
-      reactor->Finish(NoRoomInTransit(machine, self->context_));
-      return reactor;
-    }
-    reactor->held_ = *std::move(held);
-    const auto interrupt = [weak = std::weak_ptr<PutReactor>(self)](const absl::Status& status) {
-      const auto interrupted = weak.lock();
-      if (interrupted != nullptr && interrupted->gate_.Interrupt(status)) interrupted->Finish(ToGrpc(status));
-    };
-    machine.transit.AcquireSoon(
-        MostMessageBytes(machine.limits),
-        [self, interrupt](Credit credit) {
-          if (!credit) return self->Finish(NoRoomInTransit(self->service_.machine(), self->context_));
-          if (!self->gate_.Begin()) return;
-          self->credit_ = std::move(credit);
-          self->idle_.Start(interrupt);
-          self->StartRead(&self->received_);
-          self->EndStep();
-        },
-        [interrupt, &machine] { interrupt(CalledIn(machine)); });
-    return reactor;
-  }
+      : ReadingReactor(service, context), response_(response) {}
 
   void OnReadDone(bool ok) override {
     waited_ = idle_.Stop();
     if (!gate_.Begin()) return;
     credit_.Settle(received_.Length());
-    came_ = service_.machine().clock.Monotonic();
-    service_.machine().pool.Post([self = self_, ok] {
+    came_ = machine().clock.Monotonic();
+    machine().pool.Post([self = self_, ok] {
       const absl::Status status = ok ? Contain([&] { return self->Take(); }) : self->NoMessage();
-      if (self->gate_.Conclude(status)) self->Finish(ToGrpc(status));
+      self->Conclude(status);
       self->EndStep();
     });
   }
 
-  void OnDone() override { self_.reset(); }
+  void FinishWith(const absl::Status& status) { Finish(ToGrpc(status)); }
 
  private:
-  void EndStep() {
-    if (const auto outcome = gate_.End()) Finish(ToGrpc(*outcome));
-  }
-
   absl::Status NoMessage() const {
     return context_.IsCancelled() ? absl::CancelledError("the call was cancelled")
                                   : absl::InvalidArgumentError("the call has no message");
@@ -87,7 +55,7 @@ class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
   // On the pool.
   absl::Status Take() {
-    const Clock& clock = service_.machine().clock;
+    const Clock& clock = machine().clock;
     const absl::Duration begin = clock.Monotonic();
     const uint64_t size = received_.Length();
     ChunkMessage message;
@@ -111,17 +79,9 @@ class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     return Serialize(answer, response_);
   }
 
-  AggregationService& service_;
-  grpc::CallbackServerContext& context_;
   grpc::ByteBuffer* const response_;
-  grpc::ByteBuffer received_;  // where gRPC reads to
-  Credit held_;                // for the call itself
-  Credit credit_;              // for what is read
-  FinishGate gate_;
-  IdleTimer idle_;
   absl::Duration waited_ = absl::ZeroDuration();  // for the message
   absl::Duration came_ = absl::ZeroDuration();    // when it came: Clock::Monotonic
-  std::shared_ptr<PutReactor> self_;
 };
 
 }  // namespace
@@ -144,7 +104,7 @@ AggregationService::AggregationService(Machine* machine, Registry* registry)
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::ReceiveChunk(Context* context,
                                                                             grpc::ByteBuffer* response) {
-  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response));
+  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response), PutReactor::Wait::kShortly);
 }
 
 AggregationService::Unary* AggregationService::CommitSubmission(Context* context,
