@@ -19,7 +19,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "service/memory_shares.h"
 #include "service/version.h"
 
 namespace sparseagg::service {

@@ -228,6 +228,8 @@ class Round : public std::enable_shared_from_this<Round> {
     machine_.metrics.ObserveStage(stage, busy);
   }
   void CountRefusedLocked(const absl::Status& status);
+  // Counts it, and returns it.
+  absl::Status RefuseLocked(absl::Status refusal);
 
   // round.cc: life cycle
   absl::Status NotOpenLocked() const;

@@ -25,23 +25,15 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(const std:
                                                                       UploadHandle::OnDiscard on_discard) {
   // Of a client with a committed submission anything is staged, so that its content can be compared.
   if (!committed_.contains(client_id)) {
-    if (now_.state != RoundState::kOpen) {
-      const absl::Status refusal = NotOpenLocked();
-      CountRefusedLocked(refusal);
-      return refusal;
-    }
+    if (now_.state != RoundState::kOpen) return RefuseLocked(NotOpenLocked());
     if (config_->submission_limit != 0 && committed_.size() >= config_->submission_limit) {
-      const absl::Status refusal = absl::ResourceExhaustedError(
-          absl::StrCat("the round has the server's max_submissions ", config_->submission_limit, " already"));
-      CountRefusedLocked(refusal);
-      return refusal;
+      return RefuseLocked(absl::ResourceExhaustedError(
+          absl::StrCat("the round has the server's max_submissions ", config_->submission_limit, " already")));
     }
   }
   if (!machine_.uploads.TryTake()) {
-    const absl::Status refusal = absl::ResourceExhaustedError(
-        absl::StrCat("max_uploads ", machine_.uploads.limit(), " uploads are open already"));
-    CountRefusedLocked(refusal);
-    return refusal;
+    return RefuseLocked(absl::ResourceExhaustedError(
+        absl::StrCat("max_uploads ", machine_.uploads.limit(), " uploads are open already")));
   }
   auto upload = std::make_shared<UploadHandle>(client_id, submission_id, config_, machine_, Slot(&machine_.uploads));
   upload->upload_.Expect(latest_tuples_);
@@ -108,6 +100,11 @@ void Round::CountRefusedLocked(const absl::Status& status) {
   machine_.metrics.CountRefused(status);
 }
 
+absl::Status Round::RefuseLocked(absl::Status refusal) {
+  CountRefusedLocked(refusal);
+  return refusal;
+}
+
 void Round::NoteMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing) {
   stages_.Add(Stage::kReceive, absl::ZeroDuration(), waited, bytes);
   machine_.metrics.ObserveStage(Stage::kReceive, waited);
@@ -158,11 +155,7 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
     if (upload == nullptr && chunk.sequence > 0) {
       // A late repeat of a chunk of what is committed, or a chunk of what is gone.
       if (IsRetryLocked(name)) return CommittedProgressLocked(name);
-      if (now_.state != RoundState::kOpen) {
-        const absl::Status refusal = NotOpenLocked();
-        CountRefusedLocked(refusal);
-        return refusal;
-      }
+      if (now_.state != RoundState::kOpen) return RefuseLocked(NotOpenLocked());
       return absl::FailedPreconditionError(absl::StrCat(
           "chunk ", chunk.sequence, " came where chunk 0 is expected next: nothing of this upload is here"));
     }

@@ -262,7 +262,6 @@ absl::Status ChunkMessage::TakeApart(Cursor& cursor, uint64_t end, std::string* 
     AppendVarint(kSlices, head);
     AppendVarint(slice.size(), head);
     *head += slice;
-    if (head->size() > kMostHeadBytes) break;
   }
   if (cursor.left() < end) return malformed();
   if (head->size() > kMostHeadBytes) {

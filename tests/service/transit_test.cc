@@ -46,6 +46,7 @@ TEST_F(TransitTest, Acquire_UpToTheLimit_IsGivenAtOnceAndGivenBack) {
     const Credit first = Take(60);
     const Credit second = Take(40);
     EXPECT_EQ(transit_.taken(), 100);
+    EXPECT_FALSE(transit_.TryHold(1).has_value());
   }
   EXPECT_EQ(transit_.taken(), 0);
 }
@@ -189,6 +190,7 @@ TEST_F(TransitTest, Acquire_Full_IsServedInOrder) {
         [] {});
   }
   EXPECT_EQ(transit_.num_waiting(), 3);
+  EXPECT_FALSE(transit_.TryHold(1).has_value());
   all.Release();
   done.Wait();
   EXPECT_THAT(order, ElementsAre(0, 1, 2));

@@ -31,6 +31,16 @@ class UploadTest : public ::testing::Test {
                                  const std::vector<float>& values) {
     return MakeChunk("", "c", keys, values, sequence, last);
   }
+  // Implicit keys without values, of more chunks.
+  static v1::UpdateChunk RunOf(uint64_t sequence, uint64_t first_key, uint64_t num_keys) {
+    v1::UpdateChunk run = ChunkOf(sequence, false, {}, {});
+    v1::TensorSlice& slice = *run.mutable_slices(0);
+    slice.set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
+    slice.set_value_encoding(v1::VALUE_ENCODING_NONE);
+    slice.set_first_key(first_key);
+    slice.set_num_keys(num_keys);
+    return run;
+  }
 
   Limits limits_;
   std::vector<std::unique_ptr<MemoryBudget>> budgets_;  // of the uploads, which borrow them
@@ -183,31 +193,17 @@ TEST_F(UploadTest, Append_ImplicitRunThatHasToBeWrittenOut_IsReservedInFull) {
   v1::RoundSpec spec = SumSpec(0);
   spec.mutable_aggregation()->set_op(v1::OP_UNION);
   const auto upload = MakeUpload(spec, /*memory_limit=*/1 << 20);
-  v1::UpdateChunk run = ChunkOf(0, false, {}, {});
-  run.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
-  run.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_NONE);
-  run.mutable_slices(0)->set_num_keys(100'000'000);
-  ASSERT_THAT(Append(*upload, run), IsOk());  // a run takes no memory
-  run.set_sequence(1);
-  run.mutable_slices(0)->set_first_key(200'000'000);
-  run.mutable_slices(0)->set_num_keys(1);
-  EXPECT_THAT(Append(*upload, run), Fails(Code::kResourceExhausted, HasSubstr("800000008")));
+  ASSERT_THAT(Append(*upload, RunOf(0, 0, 100'000'000)), IsOk());  // a run takes no memory
+  EXPECT_THAT(Append(*upload, RunOf(1, 200'000'000, 1)), Fails(Code::kResourceExhausted, HasSubstr("800000008")));
 }
 
 TEST_F(UploadTest, Append_ImplicitRunThatWouldGoOnBeyondTheLastKey_IsReservedInFull) {
   v1::RoundSpec spec = SumSpec(0);
   spec.mutable_aggregation()->set_op(v1::OP_UNION);
   const auto upload = MakeUpload(spec, /*memory_limit=*/1 << 20);
-  v1::UpdateChunk run = ChunkOf(0, false, {}, {});
-  run.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
-  run.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_NONE);
-  run.mutable_slices(0)->set_first_key(UINT64_MAX);
-  run.mutable_slices(0)->set_num_keys(1);
-  ASSERT_THAT(Append(*upload, run), IsOk());
-  run.set_sequence(1);
-  run.mutable_slices(0)->set_first_key(0);  // which does not follow, though UINT64_MAX + 1 is 0
-  run.mutable_slices(0)->set_num_keys(100'000'000);
-  EXPECT_THAT(Append(*upload, run), Fails(Code::kResourceExhausted, HasSubstr("800000008")));
+  ASSERT_THAT(Append(*upload, RunOf(0, UINT64_MAX, 1)), IsOk());
+  // Key 0 does not follow, though UINT64_MAX + 1 is 0.
+  EXPECT_THAT(Append(*upload, RunOf(1, 0, 100'000'000)), Fails(Code::kResourceExhausted, HasSubstr("800000008")));
 }
 
 TEST_F(UploadTest, Append_UnionWithValues_HoldsTheKeysOnly) {
