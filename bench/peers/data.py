@@ -58,6 +58,10 @@ class Data:
         """Where one client's tuples are."""
         return slice(self.offsets[index], self.offsets[index + 1])
 
+    def separate(self, keys: Any, values: Any) -> list[tuple[Any, Any]]:
+        """Splits keys and values of all, in whatever form, into views of each client's."""
+        return [(keys[part], values[part]) for part in map(self.client, range(self.num_clients))]
+
     @property
     def num_clients(self) -> int:
         """Number of clients."""

@@ -110,6 +110,7 @@ class Entry:
     name: str
     output: str
     threads: int
+    inputs: str
     refuses: str | None
     peak_bytes: int | None = None
     first_seconds: float = 0.0
@@ -236,6 +237,7 @@ def _result(facts: dict[str, Any], entry: Entry, memory: str) -> dict[str, Any]:
         "library": MODULES[entry.process.module][0],
         "output": entry.output,
         "threads": entry.threads,
+        "inputs": entry.inputs,
         "memory": memory,
         "verified": True,
         "repetitions": len(seconds),

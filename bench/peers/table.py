@@ -11,6 +11,7 @@ from typing import Any
 
 OURS = "sparseagg canonical"
 OURS_IN_CPP = "sparseagg in C++ canonical"
+INPUTS = ("joined", "separate")
 # The summary's rows: a mode of ours by name, and the class of peers that it is raced against.
 MODES = ("canonical", "canonical+counts", "fixed_point")
 
@@ -29,15 +30,16 @@ class Results:
         keys = ("workload", "contestant", "output", "threads", "memory")
         return next((row for row in self.rows if tuple(row[key] for key in keys) == wanted), None)
 
-    def best_peer(self, workload: str, outputs: Iterable[str], threads: int, memory: str = "fresh") -> Any:
-        """The fastest result that is not ours and uses no more threads, or None."""
+    def best_peer(self, workload: str, output: str, threads: int, inputs: Iterable[str] = INPUTS) -> Any:
+        """The fastest result, of fresh memory, that is not ours and uses no more threads, or None."""
         rows = [
             row
             for row in self.rows
             if row["workload"] == workload
-            and row["output"] in outputs
+            and row["output"] == output
+            and row["inputs"] in inputs
             and row["threads"] <= threads
-            and row["memory"] == memory
+            and row["memory"] == "fresh"
             and not row["contestant"].startswith("sparseagg")
         ]
         return max(rows, key=lambda row: row["tuples_per_s"], default=None)
@@ -97,6 +99,8 @@ def summary(results: Results) -> str:
         "ours is",
         "best peer, dense",
         "ours is",
+        "of those, from separate arrays",
+        "ours is",
         "of the floor",
         "Python / C++",
         "/ merge_bench",
@@ -105,8 +109,9 @@ def summary(results: Results) -> str:
     for name in results.workloads:
         for threads in results.threads():
             ours = [results.find(name, f"sparseagg {mode}", "sparse", threads) for mode in MODES]
-            sparse = results.best_peer(name, ["sparse"], threads)
-            dense = results.best_peer(name, ["dense"], threads)
+            sparse = results.best_peer(name, "sparse", threads)
+            dense = results.best_peer(name, "dense", threads)
+            separate = results.best_peer(name, "dense", threads, ["separate"])
             native = results.find(name, OURS_IN_CPP, "sparse", threads)
             bench = results.merge_bench(name, MODES[0], threads)
             # merge_bench runs again and again in one process, which is warm memory.
@@ -121,6 +126,8 @@ def summary(results: Results) -> str:
                     ratio(ours[0], sparse),
                     peer(dense),
                     ratio(ours[0], dense),
+                    peer(separate),
+                    ratio(ours[0], separate),
                     "–" if ours[0] is None else f"{floor / ours[0]['median_seconds']:.0%}",
                     "–" if not (ours[0] and native) else f"{ours[0]['tuples_per_s'] / native['tuples_per_s']:.0%}",
                     "–" if not (warm and bench) else f"{warm['tuples_per_s'] / bench:.0%}",
@@ -131,7 +138,8 @@ def summary(results: Results) -> str:
 
 def everything(results: Results, name: str) -> str:
     """All contestants of one workload, fastest first."""
-    header = ["", "answer", "threads", "fresh", "warm", "least–most ms (fresh)", "runs", "of the floor", "peak MB"]
+    header = ["", "answer", "from", "threads", "fresh", "warm"]
+    header += ["least–most ms (fresh)", "runs", "of the floor", "peak MB"]
     fresh = [row for row in results.rows if row["workload"] == name and row["memory"] == "fresh"]
     rows = []
     for row in sorted(fresh, key=lambda row: -row["tuples_per_s"]):
@@ -141,6 +149,7 @@ def everything(results: Results, name: str) -> str:
             [
                 row["contestant"],
                 row["output"],
+                row["inputs"],
                 str(row["threads"]),
                 rate(row),
                 rate(warm),

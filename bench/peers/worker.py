@@ -1,6 +1,6 @@
 """One library's process in the race. It reads commands, one JSON object a line, and answers each with one.
 
-    {"do": "load", "folder": F, "threads": N}      → {"entries": [{"name", "output", "threads", "refuses"}]}
+    {"do": "load", "folder": F, "threads": N}      → {"entries": [{"name", "output", "threads", "inputs", "refuses"}]}
     {"do": "check", "entry": I}                    → {"error": text or null, "seconds": S, "peak_bytes": B}
     {"do": "run", "entry": I, "memory": "fresh"}   → {"seconds": S}
 
@@ -89,7 +89,7 @@ class Worker:
         path = pathlib.Path(folder)
         self._reference = data_module.read_reference(path)
         self._entries = self._module.contestants(data_module.read(path), threads)
-        names = ("name", "output", "threads", "refuses")
+        names = ("name", "output", "threads", "inputs", "refuses")
         return {"entries": [{name: getattr(entry, name) for name in names} for entry in self._entries]}
 
     def check(self, entry: int) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class BlockMerger {
   absl::Status Gather(Key last, Taker& taker) {
     Cursor<Key>& base = sources_.base;
     const bool has_base = base.Advance(last) > 0;  // none is left where it was collected
-    if (!has_base && taker.TakesPlain() && gatherer_.IsWordSort()) return WritePlain(gatherer_, true, taker);
+    if (!has_base && taker.TakesPlain() && gatherer_.IsPlain()) return WritePlain(gatherer_, true, taker);
     gatherer_.FoldInto(rows_);
     if constexpr (Fold::kAnyOrder) {
       if (has_base) {

@@ -18,6 +18,7 @@
 #include "host/cpu/kernels.h"
 #include "host/cpu/plain_output.h"
 #include "host/cpu/round.h"
+#include "host/cpu/tuning.h"
 #include "host/spec.h"
 #include "host/status_macros.h"
 
@@ -46,13 +47,13 @@ class RowFinisher {
   explicit RowFinisher(const FinishParams& params)
       : params_(params), columns_(params.shape.columns), dtype_(ResultDType(*params.spec)) {}
 
-  // Whether a row's result needs nothing but its one accumulator, and every row stays.
+  // Whether a row's result needs nothing but its accumulators, and every row stays.
   bool IsPlain() const {
     const AggregationSpec& a = params_.spec->aggregation;
     const bool divides = a.op == Op::kMean;
     if (!std::is_same_v<Fold, SumFloat> && !std::is_same_v<Fold, SumFixed>) return false;
     if (a.op != Op::kSum && !(divides && params_.total_weight != 0.0)) return false;
-    if (columns_ != 1 || (dtype_ != DType::kFloat32 && dtype_ != DType::kFloat64)) return false;
+    if (columns_ == 0 || (dtype_ != DType::kFloat32 && dtype_ != DType::kFloat64)) return false;
     return !a.prune_zeros && a.min_contributors <= 1 && !a.return_weights;
   }
 
@@ -60,10 +61,12 @@ class RowFinisher {
   PlainOutput<Key> PlainAt(Column<Key>& keys, Column<std::byte>& values, Column<uint32_t>& counts, uint64_t at) const {
     PlainOutput<Key> output;
     output.keys = keys.data() + at;
-    output.values = values.data() + at * SizeOf(dtype_);
+    output.columns = columns_;
     if (ReturnsCounts(*params_.spec)) output.counts = counts.data() + at;
     output.dtype = dtype_;
+    output.values = values.data() + at * output.row_bytes();
     output.unit = params_.value_unit;
+    output.streams = values.size() >= kStreamedBytes;
     if (params_.spec->aggregation.op == Op::kMean) output.divisor = params_.total_weight;
     return output;
   }

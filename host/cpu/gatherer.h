@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,7 @@
 #include "host/cpu/merge_input.h"
 #include "host/cpu/plain_output.h"
 #include "host/cpu/radix_sort.h"
+#include "host/cpu/row_kernels.h"
 #include "host/cpu/slot_sort.h"
 #include "host/cpu/sources.h"
 #include "host/dtype.h"
@@ -29,7 +31,7 @@ namespace sparseagg::cpu {
 // The tuples are collected, update after update, sorted by key (so that the canonical order stays within a key: by
 // slots as they are collected, where that pays, else by digits) and folded from left to right. What is sorted beside a
 // key is 32 bits wide: the value itself where it fits and one conversion serves all updates, else where the tuple was
-// collected. Used by one thread.
+// collected. Sums of rows of several values also take in what was merged before. Used by one thread.
 template <typename Key, typename Fold>
 class Gatherer {
  public:
@@ -39,10 +41,12 @@ class Gatherer {
 
   Gatherer(const MergeInput<Key, Fold>& input, Sources<Key, Fold>& sources)
       : sources_(sources),
-        first_rows_(input.base_is_first ? input.base : nullptr),
+        first_rows_(input.base_is_first || SumsRows(input.shape) ? input.base : nullptr),
         shape_(input.shape),
         columns_(input.shape.columns),
-        carries_values_(CarriesValues(input)) {}
+        carries_values_(CarriesValues(input)) {
+    if (SumsRows(shape_)) ListRowSources();
+  }
 
   // Collects and sorts the updates' tuples in the block, from where the cursors stand. One of the following folds them.
   // RESOURCE_EXHAUSTED: 2^32 tuples or more.
@@ -64,15 +68,28 @@ class Gatherer {
     } else {
       CollectAndSort(max_offset, tuples, wide_entries_, wide_entry_scratch_);
     }
+    if (SumsRows(shape_)) is_narrow_ ? GroupRows(entries_) : GroupRows(wide_entries_);
     return absl::OkStatus();
   }
 
   // Folds what has been collected into `rows`.
-  void FoldInto(Rows& rows) { is_narrow_ ? FoldEntries(entries_, rows) : FoldEntries(wide_entries_, rows); }
+  void FoldInto(Rows& rows) {
+    if (SumsRows(shape_)) {
+      SumRowsInto(rows);
+    } else {
+      is_narrow_ ? FoldEntries(entries_, rows) : FoldEntries(wide_entries_, rows);
+    }
+  }
 
-  // The same in two steps, straight to the result, where IsWordSort: how many rows there are, and there they go.
-  size_t CountRows() const { return CountKeys(Words()); }
-  void WriteTo(const PlainOutput<Key>& output, size_t rows) const { FoldTo(Words(), first_, rows, output); }
+  // Whether this can be done in two steps, straight to the result.
+  bool IsPlain() const {
+    return SumsRows(shape_) ? shape_.key_weights == KeyWeights::kNone : carries_values_ && is_narrow_;
+  }
+  // Those steps: how many rows there are, and there they go.
+  size_t CountRows() const { return SumsRows(shape_) ? row_keys_.size() : CountKeys(Words()); }
+  void WriteTo(const PlainOutput<Key>& output, size_t rows) const {
+    SumsRows(shape_) ? SumRowsTo(output) : FoldTo(Words(), first_, rows, output);
+  }
 
   // Whether values are sorted along with the keys; only then may updates be in words.
   static bool CarriesValues(const MergeInput<Key, Fold>& input) {
@@ -83,16 +100,7 @@ class Gatherer {
     return !input.updates.empty() && SizeOf(input.updates[0]->dtype) <= sizeof(uint32_t);
   }
 
-  // Whether what has been collected is words of an offset and a value.
-  bool IsWordSort() const { return carries_values_ && is_narrow_; }
-
  private:
-  struct Origin {
-    uint32_t source;  // index of an update, or kFirstRows
-    uint64_t row;
-  };
-  static constexpr uint32_t kFirstRows = UINT32_MAX;
-
   using Entry = TupleWord;
   // The same for blocks that span more.
   struct WideEntry {
@@ -107,6 +115,102 @@ class Gatherer {
   // origin.
   bool KeepsOrigins() const {
     return columns_ > 1 || shape_.key_weights != KeyWeights::kNone || first_rows_ != nullptr;
+  }
+
+  // Sums of rows of several values have a kernel of their own.
+  static bool SumsRows(const RowShape& shape) {
+    return (std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>)&&shape.columns > 1;
+  }
+
+  void ListRowSources() {
+    for (const Cursor<Key>& cursor : sources_.cursors) {
+      row_sources_.push_back({cursor.values, cursor.end * columns_, cursor.weight, cursor.dtype, false});
+    }
+    if (first_rows_ == nullptr) return;
+    RowSource folded;
+    folded.values = reinterpret_cast<const std::byte*>(first_rows_->accs.data());
+    folded.num_values = first_rows_->accs.size();
+    folded.dtype = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
+    folded.is_folded = true;
+    row_sources_.push_back(folded);
+  }
+
+  // Which of the sorted rows are of one key.
+  template <typename E>
+  void GroupRows(const Column<E>& entries) {
+    const size_t n = entries.size();
+    row_keys_.resize(n);
+    row_ends_.resize(n);
+    row_order_.resize(n);
+    size_t row = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const E& entry = entries[i];
+      row_order_[i] = entry.carried();
+      row_keys_[row] = static_cast<Key>(first_ + entry.offset());
+      row_ends_[row] = static_cast<uint32_t>(i + 1);
+      row += i + 1 == n || entries[i + 1].offset() != entry.offset() ? 1 : 0;
+    }
+    row_keys_.resize(row);
+    row_ends_.resize(row);
+  }
+
+  // Calls step(row, origin) for all that has been collected.
+  template <typename Step>
+  void ForRows(Step step) const {
+    size_t i = 0;
+    for (size_t row = 0; row < row_keys_.size(); ++row) {
+      for (; i < row_ends_[row]; ++i) step(row, origins_[row_order_[i]]);
+    }
+  }
+
+  bool IsFirstRow(const RowOrigin& origin) const { return origin.source == sources_.cursors.size(); }
+
+  void SumRowsTo(const PlainOutput<Key>& output) const {
+    const size_t num_rows = row_keys_.size();
+    std::copy_n(row_keys_.data(), num_rows, output.keys);
+    if (output.counts != nullptr) {
+      std::fill_n(output.counts, num_rows, 0);
+      ForRows([&](size_t row, const RowOrigin& origin) {
+        output.counts[row] += IsFirstRow(origin) ? first_rows_->counts[origin.row] : 1;
+      });
+    }
+    GatheredRows rows;
+    rows.sources = row_sources_.data();
+    rows.origins = origins_.data();
+    rows.order = row_order_.data();
+    rows.ends = row_ends_.data();
+    rows.num_keys = num_rows;
+    rows.fixed = std::is_same_v<Fold, SumFixed>;
+    if (!sources_.sources.empty()) {
+      rows.bound = sources_.sources[0].params.bound;
+      rows.scale = sources_.sources[0].params.scale;
+    }
+    FoldRowsTo(rows, output);
+  }
+
+  void SumRowsInto(Rows& rows) const {
+    rows.resize(0, shape_);
+    rows.resize(row_keys_.size(), shape_);
+    PlainOutput<Key> output;
+    output.keys = rows.keys.data();
+    output.columns = columns_;
+    output.dtype = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
+    output.values = reinterpret_cast<std::byte*>(rows.accs.data());
+    if (shape_.counts) output.counts = rows.counts.data();
+    SumRowsTo(output);
+    if (shape_.key_weights == KeyWeights::kFloat) {
+      std::fill(rows.float_weights.begin(), rows.float_weights.end(), 0.0);
+      ForRows([&](size_t row, const RowOrigin& origin) {
+        rows.float_weights[row] +=
+            IsFirstRow(origin) ? first_rows_->float_weights[origin.row] : sources_.sources[origin.source].float_weight;
+      });
+    } else if (shape_.key_weights == KeyWeights::kFixed) {
+      std::fill(rows.fixed_weights.begin(), rows.fixed_weights.end(), 0);
+      ForRows([&](size_t row, const RowOrigin& origin) {
+        rows.fixed_weights[row] +=
+            IsFirstRow(origin) ? first_rows_->fixed_weights[origin.row] : sources_.sources[origin.source].fixed_weight;
+      });
+    }
   }
 
   GatheredTuples Words() const {
@@ -261,7 +365,7 @@ class Gatherer {
     if (first_rows_ != nullptr) {
       Cursor<Key>& base = sources_.base;
       for (; base.position < base.stop; ++base.position, ++at) {
-        origins_[at] = {kFirstRows, base.position};
+        origins_[at] = {static_cast<uint32_t>(sources_.cursors.size()), base.position};
         put(static_cast<Key>(base.keys[base.position] - first_), at);
       }
     }
@@ -299,14 +403,6 @@ class Gatherer {
     return row;
   }
 
-  void AddTerms(Acc* row) const {
-    if constexpr (std::is_same_v<Fold, SumFloat>) {
-      AddRow(row, row_terms_.data(), columns_);
-    } else {
-      for (size_t c = 0; c < columns_; ++c) Fold::Add(row[c], row_terms_[c]);
-    }
-  }
-
   template <typename E>
   size_t FoldByOrigin(const Column<E>& entries, Rows& rows) {
     row_terms_.resize(columns_ + kVectorSlack);
@@ -320,8 +416,8 @@ class Gatherer {
       double float_weight = 0.0;
       int64_t fixed_weight = 0;
       for (; i < entries.size() && entries[i].offset() == offset; ++i) {
-        const Origin origin = origins_[entries[i].carried()];
-        if (origin.source == kFirstRows) {
+        const RowOrigin origin = origins_[entries[i].carried()];
+        if (IsFirstRow(origin)) {
           for (size_t c = 0; c < columns_; ++c) Fold::Combine(accs[c], first_rows_->accs[origin.row * columns_ + c]);
           if (shape_.counts) count += first_rows_->counts[origin.row];
           if (shape_.key_weights == KeyWeights::kFloat) float_weight = first_rows_->float_weights[origin.row];
@@ -331,7 +427,7 @@ class Gatherer {
           Fold::Add(*accs, terms_[entries[i].carried()]);
         } else if (columns_ > 1) {
           sources_.LoadRows(origin.source, origin.row, 1, columns_, row_terms_.data());
-          AddTerms(accs);
+          for (size_t c = 0; c < columns_; ++c) Fold::Add(accs[c], row_terms_[c]);
         }
         ++count;
         float_weight += sources_.sources[origin.source].float_weight;
@@ -345,7 +441,7 @@ class Gatherer {
   }
 
   Sources<Key, Fold>& sources_;
-  const Rows* const first_rows_;  // null: none was merged before, or it need not come first
+  const Rows* const first_rows_;  // merged before; null: none, or they are not collected
   const RowShape shape_;
   const size_t columns_;
   const bool carries_values_;
@@ -362,7 +458,12 @@ class Gatherer {
   Column<std::byte> values_;  // carried values in sorted order
   Column<Term> terms_;        // of the collected tuples: in sorted order if carried, else as collected
   Column<Term> row_terms_;
-  Column<Origin> origins_;
+  Column<RowOrigin> origins_;
+  // Of sums of rows: the updates and, as the last source, the first rows; and GatheredRows of what has been collected.
+  std::vector<RowSource> row_sources_;
+  Column<Key> row_keys_;
+  Column<uint32_t> row_ends_;
+  Column<uint32_t> row_order_;
 };
 
 }  // namespace sparseagg::cpu

@@ -97,16 +97,6 @@ size_t FindBeyond(const double* products, size_t count, double bound) {
   return count;
 }
 
-void AddRow(double* row, const double* terms, size_t count) {
-  const Doubles d;
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(hn::Add(hn::LoadU(d, row + i), hn::LoadU(d, terms + i)), d, row + i);
-  }
-  for (; i < count; ++i) row[i] += terms[i];
-}
-
 void RoundToFloat32(const double* values, size_t count, float* out) {
   const Doubles d;
   ForVectors(count, [&](size_t i, size_t n)
@@ -146,7 +136,6 @@ HWY_EXPORT(QuantiseTerms);
 HWY_EXPORT(CountUpTo32);
 HWY_EXPORT(CountUpTo64);
 HWY_EXPORT(FindBeyond);
-HWY_EXPORT(AddRow);
 HWY_EXPORT(RoundToFloat32);
 HWY_EXPORT(ScaleIntegers);
 HWY_EXPORT(Divide);
@@ -175,7 +164,6 @@ size_t CountUpTo(const uint64_t* keys, size_t count, uint64_t last) {
 size_t FindBeyond(const double* products, size_t count, double bound) {
   return HWY_DYNAMIC_DISPATCH(FindBeyond)(products, count, bound);
 }
-void AddRow(double* row, const double* terms, size_t count) { HWY_DYNAMIC_DISPATCH(AddRow)(row, terms, count); }
 void RoundToFloat32(const double* values, size_t count, float* out) {
   HWY_DYNAMIC_DISPATCH(RoundToFloat32)(values, count, out);
 }

@@ -40,9 +40,6 @@ size_t CountUpTo(const uint64_t* keys, size_t count, uint64_t last);
 // Position of the first |products[i]| > bound (or NaN), or `count`.
 size_t FindBeyond(const double* products, size_t count, double bound);
 
-// row[i] += terms[i].
-void AddRow(double* row, const double* terms, size_t count);
-
 // out[i] = values[i] rounded to float32 (to nearest even), NaN canonical, no −0.0.
 void RoundToFloat32(const double* values, size_t count, float* out);
 // out[i] = float64(values[i]) · unit. One rounding each; the product with a power of two is exact.

@@ -1,4 +1,4 @@
-// Where rows go that are nothing but their key, their accumulator and perhaps a count.
+// Where rows go that are nothing but their key, their accumulators and perhaps a count.
 #ifndef SPARSEAGG_HOST_CPU_PLAIN_OUTPUT_H_
 #define SPARSEAGG_HOST_CPU_PLAIN_OUTPUT_H_
 
@@ -9,18 +9,25 @@
 
 namespace sparseagg::cpu {
 
-// Sums of one column, and means by one divisor, of which every row stays: the rows' number is known before they are
-// finished, so that they go from the fold to the result in one step (finish.h has the other cases); and accumulators as
-// they are, for a later merge.
-template <typename Key>
-struct PlainOutput {
-  // The first row to write.
-  Key* keys = nullptr;
-  std::byte* values = nullptr;
-  uint32_t* counts = nullptr;     // null: not returned
+// Sums, and means by one divisor, of which every row stays: the rows' number is known before they are finished, so that
+// they go from the fold to the result in one step (finish.h has the other cases); and accumulators as they are, for a
+// later merge.
+struct PlainValues {
+  std::byte* values = nullptr;    // of the first row to write
+  size_t columns = 1;             // values a row
   DType dtype = DType::kFloat32;  // or kFloat64; kInt64: integer accumulators as they are
   double unit = 1.0;              // of an integer accumulator that is not to stay one: the value of 1
   double divisor = 0.0;           // 0: nothing is divided
+  bool streams = false;           // there is more than the caches hold, which may be passed by
+
+  size_t row_bytes() const { return columns * SizeOf(dtype); }
+};
+
+template <typename Key>
+struct PlainOutput : PlainValues {
+  // The first row to write.
+  Key* keys = nullptr;
+  uint32_t* counts = nullptr;  // null: not returned
 };
 
 }  // namespace sparseagg::cpu

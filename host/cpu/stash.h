@@ -8,7 +8,6 @@
 
 #include "host/column.h"
 #include "host/cpu/plain_output.h"
-#include "host/dtype.h"
 
 namespace sparseagg::cpu {
 
@@ -22,12 +21,12 @@ class Stash {
   // Where the next `rows` rows go; `like` tells what is written of each, and has counts or not from one MoveTo to the
   // next.
   PlainOutput<Key> Room(size_t rows, const PlainOutput<Key>& like) {
-    const size_t value_bytes = SizeOf(like.dtype);
+    const size_t row_bytes = like.row_bytes();
     PlainOutput<Key> room = like;
     keys_.resize(rows_ + rows);
-    values_.resize((rows_ + rows) * value_bytes);
+    values_.resize((rows_ + rows) * row_bytes);
     room.keys = keys_.data() + rows_;
-    room.values = values_.data() + rows_ * value_bytes;
+    room.values = values_.data() + rows_ * row_bytes;
     if (like.counts != nullptr) {
       counts_.resize(rows_ + rows);
       room.counts = counts_.data() + rows_;

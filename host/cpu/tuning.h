@@ -57,6 +57,9 @@ struct Tuning {
   uint64_t min_pending_bytes = kTiny ? 1000 : uint64_t{64} << 20;
 };
 
+// Output from which on what is written in whole lines goes past the caches, which do not hold it until it is read.
+inline constexpr size_t kStreamedBytes = kTiny ? 256 : size_t{8} << 20;
+
 // Values converted to terms at a time, where no kernel does it all at once.
 inline constexpr size_t kTermBatch = kTiny ? 8 : 1024;
 

@@ -147,13 +147,15 @@ class TypedAccumulator : public Accumulator {
     size_t size() const { return rows_->size(); }
     bool TakesPlain() const {
       const bool plain_acc = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
-      return plain_acc && shape_.columns == 1 && shape_.key_weights == KeyWeights::kNone;
+      return plain_acc && shape_.columns > 0 && shape_.key_weights == KeyWeights::kNone;
     }
     PlainOutput<Key> PlainAt(uint64_t at) const {
       PlainOutput<Key> output;
       output.keys = merged_.keys.data() + at;
-      output.values = reinterpret_cast<std::byte*>(merged_.accs.data() + at);
+      output.columns = shape_.columns;
+      output.values = reinterpret_cast<std::byte*>(merged_.accs.data() + at * shape_.columns);
       if (shape_.counts) output.counts = merged_.counts.data() + at;
+      output.streams = merged_.accs.size() * sizeof(merged_.accs[0]) >= kStreamedBytes;
       output.dtype = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
       return output;
     }

@@ -119,6 +119,17 @@ HWY_INLINE void StoreSome(V v, D d, size_t n, hn::TFromD<D>* to) {
   __builtin_memcpy(to, buffer, n * sizeof(buffer[0]));
 }
 
+// The same where n = Lanes(d) and `to` is aligned, past the caches if so wanted.
+template <bool kStreams, class D, class V>
+HWY_INLINE void StoreOrStream(V v, D d, size_t n, hn::TFromD<D>* to) {
+  // Of vectors below 16 bytes Highway would write 16 all the same.
+  if constexpr (kStreams && hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) >= 16) {
+    hn::Stream(v, d, to);
+  } else {
+    StoreSome(v, d, n, to);
+  }
+}
+
 // Rounded to nearest even, NaN canonical, no −0.0.
 HWY_INLINE hn::Vec<Floats> RoundToFloats(hn::Vec<Doubles> values) {
   const Floats df;
@@ -149,7 +160,27 @@ HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, size_t n, uint32_t* out) {
   StoreSome(hn::TruncateTo(dw, keys), dw, n, out);
 }
 
-// Writes rows to an output, finished or not, as it says.
+// Writes the first n lanes of accumulators of type Acc to values from `at` on, finished or not, as the output says.
+// With kStreams those are all lanes, and aligned.
+template <class Acc, bool kStreams = false>
+HWY_INLINE void WriteValues(hn::Vec<Longs> accs, const PlainValues& output, uint64_t at, size_t n) {
+  const Doubles d;
+  auto sums = hn::BitCast(d, accs);
+  if constexpr (std::is_same_v<Acc, int64_t>) {
+    if (output.dtype == DType::kInt64) {
+      return StoreOrStream<kStreams>(accs, Longs(), n, reinterpret_cast<uint64_t*>(output.values) + at);
+    }
+    sums = hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), accs)), hn::Set(d, output.unit));
+  }
+  if (output.divisor != 0.0) sums = hn::Div(sums, hn::Set(d, output.divisor));
+  if (output.dtype == DType::kFloat32) {
+    StoreOrStream<kStreams>(RoundToFloats(sums), Floats(), n, reinterpret_cast<float*>(output.values) + at);
+  } else {
+    StoreOrStream<kStreams>(NormaliseDoubles(sums), d, n, reinterpret_cast<double*>(output.values) + at);
+  }
+}
+
+// Writes rows of one value to an output.
 template <class Key>
 class PlainWriter {
  public:
@@ -161,27 +192,12 @@ class PlainWriter {
   // The n rows at the front of the vectors, of accumulators of type Acc; counts are ignored where none are returned.
   template <class Acc>
   HWY_INLINE void Write(hn::Vec<Longs> keys, hn::Vec<Longs> accs, hn::Vec<Longs> counts, size_t n) {
-    const Doubles d;
     const Words dw;
     // Whole vectors while there is room: what lies behind the n rows is written again.
-    const size_t stored = written_ + hn::Lanes(d) <= rows_ ? hn::Lanes(d) : n;
+    const size_t stored = written_ + hn::Lanes(dw) <= rows_ ? hn::Lanes(dw) : n;
     StoreKeys(keys, stored, output_.keys + written_);
     if (output_.counts != nullptr) StoreSome(hn::TruncateTo(dw, counts), dw, stored, output_.counts + written_);
-    auto sums = hn::BitCast(d, accs);
-    if constexpr (std::is_same_v<Acc, int64_t>) {
-      if (output_.dtype == DType::kInt64) {
-        StoreSome(accs, Longs(), stored, reinterpret_cast<uint64_t*>(output_.values) + written_);
-        written_ += n;
-        return;
-      }
-      sums = hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), accs)), hn::Set(d, output_.unit));
-    }
-    if (output_.divisor != 0.0) sums = hn::Div(sums, hn::Set(d, output_.divisor));
-    if (output_.dtype == DType::kFloat32) {
-      StoreSome(RoundToFloats(sums), Floats(), stored, reinterpret_cast<float*>(output_.values) + written_);
-    } else {
-      StoreSome(NormaliseDoubles(sums), d, stored, reinterpret_cast<double*>(output_.values) + written_);
-    }
+    WriteValues<Acc>(accs, output_, written_, stored);
     written_ += n;
   }
 

@@ -100,6 +100,7 @@ def row(contestant: str, output: str, threads: int, seconds: float, **more: Any)
         "library": "some",
         "output": output,
         "threads": threads,
+        "inputs": "joined",
         "memory": "fresh",
         "verified": True,
         "repetitions": 7,
@@ -148,6 +149,7 @@ def race_file() -> dict[str, Any]:
             row("peer one", "sparse", 1, 0.04),
             row("peer two", "sparse", 2, 0.02),
             row("peer three", "dense", 1, 0.008),
+            row("peer four", "dense", 1, 0.016, inputs="separate"),
         ],
         "merge_bench": {
             "results": [
@@ -162,9 +164,11 @@ def test_table_compares_with_the_best_peers_of_no_more_threads(module, race_file
     one, two = (line for line in lines if line.startswith("| A |"))
     cells = [cell.strip() for cell in one.strip("|").split("|")]
     # The floor is 10 MB at 10 GB/s: one of four milliseconds.
-    assert cells == ["A", "1", "250", "–", "–", "peer one 25.0", "10.0×", "peer three 125", "2.0×", "25%", "90%", "50%"]
+    assert cells[:5] == ["A", "1", "250", "–", "–"]
+    assert cells[5:11] == ["peer one 25.0", "10.0×", "peer three 125", "2.0×", "peer four 62.5", "4.0×"]
+    assert cells[11:] == ["25%", "90%", "50%"]
     cells = [cell.strip() for cell in two.strip("|").split("|")]
-    assert cells[5:9] == ["peer two 50.0", "10.0×", "peer three 125", "4.0×"]
+    assert cells[5:11] == ["peer two 50.0", "10.0×", "peer three 125", "4.0×", "peer four 62.5", "8.0×"]
 
 
 def test_table_lists_everything_fastest_first(module, race_file) -> None:
@@ -181,11 +185,12 @@ def test_race_gives_slow_ones_fewer_runs(module) -> None:
     options = argparse.Namespace(patience=1.5, least=2, repetitions=7)
 
     def target(seconds: float) -> tuple[int, bool]:
-        entry = race.Entry(None, 0, "x", "sparse", 1, None, first_seconds=seconds)
+        entry = race.Entry(None, 0, "x", "sparse", 1, "joined", None, first_seconds=seconds)
         return entry.target(options), entry.wants("warm", options)
 
     assert [target(seconds) for seconds in (0.01, 0.3, 1.0, 2.0)] == [(7, True), (5, True), (2, True), (1, False)]
-    assert race.Entry(None, 0, "sparseagg canonical", "sparse", 1, None, first_seconds=9.0).target(options) == 7
+    ours = race.Entry(None, 0, "sparseagg canonical", "sparse", 1, "separate", None, first_seconds=9.0)
+    assert ours.target(options) == 7
 
 
 def test_race_module_list_is_complete(module) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from data import Data, Reference
 
-__all__ = ["MODULES", "Contestant", "Data", "Reference", "dense", "sparse"]
+__all__ = ["JOINED", "MODULES", "SEPARATE", "Contestant", "Data", "Reference", "dense", "sparse"]
 
 # Module, the package whose absence makes it absent, and the environment that its process gets.
 MODULES: dict[str, tuple[str, dict[str, str]]] = {
@@ -27,6 +27,10 @@ MODULES: dict[str, tuple[str, dict[str, str]]] = {
     "torch_": ("torch", {"CUDA_VISIBLE_DEVICES": ""}),
 }
 
+# What is in memory when the clock starts: the tuples of all clients in one array, or each client's in its own, which is
+# how updates come.
+JOINED, SEPARATE = "joined", "separate"
+
 
 @dataclasses.dataclass
 class Contestant:
@@ -36,6 +40,7 @@ class Contestant:
         name: library and function, as people call them.
         output: "sparse" or "dense".
         threads: that it uses.
+        inputs: JOINED or SEPARATE.
         run: does it; what it returns is the answer, in the library's own form. This is what is timed, from inputs in
             memory to an answer that is complete in memory.
         check: says what is wrong with an answer; None if nothing is.
@@ -48,6 +53,7 @@ class Contestant:
     threads: int
     run: Callable[[], Any] | None = None
     check: Callable[[Any, Reference], str | None] | None = None
+    inputs: str = JOINED
     prepare: Callable[[], None] | None = None
     refuses: str | None = None
 

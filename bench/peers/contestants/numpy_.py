@@ -1,10 +1,10 @@
-"""NumPy: bincount, add.at, and argsort with add.reduceat."""
+"""NumPy: bincount, add.at, argsort with add.reduceat, and adding client by client."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from contestants import Contestant, Data, dense, sparse
+from contestants import SEPARATE, Contestant, Data, dense, sparse
 
 DISTRIBUTION = "numpy"
 
@@ -12,11 +12,18 @@ DISTRIBUTION = "numpy"
 def contestants(data: Data, threads: int) -> list[Contestant]:
     del threads  # it has one
     keys, values = data.keys64, data.flat
+    clients = data.separate(keys, values)
     no_dense = data.no_dense()
 
     def add_at() -> np.ndarray:
         out = np.zeros((data.dimension, *values.shape[1:]), np.float32)
         np.add.at(out, keys, values)
+        return out
+
+    def client_by_client() -> np.ndarray:
+        out = np.zeros((data.dimension, *values.shape[1:]), np.float32)
+        for client_keys, client_values in clients:
+            out[client_keys] += client_values  # a client's keys are unique
         return out
 
     def sort() -> tuple[np.ndarray, np.ndarray]:
@@ -28,6 +35,7 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     return [
         sparse("numpy argsort+reduceat", 1, sort, lambda answer: answer),
         dense("numpy add.at", 1, data, add_at, refuses=no_dense),
+        dense("numpy out[keys] += rows", 1, data, client_by_client, inputs=SEPARATE, refuses=no_dense),
         dense(
             "numpy bincount",
             1,

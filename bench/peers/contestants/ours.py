@@ -10,7 +10,7 @@ import numpy as np
 import sparseagg as sa
 from sparseagg import _engine
 
-from contestants import Contestant, Data, Reference
+from contestants import SEPARATE, Contestant, Data, Reference
 
 DISTRIBUTION = "sparseagg"
 MODES = ("canonical", "canonical+counts", "fixed_point")
@@ -72,6 +72,7 @@ def _python(
         threads,
         lambda: sa.aggregate(updates, spec, threads=threads),
         check,
+        SEPARATE,
     )
 
 
@@ -119,6 +120,7 @@ def _native(library: Any, workload: native.Workload, mode: int, threads: int) ->
         threads,
         functools.partial(Output, library, workload, mode, False, threads),
         check,
+        SEPARATE,
     )
 
 
@@ -129,4 +131,5 @@ def _other(library: Any, workload: native.Workload, name: str, text: str) -> Con
         1,
         functools.partial(Output, library, workload, 0, False, 1, name),
         lambda output, reference: reference.error(*output.rows()),
+        SEPARATE,
     )

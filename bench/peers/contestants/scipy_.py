@@ -1,4 +1,4 @@
-"""SciPy: a COO matrix made CSR, a tree of sums of the clients' CSR vectors, and csr.T @ ones."""
+"""SciPy: a COO matrix made CSR, a tree of sums of the clients' CSR vectors, and csr.T @ ones, made before or timed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from contestants import Contestant, Data, dense, sparse
+from contestants import SEPARATE, Contestant, Data, dense, sparse
 
 DISTRIBUTION = "scipy"
 
@@ -18,7 +18,7 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     if no_rows is not None:
         return [
             Contestant("scipy coo → csr, sum_duplicates", "sparse", 1, refuses=no_rows),
-            Contestant("scipy csr tree", "sparse", 1, refuses=no_rows),
+            Contestant("scipy csr tree", "sparse", 1, inputs=SEPARATE, refuses=no_rows),
             _by_selection(data),
         ]
     index = np.int32 if data.narrow else np.int64
@@ -48,13 +48,24 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
 
     found = [
         sparse("scipy coo → csr, sum_duplicates", 1, coo, rows),
-        sparse("scipy csr tree", 1, tree, rows),
+        sparse("scipy csr tree", 1, tree, rows, inputs=SEPARATE),
     ]
     if data.no_dense() is not None:
         return [*found, Contestant("scipy csr.T @ ones", "dense", 1, refuses=data.no_dense())]
-    matrix = sp.csr_matrix((values, keys, data.offsets.astype(index)), shape=(data.num_clients, data.dimension))
+    offsets, shape = data.offsets.astype(index), (data.num_clients, data.dimension)
+    matrix = sp.csr_matrix((values, keys, offsets), shape=shape)
     ones = np.ones(data.num_clients, np.float32)
-    return [*found, dense("scipy csr.T @ ones", 1, data, lambda: matrix.T @ ones)]
+    separate = data.separate(keys, values)
+
+    def joining() -> np.ndarray:
+        joined = (np.concatenate([rows for _, rows in separate]), np.concatenate([keys for keys, _ in separate]))
+        return sp.csr_matrix((*joined, offsets), shape=shape).T @ ones
+
+    return [
+        *found,
+        dense("scipy csr.T @ ones", 1, data, lambda: matrix.T @ ones),
+        dense("scipy concatenate, csr.T @ ones", 1, data, joining, inputs=SEPARATE),
+    ]
 
 
 def _by_selection(data: Data) -> Contestant:

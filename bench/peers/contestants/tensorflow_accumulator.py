@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from contestants import Contestant, Data
+from contestants import SEPARATE, Contestant, Data
 
 DISTRIBUTION = "tensorflow-cpu"
 
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
-    parts = [data.client(i) for i in range(data.num_clients)]
-    clients = [(data.keys64[part], data.flat[part]) for part in parts]
+    clients = data.separate(data.keys64, data.flat)
     graph = tf.Graph()
     with graph.as_default():
         accumulator = tf.compat.v1.SparseConditionalAccumulator(tf.float32, shape=None)
@@ -41,4 +40,4 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
         values = answer.values.reshape(len(order), -1)[order] * reference.counts[:, None]
         return reference.error(answer.indices[order], values)
 
-    return [Contestant("tensorflow SparseConditionalAccumulator", "sparse", threads, run, check)]
+    return [Contestant("tensorflow SparseConditionalAccumulator", "sparse", threads, run, check, SEPARATE)]

@@ -1,4 +1,4 @@
-"""torch: coalesce of a COO tensor, and index_add_."""
+"""torch: coalesce of a COO tensor, and index_add_, of all tuples and client by client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from contestants import Contestant, Data, dense, sparse
+from contestants import SEPARATE, Contestant, Data, dense, sparse
 
 DISTRIBUTION = "torch"
 
@@ -17,6 +17,7 @@ warnings.filterwarnings("ignore", message="Sparse invariant checks")
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     keys, values = torch.from_numpy(data.keys64), torch.from_numpy(data.flat)
+    clients = data.separate(keys, values)
     shape = (data.dimension, *values.shape[1:])
 
     def coalesce() -> Any:
@@ -26,6 +27,12 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     def index_add() -> torch.Tensor:
         return torch.zeros(shape).index_add_(0, keys, values)
 
+    def client_by_client() -> torch.Tensor:
+        out = torch.zeros(shape)
+        for client_keys, client_values in clients:
+            out.index_add_(0, client_keys, client_values)
+        return out
+
     def rows(tensor: Any) -> tuple[np.ndarray, np.ndarray]:
         return tensor.indices()[0].numpy(), tensor.values().numpy()
 
@@ -33,5 +40,7 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     for count in sorted({1, threads}):
         set_threads = {"prepare": lambda count=count: torch.set_num_threads(count)}
         found.append(sparse("torch coalesce", count, coalesce, rows, **set_threads))
-        found.append(dense("torch index_add_", count, data, index_add, refuses=data.no_dense(), **set_threads))
+        more = {"refuses": data.no_dense(), **set_threads}
+        found.append(dense("torch index_add_", count, data, index_add, **more))
+        found.append(dense("torch index_add_, each", count, data, client_by_client, inputs=SEPARATE, **more))
     return found
