@@ -77,11 +77,18 @@ HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count
   for (size_t j = 0; c < count; ++c, ++j) accs[c] += buffer[j];
 }
 
+// There are more cursors than the hardware can follow. It follows rows longer than this while they are read.
+constexpr size_t kRowBytesAhead = 1024;
+
 template <DType kDType, class Key, class Terms, class Count>
 HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const SweepWindow<Key>& window, const Terms& terms,
                               typename Terms::Acc* HWY_RESTRICT table, Count* HWY_RESTRICT counts) {
+  const size_t row_bytes = window.columns * SizeOf(kDType);
+  const size_t fetched = row_bytes <= kRowBytesAhead ? row_bytes : 0;
   uint64_t i = cursor.position;
   for (; i < cursor.end && cursor.keys[i] <= window.last; ++i) {
+    const std::byte* ahead = cursor.values + i * row_bytes + kRowBytesAhead;
+    for (size_t byte = 0; byte < fetched; byte += 64) __builtin_prefetch(ahead + byte);
     const auto slot = static_cast<uint64_t>(static_cast<Key>(cursor.keys[i] - window.first));
     AddRun<kDType>(cursor.values, i * window.columns, window.columns, terms, table + slot * window.columns);
     CountOne(counts, slot);
