@@ -6,8 +6,8 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <type_traits>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -22,6 +22,7 @@
 #include "host/cpu/plain_output.h"
 #include "host/cpu/radix_sort.h"
 #include "host/cpu/row_kernels.h"
+#include "host/cpu/row_sums.h"
 #include "host/cpu/slot_sort.h"
 #include "host/cpu/sources.h"
 #include "host/dtype.h"
@@ -38,14 +39,15 @@ class Gatherer {
   using Acc = typename Fold::Acc;
   using Term = typename Fold::Term;
   using Rows = FoldedRows<Key, Acc>;
+  using RowSums = cpu::RowSums<Key, Fold>;
 
   Gatherer(const MergeInput<Key, Fold>& input, Sources<Key, Fold>& sources)
       : sources_(sources),
-        first_rows_(input.base_is_first || SumsRows(input.shape) ? input.base : nullptr),
+        first_rows_(input.base_is_first || RowSums::IsFor(input.shape) ? input.base : nullptr),
         shape_(input.shape),
         columns_(input.shape.columns),
         carries_values_(CarriesValues(input)) {
-    if (SumsRows(shape_)) ListRowSources();
+    if (RowSums::IsFor(shape_)) row_sums_.emplace(sources, first_rows_, shape_);
   }
 
   // Collects and sorts the updates' tuples in the block, from where the cursors stand. One of the following folds them.
@@ -68,27 +70,28 @@ class Gatherer {
     } else {
       CollectAndSort(max_offset, tuples, wide_entries_, wide_entry_scratch_);
     }
-    if (SumsRows(shape_)) is_narrow_ ? GroupRows(entries_) : GroupRows(wide_entries_);
+    if (row_sums_) {
+      is_narrow_ ? row_sums_->Group(entries_, first_, origins_.data())
+                 : row_sums_->Group(wide_entries_, first_, origins_.data());
+    }
     return absl::OkStatus();
   }
 
   // Folds what has been collected into `rows`.
   void FoldInto(Rows& rows) {
-    if (SumsRows(shape_)) {
-      SumRowsInto(rows);
+    if (row_sums_) {
+      row_sums_->MoveTo(rows);
     } else {
       is_narrow_ ? FoldEntries(entries_, rows) : FoldEntries(wide_entries_, rows);
     }
   }
 
   // Whether this can be done in two steps, straight to the result.
-  bool IsPlain() const {
-    return SumsRows(shape_) ? shape_.key_weights == KeyWeights::kNone : carries_values_ && is_narrow_;
-  }
+  bool IsPlain() const { return row_sums_ ? shape_.key_weights == KeyWeights::kNone : carries_values_ && is_narrow_; }
   // Those steps: how many rows there are, and there they go.
-  size_t CountRows() const { return SumsRows(shape_) ? row_keys_.size() : CountKeys(Words()); }
+  size_t CountRows() const { return row_sums_ ? row_sums_->num_rows() : CountKeys(Words()); }
   void WriteTo(const PlainOutput<Key>& output, size_t rows) const {
-    SumsRows(shape_) ? SumRowsTo(output) : FoldTo(Words(), first_, rows, output);
+    row_sums_ ? row_sums_->WriteTo(output) : FoldTo(Words(), first_, rows, output);
   }
 
   // Whether values are sorted along with the keys; only then may updates be in words.
@@ -117,102 +120,7 @@ class Gatherer {
     return columns_ > 1 || shape_.key_weights != KeyWeights::kNone || first_rows_ != nullptr;
   }
 
-  // Sums of rows of several values have a kernel of their own.
-  static bool SumsRows(const RowShape& shape) {
-    return (std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>)&&shape.columns > 1;
-  }
-
-  void ListRowSources() {
-    for (const Cursor<Key>& cursor : sources_.cursors) {
-      row_sources_.push_back({cursor.values, cursor.end * columns_, cursor.weight, cursor.dtype, false});
-    }
-    if (first_rows_ == nullptr) return;
-    RowSource folded;
-    folded.values = reinterpret_cast<const std::byte*>(first_rows_->accs.data());
-    folded.num_values = first_rows_->accs.size();
-    folded.dtype = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
-    folded.is_folded = true;
-    row_sources_.push_back(folded);
-  }
-
-  // Which of the sorted rows are of one key. Not to be inlined: what other merges spend their time in would be compiled
-  // differently beside it.
-  template <typename E>
-  [[gnu::noinline]] void GroupRows(const Column<E>& entries) {
-    const size_t n = entries.size();
-    row_keys_.resize(n);
-    row_ends_.resize(n);
-    row_order_.resize(n);
-    size_t row = 0;
-    for (size_t i = 0; i < n; ++i) {
-      const E& entry = entries[i];
-      row_order_[i] = entry.carried();
-      row_keys_[row] = static_cast<Key>(first_ + entry.offset());
-      row_ends_[row] = static_cast<uint32_t>(i + 1);
-      row += i + 1 == n || entries[i + 1].offset() != entry.offset() ? 1 : 0;
-    }
-    row_keys_.resize(row);
-    row_ends_.resize(row);
-  }
-
-  // Calls step(row, origin) for all that has been collected.
-  template <typename Step>
-  void ForRows(Step step) const {
-    size_t i = 0;
-    for (size_t row = 0; row < row_keys_.size(); ++row) {
-      for (; i < row_ends_[row]; ++i) step(row, origins_[row_order_[i]]);
-    }
-  }
-
   bool IsFirstRow(const RowOrigin& origin) const { return origin.source == sources_.cursors.size(); }
-
-  void SumRowsTo(const PlainOutput<Key>& output) const {
-    const size_t num_rows = row_keys_.size();
-    std::copy_n(row_keys_.data(), num_rows, output.keys);
-    if (output.counts != nullptr) {
-      std::fill_n(output.counts, num_rows, 0);
-      ForRows([&](size_t row, const RowOrigin& origin) {
-        output.counts[row] += IsFirstRow(origin) ? first_rows_->counts[origin.row] : 1;
-      });
-    }
-    GatheredRows rows;
-    rows.sources = row_sources_.data();
-    rows.origins = origins_.data();
-    rows.order = row_order_.data();
-    rows.ends = row_ends_.data();
-    rows.num_keys = num_rows;
-    rows.fixed = std::is_same_v<Fold, SumFixed>;
-    if (!sources_.sources.empty()) {
-      rows.bound = sources_.sources[0].params.bound;
-      rows.scale = sources_.sources[0].params.scale;
-    }
-    FoldRowsTo(rows, output);
-  }
-
-  void SumRowsInto(Rows& rows) const {
-    rows.resize(0, shape_);
-    rows.resize(row_keys_.size(), shape_);
-    PlainOutput<Key> output;
-    output.keys = rows.keys.data();
-    output.columns = columns_;
-    output.dtype = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
-    output.values = reinterpret_cast<std::byte*>(rows.accs.data());
-    if (shape_.counts) output.counts = rows.counts.data();
-    SumRowsTo(output);
-    if (shape_.key_weights == KeyWeights::kFloat) {
-      std::fill(rows.float_weights.begin(), rows.float_weights.end(), 0.0);
-      ForRows([&](size_t row, const RowOrigin& origin) {
-        rows.float_weights[row] +=
-            IsFirstRow(origin) ? first_rows_->float_weights[origin.row] : sources_.sources[origin.source].float_weight;
-      });
-    } else if (shape_.key_weights == KeyWeights::kFixed) {
-      std::fill(rows.fixed_weights.begin(), rows.fixed_weights.end(), 0);
-      ForRows([&](size_t row, const RowOrigin& origin) {
-        rows.fixed_weights[row] +=
-            IsFirstRow(origin) ? first_rows_->fixed_weights[origin.row] : sources_.sources[origin.source].fixed_weight;
-      });
-    }
-  }
 
   GatheredTuples Words() const {
     static_assert(sizeof(Entry) == sizeof(uint64_t));
@@ -460,11 +368,7 @@ class Gatherer {
   Column<Term> terms_;        // of the collected tuples: in sorted order if carried, else as collected
   Column<Term> row_terms_;
   Column<RowOrigin> origins_;
-  // Of sums of rows: the updates and, as the last source, the first rows; and GatheredRows of what has been collected.
-  std::vector<RowSource> row_sources_;
-  Column<Key> row_keys_;
-  Column<uint32_t> row_ends_;
-  Column<uint32_t> row_order_;
+  std::optional<RowSums> row_sums_;  // null: what is folded is not that
 };
 
 }  // namespace sparseagg::cpu

@@ -15,8 +15,8 @@ struct RowSource {
   const std::byte* values = nullptr;
   uint64_t num_values = 0;
   double weight = 1.0;
-  DType dtype = DType::kFloat32;  // of floats; of rows folded before kFloat64, or kInt64: their accumulators
-  bool is_folded = false;
+  DType dtype = DType::kFloat32;
+  bool is_folded = false;  // the values are accumulators, of kFloat64 or, with fixed ones, kInt64
 };
 
 struct RowOrigin {
