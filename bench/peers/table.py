@@ -6,12 +6,10 @@ import argparse
 import json
 import pathlib
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 OURS = "sparseagg canonical"
 OURS_IN_CPP = "sparseagg in C++ canonical"
-INPUTS = ("joined", "separate")
 # The summary's rows: a mode of ours by name, and the class of peers that it is raced against.
 MODES = ("canonical", "canonical+counts", "fixed_point")
 
@@ -30,14 +28,14 @@ class Results:
         keys = ("workload", "contestant", "output", "threads", "memory")
         return next((row for row in self.rows if tuple(row[key] for key in keys) == wanted), None)
 
-    def best_peer(self, workload: str, output: str, threads: int, inputs: Iterable[str] = INPUTS) -> Any:
+    def best_peer(self, workload: str, output: str, threads: int, separate_only: bool = False) -> Any:
         """The fastest result, of fresh memory, that is not ours and uses no more threads, or None."""
         rows = [
             row
             for row in self.rows
             if row["workload"] == workload
             and row["output"] == output
-            and row["inputs"] in inputs
+            and (row["inputs"] == "separate" or not separate_only)
             and row["threads"] <= threads
             and row["memory"] == "fresh"
             and not row["contestant"].startswith("sparseagg")
@@ -111,7 +109,7 @@ def summary(results: Results) -> str:
             ours = [results.find(name, f"sparseagg {mode}", "sparse", threads) for mode in MODES]
             sparse = results.best_peer(name, "sparse", threads)
             dense = results.best_peer(name, "dense", threads)
-            separate = results.best_peer(name, "dense", threads, ["separate"])
+            separate = results.best_peer(name, "dense", threads, separate_only=True)
             native = results.find(name, OURS_IN_CPP, "sparse", threads)
             bench = results.merge_bench(name, MODES[0], threads)
             # merge_bench runs again and again in one process, which is warm memory.

@@ -120,8 +120,6 @@ class Gatherer {
     return columns_ > 1 || shape_.key_weights != KeyWeights::kNone || first_rows_ != nullptr;
   }
 
-  bool IsFirstRow(const RowOrigin& origin) const { return origin.source == sources_.cursors.size(); }
-
   GatheredTuples Words() const {
     static_assert(sizeof(Entry) == sizeof(uint64_t));
     GatheredTuples tuples;
@@ -274,7 +272,7 @@ class Gatherer {
     if (first_rows_ != nullptr) {
       Cursor<Key>& base = sources_.base;
       for (; base.position < base.stop; ++base.position, ++at) {
-        origins_[at] = {static_cast<uint32_t>(sources_.cursors.size()), base.position};
+        origins_[at] = {sources_.BaseIndex(), base.position};
         put(static_cast<Key>(base.keys[base.position] - first_), at);
       }
     }
@@ -326,7 +324,7 @@ class Gatherer {
       int64_t fixed_weight = 0;
       for (; i < entries.size() && entries[i].offset() == offset; ++i) {
         const RowOrigin origin = origins_[entries[i].carried()];
-        if (IsFirstRow(origin)) {
+        if (origin.source == sources_.BaseIndex()) {
           for (size_t c = 0; c < columns_; ++c) Fold::Combine(accs[c], first_rows_->accs[origin.row * columns_ + c]);
           if (shape_.counts) count += first_rows_->counts[origin.row];
           if (shape_.key_weights == KeyWeights::kFloat) float_weight = first_rows_->float_weights[origin.row];

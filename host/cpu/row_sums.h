@@ -25,8 +25,8 @@ class RowSums {
   using Rows = FoldedRows<Key, typename Fold::Acc>;
 
   static constexpr bool IsFor(const RowShape& shape) {
-    constexpr bool is_sum = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
-    return is_sum && shape.columns > 1;
+    constexpr bool kIsSum = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
+    return kIsSum && shape.columns > 1;
   }
 
   // Of all updates, and of `base`, which may be null.
@@ -45,8 +45,8 @@ class RowSums {
   }
 
   // Takes what has been collected: entries that are sorted by their offset() from `first`, and carry which of the
-  // origins is theirs. An origin's source is the index of an update, or their number for rows of the base. Not to be
-  // inlined: what other merges spend their time in would be compiled differently beside it.
+  // origins is theirs. An origin's source is the index of an update, or BaseIndex(). Not to be inlined: what other
+  // merges spend their time in would be compiled differently beside it.
   template <typename Entry>
   [[gnu::noinline]] void Group(const Column<Entry>& entries, Key first, const RowOrigin* origins) {
     const size_t n = entries.size();
@@ -120,7 +120,7 @@ class RowSums {
  private:
   static constexpr DType kAccDType = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
 
-  bool IsOfBase(const RowOrigin& origin) const { return origin.source == sources_.cursors.size(); }
+  bool IsOfBase(const RowOrigin& origin) const { return origin.source == sources_.BaseIndex(); }
 
   // Calls step(row, origin) for all that is summed.
   template <typename Step>

@@ -83,6 +83,9 @@ struct Sources {
     return std::min(tuning.tuples_ahead, tuning.total_tuples_ahead / std::max<uint64_t>(1, cursors.size()));
   }
 
+  // Stands for `base` where sources are counted: the number after the updates'.
+  uint32_t BaseIndex() const { return static_cast<uint32_t>(cursors.size()); }
+
   // Null: update k is not in words.
   const CoarseWords* WordsOf(size_t k) const { return words.empty() ? nullptr : words[k]; }
 

@@ -24,11 +24,10 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     index = np.int32 if data.narrow else np.int64
     keys, values = data.keys.astype(index), data.flat
     row = np.zeros(len(keys), index)
+    separate = data.separate(keys, values)
     clients = [
-        sp.csr_matrix(
-            (values[part], keys[part], np.array([0, part.stop - part.start], index)), shape=(1, data.dimension)
-        )
-        for part in map(data.client, range(data.num_clients))
+        sp.csr_matrix((client_values, client_keys, np.array([0, len(client_keys)], index)), shape=(1, data.dimension))
+        for client_keys, client_values in separate
     ]
 
     def coo() -> Any:
@@ -55,7 +54,6 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     offsets, shape = data.offsets.astype(index), (data.num_clients, data.dimension)
     matrix = sp.csr_matrix((values, keys, offsets), shape=shape)
     ones = np.ones(data.num_clients, np.float32)
-    separate = data.separate(keys, values)
 
     def joining() -> np.ndarray:
         joined = (np.concatenate([rows for _, rows in separate]), np.concatenate([keys for keys, _ in separate]))
