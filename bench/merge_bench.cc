@@ -33,12 +33,29 @@ namespace {
 constexpr uint64_t kSeed = 1;
 
 struct Mode {
-  bool fixed_point;
-  bool counts;
-  int threads;
+  Numerics numerics = Numerics::kCanonical;
+  bool counts = false;
+  Op op = Op::kSum;
+  Weighting weighting = Weighting::kUniform;
+  int threads = 1;
+
+  const char* NumericsName() const { return numerics == Numerics::kFixedPoint ? "fixed_point" : "canonical"; }
+  const char* WeightingName() const { return weighting == Weighting::kByWeight ? "by_weight" : "uniform"; }
   std::string Name() const {
-    return absl::StrCat(fixed_point ? "fixed_point" : "canonical", counts ? "+counts" : "", " ", threads, "T");
+    const std::string division = op == Op::kSum ? "" : absl::StrCat(" ", sparseagg::Name(op), " ", WeightingName());
+    return absl::StrCat(NumericsName(), counts ? "+counts" : "", division, " ", threads, "T");
   }
+};
+
+// All but the threads.
+const Mode kModes[] = {
+    {Numerics::kCanonical},
+    {Numerics::kCanonical, true},
+    {Numerics::kFixedPoint},
+    {Numerics::kFixedPoint, true},
+    {Numerics::kCanonical, false, Op::kMean, Weighting::kByWeight},
+    {Numerics::kCanonical, false, Op::kCoordinateMean, Weighting::kUniform},
+    {Numerics::kCanonical, false, Op::kCoordinateMean, Weighting::kByWeight},
 };
 
 struct Figures {
@@ -54,8 +71,10 @@ struct Figures {
 TensorSpec SpecOf(const Workload& workload, const Mode& mode) {
   TensorSpec spec = workload.spec;
   spec.aggregation.return_counts = mode.counts;
-  if (mode.fixed_point) {
-    spec.aggregation.numerics = Numerics::kFixedPoint;
+  spec.aggregation.op = mode.op;
+  spec.aggregation.weighting = mode.weighting;
+  spec.aggregation.numerics = mode.numerics;
+  if (mode.numerics == Numerics::kFixedPoint) {
     spec.aggregation.value_bound = 1.0;
     spec.aggregation.max_submissions = workload.clients.size();
   }
@@ -65,7 +84,7 @@ TensorSpec SpecOf(const Workload& workload, const Mode& mode) {
 std::vector<ValidatedUpdate> Validate(const Workload& workload, const TensorSpec& spec) {
   std::vector<ValidatedUpdate> updates;
   for (const ClientArrays& client : workload.clients) {
-    updates.push_back(Must(ValidatedUpdate::Create(spec, BorrowColumns(spec, client), 1.0)));
+    updates.push_back(Must(ValidatedUpdate::Create(spec, BorrowColumns(spec, client), client.weight)));
   }
   return updates;
 }
@@ -106,7 +125,7 @@ Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
     figures.plan = result.plan;
     const uint64_t grown = std::max(PeakMemoryBytes(), before) - before;
     if (reset && grown > figures.result_bytes) figures.extra_bytes = grown - figures.result_bytes;
-    const std::string difference = FindDifference(workload, result);
+    const std::string difference = FindDifference(workload, spec.aggregation, result);
     if (!difference.empty()) {
       throw std::runtime_error(absl::StrCat(workload.name, " ", mode.Name(), ": ", difference));
     }
@@ -124,12 +143,13 @@ Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
 
 std::string ToJson(const Workload& workload, const Figures& f) {
   return absl::StrFormat(
-      R"({"workload": "%s", "numerics": "%s", "counts": %s, "threads": %d, "tuples": %d, "width": %d, "rows_out": %d, )"
+      R"({"workload": "%s", "numerics": "%s", "counts": %s, "op": "%s", "weighting": "%s", "threads": %d, )"
+      R"("tuples": %d, "width": %d, "rows_out": %d, )"
       R"("bytes_in": %d, "bytes_out": %d, "extra_peak_bytes": %d, "verified": true, "median_seconds": %.6f, )"
       R"("tuples_per_s": %.0f, "seconds": [%s]})",
-      workload.name, f.mode.fixed_point ? "fixed_point" : "canonical", f.mode.counts ? "true" : "false", f.mode.threads,
-      workload.num_tuples, workload.spec.width, f.num_rows, InputBytes(workload), f.result_bytes, f.extra_bytes,
-      f.median_seconds, workload.num_tuples / f.median_seconds,
+      workload.name, f.mode.NumericsName(), f.mode.counts ? "true" : "false", Name(f.mode.op), f.mode.WeightingName(),
+      f.mode.threads, workload.num_tuples, workload.spec.width, f.num_rows, InputBytes(workload), f.result_bytes,
+      f.extra_bytes, f.median_seconds, workload.num_tuples / f.median_seconds,
       absl::StrJoin(f.seconds, ", ", [](std::string* out, double s) { absl::StrAppendFormat(out, "%.6f", s); }));
 }
 
@@ -140,7 +160,8 @@ void RunAdversaries(const std::string& modes, int repetitions, int scale, int ma
   for (const std::string& name : AdversaryNames()) {
     const Workload workload = MakeAdversary(name, kSeed, scale);
     for (int threads = 1; threads <= max_threads; threads *= 2) {
-      const Mode mode{false, false, threads};
+      Mode mode = kModes[0];
+      mode.threads = threads;
       if (mode.Name().find(modes) == std::string::npos) continue;
       const Figures f = Measure(workload, mode, repetitions);
       const double seconds = f.median_seconds / static_cast<double>(workload.num_tuples);
@@ -157,24 +178,21 @@ void Run(const std::string& names, const std::string& modes, int repetitions, in
   const MemorySpeed memory = MeasureMemory();
   std::printf("%s, SIMD %s; one thread reads %.1f GB/s and copies %.1f GB/s; seed %lu\n\n", CpuName().c_str(),
               cpu::CurrentSimdTarget().c_str(), memory.read_bytes_per_s / 1e9, memory.memcpy_bytes_per_s / 1e9, kSeed);
-  std::printf("%-3s %-24s %9s %9s %7s %12s %10s\n", "", "", "M tuples", "M rows", "GB/s", "M tuples/s", "extra MiB");
+  std::printf("%-3s %-40s %9s %9s %7s %12s %10s\n", "", "", "M tuples", "M rows", "GB/s", "M tuples/s", "extra MiB");
   std::vector<std::string> records;
   for (const char name : names) {
     const Workload workload = MakeWorkload(std::string(1, name), kSeed, scale);
-    for (const bool fixed_point : {false, true}) {
-      for (const bool counts : {false, true}) {
-        for (int threads = 1; threads <= max_threads; threads *= 2) {
-          const Mode mode{fixed_point, counts, threads};
-          if (mode.Name().find(modes) == std::string::npos) continue;
-          const Figures f = Measure(workload, mode, repetitions);
-          const double bytes = static_cast<double>(InputBytes(workload) + f.result_bytes);
-          std::printf("%-3s %-24s %9.2f %9.2f %7.2f %12.1f %10.1f\n", workload.name.c_str(), f.mode.Name().c_str(),
-                      workload.num_tuples / 1e6, f.num_rows / 1e6, bytes / f.median_seconds / 1e9,
-                      workload.num_tuples / f.median_seconds / 1e6, f.extra_bytes / 0x1p20);
-          if (explain) std::printf("    %s\n", f.plan.c_str());
-          std::fflush(stdout);
-          records.push_back(ToJson(workload, f));
-        }
+    for (Mode mode : kModes) {
+      for (mode.threads = 1; mode.threads <= max_threads; mode.threads *= 2) {
+        if (mode.Name().find(modes) == std::string::npos) continue;
+        const Figures f = Measure(workload, mode, repetitions);
+        const double bytes = static_cast<double>(InputBytes(workload) + f.result_bytes);
+        std::printf("%-3s %-40s %9.2f %9.2f %7.2f %12.1f %10.1f\n", workload.name.c_str(), f.mode.Name().c_str(),
+                    workload.num_tuples / 1e6, f.num_rows / 1e6, bytes / f.median_seconds / 1e9,
+                    workload.num_tuples / f.median_seconds / 1e6, f.extra_bytes / 0x1p20);
+        if (explain) std::printf("    %s\n", f.plan.c_str());
+        std::fflush(stdout);
+        records.push_back(ToJson(workload, f));
       }
     }
   }

@@ -36,9 +36,14 @@ std::vector<Tuple> AllTuples(const Workload& workload) {
 
 }  // namespace
 
-std::string FindDifference(const Workload& workload, const Result& result) {
+std::string FindDifference(const Workload& workload, const AggregationSpec& aggregation, const Result& result) {
   const std::vector<Tuple> tuples = AllTuples(workload);
   const size_t width = workload.spec.width;
+  const auto weight_of = [&](const ClientArrays& client) {
+    return aggregation.weighting == Weighting::kByWeight ? client.weight : 1.0;
+  };
+  double total_weight = 0.0;
+  for (const ClientArrays& client : workload.clients) total_weight += weight_of(client);
   std::vector<double> sum(width);
   std::vector<double> own(width);
   uint64_t row = 0;
@@ -46,6 +51,7 @@ std::string FindDifference(const Workload& workload, const Result& result) {
     const uint64_t key = tuples[i].key;
     std::fill(sum.begin(), sum.end(), 0.0);
     uint32_t count = 0;
+    double key_weight = 0.0;
     while (i < tuples.size() && tuples[i].key == key) {
       // A client's own rows first.
       const uint32_t client = tuples[i].client;
@@ -54,9 +60,15 @@ std::string FindDifference(const Workload& workload, const Result& result) {
         const float* values = workload.clients[client].values.data() + tuples[i].row * width;
         for (size_t c = 0; c < width; ++c) own[c] += values[c];
       }
-      for (size_t c = 0; c < width; ++c) sum[c] += own[c];
+      const double weight = weight_of(workload.clients[client]);
+      for (size_t c = 0; c < width; ++c) sum[c] += weight * own[c];
       ++count;
+      key_weight += weight;
     }
+    const double divisor = aggregation.op == Op::kMean             ? total_weight
+                           : aggregation.op == Op::kCoordinateMean ? key_weight
+                                                                   : 1.0;
+    for (double& value : sum) value /= divisor;
     if (row >= result.num_rows || result.KeyAt(row) != key) return absl::StrCat("row ", row, " is not key ", key);
     if (!result.counts.empty() && result.counts[row] != count) {
       return absl::StrCat("key ", key, ": count ", result.counts[row], ", not ", count);

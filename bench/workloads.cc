@@ -144,6 +144,7 @@ Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant
   workload.spec.width = shape->width;
   const Zipf zipf(shape->dimension, shape->zipf > 0 ? shape->zipf : 1.1);
   Random random(seed);
+  Random weights(~seed);
   for (int c = 0; c < std::max(1, shape->clients / scale); ++c) {
     std::vector<uint64_t> keys;
     if (variant == Variant::kSkewed) {
@@ -161,6 +162,7 @@ Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant
     }
     client.values.resize(shape->tuples * shape->width);
     for (float& value : client.values) value = static_cast<float>(Uniform01(random) - 0.5);
+    client.weight = static_cast<double>(1 + weights() % 1000);
     workload.num_tuples += shape->tuples;
     workload.clients.push_back(std::move(client));
   }

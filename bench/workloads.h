@@ -11,11 +11,13 @@
 
 namespace sparseagg::bench {
 
-// One client's keys (in 32 bits where the dimension allows) and float32 rows.
+// One client's keys (in 32 bits where the dimension allows), float32 rows, and the weight that aggregations BY_WEIGHT
+// give it: a number of examples, of 1 to 1000.
 struct ClientArrays {
   std::vector<uint32_t> narrow_keys;
   std::vector<uint64_t> wide_keys;
   std::vector<float> values;
+  double weight = 1.0;
 };
 
 enum class Variant {

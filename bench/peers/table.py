@@ -55,8 +55,8 @@ class Results:
         """Tuples a second of merge_bench, which begins with validated updates."""
         numerics, _, counts = mode.partition("+")
         for row in (self.file["merge_bench"] or {}).get("results", []):
-            found = (row["workload"], row["numerics"], row["counts"], row["threads"])
-            if found == (workload, numerics, bool(counts), threads):
+            found = (row["workload"], row["numerics"], row["counts"], row["op"], row["threads"])
+            if found == (workload, numerics, bool(counts), "sum", threads):
                 return float(row["tuples_per_s"])
         return None
 

@@ -153,7 +153,7 @@ def race_file() -> dict[str, Any]:
         ],
         "merge_bench": {
             "results": [
-                {"workload": "A", "numerics": "canonical", "counts": False, "threads": 1, "tuples_per_s": 500e6}
+                {"workload": "A", "numerics": "canonical", "counts": False, "op": "sum", "threads": 1, "tuples_per_s": 500e6}
             ]
         },
     }
