@@ -29,8 +29,7 @@ size_t CopyRows(const RowRange<Rows>& from, const RowShape& shape, size_t row, R
   copy(from.rows.keys, out.keys, 1);
   copy(from.rows.accs, out.accs, shape.columns);
   copy(from.rows.counts, out.counts, 1);
-  copy(from.rows.float_weights, out.float_weights, 1);
-  copy(from.rows.fixed_weights, out.fixed_weights, 1);
+  copy(from.rows.weights, out.weights, 1);
   return row + (from.end - from.begin);
 }
 
@@ -102,7 +101,9 @@ size_t CombineAny(RowRange<Rows>& a, RowRange<Rows>& b, const RowShape& shape, R
         Fold::Combine(out.accs[row * shape.columns + c], b.rows.accs[b.begin * shape.columns + c]);
       }
       if (shape.counts) out.counts[row] += b.rows.counts[b.begin];
-      if (shape.key_weights == KeyWeights::kFixed) out.fixed_weights[row] += b.rows.fixed_weights[b.begin];
+      if (shape.key_weights != KeyWeights::kNone) {
+        AddWeight(shape.key_weights, b.rows.weights[b.begin], out.weights[row]);
+      }
     }
     a.begin += takes_a;
     b.begin += takes_b;

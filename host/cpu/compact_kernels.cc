@@ -34,10 +34,10 @@ HWY_INLINE hn::Vec<Longs> TakeCounts(Count* counts) {
   }
 }
 
-// Calls take(keys, accs, counts, n) with the n touched slots of each vector of slots from `slot` on at the front, and
-// makes those fresh. (They are compressed in registers: the compressing store to memory is slow on some machines. There
-// is one call only, so that it is inlined: slots behind the last one are as good as untouched ones.)
-template <class Count, class Key, class Take>
+// Calls take(keys, accs, counts, weights, n) with the n touched slots of each vector of slots from `slot` on at the
+// front, and makes those fresh. (They are compressed in registers: the compressing store to memory is slow on some
+// machines. There is one call only, so that it is inlined: slots behind the last one are as good as untouched ones.)
+template <class Count, bool kWeighed, class Key, class Take>
 HWY_INLINE void TakeTouched(const SlotTable& table, size_t slot, Key first, Take take) {
   constexpr bool kCounted = !std::is_same_v<Count, NoCount>;
   auto* slot_bits = static_cast<uint64_t*>(table.accs);
@@ -54,7 +54,12 @@ HWY_INLINE void TakeTouched(const SlotTable& table, size_t slot, Key first, Take
     const auto touched = kCounted ? hn::Ne(count, hn::Zero(d)) : hn::Ne(acc, fresh);
     hn::StoreU(fresh, d, slot_bits + slot);
     if constexpr (kCounted) count = CompressLongs(count, touched);
-    take(CompressLongs(key, touched), CompressLongs(acc, touched), count, hn::CountTrue(d, touched));
+    auto weight = hn::Zero(d);
+    if constexpr (kWeighed) {
+      weight = CompressLongs(hn::LoadU(d, table.weights + slot), touched);
+      hn::StoreU(hn::Zero(d), d, table.weights + slot);
+    }
+    take(CompressLongs(key, touched), CompressLongs(acc, touched), count, weight, hn::CountTrue(d, touched));
     key = hn::Add(key, step);
   }
 }
@@ -67,15 +72,16 @@ HWY_INLINE size_t CompactT(const SlotTable& table, Key first, Key* keys, void* a
   const Words dw;
   auto* out = static_cast<uint64_t*>(accs);
   size_t rows = 0;
-  TakeTouched<Count>(table, 0, first,
-                     [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, size_t n) HWY_ATTR {
-                       StoreKeys(key, hn::Lanes(d), keys + rows);
-                       hn::StoreU(acc, d, out + rows);
-                       if (!std::is_same_v<Count, NoCount> && counts != nullptr) {
-                         hn::StoreU(hn::TruncateTo(dw, count), dw, counts + rows);
-                       }
-                       rows += n;
-                     });
+  TakeTouched<Count, false>(table, 0, first,
+                            [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, hn::Vec<Longs>, size_t n)
+                                HWY_ATTR {
+                                  StoreKeys(key, hn::Lanes(d), keys + rows);
+                                  hn::StoreU(acc, d, out + rows);
+                                  if (!std::is_same_v<Count, NoCount> && counts != nullptr) {
+                                    hn::StoreU(hn::TruncateTo(dw, count), dw, counts + rows);
+                                  }
+                                  rows += n;
+                                });
   return rows;
 }
 
@@ -153,9 +159,9 @@ HWY_INLINE hn::Mask<ManyWords> JoinMasks(hn::Mask<Longs> low, hn::Mask<Longs> hi
 #endif
 }
 
-// The case to be fast in: float64 sums without counters, 32-bit keys, float32 results. Keys and results are half as
-// long as sums, so twice as many slots are compressed at a time. Works as long as whole vectors may be written; returns
-// the slots done, and the rows written.
+// The case to be fast in: float64 sums, or means of all submissions, without counters, 32-bit keys, float32 results.
+// Keys and results are half as long as sums, so twice as many slots are compressed at a time. Works as long as whole
+// vectors may be written; returns the slots done, and the rows written.
 HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t rows,
                                 const PlainOutput<uint32_t>& output, size_t* written) {
   const Longs d;
@@ -166,6 +172,12 @@ HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t r
   auto* slot_bits = static_cast<uint64_t*>(table.accs);
   auto* values = reinterpret_cast<float*>(output.values);
   const auto fresh = hn::Set(d, table.untouched);
+  const bool divides = output.divided_by == DividedBy::kTotal;
+  const auto total = hn::Set(dd, output.total);
+  const auto finish = [&](hn::Vec<Longs> acc) HWY_ATTR {
+    const auto sums = hn::BitCast(dd, acc);
+    return RoundToFloats(divides ? hn::Div(sums, total) : sums);
+  };
   const auto step = hn::Set(dw, static_cast<uint32_t>(2 * lanes));
   auto keys = hn::Iota(dw, first);
   size_t row = 0;
@@ -176,7 +188,7 @@ HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t r
     hn::StoreU(fresh, d, slot_bits + slot);
     hn::StoreU(fresh, d, slot_bits + slot + lanes);
     const auto touched = JoinMasks(hn::Ne(low, fresh), hn::Ne(high, fresh));
-    const auto sums = hn::Combine(df, RoundToFloats(hn::BitCast(dd, high)), RoundToFloats(hn::BitCast(dd, low)));
+    const auto sums = hn::Combine(df, finish(high), finish(low));
     hn::StoreU(hn::Compress(keys, touched), dw, output.keys + row);
     hn::StoreU(hn::Compress(sums, hn::RebindMask(df, touched)), df, values + row);
     row += hn::CountTrue(dw, touched);
@@ -188,32 +200,37 @@ HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t r
 #endif
 HWY_INLINE size_t CompactFloats(const SlotTable&, uint64_t, size_t, const PlainOutput<uint64_t>&, size_t*) { return 0; }
 
-template <class Acc, class Count, class Key>
+template <class Acc, class Count, bool kWeighed, class Key>
 HWY_NOINLINE void CompactToT(const SlotTable& table, Key first, size_t rows, const PlainOutput<Key>& output) {
   size_t done = 0;
   size_t written = 0;
-  if constexpr (std::is_same_v<Acc, double> && std::is_same_v<Count, NoCount>) {
-    if (output.dtype == DType::kFloat32 && output.divisor == 0.0) {
+  // Without counts or weights there is nothing else to divide by.
+  if constexpr (std::is_same_v<Acc, double> && std::is_same_v<Count, NoCount> && !kWeighed) {
+    if (output.dtype == DType::kFloat32) {
       done = CompactFloats(table, first, rows, output, &written);
     }
   }
   PlainWriter<Key> writer(output, rows, written);
-  TakeTouched<Count>(table, done, first,
-                     [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, size_t n)
-                         HWY_ATTR { writer.template Write<Acc>(key, acc, count, n); });
+  TakeTouched<Count, kWeighed>(table, done, first,
+                               [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, hn::Vec<Longs> weight,
+                                   size_t n) HWY_ATTR { writer.template Write<Acc>(key, acc, count, weight, n); });
 }
 
 template <class Acc, class Key>
 HWY_INLINE void CompactToAny(const SlotTable& table, Key first, size_t rows, const PlainOutput<Key>& output) {
+  if (table.weights != nullptr) {
+    return table.count_bytes == CountBytes::kNone ? CompactToT<Acc, NoCount, true>(table, first, rows, output)
+                                                  : CompactToT<Acc, uint32_t, true>(table, first, rows, output);
+  }
   switch (table.count_bytes) {
     case CountBytes::kNone:
-      return CompactToT<Acc, NoCount>(table, first, rows, output);
+      return CompactToT<Acc, NoCount, false>(table, first, rows, output);
     case CountBytes::kOne:
-      return CompactToT<Acc, uint8_t>(table, first, rows, output);
+      return CompactToT<Acc, uint8_t, false>(table, first, rows, output);
     case CountBytes::kTwo:
-      return CompactToT<Acc, uint16_t>(table, first, rows, output);
+      return CompactToT<Acc, uint16_t, false>(table, first, rows, output);
     case CountBytes::kFour:
-      return CompactToT<Acc, uint32_t>(table, first, rows, output);
+      return CompactToT<Acc, uint32_t, false>(table, first, rows, output);
   }
 }
 

@@ -31,6 +31,8 @@ struct FinishParams {
   double value_unit = 1.0;    // 2^-s of fixed-point sums
   double weight_unit = 1.0;   // 2^-t of fixed-point weights
   double total_weight = 0.0;  // kMean: what every key is divided by
+  // Whether all weights are above 0 in the arithmetic in which they are summed, and so all sums of them.
+  bool has_positive_weights = true;
 };
 
 // Finishes rows piece by piece: Prepare divides, checks and drops rows, and leaves size() of them; Write rounds those
@@ -50,15 +52,19 @@ class RowFinisher {
   // Whether a row's result needs nothing but its accumulators, and every row stays.
   bool IsPlain() const {
     const AggregationSpec& a = params_.spec->aggregation;
-    const bool divides = a.op == Op::kMean;
     if (!std::is_same_v<Fold, SumFloat> && !std::is_same_v<Fold, SumFixed>) return false;
-    if (a.op != Op::kSum && !(divides && params_.total_weight != 0.0)) return false;
+    if (a.op == Op::kMean && params_.total_weight == 0.0) return false;
+    if (a.op == Op::kCoordinateMean && !params_.has_positive_weights) return false;
     if (columns_ == 0 || (dtype_ != DType::kFloat32 && dtype_ != DType::kFloat64)) return false;
-    return !a.prune_zeros && a.min_contributors <= 1 && !a.return_weights;
+    // Weights that are returned are float64.
+    const bool returns_words = !a.return_weights || params_.shape.key_weights == KeyWeights::kFloat;
+    return !a.prune_zeros && a.min_contributors <= 1 && returns_words;
   }
 
-  // For rows that are plain: where to write those from `at` on of the columns, and what to do with them.
-  PlainOutput<Key> PlainAt(Column<Key>& keys, Column<std::byte>& values, Column<uint32_t>& counts, uint64_t at) const {
+  // For rows that are plain: where to write those from `at` on of the result's columns, and what to do with them.
+  PlainOutput<Key> PlainAt(Column<Key>& keys, Column<std::byte>& values, Column<uint32_t>& counts,
+                           Column<double>& weights, uint64_t at) const {
+    const AggregationSpec& a = params_.spec->aggregation;
     PlainOutput<Key> output;
     output.keys = keys.data() + at;
     output.columns = columns_;
@@ -67,7 +73,13 @@ class RowFinisher {
     output.values = values.data() + at * output.row_bytes();
     output.unit = params_.value_unit;
     output.streams = values.size() >= kStreamedBytes;
-    if (params_.spec->aggregation.op == Op::kMean) output.divisor = params_.total_weight;
+    if (a.op == Op::kMean) output.divided_by = DividedBy::kTotal;
+    if (a.op == Op::kCoordinateMean) {
+      output.divided_by = params_.shape.key_weights == KeyWeights::kNone ? DividedBy::kCount : DividedBy::kWeight;
+    }
+    output.total = params_.total_weight;
+    output.weight_unit = params_.weight_unit;
+    if (a.return_weights) output.weights = reinterpret_cast<uint64_t*>(weights.data() + at);
     return output;
   }
 
@@ -112,9 +124,9 @@ class RowFinisher {
   double KeyWeight(size_t i) const {
     switch (params_.shape.key_weights) {
       case KeyWeights::kFloat:
-        return rows_->float_weights[i];
+        return std::bit_cast<double>(rows_->weights[i]);
       case KeyWeights::kFixed:
-        return static_cast<double>(rows_->fixed_weights[i]) * params_.weight_unit;
+        return static_cast<double>(static_cast<int64_t>(rows_->weights[i])) * params_.weight_unit;
       case KeyWeights::kNone:
         break;
     }
@@ -212,8 +224,7 @@ class RowFinisher {
     if (from == to) return;
     rows_->keys[to] = rows_->keys[from];
     if (params_.shape.counts) rows_->counts[to] = rows_->counts[from];
-    if (params_.shape.key_weights == KeyWeights::kFloat) rows_->float_weights[to] = rows_->float_weights[from];
-    if (params_.shape.key_weights == KeyWeights::kFixed) rows_->fixed_weights[to] = rows_->fixed_weights[from];
+    if (params_.shape.key_weights != KeyWeights::kNone) rows_->weights[to] = rows_->weights[from];
     for (size_t c = 0; c < columns_; ++c) {
       if constexpr (kModular) {
         rows_->accs[to * columns_ + c] = rows_->accs[from * columns_ + c];

@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_HOST_CPU_FOLDED_ROWS_H_
 #define SPARSEAGG_HOST_CPU_FOLDED_ROWS_H_
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -10,7 +11,8 @@
 
 namespace sparseagg::cpu {
 
-// Whether, and in what arithmetic, the weights of a key's contributors are summed.
+// Whether, and in what arithmetic, the weights of a key's contributors are summed. A sum is held as a word, the bits of
+// a float64 or of an int64; 0 is where both start.
 enum class KeyWeights : uint8_t {
   kNone,   // not needed, or uniform: then they are the counts
   kFloat,  // float64, in canonical order
@@ -22,6 +24,11 @@ inline KeyWeights KeyWeightsOf(const TensorSpec& spec) {
   if (a.weighting == Weighting::kUniform) return KeyWeights::kNone;
   if (a.op != Op::kCoordinateMean && !a.return_weights) return KeyWeights::kNone;
   return a.numerics == Numerics::kFixedPoint ? KeyWeights::kFixed : KeyWeights::kFloat;
+}
+
+inline void AddWeight(KeyWeights kind, uint64_t weight, uint64_t& sum) {
+  sum = kind == KeyWeights::kFloat ? std::bit_cast<uint64_t>(std::bit_cast<double>(sum) + std::bit_cast<double>(weight))
+                                   : sum + weight;
 }
 
 // Accumulators a key: none for kUnion.
@@ -48,8 +55,7 @@ struct FoldedRows {
   Column<Key> keys;
   Column<Acc> accs;
   Column<uint32_t> counts;
-  Column<double> float_weights;   // with KeyWeights::kFloat
-  Column<int64_t> fixed_weights;  // with KeyWeights::kFixed
+  Column<uint64_t> weights;  // sums as of KeyWeights
 
   size_t size() const { return keys.size(); }
   // New rows are uninitialised.
@@ -57,19 +63,17 @@ struct FoldedRows {
     keys.resize(rows);
     accs.resize(rows * shape.columns);
     if (shape.counts) counts.resize(rows);
-    if (shape.key_weights == KeyWeights::kFloat) float_weights.resize(rows);
-    if (shape.key_weights == KeyWeights::kFixed) fixed_weights.resize(rows);
+    if (shape.key_weights != KeyWeights::kNone) weights.resize(rows);
   }
   void Trim() {
     keys.Trim();
     accs.Trim();
     counts.Trim();
-    float_weights.Trim();
-    fixed_weights.Trim();
+    weights.Trim();
   }
   size_t memory_bytes() const {
     return keys.size() * sizeof(Key) + accs.size() * sizeof(Acc) + counts.size() * sizeof(uint32_t) +
-           float_weights.size() * sizeof(double) + fixed_weights.size() * sizeof(int64_t);
+           weights.size() * sizeof(uint64_t);
   }
 };
 

@@ -10,11 +10,16 @@
 
 namespace sparseagg::cpu {
 
-// Tuples of float updates of one weight, one value a key, sorted by key and within a key in canonical order.
+// Tuples of float updates, one value a key, sorted by key and within a key in canonical order.
 struct GatheredTuples {
-  // A key's offset from the block's first key in the upper half; a value, from the lowest bit on, in the lower half.
+  // A key's offset from the block's first key in the upper half; in the lower half a value, from the lowest bit on, or
+  // where there are terms, the index of the tuple's.
   const uint64_t* words = nullptr;
   size_t size = 0;
+  // Null: the words carry values, all of one dtype and weight. Else double, or int64_t where `fixed`.
+  const void* terms = nullptr;
+  const uint64_t* weights = nullptr;  // beside the terms: what a key's weight is the sum of; null: there is none
+  // Of carried values.
   DType dtype = DType::kFloat32;  // of at most 32 bits
   double weight = 1.0;
   bool fixed = false;

@@ -31,8 +31,8 @@ namespace sparseagg::cpu {
 
 // The tuples are collected, update after update, sorted by key (so that the canonical order stays within a key: by
 // slots as they are collected, where that pays, else by digits) and folded from left to right. What is sorted beside a
-// key is 32 bits wide: the value itself where it fits and one conversion serves all updates, else where the tuple was
-// collected. Sums of rows of several values also take in what was merged before. Used by one thread.
+// key is 32 bits wide: the value itself where it fits and one conversion serves all updates, else where its term was
+// put as it was collected. Sums of rows of several values also take in what was merged before. Used by one thread.
 template <typename Key, typename Fold>
 class Gatherer {
  public:
@@ -86,15 +86,15 @@ class Gatherer {
     }
   }
 
-  // Whether this can be done in two steps, straight to the result.
-  bool IsPlain() const { return row_sums_ ? shape_.key_weights == KeyWeights::kNone : carries_values_ && is_narrow_; }
+  // Whether this can be done in two steps, straight to the result, by a taker of plain rows.
+  bool IsPlain() const { return row_sums_.has_value() || (is_narrow_ && columns_ == 1 && first_rows_ == nullptr); }
   // Those steps: how many rows there are, and there they go.
   size_t CountRows() const { return row_sums_ ? row_sums_->num_rows() : CountKeys(Words()); }
-  void WriteTo(const PlainOutput<Key>& output, size_t rows) const {
+  void WriteTo(const PlainOutput<Key>& output, size_t rows) {
     row_sums_ ? row_sums_->WriteTo(output) : FoldTo(Words(), first_, rows, output);
   }
 
-  // Whether values are sorted along with the keys; only then may updates be in words.
+  // Whether values are sorted along with the keys.
   static bool CarriesValues(const MergeInput<Key, Fold>& input) {
     if (input.shape.columns != 1 || input.shape.key_weights != KeyWeights::kNone || input.base_is_first) return false;
     for (const CpuUpdate* update : input.updates) {
@@ -114,17 +114,16 @@ class Gatherer {
     uint32_t carried_;
   };
 
-  // Rows of one value are collected as terms; longer ones, weights and rows merged before are found again by their
-  // origin.
-  bool KeepsOrigins() const {
-    return columns_ > 1 || shape_.key_weights != KeyWeights::kNone || first_rows_ != nullptr;
-  }
+  // Rows of one value are collected as terms; longer ones and rows merged before are found again by their origin.
+  bool KeepsOrigins() const { return columns_ > 1 || first_rows_ != nullptr; }
 
   GatheredTuples Words() const {
     static_assert(sizeof(Entry) == sizeof(uint64_t));
     GatheredTuples tuples;
     tuples.words = reinterpret_cast<const uint64_t*>(entries_.data());
     tuples.size = entries_.size();
+    if (!carries_values_) tuples.terms = terms_.data();
+    if (shape_.key_weights != KeyWeights::kNone) tuples.weights = weights_.data();
     tuples.dtype = sources_.cursors[0].dtype;
     tuples.weight = sources_.cursors[0].weight;
     tuples.fixed = std::is_same_v<Fold, SumFixed>;
@@ -266,31 +265,53 @@ class Gatherer {
 
   template <typename Put>
   void CollectPositions(uint64_t tuples, Put put) {
+    const bool weighs = shape_.key_weights != KeyWeights::kNone;
     if (columns_ == 1) terms_.resize(tuples + kVectorSlack);
     if (KeepsOrigins()) origins_.resize(tuples);
+    if (weighs) weights_.resize(tuples);
     uint32_t at = 0;
     if (first_rows_ != nullptr) {
       Cursor<Key>& base = sources_.base;
       for (; base.position < base.stop; ++base.position, ++at) {
         origins_[at] = {sources_.BaseIndex(), base.position};
+        if (weighs) weights_[at] = first_rows_->weights[base.position];
         put(static_cast<Key>(base.keys[base.position] - first_), at);
       }
     }
+    const uint64_t ahead = sources_.TuplesAhead();
     for (size_t k = 0; k < sources_.cursors.size(); ++k) {
-      Cursor<Key>& cursor = sources_.cursors[k];
-      const uint64_t begin = cursor.position;
-      const uint64_t n = cursor.stop - begin;
-      // What is written behind the last term is overwritten by the next update's, or slack.
-      if (columns_ == 1 && n > 0) sources_.LoadRows(k, begin, n, 1, terms_.data() + at);
-      if (KeepsOrigins()) {
-        for (uint64_t i = 0; i < n; ++i) origins_[at + i] = {static_cast<uint32_t>(k), begin + i};
+      const uint32_t first_at = at;
+      if (const CoarseWords* const words = sources_.WordsOf(k); words != nullptr) {
+        const uint64_t n = words->ends[last_bucket_] - words->BeginOf(first_bucket_);
+        values_.resize(n * sizeof(uint32_t));
+        std::byte* value = values_.data();
+        CollectWords(*words, ahead, [&](uint64_t offset, uint32_t bits) {
+          std::memcpy(value, &bits, sizeof(bits));
+          value += sizeof(bits);
+          put(offset, at++);
+        });
+        if (n > 0) sources_.LoadValues(k, values_.data(), n, terms_.data() + first_at);
+      } else {
+        Cursor<Key>& cursor = sources_.cursors[k];
+        const uint64_t begin = cursor.position;
+        const uint64_t n = cursor.stop - begin;
+        // What is written behind the last term is overwritten by the next update's, or slack.
+        if (columns_ == 1 && n > 0) sources_.LoadRows(k, begin, n, 1, terms_.data() + at);
+        if (KeepsOrigins()) {
+          for (uint64_t i = 0; i < n; ++i) origins_[at + i] = {static_cast<uint32_t>(k), begin + i};
+        }
+        const size_t value_bytes = columns_ == 1 ? SizeOf(cursor.dtype) : 0;  // longer rows are not read yet
+        const auto fetch = [&](uint64_t i) {
+          __builtin_prefetch(cursor.keys + i + ahead);
+          __builtin_prefetch(cursor.values + (i + ahead) * value_bytes);
+        };
+        ForTuples(cursor, fetch, [&](Key key, uint64_t) { put(static_cast<Key>(key - first_), at++); });
       }
-      ForTuples(
-          cursor, [](uint64_t) {}, [&](Key key, uint64_t) { put(static_cast<Key>(key - first_), at++); });
+      if (weighs) std::fill_n(weights_.data() + first_at, at - first_at, sources_.sources[k].key_weight);
     }
   }
 
-  // The plain case: at most one column, every entry one contributor. term_of(i, entry) is the place of its term.
+  // The usual case: at most one column, every entry one contributor. term_of(i, entry) is the place of its term.
   template <typename E, typename TermOf>
   size_t FoldTerms(const Column<E>& entries, Rows& rows, TermOf term_of) {
     const size_t n = entries.size();
@@ -299,13 +320,17 @@ class Gatherer {
       const uint64_t offset = entries[i].offset();
       const size_t begin = i;
       Acc acc = Fold::kStart;
+      uint64_t weight = 0;
       do {
-        if (columns_ == 1) Fold::Add(acc, terms_[term_of(i, entries[i])]);
+        const size_t term = term_of(i, entries[i]);
+        if (columns_ == 1) Fold::Add(acc, terms_[term]);
+        if (shape_.key_weights != KeyWeights::kNone) AddWeight(shape_.key_weights, weights_[term], weight);
         ++i;
       } while (i < n && entries[i].offset() == offset);
       rows.keys[row] = static_cast<Key>(first_ + offset);
       if (columns_ == 1) rows.accs[row] = acc;
       if (shape_.counts) rows.counts[row] = static_cast<uint32_t>(i - begin);
+      if (shape_.key_weights != KeyWeights::kNone) rows.weights[row] = weight;
     }
     return row;
   }
@@ -320,29 +345,26 @@ class Gatherer {
       Acc* accs = rows.accs.data() + row * columns_;
       std::fill_n(accs, columns_, Fold::kStart);
       uint32_t count = 0;
-      double float_weight = 0.0;
-      int64_t fixed_weight = 0;
+      uint64_t weight = 0;
       for (; i < entries.size() && entries[i].offset() == offset; ++i) {
-        const RowOrigin origin = origins_[entries[i].carried()];
+        const size_t place = entries[i].carried();
+        const RowOrigin origin = origins_[place];
+        if (shape_.key_weights != KeyWeights::kNone) AddWeight(shape_.key_weights, weights_[place], weight);
         if (origin.source == sources_.BaseIndex()) {
           for (size_t c = 0; c < columns_; ++c) Fold::Combine(accs[c], first_rows_->accs[origin.row * columns_ + c]);
           if (shape_.counts) count += first_rows_->counts[origin.row];
-          if (shape_.key_weights == KeyWeights::kFloat) float_weight = first_rows_->float_weights[origin.row];
           continue;
         }
         if (columns_ == 1) {
-          Fold::Add(*accs, terms_[entries[i].carried()]);
+          Fold::Add(*accs, terms_[place]);
         } else if (columns_ > 1) {
           sources_.LoadRows(origin.source, origin.row, 1, columns_, row_terms_.data());
           for (size_t c = 0; c < columns_; ++c) Fold::Add(accs[c], row_terms_[c]);
         }
         ++count;
-        float_weight += sources_.sources[origin.source].float_weight;
-        fixed_weight += sources_.sources[origin.source].fixed_weight;
       }
       if (shape_.counts) rows.counts[row] = count;
-      if (shape_.key_weights == KeyWeights::kFloat) rows.float_weights[row] = float_weight;
-      if (shape_.key_weights == KeyWeights::kFixed) rows.fixed_weights[row] = fixed_weight;
+      if (shape_.key_weights != KeyWeights::kNone) rows.weights[row] = weight;
     }
     return row;
   }
@@ -365,6 +387,7 @@ class Gatherer {
   Column<std::byte> values_;  // carried values in sorted order
   Column<Term> terms_;        // of the collected tuples: in sorted order if carried, else as collected
   Column<Term> row_terms_;
+  Column<uint64_t> weights_;  // of the tuples as collected, as of KeyWeights
   Column<RowOrigin> origins_;
   std::optional<RowSums> row_sums_;  // null: what is folded is not that
 };

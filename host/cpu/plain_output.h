@@ -9,16 +9,19 @@
 
 namespace sparseagg::cpu {
 
-// Sums, and means by one divisor, of which every row stays: the rows' number is known before they are finished, so that
-// they go from the fold to the result in one step (finish.h has the other cases); and accumulators as they are, for a
-// later merge.
+enum class DividedBy : uint8_t { kNothing, kTotal, kCount, kWeight };
+
+// Sums and means of which every row stays: the rows' number is known before they are finished, so that they go from the
+// fold to the result in one step (finish.h has the other cases); and accumulators as they are, for a later merge.
 struct PlainValues {
   std::byte* values = nullptr;    // of the first row to write
   size_t columns = 1;             // values a row
   DType dtype = DType::kFloat32;  // or kFloat64; kInt64: integer accumulators as they are
   double unit = 1.0;              // of an integer accumulator that is not to stay one: the value of 1
-  double divisor = 0.0;           // 0: nothing is divided
-  bool streams = false;           // there is more than the caches hold, which may be passed by
+  DividedBy divided_by = DividedBy::kNothing;
+  double total = 1.0;        // kTotal: the divisor
+  double weight_unit = 1.0;  // kWeight with integer accumulators, and so integer weights: the value of 1
+  bool streams = false;      // there is more than the caches hold, which may be passed by
 
   size_t row_bytes() const { return columns * SizeOf(dtype); }
 };
@@ -27,7 +30,8 @@ template <typename Key>
 struct PlainOutput : PlainValues {
   // The first row to write.
   Key* keys = nullptr;
-  uint32_t* counts = nullptr;  // null: not returned
+  uint32_t* counts = nullptr;   // null: not returned
+  uint64_t* weights = nullptr;  // as of FoldedRows; null: not returned
 };
 
 }  // namespace sparseagg::cpu

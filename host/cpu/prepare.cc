@@ -121,10 +121,9 @@ void Own(std::shared_ptr<Storage<Key>> storage, CpuUpdate& out) {
   out.owner = std::move(storage);
 }
 
-// Whether the merge will ask for nothing that words do not tell: see Gatherer.
 bool FitsWords(const TensorSpec& spec, int coarse_bits) {
   return spec.dtype == DType::kFloat32 && spec.width == 1 && !HasNarrowKeys(spec) && !UsesFixedPoint(spec) &&
-         spec.aggregation.weighting == Weighting::kUniform && coarse_bits <= CoarseWords::kMaxLowBits;
+         coarse_bits <= CoarseWords::kMaxLowBits;
 }
 
 // False: keys come more than once, or there are too few for a coarse order.

@@ -84,10 +84,12 @@ HWY_NOINLINE void AddRow(const RowSource& source, uint64_t begin, size_t count, 
 
 // Streams whole vectors past the caches, or stores them as any others.
 template <bool kStreams, class Acc>
-HWY_INLINE void WriteStrip(const Acc* accs, size_t count, const PlainValues& output, size_t at) {
+HWY_INLINE void WriteStrip(const Acc* accs, size_t count, double divisor, const PlainValues& output, size_t at) {
   const Doubles d;
+  const auto divisors = hn::Set(d, divisor);
   ForColumns(count, hn::Lanes(d), [&](size_t c, size_t n) HWY_ATTR {
-    WriteValues<Acc, kStreams>(hn::BitCast(Longs(), hn::Load(hn::Rebind<Acc, Doubles>(), accs + c)), output, at + c, n);
+    WriteValues<Acc, kStreams>(hn::BitCast(Longs(), hn::Load(hn::Rebind<Acc, Doubles>(), accs + c)), divisors, output,
+                               at + c, n);
   });
 }
 
@@ -108,7 +110,7 @@ HWY_INLINE void FoldRowsToT(const GatheredRows& rows, const PlainValues& output,
         const RowOrigin origin = rows.origins[rows.order[i]];
         AddRow(rows.sources[origin.source], origin.row * columns + column, count, make_terms, i == begin, accs);
       }
-      WriteStrip<kStreams>(accs, count, output, row * columns + column);
+      WriteStrip<kStreams>(accs, count, rows.divisors[row], output, row * columns + column);
     }
     begin = end;
   }

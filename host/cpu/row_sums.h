@@ -3,6 +3,7 @@
 #define SPARSEAGG_HOST_CPU_ROW_SUMS_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -68,20 +69,43 @@ class RowSums {
 
   size_t num_rows() const { return keys_.size(); }
 
-  // Writes keys, sums and counts.
-  void WriteTo(const PlainOutput<Key>& output) const {
+  // Writes keys, sums or means, counts and weights.
+  void WriteTo(const PlainOutput<Key>& output) {
     std::copy_n(keys_.data(), num_rows(), output.keys);
-    if (output.counts != nullptr) {
-      std::fill_n(output.counts, num_rows(), 0);
+    uint32_t* counts = output.counts;
+    if (counts == nullptr && output.divided_by == DividedBy::kCount) {
+      counts_.resize(num_rows());
+      counts = counts_.data();
+    }
+    if (counts != nullptr) {
+      std::fill_n(counts, num_rows(), 0);
       ForRows([&](size_t row, const RowOrigin& origin) {
-        output.counts[row] += IsOfBase(origin) ? base_->counts[origin.row] : 1;
+        counts[row] += IsOfBase(origin) ? base_->counts[origin.row] : 1;
       });
+    }
+    uint64_t* weights = output.weights;
+    if (weights == nullptr && output.divided_by == DividedBy::kWeight) {
+      weights_.resize(num_rows());
+      weights = weights_.data();
+    }
+    if (weights != nullptr) {
+      std::fill_n(weights, num_rows(), 0);
+      ForRows([&](size_t row, const RowOrigin& origin) {
+        const uint64_t weight =
+            IsOfBase(origin) ? base_->weights[origin.row] : sources_.sources[origin.source].key_weight;
+        AddWeight(shape_.key_weights, weight, weights[row]);
+      });
+    }
+    divisors_.resize(num_rows());
+    for (size_t row = 0; row < num_rows(); ++row) {
+      divisors_[row] = DivisorOf(output, counts == nullptr ? 0 : counts[row], weights == nullptr ? 0 : weights[row]);
     }
     GatheredRows rows;
     rows.sources = row_sources_.data();
     rows.origins = origins_;
     rows.order = order_.data();
     rows.ends = ends_.data();
+    rows.divisors = divisors_.data();
     rows.num_keys = num_rows();
     rows.fixed = std::is_same_v<Fold, SumFixed>;
     if (!sources_.sources.empty()) {
@@ -91,8 +115,8 @@ class RowSums {
     FoldRowsTo(rows, output);
   }
 
-  // The same, unfinished, and with the weights.
-  void MoveTo(Rows& rows) const {
+  // The same, unfinished.
+  void MoveTo(Rows& rows) {
     rows.resize(0, shape_);
     rows.resize(num_rows(), shape_);
     PlainOutput<Key> output;
@@ -101,26 +125,26 @@ class RowSums {
     output.dtype = kAccDType;
     output.values = reinterpret_cast<std::byte*>(rows.accs.data());
     if (shape_.counts) output.counts = rows.counts.data();
+    if (shape_.key_weights != KeyWeights::kNone) output.weights = rows.weights.data();
     WriteTo(output);
-    if (shape_.key_weights == KeyWeights::kFloat) {
-      std::fill(rows.float_weights.begin(), rows.float_weights.end(), 0.0);
-      ForRows([&](size_t row, const RowOrigin& origin) {
-        rows.float_weights[row] +=
-            IsOfBase(origin) ? base_->float_weights[origin.row] : sources_.sources[origin.source].float_weight;
-      });
-    } else if (shape_.key_weights == KeyWeights::kFixed) {
-      std::fill(rows.fixed_weights.begin(), rows.fixed_weights.end(), 0);
-      ForRows([&](size_t row, const RowOrigin& origin) {
-        rows.fixed_weights[row] +=
-            IsOfBase(origin) ? base_->fixed_weights[origin.row] : sources_.sources[origin.source].fixed_weight;
-      });
-    }
   }
 
  private:
   static constexpr DType kAccDType = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
 
   bool IsOfBase(const RowOrigin& origin) const { return origin.source == sources_.BaseIndex(); }
+
+  static double DivisorOf(const PlainValues& output, uint32_t count, uint64_t weight) {
+    switch (output.divided_by) {
+      case DividedBy::kCount:
+        return count;
+      case DividedBy::kWeight:
+        return kAccDType == DType::kFloat64 ? std::bit_cast<double>(weight)
+                                            : static_cast<double>(static_cast<int64_t>(weight)) * output.weight_unit;
+      default:
+        return output.total;
+    }
+  }
 
   // Calls step(row, origin) for all that is summed.
   template <typename Step>
@@ -140,6 +164,10 @@ class RowSums {
   Column<Key> keys_;
   Column<uint32_t> ends_;
   Column<uint32_t> order_;
+  Column<double> divisors_;
+  // Where they are only divided by.
+  Column<uint32_t> counts_;
+  Column<uint64_t> weights_;
 };
 
 }  // namespace sparseagg::cpu

@@ -3,6 +3,7 @@
 #define SPARSEAGG_HOST_CPU_SOURCES_H_
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +25,7 @@ struct Sources {
   struct Source {
     LoadTerms<Term> load = nullptr;
     TermParams params;
-    double float_weight = 1.0;
-    int64_t fixed_weight = 0;
+    uint64_t key_weight = 0;  // as of KeyWeights
   };
 
   explicit Sources(const MergeInput<Key, Fold>& input) {
@@ -52,9 +52,9 @@ struct Sources {
       source.load = TermLoader<Term>(update->dtype);
       source.params = MakeTermParams(*input.spec, update->weight);
       cursor.weight = source.params.weight;
-      source.float_weight = update->weight;
+      if (input.shape.key_weights == KeyWeights::kFloat) source.key_weight = std::bit_cast<uint64_t>(update->weight);
       if (input.shape.key_weights == KeyWeights::kFixed) {
-        source.fixed_weight = std::llrint(update->weight * input.weight_scale);
+        source.key_weight = static_cast<uint64_t>(std::llrint(update->weight * input.weight_scale));
       }
       cursors.push_back(cursor);
       sources.push_back(source);
@@ -65,6 +65,11 @@ struct Sources {
   void LoadRows(size_t k, uint64_t begin, size_t rows, size_t columns, Term* terms) const {
     const Cursor<Key>& cursor = cursors[k];
     sources[k].load(cursor.values, cursor.end * columns, begin * columns, rows * columns, sources[k].params, terms);
+  }
+
+  // The same of `rows` values that lie apart from the update.
+  void LoadValues(size_t k, const std::byte* values, size_t rows, Term* terms) const {
+    sources[k].load(values, rows, 0, rows, sources[k].params, terms);
   }
 
   // Moves the stops of the updates' cursors behind `last` and returns the tuples passed.

@@ -18,8 +18,8 @@ class Stash {
  public:
   size_t rows() const { return rows_; }
 
-  // Where the next `rows` rows go; `like` tells what is written of each, and has counts or not from one MoveTo to the
-  // next.
+  // Where the next `rows` rows go; `like` tells what is written of each, and has counts or weights or not from one
+  // MoveTo to the next.
   PlainOutput<Key> Room(size_t rows, const PlainOutput<Key>& like) {
     const size_t row_bytes = like.row_bytes();
     PlainOutput<Key> room = like;
@@ -30,6 +30,10 @@ class Stash {
     if (like.counts != nullptr) {
       counts_.resize(rows_ + rows);
       room.counts = counts_.data() + rows_;
+    }
+    if (like.weights != nullptr) {
+      weights_.resize(rows_ + rows);
+      room.weights = weights_.data() + rows_;
     }
     rows_ += rows;
     return room;
@@ -45,10 +49,15 @@ class Stash {
       std::copy_n(counts_.data(), rows_, output.counts);
       output.counts += rows_;
     }
+    if (output.weights != nullptr) {
+      std::copy_n(weights_.data(), rows_, output.weights);
+      output.weights += rows_;
+    }
     rows_ = 0;
     keys_.clear();
     values_.clear();
     counts_.clear();
+    weights_.clear();
     return output;
   }
 
@@ -57,6 +66,7 @@ class Stash {
   Column<Key> keys_;
   Column<std::byte> values_;
   Column<uint32_t> counts_;
+  Column<uint64_t> weights_;
 };
 
 }  // namespace sparseagg::cpu

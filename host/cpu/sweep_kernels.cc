@@ -1,5 +1,8 @@
 #include "host/cpu/sweep_kernels.h"
 
+#include <cmath>
+#include <type_traits>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host/cpu/sweep_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -23,13 +26,31 @@ HWY_INLINE void CountOne(Count8* counts, uint64_t slot) {
 HWY_INLINE void CountOne(uint16_t* counts, uint64_t slot) { ++counts[slot]; }
 HWY_INLINE void CountOne(uint32_t* counts, uint64_t slot) { ++counts[slot]; }
 
+// What slots note of their contributors beside the sums: how many there are.
+template <class Count>
+struct Tally {
+  Count* counts;
+  HWY_INLINE void Add(uint64_t slot) const { CountOne(counts, slot); }
+};
+// And what they weigh.
+template <class Count, class Weight>
+struct WeightTally {
+  Count* counts;
+  Weight* weights;
+  Weight weight;
+  HWY_INLINE void Add(uint64_t slot) const {
+    CountOne(counts, slot);
+    weights[slot] += weight;
+  }
+};
+
 // A function of its own for each combination: inlined, they are too much for the compiler.
 
 // One value a key. The products of a vector of tuples are made side by side; adding them is scalar, since AVX-512's
 // gather and scatter are slower. A cursor's keys are distinct, so the sums of one vector are independent.
-template <DType kDType, class Key, class Terms, class Count>
+template <DType kDType, class Key, class Terms, class Tally>
 HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const SweepWindow<Key>& window, const Terms& terms,
-                              typename Terms::Acc* HWY_RESTRICT table, Count* HWY_RESTRICT counts) {
+                              typename Terms::Acc* HWY_RESTRICT table, const Tally tally) {
   const Key first = window.first;
   const Key last = window.last;
   const size_t ahead = window.tuples_ahead;
@@ -40,7 +61,7 @@ HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const SweepWindow<Key>&
   const auto add = [&](uint64_t i, size_t j) HWY_ATTR {
     const auto slot = static_cast<uint64_t>(static_cast<Key>(keys[i + j] - first));
     table[slot] += buffer[j];
-    CountOne(counts, slot);
+    tally.Add(slot);
   };
   uint64_t i = cursor.position;
   for (; i + lanes <= cursor.end && keys[i + lanes - 1] <= last; i += lanes) {
@@ -80,9 +101,9 @@ HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count
 // There are more cursors than the hardware can follow. It follows rows longer than this while they are read.
 constexpr size_t kRowBytesAhead = 1024;
 
-template <DType kDType, class Key, class Terms, class Count>
+template <DType kDType, class Key, class Terms, class Tally>
 HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const SweepWindow<Key>& window, const Terms& terms,
-                              typename Terms::Acc* HWY_RESTRICT table, Count* HWY_RESTRICT counts) {
+                              typename Terms::Acc* HWY_RESTRICT table, const Tally tally) {
   const size_t row_bytes = window.columns * SizeOf(kDType);
   const size_t fetched = row_bytes <= kRowBytesAhead ? row_bytes : 0;
   uint64_t i = cursor.position;
@@ -91,25 +112,25 @@ HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const SweepWindow<Key>&
     for (size_t byte = 0; byte < fetched; byte += 64) __builtin_prefetch(ahead + byte);
     const auto slot = static_cast<uint64_t>(static_cast<Key>(cursor.keys[i] - window.first));
     AddRun<kDType>(cursor.values, i * window.columns, window.columns, terms, table + slot * window.columns);
-    CountOne(counts, slot);
+    tally.Add(slot);
   }
   return i;
 }
 
-template <DType kDType, class Key, class Terms, class Count>
+template <DType kDType, class Key, class Terms, class Tally>
 HWY_INLINE uint64_t AddCursor(const Cursor<Key>& cursor, const SweepWindow<Key>& window, const Terms& terms,
-                              typename Terms::Acc* table, Count* counts) {
+                              typename Terms::Acc* table, const Tally& tally) {
   if (cursor.keys == nullptr) {
     const uint64_t rows = cursor.CountTo(window.last);
     if (rows == 0) return cursor.position;
     const uint64_t slot = cursor[cursor.position] - window.first;
     AddRun<kDType>(cursor.values, cursor.position * window.columns, rows * window.columns, terms,
                    table + slot * window.columns);
-    for (uint64_t i = 0; i < rows; ++i) CountOne(counts, slot + i);
+    for (uint64_t i = 0; i < rows; ++i) tally.Add(slot + i);
     return cursor.position + rows;
   }
-  if (window.columns > 1) return AddRows<kDType>(cursor, window, terms, table, counts);
-  return AddKeys<kDType>(cursor, window, terms, table, counts);
+  if (window.columns > 1) return AddRows<kDType>(cursor, window, terms, table, tally);
+  return AddKeys<kDType>(cursor, window, terms, table, tally);
 }
 
 // With many small updates each visit begins at cold lines, and is over before the hardware would know: the first lines
@@ -127,8 +148,8 @@ HWY_INLINE void PrefetchFirst(const Cursor<Key>& cursor, size_t columns) {
   }
 }
 
-template <class Key, class MakeTermsOf, class Count>
-HWY_INLINE uint64_t AddCursors(const SweepWindow<Key>& window, MakeTermsOf make_terms, Count* counts) {
+template <class Key, class MakeTermsOf, class TallyOf>
+HWY_INLINE uint64_t AddCursors(const SweepWindow<Key>& window, MakeTermsOf make_terms, TallyOf tally_of) {
   using Acc = typename decltype(make_terms(1.0))::Acc;
   auto* table = static_cast<Acc*>(window.table);
   uint64_t tuples = 0;
@@ -136,19 +157,20 @@ HWY_INLINE uint64_t AddCursors(const SweepWindow<Key>& window, MakeTermsOf make_
     if (k + kCursorsAhead < window.num_cursors) PrefetchFirst(window.cursors[k + kCursorsAhead], window.columns);
     Cursor<Key>& cursor = window.cursors[k];
     const auto terms = make_terms(cursor.weight);
+    const auto tally = tally_of(cursor.weight);
     uint64_t position = cursor.position;
     switch (cursor.dtype) {
       case DType::kFloat32:
-        position = AddCursor<DType::kFloat32>(cursor, window, terms, table, counts);
+        position = AddCursor<DType::kFloat32>(cursor, window, terms, table, tally);
         break;
       case DType::kFloat64:
-        position = AddCursor<DType::kFloat64>(cursor, window, terms, table, counts);
+        position = AddCursor<DType::kFloat64>(cursor, window, terms, table, tally);
         break;
       case DType::kFloat16:
-        position = AddCursor<DType::kFloat16>(cursor, window, terms, table, counts);
+        position = AddCursor<DType::kFloat16>(cursor, window, terms, table, tally);
         break;
       default:
-        position = AddCursor<DType::kBFloat16>(cursor, window, terms, table, counts);
+        position = AddCursor<DType::kBFloat16>(cursor, window, terms, table, tally);
         break;
     }
     tuples += position - cursor.position;
@@ -157,25 +179,49 @@ HWY_INLINE uint64_t AddCursors(const SweepWindow<Key>& window, MakeTermsOf make_
   return tuples;
 }
 
-template <class Key, class MakeTermsOf>
+template <class Count, class Key, class MakeTermsOf>
 HWY_INLINE uint64_t AddCounted(const SweepWindow<Key>& window, MakeTermsOf make_terms) {
+  const Tally<Count> tally{static_cast<Count*>(window.counts)};
+  return AddCursors(window, make_terms, [tally](double) HWY_ATTR { return tally; });
+}
+
+template <class Count, class Key, class MakeTermsOf>
+HWY_INLINE uint64_t AddWeighed(const SweepWindow<Key>& window, MakeTermsOf make_terms) {
+  using Weight = typename decltype(make_terms(1.0))::Acc;
+  return AddCursors(window, make_terms, [&window](double weight) HWY_ATTR {
+    WeightTally<Count, Weight> tally{static_cast<Count*>(window.counts), static_cast<Weight*>(window.weights), {}};
+    if constexpr (std::is_same_v<Weight, double>) {
+      tally.weight = weight;
+    } else {
+      tally.weight = std::llrint(weight * window.weight_scale);
+    }
+    return tally;
+  });
+}
+
+template <class Key, class MakeTermsOf>
+HWY_INLINE uint64_t AddTallied(const SweepWindow<Key>& window, MakeTermsOf make_terms) {
+  if (window.weights != nullptr) {
+    return window.count_bytes == CountBytes::kNone ? AddWeighed<NoCount>(window, make_terms)
+                                                   : AddWeighed<uint32_t>(window, make_terms);
+  }
   switch (window.count_bytes) {
     case CountBytes::kNone:
-      return AddCursors(window, make_terms, static_cast<NoCount*>(nullptr));
+      return AddCounted<NoCount>(window, make_terms);
     case CountBytes::kOne:
-      return AddCursors(window, make_terms, static_cast<Count8*>(window.counts));
+      return AddCounted<Count8>(window, make_terms);
     case CountBytes::kTwo:
-      return AddCursors(window, make_terms, static_cast<uint16_t*>(window.counts));
+      return AddCounted<uint16_t>(window, make_terms);
     case CountBytes::kFour:
-      return AddCursors(window, make_terms, static_cast<uint32_t*>(window.counts));
+      return AddCounted<uint32_t>(window, make_terms);
   }
   return 0;
 }
 
 template <class Key>
 HWY_INLINE uint64_t AddToTableT(const SweepWindow<Key>& window) {
-  if (!window.fixed) return AddCounted(window, [](double weight) HWY_ATTR { return FloatTerms(weight); });
-  return AddCounted(window,
+  if (!window.fixed) return AddTallied(window, [](double weight) HWY_ATTR { return FloatTerms(weight); });
+  return AddTallied(window,
                     [&window](double weight) HWY_ATTR { return FixedTerms(weight, window.bound, window.scale); });
 }
 

@@ -20,7 +20,10 @@ struct SweepWindow {
   size_t columns = 1;
   void* table = nullptr;  // double; int64_t where `fixed`
   CountBytes count_bytes = CountBytes::kNone;
-  void* counts = nullptr;   // unsigned, count_bytes wide
+  void* counts = nullptr;  // unsigned, count_bytes wide; kNone or kFour where there are weights
+  // Null: no sums of weights. Else as the table: double; int64_t of weight_scale = 2^t to 1 where `fixed`.
+  void* weights = nullptr;
+  double weight_scale = 1.0;
   size_t tuples_ahead = 0;  // how far ahead of a cursor memory is asked for
   bool fixed = false;
   double bound = 0.0;  // fixed: terms are clipped to ±bound
@@ -29,7 +32,8 @@ struct SweepWindow {
 
 // Adds every cursor's tuples with keys ≤ last, cursor after cursor, and moves the cursors behind them:
 // table[key − first] += value · weight + 0.0, each product and sum rounded to float64; where `fixed`,
-// rint(clamp(value · weight) · scale). Returns the number of tuples.
+// rint(clamp(value · weight) · scale); and one to counts[key − first], the weight to weights[key − first]. Returns the
+// number of tuples.
 uint64_t AddToTable(const SweepWindow<uint32_t>& window);
 uint64_t AddToTable(const SweepWindow<uint64_t>& window);
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "host/column.h"
 #include "host/cpu/compact_kernels.h"
@@ -62,7 +61,8 @@ class Sweeper {
   void MoveTo(Rows& rows) {
     rows.resize(0, shape_);
     rows.resize(std::min(span_, tuples_) + kVectorSlack, shape_);
-    const size_t moved = IsWordTable()
+    const bool is_compact = IsWordTable() && shape_.key_weights == KeyWeights::kNone;
+    const size_t moved = is_compact
                              ? Compact(TableOfWords(), first_, rows.keys.data(), rows.accs.data(), rows.counts.data())
                              : WithCounts([&](auto counts) { return MoveRows(counts, rows); });
     rows.resize(moved, shape_);
@@ -72,10 +72,8 @@ class Sweeper {
   size_t CountRows() { return CountTouched(TableOfWords()); }
   void WriteTo(const PlainOutput<Key>& output, size_t rows) { CompactTo(TableOfWords(), first_, rows, output); }
 
-  // A table of nothing but one 64-bit accumulator, and perhaps a counter, a key.
-  bool IsWordTable() const {
-    return sizeof(Acc) == sizeof(uint64_t) && columns_ == 1 && shape_.key_weights == KeyWeights::kNone;
-  }
+  // A table of one 64-bit accumulator a key.
+  bool IsWordTable() const { return sizeof(Acc) == sizeof(uint64_t) && columns_ == 1; }
 
  private:
   static constexpr bool kHasKernel = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
@@ -85,13 +83,12 @@ class Sweeper {
     const bool marks = !std::is_same_v<Fold, SumFloat> || input.shape.columns == 0;
     if (!input.shape.counts && !marks) return CountBytes::kNone;
     const size_t sources = input.updates.size() + (input.base != nullptr ? 1 : 0);
-    if (sources >> 16 != 0 || (input.base != nullptr && input.shape.counts)) return CountBytes::kFour;
+    const bool base_counts = input.base != nullptr && input.shape.counts;
+    if (sources >> 16 != 0 || base_counts || input.shape.key_weights != KeyWeights::kNone) return CountBytes::kFour;
     return sources >> 8 != 0 ? CountBytes::kTwo : CountBytes::kOne;
   }
 
-  static bool HasKernel(const MergeInput<Key, Fold>& input) {
-    return kHasKernel && input.shape.columns > 0 && input.shape.key_weights == KeyWeights::kNone;
-  }
+  static bool HasKernel(const MergeInput<Key, Fold>& input) { return kHasKernel && input.shape.columns > 0; }
 
   SweepWindow<Key> WindowOf(Key first, Key last) {
     SweepWindow<Key> window;
@@ -103,6 +100,8 @@ class Sweeper {
     window.table = table_.data();
     window.count_bytes = count_bytes_;
     window.counts = counts_.data();
+    if (shape_.key_weights != KeyWeights::kNone) window.weights = weights_.data();
+    window.weight_scale = input_.weight_scale;
     window.tuples_ahead = sources_.TuplesAhead();
     if constexpr (std::is_same_v<Fold, SumFixed>) {
       window.fixed = true;
@@ -121,8 +120,9 @@ class Sweeper {
     std::fill(table_.begin(), table_.end(), Fold::kStart);
     counts_.resize((span + kVectorSlack) * static_cast<size_t>(count_bytes_));
     std::fill(counts_.begin(), counts_.end(), std::byte{0});
-    if (shape_.key_weights == KeyWeights::kFloat) float_weights_.assign(span, 0.0);
-    if (shape_.key_weights == KeyWeights::kFixed) fixed_weights_.assign(span, 0);
+    if (shape_.key_weights == KeyWeights::kNone) return;
+    weights_.resize(span + kVectorSlack);
+    std::fill(weights_.begin(), weights_.end(), 0);
   }
 
   template <typename Count>
@@ -168,10 +168,8 @@ class Sweeper {
         }
       }
     });
-    for (uint64_t row = begin; row < base.stop; ++row) {
-      if (shape_.key_weights == KeyWeights::kFloat) float_weights_[slot_of(row)] = input_.base->float_weights[row];
-      if (shape_.key_weights == KeyWeights::kFixed) fixed_weights_[slot_of(row)] = input_.base->fixed_weights[row];
-    }
+    if (shape_.key_weights == KeyWeights::kNone) return;
+    for (uint64_t row = begin; row < base.stop; ++row) weights_[slot_of(row)] = input_.base->weights[row];
   }
 
   // Adds what update k has up to `last`, and returns its tuples.
@@ -211,11 +209,8 @@ class Sweeper {
         for (size_t i = 0; i < n; ++i) ++counts[slot_of(i)];
       }
     });
-    if (shape_.key_weights == KeyWeights::kFloat) {
-      for (size_t i = 0; i < n; ++i) float_weights_[slot_of(i)] += sources_.sources[k].float_weight;
-    } else if (shape_.key_weights == KeyWeights::kFixed) {
-      for (size_t i = 0; i < n; ++i) fixed_weights_[slot_of(i)] += sources_.sources[k].fixed_weight;
-    }
+    if (shape_.key_weights == KeyWeights::kNone) return;
+    for (size_t i = 0; i < n; ++i) AddWeight(shape_.key_weights, sources_.sources[k].key_weight, weights_[slot_of(i)]);
   }
 
   SlotTable TableOfWords() {
@@ -223,6 +218,7 @@ class Sweeper {
     table.accs = table_.data();
     table.count_bytes = count_bytes_;
     table.counts = counts_.data();
+    if (shape_.key_weights != KeyWeights::kNone) table.weights = weights_.data();
     table.slots = span_;
     if constexpr (sizeof(Acc) == sizeof(uint64_t)) table.untouched = std::bit_cast<uint64_t>(Fold::kStart);
     table.fixed = std::is_same_v<Fold, SumFixed>;
@@ -245,11 +241,7 @@ class Sweeper {
       rows.keys[row] = static_cast<Key>(first_ + slot);
       std::copy_n(accs, columns_, rows.accs.data() + row * columns_);
       std::fill_n(accs, columns_, Fold::kStart);
-      if (shape_.key_weights == KeyWeights::kFloat) {
-        rows.float_weights[row] = std::exchange(float_weights_[slot], 0.0);
-      } else if (shape_.key_weights == KeyWeights::kFixed) {
-        rows.fixed_weights[row] = std::exchange(fixed_weights_[slot], 0);
-      }
+      if (shape_.key_weights != KeyWeights::kNone) rows.weights[row] = std::exchange(weights_[slot], 0);
       ++row;
     }
     return row;
@@ -270,8 +262,7 @@ class Sweeper {
   uint64_t table_slots_ = 0;
   Column<Acc> table_;
   Column<std::byte> counts_;
-  std::vector<double> float_weights_;
-  std::vector<int64_t> fixed_weights_;
+  Column<uint64_t> weights_;  // as of FoldedRows
 };
 
 }  // namespace sparseagg::cpu

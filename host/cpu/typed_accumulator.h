@@ -125,7 +125,8 @@ class TypedAccumulator : public Accumulator {
     size_t size() const { return finisher_.size(); }
     bool TakesPlain() const { return finisher_.IsPlain(); }
     PlainOutput<Key> PlainAt(uint64_t at) const {
-      return finisher_.PlainAt(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, at);
+      return finisher_.PlainAt(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights,
+                               at);
     }
     void Write(uint64_t at) {
       finisher_.Write(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights, at);
@@ -146,8 +147,7 @@ class TypedAccumulator : public Accumulator {
     }
     size_t size() const { return rows_->size(); }
     bool TakesPlain() const {
-      const bool plain_acc = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
-      return plain_acc && shape_.columns > 0 && shape_.key_weights == KeyWeights::kNone;
+      return shape_.columns > 0 && (std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>);
     }
     PlainOutput<Key> PlainAt(uint64_t at) const {
       PlainOutput<Key> output;
@@ -155,6 +155,7 @@ class TypedAccumulator : public Accumulator {
       output.columns = shape_.columns;
       output.values = reinterpret_cast<std::byte*>(merged_.accs.data() + at * shape_.columns);
       if (shape_.counts) output.counts = merged_.counts.data() + at;
+      if (shape_.key_weights != KeyWeights::kNone) output.weights = merged_.weights.data() + at;
       output.streams = merged_.accs.size() * sizeof(merged_.accs[0]) >= kStreamedBytes;
       output.dtype = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
       return output;
@@ -215,7 +216,7 @@ class TypedAccumulator : public Accumulator {
     if (!blocks.is_crowded) {
       const bool all_gathered = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
                                             [](const Block<Key>& block) { return block.method == Method::kGather; });
-      if (!all_gathered || !Gatherer<Key, Fold>::CarriesValues(input)) {
+      if (!all_gathered || input.base_is_first) {
         for (const auto& update : updates_) Unpack(*update);
       }
       return blocks;
@@ -235,6 +236,11 @@ class TypedAccumulator : public Accumulator {
     const bool fixed_weights = a.numerics == Numerics::kFixedPoint && a.weighting == Weighting::kByWeight &&
                                (a.op == Op::kMean || shape_.key_weights == KeyWeights::kFixed);
     if (fixed_weights) params.weight_unit = std::ldexp(1.0, -WeightShift(a));
+    if (shape_.key_weights != KeyWeights::kNone) {
+      params.has_positive_weights = std::all_of(weights_.begin(), weights_.end(), [&](double weight) {
+        return fixed_weights ? std::llrint(weight * std::ldexp(1.0, WeightShift(a))) > 0 : weight > 0.0;
+      });
+    }
     if (a.op != Op::kMean) return params;
     if (a.weighting == Weighting::kUniform) {
       params.total_weight = static_cast<double>(weights_.size());

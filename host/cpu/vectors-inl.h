@@ -161,9 +161,10 @@ HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, size_t n, uint32_t* out) {
 }
 
 // Writes the first n lanes of accumulators of type Acc to values from `at` on, finished or not, as the output says.
-// With kStreams those are all lanes, and aligned.
+// Each is divided by its lane of `divisors`, if by anything. With kStreams all lanes are written, and aligned.
 template <class Acc, bool kStreams = false>
-HWY_INLINE void WriteValues(hn::Vec<Longs> accs, const PlainValues& output, uint64_t at, size_t n) {
+HWY_INLINE void WriteValues(hn::Vec<Longs> accs, hn::Vec<Doubles> divisors, const PlainValues& output, uint64_t at,
+                            size_t n) {
   const Doubles d;
   auto sums = hn::BitCast(d, accs);
   if constexpr (std::is_same_v<Acc, int64_t>) {
@@ -172,7 +173,7 @@ HWY_INLINE void WriteValues(hn::Vec<Longs> accs, const PlainValues& output, uint
     }
     sums = hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), accs)), hn::Set(d, output.unit));
   }
-  if (output.divisor != 0.0) sums = hn::Div(sums, hn::Set(d, output.divisor));
+  if (output.divided_by != DividedBy::kNothing) sums = hn::Div(sums, divisors);
   if (output.dtype == DType::kFloat32) {
     StoreOrStream<kStreams>(RoundToFloats(sums), Floats(), n, reinterpret_cast<float*>(output.values) + at);
   } else {
@@ -189,19 +190,36 @@ class PlainWriter {
   PlainWriter(const PlainOutput<Key>& output, uint64_t rows, uint64_t written = 0)
       : output_(output), rows_(rows), written_(written) {}
 
-  // The n rows at the front of the vectors, of accumulators of type Acc; counts are ignored where none are returned.
+  // The n rows at the front of the vectors, of accumulators of type Acc; counts and weights are ignored where the
+  // output does not ask for them.
   template <class Acc>
-  HWY_INLINE void Write(hn::Vec<Longs> keys, hn::Vec<Longs> accs, hn::Vec<Longs> counts, size_t n) {
+  HWY_INLINE void Write(hn::Vec<Longs> keys, hn::Vec<Longs> accs, hn::Vec<Longs> counts, hn::Vec<Longs> weights,
+                        size_t n) {
     const Words dw;
     // Whole vectors while there is room: what lies behind the n rows is written again.
     const size_t stored = written_ + hn::Lanes(dw) <= rows_ ? hn::Lanes(dw) : n;
     StoreKeys(keys, stored, output_.keys + written_);
     if (output_.counts != nullptr) StoreSome(hn::TruncateTo(dw, counts), dw, stored, output_.counts + written_);
-    WriteValues<Acc>(accs, output_, written_, stored);
+    if (output_.weights != nullptr) StoreSome(weights, Longs(), stored, output_.weights + written_);
+    WriteValues<Acc>(accs, DivisorsOf<Acc>(counts, weights), output_, written_, stored);
     written_ += n;
   }
 
  private:
+  template <class Acc>
+  HWY_INLINE hn::Vec<Doubles> DivisorsOf(hn::Vec<Longs> counts, hn::Vec<Longs> weights) const {
+    const Doubles d;
+    switch (output_.divided_by) {
+      case DividedBy::kCount:
+        return hn::ConvertTo(d, hn::BitCast(SignedLongs(), counts));
+      case DividedBy::kWeight:
+        if constexpr (std::is_same_v<Acc, double>) return hn::BitCast(d, weights);
+        return hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), weights)), hn::Set(d, output_.weight_unit));
+      default:
+        return hn::Set(d, output_.total);
+    }
+  }
+
   const PlainOutput<Key> output_;
   const uint64_t rows_;
   uint64_t written_;
