@@ -154,7 +154,8 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   if (total == 0) return blocks;
 
   const Tuning& tuning = CurrentTuning();
-  const uint64_t columns = std::max<uint64_t>(input.shape.columns + (input.shape.key_weights != KeyWeights::kNone), 1);
+  const uint64_t sums = input.shape.columns + (input.shape.key_weights == KeyWeights::kNone ? 0 : 1);  // a key
+  const uint64_t columns = std::max<uint64_t>(sums, 1);
   const uint64_t per_cursor =
       std::min(tuning.block_tuples_per_cursor * sources.size(), tuning.max_block_values / columns);
   const uint64_t block_tuples = std::max<uint64_t>({1, tuning.block_values / columns, per_cursor});
