@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 
 using Rows = cpu::FoldedRows<uint32_t, double>;
 
-// A result of ten rows: keys, float64 values and counts.
+// A result of ten rows: keys, float64 values, counts and weights.
 struct FakeSink {
   bool TakesPlain() const { return true; }
   absl::Status Prepare(Rows&) { return absl::OkStatus(); }
@@ -28,6 +28,7 @@ struct FakeSink {
     output.keys = keys.data() + at;
     output.values = reinterpret_cast<std::byte*>(values.data() + at);
     output.counts = counts.data() + at;
+    output.weights = weights.data() + at;
     output.dtype = DType::kFloat64;
     return output;
   }
@@ -35,17 +36,19 @@ struct FakeSink {
   std::vector<uint32_t> keys = std::vector<uint32_t>(10);
   std::vector<double> values = std::vector<double>(10);
   std::vector<uint32_t> counts = std::vector<uint32_t>(10);
+  std::vector<uint64_t> weights = std::vector<uint64_t>(10);
 };
 
 class BlockTakerTest : public ::testing::Test {
  protected:
   using Taker = cpu::BlockTaker<uint32_t, Rows, FakeSink>;
 
-  // Writes rows of the keys from `first` on, with values a half and counts one more.
+  // Writes rows of the keys from `first` on, with values a half, counts one and weights two more.
   static void Write(const absl::StatusOr<cpu::PlainOutput<uint32_t>>& output, uint32_t first, size_t rows) {
     ASSERT_TRUE(output.ok()) << output.status();
     std::iota(output->keys, output->keys + rows, first);
     std::iota(output->counts, output->counts + rows, first + 1);
+    std::iota(output->weights, output->weights + rows, first + 2);
     for (size_t i = 0; i < rows; ++i) {
       const double value = first + static_cast<double>(i) + 0.5;
       std::memcpy(output->values + i * sizeof(value), &value, sizeof(value));
@@ -74,6 +77,7 @@ TEST_F(BlockTakerTest, PiecesBeforeTheirTurn_DoNotWait) {
   EXPECT_THAT(sink_.keys, ElementsAre(10, 11, 12, 13, 50, 51, 52, 53, 54, 0));
   EXPECT_THAT(sink_.values, ElementsAre(10.5, 11.5, 12.5, 13.5, 50.5, 51.5, 52.5, 53.5, 54.5, 0.0));
   EXPECT_THAT(sink_.counts, ElementsAre(11, 12, 13, 14, 51, 52, 53, 54, 55, 0));
+  EXPECT_THAT(sink_.weights, ElementsAre(12, 13, 14, 15, 52, 53, 54, 55, 56, 0));
 }
 
 TEST_F(BlockTakerTest, TurnThatComesBetweenPieces_IsTakenAtOnce) {

@@ -89,6 +89,7 @@ std::vector<Shape> Shapes() {
       {"ZipfCoordinate", 10'000'000, 1, 50, 20'000, kZipf, kSortedUnique, Op::kCoordinateMean},
       {"TopKCoordinateWeighted", 2'500'000, 1, 40, 25'000, kUniform, kSortedUnique, Op::kCoordinateMean,
        DType::kFloat32, Weighting::kByWeight},
+      {"TopKMean", 2'500'000, 1, 40, 25'000, kUniform, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kByWeight},
       {"HyperSparseMean", 1'000'000'000, 1, 50, 20'000, kUniform, kSortedUnique, Op::kMean, DType::kFloat64,
        Weighting::kByWeight},
       {"HyperSparseCoordinate", 1'000'000'000, 1, 50, 20'000, kUniform, kSortedUnique, Op::kCoordinateMean,
@@ -144,7 +145,8 @@ TEST_P(LargeDifferential, EveryEngine_EqualsTheReference) {
     if (engine_case.name == "cudasort" || engine_case.name == "cudatiles") continue;
     SCOPED_TRACE(engine_case.name);
     const std::unique_ptr<Engine> engine = engine_case.create();
-    const DriveOptions options = {.shuffle_seed = seed, .num_aggregations = engine_case.name == "cpu2" ? 3 : 1};
+    DriveOptions options = {.shuffle_seed = seed, .num_aggregations = engine_case.name == "cpu2" ? 3 : 1};
+    if (engine_case.name == "cpu1") options = {.fold_seed = seed};
     EXPECT_EQ(Disagreement({spec}, Drive(*engine, {spec}, submissions, options), verdict), "");
   }
 }
