@@ -153,7 +153,14 @@ def race_file() -> dict[str, Any]:
         ],
         "merge_bench": {
             "results": [
-                {"workload": "A", "numerics": "canonical", "counts": False, "op": "sum", "threads": 1, "tuples_per_s": 500e6}
+                {
+                    "workload": "A",
+                    "numerics": "canonical",
+                    "counts": False,
+                    "op": "sum",
+                    "threads": 1,
+                    "tuples_per_s": 500e6,
+                }
             ]
         },
     }
@@ -180,17 +187,82 @@ def test_table_lists_everything_fastest_first(module, race_file) -> None:
     assert "- gone: no wheel" in text
 
 
-def test_race_gives_slow_ones_fewer_runs(module) -> None:
-    race = module("race")
-    options = argparse.Namespace(patience=1.5, least=2, repetitions=7)
+class FakeProcess:
+    """Takes these seconds for the first run of an entry, and those for every later one."""
 
-    def target(seconds: float) -> tuple[int, bool]:
-        entry = race.Entry(None, 0, "x", "sparse", 1, "joined", None, first_seconds=seconds)
-        return entry.target(options), entry.wants("warm", options)
+    module = "numpy_"
 
-    assert [target(seconds) for seconds in (0.01, 0.3, 1.0, 2.0)] == [(7, True), (5, True), (2, True), (1, False)]
-    ours = race.Entry(None, 0, "sparseagg canonical", "sparse", 1, "separate", None, first_seconds=9.0)
-    assert ours.target(options) == 7
+    def __init__(self, first: float, later: float, name: str = "x") -> None:
+        self._first, self._later, self._name = first, later, name
+        self.asked: list[str] = []
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        if command["do"] == "load":
+            entry = {"name": self._name, "output": "sparse", "threads": 1, "inputs": "joined", "refuses": None}
+            return {"entries": [entry]}
+        self.asked.append(command.get("memory", "check"))
+        seconds = self._later if len(self.asked) > 1 else self._first
+        return {"error": None, "peak_bytes": 0, "seconds": seconds}
+
+
+@pytest.fixture
+def race_of(module, monkeypatch, tmp_path):
+    """Runs the race of these processes; gives the results by kind of memory."""
+
+    def run(*processes: FakeProcess) -> list[dict[str, Any]]:
+        race_module = module("race")
+        monkeypatch.setattr(race_module.native, "load", lambda: None)
+        options = {"patience": 1.5, "least": 2, "repetitions": 7, "seed": 1, "threads": 1, "fresh_only": False}
+        race = race_module.Race(argparse.Namespace(**options))
+        race._processes = list(processes)
+        race._race({"name": "A", "tuples": 1, "bytes_in": 1, "bytes_out": 1}, tmp_path)
+        return race.results
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fresh", "warm"), [(0.01, 7, 7), (0.3, 5, 5), (1.0, 2, 2), (2.0, 1, 0), (20.0, 1, 0)]
+)
+def test_race_gives_slow_ones_fewer_runs(race_of, seconds, fresh, warm) -> None:
+    runs = {result["memory"]: result["repetitions"] for result in race_of(FakeProcess(seconds, seconds))}
+    assert (runs["fresh"], runs.get("warm", 0)) == (fresh, warm)
+
+
+@pytest.mark.parametrize("first", [1.0, 9.0])
+def test_race_does_not_go_by_the_run_that_compiles(race_of, first) -> None:
+    results = race_of(FakeProcess(first, 0.01))
+    assert [(result["memory"], result["repetitions"]) for result in results] == [("fresh", 7), ("warm", 7)]
+    assert all(result["most_seconds"] == 0.01 for result in results)
+
+
+def test_race_gives_ours_all_runs(race_of) -> None:
+    results = race_of(FakeProcess(9.0, 9.0, "sparseagg canonical"))
+    assert [result["repetitions"] for result in results] == [7, 7]
+
+
+def test_race_has_done_with_fresh_memory_before_it_warms_it(race_of) -> None:
+    processes = FakeProcess(0.01, 0.01), FakeProcess(0.5, 0.5)
+    race_of(*processes)
+    assert processes[0].asked == ["check"] + ["fresh"] * 7 + ["warm"] * 7
+    assert processes[1].asked == ["check"] + ["fresh"] * 3 + ["warm"] * 3
+
+
+def test_worker_times_no_first_run(module, monkeypatch) -> None:
+    worker = module("worker").Worker(module)
+    monkeypatch.setattr(worker, "_set_memory", lambda memory: None)
+    ran: list[str] = []
+    contestant = module("contestants").Contestant("x", "sparse", 1, lambda: ran.append("x"), lambda *_: None)
+    worker._entries = [contestant]
+    assert worker.check(0)["error"] is None
+    counts = [len(ran)]
+    for memory in ("fresh", "fresh", "warm", "warm"):
+        worker.run(0, memory)
+        counts.append(len(ran))
+    assert counts == [1, 2, 3, 5, 6]
+    worker._ran.clear()  # as in a process that was started again
+    worker.run(0, "fresh")
+    assert len(ran) == 8
 
 
 def test_race_module_list_is_complete(module) -> None:
