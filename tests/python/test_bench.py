@@ -150,6 +150,11 @@ def race_file() -> dict[str, Any]:
             row("peer two", "sparse", 2, 0.02),
             row("peer three", "dense", 1, 0.008),
             row("peer four", "dense", 1, 0.016, inputs="separate"),
+            row("sparseagg canonical", "sparse", 1, 0.003, memory="warm"),
+            row("peer one", "sparse", 1, 0.018, memory="warm"),
+            row("peer two", "sparse", 2, 0.009, memory="warm"),
+            row("peer three", "dense", 1, 0.0075, memory="warm"),
+            row("peer four", "dense", 1, 0.006, memory="warm", inputs="separate"),
         ],
         "merge_bench": {
             "results": [
@@ -172,17 +177,26 @@ def test_table_compares_with_the_best_peers_of_no_more_threads(module, race_file
     cells = [cell.strip() for cell in one.strip("|").split("|")]
     # The floor is 10 MB at 10 GB/s: one of four milliseconds.
     assert cells[:5] == ["A", "1", "250", "–", "–"]
-    assert cells[5:11] == ["peer one 25.0", "10.0×", "peer three 125", "2.0×", "peer four 62.5", "4.0×"]
-    assert cells[11:] == ["25%", "90%", "50%"]
+    # With warm memory one of three, against 18 and the dense peer that is the faster one then, with 6.
+    assert cells[5:11] == ["peer one 25.0", "10.0×", "6.0×", "peer three 125", "2.0×", "2.0×"]
+    assert cells[11:] == ["peer four 62.5", "4.0×", "25%", "90%", "67%"]
     cells = [cell.strip() for cell in two.strip("|").split("|")]
-    assert cells[5:11] == ["peer two 50.0", "10.0×", "peer three 125", "4.0×", "peer four 62.5", "8.0×"]
+    assert cells[5:13] == ["peer two 50.0", "10.0×", "–", "peer three 125", "4.0×", "–", "peer four 62.5", "8.0×"]
+
+
+def test_table_takes_figures_of_a_merge_bench_that_did_sums_alone(module, race_file) -> None:
+    text = module("table").markdown(race_file)
+    del race_file["merge_bench"]["results"][0]["op"]
+    assert module("table").markdown(race_file) == text
 
 
 def test_table_lists_everything_fastest_first(module, race_file) -> None:
     text = module("table").markdown(race_file)
-    order = [line.split("|")[1].strip() for line in text.splitlines() if "| 7 + 0 |" in line]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "| 7 + " in line]
+    order = [line[0] for line in cells]
     assert order[:3] == ["sparseagg canonical", "sparseagg in C++ canonical", "sparseagg canonical"]
     assert order[-1] == "peer one"
+    assert cells[-1][4:6] == ["25.0", "55.6"]  # fresh and warm
     assert "- slow thing: no answer within 30 s" in text
     assert "- gone: no wheel" in text
 
