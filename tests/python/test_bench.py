@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import pathlib
 import sys
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -283,6 +285,30 @@ def test_worker_times_no_first_run(module, monkeypatch) -> None:
 def test_race_module_list_is_complete(module) -> None:
     names = {path.stem for path in (PEERS / "contestants").glob("*.py")} - {"__init__"}
     assert set(module("contestants").MODULES) == names
+
+
+@pytest.mark.parametrize("name", ["jax_", "tensorflow_", "tensorflow_accumulator"])
+def test_contestants_have_the_threads_that_they_report(module, monkeypatch, name) -> None:
+    module("contestants")
+    library = mock.MagicMock()
+    for package in ("jax", "jax.numpy", "jax.experimental", "tensorflow"):
+        monkeypatch.setitem(sys.modules, package, library)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    set_affinity = mock.MagicMock()
+    monkeypatch.setattr(os, "sched_setaffinity", set_affinity, raising=False)
+    data = mock.MagicMock(keys=np.arange(3), width=1, no_dense=lambda: None)
+    found = importlib.import_module(f"contestants.{name}").contestants(data, 3)
+    assert {contestant.threads for contestant in found} == {3}
+    if name == "jax_":
+        set_affinity.assert_called_once_with(0, [0, 1, 2])
+    elif name == "tensorflow_":
+        library.config.threading.set_intra_op_parallelism_threads.assert_called_once_with(3)
+        library.config.threading.set_inter_op_parallelism_threads.assert_called_once_with(3)
+    else:
+        threads = {"intra_op_parallelism_threads": 3, "inter_op_parallelism_threads": 3}
+        library.compat.v1.ConfigProto.assert_called_once_with(**threads)
+        config = library.compat.v1.ConfigProto.return_value
+        assert library.compat.v1.Session.call_args.kwargs["config"] is config
 
 
 def gpu_row(what: str, memory: str, rate: float, share: float, **more: Any) -> dict[str, Any]:
