@@ -210,6 +210,7 @@ def gpu_file() -> dict[str, Any]:
             "pageable_in_bytes_per_s": 10e9,
             "pinned_out_bytes_per_s": 40e9,
         },
+        "left_out": [{"workload": "A", "variant": "plain", "contestant": "cub", "reason": "key 2: 3, not 4"}],
         "results": [
             gpu_row("end_to_end", "pageable", 1e9, 0.2),
             gpu_row("end_to_end", "pinned", 4e9, 0.8),
@@ -251,6 +252,7 @@ def test_gpu_table_compares_with_the_fastest_peer(module, gpu_file, peers_file) 
     assert "–" in skewed  # a figure that was not taken
     assert "| A | plain | 1.000 | sort 60%, fold_values 40% |" in text
     assert "- cupy: no such thing" in text
+    assert "- cub on A (plain): key 2: 3, not 4" in text
     assert "torch index_add_ on D: no memory" in text
 
 
