@@ -88,10 +88,14 @@ build/gpu-bundle/build.ninja build/cpu-bundle/build.ninja: build/%/build.ninja: 
 build/static-libs/.done-2: scripts/static_libs.sh | deps-build deps-bundle
 	scripts/static_libs.sh build/static-libs
 
-# The client alone, for any Python.
-$(WHEEL): $(shell git ls-files python) | $(VENV)/bin/python
+# With their folders, which are younger than the wheel when a file has gone.
+PACKAGE_FILES = $(wildcard $(shell git ls-files python))
+
+# The client alone, for any Python. Its name has the version that CMake knows, and Python's may be another by mistake.
+$(WHEEL): $(PACKAGE_FILES) $(sort $(dir $(PACKAGE_FILES))) | $(VENV)/bin/python
+	@rm -f $@
 	SPARSEAGG_EXTENSION=off $(BIN)/pip wheel -q --no-deps -w build/wheel ./python
-	@touch $@
+	@test -s $@ || { echo '$@ was not made: is its version that of python/pyproject.toml?' >&2; exit 1; }
 
 ## Measure
 

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "bench/device_limits.h"
 #include "bench/gpu_cases.h"
 #include "bench/machine.h"
@@ -99,16 +100,25 @@ class Report {
                       [](std::string* out, double s) { absl::StrAppendFormat(out, "%.9f", s); })));
   }
 
+  void LeaveOut(const Workload& workload, const Timing& timing) {
+    std::printf("%-2s %-9s %-11s %s\n", workload.name.c_str(), Name(workload.variant), timing.what.c_str(),
+                timing.failure.c_str());
+    left_out_.push_back(absl::StrFormat(R"({"workload": "%s", "variant": "%s", "contestant": "%s", "reason": "%s"})",
+                                        workload.name, Name(workload.variant), timing.what,
+                                        absl::StrReplaceAll(timing.failure, {{"\"", "'"}, {"\\", "/"}, {"\n", " "}})));
+  }
+
   void Write(const std::string& device) const {
     if (settings_.out.empty()) return;
     std::ofstream out(settings_.out);
     out << absl::StrFormat(
         "{\n\"date\": \"%s\", \"device\": \"%s\", \"is_gpu\": %s, \"cpu\": \"%s\", \"seed\": %d, "
         "\"clients_divided_by\": %d,\n\"limits\": {\"copy_bytes_per_s\": %.0f, \"pinned_in_bytes_per_s\": %.0f, "
-        "\"pageable_in_bytes_per_s\": %.0f, \"pinned_out_bytes_per_s\": %.0f},\n\"results\": [\n%s\n]\n}\n",
+        "\"pageable_in_bytes_per_s\": %.0f, \"pinned_out_bytes_per_s\": %.0f},\n\"left_out\": [%s],\n\"results\": "
+        "[\n%s\n]\n}\n",
         Today(), device, settings_.on_gpu() ? "true" : "false", CpuName(), kSeed, settings_.divide_clients,
         limits_.copy_bytes_per_s, limits_.pinned_in_bytes_per_s, limits_.pageable_in_bytes_per_s,
-        limits_.pinned_out_bytes_per_s, absl::StrJoin(records_, ",\n"));
+        limits_.pinned_out_bytes_per_s, absl::StrJoin(left_out_, ",\n"), absl::StrJoin(records_, ",\n"));
     out.close();
     if (!out.good()) throw std::runtime_error("cannot write " + settings_.out);
   }
@@ -117,6 +127,7 @@ class Report {
   const Settings& settings_;
   const DeviceLimits limits_;
   std::vector<std::string> records_;
+  std::vector<std::string> left_out_;
 };
 
 // Whether a variant says anything: a workload that is not sorted as it is has no shuffled one.
@@ -126,12 +137,9 @@ bool Applies(const Workload& workload, Variant variant) {
 
 void RunWorkload(const Settings& settings, const BenchDevice& bench, cuda::Device& device, const Workload& workload,
                  Report& report) {
-  uint64_t num_rows = 0;
   {
     const HostInput pageable(workload);
-    const Timing timing = TimeEndToEnd(bench, workload, pageable, settings.repetitions);
-    num_rows = timing.num_rows;
-    report.Add(workload, "pageable", timing);
+    report.Add(workload, "pageable", TimeEndToEnd(bench, workload, pageable, settings.repetitions));
   }
   {
     const HostInput pinned(workload, device);
@@ -140,8 +148,12 @@ void RunWorkload(const Settings& settings, const BenchDevice& bench, cuda::Devic
     report.Add(workload, "device", TimeKernels(bench, workload, pinned, settings.repetitions));
   }
   if (!settings.on_gpu() || workload.spec.width != 1) return;
-  for (const Timing& timing : TimeNativePeers(workload, num_rows, settings.repetitions)) {
-    report.Add(workload, "device", timing);
+  for (const Timing& timing : TimeNativePeers(workload, settings.repetitions)) {
+    if (timing.failure.empty()) {
+      report.Add(workload, "device", timing);
+    } else {
+      report.LeaveOut(workload, timing);
+    }
   }
 }
 

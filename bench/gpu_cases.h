@@ -34,6 +34,7 @@ struct Timing {
   uint64_t num_rows = 0;
   uint64_t bytes_out = 0;
   uint64_t device_peak_bytes = 0;
+  std::string failure;  // why there is nothing here but `what`; empty if there is
 };
 
 double Median(std::vector<double> values);
@@ -68,8 +69,8 @@ Timing TimeResident(const BenchDevice& bench, const Workload& workload, const Ho
 // The same by the device's clock, without the gaps between pieces of work: their sum, and each kind by itself.
 Timing TimeKernels(const BenchDevice& bench, const Workload& workload, const HostInput& input, int repetitions);
 
-// The native peers. std::runtime_error when one gives another number of rows than `num_rows`, or another total.
-std::vector<Timing> TimeNativePeers(const Workload& workload, uint64_t num_rows, int repetitions);
+// The native peers, on a workload of single values. One whose sums are not those of float32 is not timed, and says why.
+std::vector<Timing> TimeNativePeers(const Workload& workload, int repetitions);
 
 }  // namespace sparseagg::bench
 

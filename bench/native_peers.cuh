@@ -6,14 +6,13 @@
 #include <thrust/copy.h>
 #include <thrust/device_vector.h>
 #include <thrust/execution_policy.h>
-#include <thrust/host_vector.h>
 #include <thrust/reduce.h>
 #include <thrust/sort.h>
 
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_reduce.cuh>
-#include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "bench/native_peers.h"  // allow(include): a benchmark's own kernels
 
@@ -85,34 +84,39 @@ struct Arrays {
   thrust::device_vector<float> result_values;
 };
 
-template <typename Key>
-double Total(const Arrays<Key>& arrays, uint64_t num_rows) {
-  const thrust::host_vector<float> values(arrays.result_values.begin(), arrays.result_values.begin() + num_rows);
-  return std::accumulate(values.begin(), values.end(), 0.0);
+// `once` runs a peer, which leaves its rows in `arrays`, and returns the seconds and the number of rows.
+template <typename Key, typename Once>
+PeerRun VerifyAndTime(const Arrays<Key>& arrays, const RowCheck<Key>& check, int repetitions, Once once) {
+  PeerRun run;
+  run.num_rows = once().second;
+  std::vector<Key> keys(run.num_rows);
+  std::vector<float> sums(run.num_rows);
+  thrust::copy_n(arrays.result_keys.begin(), run.num_rows, keys.begin());
+  thrust::copy_n(arrays.result_values.begin(), run.num_rows, sums.begin());
+  run.failure = check(keys, sums);
+  for (int i = 0; i < repetitions && run.failure.empty(); ++i) run.seconds.push_back(once().first);
+  return run;
 }
 
 template <typename Key>
-PeerRun RunThrust(Arrays<Key>& arrays, Timer& timer, int repetitions) {
+PeerRun RunThrust(Arrays<Key>& arrays, Timer& timer, int repetitions, const RowCheck<Key>& check) {
   const auto policy = thrust::cuda::par_nosync.on(timer.stream());
-  PeerRun run;
-  run.name = "thrust";
-  for (int i = -1; i < repetitions; ++i) {
+  return VerifyAndTime(arrays, check, repetitions, [&] {
+    uint64_t num_rows = 0;
     thrust::copy(policy, arrays.keys_in.begin(), arrays.keys_in.end(), arrays.keys.begin());  // it sorts in place
     thrust::copy(policy, arrays.values_in.begin(), arrays.values_in.end(), arrays.values.begin());
     const double seconds = timer.Seconds([&] {
       thrust::sort_by_key(policy, arrays.keys.begin(), arrays.keys.end(), arrays.values.begin());
       const auto ends = thrust::reduce_by_key(policy, arrays.keys.begin(), arrays.keys.end(), arrays.values.begin(),
                                               arrays.result_keys.begin(), arrays.result_values.begin());
-      run.num_rows = ends.first - arrays.result_keys.begin();
+      num_rows = ends.first - arrays.result_keys.begin();
     });
-    if (i >= 0) run.seconds.push_back(seconds);
-  }
-  run.total = Total(arrays, run.num_rows);
-  return run;
+    return std::pair(seconds, num_rows);
+  });
 }
 
 template <typename Key>
-PeerRun RunCub(Arrays<Key>& arrays, Timer& timer, int key_bits, int repetitions) {
+PeerRun RunCub(Arrays<Key>& arrays, Timer& timer, int key_bits, int repetitions, const RowCheck<Key>& check) {
   const auto raw = [](auto& vector) { return thrust::raw_pointer_cast(vector.data()); };
   const cudaStream_t stream = timer.stream();
   const auto size = static_cast<int64_t>(arrays.size());
@@ -132,29 +136,36 @@ PeerRun RunCub(Arrays<Key>& arrays, Timer& timer, int key_bits, int repetitions)
   Check(reduce(nullptr, reduce_bytes));
   thrust::device_vector<char> sort_scratch(sort_bytes);
   thrust::device_vector<char> reduce_scratch(reduce_bytes);
-  PeerRun run;
-  run.name = "cub";
   Check(cudaDeviceSynchronize());
-  for (int i = -1; i < repetitions; ++i) {
+  return VerifyAndTime(arrays, check, repetitions, [&] {
     const double seconds = timer.Seconds([&] {
       Check(sort(raw(sort_scratch), sort_bytes));
       Check(reduce(raw(reduce_scratch), reduce_bytes));
     });
-    if (i >= 0) run.seconds.push_back(seconds);
+    return std::pair(seconds, static_cast<uint64_t>(num_rows[0]));
+  });
+}
+
+template <typename Work>
+PeerRun Named(const std::string& name, Work work) {
+  PeerRun run;
+  try {
+    run = work();
+  } catch (const std::exception& error) {
+    run.failure = error.what();
   }
-  run.num_rows = num_rows[0];
-  run.total = Total(arrays, run.num_rows);
+  run.name = name;
   return run;
 }
 
 template <typename Key>
-std::vector<PeerRun> Run(const std::vector<Key>& keys, const std::vector<float>& values, int key_bits,
-                         int repetitions) {
+std::vector<PeerRun> Run(const std::vector<Key>& keys, const std::vector<float>& values, int key_bits, int repetitions,
+                         const RowCheck<Key>& check) {
   Timer timer;
   Arrays<Key> arrays(keys, values);
   Check(cudaDeviceSynchronize());  // the arrays were filled elsewhere than on the timer's stream
-  std::vector<PeerRun> runs = {RunThrust(arrays, timer, repetitions), RunCub(arrays, timer, key_bits, repetitions)};
-  return runs;
+  return {Named("thrust", [&] { return RunThrust(arrays, timer, repetitions, check); }),
+          Named("cub", [&] { return RunCub(arrays, timer, key_bits, repetitions, check); })};
 }
 
 }  // namespace sparseagg::bench::native_peers

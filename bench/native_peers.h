@@ -3,6 +3,7 @@
 #define SPARSEAGG_BENCH_NATIVE_PEERS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,15 +14,20 @@ struct PeerRun {
                                 // the keys need, and DeviceReduce::ReduceByKey, with their scratch allocated before
   std::vector<double> seconds;  // of events on the stream
   uint64_t num_rows = 0;        // keys it found
-  double total = 0;             // of all its values
+  std::string failure;          // why there are no seconds; empty if there are
 };
 
-// Each peer, `repetitions` times after one run that is not counted, on tuples that are on the device already and not in
-// its L2. Keys have `key_bits` bits. std::runtime_error when CUDA fails or the build has none.
+// Says what is wrong with rows, of ascending keys; nothing if they are right.
+template <typename Key>
+using RowCheck = std::function<std::string(const std::vector<Key>& keys, const std::vector<float>& sums)>;
+
+// Each peer, `repetitions` times after one run that is not counted, and whose rows are checked, on tuples that are on
+// the device already and not in its L2. Keys have `key_bits` bits. A peer that is wrong or fails says so in its run;
+// std::runtime_error when there is no memory for the tuples, or no CUDA in the build.
 std::vector<PeerRun> RunNativePeers(const std::vector<uint32_t>& keys, const std::vector<float>& values, int key_bits,
-                                    int repetitions);
+                                    int repetitions, const RowCheck<uint32_t>& check);
 std::vector<PeerRun> RunNativePeers(const std::vector<uint64_t>& keys, const std::vector<float>& values, int key_bits,
-                                    int repetitions);
+                                    int repetitions, const RowCheck<uint64_t>& check);
 
 }  // namespace sparseagg::bench
 

@@ -3,8 +3,8 @@
 namespace sparseagg::bench {
 
 std::vector<PeerRun> RunNativePeers(const std::vector<uint64_t>& keys, const std::vector<float>& values, int key_bits,
-                                    int repetitions) {
-  return native_peers::Run(keys, values, key_bits, repetitions);
+                                    int repetitions, const RowCheck<uint64_t>& check) {
+  return native_peers::Run(keys, values, key_bits, repetitions, check);
 }
 
 }  // namespace sparseagg::bench

@@ -5,10 +5,12 @@
 
 namespace sparseagg::bench {
 
-std::vector<PeerRun> RunNativePeers(const std::vector<uint32_t>&, const std::vector<float>&, int, int) {
+std::vector<PeerRun> RunNativePeers(const std::vector<uint32_t>&, const std::vector<float>&, int, int,
+                                    const RowCheck<uint32_t>&) {
   throw std::runtime_error("this build has no CUDA");
 }
-std::vector<PeerRun> RunNativePeers(const std::vector<uint64_t>&, const std::vector<float>&, int, int) {
+std::vector<PeerRun> RunNativePeers(const std::vector<uint64_t>&, const std::vector<float>&, int, int,
+                                    const RowCheck<uint64_t>&) {
   throw std::runtime_error("this build has no CUDA");
 }
 

@@ -79,7 +79,7 @@ def draw(file: dict[str, Any], out: pathlib.Path) -> None:
     axes.margins(y=0.12)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False, fontsize=8)
     threads = max(file["machine"]["memory_bytes_per_s"], key=lambda text: int(text.split()[0]))
-    axes.set_title(f"{file['machine']['cpu']}, up to {threads}, {file['date']}", fontsize=9, pad=18)
+    axes.set_title(f"{file['machine']['cpu']}, up to {threads}, fresh memory, {file['date']}", fontsize=9, pad=18)
     figure.savefig(out, dpi=160)
 
 

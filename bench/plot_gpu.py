@@ -106,10 +106,15 @@ def markdown(gpu: File, peers: File | None) -> str:
             parts = sorted(row["kernels"].items(), key=lambda part: -part[1])
             text = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in parts if seconds >= 0.01 * total)
             lines.append(f"| {workload} | {variant} | {row['median_seconds'] * 1e3:.3f} | {text} |")
-    if peers is not None and (peers["absent"] or peers["left_out"]):
-        lines += ["", "Absent or left out:", ""]
-        lines += [f"- {each['library']}: {each['reason']}" for each in peers["absent"]]
-        lines += [f"- {each['contestant']} on {each['workload']}: {each['reason']}" for each in peers["left_out"]]
+    out = [
+        f"- {each['contestant']} on {each['workload']} ({each['variant']}): {each['reason']}"
+        for each in gpu["left_out"]
+    ]
+    if peers is not None:
+        out += [f"- {each['library']}: {each['reason']}" for each in peers["absent"]]
+        out += [f"- {each['contestant']} on {each['workload']}: {each['reason']}" for each in peers["left_out"]]
+    if out:
+        lines += ["", "Absent or left out:", "", *out]
     return "\n".join(lines) + "\n"
 
 

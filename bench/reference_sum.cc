@@ -90,4 +90,30 @@ std::string FindDifference(const Workload& workload, const AggregationSpec& aggr
   return "";
 }
 
+PlainSums::PlainSums(const Workload& workload) {
+  for (const Tuple& tuple : AllTuples(workload)) {
+    const float value = workload.clients[tuple.client].values[tuple.row];
+    if (rows_.empty() || rows_.back().key != tuple.key) rows_.push_back({tuple.key, 0.0, 0.0});
+    rows_.back().sum += value;
+    rows_.back().magnitude += std::abs(value);
+  }
+}
+
+template <typename Key>
+std::string PlainSums::FindDifference(const std::vector<Key>& keys, const std::vector<float>& sums) const {
+  for (size_t i = 0; i < std::min(keys.size(), rows_.size()); ++i) {
+    const Row& row = rows_[i];
+    if (keys[i] != row.key) return absl::StrCat("row ", i, " is key ", keys[i], ", not ", row.key);
+    // Not the other way round: a NaN is wrong, too.
+    if (!(std::abs(sums[i] - row.sum) <= 1e-4 * row.magnitude)) {
+      return absl::StrCat("key ", row.key, ": ", sums[i], ", not ", row.sum);
+    }
+  }
+  if (keys.size() != rows_.size()) return absl::StrCat(keys.size(), " rows, not ", rows_.size());
+  return "";
+}
+
+template std::string PlainSums::FindDifference(const std::vector<uint32_t>&, const std::vector<float>&) const;
+template std::string PlainSums::FindDifference(const std::vector<uint64_t>&, const std::vector<float>&) const;
+
 }  // namespace sparseagg::bench

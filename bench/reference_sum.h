@@ -1,8 +1,10 @@
-// The check of a benchmark's result: the plain canonical sums and means, made without the engine.
+// The checks of benchmarks' results: the plain canonical sums and means, made without the engine.
 #ifndef SPARSEAGG_BENCH_REFERENCE_SUM_H_
 #define SPARSEAGG_BENCH_REFERENCE_SUM_H_
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "bench/workloads.h"
 #include "host/result.h"
@@ -14,6 +16,25 @@ namespace sparseagg::bench {
 // count (where there are counts) is the same. Sorts all tuples: seconds for ten millions. A fixed-point sum may differ
 // by its unit, 2^-s, for each contributor.
 std::string FindDifference(const Workload& workload, const AggregationSpec& aggregation, const Result& result);
+
+// The sums of a workload of single values, for answers that are sums in float32, in any order.
+class PlainSums {
+ public:
+  explicit PlainSums(const Workload& workload);
+
+  // Says where rows, of ascending keys, have another key, or a sum further from the float64 one than float32 can be;
+  // empty when none has. Keys of 32 or 64 bits.
+  template <typename Key>
+  std::string FindDifference(const std::vector<Key>& keys, const std::vector<float>& sums) const;
+
+ private:
+  struct Row {
+    uint64_t key;
+    double sum;
+    double magnitude;  // the sum of magnitudes
+  };
+  std::vector<Row> rows_;
+};
 
 }  // namespace sparseagg::bench
 

@@ -44,8 +44,12 @@ QUICK = Sizes(10, 2, 3, (1, 4), "AE", 8, 30, 3, 20, 4, 40)
 NETWORKS = (10, 1)
 
 
+# One that takes longer to stop in order is killed.
+STOP_TIMEOUT_S = 30
+
+
 class Server:
-    """sparseagg-server on a free port."""
+    """sparseagg-server on a free port, for the time of a `with`; it does not outlive that, however it is left."""
 
     def __init__(self, binary: pathlib.Path, *flags: str) -> None:
         always = ("--grpc-address", "127.0.0.1:0", "--metrics-address", "", "--log-level", "error")
@@ -53,9 +57,18 @@ class Server:
         assert self._process.stdout is not None
         match = re.search(r"listening grpc=(\S+)", self._process.stdout.readline())
         if match is None:
+            self._stop()
             raise SystemExit("service.py: the server did not start")
         self.address = match.group(1)
         self.pid = self._process.pid
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        status = self._stop()
+        if kind is None and status != 0:
+            raise SystemExit(f"service.py: the server ended with status {status}")
 
     def memory_bytes(self) -> int:
         """Resident now."""
@@ -63,11 +76,16 @@ class Server:
         found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
         return int(found.group(1)) * 1024 if found else 0
 
-    def stop(self) -> None:
-        """In order."""
+    def _stop(self) -> int:
+        assert self._process.stdout is not None
         self._process.terminate()
-        if self._process.wait() != 0:
-            raise SystemExit(f"service.py: the server ended with status {self._process.returncode}")
+        try:
+            return self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+        finally:
+            self._process.stdout.close()
 
 
 class Bench:
@@ -94,10 +112,9 @@ class Bench:
         """Bytes a second against a server that drops them, for several numbers of streams."""
         found = []
         for streams in self._sizes.streams:
-            server = Server(self._server)
-            turns = ("--streams", streams, "--repetitions", self._sizes.share_repetitions)
-            found.append(self._load(server, "A", *turns, "--sink", "raw", "--sink", "typed"))
-            server.stop()
+            with Server(self._server) as server:
+                turns = ("--streams", streams, "--repetitions", self._sizes.share_repetitions)
+                found.append(self._load(server, "A", *turns, "--sink", "raw", "--sink", "typed"))
             raw = found[-1]["sinks"]["raw"]
             say(
                 f"{streams:3} streams: {found[-1]['bytes_per_s'] / 1e6:6.0f} MB/s, {raw['share']:.0%} of the sink's "
@@ -109,11 +126,10 @@ class Bench:
         """Tuples a second with packed keys and float16 values, against the same tuples plain."""
         found = []
         for streams in self._sizes.streams:
-            server = Server(self._server)
-            turns = ("--streams", streams, "--repetitions", self._sizes.share_repetitions)
-            form = ("--keys", "packed", "--values", "float16", "--against-plain")
-            found.append(self._load(server, "A", *turns, *form))
-            server.stop()
+            with Server(self._server) as server:
+                turns = ("--streams", streams, "--repetitions", self._sizes.share_repetitions)
+                form = ("--keys", "packed", "--values", "float16", "--against-plain")
+                found.append(self._load(server, "A", *turns, *form))
             plain = found[-1]["plain"]
             say(
                 f"{streams:3} streams, packed: {found[-1]['tuples_per_s'] / 1e6:.0f} M tuples/s in "
@@ -126,12 +142,11 @@ class Bench:
         """Bytes a second that one process sends with the Python client."""
         found = []
         for threads in (1, 4):
-            server = Server(self._server)
-            program = pathlib.Path(__file__).with_name("python_client.py")
-            clients = max(1, 100 // self._sizes.divide_clients)
-            flags = ("--clients", clients, "--threads", threads, "--repetitions", self._sizes.repetitions)
-            found.append(self._run(sys.executable, program, "--target", server.address, *flags))
-            server.stop()
+            with Server(self._server) as server:
+                program = pathlib.Path(__file__).with_name("python_client.py")
+                clients = max(1, 100 // self._sizes.divide_clients)
+                flags = ("--clients", clients, "--threads", threads, "--repetitions", self._sizes.repetitions)
+                found.append(self._run(sys.executable, program, "--target", server.address, *flags))
             rates = [found[-1][f"{name}bytes_per_s"] / 1e6 for name in ("", "slowest_", "fastest_")]
             say(f"Python, {threads} threads: {rates[0]:.0f} MB/s ({rates[1]:.0f} to {rates[2]:.0f})")
         return found
@@ -143,19 +158,18 @@ class Bench:
         """
         found = []
         for workload in self._sizes.tail_workloads:
-            server = Server(self._server)
-            repetitions = ("--repetitions", self._sizes.repetitions)
-            loopback = self._load(server, workload, "--streams", 16, *repetitions)
-            found.append({"gigabits_per_s": None, **loopback})
-            for gigabits in NETWORKS:
-                bytes_per_s = gigabits * 1e9 / 8
-                if bytes_per_s > loopback["bytes_per_s"]:
-                    continue
-                rate = bytes_per_s * loopback["clients"] / loopback["bytes"]
-                # The duration ends with the first pass over all clients: one round.
-                run = self._load(server, workload, "--rate", rate, "--duration", 0.001, *repetitions)
-                found.append({"gigabits_per_s": gigabits, **run})
-            server.stop()
+            with Server(self._server) as server:
+                repetitions = ("--repetitions", self._sizes.repetitions)
+                loopback = self._load(server, workload, "--streams", 16, *repetitions)
+                found.append({"gigabits_per_s": None, **loopback})
+                for gigabits in NETWORKS:
+                    bytes_per_s = gigabits * 1e9 / 8
+                    if bytes_per_s > loopback["bytes_per_s"]:
+                        continue
+                    rate = bytes_per_s * loopback["clients"] / loopback["bytes"]
+                    # The duration ends with the first pass over all clients: one round.
+                    run = self._load(server, workload, "--rate", rate, "--duration", 0.001, *repetitions)
+                    found.append({"gigabits_per_s": gigabits, **run})
             shares = [
                 f"{run['tail_share']:.1%} ({'loopback' if run['gigabits_per_s'] is None else run['gigabits_per_s']})"
                 for run in found
@@ -168,34 +182,31 @@ class Bench:
         """The same submissions, to one round and dealt out among many; from the first to the last result."""
         many = self._sizes.concurrent_rounds
         seconds: dict[int, list[float]] = {1: [], many: []}
-        server = Server(self._server)
-        for _ in range(self._sizes.repetitions):
-            for rounds, measured in seconds.items():
-                run = self._load(server, "E", "--streams", 16, "--rounds", rounds, "--repetitions", 1)
-                measured += run["total_seconds"]
-        server.stop()
+        with Server(self._server) as server:
+            for _ in range(self._sizes.repetitions):
+                for rounds, measured in seconds.items():
+                    run = self._load(server, "E", "--streams", 16, "--rounds", rounds, "--repetitions", 1)
+                    measured += run["total_seconds"]
         slower = statistics.median(seconds[many]) / statistics.median(seconds[1]) - 1
         say(f"{many} rounds at once: {slower:+.1%} time against one")
         return {"workload": "E", "seconds": {str(rounds): times for rounds, times in seconds.items()}, "slower": slower}
 
     def small_rounds(self) -> dict[str, Any]:
         """From the creation of a round to its result, of 20 clients with 1000 tuples each."""
-        server = Server(self._server)
-        flags = ("--whole-rounds", self._sizes.small_rounds, "--streams", 20)
-        found = self._load(server, "E", *flags, divide=500)
-        server.stop()
+        with Server(self._server) as server:
+            flags = ("--whole-rounds", self._sizes.small_rounds, "--streams", 20)
+            found = self._load(server, "E", *flags, divide=500)
         say(f"small rounds: p50 {found['latency']['p50_ms']:.2f} ms, p99 {found['latency']['p99_ms']:.2f} ms")
         return found
 
     def memory_growth(self) -> dict[str, Any]:
         """Resident memory of a server after more and more small rounds."""
-        server = Server(self._server)
-        resident = []
-        for _ in range(self._sizes.growth_batches):
-            flags = ("--whole-rounds", self._sizes.growth_batch_rounds, "--streams", 20)
-            self._load(server, "E", *flags, divide=500)
-            resident.append(server.memory_bytes())
-        server.stop()
+        with Server(self._server) as server:
+            resident = []
+            for _ in range(self._sizes.growth_batches):
+                flags = ("--whole-rounds", self._sizes.growth_batch_rounds, "--streams", 20)
+                self._load(server, "E", *flags, divide=500)
+                resident.append(server.memory_bytes())
         say(
             f"memory after {self._sizes.growth_batch_rounds} rounds {resident[0] / 1e6:.1f} MB, "
             f"after {self._sizes.growth_batch_rounds * len(resident)} {resident[-1] / 1e6:.1f} MB"
@@ -206,11 +217,10 @@ class Bench:
         """Good clients among three times as many bad ones, and the server's memory against its limit."""
         limit = 256 << 20
         flags = ("--memory-limit", str(limit), "--max-message-bytes", "1MiB", "--upload-timeout", "5s")
-        server = Server(self._server, *flags)
-        seconds, connections = self._sizes.soak_seconds, self._sizes.soak_connections
-        soak = ("--soak", "--duration", seconds, "--connections", connections, "--server-pid", server.pid)
-        found = self._load(server, "A", *soak, "--rate", 50, divide=2)
-        server.stop()
+        with Server(self._server, *flags) as server:
+            seconds, connections = self._sizes.soak_seconds, self._sizes.soak_connections
+            soak = ("--soak", "--duration", seconds, "--connections", connections, "--server-pid", server.pid)
+            found = self._load(server, "A", *soak, "--rate", 50, divide=2)
         found["limit_bytes"] = limit
         found["peak_of_limit"] = round(found["peak_bytes"] / limit, 4)
         say(

@@ -15,6 +15,7 @@ import sys
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
@@ -63,6 +64,15 @@ def without_engine(reason: str, *folders: pathlib.Path) -> None:
     say(f"installing the client WITHOUT the engine: {reason}. sparseagg.aggregate and `sparseagg merge` need it.")
     for folder in folders:
         record(folder, reason)
+
+
+class BuildModules(build_py):
+    """Without modules that an earlier build left and that are gone since: they would be installed."""
+
+    def run(self) -> None:
+        """Does it."""
+        shutil.rmtree(pathlib.Path(self.build_lib, "sparseagg"), ignore_errors=True)
+        super().run()
 
 
 class BuildEngine(build_ext):
@@ -126,4 +136,4 @@ def extensions() -> list[Extension]:
     return [Extension("sparseagg._engine", sources=[], optional=MODE != "on")]
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildEngine})
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildEngine, "build_py": BuildModules})

@@ -28,7 +28,7 @@ for package in "${packages[@]}"; do
   fi
 done
 
-allowed='^(linux-vdso|ld-linux-x86-64|libc|libm|libpthread|libdl|librt)\.so'
+allowed='^(linux-vdso|ld-linux-[a-z0-9-]+|libc|libm|libpthread|libdl|librt)\.so'
 status=0
 while IFS= read -r program; do
   # Lines such as "libm.so.6 => /lib/libm.so.6 (0x…)", and "/lib64/ld-linux-x86-64.so.2 (0x…)".

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import sparseagg as sa
 
-LIBC = re.compile(r"(linux-vdso|ld-linux-x86-64|libc|libm|libpthread|libdl|librt)\.so")
+LIBC = re.compile(r"(linux-vdso|ld-linux-[a-z0-9-]+|libc|libm|libpthread|libdl|librt)\.so")
 OLDEST_LIBC = (2, 36)
 START_TIMEOUT_S = 60
 # Of check.sh.

@@ -1,7 +1,6 @@
 // sparseagg-loadgen: puts a server under load, checks what it answers, and compares it with what gRPC itself takes.
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <ctime>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -23,13 +22,6 @@ namespace sparseagg::bench {
 namespace {
 
 constexpr uint64_t kSeed = 1;
-
-std::string Today() {
-  const std::time_t now = std::time(nullptr);
-  char text[16];
-  std::strftime(text, sizeof(text), "%Y-%m-%d", std::gmtime(&now));
-  return text;
-}
 
 Workload Prepare(const Flags& flags) {
   Workload workload = MakeWorkload(flags.workload, kSeed, flags.divide_clients);

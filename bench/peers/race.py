@@ -1,9 +1,9 @@
 """Races sparseagg against its peers on workloads A to G, in one run and in turns.
 
-Every library has a process of its own. For each workload every contestant first merges once, is held to a reference,
-and is out if it is wrong; then they take turns, in an order drawn anew for each turn, with fresh and with warm memory,
-until each has its repetitions. Slow ones may have fewer, and the result says how many. Writes a JSON file, which
-table.py and ../plot.py read.
+Every library has a process of its own. For each workload every contestant first merges once, untimed, is held to a
+reference, and is out if it is wrong; then they take turns, in an order drawn anew for each turn, with fresh memory and
+after that with warm, until each has its repetitions. How many those are goes by the first that is timed: slow ones have
+fewer, and the result says how many. Writes a JSON file, which table.py and ../plot.py read.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 MEMORIES = ("fresh", "warm")
 # One that takes longer for a command hangs.
 LONGEST_S = 30
-# One that takes longer is not run a second time.
-LONG_S = 4
 
 
 class Process:
@@ -113,16 +111,19 @@ class Entry:
     inputs: str
     refuses: str | None
     peak_bytes: int | None = None
-    first_seconds: float = 0.0
     seconds: dict[str, list[float]] = dataclasses.field(default_factory=lambda: {memory: [] for memory in MEMORIES})
 
     def target(self, options: argparse.Namespace) -> int:
-        """Repetitions that it has time for: all where that is little, one where a single one is much. Ours has all."""
+        """Repetitions that it has time for: all where that is little, one where a single one is much. Ours has all.
+
+        The first timed one tells: the one before it, whose answer was checked, may have compiled what it runs.
+        """
         if self.name.startswith("sparseagg"):
             return int(options.repetitions)
-        if self.first_seconds > options.patience:
+        first = next(iter(self.seconds["fresh"]), None)
+        if first is None or first > options.patience:
             return 1
-        return max(options.least, min(options.repetitions, int(options.patience / self.first_seconds)))
+        return max(options.least, min(options.repetitions, int(options.patience / first)))
 
     def wants(self, memory: str, options: argparse.Namespace) -> bool:
         """Whether it should run again. Those that are very slow are not run with warm memory, which takes two."""
@@ -188,23 +189,12 @@ class Race:
                 continue
             entries += [Entry(process, index, **entry) for index, entry in enumerate(answer["entries"])]
         entries = [entry for entry in entries if self._passes(facts["name"], entry)]
-        while True:
-            memories = MEMORIES[:1] if self._options.fresh_only else MEMORIES
-            turns = [(entry, memory) for entry in entries for memory in memories if entry.wants(memory, self._options)]
-            if not turns:
-                break
-            # All with fresh memory, then all with warm: a change between the two empties or fills an allocator.
-            self._random.shuffle(turns)
-            turns.sort(key=lambda turn: turn[1])
-            for entry, memory in turns:
-                if memory == "warm" and not entry.seconds["warm"]:
-                    entry.process.ask(do="run", entry=entry.index, memory="warm")  # makes it warm
-                answer = entry.process.ask(do="run", entry=entry.index, memory=memory)
-                if "failed" in answer:
-                    self._leave_out(facts["name"], entry.name, answer["failed"])
-                    entries = [other for other in entries if other is not entry]
-                    break
-                entry.seconds[memory].append(answer["seconds"])
+        # All with fresh memory, then all with warm: a change between the two empties or fills an allocator.
+        for memory in MEMORIES[:1] if self._options.fresh_only else MEMORIES:
+            while turn := [entry for entry in entries if entry.wants(memory, self._options)]:
+                self._random.shuffle(turn)
+                failed = [entry for entry in turn if not self._times(facts["name"], entry, memory)]
+                entries = [entry for entry in entries if not any(entry is other for other in failed)]
         for entry in entries:
             for memory in [memory for memory in MEMORIES if entry.seconds[memory]]:
                 self.results.append(_result(facts, entry, memory))
@@ -218,9 +208,15 @@ class Race:
         if problem is not None:
             self._leave_out(workload, entry.name, f"wrong: {problem}" if "error" in answer else problem)
             return False
-        entry.peak_bytes, entry.first_seconds = answer["peak_bytes"], answer["seconds"]
-        if entry.first_seconds > LONG_S and not entry.name.startswith("sparseagg"):
-            entry.seconds["fresh"].append(entry.first_seconds)  # the one run that it gets
+        entry.peak_bytes = answer["peak_bytes"]
+        return True
+
+    def _times(self, workload: str, entry: Entry, memory: str) -> bool:
+        answer = entry.process.ask(do="run", entry=entry.index, memory=memory)
+        if "failed" in answer:
+            self._leave_out(workload, entry.name, answer["failed"])
+            return False
+        entry.seconds[memory].append(answer["seconds"])
         return True
 
     def _leave_out(self, workload: str, name: str, reason: str) -> None:

@@ -28,8 +28,10 @@ class Results:
         keys = ("workload", "contestant", "output", "threads", "memory")
         return next((row for row in self.rows if tuple(row[key] for key in keys) == wanted), None)
 
-    def best_peer(self, workload: str, output: str, threads: int, separate_only: bool = False) -> Any:
-        """The fastest result, of fresh memory, that is not ours and uses no more threads, or None."""
+    def best_peer(
+        self, workload: str, output: str, threads: int, separate_only: bool = False, memory: str = "fresh"
+    ) -> Any:
+        """The fastest result that is not ours and uses no more threads, or None."""
         rows = [
             row
             for row in self.rows
@@ -37,7 +39,7 @@ class Results:
             and row["output"] == output
             and (row["inputs"] == "separate" or not separate_only)
             and row["threads"] <= threads
-            and row["memory"] == "fresh"
+            and row["memory"] == memory
             and not row["contestant"].startswith("sparseagg")
         ]
         return max(rows, key=lambda row: row["tuples_per_s"], default=None)
@@ -55,7 +57,7 @@ class Results:
         """Tuples a second of merge_bench, which begins with validated updates."""
         numerics, _, counts = mode.partition("+")
         for row in (self.file["merge_bench"] or {}).get("results", []):
-            found = (row["workload"], row["numerics"], row["counts"], row["op"], row["threads"])
+            found = (row["workload"], row["numerics"], row["counts"], row.get("op", "sum"), row["threads"])
             if found == (workload, numerics, bool(counts), "sum", threads):
                 return float(row["tuples_per_s"])
         return None
@@ -95,8 +97,10 @@ def summary(results: Results) -> str:
         "fixed point",
         "best peer, sparse",
         "ours is",
+        "warm",
         "best peer, dense",
         "ours is",
+        "warm",
         "of those, from separate arrays",
         "ours is",
         "of the floor",
@@ -110,10 +114,16 @@ def summary(results: Results) -> str:
             sparse = results.best_peer(name, "sparse", threads)
             dense = results.best_peer(name, "dense", threads)
             separate = results.best_peer(name, "dense", threads, separate_only=True)
+            warm = results.find(name, OURS, "sparse", threads, "warm")
+            # The fastest with warm memory may be another peer.
+            warm_ratios = {
+                output: ratio(warm, results.best_peer(name, output, threads, memory="warm"))
+                for output in ("sparse", "dense")
+            }
             native = results.find(name, OURS_IN_CPP, "sparse", threads)
             bench = results.merge_bench(name, MODES[0], threads)
             # merge_bench runs again and again in one process, which is warm memory.
-            warm = results.find(name, OURS, "sparse", threads, "warm") or ours[0]
+            like_bench = warm or ours[0]
             floor = results.floor_seconds(name, threads)
             rows.append(
                 [
@@ -122,13 +132,15 @@ def summary(results: Results) -> str:
                     *[rate(row) for row in ours],
                     peer(sparse),
                     ratio(ours[0], sparse),
+                    warm_ratios["sparse"],
                     peer(dense),
                     ratio(ours[0], dense),
+                    warm_ratios["dense"],
                     peer(separate),
                     ratio(ours[0], separate),
                     "–" if ours[0] is None else f"{floor / ours[0]['median_seconds']:.0%}",
                     "–" if not (ours[0] and native) else f"{ours[0]['tuples_per_s'] / native['tuples_per_s']:.0%}",
-                    "–" if not (warm and bench) else f"{warm['tuples_per_s'] / bench:.0%}",
+                    "–" if not (like_bench and bench) else f"{like_bench['tuples_per_s'] / bench:.0%}",
                 ]
             )
     return table(header, rows)

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 import sparseagg as sa
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+BENCH = REPOSITORY / "bench"
 sys.path.insert(0, str(REPOSITORY / "tests" / "data"))
 
 START_TIMEOUT_S = 60
@@ -106,3 +108,19 @@ def self_signed(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path,
     )
     subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
     return key, certificate
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch):
+    """Imports a module of bench or bench/peers, whose names are too plain to leave behind."""
+    monkeypatch.syspath_prepend(str(BENCH / "peers"))
+    monkeypatch.syspath_prepend(str(BENCH))
+    before = set(sys.modules)
+
+    def load(name: str) -> ModuleType:
+        return __import__(name)
+
+    yield load
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(BENCH) in str(sys.modules[name].__file__):
+            del sys.modules[name]

@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 import sparseagg
+from conftest import REPOSITORY
 from sparseagg.cli import main
 from sparseagg.progress import ProgressBar
 
@@ -99,6 +100,20 @@ def test_cli_as_a_command_knows_its_version():
     done = subprocess.run([sys.executable, "-m", "sparseagg", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"sparseagg {sparseagg.__version__}\n"
     assert importlib.metadata.version("sparseagg") == sparseagg.__version__
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [
+        ("CMakeLists.txt", r"^project\(sparseagg VERSION (\S+)"),
+        ("python/pyproject.toml", r'^version = "(.*)"'),
+        ("deploy/helm/sparseagg/Chart.yaml", r"^version: (.*)"),
+        ("deploy/helm/sparseagg/Chart.yaml", r"^appVersion: (.*)"),
+    ],
+)
+def test_version_is_the_same_wherever_it_is_written(path, pattern):
+    found = re.findall(pattern, (REPOSITORY / path).read_text(encoding="utf-8"), re.MULTILINE)
+    assert found == [sparseagg.__version__]
 
 
 class Terminal(io.StringIO):

@@ -15,6 +15,7 @@ import sparseagg as sa
 from conftest import server_binary
 from sparseagg import reference
 from sparseagg.demo import check, corpus, model, vocabulary
+from sparseagg.demo import server as demo_server
 from sparseagg.demo.report import plot
 from sparseagg.demo.run import Options, run
 
@@ -92,6 +93,15 @@ def test_demo_that_cannot_run_fails(tmp_path, flags):
     status, lines = run_demo(tmp_path, *flags)
     assert status == 1
     assert lines[0].startswith("sparseagg: ")
+
+
+def test_demo_whose_server_does_not_stop_fails(tmp_path, monkeypatch):
+    server = tmp_path / "server"
+    server.write_text("#!/bin/sh\ntrap '' TERM\necho listening grpc=127.0.0.1:1\nexec sleep 60\n")
+    server.chmod(0o755)
+    monkeypatch.setattr(demo_server, "_STOP_TIMEOUT_S", 0.2)
+    with pytest.raises(RuntimeError, match="did not stop"), demo_server.running_server(str(server), tmp_path / "log"):
+        pass
 
 
 def test_demo_whose_loss_rises_fails(tmp_path, server, capsys):

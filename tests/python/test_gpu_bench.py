@@ -31,6 +31,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 def test_every_measurement_is_written(written) -> None:
     assert written["is_gpu"] is False
+    assert written["left_out"] == []
     assert all(rate > 0 for rate in written["limits"].values())
     found = [(row["workload"], row["variant"], row["what"], row["memory"]) for row in written["results"]]
     ways = [("end_to_end", "pageable"), ("end_to_end", "pinned"), ("resident", "device"), ("kernels", "device")]

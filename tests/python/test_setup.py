@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -133,6 +134,46 @@ def test_setup_that_fails_installs_no_older_engine(checkout: Path) -> None:
     assert build(checkout).returncode == 0
     assert extensions(checkout) == []
     assert reason(checkout) is not None
+
+
+def test_setup_leaves_out_what_has_gone_since(checkout: Path) -> None:
+    module = checkout / "python" / "src" / "sparseagg" / "gone.py"
+    module.touch()
+    assert build(checkout).returncode == 0
+    assert (checkout / "lib" / "sparseagg" / "gone.py").exists()
+    module.unlink()
+    assert build(checkout).returncode == 0
+    assert not (checkout / "lib" / "sparseagg" / "gone.py").exists()
+    assert (checkout / "lib" / "sparseagg" / "client.py").exists()
+
+
+@pytest.mark.skipif(not (shutil.which("git") and shutil.which("make")), reason="needs git and make")
+def test_make_makes_the_wheel_anew_when_a_module_has_gone(checkout: Path) -> None:
+    for name in ("Makefile", "CMakeLists.txt"):
+        shutil.copy(REPOSITORY / name, checkout)
+    for command in (["init", "-q"], ["add", "python"]):
+        subprocess.run(["git", *command], cwd=checkout, check=True)
+    wheel = f"build/wheel/sparseagg-{cmake_version()}-py3-none-any.whl"
+
+    def commands() -> str:
+        return subprocess.run(["make", "-n", wheel], cwd=checkout, check=True, capture_output=True, text=True).stdout
+
+    assert "pip wheel" in commands()
+    (checkout / "build" / "wheel").mkdir(parents=True)
+    (checkout / wheel).touch()
+    for path in [checkout / "python", *(checkout / "python").rglob("*")]:
+        os.utime(path, (1, 1))
+    assert "pip wheel" not in commands()
+    (checkout / "python" / "src" / "sparseagg" / "client.py").unlink()
+    assert "pip wheel" in commands()
+
+
+def cmake_version() -> str:
+    found = re.search(
+        r"^project\(sparseagg VERSION (\S+)", (REPOSITORY / "CMakeLists.txt").read_text("utf-8"), re.MULTILINE
+    )
+    assert found is not None
+    return found.group(1)
 
 
 def client_alone(checkout: Path, code: str) -> str:

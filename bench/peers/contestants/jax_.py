@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import jax
@@ -19,6 +20,8 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     if not data.narrow:
         reason = "its keys are int32 unless the whole process is set to 64 bits"
         return [Contestant(name, output, threads, refuses=reason) for name, output in names]
+    # It has no option for this: it starts as many threads as there are cores for it, when it is first used.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     keys, values = jnp.asarray(data.keys32), jnp.asarray(data.flat)
     num_keys = len(np.unique(data.keys))  # it must be told how many there will be
     segment_sum = jax.jit(lambda v, k: jax.ops.segment_sum(v, k, num_segments=data.dimension))

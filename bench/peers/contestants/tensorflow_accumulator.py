@@ -26,7 +26,8 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
         # Each take counts as a step, and gradients of earlier steps are dropped in silence.
         apply = accumulator.apply_grad(indices, rows, local_step=1 << 62)
         take = accumulator.take_grad(data.num_clients)
-    session = tf.compat.v1.Session(graph=graph)
+    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
+    session = tf.compat.v1.Session(graph=graph, config=config)
 
     def run() -> Any:
         for client_keys, client_rows in clients:

@@ -32,7 +32,10 @@ def running_server(path: str, log: pathlib.Path) -> Iterator[str]:
         try:
             yield _address(process, log)
             process.terminate()
-            code = process.wait(_STOP_TIMEOUT_S)
+            try:
+                code = process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"the server did not stop within {_STOP_TIMEOUT_S} s; its log is {log}") from None
         finally:
             if process.poll() is None:
                 process.kill()
