@@ -31,6 +31,9 @@ def encode_chunks(
 ) -> Iterator[ChunkMessage]:
     """Yields the chunks of one submission, each of about ``chunk_bytes`` at most, but never less than one row.
 
+    Values as "int8_scaled" are cut behind whole blocks only, so that ``chunk_bytes`` does not change them; a chunk then
+    has no less than the rows that fill blocks, 64 at most.
+
     The same arguments give the same chunks. Chunks borrow the arrays, and what is packed of them is made as the chunks
     are asked for, so that the memory taken is that of one chunk.
 
@@ -83,9 +86,7 @@ def _plan(tensors: Sequence[TensorData], chunk_bytes: int, wire: WireFormat) -> 
                 yield pieces
                 pieces, room = [], chunk_bytes
                 continue
-            if fits > together:
-                fits -= fits % together
-            stop = min(data.num_keys, start + max(1, fits))
+            stop = min(data.num_keys, start + max(together, fits - fits % together))
             pieces.append((data, start, stop))
             room -= overhead + math.ceil((stop - start) * row_bytes)
             start = stop
@@ -93,7 +94,7 @@ def _plan(tensors: Sequence[TensorData], chunk_bytes: int, wire: WireFormat) -> 
 
 
 def _row_bytes(data: TensorData, wire: WireFormat) -> tuple[float, int]:
-    """Bytes of a row at most, and how many rows had better stay together."""
+    """Bytes of a row at most, and how many rows stay together, whatever room there is."""
     key_bytes = 0 if data.keys is None else data.spec.key_bytes
     if data.values is None:
         return key_bytes, 1
@@ -101,7 +102,8 @@ def _row_bytes(data: TensorData, wire: WireFormat) -> tuple[float, int]:
     if encoding != "int8_scaled":
         return key_bytes + data.spec.width * DTYPES[encoding], 1
     # With whole blocks in every slice, the same values share a scale however the update is cut.
-    return key_bytes + data.spec.width * (1 + 4 / SCALE_BLOCK), SCALE_BLOCK
+    together = SCALE_BLOCK // math.gcd(SCALE_BLOCK, data.spec.width)
+    return key_bytes + data.spec.width * (1 + 4 / SCALE_BLOCK), together
 
 
 def _slice(data: TensorData, start: int, stop: int, wire: WireFormat) -> tuple[pb.TensorSlice, Bulk, Bulk]:
