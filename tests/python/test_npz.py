@@ -12,6 +12,7 @@ import pytest
 import sparseagg as sa
 from sparseagg import npz
 from sparseagg.cli import main
+from sparseagg.spec import DTYPES
 
 SPEC = sa.RoundSpec([sa.TensorSpec("x", "float32", 0), sa.TensorSpec("b", "float32", 2, layout="dense")])
 ARRAYS = {"x.keys": np.arange(5), "x.values": np.ones(5, np.float32), "b": np.ones(2, np.float32)}
@@ -92,6 +93,19 @@ def test_merge_names_the_file_that_cannot_be_read(
     update.write_bytes(data)
     assert main(["merge", "a.npz", "update.npz", "-o", "merged.npz"]) == 1
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_write_result_of_any_dtype_reads_back_as_numbers(update: pathlib.Path, dtype: str) -> None:
+    keys, rows = np.array([1, 4]), np.array([[1, 2], [3, 96]], dtype if dtype != "bfloat16" else np.float32)
+    spec = sa.RoundSpec([sa.TensorSpec("x", dtype, 5, 2, modular=dtype.startswith("u"))], return_counts=True)
+    result = sa.aggregate([(keys, rows)], spec)
+    npz.write_result(update, result)
+    with np.load(update) as file:
+        assert file.files == ["x.keys", "x.values", "x.counts"]
+        assert file["x.values"].dtype == ("float32" if dtype == "bfloat16" else result["x"].dtype)
+        assert file["x.keys"].tolist() == keys.tolist()
+        assert file["x.values"].tolist() == rows.tolist()
 
 
 def test_file_that_is_not_there_is_an_os_error(update: pathlib.Path) -> None:

@@ -16,6 +16,7 @@ from typing import IO, Any, Union
 import numpy as np
 import numpy.lib.format as npy
 
+from sparseagg import bfloat16
 from sparseagg.arrays import Array
 from sparseagg.errors import InvalidArgument
 from sparseagg.result import Result
@@ -147,12 +148,18 @@ def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Writes ``TENSOR.keys``, ``.values``, ``.counts`` and ``.weights``, those that there are."""
+    """Writes ``TENSOR.keys``, ``.values``, ``.counts`` and ``.weights``, those that there are.
+
+    bfloat16, for which the format has no name, is widened to float32, exactly.
+    """
     arrays = {}
     for name, tensor in result.items():
+        values = tensor.values
+        if values is not None and bfloat16.is_bfloat16(values.dtype):
+            values = values.astype(np.float32)
         columns = {
             "keys": tensor.keys,
-            "values": tensor.values,
+            "values": values,
             "counts": tensor.counts,
             "weights": tensor.weights,
         }
