@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pathlib
+import warnings
 import zipfile
 from typing import Any
 
@@ -30,11 +31,13 @@ def npy(array: Any) -> bytes:
     return buffer.getvalue()
 
 
-def zipped(**members: bytes) -> bytes:
+def zipped(*more: str, **members: bytes) -> bytes:
+    """A file of these arrays, and of empty ones by the names of `more`."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(f"{name}.npy", data)
+    with zipfile.ZipFile(buffer, "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a name that is there already
+        for name, data in [*((f"{name}.npy", data) for name, data in members.items()), *((n, npy([])) for n in more)]:
+            archive.writestr(name, data)
     return buffer.getvalue()
 
 
@@ -51,6 +54,8 @@ WRONG = {
         "update.npz: array 'x' cannot be read: ",
     ),
     "objects": (saved(x=np.array([{}], object)), "update.npz: array 'x' holds Python objects, not numbers"),
+    "twice": (zipped("x.npy", x=npy(np.ones(3))), "update.npz has array 'x' twice"),
+    "twice by two names": (zipped("x", x=npy(np.ones(3))), "update.npz has array 'x' twice"),
     "no array": (zipped(x=b"12345678"), "update.npz: array 'x' cannot be read: "),
     "cut array": (zipped(x=npy(np.ones(3))[:-1]), "array 'x' cannot be read: (3,) of float64 take 24 bytes, and there"),
     "huge": (zipped(x=HUGE), "array 'x' cannot be read: (1000000000000,) of float64 take 8000000000000 bytes"),

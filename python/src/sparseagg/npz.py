@@ -50,13 +50,18 @@ class NpzFile:
 
     Attributes:
         path: of the file.
-        names: of the arrays, in their order.
+        names: of the arrays, in their order; each is there once.
     """
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path = os.fspath(path)
         self._archive = archive
-        self._members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in self._members:
+                raise InvalidArgument(f"{self.path} has array {name!r} twice")
+            self._members[name] = member
         self.names = list(self._members)
 
     def header(self, name: str) -> ArrayHeader:
@@ -106,7 +111,7 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
     """Opens a file that ``numpy.savez`` or ``savez_compressed`` wrote.
 
     Raises:
-        InvalidArgument: it is no such file; the message names it.
+        InvalidArgument: it is no such file, or has an array twice; the message names it.
         OSError: it cannot be opened.
     """
     with open(path, "rb") as file:
