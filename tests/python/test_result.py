@@ -54,6 +54,8 @@ def test_to_torch_passes_keys_rows_and_shape(monkeypatch):
     assert merged.to_torch() == ([[1, 3]], [[1.0, 2.0], [3.0, 4.0]], (5, 2))
     dense = result(range(2), [1.0, 2.0], dimension=2, layout="dense")
     assert dense.to_torch() is dense.values
+    part = result([1, 2], [1.0, 2.0], layout="dense")
+    assert part.to_torch().tolist() == [0, 1, 2, 0, 0]
 
 
 def test_to_tf_passes_keys_rows_and_shape(monkeypatch):
@@ -65,6 +67,8 @@ def test_to_tf_passes_keys_rows_and_shape(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", tf)
     assert result([1, 3], [1.0, 2.0]).to_tf() == ([1.0, 2.0], [1, 3], [5])
     assert result([1], [1.0], dimension=0).to_tf() == ([1.0], [1])
+    assert result(range(2), [1.0, 2.0], dimension=2, layout="dense").to_tf() == [1.0, 2.0]
+    assert result([1, 2], [1.0, 2.0], layout="dense").to_tf() == [0.0, 1.0, 2.0, 0.0, 0.0]
 
 
 def page(name="v", *, keys=b"", values=b"", num_keys=0, first=None, counts=b"", **summary) -> pb.ResultPage:

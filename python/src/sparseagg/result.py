@@ -85,10 +85,10 @@ class TensorResult:
         return scipy.sparse.csr_matrix((flat, columns, np.cumsum(present)), shape=(self.dimension, self.width))
 
     def to_torch(self) -> Any:
-        """Returns a torch tensor: a coalesced COO tensor with dense rows (hybrid) if sparse, else a strided one."""
+        """Returns a torch tensor: a coalesced COO tensor with dense rows (hybrid) if sparse, else that of ``dense``."""
         import torch
 
-        values = self._values()
+        values = self.dense() if self.layout == "dense" else self._values()
         if self.dtype == "bfloat16":
             rows = torch.from_numpy(values.astype(np.float32)).to(torch.bfloat16)  # exact both ways
         else:
@@ -101,13 +101,12 @@ class TensorResult:
         return torch.sparse_coo_tensor(keys, rows, (self.dimension, *values.shape[1:])).coalesce()
 
     def to_tf(self) -> Any:
-        """Returns a ``tf.IndexedSlices`` if sparse, else a ``tf.Tensor``."""
+        """Returns a ``tf.IndexedSlices`` if sparse, else a ``tf.Tensor`` of what ``dense`` returns."""
         import tensorflow as tf
 
-        values = self._values()
         if self.layout == "dense":
-            return tf.convert_to_tensor(values)
-        keys = self.keys
+            return tf.convert_to_tensor(self.dense())
+        values, keys = self._values(), self.keys
         if self.dimension == 0:
             if len(keys) and int(keys[-1]) >= 1 << 63:
                 raise FailedPrecondition(f"tensor {self.name!r} has key {keys[-1]}, which does not fit int64")
