@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import itertools
 import json
 import os
+import sys
 import threading
 from typing import Any
 
@@ -302,6 +304,29 @@ def test_engine_takes_tensors_in_any_order():
         "b": ([], []),
         "c": ([3], [6]),
     }
+
+
+class SlowList(list):
+    """Its length takes a while, so that other threads come in between."""
+
+    def __len__(self) -> int:
+        for _ in range(10_000):
+            pass
+        return super().__len__()
+
+
+def test_aggregator_add_all_by_several_threads_gives_positions_once():
+    aggregator = sa.Aggregator(one(), threads=1)
+    update = (np.array([1], np.uint32), floats(1))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(aggregator.add_all, SlowList([update])) for _ in range(200)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert aggregator.finish()["v"].values.tolist() == [200]
 
 
 def test_aggregator_add_takes_no_pair():

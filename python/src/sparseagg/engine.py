@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,8 @@ class Aggregator:
             )
         self.spec = spec
         self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
-        self._given = 0
+        self._lock = threading.Lock()
+        self._given = 0  # guarded by _lock: positions that add_all has taken
         self._is_limited = memory_limit is not None
         with extension.errors():
             self._engine = extension.load().Aggregator(
@@ -145,8 +147,9 @@ class Aggregator:
             return
         batches = [updates] if isinstance(updates, list) else _batches(updates, 1 if self._is_limited else _BATCH)
         for batch in batches:
-            first = self._given
-            self._given += len(batch)
+            with self._lock:
+                first = self._given
+                self._given += len(batch)
             with extension.errors():
                 self._engine.add_all(None, first, batch, self._convert_named)
 
