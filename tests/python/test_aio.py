@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg.v1 import aggregation_pb2 as pb
+from test_client import fail_after
 from test_retry import FAST, SPEC, flaky, update
 
 __all__ = ["flaky"]
@@ -134,3 +135,19 @@ def test_aio_submit_over_a_breaking_connection_counts_once(server, flaky, resuma
     merged = run(job())["v"]
     assert np.array_equal(merged.values, np.arange(100_000))
     assert set(merged.counts.tolist()) == {1}
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_aio_submit_raises_what_making_a_chunk_raises(server, monkeypatch, resumable):
+    async def job():
+        failing = fail_after(monkeypatch, 2)
+        spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 1000)])
+        async with sa.aio.Client(server.address, chunk_bytes=1000) as client:
+            opened = await client.create_round(spec)
+            with pytest.raises(MemoryError, match="no room for this chunk"):
+                await opened.submit("a", failing, resumable=resumable)
+            with pytest.raises(MemoryError, match="no room for this chunk"):
+                await client.aggregate([failing], spec)
+            assert (await opened.refresh()).num_submissions == 0
+
+    run(job())

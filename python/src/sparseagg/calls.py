@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import operator
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import grpc
 from google.protobuf import duration_pb2
 
 from sparseagg.arguments import checked_text, shown
@@ -30,6 +33,7 @@ __all__ = [
     "result_format",
     "result_request",
     "status_request",
+    "streamed",
     "wait_request",
 ]
 
@@ -147,6 +151,27 @@ def commit_request(upload: Upload) -> pb.CommitSubmissionRequest:
     return pb.CommitSubmissionRequest(
         round=upload.round_name, client_id=upload.client_id, submission_id=upload.submission_id
     )
+
+
+@contextlib.contextmanager
+def streamed(requests: Any) -> Iterator[Any]:
+    """Lends a call its message or messages, and raises what making one of them raises: gRPC just ends the call."""
+    failed: list[Exception] = []
+
+    def watched() -> Iterator[Any]:
+        try:
+            yield from requests
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    try:
+        yield watched() if isinstance(requests, Iterator) else requests
+    except (grpc.RpcError, asyncio.CancelledError):
+        if not failed:
+            raise
+    if failed:
+        raise failed[0]
 
 
 def counted(chunks: Iterator[ChunkMessage], bar: ProgressBar | None) -> Iterator[ChunkMessage]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from sparseagg.calls import commit_request, counted, status_request
+from sparseagg.calls import commit_request, counted, status_request, streamed
 from sparseagg.channel import channel_options, checked_connections
 from sparseagg.channels import Channels
 from sparseagg.errors import NotFound
@@ -84,8 +84,8 @@ class Connection:
 
         async def attempt() -> ResultReader:
             reader = ResultReader()
-            with self._channels.least_busy() as stub:
-                async for page in getattr(stub, method)(make_request(), metadata=self._metadata):
+            with self._channels.least_busy() as stub, streamed(make_request()) as request:
+                async for page in getattr(stub, method)(request, metadata=self._metadata):
                     reader.add(page)
             return reader
 
@@ -147,7 +147,8 @@ class Connection:
             message = await stub.SubmitWhole(first, metadata=self._metadata)
             next(chunks, None)  # for the bar
         else:
-            message = await stub.SubmitUpdate(itertools.chain((first,), chunks), metadata=self._metadata)
+            with streamed(itertools.chain((first,), chunks)) as requests:
+                message = await stub.SubmitUpdate(requests, metadata=self._metadata)
         return Submission.from_proto(message)
 
     async def _submit_unary(self, stub: Any, upload: Upload, first: int, bar: ProgressBar | None) -> Submission:
