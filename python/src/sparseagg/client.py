@@ -73,7 +73,7 @@ class Client:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Closes the connection; calls under way are cancelled, and later ones are refused: ``FailedPrecondition``."""
+        """Closes the connection. Calls under way raise ``errors.Cancelled``, later ones ``FailedPrecondition``."""
         self._connection.close()
 
     def server_info(self) -> ServerInfo:

@@ -54,7 +54,7 @@ class Connection:
         self._channels = Channels(open_channel, checked_connections(connections))
 
     def close(self) -> None:
-        """Closes the channels; calls under way are cancelled."""
+        """Closes the channels; calls under way are cancelled: ``Cancelled``."""
         for channel in self._channels.close():
             channel.close()
 

@@ -61,7 +61,7 @@ class Client:
         await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Closes the connection; calls under way are cancelled, and later ones are refused: ``FailedPrecondition``."""
+        """Closes the connection. Calls under way raise ``errors.Cancelled``, later ones ``FailedPrecondition``."""
         await self._connection.close()
 
     async def server_info(self) -> ServerInfo:

@@ -12,7 +12,7 @@ import grpc
 from sparseagg.calls import commit_request, counted, status_request, streamed
 from sparseagg.channel import channel_options, checked_connections
 from sparseagg.channels import Channels
-from sparseagg.errors import NotFound
+from sparseagg.errors import Cancelled, NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.progress import ProgressBar
 from sparseagg.result import ResultReader
@@ -54,7 +54,7 @@ class Connection:
         self._channels = Channels(open_channel, checked_connections(connections))
 
     async def close(self) -> None:
-        """Closes the channels; calls under way are cancelled."""
+        """Closes the channels; calls under way are cancelled: ``Cancelled``."""
         for channel in self._channels.close():
             await channel.close()
 
@@ -110,11 +110,11 @@ class Connection:
             try:
                 with self._channels.least_busy() as stub:
                     if not resumable:
-                        return await self._submit_stream(stub, upload, bar)
+                        return await _apart(self._submit_stream(stub, upload, bar))
                     done_before, done = done, await self._chunks_received(upload)
                     if done > done_before:
                         waits = self._retry.waits()  # it is getting on
-                    return await self._submit_unary(stub, upload, done, bar)
+                    return await _apart(self._submit_unary(stub, upload, done, bar))
             except grpc.RpcError as call_error:
                 wait = wait_before_retry(call_error, waits)
                 if wait is None:
@@ -126,7 +126,7 @@ class Connection:
         waits = self._retry.waits()
         while True:
             try:
-                return await attempt()
+                return await _apart(attempt())
             except grpc.RpcError as call_error:
                 wait = wait_before_retry(call_error, waits)
                 if wait is None:
@@ -158,3 +158,17 @@ class Connection:
         return Submission.from_proto(
             await stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata)
         )
+
+
+async def _apart(attempt: Awaitable[T]) -> T:
+    """Awaits an attempt in a task of its own, so that one that is cancelled is told from a caller that is.
+
+    Closing a channel cancels its calls, which raise CancelledError. A caller that sees that would take itself for
+    cancelled, as would its task.
+    """
+    (answer,) = await asyncio.gather(attempt, return_exceptions=True)
+    if isinstance(answer, asyncio.CancelledError):
+        raise Cancelled("the call was cancelled, since this client has disconnected")
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
