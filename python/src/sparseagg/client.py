@@ -300,5 +300,5 @@ class Round:
         return self._info
 
     def delete(self) -> None:
-        """Makes the server forget the round and its result."""
-        self._connection.call("DeleteRound", pb.DeleteRoundRequest(name=self.name))
+        """Makes the server forget the round and its result; ``NotFound`` if it has none of this name."""
+        self._connection.delete_round(self.name)

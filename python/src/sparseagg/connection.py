@@ -95,6 +95,23 @@ class Connection:
         """Returns the round as it is now."""
         return RoundInfo.from_proto(self.call("GetRound", pb.GetRoundRequest(name=name)))
 
+    def delete_round(self, name: str) -> None:
+        """Deletes a round; one that is gone when the call is repeated was deleted by the call before."""
+        repeated = False
+
+        def attempt() -> None:
+            nonlocal repeated
+            try:
+                with self._channels.first() as stub:
+                    request = pb.DeleteRoundRequest(name=name)
+                    stub.DeleteRound(request, timeout=self._timeout, metadata=self._metadata)
+            except grpc.RpcError as error:
+                if not repeated or error.code() is not grpc.StatusCode.NOT_FOUND:
+                    repeated = True
+                    raise
+
+        self._retried(attempt)
+
     def server_wire(self) -> ServerWire:
         """Returns what the server takes, for which it is asked once."""
         if self._server_wire is None:

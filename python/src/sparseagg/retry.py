@@ -17,7 +17,8 @@ __all__ = ["RetryPolicy", "error_from_call", "wait_before_retry"]
 class RetryPolicy:
     """Exponential backoff with jitter, for calls that answer UNAVAILABLE, or that the server asks to repeat.
 
-    All calls are safe to repeat.
+    All calls are safe to repeat: what has arrived twice counts once, and a round that is gone at the second attempt to
+    delete it was deleted by the first.
 
     Args:
         attempts: calls in all; 1 for no retries.

@@ -206,5 +206,5 @@ class Round:
         return self._info
 
     async def delete(self) -> None:
-        """Makes the server forget the round and its result."""
-        await self._connection.call("DeleteRound", pb.DeleteRoundRequest(name=self.name))
+        """Makes the server forget the round and its result; ``NotFound`` if it has none of this name."""
+        await self._connection.delete_round(self.name)
