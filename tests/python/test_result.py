@@ -21,6 +21,20 @@ def result(keys, values, *, dimension=5, layout="sparse", dtype="float32", width
     return TensorResult("v", layout, dtype, dimension, width, np.array(keys, np.uint32), values, None, None, None)
 
 
+def test_round_info_of_a_newer_server_is_read():
+    proto = pb.Round(name="rounds/r", state=9)
+    proto.spec.tensors.add(name="v", dtype=pb.DTYPE_FLOAT32, dimension=5).aggregation.op = 77
+    proto.spec.aggregation.numerics = 8
+    proto.results.add(name="v", dtype=99)
+    info = RoundInfo.from_proto(proto)
+    assert (info.state, info.ended) == ("round_state_9", False)
+    assert (info.spec.tensors[0].op, info.spec.numerics) == ("op_77", "numerics_8")
+    assert info.results[0].dtype == "dtype_99"
+    proto.spec.tensors[0].dtype = 99
+    with pytest.raises(sa.InvalidArgument, match="unknown dtype 'dtype_99'"):
+        RoundInfo.from_proto(proto)
+
+
 def test_dense_sparse_result_fills_the_rest():
     assert result([1, 3], [2.0, 4.0]).dense().tolist() == [0.0, 2.0, 0.0, 4.0, 0.0]
     assert result([1], [2.0]).dense(fill=-1.0).tolist() == [-1.0, 2.0, -1.0, -1.0, -1.0]

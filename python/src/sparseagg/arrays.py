@@ -193,7 +193,7 @@ def _first(mask: Array) -> int:
 def _wire_keys(spec: TensorSpec, keys: Array) -> Array:
     if keys.ndim != 1:
         raise InvalidArgument(f"tensor {spec.name!r}: keys must be one-dimensional, not of shape {keys.shape}")
-    wire = np.dtype("<u4") if spec.key_bytes == 4 else np.dtype("<u8")
+    wire = np.dtype(f"<u{spec.key_bytes}")
     if keys.size == 0:
         return np.empty(0, dtype=wire)
     if keys.dtype.kind not in "iu":

@@ -13,6 +13,7 @@ from sparseagg.arrays import Array
 from sparseagg.decode import decode_keys, decode_rows
 from sparseagg.errors import FailedPrecondition, Internal, InvalidArgument
 from sparseagg.info import RoundInfo
+from sparseagg.spec import enum_name, key_bytes
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Result", "ResultReader", "TensorResult", "dense_tensor_result"]
@@ -201,9 +202,9 @@ class _Parts:
 
     def __init__(self, summary: pb.TensorSummary) -> None:
         self._summary = summary
-        self._dtype = pb.DType.Name(summary.dtype)[len("DTYPE_") :].lower()
+        self._dtype = enum_name(pb.DType, "DTYPE_", summary.dtype)
         self._width = summary.width or 1
-        self._key_type = np.dtype("<u4" if 0 < summary.dimension <= 1 << 32 else "<u8")
+        self._key_type = np.dtype(f"<u{key_bytes(summary.dimension)}")
         self._num_keys = 0
         self._keys: list[Array] = []
         self._values: list[Array] = []
