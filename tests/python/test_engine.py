@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
+import dataclasses
 import functools
 import itertools
 import json
 import os
+import pickle
 import sys
 import threading
 from typing import Any
@@ -350,6 +353,19 @@ def test_engine_result_is_what_a_server_gives(client):
     assert result.info.engine.startswith("cpu")
     assert result.info.results == client.aggregate(updates, spec).info.results
     assert result["v"].to_scipy().toarray().ravel().tolist() == [0, 2, 0, 0, 0, 1]
+
+
+def test_engine_dense_result_makes_its_keys_when_they_are_asked_for():
+    tensor = sa.aggregate([(np.array([5, 1]), floats(1, 2))], one(dimension=6, result="dense"))["v"]
+    assert len(tensor) == 6
+    assert "keys" not in vars(tensor)
+    assert (tensor.keys.tolist(), tensor.keys.dtype) == ([0, 1, 2, 3, 4, 5], np.uint32)
+    assert tensor.keys is tensor.keys
+    for copied in (dataclasses.replace(tensor, name="w"), copy.copy(tensor), pickle.loads(pickle.dumps(tensor))):
+        assert (len(copied), copied.keys.tolist()) == (6, [0, 1, 2, 3, 4, 5])
+        assert copied.dense().tolist() == [0, 2, 0, 0, 0, 1]
+    with pytest.raises(AttributeError, match="'key'"):
+        tensor.key  # noqa: B018
 
 
 def test_engine_limits_of_the_spec_hold():

@@ -15,7 +15,7 @@ from sparseagg.arguments import shown
 from sparseagg.arrays import TensorData, update_data
 from sparseagg.errors import FailedPrecondition, InvalidArgument
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
-from sparseagg.result import Result, TensorResult, dense_tensor_result
+from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.upload import checked_client_id, checked_weight, split_weight
 
@@ -287,6 +287,4 @@ def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tenso
         "weights": raw["weights"] if how.return_weights else None,
         "fixed_point_shift": raw["fixed_point_shift"],
     }
-    if raw["layout"] == "dense":
-        return dense_tensor_result(raw["num_rows"], **columns)
     return TensorResult(keys=raw["keys"], **columns)  # type: ignore[arg-type]

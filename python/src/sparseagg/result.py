@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from sparseagg.info import RoundInfo
 from sparseagg.spec import enum_name, key_bytes
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Result", "ResultReader", "TensorResult", "dense_tensor_result"]
+__all__ = ["Result", "ResultReader", "TensorResult"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TensorResult:
         dimension: number of rows of the tensor; 0: all of uint64.
         width: values per key.
         keys: shape (n,), ascending and unique; uint32 where the dimension allows, else uint64. In a dense result all
-            keys of the range.
+            keys of the range; None makes those of the whole tensor when they are asked for.
         values: shape (n,) if ``width`` is 1, else (n, width). bfloat16 values have ml_dtypes' type where that package
             is installed, and are widened to float32, exactly, where it is not. None for a union.
         counts: contributors of each key, uint32, shape (n,); None if not asked for.
@@ -49,8 +49,21 @@ class TensorResult:
     weights: Array | None
     fixed_point_shift: int | None
 
+    def __post_init__(self) -> None:
+        if self.keys is None:  # all keys of the tensor: many, and seldom asked for
+            object.__delattr__(self, "keys")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "keys":
+                raise AttributeError(f"a TensorResult has no attribute {name!r}")
+            keys = np.arange(self.dimension, dtype=f"u{key_bytes(self.dimension)}")
+            object.__setattr__(self, "keys", keys)
+            return keys
+
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.keys) if "keys" in vars(self) else self.dimension
 
     def dense(self, fill: float = 0.0) -> Array:
         """Returns all rows: shape (dimension,) if ``width`` is 1, else (dimension, width).
@@ -119,31 +132,6 @@ class TensorResult:
         if self.values is None:
             raise FailedPrecondition(f"tensor {self.name!r} is a union, which has keys and counts but no values")
         return self.values
-
-
-class _DenseTensorResult(TensorResult):
-    """All rows of a tensor. Its keys, which are 0, 1, …, are only made when asked for."""
-
-    @property
-    def keys(self) -> Array:
-        made: Array | None = self.__dict__.get("_made_keys")
-        if made is None:
-            narrow = 0 < self.dimension <= 1 << 32
-            made = np.arange(len(self), dtype=np.uint32 if narrow else np.uint64)
-            self.__dict__["_made_keys"] = made
-        return made
-
-    @keys.setter
-    def keys(self, num_keys: Any) -> None:
-        self.__dict__["_num_keys"] = num_keys
-
-    def __len__(self) -> int:
-        return int(self.__dict__["_num_keys"])
-
-
-def dense_tensor_result(num_keys: int, **columns: Any) -> TensorResult:
-    """Returns a result with the keys 0 … ``num_keys`` − 1 and these other attributes."""
-    return _DenseTensorResult(keys=num_keys, **columns)  # type: ignore[arg-type]
 
 
 class Result(Mapping[str, TensorResult]):
