@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 
+import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
@@ -56,6 +57,14 @@ def test_to_scipy_keeps_every_key():
     assert np.diff(matrix.indptr).tolist() == [0, 2, 0, 2, 0]
     vector = result([0, 4], [1.0, 2.0]).to_scipy()
     assert vector.toarray().reshape(-1).tolist() == [1, 0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_to_scipy_of_16_bits_can_be_reckoned_with(dtype):
+    values = np.array([1.5, 2.0], dtype if dtype == "float16" else ml_dtypes.bfloat16)
+    matrix = result([0, 4], values, dtype=dtype).to_scipy()
+    assert matrix.dtype == np.float32
+    assert (matrix + matrix).toarray().reshape(-1).tolist() == [3, 0, 0, 0, 4]
 
 
 def test_to_torch_passes_keys_rows_and_shape(monkeypatch):

@@ -84,7 +84,10 @@ class TensorResult:
         return rows
 
     def to_scipy(self) -> Any:
-        """Returns a ``scipy.sparse.csr_matrix`` of shape (dimension, width), with one stored row per key."""
+        """Returns a ``scipy.sparse.csr_matrix`` of shape (dimension, width), with one stored row per key.
+
+        SciPy reckons with no 16-bit floats: they are widened to float32, exactly.
+        """
         import scipy.sparse
 
         values = self._values()
@@ -94,8 +97,8 @@ class TensorResult:
         present[self.keys.astype(np.int64) + 1] = self.width
         columns = np.tile(np.arange(self.width), len(self))
         flat = values.reshape(-1)
-        if bfloat16.is_bfloat16(flat.dtype):
-            flat = flat.astype(np.float32)  # SciPy knows no bfloat16
+        if self.dtype in ("float16", "bfloat16"):
+            flat = flat.astype(np.float32)
         return scipy.sparse.csr_matrix((flat, columns, np.cumsum(present)), shape=(self.dimension, self.width))
 
     def to_torch(self) -> Any:
