@@ -297,6 +297,20 @@ def test_tensor_data_scipy_vector_is_a_vector(shape):
     assert data.values.tolist() == [[1.0], [2.0], [4.0]]
 
 
+@pytest.mark.parametrize(
+    ("indices", "words"),
+    [
+        ([[1, 10], [0, 1]], r"coordinate 10 of axis 0 at position 1 is not in \[0, 10\)"),
+        ([[1, -1], [0, 1]], r"coordinate -1 of axis 0 at position 1 is not in \[0, 10\)"),
+        ([[1, 1], [2, 1]], r"coordinate 2 of axis 1 at position 0 is not in \[0, 2\)"),
+    ],
+)
+def test_tensor_data_coordinates_outside_the_shape_are_refused(indices, words):
+    sparse = FakeTorch(indices=indices, values=[1.0, 2.0], shape=(10, 2))
+    with pytest.raises(sa.InvalidArgument, match=f"'v': {words}"):
+        tensor_data(tensor(width=2), sparse)
+
+
 def test_tensor_data_sparse_of_another_shape_is_refused():
     for matrix in (scipy.sparse.csr_matrix((11, 2)), scipy.sparse.coo_matrix((2**40, 2**40))):
         with pytest.raises(sa.InvalidArgument, match="does not fit dimension 10 × width 2"):

@@ -154,7 +154,10 @@ def _from_coordinates(spec: TensorSpec, coordinates: list[Array], values: Array,
     if len(coordinates) == 1 and spec.dimension in (0, size):
         return _from_rows(spec, coordinates[0], values)
     if size in (spec.dimension, spec.dimension * spec.width) and size < 1 << 63:
-        flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
+        try:
+            flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
+        except ValueError as error:
+            raise _refuse_coordinates(spec, coordinates, sparse_shape) from error
         if size == spec.dimension:
             return _from_rows(spec, flat, values)
         if len(sparse_shape) == len(shape):
@@ -163,6 +166,18 @@ def _from_coordinates(spec: TensorSpec, coordinates: list[Array], values: Array,
         f"tensor {spec.name!r}: a sparse array of shape {shape} does not fit dimension {spec.dimension} × width "
         f"{spec.width}"
     )
+
+
+def _refuse_coordinates(spec: TensorSpec, coordinates: list[Array], sparse_shape: tuple[int, ...]) -> InvalidArgument:
+    for axis, (indices, length) in enumerate(zip(coordinates, sparse_shape)):
+        outside = (indices < 0) | (indices >= length)
+        if outside.any():
+            at = _first(outside)
+            return InvalidArgument(
+                f"tensor {spec.name!r}: coordinate {indices[at]} of axis {axis} at position {at} is not in "
+                f"[0, {length})"
+            )
+    return InvalidArgument(f"tensor {spec.name!r}: these are no coordinates of an array of shape {sparse_shape}")
 
 
 def _from_entries(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
