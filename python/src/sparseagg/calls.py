@@ -175,8 +175,8 @@ def streamed(requests: Any) -> Iterator[Any]:
 
 
 def counted(chunks: Iterator[ChunkMessage], bar: ProgressBar | None) -> Iterator[ChunkMessage]:
-    """Yields the chunks, and advances the bar, if there is one, by those that have been taken."""
+    """Yields the chunks, and moves the bar, if there is one, to the end of those that have been taken."""
     for chunk in chunks:
         yield chunk
         if bar is not None:
-            bar.advance(chunk.num_bytes)
+            bar.move_to(chunk.end_bytes)

@@ -47,11 +47,12 @@ def encode_chunks(
         wire: the encodings that may be used.
         first: the first chunk to yield; those before it are skipped without being encoded.
     """
-    sequence = 0
+    sequence, end_bytes = 0, 0
     plan = _plan(tensors, chunk_bytes, wire)
     pieces = next(plan)
     while True:
         following = next(plan, None)
+        end_bytes += sum((stop - start) * _plain_row_bytes(data) for data, start, stop in pieces)
         if sequence >= first:
             head = pb.UpdateChunk(
                 round=round_name,
@@ -62,7 +63,7 @@ def encode_chunks(
             )
             if weight is not None and sequence == 0:
                 head.weight = weight
-            yield ChunkMessage(head, [_slice(data, start, stop, wire) for data, start, stop in pieces])
+            yield ChunkMessage(head, [_slice(data, start, stop, wire) for data, start, stop in pieces], end_bytes)
         if following is None:
             return
         pieces = following
@@ -91,6 +92,11 @@ def _plan(tensors: Sequence[TensorData], chunk_bytes: int, wire: WireFormat) -> 
             room -= overhead + math.ceil((stop - start) * row_bytes)
             start = stop
     yield pieces
+
+
+def _plain_row_bytes(data: TensorData) -> int:
+    """Bytes of a row, and of its key, as the arrays have them."""
+    return sum(array.nbytes for array in (data.keys, data.values) if array is not None) // data.num_keys
 
 
 def _row_bytes(data: TensorData, wire: WireFormat) -> tuple[float, int]:
