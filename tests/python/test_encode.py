@@ -156,11 +156,11 @@ def test_encode_chunks_empty_update_is_one_last_chunk():
 @pytest.mark.parametrize(
     ("limit", "wanted", "expected"),
     [
-        (0, None, DEFAULT_CHUNK_BYTES),
-        (4 << 20, None, DEFAULT_CHUNK_BYTES),
-        (65536, None, 64512),
+        (0, DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_BYTES),
+        (4 << 20, DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_BYTES),
+        (65536, DEFAULT_CHUNK_BYTES, 64512),
         (4 << 20, 100, 100),
-        (5, None, 1),
+        (5, DEFAULT_CHUNK_BYTES, 1),
     ],
 )
 def test_chunk_bytes_for_limit_is_kept(limit, wanted, expected):

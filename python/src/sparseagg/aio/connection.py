@@ -19,7 +19,7 @@ from sparseagg.result import ResultReader
 from sparseagg.retry import RetryPolicy, error_from_call, wait_before_retry
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import ServerWire
+from sparseagg.wire import ServerWire, checked_chunk_bytes
 
 __all__ = ["Connection"]
 
@@ -43,7 +43,7 @@ class Connection:
         self._metadata = metadata
         self._timeout = timeout
         self._retry = retry or RetryPolicy()
-        self._wanted_chunk_bytes = chunk_bytes
+        self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
         self._server_wire: ServerWire | None = None
 
         def open_channel() -> Any:
