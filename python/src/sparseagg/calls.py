@@ -77,7 +77,7 @@ def raise_if_past(deadline: float | None, info: RoundInfo) -> None:
         raise DeadlineExceeded(f"{info.name} is still {info.state}")
 
 
-def raise_if_failed(info: RoundInfo, cause: Exception) -> None:
+def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
     """Raises ``RoundFailed`` when the round has ended without a result."""
     if info.state in ("failed", "cancelled"):
         reason = f": {info.state_reason}" if info.state_reason else ""

@@ -239,9 +239,14 @@ class Round:
             TimeoutError: (``DeadlineExceeded``) the merge is still going on.
         """
         result_format(encoding, values)  # refuses what is unknown before anything is closed
-        self._info = RoundInfo.from_proto(self._connection.call("CloseRound", pb.CloseRoundRequest(name=self.name)))
-        self.wait(timeout)
+        self._end(timeout)
         return self.result(encoding=encoding, values=values)
+
+    def _end(self, timeout: float | None = None) -> RoundInfo:
+        """What ``close`` does before it reads; errors are the same."""
+        self._info = RoundInfo.from_proto(self._connection.call("CloseRound", pb.CloseRoundRequest(name=self.name)))
+        raise_if_failed(self.wait(timeout))
+        return self._info
 
     def wait(self, timeout: float | None = None) -> RoundInfo:
         """Waits until the round has ended, and returns it as it then is, be it done, failed or cancelled.
