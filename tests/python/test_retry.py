@@ -296,6 +296,10 @@ def test_retry_policy_waits_grow_up_to_the_maximum():
         assert bound / 2 <= wait <= bound
 
 
+def test_retry_policy_first_wait_is_no_longer_than_the_maximum():
+    assert max(sa.RetryPolicy(attempts=4, initial=60.0, maximum=0.5).waits()) <= 0.5
+
+
 def test_client_token_goes_with_every_call():
     servicer = Scripted()
     with serving(servicer) as address, sa.Client(address, token="secret") as client:

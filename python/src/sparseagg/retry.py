@@ -34,7 +34,7 @@ class RetryPolicy:
 
     def waits(self) -> Iterator[float]:
         """Yields the wait before each retry, ``attempts`` − 1 of them."""
-        bound = self.initial
+        bound = min(self.maximum, self.initial)
         for _ in range(self.attempts - 1):
             # At least half of it, so that a restarting server is never asked in a burst.
             yield bound * random.uniform(0.5, 1.0)  # allow(randomness): clients must not wait in step
