@@ -14,6 +14,7 @@ import pytest
 import sparseagg as sa
 from conftest import server_binary
 from sparseagg import reference
+from sparseagg.cli import main
 from sparseagg.demo import check, corpus, model, vocabulary
 from sparseagg.demo.report import plot
 from sparseagg.demo.run import Options, run
@@ -92,6 +93,15 @@ def test_demo_that_cannot_run_fails(tmp_path, flags):
     status, lines = run_demo(tmp_path, *flags)
     assert status == 1
     assert lines[0].startswith("sparseagg: ")
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1"])
+def test_demo_of_no_rounds_is_refused(tmp_path, server, capsys, rounds):
+    write_texts(tmp_path / "texts", 30)
+    flags = ["--address", server.address, "--corpus", str(tmp_path / "texts"), "--out", str(tmp_path / "out")]
+    assert main(["demo", *flags, "--rounds", rounds]) == 1
+    assert capsys.readouterr().err == f"sparseagg: demo: rounds is a number from 1 on, not {rounds}\n"
+    assert not (tmp_path / "out").exists()
 
 
 def test_demo_whose_loss_rises_fails(tmp_path, server, capsys):
