@@ -86,6 +86,10 @@ class LocalRound {
   absl::StatusOr<std::vector<Result>> Finish();
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  // About, of the submissions that are prepared side by side; who makes submissions need not have more at a time.
+  uint64_t batch_bytes() const { return batch_bytes_; }
+  // Of the keys, in the tensor's width, and values.
+  uint64_t BytesOf(const Submission& submission) const;
   std::string engine_name() const;  // "cpu (CPU, 2 threads)"
   uint64_t num_submissions() const;
   uint64_t num_tuples() const;
@@ -113,7 +117,7 @@ class LocalRound {
 
   const std::vector<TensorSpec> tensors_;
   const RoundLimits limits_;
-  const uint64_t batch_bytes_;  // about, of the submissions that are prepared side by side
+  const uint64_t batch_bytes_;
   Machine& machine_;
 
   // Shared by those that add, exclusive for what ends the round.

@@ -143,6 +143,23 @@ def test_engine_refuses_bad_updates_by_place_and_value(flaw):
     assert aggregator.finish()["v"].values.tolist() == [2]
 
 
+@pytest.mark.parametrize("flaw", BAD)
+@pytest.mark.parametrize("kind", ["list", "iterator", "mapping"])
+def test_add_all_adds_those_before_the_first_that_is_refused(kind, flaw):
+    bad, text = BAD[flaw]
+    good = (np.array([1]), floats(1))
+    updates = [good, good, bad, good, ({"w": good}, 1)]
+    aggregator = sa.Aggregator(one())
+    given = {"list": updates, "iterator": iter(updates), "mapping": {f"{i:020}": u for i, u in enumerate(updates)}}[
+        kind
+    ]
+    with pytest.raises(sa.InvalidArgument, match=text) as refused:
+        aggregator.add_all(given)
+    assert str(refused.value).startswith("client '00000000000000000002': ")
+    assert aggregator.num_submissions == 2
+    assert aggregator.finish()["v"].values.tolist() == [2]
+
+
 def transposed(shape: tuple[int, ...]) -> np.ndarray:
     return np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
 

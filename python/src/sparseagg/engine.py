@@ -43,7 +43,8 @@ def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None, memo
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
-            for one at a time then, so that there may be more of them than fit the memory. No trace in the result.
+            for one at a time then, so that there may be more of them than fit the memory; of those in a list or mapping
+            that have to be converted, up to a sixteenth of it is at a time. No trace in the result.
 
     Raises:
         EngineMissing: this installation has no engine; the message says what to install.
@@ -133,7 +134,8 @@ class Aggregator:
     def add_all(self, updates: Any) -> None:
         """Adds many updates, preparing them side by side.
 
-        The first one that is refused ends it; those before it are added.
+        The first one that is refused ends it; those before it are added. The ids of a mapping are looked at before all
+        updates, of which those of lesser ids, bytewise, come first where there is a ``memory_limit``.
 
         Args:
             updates: as for ``aggregate``. Positions count on from one call to the next.
