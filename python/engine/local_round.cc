@@ -256,6 +256,10 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
 absl::StatusOr<std::vector<Result>> LocalRound::Finish() {
   std::unique_lock alive(life_);
   RETURN_IF_ERROR(CheckOpen());
+  if (num_submissions_ < limits_.min_submissions) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there are ", num_submissions_, " submissions, below min_submissions ", limits_.min_submissions));
+  }
   Times times;
   absl::StatusOr<std::vector<Result>> results;
   {

@@ -48,6 +48,7 @@ struct RoundLimits {
   uint64_t max_submissions = 0;
   uint64_t max_tuples_per_submission = 0;
   uint64_t max_bytes_per_submission = 0;
+  uint64_t min_submissions = 0;
 };
 
 struct LocalRoundOptions {
@@ -82,7 +83,8 @@ class LocalRound {
   // RESOURCE_EXHAUSTED and FAILED_PRECONDITION leave both as they were.
   absl::Status MergeFrom(LocalRound& other);
 
-  // One result a tensor; the round is spent, whether or not it succeeds. Errors as of Accumulator::Finish.
+  // One result a tensor; the round is spent, whether or not it succeeds. Errors as of Accumulator::Finish;
+  // FAILED_PRECONDITION below min_submissions, which leaves the round as it was.
   absl::StatusOr<std::vector<Result>> Finish();
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }

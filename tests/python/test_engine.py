@@ -332,6 +332,20 @@ def test_aggregator_add_all_by_several_threads_gives_positions_once():
     assert aggregator.finish()["v"].values.tolist() == [200]
 
 
+def test_aggregator_below_its_minimum_takes_more_and_one_that_is_spent_says_so():
+    first, second = sa.Aggregator(one(min_submissions=2)), sa.Aggregator(one(min_submissions=2))
+    for name, aggregator in (("a", first), ("b", second)):
+        aggregator.add(name, (np.array([1]), floats(1)))
+        with pytest.raises(sa.FailedPrecondition, match="there are 1 submissions, below min_submissions 2"):
+            aggregator.finish()
+    first.merge(second)
+    with pytest.raises(sa.FailedPrecondition, match="finished or merged away"):
+        second.finish()
+    assert first.finish()["v"].values.tolist() == [2]
+    with pytest.raises(sa.FailedPrecondition, match="finished or merged away"):
+        first.finish()
+
+
 def test_aggregator_add_takes_no_pair():
     update = (np.array([1]), floats(1))
     with pytest.raises(sa.InvalidArgument):

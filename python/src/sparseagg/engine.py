@@ -13,7 +13,7 @@ import numpy as np
 from sparseagg import bfloat16, extension
 from sparseagg.arguments import shown
 from sparseagg.arrays import TensorData, update_data
-from sparseagg.errors import FailedPrecondition, InvalidArgument
+from sparseagg.errors import InvalidArgument
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec
@@ -104,6 +104,7 @@ class Aggregator:
                 spec.max_submissions or 0,
                 spec.max_tuples_per_submission or 0,
                 spec.max_bytes_per_submission or 0,
+                spec.min_submissions or 0,
                 threads or 0,
                 memory_limit or 0,
             )
@@ -178,13 +179,9 @@ class Aggregator:
         """Merges, and returns the result, whose arrays are views of the engine's memory. The aggregator is spent.
 
         Raises:
-            OutOfRange: an integer sum leaves int64. FailedPrecondition: weights that are divided by add up to zero, or
-            there are fewer than ``min_submissions``.
+            OutOfRange: an integer sum leaves int64. FailedPrecondition: weights that are divided by add up to zero; or
+            the aggregator is spent; or there are fewer than ``min_submissions``, and more may be added.
         """
-        if self.num_submissions < self.spec.min_submissions:
-            raise FailedPrecondition(
-                f"there are {self.num_submissions} submissions, below min_submissions {self.spec.min_submissions}"
-            )
         with extension.errors():
             raw = self._engine.finish()
         results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
