@@ -15,7 +15,8 @@ struct PlainArray {
   const void* data;
   Py_ssize_t size;
   int dimensions;
-  char kind;  // 'i', 'u', 'f'
+  Py_ssize_t length;  // of the first of them; 1 if there is none
+  char kind;          // 'i', 'u', 'f'
   size_t item_bytes;
 };
 
@@ -56,8 +57,9 @@ std::optional<PlainArray> AsPlain(PyObject* object) {
   if ((array->flags & kWanted) != kWanted) return std::nullopt;
   const auto* descriptor = py::detail::array_descriptor_proxy(array->descr);
   if (descriptor->byteorder == '>') return std::nullopt;
-  PlainArray out{array->data, 1, array->nd, descriptor->kind, ItemBytes(descriptor->type_num)};
+  PlainArray out{array->data, 1, array->nd, 1, descriptor->kind, ItemBytes(descriptor->type_num)};
   if (out.item_bytes == 0) return std::nullopt;
+  if (array->nd > 0) out.length = array->dimensions[0];
   for (int d = 0; d < array->nd; ++d) out.size *= array->dimensions[d];
   return out;
 }
@@ -222,6 +224,7 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
       if (!values.has_value() || !HasWireType(spec, *values)) return false;
       // Compared by division: size × width could overflow.
       if (values->size % spec.width != 0 || values->size / spec.width != key_array->size) return false;
+      if (values->dimensions > 1 && values->length != key_array->size) return false;
       input.values = static_cast<const std::byte*>(values->data);
       builder.Hold(value_object);
     }
@@ -230,6 +233,8 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
     if (!values.has_value() || !HasWireType(spec, *values) || spec.dimension == 0) return false;
     const auto size = static_cast<uint64_t>(values->size);
     if (size % spec.width != 0 || size / spec.width != spec.dimension) return false;
+    // The package knows which other axes will do.
+    if (values->dimensions > 1 && static_cast<uint64_t>(values->length) != spec.dimension) return false;
     input.keys = KeyRun{0, spec.dimension};
     input.values = static_cast<const std::byte*>(values->data);
     builder.Hold(value);

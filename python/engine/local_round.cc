@@ -56,7 +56,7 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-uint64_t BytesOf(const TensorSpec& spec, const InputTensor& tensor) {
+uint64_t TensorBytes(const TensorSpec& spec, const InputTensor& tensor) {
   const uint64_t keys = NumKeys(tensor.keys);
   const uint64_t key_bytes = std::holds_alternative<KeyRun>(tensor.keys) ? 0 : HasNarrowKeys(spec) ? 4 : 8;
   return keys * (key_bytes + (tensor.values == nullptr ? 0 : SizeOf(spec.dtype) * spec.width));
@@ -101,13 +101,19 @@ absl::Status LocalRound::CheckOpen() const {
   return absl::OkStatus();
 }
 
+uint64_t LocalRound::BytesOf(const Submission& submission) const {
+  uint64_t bytes = 0;
+  for (const InputTensor& tensor : submission.tensors) bytes += TensorBytes(tensors_[tensor.tensor], tensor);
+  return bytes;
+}
+
 absl::Status LocalRound::Add(std::vector<Submission> submissions, bool name_client) {
   std::shared_lock alive(life_);
   for (size_t begin = 0; begin < submissions.size();) {
     uint64_t bytes = 0;
     size_t end = begin;
     do {
-      for (const InputTensor& tensor : submissions[end].tensors) bytes += BytesOf(tensors_[tensor.tensor], tensor);
+      bytes += BytesOf(submissions[end]);
       ++end;
     } while (end < submissions.size() && end - begin < kBatchSubmissions && bytes < batch_bytes_);
     RETURN_IF_ERROR(AddBatch(absl::MakeSpan(submissions).subspan(begin, end - begin), name_client));
@@ -159,10 +165,8 @@ LocalRound::Prepared LocalRound::Prepare(const Submission& submission) const {
 
 absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out) const {
   RETURN_IF_ERROR(CheckSubmission(submission));
-  for (const InputTensor& tensor : submission.tensors) {
-    out.num_tuples += NumKeys(tensor.keys);
-    out.num_bytes += BytesOf(tensors_[tensor.tensor], tensor);
-  }
+  for (const InputTensor& tensor : submission.tensors) out.num_tuples += NumKeys(tensor.keys);
+  out.num_bytes = BytesOf(submission);
   const auto exhausted = [](absl::string_view limit, uint64_t value, uint64_t max) {
     return absl::ResourceExhaustedError(absl::StrCat("the submission has ", value, ", beyond ", limit, " ", max));
   };
@@ -252,6 +256,10 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
 absl::StatusOr<std::vector<Result>> LocalRound::Finish() {
   std::unique_lock alive(life_);
   RETURN_IF_ERROR(CheckOpen());
+  if (num_submissions_ < limits_.min_submissions) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there are ", num_submissions_, " submissions, below min_submissions ", limits_.min_submissions));
+  }
   Times times;
   absl::StatusOr<std::vector<Result>> results;
   {

@@ -48,6 +48,7 @@ struct RoundLimits {
   uint64_t max_submissions = 0;
   uint64_t max_tuples_per_submission = 0;
   uint64_t max_bytes_per_submission = 0;
+  uint64_t min_submissions = 0;
 };
 
 struct LocalRoundOptions {
@@ -82,10 +83,15 @@ class LocalRound {
   // RESOURCE_EXHAUSTED and FAILED_PRECONDITION leave both as they were.
   absl::Status MergeFrom(LocalRound& other);
 
-  // One result a tensor; the round is spent, whether or not it succeeds. Errors as of Accumulator::Finish.
+  // One result a tensor; the round is spent, whether or not it succeeds. Errors as of Accumulator::Finish;
+  // FAILED_PRECONDITION below min_submissions, which leaves the round as it was.
   absl::StatusOr<std::vector<Result>> Finish();
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  // About, of the submissions that are prepared side by side; who makes submissions need not have more at a time.
+  uint64_t batch_bytes() const { return batch_bytes_; }
+  // Of the keys, in the tensor's width, and values.
+  uint64_t BytesOf(const Submission& submission) const;
   std::string engine_name() const;  // "cpu (CPU, 2 threads)"
   uint64_t num_submissions() const;
   uint64_t num_tuples() const;
@@ -113,7 +119,7 @@ class LocalRound {
 
   const std::vector<TensorSpec> tensors_;
   const RoundLimits limits_;
-  const uint64_t batch_bytes_;  // about, of the submissions that are prepared side by side
+  const uint64_t batch_bytes_;
   Machine& machine_;
 
   // Shared by those that add, exclusive for what ends the round.

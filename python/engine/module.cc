@@ -48,19 +48,30 @@ class Aggregator {
     Add(std::move(submissions), /*name_client=*/false);
   }
 
-  // `names`: one for each update, or None for positions from `first` on, in 20 decimal digits.
+  // `names`: one for each update, or None for positions from `first` on, in 20 decimal digits. Those before the first
+  // that is refused, here or by `convert`, are added.
   void AddAll(const py::object& names, uint64_t first, const py::list& updates, const py::object& convert) {
-    std::vector<Submission> submissions;
-    submissions.reserve(updates.size());
     const auto ids = names.is_none() ? py::list() : names.cast<py::list>();
     const bool named = !names.is_none();
+    // What is converted takes memory of its own, so no more than a batch of it waits to be added.
+    std::vector<Submission> batch;
+    uint64_t batch_bytes = 0;
     // By index, and each update held: converting one runs the caller's code, which may change the list.
     for (size_t i = 0; i < updates.size(); ++i) {
       const py::object update = updates[i];
       std::string id = named ? ids[i].cast<std::string>() : absl::StrFormat("%020d", first + i);
-      submissions.push_back(reader_.Read(std::move(id), update, /*pairs=*/true, convert));
+      try {
+        batch.push_back(reader_.Read(std::move(id), update, /*pairs=*/true, convert));
+      } catch (...) {
+        Add(std::move(batch), /*name_client=*/true);
+        throw;
+      }
+      batch_bytes += round_->BytesOf(batch.back());
+      if (batch_bytes < round_->batch_bytes()) continue;
+      Add(std::exchange(batch, {}), /*name_client=*/true);
+      batch_bytes = 0;
     }
-    Add(std::move(submissions), /*name_client=*/true);
+    Add(std::move(batch), /*name_client=*/true);
   }
 
   void Merge(Aggregator& other) {
@@ -150,12 +161,13 @@ void Define(py::module_& module) {
   module.def("release_memory", &ReleaseFreedColumns);
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
-                       int threads, uint64_t memory_limit) {
-             return std::make_unique<Aggregator>(tensors, RoundLimits{max_submissions, max_tuples, max_bytes},
+                       uint64_t min_submissions, int threads, uint64_t memory_limit) {
+             return std::make_unique<Aggregator>(tensors,
+                                                 RoundLimits{max_submissions, max_tuples, max_bytes, min_submissions},
                                                  LocalRoundOptions{threads, memory_limit});
            }),
            py::arg("tensors"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
-           py::arg("max_bytes_per_submission"), py::arg("threads"), py::arg("memory_limit"))
+           py::arg("max_bytes_per_submission"), py::arg("min_submissions"), py::arg("threads"), py::arg("memory_limit"))
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))

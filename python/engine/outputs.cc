@@ -33,7 +33,6 @@ py::dict ToPython(Result result) {
   py::dict out;
   out["layout"] = r.layout == Layout::kDense ? "dense" : "sparse";
   out["dtype"] = std::string(Name(r.dtype));
-  out["num_rows"] = r.num_rows;
   out["keys"] = py::none();
   if (r.layout == Layout::kSparse) {
     out["keys"] = std::visit(

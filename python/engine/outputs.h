@@ -8,7 +8,7 @@
 
 namespace sparseagg::python {
 
-// {"layout", "dtype", "num_rows", "keys", "values", "counts", "weights", "fixed_point_shift", "plan"}. Arrays are views
+// {"layout", "dtype", "keys", "values", "counts", "weights", "fixed_point_shift", "plan"}. Arrays are views
 // of the engine's memory, which lives as long as one of them; bfloat16 values are their bits. None: a column that is
 // not there, such as the keys of a dense result.
 pybind11::dict ToPython(Result result);

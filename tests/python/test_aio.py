@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent import futures
 
 import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg.v1 import aggregation_pb2 as pb
-from test_retry import FAST, SPEC, flaky, update
+from test_client import fail_after
+from test_retry import FAST, SPEC, Scripted, flaky, serving, update
 
 __all__ = ["flaky"]
 
@@ -82,6 +85,80 @@ def test_aio_after_disconnect_says_so(server):
     run(job())
 
 
+class Waiting(Scripted):
+    """Keeps those who call WaitRound or StreamResult, and tells when there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+        self.over = threading.Event()
+
+    def WaitRound(self, request, context):
+        self.entered.set()
+        self.over.wait(60)
+        return pb.Round(name=request.name, state=pb.ROUND_STATE_DONE)
+
+    def StreamResult(self, request, context):
+        self.WaitRound(request, context)
+        yield pb.ResultPage()
+
+
+CALLS = {"unary": lambda found: found.wait(), "stream": lambda found: found.result()}
+
+
+@pytest.fixture
+def waiting():
+    servicer = Waiting()
+    with serving(servicer) as address:
+        yield servicer, address
+        servicer.over.set()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_aio_disconnect_raises_cancelled_in_calls_under_way(waiting, call):
+    servicer, address = waiting
+
+    async def job():
+        client = sa.aio.Client(address)
+        under_way = asyncio.ensure_future(CALLS[call](await client.get_round("r")))
+        await asyncio.get_running_loop().run_in_executor(None, servicer.entered.wait)
+        await client.disconnect()
+        with pytest.raises(sa.errors.Cancelled, match="disconnected"):
+            await under_way
+        assert not under_way.cancelled()
+
+    run(job())
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_aio_cancelled_task_stays_cancelled(waiting, call):
+    servicer, address = waiting
+
+    async def job():
+        client = sa.aio.Client(address)
+        under_way = asyncio.ensure_future(CALLS[call](await client.get_round("r")))
+        await asyncio.get_running_loop().run_in_executor(None, servicer.entered.wait)
+        under_way.cancel()
+        await client.disconnect()
+        with pytest.raises(asyncio.CancelledError):
+            await under_way
+        assert under_way.cancelled()
+
+    run(job())
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_disconnect_raises_cancelled_in_calls_under_way(waiting, call):
+    servicer, address = waiting
+    client = sa.Client(address)
+    with futures.ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(CALLS[call], client.get_round("r"))
+        assert servicer.entered.wait(60)
+        client.disconnect()
+        with pytest.raises(sa.errors.Cancelled):
+            under_way.result(timeout=60)
+
+
 def test_aio_closed_while_a_stub_is_on_loan_says_so(server):
     async def job():
         client = sa.aio.Client(server.address)
@@ -134,3 +211,19 @@ def test_aio_submit_over_a_breaking_connection_counts_once(server, flaky, resuma
     merged = run(job())["v"]
     assert np.array_equal(merged.values, np.arange(100_000))
     assert set(merged.counts.tolist()) == {1}
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_aio_submit_raises_what_making_a_chunk_raises(server, monkeypatch, resumable):
+    async def job():
+        failing = fail_after(monkeypatch, 2)
+        spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 1000)])
+        async with sa.aio.Client(server.address, chunk_bytes=1000) as client:
+            opened = await client.create_round(spec)
+            with pytest.raises(MemoryError, match="no room for this chunk"):
+                await opened.submit("a", failing, resumable=resumable)
+            with pytest.raises(MemoryError, match="no room for this chunk"):
+                await client.aggregate([failing], spec)
+            assert (await opened.refresh()).num_submissions == 0
+
+    run(job())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import types
 
 import ml_dtypes
@@ -114,6 +115,37 @@ def test_tensor_data_bad_keys_are_refused(keys, text):
 def test_tensor_data_values_of_another_size_are_refused(shape):
     with pytest.raises(sa.InvalidArgument, match="'v'"):
         tensor_data(tensor(width=2), ([1, 2], np.ones(shape)))
+
+
+@pytest.mark.parametrize(
+    ("width", "shape"), [(2, (2, 3)), (2, (1, 6)), (2, (6, 1)), (2, (2, 3, 1)), (1, (1, 3)), (4, (2, 3, 2))]
+)
+def test_tensor_data_rows_of_another_shape_are_refused(width, shape):
+    words = rf"'v': values of shape {re.escape(str(shape))} do not go with 3 keys of width {width}"
+    with pytest.raises(sa.InvalidArgument, match=words):
+        tensor_data(tensor(width=width), ([1, 2, 3], np.ones(shape)))
+
+
+@pytest.mark.parametrize(
+    ("width", "shape"), [(2, (6,)), (2, (3, 2)), (2, (3, 1, 2)), (1, (3,)), (1, (3, 1)), (4, (3, 2, 2))]
+)
+def test_tensor_data_rows_come_by_key_or_flat(width, shape):
+    data = tensor_data(tensor(width=width), ([1, 2, 3], np.arange(3 * width).reshape(shape)))
+    assert data.values.tolist() == np.arange(3 * width).reshape(3, width).tolist()
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (3, 4), (4, 3), (2, 2, 3), (1, 12)])
+def test_tensor_data_dense_axes_other_than_keys_and_columns_are_refused(shape):
+    with pytest.raises(sa.InvalidArgument, match=rf"'v': the first axes of .* shape {re.escape(str(shape))} do not"):
+        tensor_data(tensor(dimension=6, width=2), np.ones(shape))
+
+
+@pytest.mark.parametrize("shape", [(12,), (6, 2), (2, 3, 2), (6, 1, 2), (3, 2, 1, 2)])
+def test_tensor_data_dense_axes_may_be_several(shape):
+    values = np.arange(12.0).reshape(shape)
+    data = tensor_data(tensor(dimension=6, width=2), values)
+    assert data.values.tolist() == np.arange(12.0).reshape(6, 2).tolist()
+    assert tensor_data(tensor(dimension=12), values).values.tolist() == np.arange(12.0).reshape(12, 1).tolist()
 
 
 @pytest.mark.parametrize(
@@ -263,6 +295,20 @@ def test_tensor_data_scipy_vector_is_a_vector(shape):
     data = tensor_data(tensor(), vector)
     assert data.keys.tolist() == [7, 2, 7]
     assert data.values.tolist() == [[1.0], [2.0], [4.0]]
+
+
+@pytest.mark.parametrize(
+    ("indices", "words"),
+    [
+        ([[1, 10], [0, 1]], r"coordinate 10 of axis 0 at position 1 is not in \[0, 10\)"),
+        ([[1, -1], [0, 1]], r"coordinate -1 of axis 0 at position 1 is not in \[0, 10\)"),
+        ([[1, 1], [2, 1]], r"coordinate 2 of axis 1 at position 0 is not in \[0, 2\)"),
+    ],
+)
+def test_tensor_data_coordinates_outside_the_shape_are_refused(indices, words):
+    sparse = FakeTorch(indices=indices, values=[1.0, 2.0], shape=(10, 2))
+    with pytest.raises(sa.InvalidArgument, match=f"'v': {words}"):
+        tensor_data(tensor(width=2), sparse)
 
 
 def test_tensor_data_sparse_of_another_shape_is_refused():

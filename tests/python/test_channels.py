@@ -123,6 +123,13 @@ def test_client_with_a_senseless_number_of_connections_says_so(connections: Any)
         sa.Client("127.0.0.1:1", connections=connections)
 
 
+@pytest.mark.parametrize("make", [sa.Client, sa.aio.Client])
+@pytest.mark.parametrize("chunk_bytes", [0, -5, 1.5, "a", True])
+def test_client_with_a_senseless_size_of_chunks_says_so(make: Any, chunk_bytes: Any) -> None:
+    with pytest.raises(sa.InvalidArgument, match=f"chunk_bytes .* not {chunk_bytes!r}"):
+        make("127.0.0.1:1", chunk_bytes=chunk_bytes)
+
+
 def submit_together(client: sa.Client, spec: sa.RoundSpec, updates: list[Any]) -> sa.TensorResult:
     """Submits from eight threads, whose first submissions overlap."""
     rnd = client.create_round(spec)

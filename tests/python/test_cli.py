@@ -14,6 +14,7 @@ import pytest
 import sparseagg
 from conftest import REPOSITORY
 from sparseagg.cli import main
+from sparseagg.connection import Connection
 from sparseagg.progress import ProgressBar
 
 SPEC = {
@@ -66,6 +67,30 @@ def test_cli_cancel_ends_a_round(run, tmp_path):
     assert "cancelled" in run("rounds", "show", round_id)
     assert "cancelled" in run("result", round_id, "-o", str(tmp_path / "x.npz"), status=1)
     assert not (tmp_path / "x.npz").exists()
+
+
+def test_cli_close_reads_no_result(run, tmp_path, monkeypatch):
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(SPEC))
+    round_id = run("rounds", "create", str(spec)).strip()
+
+    def read(*_):
+        raise AssertionError("the result was read")
+
+    monkeypatch.setattr(Connection, "read", read)
+    assert run("rounds", "close", round_id) == "emb.weight: 0 rows, sparse\n"
+    assert run("rounds", "close", round_id) == "emb.weight: 0 rows, sparse\n"
+
+
+def test_cli_close_of_a_round_without_result_says_why(run, tmp_path):
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps({**SPEC, "minSubmissions": "1"}))
+    round_id = run("rounds", "create", str(spec)).strip()
+    assert f"rounds/{round_id} failed: " in run("rounds", "close", round_id, status=1)
+    run("rounds", "delete", round_id)
+    cancelled = run("rounds", "create", str(spec)).strip()
+    run("rounds", "cancel", cancelled)
+    assert "cancelled: by command" in run("rounds", "close", cancelled, status=1)
 
 
 def test_cli_info_has_every_limit(run):

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg import encode
 
 EMBEDDING = sa.RoundSpec([sa.TensorSpec("e", "float32", 100, 4)], return_counts=True)
 
@@ -355,6 +356,33 @@ def test_client_many_threads_and_rounds_at_once(client):
         for _ in names:
             total += 0.1 * (which + 1)
         assert merged.values[199] == total
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_submit_raises_what_making_a_chunk_raises(server, monkeypatch, resumable):
+    update = fail_after(monkeypatch, 2)
+    with sa.Client(server.address, chunk_bytes=1000) as client:
+        opened = client.create_round(one(dimension=1000))
+        with pytest.raises(MemoryError, match="no room for this chunk"):
+            opened.submit("a", update, resumable=resumable)
+        with pytest.raises(MemoryError, match="no room for this chunk"):
+            client.aggregate([update], one(dimension=1000))
+        assert opened.refresh().num_submissions == 0
+
+
+def fail_after(monkeypatch: pytest.MonkeyPatch, slices: int) -> tuple[np.ndarray, np.ndarray]:
+    """An update of more slices than that, making one of which fails."""
+    made = []
+
+    def failing(*arguments):
+        made.append(arguments)
+        if len(made) > slices:
+            raise MemoryError("no room for this chunk")
+        return whole(*arguments)
+
+    whole = encode._slice
+    monkeypatch.setattr(encode, "_slice", failing)
+    return np.arange(1000), np.ones(1000, np.float32)
 
 
 def test_client_two_of_them_share_rounds(server, client):

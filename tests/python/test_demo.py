@@ -14,6 +14,7 @@ import pytest
 import sparseagg as sa
 from conftest import server_binary
 from sparseagg import reference
+from sparseagg.cli import main
 from sparseagg.demo import check, corpus, model, vocabulary
 from sparseagg.demo import server as demo_server
 from sparseagg.demo.report import plot
@@ -102,6 +103,15 @@ def test_demo_whose_server_does_not_stop_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(demo_server, "_STOP_TIMEOUT_S", 0.2)
     with pytest.raises(RuntimeError, match="did not stop"), demo_server.running_server(str(server), tmp_path / "log"):
         pass
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1"])
+def test_demo_of_no_rounds_is_refused(tmp_path, server, capsys, rounds):
+    write_texts(tmp_path / "texts", 30)
+    flags = ["--address", server.address, "--corpus", str(tmp_path / "texts"), "--out", str(tmp_path / "out")]
+    assert main(["demo", *flags, "--rounds", rounds]) == 1
+    assert capsys.readouterr().err == f"sparseagg: demo: rounds is a number from 1 on, not {rounds}\n"
+    assert not (tmp_path / "out").exists()
 
 
 def test_demo_whose_loss_rises_fails(tmp_path, server, capsys):

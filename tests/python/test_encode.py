@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg.arrays import update_data
+from sparseagg.calls import counted
 from sparseagg.encode import encode_chunks
+from sparseagg.upload import make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import DEFAULT_CHUNK_BYTES, chunk_bytes_for
+from sparseagg.wire import DEFAULT_CHUNK_BYTES, WireFormat, chunk_bytes_for
 
 SPEC = sa.RoundSpec([sa.TensorSpec("e", "float32", 1000, 2), sa.TensorSpec("b", "float64", 5, layout="dense")])
 OVERHEAD = 64 + 1  # of a slice of a tensor whose name has one byte
@@ -112,7 +116,6 @@ def test_serialised_chunks_are_what_protocol_buffers_makes_of_them():
         request = chunk.serialise_for_aggregate()
         assert pb.AggregateRequest.FromString(request) == pb.AggregateRequest(chunk=message)
         assert len(request) == pb.AggregateRequest(chunk=message).ByteSize()
-        assert chunk.num_bytes == sum(len(piece.keys) + len(piece.values) for piece in message.slices)
         assert len(chunk.serialise()) == message.ByteSize()
 
 
@@ -126,6 +129,24 @@ def test_plain_keys_and_values_are_borrowed_until_they_are_sent():
     assert np.frombuffer(sent.values, np.float32)[0] == 5
 
 
+@pytest.mark.parametrize("values", [{}, {"e": "float16"}, {"e": "int8_scaled", "b": "float32"}])
+@pytest.mark.parametrize("keys", [frozenset(), frozenset({"delta_bitpacked", "bitmap"})])
+def test_progress_ends_at_the_size_of_the_update_however_it_is_packed(keys, values):
+    update = {**embedding(1000), "b": np.arange(5.0)}
+    upload = make_upload(SPEC, update, client_id="c", weight=None, chunk_bytes=2000, wire=WireFormat(keys, values))
+    moves: list[int] = []
+    bar = types.SimpleNamespace(move_to=moves.append)
+    for _ in counted(upload.chunks(), bar):
+        pass
+    assert moves == sorted(set(moves))
+    assert moves[-1] == upload.num_bytes == 1000 * ROW + 5 * 8
+    resumed = moves[3:]
+    moves.clear()
+    for _ in counted(upload.chunks(3), bar):
+        pass
+    assert moves == resumed
+
+
 def test_encode_chunks_empty_update_is_one_last_chunk():
     (chunk,) = chunks_of({}, 100)
     assert chunk.last
@@ -135,11 +156,11 @@ def test_encode_chunks_empty_update_is_one_last_chunk():
 @pytest.mark.parametrize(
     ("limit", "wanted", "expected"),
     [
-        (0, None, DEFAULT_CHUNK_BYTES),
-        (4 << 20, None, DEFAULT_CHUNK_BYTES),
-        (65536, None, 64512),
+        (0, DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_BYTES),
+        (4 << 20, DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_BYTES),
+        (65536, DEFAULT_CHUNK_BYTES, 64512),
         (4 << 20, 100, 100),
-        (5, None, 1),
+        (5, DEFAULT_CHUNK_BYTES, 1),
     ],
 )
 def test_chunk_bytes_for_limit_is_kept(limit, wanted, expected):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import copy
+import dataclasses
 import functools
 import itertools
 import json
 import os
+import pickle
+import sys
 import threading
 from typing import Any
 
@@ -304,6 +309,43 @@ def test_engine_takes_tensors_in_any_order():
     }
 
 
+class SlowList(list):
+    """Its length takes a while, so that other threads come in between."""
+
+    def __len__(self) -> int:
+        for _ in range(10_000):
+            pass
+        return super().__len__()
+
+
+def test_aggregator_add_all_by_several_threads_gives_positions_once():
+    aggregator = sa.Aggregator(one(), threads=1)
+    update = (np.array([1], np.uint32), floats(1))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(aggregator.add_all, SlowList([update])) for _ in range(200)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert aggregator.finish()["v"].values.tolist() == [200]
+
+
+def test_aggregator_below_its_minimum_takes_more_and_one_that_is_spent_says_so():
+    first, second = sa.Aggregator(one(min_submissions=2)), sa.Aggregator(one(min_submissions=2))
+    for name, aggregator in (("a", first), ("b", second)):
+        aggregator.add(name, (np.array([1]), floats(1)))
+        with pytest.raises(sa.FailedPrecondition, match="there are 1 submissions, below min_submissions 2"):
+            aggregator.finish()
+    first.merge(second)
+    with pytest.raises(sa.FailedPrecondition, match="finished or merged away"):
+        second.finish()
+    assert first.finish()["v"].values.tolist() == [2]
+    with pytest.raises(sa.FailedPrecondition, match="finished or merged away"):
+        first.finish()
+
+
 def test_aggregator_add_takes_no_pair():
     update = (np.array([1]), floats(1))
     with pytest.raises(sa.InvalidArgument):
@@ -325,6 +367,19 @@ def test_engine_result_is_what_a_server_gives(client):
     assert result.info.engine.startswith("cpu")
     assert result.info.results == client.aggregate(updates, spec).info.results
     assert result["v"].to_scipy().toarray().ravel().tolist() == [0, 2, 0, 0, 0, 1]
+
+
+def test_engine_dense_result_makes_its_keys_when_they_are_asked_for():
+    tensor = sa.aggregate([(np.array([5, 1]), floats(1, 2))], one(dimension=6, result="dense"))["v"]
+    assert len(tensor) == 6
+    assert "keys" not in vars(tensor)
+    assert (tensor.keys.tolist(), tensor.keys.dtype) == ([0, 1, 2, 3, 4, 5], np.uint32)
+    assert tensor.keys is tensor.keys
+    for copied in (dataclasses.replace(tensor, name="w"), copy.copy(tensor), pickle.loads(pickle.dumps(tensor))):
+        assert (len(copied), copied.keys.tolist()) == (6, [0, 1, 2, 3, 4, 5])
+        assert copied.dense().tolist() == [0, 2, 0, 0, 0, 1]
+    with pytest.raises(AttributeError, match="'key'"):
+        tensor.key  # noqa: B018
 
 
 def test_engine_limits_of_the_spec_hold():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 import sys
 import threading
 import tracemalloc
@@ -140,6 +141,48 @@ def test_engine_refuses_bad_updates_by_place_and_value(flaw):
     assert aggregator.num_submissions == 1
     aggregator.add("bad", good)  # as if nothing had been sent
     assert aggregator.finish()["v"].values.tolist() == [2]
+
+
+@pytest.mark.parametrize("flaw", BAD)
+@pytest.mark.parametrize("kind", ["list", "iterator", "mapping"])
+def test_add_all_adds_those_before_the_first_that_is_refused(kind, flaw):
+    bad, text = BAD[flaw]
+    good = (np.array([1]), floats(1))
+    updates = [good, good, bad, good, ({"w": good}, 1)]
+    aggregator = sa.Aggregator(one())
+    given = {"list": updates, "iterator": iter(updates), "mapping": {f"{i:020}": u for i, u in enumerate(updates)}}[
+        kind
+    ]
+    with pytest.raises(sa.InvalidArgument, match=text) as refused:
+        aggregator.add_all(given)
+    assert str(refused.value).startswith("client '00000000000000000002': ")
+    assert aggregator.num_submissions == 2
+    assert aggregator.finish()["v"].values.tolist() == [2]
+
+
+def transposed(shape: tuple[int, ...]) -> np.ndarray:
+    return np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 6), (6, 1), (2, 3, 1)])
+def test_engine_refuses_rows_whose_axes_are_in_another_order(shape):
+    with pytest.raises(
+        sa.InvalidArgument, match=rf"'v': values of shape {re.escape(str(shape))} do not go with 3 keys"
+    ):
+        sa.aggregate([(np.array([1, 2, 3]), transposed(shape))], one(width=2))
+    with pytest.raises(sa.InvalidArgument, match=rf"'v': the first axes .* {re.escape(str(shape))} do not make dim"):
+        sa.aggregate([transposed(shape)], one(dimension=3, width=2))
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 2), (3, 1, 2)])
+def test_engine_takes_rows_by_key_or_flat(shape):
+    for update in ((np.array([0, 1, 2]), transposed(shape)), transposed(shape)):
+        assert sa.aggregate([update], one(dimension=3, width=2))["v"].values.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_engine_takes_dense_parameters_of_several_axes():
+    assert sa.aggregate([transposed((2, 3, 2))], one(dimension=6, width=2))["v"].values.shape == (6, 2)
+    assert sa.aggregate([transposed((2, 3))], one(dimension=6))["v"].values.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_engine_refused_submission_leaves_no_tensor_behind():

@@ -75,6 +75,24 @@ def test_limit_asks_an_iterator_for_one_update_at_a_time():
     assert added == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("kind", [list, dict])
+def test_limit_has_one_batch_converted_at_a_time(kind):
+    aggregator = sa.Aggregator(spec(), memory_limit=LIMIT)
+    added = []
+
+    class Values:
+        """Float64 values, which are converted."""
+
+        def __array__(self, *_, **__):
+            added.append(aggregator.num_submissions)
+            return np.ones(DIMENSION)
+
+    assert DIMENSION * 8 > LIMIT / 16
+    updates = [(np.arange(DIMENSION), Values()) for _ in range(5)]
+    aggregator.add_all(updates if kind is list else {f"{i}": update for i, update in enumerate(updates)})
+    assert added == [0, 1, 2, 3, 4]
+
+
 def test_client_out_of_order_is_refused_and_the_others_stand(expected):
     aggregator = sa.Aggregator(spec(), memory_limit=LIMIT)
     for client in range(1, CLIENTS):

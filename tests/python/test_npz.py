@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pathlib
+import warnings
 import zipfile
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import sparseagg as sa
 from sparseagg import npz
 from sparseagg.cli import main
+from sparseagg.spec import DTYPES
 
 SPEC = sa.RoundSpec([sa.TensorSpec("x", "float32", 0), sa.TensorSpec("b", "float32", 2, layout="dense")])
 ARRAYS = {"x.keys": np.arange(5), "x.values": np.ones(5, np.float32), "b": np.ones(2, np.float32)}
@@ -29,11 +31,13 @@ def npy(array: Any) -> bytes:
     return buffer.getvalue()
 
 
-def zipped(**members: bytes) -> bytes:
+def zipped(*more: str, **members: bytes) -> bytes:
+    """A file of these arrays, and of empty ones by the names of `more`."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(f"{name}.npy", data)
+    with zipfile.ZipFile(buffer, "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a name that is there already
+        for name, data in [*((f"{name}.npy", data) for name, data in members.items()), *((n, npy([])) for n in more)]:
+            archive.writestr(name, data)
     return buffer.getvalue()
 
 
@@ -50,6 +54,8 @@ WRONG = {
         "update.npz: array 'x' cannot be read: ",
     ),
     "objects": (saved(x=np.array([{}], object)), "update.npz: array 'x' holds Python objects, not numbers"),
+    "twice": (zipped("x.npy", x=npy(np.ones(3))), "update.npz has array 'x' twice"),
+    "twice by two names": (zipped("x", x=npy(np.ones(3))), "update.npz has array 'x' twice"),
     "no array": (zipped(x=b"12345678"), "update.npz: array 'x' cannot be read: "),
     "cut array": (zipped(x=npy(np.ones(3))[:-1]), "array 'x' cannot be read: (3,) of float64 take 24 bytes, and there"),
     "huge": (zipped(x=HUGE), "array 'x' cannot be read: (1000000000000,) of float64 take 8000000000000 bytes"),
@@ -92,6 +98,19 @@ def test_merge_names_the_file_that_cannot_be_read(
     update.write_bytes(data)
     assert main(["merge", "a.npz", "update.npz", "-o", "merged.npz"]) == 1
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_write_result_of_any_dtype_reads_back_as_numbers(update: pathlib.Path, dtype: str) -> None:
+    keys, rows = np.array([1, 4]), np.array([[1, 2], [3, 96]], dtype if dtype != "bfloat16" else np.float32)
+    spec = sa.RoundSpec([sa.TensorSpec("x", dtype, 5, 2, modular=dtype.startswith("u"))], return_counts=True)
+    result = sa.aggregate([(keys, rows)], spec)
+    npz.write_result(update, result)
+    with np.load(update) as file:
+        assert file.files == ["x.keys", "x.values", "x.counts"]
+        assert file["x.values"].dtype == ("float32" if dtype == "bfloat16" else result["x"].dtype)
+        assert file["x.keys"].tolist() == keys.tolist()
+        assert file["x.values"].tolist() == rows.tolist()
 
 
 def test_file_that_is_not_there_is_an_os_error(update: pathlib.Path) -> None:

@@ -97,6 +97,26 @@ def test_decode_delta_keys_that_wrap_are_refused():
         decode_delta(bytes.fromhex("03 40 05"), 2**64 - 5, 4)
 
 
+@pytest.mark.parametrize("data", ["03 40 15", "03 40 85"])
+def test_decode_delta_bits_behind_the_last_key_are_refused(data):
+    with pytest.raises(sa.InvalidArgument, match="bits behind the last key"):
+        decode_delta(bytes.fromhex(data), 1000, 4)
+
+
+@pytest.mark.parametrize(
+    ("data", "first_key", "words"),
+    [
+        ("83 04 00", 1000, "the last of 3 bytes of a bitmap is zero"),
+        ("00", 0, "the last of 1 bytes of a bitmap is zero"),
+        ("83 04", 2**64 - 10, "pass 2"),
+    ],
+)
+def test_decode_bitmap_what_no_encoder_makes_is_refused(data, first_key, words):
+    assert decode_bitmap(bytes.fromhex("83 04"), 2**64 - 11).tolist()[-1] == 2**64 - 1
+    with pytest.raises(sa.InvalidArgument, match=words):
+        decode_bitmap(bytes.fromhex(data), first_key)
+
+
 @pytest.mark.parametrize(
     ("keys", "answer"),
     [([], True), ([5], True), ([1, 2], True), ([2, 2], False), ([3, 2], False), ([*range(100), 99, 100], False)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 
+import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
@@ -19,6 +20,20 @@ INFO = RoundInfo.from_proto(pb.Round(name="rounds/r"))
 def result(keys, values, *, dimension=5, layout="sparse", dtype="float32", width=1) -> TensorResult:
     values = None if values is None else np.array(values)
     return TensorResult("v", layout, dtype, dimension, width, np.array(keys, np.uint32), values, None, None, None)
+
+
+def test_round_info_of_a_newer_server_is_read():
+    proto = pb.Round(name="rounds/r", state=9)
+    proto.spec.tensors.add(name="v", dtype=pb.DTYPE_FLOAT32, dimension=5).aggregation.op = 77
+    proto.spec.aggregation.numerics = 8
+    proto.results.add(name="v", dtype=99)
+    info = RoundInfo.from_proto(proto)
+    assert (info.state, info.ended) == ("round_state_9", False)
+    assert (info.spec.tensors[0].op, info.spec.numerics) == ("op_77", "numerics_8")
+    assert info.results[0].dtype == "dtype_99"
+    proto.spec.tensors[0].dtype = 99
+    with pytest.raises(sa.InvalidArgument, match="unknown dtype 'dtype_99'"):
+        RoundInfo.from_proto(proto)
 
 
 def test_dense_sparse_result_fills_the_rest():
@@ -44,6 +59,14 @@ def test_to_scipy_keeps_every_key():
     assert vector.toarray().reshape(-1).tolist() == [1, 0, 0, 0, 2]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_to_scipy_of_16_bits_can_be_reckoned_with(dtype):
+    values = np.array([1.5, 2.0], dtype if dtype == "float16" else ml_dtypes.bfloat16)
+    matrix = result([0, 4], values, dtype=dtype).to_scipy()
+    assert matrix.dtype == np.float32
+    assert (matrix + matrix).toarray().reshape(-1).tolist() == [3, 0, 0, 0, 4]
+
+
 def test_to_torch_passes_keys_rows_and_shape(monkeypatch):
     def sparse_coo_tensor(keys, rows, shape):
         return types.SimpleNamespace(coalesce=lambda: (keys.tolist(), rows.tolist(), shape))
@@ -54,6 +77,8 @@ def test_to_torch_passes_keys_rows_and_shape(monkeypatch):
     assert merged.to_torch() == ([[1, 3]], [[1.0, 2.0], [3.0, 4.0]], (5, 2))
     dense = result(range(2), [1.0, 2.0], dimension=2, layout="dense")
     assert dense.to_torch() is dense.values
+    part = result([1, 2], [1.0, 2.0], layout="dense")
+    assert part.to_torch().tolist() == [0, 1, 2, 0, 0]
 
 
 def test_to_tf_passes_keys_rows_and_shape(monkeypatch):
@@ -65,6 +90,8 @@ def test_to_tf_passes_keys_rows_and_shape(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", tf)
     assert result([1, 3], [1.0, 2.0]).to_tf() == ([1.0, 2.0], [1, 3], [5])
     assert result([1], [1.0], dimension=0).to_tf() == ([1.0], [1])
+    assert result(range(2), [1.0, 2.0], dimension=2, layout="dense").to_tf() == [1.0, 2.0]
+    assert result([1, 2], [1.0, 2.0], layout="dense").to_tf() == [0.0, 1.0, 2.0, 0.0, 0.0]
 
 
 def page(name="v", *, keys=b"", values=b"", num_keys=0, first=None, counts=b"", **summary) -> pb.ResultPage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -12,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
+from google.protobuf import empty_pb2
 from sparseagg.retry import wait_before_retry
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
@@ -220,6 +222,47 @@ def test_client_exhausted_with_a_delay_is_tried_again_no_sooner():
     assert time.monotonic() - begin >= 2 * 0.04
 
 
+class LosesAnswers(Scripted):
+    """Deletes its round when it is first asked to; so many answers to that are lost."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__()
+        self.lost = lost
+        self.deletions = 0
+
+    def DeleteRound(self, request, context):
+        self.deletions += 1
+        if self.deletions <= self.lost:
+            context.abort(UNAVAILABLE, "the answer is lost")
+        if self.deletions > 1:
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such round")
+        return empty_pb2.Empty()
+
+
+def delete(address: str) -> None:
+    with sa.Client(address, retry=FAST) as client:
+        client.get_round("r").delete()
+
+
+def delete_with_asyncio(address: str) -> None:
+    async def job():
+        async with sa.aio.Client(address, retry=FAST) as client:
+            await (await client.get_round("r")).delete()
+
+    asyncio.run(job())
+
+
+@pytest.mark.parametrize("deletes", [delete, delete_with_asyncio])
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_delete_succeeds_though_its_answer_was_lost(deletes, lost):
+    servicer = LosesAnswers(lost)
+    with serving(servicer) as address:
+        deletes(address)
+        assert servicer.deletions == lost + 1
+        with pytest.raises(sa.NotFound, match="no such round"):
+            deletes(address)
+
+
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, UNAVAILABLE)])
 def test_client_other_codes_are_raised_at_once(code):
     servicer = Scripted(code)
@@ -251,6 +294,10 @@ def test_retry_policy_waits_grow_up_to_the_maximum():
     assert len(waits) == 5
     for wait, bound in zip(waits, [1.0, 2.0, 4.0, 5.0, 5.0]):
         assert bound / 2 <= wait <= bound
+
+
+def test_retry_policy_first_wait_is_no_longer_than_the_maximum():
+    assert max(sa.RetryPolicy(attempts=4, initial=60.0, maximum=0.5).waits()) <= 0.5
 
 
 def test_client_token_goes_with_every_call():

@@ -10,7 +10,6 @@ class EngineError(Exception): ...
 class RawResult(TypedDict):
     layout: str
     dtype: str
-    num_rows: int
     keys: Array | None
     values: Array | None
     counts: Array
@@ -31,6 +30,7 @@ class Aggregator:
         max_submissions: int,
         max_tuples_per_submission: int,
         max_bytes_per_submission: int,
+        min_submissions: int,
         threads: int,
         memory_limit: int,
     ) -> None: ...

@@ -6,7 +6,9 @@ Nothing of these packages is imported: their objects are known by their attribut
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,8 +47,9 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
         spec: of the round.
         update: a mapping from tensor names to tensors; or, in a round of one tensor, that tensor; or a torch module,
             for the gradients of its parameters. A tensor is (keys, rows), where rows may be None for a union; a sparse
-            torch, SciPy or TensorFlow tensor or IndexedSlices; or anything dense, which touches every key. Tensors
-            that are left out, and parameters without a gradient, are not touched.
+            torch, SciPy or TensorFlow tensor or IndexedSlices; or anything dense, which touches every key, whose axes
+            make first the dimension, then the width. Rows and dense values may also come flat, row after row.
+            Tensors that are left out, and parameters without a gradient, are not touched.
 
     Returns:
         The tensors in the order of the spec.
@@ -124,7 +127,14 @@ def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
             f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but dimension "
             f"{spec.dimension} × width {spec.width} needs {spec.dimension * spec.width}; give (keys, rows) for a part"
         )
-    return TensorData(spec, None, _wire_values(spec, values, spec.dimension), spec.dimension)
+    # A parameter may have its keys, or its columns, on several axes, but not columns before keys.
+    if values.ndim > 1 and spec.dimension not in itertools.accumulate(values.shape, operator.mul, initial=1):
+        raise InvalidArgument(
+            f"tensor {spec.name!r}: the first axes of a dense array of shape {values.shape} do not make dimension "
+            f"{spec.dimension}, and the others width {spec.width}"
+        )
+    rows = values.reshape(spec.dimension, spec.width)
+    return TensorData(spec, None, _wire_values(spec, rows, spec.dimension), spec.dimension)
 
 
 def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
@@ -144,7 +154,10 @@ def _from_coordinates(spec: TensorSpec, coordinates: list[Array], values: Array,
     if len(coordinates) == 1 and spec.dimension in (0, size):
         return _from_rows(spec, coordinates[0], values)
     if size in (spec.dimension, spec.dimension * spec.width) and size < 1 << 63:
-        flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
+        try:
+            flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
+        except ValueError as error:
+            raise _refuse_coordinates(spec, coordinates, sparse_shape) from error
         if size == spec.dimension:
             return _from_rows(spec, flat, values)
         if len(sparse_shape) == len(shape):
@@ -153,6 +166,18 @@ def _from_coordinates(spec: TensorSpec, coordinates: list[Array], values: Array,
         f"tensor {spec.name!r}: a sparse array of shape {shape} does not fit dimension {spec.dimension} × width "
         f"{spec.width}"
     )
+
+
+def _refuse_coordinates(spec: TensorSpec, coordinates: list[Array], sparse_shape: tuple[int, ...]) -> InvalidArgument:
+    for axis, (indices, length) in enumerate(zip(coordinates, sparse_shape)):
+        outside = (indices < 0) | (indices >= length)
+        if outside.any():
+            at = _first(outside)
+            return InvalidArgument(
+                f"tensor {spec.name!r}: coordinate {indices[at]} of axis {axis} at position {at} is not in "
+                f"[0, {length})"
+            )
+    return InvalidArgument(f"tensor {spec.name!r}: these are no coordinates of an array of shape {sparse_shape}")
 
 
 def _from_entries(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
@@ -183,7 +208,7 @@ def _first(mask: Array) -> int:
 def _wire_keys(spec: TensorSpec, keys: Array) -> Array:
     if keys.ndim != 1:
         raise InvalidArgument(f"tensor {spec.name!r}: keys must be one-dimensional, not of shape {keys.shape}")
-    wire = np.dtype("<u4") if spec.key_bytes == 4 else np.dtype("<u8")
+    wire = np.dtype(f"<u{spec.key_bytes}")
     if keys.size == 0:
         return np.empty(0, dtype=wire)
     if keys.dtype.kind not in "iu":
@@ -204,7 +229,7 @@ def _wire_keys(spec: TensorSpec, keys: Array) -> Array:
 
 
 def _wire_values(spec: TensorSpec, values: Array, num_keys: int) -> Array:
-    if values.size != num_keys * spec.width:
+    if values.size != num_keys * spec.width or (values.ndim > 1 and len(values) != num_keys):
         raise InvalidArgument(
             f"tensor {spec.name!r}: values of shape {values.shape} do not go with {num_keys} keys of width {spec.width}"
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import operator
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import grpc
 from google.protobuf import duration_pb2
 
 from sparseagg.arguments import checked_text, shown
@@ -30,6 +33,7 @@ __all__ = [
     "result_format",
     "result_request",
     "status_request",
+    "streamed",
     "wait_request",
 ]
 
@@ -73,7 +77,7 @@ def raise_if_past(deadline: float | None, info: RoundInfo) -> None:
         raise DeadlineExceeded(f"{info.name} is still {info.state}")
 
 
-def raise_if_failed(info: RoundInfo, cause: Exception) -> None:
+def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
     """Raises ``RoundFailed`` when the round has ended without a result."""
     if info.state in ("failed", "cancelled"):
         reason = f": {info.state_reason}" if info.state_reason else ""
@@ -149,9 +153,30 @@ def commit_request(upload: Upload) -> pb.CommitSubmissionRequest:
     )
 
 
+@contextlib.contextmanager
+def streamed(requests: Any) -> Iterator[Any]:
+    """Lends a call its message or messages, and raises what making one of them raises: gRPC just ends the call."""
+    failed: list[Exception] = []
+
+    def watched() -> Iterator[Any]:
+        try:
+            yield from requests
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    try:
+        yield watched() if isinstance(requests, Iterator) else requests
+    except (grpc.RpcError, asyncio.CancelledError):
+        if not failed:
+            raise
+    if failed:
+        raise failed[0]
+
+
 def counted(chunks: Iterator[ChunkMessage], bar: ProgressBar | None) -> Iterator[ChunkMessage]:
-    """Yields the chunks, and advances the bar, if there is one, by those that have been taken."""
+    """Yields the chunks, and moves the bar, if there is one, to the end of those that have been taken."""
     for chunk in chunks:
         yield chunk
         if bar is not None:
-            bar.advance(chunk.num_bytes)
+            bar.move_to(chunk.end_bytes)

@@ -172,9 +172,9 @@ def _timeline(timeline: Timeline) -> str:
 
 def _close(arguments: argparse.Namespace) -> int:
     with Client(arguments.address) as client:
-        result = client.get_round(arguments.round).close()
-    for name, tensor in result.items():
-        print(f"{name}: {len(tensor)} rows, {tensor.layout}")
+        info = client.get_round(arguments.round)._end()
+    for tensor in info.results:
+        print(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}")
     return 0
 
 

@@ -73,7 +73,7 @@ class Client:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Closes the connection; calls under way are cancelled, and later ones are refused: ``FailedPrecondition``."""
+        """Closes the connection. Calls under way raise ``errors.Cancelled``, later ones ``FailedPrecondition``."""
         self._connection.close()
 
     def server_info(self) -> ServerInfo:
@@ -189,7 +189,8 @@ class Round:
                 module, for the gradients of its parameters. A tensor is a pair (keys, rows) of arrays, of shapes (n,)
                 and (n, width), in any order and with repetitions, which denote sums; rows are None for a union. Or
                 a sparse torch, SciPy or TensorFlow tensor or IndexedSlices. Or anything dense, of dimension × width
-                values, which touches every key. Tensors that are left out are not touched.
+                values, which touches every key; its axes make first the dimension, then the width. Tensors that are
+                left out are not touched.
             weight: ≥ 0; required with "by_weight".
             encoding: of the keys. "auto": the smallest that the server knows, slice by slice; packed keys need to
                 ascend, without repetitions, and others are sent as they are. "plain": 4 or 8 bytes a key. What the
@@ -238,9 +239,14 @@ class Round:
             TimeoutError: (``DeadlineExceeded``) the merge is still going on.
         """
         result_format(encoding, values)  # refuses what is unknown before anything is closed
-        self._info = RoundInfo.from_proto(self._connection.call("CloseRound", pb.CloseRoundRequest(name=self.name)))
-        self.wait(timeout)
+        self._end(timeout)
         return self.result(encoding=encoding, values=values)
+
+    def _end(self, timeout: float | None = None) -> RoundInfo:
+        """What ``close`` does before it reads; errors are the same."""
+        self._info = RoundInfo.from_proto(self._connection.call("CloseRound", pb.CloseRoundRequest(name=self.name)))
+        raise_if_failed(self.wait(timeout))
+        return self._info
 
     def wait(self, timeout: float | None = None) -> RoundInfo:
         """Waits until the round has ended, and returns it as it then is, be it done, failed or cancelled.
@@ -299,5 +305,5 @@ class Round:
         return self._info
 
     def delete(self) -> None:
-        """Makes the server forget the round and its result."""
-        self._connection.call("DeleteRound", pb.DeleteRoundRequest(name=self.name))
+        """Makes the server forget the round and its result; ``NotFound`` if it has none of this name."""
+        self._connection.delete_round(self.name)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from sparseagg.calls import commit_request, counted, status_request
+from sparseagg.calls import commit_request, counted, status_request, streamed
 from sparseagg.channel import channel_options, checked_connections
 from sparseagg.channels import Channels
 from sparseagg.errors import NotFound
@@ -19,7 +19,7 @@ from sparseagg.result import ResultReader
 from sparseagg.retry import RetryPolicy, error_from_call, wait_before_retry
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import ServerWire
+from sparseagg.wire import ServerWire, checked_chunk_bytes
 
 __all__ = ["Connection"]
 
@@ -43,7 +43,7 @@ class Connection:
         self._metadata = metadata
         self._timeout = timeout
         self._retry = retry or RetryPolicy()
-        self._wanted_chunk_bytes = chunk_bytes
+        self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
         self._server_wire: ServerWire | None = None
 
         def open_channel() -> Any:
@@ -54,7 +54,7 @@ class Connection:
         self._channels = Channels(open_channel, checked_connections(connections))
 
     def close(self) -> None:
-        """Closes the channels; calls under way are cancelled."""
+        """Closes the channels; calls under way are cancelled: ``Cancelled``."""
         for channel in self._channels.close():
             channel.close()
 
@@ -84,8 +84,8 @@ class Connection:
 
         def attempt() -> ResultReader:
             reader = ResultReader()
-            with self._channels.least_busy() as stub:
-                for page in getattr(stub, method)(make_request(), metadata=self._metadata):
+            with self._channels.least_busy() as stub, streamed(make_request()) as request:
+                for page in getattr(stub, method)(request, metadata=self._metadata):
                     reader.add(page)
             return reader
 
@@ -94,6 +94,23 @@ class Connection:
     def get_round(self, name: str) -> RoundInfo:
         """Returns the round as it is now."""
         return RoundInfo.from_proto(self.call("GetRound", pb.GetRoundRequest(name=name)))
+
+    def delete_round(self, name: str) -> None:
+        """Deletes a round; one that is gone when the call is repeated was deleted by the call before."""
+        repeated = False
+
+        def attempt() -> None:
+            nonlocal repeated
+            try:
+                with self._channels.first() as stub:
+                    request = pb.DeleteRoundRequest(name=name)
+                    stub.DeleteRound(request, timeout=self._timeout, metadata=self._metadata)
+            except grpc.RpcError as error:
+                if not repeated or error.code() is not grpc.StatusCode.NOT_FOUND:
+                    repeated = True
+                    raise
+
+        self._retried(attempt)
 
     def server_wire(self) -> ServerWire:
         """Returns what the server takes, for which it is asked once."""
@@ -147,7 +164,8 @@ class Connection:
             message = stub.SubmitWhole(first, metadata=self._metadata)
             next(chunks, None)  # for the bar
         else:
-            message = stub.SubmitUpdate(itertools.chain((first,), chunks), metadata=self._metadata)
+            with streamed(itertools.chain((first,), chunks)) as requests:
+                message = stub.SubmitUpdate(requests, metadata=self._metadata)
         return Submission.from_proto(message)
 
     def _submit_unary(self, stub: Any, upload: Upload, first: int, bar: ProgressBar | None) -> Submission:

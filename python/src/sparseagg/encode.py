@@ -31,6 +31,9 @@ def encode_chunks(
 ) -> Iterator[ChunkMessage]:
     """Yields the chunks of one submission, each of about ``chunk_bytes`` at most, but never less than one row.
 
+    Values as "int8_scaled" are cut behind whole blocks only, so that ``chunk_bytes`` does not change them; a chunk then
+    has no less than the rows that fill blocks, 64 at most.
+
     The same arguments give the same chunks. Chunks borrow the arrays, and what is packed of them is made as the chunks
     are asked for, so that the memory taken is that of one chunk.
 
@@ -44,11 +47,12 @@ def encode_chunks(
         wire: the encodings that may be used.
         first: the first chunk to yield; those before it are skipped without being encoded.
     """
-    sequence = 0
+    sequence, end_bytes = 0, 0
     plan = _plan(tensors, chunk_bytes, wire)
     pieces = next(plan)
     while True:
         following = next(plan, None)
+        end_bytes += sum((stop - start) * _plain_row_bytes(data) for data, start, stop in pieces)
         if sequence >= first:
             head = pb.UpdateChunk(
                 round=round_name,
@@ -59,7 +63,7 @@ def encode_chunks(
             )
             if weight is not None and sequence == 0:
                 head.weight = weight
-            yield ChunkMessage(head, [_slice(data, start, stop, wire) for data, start, stop in pieces])
+            yield ChunkMessage(head, [_slice(data, start, stop, wire) for data, start, stop in pieces], end_bytes)
         if following is None:
             return
         pieces = following
@@ -83,17 +87,20 @@ def _plan(tensors: Sequence[TensorData], chunk_bytes: int, wire: WireFormat) -> 
                 yield pieces
                 pieces, room = [], chunk_bytes
                 continue
-            if fits > together:
-                fits -= fits % together
-            stop = min(data.num_keys, start + max(1, fits))
+            stop = min(data.num_keys, start + max(together, fits - fits % together))
             pieces.append((data, start, stop))
             room -= overhead + math.ceil((stop - start) * row_bytes)
             start = stop
     yield pieces
 
 
+def _plain_row_bytes(data: TensorData) -> int:
+    """Bytes of a row, and of its key, as the arrays have them."""
+    return sum(array.nbytes for array in (data.keys, data.values) if array is not None) // data.num_keys
+
+
 def _row_bytes(data: TensorData, wire: WireFormat) -> tuple[float, int]:
-    """Bytes of a row at most, and how many rows had better stay together."""
+    """Bytes of a row at most, and how many rows stay together, whatever room there is."""
     key_bytes = 0 if data.keys is None else data.spec.key_bytes
     if data.values is None:
         return key_bytes, 1
@@ -101,7 +108,8 @@ def _row_bytes(data: TensorData, wire: WireFormat) -> tuple[float, int]:
     if encoding != "int8_scaled":
         return key_bytes + data.spec.width * DTYPES[encoding], 1
     # With whole blocks in every slice, the same values share a scale however the update is cut.
-    return key_bytes + data.spec.width * (1 + 4 / SCALE_BLOCK), SCALE_BLOCK
+    together = SCALE_BLOCK // math.gcd(SCALE_BLOCK, data.spec.width)
+    return key_bytes + data.spec.width * (1 + 4 / SCALE_BLOCK), together
 
 
 def _slice(data: TensorData, start: int, stop: int, wire: WireFormat) -> tuple[pb.TensorSlice, Bulk, Bulk]:

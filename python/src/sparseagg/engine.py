@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,9 @@ import numpy as np
 from sparseagg import bfloat16, extension
 from sparseagg.arguments import shown
 from sparseagg.arrays import TensorData, update_data
-from sparseagg.errors import FailedPrecondition, InvalidArgument
+from sparseagg.errors import InvalidArgument
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
-from sparseagg.result import Result, TensorResult, dense_tensor_result
+from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.upload import checked_client_id, checked_weight, split_weight
 
@@ -42,7 +43,8 @@ def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None, memo
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
-            for one at a time then, so that there may be more of them than fit the memory. No trace in the result.
+            for one at a time then, so that there may be more of them than fit the memory; of those in a list or mapping
+            that have to be converted, up to a sixteenth of it is at a time. No trace in the result.
 
     Raises:
         EngineMissing: this installation has no engine; the message says what to install.
@@ -93,7 +95,8 @@ class Aggregator:
             )
         self.spec = spec
         self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
-        self._given = 0
+        self._lock = threading.Lock()
+        self._given = 0  # guarded by _lock: positions that add_all has taken
         self._is_limited = memory_limit is not None
         with extension.errors():
             self._engine = extension.load().Aggregator(
@@ -101,6 +104,7 @@ class Aggregator:
                 spec.max_submissions or 0,
                 spec.max_tuples_per_submission or 0,
                 spec.max_bytes_per_submission or 0,
+                spec.min_submissions or 0,
                 threads or 0,
                 memory_limit or 0,
             )
@@ -131,7 +135,8 @@ class Aggregator:
     def add_all(self, updates: Any) -> None:
         """Adds many updates, preparing them side by side.
 
-        The first one that is refused ends it; those before it are added.
+        The first one that is refused ends it; those before it are added. The ids of a mapping are looked at before all
+        updates, of which those of lesser ids, bytewise, come first where there is a ``memory_limit``.
 
         Args:
             updates: as for ``aggregate``. Positions count on from one call to the next.
@@ -145,8 +150,9 @@ class Aggregator:
             return
         batches = [updates] if isinstance(updates, list) else _batches(updates, 1 if self._is_limited else _BATCH)
         for batch in batches:
-            first = self._given
-            self._given += len(batch)
+            with self._lock:
+                first = self._given
+                self._given += len(batch)
             with extension.errors():
                 self._engine.add_all(None, first, batch, self._convert_named)
 
@@ -173,13 +179,9 @@ class Aggregator:
         """Merges, and returns the result, whose arrays are views of the engine's memory. The aggregator is spent.
 
         Raises:
-            OutOfRange: an integer sum leaves int64. FailedPrecondition: weights that are divided by add up to zero, or
-            there are fewer than ``min_submissions``.
+            OutOfRange: an integer sum leaves int64. FailedPrecondition: weights that are divided by add up to zero; or
+            the aggregator is spent; or there are fewer than ``min_submissions``, and more may be added.
         """
-        if self.num_submissions < self.spec.min_submissions:
-            raise FailedPrecondition(
-                f"there are {self.num_submissions} submissions, below min_submissions {self.spec.min_submissions}"
-            )
         with extension.errors():
             raw = self._engine.finish()
         results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
@@ -284,6 +286,4 @@ def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tenso
         "weights": raw["weights"] if how.return_weights else None,
         "fixed_point_shift": raw["fixed_point_shift"],
     }
-    if raw["layout"] == "dense":
-        return dense_tensor_result(raw["num_rows"], **columns)
     return TensorResult(keys=raw["keys"], **columns)  # type: ignore[arg-type]

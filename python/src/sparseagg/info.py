@@ -7,16 +7,12 @@ import datetime
 from collections.abc import Iterable
 from typing import Any
 
-from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf import timestamp_pb2
 
-from sparseagg.spec import RoundSpec
+from sparseagg.spec import RoundSpec, enum_name, seconds
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["RoundInfo", "ServerInfo", "ServerLimits", "StageTime", "Submission", "TensorSummary", "Timeline"]
-
-
-def _seconds(duration: duration_pb2.Duration) -> float:
-    return duration.seconds + duration.nanos * 1e-9
 
 
 def _time(message: pb.Round, field: str) -> datetime.datetime | None:
@@ -71,7 +67,7 @@ class ServerInfo:
         fields = {field.name for field in dataclasses.fields(ServerLimits)}
         times = {"max_result_ttl", "max_wait", "upload_timeout"}
         limits = {name: getattr(proto.limits, name) for name in fields - times}
-        limits.update({name: _seconds(getattr(proto.limits, name)) for name in times})
+        limits.update({name: seconds(getattr(proto.limits, name)) for name in times})
         return cls(
             version=proto.version,
             api_versions=tuple(proto.api_versions),
@@ -145,14 +141,13 @@ class Timeline:
     def from_proto(cls, proto: pb.RoundTimeline) -> Timeline:
         """Returns the values of a message."""
         return cls(
-            decode=_seconds(proto.decode),
-            prepare=_seconds(proto.prepare),
-            add=_seconds(proto.add),
-            finish=_seconds(proto.finish),
-            open=_seconds(proto.open),
+            decode=seconds(proto.decode),
+            prepare=seconds(proto.prepare),
+            add=seconds(proto.add),
+            finish=seconds(proto.finish),
+            open=seconds(proto.open),
             stages=tuple(
-                StageTime(stage.stage, _seconds(stage.busy), _seconds(stage.wait), stage.bytes)
-                for stage in proto.stages
+                StageTime(stage.stage, seconds(stage.busy), seconds(stage.wait), stage.bytes) for stage in proto.stages
             ),
             longest=proto.longest,
         )
@@ -182,7 +177,7 @@ class RoundInfo:
 
     Attributes:
         name: "rounds/{id}".
-        state: "open", "finalizing", "done", "failed" or "cancelled".
+        state: "open", "finalizing", "done", "failed" or "cancelled"; of a newer server perhaps "round_state_9".
         state_reason: of "failed" and "cancelled".
         num_submissions: committed.
         num_tuples: in the committed submissions, as is ``num_bytes``.
@@ -219,7 +214,7 @@ class RoundInfo:
         return cls(
             name=proto.name,
             spec=RoundSpec.from_proto(proto.spec),
-            state=pb.RoundState.Name(proto.state)[len("ROUND_STATE_") :].lower(),
+            state=enum_name(pb.RoundState, "ROUND_STATE_", proto.state),
             state_reason=proto.state_reason,
             num_submissions=proto.num_submissions,
             num_tuples=proto.num_tuples,
@@ -237,7 +232,7 @@ class RoundInfo:
                     name=summary.name,
                     num_keys=summary.num_keys,
                     layout="dense" if summary.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
-                    dtype=pb.DType.Name(summary.dtype)[len("DTYPE_") :].lower(),
+                    dtype=enum_name(pb.DType, "DTYPE_", summary.dtype),
                     width=summary.width,
                     dimension=summary.dimension,
                     plan=summary.plan,

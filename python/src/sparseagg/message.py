@@ -27,15 +27,12 @@ class ChunkMessage:
     Attributes:
         head: all but the slices.
         slices: each without keys and values, its keys, and its values.
+        end_bytes: keys and values of the update up to the end of this chunk, in bytes as the arrays have them.
     """
 
     head: pb.UpdateChunk
     slices: list[tuple[pb.TensorSlice, Bulk, Bulk]]
-
-    @property
-    def num_bytes(self) -> int:
-        """Of keys and values."""
-        return sum(len(keys) + len(values) for _, keys, values in self.slices)
+    end_bytes: int
 
     def serialise(self) -> bytes:
         """Returns the bytes that Protocol Buffers would parse."""

@@ -16,6 +16,7 @@ from typing import IO, Any, Union
 import numpy as np
 import numpy.lib.format as npy
 
+from sparseagg import bfloat16
 from sparseagg.arrays import Array
 from sparseagg.errors import InvalidArgument
 from sparseagg.result import Result
@@ -49,13 +50,18 @@ class NpzFile:
 
     Attributes:
         path: of the file.
-        names: of the arrays, in their order.
+        names: of the arrays, in their order; each is there once.
     """
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path = os.fspath(path)
         self._archive = archive
-        self._members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in self._members:
+                raise InvalidArgument(f"{self.path} has array {name!r} twice")
+            self._members[name] = member
         self.names = list(self._members)
 
     def header(self, name: str) -> ArrayHeader:
@@ -105,7 +111,7 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
     """Opens a file that ``numpy.savez`` or ``savez_compressed`` wrote.
 
     Raises:
-        InvalidArgument: it is no such file; the message names it.
+        InvalidArgument: it is no such file, or has an array twice; the message names it.
         OSError: it cannot be opened.
     """
     with open(path, "rb") as file:
@@ -147,12 +153,18 @@ def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Writes ``TENSOR.keys``, ``.values``, ``.counts`` and ``.weights``, those that there are."""
+    """Writes ``TENSOR.keys``, ``.values``, ``.counts`` and ``.weights``, those that there are.
+
+    bfloat16, for which the format has no name, is widened to float32, exactly.
+    """
     arrays = {}
     for name, tensor in result.items():
+        values = tensor.values
+        if values is not None and bfloat16.is_bfloat16(values.dtype):
+            values = values.astype(np.float32)
         columns = {
             "keys": tensor.keys,
-            "values": tensor.values,
+            "values": values,
             "counts": tensor.counts,
             "weights": tensor.weights,
         }

@@ -83,6 +83,9 @@ def decode_delta(data: bytes, first_key: int, num_keys: int) -> Array:
     total = int(ends[-1]) if num_blocks else 0
     if len(data) != total:
         raise InvalidArgument(f"{len(data)} bytes of keys, where {num_keys} keys of these widths make {total}")
+    bits_of_last_byte = num_keys % BLOCK_KEYS * int(widths[-1]) % 8 if num_blocks else 0
+    if bits_of_last_byte and data[-1] >> bits_of_last_byte:
+        raise InvalidArgument("the bits behind the last key are not zero")
     gaps = np.zeros((num_blocks, BLOCK_KEYS), dtype=np.uint64)
     begins = (ends - sizes).tolist()
     for width in np.unique(widths).tolist():
@@ -117,9 +120,17 @@ def bitmap_bytes(keys: Array) -> int:
 
 
 def decode_bitmap(data: bytes, first_key: int) -> Array:
-    """Returns the keys of BITMAP bytes, uint64, shape (n,)."""
-    bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little")
-    return np.flatnonzero(bits).astype(np.uint64) + np.uint64(first_key)
+    """Returns the keys of BITMAP bytes, uint64, shape (n,).
+
+    Raises:
+        InvalidArgument: the last byte is zero, or the keys pass 2^64-1.
+    """
+    if data and data[-1] == 0:
+        raise InvalidArgument(f"the last of {len(data)} bytes of a bitmap is zero")
+    places = np.flatnonzero(np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little"))
+    if data and first_key + int(places[-1]) >= 1 << 64:
+        raise InvalidArgument("the keys pass 2^64-1")
+    return places.astype(np.uint64) + np.uint64(first_key)
 
 
 def _bit_lengths(numbers: Array) -> Array:

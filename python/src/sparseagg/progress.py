@@ -40,7 +40,11 @@ class ProgressBar:
 
     def advance(self, units: int = 1) -> None:
         """Counts ``units`` more as done, and draws at most ten times a second."""
-        self._done += units
+        self.move_to(self._done + units)
+
+    def move_to(self, units: int) -> None:
+        """Says that ``units`` in all are done, which may be fewer than before, and draws likewise."""
+        self._done = units
         now = time.monotonic()
         if self._shown and (now - self._drawn >= _INTERVAL_S or self._done >= self._total):
             self._drawn = now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from sparseagg.arrays import Array
 from sparseagg.decode import decode_keys, decode_rows
 from sparseagg.errors import FailedPrecondition, Internal, InvalidArgument
 from sparseagg.info import RoundInfo
+from sparseagg.spec import enum_name, key_bytes
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Result", "ResultReader", "TensorResult", "dense_tensor_result"]
+__all__ = ["Result", "ResultReader", "TensorResult"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,7 @@ class TensorResult:
         dimension: number of rows of the tensor; 0: all of uint64.
         width: values per key.
         keys: shape (n,), ascending and unique; uint32 where the dimension allows, else uint64. In a dense result all
-            keys of the range.
+            keys of the range; None makes those of the whole tensor when they are asked for.
         values: shape (n,) if ``width`` is 1, else (n, width). bfloat16 values have ml_dtypes' type where that package
             is installed, and are widened to float32, exactly, where it is not. None for a union.
         counts: contributors of each key, uint32, shape (n,); None if not asked for.
@@ -48,8 +49,21 @@ class TensorResult:
     weights: Array | None
     fixed_point_shift: int | None
 
+    def __post_init__(self) -> None:
+        if self.keys is None:  # all keys of the tensor: many, and seldom asked for
+            object.__delattr__(self, "keys")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "keys":
+                raise AttributeError(f"a TensorResult has no attribute {name!r}")
+            keys = np.arange(self.dimension, dtype=f"u{key_bytes(self.dimension)}")
+            object.__setattr__(self, "keys", keys)
+            return keys
+
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.keys) if "keys" in vars(self) else self.dimension
 
     def dense(self, fill: float = 0.0) -> Array:
         """Returns all rows: shape (dimension,) if ``width`` is 1, else (dimension, width).
@@ -70,7 +84,10 @@ class TensorResult:
         return rows
 
     def to_scipy(self) -> Any:
-        """Returns a ``scipy.sparse.csr_matrix`` of shape (dimension, width), with one stored row per key."""
+        """Returns a ``scipy.sparse.csr_matrix`` of shape (dimension, width), with one stored row per key.
+
+        SciPy reckons with no 16-bit floats: they are widened to float32, exactly.
+        """
         import scipy.sparse
 
         values = self._values()
@@ -80,15 +97,15 @@ class TensorResult:
         present[self.keys.astype(np.int64) + 1] = self.width
         columns = np.tile(np.arange(self.width), len(self))
         flat = values.reshape(-1)
-        if bfloat16.is_bfloat16(flat.dtype):
-            flat = flat.astype(np.float32)  # SciPy knows no bfloat16
+        if self.dtype in ("float16", "bfloat16"):
+            flat = flat.astype(np.float32)
         return scipy.sparse.csr_matrix((flat, columns, np.cumsum(present)), shape=(self.dimension, self.width))
 
     def to_torch(self) -> Any:
-        """Returns a torch tensor: a coalesced COO tensor with dense rows (hybrid) if sparse, else a strided one."""
+        """Returns a torch tensor: a coalesced COO tensor with dense rows (hybrid) if sparse, else that of ``dense``."""
         import torch
 
-        values = self._values()
+        values = self.dense() if self.layout == "dense" else self._values()
         if self.dtype == "bfloat16":
             rows = torch.from_numpy(values.astype(np.float32)).to(torch.bfloat16)  # exact both ways
         else:
@@ -101,13 +118,12 @@ class TensorResult:
         return torch.sparse_coo_tensor(keys, rows, (self.dimension, *values.shape[1:])).coalesce()
 
     def to_tf(self) -> Any:
-        """Returns a ``tf.IndexedSlices`` if sparse, else a ``tf.Tensor``."""
+        """Returns a ``tf.IndexedSlices`` if sparse, else a ``tf.Tensor`` of what ``dense`` returns."""
         import tensorflow as tf
 
-        values = self._values()
         if self.layout == "dense":
-            return tf.convert_to_tensor(values)
-        keys = self.keys
+            return tf.convert_to_tensor(self.dense())
+        values, keys = self._values(), self.keys
         if self.dimension == 0:
             if len(keys) and int(keys[-1]) >= 1 << 63:
                 raise FailedPrecondition(f"tensor {self.name!r} has key {keys[-1]}, which does not fit int64")
@@ -119,31 +135,6 @@ class TensorResult:
         if self.values is None:
             raise FailedPrecondition(f"tensor {self.name!r} is a union, which has keys and counts but no values")
         return self.values
-
-
-class _DenseTensorResult(TensorResult):
-    """All rows of a tensor. Its keys, which are 0, 1, …, are only made when asked for."""
-
-    @property
-    def keys(self) -> Array:
-        made: Array | None = self.__dict__.get("_made_keys")
-        if made is None:
-            narrow = 0 < self.dimension <= 1 << 32
-            made = np.arange(len(self), dtype=np.uint32 if narrow else np.uint64)
-            self.__dict__["_made_keys"] = made
-        return made
-
-    @keys.setter
-    def keys(self, num_keys: Any) -> None:
-        self.__dict__["_num_keys"] = num_keys
-
-    def __len__(self) -> int:
-        return int(self.__dict__["_num_keys"])
-
-
-def dense_tensor_result(num_keys: int, **columns: Any) -> TensorResult:
-    """Returns a result with the keys 0 … ``num_keys`` − 1 and these other attributes."""
-    return _DenseTensorResult(keys=num_keys, **columns)  # type: ignore[arg-type]
 
 
 class Result(Mapping[str, TensorResult]):
@@ -202,9 +193,9 @@ class _Parts:
 
     def __init__(self, summary: pb.TensorSummary) -> None:
         self._summary = summary
-        self._dtype = pb.DType.Name(summary.dtype)[len("DTYPE_") :].lower()
+        self._dtype = enum_name(pb.DType, "DTYPE_", summary.dtype)
         self._width = summary.width or 1
-        self._key_type = np.dtype("<u4" if 0 < summary.dimension <= 1 << 32 else "<u8")
+        self._key_type = np.dtype(f"<u{key_bytes(summary.dimension)}")
         self._num_keys = 0
         self._keys: list[Array] = []
         self._values: list[Array] = []

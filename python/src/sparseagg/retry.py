@@ -17,7 +17,8 @@ __all__ = ["RetryPolicy", "error_from_call", "wait_before_retry"]
 class RetryPolicy:
     """Exponential backoff with jitter, for calls that answer UNAVAILABLE, or that the server asks to repeat.
 
-    All calls are safe to repeat.
+    All calls are safe to repeat: what has arrived twice counts once, and a round that is gone at the second attempt to
+    delete it was deleted by the first.
 
     Args:
         attempts: calls in all; 1 for no retries.
@@ -33,7 +34,7 @@ class RetryPolicy:
 
     def waits(self) -> Iterator[float]:
         """Yields the wait before each retry, ``attempts`` − 1 of them."""
-        bound = self.initial
+        bound = min(self.maximum, self.initial)
         for _ in range(self.attempts - 1):
             # At least half of it, so that a restarting server is never asked in a burst.
             yield bound * random.uniform(0.5, 1.0)  # allow(randomness): clients must not wait in step

@@ -13,7 +13,7 @@ from sparseagg.arguments import shown
 from sparseagg.errors import InvalidArgument
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["DTYPES", "Aggregation", "RoundSpec", "TensorSpec", "dtype_name"]
+__all__ = ["DTYPES", "Aggregation", "RoundSpec", "TensorSpec", "dtype_name", "enum_name", "key_bytes", "seconds"]
 
 # Bytes of one value, by name of dtype.
 DTYPES: dict[str, int] = {
@@ -67,6 +67,11 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
+def key_bytes(dimension: int) -> int:
+    """Returns the bytes of one key on the wire and in results: 4 where the dimension allows, else 8."""
+    return 4 if 0 < dimension <= 1 << 32 else 8
+
+
 def _enum_value(field: str, value: str | None) -> int:
     if value is None:
         return 0
@@ -77,9 +82,15 @@ def _enum_value(field: str, value: str | None) -> int:
     return int(enum.Value(prefix + value.upper()))
 
 
+def enum_name(enum: Any, prefix: str, number: int) -> str:
+    """Returns our name of an enumerator: "done" of ROUND_STATE_DONE; of one newer than this client, "round_state_9"."""
+    name = str(enum.Name(number))[len(prefix) :] if number in enum.values() else f"{prefix}{number}"
+    return name.lower()
+
+
 def _enum_name(field: str, number: int) -> str | None:
     _, enum, prefix = _ENUMS[field]
-    return None if number == 0 else str(enum.Name(number))[len(prefix) :].lower()
+    return None if number == 0 else enum_name(enum, prefix, number)
 
 
 def _set_fields(proto: Any, spec: Any, fields: Iterable[str]) -> None:
@@ -186,7 +197,7 @@ class TensorSpec(_Options):
     @property
     def key_bytes(self) -> int:
         """Bytes of one key on the wire: 4 where the dimension allows, else 8."""
-        return 4 if 0 < self.dimension <= 1 << 32 else 8
+        return key_bytes(self.dimension)
 
     @property
     def row_bytes(self) -> int:
@@ -212,12 +223,12 @@ class TensorSpec(_Options):
 
     @classmethod
     def from_proto(cls, proto: pb.TensorSpec) -> TensorSpec:
-        """Returns the spec of a message; ``InvalidArgument`` if there is no dtype in it."""
+        """Returns the spec of a message; ``InvalidArgument`` if it has no dtype, or one that is unknown here."""
         if proto.dtype == pb.DTYPE_UNSPECIFIED:
             raise InvalidArgument(f"tensor {proto.name!r} has no dtype; known: {', '.join(DTYPES)}")
         return cls(
             name=proto.name,
-            dtype=pb.DType.Name(proto.dtype)[len("DTYPE_") :].lower(),
+            dtype=enum_name(pb.DType, "DTYPE_", proto.dtype),
             dimension=proto.dimension,
             width=proto.width or 1,
             layout="dense" if proto.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
@@ -327,13 +338,13 @@ class RoundSpec(_Options):
 
     @classmethod
     def from_proto(cls, proto: pb.RoundSpec) -> RoundSpec:
-        """Returns the spec of a message; ``InvalidArgument`` if one of its tensors has no dtype."""
+        """Returns the spec of a message; ``InvalidArgument`` if a tensor has no dtype, or one that is unknown here."""
         return cls(
             tensors=[TensorSpec.from_proto(tensor) for tensor in proto.tensors],
             min_submissions=proto.min_submissions,
             max_submissions=proto.max_submissions or None,
-            deadline=_seconds(proto.deadline) if proto.HasField("deadline") else None,
-            result_ttl=_seconds(proto.result_ttl) if proto.HasField("result_ttl") else None,
+            deadline=seconds(proto.deadline) if proto.HasField("deadline") else None,
+            result_ttl=seconds(proto.result_ttl) if proto.HasField("result_ttl") else None,
             max_tuples_per_submission=proto.max_tuples_per_submission or None,
             max_bytes_per_submission=proto.max_bytes_per_submission or None,
             **_options_from_proto(proto.aggregation),
@@ -352,5 +363,6 @@ def _duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None
     return duration
 
 
-def _seconds(duration: duration_pb2.Duration) -> float:
+def seconds(duration: duration_pb2.Duration) -> float:
+    """Returns a duration in seconds."""
     return duration.seconds + duration.nanos * 1e-9

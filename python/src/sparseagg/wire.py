@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Union
+from typing import Any, Union
 
+from sparseagg.arguments import shown
 from sparseagg.arrays import Array, TensorData
 from sparseagg.errors import InvalidArgument
 from sparseagg.info import ServerInfo
@@ -23,6 +24,7 @@ __all__ = [
     "WireFormat",
     "check_encoding",
     "check_narrow",
+    "checked_chunk_bytes",
     "chunk_bytes_for",
     "values_by_tensor",
 ]
@@ -100,9 +102,17 @@ class WireFormat:
 PLAIN = WireFormat()
 
 
-def chunk_bytes_for(max_message_bytes: int, wanted: int | None = None) -> int:
+def checked_chunk_bytes(chunk_bytes: Any) -> int:
+    """Returns how many bytes of slices a caller wants in a message; None: the default."""
+    if chunk_bytes is None:
+        return DEFAULT_CHUNK_BYTES
+    if isinstance(chunk_bytes, bool) or not isinstance(chunk_bytes, int) or chunk_bytes < 1:
+        raise InvalidArgument(f"chunk_bytes is a number from 1 on, or None, not {shown(chunk_bytes)}")
+    return chunk_bytes
+
+
+def chunk_bytes_for(max_message_bytes: int, wanted: int = DEFAULT_CHUNK_BYTES) -> int:
     """Returns how many bytes of slices to put in a message, given the server's limit (0: none)."""
-    wanted = wanted or DEFAULT_CHUNK_BYTES
     return wanted if max_message_bytes == 0 else max(1, min(wanted, max_message_bytes - _CHUNK_OVERHEAD))
 
 
@@ -121,7 +131,7 @@ class ServerWire:
     value_encodings: frozenset[str]
 
     @classmethod
-    def of(cls, info: ServerInfo, wanted_chunk_bytes: int | None) -> ServerWire:
+    def of(cls, info: ServerInfo, wanted_chunk_bytes: int) -> ServerWire:
         """Returns what a server takes that says this of itself."""
         chunk_bytes = chunk_bytes_for(info.limits.max_message_bytes, wanted_chunk_bytes)
         return cls(chunk_bytes, frozenset(info.key_encodings), frozenset(info.value_encodings))

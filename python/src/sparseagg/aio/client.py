@@ -61,7 +61,7 @@ class Client:
         await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Closes the connection; calls under way are cancelled, and later ones are refused: ``FailedPrecondition``."""
+        """Closes the connection. Calls under way raise ``errors.Cancelled``, later ones ``FailedPrecondition``."""
         await self._connection.close()
 
     async def server_info(self) -> ServerInfo:
@@ -206,5 +206,5 @@ class Round:
         return self._info
 
     async def delete(self) -> None:
-        """Makes the server forget the round and its result."""
-        await self._connection.call("DeleteRound", pb.DeleteRoundRequest(name=self.name))
+        """Makes the server forget the round and its result; ``NotFound`` if it has none of this name."""
+        await self._connection.delete_round(self.name)

@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 
 import grpc
 
-from sparseagg.calls import commit_request, counted, status_request
+from sparseagg.calls import commit_request, counted, status_request, streamed
 from sparseagg.channel import channel_options, checked_connections
 from sparseagg.channels import Channels
-from sparseagg.errors import NotFound
+from sparseagg.errors import Cancelled, NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.progress import ProgressBar
 from sparseagg.result import ResultReader
 from sparseagg.retry import RetryPolicy, error_from_call, wait_before_retry
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import ServerWire
+from sparseagg.wire import ServerWire, checked_chunk_bytes
 
 __all__ = ["Connection"]
 
@@ -43,7 +43,7 @@ class Connection:
         self._metadata = metadata
         self._timeout = timeout
         self._retry = retry or RetryPolicy()
-        self._wanted_chunk_bytes = chunk_bytes
+        self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
         self._server_wire: ServerWire | None = None
 
         def open_channel() -> Any:
@@ -54,7 +54,7 @@ class Connection:
         self._channels = Channels(open_channel, checked_connections(connections))
 
     async def close(self) -> None:
-        """Closes the channels; calls under way are cancelled."""
+        """Closes the channels; calls under way are cancelled: ``Cancelled``."""
         for channel in self._channels.close():
             await channel.close()
 
@@ -84,8 +84,8 @@ class Connection:
 
         async def attempt() -> ResultReader:
             reader = ResultReader()
-            with self._channels.least_busy() as stub:
-                async for page in getattr(stub, method)(make_request(), metadata=self._metadata):
+            with self._channels.least_busy() as stub, streamed(make_request()) as request:
+                async for page in getattr(stub, method)(request, metadata=self._metadata):
                     reader.add(page)
             return reader
 
@@ -94,6 +94,23 @@ class Connection:
     async def get_round(self, name: str) -> RoundInfo:
         """Returns the round as it is now."""
         return RoundInfo.from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name)))
+
+    async def delete_round(self, name: str) -> None:
+        """Deletes a round; one that is gone when the call is repeated was deleted by the call before."""
+        repeated = False
+
+        async def attempt() -> None:
+            nonlocal repeated
+            try:
+                with self._channels.first() as stub:
+                    request = pb.DeleteRoundRequest(name=name)
+                    await stub.DeleteRound(request, timeout=self._timeout, metadata=self._metadata)
+            except grpc.RpcError as error:
+                if not repeated or error.code() is not grpc.StatusCode.NOT_FOUND:
+                    repeated = True
+                    raise
+
+        await self._retried(attempt)
 
     async def server_wire(self) -> ServerWire:
         """Returns what the server takes, for which it is asked once."""
@@ -110,11 +127,11 @@ class Connection:
             try:
                 with self._channels.least_busy() as stub:
                     if not resumable:
-                        return await self._submit_stream(stub, upload, bar)
+                        return await _apart(self._submit_stream(stub, upload, bar))
                     done_before, done = done, await self._chunks_received(upload)
                     if done > done_before:
                         waits = self._retry.waits()  # it is getting on
-                    return await self._submit_unary(stub, upload, done, bar)
+                    return await _apart(self._submit_unary(stub, upload, done, bar))
             except grpc.RpcError as call_error:
                 wait = wait_before_retry(call_error, waits)
                 if wait is None:
@@ -126,7 +143,7 @@ class Connection:
         waits = self._retry.waits()
         while True:
             try:
-                return await attempt()
+                return await _apart(attempt())
             except grpc.RpcError as call_error:
                 wait = wait_before_retry(call_error, waits)
                 if wait is None:
@@ -147,7 +164,8 @@ class Connection:
             message = await stub.SubmitWhole(first, metadata=self._metadata)
             next(chunks, None)  # for the bar
         else:
-            message = await stub.SubmitUpdate(itertools.chain((first,), chunks), metadata=self._metadata)
+            with streamed(itertools.chain((first,), chunks)) as requests:
+                message = await stub.SubmitUpdate(requests, metadata=self._metadata)
         return Submission.from_proto(message)
 
     async def _submit_unary(self, stub: Any, upload: Upload, first: int, bar: ProgressBar | None) -> Submission:
@@ -157,3 +175,17 @@ class Connection:
         return Submission.from_proto(
             await stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata)
         )
+
+
+async def _apart(attempt: Awaitable[T]) -> T:
+    """Awaits an attempt in a task of its own, so that one that is cancelled is told from a caller that is.
+
+    Closing a channel cancels its calls, which raise CancelledError. A caller that sees that would take itself for
+    cancelled, as would its task.
+    """
+    (answer,) = await asyncio.gather(attempt, return_exceptions=True)
+    if isinstance(answer, asyncio.CancelledError):
+        raise Cancelled("the call was cancelled, since this client has disconnected")
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer

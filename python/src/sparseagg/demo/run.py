@@ -17,7 +17,7 @@ from sparseagg.demo.coordinator import Coordinator
 from sparseagg.demo.model import ClientData, HeldOut, Model
 from sparseagg.demo.server import running_server
 from sparseagg.demo.vocabulary import learn_vocabulary
-from sparseagg.errors import SparseaggError
+from sparseagg.errors import InvalidArgument, SparseaggError
 
 __all__ = ["Options", "add_arguments", "main", "run"]
 
@@ -83,6 +83,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def run(options: Options) -> int:
     """Runs the demo; returns 0 if everything agrees, else 1. The last line printed is a JSON object."""
+    if options.rounds < 1:
+        raise InvalidArgument(f"rounds is a number from 1 on, not {options.rounds}")
     start = time.perf_counter()
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
