@@ -4,18 +4,17 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <exception>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "host/status_macros.h"
+#include "service/address.h"
 
 namespace sparseagg::service {
 namespace {
@@ -48,19 +47,6 @@ bool IsHost(absl::string_view host) {
   return !host.empty() && std::all_of(host.begin(), host.end(), in_a_name);
 }
 
-bool IsPort(absl::string_view port) {
-  uint32_t number = 0;
-  return std::all_of(port.begin(), port.end(), absl::ascii_isdigit) && absl::SimpleAtoi(port, &number) &&
-         number <= std::numeric_limits<uint16_t>::max();
-}
-
-// CivetWeb would also take a list with commas, ports without a host, and letters after a port: it would listen where
-// nobody looked whether other machines reach it.
-bool IsHostAndPort(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  return colon != absl::string_view::npos && IsHost(address.substr(0, colon)) && IsPort(address.substr(colon + 1));
-}
-
 // A connection that says nothing holds a thread until it is given up, and a probe waits its turn behind all that came
 // before it. So there are many threads, which take some 20 KiB each, and little patience: a hundred such connections
 // are gone after two turns. What has a thread or waits in the queue takes a file, for which the Listener leaves room.
@@ -80,7 +66,12 @@ HttpServer::HttpServer() : impl_(std::make_unique<Impl>()) {}
 HttpServer::~HttpServer() = default;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, const HttpPages& pages) {
-  if (!IsHostAndPort(address)) return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT"));
+  RETURN_IF_ERROR(CheckPort(address));
+  // CivetWeb would also take a list with commas, and ports without a host: it would listen where nobody looked whether
+  // other machines reach it.
+  if (!IsHost(absl::string_view(address).substr(0, address.rfind(':')))) {
+    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT"));
+  }
   auto server = std::unique_ptr<HttpServer>(new HttpServer);
   try {
     server->impl_->server = std::make_unique<CivetServer>(Settings(address));
