@@ -56,6 +56,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, dict[str, Any]] = {
     "a second replica": {"replicas": 2},
     "less memory than the server can keep to": {"memoryLimitMiB": 255},
+    "a flag that there is none of": {"config": {"max-open-roundz": 1}},
     "a flag that the chart sets itself": {"config": {"memory-limit": "8GiB"}},
     "a network policy that lets everybody call": {"networkPolicy": {"clients": []}},
 }

@@ -78,10 +78,28 @@ def test_flags_are_those_of_the_server(path) -> None:
     assert flags <= flags_of_server()
 
 
-def test_chart_forbids_to_set_what_it_sets() -> None:
-    keys = set(re.findall(r"^    ([a-z-]+) = ", text(CHART / "templates" / "configmap.yaml"), re.MULTILINE))
-    schema = yaml.safe_load(text(CHART / "values.schema.json"))
-    assert keys - {"log-format"} == set(schema["properties"]["config"]["propertyNames"]["not"]["enum"])
+def test_chart_takes_the_flags_of_the_server_but_those_that_it_sets() -> None:
+    configmap = text(CHART / "templates" / "configmap.yaml")
+    keys = {"--" + key for key in re.findall(r"^    ([a-z-]+) = ", configmap, re.MULTILINE)}
+    schema = yaml.safe_load(text(CHART / "values.schema.json"))["properties"]["config"]
+    taken = {"--" + name for name in schema["propertyNames"]["enum"]}
+    assert taken == flags_of_server() - {"--config", "--help", "--version"} - (keys - {"--log-format", "--threads"})
+
+
+@pytest.mark.parametrize(
+    ("values", "threads"),
+    [
+        ({}, "2"),
+        ({"cpu": 8}, "8"),
+        ({"cpu": "16"}, "16"),
+        ({"cpu": 0.5}, None),
+        ({"cpu": "1500m"}, None),
+        ({"cpu": 8, "config": {"threads": 3}}, "3"),
+    ],
+)
+def test_chart_has_a_thread_for_each_core_that_the_pod_asks_for(values, threads) -> None:
+    config = rendered(values)["ConfigMap"]["data"]["server.toml"]
+    assert re.findall(r"^threads = (.*)$", config, re.MULTILINE) == ([] if threads is None else [threads])
 
 
 def test_paths_are_answered(start_server) -> None:
