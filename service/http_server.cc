@@ -23,18 +23,21 @@ class Handler final : public CivetHandler {
  public:
   explicit Handler(std::function<HttpPage()> page) : page_(std::move(page)) {}
 
-  bool handleGet(CivetServer*, mg_connection* connection) override {
+  bool handleGet(CivetServer*, mg_connection* connection) override { return Answer(connection, /*with_text=*/true); }
+  bool handleHead(CivetServer*, mg_connection* connection) override { return Answer(connection, /*with_text=*/false); }
+
+ private:
+  bool Answer(mg_connection* connection, bool with_text) const {
     const HttpPage page = page_();
     const std::string head =
         absl::StrCat("HTTP/1.1 ", page.status, " ", mg_get_response_code_text(connection, page.status),
                      "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: ", page.text.size(),
                      "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
     mg_write(connection, head.data(), head.size());
-    mg_write(connection, page.text.data(), page.text.size());
+    if (with_text) mg_write(connection, page.text.data(), page.text.size());
     return true;
   }
 
- private:
   const std::function<HttpPage()> page_;
 };
 

@@ -20,6 +20,7 @@
 #include "service/grpc_service.h"
 #include "service/log.h"
 #include "service/transport.h"
+#include "service/trimmer.h"
 
 namespace sparseagg::service {
 namespace {
@@ -115,6 +116,8 @@ Gauges Server::CountNow() const {
   gauges.uploads = machine_.uploads.taken();
   gauges.held_bytes = machine_.budget.reserved();
   gauges.memory_limit_bytes = machine_.budget.limit();
+  gauges.resident_bytes = ResidentBytes();
+  gauges.process_memory_limit_bytes = machine_.limits.memory_limit_bytes;
   return gauges;
 }
 
