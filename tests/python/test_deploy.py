@@ -189,6 +189,20 @@ def test_chart_config_is_one_that_the_server_takes(start_server, tmp_path) -> No
     assert limits.max_message_bytes == 1 << 20
 
 
+def test_sample_config_of_the_unit_is_one_that_the_server_takes(start_server, tmp_path) -> None:
+    sample = text(DEPLOY / "systemd" / "server.toml")
+    # As it is, and with all that it only shows.
+    for number, each in enumerate([sample, re.sub(r"^# ?(?=[a-z-]+ = )", "", sample, flags=re.MULTILINE)]):
+        config = tmp_path / f"{number}.toml"
+        config.write_text(each, encoding="utf-8")
+        start_server("--config", str(config), "--metrics-address", "127.0.0.1:0")
+
+
+def test_unit_has_the_folder_of_the_socket_that_its_config_shows() -> None:
+    (folder,) = re.findall(r"^RuntimeDirectory=(.*)$", text(UNIT), re.MULTILINE)
+    assert f'"unix:/run/{folder}/' in text(DEPLOY / "systemd" / "server.toml")
+
+
 def test_unit_starts_what_the_containerfile_installs() -> None:
     (command,) = re.findall(r"^ExecStart=(.*)$", text(UNIT), re.MULTILINE)
     (entrypoint,) = re.findall(r"^ENTRYPOINT (.*)$", text(CONTAINERFILE), re.MULTILINE)
