@@ -260,9 +260,16 @@ lint-python: $(VENV)/.lint
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	$(BIN)/mypy
 
+# Unpacked, not installed: installing the package starts a Prometheus.
+PROMTOOL = $(or $(shell command -v promtool),build/lint/prometheus/usr/bin/promtool)
+
+build/lint/prometheus/usr/bin/promtool: | deps-lint
+	@mkdir -p build/lint/prometheus
+	cd build/lint/prometheus && apt-get -q download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb
+
 # systemd-analyze wants the program to be there, and calls what it does not know a warning.
 .PHONY: lint-deploy
-lint-deploy: deps-lint $(VENV)/.lint
+lint-deploy: deps-lint $(VENV)/.lint $(PROMTOOL)
 	yamllint -s -c deploy/.yamllint deploy
 	$(BIN)/hadolint --ignore DL3008 deploy/container/Containerfile
 	@mkdir -p build/lint
@@ -270,6 +277,7 @@ lint-deploy: deps-lint $(VENV)/.lint
 	systemd-analyze verify build/lint/sparseagg.service 2>&1 | tee build/lint/sparseagg.log
 	! grep -F sparseagg.service build/lint/sparseagg.log
 	$(BIN)/python scripts/check_deploy.py
+	$(PROMTOOL) test rules deploy/prometheus/alerts_test.yml
 
 .PHONY: lint-tidy
 lint-tidy: build/tidy/build.ninja deps-lint

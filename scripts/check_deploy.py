@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Checks deploy/ as far as that goes without a server, a cluster or a container engine.
 
-The expressions of the alert rules and of the dashboard must parse as PromQL. The Helm chart must pass Helm's own lint
-and render, under several sets of values, to what the schemas of Kubernetes allow; other sets it must refuse. Whether
-flags, ports, paths and metrics are those of the server is for tests/python/test_deploy.py, which has one.
+The expressions of the alert rules and of the dashboard must parse as PromQL, and alerts_test.yml, which promtool runs,
+must have a case for every alert. The Helm chart must pass Helm's own lint and render, under several sets of values, to
+what the schemas of Kubernetes allow; other sets it must refuse. Whether flags, ports, paths and metrics are those of
+the server is for tests/python/test_deploy.py, which has one.
 
 Prints one line a finding and exits 1 if there are any. Needs the packages of scripts/requirements-lint.txt.
 """
@@ -55,16 +56,21 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, dict[str, Any]] = {
     "a second replica": {"replicas": 2},
     "less memory than the server can keep to": {"memoryLimitMiB": 255},
+    "a flag that there is none of": {"config": {"max-open-roundz": 1}},
     "a flag that the chart sets itself": {"config": {"memory-limit": "8GiB"}},
     "a network policy that lets everybody call": {"networkPolicy": {"clients": []}},
 }
 
 
-def check_promql() -> Iterator[str]:
-    """The expressions of alert rules and dashboard."""
+def check_queries() -> Iterator[str]:
+    """The alert rules and their cases, and the dashboard's expressions."""
     alerts = DEPLOY / "prometheus" / "alerts.yml"
     groups = yaml.safe_load(alerts.read_text(encoding="utf-8"))["groups"]
     expressions = [(alerts, rule["alert"], rule["expr"]) for group in groups for rule in group["rules"]]
+    cases = (DEPLOY / "prometheus" / "alerts_test.yml").read_text(encoding="utf-8")
+    for _, name, _ in expressions:
+        if f'alertname="{name}"' not in cases:
+            yield f"alerts_test.yml: no case for {name}"
     dashboard = DEPLOY / "grafana" / "sparseagg.json"
     for panel in json.loads(dashboard.read_text(encoding="utf-8"))["panels"]:
         # Grafana puts a duration in its place.
@@ -115,7 +121,7 @@ def check_chart() -> Iterator[str]:
 
 def main() -> int:
     """Runs the command; returns its exit status."""
-    findings = list(check_promql())
+    findings = list(check_queries())
     if HAS_HELM:
         findings += check_chart()
     else:

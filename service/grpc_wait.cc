@@ -22,12 +22,7 @@ class WaitReactor final : public grpc::ServerUnaryReactor {
     WaitReactor* reactor = self.get();
     reactor->self_ = self;
     reactor->wait_ = reactor->round_->Wait(timeout, [self] {
-      self->service_.machine().pool.Post([self] {
-        self->Finish(ToGrpc(Contain([&] {
-          self->service_.Encode(*self->round_, self->response_);
-          return absl::OkStatus();
-        })));
-      });
+      self->service_.machine().pool.Post([self] { self->Finish(ToGrpc(Contain([&] { return self->Answer(); }))); });
     });
     // Nobody waits on a server that is shutting down, nor who comes while it begins to.
     if (reactor->service_.registry().draining()) reactor->round_->ReleaseWaiters();
@@ -40,6 +35,14 @@ class WaitReactor final : public grpc::ServerUnaryReactor {
   void OnDone() override { self_.reset(); }
 
  private:
+  absl::Status Answer() {
+    // Who got a round that has not ended would ask again at once, while gRPC shuts down and cancels what comes.
+    if (service_.registry().draining() && !HasEnded(round_->state()))
+      return absl::UnavailableError("the server is shutting down");
+    service_.Encode(*round_, response_);
+    return absl::OkStatus();
+  }
+
   AggregationService& service_;
   const std::shared_ptr<Round> round_;
   const Slot slot_;

@@ -4,18 +4,17 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <exception>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "host/status_macros.h"
+#include "service/address.h"
 
 namespace sparseagg::service {
 namespace {
@@ -24,18 +23,21 @@ class Handler final : public CivetHandler {
  public:
   explicit Handler(std::function<HttpPage()> page) : page_(std::move(page)) {}
 
-  bool handleGet(CivetServer*, mg_connection* connection) override {
+  bool handleGet(CivetServer*, mg_connection* connection) override { return Answer(connection, /*with_text=*/true); }
+  bool handleHead(CivetServer*, mg_connection* connection) override { return Answer(connection, /*with_text=*/false); }
+
+ private:
+  bool Answer(mg_connection* connection, bool with_text) const {
     const HttpPage page = page_();
     const std::string head =
         absl::StrCat("HTTP/1.1 ", page.status, " ", mg_get_response_code_text(connection, page.status),
                      "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: ", page.text.size(),
                      "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
     mg_write(connection, head.data(), head.size());
-    mg_write(connection, page.text.data(), page.text.size());
+    if (with_text) mg_write(connection, page.text.data(), page.text.size());
     return true;
   }
 
- private:
   const std::function<HttpPage()> page_;
 };
 
@@ -46,19 +48,6 @@ bool IsHost(absl::string_view host) {
   }
   const auto in_a_name = [](unsigned char c) { return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_'; };
   return !host.empty() && std::all_of(host.begin(), host.end(), in_a_name);
-}
-
-bool IsPort(absl::string_view port) {
-  uint32_t number = 0;
-  return std::all_of(port.begin(), port.end(), absl::ascii_isdigit) && absl::SimpleAtoi(port, &number) &&
-         number <= std::numeric_limits<uint16_t>::max();
-}
-
-// CivetWeb would also take a list with commas, ports without a host, and letters after a port: it would listen where
-// nobody looked whether other machines reach it.
-bool IsHostAndPort(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  return colon != absl::string_view::npos && IsHost(address.substr(0, colon)) && IsPort(address.substr(colon + 1));
 }
 
 // A connection that says nothing holds a thread until it is given up, and a probe waits its turn behind all that came
@@ -80,7 +69,12 @@ HttpServer::HttpServer() : impl_(std::make_unique<Impl>()) {}
 HttpServer::~HttpServer() = default;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, const HttpPages& pages) {
-  if (!IsHostAndPort(address)) return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT"));
+  RETURN_IF_ERROR(CheckPort(address));
+  // CivetWeb would also take a list with commas, and ports without a host: it would listen where nobody looked whether
+  // other machines reach it.
+  if (!IsHost(absl::string_view(address).substr(0, address.rfind(':')))) {
+    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT"));
+  }
   auto server = std::unique_ptr<HttpServer>(new HttpServer);
   try {
     server->impl_->server = std::make_unique<CivetServer>(Settings(address));

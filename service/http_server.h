@@ -16,7 +16,7 @@ struct HttpPage {
   std::string text;
 };
 
-// By path, such as "/metrics". Each is called for each GET, by several threads at once.
+// By path, such as "/metrics". Each is called for each GET or HEAD, by several threads at once.
 using HttpPages = std::map<std::string, std::function<HttpPage()>>;
 
 // Serves its pages until it is destroyed; any other path is 404.

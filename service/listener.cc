@@ -24,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "host/status_macros.h"
+#include "service/address.h"
 
 namespace sparseagg::service {
 namespace {
@@ -119,6 +120,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& addr
   if (colon == absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat("'", address, "' is neither HOST:PORT nor unix:PATH"));
   }
+  RETURN_IF_ERROR(CheckPort(rest));
   absl::string_view host = rest.substr(0, colon);
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
   RETURN_IF_ERROR(listener->OpenHost(std::string(host), std::string(rest.substr(colon + 1))));

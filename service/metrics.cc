@@ -78,6 +78,8 @@ struct Metrics::Impl {
     uploads.Set(static_cast<double>(now.uploads));
     held.Set(static_cast<double>(now.held_bytes));
     limit.Set(static_cast<double>(now.memory_limit_bytes));
+    resident.Set(static_cast<double>(now.resident_bytes));
+    process_limit.Set(static_cast<double>(now.process_memory_limit_bytes));
     return registry.Collect();
   }
 
@@ -126,6 +128,17 @@ struct Metrics::Impl {
                      .Help("The limit of sparseagg_inflight_bytes; 0: none.")
                      .Register(registry)
                      .Add({});
+  // By the name that all of Prometheus's libraries give it.
+  Gauge& resident = BuildGauge()
+                        .Name("process_resident_memory_bytes")
+                        .Help("Resident memory size in bytes.")
+                        .Register(registry)
+                        .Add({});
+  Gauge& process_limit = BuildGauge()
+                             .Name("sparseagg_process_memory_limit_bytes")
+                             .Help("The limit of process_resident_memory_bytes, --memory-limit; 0: none.")
+                             .Register(registry)
+                             .Add({});
   Family<Gauge>& build_family =
       BuildGauge().Name("sparseagg_build_info").Help("1, with the version as a label.").Register(registry);
   Family<Gauge>& engine_family =

@@ -23,7 +23,9 @@ struct Gauges {
   std::vector<State> rounds;
   uint64_t uploads = 0;
   uint64_t held_bytes = 0;
-  uint64_t memory_limit_bytes = 0;
+  uint64_t memory_limit_bytes = 0;  // of held_bytes
+  uint64_t resident_bytes = 0;
+  uint64_t process_memory_limit_bytes = 0;  // of resident_bytes
 };
 
 // Labels have few values: never a round or a client, whose series would grow for ever. Thread-safe. Counting is a few

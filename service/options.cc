@@ -10,6 +10,8 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <regex>
+#include <set>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -19,6 +21,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "service/memory_shares.h"
 #include "service/version.h"
 
 namespace sparseagg::service {
@@ -28,25 +33,47 @@ std::string EnvName(absl::string_view option) {
   return absl::StrCat("SPARSEAGG_", absl::AsciiStrToUpper(absl::StrReplaceAll(option, {{"-", "_"}})));
 }
 
+// One flag a line, in the part of TOML that docs/operations.md tells. CLI11's own parser takes a list for its element
+// and a bare word for a flag that is set.
+//
 // CLI11 reads the file before the environment, and what is set first stays. So the file must not set what the
 // environment will.
-class FileBelowEnvironment final : public CLI::ConfigTOML {
+class ConfigFile final : public CLI::ConfigTOML {
  public:
-  explicit FileBelowEnvironment(const CLI::App& app) : app_(app) {}
+  explicit ConfigFile(const CLI::App& app) : app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    std::vector<CLI::ConfigItem> kept = CLI::ConfigTOML::from_config(input);
-    kept.erase(
-        std::remove_if(kept.begin(), kept.end(), [this](const CLI::ConfigItem& item) { return IsInEnvironment(item); }),
-        kept.end());
-    return kept;
+    static const std::regex form(
+        R"re((?:([\w-]+)\s*=\s*(?:"([^"\\]*)"|'([^']*)'|(true|false|\d+(?:_\d+)*(?:\.\d+)?))\s*)?(?:#.*)?)re");
+    std::vector<CLI::ConfigItem> settings;
+    std::set<std::string> names;
+    std::string line;
+    for (int number = 1; std::getline(input, line); ++number) {
+      const auto fail = [&](const std::string& problem) {
+        throw CLI::ConfigError(
+            absl::StrCat(problem, " in ", app_.get_config_ptr()->as<std::string>(), ", line ", number));
+      };
+      absl::StripAsciiWhitespace(&line);
+      std::smatch parts;
+      if (!std::regex_match(line, parts, form)) {
+        fail(absl::StrCat("'", line, "' is not NAME = VALUE, with a string in quotes, a number, true or false"));
+      }
+      const std::string name = parts[1];
+      if (name.empty()) continue;
+      const CLI::Option* option = app_.get_option_no_throw("--" + name);
+      if (option == nullptr || !option->get_configurable()) fail(absl::StrCat("unknown flag '", name, "'"));
+      if (!names.insert(name).second) fail(absl::StrCat("'", name, "' is set twice"));
+      if (IsInEnvironment(*option)) continue;
+      CLI::ConfigItem& setting = settings.emplace_back();
+      setting.name = name;
+      setting.inputs = {absl::StrCat(parts[2].str(), parts[3].str(), absl::StrReplaceAll(parts[4].str(), {{"_", ""}}))};
+    }
+    return settings;
   }
 
  private:
-  bool IsInEnvironment(const CLI::ConfigItem& item) const {
-    if (!item.parents.empty()) return false;
-    const CLI::Option* option = app_.get_option_no_throw("--" + item.name);
-    const char* value = option == nullptr ? nullptr : std::getenv(option->get_envname().c_str());
+  static bool IsInEnvironment(const CLI::Option& option) {
+    const char* value = std::getenv(option.get_envname().c_str());
     return value != nullptr && *value != '\0';
   }
 
@@ -59,22 +86,26 @@ std::optional<uint64_t> ParseCount(const std::string& text) {
   return absl::SimpleAtoi(text, &count) ? std::optional(count) : std::nullopt;
 }
 
-// In powers of 1024.
+// Not GB, which is 1000³ to some and 1024³ to others.
 std::optional<uint64_t> ParseBytes(const std::string& text) {
-  size_t digits = 0;
-  while (digits < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[digits]))) ++digits;
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
   const std::optional<uint64_t> number = ParseCount(text.substr(0, digits));
+  absl::string_view unit = absl::string_view(text).substr(digits);
   if (!number.has_value()) return std::nullopt;
-  const std::string unit = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text.substr(digits)));
-  constexpr absl::string_view kUnits[] = {"", "k", "m", "g", "t"};
-  for (int power = 0; power < 5; ++power) {
-    if (unit == kUnits[power] || unit == absl::StrCat(kUnits[power], "b") ||
-        (power > 0 && unit == absl::StrCat(kUnits[power], "ib"))) {
-      const bool fits = *number <= (std::numeric_limits<uint64_t>::max() >> (10 * power));
-      return fits ? std::optional(*number << (10 * power)) : std::nullopt;
-    }
+  if (unit.empty()) return number;
+  absl::ConsumePrefix(&unit, " ");
+  constexpr absl::string_view kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  for (int power = 1; power <= 4; ++power) {
+    if (unit != kUnits[power - 1]) continue;
+    const bool fits = *number <= (std::numeric_limits<uint64_t>::max() >> (10 * power));
+    return fits ? std::optional(*number << (10 * power)) : std::nullopt;
   }
   return std::nullopt;
+}
+
+std::optional<uint64_t> ParseMemoryLimit(const std::string& text) {
+  const std::optional<uint64_t> bytes = ParseBytes(text);
+  return bytes == 0u || bytes >= kLeastMemoryLimit ? bytes : std::nullopt;
 }
 
 // A bare number is seconds.
@@ -123,7 +154,11 @@ class Adder {
   }
   void AddBytes(const std::string& name, uint64_t& variable, const std::string& help) {
     AddParsed(name, &ParseBytes, variable, help, "BYTES", absl::StrCat(variable),
-              "number of bytes such as 4096, 512KiB or 4GiB");
+              "number of bytes such as 4096, or of KiB, MiB, GiB or TiB such as 4GiB");
+  }
+  void AddMemoryLimit(const std::string& name, uint64_t& variable, const std::string& help) {
+    AddParsed(name, &ParseMemoryLimit, variable, help, "BYTES", absl::StrCat(variable),
+              "memory limit: 256MiB or more, in bytes or KiB, MiB, GiB or TiB, or 0 for none");
   }
   void AddTime(const std::string& name, absl::Duration& variable, const std::string& help) {
     AddParsed(name, &ParseTime, variable, help, "TIME", absl::FormatDuration(variable),
@@ -171,8 +206,8 @@ class Adder {
 };
 
 void AddLimits(Adder& add, Limits& limits) {
-  add.AddBytes("memory-limit", limits.memory_limit_bytes,
-               "what the process may have resident, to within a tenth, from 256MiB on; 0: no limit");
+  add.AddMemoryLimit("memory-limit", limits.memory_limit_bytes,
+                     "what the process may have resident, to within a tenth, from 256MiB on; 0: no limit");
   add.AddBytes("max-message-bytes", limits.max_message_bytes, "one request message, so one chunk; 0: none");
   add.AddBytes("max-page-bytes", limits.max_page_bytes, "one result page; 0: none");
   add.AddCount("max-open-rounds", limits.max_open_rounds, "rounds that have not ended; 0: no limit");
@@ -199,8 +234,7 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   options.server.metrics_address = "127.0.0.1:8002";
   CLI::App app("Merges sparse updates of many clients into one sparse vector per tensor.", "sparseagg-server");
   app.set_version_flag("--version", std::string("sparseagg-server ") + kVersion);
-  app.config_formatter(std::make_shared<FileBelowEnvironment>(app));
-  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.config_formatter(std::make_shared<ConfigFile>(app));
   // Read here, because CLI11 looks for the variable of this one only when it is too late.
   const char* config = std::getenv("SPARSEAGG_CONFIG");
   const std::string config_path = config == nullptr ? "" : config;

@@ -1,6 +1,5 @@
 #include "service/server.h"
 
-#include <arpa/inet.h>
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/channelz_service_plugin.h>
@@ -15,12 +14,13 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
+#include "service/address.h"
 #include "service/grpc_service.h"
 #include "service/log.h"
 #include "service/transport.h"
+#include "service/trimmer.h"
 
 namespace sparseagg::service {
 namespace {
@@ -50,28 +50,7 @@ void InitPlugins() {
   });
 }
 
-// "HOST" of "HOST:PORT", without the brackets of IPv6.
-std::string HostOf(absl::string_view address) {
-  absl::string_view host = address.substr(0, address.rfind(':'));
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return std::string(host);
-}
-
 }  // namespace
-
-absl::Status CheckLoopback(absl::string_view address) {
-  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) return absl::OkStatus();
-  const std::string host = HostOf(address);
-  in_addr v4;
-  in6_addr v6;
-  const bool loopback = host == "localhost" ||
-                        (inet_pton(AF_INET, host.c_str(), &v4) == 1 && (ntohl(v4.s_addr) >> 24) == 127) ||
-                        (inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
-  if (loopback) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("other machines can reach ", address,
-                                                 ", and the server has neither TLS nor tokens; --insecure "
-                                                 "allows it all the same"));
-}
 
 struct Server::Grpc {
   AggregationService service;
@@ -137,6 +116,8 @@ Gauges Server::CountNow() const {
   gauges.uploads = machine_.uploads.taken();
   gauges.held_bytes = machine_.budget.reserved();
   gauges.memory_limit_bytes = machine_.budget.limit();
+  gauges.resident_bytes = ResidentBytes();
+  gauges.process_memory_limit_bytes = machine_.limits.memory_limit_bytes;
   return gauges;
 }
 

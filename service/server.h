@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/engine.h"
 #include "service/clock.h"
@@ -33,7 +32,8 @@ struct ServerOptions {
 // Thread-safe.
 class Server {
  public:
-  // Listens and serves on return. INVALID_ARGUMENT: an address that other machines can reach without `insecure`.
+  // Listens and serves on return. INVALID_ARGUMENT: no address, or one that other machines can reach without
+  // `insecure`.
   // UNAVAILABLE: the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                        const Clock& clock = SystemClock());
@@ -74,9 +74,6 @@ class Server {
   std::atomic<bool> ready_ = true;
   std::unique_ptr<HttpServer> http_;  // asks all of the above
 };
-
-// INVALID_ARGUMENT unless only this machine can reach `address`: 127.0.0.0/8, [::1], localhost or unix:PATH.
-absl::Status CheckLoopback(absl::string_view address);
 
 }  // namespace sparseagg::service
 

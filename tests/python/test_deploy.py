@@ -78,10 +78,28 @@ def test_flags_are_those_of_the_server(path) -> None:
     assert flags <= flags_of_server()
 
 
-def test_chart_forbids_to_set_what_it_sets() -> None:
-    keys = set(re.findall(r"^    ([a-z-]+) = ", text(CHART / "templates" / "configmap.yaml"), re.MULTILINE))
-    schema = yaml.safe_load(text(CHART / "values.schema.json"))
-    assert keys - {"log-format"} == set(schema["properties"]["config"]["propertyNames"]["not"]["enum"])
+def test_chart_takes_the_flags_of_the_server_but_those_that_it_sets() -> None:
+    configmap = text(CHART / "templates" / "configmap.yaml")
+    keys = {"--" + key for key in re.findall(r"^    ([a-z-]+) = ", configmap, re.MULTILINE)}
+    schema = yaml.safe_load(text(CHART / "values.schema.json"))["properties"]["config"]
+    taken = {"--" + name for name in schema["propertyNames"]["enum"]}
+    assert taken == flags_of_server() - {"--config", "--help", "--version"} - (keys - {"--log-format", "--threads"})
+
+
+@pytest.mark.parametrize(
+    ("values", "threads"),
+    [
+        ({}, "2"),
+        ({"cpu": 8}, "8"),
+        ({"cpu": "16"}, "16"),
+        ({"cpu": 0.5}, None),
+        ({"cpu": "1500m"}, None),
+        ({"cpu": 8, "config": {"threads": 3}}, "3"),
+    ],
+)
+def test_chart_has_a_thread_for_each_core_that_the_pod_asks_for(values, threads) -> None:
+    config = rendered(values)["ConfigMap"]["data"]["server.toml"]
+    assert re.findall(r"^threads = (.*)$", config, re.MULTILINE) == ([] if threads is None else [threads])
 
 
 def test_paths_are_answered(start_server) -> None:
@@ -169,6 +187,20 @@ def test_chart_config_is_one_that_the_server_takes(start_server, tmp_path) -> No
     assert limits.memory_limit_bytes == 512 << 20
     assert limits.max_open_rounds == 1_000_000
     assert limits.max_message_bytes == 1 << 20
+
+
+def test_sample_config_of_the_unit_is_one_that_the_server_takes(start_server, tmp_path) -> None:
+    sample = text(DEPLOY / "systemd" / "server.toml")
+    # As it is, and with all that it only shows.
+    for number, each in enumerate([sample, re.sub(r"^# ?(?=[a-z-]+ = )", "", sample, flags=re.MULTILINE)]):
+        config = tmp_path / f"{number}.toml"
+        config.write_text(each, encoding="utf-8")
+        start_server("--config", str(config), "--metrics-address", "127.0.0.1:0")
+
+
+def test_unit_has_the_folder_of_the_socket_that_its_config_shows() -> None:
+    (folder,) = re.findall(r"^RuntimeDirectory=(.*)$", text(UNIT), re.MULTILINE)
+    assert f'"unix:/run/{folder}/' in text(DEPLOY / "systemd" / "server.toml")
 
 
 def test_unit_starts_what_the_containerfile_installs() -> None:

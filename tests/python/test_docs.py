@@ -36,6 +36,14 @@ def test_wire_format_example_parses() -> None:
     assert chunk.SerializeToString(deterministic=True) == data
 
 
+def test_operations_documents_every_event_of_the_log() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "service").glob("*.cc"))
+    events = set(re.findall(r'\bLog\([^"{]*"(\w+)"', sources))
+    table = (DOCS / "operations.md").read_text(encoding="utf-8").partition("| event | fields |")[2].partition("\n\n")[0]
+    assert len(events) > 10
+    assert events - set(re.findall(r"`(\w+)`", table)) == set()
+
+
 def test_operations_documents_every_flag() -> None:
     text = (DOCS / "operations.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `--")]

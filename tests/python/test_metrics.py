@@ -30,7 +30,9 @@ def value(text: str, series: str) -> float:
 
 @pytest.fixture
 def metered(start_server):
-    return start_server("--metrics-address", "127.0.0.1:0", "--max-tuples-per-submission", "5")
+    return start_server(
+        "--metrics-address", "127.0.0.1:0", "--max-tuples-per-submission", "5", "--memory-limit", "1GiB"
+    )
 
 
 def test_metrics_count_what_became_of_submissions(metered) -> None:
@@ -53,6 +55,8 @@ def test_metrics_count_what_became_of_submissions(metered) -> None:
     assert value(text, 'sparseagg_stage_seconds_count{stage="merge"}') == 2  # the submission and the result
     assert value(text, "sparseagg_round_finish_seconds_count") == 1
     assert 0 < value(text, "sparseagg_inflight_bytes") <= value(text, "sparseagg_memory_limit_bytes")
+    assert value(text, "sparseagg_memory_limit_bytes") < value(text, "sparseagg_process_memory_limit_bytes") == 1 << 30
+    assert 1 << 20 < value(text, "process_resident_memory_bytes") < 1 << 30
     # A series for every round or client would grow for ever.
     assert "with-a-name" not in text
     assert "client-name" not in text
@@ -61,6 +65,18 @@ def test_metrics_count_what_became_of_submissions(metered) -> None:
 def test_probes_are_answered(metered) -> None:
     assert read(metered.metrics_address, "/healthz") == "ok\n"
     assert read(metered.metrics_address, "/readyz") == "ready\n"
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_head_is_get_without_the_page(metered, path) -> None:
+    with urllib.request.urlopen(f"http://{metered.metrics_address}{path}", timeout=30) as answer:
+        got = answer.headers
+    request = urllib.request.Request(f"http://{metered.metrics_address}{path}", method="HEAD")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == got["Content-Type"]
+        assert int(answer.headers["Content-Length"]) > 0
+        assert answer.read() == b""
 
 
 def test_a_silent_connection_holds_up_nobody(metered) -> None:
@@ -82,7 +98,14 @@ def test_metrics_can_be_off(start_server) -> None:
 
 
 def names_in(expression: str) -> set[str]:
-    return set(re.findall(r"\bsparseagg_\w+", expression))
+    return set(re.findall(r"\b(?:sparseagg|process)_\w+", expression))
+
+
+def test_operations_documents_every_metric(metered) -> None:
+    documented = names_in((REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8"))
+    offered = set(re.findall(r"^# TYPE (\w+)", read(metered.metrics_address), re.MULTILINE))
+    assert offered
+    assert offered - documented == set()
 
 
 def test_dashboard_and_alerts_ask_for_metrics_that_there_are(metered) -> None:

@@ -206,7 +206,11 @@ TEST(ListenerTest, AbstractName) {
 TEST(ListenerTest, AddressesThatAreNone_SayWhy) {
   const std::pair<std::string, std::string> cases[] = {
       {"nonsense", "'nonsense' is neither HOST:PORT nor unix:PATH"},
-      {"127.0.0.1:http!", "no address of '127.0.0.1:http!'"},
+      {"8001", "'8001' is neither HOST:PORT nor unix:PATH"},
+      {"127.0.0.1:http", "'127.0.0.1:http' is not HOST:PORT"},
+      {"127.0.0.1:", "'127.0.0.1:' is not HOST:PORT"},
+      {"127.0.0.1:65536", "'127.0.0.1:65536' is not HOST:PORT, with a port up to 65535"},
+      {"127.0.0.1:99999999999999999999", "is not HOST:PORT, with a port up to 65535"},
       {"no.such.host.invalid:1", "no address of 'no.such.host.invalid:1'"},
       {"unix:", "1 to 107 bytes, not 0"},
       {"unix:" + std::string(200, 'x'), "1 to 107 bytes, not 200"},
