@@ -12,7 +12,7 @@ packages() {
       echo cmake ninja-build pkg-config
       echo libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
       echo libabsl-dev libtbb-dev libhwy-dev libxxhash-dev
-      echo libcli11-dev libspdlog-dev prometheus-cpp-dev
+      echo libcli11-dev libtomlplusplus-dev libspdlog-dev prometheus-cpp-dev
       ;;
     python) echo python3 python3-venv ;;
     extension) echo python3-dev ;;

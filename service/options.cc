@@ -10,8 +10,6 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <regex>
-#include <set>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -23,6 +21,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "service/config_file.h"
 #include "service/memory_shares.h"
 #include "service/version.h"
 
@@ -32,53 +31,6 @@ namespace {
 std::string EnvName(absl::string_view option) {
   return absl::StrCat("SPARSEAGG_", absl::AsciiStrToUpper(absl::StrReplaceAll(option, {{"-", "_"}})));
 }
-
-// One flag a line, in the part of TOML that docs/operations.md tells. CLI11's own parser takes a list for its element
-// and a bare word for a flag that is set.
-//
-// CLI11 reads the file before the environment, and what is set first stays. So the file must not set what the
-// environment will.
-class ConfigFile final : public CLI::ConfigTOML {
- public:
-  explicit ConfigFile(const CLI::App& app) : app_(app) {}
-
-  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    static const std::regex form(
-        R"re((?:([\w-]+)\s*=\s*(?:"([^"\\]*)"|'([^']*)'|(true|false|\d+(?:_\d+)*(?:\.\d+)?))\s*)?(?:#.*)?)re");
-    std::vector<CLI::ConfigItem> settings;
-    std::set<std::string> names;
-    std::string line;
-    for (int number = 1; std::getline(input, line); ++number) {
-      const auto fail = [&](const std::string& problem) {
-        throw CLI::ConfigError(
-            absl::StrCat(problem, " in ", app_.get_config_ptr()->as<std::string>(), ", line ", number));
-      };
-      absl::StripAsciiWhitespace(&line);
-      std::smatch parts;
-      if (!std::regex_match(line, parts, form)) {
-        fail(absl::StrCat("'", line, "' is not NAME = VALUE, with a string in quotes, a number, true or false"));
-      }
-      const std::string name = parts[1];
-      if (name.empty()) continue;
-      const CLI::Option* option = app_.get_option_no_throw("--" + name);
-      if (option == nullptr || !option->get_configurable()) fail(absl::StrCat("unknown flag '", name, "'"));
-      if (!names.insert(name).second) fail(absl::StrCat("'", name, "' is set twice"));
-      if (IsInEnvironment(*option)) continue;
-      CLI::ConfigItem& setting = settings.emplace_back();
-      setting.name = name;
-      setting.inputs = {absl::StrCat(parts[2].str(), parts[3].str(), absl::StrReplaceAll(parts[4].str(), {{"_", ""}}))};
-    }
-    return settings;
-  }
-
- private:
-  static bool IsInEnvironment(const CLI::Option& option) {
-    const char* value = std::getenv(option.get_envname().c_str());
-    return value != nullptr && *value != '\0';
-  }
-
-  const CLI::App& app_;
-};
 
 // CLI11 would take -1 for 2^64 - 1.
 std::optional<uint64_t> ParseCount(const std::string& text) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "tests/service/round_fixture.h"
 
 namespace sparseagg::service {
@@ -107,38 +109,51 @@ TEST_F(OptionsTest, ConfigThatIsNotThere_IsAnError) {
   EXPECT_NE(ParseFails({}).code, 0);
 }
 
-TEST_F(OptionsTest, File_SubsetOfToml_IsRead) {
+TEST_F(OptionsTest, File_Toml_IsRead) {
   const Options options = ParseOk({"--config", WriteConfig("# of this machine\r\n"
                                                            "\n"
                                                            "max-open-rounds = 1_000  # many\n"
                                                            "  max-wait=1.5\n"
                                                            "simd = 'a # b'\n"
+                                                           "max-width = 0x10\n"
+                                                           "log-level = \"\\u0065rror\"\n"
                                                            "grpc-address = \"[::1]:1\" # \"x\"\n"
                                                            "insecure = false\n"
                                                            "memory-limit = \"1GiB\"")});
   EXPECT_EQ(options.server.limits.max_open_rounds, 1000);
   EXPECT_EQ(options.server.limits.max_wait, absl::Milliseconds(1500));
   EXPECT_EQ(options.simd, "a # b");
+  EXPECT_EQ(options.server.limits.max_width, 16);
+  EXPECT_EQ(options.log_level, LogLevel::kError);
   EXPECT_EQ(options.server.grpc_address, "[::1]:1");
   EXPECT_FALSE(options.server.insecure);
   EXPECT_EQ(options.server.limits.memory_limit_bytes, 1 << 30);
 }
 
-TEST_F(OptionsTest, File_OtherLines_AreErrorsThatSayWhere) {
-  for (const char* line : {"max-open-rounds = [3]", "max-open-rounds = [3, 4]", "max-open-rounds = 0x10",
-                           "max-open-rounds = 1__0", "memory-limit = 1GiB", "simd = \"\"\"AVX2\"\"\"", "simd = \"AVX2",
-                           "simd = \"\\u0041\"", "[server]", "insecure", "a.b = 3", "simd =", "= 3"}) {
+TEST_F(OptionsTest, File_LinesThatAreNotToml_AreErrorsThatSayWhere) {
+  for (const char* line :
+       {"max-open-rounds = 1__0", "memory-limit = 1GiB", "simd = \"AVX2", "insecure", "simd =", "= 3"}) {
     const std::string path = WriteConfig(std::string("# one line before\n") + line + "\n");
     const ExitWith leave = ParseFails({"--config", path});
     EXPECT_NE(leave.code, 0) << line;
-    EXPECT_THAT(leave.text, AllOf(HasSubstr("'" + std::string(line) + "'"), HasSubstr("in " + path + ", line 2")))
-        << line;
+    EXPECT_THAT(leave.text, HasSubstr("in " + path + ", line 2")) << line;
+  }
+}
+
+TEST_F(OptionsTest, File_OtherValues_AreErrorsThatNameTheFlag) {
+  for (const char* value : {"[3]", "[3, 4]", "{ a = 3 }", "2026-11-22"}) {
+    const std::string path = WriteConfig(absl::StrCat("# one line before\nmax-open-rounds = ", value, "\n"));
+    const ExitWith leave = ParseFails({"--config", path});
+    EXPECT_NE(leave.code, 0) << value;
+    EXPECT_THAT(leave.text, HasSubstr("'max-open-rounds' is no string, number, true or false in " + path + ", line 2"))
+        << value;
   }
 }
 
 TEST_F(OptionsTest, File_UnknownFlag_IsAnErrorThatNamesIt) {
-  for (const char* flag : {"max-uplaods", "config", "help", "version"}) {
-    const std::string path = WriteConfig(std::string(flag) + " = 1\n");
+  for (const char* flag : {"max-uplaods", "config", "help", "version", "server"}) {
+    const bool is_table = absl::string_view(flag) == "server";
+    const std::string path = WriteConfig(is_table ? "[server]\nmax-width = 1\n" : std::string(flag) + " = 1\n");
     const ExitWith leave = ParseFails({"--config", path});
     EXPECT_NE(leave.code, 0);
     EXPECT_THAT(leave.text, HasSubstr("unknown flag '" + std::string(flag) + "' in " + path + ", line 1"));
@@ -148,7 +163,7 @@ TEST_F(OptionsTest, File_UnknownFlag_IsAnErrorThatNamesIt) {
 TEST_F(OptionsTest, File_FlagTwice_IsAnError) {
   const ExitWith leave = ParseFails({"--config", WriteConfig("max-uploads = 1\nmax-width = 1\nmax-uploads = 2\n")});
   EXPECT_NE(leave.code, 0);
-  EXPECT_THAT(leave.text, AllOf(HasSubstr("'max-uploads' is set twice"), HasSubstr("line 3")));
+  EXPECT_THAT(leave.text, AllOf(HasSubstr("'max-uploads'"), HasSubstr("line 3")));
 }
 
 TEST_F(OptionsTest, Bytes_TakeUnitsOf1024) {

@@ -1,0 +1,58 @@
+#include "service/config_file.h"
+
+#include <toml++/toml.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace sparseagg::service {
+namespace {
+
+// As a flag's argument is given; nothing for lists, tables and dates.
+std::optional<std::string> ArgumentOf(const toml::node& value) {
+  if (const auto* text = value.as_string()) return text->get();
+  if (const auto* number = value.as_integer()) return absl::StrCat(number->get());
+  if (const auto* number = value.as_floating_point()) return absl::StrCat(number->get());
+  if (const auto* truth = value.as_boolean()) return truth->get() ? "true" : "false";
+  return std::nullopt;
+}
+
+bool IsInEnvironment(const CLI::Option& option) {
+  const char* value = std::getenv(option.get_envname().c_str());
+  return value != nullptr && *value != '\0';
+}
+
+}  // namespace
+
+std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const {
+  const auto fail = [this](const std::string& problem, const toml::source_region& where) {
+    throw CLI::ConfigError(
+        absl::StrCat(problem, " in ", app_.get_config_ptr()->as<std::string>(), ", line ", where.begin.line));
+  };
+  toml::table table;
+  try {
+    table = toml::parse(input);
+  } catch (const toml::parse_error& error) {
+    fail(std::string(error.description()), error.source());
+  }
+  std::vector<CLI::ConfigItem> settings;
+  for (const auto& [key, value] : table) {
+    const std::string name(key.str());
+    const CLI::Option* option = app_.get_option_no_throw("--" + name);
+    if (option == nullptr || !option->get_configurable()) fail(absl::StrCat("unknown flag '", name, "'"), key.source());
+    const std::optional<std::string> argument = ArgumentOf(value);
+    if (!argument.has_value()) {
+      fail(absl::StrCat("'", name, "' is no string, number, true or false"), value.source());
+    }
+    if (IsInEnvironment(*option)) continue;
+    CLI::ConfigItem& setting = settings.emplace_back();
+    setting.name = name;
+    setting.inputs = {*argument};
+  }
+  return settings;
+}
+
+}  // namespace sparseagg::service
