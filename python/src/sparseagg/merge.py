@@ -22,8 +22,8 @@ __all__ = ["add_arguments", "guess_tensors", "main"]
 DESCRIPTION = """Merges updates in .npz files, which hold arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense
 tensor. What to compute comes from --spec, or from the other options and from the arrays: dtype, width, and the
 dimension of dense tensors, in which all files have to agree. TENSOR.counts and TENSOR.weights of results are no part of
-an update, and refused. They are summed in the order of their names, bytewise, so
-that the order in which they are given does not matter."""
+an update, and refused. Files are summed in the order of their names, bytewise, so that the order in which they are
+given does not matter."""
 
 _OPTIONS = {
     "op": ("sum", "mean", "coordinate_mean", "union", "min", "max"),
