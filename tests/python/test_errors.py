@@ -24,3 +24,7 @@ def test_error_is_the_same_in_another_process(error: sa.SparseaggError) -> None:
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(other) is type(error)
         assert (str(other), other.code, vars(other)) == ("what", error.code, vars(error))
+
+
+def test_package_has_every_class() -> None:
+    assert {made.__name__ for made in CLASSES} <= set(sa.__all__)

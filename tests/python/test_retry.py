@@ -191,14 +191,15 @@ def serving(servicer: Scripted, credentials: grpc.ServerCredentials | None = Non
     server.stop(None)
 
 
-UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+RETRIED = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED]
 
 
+@pytest.mark.parametrize("code", RETRIED)
 @pytest.mark.parametrize(
     ("failures", "attempts", "succeeds"), [(0, 1, True), (2, 3, True), (3, 3, False), (1, 1, False)]
 )
-def test_client_unavailable_is_tried_as_often_as_allowed(failures, attempts, succeeds):
-    servicer = Scripted(*[UNAVAILABLE] * failures)
+def test_client_whom_the_server_sends_away_tries_as_often_as_allowed(code, failures, attempts, succeeds):
+    servicer = Scripted(*[code] * failures)
     with (
         serving(servicer) as address,
         sa.Client(address, retry=sa.RetryPolicy(attempts=attempts, initial=0.001)) as client,
@@ -206,9 +207,37 @@ def test_client_unavailable_is_tried_as_often_as_allowed(failures, attempts, suc
         if succeeds:
             client.get_round("r")
         else:
-            with pytest.raises(sa.Unavailable, match="as scripted"):
+            with pytest.raises(sa.SparseaggError, match="as scripted") as failed:
                 client.get_round("r")
+            assert failed.value.code is code
     assert servicer.calls == (failures + 1 if succeeds else attempts)
+
+
+class Silent(pb_grpc.AggregationServicer):
+    """Takes calls, and answers none before the end of the test."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.called = threading.Event()
+        self.end = threading.Event()
+
+    def GetRound(self, request, context):
+        self.calls += 1
+        self.called.set()
+        self.end.wait(60)
+        return pb.Round(name=request.name, state=pb.ROUND_STATE_OPEN)
+
+
+def test_client_that_disconnects_is_cancelled_and_does_not_try_again():
+    servicer = Silent()
+    with serving(servicer) as address, sa.Client(address, retry=FAST) as client, futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.get_round, "r")
+        assert servicer.called.wait(60)
+        client.disconnect()
+        with pytest.raises(sa.Cancelled, match="this client is disconnected"):
+            waiting.result(timeout=60)
+        servicer.end.set()
+    assert servicer.calls == 1
 
 
 def test_client_exhausted_with_a_delay_is_tried_again_no_sooner():
@@ -220,7 +249,7 @@ def test_client_exhausted_with_a_delay_is_tried_again_no_sooner():
     assert time.monotonic() - begin >= 2 * 0.04
 
 
-@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, UNAVAILABLE)])
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, *RETRIED)])
 def test_client_other_codes_are_raised_at_once(code):
     servicer = Scripted(code)
     with serving(servicer) as address, sa.Client(address, retry=FAST) as client:

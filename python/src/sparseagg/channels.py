@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from sparseagg.errors import FailedPrecondition, SparseaggError
+from sparseagg.errors import Cancelled, FailedPrecondition, SparseaggError
 from sparseagg.message import send_chunk_messages
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
 
@@ -46,6 +46,7 @@ class Channels:
 
         Raises:
             FailedPrecondition: the channels are closed, or were while the stub was on loan, and it was used after that.
+            Cancelled: they were closed during a call.
         """
         with self._open():
             yield self._stubs[0]
@@ -77,11 +78,15 @@ class Channels:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[None]:
-        """Refuses what is done with channels that are closed."""
+        """Refuses what is done with channels that are closed, and tells calls that closing them has ended."""
         if self._closed:
             raise FailedPrecondition(_DISCONNECTED)
         try:
             yield
+        except grpc.RpcError as error:
+            if not self._closed or error.code() is not grpc.StatusCode.CANCELLED:
+                raise
+            raise Cancelled(_DISCONNECTED) from error
         except (ValueError, grpc.aio.UsageError) as error:
             # What gRPC raises when a channel that is closed is told to call, which another thread may have done.
             if isinstance(error, SparseaggError) or not self._closed:

@@ -34,8 +34,9 @@ __all__ = ["Client", "Round"]
 class Client:
     """A connection to a server. Thread-safe; a context manager that closes it.
 
-    Every method raises the subclass of ``SparseaggError`` of the code that the server answers with. UNAVAILABLE is
-    tried again, as ``retry`` says, which is safe: what has arrived twice counts once.
+    Every method raises the subclass of ``SparseaggError`` of the code that the server answers with. UNAVAILABLE
+    and CANCELLED (a server that stops) are tried again, as ``retry`` says, which is safe: what has arrived twice counts
+    once.
 
     Args:
         address: "host:port".
@@ -73,7 +74,7 @@ class Client:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Closes the connection; calls under way are cancelled, and later ones are refused: ``FailedPrecondition``."""
+        """Closes the connection: calls under way raise ``Cancelled``, later ones ``FailedPrecondition``."""
         self._connection.close()
 
     def server_info(self) -> ServerInfo:

@@ -12,10 +12,12 @@ from sparseagg.errors import SparseaggError, error_of
 
 __all__ = ["RetryPolicy", "error_from_call", "wait_before_retry"]
 
+_RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
 
 @dataclasses.dataclass(frozen=True)
 class RetryPolicy:
-    """Exponential backoff with jitter, for calls that answer UNAVAILABLE, or that the server asks to repeat.
+    """Exponential backoff with jitter, for calls that answer UNAVAILABLE or CANCELLED, or that the server asks to repeat.
 
     All calls are safe to repeat.
 
@@ -43,9 +45,10 @@ class RetryPolicy:
 def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | None:
     """Returns how long to wait before a failed call is tried again.
 
-    None: it is not. A connection that breaks is UNAVAILABLE, or what ``_broke_while_sending`` finds. A server whose
-    memory for messages under way is taken for the moment answers RESOURCE_EXHAUSTED and says when to come back; without
-    that, what is exhausted stays so.
+    None: it is not. A connection that breaks is UNAVAILABLE, or what ``_broke_while_sending`` finds. A server that
+    stops may cancel what is under way; this client does so by disconnecting alone, which ``Channels`` tells apart. A
+    server whose memory for messages under way is taken for the moment answers RESOURCE_EXHAUSTED and says when to come
+    back; without that, what is exhausted stays so.
 
     Args:
         error: of the call.
@@ -57,7 +60,7 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
         if not delays or not delays[0].isdigit():
             return None
         asked = int(delays[0]) / 1e3
-    elif error.code() is not grpc.StatusCode.UNAVAILABLE and not _broke_while_sending(error):
+    elif error.code() not in _RETRIED and not _broke_while_sending(error):
         return None
     wait = next(waits, None)
     return None if wait is None else max(wait, asked)
