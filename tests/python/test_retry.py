@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import signal
 import socket
 import threading
 import time
@@ -12,6 +14,8 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
+from conftest import REPOSITORY
+from sparseagg.channel import channel_options
 from sparseagg.retry import wait_before_retry
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
@@ -272,6 +276,46 @@ def test_wait_before_retry_internal_only_where_a_send_met_the_end_of_the_call(de
         grpc.StatusCode.INTERNAL, nothing, nothing, details="Internal error from Core", debug_error_string=debug
     )
     assert (wait_before_retry(error, iter([0.5])) == 0.5) is retried
+
+
+@pytest.fixture
+def stopped(start_server):
+    """A server that holds on to its connections and says nothing: a client that has called it, and a round."""
+    server = start_server()
+    # As by default, only sooner. Servers allow pings every ten seconds; this one is in no state to complain.
+    names = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
+    options = [(name, 200) for name in names]
+    with sa.Client(server.address, timeout=None, retry=sa.RetryPolicy(attempts=1), options=options) as client:
+        opened = client.create_round(SPEC)
+        opened.submit("a", update())
+        server.process.send_signal(signal.SIGSTOP)
+        yield opened
+    server.kill()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda opened: opened.submit("b", update()),
+        lambda opened: opened.submit("b", update(), resumable=True),
+        lambda opened: opened.result(),
+        lambda opened: opened.wait(),
+    ],
+    ids=["submit", "resumable", "result", "wait"],
+)
+def test_server_that_says_nothing_is_unavailable(stopped, call):
+    with pytest.raises(sa.Unavailable):
+        call(stopped)
+
+
+def test_channels_ping_by_default_no_more_often_than_servers_allow():
+    options = dict(channel_options(None))
+    transport = (REPOSITORY / "service" / "transport.cc").read_text(encoding="utf-8")
+    (allowed,) = re.findall(r"GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, ([\d']+)\)", transport)
+    assert int(allowed.replace("'", "")) < options["grpc.keepalive_time_ms"] <= 30_000
+    assert options["grpc.keepalive_timeout_ms"] <= 30_000
+    assert options["grpc.http2.max_pings_without_data"] == 0
+    assert dict(channel_options([("grpc.keepalive_time_ms", 1)]))["grpc.keepalive_time_ms"] == 1
 
 
 def test_retry_policy_waits_grow_up_to_the_maximum():

@@ -26,6 +26,11 @@ def channel_options(extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
+        # Asks a server that is silent during a call whether it is there: one that hangs, or is behind a network that
+        # drops everything, would be waited for for ever. Servers take a ping every ten seconds.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
         *(extra or []),
     ]
 
