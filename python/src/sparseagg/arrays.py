@@ -63,7 +63,16 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
         update = {spec.tensors[0].name: update}
     for name in update:
         spec.tensor(name)
-    return [tensor_data(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
+    return [_readable(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
+
+
+def _readable(spec: TensorSpec, tensor: Any) -> TensorData:
+    try:
+        return tensor_data(spec, tensor)
+    except (InvalidArgument, MemoryError):
+        raise
+    except Exception as error:  # of whatever kind the tensor's library has
+        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {_kind(tensor)}: {error}") from error
 
 
 def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
@@ -71,7 +80,7 @@ def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     if isinstance(tensor, tuple):
         if len(tensor) != 2:
             raise InvalidArgument(f"tensor {spec.name!r}: a tuple is (keys, rows), not one of {len(tensor)}")
-        return _from_rows(spec, to_numpy(tensor[0]), tensor[1])
+        return _from_rows(spec, _key_array(tensor[0]), tensor[1])
     if hasattr(tensor, "tocoo"):  # scipy.sparse
         coo = tensor.tocoo(copy=False)
         coordinates = getattr(coo, "coords", None)
@@ -98,9 +107,13 @@ def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
 def to_numpy(array: Any) -> Array:
     """Returns ``array`` as numpy's, sharing its memory where the other side can."""
     if isinstance(array, np.ndarray):
+        if np.ma.is_masked(array):
+            raise ValueError("some of its entries are masked")
         return array
     if hasattr(array, "detach") and hasattr(array, "cpu"):  # torch
         array = array.detach().cpu()
+        if hasattr(array, "resolve_neg"):
+            array = array.resolve_neg()  # numpy has no views that are negated
         if str(array.dtype) == "torch.bfloat16":
             array = array.float()  # exact; numpy has no bfloat16
         return np.asarray(array.numpy())
@@ -115,7 +128,17 @@ def _kind(thing: Any) -> str:
     return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
+def _key_array(keys: Any) -> Array:
+    array = to_numpy(keys)
+    # numpy makes floats of integers that have no type in common, such as 0 and 2^64 - 1.
+    if array.dtype.kind == "f" and isinstance(keys, (list, tuple)) and all(type(key) is int for key in keys):
+        return np.array(keys, dtype=np.uint64)
+    return array
+
+
 def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
+    if isinstance(tensor, list) and len(tensor) == 2 and spec.dimension != 2 and hasattr(tensor[0], "__len__"):
+        raise InvalidArgument(f"tensor {spec.name!r}: a list is a dense array; keys and rows are a tuple (keys, rows)")
     values = to_numpy(tensor)
     if values.dtype == object:
         raise InvalidArgument(f"tensor {spec.name!r}: cannot read {_kind(tensor)}; give (keys, rows)")

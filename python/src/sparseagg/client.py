@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sparseagg.arguments import checked_text
+from sparseagg.arguments import checked_seconds, checked_text
 from sparseagg.calls import (
     create_request,
     poll_seconds,
@@ -16,15 +16,15 @@ from sparseagg.calls import (
     result_request,
     wait_request,
 )
-from sparseagg.channel import TLS, credentials, metadata, round_name
+from sparseagg.channel import TLS, checked_address, credentials, metadata, round_name
 from sparseagg.connection import Connection
 from sparseagg.errors import FailedPrecondition
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.progress import ProgressBar
 from sparseagg.result import Result
-from sparseagg.retry import RetryPolicy
-from sparseagg.spec import RoundSpec
-from sparseagg.upload import aggregate_requests, aggregate_uploads, make_upload
+from sparseagg.retry import RetryPolicy, checked_retry
+from sparseagg.spec import RoundSpec, checked_spec
+from sparseagg.upload import aggregate_requests, aggregate_uploads, checked_updates, make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import Values
 
@@ -44,7 +44,7 @@ class Client:
         tls: False for a plain connection, True to trust the system's authorities, the path of a PEM file to trust
             those in it, or gRPC credentials.
         timeout: of one call that does not carry bulk data, in seconds; None: for ever. Whatever it is, and in bulk, too,
-            a server that does not even answer pings is UNAVAILABLE within a minute.
+            a server that does not even answer pings is UNAVAILABLE after a minute.
         retry: when to try again; ``RetryPolicy(attempts=1)`` for never.
         chunk_bytes: about how much to put in one message; by default 1 MiB, in any case what the server takes.
         connections: at most so many TCP connections. Another one is made when bulk is sent or read on all there are.
@@ -63,9 +63,16 @@ class Client:
         connections: int = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
-        self.address = address
+        self.address = checked_address(address)
         self._connection = Connection(
-            address, metadata(token), credentials(tls), timeout, retry, chunk_bytes, connections, options
+            address,
+            metadata(token),
+            credentials(tls),
+            checked_seconds("timeout", timeout),
+            checked_retry(retry),
+            chunk_bytes,
+            connections,
+            options,
         )
 
     def __enter__(self) -> Client:
@@ -127,6 +134,7 @@ class Client:
             InvalidArgument: the spec or one of the updates is wrong, and nothing is merged.
             FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
         """
+        spec, updates = checked_spec(spec), checked_updates(updates)
         server = self._connection.server_wire()
         uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
         answer = result_format(encoding, None)
@@ -240,6 +248,7 @@ class Round:
             TimeoutError: (``DeadlineExceeded``) the merge is still going on.
         """
         result_format(encoding, values)  # refuses what is unknown before anything is closed
+        timeout = checked_seconds("timeout", timeout)
         self._info = RoundInfo.from_proto(self._connection.call("CloseRound", pb.CloseRoundRequest(name=self.name)))
         self.wait(timeout)
         return self.result(encoding=encoding, values=values)
@@ -253,6 +262,7 @@ class Round:
         Raises:
             TimeoutError: (``DeadlineExceeded``) it has not ended by then.
         """
+        timeout = checked_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             poll = poll_seconds(deadline)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparseagg import bfloat16, extension
-from sparseagg.arguments import shown
+from sparseagg.arguments import checked_integer
 from sparseagg.arrays import TensorData, update_data
 from sparseagg.errors import FailedPrecondition, InvalidArgument
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.result import Result, TensorResult, dense_tensor_result
-from sparseagg.spec import RoundSpec, TensorSpec
-from sparseagg.upload import checked_client_id, checked_weight, split_weight
+from sparseagg.spec import RoundSpec, TensorSpec, checked_spec
+from sparseagg.upload import checked_client_id, checked_updates, checked_weight, split_weight
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece, RawResult
@@ -75,18 +75,13 @@ class Aggregator:
     """
 
     def __init__(self, spec: RoundSpec, *, threads: int | None = None, memory_limit: int | None = None) -> None:
-        if threads is not None and (
-            isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS
-        ):
-            raise InvalidArgument(
-                f"threads is a number of threads from 1 to {_MOST_THREADS}, or None for one per core, not "
-                f"{shown(threads)}"
-            )
-        if memory_limit is not None and (
-            isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or not 1 <= memory_limit < 1 << 63
-        ):
-            raise InvalidArgument(f"memory_limit is a number of bytes, or None for no limit, not {shown(memory_limit)}")
-        spec.to_proto()  # refuses what no field can hold, as a client does
+        if threads is not None:
+            what = f"threads is a number of threads from 1 to {_MOST_THREADS}, or None for one per core"
+            threads = checked_integer(what, threads, 1, _MOST_THREADS)
+        if memory_limit is not None:
+            what = "memory_limit is a number of bytes, or None for no limit"
+            memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
+        checked_spec(spec).to_proto()  # refuses what no field can hold, as a client does
         if spec.max_submissions and spec.min_submissions > spec.max_submissions:
             raise InvalidArgument(
                 f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
@@ -136,7 +131,7 @@ class Aggregator:
         Args:
             updates: as for ``aggregate``. Positions count on from one call to the next.
         """
-        if isinstance(updates, Mapping):
+        if isinstance(checked_updates(updates), Mapping):
             names = [checked_client_id(name) for name in updates]
             if self._is_limited:
                 names.sort(key=str.encode)

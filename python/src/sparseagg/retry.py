@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 
-from sparseagg.errors import SparseaggError, error_of
+from sparseagg.arguments import shown
+from sparseagg.errors import InvalidArgument, SparseaggError, error_of
 
-__all__ = ["RetryPolicy", "error_from_call", "wait_before_retry"]
+__all__ = ["RetryPolicy", "checked_retry", "error_from_call", "wait_before_retry"]
 
 _RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
@@ -40,6 +42,13 @@ class RetryPolicy:
             # At least half of it, so that a restarting server is never asked in a burst.
             yield bound * random.uniform(0.5, 1.0)  # allow(randomness): clients must not wait in step
             bound = min(self.maximum, bound * self.multiplier)
+
+
+def checked_retry(retry: Any) -> RetryPolicy | None:
+    """Returns ``retry``; ``InvalidArgument`` if it is neither a policy nor None."""
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise InvalidArgument(f"retry is a RetryPolicy, or None for the default, not {shown(retry)}")
+    return retry
 
 
 def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | None:

@@ -13,7 +13,7 @@ from sparseagg.arguments import shown
 from sparseagg.errors import InvalidArgument
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["DTYPES", "Aggregation", "RoundSpec", "TensorSpec", "dtype_name"]
+__all__ = ["DTYPES", "Aggregation", "RoundSpec", "TensorSpec", "checked_spec", "dtype_name"]
 
 # Bytes of one value, by name of dtype.
 DTYPES: dict[str, int] = {
@@ -338,6 +338,13 @@ class RoundSpec(_Options):
             max_bytes_per_submission=proto.max_bytes_per_submission or None,
             **_options_from_proto(proto.aggregation),
         )
+
+
+def checked_spec(spec: Any) -> RoundSpec:
+    """Returns ``spec``; ``InvalidArgument`` if it is no ``RoundSpec``."""
+    if not isinstance(spec, RoundSpec):
+        raise InvalidArgument(f"spec is a RoundSpec, not {shown(spec)}")
+    return spec
 
 
 def _duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:

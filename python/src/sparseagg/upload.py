@@ -22,6 +22,7 @@ __all__ = [
     "aggregate_requests",
     "aggregate_uploads",
     "checked_client_id",
+    "checked_updates",
     "checked_weight",
     "make_upload",
     "split_weight",
@@ -105,9 +106,25 @@ def checked_weight(weight: Any) -> float | None:
         raise InvalidArgument(f"a weight is a number that float64 can hold, not {shown(weight)}") from None
 
 
+def checked_updates(updates: Any) -> Any:
+    """Returns ``updates``; ``InvalidArgument`` if they cannot be gone through."""
+    if hasattr(updates, "__aiter__"):
+        raise InvalidArgument("updates is no asynchronous iterator; [update async for update in updates] is a list")
+    if isinstance(updates, (str, bytes)) or not isinstance(updates, Iterable):
+        raise InvalidArgument(
+            f"updates is a mapping from client ids to updates, or an iterable of updates, not {shown(updates)}"
+        )
+    return updates
+
+
 def split_weight(update: Any) -> tuple[Any, Any]:
     """Returns an update and its weight, from that pair or from an update alone, whose weight is None."""
-    if isinstance(update, tuple) and len(update) == 2 and isinstance(update[1], numbers.Real):
+    # A mapping cannot be the keys of a pair (keys, rows): what comes with it is meant as a weight.
+    if (
+        isinstance(update, tuple)
+        and len(update) == 2
+        and (isinstance(update[1], numbers.Real) or isinstance(update[0], Mapping))
+    ):
         return update
     return update, None
 
