@@ -34,11 +34,10 @@ class Channels:
         self._most = most
         self._lock = threading.Lock()
         self._closed = False
-        # Guarded by _lock. A channel connects when it is first used.
+        # Guarded by _lock. None before the first loan: those of asyncio are of the event loop that they are opened in.
         self._channels: list[Any] = []
         self._stubs: list[Any] = []
         self._busy: list[int] = []
-        self._add()
 
     @contextlib.contextmanager
     def first(self) -> Iterator[Any]:
@@ -48,6 +47,8 @@ class Channels:
             FailedPrecondition: the channels are closed, or were while the stub was on loan, and it was used after that.
             Cancelled: they were closed during a call.
         """
+        with self._lock:
+            self._have_one()
         with self._open():
             yield self._stubs[0]
 
@@ -59,6 +60,7 @@ class Channels:
             FailedPrecondition: as ``first`` does.
         """
         with self._lock:
+            self._have_one()
             at = self._busy.index(min(self._busy))
             if self._busy[at] > 0 and len(self._busy) < self._most and not self._closed:
                 at = self._add()
@@ -92,6 +94,13 @@ class Channels:
             if isinstance(error, SparseaggError) or not self._closed:
                 raise
             raise FailedPrecondition(_DISCONNECTED) from error
+
+    def _have_one(self) -> None:
+        """Opens the first channel, unless there are to be none. Requires _lock."""
+        if self._closed and not self._channels:
+            raise FailedPrecondition(_DISCONNECTED)
+        if not self._channels:
+            self._add()
 
     def _add(self) -> int:
         channel = self._open_channel()

@@ -46,10 +46,12 @@ class Connection:
         self._wanted_chunk_bytes = chunk_bytes
         self._server_wire: ServerWire | None = None
 
+        options = channel_options(options)
+
         def open_channel() -> Any:
             if credentials is None:
-                return grpc.insecure_channel(address, channel_options(options))
-            return grpc.secure_channel(address, credentials, channel_options(options))
+                return grpc.insecure_channel(address, options)
+            return grpc.secure_channel(address, credentials, options)
 
         self._channels = Channels(open_channel, checked_connections(connections))
 
