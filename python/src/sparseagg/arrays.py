@@ -16,7 +16,7 @@ from sparseagg import bfloat16
 from sparseagg.errors import InvalidArgument
 from sparseagg.spec import RoundSpec, TensorSpec
 
-__all__ = ["Array", "TensorData", "tensor_data", "update_data"]
+__all__ = ["Array", "TensorData", "is_module", "tensor_data", "update_data"]
 
 Array = np.ndarray[Any, Any]
 
@@ -37,6 +37,16 @@ class TensorData:
     values: Array | None
     num_keys: int
 
+    def copied(self) -> TensorData:
+        """Returns the same in arrays of its own."""
+        keys, values = (None if array is None else array.copy() for array in (self.keys, self.values))
+        return dataclasses.replace(self, keys=keys, values=values)
+
+
+def is_module(update: Any) -> bool:
+    """Whether this is a torch module, whose gradients are the same arrays from step to step."""
+    return callable(getattr(update, "named_parameters", None))
+
 
 def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
     """Converts one client's update, without copying arrays that have the wire's type already.
@@ -54,7 +64,7 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
     Raises:
         InvalidArgument: a tensor the round does not have, or one of a wrong shape or type.
     """
-    if callable(getattr(update, "named_parameters", None)):
+    if is_module(update):
         update = {name: parameter.grad for name, parameter in update.named_parameters()}
         update = {name: gradient for name, gradient in update.items() if gradient is not None}
     elif not isinstance(update, Mapping):

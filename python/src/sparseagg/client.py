@@ -82,7 +82,7 @@ class Client:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Closes the connection: calls under way raise ``Cancelled``, later ones ``FailedPrecondition``."""
+        """Closes the connection. Calls under way raise ``errors.Cancelled``, later ones ``FailedPrecondition``."""
         self._connection.close()
 
     def server_info(self) -> ServerInfo:
@@ -125,7 +125,9 @@ class Client:
 
         Args:
             updates: a mapping from client ids to updates, or a list of updates, whose positions become the ids; an
-                update is what ``Round.submit`` takes, or a pair (update, weight).
+                update is what ``Round.submit`` takes, or a pair (update, weight). Any iterable will do, if it makes
+                new arrays for each update: those of all are read when the last one is there. (Gradients of a module
+                are copied.)
             spec: what to compute.
             encoding: of keys, as in ``Round.submit``; also of those in the result.
             values: of the updates, as in ``Round.submit``. The result comes as it is.

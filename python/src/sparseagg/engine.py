@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from sparseagg import bfloat16, extension
 from sparseagg.arguments import checked_integer
-from sparseagg.arrays import TensorData, update_data
+from sparseagg.arrays import TensorData, is_module, update_data
 from sparseagg.errors import FailedPrecondition, InvalidArgument
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.result import Result, TensorResult, dense_tensor_result
@@ -38,7 +37,9 @@ def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None, memo
 
     Args:
         updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
-            update is what ``Round.submit`` takes, or a pair (update, weight).
+            update is what ``Round.submit`` takes, or a pair (update, weight). An iterator has to make new arrays for
+            each update, for they are read later: one that fills the same ones again gives wrong sums. (Gradients of a
+            module are copied.)
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
@@ -108,7 +109,7 @@ class Aggregator:
             update: as for ``Round.submit``.
             weight: ≥ 0; required with "by_weight".
             copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
-                not be changed before ``finish``.
+                not be changed before ``finish``; gradients of a module, which training changes, are copied anyway.
 
         Raises:
             InvalidArgument: the update is wrong; the message names tensor, position and value. Nothing of it counts.
@@ -192,22 +193,25 @@ class Aggregator:
 
     def _convert(self, _client_id: str, update: Any) -> tuple[list[Piece], float | None]:
         """For the extension: makes wire arrays of what it cannot read itself."""
-        if isinstance(update, _Copied):
-            return [self._piece(data, copy=True) for data in update_data(self.spec, update.update)], None
-        return [self._piece(data) for data in update_data(self.spec, update)], None
+        return self._pieces(update), None
 
     def _convert_named(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
         """The same for many updates, which may be pairs; errors name the client."""
         try:
             update, weight = split_weight(update)
-            return [self._piece(data) for data in update_data(self.spec, update)], checked_weight(weight)
+            return self._pieces(update), checked_weight(weight)
         except InvalidArgument as error:
             raise InvalidArgument(f"client {client_id!r}: {error}") from error
 
-    def _piece(self, data: TensorData, copy: bool = False) -> Piece:
+    def _pieces(self, update: Any) -> list[Piece]:
+        copy = isinstance(update, _Copied)
+        update = update.update if copy else update
+        copy = copy or is_module(update)
+        return [self._piece(data.copied() if copy else data) for data in update_data(self.spec, update)]
+
+    def _piece(self, data: TensorData) -> Piece:
         keys, values = (
-            None if array is None else np.array(array) if copy else np.require(array, requirements=["C", "A"])
-            for array in (data.keys, data.values)
+            None if array is None else np.require(array, requirements=["C", "A"]) for array in (data.keys, data.values)
         )
         return self._index[data.spec.name], keys, values, data.num_keys
 
@@ -244,8 +248,14 @@ class _Copied:
 
 
 def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    iterator = iter(updates)
-    while batch := list(itertools.islice(iterator, size)):
+    """Yields the updates, so many at a time; fewer behind a module, whose gradients the next update may be made of."""
+    batch = []
+    for update in updates:
+        batch.append(update)
+        if len(batch) == size or is_module(split_weight(update)[0]):
+            yield batch
+            batch = []
+    if batch:
         yield batch
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sparseagg.arguments import checked_text, shown
-from sparseagg.arrays import TensorData, update_data
+from sparseagg.arrays import TensorData, is_module, update_data
 from sparseagg.encode import encode_chunks
 from sparseagg.errors import InvalidArgument
 from sparseagg.message import ChunkMessage
@@ -158,6 +158,8 @@ def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: Wir
             )
         except InvalidArgument as error:
             raise InvalidArgument(f"client {client_id!r}: {error}") from error
+        if is_module(update):  # its gradients may be others by the time they are sent
+            upload = dataclasses.replace(upload, tensors=[data.copied() for data in upload.tensors])
         uploads.append(upload)
     return uploads
 
