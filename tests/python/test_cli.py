@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 import sparseagg
+from sparseagg import cli
 from sparseagg.cli import main
 from sparseagg.progress import ProgressBar
 
@@ -99,6 +100,15 @@ def test_cli_as_a_command_knows_its_version():
     done = subprocess.run([sys.executable, "-m", "sparseagg", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"sparseagg {sparseagg.__version__}\n"
     assert importlib.metadata.version("sparseagg") == sparseagg.__version__
+
+
+def test_cli_interrupted_says_nothing(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_engine", interrupted)
+    assert main(["engine"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 class Terminal(io.StringIO):

@@ -140,6 +140,22 @@ def test_merge_errors_name_file_place_and_value(merge, arguments, text):
     assert text in merge(*arguments, status=1)
 
 
+def test_merge_of_a_file_under_two_names_is_refused(merge):
+    pathlib.Path("link.npz").symlink_to("a.npz")
+    for other in ("./a.npz", os.path.abspath("a.npz"), "link.npz"):
+        error = merge("a.npz", "b.npz", other, status=1)
+        assert "is given twice" in error
+        assert {"a.npz", other} <= set(error.replace(",", "").split())
+
+
+@pytest.mark.parametrize("output", ["a.npz", "./b.npz"])
+def test_merge_into_one_of_the_files_is_refused(merge, capsys, output):
+    before = pathlib.Path(output).read_bytes()
+    assert main(["merge", "a.npz", "b.npz", "-o", output]) == 1
+    assert f"--output {output} is one of the files" in capsys.readouterr().err
+    assert pathlib.Path(output).read_bytes() == before
+
+
 def test_merge_of_arrays_with_odd_names_does_what_the_spec_says(merge):
     np.savez("c.npz", np.arange(2.0), **{"x.keys": np.arange(2), "x.counts": np.ones(2)})
     tensors = [

@@ -72,9 +72,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     weights = _weights(arguments)
     updates = sorted(zip(arguments.files, weights), key=lambda update: os.fsencode(update[0]))
-    for (file, _), (following, _) in zip(updates, updates[1:]):
-        if file == following:
-            raise InvalidArgument(f"{file} is given twice")
+    _check_files([file for file, _ in updates], arguments.output)
     spec = _spec(arguments)
     aggregator = Aggregator(spec, threads=arguments.threads, memory_limit=arguments.memory_limit)
     for position, (file, weight) in enumerate(updates):
@@ -89,6 +87,24 @@ def main(arguments: argparse.Namespace) -> int:
     for name, tensor in result.items():
         print(f"{name}: {len(tensor)} rows, {tensor.layout}")
     return 0
+
+
+def _check_files(files: Sequence[str], output: str) -> None:
+    """Refuses a file that is there twice, by whatever name, or is to be the output as well."""
+    names: dict[tuple[int, int], str] = {}
+    for file in files:
+        identity = _identity(file)
+        if identity in names:
+            other = names[identity]
+            raise InvalidArgument(f"{file} is given twice" + (f", also as {other}" if other != file else ""))
+        names[identity] = file
+    if os.path.exists(output) and _identity(output) in names:
+        raise InvalidArgument(f"--output {output} is one of the files")
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
 
 
 def guess_tensors(files: Sequence[str], dimensions: dict[str | None, int], modular: bool = False) -> list[TensorSpec]:
