@@ -214,7 +214,8 @@ def test_client_of_senseless_arguments_says_so(twin: Any, argument: str, value: 
         twin("localhost:1", **{argument: value})
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
-    one = sa.RoundSpec([TENSOR])
+def test_numbers_and_dtypes_of_numpy_will_do() -> None:
+    one = sa.RoundSpec([sa.TensorSpec("v", np.float32, 10)], result_dtype=np.dtype("float64"))
+    assert (one.tensors[0].dtype, one.result_dtype) == ("float32", "float64")
     assert sa.aggregate([UPDATE], one, threads=np.int64(2), memory_limit=np.int32(1 << 20))["v"].keys.tolist() == [1]
     sa.Client("localhost:1", connections=np.int64(2), timeout=np.float32(1.5)).disconnect()

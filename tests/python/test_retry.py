@@ -195,7 +195,8 @@ def serving(servicer: Scripted, credentials: grpc.ServerCredentials | None = Non
     server.stop(None)
 
 
-RETRIED = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED]
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+RETRIED = [UNAVAILABLE, grpc.StatusCode.CANCELLED]
 
 
 @pytest.mark.parametrize("code", RETRIED)

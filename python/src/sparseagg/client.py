@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from sparseagg.arguments import checked_seconds, checked_text
 from sparseagg.calls import (
@@ -40,7 +40,7 @@ class Client:
 
     Args:
         address: "host:port".
-        token: sent with every call as a bearer token.
+        token: sent with every call as a bearer token. Without ``tls`` everybody on the way can read it.
         tls: False for a plain connection, True to trust the system's authorities, the path of a PEM file to trust
             those in it, or gRPC credentials.
         timeout: of one call that does not carry bulk data, in seconds; None: for ever. Whatever it is, and in bulk, too,
@@ -60,7 +60,7 @@ class Client:
         timeout: float | None = 60.0,
         retry: RetryPolicy | None = None,
         chunk_bytes: int | None = None,
-        connections: int = 4,
+        connections: SupportsIndex = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
         self.address = checked_address(address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -29,7 +29,9 @@ _BATCH = 256
 _MOST_THREADS = 1024
 
 
-def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None, memory_limit: int | None = None) -> Result:
+def aggregate(
+    updates: Any, spec: RoundSpec, *, threads: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None
+) -> Result:
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
 
     Arrays of the tensor's dtype, with keys of 32 or 64 bits, are not copied (keys of another width than the tensor's
@@ -75,7 +77,9 @@ class Aggregator:
         InvalidArgument: the spec makes no sense; the message names the field.
     """
 
-    def __init__(self, spec: RoundSpec, *, threads: int | None = None, memory_limit: int | None = None) -> None:
+    def __init__(
+        self, spec: RoundSpec, *, threads: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None
+    ) -> None:
         if threads is not None:
             what = f"threads is a number of threads from 1 to {_MOST_THREADS}, or None for one per core"
             threads = checked_integer(what, threads, 1, _MOST_THREADS)

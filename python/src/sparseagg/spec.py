@@ -155,7 +155,7 @@ class TensorSpec(_Options):
     """
 
     name: str
-    dtype: str
+    dtype: Any  # of what is given; its name from then on
     dimension: int
     width: int = 1
     layout: str = "sparse"
@@ -170,7 +170,7 @@ class TensorSpec(_Options):
     prune_zeros: bool | None = None
     fill: float | None = None
     dense_threshold: float | None = None
-    result_dtype: str | None = None
+    result_dtype: Any = None
     on_nonfinite: str | None = None
     on_bound: str | None = None
     value_bound: float | None = None
@@ -273,7 +273,7 @@ class RoundSpec(_Options):
     prune_zeros: bool | None = None
     fill: float | None = None
     dense_threshold: float | None = None
-    result_dtype: str | None = None
+    result_dtype: Any = None
     on_nonfinite: str | None = None
     on_bound: str | None = None
     value_bound: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from sparseagg.aio.connection import Connection
 from sparseagg.arguments import checked_seconds, checked_text
@@ -46,7 +46,7 @@ class Client:
         timeout: float | None = 60.0,
         retry: RetryPolicy | None = None,
         chunk_bytes: int | None = None,
-        connections: int = 4,
+        connections: SupportsIndex = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
         self.address = checked_address(address)

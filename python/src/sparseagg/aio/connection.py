@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import grpc
 
@@ -37,7 +37,7 @@ class Connection:
         timeout: float | None,
         retry: RetryPolicy | None,
         chunk_bytes: int | None,
-        connections: int,
+        connections: SupportsIndex,
         options: list[tuple[str, Any]] | None,
     ) -> None:
         self._metadata = metadata
