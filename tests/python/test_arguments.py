@@ -136,14 +136,14 @@ def test_what_is_no_spec_is_refused(client: sa.Client, other: Any) -> None:
 @pytest.mark.parametrize("updates", [5, None, "abc", SPEC])
 def test_updates_that_cannot_be_gone_through_are_refused(client: sa.Client, updates: Any) -> None:
     for aggregate in (client.aggregate, sa.aggregate):
-        with pytest.raises(sa.InvalidArgument, match="updates is a mapping .*, or an iterable of updates, not"):
+        with pytest.raises(sa.InvalidArgument, match=r"updates is a mapping .*, or an iterable of updates, not"):
             aggregate(updates, SPEC)
 
 
 @pytest.mark.parametrize("weight", [decimal.Decimal(3), np.array(3.0), "3"])
 def test_weight_of_a_pair_that_is_no_number_is_refused(client: sa.Client, weight: Any) -> None:
     for aggregate in (client.aggregate, sa.aggregate):
-        with pytest.raises(sa.InvalidArgument, match="client '0{20}': a weight is a number, not"):
+        with pytest.raises(sa.InvalidArgument, match=r"client '0{20}': a weight is a number, not"):
             aggregate([(UPDATE, weight)], SPEC)
 
 

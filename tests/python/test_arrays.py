@@ -365,7 +365,7 @@ def test_update_data_masked_entries_are_refused():
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2)])
     values = np.ma.masked_array([1.0, 2.0], [True, False])
     for update in (values, ([0, 1], values), (np.ma.masked_array([0, 1], [True, False]), [1.0, 2.0])):
-        with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read .*: some of its entries are masked"):
+        with pytest.raises(sa.InvalidArgument, match=r"tensor 'v': cannot read .*: some of its entries are masked"):
             update_data(spec, update)
     (data,) = update_data(spec, np.ma.masked_array([1.0, 2.0], [False, False]))
     assert data.values.tolist() == [[1.0], [2.0]]
@@ -381,7 +381,7 @@ class Unreadable(FakeTorch):
 def test_update_data_what_its_library_cannot_convert_is_refused():
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2)])
     for update in (Unreadable(), ([0, 1], Unreadable()), ([0, 1], [[1.0, 2.0], [3.0]])):
-        with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read .*"):
+        with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read"):
             update_data(spec, update)
 
 

@@ -19,7 +19,7 @@ _RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 @dataclasses.dataclass(frozen=True)
 class RetryPolicy:
-    """Exponential backoff with jitter, for calls that answer UNAVAILABLE or CANCELLED, or that the server asks to repeat.
+    """Exponential backoff with jitter, for calls that answer UNAVAILABLE or CANCELLED, or are to be repeated.
 
     All calls are safe to repeat.
 

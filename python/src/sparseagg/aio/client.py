@@ -32,9 +32,10 @@ __all__ = ["Client", "Round"]
 
 
 class Client:
-    """A connection to a server, for one event loop, that of the first call. See ``sparseagg.Client`` for the arguments and the errors.
+    """A connection to a server, for one event loop, that of the first call.
 
-    An asynchronous context manager that closes the connection. Calls may run concurrently.
+    See ``sparseagg.Client`` for the arguments and the errors. An asynchronous context manager that closes the
+    connection. Calls may run concurrently.
     """
 
     def __init__(
