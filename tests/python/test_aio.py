@@ -64,6 +64,53 @@ def test_aio_errors_are_typed(server):
     run(job())
 
 
+def test_aio_client_may_be_made_before_the_loop_that_it_is_used_in(server):
+    client = sa.aio.Client(server.address)
+
+    async def job():
+        async with client:
+            return await client.aggregate([([1], [1.0])], ONE)
+
+    assert run(job())["v"].values.tolist() == [1.0]
+
+
+def test_aio_client_of_another_loop_says_so(server):
+    client = sa.aio.Client(server.address)
+    opened = run(client.create_round(ONE))
+    for call in (
+        client.server_info(),
+        client.aggregate([([1], [1.0])], ONE),
+        opened.submit("a", ([1], [1.0])),
+        opened.result(),
+        client.disconnect(),
+    ):
+        with pytest.raises(sa.FailedPrecondition, match="this client is in use in another event loop"):
+            run(call)
+
+
+def test_aio_disconnect_of_a_client_that_never_called():
+    async def job():
+        client = sa.aio.Client("127.0.0.1:1")
+        await client.disconnect()
+        with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+            await client.server_info()
+
+    run(job())
+
+
+def test_aio_aggregate_of_an_asynchronous_generator_says_what_to_do(client, server):
+    async def updates():
+        yield ([1], [1.0])
+
+    async def job():
+        async with sa.aio.Client(server.address) as client:
+            await client.aggregate(updates(), ONE)
+
+    for use in (lambda: run(job()), lambda: client.aggregate(updates(), ONE), lambda: sa.aggregate(updates(), ONE)):
+        with pytest.raises(sa.InvalidArgument, match="updates is no asynchronous iterator"):
+            use()
+
+
 def test_aio_after_disconnect_says_so(server):
     async def job():
         client = sa.aio.Client(server.address)

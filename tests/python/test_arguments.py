@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import fractions
 import math
 from typing import Any
@@ -115,3 +116,106 @@ def test_names_that_are_no_text_are_refused(client: sa.Client, name: Any, text: 
     ):
         with pytest.raises(sa.InvalidArgument, match=f"{what} is a string.* {text}"):
             use()
+
+
+KEYS, ROWS = np.array([1, 2]), np.array([3.0, 4.0])
+
+
+@pytest.mark.parametrize("other", [[UPDATE], {"tensors": []}, None])
+def test_what_is_no_spec_is_refused(client: sa.Client, other: Any) -> None:
+    for use in (
+        lambda: client.create_round(other),
+        lambda: client.aggregate(SPEC, other),
+        lambda: sa.aggregate(SPEC, other),
+        lambda: sa.Aggregator(other),
+    ):
+        with pytest.raises(sa.InvalidArgument, match="spec is a RoundSpec, not"):
+            use()
+
+
+@pytest.mark.parametrize("updates", [5, None, "abc", SPEC])
+def test_updates_that_cannot_be_gone_through_are_refused(client: sa.Client, updates: Any) -> None:
+    for aggregate in (client.aggregate, sa.aggregate):
+        with pytest.raises(sa.InvalidArgument, match=r"updates is a mapping .*, or an iterable of updates, not"):
+            aggregate(updates, SPEC)
+
+
+@pytest.mark.parametrize("weight", [decimal.Decimal(3), np.array(3.0), "3"])
+def test_weight_of_a_pair_that_is_no_number_is_refused(client: sa.Client, weight: Any) -> None:
+    for aggregate in (client.aggregate, sa.aggregate):
+        with pytest.raises(sa.InvalidArgument, match=r"client '0{20}': a weight is a number, not"):
+            aggregate([(UPDATE, weight)], SPEC)
+
+
+@pytest.mark.parametrize("values", [5, ["float16"], {"v": 5}, {"v": ["float16"]}])
+def test_values_that_are_no_names_are_refused(client: sa.Client, values: Any) -> None:
+    opened = client.create_round(SPEC)
+    with pytest.raises(sa.InvalidArgument, match="values"):
+        opened.submit("a", UPDATE, 1.0, values=values)
+
+
+@pytest.mark.parametrize("timeout", ["5", math.nan, True])
+def test_time_that_is_no_number_is_refused_before_anything_happens(client: sa.Client, timeout: Any) -> None:
+    opened = client.create_round(SPEC)
+    for use in (
+        lambda: sa.Client("localhost:1", timeout=timeout),
+        lambda: opened.wait(timeout),
+        lambda: opened.close(timeout=timeout),
+    ):
+        with pytest.raises(sa.InvalidArgument, match="timeout is a number of seconds, or None for ever, not"):
+            use()
+    assert opened.refresh().state == "open"
+
+
+@pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (None, "an address is a string, not None"),
+        (8001, "an address is a string, not 8001"),
+        ("http://localhost:8001", r'an address is "host:port", .* not \'http://localhost:8001\''),
+        ("grpc://localhost:8001", "not 'grpc:"),
+        ("localhost", "not 'localhost'"),
+        ("localhost:", "not 'localhost:'"),
+        ("localhost:0", "not 'localhost:0'"),
+        ("localhost:65536", "not 'localhost:65536'"),
+        ("localhost:8001/", "not 'localhost:8001/'"),
+        ("local host:8001", "not 'local host:8001'"),
+        ("::1", "not '::1'"),
+        ("", "not ''"),
+    ],
+)
+def test_address_without_host_or_port_is_refused(twin: Any, address: Any, text: str) -> None:
+    with pytest.raises(sa.InvalidArgument, match=text):
+        twin(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["a.b-c:1", "[::1]:8001", "unix:/tmp/x", "dns:///localhost:8001", "ipv4:127.0.0.1:1"]
+)
+def test_address_in_all_forms_is_taken(address: str) -> None:
+    with sa.Client(address) as client:
+        assert client.address == address
+
+
+@pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])
+@pytest.mark.parametrize(
+    ("argument", "value", "text"),
+    [
+        ("retry", 3, "retry is a RetryPolicy, or None for the default, not 3"),
+        ("options", {}, "options is a list of pairs .name, value., not {}"),
+        ("options", {"ab": 1}, "options is a list of pairs .name, value., not {'ab': 1}"),
+        ("options", ["ab"], "options is a list of pairs .name, value., not .'ab'."),
+        ("options", [(1, "a")], "options is a list of pairs"),
+    ],
+)
+def test_client_of_senseless_arguments_says_so(twin: Any, argument: str, value: Any, text: str) -> None:
+    with pytest.raises(sa.InvalidArgument, match=text):
+        twin("localhost:1", **{argument: value})
+
+
+def test_numbers_and_dtypes_of_numpy_will_do() -> None:
+    one = sa.RoundSpec([sa.TensorSpec("v", np.float32, 10)], result_dtype=np.dtype("float64"))
+    assert (one.tensors[0].dtype, one.result_dtype) == ("float32", "float64")
+    assert sa.aggregate([UPDATE], one, threads=np.int64(2), memory_limit=np.int32(1 << 20))["v"].keys.tolist() == [1]
+    sa.Client("localhost:1", connections=np.int64(2), timeout=np.float32(1.5)).disconnect()

@@ -384,3 +384,63 @@ def test_spec_unknown_words_are_refused_with_the_known_ones():
         tensor(layout="csr")
     with pytest.raises(sa.InvalidArgument, match="'v'"):
         tensor(dimension=-1).to_proto()
+
+
+@pytest.mark.parametrize("pair", [[np.array([1, 2]), np.array([3.0, 4.0])], [[1, 2], [3.0, 4.0]], [[1, 2, 3], [[1.0]]]])
+def test_update_data_list_for_a_pair_says_what_it_is(pair):
+    # Of four values, which a list of two by two has, too.
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])
+    for update in (pair, {"v": pair}):
+        with pytest.raises(sa.InvalidArgument, match=r"'v': a list is a dense array; .* a tuple \(keys, rows\)"):
+            update_data(spec, update)
+
+
+def test_update_data_list_of_rows_is_dense():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2, 3)])
+    (data,) = update_data(spec, [[1, 2, 3], [4, 5, 6]])
+    assert data.values.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_update_data_keys_in_a_list_may_be_any_of_64_bits():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 0)])
+    (data,) = update_data(spec, ([0, 2**64 - 1], [1.0, 2.0]))
+    assert data.keys.tolist() == [0, 2**64 - 1]
+
+
+def test_update_data_masked_entries_are_refused():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2)])
+    values = np.ma.masked_array([1.0, 2.0], [True, False])
+    for update in (values, ([0, 1], values), (np.ma.masked_array([0, 1], [True, False]), [1.0, 2.0])):
+        with pytest.raises(sa.InvalidArgument, match=r"tensor 'v': cannot read .*: some of its entries are masked"):
+            update_data(spec, update)
+    (data,) = update_data(spec, np.ma.masked_array([1.0, 2.0], [False, False]))
+    assert data.values.tolist() == [[1.0], [2.0]]
+
+
+class Unreadable(FakeTorch):
+    """As torch tensors in compressed columns or in blocks, or on the device "meta"."""
+
+    def numpy(self):
+        raise NotImplementedError("no data!")
+
+
+def test_update_data_what_its_library_cannot_convert_is_refused():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2)])
+    for update in (Unreadable(), ([0, 1], Unreadable()), ([0, 1], [[1.0, 2.0], [3.0]])):
+        with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read"):
+            update_data(spec, update)
+
+
+class Negated(FakeTorch):
+    """As the imaginary part of a conjugate: a view that is negated when it is read."""
+
+    def resolve_neg(self):
+        return FakeTorch(-self.array)
+
+    def numpy(self):
+        raise RuntimeError("Can't call numpy() on Tensor that has negative bit set.")
+
+
+def test_update_data_torch_views_that_are_negated_are_read():
+    (data,) = update_data(sa.RoundSpec([sa.TensorSpec("v", "float32", 2)]), Negated(np.array([1.0, -2.0])))
+    assert data.values.tolist() == [[-1.0], [2.0]]

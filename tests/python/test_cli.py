@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import sparseagg
 from conftest import REPOSITORY
+from sparseagg import cli
 from sparseagg.cli import main
 from sparseagg.connection import Connection
 from sparseagg.progress import ProgressBar
@@ -139,6 +140,15 @@ def test_cli_as_a_command_knows_its_version():
 def test_version_is_the_same_wherever_it_is_written(path, pattern):
     found = re.findall(pattern, (REPOSITORY / path).read_text(encoding="utf-8"), re.MULTILINE)
     assert found == [sparseagg.__version__]
+
+
+def test_cli_interrupted_says_nothing(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_engine", interrupted)
+    assert main(["engine"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 class Terminal(io.StringIO):

@@ -134,3 +134,51 @@ def test_help_of_commands_that_take_a_spec_shows_one(
     path = tmp_path / "spec.json"
     path.write_text(re.search(r"such as (\{.*?\});", text)[1])
     assert read_spec(path).tensors
+
+
+@pytest.fixture
+def integrations() -> dict:
+    text = (DOCS / "integrations.md").read_text(encoding="utf-8")
+    functions: dict = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        exec(compile(block, "integrations.md", "exec"), functions)
+    return functions
+
+
+def test_integrations_dense_is_what_fed_avg_computes(integrations: dict) -> None:
+    rng = np.random.default_rng(5)
+    shapes = {"conv": (4, 3, 2), "bias": (5,), "scale": ()}
+    models = [[rng.standard_normal(shape).astype(np.float32) for shape in shapes.values()] for _ in range(3)]
+    examples = [10, 20, 70]
+    merged = integrations["fed_avg"](list(shapes), list(zip("abc", models, examples)))
+    for position, array in enumerate(merged):
+        expected = sum(n * np.asarray(model[position], np.float64) for model, n in zip(models, examples)) / 100
+        assert array.shape == expected.shape
+        np.testing.assert_allclose(array, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["mean", "coordinate_mean"])
+def test_integrations_sparse_rows_go_out_and_back(integrations: dict, client: sa.Client, op: str) -> None:
+    before = np.arange(12, dtype=np.float32).reshape(6, 2)
+    one, other = before.copy(), before.copy()
+    one[[1, 4]] += 4
+    other[4] -= 8
+    opened = client.create_round(integrations["sparse_spec"]("emb", before, op))
+    for name, after, weight in (("a", one, 3), ("b", other, 1)):
+        opened.submit(name, {"emb": integrations["changed_rows"](before, after)}, weight)
+    expected = before.copy()
+    expected[1] += 3 if op == "mean" else 4
+    expected[4] += 1
+    assert integrations["apply"](before, opened.close()["emb"]).tolist() == expected.tolist()
+
+
+def test_integrations_rows_are_added_to_an_embedding(integrations: dict) -> None:
+    torch = pytest.importorskip("torch")
+    embedding = torch.nn.Embedding(6, 2)
+    before = embedding.weight.detach().clone()
+    spec = sa.RoundSpec([sa.TensorSpec("emb", "float32", 6, 2)])
+    merged = sa.aggregate([([4, 1], [[1.0, 2.0], [3.0, 4.0]])], spec)["emb"]
+    integrations["add_to_embedding"](embedding, merged, alpha=-0.5)
+    before[4] -= torch.tensor([0.5, 1.0])
+    before[1] -= torch.tensor([1.5, 2.0])
+    assert torch.equal(embedding.weight.detach(), before)

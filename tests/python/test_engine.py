@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 import threading
+import types
 from typing import Any
 
 import golden
@@ -395,3 +396,31 @@ def test_engine_limits_of_the_spec_hold():
     with pytest.raises(sa.ResourceExhausted, match="max_bytes_per_submission 15"):
         sa.aggregate(add, one(max_bytes_per_submission=15))
     assert len(sa.aggregate(add, one(max_bytes_per_submission=16, max_submissions=2))["v"]) == 2
+
+
+class Module:
+    """A torch module as far as we look at one; a step of training overwrites its gradients."""
+
+    def __init__(self) -> None:
+        self.weight = types.SimpleNamespace(grad=np.zeros(3, np.float32))
+
+    def named_parameters(self):
+        return [("v", self.weight)]
+
+    def step(self, value: float) -> Module:
+        self.weight.grad[:] = value
+        return self
+
+
+def test_gradients_of_a_module_are_those_of_the_step_they_were_given_at(client):
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 3)])
+    module = Module()
+    aggregator = sa.Aggregator(spec)
+    for step in range(3):
+        aggregator.add(f"c{step}", module.step(step))
+    results = [aggregator.finish()]
+    for aggregate in (client.aggregate, sa.aggregate):
+        results.append(aggregate((module.step(step) for step in range(3)), spec))
+        results.append(aggregate(((module.step(step), 1.0) for step in range(3)), spec))
+    for result in results:
+        assert result["v"].values.tolist() == [3.0] * 3

@@ -123,13 +123,49 @@ def test_merge_takes_a_spec_in_json(merge):
             "tensor 'x' is float64 of width 1 in both.npz, and dense, of 2 rows, float64 of width 1 in both",
         ),
         (["b.npz", "a.npz", "--memory-limit", "90"], "a.npz: with the update"),
+        (["counts.npz"], "counts.npz has x.counts beside x.keys, as results have"),
+        (["weights.npz"], "weights.npz has x.weights beside x.keys, as results have"),
+        (["unnamed.npz"], "unnamed.npz has arr_0, which names no tensor"),
+        (["no-tensor.npz"], "no-tensor.npz has keys, which names no tensor"),
     ],
 )
 def test_merge_errors_name_file_place_and_value(merge, arguments, text):
     np.savez("bare.npz", **{"x.values": np.ones(2)})
     np.savez("names.npz", **{"x.keys": np.arange(2), "x.values": np.array(["a", "b"])})
     np.savez("both.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x": np.ones(2)})
+    np.savez("counts.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x.counts": np.ones(2, np.uint32)})
+    np.savez("weights.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x.weights": np.ones(2)})
+    np.savez("unnamed.npz", np.arange(2), np.ones(2))
+    np.savez("no-tensor.npz", values=np.ones(2), keys=np.arange(2))
     assert text in merge(*arguments, status=1)
+
+
+def test_merge_of_a_file_under_two_names_is_refused(merge):
+    pathlib.Path("link.npz").symlink_to("a.npz")
+    for other in ("./a.npz", os.path.abspath("a.npz"), "link.npz"):
+        error = merge("a.npz", "b.npz", other, status=1)
+        assert "is given twice" in error
+        assert {"a.npz", other} <= set(error.replace(",", "").split())
+
+
+@pytest.mark.parametrize("output", ["a.npz", "./b.npz"])
+def test_merge_into_one_of_the_files_is_refused(merge, capsys, output):
+    before = pathlib.Path(output).read_bytes()
+    assert main(["merge", "a.npz", "b.npz", "-o", output]) == 1
+    assert f"--output {output} is one of the files" in capsys.readouterr().err
+    assert pathlib.Path(output).read_bytes() == before
+
+
+def test_merge_of_arrays_with_odd_names_does_what_the_spec_says(merge):
+    np.savez("c.npz", np.arange(2.0), **{"x.keys": np.arange(2), "x.counts": np.ones(2)})
+    tensors = [
+        {"name": "x", "dtype": "float32", "aggregation": {"op": "union"}},
+        {"name": "x.counts", "dtype": "float64", "dimension": 2, "layout": "TENSOR_LAYOUT_DENSE"},
+        {"name": "arr_0", "dtype": "float64", "dimension": 2, "layout": "TENSOR_LAYOUT_DENSE"},
+    ]
+    pathlib.Path("spec.json").write_text(json.dumps({"tensors": tensors}))
+    merged = merge("c.npz", "--spec", "spec.json")
+    assert (merged["x.counts.values"], merged["arr_0.values"]) == ([1, 1], [0, 1])
 
 
 ROWS = {

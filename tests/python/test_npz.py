@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pathlib
 import warnings
 import zipfile
@@ -140,3 +141,46 @@ def test_damaged_files_are_read_or_refused(update: pathlib.Path, save: Any) -> N
             refused.append(str(error))
     assert len(refused) > 150
     assert all("update.npz" in error for error in refused)
+
+
+def aggregated() -> sa.Result:
+    return sa.aggregate([([1], [1.0])], sa.RoundSpec([sa.TensorSpec("x", "float32", 10)]))
+
+
+def test_result_that_cannot_be_written_leaves_what_was_there(
+    update: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: Any, **_: Any) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    update.write_bytes(b"before")
+    there = sorted(update.parent.iterdir())
+    monkeypatch.setattr(np, "savez", fail)
+    with pytest.raises(KeyboardInterrupt):
+        npz.write_result(update, aggregated())
+    assert update.read_bytes() == b"before"
+    assert sorted(update.parent.iterdir()) == there
+
+
+def test_result_is_written_to_where_a_link_leads_with_the_rights_of_any_new_file(update: pathlib.Path) -> None:
+    link, other = update.with_name("link.npz"), update.with_name("other.npz")
+    link.symlink_to(update.name)
+    other.touch()
+    npz.write_result(link, aggregated())
+    assert link.is_symlink()
+    assert update.stat().st_mode == other.stat().st_mode
+    with np.load(update) as file:
+        assert file["x.keys"].tolist() == [1]
+
+
+def test_result_is_written_into_a_pipe(update: pathlib.Path) -> None:
+    pipe = update.with_name("pipe")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    npz.write_result(pipe, aggregated())
+    update.write_bytes(os.read(reader, 1 << 16))  # what a pipe holds
+    os.close(reader)
+    assert pipe.is_fifo()
+    with np.load(update) as file:
+        assert file["x.keys"].tolist() == [1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import signal
 import socket
 import threading
 import time
@@ -13,7 +15,9 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
+from conftest import REPOSITORY
 from google.protobuf import empty_pb2
+from sparseagg.channel import channel_options
 from sparseagg.retry import wait_before_retry
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
@@ -194,13 +198,15 @@ def serving(servicer: Scripted, credentials: grpc.ServerCredentials | None = Non
 
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+RETRIED = [UNAVAILABLE, grpc.StatusCode.CANCELLED]
 
 
+@pytest.mark.parametrize("code", RETRIED)
 @pytest.mark.parametrize(
     ("failures", "attempts", "succeeds"), [(0, 1, True), (2, 3, True), (3, 3, False), (1, 1, False)]
 )
-def test_client_unavailable_is_tried_as_often_as_allowed(failures, attempts, succeeds):
-    servicer = Scripted(*[UNAVAILABLE] * failures)
+def test_client_whom_the_server_sends_away_tries_as_often_as_allowed(code, failures, attempts, succeeds):
+    servicer = Scripted(*[code] * failures)
     with (
         serving(servicer) as address,
         sa.Client(address, retry=sa.RetryPolicy(attempts=attempts, initial=0.001)) as client,
@@ -208,9 +214,37 @@ def test_client_unavailable_is_tried_as_often_as_allowed(failures, attempts, suc
         if succeeds:
             client.get_round("r")
         else:
-            with pytest.raises(sa.Unavailable, match="as scripted"):
+            with pytest.raises(sa.SparseaggError, match="as scripted") as failed:
                 client.get_round("r")
+            assert failed.value.code is code
     assert servicer.calls == (failures + 1 if succeeds else attempts)
+
+
+class Silent(pb_grpc.AggregationServicer):
+    """Takes calls, and answers none before the end of the test."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.called = threading.Event()
+        self.end = threading.Event()
+
+    def GetRound(self, request, context):
+        self.calls += 1
+        self.called.set()
+        self.end.wait(60)
+        return pb.Round(name=request.name, state=pb.ROUND_STATE_OPEN)
+
+
+def test_client_that_disconnects_is_cancelled_and_does_not_try_again():
+    servicer = Silent()
+    with serving(servicer) as address, sa.Client(address, retry=FAST) as client, futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.get_round, "r")
+        assert servicer.called.wait(60)
+        client.disconnect()
+        with pytest.raises(sa.Cancelled, match="this client is disconnected"):
+            waiting.result(timeout=60)
+        servicer.end.set()
+    assert servicer.calls == 1
 
 
 def test_client_exhausted_with_a_delay_is_tried_again_no_sooner():
@@ -263,7 +297,7 @@ def test_delete_succeeds_though_its_answer_was_lost(deletes, lost):
             deletes(address)
 
 
-@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, UNAVAILABLE)])
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, *RETRIED)])
 def test_client_other_codes_are_raised_at_once(code):
     servicer = Scripted(code)
     with serving(servicer) as address, sa.Client(address, retry=FAST) as client:
@@ -286,6 +320,46 @@ def test_wait_before_retry_internal_only_where_a_send_met_the_end_of_the_call(de
         grpc.StatusCode.INTERNAL, nothing, nothing, details="Internal error from Core", debug_error_string=debug
     )
     assert (wait_before_retry(error, iter([0.5])) == 0.5) is retried
+
+
+@pytest.fixture
+def stopped(start_server):
+    """A server that holds on to its connections and says nothing: a client that has called it, and a round."""
+    server = start_server()
+    # As by default, only sooner. Servers allow pings every ten seconds; this one is in no state to complain.
+    names = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
+    options = [(name, 200) for name in names]
+    with sa.Client(server.address, timeout=None, retry=sa.RetryPolicy(attempts=1), options=options) as client:
+        opened = client.create_round(SPEC)
+        opened.submit("a", update())
+        server.process.send_signal(signal.SIGSTOP)
+        yield opened
+    server.kill()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda opened: opened.submit("b", update()),
+        lambda opened: opened.submit("b", update(), resumable=True),
+        lambda opened: opened.result(),
+        lambda opened: opened.wait(),
+    ],
+    ids=["submit", "resumable", "result", "wait"],
+)
+def test_server_that_says_nothing_is_unavailable(stopped, call):
+    with pytest.raises(sa.Unavailable):
+        call(stopped)
+
+
+def test_channels_ping_by_default_no_more_often_than_servers_allow():
+    options = dict(channel_options(None))
+    transport = (REPOSITORY / "service" / "transport.cc").read_text(encoding="utf-8")
+    (allowed,) = re.findall(r"GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, ([\d']+)\)", transport)
+    assert int(allowed.replace("'", "")) < options["grpc.keepalive_time_ms"] <= 30_000
+    assert options["grpc.keepalive_timeout_ms"] <= 30_000
+    assert options["grpc.http2.max_pings_without_data"] == 0
+    assert dict(channel_options([("grpc.keepalive_time_ms", 1)]))["grpc.keepalive_time_ms"] == 1
 
 
 def test_retry_policy_waits_grow_up_to_the_maximum():

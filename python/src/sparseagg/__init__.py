@@ -17,7 +17,9 @@ from sparseagg import aio
 from sparseagg.client import Client, Round
 from sparseagg.engine import Aggregator, aggregate
 from sparseagg.errors import (
+    Aborted,
     AlreadyExists,
+    Cancelled,
     DeadlineExceeded,
     EngineMissing,
     FailedPrecondition,
@@ -25,10 +27,13 @@ from sparseagg.errors import (
     InvalidArgument,
     NotFound,
     OutOfRange,
+    PermissionDenied,
     ResourceExhausted,
     RoundFailed,
     SparseaggError,
+    Unauthenticated,
     Unavailable,
+    Unimplemented,
 )
 from sparseagg.info import RoundInfo, ServerInfo, ServerLimits, StageTime, Submission, Timeline
 from sparseagg.result import Result, TensorResult
@@ -38,8 +43,10 @@ from sparseagg.spec import RoundSpec, TensorSpec
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aborted",
     "Aggregator",
     "AlreadyExists",
+    "Cancelled",
     "Client",
     "DeadlineExceeded",
     "EngineMissing",
@@ -48,6 +55,7 @@ __all__ = [
     "InvalidArgument",
     "NotFound",
     "OutOfRange",
+    "PermissionDenied",
     "ResourceExhausted",
     "Result",
     "RetryPolicy",
@@ -63,7 +71,9 @@ __all__ = [
     "TensorResult",
     "TensorSpec",
     "Timeline",
+    "Unauthenticated",
     "Unavailable",
+    "Unimplemented",
     "aggregate",
     "aio",
 ]

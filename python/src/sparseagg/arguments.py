@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+import operator
 from typing import Any
 
 from sparseagg.errors import InvalidArgument
 
-__all__ = ["checked_text", "shown"]
+__all__ = ["checked_integer", "checked_seconds", "checked_text", "shown"]
 
 _MOST_SHOWN = 200
 
@@ -28,6 +31,40 @@ def checked_text(what: str, text: Any) -> str:
     except UnicodeEncodeError as error:  # lone surrogates, as in names of files that are not in UTF-8
         raise InvalidArgument(f"{what} is a string that UTF-8 can encode, not {shown(text)}") from error
     return text
+
+
+def checked_integer(what: str, value: Any, least: int, most: int) -> int:
+    """Returns an integer of any type (numpy's, too) that is within these bounds.
+
+    Args:
+        what: it is, and within which bounds, for the error.
+        value: any.
+        least: that it may be.
+        most: likewise.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise InvalidArgument(f"{what}, not {shown(value)}")
+    return number
+
+
+def checked_seconds(what: str, seconds: Any) -> float | None:
+    """Returns a time in seconds; None for ever, which infinity means, too.
+
+    Raises:
+        InvalidArgument: it is no number.
+    """
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or math.isnan(seconds):
+        raise InvalidArgument(f"{what} is a number of seconds, or None for ever, not {shown(seconds)}")
+    return None if seconds == math.inf else float(seconds)
 
 
 def shown(value: Any) -> str:

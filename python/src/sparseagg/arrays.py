@@ -18,7 +18,7 @@ from sparseagg import bfloat16
 from sparseagg.errors import InvalidArgument
 from sparseagg.spec import RoundSpec, TensorSpec
 
-__all__ = ["Array", "TensorData", "tensor_data", "update_data"]
+__all__ = ["Array", "TensorData", "is_module", "tensor_data", "update_data"]
 
 Array = np.ndarray[Any, Any]
 
@@ -39,6 +39,16 @@ class TensorData:
     values: Array | None
     num_keys: int
 
+    def copied(self) -> TensorData:
+        """Returns the same in arrays of its own."""
+        keys, values = (None if array is None else array.copy() for array in (self.keys, self.values))
+        return dataclasses.replace(self, keys=keys, values=values)
+
+
+def is_module(update: Any) -> bool:
+    """Whether this is a torch module, whose gradients are the same arrays from step to step."""
+    return callable(getattr(update, "named_parameters", None))
+
 
 def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
     """Converts one client's update, without copying arrays that have the wire's type already.
@@ -57,7 +67,7 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
     Raises:
         InvalidArgument: a tensor the round does not have, or one of a wrong shape or type.
     """
-    if callable(getattr(update, "named_parameters", None)):
+    if is_module(update):
         update = {name: parameter.grad for name, parameter in update.named_parameters()}
         update = {name: gradient for name, gradient in update.items() if gradient is not None}
     elif not isinstance(update, Mapping):
@@ -66,7 +76,16 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
         update = {spec.tensors[0].name: update}
     for name in update:
         spec.tensor(name)
-    return [tensor_data(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
+    return [_readable(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
+
+
+def _readable(spec: TensorSpec, tensor: Any) -> TensorData:
+    try:
+        return tensor_data(spec, tensor)
+    except (InvalidArgument, MemoryError):
+        raise
+    except Exception as error:  # of whatever kind the tensor's library has
+        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {_kind(tensor)}: {error}") from error
 
 
 def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
@@ -74,7 +93,7 @@ def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     if isinstance(tensor, tuple):
         if len(tensor) != 2:
             raise InvalidArgument(f"tensor {spec.name!r}: a tuple is (keys, rows), not one of {len(tensor)}")
-        return _from_rows(spec, to_numpy(tensor[0]), tensor[1])
+        return _from_rows(spec, _key_array(tensor[0]), tensor[1])
     if hasattr(tensor, "tocoo"):  # scipy.sparse
         coo = tensor.tocoo(copy=False)
         coordinates = getattr(coo, "coords", None)
@@ -101,9 +120,13 @@ def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
 def to_numpy(array: Any) -> Array:
     """Returns ``array`` as numpy's, sharing its memory where the other side can."""
     if isinstance(array, np.ndarray):
+        if np.ma.is_masked(array):
+            raise ValueError("some of its entries are masked")
         return array
     if hasattr(array, "detach") and hasattr(array, "cpu"):  # torch
         array = array.detach().cpu()
+        if hasattr(array, "resolve_neg"):
+            array = array.resolve_neg()  # numpy has no views that are negated
         if str(array.dtype) == "torch.bfloat16":
             array = array.float()  # exact; numpy has no bfloat16
         return np.asarray(array.numpy())
@@ -118,7 +141,17 @@ def _kind(thing: Any) -> str:
     return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
+def _key_array(keys: Any) -> Array:
+    array = to_numpy(keys)
+    # numpy makes floats of integers that have no type in common, such as 0 and 2^64 - 1.
+    if array.dtype.kind == "f" and isinstance(keys, (list, tuple)) and all(type(key) is int for key in keys):
+        return np.array(keys, dtype=np.uint64)
+    return array
+
+
 def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
+    if isinstance(tensor, list) and len(tensor) == 2 and spec.dimension != 2 and hasattr(tensor[0], "__len__"):
+        raise InvalidArgument(f"tensor {spec.name!r}: a list is a dense array; keys and rows are a tuple (keys, rows)")
     values = to_numpy(tensor)
     if values.dtype == object:
         raise InvalidArgument(f"tensor {spec.name!r}: cannot read {_kind(tensor)}; give (keys, rows)")

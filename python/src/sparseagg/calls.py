@@ -18,7 +18,7 @@ from sparseagg.errors import DeadlineExceeded, InvalidArgument, RoundFailed
 from sparseagg.info import RoundInfo
 from sparseagg.message import ChunkMessage
 from sparseagg.progress import ProgressBar
-from sparseagg.spec import RoundSpec
+from sparseagg.spec import RoundSpec, checked_spec
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import check_encoding, check_narrow
@@ -55,7 +55,7 @@ _LONG_POLL_S = 30.0
 def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundRequest:
     """Returns the message, with a random id if none is given."""
     round_id = checked_text("a round's id", round_id or uuid.uuid4().hex)
-    return pb.CreateRoundRequest(round_id=round_id, spec=spec.to_proto())
+    return pb.CreateRoundRequest(round_id=round_id, spec=checked_spec(spec).to_proto())
 
 
 def poll_seconds(deadline: float | None) -> float:

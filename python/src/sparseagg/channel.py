@@ -4,21 +4,52 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
+import sys
 from typing import Any, Union
 
 import grpc
 
-from sparseagg.arguments import checked_text, shown
+from sparseagg.arguments import checked_integer, checked_text, shown
 from sparseagg.errors import InvalidArgument
 
-__all__ = ["TLS", "channel_options", "checked_connections", "credentials", "metadata", "round_name"]
+__all__ = [
+    "TLS",
+    "channel_options",
+    "checked_address",
+    "checked_connections",
+    "credentials",
+    "metadata",
+    "round_name",
+]
 
 # False: plain; True: the system's certificate authorities; a path: those in this PEM file; or credentials of one's own.
 TLS = Union[bool, str, "os.PathLike[str]", grpc.ChannelCredentials]
 
+_HOST_AND_PORT = re.compile(r"(\[[^]\s]+\]|[^][:/\s]+):(\d{1,5})")
+# Of gRPC's other ways to name a server; it takes what it does not know for a host of the name service.
+_SCHEMES = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds):")
+
+
+def checked_address(address: Any) -> str:
+    """Returns a server's address.
+
+    Raises:
+        InvalidArgument: gRPC would look for it, or for a port of its own choice, until all retries are over.
+    """
+    text = checked_text("an address", address)
+    match = _HOST_AND_PORT.fullmatch(text)
+    if _SCHEMES.match(text) or (match and 0 < int(match[2]) < 1 << 16):
+        return text
+    raise InvalidArgument(f'an address is "host:port", such as "localhost:8001", not {shown(address)}')
+
 
 def channel_options(extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:
-    """Returns our defaults, then the caller's."""
+    """Returns our defaults, then the caller's, which are pairs; ``InvalidArgument`` if they are not."""
+    if not isinstance(extra, (list, tuple, type(None))) or any(
+        not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str) for pair in extra or ()
+    ):
+        raise InvalidArgument(f"options is a list of pairs (name, value), not {shown(extra)}")
     return [
         ("grpc.max_receive_message_length", -1),  # the server bounds its pages
         ("grpc.max_send_message_length", -1),
@@ -26,6 +57,11 @@ def channel_options(extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
+        # Asks a server that is silent during a call whether it is there: one that hangs, or is behind a network that
+        # drops everything, would be waited for for ever. Servers take a ping every ten seconds.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
         *(extra or []),
     ]
 
@@ -43,9 +79,7 @@ def credentials(tls: TLS) -> grpc.ChannelCredentials | None:
 
 def checked_connections(connections: Any) -> int:
     """Returns how many connections a client may make at most."""
-    if isinstance(connections, bool) or not isinstance(connections, int) or connections < 1:
-        raise InvalidArgument(f"connections is a number from 1 on, not {shown(connections)}")
-    return connections
+    return checked_integer("connections is a number from 1 on", connections, 1, sys.maxsize)
 
 
 def metadata(token: str | None) -> tuple[tuple[str, str], ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from sparseagg.errors import FailedPrecondition, SparseaggError
+from sparseagg.errors import Cancelled, FailedPrecondition, SparseaggError
 from sparseagg.message import send_chunk_messages
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
 
@@ -34,11 +34,10 @@ class Channels:
         self._most = most
         self._lock = threading.Lock()
         self._closed = False
-        # Guarded by _lock. A channel connects when it is first used.
+        # Guarded by _lock. None before the first loan: those of asyncio are of the event loop that they are opened in.
         self._channels: list[Any] = []
         self._stubs: list[Any] = []
         self._busy: list[int] = []
-        self._add()
 
     @contextlib.contextmanager
     def first(self) -> Iterator[Any]:
@@ -46,7 +45,10 @@ class Channels:
 
         Raises:
             FailedPrecondition: the channels are closed, or were while the stub was on loan, and it was used after that.
+            Cancelled: they were closed during a call.
         """
+        with self._lock:
+            self._have_one()
         with self._open():
             yield self._stubs[0]
 
@@ -58,6 +60,7 @@ class Channels:
             FailedPrecondition: as ``first`` does.
         """
         with self._lock:
+            self._have_one()
             at = self._busy.index(min(self._busy))
             if self._busy[at] > 0 and len(self._busy) < self._most and not self._closed:
                 at = self._add()
@@ -77,16 +80,27 @@ class Channels:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[None]:
-        """Refuses what is done with channels that are closed."""
+        """Refuses what is done with channels that are closed, and tells calls that closing them has ended."""
         if self._closed:
             raise FailedPrecondition(_DISCONNECTED)
         try:
             yield
+        except grpc.RpcError as error:
+            if not self._closed or error.code() is not grpc.StatusCode.CANCELLED:
+                raise
+            raise Cancelled(_DISCONNECTED) from error
         except (ValueError, grpc.aio.UsageError) as error:
             # What gRPC raises when a channel that is closed is told to call, which another thread may have done.
             if isinstance(error, SparseaggError) or not self._closed:
                 raise
             raise FailedPrecondition(_DISCONNECTED) from error
+
+    def _have_one(self) -> None:
+        """Opens the first channel, unless there are to be none. Requires _lock."""
+        if self._closed and not self._channels:
+            raise FailedPrecondition(_DISCONNECTED)
+        if not self._channels:
+            self._add()
 
     def _add(self) -> int:
         channel = self._open_channel()

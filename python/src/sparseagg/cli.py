@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -32,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except (OSError, ValueError, SparseaggError) as error:
         print(f"sparseagg: {error}", file=sys.stderr)
         return 1

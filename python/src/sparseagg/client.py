@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
-from sparseagg.arguments import checked_text
+from sparseagg.arguments import checked_seconds, checked_text
 from sparseagg.calls import (
     create_request,
     poll_seconds,
@@ -16,15 +16,15 @@ from sparseagg.calls import (
     result_request,
     wait_request,
 )
-from sparseagg.channel import TLS, credentials, metadata, round_name
+from sparseagg.channel import TLS, checked_address, credentials, metadata, round_name
 from sparseagg.connection import Connection
 from sparseagg.errors import FailedPrecondition
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.progress import ProgressBar
 from sparseagg.result import Result
-from sparseagg.retry import RetryPolicy
-from sparseagg.spec import RoundSpec
-from sparseagg.upload import aggregate_requests, aggregate_uploads, make_upload
+from sparseagg.retry import RetryPolicy, checked_retry
+from sparseagg.spec import RoundSpec, checked_spec
+from sparseagg.upload import aggregate_requests, aggregate_uploads, checked_updates, make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import Values
 
@@ -34,15 +34,17 @@ __all__ = ["Client", "Round"]
 class Client:
     """A connection to a server. Thread-safe; a context manager that closes it.
 
-    Every method raises the subclass of ``SparseaggError`` of the code that the server answers with. UNAVAILABLE is
-    tried again, as ``retry`` says, which is safe: what has arrived twice counts once.
+    Every method raises the subclass of ``SparseaggError`` of the code that the server answers with. UNAVAILABLE
+    and CANCELLED (a server that stops) are tried again, as ``retry`` says, which is safe: what has arrived twice counts
+    once.
 
     Args:
         address: "host:port".
-        token: sent with every call as a bearer token.
+        token: sent with every call as a bearer token. Without ``tls`` everybody on the way can read it.
         tls: False for a plain connection, True to trust the system's authorities, the path of a PEM file to trust
             those in it, or gRPC credentials.
-        timeout: of one call that does not carry bulk data, in seconds; None: for ever.
+        timeout: of one call that does not carry bulk data, in seconds; None: for ever. Whatever it is, and in bulk as
+            well, a server that does not even answer pings is UNAVAILABLE after a minute.
         retry: when to try again; ``RetryPolicy(attempts=1)`` for never.
         chunk_bytes: about how much to put in one message; by default 1 MiB, in any case what the server takes.
         connections: at most so many TCP connections. Another one is made when bulk is sent or read on all there are.
@@ -58,12 +60,19 @@ class Client:
         timeout: float | None = 60.0,
         retry: RetryPolicy | None = None,
         chunk_bytes: int | None = None,
-        connections: int = 4,
+        connections: SupportsIndex = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
-        self.address = address
+        self.address = checked_address(address)
         self._connection = Connection(
-            address, metadata(token), credentials(tls), timeout, retry, chunk_bytes, connections, options
+            address,
+            metadata(token),
+            credentials(tls),
+            checked_seconds("timeout", timeout),
+            checked_retry(retry),
+            chunk_bytes,
+            connections,
+            options,
         )
 
     def __enter__(self) -> Client:
@@ -116,7 +125,9 @@ class Client:
 
         Args:
             updates: a mapping from client ids to updates, or a list of updates, whose positions become the ids; an
-                update is what ``Round.submit`` takes, or a pair (update, weight).
+                update is what ``Round.submit`` takes, or a pair (update, weight). Any iterable will do, if it makes
+                new arrays for each update: those of all are read when the last one is there. (Gradients of a module
+                are copied.)
             spec: what to compute.
             encoding: of keys, as in ``Round.submit``; also of those in the result.
             values: of the updates, as in ``Round.submit``. The result comes as it is.
@@ -125,6 +136,7 @@ class Client:
             InvalidArgument: the spec or one of the updates is wrong, and nothing is merged.
             FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
         """
+        spec, updates = checked_spec(spec), checked_updates(updates)
         server = self._connection.server_wire()
         uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
         answer = result_format(encoding, None)
@@ -239,7 +251,7 @@ class Round:
             TimeoutError: (``DeadlineExceeded``) the merge is still going on.
         """
         result_format(encoding, values)  # refuses what is unknown before anything is closed
-        self._end(timeout)
+        self._end(checked_seconds("timeout", timeout))
         return self.result(encoding=encoding, values=values)
 
     def _end(self, timeout: float | None = None) -> RoundInfo:
@@ -257,6 +269,7 @@ class Round:
         Raises:
             TimeoutError: (``DeadlineExceeded``) it has not ended by then.
         """
+        timeout = checked_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             poll = poll_seconds(deadline)

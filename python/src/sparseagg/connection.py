@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import grpc
 
@@ -37,7 +37,7 @@ class Connection:
         timeout: float | None,
         retry: RetryPolicy | None,
         chunk_bytes: int | None,
-        connections: int,
+        connections: SupportsIndex,
         options: list[tuple[str, Any]] | None,
     ) -> None:
         self._metadata = metadata
@@ -46,10 +46,12 @@ class Connection:
         self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
         self._server_wire: ServerWire | None = None
 
+        options = channel_options(options)
+
         def open_channel() -> Any:
             if credentials is None:
-                return grpc.insecure_channel(address, channel_options(options))
-            return grpc.secure_channel(address, credentials, channel_options(options))
+                return grpc.insecure_channel(address, options)
+            return grpc.secure_channel(address, credentials, options)
 
         self._channels = Channels(open_channel, checked_connections(connections))
 

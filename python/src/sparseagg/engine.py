@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
 from sparseagg import bfloat16, extension
-from sparseagg.arguments import shown
-from sparseagg.arrays import TensorData, update_data
+from sparseagg.arguments import checked_integer
+from sparseagg.arrays import TensorData, is_module, update_data
 from sparseagg.errors import InvalidArgument
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.result import Result, TensorResult
-from sparseagg.spec import RoundSpec, TensorSpec
-from sparseagg.upload import checked_client_id, checked_weight, split_weight
+from sparseagg.spec import RoundSpec, TensorSpec, checked_spec
+from sparseagg.upload import checked_client_id, checked_updates, checked_weight, split_weight
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece, RawResult
@@ -31,7 +30,9 @@ _BATCH = 256
 _MOST_THREADS = 1024
 
 
-def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None, memory_limit: int | None = None) -> Result:
+def aggregate(
+    updates: Any, spec: RoundSpec, *, threads: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None
+) -> Result:
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
 
     Arrays of the tensor's dtype, with keys of 32 or 64 bits, are not copied (keys of another width than the tensor's
@@ -39,7 +40,9 @@ def aggregate(updates: Any, spec: RoundSpec, *, threads: int | None = None, memo
 
     Args:
         updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
-            update is what ``Round.submit`` takes, or a pair (update, weight).
+            update is what ``Round.submit`` takes, or a pair (update, weight). An iterator has to make new arrays for
+            each update, for they are read later: one that fills the same ones again gives wrong sums. (Gradients of a
+            module are copied.)
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
@@ -76,19 +79,16 @@ class Aggregator:
         InvalidArgument: the spec makes no sense; the message names the field.
     """
 
-    def __init__(self, spec: RoundSpec, *, threads: int | None = None, memory_limit: int | None = None) -> None:
-        if threads is not None and (
-            isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS
-        ):
-            raise InvalidArgument(
-                f"threads is a number of threads from 1 to {_MOST_THREADS}, or None for one per core, not "
-                f"{shown(threads)}"
-            )
-        if memory_limit is not None and (
-            isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or not 1 <= memory_limit < 1 << 63
-        ):
-            raise InvalidArgument(f"memory_limit is a number of bytes, or None for no limit, not {shown(memory_limit)}")
-        spec.to_proto()  # refuses what no field can hold, as a client does
+    def __init__(
+        self, spec: RoundSpec, *, threads: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None
+    ) -> None:
+        if threads is not None:
+            what = f"threads is a number of threads from 1 to {_MOST_THREADS}, or None for one per core"
+            threads = checked_integer(what, threads, 1, _MOST_THREADS)
+        if memory_limit is not None:
+            what = "memory_limit is a number of bytes, or None for no limit"
+            memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
+        checked_spec(spec).to_proto()  # refuses what no field can hold, as a client does
         if spec.max_submissions and spec.min_submissions > spec.max_submissions:
             raise InvalidArgument(
                 f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
@@ -117,7 +117,7 @@ class Aggregator:
             update: as for ``Round.submit``.
             weight: ≥ 0; required with "by_weight".
             copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
-                not be changed before ``finish``.
+                not be changed before ``finish``; gradients of a module, which training changes, are copied anyway.
 
         Raises:
             InvalidArgument: the update is wrong; the message names tensor, position and value. Nothing of it counts.
@@ -141,7 +141,7 @@ class Aggregator:
         Args:
             updates: as for ``aggregate``. Positions count on from one call to the next.
         """
-        if isinstance(updates, Mapping):
+        if isinstance(checked_updates(updates), Mapping):
             names = [checked_client_id(name) for name in updates]
             if self._is_limited:
                 names.sort(key=str.encode)
@@ -199,22 +199,25 @@ class Aggregator:
 
     def _convert(self, _client_id: str, update: Any) -> tuple[list[Piece], float | None]:
         """For the extension: makes wire arrays of what it cannot read itself."""
-        if isinstance(update, _Copied):
-            return [self._piece(data, copy=True) for data in update_data(self.spec, update.update)], None
-        return [self._piece(data) for data in update_data(self.spec, update)], None
+        return self._pieces(update), None
 
     def _convert_named(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
         """The same for many updates, which may be pairs; errors name the client."""
         try:
             update, weight = split_weight(update)
-            return [self._piece(data) for data in update_data(self.spec, update)], checked_weight(weight)
+            return self._pieces(update), checked_weight(weight)
         except InvalidArgument as error:
             raise InvalidArgument(f"client {client_id!r}: {error}") from error
 
-    def _piece(self, data: TensorData, copy: bool = False) -> Piece:
+    def _pieces(self, update: Any) -> list[Piece]:
+        copy = isinstance(update, _Copied)
+        update = update.update if copy else update
+        copy = copy or is_module(update)
+        return [self._piece(data.copied() if copy else data) for data in update_data(self.spec, update)]
+
+    def _piece(self, data: TensorData) -> Piece:
         keys, values = (
-            None if array is None else np.array(array) if copy else np.require(array, requirements=["C", "A"])
-            for array in (data.keys, data.values)
+            None if array is None else np.require(array, requirements=["C", "A"]) for array in (data.keys, data.values)
         )
         return self._index[data.spec.name], keys, values, data.num_keys
 
@@ -251,8 +254,14 @@ class _Copied:
 
 
 def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    iterator = iter(updates)
-    while batch := list(itertools.islice(iterator, size)):
+    """Yields the updates, so many at a time; fewer behind a module, whose gradients the next update may be made of."""
+    batch = []
+    for update in updates:
+        batch.append(update)
+        if len(batch) == size or is_module(split_weight(update)[0]):
+            yield batch
+            batch = []
+    if batch:
         yield batch
 
 

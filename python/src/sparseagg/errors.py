@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 
 __all__ = [
@@ -92,6 +94,10 @@ class RoundFailed(FailedPrecondition):
     def __init__(self, message: str, state: str) -> None:
         super().__init__(message)
         self.state = state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are made anew of ``args`` alone, which fails here, and lets a pool of processes wait for ever.
+        return type(self), (str(self), self.state), vars(self)
 
 
 class Aborted(SparseaggError):

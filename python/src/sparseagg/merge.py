@@ -21,8 +21,9 @@ __all__ = ["add_arguments", "guess_tensors", "main"]
 
 DESCRIPTION = """Merges updates in .npz files, which hold arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense
 tensor. What to compute comes from --spec, or from the other options and from the arrays: dtype, width, and the
-dimension of dense tensors, in which all files have to agree. They are summed in the order of their names, bytewise, so
-that the order in which they are given does not matter."""
+dimension of dense tensors, in which all files have to agree. TENSOR.counts and TENSOR.weights of results are no part of
+an update, and refused. Files are summed in the order of their names, bytewise, so that the order in which they are
+given does not matter."""
 
 _OPTIONS = {
     "op": ("sum", "mean", "coordinate_mean", "union", "min", "max"),
@@ -32,6 +33,9 @@ _OPTIONS = {
     "on-nonfinite": ("reject", "propagate"),
     "result-dtype": ("float32", "float64"),
 }
+
+# What numpy.savez calls arrays that come without a name.
+_UNNAMED = re.compile(r"arr_\d+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,9 +72,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     weights = _weights(arguments)
     updates = sorted(zip(arguments.files, weights), key=lambda update: os.fsencode(update[0]))
-    for (file, _), (following, _) in zip(updates, updates[1:]):
-        if file == following:
-            raise InvalidArgument(f"{file} is given twice")
+    _check_files([file for file, _ in updates], arguments.output)
     spec = _spec(arguments)
     aggregator = Aggregator(spec, threads=arguments.threads, memory_limit=arguments.memory_limit)
     for position, (file, weight) in enumerate(updates):
@@ -85,6 +87,24 @@ def main(arguments: argparse.Namespace) -> int:
     for name, tensor in result.items():
         print(f"{name}: {len(tensor)} rows, {tensor.layout}")
     return 0
+
+
+def _check_files(files: Sequence[str], output: str) -> None:
+    """Refuses a file that is there twice, by whatever name, or is to be the output as well."""
+    names: dict[tuple[int, int], str] = {}
+    for file in files:
+        identity = _identity(file)
+        if identity in names:
+            other = names[identity]
+            raise InvalidArgument(f"{file} is given twice" + (f", also as {other}" if other != file else ""))
+        names[identity] = file
+    if os.path.exists(output) and _identity(output) in names:
+        raise InvalidArgument(f"--output {output} is one of the files")
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
 
 
 def guess_tensors(files: Sequence[str], dimensions: dict[str | None, int], modular: bool = False) -> list[TensorSpec]:
@@ -138,6 +158,7 @@ def _tensors_of(
             continue
         is_dense = column != "keys" or name == ""
         if is_dense:
+            _check_dense_name(file, array)
             name = array
         dimension = dimensions.get(name, dimensions.get(None, 0))
         values = array if is_dense else f"{name}.values"
@@ -158,6 +179,21 @@ def _tensors_of(
         except InvalidArgument as error:
             raise InvalidArgument(f"{file.path}: array {values!r}: {error}") from error
         yield tensor, _Worth.ROWS if num_rows else _Worth.NO_ROWS
+
+
+def _check_dense_name(file: npz.NpzFile, array: str) -> None:
+    """Refuses what would be added up position by position, though it is a part of a tensor with keys."""
+    name, _, column = array.rpartition(".")
+    if column in ("counts", "weights") and f"{name}.keys" in file.names:
+        raise InvalidArgument(
+            f"{file.path} has {array} beside {name}.keys, as results have; an update has keys and values alone. A "
+            "tensor of that name has to be in a --spec"
+        )
+    if column == "keys" or _UNNAMED.fullmatch(array):
+        raise InvalidArgument(
+            f"{file.path} has {array}, which names no tensor; arrays are TENSOR.keys and TENSOR.values. A dense tensor "
+            "of that name has to be in a --spec"
+        )
 
 
 def _description(tensor: TensorSpec) -> str:

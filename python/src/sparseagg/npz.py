@@ -169,5 +169,24 @@ def write_result(path: Path, result: Result) -> None:
             "weights": tensor.weights,
         }
         arrays.update({f"{name}.{column}": array for column, array in columns.items() if array is not None})
-    with open(path, "wb") as file:
+    with _replaced(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def _replaced(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file that takes the place of ``path`` when it is complete, and leaves nothing behind if it is not."""
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target):  # a pipe or a device stays what it is
+        with open(target, "wb") as file:
+            yield file
+        return
+    part = f"{target}.{os.getpid()}.part"
+    try:
+        with open(part, "wb") as file:
+            yield file
+        os.replace(part, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(part)
+        raise

@@ -19,7 +19,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 __all__ = ["Result", "ResultReader", "TensorResult"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # arrays have no single answer to ==
 class TensorResult:
     """One tensor's result, or the part of it in the range of keys that was asked for.
 

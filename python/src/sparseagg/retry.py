@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 
-from sparseagg.errors import SparseaggError, error_of
+from sparseagg.arguments import shown
+from sparseagg.errors import InvalidArgument, SparseaggError, error_of
 
-__all__ = ["RetryPolicy", "error_from_call", "wait_before_retry"]
+__all__ = ["RetryPolicy", "checked_retry", "error_from_call", "wait_before_retry"]
+
+_RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 @dataclasses.dataclass(frozen=True)
 class RetryPolicy:
-    """Exponential backoff with jitter, for calls that answer UNAVAILABLE, or that the server asks to repeat.
+    """Exponential backoff with jitter, for calls that answer UNAVAILABLE or CANCELLED, or are to be repeated.
 
     All calls are safe to repeat: what has arrived twice counts once, and a round that is gone at the second attempt to
     delete it was deleted by the first.
@@ -41,12 +45,20 @@ class RetryPolicy:
             bound = min(self.maximum, bound * self.multiplier)
 
 
+def checked_retry(retry: Any) -> RetryPolicy | None:
+    """Returns ``retry``; ``InvalidArgument`` if it is neither a policy nor None."""
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise InvalidArgument(f"retry is a RetryPolicy, or None for the default, not {shown(retry)}")
+    return retry
+
+
 def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | None:
     """Returns how long to wait before a failed call is tried again.
 
-    None: it is not. A connection that breaks is UNAVAILABLE, or what ``_broke_while_sending`` finds. A server whose
-    memory for messages under way is taken for the moment answers RESOURCE_EXHAUSTED and says when to come back; without
-    that, what is exhausted stays so.
+    None: it is not. A connection that breaks is UNAVAILABLE, or what ``_broke_while_sending`` finds. A server that
+    stops may cancel what is under way; this client does so by disconnecting alone, which ``Channels`` tells apart. A
+    server whose memory for messages under way is taken for the moment answers RESOURCE_EXHAUSTED and says when to come
+    back; without that, what is exhausted stays so.
 
     Args:
         error: of the call.
@@ -58,7 +70,7 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
         if not delays or not delays[0].isdigit():
             return None
         asked = int(delays[0]) / 1e3
-    elif error.code() is not grpc.StatusCode.UNAVAILABLE and not _broke_while_sending(error):
+    elif error.code() not in _RETRIED and not _broke_while_sending(error):
         return None
     wait = next(waits, None)
     return None if wait is None else max(wait, asked)

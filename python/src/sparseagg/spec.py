@@ -13,7 +13,17 @@ from sparseagg.arguments import shown
 from sparseagg.errors import InvalidArgument
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["DTYPES", "Aggregation", "RoundSpec", "TensorSpec", "dtype_name", "enum_name", "key_bytes", "seconds"]
+__all__ = [
+    "DTYPES",
+    "Aggregation",
+    "RoundSpec",
+    "TensorSpec",
+    "checked_spec",
+    "dtype_name",
+    "enum_name",
+    "key_bytes",
+    "seconds",
+]
 
 # Bytes of one value, by name of dtype.
 DTYPES: dict[str, int] = {
@@ -166,7 +176,7 @@ class TensorSpec(_Options):
     """
 
     name: str
-    dtype: str
+    dtype: Any  # of what is given; its name from then on
     dimension: int
     width: int = 1
     layout: str = "sparse"
@@ -181,7 +191,7 @@ class TensorSpec(_Options):
     prune_zeros: bool | None = None
     fill: float | None = None
     dense_threshold: float | None = None
-    result_dtype: str | None = None
+    result_dtype: Any = None
     on_nonfinite: str | None = None
     on_bound: str | None = None
     value_bound: float | None = None
@@ -284,7 +294,7 @@ class RoundSpec(_Options):
     prune_zeros: bool | None = None
     fill: float | None = None
     dense_threshold: float | None = None
-    result_dtype: str | None = None
+    result_dtype: Any = None
     on_nonfinite: str | None = None
     on_bound: str | None = None
     value_bound: float | None = None
@@ -349,6 +359,13 @@ class RoundSpec(_Options):
             max_bytes_per_submission=proto.max_bytes_per_submission or None,
             **_options_from_proto(proto.aggregation),
         )
+
+
+def checked_spec(spec: Any) -> RoundSpec:
+    """Returns ``spec``; ``InvalidArgument`` if it is no ``RoundSpec``."""
+    if not isinstance(spec, RoundSpec):
+        raise InvalidArgument(f"spec is a RoundSpec, not {shown(spec)}")
+    return spec
 
 
 def _duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:

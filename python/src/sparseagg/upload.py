@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sparseagg.arguments import checked_text, shown
-from sparseagg.arrays import TensorData, update_data
+from sparseagg.arrays import TensorData, is_module, update_data
 from sparseagg.encode import encode_chunks
 from sparseagg.errors import InvalidArgument
 from sparseagg.message import ChunkMessage
@@ -22,6 +22,7 @@ __all__ = [
     "aggregate_requests",
     "aggregate_uploads",
     "checked_client_id",
+    "checked_updates",
     "checked_weight",
     "make_upload",
     "split_weight",
@@ -105,9 +106,25 @@ def checked_weight(weight: Any) -> float | None:
         raise InvalidArgument(f"a weight is a number that float64 can hold, not {shown(weight)}") from None
 
 
+def checked_updates(updates: Any) -> Any:
+    """Returns ``updates``; ``InvalidArgument`` if they cannot be gone through."""
+    if hasattr(updates, "__aiter__"):
+        raise InvalidArgument("updates is no asynchronous iterator; [update async for update in updates] is a list")
+    if isinstance(updates, (str, bytes)) or not isinstance(updates, Iterable):
+        raise InvalidArgument(
+            f"updates is a mapping from client ids to updates, or an iterable of updates, not {shown(updates)}"
+        )
+    return updates
+
+
 def split_weight(update: Any) -> tuple[Any, Any]:
     """Returns an update and its weight, from that pair or from an update alone, whose weight is None."""
-    if isinstance(update, tuple) and len(update) == 2 and isinstance(update[1], numbers.Real):
+    # A mapping cannot be the keys of a pair (keys, rows): what comes with it is meant as a weight.
+    if (
+        isinstance(update, tuple)
+        and len(update) == 2
+        and (isinstance(update[1], numbers.Real) or isinstance(update[0], Mapping))
+    ):
         return update
     return update, None
 
@@ -141,6 +158,8 @@ def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: Wir
             )
         except InvalidArgument as error:
             raise InvalidArgument(f"client {client_id!r}: {error}") from error
+        if is_module(update):  # its gradients may be others by the time they are sent
+            upload = dataclasses.replace(upload, tensors=[data.copied() for data in upload.tensors])
         uploads.append(upload)
     return uploads
 

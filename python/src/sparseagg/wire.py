@@ -171,6 +171,8 @@ def values_by_tensor(spec: RoundSpec, values: Values) -> dict[str, str]:
     if isinstance(values, str):
         check_narrow(values)
         return {tensor.name: values for tensor in spec.tensors if widens(values, tensor.dtype)}
+    if not isinstance(values, Mapping):
+        raise InvalidArgument(f"values is a name, a mapping from tensors to names, or None, not {shown(values)}")
     for name, encoding in values.items():
         check_narrow(encoding)
         dtype = spec.tensor(name).dtype
@@ -181,5 +183,5 @@ def values_by_tensor(spec: RoundSpec, values: Values) -> dict[str, str]:
 
 def check_narrow(encoding: str) -> None:
     """Raises ``InvalidArgument`` if this is no name of a narrower encoding of values."""
-    if encoding not in NARROW:
+    if not isinstance(encoding, str) or encoding not in NARROW:
         raise InvalidArgument(f"unknown values {encoding!r}; known: {', '.join(NARROW)}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from sparseagg.aio.connection import Connection
-from sparseagg.arguments import checked_text
+from sparseagg.arguments import checked_seconds, checked_text
 from sparseagg.calls import (
     create_request,
     poll_seconds,
@@ -17,14 +17,14 @@ from sparseagg.calls import (
     result_request,
     wait_request,
 )
-from sparseagg.channel import TLS, credentials, metadata, round_name
+from sparseagg.channel import TLS, checked_address, credentials, metadata, round_name
 from sparseagg.errors import FailedPrecondition
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.progress import ProgressBar
 from sparseagg.result import Result
-from sparseagg.retry import RetryPolicy
-from sparseagg.spec import RoundSpec
-from sparseagg.upload import aggregate_requests, aggregate_uploads, make_upload
+from sparseagg.retry import RetryPolicy, checked_retry
+from sparseagg.spec import RoundSpec, checked_spec
+from sparseagg.upload import aggregate_requests, aggregate_uploads, checked_updates, make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import Values
 
@@ -32,9 +32,10 @@ __all__ = ["Client", "Round"]
 
 
 class Client:
-    """A connection to a server, for one event loop. See ``sparseagg.Client`` for the arguments and the errors.
+    """A connection to a server, for one event loop, that of the first call.
 
-    An asynchronous context manager that closes the connection. Calls may run concurrently.
+    See ``sparseagg.Client`` for the arguments and the errors. An asynchronous context manager that closes the
+    connection. Calls may run concurrently.
     """
 
     def __init__(
@@ -46,12 +47,19 @@ class Client:
         timeout: float | None = 60.0,
         retry: RetryPolicy | None = None,
         chunk_bytes: int | None = None,
-        connections: int = 4,
+        connections: SupportsIndex = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
-        self.address = address
+        self.address = checked_address(address)
         self._connection = Connection(
-            address, metadata(token), credentials(tls), timeout, retry, chunk_bytes, connections, options
+            address,
+            metadata(token),
+            credentials(tls),
+            checked_seconds("timeout", timeout),
+            checked_retry(retry),
+            chunk_bytes,
+            connections,
+            options,
         )
 
     async def __aenter__(self) -> Client:
@@ -92,6 +100,7 @@ class Client:
         self, updates: Any, spec: RoundSpec, *, encoding: str = "auto", values: Values = None
     ) -> Result:
         """Merges updates in one call; see ``sparseagg.Client.aggregate``."""
+        spec, updates = checked_spec(spec), checked_updates(updates)
         server = await self._connection.server_wire()
         uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
         answer = result_format(encoding, None)
@@ -166,6 +175,7 @@ class Round:
     async def close(self, *, timeout: float | None = None, encoding: str = "auto", values: str | None = None) -> Result:
         """Stops taking submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``."""
         result_format(encoding, values)  # refuses what is unknown before anything is closed
+        timeout = checked_seconds("timeout", timeout)
         request = pb.CloseRoundRequest(name=self.name)
         self._info = RoundInfo.from_proto(await self._connection.call("CloseRound", request))
         await self.wait(timeout)
@@ -173,6 +183,7 @@ class Round:
 
     async def wait(self, timeout: float | None = None) -> RoundInfo:
         """Waits until the round has ended; see ``sparseagg.Round.wait``."""
+        timeout = checked_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             poll = poll_seconds(deadline)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import grpc
 
 from sparseagg.calls import commit_request, counted, status_request, streamed
 from sparseagg.channel import channel_options, checked_connections
 from sparseagg.channels import Channels
-from sparseagg.errors import Cancelled, NotFound
+from sparseagg.errors import Cancelled, FailedPrecondition, NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.progress import ProgressBar
 from sparseagg.result import ResultReader
@@ -37,7 +37,7 @@ class Connection:
         timeout: float | None,
         retry: RetryPolicy | None,
         chunk_bytes: int | None,
-        connections: int,
+        connections: SupportsIndex,
         options: list[tuple[str, Any]] | None,
     ) -> None:
         self._metadata = metadata
@@ -45,16 +45,20 @@ class Connection:
         self._retry = retry or RetryPolicy()
         self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
         self._server_wire: ServerWire | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the first call
+
+        options = channel_options(options)
 
         def open_channel() -> Any:
             if credentials is None:
-                return grpc.aio.insecure_channel(address, channel_options(options))
-            return grpc.aio.secure_channel(address, credentials, channel_options(options))
+                return grpc.aio.insecure_channel(address, options)
+            return grpc.aio.secure_channel(address, credentials, options)
 
         self._channels = Channels(open_channel, checked_connections(connections))
 
     async def close(self) -> None:
         """Closes the channels; calls under way are cancelled: ``Cancelled``."""
+        self._check_loop()
         for channel in self._channels.close():
             await channel.close()
 
@@ -121,6 +125,7 @@ class Connection:
 
     async def submit(self, upload: Upload, resumable: bool, bar: ProgressBar | None) -> Submission:
         """Uploads in one stream or, if ``resumable`` and in any case after a failure, by single calls that resume."""
+        self._check_loop()
         waits = self._retry.waits()
         done = 0  # chunks the server is known to have
         while True:
@@ -139,7 +144,15 @@ class Connection:
             resumable = True  # from here on, what has arrived is not sent again
             await asyncio.sleep(wait)
 
+    def _check_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if self._loop is not loop:
+            raise FailedPrecondition("this client is in use in another event loop; make one in each")
+
     async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        self._check_loop()
         waits = self._retry.waits()
         while True:
             try:
