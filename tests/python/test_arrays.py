@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-import types
 
 import ml_dtypes
 import numpy as np
 import pytest
-import scipy.sparse
 import sparseagg as sa
+from fake_libraries import FakeTensorFlow, FakeTorch
 from sparseagg import reference
 from sparseagg.arrays import tensor_data, update_data
 from sparseagg.bfloat16 import bits_from_float
@@ -27,53 +26,6 @@ def rows_of(data) -> dict[int, list]:
     for key, row in zip(keys, data.values.tolist()):
         total[key] = [a + b for a, b in zip(total.get(key, [0] * len(row)), row)]
     return total
-
-
-class FakeTorch:
-    """A torch tensor as far as we look at one."""
-
-    def __init__(self, array=None, *, indices=None, values=None, shape=None, csr=None, dtype="torch.float32"):
-        self.array, self.shape, self.dtype = array, shape, dtype
-        self._sparse, self._csr = (indices, values), csr
-        self.is_sparse = indices is not None
-        self.layout = "torch.sparse_csr" if csr else ("torch.sparse_coo" if self.is_sparse else "torch.strided")
-
-    def detach(self):
-        return self
-
-    def cpu(self):
-        return self
-
-    def float(self):
-        return FakeTorch(self.array.astype(np.float32))
-
-    def numpy(self):
-        if self.dtype == "torch.bfloat16":
-            raise TypeError("Got unsupported ScalarType BFloat16")
-        return self.array
-
-    def _indices(self):
-        return FakeTorch(np.asarray(self._sparse[0]))
-
-    def _values(self):
-        return FakeTorch(np.asarray(self._sparse[1]))
-
-    def crow_indices(self):
-        return FakeTorch(np.asarray(self._csr[0]))
-
-    def col_indices(self):
-        return FakeTorch(np.asarray(self._csr[1]))
-
-    def values(self):
-        return FakeTorch(np.asarray(self._csr[2]))
-
-
-class FakeTensorFlow:
-    def __init__(self, array):
-        self._array = np.asarray(array)
-
-    def numpy(self):
-        return self._array
 
 
 def test_tensor_data_arrays_of_wire_type_are_not_copied():
@@ -237,86 +189,6 @@ def test_update_data_two_tensors_come_in_the_specs_order():
         update_data(spec, {"c": ([1], [1.0])})
 
 
-def test_update_data_torch_module_gives_its_gradients():
-    sparse = FakeTorch(indices=[[4, 4, 1]], values=np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), shape=(10, 2))
-    dense = FakeTorch(np.array([1.0, 2.0, 3.0], np.float32))
-    parameters = {"emb.weight": sparse, "bias": dense, "frozen": None}
-    module = types.SimpleNamespace(
-        named_parameters=lambda: ((name, types.SimpleNamespace(grad=grad)) for name, grad in parameters.items())
-    )
-    spec = sa.RoundSpec(
-        [sa.TensorSpec("emb.weight", "float32", 10, 2), sa.TensorSpec("bias", "float32", 3, layout="dense")]
-    )
-    embedding, bias = update_data(spec, module)
-    assert embedding.keys.tolist() == [4, 4, 1]  # uncoalesced: the sums are the server's
-    assert rows_of(embedding) == {4: [4.0, 6.0], 1: [5.0, 6.0]}
-    assert bias.keys is None
-    assert bias.values.tolist() == [[1.0], [2.0], [3.0]]
-    parameters["other"] = dense
-    with pytest.raises(sa.InvalidArgument, match="'other'"):
-        update_data(spec, module)
-
-
-def test_tensor_data_torch_sparse_csr_is_read_by_rows():
-    csr = FakeTorch(csr=([0, 1, 1, 3], [1, 0, 1], [5.0, 6.0, 7.0]), shape=(3, 2))
-    assert rows_of(tensor_data(tensor(dimension=3, width=2), csr)) == {0: [0.0, 5.0], 2: [6.0, 7.0]}
-
-
-def test_tensor_data_tensor_flow_is_read_by_indices():
-    slices = types.SimpleNamespace(
-        indices=FakeTensorFlow([4, 1]), values=FakeTensorFlow([[1.0, 2.0], [3.0, 4.0]]), dense_shape=None
-    )
-    assert rows_of(tensor_data(tensor(width=2), slices)) == {4: [1.0, 2.0], 1: [3.0, 4.0]}
-    sparse = types.SimpleNamespace(
-        indices=FakeTensorFlow([[4], [1]]), values=FakeTensorFlow([1.0, 2.0]), dense_shape=FakeTensorFlow([10])
-    )
-    assert rows_of(tensor_data(tensor(), sparse)) == {4: [1.0], 1: [2.0]}
-    assert rows_of(tensor_data(tensor("float64"), (FakeTensorFlow([1]), FakeTensorFlow([0.1])))) == {1: [0.1]}
-
-
-@pytest.mark.parametrize("make", [scipy.sparse.csr_matrix, scipy.sparse.csc_matrix, scipy.sparse.coo_array])
-def test_tensor_data_scipy_matrix_keeps_stored_entries(make):
-    matrix = scipy.sparse.coo_array(([1.0, 0.0, 2.0, 3.0], ([0, 2, 4, 4], [1, 0, 0, 1])), shape=(10, 2))
-    data = tensor_data(tensor(width=2), make(matrix))
-    assert rows_of(data) == {0: [0.0, 1.0], 2: [0.0, 0.0], 4: [2.0, 3.0]}  # the stored zero touches its key
-
-
-def test_tensor_data_scipy_duplicates_stay_separate_rows():
-    matrix = scipy.sparse.coo_array(([1.0, 2.0, 4.0, 8.0], ([3, 3, 3, 3], [1, 1, 0, 1])), shape=(10, 2))
-    data = tensor_data(tensor(width=2), matrix)
-    assert data.keys.tolist() == [3, 3, 3]
-    assert data.values.tolist() == [[4.0, 1.0], [0.0, 2.0], [0.0, 8.0]]
-
-
-@pytest.mark.parametrize("shape", [(10, 1), (1, 10)])
-def test_tensor_data_scipy_vector_is_a_vector(shape):
-    vector = scipy.sparse.coo_matrix(([1.0, 2.0, 4.0], ([7, 2, 7], [0, 0, 0])), shape=(10, 1))
-    vector = vector if shape == (10, 1) else vector.T
-    data = tensor_data(tensor(), vector)
-    assert data.keys.tolist() == [7, 2, 7]
-    assert data.values.tolist() == [[1.0], [2.0], [4.0]]
-
-
-@pytest.mark.parametrize(
-    ("indices", "words"),
-    [
-        ([[1, 10], [0, 1]], r"coordinate 10 of axis 0 at position 1 is not in \[0, 10\)"),
-        ([[1, -1], [0, 1]], r"coordinate -1 of axis 0 at position 1 is not in \[0, 10\)"),
-        ([[1, 1], [2, 1]], r"coordinate 2 of axis 1 at position 0 is not in \[0, 2\)"),
-    ],
-)
-def test_tensor_data_coordinates_outside_the_shape_are_refused(indices, words):
-    sparse = FakeTorch(indices=indices, values=[1.0, 2.0], shape=(10, 2))
-    with pytest.raises(sa.InvalidArgument, match=f"'v': {words}"):
-        tensor_data(tensor(width=2), sparse)
-
-
-def test_tensor_data_sparse_of_another_shape_is_refused():
-    for matrix in (scipy.sparse.csr_matrix((11, 2)), scipy.sparse.coo_matrix((2**40, 2**40))):
-        with pytest.raises(sa.InvalidArgument, match="does not fit dimension 10 × width 2"):
-            tensor_data(tensor(width=2), matrix)
-
-
 def test_tensor_data_dense_arrays_touch_every_key():
     class DLPack:
         def __init__(self, array):
@@ -415,32 +287,3 @@ def test_update_data_masked_entries_are_refused():
             update_data(spec, update)
     (data,) = update_data(spec, np.ma.masked_array([1.0, 2.0], [False, False]))
     assert data.values.tolist() == [[1.0], [2.0]]
-
-
-class Unreadable(FakeTorch):
-    """As torch tensors in compressed columns or in blocks, or on the device "meta"."""
-
-    def numpy(self):
-        raise NotImplementedError("no data!")
-
-
-def test_update_data_what_its_library_cannot_convert_is_refused():
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2)])
-    for update in (Unreadable(), ([0, 1], Unreadable()), ([0, 1], [[1.0, 2.0], [3.0]])):
-        with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read"):
-            update_data(spec, update)
-
-
-class Negated(FakeTorch):
-    """As the imaginary part of a conjugate: a view that is negated when it is read."""
-
-    def resolve_neg(self):
-        return FakeTorch(-self.array)
-
-    def numpy(self):
-        raise RuntimeError("Can't call numpy() on Tensor that has negative bit set.")
-
-
-def test_update_data_torch_views_that_are_negated_are_read():
-    (data,) = update_data(sa.RoundSpec([sa.TensorSpec("v", "float32", 2)]), Negated(np.array([1.0, -2.0])))
-    assert data.values.tolist() == [[-1.0], [2.0]]

@@ -1,0 +1,153 @@
+"""The aggregator in this process: merged, used by several threads, and spent."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from test_engine import floats, one, same
+
+
+@pytest.mark.parametrize("numerics", [{}, {"numerics": "fixed_point", "value_bound": 8.0, "max_submissions": 40}])
+def test_aggregator_merge_equals_one_aggregator(numerics):
+    rng = np.random.default_rng(5)
+    spec = one(dimension=60, width=2, return_counts=True, **numerics)
+    updates = {f"c{i:02}": (rng.integers(0, 60, 40), rng.uniform(-1, 1, (40, 2)).astype(np.float32)) for i in range(9)}
+    parts = [sa.Aggregator(spec) for _ in range(3)]
+    for i, (name, update) in enumerate(updates.items()):
+        parts[i % 3].add(name, update)
+    parts[1].merge(parts[2])
+    parts[0].merge(parts[1])
+    assert parts[0].num_submissions == 9
+    assert same(parts[0].finish(), sa.aggregate(updates, spec))
+    for spent in parts:
+        with pytest.raises(sa.FailedPrecondition, match="finished or merged away"):
+            spent.add("x", (np.array([1]), floats(1, 1)))
+
+
+def test_aggregator_merge_refuses_what_does_not_fit():
+    a, b = sa.Aggregator(one()), sa.Aggregator(one())
+    a.add("x", (np.array([1]), floats(1)))
+    b.add("x", (np.array([1]), floats(1)))
+    with pytest.raises(sa.AlreadyExists, match="'x'"):
+        a.merge(b)
+    with pytest.raises(sa.InvalidArgument, match="itself"):
+        a.merge(a)
+    with pytest.raises(sa.InvalidArgument, match="'v'"):
+        a.merge(sa.Aggregator(one(dimension=11)))
+    with pytest.raises(sa.InvalidArgument, match="'v'"):
+        a.merge(sa.Aggregator(one(op="mean")))
+    with pytest.raises(sa.InvalidArgument, match="NoneType"):
+        a.merge(None)
+    w = sa.TensorSpec("w", "float32", 10)
+    with pytest.raises(sa.InvalidArgument, match="'w'"):
+        a.merge(sa.Aggregator(sa.RoundSpec([*one().tensors, w])))
+    with pytest.raises(sa.InvalidArgument, match="order"):
+        sa.Aggregator(sa.RoundSpec([*one().tensors, w])).merge(sa.Aggregator(sa.RoundSpec([w, *one().tensors])))
+    # Said in another place, it is the same.
+    b = sa.Aggregator(sa.RoundSpec([sa.TensorSpec("v", "float32", 10, op="sum")]))
+    b.add("y", (np.array([1]), floats(2)))
+    a.merge(b)
+    assert a.finish()["v"].values.tolist() == [3.0]
+
+
+def test_aggregator_adds_from_several_threads():
+    rng = np.random.default_rng(8)
+    spec = one(dimension=5000)
+    updates = {f"c{i}": (rng.integers(0, 5000, 500), rng.random(500).astype(np.float32)) for i in range(64)}
+    aggregator = sa.Aggregator(spec, threads=2)
+    todo = list(updates.items())
+
+    def work() -> None:
+        while True:
+            try:
+                name, update = todo.pop()
+            except IndexError:
+                return
+            aggregator.add(name, update)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert aggregator.memory_bytes > 0
+    assert same(aggregator.finish(), sa.aggregate(updates, spec))
+
+
+class SlowList(list):
+    """Its length takes a while, so that other threads come in between."""
+
+    def __len__(self) -> int:
+        for _ in range(10_000):
+            pass
+        return super().__len__()
+
+
+def test_aggregator_add_all_by_several_threads_gives_positions_once():
+    aggregator = sa.Aggregator(one(), threads=1)
+    update = (np.array([1], np.uint32), floats(1))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(aggregator.add_all, SlowList([update])) for _ in range(200)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert aggregator.finish()["v"].values.tolist() == [200]
+
+
+def test_aggregator_below_its_minimum_takes_more_and_one_that_is_spent_says_so():
+    first, second = sa.Aggregator(one(min_submissions=2)), sa.Aggregator(one(min_submissions=2))
+    for name, aggregator in (("a", first), ("b", second)):
+        aggregator.add(name, (np.array([1]), floats(1)))
+        with pytest.raises(sa.FailedPrecondition, match="there are 1 submissions, below min_submissions 2"):
+            aggregator.finish()
+    first.merge(second)
+    with pytest.raises(sa.FailedPrecondition, match="finished or merged away"):
+        second.finish()
+    assert first.finish()["v"].values.tolist() == [2]
+    with pytest.raises(sa.FailedPrecondition, match="finished or merged away"):
+        first.finish()
+
+
+def test_aggregator_add_takes_no_pair():
+    update = (np.array([1]), floats(1))
+    with pytest.raises(sa.InvalidArgument):
+        sa.Aggregator(one(weighting="by_weight")).add("a", (update, 2.0))
+    with pytest.raises(sa.InvalidArgument):
+        sa.Aggregator(one(weighting="by_weight")).add("a", ({"v": update}, 2.0))
+
+
+class Module:
+    """A torch module as far as we look at one; a step of training overwrites its gradients."""
+
+    def __init__(self) -> None:
+        self.weight = types.SimpleNamespace(grad=np.zeros(3, np.float32))
+
+    def named_parameters(self):
+        return [("v", self.weight)]
+
+    def step(self, value: float) -> Module:
+        self.weight.grad[:] = value
+        return self
+
+
+def test_gradients_of_a_module_are_those_of_the_step_they_were_given_at(client):
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 3)])
+    module = Module()
+    aggregator = sa.Aggregator(spec)
+    for step in range(3):
+        aggregator.add(f"c{step}", module.step(step))
+    results = [aggregator.finish()]
+    for aggregate in (client.aggregate, sa.aggregate):
+        results.append(aggregate((module.step(step) for step in range(3)), spec))
+        results.append(aggregate(((module.step(step), 1.0) for step in range(3)), spec))
+    for result in results:
+        assert result["v"].values.tolist() == [3.0] * 3

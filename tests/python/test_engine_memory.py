@@ -1,0 +1,179 @@
+"""How long the engine holds arrays, what it copies, and when it lets go of the interpreter."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import tracemalloc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from test_engine import floats, one
+from test_engine_inputs import Exporter
+
+
+def sorted_update(rng: np.random.Generator, dtype: Any = np.uint32) -> tuple[np.ndarray, np.ndarray]:
+    keys = np.arange(0, 2_000_000, 2, dtype=dtype)
+    return keys, rng.random(len(keys), dtype=np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int32])
+def test_engine_copies_no_input_and_no_result(dtype):
+    rng = np.random.default_rng(1)
+    updates = [sorted_update(rng, dtype) for _ in range(4)]
+    spec = one(dimension=2_000_000)
+    sa.aggregate(updates, spec)  # what is made once
+    tracemalloc.start()
+    result = sa.aggregate(updates, spec)["v"]
+    _, peak = tracemalloc.get_traced_memory()  # numpy reports its arrays there
+    tracemalloc.stop()
+    assert peak < 200_000, f"{peak} bytes of arrays for {sum(a.nbytes for u in updates for a in u)} of input"
+    for array in (result.keys, result.values):
+        assert not array.flags.owndata
+        assert array.flags.writeable
+        assert len(array) == 1_000_000
+
+
+def test_aggregator_reads_arrays_where_they_are():
+    keys, values = np.array([1, 2], np.uint32), floats(1, 2)
+    aggregator = sa.Aggregator(one())
+    aggregator.add("in place", (keys, values))
+    aggregator.add("through dlpack", (Exporter(keys), Exporter(values)))
+    aggregator.add("copied", (keys, values), copy=True)
+    values[0] = 5  # which is not allowed; it shows whose memory is used
+    assert aggregator.finish()["v"].values.tolist() == [5 + 5 + 1, 2 + 2 + 2]
+
+
+def test_engine_results_outlive_everything():
+    result = sa.aggregate([(np.array([1, 2]), floats(1, 2))], one(return_counts=True))["v"]
+    values, counts = result.values, result.counts
+    del result
+    gc.collect()
+    assert values.tolist() == [1, 2]
+    assert counts.tolist() == [1, 1]
+
+
+def test_aggregator_holds_arrays_as_long_as_it_needs_them():
+    keys, values = np.array([1, 2], np.uint32), floats(1, 2)
+    alive = weakref.ref(values)
+    aggregator = sa.Aggregator(one())
+    aggregator.add("a", {"v": (keys, values)})
+    del keys, values
+    gc.collect()
+    assert alive() is not None
+    other = sa.Aggregator(one())
+    other.merge(aggregator)
+    del aggregator
+    gc.collect()
+    assert alive() is not None
+    assert other.finish()["v"].values.tolist() == [1, 2]
+    assert alive() is None
+
+
+def test_aggregator_lets_go_of_refused_and_unsorted_arrays_at_once():
+    aggregator = sa.Aggregator(one())
+    for keys in ([2, 1], [1, 11]):
+        keys, values = np.array(keys, np.uint32), floats(1, 2)
+        alive = weakref.ref(values)
+        update = {"v": (keys, values)}
+        if keys[1] == 11:
+            with pytest.raises(sa.InvalidArgument):
+                aggregator.add("b", update)
+        else:
+            aggregator.add("a", update)
+        del keys, values, update
+        assert alive() is None
+
+
+def test_aggregator_that_is_dropped_lets_go():
+    values = floats(1)
+    alive = weakref.ref(values)
+    aggregator = sa.Aggregator(one())
+    aggregator.add("a", (np.array([1], np.uint32), values))
+    del values, aggregator
+    gc.collect()
+    assert alive() is None
+
+
+def test_fixed_point_lets_go_of_arrays_as_it_merges_them():
+    rng = np.random.default_rng(2)
+    spec = one(dimension=2_000_000, numerics="fixed_point", value_bound=1.0, max_submissions=12)
+    aggregator = sa.Aggregator(spec)
+    first = sorted_update(rng)
+    alive = weakref.ref(first[1])
+    aggregator.add("0", first)
+    del first
+    for i in range(1, 12):
+        aggregator.add(str(i), sorted_update(rng))
+    gc.collect()
+    assert alive() is None
+    assert len(aggregator.finish()["v"]) == 1_000_000
+
+
+def test_engine_lets_go_of_keys_that_it_has_narrowed():
+    keys, values = sorted_update(np.random.default_rng(3), np.int64)
+    alive = weakref.ref(keys), weakref.ref(values)
+    aggregator = sa.Aggregator(one(dimension=2_000_000))
+    aggregator.add("0", (keys, values))
+    del keys, values
+    gc.collect()
+    assert [reference() is not None for reference in alive] == [False, True]
+    assert aggregator.memory_bytes >= 1_000_000 * (4 + 4)
+    assert len(aggregator.finish()["v"]) == 1_000_000
+
+
+ATTEMPTS = 100
+
+
+def released(work: Any, prepare: Any) -> bool:
+    """Whether another thread of Python gets to run while `work` does.
+
+    With an endless switch interval a thread gives way only where it releases the GIL itself. So if the main thread ever
+    finds the other one between its two marks, then `work` has released it. When the work is short the main thread may
+    wake up late, hence the attempts; without a release none of them can succeed.
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)
+    try:
+        for _ in range(ATTEMPTS):
+            argument = prepare()
+            marks: list[str] = []
+            begun = threading.Event()
+
+            def run() -> None:
+                begun.set()  # noqa: B023
+                marks.append("begun")  # noqa: B023
+                work(argument)  # noqa: B023
+                marks.append("ended")  # noqa: B023
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            begun.wait()
+            seen = list(marks)
+            thread.join()
+            if seen == ["begun"]:
+                return True
+    finally:
+        sys.setswitchinterval(interval)
+    return False
+
+
+def test_engine_releases_the_gil():
+    rng = np.random.default_rng(4)
+    spec = one(dimension=2_000_000)
+    updates = [sorted_update(rng) for _ in range(4)]
+
+    def filled() -> sa.Aggregator:
+        aggregator = sa.Aggregator(spec, threads=1)
+        aggregator.add_all(updates)
+        return aggregator
+
+    assert released(lambda aggregator: aggregator.add("a", updates[0]), lambda: sa.Aggregator(spec, threads=1))
+    assert released(lambda aggregator: aggregator.add_all(updates), lambda: sa.Aggregator(spec, threads=1))
+    # The extension's own, for the properties that finish() asks for give way as well.
+    assert released(lambda aggregator: aggregator._engine.finish(), filled)
+    assert not released(lambda numbers: sum(numbers), lambda: range(100))  # the method itself can fail
