@@ -38,7 +38,16 @@ RPC = r"(grpc|grpcpp|google/protobuf|google/rpc|sparseagg/v\d+)[\w./+-]*"
 # What a file of a room may include: full matches of the path between the quotes or brackets. Where a room has no row,
 # everything but tests and benchmarks goes.
 ROOMS = {
-    "host": [STD, r"host/.*", r"absl/.*", r"hwy/.*", r"(oneapi/)?tbb/.*", r"xx(hash|h_x86dispatch)\.h", r"sys/mman\.h"],
+    "host": [
+        STD,
+        r"host/.*",
+        r"absl/.*",
+        r"hwy/.*",
+        r"(oneapi/)?tbb/.*",
+        r"xx(hash|h_x86dispatch)\.h",
+        r"sys/mman\.h",
+        r"xmmintrin\.h",
+    ],
     "cuda": [STD, r"host/.*", r"cuda/.*", r"absl/.*", CUDA],
     "kernel": [STD, r"cuda/.*", CUDA],  # .cu files and every header of ours that they reach
 }
