@@ -24,7 +24,7 @@ namespace sparseagg::bench {
 namespace {
 
 void Verify(const Workload& workload, const std::string& what, const Result& result) {
-  const std::string difference = FindDifference(workload, workload.spec.aggregation, result);
+  const std::string difference = CanonicalSums(workload).FindDifference(workload.spec.aggregation, result);
   if (!difference.empty()) {
     throw std::runtime_error(absl::StrCat(workload.name, " ", Name(workload.variant), ", ", what, ": ", difference));
   }

@@ -108,7 +108,7 @@ Result Merge(Engine& engine, tbb::task_arena& arena, const TensorSpec& spec,
   return std::move(Must(std::move(*aggregation).Finish())[0]);
 }
 
-Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
+Figures Measure(const Workload& workload, const CanonicalSums& expected, const Mode& mode, int repetitions) {
   const auto engine = CreateCpuEngine({mode.threads});
   tbb::task_arena arena(mode.threads);
   const TensorSpec spec = SpecOf(workload, mode);
@@ -125,7 +125,7 @@ Figures Measure(const Workload& workload, const Mode& mode, int repetitions) {
     figures.plan = result.plan;
     const uint64_t grown = std::max(PeakMemoryBytes(), before) - before;
     if (reset && grown > figures.result_bytes) figures.extra_bytes = grown - figures.result_bytes;
-    const std::string difference = FindDifference(workload, spec.aggregation, result);
+    const std::string difference = expected.FindDifference(spec.aggregation, result);
     if (!difference.empty()) {
       throw std::runtime_error(absl::StrCat(workload.name, " ", mode.Name(), ": ", difference));
     }
@@ -159,11 +159,12 @@ void RunAdversaries(const std::string& modes, int repetitions, int scale, int ma
   std::map<std::string, double> yardsticks;
   for (const std::string& name : AdversaryNames()) {
     const Workload workload = MakeAdversary(name, kSeed, scale);
+    const CanonicalSums expected(workload);
     for (int threads = 1; threads <= max_threads; threads *= 2) {
       Mode mode = kModes[0];
       mode.threads = threads;
       if (mode.Name().find(modes) == std::string::npos) continue;
-      const Figures f = Measure(workload, mode, repetitions);
+      const Figures f = Measure(workload, expected, mode, repetitions);
       const double seconds = f.median_seconds / static_cast<double>(workload.num_tuples);
       const double yardstick = yardsticks.try_emplace(mode.Name(), seconds).first->second;
       std::printf("%-48s %-16s %12.1f %8.2f\n", name.c_str(), mode.Name().c_str(), 1e-6 / seconds, seconds / yardstick);
@@ -182,10 +183,11 @@ void Run(const std::string& names, const std::string& modes, int repetitions, in
   std::vector<std::string> records;
   for (const char name : names) {
     const Workload workload = MakeWorkload(std::string(1, name), kSeed, scale);
+    const CanonicalSums expected(workload);
     for (Mode mode : kModes) {
       for (mode.threads = 1; mode.threads <= max_threads; mode.threads *= 2) {
         if (mode.Name().find(modes) == std::string::npos) continue;
-        const Figures f = Measure(workload, mode, repetitions);
+        const Figures f = Measure(workload, expected, mode, repetitions);
         const double bytes = static_cast<double>(InputBytes(workload) + f.result_bytes);
         std::printf("%-3s %-40s %9.2f %9.2f %7.2f %12.1f %10.1f\n", workload.name.c_str(), f.mode.Name().c_str(),
                     workload.num_tuples / 1e6, f.num_rows / 1e6, bytes / f.median_seconds / 1e9,

@@ -220,7 +220,7 @@ uint64_t sab_engine_values(const Output* output, const void** values) {
 // How a sparse result of the engine differs from the plain canonical sum; empty if it does not.
 const char* sab_difference(const Workload* workload, const Output* output) {
   static std::string text;
-  text = sparseagg::bench::FindDifference(*workload, workload->spec.aggregation, output->result);
+  text = sparseagg::bench::CanonicalSums(*workload).FindDifference(workload->spec.aggregation, output->result);
   return text.c_str();
 }
 

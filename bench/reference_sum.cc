@@ -11,14 +11,8 @@
 namespace sparseagg::bench {
 namespace {
 
-struct Tuple {
-  uint64_t key;
-  uint32_t client;
-  uint32_t row;
-};
-
-std::vector<Tuple> AllTuples(const Workload& workload) {
-  std::vector<Tuple> tuples;
+std::vector<WorkloadTuple> SortedTuples(const Workload& workload) {
+  std::vector<WorkloadTuple> tuples;
   tuples.reserve(workload.num_tuples);
   for (uint32_t k = 0; k < workload.clients.size(); ++k) {
     const ClientArrays& client = workload.clients[k];
@@ -28,7 +22,7 @@ std::vector<Tuple> AllTuples(const Workload& workload) {
       tuples.push_back({narrow ? client.narrow_keys[row] : client.wide_keys[row], k, row});
     }
   }
-  std::sort(tuples.begin(), tuples.end(), [](const Tuple& a, const Tuple& b) {
+  std::sort(tuples.begin(), tuples.end(), [](const WorkloadTuple& a, const WorkloadTuple& b) {
     return std::tie(a.key, a.client, a.row) < std::tie(b.key, b.client, b.row);
   });
   return tuples;
@@ -36,31 +30,32 @@ std::vector<Tuple> AllTuples(const Workload& workload) {
 
 }  // namespace
 
-std::string FindDifference(const Workload& workload, const AggregationSpec& aggregation, const Result& result) {
-  const std::vector<Tuple> tuples = AllTuples(workload);
-  const size_t width = workload.spec.width;
+CanonicalSums::CanonicalSums(const Workload& workload) : workload_(workload), tuples_(SortedTuples(workload)) {}
+
+std::string CanonicalSums::FindDifference(const AggregationSpec& aggregation, const Result& result) const {
+  const size_t width = workload_.spec.width;
   const auto weight_of = [&](const ClientArrays& client) {
     return aggregation.weighting == Weighting::kByWeight ? client.weight : 1.0;
   };
   double total_weight = 0.0;
-  for (const ClientArrays& client : workload.clients) total_weight += weight_of(client);
+  for (const ClientArrays& client : workload_.clients) total_weight += weight_of(client);
   std::vector<double> sum(width);
   std::vector<double> own(width);
   uint64_t row = 0;
-  for (size_t i = 0; i < tuples.size(); ++row) {
-    const uint64_t key = tuples[i].key;
+  for (size_t i = 0; i < tuples_.size(); ++row) {
+    const uint64_t key = tuples_[i].key;
     std::fill(sum.begin(), sum.end(), 0.0);
     uint32_t count = 0;
     double key_weight = 0.0;
-    while (i < tuples.size() && tuples[i].key == key) {
+    while (i < tuples_.size() && tuples_[i].key == key) {
       // A client's own rows first.
-      const uint32_t client = tuples[i].client;
+      const uint32_t client = tuples_[i].client;
       std::fill(own.begin(), own.end(), 0.0);
-      for (; i < tuples.size() && tuples[i].key == key && tuples[i].client == client; ++i) {
-        const float* values = workload.clients[client].values.data() + tuples[i].row * width;
+      for (; i < tuples_.size() && tuples_[i].key == key && tuples_[i].client == client; ++i) {
+        const float* values = workload_.clients[client].values.data() + tuples_[i].row * width;
         for (size_t c = 0; c < width; ++c) own[c] += values[c];
       }
-      const double weight = weight_of(workload.clients[client]);
+      const double weight = weight_of(workload_.clients[client]);
       for (size_t c = 0; c < width; ++c) sum[c] += weight * own[c];
       ++count;
       key_weight += weight;
@@ -91,7 +86,7 @@ std::string FindDifference(const Workload& workload, const AggregationSpec& aggr
 }
 
 PlainSums::PlainSums(const Workload& workload) {
-  for (const Tuple& tuple : AllTuples(workload)) {
+  for (const WorkloadTuple& tuple : SortedTuples(workload)) {
     const float value = workload.clients[tuple.client].values[tuple.row];
     if (rows_.empty() || rows_.back().key != tuple.key) rows_.push_back({tuple.key, 0.0, 0.0});
     rows_.back().sum += value;

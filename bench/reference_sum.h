@@ -11,11 +11,28 @@
 
 namespace sparseagg::bench {
 
-// Says where `result`, a SUM, MEAN or COORDINATE_MEAN of float32 over `workload` in the order of its clients, differs
-// from the float64 left fold of each key's (weighted) values, divided and rounded once; empty when every key, bit and
-// count (where there are counts) is the same. Sorts all tuples: seconds for ten millions. A fixed-point sum may differ
-// by its unit, 2^-s, for each contributor.
-std::string FindDifference(const Workload& workload, const AggregationSpec& aggregation, const Result& result);
+// A pair of a workload: where its key and row are.
+struct WorkloadTuple {
+  uint64_t key;
+  uint32_t client;
+  uint32_t row;
+};
+
+// What the engine is to make of a workload. Sorts all tuples, which takes a second for ten millions.
+class CanonicalSums {
+ public:
+  // The workload must outlive this.
+  explicit CanonicalSums(const Workload& workload);
+
+  // Says where `result`, a SUM, MEAN or COORDINATE_MEAN of float32 in the order of the clients, differs from the
+  // float64 left fold of each key's (weighted) values, divided and rounded once; empty when every key, bit and count
+  // (where there are counts) is the same. A fixed-point sum may differ by its unit, 2^-s, for each contributor.
+  std::string FindDifference(const AggregationSpec& aggregation, const Result& result) const;
+
+ private:
+  const Workload& workload_;
+  const std::vector<WorkloadTuple> tuples_;  // by key, client and row
+};
 
 // The sums of a workload of single values, for answers that are sums in float32, in any order.
 class PlainSums {
