@@ -125,7 +125,7 @@ class AggregationServicer(object):
 
     def WaitRound(self, request, context):
         """Long poll: answers when the round is DONE, FAILED or CANCELLED, or when the timeout has passed, with the round as
-        it then is. A timeout is not an error.
+        it then is. A timeout is not an error. UNAVAILABLE for a round that has not ended on a server that shuts down.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
