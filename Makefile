@@ -111,7 +111,7 @@ ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda py
 .PHONY: bench
 bench: bench-build ## workloads A to G, raced against other libraries, into bench/results (20 minutes)
 	@mkdir -p bench/results
-	build/release/bench/merge_bench --out bench/results/merge.json
+	build/release/bench/merge_bench --repetitions 21 --out bench/results/merge.json
 	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/race.py \
 	  --merge-bench bench/results/merge.json --out bench/results/race.json $(BENCH_ARGS)
 	$(PEERS_PYTHON) bench/peers/table.py bench/results/race.json --out bench/results/race.md
