@@ -23,8 +23,7 @@ struct SlotTable {
 };
 
 // Moves the touched slots of a table without weights to columns, in order, and makes it fresh: keys[j] = first + slot,
-// accs[j] = the slot.
-// `counts` may be null: not wanted. The outputs need kVectorSlack. Returns the number of rows.
+// accs[j] = the slot. `counts` may be null: not wanted. The outputs need kVectorSlack. Returns the number of rows.
 size_t Compact(const SlotTable& table, uint32_t first, uint32_t* keys, void* accs, uint32_t* counts);
 size_t Compact(const SlotTable& table, uint64_t first, uint64_t* keys, void* accs, uint32_t* counts);
 

@@ -3,6 +3,7 @@
 #define SPARSEAGG_HOST_CPU_FOLDED_ROWS_H_
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,6 +26,9 @@ inline KeyWeights KeyWeightsOf(const TensorSpec& spec) {
   if (a.op != Op::kCoordinateMean && !a.return_weights) return KeyWeights::kNone;
   return a.numerics == Numerics::kFixedPoint ? KeyWeights::kFixed : KeyWeights::kFloat;
 }
+
+// A weight as KeyWeights::kFixed sums it; scale = 2^t.
+inline int64_t FixedWeight(double weight, double scale) { return std::llrint(weight * scale); }
 
 inline void AddWeight(KeyWeights kind, uint64_t weight, uint64_t& sum) {
   sum = kind == KeyWeights::kFloat ? std::bit_cast<uint64_t>(std::bit_cast<double>(sum) + std::bit_cast<double>(weight))

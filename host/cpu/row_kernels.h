@@ -29,7 +29,7 @@ struct GatheredRows {
   const RowOrigin* origins = nullptr;
   const uint32_t* order = nullptr;   // of the origins: by key, and within a key canonical
   const uint32_t* ends = nullptr;    // of each key's part of the order
-  const double* divisors = nullptr;  // of each key's sums, if they are divided
+  const double* divisors = nullptr;  // of each key's sums; null: the output's total, if any
   size_t num_keys = 0;
   bool fixed = false;
   double bound = 0.0;  // fixed: terms are clipped to ±bound

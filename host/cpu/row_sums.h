@@ -72,22 +72,14 @@ class RowSums {
   // Writes keys, sums or means, counts and weights.
   void WriteTo(const PlainOutput<Key>& output) {
     std::copy_n(keys_.data(), num_rows(), output.keys);
-    uint32_t* counts = output.counts;
-    if (counts == nullptr && output.divided_by == DividedBy::kCount) {
-      counts_.resize(num_rows());
-      counts = counts_.data();
-    }
+    uint32_t* const counts = ColumnOf(output.counts, output.divided_by == DividedBy::kCount, counts_);
     if (counts != nullptr) {
       std::fill_n(counts, num_rows(), 0);
       ForRows([&](size_t row, const RowOrigin& origin) {
         counts[row] += IsOfBase(origin) ? base_->counts[origin.row] : 1;
       });
     }
-    uint64_t* weights = output.weights;
-    if (weights == nullptr && output.divided_by == DividedBy::kWeight) {
-      weights_.resize(num_rows());
-      weights = weights_.data();
-    }
+    uint64_t* const weights = ColumnOf(output.weights, output.divided_by == DividedBy::kWeight, weights_);
     if (weights != nullptr) {
       std::fill_n(weights, num_rows(), 0);
       ForRows([&](size_t row, const RowOrigin& origin) {
@@ -96,16 +88,18 @@ class RowSums {
         AddWeight(shape_.key_weights, weight, weights[row]);
       });
     }
-    divisors_.resize(num_rows());
-    for (size_t row = 0; row < num_rows(); ++row) {
-      divisors_[row] = DivisorOf(output, counts == nullptr ? 0 : counts[row], weights == nullptr ? 0 : weights[row]);
-    }
     GatheredRows rows;
+    if (output.divided_by == DividedBy::kCount || output.divided_by == DividedBy::kWeight) {
+      divisors_.resize(num_rows());
+      for (size_t row = 0; row < num_rows(); ++row) {
+        divisors_[row] = output.divided_by == DividedBy::kCount ? counts[row] : WeightOf(output, weights[row]);
+      }
+      rows.divisors = divisors_.data();
+    }
     rows.sources = row_sources_.data();
     rows.origins = origins_;
     rows.order = order_.data();
     rows.ends = ends_.data();
-    rows.divisors = divisors_.data();
     rows.num_keys = num_rows();
     rows.fixed = std::is_same_v<Fold, SumFixed>;
     if (!sources_.sources.empty()) {
@@ -134,16 +128,17 @@ class RowSums {
 
   bool IsOfBase(const RowOrigin& origin) const { return origin.source == sources_.BaseIndex(); }
 
-  static double DivisorOf(const PlainValues& output, uint32_t count, uint64_t weight) {
-    switch (output.divided_by) {
-      case DividedBy::kCount:
-        return count;
-      case DividedBy::kWeight:
-        return kAccDType == DType::kFloat64 ? std::bit_cast<double>(weight)
-                                            : static_cast<double>(static_cast<int64_t>(weight)) * output.weight_unit;
-      default:
-        return output.total;
-    }
+  // Where a column is put: in the output, or in `scratch` where rows are only divided by it; null: it is not needed.
+  template <typename T>
+  T* ColumnOf(T* out, bool divides, Column<T>& scratch) const {
+    if (out != nullptr || !divides) return out;
+    scratch.resize(num_rows());
+    return scratch.data();
+  }
+
+  static double WeightOf(const PlainValues& output, uint64_t weight) {
+    return kAccDType == DType::kFloat64 ? std::bit_cast<double>(weight)
+                                        : static_cast<double>(static_cast<int64_t>(weight)) * output.weight_unit;
   }
 
   // Calls step(row, origin) for all that is summed.

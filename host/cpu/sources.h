@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -54,7 +53,7 @@ struct Sources {
       cursor.weight = source.params.weight;
       if (input.shape.key_weights == KeyWeights::kFloat) source.key_weight = std::bit_cast<uint64_t>(update->weight);
       if (input.shape.key_weights == KeyWeights::kFixed) {
-        source.key_weight = static_cast<uint64_t>(std::llrint(update->weight * input.weight_scale));
+        source.key_weight = static_cast<uint64_t>(FixedWeight(update->weight, input.weight_scale));
       }
       cursors.push_back(cursor);
       sources.push_back(source);

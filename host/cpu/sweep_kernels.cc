@@ -1,7 +1,8 @@
 #include "host/cpu/sweep_kernels.h"
 
-#include <cmath>
 #include <type_traits>
+
+#include "host/cpu/folded_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host/cpu/sweep_kernels.cc"
@@ -193,7 +194,7 @@ HWY_INLINE uint64_t AddWeighed(const SweepWindow<Key>& window, MakeTermsOf make_
     if constexpr (std::is_same_v<Weight, double>) {
       tally.weight = weight;
     } else {
-      tally.weight = std::llrint(weight * window.weight_scale);
+      tally.weight = FixedWeight(weight, window.weight_scale);
     }
     return tally;
   });

@@ -238,7 +238,7 @@ class TypedAccumulator : public Accumulator {
     if (fixed_weights) params.weight_unit = std::ldexp(1.0, -WeightShift(a));
     if (shape_.key_weights != KeyWeights::kNone) {
       params.has_positive_weights = std::all_of(weights_.begin(), weights_.end(), [&](double weight) {
-        return fixed_weights ? std::llrint(weight * std::ldexp(1.0, WeightShift(a))) > 0 : weight > 0.0;
+        return fixed_weights ? FixedWeight(weight, std::ldexp(1.0, WeightShift(a))) > 0 : weight > 0.0;
       });
     }
     if (a.op != Op::kMean) return params;
@@ -247,7 +247,7 @@ class TypedAccumulator : public Accumulator {
     } else if (fixed_weights) {
       const double scale = std::ldexp(1.0, WeightShift(a));
       int64_t total = 0;
-      for (const double weight : weights_) total += std::llrint(weight * scale);
+      for (const double weight : weights_) total += FixedWeight(weight, scale);
       params.total_weight = static_cast<double>(total) * params.weight_unit;
     } else {
       for (const uint32_t index : order) params.total_weight += weights_[index];
