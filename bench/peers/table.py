@@ -57,7 +57,7 @@ class Results:
         """Tuples a second of merge_bench, which begins with validated updates."""
         numerics, _, counts = mode.partition("+")
         for row in (self.file["merge_bench"] or {}).get("results", []):
-            found = (row["workload"], row["numerics"], row["counts"], row["op"], row["threads"])
+            found = (row["workload"], row["numerics"], row["counts"], row.get("op", "sum"), row["threads"])
             if found == (workload, numerics, bool(counts), "sum", threads):
                 return float(row["tuples_per_s"])
         return None
