@@ -1,6 +1,11 @@
 #include "host/cpu/cpu_engine.h"
 
+#include <tbb/global_control.h>
 #include <tbb/task_arena.h>
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "host/cpu/cpu_accumulator.h"
@@ -9,10 +14,25 @@
 namespace sparseagg {
 namespace {
 
+// oneTBB starts no more workers than there are cores, and complains on stderr, unless it is told that there may be. Of
+// several controls the least counts, so there is one, of the largest engine so far.
+void AllowThreads(int num_threads) {
+  using tbb::global_control;
+  static std::mutex mutex;
+  static global_control* control = nullptr;  // never destroyed: it would outlive the scheduler
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto threads = static_cast<size_t>(num_threads);
+  if (threads <= global_control::active_value(global_control::max_allowed_parallelism)) return;
+  auto larger = std::make_unique<global_control>(global_control::max_allowed_parallelism, threads);
+  delete control;
+  control = larger.release();
+}
+
 class CpuEngine : public Engine {
  public:
   explicit CpuEngine(const CpuEngineOptions& options)
       : arena_(options.num_threads > 0 ? options.num_threads : tbb::task_arena::automatic) {
+    if (options.num_threads > 0) AllowThreads(options.num_threads);
     arena_.initialize();
   }
 

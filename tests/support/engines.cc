@@ -49,7 +49,7 @@ std::unique_ptr<Engine> ForcedEngine(const std::string& target, int num_threads)
 
 std::vector<EngineCase> AvailableEngines() {
   std::vector<EngineCase> engines;
-  for (const int num_threads : {1, 2}) {
+  for (const int num_threads : {1, 4}) {
     engines.push_back({"cpu" + std::to_string(num_threads), [num_threads] { return ForcedEngine("", num_threads); }});
   }
   // Whatever the machine has beside its best SIMD target; not in the sanitizers' builds, where all takes ten times as
