@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +13,12 @@
 #include "host/status_macros.h"
 
 namespace sparseagg {
+namespace {
+
+// No process has more.
+constexpr uint64_t kAddressableBytes = uint64_t{1} << 47;
+
+}  // namespace
 
 size_t PreparedSubmission::memory_bytes() const {
   size_t bytes = 0;
@@ -35,9 +43,13 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
   }
   aggregation->tensors_ = std::move(tensors);
   aggregation->memory_limit_ = memory_limit;
-  if (const uint64_t bytes = aggregation->BytesWith(nullptr); memory_limit != 0 && bytes > memory_limit) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the dense results take ", bytes, " bytes, beyond the memory_limit ", memory_limit));
+  const uint64_t bytes = aggregation->BytesWith(nullptr);
+  if (bytes > (memory_limit == 0 ? kAddressableBytes : memory_limit)) {
+    const std::string limit =
+        memory_limit == 0 ? "what a machine can address" : absl::StrCat("the memory_limit ", memory_limit);
+    const bool is_saturated = bytes == std::numeric_limits<uint64_t>::max();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the dense results take ", is_saturated ? "2^64 or more" : absl::StrCat(bytes), " bytes, beyond ", limit));
   }
   return aggregation;
 }

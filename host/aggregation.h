@@ -36,7 +36,7 @@ struct PreparedSubmission {
 class Aggregation {
  public:
   // INVALID_ARGUMENT: a bad tensor spec, no tensors, or two of one name. RESOURCE_EXHAUSTED: results that are bound to
-  // be dense are beyond the memory limit. `memory_limit`: bytes; 0: none.
+  // be dense are beyond the memory limit, or what a machine can address. `memory_limit`: bytes; 0: none.
   static absl::StatusOr<std::unique_ptr<Aggregation>> Create(Engine& engine, std::vector<TensorSpec> tensors,
                                                              uint64_t memory_limit = 0);
 

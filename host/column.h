@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <initializer_list>
+#include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -19,6 +20,9 @@ void FreeColumn(void* memory, size_t bytes) noexcept;
 void TrimColumn(void* memory, size_t bytes, size_t used) noexcept;
 
 inline constexpr size_t kDefaultKeptColumnBytes = size_t{256} << 20;
+
+// No machine addresses more; sums of this and a few pages do not wrap.
+inline constexpr size_t kMaxColumnBytes = size_t{1} << 62;
 
 }  // namespace internal
 
@@ -98,6 +102,7 @@ class Column {
 
  private:
   void Grow(size_t capacity) {
+    if (capacity > internal::kMaxColumnBytes / sizeof(T)) throw std::bad_alloc();
     T* larger = static_cast<T*>(internal::AllocateColumn(capacity * sizeof(T)));
     if (size_ > 0) std::copy_n(data_, size_, larger);
     Release();

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <new>
 #include <vector>
 
 namespace sparseagg {
@@ -86,6 +88,14 @@ TEST_F(ColumnTest, Trimmed_CountsByWhatItHasLeft) {
   const Column<uint8_t> column(60 * kMiB);
   EXPECT_EQ(column[0], 7) << "6 MiB may be kept";
   EXPECT_EQ(column[60 * kMiB - 1], 0) << "the others were given back";
+}
+
+TEST_F(ColumnTest, SizesThatWrapAround_AreRefused) {
+  Column<uint32_t> column(3);
+  EXPECT_THROW(column.resize(uint64_t{1} << 62), std::bad_alloc);
+  EXPECT_THROW(column.resize((uint64_t{1} << 62) + 1), std::bad_alloc);
+  EXPECT_THROW(column.reserve(std::numeric_limits<size_t>::max()), std::bad_alloc);
+  EXPECT_EQ(column.size(), 3u);
 }
 
 TEST_F(ColumnTest, ManySizes_NeverOverlap) {

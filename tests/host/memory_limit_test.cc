@@ -272,6 +272,31 @@ TEST_F(FoldedAggregation, DenseResultsBeyondTheLimit_AreRefusedBeforehand) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("4000 bytes"), HasSubstr("memory_limit 3999")));
 }
 
+// Sizes that wrap around in 64 bits must not look small.
+TEST_F(FoldedAggregation, DenseResultsThatNoMachineHolds_AreRefusedWithoutALimit) {
+  struct Shape {
+    uint64_t dimension;
+    uint32_t width;
+    DType dtype;
+    Op op;
+  };
+  for (const Shape& shape : {Shape{uint64_t{1} << 62, 1, DType::kFloat32, Op::kSum},
+                             Shape{(uint64_t{1} << 62) + 1, 1, DType::kFloat32, Op::kMin},
+                             Shape{uint64_t{1} << 61, 1, DType::kFloat64, Op::kMean},
+                             Shape{uint64_t{1} << 50, 4096, DType::kFloat32, Op::kMax},
+                             Shape{uint64_t{1} << 62, 1, DType::kFloat32, Op::kUnion},
+                             Shape{uint64_t{1} << 46, 1, DType::kFloat32, Op::kSum}}) {
+    TensorSpec spec = SpecOf(shape.dimension);
+    spec.width = shape.width;
+    spec.dtype = shape.dtype;
+    spec.aggregation.op = shape.op;
+    spec.aggregation.result_layout = ResultLayout::kDense;
+    const absl::Status status = Aggregation::Create(*engine_, {spec}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << shape.dimension;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("address"));
+  }
+}
+
 TEST_F(FoldedAggregation, TogetherBeyondTheLimit_AreNotMerged) {
   const auto small = Create(Numerics::kCanonical, 1000);
   const auto other = Create();
