@@ -25,6 +25,7 @@ absl::Status ValidateWeight(const TensorSpec& spec, double weight) {
   if (weight < 0.0) return invalid("is negative");
   const AggregationSpec& a = spec.aggregation;
   if (a.weighting != Weighting::kByWeight) return absl::OkStatus();
+  if (weight > kMaxWeight) return invalid("is beyond 2^960: sums of weights have to stay finite");
   if (a.numerics == Numerics::kFixedPoint && a.weight_bound != 0.0 && weight > a.weight_bound) {
     return invalid(absl::StrCat("is beyond weight_bound ", a.weight_bound));
   }

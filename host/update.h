@@ -58,8 +58,11 @@ class ValidatedUpdate {
   bool unique_ = true;
 };
 
-// Checks a weight against the tensor's weighting: finite, ≥ 0, ≤ weight_bound under kFixedPoint, and an integer below
-// 2^53 for integer tensors under kByWeight. INVALID_ARGUMENT names the value.
+// The largest weight: the sum of as many as 2^63 of them is finite.
+inline constexpr double kMaxWeight = 0x1p960;
+
+// Checks a weight against the tensor's weighting: finite, ≥ 0; under kByWeight ≤ kMaxWeight, ≤ weight_bound where that
+// is kFixedPoint, and an integer below 2^53 for integer tensors. INVALID_ARGUMENT names the value.
 absl::Status ValidateWeight(const TensorSpec& spec, double weight);
 
 }  // namespace sparseagg

@@ -165,12 +165,21 @@ TEST(ValidateWeight, FiniteAndNotNegative) {
   for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
     TensorSpec spec = Spec();
     spec.aggregation.weighting = weighting;
-    for (const double good : {0.0, -0.0, 0x1p-1074, 0.5, 1e308}) EXPECT_TRUE(ValidateWeight(spec, good).ok()) << good;
+    for (const double good : {0.0, -0.0, 0x1p-1074, 0.5, 0x1p960}) EXPECT_TRUE(ValidateWeight(spec, good).ok()) << good;
     for (const double bad : {-1.5, -0x1p-1074, HUGE_VAL, -HUGE_VAL, std::nan("")}) {
       EXPECT_EQ(ValidateWeight(spec, bad).code(), absl::StatusCode::kInvalidArgument) << bad;
     }
     EXPECT_THAT(std::string(ValidateWeight(spec, -1.5).message()), AllOf(HasSubstr("embedding"), HasSubstr("-1.5")));
   }
+}
+
+TEST(ValidateWeight, SumsThatCouldBecomeInfinite_AreRefused) {
+  TensorSpec spec = Spec();
+  const double heavy = std::nextafter(0x1p960, HUGE_VAL);
+  EXPECT_TRUE(ValidateWeight(spec, heavy).ok()) << "kUniform";
+  spec.aggregation.weighting = Weighting::kByWeight;
+  EXPECT_EQ(ValidateWeight(spec, heavy).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(ValidateWeight(spec, heavy).message()), AllOf(HasSubstr("embedding"), HasSubstr("2^960")));
 }
 
 TEST(ValidateWeight, IntegerTensorsByWeight_TakeIntegersBelow2To53) {

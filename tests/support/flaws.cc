@@ -38,6 +38,7 @@ class FlawFinder {
     const double w = submission_.weight;
     if (!(w >= 0.0) || std::isinf(w)) return Invalid(absl::StrCat("weight ", w));
     if (!by_weight()) return;
+    if (w > std::ldexp(1.0, 960)) return Invalid(absl::StrCat("weight ", w));
     if (IsSignedInteger(spec_.dtype) && (std::trunc(w) != w || w >= 9007199254740992.0)) {
       Invalid(absl::StrCat("weight ", w, " for integers"));
     }

@@ -114,6 +114,8 @@ def _check_weight(tensor: TensorSpec, how: Aggregation, weight: float | None) ->
         raise InvalidArgument(f"weight {weight}")
     if how.weighting == "uniform":
         return
+    if weight > 2.0**960:
+        raise InvalidArgument(f"tensor {tensor.name!r}: weight {weight} is beyond 2^960")
     if not is_float(tensor) and (weight != int(weight) or weight >= 2.0**53):
         raise InvalidArgument(f"tensor {tensor.name!r}: weight {weight} is not an integer below 2^53")
     if how.numerics == "fixed_point" and how.weight_bound and weight > how.weight_bound:
