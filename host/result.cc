@@ -35,11 +35,13 @@ uint64_t RowBytes(const TensorSpec& spec) {
 
 }  // namespace
 
+uint64_t DenseResultBytes(const TensorSpec& spec) { return SaturatingMultiply(spec.dimension, RowBytes(spec)); }
+
 uint64_t ResultBytes(const TensorSpec& spec, uint64_t max_keys) {
   const uint64_t rows = spec.dimension == 0 ? max_keys : std::min(max_keys, spec.dimension);
   const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
   const uint64_t sparse = SaturatingMultiply(rows, SaturatingAdd(key_bytes, RowBytes(spec)));
-  return IsDenseResult(spec, rows) ? SaturatingAdd(sparse, SaturatingMultiply(spec.dimension, RowBytes(spec))) : sparse;
+  return IsDenseResult(spec, rows) ? SaturatingAdd(sparse, DenseResultBytes(spec)) : sparse;
 }
 
 }  // namespace sparseagg

@@ -42,6 +42,8 @@ struct Result {
     if (const auto* narrow = std::get_if<Column<uint32_t>>(&keys)) return (*narrow)[row];
     return std::get<Column<uint64_t>>(keys)[row];
   }
+  // Of one row's values.
+  size_t row_bytes() const { return has_values ? SizeOf(dtype) * width : 0; }
   size_t memory_bytes() const;
 };
 
@@ -49,7 +51,11 @@ struct Result {
 // reaches dense_threshold.
 bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys);
 
-// The most bytes that making a result of up to `max_keys` keys takes: a dense one is made of a sparse one. Saturates.
+// What the columns of a dense result take. Saturates.
+uint64_t DenseResultBytes(const TensorSpec& spec);
+
+// The most bytes that making a result of up to `max_keys` keys takes where a dense one is made of a sparse one.
+// Saturates.
 uint64_t ResultBytes(const TensorSpec& spec, uint64_t max_keys);
 
 }  // namespace sparseagg

@@ -6,11 +6,10 @@
 #include "host/cpu/folded_rows.h"
 #include "host/cpu/round.h"
 #include "host/fixed_point.h"
+#include "host/saturating.h"
 
 namespace sparseagg::cpu {
 namespace {
-
-size_t RowBytes(const Result& result) { return result.has_values ? SizeOf(result.dtype) * result.width : 0; }
 
 Result MakeEmpty(const TensorSpec& spec) {
   Result result;
@@ -30,7 +29,7 @@ Result MakeEmpty(const TensorSpec& spec) {
 void Resize(const TensorSpec& spec, uint64_t num_rows, Result& result) {
   result.num_rows = num_rows;
   std::visit([&](auto& keys) { keys.resize(num_rows); }, result.keys);
-  result.values.resize(num_rows * RowBytes(result));
+  result.values.resize(num_rows * result.row_bytes());
   if (ReturnsCounts(spec)) result.counts.resize(num_rows);
   if (spec.aggregation.return_weights) result.weights.resize(num_rows);
 }
@@ -66,32 +65,52 @@ void CutSparse(const TensorSpec& spec, uint64_t num_rows, Result& result) {
   result.weights.Trim();
 }
 
-Result MakeDense(const TensorSpec& spec, const Result& sparse) {
+Result MakeDense(const TensorSpec& spec) {
   Result result = MakeEmpty(spec);
   result.layout = Layout::kDense;
   result.num_rows = spec.dimension;
-  const size_t row_bytes = RowBytes(result);
-  result.values.resize(spec.dimension * row_bytes);
-  if (result.has_values) {
-    std::byte fill[8];
-    WriteFill(spec, fill);
-    const size_t value_bytes = SizeOf(result.dtype);
-    if (std::all_of(fill, fill + value_bytes, [](std::byte b) { return b == std::byte{0}; })) {
-      std::fill(result.values.begin(), result.values.end(), std::byte{0});
-    } else {
-      for (size_t at = 0; at < result.values.size(); at += value_bytes) {
-        std::memcpy(result.values.data() + at, fill, value_bytes);
-      }
-    }
+  result.values.resize(SaturatingMultiply(spec.dimension, result.row_bytes()));
+  if (ReturnsCounts(spec)) result.counts.resize(spec.dimension);
+  if (spec.aggregation.return_weights) result.weights.resize(spec.dimension);
+  return result;
+}
+
+DenseFill::DenseFill(const TensorSpec& spec) {
+  if (spec.aggregation.op == Op::kUnion) return;
+  WriteFill(spec, value_);
+  is_zero_ = std::all_of(value_, value_ + SizeOf(ResultDType(spec)), [](std::byte b) { return b == std::byte{0}; });
+}
+
+void DenseFill::Rows(uint64_t begin, uint64_t end, Result& result) const {
+  Values(begin, end, result);
+  Counts(begin, end, result);
+  Weights(begin, end, result);
+}
+
+void DenseFill::Values(uint64_t begin, uint64_t end, Result& result) const {
+  const size_t row_bytes = result.row_bytes();
+  std::byte* const first = result.values.data() + begin * row_bytes;
+  const size_t bytes = (end - begin) * row_bytes;
+  if (is_zero_) {
+    std::fill_n(first, bytes, std::byte{0});
+    return;
   }
-  if (ReturnsCounts(spec)) {
-    result.counts.resize(spec.dimension);
-    std::fill(result.counts.begin(), result.counts.end(), 0u);
-  }
-  if (spec.aggregation.return_weights) {
-    result.weights.resize(spec.dimension);
-    std::fill(result.weights.begin(), result.weights.end(), 0.0);
-  }
+  const size_t value_bytes = SizeOf(result.dtype);
+  for (size_t at = 0; at < bytes; at += value_bytes) std::memcpy(first + at, value_, value_bytes);
+}
+
+void DenseFill::Counts(uint64_t begin, uint64_t end, Result& result) const {
+  if (!result.counts.empty()) std::fill_n(result.counts.data() + begin, end - begin, 0u);
+}
+
+void DenseFill::Weights(uint64_t begin, uint64_t end, Result& result) const {
+  if (!result.weights.empty()) std::fill_n(result.weights.data() + begin, end - begin, 0.0);
+}
+
+Result MakeDense(const TensorSpec& spec, const Result& sparse) {
+  Result result = MakeDense(spec);
+  DenseFill(spec).Rows(0, spec.dimension, result);
+  const size_t row_bytes = result.row_bytes();
   for (uint64_t row = 0; row < sparse.num_rows; ++row) {
     const uint64_t key = sparse.KeyAt(row);
     if (row_bytes > 0) {

@@ -18,6 +18,14 @@
 
 namespace sparseagg::cpu {
 
+// A part of a block: keys from first to last.
+template <typename Key>
+struct Piece {
+  Key first = 0;
+  Key last = 0;
+  bool is_last = true;  // of its block
+};
+
 // One cursor a source walks its keys in ascending order, block by block. A block is swept or gathered, as it was
 // planned; both do the same arithmetic in the same order at every key. Used by one thread.
 template <typename Key, typename Fold>
@@ -28,9 +36,11 @@ class BlockMerger {
   explicit BlockMerger(const MergeInput<Key, Fold>& input)
       : input_(input), sources_(input), sweeper_(input, sources_), gatherer_(input, sources_) {}
 
-  // Folds the keys of one block, in one or more ascending pieces, which go to the taker:
-  //   Take(rows, is_last) takes them before they are finished, and may change them;
-  //   TakesPlain() tells whether it would rather give Room(n, is_last), a PlainOutput for n finished rows or an error.
+  // Folds the keys of one block, in one or more ascending pieces without gaps between, which go to the taker:
+  //   Take(rows, piece) takes them before they are finished, and may change them;
+  //   TakesPlain() tells whether it would rather give Room(n, piece), a PlainOutput for n finished rows or an error;
+  //   Written(piece) tells that they are there;
+  //   a taker with kAtKeys may also have them slot by slot (Slots, NumSlots) where it TakesSlots().
   // Blocks are merged in ascending order; some may be left out.
   template <typename Taker>
   absl::Status MergeBlock(const Block<Key>& block, Taker& taker) {
@@ -40,51 +50,58 @@ class BlockMerger {
     const uint64_t span_minus_one = static_cast<uint64_t>(block.last) - block.first;
     if (block.method == Method::kGather) {
       RETURN_IF_ERROR(gatherer_.Collect(block));
-      return Gather(block.last, taker);
+      return Gather({block.first, block.last, true}, taker);
     }
     const uint64_t window = block.window_keys;
     for (uint64_t offset = 0;; offset += window) {
       const bool is_last = span_minus_one - offset < window;
       const uint64_t span = is_last ? span_minus_one - offset + 1 : window;
       const auto first = static_cast<Key>(block.first + offset);
-      RETURN_IF_ERROR(Sweep(first, span, is_last, taker));
+      RETURN_IF_ERROR(Sweep({first, static_cast<Key>(first + (span - 1)), is_last}, span, taker));
       if (is_last) return absl::OkStatus();
     }
   }
 
  private:
   template <typename Taker>
-  absl::Status Sweep(Key first, uint64_t span, bool is_last, Taker& taker) {
-    sweeper_.Add(first, span);
-    if (taker.TakesPlain() && sweeper_.IsWordTable()) return WritePlain(sweeper_, is_last, taker);
+  absl::Status Sweep(const Piece<Key>& piece, uint64_t span, Taker& taker) {
+    sweeper_.Add(piece.first, span);
+    if constexpr (Taker::kAtKeys) {
+      if (taker.TakesSlots() && sweeper_.HasEqualSlots()) {
+        sweeper_.SpreadTo(taker.Slots(piece), taker.NumSlots(piece));
+        return absl::OkStatus();
+      }
+    }
+    if (taker.TakesPlain() && sweeper_.IsWordTable()) return WritePlain(sweeper_, piece, taker);
     sweeper_.MoveTo(rows_);
-    return taker.Take(rows_, is_last);
+    return taker.Take(rows_, piece);
   }
 
   // What was merged before is sorted already, and joins what has been collected only when that is folded; unless it has
   // to come first, and was collected, too.
   template <typename Taker>
-  absl::Status Gather(Key last, Taker& taker) {
+  absl::Status Gather(const Piece<Key>& piece, Taker& taker) {
     Cursor<Key>& base = sources_.base;
-    const bool has_base = base.Advance(last) > 0;  // none is left where it was collected
-    if (!has_base && taker.TakesPlain() && gatherer_.IsPlain()) return WritePlain(gatherer_, true, taker);
+    const bool has_base = base.Advance(piece.last) > 0;  // none is left where it was collected
+    if (!has_base && taker.TakesPlain() && gatherer_.IsPlain()) return WritePlain(gatherer_, piece, taker);
     gatherer_.FoldInto(rows_);
     if constexpr (Fold::kAnyOrder) {
       if (has_base) {
         CombineRows<Fold, Rows>({*input_.base, base.position, base.stop}, {rows_, 0, rows_.size()}, input_.shape,
                                 combined_);
         base.position = base.stop;
-        return taker.Take(combined_, true);
+        return taker.Take(combined_, piece);
       }
     }
-    return taker.Take(rows_, true);
+    return taker.Take(rows_, piece);
   }
 
   template <typename Folder, typename Taker>
-  static absl::Status WritePlain(Folder& folder, bool is_last, Taker& taker) {
+  static absl::Status WritePlain(Folder& folder, const Piece<Key>& piece, Taker& taker) {
     const size_t rows = folder.CountRows();
-    ASSIGN_OR_RETURN(const PlainOutput<Key> output, taker.Room(rows, is_last));
+    ASSIGN_OR_RETURN(const PlainOutput<Key> output, taker.Room(rows, piece));
     folder.WriteTo(output, rows);
+    taker.Written(piece);
     return absl::OkStatus();
   }
 

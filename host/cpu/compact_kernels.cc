@@ -241,6 +241,62 @@ void CompactTo64(const SlotTable& table, uint64_t first, size_t rows, const Plai
   table.fixed ? CompactToAny<int64_t>(table, first, rows, output) : CompactToAny<double>(table, first, rows, output);
 }
 
+template <class Acc, class Count, bool kWeighed>
+HWY_NOINLINE void SpreadToT(const SlotTable& table, const PlainValues& output) {
+  constexpr bool kCounted = !std::is_same_v<Count, NoCount>;
+  auto* slot_bits = static_cast<uint64_t*>(table.accs);
+  auto* slot_counts = static_cast<Count*>(table.counts);
+  const Longs d;
+  const Doubles dd;
+  const Words dw;
+  const auto fresh = hn::Set(d, table.untouched);
+  const bool divides_each = output.divided_by == DividedBy::kCount || output.divided_by == DividedBy::kWeight;
+  for (size_t slot = 0; slot < table.slots; slot += hn::Lanes(d)) {
+    const size_t n = HWY_MIN(hn::Lanes(d), table.slots - slot);
+    const auto acc = hn::LoadU(d, slot_bits + slot);
+    hn::StoreU(fresh, d, slot_bits + slot);
+    auto count = hn::Zero(d);
+    auto weight = hn::Zero(d);
+    if constexpr (kCounted) {
+      count = TakeCounts(slot_counts + slot);
+      if (output.counts != nullptr) StoreSome(hn::TruncateTo(dw, count), dw, n, output.counts + slot);
+    }
+    if constexpr (kWeighed) {
+      weight = hn::LoadU(d, table.weights + slot);
+      hn::StoreU(hn::Zero(d), d, table.weights + slot);
+      if (output.weights != nullptr) StoreSome(weight, d, n, output.weights + slot);
+    }
+    auto divisors = DivisorsOf<Acc>(output, count, weight);
+    if (divides_each) {
+      const auto touched = kCounted ? hn::Ne(count, hn::Zero(d)) : hn::Ne(acc, fresh);
+      divisors = hn::IfThenElse(hn::RebindMask(dd, touched), divisors, hn::Set(dd, 1.0));
+    }
+    WriteValues<Acc>(acc, divisors, output, slot, n);
+  }
+}
+
+template <class Acc>
+HWY_INLINE void SpreadToAny(const SlotTable& table, const PlainValues& output) {
+  if (table.weights != nullptr) {
+    return table.count_bytes == CountBytes::kNone ? SpreadToT<Acc, NoCount, true>(table, output)
+                                                  : SpreadToT<Acc, uint32_t, true>(table, output);
+  }
+  switch (table.count_bytes) {
+    case CountBytes::kNone:
+      return SpreadToT<Acc, NoCount, false>(table, output);
+    case CountBytes::kOne:
+      return SpreadToT<Acc, uint8_t, false>(table, output);
+    case CountBytes::kTwo:
+      return SpreadToT<Acc, uint16_t, false>(table, output);
+    case CountBytes::kFour:
+      return SpreadToT<Acc, uint32_t, false>(table, output);
+  }
+}
+
+void SpreadToKernel(const SlotTable& table, const PlainValues& output) {
+  table.fixed ? SpreadToAny<int64_t>(table, output) : SpreadToAny<double>(table, output);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace sparseagg::cpu
 HWY_AFTER_NAMESPACE();
@@ -253,6 +309,7 @@ HWY_EXPORT(Compact64);
 HWY_EXPORT(CountTouchedAny);
 HWY_EXPORT(CompactTo32);
 HWY_EXPORT(CompactTo64);
+HWY_EXPORT(SpreadToKernel);
 
 size_t Compact(const SlotTable& table, uint32_t first, uint32_t* keys, void* accs, uint32_t* counts) {
   return HWY_DYNAMIC_DISPATCH(Compact32)(table, first, keys, accs, counts);
@@ -266,6 +323,9 @@ void CompactTo(const SlotTable& table, uint32_t first, size_t rows, const PlainO
 }
 void CompactTo(const SlotTable& table, uint64_t first, size_t rows, const PlainOutput<uint64_t>& output) {
   HWY_DYNAMIC_DISPATCH(CompactTo64)(table, first, rows, output);
+}
+void SpreadTo(const SlotTable& table, const PlainValues& output) {
+  HWY_DYNAMIC_DISPATCH(SpreadToKernel)(table, output);
 }
 
 }  // namespace sparseagg::cpu

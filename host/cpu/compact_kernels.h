@@ -33,6 +33,10 @@ size_t CountTouched(const SlotTable& table);
 void CompactTo(const SlotTable& table, uint32_t first, size_t rows, const PlainOutput<uint32_t>& output);
 void CompactTo(const SlotTable& table, uint64_t first, size_t rows, const PlainOutput<uint64_t>& output);
 
+// Finishes all slots, touched or not, one behind another, and makes the table fresh: what is untouched gives 0, no
+// contributors and no weight.
+void SpreadTo(const SlotTable& table, const PlainValues& output);
+
 }  // namespace sparseagg::cpu
 
 #endif  // SPARSEAGG_HOST_CPU_COMPACT_KERNELS_H_

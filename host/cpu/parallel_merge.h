@@ -25,6 +25,8 @@ namespace sparseagg::cpu {
 template <typename Key, typename Rows, typename Sink>
 class BlockTaker {
  public:
+  static constexpr bool kAtKeys = false;
+
   BlockTaker(Turns& turns, size_t block, Sink& sink, Stash<Key>& stash)
       : turns_(turns), block_(block), sink_(sink), stash_(stash) {}
 
@@ -32,19 +34,20 @@ class BlockTaker {
 
   // All pieces of a block but the last need not wait for its turn: two threads whose blocks have several pieces would
   // otherwise work one after the other.
-  absl::StatusOr<PlainOutput<Key>> Room(uint64_t rows, bool is_last) {
-    if (!is_last && !turns_.IsTurnOf(block_)) return stash_.Room(rows, sink_.PlainAt(0));
+  absl::StatusOr<PlainOutput<Key>> Room(uint64_t rows, const Piece<Key>& piece) {
+    if (!piece.is_last && !turns_.IsTurnOf(block_)) return stash_.Room(rows, sink_.PlainAt(0));
     if (!turns_.Await(block_)) return absl::CancelledError();
     const uint64_t stashed = stash_.rows();
-    const PlainOutput<Key> output = sink_.PlainAt(Claim(stashed + rows, is_last));
+    const PlainOutput<Key> output = sink_.PlainAt(Claim(stashed + rows, piece.is_last));
     return stashed == 0 ? output : stash_.MoveTo(output);
   }
+  void Written(const Piece<Key>&) {}
 
-  absl::Status Take(Rows& rows, bool is_last) {
+  absl::Status Take(Rows& rows, const Piece<Key>& piece) {
     absl::Status status = sink_.Prepare(rows);
     if (!turns_.Await(block_)) return absl::CancelledError();
     if (!status.ok()) return status;
-    sink_.Write(Claim(sink_.size(), is_last));
+    sink_.Write(Claim(sink_.size(), piece.is_last));
     return absl::OkStatus();
   }
 
@@ -68,45 +71,16 @@ class BlockTaker {
   bool ended_ = false;
 };
 
-// Merges `input`, cut into `blocks`, on the threads of `arena`. A block is folded by one thread, so no key's fold is
-// ever split and the number of threads cannot show in the result.
-//
-// make_sink() makes what takes a thread's rows: Prepare(rows) does what needs no room yet, size() tells how many rows
-// stay, Write(at) puts them at row `at` of the output. Where it TakesPlain() rows, PlainAt(at) tells where finished
-// ones from row `at` on go. Returns the number of rows, or the error of the smallest keys.
-template <typename Key, typename Fold, typename MakeSink>
-absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks,
-                                       tbb::task_arena& arena, MakeSink make_sink) {
-  const size_t num_blocks = blocks.blocks.size();
-  Turns turns(num_blocks);
-  const auto fold_blocks = [&] {
-    auto sink = make_sink();
-    BlockMerger<Key, Fold> merger(input);
-    Stash<Key> stash;
-    for (size_t block; (block = turns.TakeBlock()) < num_blocks;) {
-      BlockTaker<Key, typename BlockMerger<Key, Fold>::Rows, decltype(sink)> taker(turns, block, sink, stash);
-      absl::Status status;
-      try {
-        status = merger.MergeBlock(blocks.blocks[block], taker);
-      } catch (const std::bad_alloc&) {
-        // Were it to leave here, the blocks behind would wait for this one's turn for ever.
-        status = absl::ResourceExhaustedError("no memory to merge a block of keys");
-      }
-      if (taker.ended()) continue;
-      turns.Await(block);
-      turns.End(block, std::move(status));
-      // It failed. The merger may have stopped within its block, with cursors that later blocks could not start from,
-      // and nobody needs those: what has been taken has its own thread.
-      return;
-    }
-  };
+// Calls fold_blocks() on the threads of `arena`, which take the blocks of `turns`.
+template <typename FoldBlocks>
+void FoldInParallel(Turns& turns, tbb::task_arena& arena, FoldBlocks fold_blocks) {
   const auto work = [&] {
     const DefaultFloatEnvironment environment;  // a worker's is that of whoever made the arena
     turns.Enter();
     fold_blocks();
     turns.Leave();
   };
-  const auto num_workers = std::min(static_cast<size_t>(arena.max_concurrency()), num_blocks);
+  const auto num_workers = std::min(static_cast<size_t>(arena.max_concurrency()), turns.num_blocks());
   if (num_workers <= 1) {
     work();
   } else {
@@ -116,8 +90,64 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
     });
   }
   turns.Join();
+}
+
+// Merges one block. It must not throw: other threads' blocks may wait for this one's turn.
+template <typename Key, typename Fold, typename Taker>
+absl::Status TryMergeBlock(BlockMerger<Key, Fold>& merger, const Block<Key>& block, Taker& taker) {
+  try {
+    return merger.MergeBlock(block, taker);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory to merge a block of keys");
+  }
+}
+
+// Merges `input`, cut into `blocks`, on the threads of `arena`. A block is folded by one thread, so no key's fold is
+// ever split and the number of threads cannot show in the result.
+//
+// make_sink() makes what takes a thread's rows: Prepare(rows) does what needs no room yet, size() tells how many rows
+// stay, Write(at) puts them at row `at` of the output. Where it TakesPlain() rows, PlainAt(at) tells where finished
+// ones from row `at` on go. Returns the number of rows, or the error of the smallest keys.
+template <typename Key, typename Fold, typename MakeSink>
+absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks,
+                                       tbb::task_arena& arena, MakeSink make_sink) {
+  Turns turns(blocks.blocks.size());
+  FoldInParallel(turns, arena, [&] {
+    auto sink = make_sink();
+    BlockMerger<Key, Fold> merger(input);
+    Stash<Key> stash;
+    for (size_t block; (block = turns.TakeBlock()) < turns.num_blocks();) {
+      BlockTaker<Key, typename BlockMerger<Key, Fold>::Rows, decltype(sink)> taker(turns, block, sink, stash);
+      absl::Status status = TryMergeBlock(merger, blocks.blocks[block], taker);
+      if (taker.ended()) continue;
+      turns.Await(block);
+      turns.End(block, std::move(status));
+      // It failed. The merger may have stopped within its block, with cursors that later blocks could not start from,
+      // and nobody needs those: what has been taken has its own thread.
+      return;
+    }
+  });
   if (!turns.status().ok()) return turns.status();
   return turns.claimed();
+}
+
+// The same where the place of a row is its key's, so that no block has to wait for those before it: make_taker() makes
+// what MergeBlock gives a thread's rows to.
+template <typename Key, typename Fold, typename MakeTaker>
+absl::Status ParallelMergeAtKeys(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks, tbb::task_arena& arena,
+                                 MakeTaker make_taker) {
+  Turns turns(blocks.blocks.size());
+  FoldInParallel(turns, arena, [&] {
+    auto taker = make_taker();
+    BlockMerger<Key, Fold> merger(input);
+    for (size_t block; (block = turns.TakeBlock()) < turns.num_blocks();) {
+      absl::Status status = TryMergeBlock(merger, blocks.blocks[block], taker);
+      if (status.ok()) continue;
+      turns.Fail(block, std::move(status));
+      return;  // as above
+    }
+  });
+  return turns.status();
 }
 
 }  // namespace sparseagg::cpu

@@ -22,16 +22,18 @@ struct PlainValues {
   double total = 1.0;        // kTotal: the divisor
   double weight_unit = 1.0;  // kWeight with integer accumulators, and so integer weights: the value of 1
   bool streams = false;      // there is more than the caches hold, which may be passed by
+  // Of the first row to write; null: not returned.
+  uint32_t* counts = nullptr;
+  uint64_t* weights = nullptr;  // as of FoldedRows
 
   size_t row_bytes() const { return columns * SizeOf(dtype); }
 };
 
 template <typename Key>
 struct PlainOutput : PlainValues {
-  // The first row to write.
-  Key* keys = nullptr;
-  uint32_t* counts = nullptr;   // null: not returned
-  uint64_t* weights = nullptr;  // as of FoldedRows; null: not returned
+  Key* keys = nullptr;  // of the first row to write
+  // Rows of several values: `values` is the row of key 0, and each goes to that of its key.
+  bool at_keys = false;
 };
 
 }  // namespace sparseagg::cpu

@@ -104,6 +104,7 @@ HWY_INLINE void FoldRowsToT(const GatheredRows& rows, const PlainValues& output,
   for (size_t row = 0; row < rows.num_keys; ++row) {
     const size_t end = rows.ends[row];
     const double divisor = rows.divisors != nullptr ? rows.divisors[row] : output.total;
+    const size_t place = rows.places != nullptr ? rows.places[row] : row;
     for (size_t column = 0; column < columns; column += kStrip) {
       const size_t count = HWY_MIN(kStrip, columns - column);
       for (size_t i = begin; i < end; ++i) {
@@ -111,7 +112,7 @@ HWY_INLINE void FoldRowsToT(const GatheredRows& rows, const PlainValues& output,
         const RowOrigin origin = rows.origins[rows.order[i]];
         AddRow(rows.sources[origin.source], origin.row * columns + column, count, make_terms, i == begin, accs);
       }
-      WriteStrip<kStreams>(accs, count, divisor, output, row * columns + column);
+      WriteStrip<kStreams>(accs, count, divisor, output, place * columns + column);
     }
     begin = end;
   }

@@ -30,14 +30,15 @@ struct GatheredRows {
   const uint32_t* order = nullptr;   // of the origins: by key, and within a key canonical
   const uint32_t* ends = nullptr;    // of each key's part of the order
   const double* divisors = nullptr;  // of each key's sums; null: the output's total, if any
+  const uint64_t* places = nullptr;  // the output's row for each key; null: one behind another
   size_t num_keys = 0;
   bool fixed = false;
   double bound = 0.0;  // fixed: terms are clipped to ±bound
   double scale = 1.0;  // fixed: 2^s
 };
 
-// Folds the rows of each key from left to right (terms as of AddToTable) to one finished row; writes nothing behind the
-// last of them.
+// Folds the rows of each key from left to right (terms as of AddToTable) to one finished row; writes nothing beside
+// them.
 void FoldRowsTo(const GatheredRows& rows, const PlainValues& output);
 
 }  // namespace sparseagg::cpu

@@ -96,6 +96,11 @@ class RowSums {
       }
       rows.divisors = divisors_.data();
     }
+    if (output.at_keys) {
+      places_.resize(num_rows());
+      std::copy_n(keys_.data(), num_rows(), places_.data());
+      rows.places = places_.data();
+    }
     rows.sources = row_sources_.data();
     rows.origins = origins_;
     rows.order = order_.data();
@@ -160,6 +165,7 @@ class RowSums {
   Column<uint32_t> ends_;
   Column<uint32_t> order_;
   Column<double> divisors_;
+  Column<uint64_t> places_;
   // Where they are only divided by.
   Column<uint32_t> counts_;
   Column<uint64_t> weights_;

@@ -83,14 +83,16 @@ HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const SweepWindow<Key>&
   return i;
 }
 
-// accs[c] += term of values[index + c], for `count` consecutive values.
+// accs[c] += term of values[index + c], for `count` consecutive values. Asks for memory `ahead` values before it is
+// read, if that is not 0.
 template <DType kDType, class Terms>
-HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count, const Terms& terms,
+HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count, size_t ahead, const Terms& terms,
                          typename Terms::Acc* HWY_RESTRICT accs) {
   const typename Terms::Lanes d;
   const size_t lanes = hn::Lanes(d);
   uint64_t c = 0;
   for (; c + lanes <= count; c += lanes) {
+    if (ahead != 0) __builtin_prefetch(values + (index + c + ahead) * SizeOf(kDType));
     hn::StoreU(hn::Add(hn::LoadU(d, accs + c), terms(LoadDoubles<kDType>(values, index + c, lanes))), d, accs + c);
   }
   if (c == count) return;
@@ -112,7 +114,7 @@ HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const SweepWindow<Key>&
     const std::byte* ahead = cursor.values + i * row_bytes + kRowBytesAhead;
     for (size_t byte = 0; byte < fetched; byte += 64) __builtin_prefetch(ahead + byte);
     const auto slot = static_cast<uint64_t>(static_cast<Key>(cursor.keys[i] - window.first));
-    AddRun<kDType>(cursor.values, i * window.columns, window.columns, terms, table + slot * window.columns);
+    AddRun<kDType>(cursor.values, i * window.columns, window.columns, 0, terms, table + slot * window.columns);
     tally.Add(slot);
   }
   return i;
@@ -125,7 +127,7 @@ HWY_INLINE uint64_t AddCursor(const Cursor<Key>& cursor, const SweepWindow<Key>&
     const uint64_t rows = cursor.CountTo(window.last);
     if (rows == 0) return cursor.position;
     const uint64_t slot = cursor[cursor.position] - window.first;
-    AddRun<kDType>(cursor.values, cursor.position * window.columns, rows * window.columns, terms,
+    AddRun<kDType>(cursor.values, cursor.position * window.columns, rows * window.columns, window.tuples_ahead, terms,
                    table + slot * window.columns);
     for (uint64_t i = 0; i < rows; ++i) tally.Add(slot + i);
     return cursor.position + rows;

@@ -75,6 +75,19 @@ class Sweeper {
   // A table of one 64-bit accumulator a key.
   bool IsWordTable() const { return sizeof(Acc) == sizeof(uint64_t) && columns_ == 1; }
 
+  // Or all keys of the window, touched or not, where HasEqualSlots: nothing is known of a key but its accumulators, or
+  // there is one of them only.
+  bool HasEqualSlots() const {
+    const bool is_sum = shape_.key_weights == KeyWeights::kNone && count_bytes_ == CountBytes::kNone;
+    return IsWordTable() || (sizeof(Acc) == sizeof(uint64_t) && is_sum);
+  }
+  // `span` of them, which may leave out keys at the end that nobody can touch.
+  void SpreadTo(const PlainOutput<Key>& output, uint64_t span) {
+    SlotTable table = TableOfWords();
+    table.slots = span * columns_;
+    cpu::SpreadTo(table, output);
+  }
+
  private:
   static constexpr bool kHasKernel = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
 

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -25,6 +27,8 @@ class Turns {
   void Enter() { made_.load(std::memory_order_acquire); }
   void Leave() { left_.fetch_add(1, std::memory_order_release); }
   void Join() { left_.load(std::memory_order_acquire); }
+
+  size_t num_blocks() const { return num_blocks_; }
 
   // The next block to fold, or num_blocks when there is none.
   size_t TakeBlock() {
@@ -52,6 +56,14 @@ class Turns {
     turn_.notify_all();  // asks the system only if somebody sleeps
   }
 
+  // Instead of turns, where the place of a block's rows does not depend on others'.
+  void Fail(size_t block, absl::Status status) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (block >= failed_block_) return;
+    failed_block_ = block;
+    status_ = std::move(status);
+  }
+
   // After all blocks: the rows claimed, and the error of the first block that failed.
   uint64_t claimed() const { return claimed_; }
   const absl::Status& status() const { return status_; }
@@ -66,7 +78,9 @@ class Turns {
   std::atomic<size_t> next_block_{0};
   std::atomic<size_t> turn_{0};
   uint64_t claimed_ = 0;  // guarded by the turn
-  absl::Status status_;   // guarded by the turn
+  std::mutex mutex_;
+  size_t failed_block_ = std::numeric_limits<size_t>::max();  // guarded by mutex_
+  absl::Status status_;                                       // guarded by the turn, or by mutex_ where there are none
 };
 
 }  // namespace sparseagg::cpu

@@ -13,6 +13,7 @@
 #include "host/cpu/assemble.h"
 #include "host/cpu/combine_rows.h"
 #include "host/cpu/cpu_update.h"
+#include "host/cpu/dense_taker.h"
 #include "host/cpu/finish.h"
 #include "host/cpu/fold.h"
 #include "host/cpu/gatherer.h"
@@ -86,13 +87,9 @@ class TypedAccumulator : public Accumulator {
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
     const FinishParams params = MakeFinishParams(order);
     const Blocks<Key> blocks = Plan(input);
-    Result result = MakeSparse(spec_, blocks.MaxRows());
-    ASSIGN_OR_RETURN(const uint64_t num_rows,
-                     ParallelMerge(input, blocks, arena_, [&] { return ResultSink(params, result); }));
-    updates_.clear();
-    base_ = {};
-    CutSparse(spec_, num_rows, result);
-    if (IsDenseResult(spec_, num_rows)) result = MakeDense(spec_, result);
+    const bool is_dense = IsDenseResult(spec_, MinRows(params, input));
+    ASSIGN_OR_RETURN(Result result,
+                     is_dense ? FinishDense(params, input, blocks) : FinishSparse(params, input, blocks));
     result.plan = Explain(blocks);
     return result;
   }
@@ -111,7 +108,9 @@ class TypedAccumulator : public Accumulator {
   }
 
   uint64_t FinishBytes(const PreparedUpdate* next) const override {
-    return SaturatingAdd(ResultBytes(spec_, MaxRowsWith(next)), MaxSortBytesWith(next));
+    const bool is_dense = spec_.aggregation.result_layout == ResultLayout::kDense;
+    const uint64_t result_bytes = is_dense ? DenseResultBytes(spec_) : ResultBytes(spec_, MaxRowsWith(next));
+    return SaturatingAdd(result_bytes, MaxSortBytesWith(next));
   }
 
  private:
@@ -167,6 +166,36 @@ class TypedAccumulator : public Accumulator {
     Rows& merged_;
     const Rows* rows_ = nullptr;
   };
+
+  // How many rows there are at least, whatever has happened to the updates' values.
+  uint64_t MinRows(const FinishParams& params, const Input& input) const {
+    if (!RowFinisher<Key, Fold>(params).IsPlain()) return 0;
+    uint64_t rows = base_.size();
+    for (const CpuUpdate* update : input.updates) rows = std::max(rows, update->num_keys);
+    return rows;
+  }
+
+  absl::StatusOr<Result> FinishDense(const FinishParams& params, const Input& input, const Blocks<Key>& blocks) {
+    Result result = MakeDense(spec_);
+    RETURN_IF_ERROR(ParallelMergeAtKeys(input, blocks, arena_, [&] { return DenseTaker<Key, Fold>(params, result); }));
+    const bool is_empty = blocks.blocks.empty();
+    const uint64_t begin = is_empty ? spec_.dimension : blocks.blocks.front().first;
+    const uint64_t last = is_empty ? spec_.dimension : blocks.blocks.back().last;
+    const DenseFill fill(spec_);
+    fill.Rows(0, begin, result);
+    if (last < spec_.dimension) fill.Rows(last + 1, spec_.dimension, result);
+    return result;
+  }
+
+  absl::StatusOr<Result> FinishSparse(const FinishParams& params, const Input& input, const Blocks<Key>& blocks) {
+    Result result = MakeSparse(spec_, blocks.MaxRows());
+    ASSIGN_OR_RETURN(const uint64_t num_rows,
+                     ParallelMerge(input, blocks, arena_, [&] { return ResultSink(params, result); }));
+    updates_.clear();
+    base_ = {};
+    CutSparse(spec_, num_rows, result);
+    return IsDenseResult(spec_, num_rows) ? MakeDense(spec_, result) : std::move(result);
+  }
 
   uint64_t MaxRowsWith(const PreparedUpdate* next) const {
     const uint64_t next_keys = next == nullptr ? 0 : static_cast<const CpuUpdate*>(next)->num_keys;

@@ -181,6 +181,21 @@ HWY_INLINE void WriteValues(hn::Vec<Longs> accs, hn::Vec<Doubles> divisors, cons
   }
 }
 
+// What rows of accumulators of type Acc are divided by, if by anything.
+template <class Acc>
+HWY_INLINE hn::Vec<Doubles> DivisorsOf(const PlainValues& output, hn::Vec<Longs> counts, hn::Vec<Longs> weights) {
+  const Doubles d;
+  switch (output.divided_by) {
+    case DividedBy::kCount:
+      return hn::ConvertTo(d, hn::BitCast(SignedLongs(), counts));
+    case DividedBy::kWeight:
+      if constexpr (std::is_same_v<Acc, double>) return hn::BitCast(d, weights);
+      return hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), weights)), hn::Set(d, output.weight_unit));
+    default:
+      return hn::Set(d, output.total);
+  }
+}
+
 // Writes rows of one value to an output.
 template <class Key>
 class PlainWriter {
@@ -201,25 +216,11 @@ class PlainWriter {
     StoreKeys(keys, stored, output_.keys + written_);
     if (output_.counts != nullptr) StoreSome(hn::TruncateTo(dw, counts), dw, stored, output_.counts + written_);
     if (output_.weights != nullptr) StoreSome(weights, Longs(), stored, output_.weights + written_);
-    WriteValues<Acc>(accs, DivisorsOf<Acc>(counts, weights), output_, written_, stored);
+    WriteValues<Acc>(accs, DivisorsOf<Acc>(output_, counts, weights), output_, written_, stored);
     written_ += n;
   }
 
  private:
-  template <class Acc>
-  HWY_INLINE hn::Vec<Doubles> DivisorsOf(hn::Vec<Longs> counts, hn::Vec<Longs> weights) const {
-    const Doubles d;
-    switch (output_.divided_by) {
-      case DividedBy::kCount:
-        return hn::ConvertTo(d, hn::BitCast(SignedLongs(), counts));
-      case DividedBy::kWeight:
-        if constexpr (std::is_same_v<Acc, double>) return hn::BitCast(d, weights);
-        return hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), weights)), hn::Set(d, output_.weight_unit));
-      default:
-        return hn::Set(d, output_.total);
-    }
-  }
-
   const PlainOutput<Key> output_;
   const uint64_t rows_;
   uint64_t written_;

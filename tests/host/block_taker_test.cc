@@ -65,13 +65,13 @@ class BlockTakerTest : public ::testing::Test {
 
 // One thread plays both, so that a piece that waited would wait for ever.
 TEST_F(BlockTakerTest, PiecesBeforeTheirTurn_DoNotWait) {
-  Write(block1_.Room(2, /*is_last=*/false), 50, 2);
-  Write(block0_.Room(3, /*is_last=*/false), 10, 3);
-  Write(block1_.Room(1, /*is_last=*/false), 52, 1);
-  Write(block0_.Room(1, /*is_last=*/true), 13, 1);
+  Write(block1_.Room(2, {0, 0, /*is_last=*/false}), 50, 2);
+  Write(block0_.Room(3, {0, 0, /*is_last=*/false}), 10, 3);
+  Write(block1_.Room(1, {0, 0, /*is_last=*/false}), 52, 1);
+  Write(block0_.Room(1, {0, 0, /*is_last=*/true}), 13, 1);
   EXPECT_TRUE(block0_.ended());
   EXPECT_FALSE(block1_.ended());
-  Write(block1_.Room(2, /*is_last=*/true), 53, 2);
+  Write(block1_.Room(2, {0, 0, /*is_last=*/true}), 53, 2);
   EXPECT_TRUE(block1_.ended());
   EXPECT_EQ(turns_.claimed(), 9u);
   EXPECT_THAT(sink_.keys, ElementsAre(10, 11, 12, 13, 50, 51, 52, 53, 54, 0));
@@ -81,19 +81,19 @@ TEST_F(BlockTakerTest, PiecesBeforeTheirTurn_DoNotWait) {
 }
 
 TEST_F(BlockTakerTest, TurnThatComesBetweenPieces_IsTakenAtOnce) {
-  Write(block1_.Room(2, /*is_last=*/false), 50, 2);
-  Write(block0_.Room(1, /*is_last=*/true), 10, 1);
-  Write(block1_.Room(1, /*is_last=*/false), 52, 1);
+  Write(block1_.Room(2, {0, 0, /*is_last=*/false}), 50, 2);
+  Write(block0_.Room(1, {0, 0, /*is_last=*/true}), 10, 1);
+  Write(block1_.Room(1, {0, 0, /*is_last=*/false}), 52, 1);
   EXPECT_THAT(sink_.keys, ElementsAre(10, 50, 51, 52, 0, 0, 0, 0, 0, 0));
-  Write(block1_.Room(1, /*is_last=*/true), 53, 1);
+  Write(block1_.Room(1, {0, 0, /*is_last=*/true}), 53, 1);
   EXPECT_THAT(sink_.keys, ElementsAre(10, 50, 51, 52, 53, 0, 0, 0, 0, 0));
   EXPECT_THAT(sink_.values, ElementsAre(10.5, 50.5, 51.5, 52.5, 53.5, 0.0, 0.0, 0.0, 0.0, 0.0));
 }
 
 TEST_F(BlockTakerTest, EarlierBlockFailed_LaterOnesAreCancelled) {
-  Write(block1_.Room(2, /*is_last=*/false), 50, 2);
+  Write(block1_.Room(2, {0, 0, /*is_last=*/false}), 50, 2);
   turns_.End(0, absl::OutOfRangeError("too large"));
-  EXPECT_TRUE(absl::IsCancelled(block1_.Room(1, /*is_last=*/true).status()));
+  EXPECT_TRUE(absl::IsCancelled(block1_.Room(1, {0, 0, /*is_last=*/true}).status()));
 }
 
 }  // namespace

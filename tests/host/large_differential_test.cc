@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ struct Shape {
   Weighting weighting = Weighting::kUniform;
   Numerics numerics = Numerics::kCanonical;
   bool counts = false;
+  ResultLayout result = ResultLayout::kAuto;
+  Layout layout = Layout::kSparse;
 };
 
 void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
@@ -104,6 +107,36 @@ std::vector<Shape> Shapes() {
       {"FixedPointRowsCoordinate", 1'000'000, 32, 20, 1'000, kZipf, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
        Weighting::kByWeight, Numerics::kFixedPoint, true},
       {"Modular", 1'000'000, 1, 20, 50'000, kUniform, kShuffled, Op::kSum, DType::kUInt64},
+      {"ZipfToDense", 10'000'000, 1, 50, 20'000, kZipf, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kUniform,
+       Numerics::kCanonical, false, ResultLayout::kDense},
+      {"CoordinateToDense", 1'000'000, 1, 40, 25'000, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true, ResultLayout::kDense},
+      {"UniformCoordinateToDense", 1'000'000, 1, 40, 25'000, kUniform, kShuffledUnique, Op::kCoordinateMean,
+       DType::kFloat64, Weighting::kUniform, Numerics::kCanonical, false, ResultLayout::kDense},
+      {"HalvesToDense", 2'500'000, 1, 40, 25'000, kUniform, kSortedUnique, Op::kSum, DType::kFloat16,
+       Weighting::kByWeight, Numerics::kCanonical, true, ResultLayout::kDense},
+      {"ThinToDense", 20'000'000, 1, 20, 20'000, kUniform, kSortedUnique, Op::kSum, DType::kFloat32,
+       Weighting::kUniform, Numerics::kCanonical, true, ResultLayout::kDense},
+      {"MinToDense", 1'000'000, 5, 10, 20'000, kUniform, kShuffled, Op::kMin, DType::kInt32, Weighting::kUniform,
+       Numerics::kCanonical, true, ResultLayout::kDense},
+      {"RowsToDense", 100'000, 64, 10, 2'000, kZipf, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kByWeight,
+       Numerics::kCanonical, true, ResultLayout::kDense},
+      {"OddRowsToDense", 200'000, 19, 10, 5'000, kUniform, kShuffledUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kUniform, Numerics::kCanonical, false, ResultLayout::kDense},
+      {"FixedPointToDense", 1'000'000, 1, 20, 50'000, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kFixedPoint, true, ResultLayout::kDense},
+      {"FixedPointRowsToDense", 100'000, 32, 20, 1'000, kZipf, kSortedUnique, Op::kMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kFixedPoint, false, ResultLayout::kDense},
+      {"DenseToDense", 100'003, 1, 10, 100'003, kUniform, kSortedUnique, Op::kMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true, ResultLayout::kAuto, Layout::kDense},
+      {"DenseToSparse", 100'003, 1, 10, 100'003, kUniform, kSortedUnique, Op::kSum, DType::kBFloat16,
+       Weighting::kUniform, Numerics::kCanonical, false, ResultLayout::kSparse, Layout::kDense},
+      {"DenseRows", 1'003, 130, 10, 1'003, kUniform, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kByWeight,
+       Numerics::kCanonical, false, ResultLayout::kDense, Layout::kDense},
+      {"CountedDenseRows", 1'003, 130, 10, 1'003, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true, ResultLayout::kDense, Layout::kDense},
+      {"FixedPointDense", 100'003, 1, 10, 100'003, kUniform, kSortedUnique, Op::kSum, DType::kFloat32,
+       Weighting::kUniform, Numerics::kFixedPoint, false, ResultLayout::kDense, Layout::kDense},
   };
 }
 
@@ -120,11 +153,12 @@ TEST_P(LargeDifferential, EveryEngine_EqualsTheReference) {
   spec.modular = IsModular(shape.dtype);
   spec.dimension = shape.dimension;
   spec.width = shape.width;
+  spec.layout = shape.layout;
   AggregationSpec& a = spec.aggregation;
   a.op = shape.op;
   a.weighting = shape.weighting;
   a.numerics = shape.numerics;
-  a.result_layout = ResultLayout::kAuto;
+  a.result_layout = shape.result;
   a.return_counts = shape.counts;
   a.return_weights = shape.counts && shape.weighting == Weighting::kByWeight;
   a.value_bound = 0x1p20;
@@ -134,7 +168,12 @@ TEST_P(LargeDifferential, EveryEngine_EqualsTheReference) {
   std::vector<RawSubmission> submissions;
   for (size_t i = 0; i < shape.num_clients; ++i) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, shape.dimension, shape.tuples, shape.keys, shape.order);
+    if (shape.layout == Layout::kDense) {
+      raw.keys.resize(shape.dimension);
+      std::iota(raw.keys.begin(), raw.keys.end(), 0);
+    } else {
+      raw.keys = RandomKeys(rng, shape.dimension, shape.tuples, shape.keys, shape.order);
+    }
     raw.values = RandomValues(rng, shape.dtype, raw.keys.size() * shape.width, ValueStyle::kUnit);
     submissions.push_back({"client " + std::to_string(i), 0.5 + 7.0 * rng.Unit(), {std::move(raw)}});
   }
@@ -145,7 +184,7 @@ TEST_P(LargeDifferential, EveryEngine_EqualsTheReference) {
     if (engine_case.name == "cudasort" || engine_case.name == "cudatiles") continue;
     SCOPED_TRACE(engine_case.name);
     const std::unique_ptr<Engine> engine = engine_case.create();
-    DriveOptions options = {.shuffle_seed = seed, .num_aggregations = engine_case.name == "cpu2" ? 3 : 1};
+    DriveOptions options = {.shuffle_seed = seed, .num_aggregations = engine_case.name == "cpu4" ? 3 : 1};
     if (engine_case.name == "cpu1") options = {.fold_seed = seed};
     EXPECT_EQ(Disagreement({spec}, Drive(*engine, {spec}, submissions, options), verdict), "");
   }
