@@ -136,12 +136,9 @@ HostInput::HostInput(const Workload& workload, cuda::Device& device) : device_(&
     return absl::MakeConstSpan(to, from.size());
   };
   for (const ClientArrays& client : workload.clients) {
-    UpdateColumns columns;
-    if (HasNarrowKeys(workload.spec)) {
-      columns.keys = copy(client.narrow_keys);
-    } else {
-      columns.keys = copy(client.wide_keys);
-    }
+    UpdateColumns columns = BorrowColumns(workload.spec, client);
+    if (std::holds_alternative<absl::Span<const uint32_t>>(columns.keys)) columns.keys = copy(client.narrow_keys);
+    if (std::holds_alternative<absl::Span<const uint64_t>>(columns.keys)) columns.keys = copy(client.wide_keys);
     columns.values = reinterpret_cast<const std::byte*>(copy(client.values).data());
     updates_.push_back(Must(ValidatedUpdate::Create(workload.spec, std::move(columns), 1.0)));
   }

@@ -37,13 +37,15 @@ struct Mode {
   bool counts = false;
   Op op = Op::kSum;
   Weighting weighting = Weighting::kUniform;
+  ResultLayout result = ResultLayout::kSparse;
   int threads = 1;
 
   const char* NumericsName() const { return numerics == Numerics::kFixedPoint ? "fixed_point" : "canonical"; }
   const char* WeightingName() const { return weighting == Weighting::kByWeight ? "by_weight" : "uniform"; }
+  const char* ResultName() const { return result == ResultLayout::kDense ? " to dense" : ""; }
   std::string Name() const {
     const std::string division = op == Op::kSum ? "" : absl::StrCat(" ", sparseagg::Name(op), " ", WeightingName());
-    return absl::StrCat(NumericsName(), counts ? "+counts" : "", division, " ", threads, "T");
+    return absl::StrCat(NumericsName(), counts ? "+counts" : "", division, ResultName(), " ", threads, "T");
   }
 };
 
@@ -56,7 +58,11 @@ const Mode kModes[] = {
     {Numerics::kCanonical, false, Op::kMean, Weighting::kByWeight},
     {Numerics::kCanonical, false, Op::kCoordinateMean, Weighting::kUniform},
     {Numerics::kCanonical, false, Op::kCoordinateMean, Weighting::kByWeight},
+    {Numerics::kCanonical, false, Op::kSum, Weighting::kUniform, ResultLayout::kDense},
 };
+
+// Larger dense results are nothing to ask for.
+constexpr uint64_t kMaxDenseBytes = uint64_t{1} << 30;
 
 struct Figures {
   Mode mode;
@@ -74,6 +80,7 @@ TensorSpec SpecOf(const Workload& workload, const Mode& mode) {
   spec.aggregation.op = mode.op;
   spec.aggregation.weighting = mode.weighting;
   spec.aggregation.numerics = mode.numerics;
+  spec.aggregation.result_layout = mode.result;
   if (mode.numerics == Numerics::kFixedPoint) {
     spec.aggregation.value_bound = 1.0;
     spec.aggregation.max_submissions = workload.clients.size();
@@ -143,13 +150,15 @@ Figures Measure(const Workload& workload, const CanonicalSums& expected, const M
 
 std::string ToJson(const Workload& workload, const Figures& f) {
   return absl::StrFormat(
-      R"({"workload": "%s", "numerics": "%s", "counts": %s, "op": "%s", "weighting": "%s", "threads": %d, )"
+      R"({"workload": "%s", "numerics": "%s", "counts": %s, "op": "%s", "weighting": "%s", "result": "%s", )"
+      R"("threads": %d, )"
       R"("tuples": %d, "width": %d, "rows_out": %d, )"
       R"("bytes_in": %d, "bytes_out": %d, "extra_peak_bytes": %d, "verified": true, "median_seconds": %.6f, )"
       R"("tuples_per_s": %.0f, "seconds": [%s]})",
       workload.name, f.mode.NumericsName(), f.mode.counts ? "true" : "false", Name(f.mode.op), f.mode.WeightingName(),
-      f.mode.threads, workload.num_tuples, workload.spec.width, f.num_rows, InputBytes(workload), f.result_bytes,
-      f.extra_bytes, f.median_seconds, workload.num_tuples / f.median_seconds,
+      f.mode.result == ResultLayout::kDense ? "dense" : "sparse", f.mode.threads, workload.num_tuples,
+      workload.spec.width, f.num_rows, InputBytes(workload), f.result_bytes, f.extra_bytes, f.median_seconds,
+      workload.num_tuples / f.median_seconds,
       absl::StrJoin(f.seconds, ", ", [](std::string* out, double s) { absl::StrAppendFormat(out, "%.6f", s); }));
 }
 
@@ -184,7 +193,10 @@ void Run(const std::string& names, const std::string& modes, int repetitions, in
   for (const char name : names) {
     const Workload workload = MakeWorkload(std::string(1, name), kSeed, scale);
     const CanonicalSums expected(workload);
+    const uint64_t dimension = workload.spec.dimension;
+    const bool may_be_dense = dimension != 0 && dimension <= kMaxDenseBytes / workload.spec.width / sizeof(float);
     for (Mode mode : kModes) {
+      if (mode.result == ResultLayout::kDense && !may_be_dense) continue;
       for (mode.threads = 1; mode.threads <= max_threads; mode.threads *= 2) {
         if (mode.Name().find(modes) == std::string::npos) continue;
         const Figures f = Measure(workload, expected, mode, repetitions);
@@ -212,8 +224,8 @@ void Run(const std::string& names, const std::string& modes, int repetitions, in
 }  // namespace sparseagg::bench
 
 int main(int argc, char** argv) {
-  CLI::App app("Times the CPU engine on workloads A to G. Every result is verified before it is timed.");
-  std::string names = "ABCDEFG";
+  CLI::App app("Times the CPU engine on workloads A to H. Every result is verified before it is timed.");
+  std::string names = "ABCDEFGH";
   std::string modes;
   std::string simd;
   std::string out;

@@ -67,12 +67,9 @@ Result MergeByEngine(const Workload& workload, int mode, bool dense, int threads
     const ClientArrays& client = workload.clients[c];
     submissions[c].client_id = absl::StrFormat("%020d", c);
     python::InputTensor tensor;
-    if (IsNarrow(workload)) {
-      tensor.keys = absl::MakeConstSpan(client.narrow_keys);
-    } else {
-      tensor.keys = absl::MakeConstSpan(client.wide_keys);
-    }
-    tensor.values = reinterpret_cast<const std::byte*>(client.values.data());
+    const UpdateColumns columns = BorrowColumns(workload.spec, client);
+    std::visit([&tensor](const auto& keys) { tensor.keys = keys; }, columns.keys);
+    tensor.values = columns.values;
     submissions[c].tensors = {tensor};
   }
   const absl::Status added = (*round)->Add(std::move(submissions), /*name_client=*/true);

@@ -28,6 +28,13 @@ std::vector<WorkloadTuple> SortedTuples(const Workload& workload) {
   return tuples;
 }
 
+// Whether a row of a dense result is all zeros, bit for bit.
+bool IsUntouched(const Result& result, uint64_t row) {
+  const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+  const auto first = result.values.begin() + row * result.row_bytes();
+  return std::all_of(first, first + result.row_bytes(), is_zero) && (result.counts.empty() || result.counts[row] == 0);
+}
+
 }  // namespace
 
 CanonicalSums::CanonicalSums(const Workload& workload) : workload_(workload), tuples_(SortedTuples(workload)) {}
@@ -64,6 +71,9 @@ std::string CanonicalSums::FindDifference(const AggregationSpec& aggregation, co
                            : aggregation.op == Op::kCoordinateMean ? key_weight
                                                                    : 1.0;
     for (double& value : sum) value /= divisor;
+    for (; result.layout == Layout::kDense && row < std::min(key, result.num_rows); ++row) {
+      if (!IsUntouched(result, row)) return absl::StrCat("key ", row, " has a row that nobody sent");
+    }
     if (row >= result.num_rows || result.KeyAt(row) != key) return absl::StrCat("row ", row, " is not key ", key);
     if (!result.counts.empty() && result.counts[row] != count) {
       return absl::StrCat("key ", key, ": count ", result.counts[row], ", not ", count);
@@ -80,6 +90,9 @@ std::string CanonicalSums::FindDifference(const AggregationSpec& aggregation, co
       }
       return absl::StrCat("key ", key, ", column ", c, ": ", value, ", not ", expected);
     }
+  }
+  for (; result.layout == Layout::kDense && row < result.num_rows; ++row) {
+    if (!IsUntouched(result, row)) return absl::StrCat("key ", row, " has a row that nobody sent");
   }
   if (row != result.num_rows) return absl::StrCat(result.num_rows, " rows, not ", row);
   return "";

@@ -89,6 +89,7 @@ struct Shape {
   uint32_t width;
   double zipf;  // 0: uniform
   bool shuffled;
+  Layout layout = Layout::kSparse;
 };
 
 constexpr Shape kShapes[] = {
@@ -99,6 +100,7 @@ constexpr Shape kShapes[] = {
     {"E", "many small: 10000 x 1k, 10M keys, Zipf 1.1", 10'000, 1'000, 10'000'000, 1, 1.1, false},
     {"F", "rows: 64 x 20k rows of 64, 1M keys, Zipf 1.05", 64, 20'000, 1'000'000, 64, 1.05, false},
     {"G", "hyper-sparse: 100 x 100k, 10^9 keys, uniform", 100, 100'000, 1'000'000'000, 1, 0, false},
+    {"H", "dense layer: 20 x 1M, all of 1M keys", 20, 1'000'000, 1'000'000, 1, 0, false, Layout::kDense},
 };
 
 }  // namespace
@@ -117,7 +119,9 @@ const char* Name(Variant variant) {
 
 UpdateColumns BorrowColumns(const TensorSpec& spec, const ClientArrays& client) {
   UpdateColumns columns;
-  if (HasNarrowKeys(spec)) {
+  if (spec.layout == Layout::kDense) {
+    columns.keys = KeyRun{0, spec.dimension};
+  } else if (HasNarrowKeys(spec)) {
     columns.keys = absl::MakeConstSpan(client.narrow_keys);
   } else {
     columns.keys = absl::MakeConstSpan(client.wide_keys);
@@ -127,14 +131,14 @@ UpdateColumns BorrowColumns(const TensorSpec& spec, const ClientArrays& client) 
 }
 
 uint64_t InputBytes(const Workload& workload) {
-  const uint64_t key_bytes = HasNarrowKeys(workload.spec) ? 4 : 8;
+  const uint64_t key_bytes = workload.spec.layout == Layout::kDense ? 0 : HasNarrowKeys(workload.spec) ? 4 : 8;
   return workload.num_tuples * (key_bytes + workload.spec.width * sizeof(float));
 }
 
 Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant variant) {
   const auto* shape =
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return name == s.name; });
-  if (shape == std::end(kShapes)) throw std::invalid_argument("no workload '" + name + "'; there are A to G");
+  if (shape == std::end(kShapes)) throw std::invalid_argument("no workload '" + name + "'; there are A to H");
   Workload workload;
   workload.name = shape->name;
   workload.variant = variant;
@@ -142,12 +146,16 @@ Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant
   workload.spec.name = "tensor";
   workload.spec.dimension = shape->dimension;
   workload.spec.width = shape->width;
+  workload.spec.layout = shape->layout;
   const Zipf zipf(shape->dimension, shape->zipf > 0 ? shape->zipf : 1.1);
   Random random(seed);
   Random weights(~seed);
   for (int c = 0; c < std::max(1, shape->clients / scale); ++c) {
     std::vector<uint64_t> keys;
-    if (variant == Variant::kSkewed) {
+    if (shape->layout == Layout::kDense) {
+      keys.resize(shape->tuples);
+      std::iota(keys.begin(), keys.end(), uint64_t{0});
+    } else if (variant == Variant::kSkewed) {
       keys = SkewedKeys(shape->tuples, shape->dimension, random);
     } else {
       keys = Distinct(shape->tuples, [&] { return shape->zipf > 0 ? zipf(random) : random() % shape->dimension; });

@@ -29,7 +29,7 @@ enum class Variant {
 const char* Name(Variant variant);  // "plain", …
 
 struct Workload {
-  std::string name;  // "A" … "G"
+  std::string name;  // "A" … "H"
   Variant variant = Variant::kPlain;
   std::string description;
   TensorSpec spec;  // SUM, float32
@@ -37,7 +37,7 @@ struct Workload {
   uint64_t num_tuples = 0;  // (key, row) pairs over all clients
 };
 
-// Workload `name`, one of A to G; std::invalid_argument otherwise. `scale` divides the number of clients, for quick
+// Workload `name`, one of A to H; std::invalid_argument otherwise. `scale` divides the number of clients, for quick
 // runs.
 Workload MakeWorkload(const std::string& name, uint64_t seed, int scale = 1, Variant variant = Variant::kPlain);
 

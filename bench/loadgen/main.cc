@@ -102,8 +102,8 @@ int main(int argc, char** argv) {
       "sparseagg-loadgen");
   Flags flags;
   CLI::Option* target = app.add_option("--target", flags.target, "HOST:PORT of the server");
-  app.add_option("--workload", flags.workload, "A to G, of bench/workloads.cc")
-      ->check(CLI::IsMember({"A", "B", "C", "D", "E", "F", "G"}))
+  app.add_option("--workload", flags.workload, "A to H, of bench/workloads.cc")
+      ->check(CLI::IsMember({"A", "B", "C", "D", "E", "F", "G", "H"}))
       ->capture_default_str();
   app.add_option("--divide-clients", flags.divide_clients, "take fewer clients")
       ->check(CLI::PositiveNumber)

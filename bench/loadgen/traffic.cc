@@ -30,8 +30,12 @@ void CheckAscending(const std::vector<Key>& keys, const std::string& client_id) 
 }
 
 template <typename Key>
-void SetKeys(absl::Span<const Key> keys, const WireForm& form, v1::TensorSlice* slice) {
-  if (form.packed_keys) {
+void SetKeys(const TensorSpec& spec, absl::Span<const Key> keys, const WireForm& form, v1::TensorSlice* slice) {
+  if (spec.layout == Layout::kDense) {
+    slice->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
+    slice->set_first_key(keys.front());
+    slice->set_num_keys(keys.size());
+  } else if (form.packed_keys) {
     slice->set_key_encoding(v1::KEY_ENCODING_DELTA_BITPACKED);
     slice->set_first_key(keys.front());
     slice->set_num_keys(keys.size());
@@ -58,10 +62,12 @@ void SetValues(absl::Span<const float> values, const WireForm& form, v1::TensorS
 
 // Tuples in a chunk, by what one takes on average.
 template <typename Key>
-size_t ChunkTuples(const std::vector<Key>& keys, uint32_t width, uint64_t chunk_bytes, const WireForm& form) {
-  const uint64_t key_bytes =
-      form.packed_keys ? wire::DeltaKeyBytes(absl::MakeConstSpan(keys)) : keys.size() * sizeof(Key);
-  const uint64_t bytes = key_bytes + keys.size() * width * (form.float16_values ? sizeof(uint16_t) : sizeof(float));
+size_t ChunkTuples(const TensorSpec& spec, const std::vector<Key>& keys, uint64_t chunk_bytes, const WireForm& form) {
+  const uint64_t key_bytes = spec.layout == Layout::kDense ? 0
+                             : form.packed_keys            ? wire::DeltaKeyBytes(absl::MakeConstSpan(keys))
+                                                           : keys.size() * sizeof(Key);
+  const uint64_t bytes =
+      key_bytes + keys.size() * spec.width * (form.float16_values ? sizeof(uint16_t) : sizeof(float));
   return std::max<size_t>(1, chunk_bytes * keys.size() / std::max<uint64_t>(1, bytes));
 }
 
@@ -72,7 +78,7 @@ Submission MakeSubmission(const TensorSpec& spec, const std::vector<Key>& keys, 
   submission.client_id = ClientId(number);
   if (form.packed_keys) CheckAscending(keys, submission.client_id);
   const size_t count = keys.size();
-  const size_t step = ChunkTuples(keys, spec.width, chunk_bytes, form);
+  const size_t step = ChunkTuples(spec, keys, chunk_bytes, form);
   submission.tuples = count;
   for (size_t begin = 0; begin < count; begin += step) {
     const size_t end = std::min(count, begin + step);
@@ -81,7 +87,7 @@ Submission MakeSubmission(const TensorSpec& spec, const std::vector<Key>& keys, 
     chunk.set_last(end == count);
     v1::TensorSlice* slice = chunk.add_slices();
     slice->set_tensor(spec.name);
-    SetKeys(absl::MakeConstSpan(keys).subspan(begin, end - begin), form, slice);
+    SetKeys(spec, absl::MakeConstSpan(keys).subspan(begin, end - begin), form, slice);
     SetValues(absl::MakeConstSpan(values).subspan(begin * spec.width, (end - begin) * spec.width), form, slice);
     submission.chunks.push_back(Serialise(chunk));
     submission.bytes += submission.chunks.back().Length();

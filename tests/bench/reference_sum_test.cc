@@ -105,6 +105,21 @@ TEST_F(CanonicalSumsTest, MeansAreDividedByWhatWeighs) {
   EXPECT_THAT(Difference(Op::kCoordinateMean, kByWeight, {key2(3, 1, 4), 2.75f, 2.0f}), IsEmpty());
 }
 
+TEST_F(CanonicalSumsTest, DenseResults_HoldZerosBetween) {
+  const auto key2 = static_cast<float>(double{0.1f} + 0.2f);
+  const auto difference = [&](std::vector<float> values) {
+    Result result;
+    result.layout = Layout::kDense;
+    result.num_rows = values.size();
+    for (const float value : values) result.values.Append(reinterpret_cast<const std::byte*>(&value), sizeof(value));
+    return CanonicalSums(workload_).FindDifference({}, result);
+  };
+  EXPECT_THAT(difference({0, 0, key2, 0, 0, 3, 0, 2, 0}), IsEmpty());
+  EXPECT_THAT(difference({0, 0, key2, 0, 1, 3, 0, 2, 0}), HasSubstr("key 4"));
+  EXPECT_THAT(difference({0, 0, key2, 0, 0, 3, 0, 2, -0.0f}), HasSubstr("key 8"));
+  EXPECT_THAT(difference({0, 0, key2, 0, 0, 3, 0}), HasSubstr("key 7"));
+}
+
 TEST_F(CanonicalSumsTest, AnotherBit_IsFound) {
   const float mean = std::nextafter(2.75f, 3.0f);
   const auto key2 = static_cast<float>((3.0 * 0.1f + 0.2f) / 4.0);
