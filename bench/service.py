@@ -7,11 +7,13 @@ library only; client_python wants the package `sparseagg` beside it.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import json
 import os
 import pathlib
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -48,12 +50,20 @@ NETWORKS = (10, 1)
 STOP_TIMEOUT_S = 30
 
 
+def end_with_parent() -> None:
+    """Has this process told to end when the one that started it has, in whatever way that was."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
 class Server:
     """sparseagg-server on a free port, for the time of a `with`; it does not outlive that, however it is left."""
 
     def __init__(self, binary: pathlib.Path, *flags: str) -> None:
         always = ("--grpc-address", "127.0.0.1:0", "--metrics-address", "", "--log-level", "error")
-        self._process = subprocess.Popen([str(binary), *always, *flags], stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [str(binary), *always, *flags], stdout=subprocess.PIPE, text=True, preexec_fn=end_with_parent
+        )
         assert self._process.stdout is not None
         match = re.search(r"listening grpc=(\S+)", self._process.stdout.readline())
         if match is None:
@@ -66,9 +76,11 @@ class Server:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        has_ended = self._process.poll() is not None
         status = self._stop()
-        if kind is None and status != 0:
-            raise SystemExit(f"service.py: the server ended with status {status}")
+        if has_ended or (kind is None and status != 0):
+            reason = f": {error}" if error is not None else ""
+            raise SystemExit(f"service.py: the server ended with status {status}{reason}")
 
     def memory_bytes(self) -> int:
         """Resident now."""
@@ -102,7 +114,9 @@ class Bench:
         return self._run(self._loadgen, *always, *flags)
 
     def _run(self, *command: object) -> dict[str, Any]:
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(part) for part in command], capture_output=True, text=True, check=False, preexec_fn=end_with_parent
+        )
         if done.returncode != 0:
             raise SystemExit(f"service.py: {' '.join(str(part) for part in command)}: {done.stderr.strip()}")
         answer: dict[str, Any] = json.loads(done.stdout)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/loadgen/sink.h"
+#include "bench/loadgen/submit_call.h"
 
 namespace sparseagg::bench {
 
@@ -28,6 +29,7 @@ struct Flags {
   double duration_s = 10;
   int whole_rounds = 0;
   int repetitions = 3;
+  int silence_s = Connections::kSilence;
   bool soak = false;
   int server_pid = 0;
   std::vector<std::string> sinks;

@@ -116,12 +116,10 @@ void TakeTurn(const Flags& flags, Plan& plan, Connections& server, const Pacing&
 
 std::string MeasureIngestAndSinks(const Flags& flags, Plan& plan, Connections& server) {
   const Pacing pacing{flags.streams, flags.rate, flags.ramp_s};
-  Pacing sink_pacing = pacing;
-  sink_pacing.per_second = 0;
   std::vector<std::unique_ptr<Sink>> sinks;
   for (const std::string& name : flags.sinks) {
     sinks.push_back(std::make_unique<Sink>(name, static_cast<int>(server.size())));
-    Run(sinks.back()->channels, plan.SinkJobs(), sink_pacing);  // warm
+    Run(sinks.back()->channels, plan.SinkJobs(), pacing);  // warm
   }
   std::optional<Plan> plain;
   if (flags.against_plain) plain.emplace(plan.workload(), flags.chunk_bytes, flags.rounds);
@@ -131,7 +129,7 @@ std::string MeasureIngestAndSinks(const Flags& flags, Plan& plan, Connections& s
   if (plain) VerifyFirst(flags, *plain, server, pacing, of_plain);
   for (int i = 0; i < flags.repetitions; ++i) {
     for (const auto& sink : sinks) {
-      const Outcome outcome = Run(sink->channels, plan.SinkJobs(), sink_pacing);
+      const Outcome outcome = Run(sink->channels, plan.SinkJobs(), pacing);
       if (!outcome.refused.empty()) throw std::runtime_error("the sink refused a submission");
       sink->seconds.push_back(outcome.seconds);
     }

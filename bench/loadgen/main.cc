@@ -66,6 +66,7 @@ std::string MeasureSoak(const Flags& flags, Plan& plan) {
   if (flags.rate > 0) soak.per_second = flags.rate;
   soak.server_pid = flags.server_pid;
   soak.seed = kSeed;
+  soak.silence_s = flags.silence_s;
   return SoakJson(Soak(plan, soak), soak);
 }
 
@@ -78,7 +79,7 @@ void Measure(const Flags& flags) {
   const Workload workload = Prepare(flags);
   const WireForm form{flags.keys == "packed", flags.values == "float16"};
   Plan plan(workload, flags.chunk_bytes, flags.whole_rounds > 0 ? 1 : flags.rounds, form);
-  Connections server(flags.target, flags.soak ? 1 : NumConnections(flags));  // the soak makes its own
+  Connections server(flags.target, flags.soak ? 1 : NumConnections(flags), flags.silence_s);  // the soak makes its own
   const std::string header = Header(flags, plan, server);
   const std::string json = absl::StrCat("{", header, ", ", MeasureWhat(flags, plan, server), "}\n");
   if (flags.out.empty()) {
@@ -130,9 +131,11 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", flags.rounds, "rounds open at once, among which the clients are dealt out")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--rate", flags.rate,
-                 "submissions a second, begun on time whatever becomes of earlier ones; rounds stay open to the end")
-      ->check(CLI::NonNegativeNumber);
+  CLI::Option* rate =
+      app.add_option(
+             "--rate", flags.rate,
+             "submissions a second, begun on time whatever becomes of earlier ones; rounds stay open to the end")
+          ->check(CLI::NonNegativeNumber);
   app.add_option("--duration", flags.duration_s,
                  "with --rate: seconds, to the end of a pass over all clients; with --soak: to the end of a round")
       ->capture_default_str();
@@ -156,7 +159,13 @@ int main(int argc, char** argv) {
   app.add_option("--sink", flags.sinks,
                  "raw, typed or both: between runs, send the same to a server in a process of its own that drops "
                  "messages as they come, or parses and drops them")
-      ->check(CLI::IsMember({"raw", "typed"}));
+      ->check(CLI::IsMember({"raw", "typed"}))
+      ->excludes(rate);
+  app.add_option("--silence", flags.silence_s,
+                 "seconds after which a server that is silent is asked whether it is there, and after as many more "
+                 "given up")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_flag("--allow-refusals", flags.allow_refusals,
                "count refused submissions instead of giving up; rounds must still count exactly what was acknowledged, "
                "but if anything was refused, not every result is held to the engine, and \"verified\" is false")

@@ -82,7 +82,8 @@ class Sampler {
 // The good clients: a thread a connection, which takes the next submission that is to be made.
 class GoodClients {
  public:
-  GoodClients(const SoakFlags& flags, int count) : flags_(flags), connections_(flags.target, count), due_(Now()) {
+  GoodClients(const SoakFlags& flags, int count)
+      : flags_(flags), connections_(flags.target, count, flags.silence_s), due_(Now()) {
     for (int i = 0; i < count; ++i) threads_.emplace_back([this, i] { Work(static_cast<size_t>(i)); });
   }
   ~GoodClients() {

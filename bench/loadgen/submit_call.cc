@@ -72,12 +72,15 @@ class SubmitCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
 
 }  // namespace
 
-Connections::Connections(const std::string& target, int count) {
+Connections::Connections(const std::string& target, int count, int silence_s) {
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(10);
   for (int i = 0; i < count; ++i) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1000 * silence_s);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1000 * silence_s);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
     channels_.push_back(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
     if (!channels_.back()->WaitForConnected(deadline)) throw std::runtime_error("cannot connect to " + target);
     stubs_.emplace_back(channels_.back());

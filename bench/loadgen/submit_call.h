@@ -18,8 +18,11 @@ namespace sparseagg::bench {
 // Connections to one server. Each is a TCP connection of its own, as clients on different machines have.
 class Connections {
  public:
-  // Connected on return; std::runtime_error if that takes more than ten seconds.
-  Connections(const std::string& target, int count);
+  // Connected on return; std::runtime_error if that takes more than ten seconds. A server that is silent during a call
+  // for `silence_s` seconds is asked whether it is there, and its calls fail if it does not answer for as long again.
+  Connections(const std::string& target, int count, int silence_s = kSilence);
+
+  static constexpr int kSilence = 20;
 
   // Number i, counted around.
   grpc::GenericStub& stub(size_t i) { return stubs_[i % stubs_.size()]; }

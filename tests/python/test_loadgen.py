@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
+import sparseagg as sa
 from conftest import REPOSITORY, server_binary
 
 BENCH = REPOSITORY / "bench"
@@ -155,7 +158,30 @@ def test_soak_without_a_process_to_look_at_claims_no_memory(server) -> None:
     assert (found["peak_bytes"], found["resident"], found["verified"]) == (None, [], True)
 
 
+def test_a_server_that_freezes_is_given_up(start_server) -> None:
+    server = start_server()
+    with subprocess.Popen(
+        [loadgen_binary(), "--target", server.address, "--divide-clients=50", "--repetitions=1000000", "--silence=1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as loadgen:
+        try:
+            with sa.Client(server.address) as client:
+                deadline = time.monotonic() + 60
+                while not list(client.list_rounds()):
+                    assert time.monotonic() < deadline
+            os.kill(server.process.pid, signal.SIGSTOP)
+            _, stderr = loadgen.communicate(timeout=60)
+        finally:
+            os.kill(server.process.pid, signal.SIGCONT)
+            loadgen.kill()
+    assert (loadgen.returncode, "sparseagg-loadgen: " in stderr) == (1, True), stderr
+
+
 def test_flags_that_cannot_be_are_refused() -> None:
+    paced = run("--target", "127.0.0.1:1", "--rate", 10, "--sink", "raw")
+    assert (paced.returncode != 0, "--rate" in paced.stderr) == (True, True)
     assert run("--workload", "Z").returncode != 0
     done = run()
     assert (done.returncode, "--target" in done.stderr) == (1, True)
