@@ -80,11 +80,15 @@ def test_service_bench_kills_a_server_that_does_not_stop(module, fake_server, mo
 
 def test_service_bench_says_how_a_server_ended_that_its_loadgen_lost(module, fake_server) -> None:
     service = module("service")
-    server = service.Server(fake_server("listening grpc=127.0.0.1:1"))
-    with pytest.raises(SystemExit, match="status -11.*Socket closed"), server:
-        os.kill(server.pid, signal.SIGSEGV)
-        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
-        raise SystemExit("loadgen: Socket closed")
+
+    def lose() -> None:
+        with service.Server(fake_server("listening grpc=127.0.0.1:1")) as server:
+            os.kill(server.pid, signal.SIGSEGV)
+            os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+            raise SystemExit("loadgen: Socket closed")
+
+    with pytest.raises(SystemExit, match=r"status -11.*Socket closed"):
+        lose()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
