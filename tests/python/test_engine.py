@@ -9,6 +9,8 @@ import itertools
 import json
 import os
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import golden
@@ -284,3 +286,24 @@ def test_engine_limits_of_the_spec_hold():
     with pytest.raises(sa.ResourceExhausted, match="max_bytes_per_submission 15"):
         sa.aggregate(add, one(max_bytes_per_submission=15))
     assert len(sa.aggregate(add, one(max_bytes_per_submission=16, max_submissions=2))["v"]) == 2
+
+
+MERGE_BY_MANY_THREADS = """
+import os, sys, threading
+import numpy as np, sparseagg as sa
+
+threads = 4 * os.cpu_count()
+spec = sa.RoundSpec([sa.TensorSpec("t", "float32", 1 << 22)])
+updates = [(np.arange(1 << 22, dtype=np.uint32), np.ones(1 << 22, np.float32))] * 4
+most = 0
+merging = threading.Thread(target=lambda: [sa.aggregate(updates, spec, threads=threads) for _ in range(3)])
+merging.start()
+while merging.is_alive():
+    most = max(most, len(os.listdir("/proc/self/task")))
+print(most - threads)
+"""
+
+
+def test_more_threads_than_cores_are_there_and_nothing_is_said_of_it() -> None:
+    done = subprocess.run([sys.executable, "-c", MERGE_BY_MANY_THREADS], capture_output=True, text=True, check=True)
+    assert (int(done.stdout) >= 0, done.stderr) == (True, "")

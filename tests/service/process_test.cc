@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "host/cpu/kernels.h"
 #include "service/listener.h"
 #include "tests/service/server_fixture.h"
@@ -185,7 +188,7 @@ TEST(ProcessTest, Connections_ResetAtOnce_LeaveNoWordOnStandardError) {
 }
 
 TEST(ProcessTest, Log_Json_HasRoundsTimelineAndTraceparent) {
-  ServerProcess server({"--log-format", "json"});
+  ServerProcess server({"--log-format", "json", "--threads", "64"});
   Client client(server.address());
   {
     grpc::ClientContext context;
@@ -203,6 +206,10 @@ TEST(ProcessTest, Log_Json_HasRoundsTimelineAndTraceparent) {
               AllOf(HasSubstr("\"event\":\"round_created\",\"round\":\"logged\""), HasSubstr("\"state\":\"DONE\""),
                     HasSubstr("\"finish_ms\":"), HasSubstr("\"longest\":"),
                     HasSubstr("\"traceparent\":\"00-0af7651916cd43dd8448eb211c80319c-")));
+  // Nothing else writes there: not the scheduler either, that it has fewer cores than threads.
+  for (const absl::string_view line : absl::StrSplit(server.Log(), '\n', absl::SkipEmpty())) {
+    EXPECT_TRUE(absl::StartsWith(line, "{")) << line;
+  }
 }
 
 TEST(ProcessTest, Sigterm_InTheMiddleOfAStream_LetsItFinishAndLeavesWithZero) {
