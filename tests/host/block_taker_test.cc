@@ -96,5 +96,14 @@ TEST_F(BlockTakerTest, EarlierBlockFailed_LaterOnesAreCancelled) {
   EXPECT_TRUE(absl::IsCancelled(block1_.Room(1, {0, 0, /*is_last=*/true}).status()));
 }
 
+TEST(Turns, SeveralBlocksFail_TheFirstOfThemCounts) {
+  cpu::Turns turns(4);
+  EXPECT_TRUE(turns.status().ok());
+  turns.Fail(2, absl::OutOfRangeError("2"));
+  turns.Fail(1, absl::OutOfRangeError("1"));
+  turns.Fail(3, absl::OutOfRangeError("3"));
+  EXPECT_EQ(turns.status().message(), "1");
+}
+
 }  // namespace
 }  // namespace sparseagg::testing
