@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import numbers
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from sparseagg.encode import encode_chunks
 from sparseagg.errors import InvalidArgument
 from sparseagg.message import ChunkMessage
 from sparseagg.spec import RoundSpec
+from sparseagg.upload_tag import upload_tag
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import PLAIN, WireFormat
 
@@ -41,8 +43,17 @@ class Upload:
     weight: float | None
     chunk_bytes: int
     wire: WireFormat = PLAIN
+    is_shared: bool = False  # others may know its submission id
 
-    def chunks(self, first: int = 0) -> Iterator[ChunkMessage]:
+    @functools.cached_property
+    def tag(self) -> bytes:
+        """What it is known by beside its submission id when it is sent by single calls. Takes a pass over the arrays.
+
+        No other upload has a submission id that was drawn for this one, and so there is nothing to tell apart.
+        """
+        return upload_tag(self.tensors, self.weight, self.chunk_bytes, self.wire) if self.is_shared else b""
+
+    def chunks(self, first: int = 0, tag: bytes = b"") -> Iterator[ChunkMessage]:
         """Yields the chunks from number ``first`` on."""
         return encode_chunks(
             self.tensors,
@@ -52,6 +63,7 @@ class Upload:
             weight=self.weight,
             chunk_bytes=self.chunk_bytes,
             wire=self.wire,
+            upload_tag=tag,
             first=first,
         )
 
@@ -75,6 +87,7 @@ def make_upload(
 ) -> Upload:
     """Converts an update; see ``arrays.update_data`` for what it may be, and for the errors."""
     client_id = checked_client_id(client_id)
+    is_shared = bool(submission_id)
     submission_id = checked_text("a submission id", submission_id or uuid.uuid4().hex)
     weight = checked_weight(weight)
     tensors = update_data(spec, update)
@@ -87,6 +100,7 @@ def make_upload(
         weight=weight,
         chunk_bytes=chunk_bytes,
         wire=wire,
+        is_shared=is_shared,
     )
 
 
