@@ -1,6 +1,7 @@
 // AggregationService: unary, resumable uploads.
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/chunk_message.h"
@@ -13,11 +14,16 @@
 namespace sparseagg::service {
 namespace {
 
+constexpr size_t kMaxTagBytes = 64;
+
 // Request: UpdateChunk, CommitSubmissionRequest or GetUploadStatusRequest.
 template <typename Request>
 absl::Status CheckIds(const Request& request) {
   RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
-  return CheckId(request.submission_id(), "submission_id");
+  RETURN_IF_ERROR(CheckId(request.submission_id(), "submission_id"));
+  if (request.upload_tag().size() <= kMaxTagBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("upload_tag has ", request.upload_tag().size(), " bytes; up to ", kMaxTagBytes, " are allowed"));
 }
 
 template <typename Request>
@@ -69,11 +75,12 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
     const absl::Status fits = service_.CheckMessageSize(size);
     if (!fits.ok()) chunk = fits;
     if (!chunk.ok()) {
-      round->RefuseNamed(head.client_id(), head.submission_id(), chunk.status());
+      round->RefuseNamed(head.client_id(), head.submission_id(), head.upload_tag(), chunk.status());
       return chunk.status();
     }
     round->NoteMessage(size, waited_, begin - came_, parsing);
-    ASSIGN_OR_RETURN(const UploadProgress progress, round->PutChunk(head.client_id(), head.submission_id(), *chunk));
+    ASSIGN_OR_RETURN(const UploadProgress progress,
+                     round->PutChunk(head.client_id(), head.submission_id(), *chunk, head.upload_tag()));
     v1::UploadStatus answer;
     EncodeStatus(head, progress, &answer);
     return Serialize(answer, response_);
@@ -114,7 +121,8 @@ AggregationService::Unary* AggregationService::CommitSubmission(Context* context
   return OnPool(context, [this, request, response]() -> absl::Status {
     RETURN_IF_ERROR(CheckIds(*request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request->round()));
-    ASSIGN_OR_RETURN(const Receipt receipt, round->CommitNamed(request->client_id(), request->submission_id()));
+    ASSIGN_OR_RETURN(const Receipt receipt,
+                     round->CommitNamed(request->client_id(), request->submission_id(), request->upload_tag()));
     EncodeSubmission(request->round(), receipt, response);
     return absl::OkStatus();
   });
@@ -126,7 +134,8 @@ AggregationService::Unary* AggregationService::GetUploadStatus(Context* context,
   return OnPool(context, [this, request, response]() -> absl::Status {
     RETURN_IF_ERROR(CheckIds(*request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request->round()));
-    ASSIGN_OR_RETURN(const UploadProgress progress, round->GetProgress(request->client_id(), request->submission_id()));
+    ASSIGN_OR_RETURN(const UploadProgress progress,
+                     round->GetProgress(request->client_id(), request->submission_id(), request->upload_tag()));
     EncodeStatus(*request, progress, response);
     return absl::OkStatus();
   });

@@ -1,5 +1,7 @@
 #include "service/memory_budget.h"
 
+#include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,12 +17,16 @@ bool MemoryBudget::TryReserve(uint64_t bytes) {
 }
 
 absl::Status Reservation::Grow(uint64_t bytes, absl::string_view purpose) {
+  return Grow(bytes, purpose, keeps_ ? "FIXED_POINT numerics merge on arrival and hold only the distinct keys" : "");
+}
+
+absl::Status Reservation::Grow(uint64_t bytes, absl::string_view purpose, absl::string_view way_around) {
   if (!budget_->TryReserve(bytes)) {
+    const std::string wanted = bytes == UINT64_MAX ? "2^64 or" : absl::StrCat(bytes);  // as of sums that saturate
     return absl::ResourceExhaustedError(absl::StrCat(
-        purpose, " needs ", bytes, " more bytes, but ", budget_->reserved(), " of the ", budget_->limit(),
-        " bytes that rounds may hold of the server's memory limit of ", budget_->of(), " bytes are taken; ",
-        keeps_ ? "FIXED_POINT numerics merge on arrival and hold only the distinct keys, or " : "",
-        "start the server with a larger --memory-limit"));
+        purpose, " needs ", wanted, " more bytes, but ", budget_->reserved(), " of the ", budget_->limit(),
+        " bytes that rounds may hold of the server's memory limit of ", budget_->of(), " bytes are taken; ", way_around,
+        way_around.empty() ? "" : ", or ", "start the server with a larger --memory-limit"));
   }
   bytes_ += bytes;
   return absl::OkStatus();

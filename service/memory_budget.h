@@ -45,6 +45,8 @@ class Reservation {
 
   // RESOURCE_EXHAUSTED, and nothing changed, if it does not fit. `purpose` says in the message what asked.
   absl::Status Grow(uint64_t bytes, absl::string_view purpose);
+  // The same for `purpose` that needs memory whatever is submitted, with another way around, or "".
+  absl::Status Grow(uint64_t bytes, absl::string_view purpose, absl::string_view way_around);
   // Becomes `bytes`, whatever the limit says: for memory that is held already, or given back.
   void SetTo(uint64_t bytes);
   // Takes over all that `other` holds.

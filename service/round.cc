@@ -60,9 +60,10 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, Machine* 
     ASSIGN_OR_RETURN(round->aggregation_,
                      Contain([&] { return Aggregation::Create(machine->engine, round->config().tensors); }));
     const uint64_t bytes = round->aggregation_->BytesWith(nullptr);
-    RETURN_IF_ERROR(
-        round->held_.Grow(SaturatingAdd(round->fixed_bytes_, bytes),
-                          bytes > round->aggregation_->memory_bytes() ? "a round with dense results" : "a round"));
+    const bool is_dense = bytes > round->aggregation_->memory_bytes();
+    RETURN_IF_ERROR(round->held_.Grow(SaturatingAdd(round->fixed_bytes_, bytes),
+                                      is_dense ? "a round with dense results" : "a round",
+                                      is_dense ? "sparse results hold only the keys that were touched" : ""));
   }
   std::lock_guard lock(round->mu_);
   round->open_slot_ = std::move(slot);
@@ -76,6 +77,14 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, Machine* 
 }
 
 absl::Status Round::NotOpenLocked() const {
+  const bool was_cut_short = now_.state == RoundState::kFailed || now_.state == RoundState::kCancelled;
+  if (!was_cut_short && config_->max_submissions != 0 && now_.num_submissions == config_->max_submissions) {
+    const std::string full =
+        absl::StrCat("there are max_submissions ", config_->max_submissions, " submissions already");
+    // A one-shot call knows of no round.
+    if (config_->id.empty()) return absl::FailedPreconditionError(full);
+    return absl::FailedPreconditionError(absl::StrCat("the round is ", Name(now_.state), ": ", full));
+  }
   return absl::FailedPreconditionError(
       absl::StrCat("the round is ", Name(now_.state), now_.reason.empty() ? "" : ": ", now_.reason));
 }

@@ -89,15 +89,17 @@ class UploadHandle {
   // Called once, from the worker pool, if the round discards the upload by itself: it has closed.
   using OnDiscard = std::function<void(absl::Status)>;
 
-  UploadHandle(std::string client, std::string submission, std::shared_ptr<const RoundConfig> config, Machine& machine,
-               Slot slot)
+  UploadHandle(std::string client, std::string submission, std::string upload_tag,
+               std::shared_ptr<const RoundConfig> config, Machine& machine, Slot slot)
       : client_id(std::move(client)),
         submission_id(std::move(submission)),
+        tag(std::move(upload_tag)),
         upload_(std::move(config), &machine.budget),
         slot_(std::move(slot)) {}
 
   const std::string client_id;
   const std::string submission_id;
+  const std::string tag;  // of a unary upload: what is uploaded, and how it is cut
 
  private:
   friend class Round;
@@ -159,13 +161,21 @@ class Round : public std::enable_shared_from_this<Round> {
   void NotePageTaken(absl::Duration waited) const { stages_.Add(Stage::kEncode, {}, waited, 0); }
 
   // ---- uploads by name, over many calls; discarded if no chunk comes for upload_timeout ----
+  //
+  // Under one name there is one upload at a time, which has a tag. All but a chunk 0 leave one with another tag alone.
 
+  // A chunk 0 discards an upload with another tag, of which later chunks are FAILED_PRECONDITION.
   absl::StatusOr<UploadProgress> PutChunk(const std::string& client_id, const std::string& submission_id,
-                                          const Chunk& chunk);
+                                          const Chunk& chunk, const std::string& tag = "");
   // Discards the upload, if it is there, and counts it as refused: of chunks that are refused before they get here.
-  void RefuseNamed(const std::string& client_id, const std::string& submission_id, const absl::Status& status);
-  absl::StatusOr<Receipt> CommitNamed(const std::string& client_id, const std::string& submission_id);
-  absl::StatusOr<UploadProgress> GetProgress(const std::string& client_id, const std::string& submission_id);
+  void RefuseNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
+                   const absl::Status& status);
+  // FAILED_PRECONDITION: as of Commit, and where an upload with another tag is.
+  absl::StatusOr<Receipt> CommitNamed(const std::string& client_id, const std::string& submission_id,
+                                      const std::string& tag = "");
+  // NOT_FOUND: no upload. No progress: one with another tag.
+  absl::StatusOr<UploadProgress> GetProgress(const std::string& client_id, const std::string& submission_id,
+                                             const std::string& tag = "");
 
   // ---- life cycle ----
 
@@ -188,7 +198,9 @@ class Round : public std::enable_shared_from_this<Round> {
     ContentHash hash;
     Receipt receipt;
     uint64_t num_chunks = 0;
-    std::string retry_id;  // the latest such id
+    std::string tag;
+    std::string retry_id;  // the latest such id, and its tag
+    std::string retry_tag;
   };
   struct Waiter {
     std::function<void()> done;
@@ -202,10 +214,13 @@ class Round : public std::enable_shared_from_this<Round> {
   std::shared_ptr<UploadHandle> FindNamedLocked(const UploadName& name) const;
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUploadLocked(const std::string& client_id,
                                                                  const std::string& submission_id, bool by_name,
+                                                                 const std::string& tag,
                                                                  UploadHandle::OnDiscard on_discard);
+  static absl::Status Replaced(const UploadName& name);
+  void MakeWay(const UploadName& name, const std::string& tag);
   std::shared_ptr<UploadHandle> RemoveLocked(UploadHandle& upload, absl::Status verdict);
   void DiscardLocked(UploadHandle& upload, absl::Status verdict);
-  bool IsRetryLocked(const UploadName& name) const;
+  bool IsRetryLocked(const UploadName& name, const std::string& tag) const;
   UploadProgress ProgressOf(UploadHandle& upload);
   UploadProgress CommittedProgressLocked(const UploadName& name) const;
   void ScheduleUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload);

@@ -19,19 +19,21 @@ bool Round::MergesOnArrival() const {
   return !std::all_of(config_->tensors.begin(), config_->tensors.end(), OrderMatters);
 }
 
-absl::StatusOr<Receipt> Round::CommitNamed(const std::string& client_id, const std::string& submission_id) {
+absl::StatusOr<Receipt> Round::CommitNamed(const std::string& client_id, const std::string& submission_id,
+                                           const std::string& tag) {
   const UploadName name(client_id, submission_id);
   std::shared_ptr<UploadHandle> upload;
   {
     std::lock_guard lock(mu_);
     upload = FindNamedLocked(name);
-    if (upload == nullptr) {
-      if (IsRetryLocked(name)) {
+    if (upload == nullptr || upload->tag != tag) {
+      if (IsRetryLocked(name, tag)) {
         Receipt receipt = DuplicateLocked(client_id);
         machine_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
         return receipt;
       }
       if (now_.state != RoundState::kOpen) return NotOpenLocked();
+      if (upload != nullptr) return Replaced(name);
       return absl::NotFoundError(
           absl::StrCat("nothing of submission '", submission_id, "' of client '", client_id, "' is here"));
     }
@@ -49,7 +51,8 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& upload) {
       if (now_.state == RoundState::kCancelled) return NotOpenLocked();
       return DuplicateLocked(upload.client_id);
     }
-    if (!upload.upload_.complete() && upload.by_name_ && IsRetryLocked({upload.client_id, upload.submission_id})) {
+    if (!upload.upload_.complete() && upload.by_name_ &&
+        IsRetryLocked({upload.client_id, upload.submission_id}, upload.tag)) {
       // Of what is committed, opened again by chunks that came late, or twice.
       Receipt receipt = DuplicateLocked(upload.client_id);
       machine_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
@@ -104,6 +107,7 @@ std::optional<absl::StatusOr<Receipt>> Round::AnswerLocked(const UploadHandle& u
                                                    found->second.receipt.submission_id, "' with other content"));
     }
     found->second.retry_id = upload.submission_id;
+    found->second.retry_tag = upload.tag;
     return DuplicateLocked(upload.client_id);
   }
   if (now_.state != RoundState::kOpen) return NotOpenLocked();
@@ -141,16 +145,16 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& upload, const Content
 absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash, Receipt receipt,
                                    PreparedSubmission prepared, std::vector<uint64_t> tuples) {
   // Made beforehand: what is in the sum is recorded, though there is no memory left.
-  std::pair<std::string, Committed> record{upload.client_id,
-                                           Committed{hash, receipt, upload.upload_.next_sequence(), ""}};
+  std::pair<std::string, Committed> record{
+      upload.client_id, Committed{hash, receipt, upload.upload_.next_sequence(), upload.tag, "", ""}};
   {
     std::lock_guard lock(mu_);
     if (auto answer = AnswerLocked(upload, hash)) return *std::move(answer);
     committed_.reserve(committed_.size() + 1);
   }
   // Room for this submission and for the result with it: whatever is accepted can be finished.
-  const uint64_t committed_bytes =
-      committed_bytes_ + kOverheadBytes + 2 * (upload.client_id.size() + upload.submission_id.size());
+  const uint64_t committed_bytes = committed_bytes_ + kOverheadBytes +
+                                   2 * (upload.client_id.size() + upload.submission_id.size() + upload.tag.size());
   const auto reserve = [&]() -> absl::Status {
     const uint64_t wanted = SaturatingAdd(fixed_bytes_ + committed_bytes, aggregation_->BytesWith(&prepared));
     const uint64_t reserved = held_.bytes() + upload.upload_.reservation().bytes();

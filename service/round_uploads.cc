@@ -7,21 +7,30 @@
 
 namespace sparseagg::service {
 
-bool Round::IsRetryLocked(const UploadName& name) const {
+absl::Status Round::Replaced(const UploadName& name) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("another upload, of other content or in other chunks, has taken the place of this one under ",
+                   "submission '", name.second, "' of client '", name.first, "'"));
+}
+
+bool Round::IsRetryLocked(const UploadName& name, const std::string& tag) const {
   const auto found = committed_.find(name.first);
-  return found != committed_.end() &&
-         (found->second.receipt.submission_id == name.second || found->second.retry_id == name.second);
+  if (found == committed_.end()) return false;
+  const Committed& committed = found->second;
+  return (committed.receipt.submission_id == name.second && committed.tag == tag) ||
+         (committed.retry_id == name.second && committed.retry_tag == tag);
 }
 
 absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUpload(const std::string& client_id,
                                                                 const std::string& submission_id,
                                                                 UploadHandle::OnDiscard on_discard) {
   std::lock_guard lock(mu_);
-  return OpenUploadLocked(client_id, submission_id, /*by_name=*/false, std::move(on_discard));
+  return OpenUploadLocked(client_id, submission_id, /*by_name=*/false, /*tag=*/"", std::move(on_discard));
 }
 
 absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(const std::string& client_id,
                                                                       const std::string& submission_id, bool by_name,
+                                                                      const std::string& tag,
                                                                       UploadHandle::OnDiscard on_discard) {
   // Of a client with a committed submission anything is staged, so that its content can be compared.
   if (!committed_.contains(client_id)) {
@@ -35,7 +44,8 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(const std:
     return RefuseLocked(absl::ResourceExhaustedError(
         absl::StrCat("max_uploads ", machine_.uploads.limit(), " uploads are open already")));
   }
-  auto upload = std::make_shared<UploadHandle>(client_id, submission_id, config_, machine_, Slot(&machine_.uploads));
+  auto upload =
+      std::make_shared<UploadHandle>(client_id, submission_id, tag, config_, machine_, Slot(&machine_.uploads));
   upload->upload_.Expect(latest_tuples_);
   upload->id_ = next_id_++;
   upload->by_name_ = by_name;
@@ -145,34 +155,63 @@ std::shared_ptr<UploadHandle> Round::FindNamedLocked(const UploadName& name) con
   return found == uploads_by_name_.end() ? nullptr : uploads_.at(found->second);
 }
 
+// Discards the upload of this name if it has another tag, unless this one is committed.
+void Round::MakeWay(const UploadName& name, const std::string& tag) {
+  std::shared_ptr<UploadHandle> upload;
+  for (;;) {
+    {
+      std::lock_guard lock(mu_);
+      upload = FindNamedLocked(name);
+      if (upload == nullptr || upload->tag == tag || IsRetryLocked(name, tag)) return;
+      if (!upload->committing_) {
+        const absl::Status verdict = Replaced(name);
+        RemoveLocked(*upload, verdict);
+        CountRefusedLocked(verdict);
+        upload->slot_.GiveBack();  // also if one of its chunks is still being taken
+        return;
+      }
+    }
+    // Until the commit is over, one way or the other.
+    std::lock_guard committed(upload->mu_);
+  }
+}
+
 absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, const std::string& submission_id,
-                                               const Chunk& chunk) {
+                                               const Chunk& chunk, const std::string& tag) {
   const UploadName name(client_id, submission_id);
+  if (chunk.sequence == 0) MakeWay(name, tag);
   std::shared_ptr<UploadHandle> upload;
   {
     std::lock_guard lock(mu_);
     upload = FindNamedLocked(name);
+    if (upload != nullptr && upload->tag != tag) {
+      if (IsRetryLocked(name, tag)) return CommittedProgressLocked(name);
+      return Replaced(name);
+    }
     if (upload == nullptr && chunk.sequence > 0) {
       // A late repeat of a chunk of what is committed, or a chunk of what is gone.
-      if (IsRetryLocked(name)) return CommittedProgressLocked(name);
+      if (IsRetryLocked(name, tag)) return CommittedProgressLocked(name);
       if (now_.state != RoundState::kOpen) return RefuseLocked(NotOpenLocked());
-      return absl::FailedPreconditionError(absl::StrCat(
-          "chunk ", chunk.sequence, " came where chunk 0 is expected next: nothing of this upload is here"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("chunk ", chunk.sequence,
+                       " came where chunk 0 is expected next: nothing of this upload is here; one that gets no chunk ",
+                       "for upload_timeout ", absl::FormatDuration(machine_.limits.upload_timeout), " is discarded"));
     }
     if (upload == nullptr) {
-      ASSIGN_OR_RETURN(upload, OpenUploadLocked(client_id, submission_id, /*by_name=*/true, nullptr));
+      ASSIGN_OR_RETURN(upload, OpenUploadLocked(client_id, submission_id, /*by_name=*/true, tag, nullptr));
     }
   }
   RETURN_IF_ERROR(Append(*upload, chunk, Repeats::kIgnore));
   return ProgressOf(*upload);
 }
 
-void Round::RefuseNamed(const std::string& client_id, const std::string& submission_id, const absl::Status& status) {
+void Round::RefuseNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
+                        const absl::Status& status) {
   std::shared_ptr<UploadHandle> removed;  // freed after the lock
   std::lock_guard lock(mu_);
   CountRefusedLocked(status);
   const std::shared_ptr<UploadHandle> upload = FindNamedLocked(UploadName(client_id, submission_id));
-  if (upload != nullptr && !upload->committing_) removed = RemoveLocked(*upload, status);
+  if (upload != nullptr && upload->tag == tag && !upload->committing_) removed = RemoveLocked(*upload, status);
 }
 
 UploadProgress Round::ProgressOf(UploadHandle& upload) {
@@ -194,17 +233,19 @@ UploadProgress Round::CommittedProgressLocked(const UploadName& name) const {
   return progress;
 }
 
-absl::StatusOr<UploadProgress> Round::GetProgress(const std::string& client_id, const std::string& submission_id) {
+absl::StatusOr<UploadProgress> Round::GetProgress(const std::string& client_id, const std::string& submission_id,
+                                                  const std::string& tag) {
   const UploadName name(client_id, submission_id);
   std::shared_ptr<UploadHandle> upload;
   {
     std::lock_guard lock(mu_);
-    if (IsRetryLocked(name)) return CommittedProgressLocked(name);
+    if (IsRetryLocked(name, tag)) return CommittedProgressLocked(name);
     upload = FindNamedLocked(name);
     if (upload == nullptr) {
       return absl::NotFoundError(
           absl::StrCat("nothing of submission '", submission_id, "' of client '", client_id, "' is here"));
     }
+    if (upload->tag != tag) return UploadProgress{};
   }
   return ProgressOf(*upload);
 }

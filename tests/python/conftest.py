@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 import sparseagg as sa
+from flaky_proxy import FlakyProxy
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 BENCH = REPOSITORY / "bench"
@@ -96,6 +97,19 @@ def start_server(tmp_path: pathlib.Path):
 def client(server: ServerProcess) -> Iterator[sa.Client]:
     with sa.Client(server.address) as connected:
         yield connected
+
+
+@pytest.fixture
+def flaky(server):
+    proxies: list[FlakyProxy] = []
+
+    def make(*budgets: int) -> FlakyProxy:
+        proxies.append(FlakyProxy(server.address, list(budgets)))
+        return proxies[-1]
+
+    yield make
+    for proxy in proxies:
+        proxy.close()
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,7 @@ import pytest
 import sparseagg as sa
 from sparseagg.v1 import aggregation_pb2 as pb
 from test_client import fail_after
-from test_retry import FAST, SPEC, Scripted, flaky, serving, update
-
-__all__ = ["flaky"]
+from test_retry import FAST, SPEC, Scripted, serving, update
 
 ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], return_counts=True)
 

@@ -7,9 +7,11 @@ import fractions
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
+from fake_libraries import FakeTorch
 
 TENSOR = sa.TensorSpec("v", "float32", 10)
 SPEC = sa.RoundSpec([TENSOR], weighting="by_weight")
@@ -140,11 +142,47 @@ def test_updates_that_cannot_be_gone_through_are_refused(client: sa.Client, upda
             aggregate(updates, SPEC)
 
 
-@pytest.mark.parametrize("weight", [decimal.Decimal(3), np.array(3.0), "3"])
+@pytest.mark.parametrize("weight", [decimal.Decimal(3), np.array([3.0]), np.array(True), np.array("3"), "3"])
 def test_weight_of_a_pair_that_is_no_number_is_refused(client: sa.Client, weight: Any) -> None:
     for aggregate in (client.aggregate, sa.aggregate):
         with pytest.raises(sa.InvalidArgument, match=r"client '0{20}': a weight is a number, not"):
             aggregate([(UPDATE, weight)], SPEC)
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        np.array(3.0),
+        np.array(3),
+        np.array(3, ml_dtypes.bfloat16),
+        ml_dtypes.bfloat16(3),
+        FakeTorch(np.array(3.0), shape=()),
+        FakeTorch(np.array(3.0, np.float32), shape=(), dtype="torch.bfloat16"),
+    ],
+    ids=["float", "int", "bfloat16", "scalar bfloat16", "torch", "torch bfloat16"],
+)
+@pytest.mark.parametrize("update", [UPDATE, (KEYS, ROWS), np.ones(10)], ids=["mapping", "pair", "dense"])
+def test_weight_may_be_an_array_without_axes(client: sa.Client, update: Any, weight: Any) -> None:
+    expected = sa.aggregate([(update, 3.0)], SPEC)["v"].values.tolist()
+    opened = client.create_round(SPEC)
+    opened.submit("a", update, weight)
+    aggregator = sa.Aggregator(SPEC)
+    aggregator.add("a", update, weight)
+    for result in (
+        opened.close(),
+        client.aggregate([(update, weight)], SPEC),
+        sa.aggregate([(update, weight)], SPEC),
+        aggregator.finish(),
+    ):
+        assert result["v"].values.tolist() == expected
+
+
+@pytest.mark.parametrize("key", [np.array([7]), [7]], ids=["array", "list"])
+def test_row_of_one_key_may_be_an_array_without_axes(client: sa.Client, key: Any) -> None:
+    spec = sa.RoundSpec([TENSOR])
+    for aggregate in (client.aggregate, sa.aggregate):
+        merged = aggregate([(key, np.array(3.0))], spec)["v"]
+        assert (merged.keys.tolist(), merged.values.tolist()) == ([7], [3.0])
 
 
 @pytest.mark.parametrize("values", [5, ["float16"], {"v": 5}, {"v": ["float16"]}])

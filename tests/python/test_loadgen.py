@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from typing import Any
 
 import pytest
@@ -34,6 +36,16 @@ def measure(address: str, *arguments: object) -> dict[str, Any]:
     done = run("--target", address, *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def resident_bytes(pid: int) -> int:
+    status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
+
+
+def gauge(metrics_address: str, name: str) -> float:
+    with urllib.request.urlopen(f"http://{metrics_address}/metrics", timeout=60) as answer:
+        return float(re.search(rf"^{name} (\S+)$", answer.read().decode(), re.MULTILINE)[1])
 
 
 def test_ingest_is_verified_and_compared_with_both_sinks(server) -> None:
@@ -101,16 +113,25 @@ def test_it_leaves_no_round_behind(server, client) -> None:
 def test_soak_counts_every_good_submission_once_and_stays_within_the_limit(start_server) -> None:
     limit = 256 << 20
     flags = ("--memory-limit", str(limit), "--max-message-bytes", "1MiB", "--upload-timeout", "2s")
-    server = start_server(*flags)
+    server = start_server(*flags, "--metrics-address", "127.0.0.1:0")
+    # As much traffic, all of it good.
+    load = ("--workload", "B", "--divide-clients", 4, "--chunk-bytes", 100_000)
+    measure(server.address, *load, "--streams", 20, "--repetitions", 10)
+    before = resident_bytes(server.process.pid)
     soak = ("--soak", "--duration", 6, "--connections", 80, "--rate", 100, "--server-pid", server.process.pid)
-    found = measure(server.address, *soak, "--divide-clients", 4)
+    found = measure(server.address, *soak, *load)
     assert found["submissions"] == found["latency"]["count"] == found["rounds"] * found["clients"] > 0
     assert found["connections"] == found["clients_at_once"] == 80
     assert min(found["stalled"], found["vanished"], found["garbage"]) >= 20
     assert "0" not in found["answers_to_bad"]
     assert len(found["resident"]) >= 10
-    # Not at its end, either: what was made for the bad clients is gone.
-    assert 0 < found["resident"][-1][1] <= found["peak_bytes"] <= 1.1 * limit
+    assert found["peak_bytes"] <= 1.1 * limit
+    # What was made for the bad clients is gone: they have sent up to two megabytes each time.
+    deadline = time.monotonic() + 60
+    while any(gauge(server.metrics_address, name) for name in ("sparseagg_inflight_bytes", "sparseagg_uploads")):
+        assert time.monotonic() < deadline, "something of the bad clients is left"
+        time.sleep(0.1)  # until the server has seen that they are gone
+    assert resident_bytes(server.process.pid) <= before + (64 << 20)
     assert server.stop() == 0
 
 

@@ -100,7 +100,10 @@ def test_merge_takes_a_spec_in_json(merge):
     assert merged["emb.values"] == [[4, 5], [1, 2], [7, 8]]
     assert merged["bias.values"] == [0.5, 1, 1.5]
     pathlib.Path("merged.npz").unlink()
-    assert "--op" in merge("a.npz", "b.npz", "--spec", "spec.json", "--op", "sum", status=1)
+    for option, value in [("--op", "sum"), ("--fill", "1"), ("--fill", "0"), ("--min-contributors", "0")]:
+        assert option in merge("a.npz", "b.npz", "--spec", "spec.json", option, value, status=1)
+    for option in ("--modular", "--counts", "--prune-zeros"):
+        assert option[2:] in merge("a.npz", "b.npz", "--spec", "spec.json", option, status=1)
     pathlib.Path("spec.json").write_text("{")
     assert "spec.json" in merge("a.npz", "--spec", "spec.json", status=1)
 

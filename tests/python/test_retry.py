@@ -26,64 +26,6 @@ SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 100_000)], return_counts=True
 FAST = sa.RetryPolicy(initial=0.01, maximum=0.05)
 
 
-class FlakyProxy:
-    """Forwards TCP to a server; a connection breaks when it has carried its share of the client's bytes.
-
-    `budgets` has that share for the first connections; those after them are left alone.
-    """
-
-    def __init__(self, address: str, budgets: list[int]) -> None:
-        host, _, port = address.rpartition(":")
-        self._server = (host, int(port))
-        self._budgets = list(budgets)
-        self.broken = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(self._server)
-                self._sockets += [near, far]
-                budget = self._budgets.pop(0) if self._budgets else None
-                threading.Thread(target=self._forward, args=(near, far, budget), daemon=True).start()
-                threading.Thread(target=self._forward, args=(far, near, None), daemon=True).start()
-
-    def _forward(self, source: socket.socket, target: socket.socket, budget: int | None) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(16384):
-                target.sendall(data if budget is None else data[:budget])
-                if budget is not None:
-                    budget -= len(data)
-                    if budget <= 0:
-                        self.broken += 1
-                        break
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.close()
-        for end in self._sockets:
-            end.close()
-
-
-@pytest.fixture
-def flaky(server):
-    proxies: list[FlakyProxy] = []
-
-    def make(*budgets: int) -> FlakyProxy:
-        proxies.append(FlakyProxy(server.address, list(budgets)))
-        return proxies[-1]
-
-    yield make
-    for proxy in proxies:
-        proxy.close()
-
-
 def update() -> dict:
     return {"v": (np.arange(100_000), np.arange(100_000, dtype=np.float32))}  # 800 kB when plain
 
@@ -110,20 +52,6 @@ def test_submit_resumes_and_does_not_start_again(flaky, client):
         unlucky.get_round(opened.id).submit("a", update(), encoding="plain")
     assert 5 <= proxy.broken <= 20
     assert len(opened.close()["v"]) == 100_000
-
-
-def test_submit_by_a_new_process_resumes_by_submission_id(server, client):
-    opened = client.create_round(SPEC)
-    chunk = pb.UpdateChunk(round=opened.name, client_id="a", submission_id="mine", sequence=0)
-    piece = pb.TensorSlice(tensor="v", key_encoding=pb.KEY_ENCODING_U32, value_encoding=pb.VALUE_ENCODING_FLOAT32)
-    piece.keys, piece.values = np.arange(1000, dtype="<u4").tobytes(), np.arange(1000, dtype="<f4").tobytes()
-    chunk.slices.append(piece)
-    with grpc.insecure_channel(server.address) as channel:
-        pb_grpc.AggregationStub(channel).PutChunk(chunk)
-    with sa.Client(server.address, chunk_bytes=1000 * 8 + 64 + 1) as again:
-        submission = again.get_round(opened.id).submit("a", update(), submission_id="mine", resumable=True)
-    assert submission.num_tuples == 100_000
-    assert opened.close()["v"].values.tolist() == list(range(100_000))
 
 
 @pytest.mark.parametrize("resumable", [False, True])

@@ -11,6 +11,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 using Code = absl::StatusCode;
 
@@ -138,7 +139,8 @@ TEST_F(AggregateTest, Aggregate_MaxSubmissions_RefusesTheNext) {
   v1::RoundSpec spec = SumSpec();
   spec.set_max_submissions(1);
   EXPECT_THAT(client().Aggregate(spec, {MakeChunk("", "a", {1}, {1}), MakeChunk("", "b", {1}, {1})}),
-              HasCode(Code::kFailedPrecondition));
+              Fails(Code::kFailedPrecondition, AllOf(HasSubstr("client 'b': there are max_submissions 1 submissions"),
+                                                     Not(HasSubstr("DONE")), Not(HasSubstr("FINALIZING")))));
 }
 
 TEST_F(AggregateTest, Aggregate_CancelledWhileMerging_LeavesNothingBehind) {

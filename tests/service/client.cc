@@ -36,6 +36,7 @@ Request IdsOf(const v1::UpdateChunk& chunk) {
   request.set_round(chunk.round());
   request.set_client_id(chunk.client_id());
   request.set_submission_id(chunk.submission_id());
+  request.set_upload_tag(chunk.upload_tag());
   return request;
 }
 

@@ -33,6 +33,16 @@ TEST(MemoryBudgetTest, Reservation_OneBeyondTheLimit_IsRefusedWithFiguresAndWays
   EXPECT_EQ(budget.reserved(), 60);
 }
 
+TEST(MemoryBudgetTest, Reservation_AnotherWayAround_IsNamedInPlaceOfFixedPoint) {
+  MemoryBudget budget(100);
+  Reservation reservation(&budget);
+  const absl::Status status = reservation.Grow(UINT64_MAX, "a test", "less is more");
+  EXPECT_THAT(status.message(), HasSubstr("a test needs 2^64 or more bytes"));
+  EXPECT_THAT(status.message(), HasSubstr("; less is more, or start the server with a larger --memory-limit"));
+  EXPECT_THAT(reservation.Grow(101, "a test", "").message(), HasSubstr("; start the server"));
+  EXPECT_EQ(budget.reserved(), 0);
+}
+
 TEST(MemoryBudgetTest, Reservation_NoLimit_TakesAnything) {
   MemoryBudget budget(0);
   Reservation reservation(&budget);

@@ -31,12 +31,12 @@ std::shared_ptr<Round> RoundFixture::Open(const v1::RoundSpec& spec, const std::
 
 absl::StatusOr<UploadProgress> RoundFixture::Put(Round& round, const v1::UpdateChunk& chunk) {
   ASSIGN_OR_RETURN(const Chunk decoded, DecodeChunk(chunk));
-  return round.PutChunk(chunk.client_id(), chunk.submission_id(), decoded);
+  return round.PutChunk(chunk.client_id(), chunk.submission_id(), decoded, chunk.upload_tag());
 }
 
 absl::StatusOr<Receipt> RoundFixture::Submit(Round& round, const v1::UpdateChunk& chunk) {
   RETURN_IF_ERROR(Put(round, chunk).status());
-  return round.CommitNamed(chunk.client_id(), chunk.submission_id());
+  return round.CommitNamed(chunk.client_id(), chunk.submission_id(), chunk.upload_tag());
 }
 
 absl::StatusOr<Receipt> RoundFixture::Submit(Round& round, const std::string& client, const std::vector<uint32_t>& keys,

@@ -82,6 +82,18 @@ TEST_F(RoundMemoryTest, Submit_FixedPointBeyondTheLimit_IsNotToldOfFixedPoint) {
               Fails(Code::kResourceExhausted, AllOf(HasSubstr("--memory-limit"), Not(HasSubstr("FIXED_POINT")))));
 }
 
+TEST_F(RoundMemoryTest, Open_DenseResultBeyondTheLimit_IsToldWhatHelps) {
+  limits_.memory_limit_bytes = 1'000'000;
+  for (const uint64_t dimension : {uint64_t{1'000'000}, uint64_t{1} << 62}) {
+    v1::RoundSpec spec = SumSpec(dimension);
+    spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
+    EXPECT_THAT(TryOpen(spec),
+                Fails(Code::kResourceExhausted,
+                      AllOf(HasSubstr("dense results"), HasSubstr("sparse results"), HasSubstr("--memory-limit"),
+                            Not(HasSubstr("FIXED_POINT")), Not(HasSubstr("18446744073709551615")))));
+  }
+}
+
 TEST_F(RoundMemoryTest, Submit_DenseResult_ReservesTheSparseOneThatItIsMadeOf) {
   v1::RoundSpec spec = SumSpec(1'000'000);
   spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);

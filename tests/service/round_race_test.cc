@@ -110,6 +110,67 @@ TEST_F(RoundRaceTest, Commit_HeldInPrepareWhileTheRoundCloses_IsRefusedAndFinish
   EXPECT_EQ(AwaitEnd(*round).num_submissions, 0);
 }
 
+TEST_F(RoundRaceTest, PutChunk_ZeroWithAnotherTagDuringTheCommit_WaitsForItAndChangesNothing) {
+  Event preparing;
+  Event go;
+  hooks_.prepare = [&] {
+    preparing.Notify();
+    go.Wait();
+    return absl::OkStatus();
+  };
+  const auto round = Open(SumSpec());
+  v1::UpdateChunk chunk = MakeChunk("", "a", {1}, {1});
+  chunk.set_upload_tag("x");
+  absl::StatusOr<Receipt> first = absl::UnknownError("");
+  std::thread client([&] { first = Submit(*round, chunk); });
+  preparing.Wait();
+  chunk.set_upload_tag("y");
+  absl::StatusOr<Receipt> second = absl::UnknownError("");
+  std::thread other([&] { second = Submit(*round, chunk); });
+  go.Notify();
+  client.join();
+  other.join();
+  ASSERT_THAT(first, IsOk());
+  EXPECT_FALSE(first->duplicate);
+  ASSERT_THAT(second, IsOk());
+  EXPECT_TRUE(second->duplicate);
+  EXPECT_EQ(round->Snapshot().num_refused, 0);
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
+}
+
+TEST_F(RoundRaceTest, Submit_OneSubmissionInChunksOfManySizesAtOnce_CountsOnceAndWhole) {
+  std::map<uint64_t, float> expected;
+  for (uint32_t key = 0; key < 60; ++key) expected[key] = static_cast<float>(key);
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    const auto round = Open(SumSpec(), "r" + std::to_string(repeat));
+    std::atomic<int> accepted{0};
+    OnThreads(4, [&](int t) {
+      const uint32_t size = 60 / static_cast<uint32_t>(t + 2);
+      for (uint32_t begin = 0; begin < 60; begin += size) {
+        std::vector<uint32_t> keys;
+        std::vector<float> values;
+        for (uint32_t key = begin; key < begin + size; ++key) {
+          keys.push_back(key);
+          values.push_back(static_cast<float>(key));
+        }
+        v1::UpdateChunk chunk = MakeChunk("", "a", keys, values, begin / size, begin + size == 60);
+        chunk.set_upload_tag(std::to_string(size));
+        const absl::Status status = Put(*round, chunk).status();
+        if (!status.ok()) {
+          EXPECT_THAT(status, HasCode(Code::kFailedPrecondition));
+          return;
+        }
+      }
+      const auto receipt = round->CommitNamed("a", "a-1", std::to_string(size));
+      if (receipt.ok() && !receipt->duplicate) ++accepted;
+    });
+    EXPECT_EQ(accepted, 1);
+    round->Close();
+    EXPECT_EQ(ResultOf(*round), expected);
+  }
+}
+
 TEST_F(RoundRaceTest, Commit_HeldInAddWhileTheRoundCloses_CountsTowardsTheQuorum) {
   Event adding;
   Event go;

@@ -10,7 +10,16 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using Code = absl::StatusCode;
 
-class RoundUploadsTest : public RoundFixture {};
+class RoundUploadsTest : public RoundFixture {
+ protected:
+  // Of client "a", submission "a-1".
+  static v1::UpdateChunk Tagged(const std::string& tag, const std::vector<uint32_t>& keys,
+                                const std::vector<float>& values, uint64_t sequence = 0, bool last = true) {
+    v1::UpdateChunk chunk = MakeChunk("", "a", keys, values, sequence, last);
+    chunk.set_upload_tag(tag);
+    return chunk;
+  }
+};
 
 TEST_F(RoundUploadsTest, Submit_TwoClients_SumsThem) {
   const auto round = Open(SumSpec());
@@ -93,6 +102,17 @@ TEST_F(RoundUploadsTest, Submit_AnotherClientAfterTheRoundClosed_IsRefusedAtItsF
   EXPECT_EQ(round->Snapshot().num_refused, 2);  // first chunks; a commit of nothing is none
 }
 
+TEST_F(RoundUploadsTest, Submit_OneMoreThanMaxSubmissions_IsToldThatThereAreSoMany) {
+  v1::RoundSpec spec = SumSpec();
+  spec.set_max_submissions(1);
+  const auto round = Open(spec);
+  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
+  AwaitEnd(*round);
+  EXPECT_THAT(
+      Submit(*round, "b", {1}, {1}),
+      Fails(Code::kFailedPrecondition, HasSubstr("the round is DONE: there are max_submissions 1 submissions")));
+}
+
 TEST_F(RoundUploadsTest, PutChunk_RepeatGapAndResume_GivesTheChunkExpectedNext) {
   const auto round = Open(SumSpec());
   const v1::UpdateChunk zero = MakeChunk("", "a", {1}, {1}, 0, false);
@@ -128,6 +148,78 @@ TEST_F(RoundUploadsTest, PutChunk_FirstIsNotZero_IsAGap) {
   EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 3)),
               Fails(Code::kFailedPrecondition, HasSubstr("chunk 0 is expected next")));
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
+}
+
+TEST_F(RoundUploadsTest, PutChunk_ZeroWithAnotherTag_BeginsAnewAndGivesBackWhatTheOtherHeld) {
+  limits_.max_uploads = 1;
+  const auto round = Open(SumSpec(1'000'000));
+  const uint64_t before = machine().budget.reserved();
+  const std::vector<uint32_t> keys(100'000, 1);
+  ASSERT_THAT(Put(*round, Tagged("old", keys, std::vector<float>(keys.size(), 1), 0, false)), IsOk());
+  EXPECT_GE(machine().budget.reserved(), before + 800'000);
+  ASSERT_THAT(Put(*round, Tagged("new", {1}, {1}, 0, false)), IsOk());
+  EXPECT_LE(machine().budget.reserved(), before + 10'000);
+  EXPECT_EQ(round->Snapshot().num_uploads, 1);
+  EXPECT_EQ(round->Snapshot().num_refused, 1);
+
+  const auto replaced = Fails(Code::kFailedPrecondition, AllOf(HasSubstr("another upload"), HasSubstr("'a-1'")));
+  EXPECT_THAT(Put(*round, Tagged("old", {2}, {2}, 1)), replaced);
+  EXPECT_THAT(round->CommitNamed("a", "a-1", "old"), replaced);
+  const auto nothing = round->GetProgress("a", "a-1", "old");
+  ASSERT_THAT(nothing, IsOk());
+  EXPECT_EQ(nothing->next_sequence, 0);
+  EXPECT_EQ(nothing->received_tuples, 0);
+  EXPECT_EQ(round->GetProgress("a", "a-1", "new")->next_sequence, 1);
+
+  ASSERT_THAT(Put(*round, Tagged("new", {2}, {2}, 1)), IsOk());
+  ASSERT_THAT(round->CommitNamed("a", "a-1", "new"), IsOk());
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
+}
+
+TEST_F(RoundUploadsTest, PutChunk_ZeroOfAnUploadThatWasReplaced_ReplacesInItsTurn) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
+  ASSERT_THAT(Put(*round, Tagged("", {1}, {2}, 0, false)), IsOk());  // no tag is a tag, too
+  EXPECT_THAT(Put(*round, Tagged("x", {2}, {1}, 1)), HasCode(Code::kFailedPrecondition));
+  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
+  EXPECT_THAT(Put(*round, Tagged("", {2}, {2}, 1)), HasCode(Code::kFailedPrecondition));
+  ASSERT_THAT(Put(*round, Tagged("x", {2}, {1}, 1)), IsOk());
+  ASSERT_THAT(round->CommitNamed("a", "a-1", "x"), IsOk());
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 1)));
+}
+
+TEST_F(RoundUploadsTest, Commit_WithAnotherTagWhatIsComplete_IsRefusedAndLeavesIt) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1})), IsOk());
+  EXPECT_THAT(round->CommitNamed("a", "a-1", "y"), Fails(Code::kFailedPrecondition, HasSubstr("another upload")));
+  EXPECT_THAT(round->CommitNamed("a", "a-1", "x"), IsOk());
+}
+
+TEST_F(RoundUploadsTest, Committed_RepeatsOfItsOwnTag_AreAnsweredWhateverElseIsUnderWay) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
+  ASSERT_THAT(Put(*round, Tagged("x", {2}, {2}, 1)), IsOk());
+  ASSERT_THAT(round->CommitNamed("a", "a-1", "x"), IsOk());
+  // The same, in other chunks.
+  EXPECT_THAT(round->GetProgress("a", "a-1", "y"), HasCode(Code::kNotFound));
+  ASSERT_THAT(Put(*round, Tagged("y", {1}, {1}, 0, false)), IsOk());
+  EXPECT_TRUE(round->CommitNamed("a", "a-1", "x")->duplicate);
+  EXPECT_TRUE(round->GetProgress("a", "a-1", "x")->committed);
+  EXPECT_TRUE(Put(*round, Tagged("x", {1}, {1}, 0, false))->committed);
+  EXPECT_TRUE(Put(*round, Tagged("x", {2}, {2}, 1))->committed);
+  EXPECT_EQ(round->GetProgress("a", "a-1", "y")->next_sequence, 1);
+  ASSERT_THAT(Put(*round, Tagged("y", {2}, {2}, 1)), IsOk());
+  EXPECT_TRUE(round->CommitNamed("a", "a-1", "y")->duplicate);
+  EXPECT_TRUE(round->CommitNamed("a", "a-1", "y")->duplicate);  // its answer was lost
+  // Other content.
+  EXPECT_THAT(Submit(*round, Tagged("z", {1}, {1})), Fails(Code::kAlreadyExists, HasSubstr("other content")));
+  EXPECT_THAT(round->CommitNamed("a", "a-1", "z"), HasCode(Code::kNotFound));
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
+  EXPECT_TRUE(round->CommitNamed("a", "a-1", "x")->duplicate);
+  EXPECT_THAT(Submit(*round, Tagged("z", {1}, {1})), HasCode(Code::kAlreadyExists));
 }
 
 TEST_F(RoundUploadsTest, CommitAndStatus_UnknownUpload_NotFound) {

@@ -70,6 +70,55 @@ TEST_F(UploadsApiTest, Unary_FirstChunkAgainAfterTheCommit_DoesNotUndoIt) {
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
 }
 
+TEST_F(UploadsApiTest, Unary_AnotherTag_IsAnotherUpload) {
+  const std::string name = Create(SumSpec());
+  v1::UpdateChunk old_zero = MakeChunk(name, "a", {1, 2}, {1, 2}, 0, false);
+  old_zero.set_upload_tag("old");
+  v1::UpdateChunk old_one = MakeChunk(name, "a", {3}, {3}, 1, true);
+  old_one.set_upload_tag("old");
+  v1::UpdateChunk zero = MakeChunk(name, "a", {1}, {1}, 0, false);
+  zero.set_upload_tag("new");
+  v1::UpdateChunk one = MakeChunk(name, "a", {2, 3}, {2, 3}, 1, true);
+  one.set_upload_tag("new");
+  ASSERT_THAT(client().Put(old_zero), IsOk());
+  EXPECT_EQ(client().Progress(old_zero)->next_sequence(), 1);
+  EXPECT_EQ(client().Progress(zero)->next_sequence(), 0);
+  const auto replaced = Fails(Code::kFailedPrecondition, HasSubstr("another upload"));
+  EXPECT_THAT(client().Put(one), replaced);
+  ASSERT_THAT(client().Put(zero), IsOk());
+  EXPECT_THAT(client().Put(old_one), replaced);
+  EXPECT_THAT(client().Commit(old_one), replaced);
+  ASSERT_THAT(client().Put(one), IsOk());
+  EXPECT_THAT(client().Commit(one), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
+}
+
+TEST_F(UploadsApiTest, Unary_ChunkRefusedBeforeItIsTaken_LeavesAnUploadWithAnotherTagAlone) {
+  options_.limits.max_message_bytes = 100'000;
+  const std::string name = Create(SumSpec());
+  v1::UpdateChunk chunk = MakeChunk(name, "a", {1}, {1}, 0, true);
+  chunk.set_upload_tag("mine");
+  ASSERT_THAT(client().Put(chunk), IsOk());
+  v1::UpdateChunk other = MakeChunk(name, "a", std::vector<uint32_t>(12'500, 1), std::vector<float>(12'500, 1));
+  other.set_upload_tag("other");
+  EXPECT_THAT(client().Put(other), HasCode(Code::kResourceExhausted));
+  EXPECT_THAT(client().Commit(chunk), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1)));
+}
+
+TEST_F(UploadsApiTest, Unary_LongTag_IsRefusedEverywhere) {
+  const std::string name = Create(SumSpec());
+  v1::UpdateChunk chunk = MakeChunk(name, "a", {1}, {1});
+  chunk.set_upload_tag(std::string(65, 't'));
+  const auto refused = Fails(Code::kInvalidArgument, HasSubstr("upload_tag has 65 bytes; up to 64"));
+  EXPECT_THAT(client().Put(chunk), refused);
+  EXPECT_THAT(client().Progress(chunk), refused);
+  EXPECT_THAT(client().Commit(chunk), refused);
+  chunk.set_upload_tag(std::string(64, '\0'));
+  EXPECT_THAT(client().SubmitUnary({chunk}), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1)));
+}
+
 // Unpacked before anybody has looked at its size, a message may take a thousand times what was sent.
 TEST_F(UploadsApiTest, Compressed_IsRefused) {
   const std::string name = Create(SumSpec());

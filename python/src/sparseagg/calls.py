@@ -142,14 +142,20 @@ def _key_range(keys: Any) -> tuple[int, int]:
 def status_request(upload: Upload) -> pb.GetUploadStatusRequest:
     """Returns the message."""
     return pb.GetUploadStatusRequest(
-        round=upload.round_name, client_id=upload.client_id, submission_id=upload.submission_id
+        round=upload.round_name,
+        client_id=upload.client_id,
+        submission_id=upload.submission_id,
+        upload_tag=upload.tag,
     )
 
 
 def commit_request(upload: Upload) -> pb.CommitSubmissionRequest:
     """Returns the message."""
     return pb.CommitSubmissionRequest(
-        round=upload.round_name, client_id=upload.client_id, submission_id=upload.submission_id
+        round=upload.round_name,
+        client_id=upload.client_id,
+        submission_id=upload.submission_id,
+        upload_tag=upload.tag,
     )
 
 

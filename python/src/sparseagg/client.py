@@ -211,14 +211,18 @@ class Round:
                 "int8_scaled" 1 and a sixteenth (64 values share a scale, the largest of them being 127 steps). A name
                 is for all float32 and float64 tensors, "float32" for float64 ones; a mapping from tensors to names is
                 for those. The update then says the rounded values. None: they are sent as they are.
-            submission_id: names this content; by default a random one. The same id resumes an upload that broke off.
+            submission_id: names this content; by default a random one. Given again with the same content, weight,
+                ``values`` and size of chunks, be it by another process, it resumes an upload that broke off. Otherwise
+                the upload begins anew, in place of the one that is there.
             resumable: upload by single calls, from where the server's part of it ends. (Uploads that break off do this
-                from their second attempt on.)
+                from their second attempt on.) With a ``submission_id`` the arrays are hashed before, which takes about
+                1.5 ms a megabyte.
             progress: show a bar on standard error.
 
         Raises:
             InvalidArgument: the update is wrong; the message names tensor, position and value. The round goes on.
-            FailedPrecondition: the round is not open.
+            FailedPrecondition: the round is not open; or another upload has taken the place of this one under its
+                ``submission_id``.
             AlreadyExists: this client has submitted something else, and that stands.
             ResourceExhausted: beyond a limit of the spec or the server.
             Unavailable: the server could not be reached, after all retries.

@@ -16,6 +16,7 @@ from sparseagg.errors import NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.progress import ProgressBar
 from sparseagg.result import ResultReader
+from sparseagg.resumption import Resumption
 from sparseagg.retry import RetryPolicy, error_from_call, wait_before_retry
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -123,19 +124,16 @@ class Connection:
 
     def submit(self, upload: Upload, resumable: bool, bar: ProgressBar | None) -> Submission:
         """Uploads in one stream or, if ``resumable`` and in any case after a failure, by single calls that resume."""
-        waits = self._retry.waits()
-        done = 0  # chunks the server is known to have
+        resumption = Resumption(self._retry)
         while True:
             try:
                 with self._channels.least_busy() as stub:
                     if not resumable:
                         return self._submit_stream(stub, upload, bar)
-                    done_before, done = done, self._chunks_received(upload)
-                    if done > done_before:
-                        waits = self._retry.waits()  # it is getting on
-                    return self._submit_unary(stub, upload, done, bar)
+                    first = resumption.first_chunk(self._upload_status(upload))
+                    return self._submit_unary(stub, upload, first, bar, resumption)
             except grpc.RpcError as call_error:
-                wait = wait_before_retry(call_error, waits)
+                wait = resumption.wait_after(call_error)
                 if wait is None:
                     raise error_from_call(call_error) from call_error
             resumable = True  # from here on, what has arrived is not sent again
@@ -152,12 +150,13 @@ class Connection:
                     raise error_from_call(call_error) from call_error
             time.sleep(wait)
 
-    def _chunks_received(self, upload: Upload) -> int:
+    def _upload_status(self, upload: Upload) -> pb.UploadStatus | None:
+        """Returns what the server has of it; None: nothing."""
         try:
-            status = self.call("GetUploadStatus", status_request(upload))
+            status: pb.UploadStatus = self.call("GetUploadStatus", status_request(upload))
         except NotFound:
-            return 0
-        return int(status.next_sequence)
+            return None
+        return status
 
     def _submit_stream(self, stub: Any, upload: Upload, bar: ProgressBar | None) -> Submission:
         chunks = counted(upload.chunks(), bar)
@@ -170,8 +169,11 @@ class Connection:
                 message = stub.SubmitUpdate(requests, metadata=self._metadata)
         return Submission.from_proto(message)
 
-    def _submit_unary(self, stub: Any, upload: Upload, first: int, bar: ProgressBar | None) -> Submission:
-        for chunk in counted(upload.chunks(first), bar):
+    def _submit_unary(
+        self, stub: Any, upload: Upload, first: int, bar: ProgressBar | None, resumption: Resumption
+    ) -> Submission:
+        for chunk in counted(upload.chunks(first, upload.tag), bar):
             stub.PutChunk(chunk, timeout=self._timeout, metadata=self._metadata)
+            resumption.arrived()
         commit = commit_request(upload)
         return Submission.from_proto(stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata))

@@ -12,7 +12,7 @@ from sparseagg.spec import DTYPES
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import DEFAULT_CHUNK_BYTES, PLAIN, WireFormat
 
-__all__ = ["encode_chunks"]
+__all__ = ["Piece", "encode_chunks", "plan_chunks"]
 
 _SLICE_OVERHEAD = 64  # what a slice takes besides its name, keys and values
 _MOST_SLICES = 4096  # of a chunk; a server takes twice as many
@@ -27,6 +27,7 @@ def encode_chunks(
     weight: float | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     wire: WireFormat = PLAIN,
+    upload_tag: bytes = b"",
     first: int = 0,
 ) -> Iterator[ChunkMessage]:
     """Yields the chunks of one submission, each of about ``chunk_bytes`` at most, but never less than one row.
@@ -45,10 +46,11 @@ def encode_chunks(
         weight: of the whole submission.
         chunk_bytes: of one chunk's slices, as long as they are in plain encodings; packed ones take less.
         wire: the encodings that may be used.
+        upload_tag: of an upload that may be resumed.
         first: the first chunk to yield; those before it are skipped without being encoded.
     """
     sequence, end_bytes = 0, 0
-    plan = _plan(tensors, chunk_bytes, wire)
+    plan = plan_chunks(tensors, chunk_bytes, wire)
     pieces = next(plan)
     while True:
         following = next(plan, None)
@@ -59,6 +61,7 @@ def encode_chunks(
                 client_id=client_id,
                 submission_id=submission_id,
                 sequence=sequence,
+                upload_tag=upload_tag,
                 last=following is None,
             )
             if weight is not None and sequence == 0:
@@ -70,12 +73,12 @@ def encode_chunks(
         sequence += 1
 
 
-_Piece = tuple[TensorData, int, int]
+Piece = tuple[TensorData, int, int]  # of a tensor, the rows from … to …
 
 
-def _plan(tensors: Sequence[TensorData], chunk_bytes: int, wire: WireFormat) -> Iterator[list[_Piece]]:
+def plan_chunks(tensors: Sequence[TensorData], chunk_bytes: int, wire: WireFormat) -> Iterator[list[Piece]]:
     """Yields what each chunk holds; at least one, though it may be empty."""
-    pieces: list[_Piece] = []
+    pieces: list[Piece] = []
     room = chunk_bytes
     for data in tensors:
         overhead = _SLICE_OVERHEAD + len(data.spec.name.encode())

@@ -213,8 +213,8 @@ def _spec(arguments: argparse.Namespace) -> RoundSpec:
     }
     given = {name: value for name, value in options.items() if value is not None}
     if arguments.spec is not None:
-        besides = {**given, "dimension": arguments.dimension, "modular": arguments.modular}
-        for name in [name for name, value in besides.items() if value]:
+        besides = {**given, "dimension": arguments.dimension, "modular": arguments.modular or None}
+        for name in [name for name, value in besides.items() if value is not None]:
             raise InvalidArgument(f"--spec says everything, so --{name.replace('_', '-')} cannot be given with it")
         return read_spec(arguments.spec)
     return RoundSpec(

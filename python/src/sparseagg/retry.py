@@ -21,6 +21,8 @@ _RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 class RetryPolicy:
     """Exponential backoff with jitter, for calls that answer UNAVAILABLE or CANCELLED, or are to be repeated.
 
+    An upload that the server has given up, since nothing of it came for upload_timeout, is begun anew.
+
     All calls are safe to repeat: what has arrived twice counts once, and a round that is gone at the second attempt to
     delete it was deleted by the first.
 
@@ -58,7 +60,8 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
     None: it is not. A connection that breaks is UNAVAILABLE, or what ``_broke_while_sending`` finds. A server that
     stops may cancel what is under way; this client does so by disconnecting alone, which ``Channels`` tells apart. A
     server whose memory for messages under way is taken for the moment answers RESOURCE_EXHAUSTED and says when to come
-    back; without that, what is exhausted stays so.
+    back; without that, what is exhausted stays so. One that has given up a stream of which nothing came, since this
+    machine slept or its network stalled, answers DEADLINE_EXCEEDED and names the limit, upload_timeout.
 
     Args:
         error: of the call.
@@ -70,6 +73,9 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
         if not delays or not delays[0].isdigit():
             return None
         asked = int(delays[0]) / 1e3
+    elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        if "upload_timeout" not in (error.details() or ""):  # the caller's own
+            return None
     elif error.code() not in _RETRIED and not _broke_while_sending(error):
         return None
     wait = next(waits, None)

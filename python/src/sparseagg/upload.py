@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import numbers
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from sparseagg import bfloat16
 from sparseagg.arguments import checked_text, shown
-from sparseagg.arrays import TensorData, is_module, update_data
+from sparseagg.arrays import TensorData, is_module, to_numpy, update_data
 from sparseagg.encode import encode_chunks
 from sparseagg.errors import InvalidArgument
 from sparseagg.message import ChunkMessage
 from sparseagg.spec import RoundSpec
+from sparseagg.upload_tag import upload_tag
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import PLAIN, WireFormat
 
@@ -40,8 +43,17 @@ class Upload:
     weight: float | None
     chunk_bytes: int
     wire: WireFormat = PLAIN
+    is_shared: bool = False  # others may know its submission id
 
-    def chunks(self, first: int = 0) -> Iterator[ChunkMessage]:
+    @functools.cached_property
+    def tag(self) -> bytes:
+        """What it is known by beside its submission id when it is sent by single calls. Takes a pass over the arrays.
+
+        No other upload has a submission id that was drawn for this one, and so there is nothing to tell apart.
+        """
+        return upload_tag(self.tensors, self.weight, self.chunk_bytes, self.wire) if self.is_shared else b""
+
+    def chunks(self, first: int = 0, tag: bytes = b"") -> Iterator[ChunkMessage]:
         """Yields the chunks from number ``first`` on."""
         return encode_chunks(
             self.tensors,
@@ -51,6 +63,7 @@ class Upload:
             weight=self.weight,
             chunk_bytes=self.chunk_bytes,
             wire=self.wire,
+            upload_tag=tag,
             first=first,
         )
 
@@ -74,6 +87,7 @@ def make_upload(
 ) -> Upload:
     """Converts an update; see ``arrays.update_data`` for what it may be, and for the errors."""
     client_id = checked_client_id(client_id)
+    is_shared = bool(submission_id)
     submission_id = checked_text("a submission id", submission_id or uuid.uuid4().hex)
     weight = checked_weight(weight)
     tensors = update_data(spec, update)
@@ -86,6 +100,7 @@ def make_upload(
         weight=weight,
         chunk_bytes=chunk_bytes,
         wire=wire,
+        is_shared=is_shared,
     )
 
 
@@ -98,10 +113,15 @@ def checked_weight(weight: Any) -> float | None:
     """Returns a weight as a float; whether its value makes sense is for the spec to say."""
     if weight is None:
         return None
-    if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
+    number = weight
+    if _is_scalar_array(weight):
+        number = to_numpy(weight)
+        if number.dtype.kind in "iuf" or bfloat16.is_bfloat16(number.dtype):
+            number = float(number)
+    if isinstance(number, bool) or not isinstance(number, numbers.Real):
         raise InvalidArgument(f"a weight is a number, not {shown(weight)}")
     try:
-        return float(weight)
+        return float(number)
     except OverflowError:
         raise InvalidArgument(f"a weight is a number that float64 can hold, not {shown(weight)}") from None
 
@@ -119,14 +139,32 @@ def checked_updates(updates: Any) -> Any:
 
 def split_weight(update: Any) -> tuple[Any, Any]:
     """Returns an update and its weight, from that pair or from an update alone, whose weight is None."""
+    if not isinstance(update, tuple) or len(update) != 2:
+        return update, None
+    first, second = update
     # A mapping cannot be the keys of a pair (keys, rows): what comes with it is meant as a weight.
-    if (
-        isinstance(update, tuple)
-        and len(update) == 2
-        and (isinstance(update[1], numbers.Real) or isinstance(update[0], Mapping))
-    ):
+    if isinstance(second, numbers.Real) or isinstance(first, Mapping):
+        return update
+    # An array without axes may be the row of one key.
+    if _is_scalar_array(second) and not _has_one_entry(first):
         return update
     return update, None
+
+
+def _is_scalar_array(thing: Any) -> bool:
+    """Whether this is an array or tensor without axes; numbers of numpy, which are numbers, are not meant."""
+    if isinstance(thing, numbers.Real):
+        return False
+    try:
+        return len(thing.shape) == 0
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+def _has_one_entry(keys: Any) -> bool:
+    if isinstance(keys, list):
+        return len(keys) == 1
+    return bool(getattr(keys, "shape", None) == (1,))
 
 
 def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFormat = PLAIN) -> list[Upload]:

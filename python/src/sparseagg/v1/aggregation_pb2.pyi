@@ -126,14 +126,16 @@ class CloseRoundRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class CommitSubmissionRequest(_message.Message):
-    __slots__ = ["client_id", "round", "submission_id"]
+    __slots__ = ["client_id", "round", "submission_id", "upload_tag"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_TAG_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     round: str
     submission_id: str
-    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ...) -> None: ...
+    upload_tag: bytes
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
 
 class CreateRoundRequest(_message.Message):
     __slots__ = ["round_id", "spec"]
@@ -176,14 +178,16 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetUploadStatusRequest(_message.Message):
-    __slots__ = ["client_id", "round", "submission_id"]
+    __slots__ = ["client_id", "round", "submission_id", "upload_tag"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_TAG_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     round: str
     submission_id: str
-    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ...) -> None: ...
+    upload_tag: bytes
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
 
 class KeyRange(_message.Message):
     __slots__ = ["begin", "end"]
@@ -468,13 +472,14 @@ class TensorSummary(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_keys: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., width: _Optional[int] = ..., dimension: _Optional[int] = ..., has_values: bool = ..., has_counts: bool = ..., has_weights: bool = ..., fixed_point_shift: _Optional[int] = ..., plan: _Optional[str] = ...) -> None: ...
 
 class UpdateChunk(_message.Message):
-    __slots__ = ["client_id", "last", "round", "sequence", "slices", "submission_id", "weight"]
+    __slots__ = ["client_id", "last", "round", "sequence", "slices", "submission_id", "upload_tag", "weight"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SLICES_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_TAG_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     last: bool
@@ -482,8 +487,9 @@ class UpdateChunk(_message.Message):
     sequence: int
     slices: _containers.RepeatedCompositeFieldContainer[TensorSlice]
     submission_id: str
+    upload_tag: bytes
     weight: float
-    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., sequence: _Optional[int] = ..., last: bool = ..., weight: _Optional[float] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ...) -> None: ...
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., sequence: _Optional[int] = ..., last: bool = ..., weight: _Optional[float] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
 
 class UploadStatus(_message.Message):
     __slots__ = ["client_id", "committed", "complete", "next_sequence", "received_tuples", "round", "submission_id"]

@@ -156,21 +156,24 @@ class AggregationServicer(object):
 
     def PutChunk(self, request, context):
         """Unary upload, resumable: chunks 0, 1, 2, … and then CommitSubmission. A chunk that was received already is OK and
-        ignored; a gap is FAILED_PRECONDITION and the answer names the chunk expected next.
+        ignored; a gap is FAILED_PRECONDITION and the answer names the chunk expected next. An upload is known by its
+        submission id and its upload_tag: a chunk 0 with another tag discards what is here under the id, and begins anew;
+        another chunk with another tag is FAILED_PRECONDITION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitSubmission(self, request, context):
-        """Counts the upload, completely or not at all. FAILED_PRECONDITION before the chunk marked `last` has arrived.
+        """Counts the upload, completely or not at all. FAILED_PRECONDITION before the chunk marked `last` has arrived, and
+        when an upload with another tag has taken its place.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUploadStatus(self, request, context):
-        """Where to resume an upload. NOT_FOUND when nothing of it is here.
+        """Where to resume an upload. NOT_FOUND when nothing of it is here; next_sequence 0 when an upload with another tag is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,43 @@
+"""What an upload is known by beside its submission id, so that nobody resumes another one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import sparseagg
+from sparseagg.arrays import TensorData
+from sparseagg.encode import plan_chunks
+from sparseagg.message import bulk_of
+from sparseagg.wire import WireFormat
+
+__all__ = ["upload_tag"]
+
+
+def upload_tag(tensors: Sequence[TensorData], weight: float | None, chunk_bytes: int, wire: WireFormat) -> bytes:
+    """Returns a hash of what is uploaded and of how it is cut: with the same tag a chunk of some number is the same.
+
+    How keys are packed says nothing about what a chunk holds, and is left out. Takes a pass over the arrays, at the
+    speed of BLAKE2b, 1.2 to 1.5 ms a megabyte, without copying them.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    columns = [
+        (
+            data.spec.name,
+            data.spec.dtype,
+            data.spec.width,
+            wire.value_encoding(data.spec),
+            data.num_keys,
+            data.keys is None,
+            data.values is None,
+        )
+        for data in tensors
+    ]
+    digest.update(repr((sparseagg.__version__, weight, columns)).encode())
+    for pieces in plan_chunks(tensors, chunk_bytes, wire):
+        digest.update(repr([(data.spec.name, start, stop) for data, start, stop in pieces]).encode())
+    for data in tensors:
+        for array in (data.keys, data.values):
+            if array is not None:
+                digest.update(bulk_of(array))
+    return digest.digest()

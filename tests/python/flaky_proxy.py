@@ -1,0 +1,52 @@
+"""A network that breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+
+class FlakyProxy:
+    """Forwards TCP to a server; a connection breaks when it has carried its share of the client's bytes.
+
+    `budgets` has that share for the first connections; those after them are left alone.
+    """
+
+    def __init__(self, address: str, budgets: list[int]) -> None:
+        host, _, port = address.rpartition(":")
+        self._server = (host, int(port))
+        self._budgets = list(budgets)
+        self.broken = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._server)
+                self._sockets += [near, far]
+                budget = self._budgets.pop(0) if self._budgets else None
+                threading.Thread(target=self._forward, args=(near, far, budget), daemon=True).start()
+                threading.Thread(target=self._forward, args=(far, near, None), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket, budget: int | None) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(16384):
+                target.sendall(data if budget is None else data[:budget])
+                if budget is not None:
+                    budget -= len(data)
+                    if budget <= 0:
+                        self.broken += 1
+                        break
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+        for end in self._sockets:
+            end.close()

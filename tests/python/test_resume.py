@@ -1,0 +1,352 @@
+"""Uploads under a submission id that others know, too: what is resumed, what takes whose place, and that one counts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import tracemalloc
+from concurrent import futures
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg import aio, connection
+from sparseagg.upload import make_upload
+from sparseagg.wire import PLAIN, WireFormat
+
+SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 1_000_000)], weighting="by_weight", return_counts=True)
+FAST = sa.RetryPolicy(initial=0.01, maximum=0.05)
+KEYS = np.arange(100_000) * 3
+VALUES = np.arange(100_000, dtype=np.float32) / 3  # 800 kB with the keys
+
+
+def submit(
+    address: str, opened: sa.Round, update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, retry=FAST, **more
+):
+    """A worker with a client of its own, as "a"."""
+    more = {"submission_id": "mine", "resumable": True, **more}
+    with sa.Client(address, retry=retry, chunk_bytes=chunk_bytes) as worker:
+        return worker.get_round(opened.id).submit("a", update, weight, **more)
+
+
+def submit_with_asyncio(address, opened, update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, retry=FAST, **more):
+    more = {"submission_id": "mine", "resumable": True, **more}
+
+    async def job():
+        async with aio.Client(address, retry=retry, chunk_bytes=chunk_bytes) as worker:
+            return await (await worker.get_round(opened.id)).submit("a", update, weight, **more)
+
+    return asyncio.run(job())
+
+
+SUBMITS = pytest.mark.parametrize("submits", [submit, submit_with_asyncio], ids=["sync", "aio"])
+
+
+def assert_counts_once(opened: sa.Round, keys=KEYS, values=VALUES) -> None:
+    merged = opened.close()["v"]
+    assert np.array_equal(merged.keys, keys)
+    assert np.array_equal(merged.values, values)
+    assert set(merged.counts.tolist()) == {1}
+
+
+def leave_half(flaky, opened: sa.Round, submits=submit, **more) -> None:
+    """A worker that dies on its way."""
+    with pytest.raises(sa.Unavailable):
+        submits(flaky(400_000).address, opened, encoding="plain", retry=sa.RetryPolicy(attempts=1), **more)
+    assert opened.refresh().num_uploads == 1
+
+
+@SUBMITS
+@pytest.mark.parametrize(("before", "after"), [(50_000, 50_000), (50_000, 130_000), (50_000, 17_000), (90_000, 90_001)])
+def test_submit_by_a_new_process_with_other_chunks_counts_all_rows_once(flaky, server, client, submits, before, after):
+    opened = client.create_round(SPEC)
+    leave_half(flaky, opened, submits, chunk_bytes=before)
+    submission = submits(server.address, opened, chunk_bytes=after)
+    assert (submission.num_tuples, submission.duplicate) == (100_000, False)
+    assert_counts_once(opened)
+
+
+@SUBMITS
+@pytest.mark.parametrize(
+    ("change", "keys", "values"),
+    [
+        ({"update": (KEYS, VALUES + 1)}, KEYS, VALUES + 1),
+        ({"update": (KEYS + 1, VALUES)}, KEYS + 1, VALUES),
+        ({"update": (KEYS[::-1], VALUES)}, KEYS, VALUES[::-1]),
+        ({"update": (KEYS[:90_000], VALUES[:90_000])}, KEYS[:90_000], VALUES[:90_000]),
+        ({"weight": 2.0}, KEYS, VALUES * 2),
+        ({"values": "float16"}, KEYS, VALUES.astype(np.float16).astype(np.float32)),
+    ],
+    ids=["values", "keys", "order", "length", "weight", "encoding"],
+)
+def test_submit_by_a_new_process_of_other_content_counts_as_if_it_were_alone(
+    flaky, server, client, submits, change, keys, values
+):
+    opened = client.create_round(SPEC)
+    leave_half(flaky, opened)
+    assert not submits(server.address, opened, **change).duplicate
+    assert_counts_once(opened, keys, values)
+
+
+@SUBMITS
+def test_submit_by_many_processes_resumes_where_the_last_one_died(flaky, client, submits):
+    # None of them carries half of the update. How each packs its keys is its own affair.
+    opened = client.create_round(SPEC)
+    for encoding in ["plain", "auto", "plain", "auto", "plain", "auto"]:
+        try:
+            submits(flaky(350_000).address, opened, encoding=encoding, retry=sa.RetryPolicy(attempts=1))
+        except sa.Unavailable:
+            continue
+        break
+    assert_counts_once(opened)
+
+
+@pytest.mark.parametrize("factor", [1, 2], ids=["same content", "other content"])
+@pytest.mark.parametrize("sizes", [(65_536, 100_000), (20_000, 1 << 20), (30_000, 30_000)])
+def test_submit_by_two_workers_at_once_counts_one_of_them_and_whole(server, client, sizes, factor):
+    for _ in range(4):
+        opened = client.create_round(SPEC)
+        contents = [VALUES, VALUES * factor]
+        with futures.ThreadPoolExecutor(2) as pool:
+            workers = [
+                pool.submit(submit, server.address, opened, (KEYS, values), chunk_bytes=size)
+                for values, size in zip(contents, sizes)
+            ]
+        errors = [worker.exception() for worker in workers]
+        assert None in errors
+        for error in errors:
+            if isinstance(error, sa.AlreadyExists):
+                assert factor != 1
+            elif error is not None:
+                assert isinstance(error, sa.FailedPrecondition)
+                assert "another upload" in str(error)
+        # What was told to have been counted is what is in the sum.
+        accepted = [
+            values
+            for values, worker, error in zip(contents, workers, errors)
+            if error is None and not worker.result().duplicate
+        ]
+        assert len(accepted) == 1
+        assert_counts_once(opened, values=accepted[0])
+
+
+class Halts:
+    """Lets uploads of so many chunks wait at chunk 3, each once, until they may go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._halted: dict[bytes, tuple[threading.Event, threading.Event]] = {}
+        self._here: list[tuple[threading.Event, threading.Event]] = []
+        real = connection.counted
+
+        def counted(chunks, bar):
+            at = self._here.pop(0) if self._here else None
+            for number, chunk in enumerate(real(chunks, bar)):
+                if number == 3 and at is not None:
+                    at[0].set()
+                    assert at[1].wait(60)
+                yield chunk
+
+        monkeypatch.setattr(connection, "counted", counted)
+        monkeypatch.setattr(aio.connection, "counted", counted)
+
+    def next(self) -> tuple[threading.Event, threading.Event]:
+        """Of the next upload that begins: it is there, it may go on."""
+        self._here.append((threading.Event(), threading.Event()))
+        return self._here[-1]
+
+
+@pytest.fixture
+def halts(monkeypatch):
+    return Halts(monkeypatch)
+
+
+@SUBMITS
+def test_submit_whose_place_is_taken_tells_and_does_not_take_it_back(server, client, halts, submits):
+    opened = client.create_round(SPEC)
+    with futures.ThreadPoolExecutor(2) as pool:
+        there, go_on = halts.next()
+        first = pool.submit(submits, server.address, opened)
+        assert there.wait(60)
+        other_there, other_goes_on = halts.next()
+        second = pool.submit(submit, server.address, opened, chunk_bytes=20_000)
+        assert other_there.wait(60)
+        go_on.set()
+        with pytest.raises(sa.FailedPrecondition, match=r"another upload.* submission 'mine' of client 'a'"):
+            first.result(timeout=60)
+        other_goes_on.set()
+        assert not second.result(timeout=60).duplicate
+    assert_counts_once(opened)
+
+
+@SUBMITS
+@pytest.mark.parametrize("factor", [1, 2], ids=["same content", "other content"])
+def test_submit_overtaken_by_another_worker_that_has_committed(server, client, halts, submits, factor):
+    opened = client.create_round(SPEC)
+    with futures.ThreadPoolExecutor(1) as pool:
+        there, go_on = halts.next()
+        first = pool.submit(submits, server.address, opened)
+        assert there.wait(60)
+        assert not submit(server.address, opened, (KEYS, VALUES * factor), chunk_bytes=20_000).duplicate
+        go_on.set()
+        if factor == 1:
+            assert first.result(timeout=60).duplicate
+        else:
+            with pytest.raises(sa.AlreadyExists, match="other content"):
+                first.result(timeout=60)
+    assert_counts_once(opened, values=VALUES * factor)
+
+
+@SUBMITS
+def test_submit_to_a_round_that_closes_meanwhile_says_that(server, client, halts, submits):
+    opened = client.create_round(SPEC)
+    with futures.ThreadPoolExecutor(1) as pool:
+        there, go_on = halts.next()
+        first = pool.submit(submits, server.address, opened)
+        assert there.wait(60)
+        opened.close()
+        go_on.set()
+        with pytest.raises(sa.FailedPrecondition, match="the round is DONE"):
+            first.result(timeout=60)
+
+
+@SUBMITS
+def test_submit_of_other_content_under_an_id_that_has_committed_is_refused(server, client, submits):
+    opened = client.create_round(SPEC)
+    submits(server.address, opened)
+    assert submits(server.address, opened).duplicate
+    assert submits(server.address, opened, chunk_bytes=20_000).duplicate
+    with pytest.raises(sa.AlreadyExists, match="other content"):
+        submits(server.address, opened, (KEYS, VALUES * 2))
+    with pytest.raises(sa.AlreadyExists, match="other content"):
+        submits(server.address, opened, (KEYS, VALUES * 2), chunk_bytes=20_000)
+    assert_counts_once(opened)
+
+
+class Stalls:
+    """Lets so many uploads sleep before their fourth chunk, or behind the last one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        self.behind = False
+        real = connection.counted
+
+        def counted(chunks, bar):
+            for number, chunk in enumerate(real(chunks, bar)):
+                if number == 3 and not self.behind:
+                    self._sleep()
+                yield chunk
+            if self.behind:
+                self._sleep()
+
+        monkeypatch.setattr(connection, "counted", counted)
+        monkeypatch.setattr(aio.connection, "counted", counted)
+
+    def _sleep(self) -> None:
+        if self.left > 0:
+            self.left -= 1
+            time.sleep(1.2)  # longer than upload_timeout
+
+
+@pytest.fixture
+def stalls(monkeypatch):
+    return Stalls(monkeypatch)
+
+
+@pytest.fixture
+def impatient(start_server):
+    return start_server("--upload-timeout", "0.5s").address
+
+
+OWN_ID = pytest.mark.parametrize("submission_id", ["mine", None])
+
+
+@SUBMITS
+@OWN_ID
+@pytest.mark.parametrize("resumable", [True, False], ids=["unary", "stream"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_submit_that_stalls_beyond_the_upload_timeout_goes_on(
+    impatient, stalls, submits, resumable, times, submission_id
+):
+    with sa.Client(impatient) as client:
+        opened = client.create_round(SPEC)
+        stalls.left = times
+        assert not submits(impatient, opened, resumable=resumable, submission_id=submission_id).duplicate
+        assert stalls.left == 0
+        assert_counts_once(opened)
+
+
+@SUBMITS
+@OWN_ID
+def test_submit_that_stalls_before_its_commit_goes_on(impatient, stalls, submits, submission_id):
+    with sa.Client(impatient) as client:
+        opened = client.create_round(SPEC)
+        stalls.left, stalls.behind = 1, True
+        assert not submits(impatient, opened, submission_id=submission_id).duplicate
+        assert stalls.left == 0
+        assert_counts_once(opened)
+
+
+@SUBMITS
+@pytest.mark.parametrize(("resumable", "kind"), [(True, sa.FailedPrecondition), (False, sa.DeadlineExceeded)])
+def test_submit_that_stalls_again_and_again_ends_and_names_the_timeout(impatient, stalls, submits, resumable, kind):
+    with sa.Client(impatient) as client:
+        opened = client.create_round(SPEC)
+        stalls.left = 10
+        retry = sa.RetryPolicy(attempts=1 if kind is sa.DeadlineExceeded else 3, initial=0.01)
+        with pytest.raises(kind, match="upload_timeout"):
+            submits(impatient, opened, resumable=resumable, retry=retry)
+        assert stalls.left == 10 - retry.attempts
+        opened.cancel()
+
+
+def tag(update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, wire=PLAIN, submission_id="mine") -> bytes:
+    return make_upload(
+        SPEC,
+        update,
+        client_id="a",
+        weight=weight,
+        chunk_bytes=chunk_bytes,
+        wire=wire,
+        submission_id=submission_id,
+    ).tag
+
+
+def test_upload_tag_is_that_of_content_and_chunks():
+    assert len(tag()) == 16
+    assert tag() == tag((KEYS.astype(np.uint32), VALUES.copy()))
+    assert tag() == tag(wire=WireFormat(keys=frozenset({"implicit", "bitmap", "delta_bitpacked"})))
+    changed = VALUES.copy()
+    changed[-1] = -changed[-1]
+    others = [
+        tag((KEYS, changed)),
+        tag((KEYS[:-1], VALUES[:-1])),
+        tag((KEYS[::-1], VALUES)),
+        tag(weight=None),
+        tag(weight=2.0),
+        tag(chunk_bytes=50_010),
+        tag(wire=WireFormat(values={"v": "float16"})),
+        tag(([], [])),
+    ]
+    assert len({tag(), *others}) == 1 + len(others)
+
+
+def test_upload_tag_is_made_without_copies():
+    update = (np.arange(1_000_000, dtype=np.uint32), np.ones(1_000_000, np.float32))
+    tag(update)
+    tracemalloc.start()
+    try:
+        tag(update)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+@SUBMITS
+@pytest.mark.parametrize("more", [{"submission_id": None}, {"resumable": False}], ids=["random id", "stream"])
+def test_submit_that_nobody_else_can_resume_is_not_hashed(server, client, monkeypatch, submits, more):
+    monkeypatch.setattr("sparseagg.upload.upload_tag", None)
+    opened = client.create_round(SPEC)
+    submits(server.address, opened, **more)
+    assert_counts_once(opened)
