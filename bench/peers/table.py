@@ -57,8 +57,9 @@ class Results:
         """Tuples a second of merge_bench, which begins with validated updates."""
         numerics, _, counts = mode.partition("+")
         for row in (self.file["merge_bench"] or {}).get("results", []):
-            found = (row["workload"], row["numerics"], row["counts"], row.get("op", "sum"), row["threads"])
-            if found == (workload, numerics, bool(counts), "sum", threads):
+            what = (row.get("op", "sum"), row.get("result", "sparse"))
+            found = (row["workload"], row["numerics"], row["counts"], what, row["threads"])
+            if found == (workload, numerics, bool(counts), ("sum", "sparse"), threads):
                 return float(row["tuples_per_s"])
         return None
 

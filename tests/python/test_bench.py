@@ -169,6 +169,14 @@ def test_table_takes_figures_of_a_merge_bench_that_did_sums_alone(module, race_f
     assert module("table").markdown(race_file) == text
 
 
+@pytest.mark.parametrize("other", [{"op": "mean"}, {"result": "dense"}])
+def test_table_compares_with_merge_bench_at_the_same_work(module, race_file, other) -> None:
+    text = module("table").markdown(race_file)
+    rows = race_file["merge_bench"]["results"]
+    rows.insert(0, {**rows[0], **other, "tuples_per_s": 1e6})
+    assert module("table").markdown(race_file) == text
+
+
 def test_table_lists_everything_fastest_first(module, race_file) -> None:
     text = module("table").markdown(race_file)
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "| 7 + " in line]
