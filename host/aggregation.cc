@@ -48,8 +48,9 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
     const std::string limit =
         memory_limit == 0 ? "what a machine can address" : absl::StrCat("the memory_limit ", memory_limit);
     const bool is_saturated = bytes == std::numeric_limits<uint64_t>::max();
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the dense results take ", is_saturated ? "2^64 or more" : absl::StrCat(bytes), " bytes, beyond ", limit));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the dense results take ", is_saturated ? "2^64 or more" : absl::StrCat(bytes), " bytes, beyond ",
+                     limit, "; sparse results hold only the keys that were touched"));
   }
   return aggregation;
 }

@@ -13,6 +13,7 @@
 #include "host/cpu/assemble.h"
 #include "host/cpu/block_merger.h"
 #include "host/cpu/finish.h"
+#include "host/cpu/folded_rows.h"
 #include "host/cpu/plain_output.h"
 #include "host/cpu/tuning.h"
 #include "host/result.h"

@@ -84,21 +84,32 @@ TEST_F(RoundMemoryTest, Submit_FixedPointBeyondTheLimit_IsNotToldOfFixedPoint) {
 
 TEST_F(RoundMemoryTest, Open_DenseResultBeyondTheLimit_IsToldWhatHelps) {
   limits_.memory_limit_bytes = 1'000'000;
-  for (const uint64_t dimension : {uint64_t{1'000'000}, uint64_t{1} << 62}) {
+  for (const auto& [dimension, beyond] :
+       {std::pair(uint64_t{1'000'000}, "--memory-limit"), std::pair(uint64_t{1} << 62, "address")}) {
     v1::RoundSpec spec = SumSpec(dimension);
     spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
-    EXPECT_THAT(TryOpen(spec),
-                Fails(Code::kResourceExhausted,
-                      AllOf(HasSubstr("dense results"), HasSubstr("sparse results"), HasSubstr("--memory-limit"),
-                            Not(HasSubstr("FIXED_POINT")), Not(HasSubstr("18446744073709551615")))));
+    EXPECT_THAT(TryOpen(spec), Fails(Code::kResourceExhausted,
+                                     AllOf(HasSubstr("dense results"), HasSubstr("sparse results"), HasSubstr(beyond),
+                                           Not(HasSubstr("FIXED_POINT")), Not(HasSubstr("18446744073709551615")))));
   }
 }
 
-TEST_F(RoundMemoryTest, Submit_DenseResult_ReservesTheSparseOneThatItIsMadeOf) {
+TEST_F(RoundMemoryTest, Submit_DenseResult_ReservesNoSparseOneBeside) {
   v1::RoundSpec spec = SumSpec(1'000'000);
   spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
   const auto round = Open(spec);
   EXPECT_GE(machine().budget.reserved(), 4'000'000);
+  ASSERT_THAT(Submit(*round, Large(0)), IsOk());
+  EXPECT_GE(machine().budget.reserved(), 4'000'000 + 80'000);
+  EXPECT_LT(machine().budget.reserved(), 4'000'000 + 80'000 + 80'000);
+}
+
+TEST_F(RoundMemoryTest, Submit_ResultThatMayBecomeDense_ReservesTheSparseOneThatItIsMadeOf) {
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_AUTO);
+  spec.mutable_aggregation()->set_dense_threshold(0.01);
+  const auto round = Open(spec);
+  EXPECT_LT(machine().budget.reserved(), 80'000);
   ASSERT_THAT(Submit(*round, Large(0)), IsOk());
   EXPECT_GE(machine().budget.reserved(), 4'000'000 + 80'000 + 80'000);
 }
