@@ -67,6 +67,10 @@ VERSION := $(shell sed -n 's/^project.sparseagg VERSION \([0-9.]*\).*/\1/p' CMak
 WHEEL := build/wheel/sparseagg-$(VERSION)-py3-none-any.whl
 BUNDLE_NAME := sparseagg-$(VERSION)-linux-$(shell uname -m)
 
+.PHONY: wheel
+wheel: $(WHEEL) ## the Python client in one file, for machines that have neither this repository nor a compiler
+	@echo $(WHEEL)
+
 .PHONY: gpu-bundle
 gpu-bundle: build/gpu-bundle/build.ninja $(WHEEL) ## server, checks and benchmarks in one folder for GPU nodes; needs nvcc
 	cmake --build --preset gpu-bundle --target bundle

@@ -156,7 +156,7 @@ def test_make_makes_the_wheel_anew_when_a_module_has_gone(checkout: Path) -> Non
     wheel = f"build/wheel/sparseagg-{cmake_version()}-py3-none-any.whl"
 
     def commands() -> str:
-        return subprocess.run(["make", "-n", wheel], cwd=checkout, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(["make", "-n", "wheel"], cwd=checkout, check=True, capture_output=True, text=True).stdout
 
     assert "pip wheel" in commands()
     (checkout / "build" / "wheel").mkdir(parents=True)
