@@ -62,9 +62,9 @@ def test_ingest_is_verified_and_compared_with_both_sinks(server) -> None:
         assert sink["share"] >= sink["share_with_merge"] > 0
 
 
-@pytest.mark.parametrize("workload", "ABCDEFG")
+@pytest.mark.parametrize("workload", "ABCDEFGH")
 def test_every_workload_merges_to_what_the_engine_makes_of_it(server, workload) -> None:
-    divide = 2000 if workload == "E" else 25
+    divide = {"E": 2000, "H": 10}.get(workload, 25)
     flags = ("--divide-clients", divide, "--repetitions", 1, "--chunk-bytes", 100_000, "--rounds", 2)
     assert measure(server.address, "--workload", workload, *flags)["rounds"] == 2
 
@@ -76,7 +76,7 @@ def test_fixed_point_merges_to_what_the_engine_makes_of_it(server) -> None:
 
 @pytest.mark.parametrize("workload", "ABCEFG")
 def test_packed_submissions_merge_to_what_the_engine_makes_of_their_rounded_values(server, workload) -> None:
-    divide = 2000 if workload == "E" else 25
+    divide = {"E": 2000, "H": 10}.get(workload, 25)
     flags = ("--workload", workload, "--divide-clients", divide, "--repetitions", 1, "--chunk-bytes", 50_000)
     found = measure(server.address, *flags, "--keys", "packed", "--values", "float16", "--against-plain")
     assert (found["keys"], found["values"], found["verified"]) == ("packed", "float16", True)
