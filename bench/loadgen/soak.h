@@ -9,6 +9,7 @@
 
 #include "bench/loadgen/load.h"
 #include "bench/loadgen/scenarios.h"
+#include "bench/loadgen/submit_call.h"
 
 namespace sparseagg::bench {
 
@@ -19,8 +20,8 @@ struct SoakFlags {
   double per_second = 20;   // good submissions, at most
   double pause_s = 2;       // of a bad client between two attempts, about
   double patience_s = 120;  // a good submission that takes longer, with all its retries, fails the soak
-  int silence_s = 20;       // as of Connections
-  int server_pid = 0;       // of the server, on this machine; 0: its memory is not looked at
+  int silence_s = Connections::kSilence;
+  int server_pid = 0;  // of the server, on this machine; 0: its memory is not looked at
   uint64_t seed = 1;
 };
 

@@ -7,6 +7,7 @@ import threading
 import time
 import tracemalloc
 from concurrent import futures
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,7 +136,6 @@ class Halts:
     """Lets uploads of so many chunks wait at chunk 3, each once, until they may go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._halted: dict[bytes, tuple[threading.Event, threading.Event]] = {}
         self._here: list[tuple[threading.Event, threading.Event]] = []
         real = connection.counted
 
@@ -150,10 +150,13 @@ class Halts:
         monkeypatch.setattr(connection, "counted", counted)
         monkeypatch.setattr(aio.connection, "counted", counted)
 
-    def next(self) -> tuple[threading.Event, threading.Event]:
-        """Of the next upload that begins: it is there, it may go on."""
-        self._here.append((threading.Event(), threading.Event()))
-        return self._here[-1]
+    def start(self, pool: futures.Executor, *submit: Any, **options: Any) -> tuple[futures.Future, threading.Event]:
+        """Starts an upload and returns when it waits; with what lets it go on."""
+        there, goes_on = threading.Event(), threading.Event()
+        self._here.append((there, goes_on))
+        future = pool.submit(*submit, **options)
+        assert there.wait(60)
+        return future, goes_on
 
 
 @pytest.fixture
@@ -165,12 +168,8 @@ def halts(monkeypatch):
 def test_submit_whose_place_is_taken_tells_and_does_not_take_it_back(server, client, halts, submits):
     opened = client.create_round(SPEC)
     with futures.ThreadPoolExecutor(2) as pool:
-        there, go_on = halts.next()
-        first = pool.submit(submits, server.address, opened)
-        assert there.wait(60)
-        other_there, other_goes_on = halts.next()
-        second = pool.submit(submit, server.address, opened, chunk_bytes=20_000)
-        assert other_there.wait(60)
+        first, go_on = halts.start(pool, submits, server.address, opened)
+        second, other_goes_on = halts.start(pool, submit, server.address, opened, chunk_bytes=20_000)
         go_on.set()
         with pytest.raises(sa.FailedPrecondition, match=r"another upload.* submission 'mine' of client 'a'"):
             first.result(timeout=60)
@@ -184,9 +183,7 @@ def test_submit_whose_place_is_taken_tells_and_does_not_take_it_back(server, cli
 def test_submit_overtaken_by_another_worker_that_has_committed(server, client, halts, submits, factor):
     opened = client.create_round(SPEC)
     with futures.ThreadPoolExecutor(1) as pool:
-        there, go_on = halts.next()
-        first = pool.submit(submits, server.address, opened)
-        assert there.wait(60)
+        first, go_on = halts.start(pool, submits, server.address, opened)
         assert not submit(server.address, opened, (KEYS, VALUES * factor), chunk_bytes=20_000).duplicate
         go_on.set()
         if factor == 1:
@@ -201,9 +198,7 @@ def test_submit_overtaken_by_another_worker_that_has_committed(server, client, h
 def test_submit_to_a_round_that_closes_meanwhile_says_that(server, client, halts, submits):
     opened = client.create_round(SPEC)
     with futures.ThreadPoolExecutor(1) as pool:
-        there, go_on = halts.next()
-        first = pool.submit(submits, server.address, opened)
-        assert there.wait(60)
+        first, go_on = halts.start(pool, submits, server.address, opened)
         opened.close()
         go_on.set()
         with pytest.raises(sa.FailedPrecondition, match="the round is DONE"):

@@ -13,6 +13,15 @@ using Code = absl::StatusCode;
 
 class RoundRaceTest : public RoundFixture {
  protected:
+  // Has a submission that is prepared say so, and wait.
+  void HoldPrepare() {
+    hooks_.prepare = [this] {
+      preparing_.Notify();
+      go_.Wait();
+      return absl::OkStatus();
+    };
+  }
+
   // Runs `body(t)` on `count` threads that start together.
   template <typename Body>
   static void OnThreads(int count, Body body) {
@@ -27,6 +36,9 @@ class RoundRaceTest : public RoundFixture {
     start.Notify();
     for (std::thread& thread : threads) thread.join();
   }
+
+  Event preparing_;
+  Event go_;
 };
 
 TEST_F(RoundRaceTest, Submit_MoreThanMaxSubmissionsAtOnce_ExactlyThatManyCount) {
@@ -90,44 +102,32 @@ TEST_F(RoundRaceTest, Commit_RacingWithClose_CountsOrIsRefusedButNeverHalf) {
 }
 
 TEST_F(RoundRaceTest, Commit_HeldInPrepareWhileTheRoundCloses_IsRefusedAndFinishWaitsForIt) {
-  Event preparing;
-  Event go;
-  hooks_.prepare = [&] {
-    preparing.Notify();
-    go.Wait();
-    return absl::OkStatus();
-  };
+  HoldPrepare();
   const auto round = Open(SumSpec());
   absl::StatusOr<Receipt> receipt = absl::UnknownError("");
   std::thread client([&] { receipt = Submit(*round, "a", {1}, {1}); });
-  preparing.Wait();
+  preparing_.Wait();
   round->Close();
   Settle();
   EXPECT_EQ(round->Snapshot().state, RoundState::kFinalizing);
-  go.Notify();
+  go_.Notify();
   client.join();
   EXPECT_THAT(receipt, HasCode(Code::kFailedPrecondition));
   EXPECT_EQ(AwaitEnd(*round).num_submissions, 0);
 }
 
 TEST_F(RoundRaceTest, PutChunk_ZeroWithAnotherTagDuringTheCommit_WaitsForItAndChangesNothing) {
-  Event preparing;
-  Event go;
-  hooks_.prepare = [&] {
-    preparing.Notify();
-    go.Wait();
-    return absl::OkStatus();
-  };
+  HoldPrepare();
   const auto round = Open(SumSpec());
   v1::UpdateChunk chunk = MakeChunk("", "a", {1}, {1});
   chunk.set_upload_tag("x");
   absl::StatusOr<Receipt> first = absl::UnknownError("");
   std::thread client([&] { first = Submit(*round, chunk); });
-  preparing.Wait();
+  preparing_.Wait();
   chunk.set_upload_tag("y");
   absl::StatusOr<Receipt> second = absl::UnknownError("");
   std::thread other([&] { second = Submit(*round, chunk); });
-  go.Notify();
+  go_.Notify();
   client.join();
   other.join();
   ASSERT_THAT(first, IsOk());
