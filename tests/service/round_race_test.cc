@@ -1,5 +1,10 @@
 // Rounds: many threads at once.
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "tests/service/round_fixture.h"
@@ -20,6 +25,17 @@ class RoundRaceTest : public RoundFixture {
       go_.Wait();
       return absl::OkStatus();
     };
+  }
+
+  // Returns when the thread with this id, which is 0 until it runs, waits for something, or has ended.
+  static void AwaitSleep(const std::atomic<pid_t>& id) {
+    for (char state = 0; state != 'S';) {
+      std::ifstream stat("/proc/self/task/" + std::to_string(id) + "/stat");
+      if (id != 0 && !stat) return;
+      std::string number;
+      std::string name;
+      stat >> number >> name >> state;
+    }
   }
 
   // Runs `body(t)` on `count` threads that start together.
@@ -124,9 +140,15 @@ TEST_F(RoundRaceTest, PutChunk_ZeroWithAnotherTagDuringTheCommit_WaitsForItAndCh
   absl::StatusOr<Receipt> first = absl::UnknownError("");
   std::thread client([&] { first = Submit(*round, chunk); });
   preparing_.Wait();
-  chunk.set_upload_tag("y");
+  v1::UpdateChunk same = chunk;
+  same.set_upload_tag("y");
   absl::StatusOr<Receipt> second = absl::UnknownError("");
-  std::thread other([&] { second = Submit(*round, chunk); });
+  std::atomic<pid_t> id{0};
+  std::thread other([&] {
+    id = gettid();
+    second = Submit(*round, same);
+  });
+  AwaitSleep(id);  // it waits for the commit
   go_.Notify();
   client.join();
   other.join();
