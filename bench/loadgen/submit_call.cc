@@ -22,24 +22,18 @@ class SubmitCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
   SubmitCall(const Job& job, std::function<void(grpc::Status)> done)
       : submission_(*job.submission),
         counted_(job.counted),
-        first_(FirstChunk(job.round, job.submission->client_id)),
+        first_(WithIds(*job.submission, job.round)),
         done_(std::move(done)) {}
 
   void Start(grpc::GenericStub& stub) {
     stub.PrepareBidiStreamingCall(&context_, kMethod, grpc::StubOptions(), this);
     StartRead(&response_);
-    StartWrite(&first_);
+    WriteNext();
     StartCall();
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok || next_ == submission_.chunks.size()) return;
-    const grpc::ByteBuffer* chunk = &submission_.chunks[next_++];
-    if (next_ == submission_.chunks.size()) {
-      StartWriteLast(chunk, grpc::WriteOptions());
-    } else {
-      StartWrite(chunk);
-    }
+    if (ok && next_ < submission_.chunks.size()) WriteNext();
   }
 
   void OnDone(const grpc::Status& status) override {
@@ -48,6 +42,15 @@ class SubmitCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
   }
 
  private:
+  void WriteNext() {
+    const grpc::ByteBuffer* const chunk = next_ == 0 ? &first_ : &submission_.chunks[next_];
+    if (++next_ == submission_.chunks.size()) {
+      StartWriteLast(chunk, grpc::WriteOptions());
+    } else {
+      StartWrite(chunk);
+    }
+  }
+
   grpc::Status CheckResponse() {
     grpc::Slice slice;
     v1::Submission response;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <stdexcept>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
@@ -83,7 +84,7 @@ Submission MakeSubmission(const TensorSpec& spec, const std::vector<Key>& keys, 
   for (size_t begin = 0; begin < count; begin += step) {
     const size_t end = std::min(count, begin + step);
     v1::UpdateChunk chunk;
-    chunk.set_sequence(1 + begin / step);
+    chunk.set_sequence(begin / step);
     chunk.set_last(end == count);
     v1::TensorSlice* slice = chunk.add_slices();
     slice->set_tensor(spec.name);
@@ -122,12 +123,16 @@ Traffic MakeTraffic(const Workload& workload, uint64_t chunk_bytes, const WireFo
   return traffic;
 }
 
-grpc::ByteBuffer FirstChunk(const std::string& round, const std::string& client_id) {
-  v1::UpdateChunk chunk;
-  chunk.set_round(round);
-  chunk.set_client_id(client_id);
-  chunk.set_submission_id("s");
-  return Serialise(chunk);
+grpc::ByteBuffer WithIds(const Submission& submission, const std::string& round) {
+  v1::UpdateChunk ids;
+  ids.set_round(round);
+  ids.set_client_id(submission.client_id);
+  ids.set_submission_id("s");
+  // One message's bytes behind another's are those of both merged.
+  std::vector<grpc::Slice> slices;
+  if (!submission.chunks.front().Dump(&slices).ok()) throw std::runtime_error("a chunk that gRPC cannot read");
+  slices.insert(slices.begin(), grpc::Slice(ids.SerializeAsString()));
+  return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
 }  // namespace sparseagg::bench

@@ -12,10 +12,10 @@
 
 namespace sparseagg::bench {
 
-// One client's update. The chunks are from number 1 on: chunk 0 holds the ids, so that these fit any round.
+// One client's update. The first chunk lacks its ids, so that it fits any round: see WithIds.
 struct Submission {
   std::string client_id;
-  std::vector<grpc::ByteBuffer> chunks;
+  std::vector<grpc::ByteBuffer> chunks;  // at least one
   uint64_t tuples = 0;
   uint64_t bytes = 0;  // of the serialised chunks
 };
@@ -43,8 +43,8 @@ Traffic MakeTraffic(const Workload& workload, uint64_t chunk_bytes, const WireFo
 // "c00000007": in the order of the numbers.
 std::string ClientId(size_t number);
 
-// Chunk 0 of a submission to `round`, without tuples.
-grpc::ByteBuffer FirstChunk(const std::string& round, const std::string& client_id);
+// The submission's first chunk as one to `round`; the tuples are shared, not copied.
+grpc::ByteBuffer WithIds(const Submission& submission, const std::string& round);
 
 }  // namespace sparseagg::bench
 
