@@ -19,7 +19,8 @@ namespace sparseagg::service {
 namespace {
 
 // Reads the spec and the chunks, one message a step as SubmitUpdate does; closes the round when the client has closed
-// its side; writes the result, one page a step.
+// its side. From there on all is one step, the merge and the pages, so that nothing that comes late from the time of
+// reading ends the call while a page may be written.
 class AggregateReactor final
     : public ReadingReactor<AggregateReactor, grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
  public:
@@ -33,7 +34,7 @@ class AggregateReactor final
     came_ = machine().clock.Monotonic();
     machine().pool.Post([self = self_, ok] {
       const absl::Status status = Contain([&] { return ok ? self->TakeRequest() : self->TakeEnd(); });
-      self->credit_.Release();
+      if (ok) self->credit_.Release();  // else it is the pages' by now
       if (!status.ok()) {
         self->Conclude(status);
       } else if (ok) {
@@ -46,7 +47,7 @@ class AggregateReactor final
   void OnWriteDone(bool ok) override {
     round_->NotePageTaken(machine().clock.Monotonic() - written_);
     credit_.Release();
-    if (!ok) return Conclude(absl::CancelledError("the stream was cancelled"));
+    if (!ok) return EndAnswer(absl::CancelledError("the stream was cancelled"));
     machine().pool.Post([self = self_] { self->WriteNext(); });
   }
 
@@ -127,14 +128,23 @@ class AggregateReactor final
       return absl::FailedPreconditionError(
           absl::StrCat("the stream ended before the last chunk of client '", uploads_.begin()->first, "'"));
     }
+    if (!gate_.Begin()) return absl::OkStatus();  // the call has been ended
+    credit_.Release();
     round_->Close();
     round_->Wait(absl::InfiniteDuration(), [self = self_] {
       self->machine().pool.Post([self] {
         const absl::Status status = Contain([&] { return self->OpenPages(); });
-        status.ok() ? self->WriteNext() : self->Conclude(status);
+        status.ok() ? self->WriteNext() : self->EndAnswer(status);
       });
     });
     return absl::OkStatus();
+  }
+
+  // The step that began when the client had closed its side is over, and so is the call.
+  void EndAnswer(const absl::Status& status) {
+    const std::shared_ptr<AggregateReactor> self = self_;  // the stream may end here
+    Conclude(status);
+    EndStep();
   }
 
   absl::Status OpenPages() {
@@ -169,7 +179,7 @@ class AggregateReactor final
       RETURN_IF_ERROR(Serialize(page, &page_));
       return true;
     });
-    if (!more.ok() || !*more) return Conclude(more.status());
+    if (!more.ok() || !*more) return EndAnswer(more.status());
     written_ = machine().clock.Monotonic();
     StartWrite(&page_);
   }

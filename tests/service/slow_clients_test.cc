@@ -182,6 +182,54 @@ TEST_F(SlowClientsTest, Streams_MoreThanThereIsRoomFor_AreRefusedWithADelay) {
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1);
 }
 
+// It is called in at the moment in which the client ends its side: what is asked for by then is answered.
+TEST_F(SlowClientsTest, Aggregate_CalledInAsItEnds_IsAnswered) {
+  options_.num_threads = 1;
+  Event prepared;
+  hooks_.prepare = [&] {
+    prepared.Notify();
+    return absl::OkStatus();
+  };
+  WorkerPool& pool = server().machine().pool;
+  grpc::ClientContext context;
+  const auto stream = client().stub().Aggregate(&context);
+  v1::AggregateRequest spec;
+  *spec.mutable_spec() = SumSpec();
+  v1::AggregateRequest chunk;
+  *chunk.mutable_chunk() = MakeChunk("", "a", {1}, {2});
+  EXPECT_TRUE(stream->Write(spec));
+  EXPECT_TRUE(stream->Write(chunk));
+  prepared.Wait();
+  Event reads_on;
+  pool.Post([&] { reads_on.Notify(); });
+  reads_on.Wait();
+
+  const std::string round = Create(SumSpec());
+  const auto first = Stall(round, "a");
+  const auto second = Stall(round, "b");
+  const Stream third(client().stub(), MakeChunk(round, "c", {1}, {1}, 0, false));
+  AwaitWaiting(1);
+  Event busy;
+  Event go_on;
+  pool.Post([&] {
+    busy.Notify();
+    go_on.Wait();
+  });
+  busy.Wait();
+  clock_.Advance(Transit::kPatience, server().machine().timer);
+  AwaitTimers();  // the pool is told to call it in
+  EXPECT_TRUE(stream->WritesDone());
+  AwaitWaiting(0);  // the server has seen that
+  go_on.Notify();
+  first->context.TryCancel();  // room for the pages
+  second->context.TryCancel();
+
+  std::vector<v1::ResultPage> pages;
+  for (v1::ResultPage page; stream->Read(&page);) pages.push_back(page);
+  EXPECT_THAT(FromGrpc(stream->Finish()), IsOk());
+  EXPECT_THAT(ToMap(pages), ::testing::ElementsAre(::testing::Pair(1, 2)));
+}
+
 TEST_F(SlowClientsTest, ManyPagesAndMessages_GiveAllBack) {
   const std::string round = Create(SumSpec(100'000));
   for (int c = 0; c < 5; ++c) {

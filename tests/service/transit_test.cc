@@ -35,6 +35,13 @@ class TransitTest : public ::testing::Test {
     return taken;
   }
 
+  // Until the timer has run what had become due.
+  void AwaitTimer() {
+    Event ran;
+    timer_.Schedule(clock_.Monotonic(), [&] { ran.Notify(); });
+    ran.Wait();
+  }
+
   ManualClock clock_;
   Timer timer_{&clock_};
   std::unique_ptr<WorkerPool> pool_ = std::make_unique<WorkerPool>(1);  // may end before the rest
@@ -134,6 +141,28 @@ TEST_F(TransitTest, GrantedButNoThread_TheTimeDoesNotRun) {
   called_in.Wait();
   kept.Release();
   other.Wait();
+}
+
+// The pool has been told to call in a peer, and comes to it when that has done its part.
+TEST_F(TransitTest, SlowPeer_DoesItsPartBeforeTheCall_IsNotCalledIn) {
+  Event called_in;
+  Credit credit = Take(100, &called_in);
+  Event busy;
+  Event go_on;
+  pool_->Post([&] {
+    busy.Notify();
+    go_on.Wait();
+  });
+  busy.Wait();
+  Event granted;
+  transit_.Acquire(
+      100, [&](const Credit&) { granted.Notify(); }, [] {});
+  clock_.Advance(Transit::kPatience, timer_);
+  AwaitTimer();
+  credit.Settle(0);
+  go_on.Notify();
+  granted.Wait();  // the pool's thread has passed the call
+  EXPECT_FALSE(called_in.HasHappened());
 }
 
 // Nobody is called in when the second ones get credit, and they are slow, too.
