@@ -130,10 +130,23 @@ void Transit::OnTimer() {
   // No more than those who wait can use.
   while (called_in < wanted_ && !out_.empty() && now - out_.begin()->second.since >= kPatience) {
     called_in += out_.begin()->second.bytes;
-    pool_.Post(std::move(out_.begin()->second.call_in));
-    out_.erase(out_.begin());
+    pool_.Post([this, id = out_.begin()->first] { CallIn(id); });
+    called_in_.insert(out_.extract(out_.begin()));
   }
   ArmLocked();
+}
+
+// By then the peer may have done its part.
+void Transit::CallIn(uint64_t id) {
+  std::function<void()> call_in;
+  {
+    std::lock_guard lock(mu_);
+    const auto found = called_in_.find(id);
+    if (found == called_in_.end()) return;
+    call_in = std::move(found->second.call_in);
+    called_in_.erase(found);
+  }
+  call_in();
 }
 
 void Transit::GiveBack(uint64_t bytes, uint64_t id) {
@@ -141,10 +154,12 @@ void Transit::GiveBack(uint64_t bytes, uint64_t id) {
   std::lock_guard lock(mu_);
   taken_ -= bytes;
   if (id == kHeld) held_ -= bytes;
-  const auto out = out_.find(id);
-  if (out != out_.end()) {
+  for (std::map<uint64_t, Out>* const outs : {&out_, &called_in_}) {
+    const auto out = outs->find(id);
+    if (out == outs->end()) continue;
     dropped = std::move(out->second.call_in);
-    out_.erase(out);
+    outs->erase(out);
+    break;
   }
   if (bytes > 0) GrantLocked();
 }

@@ -109,6 +109,7 @@ class Transit {
   void GrantLocked();
   void ArmLocked();
   void OnTimer();
+  void CallIn(uint64_t id);
   void GiveBack(uint64_t bytes, uint64_t id);
 
   const uint64_t limit_;
@@ -121,9 +122,10 @@ class Transit {
   uint64_t held_ = 0;  // of taken_, by TryHold
   uint64_t next_id_ = 1;
   std::deque<Waiter> waiting_;
-  uint64_t wanted_ = 0;          // by all of them
-  std::map<uint64_t, Out> out_;  // not settled, the oldest first
-  Timer::Id alarm_ = 0;          // 0: none is set
+  uint64_t wanted_ = 0;                // by all of them
+  std::map<uint64_t, Out> out_;        // not settled, the oldest first
+  std::map<uint64_t, Out> called_in_;  // the same, once the pool is told to
+  Timer::Id alarm_ = 0;                // 0: none is set
 };
 
 }  // namespace sparseagg::service
