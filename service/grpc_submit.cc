@@ -61,7 +61,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
   }
 
   void FinishWith(const absl::Status& status) {
-    if (upload_ != nullptr) round_->Discard(*upload_, absl::OkStatus());
+    if (upload_ != nullptr) round_->Discard(*upload_, status);
     Finish(ToGrpc(status));
   }
 

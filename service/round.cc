@@ -85,6 +85,10 @@ absl::Status Round::NotOpenLocked() const {
     if (config_->id.empty()) return absl::FailedPreconditionError(full);
     return absl::FailedPreconditionError(absl::StrCat("the round is ", Name(now_.state), ": ", full));
   }
+  return IsInStateLocked();
+}
+
+absl::Status Round::IsInStateLocked() const {
   return absl::FailedPreconditionError(
       absl::StrCat("the round is ", Name(now_.state), now_.reason.empty() ? "" : ": ", now_.reason));
 }
@@ -117,7 +121,7 @@ absl::Status Round::Cancel(absl::string_view reason) {
   Deferred after;
   std::lock_guard lock(mu_);
   if (now_.state == RoundState::kCancelled) return absl::OkStatus();
-  if (HasEnded(now_.state)) return NotOpenLocked();
+  if (HasEnded(now_.state)) return IsInStateLocked();
   EndLocked(RoundState::kCancelled, absl::CancelledError(absl::StrCat("the round was cancelled: ", reason)),
             std::string(reason), after);
   return absl::OkStatus();
@@ -222,7 +226,7 @@ RoundSnapshot Round::SnapshotLocked() const {
 
 absl::StatusOr<Results> Round::GetResults() const {
   std::lock_guard lock(mu_);
-  if (now_.state != RoundState::kDone) return NotOpenLocked();
+  if (now_.state != RoundState::kDone) return IsInStateLocked();
   return now_.results;
 }
 

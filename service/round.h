@@ -247,7 +247,10 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Status RefuseLocked(absl::Status refusal);
 
   // round.cc: life cycle
+  // What a submission is told that comes too late.
   absl::Status NotOpenLocked() const;
+  // What others are, whom the state does not suit.
+  absl::Status IsInStateLocked() const;
   void FinalizeLocked();
   void DropUploadsLocked();
   void EndLocked(RoundState state, absl::Status failure, std::string reason, Deferred& after);

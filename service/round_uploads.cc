@@ -99,6 +99,7 @@ std::shared_ptr<UploadHandle> Round::RemoveLocked(UploadHandle& upload, absl::St
 void Round::DiscardLocked(UploadHandle& upload, absl::Status verdict) {
   std::shared_ptr<UploadHandle> removed = RemoveLocked(upload, verdict);
   if (removed == nullptr) return;
+  if (!config_->id.empty()) CountRefusedLocked(verdict);  // a one-shot call's uploads end with the call
   // Its memory is freed on the pool, too.
   machine_.pool.Post([removed = std::move(removed), verdict = std::move(verdict)] {
     if (removed->on_discard_ != nullptr) removed->on_discard_(verdict);

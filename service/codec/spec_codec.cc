@@ -4,6 +4,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -96,6 +97,18 @@ AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::Aggregation
 
 #undef SPARSEAGG_PICK
 
+// A bound that nothing is held to is taken for one that is.
+absl::Status CheckBoundsAreUsed(const v1::AggregationSpec& wire, bool has_fixed_point, absl::string_view where) {
+  if (has_fixed_point) return absl::OkStatus();
+  const absl::string_view unused = wire.has_value_bound()                 ? "value_bound"
+                                   : wire.has_weight_bound()              ? "weight_bound"
+                                   : wire.on_bound() == v1::ON_BOUND_CLIP ? "on_bound CLIP"
+                                                                          : "";
+  if (unused.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, unused, " is for fixed_point numerics; canonical sums have none"));
+}
+
 absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::RoundSpec& round, const Limits& limits) {
   const auto in_tensor = [&](const absl::Status& status) {
     return status.ok() ? status
@@ -115,6 +128,8 @@ absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::Ro
   spec.modular = wire.modular();
   spec.aggregation = Combine(wire.aggregation(), round.aggregation(), spec.layout, round.max_submissions());
   RETURN_IF_ERROR(Validate(spec));
+  RETURN_IF_ERROR(CheckBoundsAreUsed(wire.aggregation(), spec.aggregation.numerics == Numerics::kFixedPoint,
+                                     absl::StrCat(Quoted(spec), ": ")));
   if (limits.max_width != 0 && spec.width > limits.max_width) {
     return absl::ResourceExhaustedError(
         absl::StrCat(Quoted(spec), ": width ", spec.width, " is beyond the server's max_width ", limits.max_width));
@@ -139,6 +154,7 @@ absl::Status DecodeTimes(const v1::RoundSpec& spec, const Limits& limits, RoundC
   config.result_ttl = limits.max_result_ttl;
   if (spec.has_result_ttl()) {
     ASSIGN_OR_RETURN(config.result_ttl, DecodeDuration(spec.result_ttl(), "result_ttl"));
+    if (config.result_ttl <= absl::ZeroDuration()) return absl::InvalidArgumentError("result_ttl is not positive");
     if (config.result_ttl > limits.max_result_ttl) {
       return absl::ResourceExhaustedError(absl::StrCat("result_ttl ", absl::FormatDuration(config.result_ttl),
                                                        " is beyond the server's max_result_ttl ",
@@ -182,6 +198,10 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
     }
     config.tensors.push_back(std::move(decoded));
   }
+  const bool has_fixed_point = std::any_of(config.tensors.begin(), config.tensors.end(), [](const TensorSpec& tensor) {
+    return tensor.aggregation.numerics == Numerics::kFixedPoint;
+  });
+  RETURN_IF_ERROR(CheckBoundsAreUsed(spec.aggregation(), has_fixed_point, ""));
   config.min_submissions = spec.min_submissions();
   config.max_submissions = spec.max_submissions();
   config.submission_limit = limits.max_submissions;

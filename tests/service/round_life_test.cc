@@ -9,6 +9,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::StrEq;
 using Code = absl::StatusCode;
 
 class RoundLifeTest : public RoundFixture {
@@ -166,11 +167,13 @@ TEST_F(RoundLifeTest, Cancel_WhileFinishing_DropsTheResult) {
 }
 
 TEST_F(RoundLifeTest, Cancel_DoneOrFailed_IsRefused) {
-  const auto done = Open(SumSpec(), "done");
-  done->Close();
-  AwaitEnd(*done);
-  EXPECT_THAT(done->Cancel(""), Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
   v1::RoundSpec spec = SumSpec();
+  spec.set_max_submissions(1);
+  const auto done = Open(spec, "done");
+  ASSERT_THAT(Submit(*done, "a", {1}, {1}), IsOk());
+  AwaitEnd(*done);
+  EXPECT_THAT(done->Cancel(""), Fails(Code::kFailedPrecondition, StrEq("the round is DONE")));
+  spec.clear_max_submissions();
   spec.set_min_submissions(1);
   const auto failed = Open(spec, "failed");
   failed->Close();
@@ -195,6 +198,7 @@ TEST_F(RoundLifeTest, Close_WithAnUploadOpen_DiscardsItAndTellsItsOwner) {
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
   EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 1, true)), HasCode(Code::kFailedPrecondition));
   EXPECT_THAT(round->Commit(**upload), HasCode(Code::kFailedPrecondition));
+  EXPECT_EQ(round->Snapshot().num_refused, 2);
   EXPECT_THAT(ResultOf(*round), IsEmpty());
 }
 
@@ -211,6 +215,7 @@ TEST_F(RoundLifeTest, UploadTimeout_NoChunkForThatLong_DiscardsTheUpload) {
   Settle();
   EXPECT_THAT(round->GetProgress("a", "a-1"), HasCode(Code::kNotFound));
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
+  EXPECT_EQ(round->Snapshot().num_refused, 1);
   EXPECT_EQ(machine().uploads.taken(), 0);
 }
 

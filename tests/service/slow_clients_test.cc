@@ -70,6 +70,7 @@ TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsGivenUpAndTheyGoOn) {
     stream->writer->WritesDone();
     EXPECT_THAT(FromGrpc(stream->writer->Finish()), IsOk());
   }
+  EXPECT_EQ(client().Get(round)->num_refused(), 1);
   EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 2), ::testing::Pair(2, 7)));
 }
 

@@ -35,6 +35,20 @@ TEST(SpecCodecTest, Decode_NothingSet_HasTheDefaults) {
   EXPECT_EQ(config.max_tuples_per_submission, Limits{}.max_tuples_per_submission);
 }
 
+// The round's bound is that of the tensors which have one.
+TEST(SpecCodecTest, Decode_BoundForOneTensorOfTwo_IsTaken) {
+  v1::RoundSpec spec = SumSpec();
+  spec.set_max_submissions(10);
+  spec.mutable_aggregation()->set_value_bound(2);
+  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
+  *spec.add_tensors() = spec.tensors(0);
+  spec.mutable_tensors(1)->set_name("w");
+  spec.mutable_tensors(1)->mutable_aggregation()->set_numerics(v1::NUMERICS_CANONICAL);
+  const RoundConfig config = Decode(spec);
+  EXPECT_EQ(config.tensors[0].aggregation.value_bound, 2);
+  EXPECT_EQ(config.tensors[1].aggregation.numerics, Numerics::kCanonical);
+}
+
 TEST(SpecCodecTest, Decode_TensorAggregation_OverridesFieldByField) {
   v1::RoundSpec spec = SumSpec();
   spec.mutable_aggregation()->set_op(v1::OP_MEAN);
@@ -128,6 +142,24 @@ INSTANTIATE_TEST_SUITE_P(
                 Code::kInvalidArgument, "deadline"},
         BadSpec{"LongTtl", [](auto& s) { s.mutable_result_ttl()->set_seconds(3601); }, Code::kResourceExhausted,
                 "max_result_ttl 1h"},
+        BadSpec{"ZeroTtl", [](auto& s) { s.mutable_result_ttl(); }, Code::kInvalidArgument, "result_ttl"},
+        BadSpec{"UnusedBound", [](auto& s) { s.mutable_aggregation()->set_value_bound(1); }, Code::kInvalidArgument,
+                "value_bound is for fixed_point"},
+        BadSpec{"UnusedWeightBound", [](auto& s) { s.mutable_aggregation()->set_weight_bound(1); },
+                Code::kInvalidArgument, "weight_bound is for fixed_point"},
+        BadSpec{"UnusedClip", [](auto& s) { s.mutable_aggregation()->set_on_bound(v1::ON_BOUND_CLIP); },
+                Code::kInvalidArgument, "on_bound CLIP is for fixed_point"},
+        BadSpec{"UnusedBoundOfATensor",
+                [](auto& s) {
+                  *s.add_tensors() = s.tensors(0);
+                  s.mutable_tensors(1)->set_name("w");
+                  s.mutable_tensors(0)->mutable_aggregation()->set_value_bound(1);
+                  v1::AggregationSpec* fixed = s.mutable_tensors(1)->mutable_aggregation();
+                  fixed->set_numerics(v1::NUMERICS_FIXED_POINT);
+                  fixed->set_value_bound(1);
+                  s.set_max_submissions(10);
+                },
+                Code::kInvalidArgument, "tensor 'v': value_bound is for fixed_point"},
         BadSpec{"ModularFloat", [](auto& s) { s.mutable_tensors(0)->set_modular(true); }, Code::kInvalidArgument,
                 "tensor 'v'"},
         BadSpec{"FixedPointWithoutBound",

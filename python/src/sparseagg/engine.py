@@ -117,7 +117,8 @@ class Aggregator:
             update: as for ``Round.submit``.
             weight: ≥ 0; required with "by_weight".
             copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
-                not be changed before ``finish``; gradients of a module, which training changes, are copied anyway.
+                not be changed before ``finish``: other values give wrong sums, and keys that have been changed (a
+                shuffle will do) may end the process. Gradients of a module, which training changes, are copied anyway.
 
         Raises:
             InvalidArgument: the update is wrong; the message names tensor, position and value. Nothing of it counts.
