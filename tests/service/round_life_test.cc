@@ -196,9 +196,9 @@ TEST_F(RoundLifeTest, Close_WithAnUploadOpen_DiscardsItAndTellsItsOwner) {
   told.Wait();
   EXPECT_THAT(verdict, HasCode(Code::kFailedPrecondition));
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
+  EXPECT_EQ(round->Snapshot().num_refused, 2);
   EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 1, true)), HasCode(Code::kFailedPrecondition));
   EXPECT_THAT(round->Commit(**upload), HasCode(Code::kFailedPrecondition));
-  EXPECT_EQ(round->Snapshot().num_refused, 2);
   EXPECT_THAT(ResultOf(*round), IsEmpty());
 }
 
