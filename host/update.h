@@ -26,6 +26,7 @@ struct UpdateColumns {
   KeyColumn keys;
   const std::byte* values = nullptr;  // num_keys × width of the tensor's dtype, row-major, aligned; null if kUnion
   std::shared_ptr<const void> owner;
+  bool keys_may_change = false;  // in hands that promise not to: they are looked at again before they are merged
 };
 
 uint64_t NumKeys(const KeyColumn& keys);
@@ -41,6 +42,7 @@ class ValidatedUpdate {
   const KeyColumn& keys() const { return columns_.keys; }
   const std::byte* values() const { return columns_.values; }
   const std::shared_ptr<const void>& owner() const { return columns_.owner; }
+  bool keys_may_change() const { return columns_.keys_may_change; }
   uint64_t num_keys() const { return num_keys_; }
   double weight() const { return weight_; }
   // Keys never descend / no key occurs twice. `unique` is only found for sorted keys, and false otherwise.

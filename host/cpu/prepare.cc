@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +16,7 @@
 #include "host/cpu/terms.h"
 #include "host/cpu/wire_value.h"
 #include "host/saturating.h"
+#include "host/scan.h"
 #include "host/status_macros.h"
 
 namespace sparseagg::cpu {
@@ -252,6 +256,7 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
     out->num_keys = update.num_keys();
     out->values = update.values();
     out->owner = update.owner();
+    out->keys_may_change = update.keys_may_change();
     out->bytes = out->num_keys * (key_bytes + (out->values == nullptr ? 0 : SizeOf(spec.dtype) * spec.width));
   } else if (HasNarrowKeys(spec)) {
     RETURN_IF_ERROR(SortAndFold<uint32_t>(spec, update, *out));
@@ -265,6 +270,25 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
   }
   if (!status.ok()) return status;
   return out;
+}
+
+absl::Status CheckKeysAgain(const TensorSpec& spec, const CpuUpdate& update) {
+  if (!update.keys_may_change) return absl::OkStatus();
+  return std::visit(
+      [&](const auto& keys) -> absl::Status {
+        if constexpr (std::is_same_v<std::decay_t<decltype(keys)>, KeyRun>) {
+          return absl::OkStatus();
+        } else {
+          const auto* const bytes = reinterpret_cast<const char*>(keys.data());
+          internal::KeyOrder order;
+          const absl::Status scanned =
+              internal::ScanKeys({&spec, std::nullopt}, 0, bytes, keys.size(), sizeof(keys[0]), order);
+          if (scanned.ok() && order.unique) return absl::OkStatus();
+          return absl::InvalidArgumentError(absl::StrCat(
+              Quoted(spec), ": the keys of an update have been changed since it was added; add a copy of them"));
+        }
+      },
+      update.keys);
 }
 
 void Unpack(CpuUpdate& update) {

@@ -85,6 +85,7 @@ class TypedAccumulator : public Accumulator {
 
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
+    RETURN_IF_ERROR(CheckKeys());
     const FinishParams params = MakeFinishParams(order);
     const Blocks<Key> blocks = Plan(input);
     const bool is_dense = IsDenseResult(spec_, MinRows(params, input));
@@ -240,6 +241,12 @@ class TypedAccumulator : public Accumulator {
     return input;
   }
 
+  // What all below takes for granted.
+  absl::Status CheckKeys() const {
+    for (const auto& update : updates_) RETURN_IF_ERROR(CheckKeysAgain(spec_, *update));
+    return absl::OkStatus();
+  }
+
   Blocks<Key> Plan(const Input& input) {
     Blocks<Key> blocks = ChooseBlocks(input);
     if (!blocks.is_crowded) {
@@ -297,6 +304,7 @@ class TypedAccumulator : public Accumulator {
 
   // `input`: of all updates that are held.
   absl::Status MergeIntoBase(const Input& input) {
+    RETURN_IF_ERROR(CheckKeys());
     const Blocks<Key> blocks = Plan(input);
     Rows merged;
     merged.resize(blocks.MaxRows(), shape_);

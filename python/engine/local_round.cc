@@ -68,8 +68,9 @@ bool LeavesAllAsItWas(const absl::Status& status) {
 }
 
 absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,
-                                         const std::shared_ptr<const void>& owner, double weight) {
-  ASSIGN_OR_RETURN(UpdateColumns columns, ToEngineKeys(spec, tensor.keys, owner));
+                                         const Submission& submission, double weight) {
+  ASSIGN_OR_RETURN(UpdateColumns columns, ToEngineKeys(spec, tensor.keys, submission.owner));
+  columns.keys_may_change = submission.keys_may_change && columns.owner == submission.owner;  // no copy
   columns.values = tensor.values;
   if (spec.aggregation.op != Op::kUnion || tensor.values == nullptr) {
     return ValidatedUpdate::Create(spec, std::move(columns), weight);
@@ -184,7 +185,7 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const bool touched = next != end && next->tensor == t;
     const InputTensor& tensor = touched ? *next++ : InputTensor{.tensor = t, .keys = {}};
-    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(tensors_[t], tensor, submission.owner, weight));
+    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(tensors_[t], tensor, submission, weight));
     updates.push_back(std::move(update));
   }
   ASSIGN_OR_RETURN(out.submission, aggregation_->Prepare(std::move(updates)));

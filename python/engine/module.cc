@@ -45,12 +45,14 @@ class Aggregator {
     std::vector<Submission> submissions;
     submissions.push_back(reader_.Read(std::move(client_id), update, /*pairs=*/false, convert));
     if (!weight.is_none()) submissions[0].weight = weight.cast<double>();
+    submissions[0].keys_may_change = true;
     Add(std::move(submissions), /*name_client=*/false);
   }
 
   // `names`: one for each update, or None for positions from `first` on, in 20 decimal digits. Those before the first
-  // that is refused, here or by `convert`, are added.
-  void AddAll(const py::object& names, uint64_t first, const py::list& updates, const py::object& convert) {
+  // that is refused, here or by `convert`, are added. `keys_may_change`: the caller goes on before they are merged.
+  void AddAll(const py::object& names, uint64_t first, const py::list& updates, const py::object& convert,
+              bool keys_may_change) {
     const auto ids = names.is_none() ? py::list() : names.cast<py::list>();
     const bool named = !names.is_none();
     // What is converted takes memory of its own, so no more than a batch of it waits to be added.
@@ -66,6 +68,7 @@ class Aggregator {
         Add(std::move(batch), /*name_client=*/true);
         throw;
       }
+      batch.back().keys_may_change = keys_may_change;
       batch_bytes += round_->BytesOf(batch.back());
       if (batch_bytes < round_->batch_bytes()) continue;
       Add(std::exchange(batch, {}), /*name_client=*/true);
@@ -170,7 +173,8 @@ void Define(py::module_& module) {
            py::arg("max_bytes_per_submission"), py::arg("min_submissions"), py::arg("threads"), py::arg("memory_limit"))
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
-      .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
+      .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"),
+           py::arg("keys_may_change"))
       .def("merge", &Aggregator::Merge, py::arg("other"))
       .def("finish", &Aggregator::Finish)
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })

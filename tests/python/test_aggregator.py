@@ -151,3 +151,41 @@ def test_gradients_of_a_module_are_those_of_the_step_they_were_given_at(client):
         results.append(aggregate(((module.step(step), 1.0) for step in range(3)), spec))
     for result in results:
         assert result["v"].values.tolist() == [3.0] * 3
+
+
+CHANGES = {
+    "shuffled": lambda keys: np.random.default_rng(3).shuffle(keys),
+    "beyond the dimension": lambda keys: keys.__setitem__(-1, 2**32 - 1),
+    "all the same": lambda keys: keys.fill(7),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("result", ["sparse", "dense"])
+@pytest.mark.parametrize("numerics", [{}, {"numerics": "fixed_point", "value_bound": 8.0, "max_submissions": 40}])
+def test_aggregator_refuses_keys_that_were_changed_before_they_are_merged(change, result, numerics):
+    rng = np.random.default_rng(4)
+    spec = one(dimension=100_000, result=result, **numerics)
+    rows = rng.uniform(-1, 1, 50_000).astype(np.float32)
+    keys = {f"c{i}": np.sort(rng.choice(100_000, 50_000, replace=False)).astype(np.uint32) for i in range(4)}
+    expected = sa.aggregate({name: (column, rows) for name, column in keys.items()}, spec)
+    aggregator, of_copies = sa.Aggregator(spec, threads=2), sa.Aggregator(spec, threads=2)
+    for name, column in keys.items():
+        aggregator.add(name, (column, rows))
+        of_copies.add(name, (column, rows), copy=True)
+        change(column)
+    with pytest.raises(sa.InvalidArgument, match="tensor 'v': the keys of an update have been changed"):
+        aggregator.finish()
+    assert same(of_copies.finish(), expected)
+
+
+def test_aggregate_refuses_an_iterator_that_fills_the_same_keys_again():
+    keys = np.arange(50_000, dtype=np.uint32)
+
+    def updates():
+        yield keys, floats(*range(50_000))
+        keys[:] = keys[::-1].copy()
+        yield np.arange(3), floats(1, 2, 3)
+
+    with pytest.raises(sa.InvalidArgument, match="have been changed"):
+        sa.aggregate(updates(), one(dimension=60_000))

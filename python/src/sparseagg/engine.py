@@ -56,7 +56,9 @@ def aggregate(
         ResourceExhausted: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
     aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit)
-    aggregator.add_all(updates)
+    aggregator._add_all(
+        updates, keys_may_change=not isinstance(updates, list | Mapping)
+    )  # an iterator goes on meanwhile
     return aggregator.finish()
 
 
@@ -117,8 +119,9 @@ class Aggregator:
             update: as for ``Round.submit``.
             weight: ≥ 0; required with "by_weight".
             copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
-                not be changed before ``finish``: other values give wrong sums, and keys that have been changed (a
-                shuffle will do) may end the process. Gradients of a module, which training changes, are copied anyway.
+                not be changed before ``finish``: other values give wrong sums, and so do other keys, unless ``finish``
+                refuses them, which it does where they are no longer in order. Gradients of a module, which training
+                changes, are copied anyway.
 
         Raises:
             InvalidArgument: the update is wrong; the message names tensor, position and value. Nothing of it counts.
@@ -142,12 +145,15 @@ class Aggregator:
         Args:
             updates: as for ``aggregate``. Positions count on from one call to the next.
         """
+        self._add_all(updates, keys_may_change=True)
+
+    def _add_all(self, updates: Any, keys_may_change: bool) -> None:
         if isinstance(checked_updates(updates), Mapping):
             names = [checked_client_id(name) for name in updates]
             if self._is_limited:
                 names.sort(key=str.encode)
             with extension.errors():
-                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_named)
+                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_named, keys_may_change)
             return
         batches = [updates] if isinstance(updates, list) else _batches(updates, 1 if self._is_limited else _BATCH)
         for batch in batches:
@@ -155,7 +161,7 @@ class Aggregator:
                 first = self._given
                 self._given += len(batch)
             with extension.errors():
-                self._engine.add_all(None, first, batch, self._convert_named)
+                self._engine.add_all(None, first, batch, self._convert_named, keys_may_change)
 
     def merge(self, other: Aggregator) -> None:
         """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
@@ -182,6 +188,7 @@ class Aggregator:
         Raises:
             OutOfRange: an integer sum leaves int64. FailedPrecondition: weights that are divided by add up to zero; or
             the aggregator is spent; or there are fewer than ``min_submissions``, and more may be added.
+            InvalidArgument: keys that are used where they are have been changed, and are no longer in order.
         """
         with extension.errors():
             raw = self._engine.finish()
