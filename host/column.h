@@ -16,8 +16,9 @@ namespace internal {
 // `bytes` of memory, aligned to 64; pages are taken from the system only when first touched. Throws std::bad_alloc.
 void* AllocateColumn(size_t bytes);
 void FreeColumn(void* memory, size_t bytes) noexcept;
-// Gives pages behind the first `used` bytes back to the system; the memory stays valid.
-void TrimColumn(void* memory, size_t bytes, size_t used) noexcept;
+// Gives pages behind the first `used` bytes back to the system; the memory stays valid. False: it is too small for
+// that.
+bool TrimColumn(void* memory, size_t bytes, size_t used) noexcept;
 
 inline constexpr size_t kDefaultKeptColumnBytes = size_t{256} << 20;
 
@@ -91,9 +92,10 @@ class Column {
     resize(before + count);
     std::copy_n(values, count, data_ + before);
   }
-  // Returns the pages of unused capacity.
+  // Gives back what it takes beyond its size, but for an eighth. Elements may move.
   void Trim() {
-    if (data_ != nullptr) internal::TrimColumn(data_, capacity_ * sizeof(T), size_ * sizeof(T));
+    if (capacity_ - size_ <= size_ / 8) return;
+    if (!internal::TrimColumn(data_, capacity_ * sizeof(T), size_ * sizeof(T))) *this = Column(begin(), end());
   }
 
   friend bool operator==(const Column& a, const Column& b) {

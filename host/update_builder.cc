@@ -67,13 +67,6 @@ class Copier {
   const bool streams_;
 };
 
-// What growth made room for in advance goes back, since an update may be kept for long; an eighth may stay.
-template <typename T>
-Column<T> WithoutWaste(Column<T> column) {
-  if (column.capacity() - column.size() <= column.size() / 8) return column;
-  return Column<T>(column.begin(), column.end());
-}
-
 }  // namespace
 
 absl::StatusOr<uint64_t> CountKeys(const SliceView& slice) {
@@ -352,9 +345,13 @@ absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {
     Column<std::byte> values;
   };
   auto storage = std::make_shared<Storage>();
-  storage->narrow_keys = WithoutWaste(std::move(narrow_keys_));
-  storage->wide_keys = WithoutWaste(std::move(wide_keys_));
-  storage->values = WithoutWaste(std::move(values_));
+  storage->narrow_keys = std::move(narrow_keys_);
+  storage->wide_keys = std::move(wide_keys_);
+  storage->values = std::move(values_);
+  // What growth made room for in advance goes back, since an update may be kept for long.
+  storage->narrow_keys.Trim();
+  storage->wide_keys.Trim();
+  storage->values.Trim();
 
   ValidatedUpdate update;
   if (is_run_) {

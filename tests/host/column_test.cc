@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <limits>
 #include <new>
 #include <vector>
+
+#include "tests/support/sanitized.h"
 
 namespace sparseagg {
 namespace {
@@ -25,6 +28,13 @@ class ColumnTest : public ::testing::Test {
     KeepFreedColumns(internal::kDefaultKeptColumnBytes);
   }
 };
+
+uint64_t ResidentBytes() {
+  uint64_t pages_of_all = 0;
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages_of_all >> pages;
+  return pages * 4096;
+}
 
 // Whether a column of `bytes` gets the memory of the one before it, which was written to.
 bool IsReused(size_t bytes) {
@@ -88,6 +98,65 @@ TEST_F(ColumnTest, Trimmed_CountsByWhatItHasLeft) {
   const Column<uint8_t> column(60 * kMiB);
   EXPECT_EQ(column[0], 7) << "6 MiB may be kept";
   EXPECT_EQ(column[60 * kMiB - 1], 0) << "the others were given back";
+}
+
+// What the process has resident beside `before`, kept blocks aside.
+uint64_t ResidentBeside(uint64_t before) {
+  KeepFreedColumns(0);
+  const uint64_t now = ResidentBytes();
+  return now - std::min(now, before);
+}
+
+// Of `count` columns of `bytes`, written to; `kept_bytes`: of as many that were freed before them.
+uint64_t ResidentOf(size_t count, size_t bytes, size_t kept_bytes) {
+  const uint64_t before = ResidentBytes();
+  const auto make = [&](size_t size) {
+    std::vector<Column<uint8_t>> columns(count);
+    for (Column<uint8_t>& column : columns) {
+      column.resize(size);
+      std::fill(column.begin(), column.end(), uint8_t{7});
+    }
+    return columns;
+  };
+  make(kept_bytes);
+  const auto columns = make(bytes);
+  return ResidentBeside(before);
+}
+
+TEST_F(ColumnTest, SmallerThanWhatIsKept_TakesLittleMoreThanItsSize) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  for (const size_t bytes : {5 * kMiB, 7 * kMiB}) {
+    EXPECT_LE(ResidentOf(8, bytes, 16 * kMiB), 8 * bytes / 8 * 9 + 8 * kMiB) << bytes;
+    Reset();
+  }
+}
+
+TEST_F(ColumnTest, JustBeyondAHugePage_TakesLittleMoreThanItsSize) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  const size_t bytes = 4 * kMiB + 40'000;
+  EXPECT_LE(ResidentOf(16, bytes, 0), 16 * bytes / 8 * 9 + 8 * kMiB);
+}
+
+TEST_F(ColumnTest, Trimmed_TakesLittleMoreThanItsSize) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  for (const size_t bytes : {100 * kMiB / 1024, 3 * kMiB, 64 * kMiB}) {
+    for (const size_t used : {size_t{0}, size_t{1}, bytes / 100, bytes / 3}) {
+      const size_t count = 96 * kMiB / bytes;
+      const uint64_t before = ResidentBytes();
+      std::vector<Column<uint8_t>> columns(count);
+      for (Column<uint8_t>& column : columns) {
+        column.resize(bytes);
+        std::fill(column.begin(), column.end(), uint8_t{7});
+        column.resize(used);
+        column.Trim();
+        ASSERT_EQ(column.size(), used);
+        ASSERT_TRUE(std::all_of(column.begin(), column.end(), [](uint8_t value) { return value == 7; }));
+      }
+      EXPECT_LE(ResidentBeside(before), count * (used / 8 * 9 + 4096) + 8 * kMiB) << bytes << " to " << used;
+      columns.clear();
+      Reset();
+    }
+  }
 }
 
 TEST_F(ColumnTest, SizesThatWrapAround_AreRefused) {
