@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace sparseagg::internal {
@@ -57,6 +58,13 @@ void* Map(size_t size) {
   return start;
 }
 
+void* Move(void* start, size_t size, size_t larger) {
+  void* const target = Map(larger);
+  // Takes the place of what has been mapped there.
+  if (mremap(start, size, larger, MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED) throw std::bad_alloc();
+  return target;
+}
+
 // Keeps freed blocks for the next columns: fresh pages cost a merge up to a third of its time, since the system clears
 // them at first touch. Thread-safe.
 class KeptBlocks {
@@ -84,6 +92,23 @@ class KeptBlocks {
     const std::lock_guard<std::mutex> lock(mutex_);
     mapped_[start] = {start, size, size};
     return start;
+  }
+
+  void* Extend(void* start, size_t bytes) {
+    // Held to the end: as soon as the pages have moved, another block may be mapped where they were.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Block block = mapped_.at(start);
+    if (bytes > block.size) {
+      const size_t size = BlockSize(bytes);
+      block.start = Move(start, block.size, size);
+      block.size = size;
+    }
+    block.resident = ResidentWith(block, bytes);
+    auto entry = mapped_.extract(start);
+    entry.key() = block.start;
+    entry.mapped() = block;
+    mapped_.insert(std::move(entry));
+    return block.start;
   }
 
   void Trim(void* start, size_t used_bytes) {
@@ -168,8 +193,12 @@ void FreeColumn(void* memory, size_t bytes) noexcept {
   bytes < kSmallestKept ? Free(memory) : Blocks().Return(memory, bytes);
 }
 
+bool IsMappedColumn(size_t bytes) { return bytes >= kSmallestKept && IsMapped(BlockSize(bytes)); }
+
+void* ExtendColumn(void* memory, size_t bytes) { return Blocks().Extend(memory, bytes); }
+
 bool TrimColumn(void* memory, size_t bytes, size_t used) noexcept {
-  if (!IsMapped(BlockSize(bytes))) return false;
+  if (!IsMappedColumn(bytes)) return false;
   Blocks().Trim(memory, used);
   return true;
 }
