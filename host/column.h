@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "host/saturating.h"
 
 namespace sparseagg {
 namespace internal {
@@ -16,8 +19,15 @@ namespace internal {
 // `bytes` of memory, aligned to 64; pages are taken from the system only when first touched. Throws std::bad_alloc.
 void* AllocateColumn(size_t bytes);
 void FreeColumn(void* memory, size_t bytes) noexcept;
-// Gives pages behind the first `used` bytes back to the system; the memory stays valid.
-void TrimColumn(void* memory, size_t bytes, size_t used) noexcept;
+// Gives pages behind the first `used` bytes back to the system; the memory stays valid. False: it is too small for
+// that.
+bool TrimColumn(void* memory, size_t bytes, size_t used) noexcept;
+
+// Whether columns of `bytes` have pages of their own.
+bool IsMappedColumn(size_t bytes);
+// Makes a mapped column one of `bytes`, which are more, and returns where it is now. Pages move, not what they hold, so
+// that no more is held meanwhile. Throws std::bad_alloc, and nothing changed.
+void* ExtendColumn(void* memory, size_t bytes);
 
 inline constexpr size_t kDefaultKeptColumnBytes = size_t{256} << 20;
 
@@ -31,6 +41,12 @@ inline constexpr size_t kMaxColumnBytes = size_t{1} << 62;
 void KeepFreedColumns(size_t bytes);
 // Gives back those that are kept now; later ones are kept as before. Thread-safe.
 void ReleaseFreedColumns();
+
+// How a column grows that holds something.
+enum class Growth {
+  kAhead,  // to twice its capacity at least, by copying
+  kExact,  // to what is asked for; a large one never holds more than that
+};
 
 // A contiguous array that, unlike std::vector, does not write to elements it only makes room for: resize() leaves new
 // ones uninitialised, so a column may be made as long as it could get and be cut to what it got, at the cost of the
@@ -71,16 +87,23 @@ class Column {
   const T* end() const { return data_ + size_; }
   T& back() { return data_[size_ - 1]; }
 
-  // New elements are uninitialised. Growth beyond the capacity copies, and at least doubles what holds something.
+  // New elements are uninitialised. Grows ahead.
   void resize(size_t size) {
-    if (size > capacity_) Grow(size_ == 0 ? size : std::max(size, 2 * capacity_));
+    MakeRoom(size, Growth::kAhead);
     size_ = size;
   }
   size_t capacity() const { return capacity_; }
-  // Makes room for `capacity` elements, if there is less, and for no more.
-  void reserve(size_t capacity) {
-    if (capacity > capacity_) Grow(capacity);
+  // Makes room for `size` elements, if there is less.
+  void MakeRoom(size_t size, Growth growth) {
+    if (size <= capacity_) return;
+    Extends(growth) ? Extend(size) : Grow(CapacityFor(size, growth));
   }
+  // Bytes that MakeRoom takes, for the while, beside those of the capacity. Saturates.
+  uint64_t RoomBytes(uint64_t size, Growth growth) const {
+    if (size <= capacity_) return 0;
+    return SaturatingMultiply(CapacityFor(size, growth) - (Extends(growth) ? capacity_ : 0), sizeof(T));
+  }
+  void reserve(size_t capacity) { MakeRoom(capacity, Growth::kExact); }
   void clear() { size_ = 0; }
   void push_back(T value) {
     if (size_ == capacity_) Grow(std::max<size_t>(size_ + 1, 2 * capacity_));
@@ -91,9 +114,10 @@ class Column {
     resize(before + count);
     std::copy_n(values, count, data_ + before);
   }
-  // Returns the pages of unused capacity.
+  // Gives back what it takes beyond its size, but for an eighth. Elements may move.
   void Trim() {
-    if (data_ != nullptr) internal::TrimColumn(data_, capacity_ * sizeof(T), size_ * sizeof(T));
+    if (capacity_ - size_ <= size_ / 8) return;
+    if (!internal::TrimColumn(data_, capacity_ * sizeof(T), size_ * sizeof(T))) *this = Column(begin(), end());
   }
 
   friend bool operator==(const Column& a, const Column& b) {
@@ -101,9 +125,22 @@ class Column {
   }
 
  private:
-  void Grow(size_t capacity) {
+  static size_t BytesOf(size_t capacity) {
     if (capacity > internal::kMaxColumnBytes / sizeof(T)) throw std::bad_alloc();
-    T* larger = static_cast<T*>(internal::AllocateColumn(capacity * sizeof(T)));
+    return capacity * sizeof(T);
+  }
+  size_t CapacityFor(size_t size, Growth growth) const {
+    return growth == Growth::kExact || size_ == 0 ? size : std::max(size, 2 * capacity_);
+  }
+  bool Extends(Growth growth) const {
+    return growth == Growth::kExact && internal::IsMappedColumn(capacity_ * sizeof(T));
+  }
+  void Extend(size_t capacity) {
+    data_ = static_cast<T*>(internal::ExtendColumn(data_, BytesOf(capacity)));
+    capacity_ = capacity;
+  }
+  void Grow(size_t capacity) {
+    T* larger = static_cast<T*>(internal::AllocateColumn(BytesOf(capacity)));
     if (size_ > 0) std::copy_n(data_, size_, larger);
     Release();
     data_ = larger;

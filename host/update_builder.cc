@@ -67,13 +67,6 @@ class Copier {
   const bool streams_;
 };
 
-// What growth made room for in advance goes back, since an update may be kept for long; an eighth may stay.
-template <typename T>
-Column<T> WithoutWaste(Column<T> column) {
-  if (column.capacity() - column.size() <= column.size() / 8) return column;
-  return Column<T>(column.begin(), column.end());
-}
-
 }  // namespace
 
 absl::StatusOr<uint64_t> CountKeys(const SliceView& slice) {
@@ -101,7 +94,7 @@ absl::StatusOr<uint64_t> CountKeys(const SliceView& slice) {
 
 UpdateBuilder::UpdateBuilder(const TensorSpec* spec) : spec_(spec) {}
 
-absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice) {
+absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice, Growth growth) {
   const absl::StatusOr<uint64_t> counted = CountKeys(slice);
   if (!counted.ok()) return Invalid(*spec_, chunk, counted.status().message());
   const uint64_t count = *counted;
@@ -113,9 +106,12 @@ absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice) {
                    is_run ? absl::StrCat("layout dense goes on at key ", num_keys_, ", not at ", slice.first_key)
                           : std::string("layout dense takes implicit keys"));
   }
-  if (is_run) {
-    RETURN_IF_ERROR(internal::ScanRun(place, slice.first_key, count, order_));
-    if (count > 0) StoreImplicit({slice.first_key, count});
+  if (is_run) RETURN_IF_ERROR(internal::ScanRun(place, slice.first_key, count, order_));
+  const Sizes sizes = SizesWith(slice, count);
+  HasNarrowKeys(*spec_) ? narrow_keys_.MakeRoom(sizes.keys, growth) : wide_keys_.MakeRoom(sizes.keys, growth);
+  values_.MakeRoom(sizes.value_bytes, growth);
+  if (count > 0 && is_run) {
+    StoreImplicit({slice.first_key, count});
   } else if (count > 0) {
     LeaveRun();
     RETURN_IF_ERROR(AppendKeys(place, slice, count));
@@ -249,10 +245,28 @@ bool UpdateBuilder::GoesOnRun(KeyRun keys) const {
   return is_run_ && keys.first != 0 && keys.first == run_.first + run_.count;
 }
 
-uint64_t UpdateBuilder::KeysToHold(const SliceView& slice) const {
-  if (slice.num_keys == 0) return 0;
-  if (slice.key_type == SliceView::Keys::kImplicit && GoesOnRun({slice.first_key, slice.num_keys})) return 0;
-  return SaturatingAdd(slice.num_keys, is_run_ ? run_.count : 0);
+UpdateBuilder::Sizes UpdateBuilder::SizesWith(const SliceView& slice, uint64_t count) const {
+  Sizes sizes{HasNarrowKeys(*spec_) ? narrow_keys_.size() : wide_keys_.size(), values_.size()};
+  if (count == 0) return sizes;
+  if (slice.key_type != SliceView::Keys::kImplicit || !GoesOnRun({slice.first_key, count})) {
+    sizes.keys = SaturatingAdd(sizes.keys, SaturatingAdd(count, is_run_ ? run_.count : 0));
+  }
+  if (KeepsValues() && slice.has_values) {
+    const uint64_t bytes = slice.value_packing == wire::ValuePacking::kOwn
+                               ? slice.values.size()
+                               : SaturatingMultiply(count, uint64_t{spec_->width} * SizeOf(spec_->dtype));
+    sizes.value_bytes = SaturatingAdd(sizes.value_bytes, bytes);
+  }
+  return sizes;
+}
+
+uint64_t UpdateBuilder::RoomBytes(const SliceView& slice, Growth growth) const {
+  const Sizes sizes = SizesWith(slice, slice.num_keys);
+  const uint64_t key_bytes =
+      HasNarrowKeys(*spec_) ? narrow_keys_.RoomBytes(sizes.keys, growth) : wide_keys_.RoomBytes(sizes.keys, growth);
+  const bool begins_fit = slice.num_keys == 0 || chunk_begins_.size() < chunk_begins_.capacity();
+  const uint64_t begins_bytes = begins_fit ? 0 : 2 * chunk_begins_.capacity() * sizeof(ChunkBegin);
+  return SaturatingAdd(SaturatingAdd(key_bytes, values_.RoomBytes(sizes.value_bytes, growth)), begins_bytes);
 }
 
 void UpdateBuilder::StoreImplicit(KeyRun keys) {
@@ -352,9 +366,13 @@ absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {
     Column<std::byte> values;
   };
   auto storage = std::make_shared<Storage>();
-  storage->narrow_keys = WithoutWaste(std::move(narrow_keys_));
-  storage->wide_keys = WithoutWaste(std::move(wide_keys_));
-  storage->values = WithoutWaste(std::move(values_));
+  storage->narrow_keys = std::move(narrow_keys_);
+  storage->wide_keys = std::move(wide_keys_);
+  storage->values = std::move(values_);
+  // What growth made room for in advance goes back, since an update may be kept for long.
+  storage->narrow_keys.Trim();
+  storage->wide_keys.Trim();
+  storage->values.Trim();
 
   ValidatedUpdate update;
   if (is_run_) {

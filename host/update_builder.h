@@ -46,7 +46,10 @@ class UpdateBuilder {
   explicit UpdateBuilder(const TensorSpec* spec);  // borrowed; must outlive the builder
 
   // After INVALID_ARGUMENT the builder is good for nothing, and must be discarded.
-  absl::Status Append(uint64_t chunk, const SliceView& slice);
+  absl::Status Append(uint64_t chunk, const SliceView& slice, Growth growth = Growth::kAhead);
+  // Bytes that Append of this slice, with its num_keys, takes for the while beside memory_bytes(). A run of implicit
+  // keys is not held, but all of it is once something else follows. Saturates.
+  uint64_t RoomBytes(const SliceView& slice, Growth growth) const;
 
   // Makes room for `num_keys` explicit keys in all and their values, so that chunks up to there copy nothing twice.
   // They need not come.
@@ -57,9 +60,6 @@ class UpdateBuilder {
   void DeclareUnique() { declared_unique_ = true; }
 
   uint64_t num_keys() const { return num_keys_; }
-  // Keys that Append of this slice, with its num_keys, would come to hold beside those that are held now. A run of
-  // implicit keys is not held, but all of it is once something else follows. Saturates.
-  uint64_t KeysToHold(const SliceView& slice) const;
   // Room for keys and values held.
   size_t memory_bytes() const;
   // XXH3-128 of the decoded content (keys in the tensor's type, and values), the same for every chunking and packing.
@@ -83,6 +83,12 @@ class UpdateBuilder {
                                 std::byte* out);
   bool KeepsValues() const { return spec_->aggregation.op != Op::kUnion; }
   bool GoesOnRun(KeyRun keys) const;
+  // What is held once `slice`, of `count` keys, has been appended. Saturates.
+  struct Sizes {
+    uint64_t keys;
+    uint64_t value_bytes;
+  };
+  Sizes SizesWith(const SliceView& slice, uint64_t count) const;
   void StoreImplicit(KeyRun keys);
   void LeaveRun();
   void StoreRun(KeyRun run);

@@ -9,6 +9,7 @@
 namespace sparseagg::service {
 
 bool MemoryBudget::TryReserve(uint64_t bytes) {
+  if (bytes == 0) return true;  // even where more is held than may be
   uint64_t reserved = reserved_.load(std::memory_order_relaxed);
   do {
     if (limit_ != 0 && (reserved > limit_ || bytes > limit_ - reserved)) return false;

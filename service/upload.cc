@@ -147,9 +147,9 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool m
   UpdateBuilder& builder = found->second;
   const uint64_t other_bytes = reservation_.bytes() - builder.memory_bytes();
   if (more_chunks && builder.num_keys() == 0) MakeRoom(tensor, view, builder);
-  RETURN_IF_ERROR(ReserveFor(builder, spec, view));
-  RETURN_IF_ERROR(builder.Append(chunk, view));
-  // What is held in truth, in place of what was foreseen.
+  ASSIGN_OR_RETURN(const Growth growth, ReserveFor(builder, spec, view));
+  RETURN_IF_ERROR(builder.Append(chunk, view, growth));
+  // Gives back what was held only while columns grew.
   reservation_.SetTo(other_bytes + builder.memory_bytes());
   if (slice.keys_sorted) builder.DeclareSorted();
   if (slice.keys_unique) builder.DeclareUnique();
@@ -170,11 +170,12 @@ void Upload::MakeRoom(size_t tensor, const SliceView& first, UpdateBuilder& buil
   if (reservation_.Grow(bytes, "").ok()) builder.Reserve(num_keys);
 }
 
-absl::Status Upload::ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec, const SliceView& view) {
-  const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
-  return reservation_.Grow(
-      SaturatingAdd(SaturatingMultiply(builder.KeysToHold(view), key_bytes), ValueBytes(spec, view)),
-      absl::StrCat("an upload to ", Quoted(spec)));
+absl::StatusOr<Growth> Upload::ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec, const SliceView& view) {
+  if (reservation_.Grow(builder.RoomBytes(view, Growth::kAhead), "").ok()) return Growth::kAhead;
+  // Where memory is short, chunk by chunk.
+  RETURN_IF_ERROR(
+      reservation_.Grow(builder.RoomBytes(view, Growth::kExact), absl::StrCat("an upload to ", Quoted(spec))));
+  return Growth::kExact;
 }
 
 ContentHash Upload::Hash() const {

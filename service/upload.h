@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "host/column.h"
 #include "host/content_hash.h"
 #include "host/dtype.h"
 #include "host/update.h"
@@ -78,7 +79,8 @@ class Upload {
   absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks);
   void MakeRoom(size_t tensor, const SliceView& first, UpdateBuilder& builder);
   absl::Status CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const;
-  absl::Status ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec, const SliceView& view);
+  // What appending `view` takes, all that is held at once counted. Returns how the builder is to grow.
+  absl::StatusOr<Growth> ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec, const SliceView& view);
 
   const std::shared_ptr<const RoundConfig> config_;
   Reservation reservation_;

@@ -70,8 +70,6 @@ absl::Status FoldRowsAs(const TensorSpec& spec, const Tuples& tuples, const std:
     out.keys.push_back(key);
     out.values.Append(reinterpret_cast<const std::byte*>(stored.data()), width * sizeof(Stored));
   }
-  out.keys.Trim();
-  out.values.Trim();
   return absl::OkStatus();
 }
 
@@ -118,6 +116,9 @@ absl::Status FoldRows(const TensorSpec& spec, const Tuples& tuples, const std::b
 
 template <typename Key>
 void Own(std::shared_ptr<Storage<Key>> storage, CpuUpdate& out) {
+  // Folding may leave little of many tuples, and what is left may be kept for long.
+  storage->keys.Trim();
+  storage->values.Trim();
   out.keys = absl::MakeConstSpan(storage->keys);
   out.num_keys = storage->keys.size();
   out.values = storage->values.empty() ? nullptr : storage->values.data();

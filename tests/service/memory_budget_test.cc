@@ -70,6 +70,15 @@ TEST(MemoryBudgetTest, Reservation_Destroyed_GivesAllBack) {
   EXPECT_EQ(budget.reserved(), 0);
 }
 
+TEST(MemoryBudgetTest, Reservation_OfNothing_FitsThoughMoreIsHeldThanMayBe) {
+  MemoryBudget budget(100);
+  Reservation held(&budget);
+  held.SetTo(120);
+  Reservation other(&budget);
+  EXPECT_TRUE(other.Grow(0, "a test").ok());
+  EXPECT_FALSE(other.Grow(1, "a test").ok());
+}
+
 TEST(MemoryBudgetTest, Reservation_Absorbed_IsCountedOnce) {
   MemoryBudget budget(100);
   Reservation all(&budget);

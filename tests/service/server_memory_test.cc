@@ -7,17 +7,12 @@
 
 #include "tests/service/server_fixture.h"
 #include "tests/service/server_process.h"
+#include "tests/support/sanitized.h"
 
 namespace sparseagg::service {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-constexpr bool kSanitized = false;
-#endif
+using testing::kSanitized;
 
 TEST(ServerMemoryTest, Round_1000ClientsOf10000Tuples_TakesItsUpdatesAnd256MiB) {
   constexpr int kClients = kSanitized ? 100 : 1000;

@@ -45,15 +45,14 @@ class TransitTest : public ::testing::Test {
   ManualClock clock_;
   Timer timer_{&clock_};
   std::unique_ptr<WorkerPool> pool_ = std::make_unique<WorkerPool>(1);  // may end before the rest
-  Transit transit_{100, &clock_, &timer_, pool_.get()};
+  Transit transit_{200, &clock_, &timer_, pool_.get()};                 // half of it for messages
 };
 
-TEST_F(TransitTest, Acquire_UpToTheLimit_IsGivenAtOnceAndGivenBack) {
+TEST_F(TransitTest, Acquire_UpToTheirHalf_IsGivenAtOnceAndGivenBack) {
   {
     const Credit first = Take(60);
     const Credit second = Take(40);
     EXPECT_EQ(transit_.taken(), 100);
-    EXPECT_FALSE(transit_.TryHold(1).has_value());
   }
   EXPECT_EQ(transit_.taken(), 0);
 }
@@ -193,14 +192,33 @@ TEST_F(TransitTest, SlowPeersThatHadToWait_AreCalledInForThoseBehindThem) {
 }
 
 TEST_F(TransitTest, TryHold_HalfOfTheLimit_LeavesTheRestToMessages) {
-  auto held = transit_.TryHold(50);
+  auto held = transit_.TryHold(100);
   ASSERT_TRUE(held.has_value());
   EXPECT_FALSE(transit_.TryHold(1).has_value());
-  const Credit message = Take(50);
+  const Credit message = Take(100);
   held->Settle(0);  // lasts as long as it is there
-  EXPECT_EQ(transit_.taken(), 100);
+  EXPECT_EQ(transit_.taken(), 200);
   held.reset();
-  EXPECT_EQ(transit_.taken(), 50);
+  EXPECT_EQ(transit_.taken(), 100);
+}
+
+// Streams that are opened while messages have all that they may, and more of them wait.
+TEST_F(TransitTest, TryHold_MessagesWait_StillHasItsHalf) {
+  Credit messages = Take(100);
+  Event granted;
+  transit_.Acquire(
+      100, [&](const Credit&) { granted.Notify(); }, [] {});
+  std::vector<Credit> held;
+  for (int i = 0; i < 10; ++i) {
+    auto credit = transit_.TryHold(10);
+    ASSERT_TRUE(credit.has_value()) << i;
+    held.push_back(*std::move(credit));
+  }
+  EXPECT_FALSE(transit_.TryHold(1).has_value());
+  EXPECT_EQ(transit_.taken(), transit_.limit());
+  EXPECT_EQ(transit_.num_waiting(), 1);
+  messages.Release();
+  granted.Wait();
 }
 
 TEST_F(TransitTest, Acquire_Full_IsServedInOrder) {
@@ -219,7 +237,6 @@ TEST_F(TransitTest, Acquire_Full_IsServedInOrder) {
         [] {});
   }
   EXPECT_EQ(transit_.num_waiting(), 3);
-  EXPECT_FALSE(transit_.TryHold(1).has_value());
   all.Release();
   done.Wait();
   EXPECT_THAT(order, ElementsAre(0, 1, 2));
@@ -263,7 +280,7 @@ TEST(TransitRaceTest, ManyThreads_NeverPassTheLimitAndAllAreServed) {
   std::atomic<int> served{0};
   std::atomic<bool> passed{false};
   WorkerPool pool(2);
-  Transit transit(100, &clock, &timer, &pool);
+  Transit transit(200, &clock, &timer, &pool);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "service/codec/chunk_codec.h"
 #include "service/codec/spec_codec.h"
 #include "tests/service/round_fixture.h"
@@ -22,6 +24,12 @@ class UploadTest : public ::testing::Test {
     auto config = DecodeRoundSpec(spec, limits_);
     EXPECT_THAT(config, IsOk());
     return std::make_unique<Upload>(std::make_shared<const RoundConfig>(*std::move(config)), budgets_.back().get());
+  }
+  // Sorted rows of a KiB each, of more chunks.
+  static v1::UpdateChunk RowsOf(uint64_t sequence, uint32_t num_rows) {
+    std::vector<uint32_t> keys(num_rows);
+    std::iota(keys.begin(), keys.end(), static_cast<uint32_t>(sequence) * num_rows);
+    return ChunkOf(sequence, false, keys, std::vector<float>(size_t{num_rows} * 256, 1));
   }
   static absl::Status Append(Upload& upload, const v1::UpdateChunk& wire, Repeats repeats = Repeats::kIgnore) {
     const auto chunk = DecodeChunk(wire);
@@ -187,6 +195,39 @@ TEST_F(UploadTest, Append_MemoryLimit_IsRefusedBeforeAnythingIsHeld) {
   EXPECT_THAT(Append(*upload, ChunkOf(0, true, keys, std::vector<float>(1000, 1))),
               Fails(Code::kResourceExhausted, AllOf(HasSubstr("8000"), HasSubstr("4096"), HasSubstr("FIXED_POINT"))));
   EXPECT_LE(budgets_.back()->reserved(), 4096);
+}
+
+TEST_F(UploadTest, Append_Growing_IsRefusedBeforeMoreIsHeldThanMayBe) {
+  for (const uint64_t limit : {80'000, 100'000, 130'000, 200'000}) {
+    const auto upload = MakeUpload(SumSpec(1'000'000), limit);
+    MemoryBudget& budget = *budgets_.back();
+    absl::Status status;
+    for (uint64_t i = 0; status.ok() && i < 100; ++i) {
+      status = Append(*upload, ChunkOf(i, false, std::vector<uint32_t>(1000, 1), std::vector<float>(1000, 1)));
+      ASSERT_LE(budget.reserved(), limit) << "chunk " << i;
+    }
+    EXPECT_THAT(status, Fails(Code::kResourceExhausted, HasSubstr("an upload to tensor 'v'")));
+    // What it copies is held twice while it does that.
+    EXPECT_GE(upload->num_bytes(), limit / 2 - 2 * 8000);
+  }
+}
+
+TEST_F(UploadTest, Append_GrowingWhereMemoryIsShort_TakesNearlyAllThatThereIsAndNoMore) {
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.mutable_tensors(0)->set_width(256);
+  constexpr uint64_t kLimit = 20 << 20;
+  const auto upload = MakeUpload(spec, kLimit);
+  MemoryBudget& budget = *budgets_.back();
+  constexpr uint32_t kRows = 512;
+  uint64_t sequence = 0;
+  for (; sequence < 38; ++sequence) {
+    ASSERT_THAT(Append(*upload, RowsOf(sequence, kRows)), IsOk()) << sequence;
+    ASSERT_LE(budget.reserved(), kLimit);
+  }
+  EXPECT_THAT(Append(*upload, RowsOf(38, 3 * kRows)), HasCode(Code::kResourceExhausted));
+  // It has left to others what it does not hold itself.
+  Reservation other(&budget);
+  EXPECT_THAT(other.Grow(512 << 10, "another"), IsOk());
 }
 
 TEST_F(UploadTest, Append_ImplicitRunThatHasToBeWrittenOut_IsReservedInFull) {
