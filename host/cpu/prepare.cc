@@ -281,9 +281,9 @@ absl::Status CheckKeysAgain(const TensorSpec& spec, const CpuUpdate& update) {
           return absl::OkStatus();
         } else {
           const auto* const bytes = reinterpret_cast<const char*>(keys.data());
-          internal::KeyOrder order;
+          sparseagg::internal::KeyOrder order;
           const absl::Status scanned =
-              internal::ScanKeys({&spec, std::nullopt}, 0, bytes, keys.size(), sizeof(keys[0]), order);
+              sparseagg::internal::ScanKeys({&spec, std::nullopt}, 0, bytes, keys.size(), sizeof(keys[0]), order);
           if (scanned.ok() && order.unique) return absl::OkStatus();
           return absl::InvalidArgumentError(absl::StrCat(
               Quoted(spec), ": the keys of an update have been changed since it was added; add a copy of them"));
