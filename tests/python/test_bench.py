@@ -310,3 +310,20 @@ def test_gpu_peers_report_what_is_absent(module, tmp_path, monkeypatch) -> None:
     found = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
     assert found["results"] == []
     assert [each["reason"] for each in found["absent"]] == ["it sees no device", "absent: No module named 'jax'"]
+
+
+@pytest.mark.parametrize(("before", "then"), [(None, "false"), ("true", "true")])
+def test_jax_leaves_the_others_their_memory(module, tmp_path, monkeypatch, before, then) -> None:
+    name = "XLA_PYTHON_CLIENT_PREALLOCATE"
+    monkeypatch.setenv(name, before or "")
+    if before is None:
+        monkeypatch.delenv(name)
+    text = f"import os\nfound = os.environ.get({name!r})\ndef devices(): return []\n"
+    (tmp_path / "jax.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    peers = module("gpu_peers")
+    with pytest.raises(peers.Absent):
+        peers.jax_library()
+    assert sys.modules["jax"].found == then
+    del sys.modules["jax"]
