@@ -82,7 +82,7 @@ def check_round(folder: Path) -> None:
 def check_script(folder: Path) -> None:
     """The quick parts of check.sh."""
     out = folder.parent / "out"
-    command = [str(folder / "check.sh"), "--quick", "--out", str(out)]
+    command = [str(folder / "check.sh"), "--quick", "--half", "both", "--out", str(out)]
     for part in PARTS:
         command += ["--only", part]
     done = subprocess.run(command, cwd=folder, env={}, check=False)
