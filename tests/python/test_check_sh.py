@@ -116,6 +116,30 @@ def test_no_step_goes_on_beyond_the_time_there_is(bundle) -> None:
     assert [step["note"].split(",")[0] for step in steps(bundle)][1] == "nothing is left of 2 s"
 
 
+SANITIZER = """
+if [[ $* == *"--tool racecheck --error-exitcode 9 --kernel-name kns=RunBlocks"* ]]; then exit 9; fi
+[[ $* == *"--tool memcheck --error-exitcode 9 "*sparseagg_engine_tests* ]] && exec sleep 60
+"""
+
+
+@pytest.mark.parametrize(("has_kernel", "result"), [(True, "ok"), (False, "FAILED")])
+def test_the_sanitizers_findings_are_told_from_a_lack_of_time(bundle, monkeypatch, has_kernel, result) -> None:
+    give_gpu(bundle)
+    write_program(bundle, "sparseagg_engine_tests", "# _ZN9sparseagg4cuda9RunBlocksI" if has_kernel else "")
+    write_program(bundle, "compute-sanitizer", SANITIZER)
+    script = (bundle / "check.sh").read_text(encoding="utf-8")
+    for limits in ("60 150", "120 300"):
+        assert f'"$(either {limits})"' in script
+        script = script.replace(f'"$(either {limits})"', "1")
+    (bundle / "check.sh").write_text(script, encoding="utf-8")
+    monkeypatch.setenv("PATH", f"{bundle / 'bin'}:{os.environ['PATH']}")
+    assert check(bundle, "--only", "sanitizer").returncode == 1
+    found = {step["step"]: (step["result"], step["note"].split(",")[0]) for step in steps(bundle)}
+    assert found["memcheck: device"] == ("TIMEOUT", "not done after 1 s")
+    assert found["racecheck: device"] == ("FAILED", "status 9")
+    assert found["racecheck: its kernel"][0] == result
+
+
 @pytest.mark.parametrize(
     "probe",
     ["exit 139", "echo 'gpu_bench: INTERNAL: cudaErrorUnknown' >&2; exit 1", "exit 127"],
