@@ -271,10 +271,15 @@ part_bench() {
     skip bench gpu "workloads A to G" "$no_gpu"
     return
   fi
-  local less=()
+  local path less=()
   if $quick; then less=(--divide-clients 4 --repetitions 5); fi
   step bench gpu "workloads A to G" "$(either 120 300)" "$bin/gpu_bench" --out "$out/gpu.json" \
     --variants "$(either plain plain,shuffled,skewed)" "${less[@]}"
+  # What the planner chose between, where it might have chosen either.
+  for path in tiles sort; do
+    step bench gpu "A and B by $path" "$(either 30 60)" "$bin/gpu_bench" --out "$out/gpu-$path.json" --path "$path" \
+      --workloads AB --variants plain "${less[@]}"
+  done
 }
 
 part_peers() {

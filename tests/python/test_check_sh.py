@@ -80,6 +80,8 @@ def test_with_a_gpu_both_halves_run_if_asked(bundle) -> None:
     calls = (bundle / "calls").read_text(encoding="utf-8")
     assert "sparseagg_engine_tests --gtest_filter=*RealSize* cases= tuples=100000000" in calls
     assert "gtest_filter=*/cuda:RealDevice.*" in calls
+    for path in ("tiles", "sort"):
+        assert f"gpu-{path}.json --path {path} --workloads AB --variants plain" in calls
     assert {step["half"] for step in steps(bundle)} == {"cpu", "gpu"}
 
 
