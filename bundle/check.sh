@@ -3,7 +3,7 @@
 #
 #   ./check.sh [--quick] [--out DIR] [--only PART[,PART]...] [--half cpu|gpu|both] [--within SECONDS]
 #
-# Parts: device contract sanitizer differential faults bench peers serve. Each has a half for the CPU, which runs
+# Parts: device contract faults differential bench peers serve sanitizer. Each has a half for the CPU, which runs
 # anywhere, and one for the GPU. Where there is a GPU its half alone is run unless --half says otherwise; where there is
 # none the CPU's is, and the GPU's is listed as not run. Every step has a log in DIR, numbers are in its JSON files, and a
 # table of all steps comes last. DIR/check.json has all steps so far at any time. With --within no step goes on for longer
@@ -14,7 +14,7 @@
 # JAX ($PYTHON, else python3).
 set -uo pipefail
 
-parts=(device contract sanitizer differential faults bench peers serve)
+parts=(device contract faults differential bench peers serve sanitizer) # in this order: what may take longest is last
 home=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=$home/bin
 quick=false

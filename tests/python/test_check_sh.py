@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = ("gpu_bench", "merge_bench", "sparseagg-server", "sparseagg_engine_tests")
 NO_GPU = "UNAVAILABLE: no usable GPU: this machine has no NVIDIA driver"
-PARTS = ["device", "contract", "sanitizer", "differential", "faults", "bench", "peers", "serve"]
+PARTS = ["device", "contract", "faults", "differential", "bench", "peers", "serve", "sanitizer"]
 
 
 @pytest.fixture
