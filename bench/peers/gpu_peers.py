@@ -186,8 +186,15 @@ def reference(keys: Any, values: Any) -> tuple[Any, Any, Any]:
     return found.astype(np.uint64), np.add.reduceat(rows, first), np.add.reduceat(np.abs(rows), first)
 
 
+def write(path: pathlib.Path, found: dict[str, Any]) -> None:
+    """Whole or not at all, so that whoever ends the program in the middle has what was written before."""
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs whatever is here."""
+    """Runs whatever is here, and writes after each workload."""
     loaded, absent, versions = {}, [], {}
     for name, load in LIBRARIES.items():
         try:
@@ -203,6 +210,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             versions[name] = facts
     results: list[dict[str, Any]] = []
     left_out: list[dict[str, str]] = []
+    found = {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "clients_divided_by": options.divide_clients,
+        "versions": versions,
+        "absent": absent,
+        "left_out": left_out,
+        "results": results,
+    }
     for letter in options.workloads if loaded else "":
         keys, values, dimension = read_workload(options.gpu_bench, letter, options.divide_clients)
         expected = reference(keys, values)
@@ -231,16 +246,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                         "seconds": seconds,
                     }
                 )
+        write(options.out, found)
     for each in absent:
         print(f"{each['library']}: {each['reason']}", flush=True)
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "clients_divided_by": options.divide_clients,
-        "versions": versions,
-        "absent": absent,
-        "left_out": left_out,
-        "results": results,
-    }
+    return found
 
 
 def main() -> int:
@@ -260,7 +269,7 @@ def main() -> int:
         print("this Python has no NumPy, and so none of " + ", ".join(LIBRARIES))
     else:
         found = measure(options)
-    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write(options.out, found)
     return 0
 
 
