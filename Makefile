@@ -83,7 +83,7 @@ cpu-bundle: build/cpu-bundle/build.ninja $(WHEEL) ## the same without the CUDA e
 
 .PHONY: bundle-check
 bundle-check: cpu-bundle $(VENV)/.test ## unpack that bundle elsewhere and use it, as on a machine that has nothing
-	$(BIN)/python scripts/check_bundle.py build/cpu-bundle/$(BUNDLE_NAME)-cpu.tar.zst
+	$(BIN)/python scripts/check_bundle.py build/cpu-bundle/$(BUNDLE_NAME)-cpu.tar.xz
 
 build/gpu-bundle/build.ninja build/cpu-bundle/build.ninja: build/%/build.ninja: \
   CMakePresets.json build/static-libs/.done-2 | deps-build deps-test

@@ -100,17 +100,19 @@ class Report {
                       [](std::string* out, double s) { absl::StrAppendFormat(out, "%.9f", s); })));
   }
 
-  void LeaveOut(const Workload& workload, const Timing& timing) {
-    std::printf("%-2s %-9s %-11s %s\n", workload.name.c_str(), Name(workload.variant), timing.what.c_str(),
-                timing.failure.c_str());
+  void LeaveOut(const Workload& workload, const std::string& what, const std::string& reason) {
+    std::printf("%-2s %-9s %-11s %s\n", workload.name.c_str(), Name(workload.variant), what.c_str(), reason.c_str());
+    std::fflush(stdout);
     left_out_.push_back(absl::StrFormat(R"({"workload": "%s", "variant": "%s", "contestant": "%s", "reason": "%s"})",
-                                        workload.name, Name(workload.variant), timing.what,
-                                        absl::StrReplaceAll(timing.failure, {{"\"", "'"}, {"\\", "/"}, {"\n", " "}})));
+                                        workload.name, Name(workload.variant), what,
+                                        absl::StrReplaceAll(reason, {{"\"", "'"}, {"\\", "/"}, {"\n", " "}})));
   }
 
+  // Whole or not at all, so that whoever ends the program in the middle has what was written before.
   void Write(const std::string& device) const {
     if (settings_.out.empty()) return;
-    std::ofstream out(settings_.out);
+    const std::string unfinished = settings_.out + ".part";
+    std::ofstream out(unfinished);
     out << absl::StrFormat(
         "{\n\"date\": \"%s\", \"device\": \"%s\", \"is_gpu\": %s, \"cpu\": \"%s\", \"seed\": %d, "
         "\"clients_divided_by\": %d,\n\"limits\": {\"copy_bytes_per_s\": %.0f, \"pinned_in_bytes_per_s\": %.0f, "
@@ -120,7 +122,9 @@ class Report {
         limits_.copy_bytes_per_s, limits_.pinned_in_bytes_per_s, limits_.pageable_in_bytes_per_s,
         limits_.pinned_out_bytes_per_s, absl::StrJoin(left_out_, ",\n"), absl::StrJoin(records_, ",\n"));
     out.close();
-    if (!out.good()) throw std::runtime_error("cannot write " + settings_.out);
+    if (!out.good() || std::rename(unfinished.c_str(), settings_.out.c_str()) != 0) {
+      throw std::runtime_error("cannot write " + settings_.out);
+    }
   }
 
  private:
@@ -138,21 +142,22 @@ bool Applies(const Workload& workload, Variant variant) {
 void RunWorkload(const Settings& settings, const BenchDevice& bench, cuda::Device& device, const Workload& workload,
                  Report& report) {
   {
-    const HostInput pageable(workload);
-    report.Add(workload, "pageable", TimeEndToEnd(bench, workload, pageable, settings.repetitions));
-  }
-  {
+    const CanonicalSums expected(workload);
+    {
+      const HostInput pageable(workload);
+      report.Add(workload, "pageable", TimeEndToEnd(bench, workload, expected, pageable, settings.repetitions));
+    }
     const HostInput pinned(workload, device);
-    report.Add(workload, "pinned", TimeEndToEnd(bench, workload, pinned, settings.repetitions));
-    report.Add(workload, "device", TimeResident(bench, workload, pinned, settings.repetitions));
-    report.Add(workload, "device", TimeKernels(bench, workload, pinned, settings.repetitions));
+    report.Add(workload, "pinned", TimeEndToEnd(bench, workload, expected, pinned, settings.repetitions));
+    report.Add(workload, "device", TimeResident(bench, workload, expected, pinned, settings.repetitions));
+    report.Add(workload, "device", TimeKernels(bench, workload, expected, pinned, settings.repetitions));
   }
   if (!settings.on_gpu() || workload.spec.width != 1) return;
   for (const Timing& timing : TimeNativePeers(workload, settings.repetitions)) {
     if (timing.failure.empty()) {
       report.Add(workload, "device", timing);
     } else {
-      report.LeaveOut(workload, timing);
+      report.LeaveOut(workload, timing.what, timing.failure);
     }
   }
 }
@@ -168,14 +173,23 @@ void Run(const Settings& settings) {
       limits.pinned_in_bytes_per_s / 1e9, limits.pageable_in_bytes_per_s / 1e9, limits.pinned_out_bytes_per_s / 1e9, "",
       "", "", "memory", "M tuples", "M tuples/s", "GB/s");
   Report report(settings, limits);
+  int num_failed = 0;
+  report.Write(device->description());
   for (const char name : settings.workloads) {
     for (const Variant variant : {Variant::kPlain, Variant::kShuffled, Variant::kSkewed}) {
       if (std::count(settings.variants.begin(), settings.variants.end(), Name(variant)) == 0) continue;
       const Workload workload = MakeWorkload(std::string(1, name), kSeed, settings.divide_clients, variant);
-      if (Applies(workload, variant)) RunWorkload(settings, bench, *device, workload, report);
+      if (!Applies(workload, variant)) continue;
+      try {
+        RunWorkload(settings, bench, *device, workload, report);
+      } catch (const std::exception& error) {  // the others may be well
+        report.LeaveOut(workload, "sparseagg", error.what());
+        ++num_failed;
+      }
+      report.Write(device->description());
     }
   }
-  report.Write(device->description());
+  if (num_failed > 0) throw std::runtime_error(absl::StrFormat("%d workloads failed", num_failed));
 }
 
 template <typename T>

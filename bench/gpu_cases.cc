@@ -12,7 +12,6 @@
 #include "absl/strings/str_format.h"
 #include "bench/machine.h"
 #include "bench/must.h"
-#include "bench/reference_sum.h"
 #include "bench/watched_device.h"
 #include "cuda/batch.h"
 #include "cuda/device_engine.h"
@@ -23,8 +22,8 @@
 namespace sparseagg::bench {
 namespace {
 
-void Verify(const Workload& workload, const std::string& what, const Result& result) {
-  const std::string difference = CanonicalSums(workload).FindDifference(workload.spec.aggregation, result);
+void Verify(const Workload& workload, const CanonicalSums& expected, const std::string& what, const Result& result) {
+  const std::string difference = expected.FindDifference(workload.spec.aggregation, result);
   if (!difference.empty()) {
     throw std::runtime_error(absl::StrCat(workload.name, " ", Name(workload.variant), ", ", what, ": ", difference));
   }
@@ -41,8 +40,8 @@ Result Merge(Engine& engine, const TensorSpec& spec, const std::vector<Validated
 // Merges one batch that is on the device, over and over.
 class Resident {
  public:
-  Resident(const BenchDevice& bench, const Workload& workload, const HostInput& input)
-      : bench_(bench), workload_(workload), shape_(workload.spec), raw_(bench.create()) {
+  Resident(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected, const HostInput& input)
+      : bench_(bench), workload_(workload), expected_(expected), shape_(workload.spec), raw_(bench.create()) {
     for (const ValidatedUpdate& update : input.updates()) slices_.push_back({&update, 0, update.num_keys()});
     clock_ = bench.make_clock(*raw_);
     device_ = std::make_unique<WatchedDevice>(std::move(raw_), &watch_);
@@ -91,11 +90,12 @@ class Resident {
     const cuda::Finished finished =
         Must(FinishRows(*session_, workload_.spec, shape_, static_cast<double>(slices_.size()), rows));
     Check(finished.failure);
-    Verify(workload_, verify->what, finished.result);
+    Verify(workload_, expected_, verify->what, finished.result);
   }
 
   const BenchDevice& bench_;
   const Workload& workload_;
+  const CanonicalSums& expected_;
   const cuda::TensorShape shape_;
   std::unique_ptr<cuda::Device> raw_;
   Watch watch_;
@@ -148,7 +148,8 @@ HostInput::~HostInput() {
   if (pinned_ != nullptr) device_->FreePinned(pinned_);
 }
 
-Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const HostInput& input, int repetitions) {
+Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+                    const HostInput& input, int repetitions) {
   Timing timing;
   timing.what = "end_to_end";
   Watch watch;
@@ -158,7 +159,7 @@ Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const Ho
   watch.poison = true;
   {
     const Result result = Merge(engine, workload.spec, input.updates());
-    Verify(workload, timing.what, result);
+    Verify(workload, expected, timing.what, result);
     timing.num_rows = result.num_rows;
     timing.bytes_out = result.memory_bytes();
   }
@@ -170,14 +171,19 @@ Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const Ho
     timing.seconds.push_back(Now() - start);
   }
   Check(engine.Probe());  // else it was the CPU engine that was timed
+  if (engine.use().num_fallbacks > 0 || engine.use().num_done == 0) {
+    throw std::runtime_error(absl::StrCat("the host did the work: ", engine.use().num_done,
+                                          " operations by the device, ", engine.use().num_fallbacks, " without it"));
+  }
   timing.device_peak_bytes = watch.peak_bytes;
   return timing;
 }
 
-Timing TimeResident(const BenchDevice& bench, const Workload& workload, const HostInput& input, int repetitions) {
+Timing TimeResident(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+                    const HostInput& input, int repetitions) {
   Timing timing;
   timing.what = "resident";
-  Resident resident(bench, workload, input);
+  Resident resident(bench, workload, expected, input);
   resident.Run(timing, repetitions, [&](const auto& merge) {
     const double start = Now();
     merge();
@@ -186,10 +192,11 @@ Timing TimeResident(const BenchDevice& bench, const Workload& workload, const Ho
   return timing;
 }
 
-Timing TimeKernels(const BenchDevice& bench, const Workload& workload, const HostInput& input, int repetitions) {
+Timing TimeKernels(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+                   const HostInput& input, int repetitions) {
   Timing timing;
   timing.what = "kernels";
-  Resident resident(bench, workload, input);
+  Resident resident(bench, workload, expected, input);
   std::vector<std::map<std::string, double>> runs;
   resident.Run(timing, repetitions, [&](const auto& merge) {
     resident.watch().clock = &resident.clock();

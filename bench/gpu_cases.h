@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bench/native_peers.h"
+#include "bench/reference_sum.h"
 #include "bench/span_clock.h"
 #include "bench/workloads.h"
 #include "cuda/device.h"
@@ -58,16 +59,20 @@ class HostInput {
   std::vector<ValidatedUpdate> updates_;
 };
 
-// Updates in host memory to the finished result there. The first result is verified: its allocations on the device were
-// poisoned. std::runtime_error on a wrong result, and when the device gave up and the CPU engine did the work.
-Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const HostInput& input, int repetitions);
+// Updates in host memory to the finished result there. The first result is verified against `expected`, of the same
+// workload: its allocations on the device were poisoned. std::runtime_error on a wrong result, and when some of the
+// work was done without the device.
+Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+                    const HostInput& input, int repetitions);
 
 // Updates on the device to folded rows on the device, by the host's clock: the kernels and the waits between them.
 // Verified and poisoned likewise.
-Timing TimeResident(const BenchDevice& bench, const Workload& workload, const HostInput& input, int repetitions);
+Timing TimeResident(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+                    const HostInput& input, int repetitions);
 
 // The same by the device's clock, without the gaps between pieces of work: their sum, and each kind by itself.
-Timing TimeKernels(const BenchDevice& bench, const Workload& workload, const HostInput& input, int repetitions);
+Timing TimeKernels(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+                   const HostInput& input, int repetitions);
 
 // The native peers, on a workload of single values. One whose sums are not those of float32 is not timed, and says why.
 std::vector<Timing> TimeNativePeers(const Workload& workload, int repetitions);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/cuda_status.h"
+#include "cuda/device_memory.h"
 #include "cuda/kernels/launch.h"
 
 namespace sparseagg::cuda {
@@ -12,6 +13,44 @@ namespace {
 
 cudaError_t SortKeys(SortCall& call, int& output, cudaStream_t stream) {
   return call.key_bytes == 4 ? SortKeys32(call, output, stream) : SortKeys64(call, output, stream);
+}
+
+// More than CUB takes in one block, for which it has other kernels.
+constexpr uint32_t kTrialEntries = 1 << 15;
+
+// Of zeros, on Lane::kCompute. What comes out is not looked at: that is for tests.
+absl::Status UseAlgorithms(Device& device, DeviceMemory& memory) {
+  const auto allocate = [&](size_t bytes) { return memory.Allocate(bytes, Lane::kCompute); };
+  DeviceBuffer keys[2];
+  DeviceBuffer positions[2];
+  SortCall sort;
+  sort.count = kTrialEntries;
+  for (int i = 0; i < 2; ++i) {
+    ASSIGN_OR_RETURN(keys[i], allocate(kTrialEntries * sizeof(uint64_t)));
+    ASSIGN_OR_RETURN(positions[i], allocate(kTrialEntries * sizeof(uint32_t)));
+    sort.d_keys[i] = keys[i].get();
+    sort.d_positions[i] = positions[i].as<uint32_t>();
+    RETURN_IF_ERROR(device.Fill(keys[i].get(), 0, keys[i].bytes(), Lane::kCompute));
+    RETURN_IF_ERROR(device.Launch(Enumerate{positions[i].as<uint32_t>(), kTrialEntries}));
+  }
+  for (const uint32_t key_bytes : {4, 8}) {
+    sort.key_bytes = key_bytes;
+    sort.end_bit = static_cast<int>(8 * key_bytes);
+    ASSIGN_OR_RETURN(sort.scratch_bytes, device.SortScratchBytes(sort));
+    ASSIGN_OR_RETURN(const DeviceBuffer scratch, allocate(sort.scratch_bytes));
+    sort.d_scratch = scratch.get();
+    RETURN_IF_ERROR(device.Sort(sort).status());
+  }
+  SelectCall select;
+  ASSIGN_OR_RETURN(const DeviceBuffer count, allocate(sizeof(uint32_t)));
+  select.d_flags = keys[0].as<uint8_t>();
+  select.count = kTrialEntries;
+  select.d_indices = positions[0].as<uint32_t>();
+  select.d_num_selected = count.as<uint32_t>();
+  ASSIGN_OR_RETURN(select.scratch_bytes, device.SelectScratchBytes(select));
+  ASSIGN_OR_RETURN(const DeviceBuffer scratch, allocate(select.scratch_bytes));
+  select.d_scratch = scratch.get();
+  return device.Select(select);
 }
 
 }  // namespace
@@ -58,10 +97,11 @@ absl::Status CudaDevice::Start() {
   return pool_.Create(kOrdinal);
 }
 
+// A kernel of ours, both sorts and the selection: CUB keeps the error of its first use for as long as the process
+// lives, so that it must not come from a device whose memory somebody else has taken by then.
 absl::Status CudaDevice::RunSomething() {
-  ASSIGN_OR_RETURN(void* const d_memory, Allocate(sizeof(uint32_t), Lane::kCompute));
-  absl::Status status = Launch(Enumerate{static_cast<uint32_t*>(d_memory), 1});
-  Free(d_memory, Lane::kCompute);
+  DeviceMemory memory(*this, memory_bytes_);
+  absl::Status status = UseAlgorithms(*this, memory);
   status.Update(AwaitLane(Lane::kCompute));
   return status;
 }

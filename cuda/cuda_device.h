@@ -20,7 +20,7 @@ namespace sparseagg::cuda {
 class CudaDevice : public Device {
  public:
   // UNAVAILABLE, with the reason, where there is no driver, no device, or none that this build has code for. A small
-  // kernel is run to find out.
+  // kernel and CUB's algorithms are run to find out.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create();
   ~CudaDevice() override;
 

@@ -8,10 +8,11 @@
 
 namespace sparseagg::cuda {
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu) {
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu, FallbackReport on_fallback) {
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateCudaDevice());
   DeviceEngineOptions options;
   options.cpu = cpu;
+  options.on_fallback = std::move(on_fallback);
   return std::make_unique<DeviceEngine>(std::move(device), options);
 }
 

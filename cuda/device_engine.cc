@@ -33,20 +33,32 @@ absl::Status DeviceEngine::Probe() const {
   return fault_;
 }
 
+DeviceUse DeviceEngine::use() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return use_;
+}
+
 absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(const TensorSpec& spec) {
   ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> cpu, cpu_engine_->CreateAccumulator(spec));
   return std::make_unique<DeviceAccumulator>(*this, spec, std::move(cpu), /*on_cpu=*/!Probe().ok());
 }
 
 absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  RETURN_IF_ERROR(fault_);
   absl::Status status;
-  for (int shrink = 0; shrink <= options_.tuning.num_retries; ++shrink) {
-    status = RunOnce(*session_, operation, shrink);
-    if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!fault_.ok()) {
+      ++use_.num_fallbacks;
+      return fault_;  // told already
+    }
+    for (int shrink = 0; shrink <= options_.tuning.num_retries; ++shrink) {
+      status = RunOnce(*session_, operation, shrink);
+      if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
+    }
+    ++(status.ok() ? use_.num_done : use_.num_fallbacks);
+    if (!status.ok() && !absl::IsResourceExhausted(status)) fault_ = status;
   }
-  if (!status.ok() && !absl::IsResourceExhausted(status)) fault_ = status;
+  if (!status.ok()) TellFallback(status);
   return status;
 }
 
@@ -72,9 +84,17 @@ absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation,
   }
 }
 
-void DeviceEngine::Distrust(absl::Status fault) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (fault_.ok()) fault_ = std::move(fault);
+void DeviceEngine::Distrust(const absl::Status& fault) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!fault_.ok()) return;
+    fault_ = fault;
+  }
+  TellFallback(fault);
+}
+
+void DeviceEngine::TellFallback(const absl::Status& reason) const {
+  if (options_.on_fallback) options_.on_fallback(reason);
 }
 
 }  // namespace sparseagg::cuda

@@ -3,12 +3,14 @@
 #define SPARSEAGG_CUDA_DEVICE_ENGINE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
+#include "cuda/cuda_engine.h"
 #include "cuda/device.h"
 #include "cuda/session.h"
 #include "cuda/tuning.h"
@@ -21,6 +23,13 @@ struct DeviceEngineOptions {
   size_t memory_budget_bytes = 0;  // of device memory; 0: what the device says
   Tuning tuning;
   CpuEngineOptions cpu;  // of the CPU engine, which takes over when the device fails
+  FallbackReport on_fallback;
+};
+
+// What became of the operations that the device was asked for. The results do not show it.
+struct DeviceUse {
+  uint64_t num_done = 0;       // by the device
+  uint64_t num_fallbacks = 0;  // done without it in the end
 };
 
 // Thread-safe: operations on the device happen one at a time. The device would only share its bandwidth between them.
@@ -39,6 +48,7 @@ class DeviceEngine : public Engine {
   // The error of the device that ended its use, if any.
   absl::Status Probe() const override;
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override;
+  DeviceUse use() const;
 
   // What follows is for the accumulators.
 
@@ -49,11 +59,12 @@ class DeviceEngine : public Engine {
   // The same on the host, with the same bits, only slower.
   absl::Status RunOnHost(const Operation& operation) const;
   // The device contradicted the host.
-  void Distrust(absl::Status fault);
+  void Distrust(const absl::Status& fault);
   const Tuning& tuning() const { return options_.tuning; }
 
  private:
   absl::Status RunOnce(Session& session, const Operation& operation, int shrink) const;
+  void TellFallback(const absl::Status& reason) const;
 
   const DeviceEngineOptions options_;
   const std::unique_ptr<Engine> cpu_engine_;
@@ -61,6 +72,7 @@ class DeviceEngine : public Engine {
   const std::unique_ptr<Device> device_;  // from here on guarded by mutex_
   std::unique_ptr<Session> session_;
   absl::Status fault_;
+  DeviceUse use_;
 };
 
 }  // namespace sparseagg::cuda

@@ -9,6 +9,7 @@
 #include "cuda/kernels/finish.h"
 #include "host/cpu/assemble.h"
 #include "host/fixed_point.h"
+#include "host/saturating.h"
 #include "host/status_macros.h"
 
 namespace sparseagg::cuda {
@@ -182,14 +183,18 @@ class Finisher {
     return result;
   }
 
+  // The dimension, which is the number of a dense result's rows, may be anything.
   absl::StatusOr<DeviceColumns> AllocateColumns(uint64_t num_rows) {
+    const auto allocate = [&](uint64_t row_bytes) {
+      return session_.Allocate(SaturatingMultiply(num_rows, row_bytes));
+    };
     DeviceColumns columns;
-    ASSIGN_OR_RETURN(columns.d_values, session_.Allocate(num_rows * shape_.columns * BytesOf(rows_.type)));
+    ASSIGN_OR_RETURN(columns.d_values, allocate(uint64_t{shape_.columns} * BytesOf(rows_.type)));
     if (ReturnsCounts(spec_)) {
-      ASSIGN_OR_RETURN(columns.d_counts, session_.Allocate(num_rows * sizeof(uint32_t)));
+      ASSIGN_OR_RETURN(columns.d_counts, allocate(sizeof(uint32_t)));
     }
     if (spec_.aggregation.return_weights) {
-      ASSIGN_OR_RETURN(columns.d_weights, session_.Allocate(num_rows * sizeof(double)));
+      ASSIGN_OR_RETURN(columns.d_weights, allocate(sizeof(double)));
     }
     return columns;
   }

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "host/saturating.h"
 #include "host/status_macros.h"
 
 namespace sparseagg::cuda {
@@ -16,7 +17,7 @@ namespace {
 constexpr size_t kAlignment = 256;
 constexpr uint8_t kRubbish = 0xcb;
 
-size_t RoundUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t RoundUp(size_t bytes) { return SaturatingAdd(bytes, kAlignment - 1) / kAlignment * kAlignment; }
 
 template <typename Key>
 void StableSort(const SortCall& call, int output, const std::function<void(void*, size_t)>& spoil) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Puts a bundle together from a build of the preset gpu-bundle or cpu-bundle, and packs it.
 #
-#   scripts/bundle.sh BUILD NAME WHEEL      makes BUILD/NAME/ and BUILD/NAME.tar.zst; WHEEL is the Python package
+#   scripts/bundle.sh BUILD NAME WHEEL      makes BUILD/NAME/ and BUILD/NAME.tar.xz; WHEEL is the Python package
 #
 # Fails where a program needs a shared library that is not libc's own, or the archive takes 60 MiB.
 set -euo pipefail
@@ -14,7 +14,7 @@ build=$1 name=$2 wheel=$3
 folder=$build/$name
 max_mib=60
 
-rm -rf "$folder" "$folder.tar.zst"
+rm -rf "$folder" "$folder.tar.xz"
 cmake --install "$build" --component bundle --strip --prefix "$folder" >/dev/null
 mkdir -p "$folder/python" "$folder/licences"
 cp "$wheel" "$folder/python/"
@@ -42,10 +42,12 @@ done < <(find "$folder/bin" -type f)
 
 if [[ $status -ne 0 ]]; then exit "$status"; fi
 
-tar -C "$build" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | zstd -q -T0 -10 --long -o "$folder.tar.zst"
+# xz, since more machines have it than zstd, and every Python. A dictionary that reaches from one program to the next:
+# they have most of their code in common.
+tar -C "$build" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | xz -T1 --lzma2=preset=6,dict=128MiB >"$folder.tar.xz"
 mib() { du -sm --apparent-size "$1" | cut -f1; }
-printf 'bundle: %s, %s MiB; %s, %s MiB\n' "$folder" "$(mib "$folder")" "$folder.tar.zst" "$(mib "$folder.tar.zst")"
-if [[ $(mib "$folder.tar.zst") -ge $max_mib ]]; then
+printf 'bundle: %s, %s MiB; %s, %s MiB\n' "$folder" "$(mib "$folder")" "$folder.tar.xz" "$(mib "$folder.tar.xz")"
+if [[ $(mib "$folder.tar.xz") -ge $max_mib ]]; then
   echo "bundle: the archive takes $max_mib MiB or more" >&2
   exit 1
 fi

@@ -17,7 +17,7 @@ packages() {
     python) echo python3 python3-venv ;;
     extension) echo python3-dev ;;
     test) echo libgtest-dev libgmock-dev ;;
-    bundle) echo dpkg-dev zstd ;;
+    bundle) echo dpkg-dev xz-utils ;;
     lint) echo clang-format-14 clang-tidy-14 shellcheck git yamllint systemd ;;
     bench) echo libbenchmark-dev ;;
     *)

@@ -29,7 +29,10 @@ namespace sparseagg::service {
 namespace {
 
 absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(int num_threads) {
-  absl::StatusOr<std::unique_ptr<Engine>> engine = cuda::CreateCudaEngine({num_threads});
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      cuda::CreateCudaEngine({num_threads}, [](const absl::Status& reason) {
+        Log(LogLevel::kWarning, "gpu_fallback", {{"reason", reason.ToString()}});
+      });
   if (!engine.ok()) return engine;
   if (const absl::Status probe = (*engine)->Probe(); !probe.ok()) return probe;
   return engine;

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -117,6 +118,8 @@ def cupy_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Callab
 
 def jax_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Callable[[], float]]:
     """segment_sum, which gives a dense answer, compiled before it is timed."""
+    # Else it takes three quarters of the device at once, and the others have what is left.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
     import numpy as np
 
@@ -183,8 +186,15 @@ def reference(keys: Any, values: Any) -> tuple[Any, Any, Any]:
     return found.astype(np.uint64), np.add.reduceat(rows, first), np.add.reduceat(np.abs(rows), first)
 
 
+def write(path: pathlib.Path, found: dict[str, Any]) -> None:
+    """Whole or not at all, so that whoever ends the program in the middle has what was written before."""
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs whatever is here."""
+    """Runs whatever is here, and writes after each workload."""
     loaded, absent, versions = {}, [], {}
     for name, load in LIBRARIES.items():
         try:
@@ -200,6 +210,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             versions[name] = facts
     results: list[dict[str, Any]] = []
     left_out: list[dict[str, str]] = []
+    found = {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "clients_divided_by": options.divide_clients,
+        "versions": versions,
+        "absent": absent,
+        "left_out": left_out,
+        "results": results,
+    }
     for letter in options.workloads if loaded else "":
         keys, values, dimension = read_workload(options.gpu_bench, letter, options.divide_clients)
         expected = reference(keys, values)
@@ -228,16 +246,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                         "seconds": seconds,
                     }
                 )
+        write(options.out, found)
     for each in absent:
         print(f"{each['library']}: {each['reason']}", flush=True)
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "clients_divided_by": options.divide_clients,
-        "versions": versions,
-        "absent": absent,
-        "left_out": left_out,
-        "results": results,
-    }
+    return found
 
 
 def main() -> int:
@@ -257,7 +269,7 @@ def main() -> int:
         print("this Python has no NumPy, and so none of " + ", ".join(LIBRARIES))
     else:
         found = measure(options)
-    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write(options.out, found)
     return 0
 
 

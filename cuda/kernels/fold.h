@@ -37,6 +37,7 @@ struct FloatValue {
   using Value = double;
   SPARSEAGG_HD static Value Zero() { return 0.0; }
   SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadFloat(values, type, i); }
+  SPARSEAGG_HD static Value Of(Number type, uint64_t bits) { return FloatOf(type, bits); }
   SPARSEAGG_HD static Value Plus(Value a, Value b) { return AddRn(a, b); }
 };
 
@@ -45,6 +46,7 @@ struct IntegerValue {
   using Value = int64_t;
   SPARSEAGG_HD static Value Zero() { return 0; }
   SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadInteger(values, type, i); }
+  SPARSEAGG_HD static Value Of(Number type, uint64_t bits) { return IntegerOf(type, bits); }
   SPARSEAGG_HD static Value Plus(Value a, Value b) {
     return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   }
@@ -97,6 +99,7 @@ struct SumModular {
   static constexpr bool kInOrder = false;
   SPARSEAGG_HD static Value Zero() { return 0; }
   SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadModular(values, type, i); }
+  SPARSEAGG_HD static Value Of(Number, uint64_t bits) { return bits; }
   SPARSEAGG_HD static Value Plus(Value a, Value b) { return a + b; }
   SPARSEAGG_HD static Acc Start() { return 0; }
   SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return acc + value; }

@@ -130,28 +130,46 @@ SPARSEAGG_HD inline Cell CellOf(uint64_t i, uint32_t columns) {
   return {i / columns, static_cast<uint32_t>(i % columns)};
 }
 
-// Exact.
-SPARSEAGG_HD inline double LoadFloat(const void* values, Number type, uint64_t index) {
-  switch (type) {
-    case Number::kFloat16:
-      return WidenFloat16(static_cast<const uint16_t*>(values)[index]);
-    case Number::kBFloat16:
-      return WidenBFloat16(static_cast<const uint16_t*>(values)[index]);
-    case Number::kFloat64:
-      return static_cast<const double*>(values)[index];
+// The bits of element `index`, and what they stand for, which is exact: apart, so that several may be fetched at a
+// time.
+SPARSEAGG_HD inline uint64_t LoadBits(const void* values, Number type, uint64_t index) {
+  switch (BytesOf(type)) {
+    case 2:
+      return static_cast<const uint16_t*>(values)[index];
+    case 4:
+      return static_cast<const uint32_t*>(values)[index];
     default:
-      return static_cast<double>(static_cast<const float*>(values)[index]);
+      return static_cast<const uint64_t*>(values)[index];
   }
 }
 
+SPARSEAGG_HD inline double FloatOf(Number type, uint64_t bits) {
+  switch (type) {
+    case Number::kFloat16:
+      return WidenFloat16(static_cast<uint16_t>(bits));
+    case Number::kBFloat16:
+      return WidenBFloat16(static_cast<uint16_t>(bits));
+    case Number::kFloat64:
+      return BitsAs<double>(bits);
+    default:
+      return static_cast<double>(BitsAs<float>(static_cast<uint32_t>(bits)));
+  }
+}
+
+SPARSEAGG_HD inline int64_t IntegerOf(Number type, uint64_t bits) {
+  return type == Number::kInt32 ? int64_t{static_cast<int32_t>(bits)} : static_cast<int64_t>(bits);
+}
+
+SPARSEAGG_HD inline double LoadFloat(const void* values, Number type, uint64_t index) {
+  return FloatOf(type, LoadBits(values, type, index));
+}
+
 SPARSEAGG_HD inline int64_t LoadInteger(const void* values, Number type, uint64_t index) {
-  return type == Number::kInt32 ? int64_t{static_cast<const int32_t*>(values)[index]}
-                                : static_cast<const int64_t*>(values)[index];
+  return IntegerOf(type, LoadBits(values, type, index));
 }
 
 SPARSEAGG_HD inline uint64_t LoadModular(const void* values, Number type, uint64_t index) {
-  return type == Number::kUInt32 ? uint64_t{static_cast<const uint32_t*>(values)[index]}
-                                 : static_cast<const uint64_t*>(values)[index];
+  return LoadBits(values, type, index);
 }
 
 // Writes the low bytes of `bits` as element `index`.

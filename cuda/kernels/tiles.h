@@ -145,7 +145,7 @@ struct TileBody {
     for (uint32_t i = thread; i < num_values; i += num_threads) {
       const uint32_t row = begin + i / Lanes();
       const uint32_t column = i % Lanes();
-      const uint32_t slot = SlotOf(args.d_base_keys, tile, row);
+      const uint32_t slot = SlotOf(LoadKey(args.d_base_keys, args.key_bytes, row), tile);
       if (args.columns > 0) {
         const auto* base = static_cast<const Acc*>(args.d_base_accs);
         Acc& acc = Accs(shared)[slot * args.columns + column];
@@ -178,15 +178,25 @@ struct TileBody {
       }
       if (num_chunks == 0) return;
       block.Phase([&](uint32_t thread) {
-        for (uint32_t stage = 0; stage < num_chunks; ++stage) {
-          const Chunk chunk = chunks[stage];
-          if (thread == 0) shared.sources[stage] = args.d_sources[first + chunk.source];
-          if (thread >= chunk.count) continue;
-          const uint32_t tuple = shared.begin[half][chunk.source] + (chunk.first + thread) / lanes;
-          shared.slots[stage][thread] = SlotOf(args.d_keys, tile, tuple);
+        // All that is fetched before anything that waits for it. The loops have constant bounds, so that they are
+        // unrolled and what they fetch stays in registers.
+        uint64_t keys[kStages] = {};
+        uint64_t values[kStages] = {};
+        const auto has_value = [&](uint32_t stage) { return stage < num_chunks && thread < chunks[stage].count; };
+        for (uint32_t stage = 0; stage < kStages; ++stage) {
+          if (!has_value(stage)) continue;
+          const uint32_t at = chunks[stage].first + thread;
+          const uint32_t tuple = shared.begin[half][chunks[stage].source] + at / lanes;
+          keys[stage] = LoadKey(args.d_keys, args.key_bytes, tuple);
           if (args.columns == 0) continue;
-          const uint64_t value = uint64_t{tuple} * args.columns + (chunk.first + thread) % lanes;
-          shared.values[stage][thread] = Fold::Plus(Fold::Zero(), Fold::Load(args.d_values, args.type, value));
+          values[stage] = LoadBits(args.d_values, args.type, uint64_t{tuple} * args.columns + at % lanes);
+        }
+        if (thread < num_chunks) shared.sources[thread] = args.d_sources[first + chunks[thread].source];
+        for (uint32_t stage = 0; stage < kStages; ++stage) {
+          if (!has_value(stage)) continue;
+          shared.slots[stage][thread] = SlotOf(keys[stage], tile);
+          if (args.columns == 0) continue;
+          shared.values[stage][thread] = Fold::Plus(Fold::Zero(), Fold::Of(args.type, values[stage]));
         }
       });
       for (uint32_t stage = 0; stage < num_chunks; ++stage) {
@@ -220,8 +230,8 @@ struct TileBody {
     }
   }
 
-  SPARSEAGG_HD uint32_t SlotOf(const void* keys, uint32_t tile, uint32_t index) const {
-    return static_cast<uint32_t>(LoadKey(keys, args.key_bytes, index) - uint64_t{tile} * args.slots);
+  SPARSEAGG_HD uint32_t SlotOf(uint64_t key, uint32_t tile) const {
+    return static_cast<uint32_t>(key - uint64_t{tile} * args.slots);
   }
 };
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "cuda/batch.h"
 #include "cuda/device_engine.h"
+#include "cuda/host_device.h"
+#include "host/cpu/cpu_engine.h"
 #include "tests/support/driver.h"
 #include "tests/support/engines.h"
 #include "tests/support/faulty_device.h"
@@ -254,6 +257,27 @@ TEST(Batches, SecondRound_AllocatesNoHostMemory) {
   ASSERT_TRUE(Drive(engine, {spec}, {{"a", 1.0, {raw}}}).results.ok());
   EXPECT_EQ(record.num_pinned, after_first);
   EXPECT_EQ(record.num_results, 2u);
+}
+
+// The bytes of a dense result that wrap to none. An aggregation refuses such a round; an accumulator has no memory.
+TEST(DenseResult, BytesBeyond64Bits_NoMemory_AsOnTheCpu) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = uint64_t{1} << 62;
+  spec.width = 4;
+  spec.aggregation.result_layout = ResultLayout::kDense;
+  const RawTensor raw{.keys = {5}, .values = std::string(4 * sizeof(float), '\0')};
+  const std::unique_ptr<Engine> cpu = CreateCpuEngine({});
+  cuda::DeviceEngine device(std::make_unique<cuda::HostDevice>(), {});
+  for (Engine* engine : {cpu.get(), static_cast<Engine*>(&device)}) {
+    SCOPED_TRACE(engine->description());
+    EXPECT_THROW(std::move(**engine->CreateAccumulator(spec)).Finish({}).status().IgnoreError(), std::bad_alloc);
+    const std::unique_ptr<Accumulator> accumulator = *engine->CreateAccumulator(spec);
+    auto updates = *BuildUpdates({spec}, {"a", 1.0, {raw}});
+    ASSERT_TRUE(accumulator->Add(*accumulator->Prepare(std::move(updates[0]))).ok());
+    const std::vector<uint32_t> order = {0};
+    EXPECT_THROW(std::move(*accumulator).Finish(order).status().IgnoreError(), std::bad_alloc);
+  }
 }
 
 // ---- the cursor

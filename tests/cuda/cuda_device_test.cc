@@ -44,6 +44,15 @@ TEST_F(CudaDeviceTest, Create_DeviceWorks_ItIsThere) {
   EXPECT_EQ(Runtime().current_device, 3) << "the caller's device was not restored";
 }
 
+// An error of CUB's first use stays with the process.
+TEST_F(CudaDeviceTest, Create_UsesEveryAlgorithmOnce) {
+  const auto device = CudaDevice::Create();
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ(Runtime().num_sorts_of_32_bits, 1u);
+  EXPECT_EQ(Runtime().num_sorts_of_64_bits, 1u);
+  EXPECT_EQ(Runtime().num_selects, 1u);
+}
+
 TEST_F(CudaDeviceTest, Create_AnyCallFails_UnavailableWithTheReason) {
   Runtime().num_calls = 0;
   ASSERT_TRUE(CudaDevice::Create().ok());

@@ -92,6 +92,46 @@ int64_t FirstValue(const Result& result) {
   return value;
 }
 
+TEST(Fallback, IsCounted_AndToldWithTheReason) {
+  const TensorSpec spec = IntegerSum();
+  const Update update = {{5, 7}, {1, 1}};
+  std::vector<absl::Status> told;
+  cuda::DeviceEngineOptions options;
+  options.on_fallback = [&told](const absl::Status& reason) { told.push_back(reason); };
+  const auto merge = [&](cuda::DeviceEngine& engine) {
+    const auto accumulator = *engine.CreateAccumulator(spec);
+    ASSERT_TRUE(accumulator->Add(*accumulator->Prepare(update.Validated(spec))).ok());
+    const std::vector<uint32_t> order = {0};
+    EXPECT_TRUE(std::move(*accumulator).Finish(order).ok());
+  };
+
+  cuda::DeviceEngine good(std::make_unique<cuda::HostDevice>(), options);
+  merge(good);
+  EXPECT_GE(good.use().num_done, 1u);
+  EXPECT_EQ(good.use().num_fallbacks, 0u);
+  EXPECT_TRUE(told.empty());
+
+  cuda::DeviceEngine full(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.memory_bytes = 1}), options);
+  for (int round = 1; round <= 2; ++round) {
+    merge(full);
+    EXPECT_EQ(full.use().num_done, 0u);
+    EXPECT_EQ(full.use().num_fallbacks, static_cast<uint64_t>(round));
+    ASSERT_EQ(told.size(), static_cast<size_t>(round));
+    EXPECT_EQ(told.back().code(), absl::StatusCode::kResourceExhausted);
+  }
+
+  // For good: those that come later do not tell it again.
+  told.clear();
+  cuda::DeviceEngine dying(std::make_unique<DyingDevice>(0), options);
+  const auto early = *dying.CreateAccumulator(spec);
+  ASSERT_TRUE(early->Add(*early->Prepare(update.Validated(spec))).ok());
+  merge(dying);
+  EXPECT_TRUE(early->FoldSoFar({}).ok());
+  EXPECT_EQ(dying.use().num_fallbacks, 2u);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].code(), absl::StatusCode::kInternal);
+}
+
 TEST(Fallback, HandOverFailsInTheMiddle_NothingCountsTwice) {
   const TensorSpec spec = IntegerSum();
   const Update update = {{5, 7}, {1, 1}};

@@ -36,6 +36,7 @@ TEST(RealDevice, CubSortAndSelect_KeepTheDeviceContract) {
 
 TEST(RealDevice, CompiledKernels_RoundAsOnTheHost) {
   SKIP_WITHOUT_A_GPU("code that nvcc made of the kernel bodies: contraction, intrinsics, barriers, atomics");
+  uint64_t num_done = 0;
   for (uint64_t seed = TestSeed(90'000), end = seed + TestCases(300); seed < end; ++seed) {
     const Case c = RandomCase(seed);
     cuda::DeviceEngineOptions options;
@@ -50,7 +51,10 @@ TEST(RealDevice, CompiledKernels_RoundAsOnTheHost) {
         << "SPARSEAGG_TEST_SEED=" << seed << "\n"
         << Describe(c);
     ASSERT_TRUE(engine.Probe().ok()) << engine.Probe();
+    ASSERT_EQ(engine.use().num_fallbacks, 0u);
+    num_done += engine.use().num_done;
   }
+  EXPECT_GT(num_done, 0u);
 }
 
 TEST(RealDevice, Streams_OverlapWithoutRaces) {
@@ -79,6 +83,8 @@ TEST(RealDevice, Streams_OverlapWithoutRaces) {
       ASSERT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), verdict), "");
     }
     ASSERT_TRUE(engine.Probe().ok()) << engine.Probe();
+    EXPECT_GE(engine.use().num_done, 5u);
+    EXPECT_EQ(engine.use().num_fallbacks, 0u);
   }
 }
 

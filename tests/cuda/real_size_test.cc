@@ -192,15 +192,18 @@ std::unique_ptr<cuda::DeviceEngine> Subject() {
 }
 
 // Empty, or what is wrong.
-std::string Disagreement(const Shape& shape, uint64_t num_tuples, Engine& subject) {
+std::string Disagreement(const Shape& shape, uint64_t num_tuples, cuda::DeviceEngine& subject) {
   const TensorSpec spec = SpecOf(shape);
   if (const absl::Status status = Validate(spec); !status.ok()) return status.ToString();
   const Round round(shape, spec, num_tuples, TestSeed(7));
   if (!round.status().ok()) return round.status().ToString();
   const std::unique_ptr<Engine> cpu = CreateCpuEngine({});
   const absl::StatusOr<Result> expected = round.Merge(*cpu, spec);
+  const cuda::DeviceUse before = subject.use();
   const absl::StatusOr<Result> actual = round.Merge(subject, spec);
   if (!subject.Probe().ok()) return absl::StrCat("the device failed: ", subject.Probe().ToString());
+  if (subject.use().num_fallbacks > 0) return "the device had no memory, and the host did its work";
+  if (subject.use().num_done == before.num_done) return "the device was not used";
   if (!expected.ok() || !actual.ok()) {
     return absl::StrCat("cpu: ", expected.status().ToString(), "; subject: ", actual.status().ToString());
   }

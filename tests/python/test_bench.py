@@ -310,3 +310,43 @@ def test_gpu_peers_report_what_is_absent(module, tmp_path, monkeypatch) -> None:
     found = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
     assert found["results"] == []
     assert [each["reason"] for each in found["absent"]] == ["it sees no device", "absent: No module named 'jax'"]
+
+
+def test_gpu_peers_write_after_each_workload(module, tmp_path, monkeypatch) -> None:
+    peers = module("gpu_peers")
+    out = tmp_path / "peers.json"
+
+    def library() -> Any:
+        def ways(keys: Any, values: Any, dimension: int) -> Any:
+            yield "plain", lambda: np.bincount(keys, values, dimension), lambda answer: answer
+
+        return {"plain": "1"}, ways, lambda run: 1.0
+
+    def read_workload(gpu_bench: Any, letter: str, divide_clients: int) -> Any:
+        if letter == "B":
+            raise KeyboardInterrupt
+        return np.array([1, 1], np.uint32), np.array([2, 3], np.float32), 4
+
+    monkeypatch.setattr(peers, "LIBRARIES", {"plain": library})
+    monkeypatch.setattr(peers, "read_workload", read_workload)
+    monkeypatch.setattr(sys, "argv", ["gpu_peers.py", "--workloads", "AB", "--out", str(out)])
+    with pytest.raises(KeyboardInterrupt):
+        peers.main()
+    assert [row["workload"] for row in json.loads(out.read_text(encoding="utf-8"))["results"]] == ["A"]
+
+
+@pytest.mark.parametrize(("before", "then"), [(None, "false"), ("true", "true")])
+def test_jax_leaves_the_others_their_memory(module, tmp_path, monkeypatch, before, then) -> None:
+    name = "XLA_PYTHON_CLIENT_PREALLOCATE"
+    monkeypatch.setenv(name, before or "")
+    if before is None:
+        monkeypatch.delenv(name)
+    text = f"import os\nfound = os.environ.get({name!r})\ndef devices(): return []\n"
+    (tmp_path / "jax.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    peers = module("gpu_peers")
+    with pytest.raises(peers.Absent):
+        peers.jax_library()
+    assert sys.modules["jax"].found == then
+    del sys.modules["jax"]

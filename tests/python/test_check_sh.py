@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = ("gpu_bench", "merge_bench", "sparseagg-server", "sparseagg_engine_tests")
 NO_GPU = "UNAVAILABLE: no usable GPU: this machine has no NVIDIA driver"
-PARTS = ["device", "contract", "sanitizer", "differential", "faults", "bench", "peers", "serve"]
+PARTS = ["device", "contract", "faults", "differential", "bench", "peers", "serve", "sanitizer"]
 
 
 @pytest.fixture
@@ -65,12 +65,12 @@ def test_without_a_gpu_the_cpu_half_runs_and_the_other_is_listed(bundle) -> None
     assert all(step["result"] == "ok" for step in found if step["half"] == "cpu" and "load" not in step["step"])
     assert done.stdout.rstrip().endswith(f"the GPU half was not run: {NO_GPU}")
     calls = (bundle / "calls").read_text(encoding="utf-8")
-    assert "--gtest_filter=-*Differential*:*RealSize*:*Faults*:RealDevice*:*/cuda cases=2500" in calls
+    assert " --gtest_filter=-*Differential*:*RealSize*:*Faults*:RealDevice*:*/cuda cases=2500" in calls
 
 
-def test_with_a_gpu_both_halves_run(bundle) -> None:
+def test_with_a_gpu_both_halves_run_if_asked(bundle) -> None:
     give_gpu(bundle)
-    done = check(bundle)
+    done = check(bundle, "--half", "both")
     assert done.returncode == 0, done.stdout
     not_run = {step["step"]: step["note"] for step in steps(bundle) if step["result"] == "not run"}
     assert set(not_run) <= {"a load on the server", "memcheck", "racecheck"}
@@ -78,8 +78,68 @@ def test_with_a_gpu_both_halves_run(bundle) -> None:
     assert written["device"] == 'A GPU, with "quotes"'
     assert written["no_gpu"] == ""
     calls = (bundle / "calls").read_text(encoding="utf-8")
-    assert "sparseagg_engine_tests --gtest_brief=1 --gtest_filter=*RealSize* cases= tuples=100000000" in calls
+    assert "sparseagg_engine_tests --gtest_filter=*RealSize* cases= tuples=100000000" in calls
     assert "gtest_filter=*/cuda:RealDevice.*" in calls
+    for path in ("tiles", "sort"):
+        assert f"gpu-{path}.json --path {path} --workloads AB --variants plain" in calls
+    assert {step["half"] for step in steps(bundle)} == {"cpu", "gpu"}
+
+
+@pytest.mark.parametrize(("arguments", "half"), [((), "gpu"), (("--half", "gpu"), "gpu"), (("--half", "cpu"), "cpu")])
+def test_with_a_gpu_the_cpu_half_runs_only_if_asked(bundle, arguments, half) -> None:
+    give_gpu(bundle)
+    done = check(bundle, "--only", "contract,faults", *arguments)
+    assert done.returncode == 0, done.stdout
+    assert [(step["part"], step["half"]) for step in steps(bundle)] == [("contract", half), ("faults", half)]
+
+
+def test_the_gpu_half_alone_needs_a_gpu(bundle) -> None:
+    done = check(bundle, "--only", "contract", "--half", "gpu")
+    assert done.returncode == 1
+    assert f"--half gpu was asked for, but: {NO_GPU}" in done.stdout
+
+
+def test_every_step_is_written_when_it_is_done(bundle) -> None:
+    write_program(
+        bundle, "sparseagg_engine_tests", f'if [[ $1 == *FaultsTest* ]]; then kill -KILL $(<"{bundle}/pid"); fi'
+    )
+    command = f'echo $$ > "{bundle}/pid"; exec "{bundle}/check.sh" --out "{bundle}/out" --only contract,faults'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, cwd=bundle, check=False)
+    assert done.returncode == -9
+    found = [(step["part"], step["half"], step["result"]) for step in steps(bundle)]
+    assert found == [("contract", "cpu", "ok"), ("contract", "gpu", "not run")]
+
+
+def test_no_step_goes_on_beyond_the_time_there_is(bundle) -> None:
+    write_program(bundle, "sparseagg_engine_tests", "exec sleep 60")
+    done = check(bundle, "--only", "contract,faults", "--half", "cpu", "--within", "2")
+    assert done.returncode == 1
+    assert [step["result"] for step in steps(bundle)] == ["TIMEOUT", "not run"]
+    assert [step["note"].split(",")[0] for step in steps(bundle)][1] == "nothing is left of 2 s"
+
+
+SANITIZER = """
+if [[ $* == *"--tool racecheck --error-exitcode 9 --kernel-name kns=RunBlocks"* ]]; then exit 9; fi
+[[ $* == *"--tool memcheck --error-exitcode 9 "*sparseagg_engine_tests* ]] && exec sleep 60
+"""
+
+
+@pytest.mark.parametrize(("has_kernel", "result"), [(True, "ok"), (False, "FAILED")])
+def test_the_sanitizers_findings_are_told_from_a_lack_of_time(bundle, monkeypatch, has_kernel, result) -> None:
+    give_gpu(bundle)
+    write_program(bundle, "sparseagg_engine_tests", "# _ZN9sparseagg4cuda9RunBlocksI" if has_kernel else "")
+    write_program(bundle, "compute-sanitizer", SANITIZER)
+    script = (bundle / "check.sh").read_text(encoding="utf-8")
+    for limits in ("60 150", "120 300"):
+        assert f'"$(either {limits})"' in script
+        script = script.replace(f'"$(either {limits})"', "1")
+    (bundle / "check.sh").write_text(script, encoding="utf-8")
+    monkeypatch.setenv("PATH", f"{bundle / 'bin'}:{os.environ['PATH']}")
+    assert check(bundle, "--only", "sanitizer").returncode == 1
+    found = {step["step"]: (step["result"], step["note"].split(",")[0]) for step in steps(bundle)}
+    assert found["memcheck: device"] == ("TIMEOUT", "not done after 1 s")
+    assert found["racecheck: device"] == ("FAILED", "status 9")
+    assert found["racecheck: its kernel"][0] == result
 
 
 @pytest.mark.parametrize(
@@ -122,7 +182,7 @@ def test_quick_asks_for_less(bundle) -> None:
 
 def test_a_failure_is_shown_and_the_rest_goes_on(bundle) -> None:
     write_program(
-        bundle, "sparseagg_engine_tests", "if [[ $2 == *FaultsTest* ]]; then exit 0; fi; echo what is wrong; exit 3"
+        bundle, "sparseagg_engine_tests", "if [[ $1 == *FaultsTest* ]]; then exit 0; fi; echo what is wrong; exit 3"
     )
     done = check(bundle, "--only", "contract", "--only", "faults")
     assert done.returncode == 1
@@ -181,7 +241,19 @@ def test_a_step_that_runs_no_test_has_failed(bundle) -> None:
     assert "no test was run" in next(step["note"] for step in steps(bundle) if step["half"] == "cpu")
 
 
-@pytest.mark.parametrize("arguments", [("--only", "everything"), ("--only",), ("--fast",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--only", "everything"),
+        ("--only", "bench,everything"),
+        ("--only", ""),
+        ("--only",),
+        ("--half", "none"),
+        ("--half",),
+        ("--within", "soon"),
+        ("--fast",),
+    ],
+)
 def test_wrong_use_is_refused(bundle, arguments) -> None:
     done = subprocess.run([str(bundle / "check.sh"), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2

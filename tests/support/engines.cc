@@ -71,7 +71,12 @@ std::vector<EngineCase> AvailableEngines() {
   engines.push_back({"cudatiles", [] { return TortureEngine(TestSeed(2027), /*tiles=*/true); }});
 #endif
   if (CudaStatus().ok()) {
-    engines.push_back({"cuda", [] { return *cuda::CreateCudaEngine(); }});
+    // With little pinned memory, which is slow to get: the contract suite makes a thousand engines.
+    engines.push_back({"cuda", [] {
+                         cuda::DeviceEngineOptions options;
+                         options.tuning.staging_slot_bytes = size_t{64} << 10;
+                         return std::make_unique<cuda::DeviceEngine>(*cuda::CreateCudaDevice(), options);
+                       }});
   }
   return engines;
 }

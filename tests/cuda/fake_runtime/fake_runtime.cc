@@ -77,6 +77,7 @@ cudaError_t Sort(cuda::SortCall& call, int& output) {
       call.scratch_bytes = *Host().SortScratchBytes(call);
     } else {
       output = *Host().Sort(call);
+      ++(call.key_bytes == 4 ? Runtime().num_sorts_of_32_bits : Runtime().num_sorts_of_64_bits);
     }
   });
 }
@@ -180,6 +181,7 @@ cudaError_t SelectFlagged(SelectCall& call, cudaStream_t) {
       call.scratch_bytes = *fake::Host().SelectScratchBytes(call);
     } else {
       fake::Host().Select(call).IgnoreError();
+      ++fake::Runtime().num_selects;
     }
   });
 }

@@ -22,6 +22,10 @@ struct FakeRuntime {
   int current_device = 0;
   cudaError_t last_error = cudaSuccess;
   int num_live = 0;  // memory, pools, streams, events that were made and not given back
+  // Done by CUB, had it been CUB.
+  uint64_t num_sorts_of_32_bits = 0;
+  uint64_t num_sorts_of_64_bits = 0;
+  uint64_t num_selects = 0;
 };
 
 // What the runtime of this program goes by.
