@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 
 import numpy as np
@@ -91,6 +92,35 @@ def test_tensor_data_sparse_of_another_shape_is_refused():
     for matrix in (scipy.sparse.csr_matrix((11, 2)), scipy.sparse.coo_matrix((2**40, 2**40))):
         with pytest.raises(sa.InvalidArgument, match="does not fit dimension 10 × width 2"):
             tensor_data(tensor(width=2), matrix)
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (3, 4), (4, 3), (1, 12), (12, 1)])
+def test_tensor_data_sparse_axes_other_than_keys_and_columns_are_refused(shape):
+    # As a transposed array has them: row-major, its entries would be those of other keys.
+    given = [scipy.sparse.csr_matrix(np.ones(shape)), scipy.sparse.coo_array(shape)]
+    given.append(FakeTorch(indices=[[0], [0]], values=[1.0], shape=shape))
+    for sparse in given:
+        with pytest.raises(
+            sa.InvalidArgument, match=rf"'v': the first axes of .* shape {re.escape(str(shape))} do not"
+        ):
+            tensor_data(tensor(dimension=6, width=2), sparse)
+
+
+@pytest.mark.parametrize("shape", [(12,), (6, 2), (2, 3, 2), (6, 1, 2), (3, 2, 1, 2)])
+def test_tensor_data_sparse_axes_may_be_several(shape):
+    values = np.arange(1.0, 13.0)
+    sparse = FakeTorch(indices=np.unravel_index(np.arange(12), shape), values=values, shape=shape)
+    expected = dict(enumerate(values.reshape(6, 2).tolist()))
+    assert rows_of(tensor_data(tensor(dimension=6, width=2), sparse)) == expected
+    hybrid = FakeTorch(indices=[[0, 1], [2, 0]], values=values[:8].reshape(2, 2, 2), shape=(2, 3, 2, 2))
+    assert rows_of(tensor_data(tensor(dimension=6, width=4), hybrid)) == {2: [1, 2, 3, 4], 3: [5, 6, 7, 8]}
+
+
+def test_tensor_data_sparse_without_entries_has_to_fit_as_well():
+    empty = FakeTorch(indices=np.empty((1, 0), np.int64), values=np.empty((0, 3)), shape=(10, 3))
+    with pytest.raises(sa.InvalidArgument, match="does not fit dimension 10 × width 2"):
+        tensor_data(tensor(width=2), empty)
+    assert tensor_data(tensor(width=3), empty).num_keys == 0
 
 
 class Unreadable(FakeTorch):

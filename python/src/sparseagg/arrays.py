@@ -160,14 +160,23 @@ def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
             f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but dimension "
             f"{spec.dimension} × width {spec.width} needs {spec.dimension * spec.width}; give (keys, rows) for a part"
         )
-    # A parameter may have its keys, or its columns, on several axes, but not columns before keys.
-    if values.ndim > 1 and spec.dimension not in itertools.accumulate(values.shape, operator.mul, initial=1):
-        raise InvalidArgument(
-            f"tensor {spec.name!r}: the first axes of a dense array of shape {values.shape} do not make dimension "
-            f"{spec.dimension}, and the others width {spec.width}"
-        )
+    _check_axes(spec, "dense", values.shape, values.ndim)
     rows = values.reshape(spec.dimension, spec.width)
     return TensorData(spec, None, _wire_values(spec, rows, spec.dimension), spec.dimension)
+
+
+def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...], num_key_axes: int) -> None:
+    """Refuses an array whose first axes do not make the keys, as one that is transposed; of one axis it is flat.
+
+    A parameter may have its keys, or its columns, on several axes, but not columns before keys. Only the first
+    ``num_key_axes`` can be of keys.
+    """
+    sizes = itertools.accumulate(shape[:num_key_axes], operator.mul, initial=1)
+    if len(shape) > 1 and spec.dimension not in sizes:
+        raise InvalidArgument(
+            f"tensor {spec.name!r}: the first axes of a {kind} array of shape {shape} do not make dimension "
+            f"{spec.dimension}, and the others width {spec.width}"
+        )
 
 
 def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
@@ -179,23 +188,29 @@ def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
 def _from_coordinates(spec: TensorSpec, coordinates: list[Array], values: Array, shape: Any) -> TensorData:
     """Of entries at ``coordinates`` of a sparse array of that shape, whose trailing axes may be dense.
 
-    The sparse axes together must make either the keys or, row-major, keys and columns.
+    Its axes make first the keys, then the columns, as those of dense arrays do.
     """
     shape = tuple(int(size) for size in shape)
     sparse_shape = shape[: len(coordinates)]
     size = math.prod(sparse_shape)
-    if len(coordinates) == 1 and spec.dimension in (0, size):
+    if len(coordinates) == 1 and spec.dimension == 0:
         return _from_rows(spec, coordinates[0], values)
-    if size in (spec.dimension, spec.dimension * spec.width) and size < 1 << 63:
-        try:
-            flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
-        except ValueError as error:
-            raise _refuse_coordinates(spec, coordinates, sparse_shape) from error
-        if size == spec.dimension:
-            return _from_rows(spec, flat, values)
-        if len(sparse_shape) == len(shape):
-            return _from_entries(spec, flat, values)
-    raise InvalidArgument(
+    if math.prod(shape) != spec.dimension * spec.width or size >= 1 << 63:
+        raise _refuse_shape(spec, shape)
+    _check_axes(spec, "sparse", shape, len(sparse_shape))
+    try:
+        flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
+    except ValueError as error:
+        raise _refuse_coordinates(spec, coordinates, sparse_shape) from error
+    if size == spec.dimension:
+        return _from_rows(spec, flat, values)
+    if len(sparse_shape) == len(shape):
+        return _from_entries(spec, flat, values)
+    raise _refuse_shape(spec, shape)
+
+
+def _refuse_shape(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidArgument:
+    return InvalidArgument(
         f"tensor {spec.name!r}: a sparse array of shape {shape} does not fit dimension {spec.dimension} × width "
         f"{spec.width}"
     )
