@@ -57,7 +57,8 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
         spec: of the round.
         update: a mapping from tensor names to tensors; or, in a round of one tensor, that tensor; or a torch module,
             for the gradients of its parameters. A tensor is (keys, rows), where rows may be None for a union; a sparse
-            torch, SciPy or TensorFlow tensor or IndexedSlices; or anything dense, which touches every key, whose axes
+            torch, SciPy or TensorFlow tensor or IndexedSlices, of whose rows columns that are not stored are zeros, as
+            soon as one is; or anything dense, which touches every key, whose axes
             make first the dimension, then the width. Rows and dense values may also come flat, row after row.
             Tensors that are left out, and parameters without a gradient, are not touched.
 
@@ -234,19 +235,29 @@ def _from_entries(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
     An entry that is given again goes to another row of the same key, for rows of one key add up, in wide arithmetic,
     at the server.
     """
-    order = np.argsort(flat, kind="stable")
-    ordered = flat[order]
-    position = np.arange(len(ordered))
-    starts = np.ones(len(ordered), dtype=bool)
-    starts[1:] = ordered[1:] != ordered[:-1]
-    repeat = np.empty(len(ordered), dtype=np.int64)
-    repeat[order] = position - np.maximum.accumulate(np.where(starts, position, 0))
+    if not (flat[1:] > flat[:-1]).all():
+        order = np.argsort(flat, kind="stable")
+        flat, values = flat[order], values[order]
     keys, columns = np.divmod(flat, spec.width)
-    pairs = np.stack([keys.astype(np.int64), repeat])
-    unique, row = np.unique(pairs, axis=1, return_inverse=True)
-    rows = np.zeros((unique.shape[1], spec.width), dtype=values.dtype)
-    rows[row.reshape(-1), columns] = values
-    return _from_rows(spec, unique[0], rows)
+    is_new = _differs(flat)
+    if not is_new.all():
+        position = np.arange(len(flat))
+        repeat = position - np.maximum.accumulate(np.where(is_new, position, 0))
+        order = np.lexsort((repeat, keys))
+        keys, columns, values, repeat = keys[order], columns[order], values[order], repeat[order]
+        starts = _differs(keys) | _differs(repeat)
+    else:
+        starts = _differs(keys)
+    rows = np.zeros((np.count_nonzero(starts), spec.width), dtype=values.dtype)
+    rows[np.cumsum(starts) - 1, columns] = values
+    return _from_rows(spec, keys[starts], rows)
+
+
+def _differs(array: Array) -> Array:
+    """Of each entry: whether it differs from the one before; the first one does."""
+    mask = np.ones(len(array), dtype=bool)
+    mask[1:] = array[1:] != array[:-1]
+    return mask
 
 
 def _first(mask: Array) -> int:

@@ -200,9 +200,10 @@ class Round:
             update: a mapping from tensor names to tensors; in a round of one tensor that tensor will do; or a torch
                 module, for the gradients of its parameters. A tensor is a pair (keys, rows) of arrays, of shapes (n,)
                 and (n, width), in any order and with repetitions, which denote sums; rows are None for a union. Or
-                a sparse torch, SciPy or TensorFlow tensor or IndexedSlices. Or anything dense, of dimension × width
-                values, which touches every key; its axes make first the dimension, then the width. Tensors that are
-                left out are not touched.
+                a sparse torch, SciPy or TensorFlow tensor or IndexedSlices: columns that are not stored, of a row of
+                which others are, become zeros, which count in minima, maxima and means. Or anything dense, of
+                dimension × width values, which touches every key; its axes make first the dimension, then the width,
+                as do those of what is sparse. Tensors that are left out are not touched.
             weight: ≥ 0; required with "by_weight".
             encoding: of the keys. "auto": the smallest that the server knows, slice by slice; packed keys need to
                 ascend, without repetitions, and others are sent as they are. "plain": 4 or 8 bytes a key. What the
