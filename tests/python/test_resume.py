@@ -23,19 +23,29 @@ VALUES = np.arange(100_000, dtype=np.float32) / 3  # 800 kB with the keys
 
 
 def submit(
-    address: str, opened: sa.Round, update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, retry=FAST, **more
+    address: str,
+    opened: sa.Round,
+    update=(KEYS, VALUES),
+    weight=1.0,
+    *,
+    chunk_bytes=50_000,
+    retry=FAST,
+    timeout=60.0,
+    **more,
 ):
     """A worker with a client of its own, as "a"."""
     more = {"submission_id": "mine", "resumable": True, **more}
-    with sa.Client(address, retry=retry, chunk_bytes=chunk_bytes) as worker:
+    with sa.Client(address, timeout=timeout, retry=retry, chunk_bytes=chunk_bytes) as worker:
         return worker.get_round(opened.id).submit("a", update, weight, **more)
 
 
-def submit_with_asyncio(address, opened, update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, retry=FAST, **more):
+def submit_with_asyncio(
+    address, opened, update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, retry=FAST, timeout=60.0, **more
+):
     more = {"submission_id": "mine", "resumable": True, **more}
 
     async def job():
-        async with aio.Client(address, retry=retry, chunk_bytes=chunk_bytes) as worker:
+        async with aio.Client(address, timeout=timeout, retry=retry, chunk_bytes=chunk_bytes) as worker:
             return await (await worker.get_round(opened.id)).submit("a", update, weight, **more)
 
     return asyncio.run(job())
@@ -269,6 +279,16 @@ def test_submit_that_stalls_beyond_the_upload_timeout_goes_on(
         assert not submits(impatient, opened, resumable=resumable, submission_id=submission_id).duplicate
         assert stalls.left == 0
         assert_counts_once(opened)
+
+
+@SUBMITS
+@pytest.mark.parametrize("resumable", [True, False], ids=["unary", "stream"])
+def test_submit_over_a_network_that_stalls_beyond_the_clients_timeout_goes_on(flaky, client, submits, resumable):
+    opened = client.create_round(SPEC)
+    proxy = flaky(400_000, pause_s=2.0)
+    submits(proxy.address, opened, encoding="plain", resumable=resumable, timeout=1.0)
+    assert proxy.paused == 1
+    assert_counts_once(opened)
 
 
 @SUBMITS

@@ -43,8 +43,8 @@ class Client:
         token: sent with every call as a bearer token. Without ``tls`` everybody on the way can read it.
         tls: False for a plain connection, True to trust the system's authorities, the path of a PEM file to trust
             those in it, or gRPC credentials.
-        timeout: of one call that does not carry bulk data, in seconds; None: for ever. Whatever it is, and in bulk as
-            well, a server that does not even answer pings is UNAVAILABLE after a minute.
+        timeout: of one call that sends no update, commits none and reads no result, in seconds; None: for ever.
+            Whatever it is, and in those as well, a server that does not answer pings is UNAVAILABLE after a minute.
         retry: when to try again; ``RetryPolicy(attempts=1)`` for never.
         chunk_bytes: about how much to put in one message; by default 1 MiB, in any case what the server takes.
         connections: at most so many TCP connections. Another one is made when bulk is sent or read on all there are.

@@ -173,7 +173,7 @@ class Connection:
         self, stub: Any, upload: Upload, first: int, bar: ProgressBar | None, resumption: Resumption
     ) -> Submission:
         for chunk in counted(upload.chunks(first, upload.tag), bar):
-            stub.PutChunk(chunk, timeout=self._timeout, metadata=self._metadata)
+            # No timeout, as a stream has none: pings find a server that is dead, and a network that stalls goes on.
+            stub.PutChunk(chunk, metadata=self._metadata)
             resumption.arrived()
-        commit = commit_request(upload)
-        return Submission.from_proto(stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata))
+        return Submission.from_proto(stub.CommitSubmission(commit_request(upload), metadata=self._metadata))

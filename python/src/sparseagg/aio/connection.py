@@ -185,12 +185,10 @@ class Connection:
         self, stub: Any, upload: Upload, first: int, bar: ProgressBar | None, resumption: Resumption
     ) -> Submission:
         for chunk in counted(upload.chunks(first, upload.tag), bar):
-            await stub.PutChunk(chunk, timeout=self._timeout, metadata=self._metadata)
+            # No timeout, as a stream has none: pings find a server that is dead, and a network that stalls goes on.
+            await stub.PutChunk(chunk, metadata=self._metadata)
             resumption.arrived()
-        commit = commit_request(upload)
-        return Submission.from_proto(
-            await stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata)
-        )
+        return Submission.from_proto(await stub.CommitSubmission(commit_request(upload), metadata=self._metadata))
 
 
 async def _apart(attempt: Awaitable[T]) -> T:
