@@ -106,7 +106,7 @@ def test_operations_example_of_a_spec_merges_files(spec_file: Path) -> None:
     with np.load("merged.npz") as merged:
         assert merged["embedding.values"].tolist() == [[2.0] * 16]
         assert merged["embedding.counts"].tolist() == [2]
-        assert merged["bias.values"].tolist() == [2.0] * 3
+        assert merged["bias"].tolist() == [2.0] * 3
 
 
 def test_operations_names_the_values_of_every_enum_of_a_spec() -> None:

@@ -47,8 +47,7 @@ def merge(tmp_path, capsys, monkeypatch):
 
 def test_merge_sums_what_the_files_have(merge):
     assert merge("a.npz", "b.npz", "--counts") == {
-        "bias.keys": [0, 1, 2],
-        "bias.values": [1, 2, 3],
+        "bias": [1, 2, 3],
         "bias.counts": [2, 2, 2],
         "emb.keys": [1, 3, 9],
         "emb.values": [[8, 10], [1, 2], [7, 8]],
@@ -63,7 +62,16 @@ def test_merge_order_of_files_leaves_no_trace(merge):
     assert results[0] == results[1]
 
 
+def test_merge_of_what_it_has_written_goes_on(merge):
+    np.savez("c.npz", **{"emb.keys": np.array([3]), "emb.values": np.full((1, 2), 9, np.float32), "bias": np.ones(3)})
+    at_once = merge("a.npz", "b.npz", "c.npz")
+    merge("a.npz", "b.npz")
+    pathlib.Path("merged.npz").rename("ab.npz")
+    assert merge("ab.npz", "c.npz") == at_once
+
+
 def test_merge_takes_options(merge):
+    # Of an update that is sparse the result keeps its keys: so it can be merged with others of that tensor.
     merged = merge("a.npz", "b.npz", "--op", "mean", "--weights", "1,3", "--dimension", "emb=10", "--result", "dense")
     assert merged["emb.keys"] == list(range(10))
     assert merged["emb.values"][1] == [(3 + 3 * 5) / 4, (4 + 3 * 6) / 4]
@@ -98,7 +106,7 @@ def test_merge_takes_a_spec_in_json(merge):
     pathlib.Path("spec.json").write_text(json.dumps(spec))
     merged = merge("a.npz", "b.npz", "--spec", "spec.json")
     assert merged["emb.values"] == [[4, 5], [1, 2], [7, 8]]
-    assert merged["bias.values"] == [0.5, 1, 1.5]
+    assert merged["bias"] == [0.5, 1, 1.5]
     pathlib.Path("merged.npz").unlink()
     for option, value in [("--op", "sum"), ("--fill", "1"), ("--fill", "0"), ("--min-contributors", "0")]:
         assert option in merge("a.npz", "b.npz", "--spec", "spec.json", option, value, status=1)
@@ -128,6 +136,7 @@ def test_merge_takes_a_spec_in_json(merge):
         (["b.npz", "a.npz", "--memory-limit", "90"], "a.npz: with the update"),
         (["counts.npz"], "counts.npz has x.counts beside x.keys, as results have"),
         (["weights.npz"], "weights.npz has x.weights beside x.keys, as results have"),
+        (["dense.npz"], "dense.npz has x.counts beside x, as results have"),
         (["unnamed.npz"], "unnamed.npz has arr_0, which names no tensor"),
         (["no-tensor.npz"], "no-tensor.npz has keys, which names no tensor"),
     ],
@@ -138,6 +147,7 @@ def test_merge_errors_name_file_place_and_value(merge, arguments, text):
     np.savez("both.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x": np.ones(2)})
     np.savez("counts.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x.counts": np.ones(2, np.uint32)})
     np.savez("weights.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x.weights": np.ones(2)})
+    np.savez("dense.npz", **{"x": np.ones(2), "x.counts": np.ones(2, np.uint32)})
     np.savez("unnamed.npz", np.arange(2), np.ones(2))
     np.savez("no-tensor.npz", values=np.ones(2), keys=np.arange(2))
     assert text in merge(*arguments, status=1)
@@ -168,7 +178,8 @@ def test_merge_of_arrays_with_odd_names_does_what_the_spec_says(merge):
     ]
     pathlib.Path("spec.json").write_text(json.dumps({"tensors": tensors}))
     merged = merge("c.npz", "--spec", "spec.json")
-    assert (merged["x.counts.values"], merged["arr_0.values"]) == ([1, 1], [0, 1])
+    # The counts of x have that name in results.
+    assert (merged["x.counts"], merged["x.counts.values"], merged["arr_0"]) == ([1, 1], [1, 1], [0, 1])
 
 
 ROWS = {

@@ -22,8 +22,8 @@ __all__ = ["add_arguments", "guess_tensors", "main"]
 DESCRIPTION = """Merges updates in .npz files, which hold arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense
 tensor. What to compute comes from --spec, or from the other options and from the arrays: dtype, width, and the
 dimension of dense tensors, in which all files have to agree. TENSOR.counts and TENSOR.weights of results are no part of
-an update, and refused. Files are summed in the order of their names, bytewise, so that the order in which they are
-given does not matter."""
+an update, and refused; without them a result is written as updates are, and can be merged again. Files are summed in
+the order of their names, bytewise, so that the order in which they are given does not matter."""
 
 _OPTIONS = {
     "op": ("sum", "mean", "coordinate_mean", "union", "min", "max"),
@@ -184,9 +184,10 @@ def _tensors_of(
 def _check_dense_name(file: npz.NpzFile, array: str) -> None:
     """Refuses what would be added up position by position, though it is a part of a tensor with keys."""
     name, _, column = array.rpartition(".")
-    if column in ("counts", "weights") and f"{name}.keys" in file.names:
+    beside = [other for other in (f"{name}.keys", name) if other in file.names]
+    if column in ("counts", "weights") and beside:
         raise InvalidArgument(
-            f"{file.path} has {array} beside {name}.keys, as results have; an update has keys and values alone. A "
+            f"{file.path} has {array} beside {beside[0]}, as results have; an update has keys and values alone. A "
             "tensor of that name has to be in a --spec"
         )
     if column == "keys" or _UNNAMED.fullmatch(array):
