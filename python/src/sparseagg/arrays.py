@@ -58,9 +58,9 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
         update: a mapping from tensor names to tensors; or, in a round of one tensor, that tensor; or a torch module,
             for the gradients of its parameters. A tensor is (keys, rows), where rows may be None for a union; a sparse
             torch, SciPy or TensorFlow tensor or IndexedSlices, of whose rows columns that are not stored are zeros, as
-            soon as one is; or anything dense, which touches every key, whose axes
-            make first the dimension, then the width. Rows and dense values may also come flat, row after row.
-            Tensors that are left out, and parameters without a gradient, are not touched.
+            soon as one is; a ``TensorResult``; or anything dense, which touches every key. Axes make first the
+            dimension, then the width. Rows and dense values may also come flat, row after row. Tensors that are left
+            out, and parameters without a gradient, are not touched.
 
     Returns:
         The tensors in the order of the spec.
@@ -91,6 +91,8 @@ def _readable(spec: TensorSpec, tensor: Any) -> TensorData:
 
 def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     """Converts one tensor; see ``update_data``."""
+    if callable(getattr(tensor, "as_update", None)):  # a TensorResult
+        tensor = tensor.as_update()
     if isinstance(tensor, tuple):
         if len(tensor) != 2:
             raise InvalidArgument(f"tensor {spec.name!r}: a tuple is (keys, rows), not one of {len(tensor)}")

@@ -201,7 +201,8 @@ class Round:
                 module, for the gradients of its parameters. A tensor is a pair (keys, rows) of arrays, of shapes (n,)
                 and (n, width), in any order and with repetitions, which denote sums; rows are None for a union. Or
                 a sparse torch, SciPy or TensorFlow tensor or IndexedSlices: columns that are not stored, of a row of
-                which others are, become zeros, which count in minima, maxima and means. Or anything dense, of
+                which others are, become zeros, which count in minima, maxima and means. Or the
+                ``TensorResult`` of another round, without its counts and weights. Or anything dense, of
                 dimension × width values, which touches every key; its axes make first the dimension, then the width,
                 as do those of what is sparse. Tensors that are left out are not touched.
             weight: ≥ 0; required with "by_weight".

@@ -83,6 +83,15 @@ class TensorResult:
         rows[self.keys] = values
         return rows
 
+    def as_update(self) -> Any:
+        """Returns the tensor as updates have it: all rows where it is dense and whole, else (keys, values).
+
+        ``Round.submit`` and the others that take updates do this by themselves. Counts and weights stay behind.
+        """
+        if self.layout == "dense" and len(self) == self.dimension and self.values is not None:
+            return self.values
+        return self.keys, self.values
+
     def to_scipy(self) -> Any:
         """Returns a ``scipy.sparse.csr_matrix`` of shape (dimension, width), with one stored row per key.
 
