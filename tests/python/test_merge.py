@@ -116,6 +116,20 @@ def test_merge_takes_a_spec_in_json(merge):
     assert "spec.json" in merge("a.npz", "--spec", "spec.json", status=1)
 
 
+@pytest.mark.parametrize(("weighting", "is_taken"), [("uniform", False), ("by_weight", True)])
+@pytest.mark.parametrize("of", ["round", "tensor"])
+def test_merge_by_weights_of_a_spec_that_weighs_nothing_is_refused(merge, of, weighting, is_taken):
+    spec = {"tensors": [{"name": "emb", "dtype": "float32", "width": 2}, {"name": "bias", "dtype": "float64"}]}
+    spec["tensors"][1].update(dimension=3, layout="dense")
+    (spec if of == "round" else spec["tensors"][0])["aggregation"] = {"weighting": weighting}
+    pathlib.Path("spec.json").write_text(json.dumps(spec))
+    command = ["a.npz", "b.npz", "--spec", "spec.json", "--weights", "1,1000"]
+    if is_taken:
+        assert merge(*command)["emb.values"][0] == [5003, 6004]
+    else:
+        assert "--weights are given, but --spec weighs no tensor by_weight" in merge(*command, status=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

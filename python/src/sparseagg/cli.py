@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     submit.add_argument("round", help="the round's id")
     submit.add_argument("client", help="the client's id")
     submit.add_argument("file", help="arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense tensor")
-    submit.add_argument("--weight", type=float, help="of the update")
+    submit.add_argument("--weight", type=float, help="of the update; matters in rounds by_weight alone")
     submit.set_defaults(run=_submit)
 
     result = commands.add_parser("result", parents=[at_server], help="read a round's result into a .npz file")

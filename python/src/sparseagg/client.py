@@ -205,7 +205,7 @@ class Round:
                 ``TensorResult`` of another round, without its counts and weights. Or anything dense, of
                 dimension × width values, which touches every key; its axes make first the dimension, then the width,
                 as do those of what is sparse. Tensors that are left out are not touched.
-            weight: ≥ 0; required with "by_weight".
+            weight: ≥ 0; required with "by_weight". Where no tensor has that, it changes nothing.
             encoding: of the keys. "auto": the smallest that the server knows, slice by slice; packed keys need to
                 ascend, without repetitions, and others are sent as they are. "plain": 4 or 8 bytes a key. What the
                 update says, and so the result, is the same.

@@ -40,9 +40,9 @@ def aggregate(
 
     Args:
         updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
-            update is what ``Round.submit`` takes, or a pair (update, weight). An iterator has to make new arrays for
-            each update, for they are read later: one that fills the same ones again gives wrong sums. (Gradients of a
-            module are copied.)
+            update is what ``Round.submit`` takes, or a pair (update, weight), whose weight matters with "by_weight"
+            alone. An iterator has to make new arrays for each update, for they are read later: one that fills the same
+            ones again gives wrong sums. (Gradients of a module are copied.)
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
@@ -115,7 +115,7 @@ class Aggregator:
         Args:
             client_id: 1–256 bytes in UTF-8, unique. Their order, bytewise, is that of the sums.
             update: as for ``Round.submit``.
-            weight: ≥ 0; required with "by_weight".
+            weight: ≥ 0; required with "by_weight". Where no tensor has that, it changes nothing.
             copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
                 not be changed before ``finish``; gradients of a module, which training changes, are copied anyway.
 

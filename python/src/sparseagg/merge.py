@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[TENSOR=]N",
         help="keys are below N; by default any of 64 bits (may be given for each tensor)",
     )
-    parser.add_argument("--weights", metavar="W,W,…", help="of the files, in their order; weighs by them")
+    parser.add_argument(
+        "--weights", metavar="W,W,…", help="of the files, in their order; weighs by them, and a --spec has to"
+    )
     parser.add_argument("--counts", action="store_true", help="write TENSOR.counts, the files that list each key")
     parser.add_argument("--min-contributors", type=int, metavar="N", help="drop keys that fewer files list")
     parser.add_argument("--prune-zeros", action="store_true", help="drop keys whose rows are zero")
@@ -217,7 +219,11 @@ def _spec(arguments: argparse.Namespace) -> RoundSpec:
         besides = {**given, "dimension": arguments.dimension, "modular": arguments.modular or None}
         for name in [name for name, value in besides.items() if value is not None]:
             raise InvalidArgument(f"--spec says everything, so --{name.replace('_', '-')} cannot be given with it")
-        return read_spec(arguments.spec)
+        spec = read_spec(arguments.spec)
+        is_weighted = any(spec.aggregation_of(tensor).weighting == "by_weight" for tensor in spec.tensors)
+        if arguments.weights is not None and not is_weighted:
+            raise InvalidArgument("--weights are given, but --spec weighs no tensor by_weight")
+        return spec
     return RoundSpec(
         guess_tensors(arguments.files, _dimensions(arguments.dimension or []), arguments.modular),
         weighting=None if arguments.weights is None else "by_weight",
