@@ -16,7 +16,7 @@ import sparseagg
 from sparseagg import demo, extension, merge, npz
 from sparseagg.client import Client
 from sparseagg.demo import run as demo_run
-from sparseagg.errors import SparseaggError
+from sparseagg.errors import InvalidArgument, SparseaggError
 from sparseagg.info import TensorSummary, Timeline
 from sparseagg.spec_file import SPEC_HELP, read_spec
 
@@ -83,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     result = commands.add_parser("result", parents=[at_server], help="read a round's result into a .npz file")
     result.add_argument("round", help="its id")
     result.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write")
+    result.add_argument("--tensor", action="append", metavar="NAME", help="of those wanted (all)")
+    result.add_argument("--keys", metavar="[BEGIN]:[END]", help="those from BEGIN on, and before END (all)")
     result.set_defaults(run=_result)
 
     merging = commands.add_parser(
@@ -175,7 +177,7 @@ def _timeline(timeline: Timeline) -> str:
 
 def _close(arguments: argparse.Namespace) -> int:
     with Client(arguments.address) as client:
-        info = client.get_round(arguments.round)._end()
+        info = client.get_round(arguments.round).end()
     for tensor in info.results:
         print(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}")
     return 0
@@ -204,9 +206,20 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 
 def _result(arguments: argparse.Namespace) -> int:
+    keys = None if arguments.keys is None else _key_range(arguments.keys)
     with Client(arguments.address) as client:
-        result = client.get_round(arguments.round).result()
+        result = client.get_round(arguments.round).result(arguments.tensor, keys=keys)
     npz.write_result(arguments.output, result)
     for name, tensor in result.items():
         print(f"{name}: {len(tensor)} rows, {tensor.layout}")
     return 0
+
+
+def _key_range(text: str) -> tuple[int, int | None]:
+    begin, colon, end = text.partition(":")
+    try:
+        if colon:
+            return int(begin or 0), int(end) if end else None
+    except ValueError:
+        pass
+    raise InvalidArgument(f"--keys is [BEGIN]:[END], not {text!r}")

@@ -257,11 +257,12 @@ class Round:
             TimeoutError: (``DeadlineExceeded``) the merge is still going on.
         """
         result_format(encoding, values)  # refuses what is unknown before anything is closed
-        self._end(checked_seconds("timeout", timeout))
+        self.end(timeout=timeout)
         return self.result(encoding=encoding, values=values)
 
-    def _end(self, timeout: float | None = None) -> RoundInfo:
-        """What ``close`` does before it reads; errors are the same."""
+    def end(self, *, timeout: float | None = None) -> RoundInfo:
+        """Stops taking submissions and waits for the merge, as ``close``, but reads nothing; errors are the same."""
+        timeout = checked_seconds("timeout", timeout)
         self._info = RoundInfo.from_proto(self._connection.call("CloseRound", pb.CloseRoundRequest(name=self.name)))
         raise_if_failed(self.wait(timeout))
         return self._info

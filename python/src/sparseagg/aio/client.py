@@ -175,11 +175,16 @@ class Round:
     async def close(self, *, timeout: float | None = None, encoding: str = "auto", values: str | None = None) -> Result:
         """Stops taking submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``."""
         result_format(encoding, values)  # refuses what is unknown before anything is closed
+        await self.end(timeout=timeout)
+        return await self.result(encoding=encoding, values=values)
+
+    async def end(self, *, timeout: float | None = None) -> RoundInfo:
+        """Stops taking submissions and waits for the merge, but reads nothing; see ``sparseagg.Round.end``."""
         timeout = checked_seconds("timeout", timeout)
         request = pb.CloseRoundRequest(name=self.name)
         self._info = RoundInfo.from_proto(await self._connection.call("CloseRound", request))
-        await self.wait(timeout)
-        return await self.result(encoding=encoding, values=values)
+        raise_if_failed(await self.wait(timeout))
+        return self._info
 
     async def wait(self, timeout: float | None = None) -> RoundInfo:
         """Waits until the round has ended; see ``sparseagg.Round.wait``."""
