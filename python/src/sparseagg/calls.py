@@ -18,6 +18,7 @@ from sparseagg.errors import DeadlineExceeded, InvalidArgument, RoundFailed
 from sparseagg.info import RoundInfo
 from sparseagg.message import ChunkMessage
 from sparseagg.progress import ProgressBar
+from sparseagg.retry import RetryPolicy
 from sparseagg.spec import RoundSpec, checked_spec
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -27,6 +28,7 @@ __all__ = [
     "commit_request",
     "counted",
     "create_request",
+    "poll_pause",
     "poll_seconds",
     "raise_if_failed",
     "raise_if_past",
@@ -69,6 +71,19 @@ def wait_request(name: str, seconds: float) -> pb.WaitRoundRequest:
     nanos = max(1_000_000, int(seconds * 1e9))
     timeout = duration_pb2.Duration(seconds=nanos // 10**9, nanos=nanos % 10**9)
     return pb.WaitRoundRequest(name=name, timeout=timeout)
+
+
+def poll_pause(policy: RetryPolicy, seconds: float, begun: float) -> float:
+    """Returns how long to wait before the next long poll, when the last one has told of no end.
+
+    A server whose --max-wait is nothing, or little, answers at once; it is not asked as fast as it answers.
+
+    Args:
+        policy: whose first wait this is at most.
+        seconds: that the poll was to take.
+        begun: when it was sent, on the monotonic clock.
+    """
+    return max(0.0, min(policy.initial, policy.maximum, begun + seconds - time.monotonic()))
 
 
 def raise_if_past(deadline: float | None, info: RoundInfo) -> None:

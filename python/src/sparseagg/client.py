@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex
 from sparseagg.arguments import checked_seconds, checked_text
 from sparseagg.calls import (
     create_request,
+    poll_pause,
     poll_seconds,
     raise_if_failed,
     raise_if_past,
@@ -279,12 +280,13 @@ class Round:
         timeout = checked_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            poll = poll_seconds(deadline)
+            begun, poll = time.monotonic(), poll_seconds(deadline)
             request = wait_request(self.name, poll)
             self._info = RoundInfo.from_proto(self._connection.call("WaitRound", request, extra_s=poll))
             if self._info.ended:
                 return self._info
             raise_if_past(deadline, self._info)
+            time.sleep(poll_pause(self._connection.retry, poll, begun))
 
     def result(
         self,

@@ -43,7 +43,7 @@ class Connection:
     ) -> None:
         self._metadata = metadata
         self._timeout = timeout
-        self._retry = retry or RetryPolicy()
+        self.retry = retry or RetryPolicy()
         self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
         self._server_wire: ServerWire | None = None
 
@@ -124,7 +124,7 @@ class Connection:
 
     def submit(self, upload: Upload, resumable: bool, bar: ProgressBar | None) -> Submission:
         """Uploads in one stream or, if ``resumable`` and in any case after a failure, by single calls that resume."""
-        resumption = Resumption(self._retry)
+        resumption = Resumption(self.retry)
         while True:
             try:
                 with self._channels.least_busy() as stub:
@@ -140,7 +140,7 @@ class Connection:
             time.sleep(wait)
 
     def _retried(self, attempt: Callable[[], T]) -> T:
-        waits = self._retry.waits()
+        waits = self.retry.waits()
         while True:
             try:
                 return attempt()

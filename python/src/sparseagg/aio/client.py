@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, SupportsIndex
@@ -10,6 +11,7 @@ from sparseagg.aio.connection import Connection
 from sparseagg.arguments import checked_seconds, checked_text
 from sparseagg.calls import (
     create_request,
+    poll_pause,
     poll_seconds,
     raise_if_failed,
     raise_if_past,
@@ -191,12 +193,13 @@ class Round:
         timeout = checked_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            poll = poll_seconds(deadline)
+            begun, poll = time.monotonic(), poll_seconds(deadline)
             call = self._connection.call("WaitRound", wait_request(self.name, poll), extra_s=poll)
             self._info = RoundInfo.from_proto(await call)
             if self._info.ended:
                 return self._info
             raise_if_past(deadline, self._info)
+            await asyncio.sleep(poll_pause(self._connection.retry, poll, begun))
 
     async def result(
         self,

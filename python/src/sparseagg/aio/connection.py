@@ -43,7 +43,7 @@ class Connection:
     ) -> None:
         self._metadata = metadata
         self._timeout = timeout
-        self._retry = retry or RetryPolicy()
+        self.retry = retry or RetryPolicy()
         self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
         self._server_wire: ServerWire | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # of the first call
@@ -127,7 +127,7 @@ class Connection:
     async def submit(self, upload: Upload, resumable: bool, bar: ProgressBar | None) -> Submission:
         """Uploads in one stream or, if ``resumable`` and in any case after a failure, by single calls that resume."""
         self._check_loop()
-        resumption = Resumption(self._retry)
+        resumption = Resumption(self.retry)
         while True:
             try:
                 with self._channels.least_busy() as stub:
@@ -152,7 +152,7 @@ class Connection:
 
     async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
         self._check_loop()
-        waits = self._retry.waits()
+        waits = self.retry.waits()
         while True:
             try:
                 return await _apart(attempt())
