@@ -168,6 +168,15 @@ def test_version_is_the_same_wherever_it_is_written(path, pattern):
     assert found == [sparseagg.__version__]
 
 
+@pytest.mark.parametrize(("given", "address"), [("", "127.0.0.1:8001"), ("localhost:9", "localhost:9")])
+def test_cli_address_of_the_environment_counts_where_there_is_one(monkeypatch, given, address):
+    monkeypatch.setenv("SPARSEAGG_ADDRESS", given)
+    asked = []
+    monkeypatch.setattr(cli, "_info", lambda arguments: asked.append(arguments.address) or 0)
+    assert main(["info"]) == 0
+    assert asked == [address]
+
+
 def test_cli_interrupted_says_nothing(monkeypatch, capsys):
     def interrupted(_):
         raise KeyboardInterrupt

@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     at_server = argparse.ArgumentParser(add_help=False)
     at_server.add_argument(
         "--address",
-        default=os.environ.get("SPARSEAGG_ADDRESS", DEFAULT_ADDRESS),
+        default=os.environ.get("SPARSEAGG_ADDRESS") or DEFAULT_ADDRESS,
         metavar="HOST:PORT",
         help="of the server (%(default)s; environment SPARSEAGG_ADDRESS)",
     )
