@@ -183,6 +183,26 @@ def test_merge_into_one_of_the_files_is_refused(merge, capsys, output):
     assert pathlib.Path(output).read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("none/o.npz", "--output none/o.npz: there is no folder none"),
+        ("/none/o.npz", "there is no folder /none"),
+        ("a.npz/o.npz", "--output a.npz/o.npz: there is no folder a.npz"),
+        ("folder", "--output folder is a folder"),
+    ],
+)
+def test_output_that_cannot_be_is_told_before_anything_is_read(merge, capsys, monkeypatch, output, text):
+    def read(*_):
+        raise AssertionError
+
+    pathlib.Path("folder").mkdir()
+    monkeypatch.setattr(npz.NpzFile, "read", read)
+    for command in (["merge", "a.npz", "b.npz"], ["result", "some-round", "--address", "localhost:1"]):
+        assert main([*command, "-o", output]) == 1
+        assert text in capsys.readouterr().err
+
+
 def test_merge_of_arrays_with_odd_names_does_what_the_spec_says(merge):
     np.savez("c.npz", np.arange(2.0), **{"x.keys": np.arange(2), "x.counts": np.ones(2)})
     tensors = [

@@ -206,6 +206,7 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 
 def _result(arguments: argparse.Namespace) -> int:
+    npz.check_output(arguments.output)
     keys = None if arguments.keys is None else _key_range(arguments.keys)
     with Client(arguments.address) as client:
         result = client.get_round(arguments.round).result(arguments.tensor, keys=keys)

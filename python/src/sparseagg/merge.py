@@ -74,6 +74,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     weights = _weights(arguments)
     updates = sorted(zip(arguments.files, weights), key=lambda update: os.fsencode(update[0]))
+    npz.check_output(arguments.output)
     _check_files([file for file, _ in updates], arguments.output)
     spec = _spec(arguments)
     aggregator = Aggregator(spec, threads=arguments.threads, memory_limit=arguments.memory_limit)

@@ -22,7 +22,7 @@ from sparseagg.errors import InvalidArgument
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec
 
-__all__ = ["ArrayHeader", "NpzFile", "Path", "open_npz", "read_update", "write_result"]
+__all__ = ["ArrayHeader", "NpzFile", "Path", "check_output", "open_npz", "read_update", "write_result"]
 
 Path = Union[str, "os.PathLike[str]"]
 ArrayHeader = tuple[tuple[int, ...], "np.dtype[Any]"]
@@ -159,6 +159,16 @@ def _rows(tensor: TensorSpec, keys: Array, values: Array | None) -> Any:
     if is_whole and np.array_equal(keys, np.arange(tensor.dimension)):
         return values
     return keys, values
+
+
+def check_output(path: Path) -> None:
+    """Raises ``InvalidArgument`` where ``write_result`` will find no folder for the file, or a folder in its place."""
+    output = os.fspath(path)
+    folder = os.path.dirname(os.path.realpath(output) if os.path.islink(output) else output)
+    if folder and not os.path.isdir(folder):
+        raise InvalidArgument(f"--output {output}: there is no folder {folder}")
+    if os.path.isdir(output):
+        raise InvalidArgument(f"--output {output} is a folder")
 
 
 def write_result(path: Path, result: Result) -> None:
