@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
@@ -253,6 +254,22 @@ def test_merge_of_files_that_differ_does_what_the_spec_says(merge):
     pathlib.Path("spec.json").write_text(json.dumps({"tensors": [{"name": "x", "dtype": "float64"}]}))
     merged = [merge(*files, "--spec", "spec.json") for files in permutations("float32.npz", "float64.npz")]
     assert merged == [{"x.keys": [1], "x.values": [1.1]}] * 2
+
+
+def test_merge_takes_bfloat16_as_numpy_writes_it(merge):
+    rows = np.array([[1.5, -2], [0.25, 96]], ml_dtypes.bfloat16)
+    for name in "cd":
+        np.savez(f"{name}.npz", **{"x.keys": np.array([1, 4]), "x.values": rows, "b": rows})
+    with np.load("c.npz") as file:
+        assert file["b"].dtype == "V2"
+    tensors = [{"name": name, "dtype": "bfloat16", "dimension": n, "width": 2} for name, n in (("x", 9), ("b", 2))]
+    pathlib.Path("spec.json").write_text(json.dumps({"tensors": tensors}))
+    merged = merge("c.npz", "d.npz", "--spec", "spec.json")
+    assert merged["x.values"] == merged["b.values"] == [[3, -4], [0.5, 192]]
+    pathlib.Path("merged.npz").unlink()
+    pathlib.Path("spec.json").write_text(json.dumps({"tensors": [{**tensors[1], "dtype": "float16"}, tensors[0]]}))
+    assert "cannot be sent as float16" in merge("c.npz", "--spec", "spec.json", status=1)
+    assert "array 'x.values': unknown dtype" in merge("c.npz", status=1)
 
 
 def test_merge_of_files_without_rows_is_decided_by_the_others(merge):

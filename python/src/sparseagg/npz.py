@@ -143,15 +143,21 @@ def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
             if tensor.name in left and keys in left:
                 raise InvalidArgument(f"{file.path} has {tensor.name} as well as {keys}")
             if tensor.name in left:
-                update[tensor.name] = file.read(tensor.name)
+                update[tensor.name] = _values(tensor, file.read(tensor.name))
             elif keys in left:
-                update[tensor.name] = _rows(tensor, file.read(keys), file.read(values) if values in left else None)
+                rows = _values(tensor, file.read(values)) if values in left else None
+                update[tensor.name] = _rows(tensor, file.read(keys), rows)
             left -= {tensor.name, keys, values}
         if left:
             known = ", ".join(tensor.name for tensor in spec.tensors)
             unknown = ", ".join(name for name in file.names if name in left)
             raise InvalidArgument(f"{file.path} has arrays of no tensor: {unknown}; the round has {known}")
     return update
+
+
+def _values(tensor: TensorSpec, values: Array) -> Array:
+    """bfloat16 of ml_dtypes, for which the format has no name, is two bytes of no type there: its bits."""
+    return values.view("<u2") if tensor.dtype == "bfloat16" and values.dtype == np.dtype("V2") else values
 
 
 def _rows(tensor: TensorSpec, keys: Array, values: Array | None) -> Any:
