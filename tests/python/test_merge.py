@@ -151,6 +151,8 @@ def test_merge_by_weights_of_a_spec_that_weighs_nothing_is_refused(merge, of, we
         (["b.npz", "a.npz", "--memory-limit", "90"], "a.npz: with the update"),
         (["counts.npz"], "counts.npz has x.counts beside x.keys, as results have"),
         (["weights.npz"], "weights.npz has x.weights beside x.keys, as results have"),
+        (["scalar.npz"], "scalar.npz: array 'x' is a scalar, which is no tensor; one of dimension 1 has shape (1,)"),
+        (["rowless.npz"], "rowless.npz: array 'x' has no rows, and a dense tensor has one at least"),
         (["dense.npz"], "dense.npz has x.counts beside x, as results have"),
         (["unnamed.npz"], "unnamed.npz has arr_0, which names no tensor"),
         (["no-tensor.npz"], "no-tensor.npz has keys, which names no tensor"),
@@ -162,6 +164,8 @@ def test_merge_errors_name_file_place_and_value(merge, arguments, text):
     np.savez("both.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x": np.ones(2)})
     np.savez("counts.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x.counts": np.ones(2, np.uint32)})
     np.savez("weights.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x.weights": np.ones(2)})
+    np.savez("scalar.npz", x=np.float32(3))
+    np.savez("rowless.npz", x=np.empty((0, 2)))
     np.savez("dense.npz", **{"x": np.ones(2), "x.counts": np.ones(2, np.uint32)})
     np.savez("unnamed.npz", np.arange(2), np.ones(2))
     np.savez("no-tensor.npz", values=np.ones(2), keys=np.arange(2))

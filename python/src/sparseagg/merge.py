@@ -137,7 +137,10 @@ def guess_tensors(files: Sequence[str], dimensions: dict[str | None, int], modul
                 f"tensor {name!r} is {_description(tensor)} in {path}, and {_description(other)} in {other_path}; "
                 "what it is to be, --spec can say"
             )
-        tensors.extend(found)
+        ((tensor, path),) = found.items()
+        if tensor.layout == "dense" and tensor.dimension == 0:
+            raise InvalidArgument(f"{path}: array {name!r} has no rows, and a dense tensor has one at least")
+        tensors.append(tensor)
     return tensors
 
 
@@ -169,6 +172,10 @@ def _tensors_of(
             yield TensorSpec(name, "float32", dimension), _Worth.KEYS
             continue
         shape, dtype = file.header(values)
+        if is_dense and not shape:
+            raise InvalidArgument(
+                f"{file.path}: array {array!r} is a scalar, which is no tensor; one of dimension 1 has shape (1,)"
+            )
         num_rows = shape[0] if shape else 0
         try:
             tensor = TensorSpec(
