@@ -250,7 +250,7 @@ def test_spec_round_trip_is_the_same():
 def test_spec_unknown_words_are_refused_with_the_known_ones():
     with pytest.raises(sa.InvalidArgument, match=r"unknown op 'average'; known: sum, mean"):
         sa.RoundSpec([tensor()], op="average").to_proto()
-    with pytest.raises(sa.InvalidArgument, match="unknown dtype 'float8'"):
+    with pytest.raises(sa.InvalidArgument, match="tensor 'v': unknown dtype 'float8'"):
         tensor("float8")
     with pytest.raises(sa.InvalidArgument, match="unknown layout 'csr'"):
         tensor(layout="csr")

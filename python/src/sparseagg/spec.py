@@ -198,9 +198,12 @@ class TensorSpec(_Options):
     weight_bound: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", dtype_name(self.dtype))
-        if self.result_dtype is not None:
-            object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
+        try:
+            object.__setattr__(self, "dtype", dtype_name(self.dtype))
+            if self.result_dtype is not None:
+                object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
+        except InvalidArgument as error:
+            raise InvalidArgument(f"tensor {shown(self.name)}: {error}") from error
         if self.layout not in ("sparse", "dense"):
             raise InvalidArgument(f"tensor {self.name!r}: unknown layout {self.layout!r}; known: sparse, dense")
 
