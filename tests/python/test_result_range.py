@@ -65,7 +65,7 @@ def test_result_of_what_is_no_range_says_so(client, keys, text):
         opened.result(keys=keys)
 
 
-@pytest.mark.parametrize("tensors", ["v", ["\udcff"], [5]])
+@pytest.mark.parametrize("tensors", ["v", ["\udcff"], [5], [], ()])
 def test_result_of_what_are_no_names_says_so(client, tensors):
     opened = client.create_round(one())
     opened.close()

@@ -126,7 +126,9 @@ def result_request(
     """
     if isinstance(tensors, str):
         raise InvalidArgument(f"tensors is a list of names, not {shown(tensors)}")
-    names = [checked_text("a tensor's name", tensor) for tensor in tensors or ()]
+    names = None if tensors is None else [checked_text("a tensor's name", tensor) for tensor in tensors]
+    if names == []:  # which on the wire would be all of them
+        raise InvalidArgument("tensors has no name; None is for all tensors")
     request = pb.StreamResultRequest(name=name, tensors=names, format=result_format)
     if keys is not None:
         begin, end = _key_range(keys)

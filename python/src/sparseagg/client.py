@@ -299,7 +299,7 @@ class Round:
         """Reads the result of a round that is done, as often as wanted.
 
         Args:
-            tensors: their names; by default all.
+            tensors: their names, one at least; None: all.
             keys: (begin, end) of a range of keys, end exclusive; an end of None: to the last key.
             encoding: of keys on their way: "auto" for the smallest, "plain". The arrays are the same.
             values: rounds float values, to nearest even, before they are sent: "float32", "float16", "bfloat16",
@@ -307,7 +307,7 @@ class Round:
                 beyond the range of the narrower type come as they are, with the page that they are in.
 
         Raises:
-            InvalidArgument: ``keys`` is no range, or one of ``tensors`` is none of the round's.
+            InvalidArgument: ``keys`` is no range, or ``tensors`` is empty, or one of them is none of the round's.
             FailedPrecondition: the round has not ended.
             RoundFailed: it has ended without a result; the message says why.
             NotFound: the result has expired.
