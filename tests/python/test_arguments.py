@@ -69,6 +69,24 @@ def test_spec_of_no_tensors_says_so(tensors: Any, text: str) -> None:
         sa.RoundSpec(tensors)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "known"),
+    [
+        ("op", "avg", "sum, mean, coordinate_mean"),
+        ("weighting", "weighted", "uniform, by_weight"),
+        ("result", 5, "sparse, dense, auto"),
+        ("numerics", "float", "canonical, fixed_point"),
+        ("on_bound", "", "reject, clip"),
+        ("on_nonfinite", "op_7", "reject, propagate"),
+    ],
+)
+def test_spec_of_an_unknown_word_is_refused_when_it_is_made(field: str, value: Any, known: str) -> None:
+    with pytest.raises(sa.InvalidArgument, match=f"^unknown {field} {value!r}; known: {known}"):
+        sa.RoundSpec([TENSOR], **{field: value})
+    with pytest.raises(sa.InvalidArgument, match=f"^tensor 'v': unknown {field} {value!r}; known: {known}"):
+        sa.TensorSpec("v", "float32", 10, **{field: value})
+
+
 def test_spec_takes_tensors_of_an_iterator() -> None:
     assert sa.RoundSpec(tensor for tensor in [TENSOR]).tensors == (TENSOR,)
 
