@@ -86,6 +86,10 @@ class Client:
         """Closes the connection. Calls under way raise ``errors.Cancelled``, later ones ``FailedPrecondition``."""
         self._connection.close()
 
+    def close(self) -> None:
+        """The same as ``disconnect``. No round is closed."""
+        self.disconnect()
+
     def server_info(self) -> ServerInfo:
         """Returns the server's version, engine and limits."""
         return ServerInfo.from_proto(self._connection.call("GetServerInfo", pb.GetServerInfoRequest()))

@@ -74,6 +74,10 @@ class Client:
         """Closes the connection. Calls under way raise ``errors.Cancelled``, later ones ``FailedPrecondition``."""
         await self._connection.close()
 
+    async def close(self) -> None:
+        """The same as ``disconnect``. No round is closed."""
+        await self.disconnect()
+
     async def server_info(self) -> ServerInfo:
         """Returns the server's version, engine and limits."""
         return ServerInfo.from_proto(await self._connection.call("GetServerInfo", pb.GetServerInfoRequest()))
