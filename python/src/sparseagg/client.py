@@ -60,7 +60,7 @@ class Client:
         tls: TLS = False,
         timeout: float | None = 60.0,
         retry: RetryPolicy | None = None,
-        chunk_bytes: int | None = None,
+        chunk_bytes: SupportsIndex | None = None,
         connections: SupportsIndex = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:

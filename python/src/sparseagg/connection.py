@@ -37,7 +37,7 @@ class Connection:
         credentials: grpc.ChannelCredentials | None,
         timeout: float | None,
         retry: RetryPolicy | None,
-        chunk_bytes: int | None,
+        chunk_bytes: SupportsIndex | None,
         connections: SupportsIndex,
         options: list[tuple[str, Any]] | None,
     ) -> None:
