@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg.arguments import checked_seconds, checked_text
 from sparseagg.calls import (
@@ -187,7 +187,7 @@ class Round:
         self,
         client_id: str,
         update: Any,
-        weight: float | None = None,
+        weight: SupportsFloat | None = None,
         *,
         encoding: str = "auto",
         values: Values = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
@@ -109,7 +109,7 @@ class Aggregator:
                 memory_limit or 0,
             )
 
-    def add(self, client_id: str, update: Any, weight: float | None = None, *, copy: bool = False) -> None:
+    def add(self, client_id: str, update: Any, weight: SupportsFloat | None = None, *, copy: bool = False) -> None:
         """Adds one client's update; when this returns, it counts, completely and once.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg.aio.connection import Connection
 from sparseagg.arguments import checked_seconds, checked_text
@@ -153,7 +153,7 @@ class Round:
         self,
         client_id: str,
         update: Any,
-        weight: float | None = None,
+        weight: SupportsFloat | None = None,
         *,
         encoding: str = "auto",
         values: Values = None,
