@@ -294,5 +294,6 @@ def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tenso
         "counts": raw["counts"] if how.return_counts or how.op == "union" else None,
         "weights": raw["weights"] if how.return_weights else None,
         "fixed_point_shift": raw["fixed_point_shift"],
+        "fill": how.fill,
     }
     return TensorResult(keys=raw["keys"], **columns)  # type: ignore[arg-type]

@@ -36,6 +36,7 @@ class TensorResult:
         counts: contributors of each key, uint32, shape (n,); None if not asked for.
         weights: sum of their weights, float64, shape (n,); None if not asked for.
         fixed_point_shift: s, where the sums are exact multiples of 2^-s; else None.
+        fill: what a dense result holds at keys that nobody listed, as the spec says.
     """
 
     name: str
@@ -48,6 +49,7 @@ class TensorResult:
     counts: Array | None
     weights: Array | None
     fixed_point_shift: int | None
+    fill: float = 0.0
 
     def __post_init__(self) -> None:
         if self.keys is None:  # all keys of the tensor: many, and seldom asked for
@@ -65,11 +67,12 @@ class TensorResult:
     def __len__(self) -> int:
         return len(self.keys) if "keys" in vars(self) else self.dimension
 
-    def dense(self, fill: float = 0.0) -> Array:
+    def dense(self, fill: float | None = None) -> Array:
         """Returns all rows: shape (dimension,) if ``width`` is 1, else (dimension, width).
 
         Args:
-            fill: what keys hold that are not here. (A dense result has been filled by the server.)
+            fill: what keys hold that are not here; None: the spec's fill where the result is dense, else 0. (A dense
+                result that is whole has been filled already.)
 
         Raises:
             FailedPrecondition: there are no values (union), or no bound on the keys (dimension 0).
@@ -79,6 +82,8 @@ class TensorResult:
             raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 cannot be made dense")
         if self.layout == "dense" and len(self) == self.dimension:
             return values
+        if fill is None:
+            fill = self.fill if self.layout == "dense" else 0.0
         rows = np.full((self.dimension, *values.shape[1:]), fill, dtype=values.dtype)
         rows[self.keys] = values
         return rows
@@ -194,7 +199,8 @@ class ResultReader:
         info = self._info or info
         if info is None:
             raise Internal("the server sent a result without its round")
-        return Result({name: parts.tensor() for name, parts in self._parts.items()}, info)
+        fills = {tensor.name: info.spec.aggregation_of(tensor).fill for tensor in info.spec.tensors}
+        return Result({name: parts.tensor(fills.get(name, 0.0)) for name, parts in self._parts.items()}, info)
 
 
 class _Parts:
@@ -224,8 +230,8 @@ class _Parts:
         self._counts += page.counts
         self._weights += page.weights
 
-    def tensor(self) -> TensorResult:
-        """Returns all pages as one."""
+    def tensor(self, fill: float) -> TensorResult:
+        """Returns all pages as one; ``fill`` is the spec's."""
         summary = self._summary
         return TensorResult(
             name=summary.name,
@@ -238,6 +244,7 @@ class _Parts:
             counts=self._column(self._counts, "<u4") if summary.has_counts else None,
             weights=self._column(self._weights, "<f8") if summary.has_weights else None,
             fixed_point_shift=summary.fixed_point_shift if summary.HasField("fixed_point_shift") else None,
+            fill=fill,
         )
 
     def _value_array(self) -> Array:
