@@ -112,7 +112,9 @@ def _info(arguments: argparse.Namespace) -> int:
         "version": info.version,
         "api": ", ".join(info.api_versions),
         "engine": f"{info.engine} ({info.engine_description})",
-        "features": ", ".join(info.features),
+        **({"features": ", ".join(info.features)} if info.features else {}),
+        "key_encodings": ", ".join(info.key_encodings),
+        "value_encodings": ", ".join(info.value_encodings),
         **{name: f"{value:g}" if isinstance(value, float) else value for name, value in vars(info.limits).items()},
     }
     for name, value in rows.items():
