@@ -75,7 +75,7 @@ class TensorResult:
                 result that is whole has been filled already.)
 
         Raises:
-            FailedPrecondition: there are no values (union), or no bound on the keys (dimension 0).
+            FailedPrecondition: there are no values (union), or no bound on the keys (dimension 0), or too many rows.
         """
         values = self._values()
         if self.dimension == 0:
@@ -84,7 +84,8 @@ class TensorResult:
             return values
         if fill is None:
             fill = self.fill if self.layout == "dense" else 0.0
-        rows = np.full((self.dimension, *values.shape[1:]), fill, dtype=values.dtype)
+        rows = self._array((self.dimension, *values.shape[1:]), values.dtype)
+        rows[...] = fill
         rows[self.keys] = values
         return rows
 
@@ -107,7 +108,8 @@ class TensorResult:
         values = self._values()
         if self.dimension == 0:
             raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 has no SciPy shape")
-        present = np.zeros(self.dimension + 1, dtype=np.int64)
+        present = self._array((self.dimension + 1,), np.dtype(np.int64))
+        present[...] = 0
         present[self.keys.astype(np.int64) + 1] = self.width
         columns = np.tile(np.arange(self.width), len(self))
         flat = values.reshape(-1)
@@ -128,6 +130,7 @@ class TensorResult:
             return rows
         if self.dimension == 0:
             raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 has no torch shape")
+        self._check_int64("torch shape")
         keys = torch.from_numpy(self.keys.astype(np.int64).reshape(1, -1))
         return torch.sparse_coo_tensor(keys, rows, (self.dimension, *values.shape[1:])).coalesce()
 
@@ -142,8 +145,23 @@ class TensorResult:
             if len(keys) and int(keys[-1]) >= 1 << 63:
                 raise FailedPrecondition(f"tensor {self.name!r} has key {keys[-1]}, which does not fit int64")
             return tf.IndexedSlices(tf.convert_to_tensor(values), tf.convert_to_tensor(keys.astype(np.int64)))
+        self._check_int64("TensorFlow shape")
         shape = tf.convert_to_tensor([self.dimension, *values.shape[1:]], dtype=tf.int64)
         return tf.IndexedSlices(tf.convert_to_tensor(values), tf.convert_to_tensor(keys.astype(np.int64)), shape)
+
+    def _array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        try:
+            return np.empty(shape, dtype)
+        except (MemoryError, OverflowError, ValueError) as error:  # also of more entries than there are addresses
+            raise FailedPrecondition(
+                f"tensor {self.name!r} of dimension {self.dimension} is too large for an array of all keys: {error}"
+            ) from error
+
+    def _check_int64(self, what: str) -> None:
+        if self.dimension >= 1 << 63:
+            raise FailedPrecondition(
+                f"tensor {self.name!r} of dimension {self.dimension}, which does not fit int64, has no {what}"
+            )
 
     def _values(self) -> Array:
         if self.values is None:
