@@ -197,8 +197,9 @@ class Round:
     ) -> Submission:
         """Sends one client's update; when this returns, it counts, completely and once.
 
-        Arrays of the wire's type are not copied before they are sent. floats of another width are rounded to the
-        tensor's dtype, to nearest even; integers must fit.
+        Arrays of the wire's type are not copied before they are sent. floats of another width, and integers given for a
+        tensor of floats, are rounded to the tensor's dtype, to nearest even, and must be in its range; integers given
+        for a tensor of integers must fit. uint16 given for bfloat16 is its bits.
 
         Args:
             client_id: 1–256 bytes in UTF-8, unique in the round. Their order, bytewise, is that of the sums.
