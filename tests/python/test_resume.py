@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg import aio, connection
+from sparseagg.resumption import Resumption
 from sparseagg.upload import make_upload
+from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import PLAIN, WireFormat
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 1_000_000)], weighting="by_weight", return_counts=True)
@@ -226,6 +228,19 @@ def test_submit_of_other_content_under_an_id_that_has_committed_is_refused(serve
     with pytest.raises(sa.AlreadyExists, match="other content"):
         submits(server.address, opened, (KEYS, VALUES * 2), chunk_bytes=20_000)
     assert_counts_once(opened)
+
+
+def test_resumption_of_an_upload_begun_anew_takes_its_own_place_for_its_own():
+    # The server has opened it, and not appended its first chunk yet, when it is asked.
+    opened = pb.UploadStatus(submission_id="mine", client_id="a", next_sequence=0)
+    resumption = Resumption(FAST)
+    assert resumption.first_chunk(None) == 0
+    resumption.arrived()
+    assert resumption.first_chunk(None) == 0  # discarded meanwhile
+    assert resumption.first_chunk(opened) == 0
+    resumption.arrived()
+    with pytest.raises(sa.FailedPrecondition, match="another upload"):
+        resumption.first_chunk(opened)
 
 
 class Stalls:
