@@ -103,8 +103,8 @@ def client(server: ServerProcess) -> Iterator[sa.Client]:
 def flaky(server):
     proxies: list[FlakyProxy] = []
 
-    def make(*budgets: int) -> FlakyProxy:
-        proxies.append(FlakyProxy(server.address, list(budgets)))
+    def make(*budgets: int, pause_s: float = 0.0) -> FlakyProxy:
+        proxies.append(FlakyProxy(server.address, list(budgets), pause_s))
         return proxies[-1]
 
     yield make

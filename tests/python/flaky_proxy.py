@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 
 
 class FlakyProxy:
     """Forwards TCP to a server; a connection breaks when it has carried its share of the client's bytes.
 
-    `budgets` has that share for the first connections; those after them are left alone.
+    `budgets` has that share for the first connections; those after them are left alone. With `pause_s`, a connection
+    then stalls for so long, and goes on.
     """
 
-    def __init__(self, address: str, budgets: list[int]) -> None:
+    def __init__(self, address: str, budgets: list[int], pause_s: float = 0.0) -> None:
         host, _, port = address.rpartition(":")
         self._server = (host, int(port))
         self._budgets = list(budgets)
+        self._pause_s = pause_s
         self.broken = 0
+        self.paused = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets: list[socket.socket] = []
@@ -37,11 +41,16 @@ class FlakyProxy:
         with contextlib.suppress(OSError):
             while data := source.recv(16384):
                 target.sendall(data if budget is None else data[:budget])
-                if budget is not None:
-                    budget -= len(data)
-                    if budget <= 0:
+                if budget is not None and len(data) >= budget:
+                    if not self._pause_s:
                         self.broken += 1
                         break
+                    self.paused += 1
+                    time.sleep(self._pause_s)
+                    target.sendall(data[budget:])
+                    budget = None
+                elif budget is not None:
+                    budget -= len(data)
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -89,7 +89,7 @@ def test_aio_client_of_another_loop_says_so(server):
 def test_aio_disconnect_of_a_client_that_never_called():
     async def job():
         client = sa.aio.Client("127.0.0.1:1")
-        await client.disconnect()
+        await client.close()
         with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
             await client.server_info()
 
@@ -115,7 +115,7 @@ def test_aio_after_disconnect_says_so(server):
         opened = await client.create_round(ONE)
         await opened.submit("a", ([1], [1.0]))
         await client.disconnect()
-        await client.disconnect()
+        await client.close()
         for call in (
             client.server_info(),
             client.aggregate([([1], [1.0])], ONE),

@@ -69,6 +69,24 @@ def test_spec_of_no_tensors_says_so(tensors: Any, text: str) -> None:
         sa.RoundSpec(tensors)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "known"),
+    [
+        ("op", "avg", "sum, mean, coordinate_mean"),
+        ("weighting", "weighted", "uniform, by_weight"),
+        ("result", 5, "sparse, dense, auto"),
+        ("numerics", "float", "canonical, fixed_point"),
+        ("on_bound", "", "reject, clip"),
+        ("on_nonfinite", "op_7", "reject, propagate"),
+    ],
+)
+def test_spec_of_an_unknown_word_is_refused_when_it_is_made(field: str, value: Any, known: str) -> None:
+    with pytest.raises(sa.InvalidArgument, match=f"^unknown {field} {value!r}; known: {known}"):
+        sa.RoundSpec([TENSOR], **{field: value})
+    with pytest.raises(sa.InvalidArgument, match=f"^tensor 'v': unknown {field} {value!r}; known: {known}"):
+        sa.TensorSpec("v", "float32", 10, **{field: value})
+
+
 def test_spec_takes_tensors_of_an_iterator() -> None:
     assert sa.RoundSpec(tensor for tensor in [TENSOR]).tensors == (TENSOR,)
 
@@ -256,4 +274,11 @@ def test_numbers_and_dtypes_of_numpy_will_do() -> None:
     one = sa.RoundSpec([sa.TensorSpec("v", np.float32, 10)], result_dtype=np.dtype("float64"))
     assert (one.tensors[0].dtype, one.result_dtype) == ("float32", "float64")
     assert sa.aggregate([UPDATE], one, threads=np.int64(2), memory_limit=np.int32(1 << 20))["v"].keys.tolist() == [1]
-    sa.Client("localhost:1", connections=np.int64(2), timeout=np.float32(1.5)).disconnect()
+    sa.Client("localhost:1", connections=np.int64(2), timeout=np.float32(1.5), chunk_bytes=np.int64(1000)).close()
+
+
+@pytest.mark.parametrize("chunk_bytes", [0, -1, 1.5, True, "1", np.float32(5), 10**5000], ids=range(7))
+def test_client_of_what_is_no_number_of_bytes_says_so(chunk_bytes: Any) -> None:
+    for twin in (sa.Client, sa.aio.Client):
+        with pytest.raises(sa.InvalidArgument, match="chunk_bytes is a number from 1 on, or None, not"):
+            twin("localhost:1", chunk_bytes=chunk_bytes)

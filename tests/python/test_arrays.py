@@ -106,6 +106,8 @@ def test_tensor_data_dense_axes_may_be_several(shape):
         ([0.1, 2.0], "float32", np.array([0.1, 2.0], np.float32)),
         (np.array([0.1]), "float16", np.array([0.1], np.float16)),
         ([1, 2], "float64", np.array([1.0, 2.0])),
+        ([2**24 + 1, 2**24 + 3], "float32", np.array([2**24, 2**24 + 4], np.float32)),  # to nearest even, as floats
+        (np.array([2049, 65519]), "float16", np.array([2048, 65504], np.float16)),
         (np.array([1, 2], np.int8), "int64", np.array([1, 2], np.int64)),
         (np.array([-1], np.int64), "int32", np.array([-1], np.int32)),
         (np.array([2**32 - 1], np.int64), "uint32", np.array([2**32 - 1], np.uint32)),
@@ -250,7 +252,7 @@ def test_spec_round_trip_is_the_same():
 def test_spec_unknown_words_are_refused_with_the_known_ones():
     with pytest.raises(sa.InvalidArgument, match=r"unknown op 'average'; known: sum, mean"):
         sa.RoundSpec([tensor()], op="average").to_proto()
-    with pytest.raises(sa.InvalidArgument, match="unknown dtype 'float8'"):
+    with pytest.raises(sa.InvalidArgument, match="tensor 'v': unknown dtype 'float8'"):
         tensor("float8")
     with pytest.raises(sa.InvalidArgument, match="unknown layout 'csr'"):
         tensor(layout="csr")

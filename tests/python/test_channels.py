@@ -102,7 +102,7 @@ def test_client_after_disconnect_says_so(server: Any) -> None:
     opened = client.create_round(spec)
     opened.submit("a", ([1], [1.0]))
     client.disconnect()
-    client.disconnect()
+    client.close()
     for call in (
         client.server_info,
         lambda: client.get_round(opened.id),

@@ -83,6 +83,32 @@ def test_cli_close_reads_no_result(run, tmp_path, monkeypatch):
     assert run("rounds", "close", round_id) == "emb.weight: 0 rows, sparse\n"
 
 
+def test_cli_result_may_be_a_part(run, tmp_path, client):
+    tensors = [sparseagg.TensorSpec("emb", "float32", 10), sparseagg.TensorSpec("bias", "float64", 4, layout="dense")]
+    opened = client.create_round(sparseagg.RoundSpec(tensors))
+    opened.submit("a", {"emb": ([1, 3, 7], [1.0, 2.0, 3.0]), "bias": np.arange(4.0)})
+    opened.close()
+    file = tmp_path / "part.npz"
+    for arguments, expected in (
+        ([], {"emb.keys": [1, 3, 7], "emb.values": [1, 2, 3], "bias": [0, 1, 2, 3]}),
+        (["--tensor", "bias"], {"bias": [0, 1, 2, 3]}),
+        (["--tensor", "emb", "--keys", "2:7"], {"emb.keys": [3], "emb.values": [2]}),
+        (["--tensor", "emb", "--tensor", "bias", "--keys", "3:"], None),
+        (["--tensor", "bias", "--keys", ":2"], {"bias.keys": [0, 1], "bias.values": [0, 1]}),
+    ):
+        run("result", opened.id, "-o", str(file), *arguments)
+        with np.load(file) as arrays:
+            found = {name: arrays[name].tolist() for name in arrays.files}
+        if expected is None:
+            expected = {"emb.keys": [3, 7], "emb.values": [2, 3], "bias.keys": [3], "bias.values": [3]}
+        assert found == expected
+    for keys in ("7", "a:b", "1:2:3"):
+        assert f"--keys is [BEGIN]:[END], not {keys!r}" in run(
+            "result", opened.id, "-o", str(file), "--keys", keys, status=1
+        )
+    assert "'other'" in run("result", opened.id, "-o", str(file), "--tensor", "other", status=1)
+
+
 def test_cli_close_of_a_round_without_result_says_why(run, tmp_path):
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps({**SPEC, "minSubmissions": "1"}))
@@ -98,6 +124,9 @@ def test_cli_info_has_every_limit(run):
     text = run("info")
     for name in ("version", "engine", "max_message_bytes", "max_submissions", "upload_timeout"):
         assert name in text
+    assert re.search(r"^key_encodings +u32, u64, .*bitmap", text, re.MULTILINE)
+    assert re.search(r"^value_encodings +.*float32, .*int8_scaled", text, re.MULTILINE)
+    assert re.search(r"^features *$", text, re.MULTILINE) is None
 
 
 @pytest.mark.parametrize(
@@ -140,6 +169,15 @@ def test_cli_as_a_command_knows_its_version():
 def test_version_is_the_same_wherever_it_is_written(path, pattern):
     found = re.findall(pattern, (REPOSITORY / path).read_text(encoding="utf-8"), re.MULTILINE)
     assert found == [sparseagg.__version__]
+
+
+@pytest.mark.parametrize(("given", "address"), [("", "127.0.0.1:8001"), ("localhost:9", "localhost:9")])
+def test_cli_address_of_the_environment_counts_where_there_is_one(monkeypatch, given, address):
+    monkeypatch.setenv("SPARSEAGG_ADDRESS", given)
+    asked = []
+    monkeypatch.setattr(cli, "_info", lambda arguments: asked.append(arguments.address) or 0)
+    assert main(["info"]) == 0
+    assert asked == [address]
 
 
 def test_cli_interrupted_says_nothing(monkeypatch, capsys):

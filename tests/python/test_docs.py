@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +108,7 @@ def test_operations_example_of_a_spec_merges_files(spec_file: Path) -> None:
     with np.load("merged.npz") as merged:
         assert merged["embedding.values"].tolist() == [[2.0] * 16]
         assert merged["embedding.counts"].tolist() == [2]
-        assert merged["bias.values"].tolist() == [2.0] * 3
+        assert merged["bias"].tolist() == [2.0] * 3
 
 
 def test_operations_names_the_values_of_every_enum_of_a_spec() -> None:
@@ -147,14 +149,36 @@ def integrations() -> dict:
 
 def test_integrations_dense_is_what_fed_avg_computes(integrations: dict) -> None:
     rng = np.random.default_rng(5)
-    shapes = {"conv": (4, 3, 2), "bias": (5,), "scale": ()}
+    shapes = {"conv": (4, 3, 2), "bias": (5,), "scale": (), "none": (0, 3), "narrow": (3, 0)}
     models = [[rng.standard_normal(shape).astype(np.float32) for shape in shapes.values()] for _ in range(3)]
     examples = [10, 20, 70]
-    merged = integrations["fed_avg"](list(shapes), list(zip("abc", models, examples)))
+    merged = integrations["fed_avg"](list(shapes), list(zip([7, "b", "c"], models, examples)))
     for position, array in enumerate(merged):
         expected = sum(n * np.asarray(model[position], np.float64) for model, n in zip(models, examples)) / 100
         assert array.shape == expected.shape
         np.testing.assert_allclose(array, expected, rtol=1e-6)
+
+
+def test_integrations_fed_avg_refuses_a_client_twice_and_what_has_no_mean(integrations: dict) -> None:
+    with pytest.raises(sa.AlreadyExists, match="'a'"):
+        integrations["fed_avg"](["w"], [("a", [np.ones(2)], 1), ("b", [np.ones(2)], 1), ("a", [np.zeros(2)], 1)])
+    with pytest.raises(sa.InvalidArgument, match=r"tensor 'mask': unknown dtype .*bool"):
+        integrations["fed_avg"](["w", "mask"], [("a", [np.ones(2), np.ones(2, bool)], 1)])
+
+
+def test_integrations_results_of_flower_are_averaged(integrations: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Stand-ins: as far as they are looked at, the classes of flwr, which is not installed here.
+    common = types.SimpleNamespace(parameters_to_ndarrays=lambda parameters: parameters.tensors)
+    monkeypatch.setitem(sys.modules, "flwr", types.SimpleNamespace(common=common))
+    monkeypatch.setitem(sys.modules, "flwr.common", common)
+    results = []
+    for client, value, examples in (("17", 1.0, 1), ("4", 5.0, 3)):
+        fit = types.SimpleNamespace(
+            parameters=types.SimpleNamespace(tensors=[np.full(2, value)]), num_examples=examples, metrics={}
+        )
+        results.append((types.SimpleNamespace(cid=client), fit))
+    (merged,) = integrations["fed_avg"](["w"], integrations["from_flower"](results))
+    assert merged.tolist() == [4.0, 4.0]
 
 
 @pytest.mark.parametrize("op", ["mean", "coordinate_mean"])

@@ -243,3 +243,23 @@ def test_engine_converting_code_may_change_the_list():
 
     updates += [(np.array([1]), Vandal()), (np.array([2]), floats(2))]
     assert sa.aggregate(updates, one())["v"].keys.tolist() == [1]
+
+
+def test_results_are_updates_of_further_merges(client):
+    tensors = [sa.TensorSpec("e", "bfloat16", 9, 2), sa.TensorSpec("b", "float64", 3, layout="dense")]
+    spec = sa.RoundSpec(tensors, return_counts=True)
+    parts = [{"e": ([5, 2], [[1, 2], [3, 4]]), "b": np.arange(3.0)}, {"e": ([2], [[0.5, 8]]), "b": np.ones(3)}]
+    expected = sa.aggregate(parts, spec)
+    halves = [sa.aggregate([part], spec) for part in parts]
+    opened = client.create_round(spec)
+    for name, half in zip("xy", halves):
+        opened.submit(name, half)
+    for merged in (sa.aggregate(halves, spec), client.aggregate(halves, spec), opened.close()):
+        for name, tensor in expected.items():
+            assert merged[name].keys.tolist() == tensor.keys.tolist()
+            assert merged[name].values.tolist() == tensor.values.tolist()
+    part = opened.result(keys=(1, 3))
+    alone = sa.RoundSpec([sa.TensorSpec("b", "float64", 3)])
+    assert sa.aggregate([part["b"]], alone)["b"].keys.tolist() == [1, 2]
+    with pytest.raises(sa.InvalidArgument, match="dimension 4"):
+        sa.aggregate([expected["b"]], sa.RoundSpec([sa.TensorSpec("b", "float64", 4)]))

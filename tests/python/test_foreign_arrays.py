@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 import types
 
 import numpy as np
@@ -64,6 +66,37 @@ def test_tensor_data_scipy_duplicates_stay_separate_rows():
     assert data.values.tolist() == [[4.0, 1.0], [0.0, 2.0], [0.0, 8.0]]
 
 
+def test_tensor_data_scipy_entries_in_any_order_make_the_same_rows():
+    rng = np.random.default_rng(7)
+    keys, columns = rng.integers(0, 40, 500), rng.integers(0, 3, 500)
+    matrix = scipy.sparse.coo_array((rng.integers(1, 100, 500), (keys, columns)), shape=(40, 3))
+    expected = {key: row for key, row in enumerate(matrix.toarray().tolist()) if any(row)}
+    data = tensor_data(tensor("int64", 40, 3), matrix)
+    assert rows_of(data) == expected
+    assert np.all(np.diff(data.keys.astype(np.int64)) >= 0)
+    for ordered in (matrix.tocsr(), matrix.tocsc()):
+        data = tensor_data(tensor("int64", 40, 3), ordered)
+        assert data.keys.tolist() == list(expected)
+        assert data.values.tolist() == list(expected.values())
+
+
+def test_tensor_data_scipy_matrix_takes_less_than_the_unique_pairs_of_its_entries():
+    # Which np.unique sorts as records, several times more slowly than numbers.
+    matrix = scipy.sparse.random_array((100_000, 16), density=0.25, format="csc", rng=np.random.default_rng(3))
+    pairs = np.stack(matrix.tocoo().coords).astype(np.int64)
+
+    def best(work) -> float:
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            work()
+            times.append(time.process_time() - start)
+        return min(times)
+
+    spec = tensor("float64", 100_000, 16)
+    assert best(lambda: tensor_data(spec, matrix)) < best(lambda: np.unique(pairs, axis=1, return_inverse=True)) / 2
+
+
 @pytest.mark.parametrize("shape", [(10, 1), (1, 10)])
 def test_tensor_data_scipy_vector_is_a_vector(shape):
     vector = scipy.sparse.coo_matrix(([1.0, 2.0, 4.0], ([7, 2, 7], [0, 0, 0])), shape=(10, 1))
@@ -91,6 +124,35 @@ def test_tensor_data_sparse_of_another_shape_is_refused():
     for matrix in (scipy.sparse.csr_matrix((11, 2)), scipy.sparse.coo_matrix((2**40, 2**40))):
         with pytest.raises(sa.InvalidArgument, match="does not fit dimension 10 × width 2"):
             tensor_data(tensor(width=2), matrix)
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (3, 4), (4, 3), (1, 12), (12, 1)])
+def test_tensor_data_sparse_axes_other_than_keys_and_columns_are_refused(shape):
+    # As a transposed array has them: row-major, its entries would be those of other keys.
+    given = [scipy.sparse.csr_matrix(np.ones(shape)), scipy.sparse.coo_array(shape)]
+    given.append(FakeTorch(indices=[[0], [0]], values=[1.0], shape=shape))
+    for sparse in given:
+        with pytest.raises(
+            sa.InvalidArgument, match=rf"'v': the first axes of .* shape {re.escape(str(shape))} do not"
+        ):
+            tensor_data(tensor(dimension=6, width=2), sparse)
+
+
+@pytest.mark.parametrize("shape", [(12,), (6, 2), (2, 3, 2), (6, 1, 2), (3, 2, 1, 2)])
+def test_tensor_data_sparse_axes_may_be_several(shape):
+    values = np.arange(1.0, 13.0)
+    sparse = FakeTorch(indices=np.unravel_index(np.arange(12), shape), values=values, shape=shape)
+    expected = dict(enumerate(values.reshape(6, 2).tolist()))
+    assert rows_of(tensor_data(tensor(dimension=6, width=2), sparse)) == expected
+    hybrid = FakeTorch(indices=[[0, 1], [2, 0]], values=values[:8].reshape(2, 2, 2), shape=(2, 3, 2, 2))
+    assert rows_of(tensor_data(tensor(dimension=6, width=4), hybrid)) == {2: [1, 2, 3, 4], 3: [5, 6, 7, 8]}
+
+
+def test_tensor_data_sparse_without_entries_has_to_fit_as_well():
+    empty = FakeTorch(indices=np.empty((1, 0), np.int64), values=np.empty((0, 3)), shape=(10, 3))
+    with pytest.raises(sa.InvalidArgument, match="does not fit dimension 10 × width 2"):
+        tensor_data(tensor(width=2), empty)
+    assert tensor_data(tensor(width=3), empty).num_keys == 0
 
 
 class Unreadable(FakeTorch):

@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
@@ -47,8 +48,7 @@ def merge(tmp_path, capsys, monkeypatch):
 
 def test_merge_sums_what_the_files_have(merge):
     assert merge("a.npz", "b.npz", "--counts") == {
-        "bias.keys": [0, 1, 2],
-        "bias.values": [1, 2, 3],
+        "bias": [1, 2, 3],
         "bias.counts": [2, 2, 2],
         "emb.keys": [1, 3, 9],
         "emb.values": [[8, 10], [1, 2], [7, 8]],
@@ -63,7 +63,16 @@ def test_merge_order_of_files_leaves_no_trace(merge):
     assert results[0] == results[1]
 
 
+def test_merge_of_what_it_has_written_goes_on(merge):
+    np.savez("c.npz", **{"emb.keys": np.array([3]), "emb.values": np.full((1, 2), 9, np.float32), "bias": np.ones(3)})
+    at_once = merge("a.npz", "b.npz", "c.npz")
+    merge("a.npz", "b.npz")
+    pathlib.Path("merged.npz").rename("ab.npz")
+    assert merge("ab.npz", "c.npz") == at_once
+
+
 def test_merge_takes_options(merge):
+    # Of an update that is sparse the result keeps its keys: so it can be merged with others of that tensor.
     merged = merge("a.npz", "b.npz", "--op", "mean", "--weights", "1,3", "--dimension", "emb=10", "--result", "dense")
     assert merged["emb.keys"] == list(range(10))
     assert merged["emb.values"][1] == [(3 + 3 * 5) / 4, (4 + 3 * 6) / 4]
@@ -98,7 +107,7 @@ def test_merge_takes_a_spec_in_json(merge):
     pathlib.Path("spec.json").write_text(json.dumps(spec))
     merged = merge("a.npz", "b.npz", "--spec", "spec.json")
     assert merged["emb.values"] == [[4, 5], [1, 2], [7, 8]]
-    assert merged["bias.values"] == [0.5, 1, 1.5]
+    assert merged["bias"] == [0.5, 1, 1.5]
     pathlib.Path("merged.npz").unlink()
     for option, value in [("--op", "sum"), ("--fill", "1"), ("--fill", "0"), ("--min-contributors", "0")]:
         assert option in merge("a.npz", "b.npz", "--spec", "spec.json", option, value, status=1)
@@ -106,6 +115,20 @@ def test_merge_takes_a_spec_in_json(merge):
         assert option[2:] in merge("a.npz", "b.npz", "--spec", "spec.json", option, status=1)
     pathlib.Path("spec.json").write_text("{")
     assert "spec.json" in merge("a.npz", "--spec", "spec.json", status=1)
+
+
+@pytest.mark.parametrize(("weighting", "is_taken"), [("uniform", False), ("by_weight", True)])
+@pytest.mark.parametrize("of", ["round", "tensor"])
+def test_merge_by_weights_of_a_spec_that_weighs_nothing_is_refused(merge, of, weighting, is_taken):
+    spec = {"tensors": [{"name": "emb", "dtype": "float32", "width": 2}, {"name": "bias", "dtype": "float64"}]}
+    spec["tensors"][1].update(dimension=3, layout="dense")
+    (spec if of == "round" else spec["tensors"][0])["aggregation"] = {"weighting": weighting}
+    pathlib.Path("spec.json").write_text(json.dumps(spec))
+    command = ["a.npz", "b.npz", "--spec", "spec.json", "--weights", "1,1000"]
+    if is_taken:
+        assert merge(*command)["emb.values"][0] == [5003, 6004]
+    else:
+        assert "--weights are given, but --spec weighs no tensor by_weight" in merge(*command, status=1)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +151,9 @@ def test_merge_takes_a_spec_in_json(merge):
         (["b.npz", "a.npz", "--memory-limit", "90"], "a.npz: with the update"),
         (["counts.npz"], "counts.npz has x.counts beside x.keys, as results have"),
         (["weights.npz"], "weights.npz has x.weights beside x.keys, as results have"),
+        (["scalar.npz"], "scalar.npz: array 'x' is a scalar, which is no tensor; one of dimension 1 has shape (1,)"),
+        (["rowless.npz"], "rowless.npz: array 'x' has no rows, and a dense tensor has one at least"),
+        (["dense.npz"], "dense.npz has x.counts beside x, as results have"),
         (["unnamed.npz"], "unnamed.npz has arr_0, which names no tensor"),
         (["no-tensor.npz"], "no-tensor.npz has keys, which names no tensor"),
     ],
@@ -138,6 +164,9 @@ def test_merge_errors_name_file_place_and_value(merge, arguments, text):
     np.savez("both.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x": np.ones(2)})
     np.savez("counts.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x.counts": np.ones(2, np.uint32)})
     np.savez("weights.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x.weights": np.ones(2)})
+    np.savez("scalar.npz", x=np.float32(3))
+    np.savez("rowless.npz", x=np.empty((0, 2)))
+    np.savez("dense.npz", **{"x": np.ones(2), "x.counts": np.ones(2, np.uint32)})
     np.savez("unnamed.npz", np.arange(2), np.ones(2))
     np.savez("no-tensor.npz", values=np.ones(2), keys=np.arange(2))
     assert text in merge(*arguments, status=1)
@@ -159,6 +188,26 @@ def test_merge_into_one_of_the_files_is_refused(merge, capsys, output):
     assert pathlib.Path(output).read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("none/o.npz", "--output none/o.npz: there is no folder none"),
+        ("/none/o.npz", "there is no folder /none"),
+        ("a.npz/o.npz", "--output a.npz/o.npz: there is no folder a.npz"),
+        ("folder", "--output folder is a folder"),
+    ],
+)
+def test_output_that_cannot_be_is_told_before_anything_is_read(merge, capsys, monkeypatch, output, text):
+    def read(*_):
+        raise AssertionError
+
+    pathlib.Path("folder").mkdir()
+    monkeypatch.setattr(npz.NpzFile, "read", read)
+    for command in (["merge", "a.npz", "b.npz"], ["result", "some-round", "--address", "localhost:1"]):
+        assert main([*command, "-o", output]) == 1
+        assert text in capsys.readouterr().err
+
+
 def test_merge_of_arrays_with_odd_names_does_what_the_spec_says(merge):
     np.savez("c.npz", np.arange(2.0), **{"x.keys": np.arange(2), "x.counts": np.ones(2)})
     tensors = [
@@ -168,7 +217,8 @@ def test_merge_of_arrays_with_odd_names_does_what_the_spec_says(merge):
     ]
     pathlib.Path("spec.json").write_text(json.dumps({"tensors": tensors}))
     merged = merge("c.npz", "--spec", "spec.json")
-    assert (merged["x.counts.values"], merged["arr_0.values"]) == ([1, 1], [0, 1])
+    # The counts of x have that name in results.
+    assert (merged["x.counts"], merged["x.counts.values"], merged["arr_0"]) == ([1, 1], [1, 1], [0, 1])
 
 
 ROWS = {
@@ -208,6 +258,22 @@ def test_merge_of_files_that_differ_does_what_the_spec_says(merge):
     pathlib.Path("spec.json").write_text(json.dumps({"tensors": [{"name": "x", "dtype": "float64"}]}))
     merged = [merge(*files, "--spec", "spec.json") for files in permutations("float32.npz", "float64.npz")]
     assert merged == [{"x.keys": [1], "x.values": [1.1]}] * 2
+
+
+def test_merge_takes_bfloat16_as_numpy_writes_it(merge):
+    rows = np.array([[1.5, -2], [0.25, 96]], ml_dtypes.bfloat16)
+    for name in "cd":
+        np.savez(f"{name}.npz", **{"x.keys": np.array([1, 4]), "x.values": rows, "b": rows})
+    with np.load("c.npz") as file:
+        assert file["b"].dtype == "V2"
+    tensors = [{"name": name, "dtype": "bfloat16", "dimension": n, "width": 2} for name, n in (("x", 9), ("b", 2))]
+    pathlib.Path("spec.json").write_text(json.dumps({"tensors": tensors}))
+    merged = merge("c.npz", "d.npz", "--spec", "spec.json")
+    assert merged["x.values"] == merged["b.values"] == [[3, -4], [0.5, 192]]
+    pathlib.Path("merged.npz").unlink()
+    pathlib.Path("spec.json").write_text(json.dumps({"tensors": [{**tensors[1], "dtype": "float16"}, tensors[0]]}))
+    assert "cannot be sent as float16" in merge("c.npz", "--spec", "spec.json", status=1)
+    assert "array 'x.values': unknown dtype" in merge("c.npz", status=1)
 
 
 def test_merge_of_files_without_rows_is_decided_by_the_others(merge):

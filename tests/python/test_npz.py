@@ -114,6 +114,16 @@ def test_write_result_of_any_dtype_reads_back_as_numbers(update: pathlib.Path, d
         assert file["x.values"].tolist() == rows.tolist()
 
 
+def test_read_update_takes_all_keys_of_a_dense_tensor_for_its_rows(update: pathlib.Path) -> None:
+    # As older results have them.
+    for keys, is_whole in (([0, 1], True), ([1, 0], False), ([0], False)):
+        update.write_bytes(saved(**{"b.keys": np.array(keys), "b.values": np.ones(len(keys))}))
+        found = npz.read_update(update, SPEC)["b"]
+        assert isinstance(found, tuple) is not is_whole
+        if is_whole:
+            assert found.tolist() == [1.0, 1.0]
+
+
 def test_file_that_is_not_there_is_an_os_error(update: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"update\.npz"):
         npz.read_update(update, SPEC)

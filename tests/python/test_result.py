@@ -50,6 +50,23 @@ def test_dense_without_bound_or_values_is_refused():
         result([1], None).dense()
 
 
+@pytest.mark.parametrize("dimension", [1 << 45, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize("form", ["dense", "to_scipy"])
+def test_dense_of_more_rows_than_fit_names_the_tensor(form, dimension):
+    big = result([1], [[2.0, 3.0]], dimension=dimension, width=2)
+    with pytest.raises(sa.FailedPrecondition, match=f"tensor 'v' of dimension {dimension}"):
+        getattr(big, form)()
+
+
+@pytest.mark.parametrize("library", ["torch", "tf"])
+def test_sparse_of_a_dimension_beyond_int64_names_the_tensor(monkeypatch, library):
+    fake = types.SimpleNamespace(from_numpy=lambda array: array, convert_to_tensor=np.asarray, int64="int64")
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "tensorflow", fake)
+    with pytest.raises(sa.FailedPrecondition, match=f"tensor 'v' of dimension {1 << 63}, which does not fit int64"):
+        getattr(result([1], [2.0], dimension=1 << 63), f"to_{library}")()
+
+
 def test_to_scipy_keeps_every_key():
     matrix = result([1, 3], [[0.0, 2.0], [0.0, 0.0]], width=2).to_scipy()
     assert matrix.shape == (5, 2)

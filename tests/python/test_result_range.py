@@ -65,9 +65,22 @@ def test_result_of_what_is_no_range_says_so(client, keys, text):
         opened.result(keys=keys)
 
 
-@pytest.mark.parametrize("tensors", ["v", ["\udcff"], [5]])
+@pytest.mark.parametrize("tensors", ["v", ["\udcff"], [5], [], ()])
 def test_result_of_what_are_no_names_says_so(client, tensors):
     opened = client.create_round(one())
     opened.close()
     with pytest.raises(sa.InvalidArgument, match="name"):
         opened.result(tensors)
+
+
+@pytest.mark.parametrize("fill", [None, 7.0])
+def test_part_of_a_dense_result_is_filled_as_the_whole_is(client, fill):
+    opened = client.create_round(one(result="dense", fill=fill))
+    opened.submit("a", ([1, 5], [1.0, 2.0]))
+    whole, absent = opened.close()["v"], fill or 0.0
+    assert whole.dense().tolist() == [absent, 1, absent, absent, absent, 2, absent, absent, absent, absent]
+    part = opened.result(keys=(0, 3))["v"]
+    assert part.dense().tolist() == [absent, 1, *[absent] * 8]
+    assert part.dense(fill=-1).tolist() == [absent, 1, absent, *[-1] * 7]
+    sparse = client.aggregate([([1], [1.0])], one(fill=fill))["v"]
+    assert sparse.dense().tolist() == [0, 1, *[0] * 8]

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg import aio, connection
+from sparseagg.resumption import Resumption
 from sparseagg.upload import make_upload
+from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import PLAIN, WireFormat
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 1_000_000)], weighting="by_weight", return_counts=True)
@@ -23,19 +25,29 @@ VALUES = np.arange(100_000, dtype=np.float32) / 3  # 800 kB with the keys
 
 
 def submit(
-    address: str, opened: sa.Round, update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, retry=FAST, **more
+    address: str,
+    opened: sa.Round,
+    update=(KEYS, VALUES),
+    weight=1.0,
+    *,
+    chunk_bytes=50_000,
+    retry=FAST,
+    timeout=60.0,
+    **more,
 ):
     """A worker with a client of its own, as "a"."""
     more = {"submission_id": "mine", "resumable": True, **more}
-    with sa.Client(address, retry=retry, chunk_bytes=chunk_bytes) as worker:
+    with sa.Client(address, timeout=timeout, retry=retry, chunk_bytes=chunk_bytes) as worker:
         return worker.get_round(opened.id).submit("a", update, weight, **more)
 
 
-def submit_with_asyncio(address, opened, update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, retry=FAST, **more):
+def submit_with_asyncio(
+    address, opened, update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, retry=FAST, timeout=60.0, **more
+):
     more = {"submission_id": "mine", "resumable": True, **more}
 
     async def job():
-        async with aio.Client(address, retry=retry, chunk_bytes=chunk_bytes) as worker:
+        async with aio.Client(address, timeout=timeout, retry=retry, chunk_bytes=chunk_bytes) as worker:
             return await (await worker.get_round(opened.id)).submit("a", update, weight, **more)
 
     return asyncio.run(job())
@@ -218,6 +230,19 @@ def test_submit_of_other_content_under_an_id_that_has_committed_is_refused(serve
     assert_counts_once(opened)
 
 
+def test_resumption_of_an_upload_begun_anew_takes_its_own_place_for_its_own():
+    # The server has opened it, and not appended its first chunk yet, when it is asked.
+    opened = pb.UploadStatus(submission_id="mine", client_id="a", next_sequence=0)
+    resumption = Resumption(FAST)
+    assert resumption.first_chunk(None) == 0
+    resumption.arrived()
+    assert resumption.first_chunk(None) == 0  # discarded meanwhile
+    assert resumption.first_chunk(opened) == 0
+    resumption.arrived()
+    with pytest.raises(sa.FailedPrecondition, match="another upload"):
+        resumption.first_chunk(opened)
+
+
 class Stalls:
     """Lets so many uploads sleep before their fourth chunk, or behind the last one."""
 
@@ -269,6 +294,16 @@ def test_submit_that_stalls_beyond_the_upload_timeout_goes_on(
         assert not submits(impatient, opened, resumable=resumable, submission_id=submission_id).duplicate
         assert stalls.left == 0
         assert_counts_once(opened)
+
+
+@SUBMITS
+@pytest.mark.parametrize("resumable", [True, False], ids=["unary", "stream"])
+def test_submit_over_a_network_that_stalls_beyond_the_clients_timeout_goes_on(flaky, client, submits, resumable):
+    opened = client.create_round(SPEC)
+    proxy = flaky(400_000, pause_s=2.0)
+    submits(proxy.address, opened, encoding="plain", resumable=resumable, timeout=1.0)
+    assert proxy.paused == 1
+    assert_counts_once(opened)
 
 
 @SUBMITS

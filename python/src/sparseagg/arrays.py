@@ -57,9 +57,10 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
         spec: of the round.
         update: a mapping from tensor names to tensors; or, in a round of one tensor, that tensor; or a torch module,
             for the gradients of its parameters. A tensor is (keys, rows), where rows may be None for a union; a sparse
-            torch, SciPy or TensorFlow tensor or IndexedSlices; or anything dense, which touches every key, whose axes
-            make first the dimension, then the width. Rows and dense values may also come flat, row after row.
-            Tensors that are left out, and parameters without a gradient, are not touched.
+            torch, SciPy or TensorFlow tensor or IndexedSlices, of whose rows columns that are not stored are zeros, as
+            soon as one is; a ``TensorResult``; or anything dense, which touches every key. Axes make first the
+            dimension, then the width. Rows and dense values may also come flat, row after row. Tensors that are left
+            out, and parameters without a gradient, are not touched.
 
     Returns:
         The tensors in the order of the spec.
@@ -90,6 +91,8 @@ def _readable(spec: TensorSpec, tensor: Any) -> TensorData:
 
 def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     """Converts one tensor; see ``update_data``."""
+    if callable(getattr(tensor, "as_update", None)):  # a TensorResult
+        tensor = tensor.as_update()
     if isinstance(tensor, tuple):
         if len(tensor) != 2:
             raise InvalidArgument(f"tensor {spec.name!r}: a tuple is (keys, rows), not one of {len(tensor)}")
@@ -160,14 +163,23 @@ def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
             f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but dimension "
             f"{spec.dimension} × width {spec.width} needs {spec.dimension * spec.width}; give (keys, rows) for a part"
         )
-    # A parameter may have its keys, or its columns, on several axes, but not columns before keys.
-    if values.ndim > 1 and spec.dimension not in itertools.accumulate(values.shape, operator.mul, initial=1):
-        raise InvalidArgument(
-            f"tensor {spec.name!r}: the first axes of a dense array of shape {values.shape} do not make dimension "
-            f"{spec.dimension}, and the others width {spec.width}"
-        )
+    _check_axes(spec, "dense", values.shape, values.ndim)
     rows = values.reshape(spec.dimension, spec.width)
     return TensorData(spec, None, _wire_values(spec, rows, spec.dimension), spec.dimension)
+
+
+def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...], num_key_axes: int) -> None:
+    """Refuses an array whose first axes do not make the keys, as one that is transposed; of one axis it is flat.
+
+    A parameter may have its keys, or its columns, on several axes, but not columns before keys. Only the first
+    ``num_key_axes`` can be of keys.
+    """
+    sizes = itertools.accumulate(shape[:num_key_axes], operator.mul, initial=1)
+    if len(shape) > 1 and spec.dimension not in sizes:
+        raise InvalidArgument(
+            f"tensor {spec.name!r}: the first axes of a {kind} array of shape {shape} do not make dimension "
+            f"{spec.dimension}, and the others width {spec.width}"
+        )
 
 
 def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
@@ -179,23 +191,29 @@ def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
 def _from_coordinates(spec: TensorSpec, coordinates: list[Array], values: Array, shape: Any) -> TensorData:
     """Of entries at ``coordinates`` of a sparse array of that shape, whose trailing axes may be dense.
 
-    The sparse axes together must make either the keys or, row-major, keys and columns.
+    Its axes make first the keys, then the columns, as those of dense arrays do.
     """
     shape = tuple(int(size) for size in shape)
     sparse_shape = shape[: len(coordinates)]
     size = math.prod(sparse_shape)
-    if len(coordinates) == 1 and spec.dimension in (0, size):
+    if len(coordinates) == 1 and spec.dimension == 0:
         return _from_rows(spec, coordinates[0], values)
-    if size in (spec.dimension, spec.dimension * spec.width) and size < 1 << 63:
-        try:
-            flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
-        except ValueError as error:
-            raise _refuse_coordinates(spec, coordinates, sparse_shape) from error
-        if size == spec.dimension:
-            return _from_rows(spec, flat, values)
-        if len(sparse_shape) == len(shape):
-            return _from_entries(spec, flat, values)
-    raise InvalidArgument(
+    if math.prod(shape) != spec.dimension * spec.width or size >= 1 << 63:
+        raise _refuse_shape(spec, shape)
+    _check_axes(spec, "sparse", shape, len(sparse_shape))
+    try:
+        flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
+    except ValueError as error:
+        raise _refuse_coordinates(spec, coordinates, sparse_shape) from error
+    if size == spec.dimension:
+        return _from_rows(spec, flat, values)
+    if len(sparse_shape) == len(shape):
+        return _from_entries(spec, flat, values)
+    raise _refuse_shape(spec, shape)
+
+
+def _refuse_shape(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidArgument:
+    return InvalidArgument(
         f"tensor {spec.name!r}: a sparse array of shape {shape} does not fit dimension {spec.dimension} × width "
         f"{spec.width}"
     )
@@ -219,19 +237,29 @@ def _from_entries(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
     An entry that is given again goes to another row of the same key, for rows of one key add up, in wide arithmetic,
     at the server.
     """
-    order = np.argsort(flat, kind="stable")
-    ordered = flat[order]
-    position = np.arange(len(ordered))
-    starts = np.ones(len(ordered), dtype=bool)
-    starts[1:] = ordered[1:] != ordered[:-1]
-    repeat = np.empty(len(ordered), dtype=np.int64)
-    repeat[order] = position - np.maximum.accumulate(np.where(starts, position, 0))
+    if not (flat[1:] > flat[:-1]).all():
+        order = np.argsort(flat, kind="stable")
+        flat, values = flat[order], values[order]
     keys, columns = np.divmod(flat, spec.width)
-    pairs = np.stack([keys.astype(np.int64), repeat])
-    unique, row = np.unique(pairs, axis=1, return_inverse=True)
-    rows = np.zeros((unique.shape[1], spec.width), dtype=values.dtype)
-    rows[row.reshape(-1), columns] = values
-    return _from_rows(spec, unique[0], rows)
+    is_new = _differs(flat)
+    if not is_new.all():
+        position = np.arange(len(flat))
+        repeat = position - np.maximum.accumulate(np.where(is_new, position, 0))
+        order = np.lexsort((repeat, keys))
+        keys, columns, values, repeat = keys[order], columns[order], values[order], repeat[order]
+        starts = _differs(keys) | _differs(repeat)
+    else:
+        starts = _differs(keys)
+    rows = np.zeros((np.count_nonzero(starts), spec.width), dtype=values.dtype)
+    rows[np.cumsum(starts) - 1, columns] = values
+    return _from_rows(spec, keys[starts], rows)
+
+
+def _differs(array: Array) -> Array:
+    """Of each entry: whether it differs from the one before; the first one does."""
+    mask = np.ones(len(array), dtype=bool)
+    mask[1:] = array[1:] != array[:-1]
+    return mask
 
 
 def _first(mask: Array) -> int:

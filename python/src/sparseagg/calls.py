@@ -18,6 +18,7 @@ from sparseagg.errors import DeadlineExceeded, InvalidArgument, RoundFailed
 from sparseagg.info import RoundInfo
 from sparseagg.message import ChunkMessage
 from sparseagg.progress import ProgressBar
+from sparseagg.retry import RetryPolicy
 from sparseagg.spec import RoundSpec, checked_spec
 from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -27,6 +28,7 @@ __all__ = [
     "commit_request",
     "counted",
     "create_request",
+    "poll_pause",
     "poll_seconds",
     "raise_if_failed",
     "raise_if_past",
@@ -71,6 +73,19 @@ def wait_request(name: str, seconds: float) -> pb.WaitRoundRequest:
     return pb.WaitRoundRequest(name=name, timeout=timeout)
 
 
+def poll_pause(policy: RetryPolicy, seconds: float, begun: float) -> float:
+    """Returns how long to wait before the next long poll, when the last one has told of no end.
+
+    A server whose --max-wait is nothing, or little, answers at once; it is not asked as fast as it answers.
+
+    Args:
+        policy: whose first wait this is at most.
+        seconds: that the poll was to take.
+        begun: when it was sent, on the monotonic clock.
+    """
+    return max(0.0, min(policy.initial, policy.maximum, begun + seconds - time.monotonic()))
+
+
 def raise_if_past(deadline: float | None, info: RoundInfo) -> None:
     """Raises ``DeadlineExceeded`` when the time to wait for the round's end has run out."""
     if deadline is not None and time.monotonic() >= deadline:
@@ -111,7 +126,9 @@ def result_request(
     """
     if isinstance(tensors, str):
         raise InvalidArgument(f"tensors is a list of names, not {shown(tensors)}")
-    names = [checked_text("a tensor's name", tensor) for tensor in tensors or ()]
+    names = None if tensors is None else [checked_text("a tensor's name", tensor) for tensor in tensors]
+    if names == []:  # which on the wire would be all of them
+        raise InvalidArgument("tensors has no name; None is for all tensors")
     request = pb.StreamResultRequest(name=name, tensors=names, format=result_format)
     if keys is not None:
         begin, end = _key_range(keys)

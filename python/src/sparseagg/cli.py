@@ -16,7 +16,7 @@ import sparseagg
 from sparseagg import demo, extension, merge, npz
 from sparseagg.client import Client
 from sparseagg.demo import run as demo_run
-from sparseagg.errors import SparseaggError
+from sparseagg.errors import InvalidArgument, SparseaggError
 from sparseagg.info import TensorSummary, Timeline
 from sparseagg.spec_file import SPEC_HELP, read_spec
 
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     at_server = argparse.ArgumentParser(add_help=False)
     at_server.add_argument(
         "--address",
-        default=os.environ.get("SPARSEAGG_ADDRESS", DEFAULT_ADDRESS),
+        default=os.environ.get("SPARSEAGG_ADDRESS") or DEFAULT_ADDRESS,
         metavar="HOST:PORT",
         help="of the server (%(default)s; environment SPARSEAGG_ADDRESS)",
     )
@@ -77,12 +77,14 @@ def _parser() -> argparse.ArgumentParser:
     submit.add_argument("round", help="the round's id")
     submit.add_argument("client", help="the client's id")
     submit.add_argument("file", help="arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense tensor")
-    submit.add_argument("--weight", type=float, help="of the update")
+    submit.add_argument("--weight", type=float, help="of the update; matters in rounds by_weight alone")
     submit.set_defaults(run=_submit)
 
     result = commands.add_parser("result", parents=[at_server], help="read a round's result into a .npz file")
     result.add_argument("round", help="its id")
     result.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write")
+    result.add_argument("--tensor", action="append", metavar="NAME", help="of those wanted (all)")
+    result.add_argument("--keys", metavar="[BEGIN]:[END]", help="those from BEGIN on, and before END (all)")
     result.set_defaults(run=_result)
 
     merging = commands.add_parser(
@@ -110,7 +112,9 @@ def _info(arguments: argparse.Namespace) -> int:
         "version": info.version,
         "api": ", ".join(info.api_versions),
         "engine": f"{info.engine} ({info.engine_description})",
-        "features": ", ".join(info.features),
+        **({"features": ", ".join(info.features)} if info.features else {}),
+        "key_encodings": ", ".join(info.key_encodings),
+        "value_encodings": ", ".join(info.value_encodings),
         **{name: f"{value:g}" if isinstance(value, float) else value for name, value in vars(info.limits).items()},
     }
     for name, value in rows.items():
@@ -175,7 +179,7 @@ def _timeline(timeline: Timeline) -> str:
 
 def _close(arguments: argparse.Namespace) -> int:
     with Client(arguments.address) as client:
-        info = client.get_round(arguments.round)._end()
+        info = client.get_round(arguments.round).end()
     for tensor in info.results:
         print(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}")
     return 0
@@ -204,9 +208,21 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 
 def _result(arguments: argparse.Namespace) -> int:
+    npz.check_output(arguments.output)
+    keys = None if arguments.keys is None else _key_range(arguments.keys)
     with Client(arguments.address) as client:
-        result = client.get_round(arguments.round).result()
+        result = client.get_round(arguments.round).result(arguments.tensor, keys=keys)
     npz.write_result(arguments.output, result)
     for name, tensor in result.items():
         print(f"{name}: {len(tensor)} rows, {tensor.layout}")
     return 0
+
+
+def _key_range(text: str) -> tuple[int, int | None]:
+    begin, colon, end = text.partition(":")
+    try:
+        if colon:
+            return int(begin or 0), int(end) if end else None
+    except ValueError:
+        pass
+    raise InvalidArgument(f"--keys is [BEGIN]:[END], not {text!r}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg.arguments import checked_seconds, checked_text
 from sparseagg.calls import (
     create_request,
+    poll_pause,
     poll_seconds,
     raise_if_failed,
     raise_if_past,
@@ -43,8 +44,8 @@ class Client:
         token: sent with every call as a bearer token. Without ``tls`` everybody on the way can read it.
         tls: False for a plain connection, True to trust the system's authorities, the path of a PEM file to trust
             those in it, or gRPC credentials.
-        timeout: of one call that does not carry bulk data, in seconds; None: for ever. Whatever it is, and in bulk as
-            well, a server that does not even answer pings is UNAVAILABLE after a minute.
+        timeout: of one call that sends no update, commits none and reads no result, in seconds; None: for ever.
+            Whatever it is, and in those as well, a server that does not answer pings is UNAVAILABLE after a minute.
         retry: when to try again; ``RetryPolicy(attempts=1)`` for never.
         chunk_bytes: about how much to put in one message; by default 1 MiB, in any case what the server takes.
         connections: at most so many TCP connections. Another one is made when bulk is sent or read on all there are.
@@ -59,7 +60,7 @@ class Client:
         tls: TLS = False,
         timeout: float | None = 60.0,
         retry: RetryPolicy | None = None,
-        chunk_bytes: int | None = None,
+        chunk_bytes: SupportsIndex | None = None,
         connections: SupportsIndex = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
@@ -84,6 +85,10 @@ class Client:
     def disconnect(self) -> None:
         """Closes the connection. Calls under way raise ``errors.Cancelled``, later ones ``FailedPrecondition``."""
         self._connection.close()
+
+    def close(self) -> None:
+        """The same as ``disconnect``. No round is closed."""
+        self.disconnect()
 
     def server_info(self) -> ServerInfo:
         """Returns the server's version, engine and limits."""
@@ -182,7 +187,7 @@ class Round:
         self,
         client_id: str,
         update: Any,
-        weight: float | None = None,
+        weight: SupportsFloat | None = None,
         *,
         encoding: str = "auto",
         values: Values = None,
@@ -192,18 +197,21 @@ class Round:
     ) -> Submission:
         """Sends one client's update; when this returns, it counts, completely and once.
 
-        Arrays of the wire's type are not copied before they are sent. floats of another width are rounded to the
-        tensor's dtype, to nearest even; integers must fit.
+        Arrays of the wire's type are not copied before they are sent. floats of another width, and integers given for a
+        tensor of floats, are rounded to the tensor's dtype, to nearest even, and must be in its range; integers given
+        for a tensor of integers must fit. uint16 given for bfloat16 is its bits.
 
         Args:
             client_id: 1–256 bytes in UTF-8, unique in the round. Their order, bytewise, is that of the sums.
             update: a mapping from tensor names to tensors; in a round of one tensor that tensor will do; or a torch
                 module, for the gradients of its parameters. A tensor is a pair (keys, rows) of arrays, of shapes (n,)
                 and (n, width), in any order and with repetitions, which denote sums; rows are None for a union. Or
-                a sparse torch, SciPy or TensorFlow tensor or IndexedSlices. Or anything dense, of dimension × width
-                values, which touches every key; its axes make first the dimension, then the width. Tensors that are
-                left out are not touched.
-            weight: ≥ 0; required with "by_weight".
+                a sparse torch, SciPy or TensorFlow tensor or IndexedSlices: columns that are not stored, of a row of
+                which others are, become zeros, which count in minima, maxima and means. Or the
+                ``TensorResult`` of another round, without its counts and weights. Or anything dense, of
+                dimension × width values, which touches every key; its axes make first the dimension, then the width,
+                as do those of what is sparse. Tensors that are left out are not touched.
+            weight: ≥ 0; required with "by_weight". Where no tensor has that, it changes nothing.
             encoding: of the keys. "auto": the smallest that the server knows, slice by slice; packed keys need to
                 ascend, without repetitions, and others are sent as they are. "plain": 4 or 8 bytes a key. What the
                 update says, and so the result, is the same.
@@ -255,11 +263,12 @@ class Round:
             TimeoutError: (``DeadlineExceeded``) the merge is still going on.
         """
         result_format(encoding, values)  # refuses what is unknown before anything is closed
-        self._end(checked_seconds("timeout", timeout))
+        self.end(timeout=timeout)
         return self.result(encoding=encoding, values=values)
 
-    def _end(self, timeout: float | None = None) -> RoundInfo:
-        """What ``close`` does before it reads; errors are the same."""
+    def end(self, *, timeout: float | None = None) -> RoundInfo:
+        """Stops taking submissions and waits for the merge, as ``close``, but reads nothing; errors are the same."""
+        timeout = checked_seconds("timeout", timeout)
         self._info = RoundInfo.from_proto(self._connection.call("CloseRound", pb.CloseRoundRequest(name=self.name)))
         raise_if_failed(self.wait(timeout))
         return self._info
@@ -276,12 +285,13 @@ class Round:
         timeout = checked_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            poll = poll_seconds(deadline)
+            begun, poll = time.monotonic(), poll_seconds(deadline)
             request = wait_request(self.name, poll)
             self._info = RoundInfo.from_proto(self._connection.call("WaitRound", request, extra_s=poll))
             if self._info.ended:
                 return self._info
             raise_if_past(deadline, self._info)
+            time.sleep(poll_pause(self._connection.retry, poll, begun))
 
     def result(
         self,
@@ -294,7 +304,7 @@ class Round:
         """Reads the result of a round that is done, as often as wanted.
 
         Args:
-            tensors: their names; by default all.
+            tensors: their names, one at least; None: all.
             keys: (begin, end) of a range of keys, end exclusive; an end of None: to the last key.
             encoding: of keys on their way: "auto" for the smallest, "plain". The arrays are the same.
             values: rounds float values, to nearest even, before they are sent: "float32", "float16", "bfloat16",
@@ -302,7 +312,7 @@ class Round:
                 beyond the range of the narrower type come as they are, with the page that they are in.
 
         Raises:
-            InvalidArgument: ``keys`` is no range, or one of ``tensors`` is none of the round's.
+            InvalidArgument: ``keys`` is no range, or ``tensors`` is empty, or one of them is none of the round's.
             FailedPrecondition: the round has not ended.
             RoundFailed: it has ended without a result; the message says why.
             NotFound: the result has expired.

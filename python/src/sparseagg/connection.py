@@ -37,13 +37,13 @@ class Connection:
         credentials: grpc.ChannelCredentials | None,
         timeout: float | None,
         retry: RetryPolicy | None,
-        chunk_bytes: int | None,
+        chunk_bytes: SupportsIndex | None,
         connections: SupportsIndex,
         options: list[tuple[str, Any]] | None,
     ) -> None:
         self._metadata = metadata
         self._timeout = timeout
-        self._retry = retry or RetryPolicy()
+        self.retry = retry or RetryPolicy()
         self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
         self._server_wire: ServerWire | None = None
 
@@ -124,7 +124,7 @@ class Connection:
 
     def submit(self, upload: Upload, resumable: bool, bar: ProgressBar | None) -> Submission:
         """Uploads in one stream or, if ``resumable`` and in any case after a failure, by single calls that resume."""
-        resumption = Resumption(self._retry)
+        resumption = Resumption(self.retry)
         while True:
             try:
                 with self._channels.least_busy() as stub:
@@ -140,7 +140,7 @@ class Connection:
             time.sleep(wait)
 
     def _retried(self, attempt: Callable[[], T]) -> T:
-        waits = self._retry.waits()
+        waits = self.retry.waits()
         while True:
             try:
                 return attempt()
@@ -173,7 +173,7 @@ class Connection:
         self, stub: Any, upload: Upload, first: int, bar: ProgressBar | None, resumption: Resumption
     ) -> Submission:
         for chunk in counted(upload.chunks(first, upload.tag), bar):
-            stub.PutChunk(chunk, timeout=self._timeout, metadata=self._metadata)
+            # No timeout, as a stream has none: pings find a server that is dead, and a network that stalls goes on.
+            stub.PutChunk(chunk, metadata=self._metadata)
             resumption.arrived()
-        commit = commit_request(upload)
-        return Submission.from_proto(stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata))
+        return Submission.from_proto(stub.CommitSubmission(commit_request(upload), metadata=self._metadata))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
@@ -40,9 +40,9 @@ def aggregate(
 
     Args:
         updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
-            update is what ``Round.submit`` takes, or a pair (update, weight). An iterator has to make new arrays for
-            each update, for they are read later: one that fills the same ones again gives wrong sums. (Gradients of a
-            module are copied.)
+            update is what ``Round.submit`` takes, or a pair (update, weight), whose weight matters with "by_weight"
+            alone. An iterator has to make new arrays for each update, for they are read later: one that fills the same
+            ones again gives wrong sums. (Gradients of a module are copied.)
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
@@ -111,13 +111,13 @@ class Aggregator:
                 memory_limit or 0,
             )
 
-    def add(self, client_id: str, update: Any, weight: float | None = None, *, copy: bool = False) -> None:
+    def add(self, client_id: str, update: Any, weight: SupportsFloat | None = None, *, copy: bool = False) -> None:
         """Adds one client's update; when this returns, it counts, completely and once.
 
         Args:
             client_id: 1–256 bytes in UTF-8, unique. Their order, bytewise, is that of the sums.
             update: as for ``Round.submit``.
-            weight: ≥ 0; required with "by_weight".
+            weight: ≥ 0; required with "by_weight". Where no tensor has that, it changes nothing.
             copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
                 not be changed before ``finish``: other values give wrong sums, and so do other keys, unless ``finish``
                 refuses them, which it does where they are no longer in order. Gradients of a module, which training
@@ -302,5 +302,6 @@ def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tenso
         "counts": raw["counts"] if how.return_counts or how.op == "union" else None,
         "weights": raw["weights"] if how.return_weights else None,
         "fixed_point_shift": raw["fixed_point_shift"],
+        "fill": how.fill,
     }
     return TensorResult(keys=raw["keys"], **columns)  # type: ignore[arg-type]

@@ -22,8 +22,8 @@ __all__ = ["add_arguments", "guess_tensors", "main"]
 DESCRIPTION = """Merges updates in .npz files, which hold arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense
 tensor. What to compute comes from --spec, or from the other options and from the arrays: dtype, width, and the
 dimension of dense tensors, in which all files have to agree. TENSOR.counts and TENSOR.weights of results are no part of
-an update, and refused. Files are summed in the order of their names, bytewise, so that the order in which they are
-given does not matter."""
+an update, and refused; without them a result is written as updates are, and can be merged again. Files are summed in
+the order of their names, bytewise, so that the order in which they are given does not matter."""
 
 _OPTIONS = {
     "op": ("sum", "mean", "coordinate_mean", "union", "min", "max"),
@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[TENSOR=]N",
         help="keys are below N; by default any of 64 bits (may be given for each tensor)",
     )
-    parser.add_argument("--weights", metavar="W,W,…", help="of the files, in their order; weighs by them")
+    parser.add_argument(
+        "--weights", metavar="W,W,…", help="of the files, in their order; weighs by them, and a --spec has to"
+    )
     parser.add_argument("--counts", action="store_true", help="write TENSOR.counts, the files that list each key")
     parser.add_argument("--min-contributors", type=int, metavar="N", help="drop keys that fewer files list")
     parser.add_argument("--prune-zeros", action="store_true", help="drop keys whose rows are zero")
@@ -72,6 +74,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     weights = _weights(arguments)
     updates = sorted(zip(arguments.files, weights), key=lambda update: os.fsencode(update[0]))
+    npz.check_output(arguments.output)
     _check_files([file for file, _ in updates], arguments.output)
     spec = _spec(arguments)
     aggregator = Aggregator(spec, threads=arguments.threads, memory_limit=arguments.memory_limit)
@@ -134,7 +137,10 @@ def guess_tensors(files: Sequence[str], dimensions: dict[str | None, int], modul
                 f"tensor {name!r} is {_description(tensor)} in {path}, and {_description(other)} in {other_path}; "
                 "what it is to be, --spec can say"
             )
-        tensors.extend(found)
+        ((tensor, path),) = found.items()
+        if tensor.layout == "dense" and tensor.dimension == 0:
+            raise InvalidArgument(f"{path}: array {name!r} has no rows, and a dense tensor has one at least")
+        tensors.append(tensor)
     return tensors
 
 
@@ -166,6 +172,10 @@ def _tensors_of(
             yield TensorSpec(name, "float32", dimension), _Worth.KEYS
             continue
         shape, dtype = file.header(values)
+        if is_dense and not shape:
+            raise InvalidArgument(
+                f"{file.path}: array {array!r} is a scalar, which is no tensor; one of dimension 1 has shape (1,)"
+            )
         num_rows = shape[0] if shape else 0
         try:
             tensor = TensorSpec(
@@ -184,9 +194,10 @@ def _tensors_of(
 def _check_dense_name(file: npz.NpzFile, array: str) -> None:
     """Refuses what would be added up position by position, though it is a part of a tensor with keys."""
     name, _, column = array.rpartition(".")
-    if column in ("counts", "weights") and f"{name}.keys" in file.names:
+    beside = [other for other in (f"{name}.keys", name) if other in file.names]
+    if column in ("counts", "weights") and beside:
         raise InvalidArgument(
-            f"{file.path} has {array} beside {name}.keys, as results have; an update has keys and values alone. A "
+            f"{file.path} has {array} beside {beside[0]}, as results have; an update has keys and values alone. A "
             "tensor of that name has to be in a --spec"
         )
     if column == "keys" or _UNNAMED.fullmatch(array):
@@ -216,7 +227,11 @@ def _spec(arguments: argparse.Namespace) -> RoundSpec:
         besides = {**given, "dimension": arguments.dimension, "modular": arguments.modular or None}
         for name in [name for name, value in besides.items() if value is not None]:
             raise InvalidArgument(f"--spec says everything, so --{name.replace('_', '-')} cannot be given with it")
-        return read_spec(arguments.spec)
+        spec = read_spec(arguments.spec)
+        is_weighted = any(spec.aggregation_of(tensor).weighting == "by_weight" for tensor in spec.tensors)
+        if arguments.weights is not None and not is_weighted:
+            raise InvalidArgument("--weights are given, but --spec weighs no tensor by_weight")
+        return spec
     return RoundSpec(
         guess_tensors(arguments.files, _dimensions(arguments.dimension or []), arguments.modular),
         weighting=None if arguments.weights is None else "by_weight",

@@ -19,10 +19,10 @@ import numpy.lib.format as npy
 from sparseagg import bfloat16
 from sparseagg.arrays import Array
 from sparseagg.errors import InvalidArgument
-from sparseagg.result import Result
-from sparseagg.spec import RoundSpec
+from sparseagg.result import Result, TensorResult
+from sparseagg.spec import RoundSpec, TensorSpec
 
-__all__ = ["ArrayHeader", "NpzFile", "Path", "open_npz", "read_update", "write_result"]
+__all__ = ["ArrayHeader", "NpzFile", "Path", "check_output", "open_npz", "read_update", "write_result"]
 
 Path = Union[str, "os.PathLike[str]"]
 ArrayHeader = tuple[tuple[int, ...], "np.dtype[Any]"]
@@ -126,6 +126,8 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
 def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
     """Returns the update in a file, as ``Round.submit`` takes it. Keys without values are those of a union.
 
+    All keys of a dense tensor, in their order, are those of its rows.
+
     Raises:
         InvalidArgument: no .npz file, an array that belongs to no tensor of the round, values without keys, or a tensor
             that is given twice, dense and with keys.
@@ -141,9 +143,10 @@ def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
             if tensor.name in left and keys in left:
                 raise InvalidArgument(f"{file.path} has {tensor.name} as well as {keys}")
             if tensor.name in left:
-                update[tensor.name] = file.read(tensor.name)
+                update[tensor.name] = _values(tensor, file.read(tensor.name))
             elif keys in left:
-                update[tensor.name] = (file.read(keys), file.read(values) if values in left else None)
+                rows = _values(tensor, file.read(values)) if values in left else None
+                update[tensor.name] = _rows(tensor, file.read(keys), rows)
             left -= {tensor.name, keys, values}
         if left:
             known = ", ".join(tensor.name for tensor in spec.tensors)
@@ -152,25 +155,53 @@ def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
     return update
 
 
+def _values(tensor: TensorSpec, values: Array) -> Array:
+    """bfloat16 of ml_dtypes, for which the format has no name, is two bytes of no type there: its bits."""
+    return values.view("<u2") if tensor.dtype == "bfloat16" and values.dtype == np.dtype("V2") else values
+
+
+def _rows(tensor: TensorSpec, keys: Array, values: Array | None) -> Any:
+    is_whole = tensor.layout == "dense" and keys.shape == (tensor.dimension,) and values is not None
+    if is_whole and np.array_equal(keys, np.arange(tensor.dimension)):
+        return values
+    return keys, values
+
+
+def check_output(path: Path) -> None:
+    """Raises ``InvalidArgument`` where ``write_result`` will find no folder for the file, or a folder in its place."""
+    output = os.fspath(path)
+    folder = os.path.dirname(os.path.realpath(output) if os.path.islink(output) else output)
+    if folder and not os.path.isdir(folder):
+        raise InvalidArgument(f"--output {output}: there is no folder {folder}")
+    if os.path.isdir(output):
+        raise InvalidArgument(f"--output {output} is a folder")
+
+
 def write_result(path: Path, result: Result) -> None:
     """Writes ``TENSOR.keys``, ``.values``, ``.counts`` and ``.weights``, those that there are.
 
-    bfloat16, for which the format has no name, is widened to float32, exactly.
+    A dense result of a tensor that is sent dense is ``TENSOR`` in place of keys and values, as in updates, so that the
+    file can be merged with others. bfloat16, for which the format has no name, is widened to float32, exactly.
     """
-    arrays = {}
+    taken = {f"{name}.{column}" for name in result for column in ("keys", "values", "counts", "weights")}
+    arrays: dict[str, Array | None] = {}
     for name, tensor in result.items():
-        values = tensor.values
-        if values is not None and bfloat16.is_bfloat16(values.dtype):
-            values = values.astype(np.float32)
-        columns = {
-            "keys": tensor.keys,
-            "values": values,
-            "counts": tensor.counts,
-            "weights": tensor.weights,
-        }
-        arrays.update({f"{name}.{column}": array for column, array in columns.items() if array is not None})
+        is_whole = tensor.layout == "dense" and len(tensor) == tensor.dimension and tensor.values is not None
+        # A name that another tensor's column may have leaves it at keys and values.
+        if is_whole and result.info.spec.tensor(name).layout == "dense" and name not in taken:
+            arrays[name] = _numbers(tensor)
+        else:
+            arrays.update({f"{name}.keys": tensor.keys, f"{name}.values": _numbers(tensor)})
+        arrays.update({f"{name}.counts": tensor.counts, f"{name}.weights": tensor.weights})
     with _replaced(path) as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **{name: array for name, array in arrays.items() if array is not None})  # type: ignore[arg-type]
+
+
+def _numbers(tensor: TensorResult) -> Array | None:
+    values = tensor.values
+    if values is not None and bfloat16.is_bfloat16(values.dtype):
+        return values.astype(np.float32)
+    return values
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ class TensorResult:
         counts: contributors of each key, uint32, shape (n,); None if not asked for.
         weights: sum of their weights, float64, shape (n,); None if not asked for.
         fixed_point_shift: s, where the sums are exact multiples of 2^-s; else None.
+        fill: what a dense result holds at keys that nobody listed, as the spec says.
     """
 
     name: str
@@ -48,6 +49,7 @@ class TensorResult:
     counts: Array | None
     weights: Array | None
     fixed_point_shift: int | None
+    fill: float = 0.0
 
     def __post_init__(self) -> None:
         if self.keys is None:  # all keys of the tensor: many, and seldom asked for
@@ -65,23 +67,36 @@ class TensorResult:
     def __len__(self) -> int:
         return len(self.keys) if "keys" in vars(self) else self.dimension
 
-    def dense(self, fill: float = 0.0) -> Array:
+    def dense(self, fill: float | None = None) -> Array:
         """Returns all rows: shape (dimension,) if ``width`` is 1, else (dimension, width).
 
         Args:
-            fill: what keys hold that are not here. (A dense result has been filled by the server.)
+            fill: what keys hold that are not here; None: the spec's fill where the result is dense, else 0. (A dense
+                result that is whole has been filled already.)
 
         Raises:
-            FailedPrecondition: there are no values (union), or no bound on the keys (dimension 0).
+            FailedPrecondition: there are no values (union), or no bound on the keys (dimension 0), or too many rows.
         """
         values = self._values()
         if self.dimension == 0:
             raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 cannot be made dense")
         if self.layout == "dense" and len(self) == self.dimension:
             return values
-        rows = np.full((self.dimension, *values.shape[1:]), fill, dtype=values.dtype)
+        if fill is None:
+            fill = self.fill if self.layout == "dense" else 0.0
+        rows = self._array((self.dimension, *values.shape[1:]), values.dtype)
+        rows[...] = fill
         rows[self.keys] = values
         return rows
+
+    def as_update(self) -> Any:
+        """Returns the tensor as updates have it: all rows where it is dense and whole, else (keys, values).
+
+        ``Round.submit`` and the others that take updates do this by themselves. Counts and weights stay behind.
+        """
+        if self.layout == "dense" and len(self) == self.dimension and self.values is not None:
+            return self.values
+        return self.keys, self.values
 
     def to_scipy(self) -> Any:
         """Returns a ``scipy.sparse.csr_matrix`` of shape (dimension, width), with one stored row per key.
@@ -93,7 +108,8 @@ class TensorResult:
         values = self._values()
         if self.dimension == 0:
             raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 has no SciPy shape")
-        present = np.zeros(self.dimension + 1, dtype=np.int64)
+        present = self._array((self.dimension + 1,), np.dtype(np.int64))
+        present[...] = 0
         present[self.keys.astype(np.int64) + 1] = self.width
         columns = np.tile(np.arange(self.width), len(self))
         flat = values.reshape(-1)
@@ -114,6 +130,7 @@ class TensorResult:
             return rows
         if self.dimension == 0:
             raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 has no torch shape")
+        self._check_int64("torch shape")
         keys = torch.from_numpy(self.keys.astype(np.int64).reshape(1, -1))
         return torch.sparse_coo_tensor(keys, rows, (self.dimension, *values.shape[1:])).coalesce()
 
@@ -128,8 +145,23 @@ class TensorResult:
             if len(keys) and int(keys[-1]) >= 1 << 63:
                 raise FailedPrecondition(f"tensor {self.name!r} has key {keys[-1]}, which does not fit int64")
             return tf.IndexedSlices(tf.convert_to_tensor(values), tf.convert_to_tensor(keys.astype(np.int64)))
+        self._check_int64("TensorFlow shape")
         shape = tf.convert_to_tensor([self.dimension, *values.shape[1:]], dtype=tf.int64)
         return tf.IndexedSlices(tf.convert_to_tensor(values), tf.convert_to_tensor(keys.astype(np.int64)), shape)
+
+    def _array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        try:
+            return np.empty(shape, dtype)
+        except (MemoryError, OverflowError, ValueError) as error:  # also of more entries than there are addresses
+            raise FailedPrecondition(
+                f"tensor {self.name!r} of dimension {self.dimension} is too large for an array of all keys: {error}"
+            ) from error
+
+    def _check_int64(self, what: str) -> None:
+        if self.dimension >= 1 << 63:
+            raise FailedPrecondition(
+                f"tensor {self.name!r} of dimension {self.dimension}, which does not fit int64, has no {what}"
+            )
 
     def _values(self) -> Array:
         if self.values is None:
@@ -185,7 +217,8 @@ class ResultReader:
         info = self._info or info
         if info is None:
             raise Internal("the server sent a result without its round")
-        return Result({name: parts.tensor() for name, parts in self._parts.items()}, info)
+        fills = {tensor.name: info.spec.aggregation_of(tensor).fill for tensor in info.spec.tensors}
+        return Result({name: parts.tensor(fills.get(name, 0.0)) for name, parts in self._parts.items()}, info)
 
 
 class _Parts:
@@ -215,8 +248,8 @@ class _Parts:
         self._counts += page.counts
         self._weights += page.weights
 
-    def tensor(self) -> TensorResult:
-        """Returns all pages as one."""
+    def tensor(self, fill: float) -> TensorResult:
+        """Returns all pages as one; ``fill`` is the spec's."""
         summary = self._summary
         return TensorResult(
             name=summary.name,
@@ -229,6 +262,7 @@ class _Parts:
             counts=self._column(self._counts, "<u4") if summary.has_counts else None,
             weights=self._column(self._weights, "<f8") if summary.has_weights else None,
             fixed_point_shift=summary.fixed_point_shift if summary.HasField("fixed_point_shift") else None,
+            fill=fill,
         )
 
     def _value_array(self) -> Array:

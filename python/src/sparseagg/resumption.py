@@ -27,7 +27,7 @@ class Resumption:
         self._policy = policy
         self._waits = policy.waits()
         self._most = 0  # chunks that the server has been known to have
-        self._has_begun = False  # it has had one
+        self._has_begun = False  # it has had one since the upload began, or began anew
         self._has_some = False  # it has had one in this attempt
         self._error: grpc.RpcError | None = None  # of the last attempt
 
@@ -38,7 +38,10 @@ class Resumption:
             FailedPrecondition: the place is taken.
         """
         first = 0 if status is None else int(status.next_sequence)
-        if self._has_begun and status is not None and first == 0:
+        if status is None:
+            # It begins anew, and may be found opened, but without its first chunk, when this attempt breaks off.
+            self._has_begun = False
+        elif self._has_begun and first == 0:
             raise FailedPrecondition(
                 "another upload, of other content or in other chunks, has taken the place of this one under submission "
                 f"{status.submission_id!r} of client {status.client_id!r}"

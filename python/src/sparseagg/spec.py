@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Union
 
@@ -140,6 +141,13 @@ class Aggregation:
 class _Options:
     """The options that a round sets and a tensor may override. None: not set here."""
 
+    def _check_words(self) -> None:
+        """Refuses words that are unknown, but for those of ``enum_name``, which a newer server may know."""
+        for field, (_, _, prefix) in _ENUMS.items():
+            value = getattr(self, field)
+            if not isinstance(value, str) or re.fullmatch(rf"{prefix.lower()}\d+", value) is None:
+                _enum_value(field, value)
+
     def _options_to_proto(self) -> pb.AggregationSpec:
         proto = pb.AggregationSpec()
         for field, (name, _, _) in _ENUMS.items():
@@ -198,9 +206,13 @@ class TensorSpec(_Options):
     weight_bound: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", dtype_name(self.dtype))
-        if self.result_dtype is not None:
-            object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
+        try:
+            object.__setattr__(self, "dtype", dtype_name(self.dtype))
+            if self.result_dtype is not None:
+                object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
+            self._check_words()
+        except InvalidArgument as error:
+            raise InvalidArgument(f"tensor {shown(self.name)}: {error}") from error
         if self.layout not in ("sparse", "dense"):
             raise InvalidArgument(f"tensor {self.name!r}: unknown layout {self.layout!r}; known: sparse, dense")
 
@@ -313,6 +325,7 @@ class RoundSpec(_Options):
         object.__setattr__(self, "tensors", tensors)
         if self.result_dtype is not None:
             object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
+        self._check_words()
 
     def tensor(self, name: str) -> TensorSpec:
         """Returns the tensor of that name.

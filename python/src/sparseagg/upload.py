@@ -7,7 +7,7 @@ import functools
 import numbers
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, SupportsFloat
 
 from sparseagg import bfloat16
 from sparseagg.arguments import checked_text, shown
@@ -79,7 +79,7 @@ def make_upload(
     update: Any,
     *,
     client_id: str,
-    weight: float | None,
+    weight: SupportsFloat | None,
     chunk_bytes: int,
     wire: WireFormat = PLAIN,
     round_name: str = "",

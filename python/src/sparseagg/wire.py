@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Union
 
-from sparseagg.arguments import shown
+from sparseagg.arguments import checked_integer, shown
 from sparseagg.arrays import Array, TensorData
 from sparseagg.errors import InvalidArgument
 from sparseagg.info import ServerInfo
@@ -106,9 +107,7 @@ def checked_chunk_bytes(chunk_bytes: Any) -> int:
     """Returns how many bytes of slices a caller wants in a message; None: the default."""
     if chunk_bytes is None:
         return DEFAULT_CHUNK_BYTES
-    if isinstance(chunk_bytes, bool) or not isinstance(chunk_bytes, int) or chunk_bytes < 1:
-        raise InvalidArgument(f"chunk_bytes is a number from 1 on, or None, not {shown(chunk_bytes)}")
-    return chunk_bytes
+    return checked_integer("chunk_bytes is a number from 1 on, or None", chunk_bytes, 1, sys.maxsize)
 
 
 def chunk_bytes_for(max_message_bytes: int, wanted: int = DEFAULT_CHUNK_BYTES) -> int:

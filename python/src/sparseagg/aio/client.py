@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg.aio.connection import Connection
 from sparseagg.arguments import checked_seconds, checked_text
 from sparseagg.calls import (
     create_request,
+    poll_pause,
     poll_seconds,
     raise_if_failed,
     raise_if_past,
@@ -46,7 +48,7 @@ class Client:
         tls: TLS = False,
         timeout: float | None = 60.0,
         retry: RetryPolicy | None = None,
-        chunk_bytes: int | None = None,
+        chunk_bytes: SupportsIndex | None = None,
         connections: SupportsIndex = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
@@ -71,6 +73,10 @@ class Client:
     async def disconnect(self) -> None:
         """Closes the connection. Calls under way raise ``errors.Cancelled``, later ones ``FailedPrecondition``."""
         await self._connection.close()
+
+    async def close(self) -> None:
+        """The same as ``disconnect``. No round is closed."""
+        await self.disconnect()
 
     async def server_info(self) -> ServerInfo:
         """Returns the server's version, engine and limits."""
@@ -147,7 +153,7 @@ class Round:
         self,
         client_id: str,
         update: Any,
-        weight: float | None = None,
+        weight: SupportsFloat | None = None,
         *,
         encoding: str = "auto",
         values: Values = None,
@@ -175,23 +181,29 @@ class Round:
     async def close(self, *, timeout: float | None = None, encoding: str = "auto", values: str | None = None) -> Result:
         """Stops taking submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``."""
         result_format(encoding, values)  # refuses what is unknown before anything is closed
+        await self.end(timeout=timeout)
+        return await self.result(encoding=encoding, values=values)
+
+    async def end(self, *, timeout: float | None = None) -> RoundInfo:
+        """Stops taking submissions and waits for the merge, but reads nothing; see ``sparseagg.Round.end``."""
         timeout = checked_seconds("timeout", timeout)
         request = pb.CloseRoundRequest(name=self.name)
         self._info = RoundInfo.from_proto(await self._connection.call("CloseRound", request))
-        await self.wait(timeout)
-        return await self.result(encoding=encoding, values=values)
+        raise_if_failed(await self.wait(timeout))
+        return self._info
 
     async def wait(self, timeout: float | None = None) -> RoundInfo:
         """Waits until the round has ended; see ``sparseagg.Round.wait``."""
         timeout = checked_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            poll = poll_seconds(deadline)
+            begun, poll = time.monotonic(), poll_seconds(deadline)
             call = self._connection.call("WaitRound", wait_request(self.name, poll), extra_s=poll)
             self._info = RoundInfo.from_proto(await call)
             if self._info.ended:
                 return self._info
             raise_if_past(deadline, self._info)
+            await asyncio.sleep(poll_pause(self._connection.retry, poll, begun))
 
     async def result(
         self,

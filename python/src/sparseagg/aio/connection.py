@@ -37,13 +37,13 @@ class Connection:
         credentials: grpc.ChannelCredentials | None,
         timeout: float | None,
         retry: RetryPolicy | None,
-        chunk_bytes: int | None,
+        chunk_bytes: SupportsIndex | None,
         connections: SupportsIndex,
         options: list[tuple[str, Any]] | None,
     ) -> None:
         self._metadata = metadata
         self._timeout = timeout
-        self._retry = retry or RetryPolicy()
+        self.retry = retry or RetryPolicy()
         self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
         self._server_wire: ServerWire | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # of the first call
@@ -127,7 +127,7 @@ class Connection:
     async def submit(self, upload: Upload, resumable: bool, bar: ProgressBar | None) -> Submission:
         """Uploads in one stream or, if ``resumable`` and in any case after a failure, by single calls that resume."""
         self._check_loop()
-        resumption = Resumption(self._retry)
+        resumption = Resumption(self.retry)
         while True:
             try:
                 with self._channels.least_busy() as stub:
@@ -152,7 +152,7 @@ class Connection:
 
     async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
         self._check_loop()
-        waits = self._retry.waits()
+        waits = self.retry.waits()
         while True:
             try:
                 return await _apart(attempt())
@@ -185,12 +185,10 @@ class Connection:
         self, stub: Any, upload: Upload, first: int, bar: ProgressBar | None, resumption: Resumption
     ) -> Submission:
         for chunk in counted(upload.chunks(first, upload.tag), bar):
-            await stub.PutChunk(chunk, timeout=self._timeout, metadata=self._metadata)
+            # No timeout, as a stream has none: pings find a server that is dead, and a network that stalls goes on.
+            await stub.PutChunk(chunk, metadata=self._metadata)
             resumption.arrived()
-        commit = commit_request(upload)
-        return Submission.from_proto(
-            await stub.CommitSubmission(commit, timeout=self._timeout, metadata=self._metadata)
-        )
+        return Submission.from_proto(await stub.CommitSubmission(commit_request(upload), metadata=self._metadata))
 
 
 async def _apart(attempt: Awaitable[T]) -> T:
