@@ -52,13 +52,26 @@ def test_spec_of_what_no_field_can_hold_names_field_and_value(options: dict[str,
         ({"dimension": -1}, "tensor 'v': dimension cannot be -1"),
         ({"dimension": 2**64}, "tensor 'v': dimension cannot be 18446744073709551616"),
         ({"width": 1.5}, r"tensor 'v': width cannot be 1\.5"),
+        ({"width": 0}, "tensor 'v': width 0"),
         ({"fill": 10**400}, "tensor 'v': fill cannot be 1000"),
     ],
 )
 def test_tensor_of_what_no_field_can_hold_names_field_and_value(options: dict[str, Any], text: str) -> None:
-    tensor = sa.TensorSpec(**{"name": "v", "dtype": "float32", "dimension": 10, **options})
     with pytest.raises(sa.InvalidArgument, match=text):
-        tensor.to_proto()
+        sa.TensorSpec(**{"name": "v", "dtype": "float32", "dimension": 10, **options}).to_proto()
+
+
+@pytest.mark.parametrize("bound", [{"value_bound": 1.0}, {"weight_bound": 1.0}, {"on_bound": "clip"}])
+def test_bound_that_nothing_is_held_to_is_refused(bound: dict[str, Any]) -> None:
+    fixed = sa.TensorSpec("w", "float32", 10, numerics="fixed_point", value_bound=1.0)
+    for spec, text in [
+        (sa.RoundSpec([TENSOR], **bound), f"^{next(iter(bound))}.* is for fixed_point"),
+        (sa.RoundSpec([sa.TensorSpec("v", "float32", 10, **bound), fixed], max_submissions=3), "^tensor 'v': "),
+    ]:
+        with pytest.raises(sa.InvalidArgument, match=text):
+            sa.Aggregator(spec)
+    of_one = sa.RoundSpec([TENSOR, fixed], value_bound=2.0, max_submissions=3)
+    assert sa.aggregate([{"v": ([1], [5.0])}], of_one)["v"].values.tolist() == [5.0]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -201,3 +202,15 @@ def test_command_refuses_what_is_no_size(files, size, capsys):
 def test_command_says_what_a_limit_has_no_room_for(files, capsys):
     assert main(["merge", *files, "--dimension", str(DIMENSION), "--memory-limit", "100KiB", "-o", "merged.npz"]) == 1
     assert "beyond the memory_limit 102400" in capsys.readouterr().err
+
+
+OVERCOMMIT = pathlib.Path("/proc/sys/vm/overcommit_memory")
+
+
+@pytest.mark.skipif(
+    not OVERCOMMIT.exists() or OVERCOMMIT.read_text().strip() == "1", reason="this system promises any memory"
+)
+def test_dense_result_beyond_all_memory_is_refused_without_a_limit():
+    of_64_tib = sa.RoundSpec([sa.TensorSpec("v", "float32", 2**44)], result="dense")
+    with pytest.raises(sa.ResourceExhausted, match="memory"):
+        sa.aggregate([([1], [1.0])], of_64_tib)

@@ -95,6 +95,7 @@ class Aggregator:
             raise InvalidArgument(
                 f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
             )
+        _check_bounds(spec)
         self.spec = spec
         self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
         self._lock = threading.Lock()
@@ -276,6 +277,23 @@ def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
 def _what_matters(spec: RoundSpec) -> dict[str, Any]:
     """What is computed of each tensor, whether the round or the tensor says so."""
     return {tensor.name: _tensor_fields(spec, tensor) for tensor in spec.tensors}
+
+
+def _check_bounds(spec: RoundSpec) -> None:
+    """Refuses a bound that nothing is held to, as a server does: it would be taken for one that is."""
+    fixed = [(tensor.numerics or spec.numerics) == "fixed_point" for tensor in spec.tensors]
+    if not any(fixed):
+        _refuse_bounds("", spec)
+    for tensor, is_fixed in zip(spec.tensors, fixed):
+        if not is_fixed:
+            _refuse_bounds(f"tensor {tensor.name!r}: ", tensor)
+
+
+def _refuse_bounds(where: str, of: RoundSpec | TensorSpec) -> None:
+    given = {"value_bound": of.value_bound, "weight_bound": of.weight_bound, "on_bound clip": of.on_bound == "clip"}
+    for name, value in given.items():
+        if value:
+            raise InvalidArgument(f"{where}{name} is for fixed_point numerics; canonical sums have none")
 
 
 def _tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:

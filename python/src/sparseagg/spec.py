@@ -215,6 +215,8 @@ class TensorSpec(_Options):
             raise InvalidArgument(f"tensor {shown(self.name)}: {error}") from error
         if self.layout not in ("sparse", "dense"):
             raise InvalidArgument(f"tensor {self.name!r}: unknown layout {self.layout!r}; known: sparse, dense")
+        if self.width == 0:  # which the wire has for 1
+            raise InvalidArgument(f"tensor {self.name!r}: width 0; a row has at least one value")
 
     @property
     def key_bytes(self) -> int:
