@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import types
 
 import numpy as np
@@ -78,23 +77,6 @@ def test_tensor_data_scipy_entries_in_any_order_make_the_same_rows():
         data = tensor_data(tensor("int64", 40, 3), ordered)
         assert data.keys.tolist() == list(expected)
         assert data.values.tolist() == list(expected.values())
-
-
-def test_tensor_data_scipy_matrix_takes_less_than_the_unique_pairs_of_its_entries():
-    # Which np.unique sorts as records, several times more slowly than numbers.
-    matrix = scipy.sparse.random_array((100_000, 16), density=0.25, format="csc", rng=np.random.default_rng(3))
-    pairs = np.stack(matrix.tocoo().coords).astype(np.int64)
-
-    def best(work) -> float:
-        times = []
-        for _ in range(3):
-            start = time.process_time()
-            work()
-            times.append(time.process_time() - start)
-        return min(times)
-
-    spec = tensor("float64", 100_000, 16)
-    assert best(lambda: tensor_data(spec, matrix)) < best(lambda: np.unique(pairs, axis=1, return_inverse=True)) / 2
 
 
 @pytest.mark.parametrize("shape", [(10, 1), (1, 10)])
