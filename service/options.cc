@@ -1,12 +1,9 @@
 #include "service/options.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -23,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "service/config_file.h"
 #include "service/memory_shares.h"
+#include "service/process_memory.h"
 #include "service/version.h"
 
 namespace sparseagg::service {
@@ -77,16 +75,6 @@ std::optional<absl::Duration> ParseTime(const std::string& text) {
 std::optional<absl::Duration> ParsePositiveTime(const std::string& text) {
   const std::optional<absl::Duration> time = ParseTime(text);
   return time > absl::ZeroDuration() ? time : std::nullopt;
-}
-
-// Three quarters of the memory that this process may use.
-uint64_t DefaultMemoryLimit() {
-  uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    uint64_t limit = 0;
-    if (std::ifstream(path) >> limit && limit > 0) bytes = std::min(bytes, limit);
-  }
-  return bytes / 4 * 3;
 }
 
 // Adds options whose environment variables go by their names.
@@ -182,7 +170,7 @@ void AddLimits(Adder& add, Limits& limits) {
 
 std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) {
   Options options;
-  options.server.limits.memory_limit_bytes = DefaultMemoryLimit();
+  options.server.limits.memory_limit_bytes = ProcessMemory() / 4 * 3;
   options.server.metrics_address = "127.0.0.1:8002";
   CLI::App app("Merges sparse updates of many clients into one sparse vector per tensor.", "sparseagg-server");
   app.set_version_flag("--version", std::string("sparseagg-server ") + kVersion);
