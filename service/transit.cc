@@ -73,7 +73,7 @@ void Transit::GiveUp(uint64_t id) {
 
 std::optional<Credit> Transit::TryHold(uint64_t bytes) {
   std::lock_guard lock(mu_);
-  if (limit_ != 0 && held_ + bytes > limit_ / 2) return std::nullopt;
+  if (limit_ != 0 && (held_ + bytes > limit_ / 2 || taken_ + bytes > limit_ + limit_ / 4)) return std::nullopt;
   held_ += bytes;
   taken_ += bytes;
   return Credit(this, bytes, kHeld);

@@ -75,8 +75,9 @@ class Transit {
   void Acquire(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in);
   // The same, with an empty credit for `granted` if the turn has not come after kShortWait.
   void AcquireSoon(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in);
-  // For what lasts as long as a stream: nothing if all such come to more than half of the limit, which is kept free of
-  // messages for that. Never called in.
+  // For what lasts as long as a stream: nothing if all such come to more than half of the limit. Messages that have been
+  // granted all of it do not stand in the way, up to a quarter beyond the limit; the next ones wait until that has been
+  // given back. Never called in.
   std::optional<Credit> TryHold(uint64_t bytes);
 
   uint64_t limit() const { return limit_; }
@@ -100,10 +101,8 @@ class Transit {
     std::function<void()> call_in;
   };
 
-  // Messages have the half that is not for what is held. What is larger goes alone.
-  bool FitsLocked(uint64_t bytes) const {
-    return limit_ == 0 || taken_ == held_ || taken_ - held_ + bytes <= limit_ - limit_ / 2;
-  }
+  // What is larger than the limit goes alone, beside what is held.
+  bool FitsLocked(uint64_t bytes) const { return limit_ == 0 || taken_ == held_ || taken_ + bytes <= limit_; }
   void AcquireWithin(absl::Duration wait, uint64_t bytes, std::function<void(Credit)> granted,
                      std::function<void()> call_in);
   void GiveUp(uint64_t id);

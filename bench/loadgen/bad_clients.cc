@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,8 +18,11 @@
 namespace sparseagg::bench {
 namespace {
 
-constexpr double kLongestStallSeconds = 20;
+constexpr auto kLongestStall = std::chrono::seconds(20);
 constexpr int kNoAnswer = -1;
+// One upload in so many is much larger than those of good clients: what it leaves behind fits none of theirs.
+constexpr size_t kOneLargeIn = 8;
+constexpr size_t kMostChunks = 32;
 
 }  // namespace
 
@@ -32,7 +36,7 @@ class BadClients::Client {
   int Do(Misdeed misdeed) {
     switch (misdeed) {
       case Misdeed::kStall:
-        return Flip() ? StallBetweenMessages() : StallWithinMessage();
+        return Flip() ? StallBetweenMessages() : Flip() ? StallWithinMessage() : AggregateSlowly();
       case Misdeed::kVanish:
         return Flip() ? VanishBetweenMessages() : VanishWithinMessage();
       case Misdeed::kGarbage:
@@ -62,25 +66,31 @@ class BadClients::Client {
     return chunk;
   }
 
-  // The head of a submission and some of its chunks, but never the last. False: the server has ended the stream.
-  bool BeginWell(grpc::ClientWriter<v1::UpdateChunk>& writer) {
-    if (!writer.Write(First())) return false;
+  static void SetDeadline(grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() + kLongestStall);
+  }
+
+  // A chunk of somebody's submission, as number `sequence` of another.
+  v1::UpdateChunk AnyChunk(uint64_t sequence) {
     const Submission& submission = all_.traffic_.submissions[Draw(all_.traffic_.submissions.size())];
-    const size_t count = Draw(submission.chunks.size());
-    for (size_t i = 0; i < count; ++i) {
-      grpc::ByteBuffer bytes = submission.chunks[i];
-      v1::UpdateChunk chunk;
-      if (!grpc::SerializationTraits<v1::UpdateChunk>::Deserialize(&bytes, &chunk).ok()) return false;
-      if (!writer.Write(chunk)) return false;
-    }
-    return true;
+    grpc::ByteBuffer bytes = submission.chunks[Draw(submission.chunks.size())];
+    v1::UpdateChunk chunk;
+    if (!grpc::SerializationTraits<v1::UpdateChunk>::Deserialize(&bytes, &chunk).ok()) chunk.Clear();
+    chunk.set_sequence(sequence);
+    chunk.set_last(false);
+    return chunk;
+  }
+
+  // The head of a submission and some chunks, but never the last.
+  void BeginWell(grpc::ClientWriter<v1::UpdateChunk>& writer) {
+    const size_t count = Draw(kOneLargeIn) == 0 ? Draw(kMostChunks) : Draw(2);
+    bool goes_on = writer.Write(First());
+    for (size_t i = 1; i <= count && goes_on; ++i) goes_on = writer.Write(AnyChunk(i));
   }
 
   int StallBetweenMessages() {
     grpc::ClientContext context;
-    const auto limit = std::chrono::duration<double>(kLongestStallSeconds);
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::duration_cast<std::chrono::milliseconds>(limit));
+    SetDeadline(context);
     v1::Submission response;
     const auto writer = stub_->SubmitUpdate(&context, &response);
     BeginWell(*writer);
@@ -92,6 +102,30 @@ class BadClients::Client {
     client.OpenSubmit();
     client.SendMessage(1'000'000, std::string(1 + Draw(RawClient::kMostBytes - 5), '\n'));
     client.Drain(Jittered(3));
+    return kNoAnswer;
+  }
+
+  // A call in which nothing is wrong but that it takes so long to end.
+  int AggregateSlowly() {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    const auto stream = stub_->Aggregate(&context);
+    v1::AggregateRequest spec;
+    v1::TensorSpec* tensor = spec.mutable_spec()->add_tensors();
+    tensor->set_name("tensor");
+    tensor->set_dtype(v1::DTYPE_FLOAT32);
+    tensor->set_dimension(uint64_t{1} << 32);
+    v1::AggregateRequest chunk;
+    *chunk.mutable_chunk() = AnyChunk(0);
+    chunk.mutable_chunk()->set_client_id("a");
+    chunk.mutable_chunk()->set_last(true);
+    if (stream->Write(spec) && stream->Write(chunk)) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(Jittered(1)));
+      stream->WritesDone();
+      for (v1::ResultPage page; stream->Read(&page);) {
+      }
+    }
+    (void)stream->Finish();
     return kNoAnswer;
   }
 

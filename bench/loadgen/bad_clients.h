@@ -1,4 +1,4 @@
-// Clients that stall, that vanish in the middle of a stream, and that send garbage.
+// Clients that stall, in uploads and in one-shot calls, that vanish in the middle of a stream, and that send garbage.
 #ifndef SPARSEAGG_BENCH_LOADGEN_BAD_CLIENTS_H_
 #define SPARSEAGG_BENCH_LOADGEN_BAD_CLIENTS_H_
 

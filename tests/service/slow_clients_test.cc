@@ -10,7 +10,7 @@ namespace {
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-// Room for two messages, whose size is the only thing that is known about one which has not come.
+// Room for three messages, whose size is the only thing that is known about one which has not come.
 class SlowClientsTest : public ServerFixture {
  protected:
   SlowClientsTest() {
@@ -55,6 +55,7 @@ TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsGivenUpAndTheyGoOn) {
   const std::string round = Create(SumSpec());
   const auto first = Stall(round, "a");
   const auto second = Stall(round, "b");
+  const auto third = Stall(round, "c");
   absl::StatusOr<v1::Submission> submitted = absl::UnknownError("");
   std::thread good([&] { submitted = client().SubmitStream({MakeChunk(round, "good", {2}, {5})}); });
   AwaitWaiting(1);
@@ -62,18 +63,22 @@ TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsGivenUpAndTheyGoOn) {
   EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("others wait")));
   good.join();
   EXPECT_THAT(submitted, IsOk());
-  // The other has lost nothing.
-  EXPECT_TRUE(second->writer->Write(MakeChunk(round, "b", {2}, {1}, 1)));
-  second->writer->WritesDone();
-  EXPECT_THAT(FromGrpc(second->writer->Finish()), IsOk());
+  // The others have lost nothing.
+  for (Stream* stream : {second.get(), third.get()}) {
+    const std::string name = stream == second.get() ? "b" : "c";
+    EXPECT_TRUE(stream->writer->Write(MakeChunk(round, name, {2}, {1}, 1)));
+    stream->writer->WritesDone();
+    EXPECT_THAT(FromGrpc(stream->writer->Finish()), IsOk());
+  }
   EXPECT_EQ(client().Get(round)->num_refused(), 1);
-  EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 1), ::testing::Pair(2, 6)));
+  EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 2), ::testing::Pair(2, 7)));
 }
 
 TEST_F(SlowClientsTest, Unary_OthersStall_WaitsForItsTurnAsStreamsDo) {
   const std::string round = Create(SumSpec());
   const auto first = Stall(round, "a");
   const auto second = Stall(round, "b");
+  const auto third = Stall(round, "c");
   absl::StatusOr<v1::UploadStatus> put = absl::UnknownError("");
   std::thread good([&] { put = client().Put(MakeChunk(round, "good", {2}, {5})); });
   AwaitWaiting(1);
@@ -124,6 +129,7 @@ TEST_F(SlowClientsTest, WaitsForRoom_ClientGoesAway_LeavesNothing) {
   const std::string round = Create(SumSpec());
   auto first = Stall(round, "a");
   const auto second = Stall(round, "b");
+  const auto third = Stall(round, "c");
   auto gone = std::make_unique<Stream>(client().stub(), MakeChunk(round, "gone", {1}, {1}, 0, false));
   AwaitWaiting(1);
   gone->context.TryCancel();
@@ -131,9 +137,11 @@ TEST_F(SlowClientsTest, WaitsForRoom_ClientGoesAway_LeavesNothing) {
   first->context.TryCancel();
   (void)first->writer->Finish();
   AwaitWaiting(0);
-  while (client().Get(round)->num_uploads() != 1) std::this_thread::yield();
+  while (client().Get(round)->num_uploads() != 2) std::this_thread::yield();
   second->context.TryCancel();
   (void)second->writer->Finish();
+  third->context.TryCancel();
+  (void)third->writer->Finish();
   while (transit().taken() != 0) std::this_thread::yield();
 }
 
@@ -198,8 +206,9 @@ TEST_F(SlowClientsTest, Aggregate_CalledInAsItEnds_IsAnswered) {
   reads_on.Wait();
 
   const std::string round = Create(SumSpec());
-  const auto stalled = Stall(round, "a");
-  const Stream waits(client().stub(), MakeChunk(round, "b", {1}, {1}, 0, false));
+  const auto first = Stall(round, "a");
+  const auto second = Stall(round, "b");
+  const Stream third(client().stub(), MakeChunk(round, "c", {1}, {1}, 0, false));
   AwaitWaiting(1);
   Event busy;
   Event go_on;
@@ -213,7 +222,8 @@ TEST_F(SlowClientsTest, Aggregate_CalledInAsItEnds_IsAnswered) {
   EXPECT_TRUE(stream->WritesDone());
   AwaitWaiting(0);  // the server has seen that
   go_on.Notify();
-  stalled->context.TryCancel();  // room for the pages
+  first->context.TryCancel();  // room for the pages
+  second->context.TryCancel();
 
   std::vector<v1::ResultPage> pages;
   for (v1::ResultPage page; stream->Read(&page);) pages.push_back(page);

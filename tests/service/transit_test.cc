@@ -45,10 +45,10 @@ class TransitTest : public ::testing::Test {
   ManualClock clock_;
   Timer timer_{&clock_};
   std::unique_ptr<WorkerPool> pool_ = std::make_unique<WorkerPool>(1);  // may end before the rest
-  Transit transit_{200, &clock_, &timer_, pool_.get()};                 // half of it for messages
+  Transit transit_{100, &clock_, &timer_, pool_.get()};
 };
 
-TEST_F(TransitTest, Acquire_UpToTheirHalf_IsGivenAtOnceAndGivenBack) {
+TEST_F(TransitTest, Acquire_UpToTheLimit_IsGivenAtOnceAndGivenBack) {
   {
     const Credit first = Take(60);
     const Credit second = Take(40);
@@ -192,32 +192,33 @@ TEST_F(TransitTest, SlowPeersThatHadToWait_AreCalledInForThoseBehindThem) {
 }
 
 TEST_F(TransitTest, TryHold_HalfOfTheLimit_LeavesTheRestToMessages) {
-  auto held = transit_.TryHold(100);
+  auto held = transit_.TryHold(50);
   ASSERT_TRUE(held.has_value());
   EXPECT_FALSE(transit_.TryHold(1).has_value());
-  const Credit message = Take(100);
+  const Credit message = Take(50);
   held->Settle(0);  // lasts as long as it is there
-  EXPECT_EQ(transit_.taken(), 200);
-  held.reset();
   EXPECT_EQ(transit_.taken(), 100);
+  held.reset();
+  EXPECT_EQ(transit_.taken(), 50);
 }
 
-// Streams that are opened while messages have all that they may, and more of them wait.
-TEST_F(TransitTest, TryHold_MessagesWait_StillHasItsHalf) {
-  Credit messages = Take(100);
+// Streams that are opened while messages have all, and more of them wait.
+TEST_F(TransitTest, TryHold_MessagesHaveAll_IsGivenUpToAQuarterOnTop) {
+  Credit first = Take(60);
+  Credit second = Take(40);
+  auto held = transit_.TryHold(25);
+  ASSERT_TRUE(held.has_value());
+  EXPECT_FALSE(transit_.TryHold(1).has_value());
   Event granted;
   transit_.Acquire(
-      100, [&](const Credit&) { granted.Notify(); }, [] {});
-  std::vector<Credit> held;
-  for (int i = 0; i < 10; ++i) {
-    auto credit = transit_.TryHold(10);
-    ASSERT_TRUE(credit.has_value()) << i;
-    held.push_back(*std::move(credit));
-  }
-  EXPECT_FALSE(transit_.TryHold(1).has_value());
-  EXPECT_EQ(transit_.taken(), transit_.limit());
-  EXPECT_EQ(transit_.num_waiting(), 1);
-  messages.Release();
+      20, [&](const Credit&) { granted.Notify(); }, [] {});
+  first.Settle(40);
+  EXPECT_EQ(transit_.num_waiting(), 1);  // 105 and 20 are too much
+  auto more = transit_.TryHold(20);
+  EXPECT_TRUE(more.has_value());
+  EXPECT_FALSE(transit_.TryHold(6).has_value());  // of half the limit
+  more.reset();
+  first.Release();
   granted.Wait();
 }
 
@@ -280,7 +281,7 @@ TEST(TransitRaceTest, ManyThreads_NeverPassTheLimitAndAllAreServed) {
   std::atomic<int> served{0};
   std::atomic<bool> passed{false};
   WorkerPool pool(2);
-  Transit transit(200, &clock, &timer, &pool);
+  Transit transit(100, &clock, &timer, &pool);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
