@@ -75,9 +75,9 @@ class Transit {
   void Acquire(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in);
   // The same, with an empty credit for `granted` if the turn has not come after kShortWait.
   void AcquireSoon(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in);
-  // For what lasts as long as a stream: nothing if all such come to more than half of the limit. Messages that have been
-  // granted all of it do not stand in the way, up to a quarter beyond the limit; the next ones wait until that has been
-  // given back. Never called in.
+  // For what lasts as long as a stream: nothing if all such come to more than half of the limit. Messages that have
+  // been granted all of it do not stand in the way, up to a quarter beyond the limit; the next ones wait until that has
+  // been given back. Never called in.
   std::optional<Credit> TryHold(uint64_t bytes);
 
   uint64_t limit() const { return limit_; }
