@@ -18,7 +18,7 @@
 namespace sparseagg::cuda {
 
 struct HostDeviceOptions {
-  size_t memory_bytes = ~size_t{0};
+  size_t memory_bytes = size_t{1} << 40;  // more than any host has, and what sanitizers allow
   // 0: work is done at once, threads run in ascending order. Otherwise the device is as unhelpful as the interface
   // allows, by random choices from this seed: threads run in any order, work waits on its lane until someone waits for
   // it or sometimes not at all, memory is full of rubbish when allocated, and again when given back.
