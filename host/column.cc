@@ -62,8 +62,9 @@ void* Map(size_t size) {
 void* Move(void* start, size_t size, size_t larger) {
   void* const target = Map(larger);
   // Takes the place of what has been mapped there.
-  if (mremap(start, size, larger, MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED) throw std::bad_alloc();
-  return target;
+  if (mremap(start, size, larger, MREMAP_MAYMOVE | MREMAP_FIXED, target) != MAP_FAILED) return target;
+  munmap(target, larger);
+  throw std::bad_alloc();
 }
 
 // Keeps freed blocks for the next columns: fresh pages cost a merge up to a third of its time, since the system clears

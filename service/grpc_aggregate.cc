@@ -34,7 +34,8 @@ class AggregateReactor final
     came_ = machine().clock.Monotonic();
     machine().pool.Post([self = self_, ok] {
       const absl::Status status = Contain([&] { return ok ? self->TakeRequest() : self->TakeEnd(); });
-      if (ok) self->credit_.Release();  // else it is the pages' by now
+      if (!ok && status.ok()) return;  // the step goes on with the answer, and has the credit for its pages by now
+      self->credit_.Release();
       if (!status.ok()) {
         self->Conclude(status);
       } else if (ok) {
@@ -128,7 +129,6 @@ class AggregateReactor final
       return absl::FailedPreconditionError(
           absl::StrCat("the stream ended before the last chunk of client '", uploads_.begin()->first, "'"));
     }
-    if (!gate_.Begin()) return absl::OkStatus();  // the call has been ended
     credit_.Release();
     round_->Close();
     round_->Wait(absl::InfiniteDuration(), [self = self_] {
@@ -140,7 +140,7 @@ class AggregateReactor final
     return absl::OkStatus();
   }
 
-  // The step that began when the client had closed its side is over, and so is the call.
+  // The step that began when the client closed its side is over, and so is the call.
   void EndAnswer(const absl::Status& status) {
     const std::shared_ptr<AggregateReactor> self = self_;  // the stream may end here
     Conclude(status);

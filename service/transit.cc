@@ -141,10 +141,9 @@ void Transit::CallIn(uint64_t id) {
   std::function<void()> call_in;
   {
     std::lock_guard lock(mu_);
-    const auto found = called_in_.find(id);
-    if (found == called_in_.end()) return;
-    call_in = std::move(found->second.call_in);
-    called_in_.erase(found);
+    auto out = called_in_.extract(id);
+    if (out.empty()) return;
+    call_in = std::move(out.mapped().call_in);
   }
   call_in();
 }
@@ -154,13 +153,9 @@ void Transit::GiveBack(uint64_t bytes, uint64_t id) {
   std::lock_guard lock(mu_);
   taken_ -= bytes;
   if (id == kHeld) held_ -= bytes;
-  for (std::map<uint64_t, Out>* const outs : {&out_, &called_in_}) {
-    const auto out = outs->find(id);
-    if (out == outs->end()) continue;
-    dropped = std::move(out->second.call_in);
-    outs->erase(out);
-    break;
-  }
+  auto out = out_.extract(id);
+  if (out.empty()) out = called_in_.extract(id);
+  if (!out.empty()) dropped = std::move(out.mapped().call_in);
   if (bytes > 0) GrantLocked();
 }
 

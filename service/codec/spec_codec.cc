@@ -97,16 +97,16 @@ AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::Aggregation
 
 #undef SPARSEAGG_PICK
 
-// A bound that nothing is held to is taken for one that is.
-absl::Status CheckBoundsAreUsed(const v1::AggregationSpec& wire, bool has_fixed_point, absl::string_view where) {
-  if (has_fixed_point) return absl::OkStatus();
+bool HasFixedPoint(const TensorSpec& spec) { return spec.aggregation.numerics == Numerics::kFixedPoint; }
+
+// Of what has no fixed point: a bound that nothing is held to would be taken for one that is.
+absl::Status RefuseBounds(const v1::AggregationSpec& wire) {
   const absl::string_view unused = wire.has_value_bound()                 ? "value_bound"
                                    : wire.has_weight_bound()              ? "weight_bound"
                                    : wire.on_bound() == v1::ON_BOUND_CLIP ? "on_bound CLIP"
                                                                           : "";
   if (unused.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(where, unused, " is for fixed_point numerics; canonical sums have none"));
+  return absl::InvalidArgumentError(absl::StrCat(unused, " is for fixed_point numerics; canonical sums have none"));
 }
 
 absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::RoundSpec& round, const Limits& limits) {
@@ -128,8 +128,7 @@ absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::Ro
   spec.modular = wire.modular();
   spec.aggregation = Combine(wire.aggregation(), round.aggregation(), spec.layout, round.max_submissions());
   RETURN_IF_ERROR(Validate(spec));
-  RETURN_IF_ERROR(CheckBoundsAreUsed(wire.aggregation(), spec.aggregation.numerics == Numerics::kFixedPoint,
-                                     absl::StrCat(Quoted(spec), ": ")));
+  if (!HasFixedPoint(spec)) RETURN_IF_ERROR(in_tensor(RefuseBounds(wire.aggregation())));
   if (limits.max_width != 0 && spec.width > limits.max_width) {
     return absl::ResourceExhaustedError(
         absl::StrCat(Quoted(spec), ": width ", spec.width, " is beyond the server's max_width ", limits.max_width));
@@ -198,10 +197,9 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
     }
     config.tensors.push_back(std::move(decoded));
   }
-  const bool has_fixed_point = std::any_of(config.tensors.begin(), config.tensors.end(), [](const TensorSpec& tensor) {
-    return tensor.aggregation.numerics == Numerics::kFixedPoint;
-  });
-  RETURN_IF_ERROR(CheckBoundsAreUsed(spec.aggregation(), has_fixed_point, ""));
+  if (std::none_of(config.tensors.begin(), config.tensors.end(), HasFixedPoint)) {
+    RETURN_IF_ERROR(RefuseBounds(spec.aggregation()));
+  }
   config.min_submissions = spec.min_submissions();
   config.max_submissions = spec.max_submissions();
   config.submission_limit = limits.max_submissions;

@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "service/clock.h"
 #include "service/timer.h"
+#include "tests/service/event.h"
 
 namespace sparseagg::service {
 
@@ -25,6 +26,13 @@ class ManualClock final : public Clock {
       now_ += duration;
     }
     timer.Wake();
+  }
+
+  // Until `timer` has run what had become due.
+  void AwaitDue(Timer& timer) const {
+    Event ran;
+    timer.Schedule(Monotonic(), [&] { ran.Notify(); });
+    ran.Wait();
   }
 
  private:

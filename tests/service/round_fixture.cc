@@ -52,9 +52,7 @@ RoundSnapshot RoundFixture::AwaitEnd(Round& round) {
 }
 
 void RoundFixture::Settle() {
-  Event timer_ran;
-  machine().timer.Schedule(clock_.Monotonic(), [&] { timer_ran.Notify(); });
-  timer_ran.Wait();
+  clock_.AwaitDue(machine().timer);
   // One task a thread, all of which must be running at once: then nothing posted before is left.
   struct Barrier {
     std::mutex mu;

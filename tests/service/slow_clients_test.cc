@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "service/grpc_util.h"
+#include "tests/service/busy_thread.h"
 #include "tests/service/server_fixture.h"
 
 namespace sparseagg::service {
@@ -37,12 +38,6 @@ class SlowClientsTest : public ServerFixture {
   }
 
   Transit& transit() { return server().machine().transit; }
-  // Until the timer has run what had become due.
-  void AwaitTimers() {
-    Event ran;
-    server().machine().timer.Schedule(clock_.Monotonic(), [&] { ran.Notify(); });
-    ran.Wait();
-  }
   void AwaitWaiting(uint64_t count) {
     while (transit().num_waiting() != count) std::this_thread::yield();
   }
@@ -163,7 +158,7 @@ TEST_F(SlowClientsTest, HeldBackInMidStream_LongerThanTheUploadTimeout_IsNotStal
   granted.Wait();
   AwaitWaiting(1);
   clock_.Advance(absl::Seconds(100), server().machine().timer);
-  AwaitTimers();
+  clock_.AwaitDue(server().machine().timer);
   EXPECT_EQ(client().Get(round)->num_uploads(), 1);
   everything.Release();
   EXPECT_TRUE(stream->writer->Write(MakeChunk(round, "a", {3}, {1}, 2)));
@@ -210,18 +205,12 @@ TEST_F(SlowClientsTest, Aggregate_CalledInAsItEnds_IsAnswered) {
   const auto second = Stall(round, "b");
   const Stream third(client().stub(), MakeChunk(round, "c", {1}, {1}, 0, false));
   AwaitWaiting(1);
-  Event busy;
-  Event go_on;
-  pool.Post([&] {
-    busy.Notify();
-    go_on.Wait();
-  });
-  busy.Wait();
+  BusyThread thread(pool);
   clock_.Advance(Transit::kPatience, server().machine().timer);
-  AwaitTimers();  // the pool is told to call it in
+  clock_.AwaitDue(server().machine().timer);  // the pool is told to call it in
   EXPECT_TRUE(stream->WritesDone());
   AwaitWaiting(0);  // the server has seen that
-  go_on.Notify();
+  thread.LetGo();
   first->context.TryCancel();  // room for the pages
   second->context.TryCancel();
 

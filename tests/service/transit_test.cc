@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "service/memory_shares.h"
+#include "tests/service/busy_thread.h"
 #include "tests/service/event.h"
 #include "tests/service/manual_clock.h"
 
@@ -33,13 +34,6 @@ class TransitTest : public ::testing::Test {
         });
     EXPECT_EQ(taken.bytes(), bytes);
     return taken;
-  }
-
-  // Until the timer has run what had become due.
-  void AwaitTimer() {
-    Event ran;
-    timer_.Schedule(clock_.Monotonic(), [&] { ran.Notify(); });
-    ran.Wait();
   }
 
   ManualClock clock_;
@@ -111,13 +105,7 @@ TEST_F(TransitTest, AcquireSoon_TurnDoesNotCome_IsToldSoAndLetsTheNextPass) {
 // The pool's one thread is busy for longer than a peer may take: a peer is not to blame for that.
 TEST_F(TransitTest, GrantedButNoThread_TheTimeDoesNotRun) {
   Credit all = Take(100);
-  Event busy;
-  Event go_on;
-  pool_->Post([&] {
-    busy.Notify();
-    go_on.Wait();
-  });
-  busy.Wait();
+  BusyThread thread(*pool_);
   Event granted;
   Event called_in;
   Credit kept;
@@ -133,7 +121,7 @@ TEST_F(TransitTest, GrantedButNoThread_TheTimeDoesNotRun) {
       50, [&](const Credit&) { other.Notify(); }, [] {});
   all.Release();
   clock_.Advance(10 * Transit::kPatience, timer_);
-  go_on.Notify();
+  thread.LetGo();
   granted.Wait();
   EXPECT_FALSE(called_in.HasHappened());
   clock_.Advance(Transit::kPatience, timer_);  // now it is
@@ -146,20 +134,14 @@ TEST_F(TransitTest, GrantedButNoThread_TheTimeDoesNotRun) {
 TEST_F(TransitTest, SlowPeer_DoesItsPartBeforeTheCall_IsNotCalledIn) {
   Event called_in;
   Credit credit = Take(100, &called_in);
-  Event busy;
-  Event go_on;
-  pool_->Post([&] {
-    busy.Notify();
-    go_on.Wait();
-  });
-  busy.Wait();
+  BusyThread thread(*pool_);
   Event granted;
   transit_.Acquire(
       100, [&](const Credit&) { granted.Notify(); }, [] {});
   clock_.Advance(Transit::kPatience, timer_);
-  AwaitTimer();
+  clock_.AwaitDue(timer_);
   credit.Settle(0);
-  go_on.Notify();
+  thread.LetGo();
   granted.Wait();  // the pool's thread has passed the call
   EXPECT_FALSE(called_in.HasHappened());
 }
