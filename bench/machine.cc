@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -70,7 +71,14 @@ MemorySpeed MeasureMemory() {
   return speed;
 }
 
-std::string CpuName() { return Field("/proc/cpuinfo", "model name"); }
+std::string CpuName() {
+  const char* const info = "/proc/cpuinfo";
+  std::string name = Field(info, "model name");
+  // Virtual machines are often told no more than the maker's name, of processors years apart.
+  const std::string family = Field(info, "cpu family");
+  if (!family.empty()) absl::StrAppend(&name, ", family ", family, ", model ", Field(info, "model"));
+  return name;
+}
 
 uint64_t PeakMemoryBytes() {
   const std::string text = Field("/proc/self/status", "VmHWM");

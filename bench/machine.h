@@ -21,7 +21,7 @@ double Now();
 // The date in UTC, such as "2026-01-31".
 std::string Today();
 
-// The processor's name, as the system gives it.
+// The processor's name, as the system gives it, with its family and model (x86).
 std::string CpuName();
 
 // High-water mark of the process's resident memory, and setting it back to what is resident now (false where the system
