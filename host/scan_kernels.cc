@@ -6,6 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host/scan_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -14,8 +15,11 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Elements after which a pass looks at what it has found, so that the loop itself has no branch.
-constexpr size_t kStride = 4096;
+// Passes read at several places at once, and ask for what comes next there: arrays of callers lie in small pages, whose
+// ends stop the processor's own looking ahead, so that one place alone does not keep memory busy (Zen 5: 18.6 against
+// 25.7 GB/s).
+constexpr size_t kPlaces = 4;
+constexpr size_t kAheadBytes = 1024;
 
 template <typename T>
 HWY_INLINE T LoadOne(const void* from, size_t index) {
@@ -24,23 +28,38 @@ HWY_INLINE T LoadOne(const void* from, size_t index) {
   return value;
 }
 
+// Visits whole vectors of [begin, end), in no particular order; returns where the rest begins.
+template <typename D, typename T, typename Visit>
+HWY_INLINE size_t ForVectors(D d, const T* from, size_t begin, size_t end, Visit visit) {
+  const size_t lanes = hn::Lanes(d);
+  const size_t stretch = (end - begin) / (kPlaces * lanes) * lanes;
+  for (size_t at = begin; at < begin + stretch; at += lanes) {
+    for (size_t place = 0; place < kPlaces; ++place) {
+      const T* const here = from + place * stretch + at;
+      hwy::Prefetch(reinterpret_cast<const char*>(here) + kAheadBytes);
+      visit(here);
+    }
+  }
+  size_t at = begin + kPlaces * stretch;
+  for (; at + lanes <= end; at += lanes) visit(from + at);
+  return at;
+}
+
 template <typename T>
 HWY_INLINE KeyFacts FindKeyFacts(const void* keys, size_t count) {
   const hn::ScalableTag<T> d;
-  const size_t lanes = hn::Lanes(d);
   const T* from = static_cast<const T*>(keys);
   T largest_one = LoadOne<T>(keys, 0);
   auto largest = hn::Set(d, largest_one);
   auto descents = hn::Zero(d);
   auto repeats = hn::Zero(d);
-  size_t i = 1;
-  for (; i + lanes <= count; i += lanes) {
-    const auto key = hn::LoadU(d, from + i);
-    const auto previous = hn::LoadU(d, from + i - 1);
+  size_t i = ForVectors(d, from, 1, count, [&](const T* here) HWY_ATTR {
+    const auto key = hn::LoadU(d, here);
+    const auto previous = hn::LoadU(d, here - 1);
     largest = hn::Max(largest, key);
     descents = hn::Or(descents, hn::VecFromMask(d, hn::Gt(previous, key)));
     repeats = hn::Or(repeats, hn::VecFromMask(d, hn::Eq(previous, key)));
-  }
+  });
   KeyFacts facts;
   facts.descends = !hn::AllTrue(d, hn::Eq(descents, hn::Zero(d)));
   facts.repeats = !hn::AllTrue(d, hn::Eq(repeats, hn::Zero(d)));
@@ -59,22 +78,13 @@ HWY_INLINE KeyFacts FindKeyFacts(const void* keys, size_t count) {
 template <typename T>
 HWY_INLINE size_t FindAllBits(const void* values, size_t count, T mask) {
   const hn::ScalableTag<T> d;
-  const size_t lanes = hn::Lanes(d);
   const auto wanted = hn::Set(d, mask);
   const T* from = static_cast<const T*>(values);
-  size_t i = 0;
-  while (i + lanes <= count) {
-    const size_t begin = i;
-    const size_t end = std::min(count, begin + kStride);
-    auto found = hn::Zero(d);
-    for (; i + lanes <= end; i += lanes) {
-      found = hn::Or(found, hn::VecFromMask(d, hn::Eq(hn::And(hn::LoadU(d, from + i), wanted), wanted)));
-    }
-    if (!hn::AllTrue(d, hn::Eq(found, hn::Zero(d)))) {
-      i = begin;
-      break;
-    }
-  }
+  auto found = hn::Zero(d);
+  size_t i = ForVectors(d, from, 0, count, [&](const T* here) HWY_ATTR {
+    found = hn::Or(found, hn::VecFromMask(d, hn::Eq(hn::And(hn::LoadU(d, here), wanted), wanted)));
+  });
+  if (!hn::AllTrue(d, hn::Eq(found, hn::Zero(d)))) i = 0;
   for (; i < count; ++i) {
     if ((LoadOne<T>(values, i) & mask) == mask) return i;
   }

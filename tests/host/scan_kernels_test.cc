@@ -93,7 +93,9 @@ class ScanKernelsTest : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(ScanKernelsTest, KeyFacts_AnySizeAndFlaw_AsAPlainLoop) {
-  for (size_t size = 1; size <= 70; ++size) {
+  std::vector<size_t> sizes = {128, 129, 193, 260};  // several vectors at each of the places that are read at once
+  for (size_t size = 1; size <= 70; ++size) sizes.push_back(size);
+  for (const size_t size : sizes) {
     CheckKeys<uint32_t>(size);
     CheckKeys<uint64_t>(size);
   }
