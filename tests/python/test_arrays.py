@@ -12,7 +12,7 @@ import sparseagg as sa
 from fake_libraries import FakeTensorFlow, FakeTorch
 from sparseagg import reference
 from sparseagg.arrays import tensor_data, update_data
-from sparseagg.bfloat16 import bits_from_float
+from sparseagg.bfloat16 import bits_from_float, bits_from_integer
 
 
 def tensor(dtype="float32", dimension=10, width=1, **options) -> sa.TensorSpec:
@@ -151,14 +151,18 @@ def test_tensor_data_nonfinite_is_left_to_the_server():
 def test_tensor_data_bfloat16_takes_bits_and_floats():
     for given in (
         np.array([0x3FC0, 0xC040], np.uint16),
+        np.array([0x3FC0, 0xC040], ">u2"),
         np.array([1.5, -3.0], np.float32),
         np.array([1.5, -3.0], ml_dtypes.bfloat16),
+        np.array([1.5, -3.0], ml_dtypes.bfloat16).astype(np.dtype(ml_dtypes.bfloat16).newbyteorder(">")),
         FakeTorch(np.array([1.5, -3.0]), dtype="torch.bfloat16"),
         [1.5, -3.0],
     ):
         assert tensor_data(tensor("bfloat16"), ([0, 1], given)).values.tobytes() == bytes.fromhex("c03f40c0")
     ints = tensor_data(tensor("bfloat16"), ([0], np.array([257])))
     assert ints.values.tobytes() == bytes.fromhex("8043")
+    large = tensor_data(tensor("bfloat16"), ([0], np.array([2**60 + 2**52 + 1])))  # just above a tie
+    assert large.values.tobytes() == bytes.fromhex("815d")
 
 
 def test_bits_from_float_float64_rounds_once_like_the_reference():
@@ -174,6 +178,18 @@ def test_bits_from_float_float64_rounds_once_like_the_reference():
     expected = [reference.round_to_dtype(value, "bfloat16") for value in values.tolist()]
     widened = (bits_from_float(values).astype(np.uint32) << np.uint32(16)).view(np.float32)
     assert (widened + 0.0).tolist() == expected, f"seed {seed}"
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, ">i8", np.int16])
+def test_bits_from_integer_rounds_once_like_the_reference(dtype):
+    limits = np.iinfo(dtype)
+    # Nine bits are one more than bfloat16 has: ties, and what is next to them.
+    near_ties = [(high << shift) + more for high in range(256, 512) for shift in range(56) for more in (-1, 0, 1)]
+    values = [limits.min, limits.max, *near_ties, *[-value for value in near_ties]]
+    values = [value for value in values if limits.min <= value <= limits.max]
+    expected = [reference.round_to_dtype(value, "bfloat16") for value in values]
+    widened = (bits_from_integer(np.array(values, dtype)).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    assert widened.tolist() == expected
 
 
 def test_update_data_one_tensor_needs_no_mapping():

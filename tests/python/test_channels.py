@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import threading
 from typing import Any
@@ -10,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg.channel import channel_options
 from sparseagg.channels import Channels
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -128,6 +130,36 @@ def test_client_with_a_senseless_number_of_connections_says_so(connections: Any)
 def test_client_with_a_senseless_size_of_chunks_says_so(make: Any, chunk_bytes: Any) -> None:
     with pytest.raises(sa.InvalidArgument, match=f"chunk_bytes .* not {chunk_bytes!r}"):
         make("127.0.0.1:1", chunk_bytes=chunk_bytes)
+
+
+@pytest.fixture
+def http_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_grpc_proxy", "example.com")
+
+
+def test_client_reaches_the_loopback_without_a_proxy(server: Any, http_proxy: None) -> None:
+    once = sa.RetryPolicy(attempts=1)
+    port = server.address.rpartition(":")[2]
+    for address in (server.address, f"localhost:{port}", f"dns:///localhost:{port}", f"ipv4:127.0.0.1:{port}"):
+        with sa.Client(address, retry=once) as client:
+            assert client.server_info().version
+
+    async def version() -> str:
+        async with sa.aio.Client(server.address, retry=once) as client:
+            return (await client.server_info()).version
+
+    assert asyncio.run(version())
+    proxied = [("grpc.enable_http_proxy", 1)]
+    with sa.Client(server.address, retry=once, options=proxied) as client, pytest.raises(sa.Unavailable):
+        client.server_info()
+
+
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1:80", "localhost.example.com:80", "dns:///a.b:80", "ipv4:10.127.0.0.1:80"]
+)
+def test_channels_to_other_addresses_may_use_a_proxy(address: str) -> None:
+    assert dict(channel_options(address, None))["grpc.enable_http_proxy"] == 1
 
 
 def submit_together(client: sa.Client, spec: sa.RoundSpec, updates: list[Any]) -> sa.TensorResult:

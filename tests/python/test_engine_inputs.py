@@ -86,8 +86,9 @@ def test_engine_bfloat16_from_any_float(dtype, rows):
 
 def test_engine_bfloat16_bits_are_bits():
     bits = np.array([1.5, -2.0], ml_dtypes.bfloat16).view(np.uint16)
-    result = sa.aggregate([(np.array([1, 2]), bits)], one("bfloat16"))["v"]
-    assert result.values.astype(np.float32).tolist() == [1.5, -2]
+    for given in (bits, bits.astype(">u2")):
+        result = sa.aggregate([(np.array([1, 2]), given)], one("bfloat16"))["v"]
+        assert result.values.astype(np.float32).tolist() == [1.5, -2]
 
 
 def test_engine_pairs_carry_weights():

@@ -281,13 +281,13 @@ def test_server_that_says_nothing_is_unavailable(stopped, call):
 
 
 def test_channels_ping_by_default_no_more_often_than_servers_allow():
-    options = dict(channel_options(None))
+    options = dict(channel_options("localhost:1", None))
     transport = (REPOSITORY / "service" / "transport.cc").read_text(encoding="utf-8")
     (allowed,) = re.findall(r"GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, ([\d']+)\)", transport)
     assert int(allowed.replace("'", "")) < options["grpc.keepalive_time_ms"] <= 30_000
     assert options["grpc.keepalive_timeout_ms"] <= 30_000
     assert options["grpc.http2.max_pings_without_data"] == 0
-    assert dict(channel_options([("grpc.keepalive_time_ms", 1)]))["grpc.keepalive_time_ms"] == 1
+    assert dict(channel_options("localhost:1", [("grpc.keepalive_time_ms", 1)]))["grpc.keepalive_time_ms"] == 1
 
 
 def test_retry_policy_waits_grow_up_to_the_maximum():

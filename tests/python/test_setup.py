@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -214,3 +215,14 @@ for arguments in (["engine"], ["merge", "a.npz", "-o", "b.npz"]):
     print(status, "no engine" in errors.getvalue())
 """
     assert client_alone(checkout, code) == "1 True\n1 True\n"
+
+
+def test_package_asks_for_types_as_its_oldest_python_can() -> None:
+    # Nothing else says so: mypy knows no Python before 3.10, of which `isinstance(x, A | B)` is.
+    assert 'requires-python = ">=3.9"' in (REPOSITORY / "python" / "pyproject.toml").read_text(encoding="utf-8")
+    unions = []
+    for path in (REPOSITORY / "python").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+                unions += [f"{path}:{part.lineno}" for part in ast.walk(node.args[1]) if isinstance(part, ast.BinOp)]
+    assert unions == []

@@ -333,16 +333,12 @@ def _to_float(spec: TensorSpec, values: Array) -> Array:
 
 
 def _to_bfloat16(spec: TensorSpec, values: Array) -> Array:
-    if values.dtype == np.uint16:  # bits
+    if values.dtype.kind == "u" and values.dtype.itemsize == 2:  # bits, in any order of bytes
         return values
     if bfloat16.is_bfloat16(values.dtype):
-        return values.view(np.uint16)
+        return values.view(np.dtype(np.uint16).newbyteorder(values.dtype.byteorder))
     if values.dtype.kind in "iub":
-        exact = values.astype(np.float64)
-        inexact = np.abs(exact) > 2.0**53
-        if inexact.any():
-            raise _refuse_value(spec, values, inexact)
-        values = exact
+        return bfloat16.bits_from_integer(values)
     if values.dtype.kind != "f":
         raise _refuse_type(spec, values)
     bits = bfloat16.bits_from_float(values)

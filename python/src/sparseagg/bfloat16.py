@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["bits_from_float", "float_from_bits", "is_bfloat16"]
+__all__ = ["bits_from_float", "bits_from_integer", "float_from_bits", "is_bfloat16"]
 
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
@@ -32,6 +32,16 @@ def bits_from_float(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
     return np.where(np.isnan(narrow), quiet, rounded).astype(np.uint16)
+
+
+def bits_from_integer(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    """Rounds integers or bools to bfloat16, once, to nearest even; none of 64 bits is beyond its range."""
+    floats = values.astype(np.float64)
+    if values.dtype.itemsize > 4:
+        # Where float64 would round, it is given 53 bits, to odd as above.
+        odd = ((values >> 11) | ((values & 0x7FF) != 0)).astype(np.float64) * 2.0**11
+        floats = np.where(np.abs(floats) > 2.0**53, odd, floats)
+    return bits_from_float(floats)
 
 
 def float_from_bits(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -29,6 +29,7 @@ TLS = Union[bool, str, "os.PathLike[str]", grpc.ChannelCredentials]
 _HOST_AND_PORT = re.compile(r"(\[[^]\s]+\]|[^][:/\s]+):(\d{1,5})")
 # Of gRPC's other ways to name a server; it takes what it does not know for a host of the name service.
 _SCHEMES = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds):")
+_LOOPBACK = re.compile(r"(.*[:/])?(localhost|127\.\d+\.\d+\.\d+|\[::1\]):\d+")
 
 
 def checked_address(address: Any) -> str:
@@ -44,26 +45,28 @@ def checked_address(address: Any) -> str:
     raise InvalidArgument(f'an address is "host:port", such as "localhost:8001", not {shown(address)}')
 
 
-def channel_options(extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:
-    """Returns our defaults, then the caller's, which are pairs; ``InvalidArgument`` if they are not."""
+def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:
+    """Returns our defaults for an address, or the caller's, which are pairs; ``InvalidArgument`` if they are not."""
     if not isinstance(extra, (list, tuple, type(None))) or any(
         not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str) for pair in extra or ()
     ):
         raise InvalidArgument(f"options is a list of pairs (name, value), not {shown(extra)}")
-    return [
-        ("grpc.max_receive_message_length", -1),  # the server bounds its pages
-        ("grpc.max_send_message_length", -1),
-        ("grpc.use_local_subchannel_pool", 1),  # one connection for each channel
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 2000),
+    options = {
+        "grpc.max_receive_message_length": -1,  # the server bounds its pages
+        "grpc.max_send_message_length": -1,
+        "grpc.use_local_subchannel_pool": 1,  # one connection for each channel
+        "grpc.initial_reconnect_backoff_ms": 100,
+        "grpc.min_reconnect_backoff_ms": 100,
+        "grpc.max_reconnect_backoff_ms": 2000,
         # Asks a server that is silent during a call whether it is there: one that hangs, or is behind a network that
         # drops everything, would be waited for for ever. Servers take a ping every ten seconds.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
-        *(extra or []),
-    ]
+        "grpc.keepalive_time_ms": 20_000,
+        "grpc.keepalive_timeout_ms": 20_000,
+        "grpc.http2.max_pings_without_data": 0,  # as many as it takes
+        # A proxy that the environment names is elsewhere: its loopback is another one.
+        "grpc.enable_http_proxy": 0 if _LOOPBACK.fullmatch(address) else 1,
+    }
+    return list({**options, **dict(extra or ())}.items())  # of an option that comes twice, gRPC takes the first
 
 
 def credentials(tls: TLS) -> grpc.ChannelCredentials | None:

@@ -49,7 +49,8 @@ class Client:
         retry: when to try again; ``RetryPolicy(attempts=1)`` for never.
         chunk_bytes: about how much to put in one message; by default 1 MiB, in any case what the server takes.
         connections: at most so many TCP connections. Another one is made when bulk is sent or read on all there are.
-        options: of the gRPC channel.
+        options: of the gRPC channel, such as ("grpc.enable_http_proxy", 0). gRPC uses a proxy that ``http_proxy`` names
+            otherwise, but not for the loopback, nor for what ``no_proxy`` lists.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class Connection:
         self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
         self._server_wire: ServerWire | None = None
 
-        options = channel_options(options)
+        options = channel_options(address, options)
 
         def open_channel() -> Any:
             if credentials is None:

@@ -56,9 +56,8 @@ def aggregate(
         ResourceExhausted: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
     aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit)
-    aggregator._add_all(
-        updates, keys_may_change=not isinstance(updates, list | Mapping)
-    )  # an iterator goes on meanwhile
+    is_there = isinstance(updates, (list, Mapping))  # an iterator goes on meanwhile
+    aggregator._add_all(updates, keys_may_change=not is_there)
     return aggregator.finish()
 
 

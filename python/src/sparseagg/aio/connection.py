@@ -48,7 +48,7 @@ class Connection:
         self._server_wire: ServerWire | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # of the first call
 
-        options = channel_options(options)
+        options = channel_options(address, options)
 
         def open_channel() -> Any:
             if credentials is None:
