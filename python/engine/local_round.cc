@@ -4,12 +4,14 @@
 #include <tbb/task_arena.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "host/cpu/cpu_engine.h"
+#include "host/scan.h"
 #include "host/status_macros.h"
 #include "python/engine/keys.h"
 
@@ -32,6 +34,8 @@ constexpr size_t kMaxIdBytes = 256;
 constexpr uint64_t kBatchBytes = uint64_t{32} << 20;
 constexpr uint64_t kBatchPart = 16;
 constexpr size_t kBatchSubmissions = 1024;
+// Of a result, that one thread looks at.
+constexpr size_t kPieceValues = size_t{256} << 10;
 
 // Of the process, one for each number of threads. Never destroyed: the threads may outlive main.
 Machine& MachineOf(int threads) {
@@ -271,6 +275,24 @@ absl::StatusOr<std::vector<Result>> LocalRound::Finish() {
   std::lock_guard lock(mu_);
   times_.finish = times.finish;
   return results;
+}
+
+bool LocalRound::IsFinite(const Result& result) const {
+  TensorSpec spec;
+  spec.dtype = result.dtype;
+  const size_t value_bytes = SizeOf(result.dtype);
+  const size_t num_values = result.values.size() / value_bytes;
+  const size_t num_pieces = (num_values + kPieceValues - 1) / kPieceValues;
+  std::atomic<bool> finite = true;
+  machine_.arena.execute([&] {
+    tbb::parallel_for(size_t{0}, num_pieces, [&](size_t piece) {
+      const size_t begin = piece * kPieceValues;
+      const auto* values = reinterpret_cast<const char*>(result.values.data()) + begin * value_bytes;
+      const size_t count = std::min(kPieceValues, num_values - begin);
+      if (!internal::ScanValues({&spec, std::nullopt}, begin, values, count).ok()) finite = false;
+    });
+  });
+  return finite;
 }
 
 std::string LocalRound::engine_name() const {

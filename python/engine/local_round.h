@@ -88,6 +88,9 @@ class LocalRound {
   // FAILED_PRECONDITION below min_submissions, which leaves the round as it was.
   absl::StatusOr<std::vector<Result>> Finish();
 
+  // Whether no value is NaN or ±Inf.
+  bool IsFinite(const Result& result) const;
+
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   // About, of the submissions that are prepared side by side; who makes submissions need not have more at a time.
   uint64_t batch_bytes() const { return batch_bytes_; }

@@ -91,11 +91,17 @@ class Aggregator {
     ThrowIfError(status);
   }
 
-  py::list Finish() {
+  // INVALID_ARGUMENT, too, if the result of one of the tensors `finite` is not.
+  py::list Finish(const std::vector<size_t>& finite) {
     absl::StatusOr<std::vector<Result>> results;
     {
       py::gil_scoped_release no_gil;
       results = round_->Finish();
+      for (const size_t tensor : finite) {
+        if (results.ok() && !round_->IsFinite(results->at(tensor))) {
+          results = absl::InvalidArgumentError(absl::StrCat("the result of tensor ", tensor, " is not finite"));
+        }
+      }
     }
     DropReleased();
     ThrowIfError(results.status());
@@ -176,7 +182,7 @@ void Define(py::module_& module) {
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"),
            py::arg("keys_may_change"))
       .def("merge", &Aggregator::Merge, py::arg("other"))
-      .def("finish", &Aggregator::Finish)
+      .def("finish", &Aggregator::Finish, py::arg("finite"))
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
       .def_property_readonly("num_submissions", WithoutGil(&LocalRound::num_submissions))
       .def_property_readonly("num_tuples", WithoutGil(&LocalRound::num_tuples))

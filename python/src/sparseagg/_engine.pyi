@@ -1,6 +1,6 @@
 """The extension module; python/engine/ in the repository. engine.py is its only user."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 from sparseagg.arrays import Array
@@ -39,7 +39,7 @@ class Aggregator:
         self, names: list[str] | None, first: int, updates: list[Any], convert: Convert, keys_may_change: bool
     ) -> None: ...
     def merge(self, other: Aggregator) -> None: ...
-    def finish(self) -> list[RawResult]: ...
+    def finish(self, finite: Sequence[int]) -> list[RawResult]: ...
     @property
     def engine(self) -> str: ...
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from sparseagg import bfloat16, extension
 from sparseagg.arguments import checked_integer
 from sparseagg.arrays import TensorData, is_module, update_data
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgument, SparseaggError
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec, checked_spec
@@ -55,8 +56,17 @@ def aggregate(
         FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
         ResourceExhausted: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
-    aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit)
     is_there = isinstance(updates, (list, Mapping))  # an iterator goes on meanwhile
+    telling, unchecked = _unchecked(spec) if is_there else ([], spec)
+    if telling:
+        # Merged before anybody has looked at the values. If one was not finite, or anything else is wrong, all is done
+        # again with a look at each, which says what and where.
+        with contextlib.suppress(SparseaggError):
+            aggregator = Aggregator(unchecked, threads=threads, memory_limit=memory_limit)
+            aggregator._add_all(updates, keys_may_change=False)
+            aggregator.spec = spec
+            return aggregator._finish(telling)
+    aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit)
     aggregator._add_all(updates, keys_may_change=not is_there)
     return aggregator.finish()
 
@@ -190,8 +200,12 @@ class Aggregator:
             the aggregator is spent; or there are fewer than ``min_submissions``, and more may be added.
             InvalidArgument: keys that are used where they are have been changed, and are no longer in order.
         """
+        return self._finish([])
+
+    def _finish(self, finite: Sequence[int]) -> Result:
+        """The same; ``InvalidArgument`` if one of the tensors ``finite``, by position, has a value that is not."""
         with extension.errors():
-            raw = self._engine.finish()
+            raw = self._engine.finish(finite)
         results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
         return Result(results, self._info(results, [part["plan"] for part in raw]))
 
@@ -271,6 +285,26 @@ def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
             batch = []
     if batch:
         yield batch
+
+
+def _unchecked(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
+    """Returns which tensors' results show whether all of their terms were finite, and a spec that leaves that to them.
+
+    Sums do, since no finite one has an infinite term, or one that is no number; fixed point has to look at each before.
+    Rows that ``min_contributors`` drops would hide theirs.
+    """
+
+    def tells(tensor: TensorSpec) -> bool:
+        how = spec.aggregation_of(tensor)
+        is_sum = how.op in ("sum", "mean", "coordinate_mean") and how.numerics == "canonical"
+        return "float" in tensor.dtype and is_sum and how.on_nonfinite == "reject" and how.min_contributors in (0, 1)
+
+    telling = [index for index, tensor in enumerate(checked_spec(spec).tensors) if tells(tensor)]
+    tensors = [
+        dataclasses.replace(tensor, on_nonfinite="propagate") if index in telling else tensor
+        for index, tensor in enumerate(spec.tensors)
+    ]
+    return telling, dataclasses.replace(spec, tensors=tensors)
 
 
 def _what_matters(spec: RoundSpec) -> dict[str, Any]:

@@ -1,0 +1,112 @@
+"""sa.aggregate merges a list before it looks at its values: what is not finite is refused all the same, as by add."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import sparseagg as sa
+
+BAD = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
+
+
+def updates_with(bad: float, dtype: Any, width: int, dimension: int, seed: int) -> dict[str, Any]:
+    """Three clients with weights 2, 0 and 1, of whom the second, whose weight is 0, has the bad value."""
+    random = np.random.default_rng(seed)
+    found: dict[str, Any] = {}
+    for client, weight in (("a", 2.0), ("b", 0.0), ("c", 1.0)):
+        keys = np.sort(random.choice(dimension, dimension // 2, replace=False)).astype(np.uint32)
+        shape = len(keys) if width == 1 else (len(keys), width)
+        values = np.asarray(random.standard_normal(shape)).astype(dtype)
+        if client == "b":
+            values.reshape(-1)[random.integers(values.size)] = bad
+        found[client] = ({"v": (keys, values)}, weight)
+    return found
+
+
+def added_one_by_one(updates: Mapping[str, Any], spec: sa.RoundSpec) -> sa.Result:
+    aggregator = sa.Aggregator(spec)
+    for client, (update, weight) in updates.items():
+        try:
+            aggregator.add(client, update, weight)
+        except sa.SparseaggError as error:
+            raise type(error)(f"client {client!r}: {error}") from error
+    return aggregator.finish()
+
+
+def outcome(merge: Any, updates: Any, spec: sa.RoundSpec) -> tuple[str, Any]:
+    """What a merge comes to: the bytes of its result, or its error."""
+    try:
+        tensor = merge(updates, spec)["v"]
+    except sa.SparseaggError as error:
+        return type(error).__name__, str(error)
+    return "result", [None if column is None else column.tobytes() for column in (tensor.keys, tensor.values)]
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["sum", "mean", "coordinate_mean", "min", "max"])
+def test_value_that_is_not_finite_is_refused_as_by_add(bad: str, dtype: str, op: str) -> None:
+    for weighting, result, width, dimension, options in itertools.product(
+        ("uniform", "by_weight"),
+        ("sparse", "dense"),
+        (1, 5, 16),
+        (50, 3000),
+        ({}, {"min_contributors": 3}, {"prune_zeros": True}, {"return_counts": True}),
+    ):
+        if (op in ("min", "max") and weighting == "by_weight") or (result == "dense" and "prune_zeros" in options):
+            continue
+        spec = sa.RoundSpec(
+            [sa.TensorSpec("v", dtype, dimension, width)], op=op, weighting=weighting, result=result, **options
+        )
+        updates = updates_with(BAD[bad], DTYPES[dtype], width, dimension, seed=dimension + width)
+        found = outcome(sa.aggregate, updates, spec)
+        assert found == outcome(added_one_by_one, updates, spec), spec
+        assert found[0] == "InvalidArgument"
+        assert "is not finite" in found[1]
+        assert "client 'b'" in found[1]
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "coordinate_mean"])
+def test_finite_values_whose_sum_is_beyond_the_dtype_are_no_error(op: str) -> None:
+    largest = np.array([np.finfo(np.float32).max, 1.0], np.float32)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], op=op)
+    updates = {name: ({"v": (np.array([3, 7], np.uint32), largest)}, 1.0) for name in "ab"}
+    found = outcome(sa.aggregate, updates, spec)
+    assert found[0] == "result"
+    assert found == outcome(added_one_by_one, updates, spec)
+    values = sa.aggregate(updates, spec)["v"].values
+    assert values is not None
+    assert np.isinf(values[0]) == (op == "sum")
+
+
+def test_tensors_that_take_what_is_not_finite_keep_it_beside_those_that_do_not() -> None:
+    tensors = [sa.TensorSpec("open", "float32", 4, on_nonfinite="propagate"), sa.TensorSpec("shut", "float32", 4)]
+    keys, good, bad = np.array([1], np.uint32), np.ones(1, np.float32), np.full(1, np.nan, np.float32)
+    spec = sa.RoundSpec(tensors)
+    values = sa.aggregate([{"open": (keys, bad), "shut": (keys, good)}], spec)["open"].values
+    assert values is not None
+    assert np.isnan(values).all()
+    with pytest.raises(sa.InvalidArgument, match=r"tensor 'shut', position 0: value nan is not finite"):
+        sa.aggregate([{"open": (keys, good), "shut": (keys, bad)}], spec)
+
+
+def test_the_first_fault_is_told_whatever_it_is() -> None:
+    keys, far = np.array([1], np.uint32), np.array([9], np.uint32)
+    good, bad = np.ones(1, np.float32), np.full(1, np.inf, np.float32)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])
+    with pytest.raises(sa.InvalidArgument, match="is not finite"):
+        sa.aggregate([{"v": (keys, bad)}, {"v": (far, good)}], spec)
+    with pytest.raises(sa.InvalidArgument, match="key 9 is not below the dimension 4"):
+        sa.aggregate([{"v": (far, good)}, {"v": (keys, bad)}], spec)
+
+
+def test_result_carries_the_spec_that_was_given() -> None:
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])
+    result = sa.aggregate([{"v": (np.array([1], np.uint32), np.ones(1, np.float32))}], spec)
+    assert result.info.spec == spec
