@@ -53,12 +53,14 @@ TensorSpec SpecOf(const Workload& workload, int mode, bool dense) {
     spec.aggregation.numerics = Numerics::kFixedPoint;
     spec.aggregation.value_bound = 1.0;
     spec.aggregation.max_submissions = workload.clients.size();
+  } else {
+    spec.aggregation.on_nonfinite = OnNonfinite::kPropagate;  // the sums show it
   }
   if (dense) spec.aggregation.result_layout = ResultLayout::kDense;
   return spec;
 }
 
-// The path of sa.aggregate without Python: from the callers' arrays, which are validated first, to the result.
+// The path of sa.aggregate without Python: from the callers' arrays to the result, with the same checks.
 Result MergeByEngine(const Workload& workload, int mode, bool dense, int threads) {
   auto round = python::LocalRound::Create({SpecOf(workload, mode, dense)}, {}, {.threads = threads});
   if (!round.ok()) throw std::runtime_error(round.status().ToString());
@@ -76,7 +78,9 @@ Result MergeByEngine(const Workload& workload, int mode, bool dense, int threads
   if (!added.ok()) throw std::runtime_error(added.ToString());
   auto results = (*round)->Finish();
   if (!results.ok()) throw std::runtime_error(results.status().ToString());
-  return std::move((*results)[0]);
+  Result result = std::move((*results)[0]);
+  if (mode != 2 && !(*round)->IsFinite(result)) throw std::runtime_error("the result is not finite");
+  return result;
 }
 
 // std::sort of (key, row) pairs, then one pass that adds up runs in float32.
