@@ -161,7 +161,7 @@ class AggregateReactor final
   // As soon as there is credit for it; on the pool.
   void WriteNext() {
     machine().transit.Acquire(
-        PageTransitBytes(service_.PageBytes(0)),
+        PageTransitBytes(pages_->NextBytes()),
         [self = self_](Credit credit) {
           self->credit_ = std::move(credit);
           self->WritePage();

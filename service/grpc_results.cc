@@ -1,4 +1,5 @@
 // AggregationService: results.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,7 @@
 #include "service/contain.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
+#include "service/memory_shares.h"
 #include "service/page_stream.h"
 #include "service/result_pages.h"
 
@@ -22,29 +24,24 @@ absl::StatusOr<size_t> ChooseTensor(const RoundConfig& config, const std::string
 // One page, whose memory is counted until the client has taken it.
 class PageReactor final : public grpc::ServerUnaryReactor {
  public:
-  using Work = std::function<absl::Status()>;
+  PageReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
+      : service_(*service), context_(*context), canceller_(std::make_shared<Canceller>(context)), response_(response) {}
 
-  explicit PageReactor(grpc::CallbackServerContext* context) : canceller_(std::make_shared<Canceller>(context)) {}
-
-  static PageReactor* Start(Machine& machine, grpc::CallbackServerContext* context, uint64_t page_bytes, Work work) {
-    auto self = std::make_shared<PageReactor>(context);
+  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
+  static PageReactor* Start(std::shared_ptr<PageReactor> self, const grpc::ByteBuffer* message) {
     PageReactor* reactor = self.get();
     reactor->self_ = self;
+    Machine& machine = reactor->service_.machine();
     auto held = machine.transit.TryHold(kStreamBytes);
     if (!held.has_value()) {
-      reactor->Finish(NoRoomInTransit(machine, *context));
+      reactor->Finish(NoRoomInTransit(machine, reactor->context_));
       return reactor;
     }
     reactor->held_ = *std::move(held);
-    machine.transit.AcquireSoon(
-        PageTransitBytes(page_bytes),
-        [self, &machine, context, work = std::move(work)](Credit credit) {
-          if (!credit) return self->Finish(NoRoomInTransit(machine, *context));
-          self->credit_ = std::move(credit);
-          machine.pool.Post([self, work] { self->Finish(ToGrpc(Contain(work))); });
-        },
-        // The response cannot be taken back from a client that does not take it; only the call can be cut.
-        [canceller = self->canceller_] { canceller->Cancel(); });
+    machine.pool.Post([self, message] {
+      const absl::Status status = Contain([&] { return self->Open(*message); });
+      status.ok() ? self->AwaitRoom() : self->Finish(ToGrpc(status));
+    });
     return reactor;
   }
 
@@ -54,19 +51,71 @@ class PageReactor final : public grpc::ServerUnaryReactor {
   }
 
  private:
+  absl::Status Open(const grpc::ByteBuffer& message) {
+    v1::GetResultRequest request;
+    RETURN_IF_ERROR(ParseNames(message, &request));
+    LogCall(LogLevel::kDebug, context_, "GetResult", request.name());
+    ASSIGN_OR_RETURN(round_, service_.FindRound(request.name()));
+    ASSIGN_OR_RETURN(tensor_, ChooseTensor(round_->config(), request.tensor()));
+    ASSIGN_OR_RETURN(format_, DecodePageFormat(request.format()));
+    ASSIGN_OR_RETURN(results_, round_->GetResults());
+    ASSIGN_OR_RETURN(rows_, FindRows(result(), {request.range().begin(), request.range().end()}));
+    first_ = request.page_token().empty();
+    if (!first_) {
+      ASSIGN_OR_RETURN(rows_, ResumeAt(request.page_token(), tensor_, rows_));
+    }
+    page_bytes_ = std::max(service_.PageBytes(request.page_size()), RowBytes(result()));
+    return absl::OkStatus();
+  }
+
+  // On the pool, so that the page is made as soon as there is credit for it: the client's time runs from then on.
+  void AwaitRoom() {
+    service_.machine().transit.AcquireSoon(
+        PageTransitBytes(page_bytes_),
+        [self = self_](Credit credit) {
+          if (!credit) return self->Finish(NoRoomInTransit(self->service_.machine(), self->context_));
+          self->credit_ = std::move(credit);
+          self->Finish(ToGrpc(Contain([&] { return self->Answer(); })));
+        },
+        // The response cannot be taken back from a client that does not take it; only the call can be cut.
+        [canceller = canceller_] { canceller->Cancel(); });
+  }
+
+  absl::Status Answer() {
+    const RowInterval now = FirstPage(result(), rows_, page_bytes_);
+    const absl::Duration begin = round_->clock().Monotonic();
+    v1::ResultPage page;
+    EncodePage(round_->config().tensors[tensor_], result(), now, format_, first_, &page);
+    round_->NotePage(page.ByteSizeLong(), round_->clock().Monotonic() - begin);
+    if (now.end < rows_.end) page.set_next_page_token(MakePageToken(tensor_, now.end));
+    return Serialize(page, response_);
+  }
+
+  const Result& result() const { return (*results_)[tensor_]; }
+
+  AggregationService& service_;
+  grpc::CallbackServerContext& context_;
   const std::shared_ptr<Canceller> canceller_;
+  grpc::ByteBuffer* const response_;
   Credit held_;    // for the call itself
   Credit credit_;  // for the page
+  std::shared_ptr<Round> round_;
+  Results results_;
+  size_t tensor_ = 0;
+  PageFormat format_;
+  RowInterval rows_;   // what is left
+  bool first_ = true;  // page of the tensor
+  uint64_t page_bytes_ = 0;
   std::shared_ptr<PageReactor> self_;
 };
 
-class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
+class ResultReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   ResultReactor(AggregationService* service, grpc::CallbackServerContext* context)
       : service_(*service), context_(*context), canceller_(std::make_shared<Canceller>(context)) {}
 
   // Until OnDone the reactor keeps itself, and so do the tasks that use it.
-  static ResultReactor* Start(std::shared_ptr<ResultReactor> self, const v1::StreamResultRequest* request) {
+  static ResultReactor* Start(std::shared_ptr<ResultReactor> self, const grpc::ByteBuffer* message) {
     ResultReactor* reactor = self.get();
     reactor->self_ = self;
     Machine& machine = reactor->service_.machine();
@@ -76,8 +125,8 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
       return reactor;
     }
     reactor->held_ = *std::move(held);
-    machine.pool.Post([self, request] {
-      const absl::Status status = Contain([&] { return self->Open(*request); });
+    machine.pool.Post([self, message] {
+      const absl::Status status = Contain([&] { return self->Open(*message); });
       status.ok() ? self->WriteNext() : self->Finish(ToGrpc(status));
     });
     return reactor;
@@ -96,29 +145,36 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
   }
 
  private:
-  absl::Status Open(const v1::StreamResultRequest& request) {
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(request.name()));
-    round_ = round;
+  absl::Status Open(const grpc::ByteBuffer& message) {
+    v1::StreamResultRequest request;
+    // It may name all tensors that a spec has.
+    RETURN_IF_ERROR(ParseUpTo(MostSpecBytes(service_.machine().limits), message, &request));
+    LogCall(LogLevel::kDebug, context_, "StreamResult", request.name());
+    ASSIGN_OR_RETURN(round_, service_.FindRound(request.name()));
+    const RoundConfig& config = round_->config();
+    if (static_cast<size_t>(request.tensors_size()) > config.tensors.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(request.tensors_size(), " tensors are named of a round that has ", config.tensors.size()));
+    }
     std::vector<size_t> tensors;
     for (const std::string& name : request.tensors()) {
-      ASSIGN_OR_RETURN(const size_t tensor, round->config().FindTensor(name));
+      ASSIGN_OR_RETURN(const size_t tensor, config.FindTensor(name));
       tensors.push_back(tensor);
     }
-    for (size_t t = 0; request.tensors().empty() && t < round->config().tensors.size(); ++t) tensors.push_back(t);
+    for (size_t t = 0; request.tensors().empty() && t < config.tensors.size(); ++t) tensors.push_back(t);
     ASSIGN_OR_RETURN(const PageFormat format, DecodePageFormat(request.format()));
-    ASSIGN_OR_RETURN(Results results, round->GetResults());
-    ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round, std::move(results), std::move(tensors),
+    ASSIGN_OR_RETURN(Results results, round_->GetResults());
+    ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round_, std::move(results), std::move(tensors),
                                                           {request.range().begin(), request.range().end()},
                                                           service_.PageBytes(request.page_size()), format));
     pages_.emplace(std::move(pages));
-    page_bytes_ = service_.PageBytes(request.page_size());
     return absl::OkStatus();
   }
 
   // As soon as there is credit for it; on the pool.
   void WriteNext() {
     service_.machine().transit.Acquire(
-        PageTransitBytes(page_bytes_),
+        PageTransitBytes(pages_->NextBytes()),
         [self = self_](Credit credit) {
           self->credit_ = std::move(credit);
           self->WritePage();
@@ -128,7 +184,13 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
   }
 
   void WritePage() {
-    const absl::StatusOr<bool> more = Contain([&]() -> absl::StatusOr<bool> { return pages_->Next(&page_); });
+    const absl::StatusOr<bool> more = Contain([&]() -> absl::StatusOr<bool> {
+      v1::ResultPage page;
+      if (!pages_->Next(&page)) return false;
+      page_.Clear();
+      RETURN_IF_ERROR(Serialize(page, &page_));
+      return true;
+    });
     if (!more.ok() || !*more) return Finish(ToGrpc(more.status()));
     written_ = service_.machine().clock.Monotonic();
     StartWrite(&page_);
@@ -139,44 +201,23 @@ class ResultReactor final : public grpc::ServerWriteReactor<v1::ResultPage> {
   const std::shared_ptr<Canceller> canceller_;
   Credit held_;    // for the stream itself
   Credit credit_;  // for the page
-  uint64_t page_bytes_ = 0;
   std::shared_ptr<Round> round_;
   std::optional<PageStream> pages_;
-  v1::ResultPage page_;
+  grpc::ByteBuffer page_;                          // where gRPC writes from
   absl::Duration written_ = absl::ZeroDuration();  // when the last write began
   std::shared_ptr<ResultReactor> self_;
 };
 
 }  // namespace
 
-AggregationService::Unary* AggregationService::GetResult(Context* context, const v1::GetResultRequest* request,
-                                                         v1::ResultPage* response) {
-  LogCall(LogLevel::kDebug, *context, "GetResult", request->name());
-  const auto work = [this, request, response]() -> absl::Status {
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request->name()));
-    ASSIGN_OR_RETURN(const size_t tensor, ChooseTensor(round->config(), request->tensor()));
-    ASSIGN_OR_RETURN(const PageFormat format, DecodePageFormat(request->format()));
-    ASSIGN_OR_RETURN(const Results results, round->GetResults());
-    const Result& result = (*results)[tensor];
-    ASSIGN_OR_RETURN(RowInterval rows, FindRows(result, {request->range().begin(), request->range().end()}));
-    const bool first = request->page_token().empty();
-    if (!first) {
-      ASSIGN_OR_RETURN(rows, ResumeAt(request->page_token(), tensor, rows));
-    }
-    const RowInterval page = FirstPage(result, rows, PageBytes(request->page_size()));
-    const absl::Duration begin = machine_.clock.Monotonic();
-    EncodePage(round->config().tensors[tensor], result, page, format, first, response);
-    round->NotePage(response->ByteSizeLong(), machine_.clock.Monotonic() - begin);
-    if (page.end < rows.end) response->set_next_page_token(MakePageToken(tensor, page.end));
-    return absl::OkStatus();
-  };
-  return PageReactor::Start(machine_, context, PageBytes(request->page_size()), work);
+AggregationService::Unary* AggregationService::GetResult(Context* context, const grpc::ByteBuffer* message,
+                                                         grpc::ByteBuffer* response) {
+  return PageReactor::Start(std::make_shared<PageReactor>(this, context, response), message);
 }
 
-grpc::ServerWriteReactor<v1::ResultPage>* AggregationService::StreamResult(Context* context,
-                                                                           const v1::StreamResultRequest* request) {
-  LogCall(LogLevel::kDebug, *context, "StreamResult", request->name());
-  return ResultReactor::Start(std::make_shared<ResultReactor>(this, context), request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* AggregationService::StreamResult(Context* context,
+                                                                             const grpc::ByteBuffer* message) {
+  return ResultReactor::Start(std::make_shared<ResultReactor>(this, context), message);
 }
 
 }  // namespace sparseagg::service

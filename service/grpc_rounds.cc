@@ -1,6 +1,4 @@
 // AggregationService: the server and its rounds.
-#include <grpcpp/impl/codegen/proto_utils.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -20,6 +18,8 @@ namespace {
 
 constexpr int kDefaultListSize = 100;
 constexpr int kMaxListSize = 1000;
+// Of the reason for which a round is cancelled, which is kept as long as the round.
+constexpr size_t kMaxReasonBytes = 1024;
 constexpr uint64_t kDefaultPageBytes = uint64_t{1} << 20;
 
 }  // namespace
@@ -55,27 +55,38 @@ void AggregationService::Encode(const Round& round, v1::Round* wire) const {
   EncodeRound(round.config(), round.Snapshot(), machine_.engine.name(), wire);
 }
 
+absl::Status AggregationService::Answer(const Round& round, grpc::ByteBuffer* response) const {
+  v1::Round answer;
+  Encode(round, &answer);
+  return Serialize(answer, response);
+}
+
 AggregationService::Unary* AggregationService::OnPool(Context* context, std::function<absl::Status()> work) {
   Unary* reactor = context->DefaultReactor();
   machine_.pool.Post([reactor, work = std::move(work)] { reactor->Finish(ToGrpc(Contain(work))); });
   return reactor;
 }
 
-AggregationService::Unary* AggregationService::AtOnce(Context* context, const absl::Status& status) {
+AggregationService::Unary* AggregationService::AtOnce(Context* context, const std::function<absl::Status()>& work) {
   Unary* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
+  reactor->Finish(ToGrpc(Contain(work)));
   return reactor;
 }
 
-AggregationService::Unary* AggregationService::GetServerInfo(Context* context, const v1::GetServerInfoRequest*,
-                                                             v1::ServerInfo* info) {
-  info->set_version(kVersion);
-  info->add_api_versions("sparseagg.v1");
-  info->set_engine(std::string(machine_.engine.name()));
-  info->set_engine_description(machine_.engine.description());
-  EncodeLimits(machine_.limits, info->mutable_limits());
-  EncodeKnownEncodings(info);
-  return AtOnce(context, absl::OkStatus());
+AggregationService::Unary* AggregationService::GetServerInfo(Context* context, const grpc::ByteBuffer* message,
+                                                             grpc::ByteBuffer* response) {
+  return AtOnce(context, [&]() -> absl::Status {
+    v1::GetServerInfoRequest request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    v1::ServerInfo info;
+    info.set_version(kVersion);
+    info.add_api_versions("sparseagg.v1");
+    info.set_engine(std::string(machine_.engine.name()));
+    info.set_engine_description(machine_.engine.description());
+    EncodeLimits(machine_.limits, info.mutable_limits());
+    EncodeKnownEncodings(&info);
+    return Serialize(info, response);
+  });
 }
 
 AggregationService::Unary* AggregationService::CreateRound(Context* context, const grpc::ByteBuffer* message,
@@ -83,78 +94,91 @@ AggregationService::Unary* AggregationService::CreateRound(Context* context, con
   return OnPool(context, [this, context, message, response]() -> absl::Status {
     RETURN_IF_ERROR(CheckMessageSize(message->Length()));
     RETURN_IF_ERROR(CheckSpecSize(message->Length()));
-    grpc::ByteBuffer bytes = *message;
     v1::CreateRoundRequest request;
-    if (!grpc::SerializationTraits<v1::CreateRoundRequest>::Deserialize(&bytes, &request).ok()) {
-      return absl::InvalidArgumentError("a message that is no CreateRoundRequest");
-    }
-    LogCall(LogLevel::kInfo, *context, "CreateRound", request.round_id());
+    RETURN_IF_ERROR(Parse(*message, &request));
     if (!request.round_id().empty()) RETURN_IF_ERROR(CheckRoundId(request.round_id()));
+    LogCall(LogLevel::kInfo, *context, "CreateRound", request.round_id());
     ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), machine_.limits));
     config.id = request.round_id();
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
-    v1::Round answer;
-    Encode(*round, &answer);
-    return Serialize(answer, response);
+    return Answer(*round, response);
   });
 }
 
-AggregationService::Unary* AggregationService::GetRound(Context* context, const v1::GetRoundRequest* request,
-                                                        v1::Round* response) {
-  const auto round = FindRound(request->name());
-  if (round.ok()) Encode(**round, response);
-  return AtOnce(context, round.status());
+AggregationService::Unary* AggregationService::GetRound(Context* context, const grpc::ByteBuffer* message,
+                                                        grpc::ByteBuffer* response) {
+  return AtOnce(context, [&]() -> absl::Status {
+    v1::GetRoundRequest request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
+    return Answer(*round, response);
+  });
 }
 
-AggregationService::Unary* AggregationService::ListRounds(Context* context, const v1::ListRoundsRequest* request,
-                                                          v1::ListRoundsResponse* response) {
-  return OnPool(context, [this, request, response]() -> absl::Status {
-    if (request->page_size() < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("page_size ", request->page_size(), " is negative"));
+AggregationService::Unary* AggregationService::ListRounds(Context* context, const grpc::ByteBuffer* message,
+                                                          grpc::ByteBuffer* response) {
+  return OnPool(context, [this, message, response]() -> absl::Status {
+    v1::ListRoundsRequest request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    if (request.page_size() < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("page_size ", request.page_size(), " is negative"));
     }
-    const int size = request->page_size() == 0 ? kDefaultListSize : std::min(request->page_size(), kMaxListSize);
-    ASSIGN_OR_RETURN(const Registry::Page page, registry_.List(size, request->page_token()));
-    response->set_next_page_token(page.next_page_token);
+    const int size = request.page_size() == 0 ? kDefaultListSize : std::min(request.page_size(), kMaxListSize);
+    ASSIGN_OR_RETURN(const Registry::Page page, registry_.List(size, request.page_token()));
+    v1::ListRoundsResponse list;
+    list.set_next_page_token(page.next_page_token);
     uint64_t bytes = 0;
     for (const Registry::Entry& entry : page.entries) {
-      Encode(*entry.round, response->add_rounds());
-      bytes += response->rounds(response->rounds_size() - 1).ByteSizeLong();
-      if (bytes > PageBytes(0) && response->rounds_size() > 1) {  // specs can be long
-        response->mutable_rounds()->RemoveLast();
-        response->set_next_page_token(entry.token);
+      Encode(*entry.round, list.add_rounds());
+      bytes += list.rounds(list.rounds_size() - 1).ByteSizeLong();
+      if (bytes > PageBytes(0) && list.rounds_size() > 1) {  // specs can be long
+        list.mutable_rounds()->RemoveLast();
+        list.set_next_page_token(entry.token);
         break;
       }
     }
-    return absl::OkStatus();
+    return Serialize(list, response);
   });
 }
 
-AggregationService::Unary* AggregationService::CloseRound(Context* context, const v1::CloseRoundRequest* request,
-                                                          v1::Round* response) {
-  LogCall(LogLevel::kInfo, *context, "CloseRound", request->name());
-  const auto round = FindRound(request->name());
-  if (!round.ok()) return AtOnce(context, round.status());
-  (*round)->Close();
-  Encode(**round, response);
-  return AtOnce(context, absl::OkStatus());
+AggregationService::Unary* AggregationService::CloseRound(Context* context, const grpc::ByteBuffer* message,
+                                                          grpc::ByteBuffer* response) {
+  return AtOnce(context, [&]() -> absl::Status {
+    v1::CloseRoundRequest request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
+    LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
+    round->Close();
+    return Answer(*round, response);
+  });
 }
 
-AggregationService::Unary* AggregationService::CancelRound(Context* context, const v1::CancelRoundRequest* request,
-                                                           v1::Round* response) {
-  LogCall(LogLevel::kInfo, *context, "CancelRound", request->name());
-  const auto round = FindRound(request->name());
-  if (!round.ok()) return AtOnce(context, round.status());
-  const absl::Status status =
-      (*round)->Cancel(request->reason().empty() ? "no reason given" : absl::string_view(request->reason()));
-  if (status.ok()) Encode(**round, response);
-  return AtOnce(context, status);
+AggregationService::Unary* AggregationService::CancelRound(Context* context, const grpc::ByteBuffer* message,
+                                                           grpc::ByteBuffer* response) {
+  return AtOnce(context, [&]() -> absl::Status {
+    v1::CancelRoundRequest request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
+    LogCall(LogLevel::kInfo, *context, "CancelRound", request.name());
+    if (request.reason().size() > kMaxReasonBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("reason has ", request.reason().size(), " bytes; up to ", kMaxReasonBytes, " are allowed"));
+    }
+    RETURN_IF_ERROR(round->Cancel(request.reason().empty() ? "no reason given" : absl::string_view(request.reason())));
+    return Answer(*round, response);
+  });
 }
 
-AggregationService::Unary* AggregationService::DeleteRound(Context* context, const v1::DeleteRoundRequest* request,
-                                                           google::protobuf::Empty*) {
-  LogCall(LogLevel::kInfo, *context, "DeleteRound", request->name());
-  const auto id = ParseRoundName(request->name());
-  return AtOnce(context, id.ok() ? registry_.Delete(*id) : id.status());
+AggregationService::Unary* AggregationService::DeleteRound(Context* context, const grpc::ByteBuffer* message,
+                                                           grpc::ByteBuffer* response) {
+  return AtOnce(context, [&]() -> absl::Status {
+    v1::DeleteRoundRequest request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    ASSIGN_OR_RETURN(const std::string id, ParseRoundName(request.name()));
+    LogCall(LogLevel::kInfo, *context, "DeleteRound", request.name());
+    RETURN_IF_ERROR(registry_.Delete(id));
+    return Serialize(google::protobuf::Empty(), response);
+  });
 }
 
 }  // namespace sparseagg::service

@@ -27,9 +27,8 @@ class PutChunkReadByUs : public Base {
                                                                   grpc::ByteBuffer* response) = 0;
 };
 
-// PutChunk, SubmitUpdate and Aggregate get their messages unparsed, since most of what is in them is to be copied once
-// only (codec/chunk_message.h), and CreateRound, since a large one is refused before it is parsed; all other methods
-// get the generated types.
+// All methods get their messages unparsed: what they become is bounded before they are parsed, and most of what is in
+// chunks is to be copied once only (codec/chunk_message.h).
 template <template <typename> typename... Methods>
 struct Compose;
 template <template <typename> typename First, template <typename> typename... Rest>
@@ -41,13 +40,13 @@ struct Compose<> {
   using Type = v1::Aggregation::Service;
 };
 using AggregationBase =
-    Compose<v1::Aggregation::WithCallbackMethod_GetServerInfo, v1::Aggregation::WithRawCallbackMethod_CreateRound,
-            v1::Aggregation::WithCallbackMethod_GetRound, v1::Aggregation::WithCallbackMethod_ListRounds,
-            v1::Aggregation::WithCallbackMethod_WaitRound, v1::Aggregation::WithCallbackMethod_CloseRound,
-            v1::Aggregation::WithCallbackMethod_CancelRound, v1::Aggregation::WithCallbackMethod_DeleteRound,
-            PutChunkReadByUs, v1::Aggregation::WithCallbackMethod_CommitSubmission,
-            v1::Aggregation::WithCallbackMethod_GetUploadStatus, v1::Aggregation::WithRawCallbackMethod_SubmitUpdate,
-            v1::Aggregation::WithCallbackMethod_GetResult, v1::Aggregation::WithCallbackMethod_StreamResult,
+    Compose<v1::Aggregation::WithRawCallbackMethod_GetServerInfo, v1::Aggregation::WithRawCallbackMethod_CreateRound,
+            v1::Aggregation::WithRawCallbackMethod_GetRound, v1::Aggregation::WithRawCallbackMethod_ListRounds,
+            v1::Aggregation::WithRawCallbackMethod_WaitRound, v1::Aggregation::WithRawCallbackMethod_CloseRound,
+            v1::Aggregation::WithRawCallbackMethod_CancelRound, v1::Aggregation::WithRawCallbackMethod_DeleteRound,
+            PutChunkReadByUs, v1::Aggregation::WithRawCallbackMethod_CommitSubmission,
+            v1::Aggregation::WithRawCallbackMethod_GetUploadStatus, v1::Aggregation::WithRawCallbackMethod_SubmitUpdate,
+            v1::Aggregation::WithRawCallbackMethod_GetResult, v1::Aggregation::WithRawCallbackMethod_StreamResult,
             v1::Aggregation::WithRawCallbackMethod_Aggregate>::Type;
 
 // Reactions of gRPC never block: what takes time runs on the machine's pool. Thread-safe.
@@ -59,24 +58,24 @@ class AggregationService final : public AggregationBase {
   using Unary = grpc::ServerUnaryReactor;
 
   // grpc_rounds.cc
-  Unary* GetServerInfo(Context*, const v1::GetServerInfoRequest*, v1::ServerInfo*) override;
+  Unary* GetServerInfo(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
   Unary* CreateRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
-  Unary* GetRound(Context*, const v1::GetRoundRequest*, v1::Round*) override;
-  Unary* ListRounds(Context*, const v1::ListRoundsRequest*, v1::ListRoundsResponse*) override;
-  Unary* CloseRound(Context*, const v1::CloseRoundRequest*, v1::Round*) override;
-  Unary* CancelRound(Context*, const v1::CancelRoundRequest*, v1::Round*) override;
-  Unary* DeleteRound(Context*, const v1::DeleteRoundRequest*, google::protobuf::Empty*) override;
+  Unary* GetRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
+  Unary* ListRounds(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
+  Unary* CloseRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
+  Unary* CancelRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
+  Unary* DeleteRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
   // grpc_wait.cc
-  Unary* WaitRound(Context*, const v1::WaitRoundRequest*, v1::Round*) override;
+  Unary* WaitRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
   // grpc_uploads.cc
   grpc::ServerReadReactor<grpc::ByteBuffer>* ReceiveChunk(Context*, grpc::ByteBuffer* response) override;
-  Unary* CommitSubmission(Context*, const v1::CommitSubmissionRequest*, v1::Submission*) override;
-  Unary* GetUploadStatus(Context*, const v1::GetUploadStatusRequest*, v1::UploadStatus*) override;
+  Unary* CommitSubmission(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
+  Unary* GetUploadStatus(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
   // grpc_submit.cc
   grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitUpdate(Context*, grpc::ByteBuffer* response) override;
   // grpc_results.cc
-  Unary* GetResult(Context*, const v1::GetResultRequest*, v1::ResultPage*) override;
-  grpc::ServerWriteReactor<v1::ResultPage>* StreamResult(Context*, const v1::StreamResultRequest*) override;
+  Unary* GetResult(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* StreamResult(Context*, const grpc::ByteBuffer*) override;
   // grpc_aggregate.cc
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Aggregate(Context*) override;
 
@@ -91,11 +90,12 @@ class AggregationService final : public AggregationBase {
   // Bytes of a result page: what was asked for, within the server's limit.
   uint64_t PageBytes(uint64_t asked) const;
   void Encode(const Round& round, v1::Round* wire) const;
+  absl::Status Answer(const Round& round, grpc::ByteBuffer* response) const;
 
  private:
   // Finishes the call with what `work` returns; on the pool, or at once where it is short.
   Unary* OnPool(Context* context, std::function<absl::Status()> work);
-  Unary* AtOnce(Context* context, const absl::Status& status);
+  Unary* AtOnce(Context* context, const std::function<absl::Status()>& work);
 
   Machine& machine_;
   Registry& registry_;

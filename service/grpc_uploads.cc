@@ -114,30 +114,34 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::ReceiveChunk(Cont
   return PutReactor::Start(std::make_shared<PutReactor>(this, context, response), PutReactor::Wait::kShortly);
 }
 
-AggregationService::Unary* AggregationService::CommitSubmission(Context* context,
-                                                                const v1::CommitSubmissionRequest* request,
-                                                                v1::Submission* response) {
-  LogCall(LogLevel::kDebug, *context, "CommitSubmission", request->round(), request->client_id());
-  return OnPool(context, [this, request, response]() -> absl::Status {
-    RETURN_IF_ERROR(CheckIds(*request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request->round()));
+AggregationService::Unary* AggregationService::CommitSubmission(Context* context, const grpc::ByteBuffer* message,
+                                                                grpc::ByteBuffer* response) {
+  return OnPool(context, [this, context, message, response]() -> absl::Status {
+    v1::CommitSubmissionRequest request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    LogCall(LogLevel::kDebug, *context, "CommitSubmission", request.round(), request.client_id());
+    RETURN_IF_ERROR(CheckIds(request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.round()));
     ASSIGN_OR_RETURN(const Receipt receipt,
-                     round->CommitNamed(request->client_id(), request->submission_id(), request->upload_tag()));
-    EncodeSubmission(request->round(), receipt, response);
-    return absl::OkStatus();
+                     round->CommitNamed(request.client_id(), request.submission_id(), request.upload_tag()));
+    v1::Submission submission;
+    EncodeSubmission(request.round(), receipt, &submission);
+    return Serialize(submission, response);
   });
 }
 
-AggregationService::Unary* AggregationService::GetUploadStatus(Context* context,
-                                                               const v1::GetUploadStatusRequest* request,
-                                                               v1::UploadStatus* response) {
-  return OnPool(context, [this, request, response]() -> absl::Status {
-    RETURN_IF_ERROR(CheckIds(*request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request->round()));
+AggregationService::Unary* AggregationService::GetUploadStatus(Context* context, const grpc::ByteBuffer* message,
+                                                               grpc::ByteBuffer* response) {
+  return OnPool(context, [this, message, response]() -> absl::Status {
+    v1::GetUploadStatusRequest request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    RETURN_IF_ERROR(CheckIds(request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.round()));
     ASSIGN_OR_RETURN(const UploadProgress progress,
-                     round->GetProgress(request->client_id(), request->submission_id(), request->upload_tag()));
-    EncodeStatus(*request, progress, response);
-    return absl::OkStatus();
+                     round->GetProgress(request.client_id(), request.submission_id(), request.upload_tag()));
+    v1::UploadStatus answer;
+    EncodeStatus(request, progress, &answer);
+    return Serialize(answer, response);
   });
 }
 

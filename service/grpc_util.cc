@@ -1,6 +1,8 @@
 #include "service/grpc_util.h"
 
+#include <google/protobuf/descriptor.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/proto_buffer_writer.h>
 
 #include <string>
@@ -49,6 +51,20 @@ absl::Status CalledIn(const Machine& machine) {
                                              absl::FormatDuration(Transit::kPatience),
                                              "; it was given up. Messages under way may take ", machine.transit.limit(),
                                              " bytes; try again, with smaller messages if the connection is slow"));
+}
+
+absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  grpc::ByteBuffer consumed = bytes;
+  const grpc::Status parsed =
+      grpc::GenericDeserialize<grpc::ProtoBufferReader, google::protobuf::Message>(&consumed, message);
+  if (parsed.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a message that is no ", message->GetDescriptor()->name()));
+}
+
+absl::Status ParseUpTo(uint64_t most_bytes, const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  if (most_bytes == 0 || bytes.Length() <= most_bytes) return Parse(bytes, message);
+  return absl::ResourceExhaustedError(absl::StrCat("a ", message->GetDescriptor()->name(), " of ", bytes.Length(),
+                                                   " bytes is beyond the ", most_bytes, " bytes that it may have"));
 }
 
 absl::Status Serialize(const google::protobuf::Message& message, grpc::ByteBuffer* buffer) {

@@ -14,7 +14,7 @@ namespace {
 
 class WaitReactor final : public grpc::ServerUnaryReactor {
  public:
-  WaitReactor(AggregationService* service, std::shared_ptr<Round> round, Slot slot, v1::Round* response)
+  WaitReactor(AggregationService* service, std::shared_ptr<Round> round, Slot slot, grpc::ByteBuffer* response)
       : service_(*service), round_(std::move(round)), slot_(std::move(slot)), response_(response) {}
 
   // Until OnDone the reactor keeps itself, and so do the tasks that use it.
@@ -39,31 +39,34 @@ class WaitReactor final : public grpc::ServerUnaryReactor {
     // Who got a round that has not ended would ask again at once, while gRPC shuts down and cancels what comes.
     if (service_.registry().draining() && !HasEnded(round_->state()))
       return absl::UnavailableError("the server is shutting down");
-    service_.Encode(*round_, response_);
-    return absl::OkStatus();
+    return service_.Answer(*round_, response_);
   }
 
   AggregationService& service_;
   const std::shared_ptr<Round> round_;
   const Slot slot_;
-  v1::Round* const response_;
+  grpc::ByteBuffer* const response_;
   Round::WaitId wait_ = 0;
   std::shared_ptr<WaitReactor> self_;
 };
 
 }  // namespace
 
-AggregationService::Unary* AggregationService::WaitRound(Context* context, const v1::WaitRoundRequest* request,
-                                                         v1::Round* response) {
-  LogCall(LogLevel::kDebug, *context, "WaitRound", request->name());
-  auto round = FindRound(request->name());
-  if (!round.ok()) return AtOnce(context, round.status());
+AggregationService::Unary* AggregationService::WaitRound(Context* context, const grpc::ByteBuffer* message,
+                                                         grpc::ByteBuffer* response) {
+  std::shared_ptr<Round> round;
   absl::Duration timeout = machine_.limits.max_wait;
-  if (request->has_timeout()) {
-    const auto asked = DecodeDuration(request->timeout(), "timeout");
-    if (!asked.ok()) return AtOnce(context, asked.status());
-    timeout = std::min(timeout, *asked);
-  }
+  absl::Status asked = Contain([&]() -> absl::Status {
+    v1::WaitRoundRequest request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    LogCall(LogLevel::kDebug, *context, "WaitRound", request.name());
+    ASSIGN_OR_RETURN(round, FindRound(request.name()));
+    if (!request.has_timeout()) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const absl::Duration wanted, DecodeDuration(request.timeout(), "timeout"));
+    timeout = std::min(timeout, wanted);
+    return absl::OkStatus();
+  });
+  if (!asked.ok()) return AtOnce(context, [&] { return asked; });
   if (!machine_.waits.TryTake()) {
     Unary* const reactor = context->DefaultReactor();
     reactor->Finish(TryAgain(absl::StrCat(machine_.waits.limit(),
@@ -73,7 +76,7 @@ AggregationService::Unary* AggregationService::WaitRound(Context* context, const
                              *context));
     return reactor;
   }
-  return WaitReactor::Start(std::make_shared<WaitReactor>(this, *std::move(round), Slot(&machine_.waits), response),
+  return WaitReactor::Start(std::make_shared<WaitReactor>(this, std::move(round), Slot(&machine_.waits), response),
                             timeout);
 }
 

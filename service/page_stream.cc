@@ -1,5 +1,6 @@
 #include "service/page_stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "host/status_macros.h"
@@ -22,6 +23,10 @@ absl::StatusOr<PageStream> PageStream::Create(std::shared_ptr<const Round> round
   stream.page_bytes_ = page_bytes;
   stream.format_ = format;
   return stream;
+}
+
+uint64_t PageStream::NextBytes() const {
+  return next_ == tensors_.size() ? page_bytes_ : std::max(page_bytes_, RowBytes((*results_)[tensors_[next_]]));
 }
 
 bool PageStream::Next(v1::ResultPage* page) {

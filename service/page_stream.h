@@ -25,6 +25,8 @@ class PageStream {
                                            std::vector<size_t> tensors, KeyInterval keys, uint64_t page_bytes,
                                            const PageFormat& format);
 
+  // What the next page may take: what was asked for, and a row at least.
+  uint64_t NextBytes() const;
   // Fills the next page, in place of what `page` held; false when there is none. Every tensor has at least one page.
   bool Next(v1::ResultPage* page);
 

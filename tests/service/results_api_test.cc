@@ -174,6 +174,8 @@ TEST_F(ResultsApiTest, StreamResult_ChosenTensorsAndRange_GivesThose) {
   EXPECT_THAT(ToMap(*pages), ElementsAre(Pair(30, 30), Pair(31, -1)));
   request.add_tensors("nope");
   EXPECT_THAT(client().Stream(request), Fails(Code::kInvalidArgument, HasSubstr("'nope'")));
+  request.add_tensors("dense");
+  EXPECT_THAT(client().Stream(request), Fails(Code::kInvalidArgument, HasSubstr("3 tensors")));
   request.clear_tensors();
   request.mutable_range()->set_end(1);
   EXPECT_THAT(client().Stream(request), Fails(Code::kInvalidArgument, HasSubstr("range")));

@@ -1,4 +1,9 @@
 // The calls about rounds and the server, over sockets.
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <future>
 #include <thread>
 
 #include "service/codec/duration_codec.h"
@@ -216,6 +221,35 @@ TEST_F(RoundsApiTest, WaitRound_ClientGivesUp_LeavesNothingBehind) {
   v1::Round round;
   EXPECT_THAT(FromGrpc(client().stub().WaitRound(&context, request, &round)), HasCode(Code::kDeadlineExceeded));
   EXPECT_THAT(client().Finish(name), IsOk());
+}
+
+TEST_F(RoundsApiTest, CancelRound_ReasonOfMoreThanAKiB_IsRefused) {
+  const std::string name = Create(SumSpec());
+  EXPECT_THAT(client().Cancel(name, std::string(1025, 'x')), Fails(Code::kInvalidArgument, HasSubstr("1025 bytes")));
+  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
+  EXPECT_THAT(client().Cancel(name, std::string(1024, 'x')), IsOk());
+}
+
+// What the calls have in common that say names and little else.
+TEST_F(RoundsApiTest, Calls_OfMessagesFarBeyondNames_AreRefusedUnparsed) {
+  options_.limits.max_tensors = 1;
+  std::string groups;  // a field that nobody knows, begun and ended, each of which becomes 48 bytes
+  for (int i = 0; i < 40'000; ++i) groups += "\x7b\x7c";
+  const grpc::Slice slice(groups);
+  const grpc::ByteBuffer request(&slice, 1);
+  const auto* calls = v1::Round::descriptor()->file()->FindServiceByName("Aggregation");
+  grpc::GenericStub stub(client().channel());
+  for (int i = 0; i < calls->method_count(); ++i) {
+    const auto& call = *calls->method(i);
+    if (call.client_streaming() || call.name() == "PutChunk") continue;
+    grpc::ClientContext context;
+    grpc::ByteBuffer response;
+    std::promise<grpc::Status> ended;
+    stub.UnaryCall(&context, "/sparseagg.v1.Aggregation/" + call.name(), {}, &request, &response,
+                   [&](const grpc::Status& status) { ended.set_value(status); });
+    EXPECT_THAT(FromGrpc(ended.get_future().get()), Fails(Code::kResourceExhausted, HasSubstr("80000 bytes")))
+        << call.name();
+  }
 }
 
 TEST_F(RoundsApiTest, CancelRound_Open_DropsItWithTheReason) {

@@ -120,6 +120,61 @@ TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
   EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 1)));
 }
 
+// A client's time would run meanwhile.
+TEST_F(SlowClientsTest, GetResult_BeforeAThreadTakesIt_HoldsNoRoomForItsPage) {
+  options_.num_threads = 1;
+  const std::string round = Create(SumSpec());
+  ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, {1})}), IsOk());
+  ASSERT_THAT(client().Finish(round), IsOk());
+  while (transit().taken() != 0) std::this_thread::yield();
+  BusyThread thread(server().machine().pool);
+  v1::GetResultRequest request;
+  request.set_name(round);
+  absl::StatusOr<v1::ResultPage> page = absl::UnknownError("");
+  std::thread reader([&] { page = client().Page(request); });
+  while (transit().taken() == 0) std::this_thread::yield();
+  bool granted = false;
+  transit().Acquire(
+      transit().limit() - kStreamBytes, [&](const Credit&) { granted = true; }, [] {});
+  EXPECT_TRUE(granted);
+  thread.LetGo();
+  reader.join();
+  EXPECT_THAT(page, IsOk());
+}
+
+TEST_F(SlowClientsTest, Page_OfARowThatIsLongerThanAskedFor_WaitsForRoomForTheRow) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_tensors(0)->set_width(65536);
+  const std::string round = Create(spec);
+  ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, std::vector<float>(65536, 1))}), IsOk());
+  ASSERT_THAT(client().Finish(round), IsOk());
+  while (transit().taken() != 0) std::this_thread::yield();
+  Credit most;
+  transit().Acquire(
+      transit().limit() - 2 * kStreamBytes, [&](Credit credit) { most = std::move(credit); }, [] {});
+  absl::Status page;
+  std::thread pager([&] {
+    v1::GetResultRequest request;
+    request.set_name(round);
+    request.set_page_size(1);
+    page = client().Page(request).status();
+  });
+  AwaitWaiting(1);
+  absl::Status stream;
+  std::thread streamer([&] {
+    v1::StreamResultRequest request;
+    request.set_name(round);
+    request.set_page_size(1);
+    stream = client().Stream(request).status();
+  });
+  AwaitWaiting(2);
+  most.Release();
+  pager.join();
+  streamer.join();
+  EXPECT_THAT(page, IsOk());
+  EXPECT_THAT(stream, IsOk());
+}
+
 TEST_F(SlowClientsTest, WaitsForRoom_ClientGoesAway_LeavesNothing) {
   const std::string round = Create(SumSpec());
   auto first = Stall(round, "a");
