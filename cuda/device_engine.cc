@@ -14,7 +14,10 @@
 namespace sparseagg::cuda {
 
 DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, const DeviceEngineOptions& options)
-    : options_(options), cpu_engine_(CreateCpuEngine(options.cpu)), device_(std::move(device)) {
+    : options_(options),
+      cpu_engine_(CreateCpuEngine(options.cpu)),
+      device_description_(device->description()),
+      device_(std::move(device)) {
   const size_t budget = options.memory_budget_bytes > 0 ? options.memory_budget_bytes : device_->memory_bytes();
   session_ = std::make_unique<Session>(*device_, budget, options.tuning);
 }
@@ -22,10 +25,8 @@ DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, const DeviceEngineOpt
 DeviceEngine::~DeviceEngine() = default;
 
 std::string DeviceEngine::description() const {
-  const absl::Status status = Probe();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return status.ok() ? device_->description()
-                     : absl::StrCat(cpu_engine_->description(), ", after a fault of ", device_->description());
+  return Probe().ok() ? device_description_
+                      : absl::StrCat(cpu_engine_->description(), ", after a fault of ", device_description_);
 }
 
 absl::Status DeviceEngine::Probe() const {
@@ -45,20 +46,23 @@ absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(con
 
 absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
   absl::Status status;
+  bool is_news = false;
+  {
+    const std::lock_guard<std::mutex> lock(device_mutex_);
+    status = Probe();
+    if (status.ok()) {
+      for (int shrink = 0; shrink <= options_.tuning.num_retries; ++shrink) {
+        status = RunOnce(*session_, operation, shrink);
+        if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
+      }
+      is_news = absl::IsResourceExhausted(status) || SetFault(status);
+    }
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!fault_.ok()) {
-      ++use_.num_fallbacks;
-      return fault_;  // told already
-    }
-    for (int shrink = 0; shrink <= options_.tuning.num_retries; ++shrink) {
-      status = RunOnce(*session_, operation, shrink);
-      if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
-    }
     ++(status.ok() ? use_.num_done : use_.num_fallbacks);
-    if (!status.ok() && !absl::IsResourceExhausted(status)) fault_ = status;
   }
-  if (!status.ok()) TellFallback(status);
+  if (is_news) TellFallback(status);
   return status;
 }
 
@@ -85,12 +89,14 @@ absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation,
 }
 
 void DeviceEngine::Distrust(const absl::Status& fault) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!fault_.ok()) return;
-    fault_ = fault;
-  }
-  TellFallback(fault);
+  if (SetFault(fault)) TellFallback(fault);
+}
+
+bool DeviceEngine::SetFault(const absl::Status& fault) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (fault.ok() || !fault_.ok()) return false;
+  fault_ = fault;
+  return true;
 }
 
 void DeviceEngine::TellFallback(const absl::Status& reason) const {

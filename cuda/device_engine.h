@@ -33,6 +33,7 @@ struct DeviceUse {
 };
 
 // Thread-safe: operations on the device happen one at a time. The device would only share its bandwidth between them.
+// Nothing else waits for them.
 //
 // Faults. Out of memory: the operation is tried again on smaller batches, unless it said that those will not do
 // (NoRoom), then done without the device. Any other error of the device ends its use for good: it may have computed
@@ -64,15 +65,19 @@ class DeviceEngine : public Engine {
 
  private:
   absl::Status RunOnce(Session& session, const Operation& operation, int shrink) const;
+  // Ends the use of the device, unless `fault` is OK or not the first.
+  bool SetFault(const absl::Status& fault);
   void TellFallback(const absl::Status& reason) const;
 
   const DeviceEngineOptions options_;
   const std::unique_ptr<Engine> cpu_engine_;
+  const std::string device_description_;
   mutable std::mutex mutex_;
-  const std::unique_ptr<Device> device_;  // from here on guarded by mutex_
-  std::unique_ptr<Session> session_;
-  absl::Status fault_;
+  absl::Status fault_;  // guarded by mutex_, as is use_
   DeviceUse use_;
+  std::mutex device_mutex_;               // before mutex_
+  const std::unique_ptr<Device> device_;  // guarded by device_mutex_, as is session_
+  std::unique_ptr<Session> session_;
 };
 
 }  // namespace sparseagg::cuda

@@ -134,8 +134,8 @@ absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submissi
     return absl::AlreadyExistsError(absl::StrCat("client '", client_id, "' has a submission already"));
   }
   if (memory_limit_ != 0) RETURN_IF_ERROR(MakeRoomFor(client_id, submission));
-  known_clients_.insert(client_id);
-  client_ids_.push_back(std::move(client_id));
+  client_ids_.push_back(client_id);  // first: an error from here on is told by num_submissions()
+  known_clients_.insert(std::move(client_id));
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     RETURN_IF_ERROR(accumulators_[t]->Add(std::move(submission.updates[t])));
   }
@@ -162,12 +162,11 @@ absl::Status Aggregation::MergeFrom(Aggregation&& other) {
     return absl::ResourceExhaustedError(
         absl::StrCat("together they take up to ", bytes, " bytes, beyond the memory_limit ", memory_limit_));
   }
+  client_ids_.insert(client_ids_.end(), other.client_ids_.begin(), other.client_ids_.end());  // first, as in Add
+  known_clients_.insert(other.client_ids_.begin(), other.client_ids_.end());
+  other.client_ids_.clear();
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     RETURN_IF_ERROR(accumulators_[t]->MergeFrom(std::move(*other.accumulators_[t])));
-  }
-  for (std::string& id : other.client_ids_) {
-    known_clients_.insert(id);
-    client_ids_.push_back(std::move(id));
   }
   return absl::OkStatus();
 }

@@ -47,14 +47,16 @@ class Aggregation {
   // The most memory that takes beside the updates, what it returns included. Saturates.
   uint64_t PrepareBytes(absl::Span<const ValidatedUpdate> updates) const;
 
-  // One thread at a time. `client_id` decides the canonical order. Nothing of the submission counts after
-  // ALREADY_EXISTS (the client was added before), FAILED_PRECONDITION (its id comes before one that has been folded)
-  // and RESOURCE_EXHAUSTED (beyond the max_submissions of a fixed-point tensor, or the memory limit even when all
-  // others are folded). Other errors leave a partial state behind, and the aggregation must not be finished.
+  // One thread at a time. `client_id` decides the canonical order. ALREADY_EXISTS: the client was added before.
+  // FAILED_PRECONDITION: its id comes before one that has been folded; or keys of others have been changed.
+  // RESOURCE_EXHAUSTED: beyond the max_submissions of a fixed-point tensor, or the memory limit even when all others
+  // are folded. After an error or exception with num_submissions() as it was, nothing of the submission counts. If that
+  // has changed, a partial state may be left behind, and the aggregation must not be finished.
   absl::Status Add(std::string client_id, PreparedSubmission submission);
 
-  // Takes over all submissions of `other`, which has the same tensors and engine. ALREADY_EXISTS, FAILED_PRECONDITION
-  // (one of the two has folded submissions already) and RESOURCE_EXHAUSTED leave both as they were.
+  // Takes over all submissions of `other`, which has the same tensors and engine. ALREADY_EXISTS; FAILED_PRECONDITION:
+  // one of the two has folded submissions already; RESOURCE_EXHAUSTED. Errors and exceptions leave those of the two as
+  // they were whose num_submissions() is; the other must not be finished.
   absl::Status MergeFrom(Aggregation&& other);
 
   // Merges what waits in tensors whose order does not matter, to free memory. Errors as of Accumulator::FoldSoFar.

@@ -41,7 +41,7 @@ uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update);
 // Errors as of Accumulator::Prepare.
 absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update);
 
-// INVALID_ARGUMENT: keys that may change have done so, and cannot be merged.
+// FAILED_PRECONDITION: keys that may change have done so, and cannot be merged.
 absl::Status CheckKeysAgain(const TensorSpec& spec, const CpuUpdate& update);
 
 // Takes keys and values out of words.

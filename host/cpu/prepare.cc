@@ -285,7 +285,7 @@ absl::Status CheckKeysAgain(const TensorSpec& spec, const CpuUpdate& update) {
           const absl::Status scanned =
               sparseagg::internal::ScanKeys({&spec, std::nullopt}, 0, bytes, keys.size(), sizeof(keys[0]), order);
           if (scanned.ok() && order.unique) return absl::OkStatus();
-          return absl::InvalidArgumentError(absl::StrCat(
+          return absl::FailedPreconditionError(absl::StrCat(
               Quoted(spec), ": the keys of an update have been changed since it was added; add a copy of them"));
         }
       },

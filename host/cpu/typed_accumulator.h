@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -299,7 +300,13 @@ class TypedAccumulator : public Accumulator {
         UpdateBytes() < std::max<size_t>(CurrentTuning().min_pending_bytes, base_.memory_bytes())) {
       return absl::OkStatus();
     }
-    return MergeIntoBase(MakeInput());
+    // What has been added counts: without memory to merge it now, it waits for the next time.
+    try {
+      absl::Status merged = MergeIntoBase(MakeInput());
+      return absl::IsResourceExhausted(merged) ? absl::OkStatus() : merged;
+    } catch (const std::bad_alloc&) {
+      return absl::OkStatus();
+    }
   }
 
   // `input`: of all updates that are held.

@@ -66,11 +66,6 @@ uint64_t TensorBytes(const TensorSpec& spec, const InputTensor& tensor) {
   return keys * (key_bytes + (tensor.values == nullptr ? 0 : SizeOf(spec.dtype) * spec.width));
 }
 
-// Of what Aggregation's Add and MergeFrom return.
-bool LeavesAllAsItWas(const absl::Status& status) {
-  return absl::IsAlreadyExists(status) || absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status);
-}
-
 absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,
                                          const Submission& submission, double weight) {
   ASSIGN_OR_RETURN(UpdateColumns columns, ToEngineKeys(spec, tensor.keys, submission.owner));
@@ -102,7 +97,10 @@ absl::StatusOr<std::unique_ptr<LocalRound>> LocalRound::Create(std::vector<Tenso
 
 absl::Status LocalRound::CheckOpen() const {
   if (aggregation_ == nullptr) return absl::FailedPreconditionError("this aggregator is finished or merged away");
-  if (broken_) return absl::FailedPreconditionError("adding to this aggregator has failed before");
+  // Part of a submission may be in.
+  if (aggregation_->num_submissions() != num_submissions_) {
+    return absl::FailedPreconditionError("adding to this aggregator has failed before");
+  }
   return absl::OkStatus();
 }
 
@@ -151,8 +149,10 @@ absl::Status LocalRound::AddBatch(absl::Span<Submission> batch, bool name_client
   {
     Stopwatch watch(times.add);
     for (size_t i = 0; i < batch.size() && status.ok(); ++i) {
-      status = AddPrepared(batch[i], prepared[i]);
-      if (!status.ok() && name_client) {
+      status = prepared[i].status;
+      if (status.ok()) {
+        status = AddPrepared(batch[i], prepared[i]);
+      } else if (name_client) {
         status = absl::Status(status.code(), absl::StrCat("client '", batch[i].client_id, "': ", status.message()));
       }
     }
@@ -213,17 +213,12 @@ absl::Status LocalRound::CheckSubmission(const Submission& submission) const {
 }
 
 absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared) {
-  RETURN_IF_ERROR(prepared.status);
   RETURN_IF_ERROR(CheckOpen());
   if (limits_.max_submissions != 0 && num_submissions_ >= limits_.max_submissions) {
     return absl::FailedPreconditionError(
         absl::StrCat("there are max_submissions ", limits_.max_submissions, " submissions already"));
   }
-  absl::Status added = aggregation_->Add(submission.client_id, std::move(prepared.submission));
-  if (!added.ok()) {
-    broken_ = !LeavesAllAsItWas(added);
-    return added;
-  }
+  RETURN_IF_ERROR(aggregation_->Add(submission.client_id, std::move(prepared.submission)));
   ++num_submissions_;
   num_tuples_ += prepared.num_tuples;
   num_bytes_ += prepared.num_bytes;
@@ -243,12 +238,7 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
                                                       " submissions are beyond max_submissions ",
                                                       limits_.max_submissions));
   }
-  absl::Status merged = aggregation_->MergeFrom(std::move(*other.aggregation_));
-  if (!merged.ok()) {
-    broken_ = !LeavesAllAsItWas(merged);
-    other.broken_ = broken_;
-    return merged;
-  }
+  RETURN_IF_ERROR(aggregation_->MergeFrom(std::move(*other.aggregation_)));
   other.aggregation_.reset();
   num_submissions_ += std::exchange(other.num_submissions_, 0);
   num_tuples_ += std::exchange(other.num_tuples_, 0);

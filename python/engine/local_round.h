@@ -77,11 +77,13 @@ class LocalRound {
   // Validates, prepares (side by side) and adds. The first submission that is refused ends it, with those before it
   // added and nothing of it or those after it: INVALID_ARGUMENT, OUT_OF_RANGE, RESOURCE_EXHAUSTED, ALREADY_EXISTS, as
   // a server answers; FAILED_PRECONDITION beyond max_submissions, and as of Aggregation::Add. `name_client` puts the
-  // client's id before the text.
+  // client's id before what is wrong with its update. After an error that may have left part of a submission behind,
+  // the round refuses everything: FAILED_PRECONDITION.
   absl::Status Add(std::vector<Submission> submissions, bool name_client);
 
   // Takes over all submissions of `other`, which has the same tensors and is spent afterwards. ALREADY_EXISTS,
-  // RESOURCE_EXHAUSTED and FAILED_PRECONDITION leave both as they were.
+  // RESOURCE_EXHAUSTED and FAILED_PRECONDITION leave both as they were. Where memory runs out in the middle
+  // (std::bad_alloc), both refuse everything from then on.
   absl::Status MergeFrom(LocalRound& other);
 
   // One result a tensor; the round is spent, whether or not it succeeds. Errors as of Accumulator::Finish;
@@ -130,7 +132,6 @@ class LocalRound {
   mutable std::shared_mutex life_;
   std::unique_ptr<Aggregation> aggregation_;  // null: spent
   mutable std::mutex mu_;                     // guards adding to aggregation_, and what follows
-  bool broken_ = false;                       // part of a submission may be in
   uint64_t num_submissions_ = 0;
   uint64_t num_tuples_ = 0;
   uint64_t num_bytes_ = 0;

@@ -132,6 +132,22 @@ TEST(Fallback, IsCounted_AndToldWithTheReason) {
   EXPECT_EQ(told[0].code(), absl::StatusCode::kInternal);
 }
 
+// By whoever asks a server what it is.
+TEST(Fallback, EngineIsAskedDuringAnOperation_AnswersAtOnce) {
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), {});
+  const absl::Status status = engine.RunOnDevice([&](cuda::Session&, int) {
+    std::thread([&] {
+      EXPECT_EQ(engine.description(), "kernels on the host");
+      EXPECT_TRUE(engine.Probe().ok());
+      EXPECT_EQ(engine.use().num_done, 0u);
+      EXPECT_TRUE(engine.CreateAccumulator(IntegerSum()).ok());
+    }).join();
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(engine.use().num_done, 1u);
+}
+
 TEST(Fallback, HandOverFailsInTheMiddle_NothingCountsTwice) {
   const TensorSpec spec = IntegerSum();
   const Update update = {{5, 7}, {1, 1}};

@@ -162,7 +162,7 @@ TEST_P(LocalRoundTest, RefusedInABatch_KeepsThoseBeforeIt) {
   submissions[6].client_id = "client-2";
   const absl::Status status = round->Add(std::move(submissions), true);
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(status.message().find("client 'client-2': "), 0u) << status;
+  EXPECT_EQ(status.message().find("client 'client-2' "), 0u) << status;
   EXPECT_EQ(round->num_submissions(), 6u);
   EXPECT_TRUE(round->Finish().ok());
 }

@@ -57,6 +57,58 @@ def test_engine_copies_no_input_and_no_result(dtype):
     assert 8_000_000 <= int(merge.stdout) < 16_000_000
 
 
+# Prints what becomes of an aggregator of two tensors when there is no memory for a while: of each update that comes
+# meanwhile, and of merging it with one like it, which have both merged rows before.
+_SHORT_OF_MEMORY = """
+import pathlib, re, resource, sys
+import numpy as np
+import sparseagg as sa
+
+COUNT, WIDTH = 500_000, 8
+spec = sa.RoundSpec([sa.TensorSpec(name, "int32", 0, WIDTH) for name in "ab"])
+rows = np.ones((COUNT, WIDTH), np.int32)
+
+def keys(client):
+    return np.arange(COUNT, dtype=np.uint64) * 16 + client
+
+def tell(what, *arguments):
+    try:
+        return what(*arguments) or "ok"
+    except sa.SparseaggError as error:
+        return type(error).__name__
+
+def limit(bytes_more):
+    kilobytes = re.search(r"VmSize:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text(encoding="ascii"))[1]
+    most = (int(kilobytes) << 10) + bytes_more if bytes_more else resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+
+def sums(aggregator):
+    result = aggregator.finish()
+    return len(result["a"]), int(result["a"].values.sum()), int(result["b"].values.sum())
+
+adding, left, right = (sa.Aggregator(spec, threads=1) for _ in range(3))
+columns = [keys(client) for client in range(8)]
+for client in range(4):
+    (left, right)[client % 2].add(f"{client}", {name: (columns[client], rows) for name in "ab"})
+    (left, right)[client % 2].add(f"{client} again", {name: (columns[client], rows) for name in "ab"})
+limit(16 << 20)
+told = [tell(adding.add, f"{client}", {name: (columns[client], rows) for name in "ab"}) for client in range(8)]
+merged = tell(left.merge, right)
+limit(None)
+print(*told, adding.num_submissions, tell(adding.add, "7", {}))
+print(merged, *(tell(aggregator.finish) for aggregator in (left, right)))
+print(*sums(adding))
+"""
+
+
+def test_lack_of_memory_for_a_merge_loses_nothing_and_counts_nothing_that_was_refused():
+    ran = subprocess.run([sys.executable, "-c", _SHORT_OF_MEMORY], check=True, capture_output=True, text=True)
+    added, merged, sums = ran.stdout.splitlines()
+    assert added == "ok " * 8 + "8 AlreadyExists"
+    assert merged == "ResourceExhausted FailedPrecondition FailedPrecondition"
+    assert sums == f"{8 * 500_000} {8 * 8 * 500_000} {8 * 8 * 500_000}"
+
+
 def test_aggregator_reads_arrays_where_they_are():
     keys, values = np.array([1, 2], np.uint32), floats(1, 2)
     aggregator = sa.Aggregator(one())

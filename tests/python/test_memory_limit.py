@@ -115,7 +115,7 @@ def test_fixed_point_takes_any_order():
 
 
 def test_rows_beyond_the_limit_are_refused():
-    with pytest.raises(sa.ResourceExhausted, match=r"client '0{19}0': .*beyond the memory_limit 100000"):
+    with pytest.raises(sa.ResourceExhausted, match=r"client '0{19}0', .*beyond the memory_limit 100000"):
         sa.aggregate([update(0)], spec(), memory_limit=100_000)
 
 

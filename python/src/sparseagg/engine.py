@@ -37,7 +37,8 @@ def aggregate(
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
 
     Arrays of the tensor's dtype, with keys of 32 or 64 bits, are not copied (keys of another width than the tensor's
-    are, to narrow or widen them); they must not be changed while this runs. Other threads of Python run meanwhile.
+    are, to narrow or widen them); they must not be changed while this runs: other keys may even crash the process.
+    Other threads of Python run meanwhile.
 
     Args:
         updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
@@ -129,16 +130,17 @@ class Aggregator:
             update: as for ``Round.submit``.
             weight: ≥ 0; required with "by_weight". Where no tensor has that, it changes nothing.
             copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
-                not be changed before ``finish``: other values give wrong sums, and so do other keys, unless ``finish``
-                refuses them, which it does where they are no longer in order. Gradients of a module, which training
-                changes, are copied anyway.
+                not be changed before ``finish``: other values give wrong sums, and so do other keys, unless they are no
+                longer in order, which is refused before they are merged. Keys that are changed while a merge runs may
+                crash the process. Gradients of a module, which training changes, are copied anyway.
 
         Raises:
             InvalidArgument: the update is wrong; the message names tensor, position and value. Nothing of it counts.
             OutOfRange: an integer row overflows by itself. AlreadyExists: the client has a submission.
             ResourceExhausted: beyond a limit of the spec or the ``memory_limit``. FailedPrecondition: there are
             ``max_submissions`` already, or the aggregator is finished, or the client's id comes before those that the
-            ``memory_limit`` has made part of a sum.
+            ``memory_limit`` has made part of a sum, or keys of an earlier update have been changed, which were to be
+            merged to make room.
         """
         client_id = checked_client_id(client_id)
         if copy:
@@ -179,7 +181,8 @@ class Aggregator:
         Raises:
             InvalidArgument: the tensors differ. AlreadyExists: a client has a submission in both.
             ResourceExhausted, FailedPrecondition: together they are too many, or beyond the ``memory_limit``, or one of
-            the two had to sum up some of its own to stay within it. Both aggregators stay as they were.
+            the two had to sum up some of its own to stay within it. Both aggregators stay as they were, unless the
+            process has run out of memory ("out of memory: ..."): then they cannot be used any more.
         """
         if not isinstance(other, Aggregator):
             raise InvalidArgument(f"an aggregator is merged with another one, not with {type(other).__name__}")
@@ -197,8 +200,8 @@ class Aggregator:
 
         Raises:
             OutOfRange: an integer sum leaves int64. FailedPrecondition: weights that are divided by add up to zero; or
-            the aggregator is spent; or there are fewer than ``min_submissions``, and more may be added.
-            InvalidArgument: keys that are used where they are have been changed, and are no longer in order.
+            keys that are used where they are have been changed, and are no longer in order; or the aggregator is spent;
+            or there are fewer than ``min_submissions``, and more may be added.
         """
         return self._finish([])
 
