@@ -246,5 +246,5 @@ def test_engine_releases_the_gil():
     assert released(lambda aggregator: aggregator.add("a", updates[0]), lambda: sa.Aggregator(spec, threads=1))
     assert released(lambda aggregator: aggregator.add_all(updates), lambda: sa.Aggregator(spec, threads=1))
     # The extension's own, for the properties that finish() asks for give way as well.
-    assert released(lambda aggregator: aggregator._engine.finish(), filled)
+    assert released(lambda aggregator: aggregator._engine.finish([]), filled)
     assert not released(lambda numbers: sum(numbers), lambda: range(100))  # the method itself can fail
