@@ -17,14 +17,14 @@ DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.f
 
 def updates_with(bad: float, dtype: Any, width: int, dimension: int, seed: int) -> dict[str, Any]:
     """Three clients with weights 2, 0 and 1, of whom the second, whose weight is 0, has the bad value."""
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     found: dict[str, Any] = {}
     for client, weight in (("a", 2.0), ("b", 0.0), ("c", 1.0)):
-        keys = np.sort(random.choice(dimension, dimension // 2, replace=False)).astype(np.uint32)
+        keys = np.sort(rng.choice(dimension, dimension // 2, replace=False)).astype(np.uint32)
         shape = len(keys) if width == 1 else (len(keys), width)
-        values = np.asarray(random.standard_normal(shape)).astype(dtype)
+        values = np.asarray(rng.standard_normal(shape)).astype(dtype)
         if client == "b":
-            values.reshape(-1)[random.integers(values.size)] = bad
+            values.reshape(-1)[rng.integers(values.size)] = bad
         found[client] = ({"v": (keys, values)}, weight)
     return found
 
