@@ -216,18 +216,13 @@ absl::Status UpdateBuilder::TakeValues(const internal::Place& place, const Slice
 // As TakeValues. The scales stand before all values, so these are decoded in one piece.
 absl::Status UpdateBuilder::TakeScaledValues(const internal::Place& place, const SliceView& slice, uint64_t num_values,
                                              std::byte* out) {
-  const size_t num_bytes = num_values * SizeOf(spec_->dtype);
-  Column<std::byte> dropped;
-  if (!KeepsValues()) {
-    dropped.resize(num_bytes);
-    out = dropped.data();
-  }
   Column<char> storage;
-  const absl::Status status =
-      wire::UnpackValues(slice.value_packing, spec_->dtype, slice.values.Flatten(storage), num_values, out);
+  const absl::string_view packed = slice.values.Flatten(storage);
+  const absl::Status status = KeepsValues()
+                                  ? wire::UnpackValues(slice.value_packing, spec_->dtype, packed, num_values, out)
+                                  : wire::CheckScales(packed, num_values);
   if (!status.ok()) return Invalid(*spec_, place.chunk.value_or(0), status.message());
-  RETURN_IF_ERROR(internal::ScanValues(place, 0, reinterpret_cast<const char*>(out), num_values));
-  if (KeepsValues()) value_hash_.Add(out, num_bytes);
+  if (KeepsValues()) value_hash_.Add(out, num_values * SizeOf(spec_->dtype));
   return absl::OkStatus();
 }
 
@@ -338,8 +333,7 @@ absl::Status UpdateBuilder::CheckPromisesOf(const Column<Key>& keys) const {
     return BrokenPromise(static_cast<uint64_t>(before + 1 - keys.begin()),
                          absl::StrCat("keys_sorted was declared, but key ", before[1], " follows key ", before[0]));
   }
-  if (!declared_unique_ || order_.unique) return absl::OkStatus();
-  // Not strictly ascending. Only a sorted copy can tell whether a key is repeated.
+  if (!MustSeekRepeats()) return absl::OkStatus();
   Column<Key> sorted = keys;
   std::sort(sorted.begin(), sorted.end());
   const auto repeat = std::adjacent_find(sorted.begin(), sorted.end());
@@ -351,6 +345,11 @@ absl::Status UpdateBuilder::CheckPromisesOf(const Column<Key>& keys) const {
 
 absl::Status UpdateBuilder::CheckPromises() const {
   return narrow_keys_.empty() ? CheckPromisesOf(wide_keys_) : CheckPromisesOf(narrow_keys_);
+}
+
+uint64_t UpdateBuilder::FinishBytes() const {
+  if (!MustSeekRepeats()) return 0;
+  return narrow_keys_.size() * sizeof(uint32_t) + wide_keys_.size() * sizeof(uint64_t);
 }
 
 absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {

@@ -66,6 +66,8 @@ class UpdateBuilder {
   // Cost: one pass over implicit keys; all else has been hashed as it came.
   ContentHash HashContent() const;
 
+  // Bytes that Finish takes for the while: whether keys are repeated that do not ascend only a sorted copy tells.
+  uint64_t FinishBytes() const;
   // Dense tensors must be complete. The builder is spent.
   absl::StatusOr<ValidatedUpdate> Finish(double weight) &&;
 
@@ -93,6 +95,7 @@ class UpdateBuilder {
   void LeaveRun();
   void StoreRun(KeyRun run);
   ContentHash HashKeys() const;
+  bool MustSeekRepeats() const { return declared_unique_ && !order_.unique; }
   absl::Status CheckPromises() const;
   template <typename Key>
   absl::Status CheckPromisesOf(const Column<Key>& keys) const;

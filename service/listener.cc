@@ -32,6 +32,10 @@ namespace {
 // Left for files and for the connections of the HttpServer, which are fewer than a hundred.
 constexpr uint64_t kReservedFds = 128;
 
+// What a peer does not take for so long ends the connection, and with it all calls on it, which otherwise go on until
+// what they have sent is out. gRPC sets the same on sockets that it has opened itself.
+constexpr unsigned int kMostStuckMs = 20'000;
+
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 // As many files as the process is allowed, which by default is fewer than it could ask for.
@@ -223,6 +227,7 @@ void Listener::AcceptOne(int listener) {
   }
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on a Unix socket, which has no delay
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kMostStuckMs, sizeof(kMostStuckMs));
   take_(fd);
 }
 

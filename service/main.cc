@@ -72,6 +72,9 @@ void KeepFreedMemory(const Limits& limits) {
   mallopt(M_TOP_PAD, 1 << 20);
 }
 
+// Whoever reads the log may go away: that is an error of a write, and not the end of the server.
+void IgnoreBrokenPipes() { std::signal(SIGPIPE, SIG_IGN); }
+
 // Blocked in every thread, so that only WaitForSignal takes them.
 sigset_t BlockSignals() {
   sigset_t signals;
@@ -92,6 +95,7 @@ int Run(const Options& options) {
   DoNotSeekDeadlocks();
   KeepFreedMemory(options.server.limits);
   ConfigureLog(options.log_level, options.log_format);
+  IgnoreBrokenPipes();
   const sigset_t signals = BlockSignals();
   const Trimmer trimmer(options.server.limits.memory_limit_bytes);
   if (const absl::Status status = cpu::ForceSimdTarget(options.simd); !status.ok()) {

@@ -53,6 +53,7 @@ class Reservation {
   void Absorb(Reservation& other);
 
   uint64_t bytes() const { return bytes_; }
+  uint64_t limit() const { return budget_->limit(); }  // of all together; 0: none
 
  private:
   MemoryBudget* const budget_;

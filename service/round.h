@@ -231,7 +231,7 @@ class Round : public std::enable_shared_from_this<Round> {
   std::optional<absl::StatusOr<Receipt>> AnswerLocked(const UploadHandle& upload, const ContentHash& hash);
   absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& upload, const ContentHash& hash);
   absl::StatusOr<Receipt> Add(UploadHandle& upload, const ContentHash& hash, Receipt receipt,
-                              PreparedSubmission prepared, std::vector<uint64_t> tuples);
+                              PreparedSubmission prepared, TuplesPerTensor tuples);
   void SetHeld();
   absl::Status MergeWaiting();
   Receipt DuplicateLocked(const std::string& client_id) const;
@@ -282,7 +282,7 @@ class Round : public std::enable_shared_from_this<Round> {
   uint64_t preparing_ = 0;  // commits between the look at the state and the end of Add: Finish waits for them
   bool finish_posted_ = false;
   absl::flat_hash_map<std::string, Committed> committed_;
-  std::vector<uint64_t> latest_tuples_;  // of the last committed submission, by tensor: the next may be like it
+  TuplesPerTensor latest_tuples_;  // of the last committed submission, by tensor: the next may be like it
   uint64_t next_id_ = 1;
   std::map<uint64_t, std::shared_ptr<UploadHandle>> uploads_;
   absl::flat_hash_map<UploadName, uint64_t> uploads_by_name_;

@@ -11,7 +11,7 @@ namespace sparseagg::service {
 namespace {
 
 // What a committed client takes beside its ids, here and in the aggregation. A round figure above the true one.
-constexpr uint64_t kOverheadBytes = 512;
+constexpr uint64_t kOverheadBytes = 1024;
 
 }  // namespace
 
@@ -122,7 +122,7 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& upload, const Content
   const absl::Duration begin = machine_.clock.Monotonic();
   Receipt receipt{upload.client_id, upload.submission_id, /*duplicate=*/false, upload.upload_.num_tuples(),
                   upload.upload_.num_bytes()};
-  std::vector<uint64_t> tuples = upload.upload_.TuplesPerTensor();
+  auto tuples = std::make_shared<const std::vector<uint64_t>>(upload.upload_.CountTuples());
   ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.upload_.TakeUpdates());
   Reservation& reservation = upload.upload_.reservation();
   // Only Add and Finish change the aggregation's prepared state, and Finish waits for preparing_.
@@ -143,7 +143,7 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& upload, const Content
 }
 
 absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash, Receipt receipt,
-                                   PreparedSubmission prepared, std::vector<uint64_t> tuples) {
+                                   PreparedSubmission prepared, TuplesPerTensor tuples) {
   // Made beforehand: what is in the sum is recorded, though there is no memory left.
   std::pair<std::string, Committed> record{
       upload.client_id, Committed{hash, receipt, upload.upload_.next_sequence(), upload.tag, "", ""}};
@@ -153,8 +153,9 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash
     committed_.reserve(committed_.size() + 1);
   }
   // Room for this submission and for the result with it: whatever is accepted can be finished.
-  const uint64_t committed_bytes = committed_bytes_ + kOverheadBytes +
-                                   2 * (upload.client_id.size() + upload.submission_id.size() + upload.tag.size());
+  // The client's id is here and in the aggregation twice each; a retry comes with another submission id and tag.
+  const uint64_t committed_bytes = committed_bytes_ + kOverheadBytes + 4 * upload.client_id.size() +
+                                   2 * (upload.submission_id.size() + upload.tag.size());
   const auto reserve = [&]() -> absl::Status {
     const uint64_t wanted = SaturatingAdd(fixed_bytes_ + committed_bytes, aggregation_->BytesWith(&prepared));
     const uint64_t reserved = held_.bytes() + upload.upload_.reservation().bytes();

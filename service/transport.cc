@@ -16,6 +16,9 @@ namespace {
 // Of calls to reflection and channelz, each of which keeps one as long as it lasts.
 constexpr int kMostThreads = 32;
 
+// At a time on one connection; a client keeps further ones to itself until others end. More than may wait for rounds.
+constexpr int kMostCalls = 2048;
+
 }  // namespace
 
 void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
@@ -30,6 +33,8 @@ void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  // Calls whose messages do not come, or whose answers are not read, cost memory that nobody has counted.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCalls);
   // What a client may send before anybody reads it. Left to itself gRPC adapts that to the speed of the connection, to
   // megabytes a stream, whether it is read or not. While a message is read, the window is as wide as the message.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);

@@ -115,6 +115,10 @@ absl::Status Upload::CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_
   if (max_tuples != 0 && tuples > max_tuples) return exhausted("max_tuples_per_submission", tuples, max_tuples);
   const uint64_t max_bytes = config_->max_bytes_per_submission;
   if (max_bytes != 0 && bytes > max_bytes) return exhausted("max_bytes_per_submission", bytes, max_bytes);
+  // A run of keys without values takes nothing here, but it does in a result, and takes a pass to hash before.
+  const uint64_t most_tuples = reservation_.limit() / sizeof(uint32_t);
+  if (most_tuples != 0 && tuples > most_tuples)
+    return exhausted("the keys that rounds have memory for,", tuples, most_tuples);
   return absl::OkStatus();
 }
 
@@ -159,8 +163,8 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool m
 }
 
 void Upload::MakeRoom(size_t tensor, const SliceView& first, UpdateBuilder& builder) {
-  if (tensor >= expected_.size() || first.key_type == SliceView::Keys::kImplicit) return;
-  const uint64_t num_keys = std::min(expected_[tensor], SaturatingMultiply(kMostAhead, first.num_keys));
+  if (expected_ == nullptr || first.key_type == SliceView::Keys::kImplicit) return;
+  const uint64_t num_keys = std::min((*expected_)[tensor], SaturatingMultiply(kMostAhead, first.num_keys));
   if (num_keys <= first.num_keys) return;
   const TensorSpec& spec = config_->tensors[tensor];
   const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
@@ -188,7 +192,7 @@ ContentHash Upload::Hash() const {
   return HashOf(words.data(), words.size() * sizeof(words[0]));
 }
 
-std::vector<uint64_t> Upload::TuplesPerTensor() const {
+std::vector<uint64_t> Upload::CountTuples() const {
   std::vector<uint64_t> tuples(config_->tensors.size());
   for (const auto& [tensor, builder] : builders_) tuples[tensor] = builder.num_keys();
   return tuples;
@@ -198,8 +202,11 @@ absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates() {
   std::vector<ValidatedUpdate> updates;
   updates.reserve(config_->tensors.size());
   for (size_t tensor = 0; tensor < config_->tensors.size(); ++tensor) {
-    auto found = builders_.try_emplace(tensor, &config_->tensors[tensor]).first;
-    ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(found->second).Finish(weight_.value_or(1.0)));
+    UpdateBuilder& builder = builders_.try_emplace(tensor, &config_->tensors[tensor]).first->second;
+    const uint64_t held_bytes = reservation_.bytes();
+    RETURN_IF_ERROR(reservation_.Grow(builder.FinishBytes(), "looking for repeated keys"));
+    ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(builder).Finish(weight_.value_or(1.0)));
+    reservation_.SetTo(held_bytes);
     updates.push_back(std::move(update));
   }
   builders_.clear();

@@ -43,6 +43,9 @@ struct Chunk {
 // have no reason to repeat one).
 enum class Repeats { kIgnore, kRefuse };
 
+// Shared by all uploads that are expected to be like the one that it is of.
+using TuplesPerTensor = std::shared_ptr<const std::vector<uint64_t>>;
+
 // Not thread-safe. After any error but one about the sequence the upload is good for nothing and must be discarded.
 class Upload {
  public:
@@ -56,7 +59,7 @@ class Upload {
 
   // About how many tuples each tensor will get, by its position in the spec: chunks up to there are copied once. A
   // guess, of which only a few times the first chunk is believed.
-  void Expect(std::vector<uint64_t> tuples) { expected_ = std::move(tuples); }
+  void Expect(TuplesPerTensor tuples) { expected_ = std::move(tuples); }
 
   bool complete() const { return complete_; }  // the last chunk is here
   uint64_t next_sequence() const { return next_sequence_; }
@@ -71,7 +74,7 @@ class Upload {
   absl::StatusOr<std::vector<ValidatedUpdate>> TakeUpdates();
   Reservation& reservation() { return reservation_; }
   // Tuples of each tensor, in the order of the spec.
-  std::vector<uint64_t> TuplesPerTensor() const;
+  std::vector<uint64_t> CountTuples() const;
 
  private:
   absl::Status CheckSequence(const Chunk& chunk) const;
@@ -85,7 +88,7 @@ class Upload {
   const std::shared_ptr<const RoundConfig> config_;
   Reservation reservation_;
   std::map<size_t, UpdateBuilder> builders_;  // by tensor; only of those that chunks have named
-  std::vector<uint64_t> expected_;
+  TuplesPerTensor expected_;
   std::optional<double> weight_;
   uint64_t next_sequence_ = 0;
   uint64_t num_tuples_ = 0;

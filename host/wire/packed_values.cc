@@ -23,17 +23,13 @@ T Load(const char* from, uint64_t index) {
 
 uint64_t NumScales(uint64_t count) { return (count + kScaleBlock - 1) / kScaleBlock; }
 
-absl::Status BadScale(uint64_t block, float scale) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("scale ", scale, " of values ", block * kScaleBlock, " and on is not in [0, 2^120]"));
-}
-
 absl::Status UnpackInt8s(absl::string_view bytes, uint64_t count, float* out) {
+  absl::Status good = CheckScales(bytes, count);
+  if (!good.ok()) return good;
   const uint64_t num_scales = NumScales(count);
   const char* multiples = bytes.data() + num_scales * sizeof(float);
   for (uint64_t b = 0; b < num_scales; ++b) {
     const auto scale = Load<float>(bytes.data(), b);
-    if (!(scale >= 0.0f && scale <= kMaxScale)) return BadScale(b, scale);
     const uint64_t begin = b * kScaleBlock;
     internal::ScaleInt8s(multiples + begin, std::min<uint64_t>(kScaleBlock, count - begin), scale, out + begin);
   }
@@ -42,10 +38,11 @@ absl::Status UnpackInt8s(absl::string_view bytes, uint64_t count, float* out) {
 
 // In float64 the product is exact, so that it does not go by float32.
 absl::Status UnpackInt8s(absl::string_view bytes, uint64_t count, double* out) {
+  absl::Status good = CheckScales(bytes, count);
+  if (!good.ok()) return good;
   const char* multiples = bytes.data() + NumScales(count) * sizeof(float);
   for (uint64_t i = 0; i < count; ++i) {
     const auto scale = Load<float>(bytes.data(), i / kScaleBlock);
-    if (!(scale >= 0.0f && scale <= kMaxScale)) return BadScale(i / kScaleBlock, scale);
     out[i] = static_cast<double>(scale) * Load<int8_t>(multiples, i);
   }
   return absl::OkStatus();
@@ -186,6 +183,16 @@ absl::StatusOr<uint64_t> CountValues(ValuePacking packing, DType dtype, uint64_t
                                                         : DType::kBFloat16;
   return absl::InvalidArgumentError(
       absl::StrCat(num_bytes, " bytes of values are no multiple of ", size, ", the size of a ", Name(type)));
+}
+
+absl::Status CheckScales(absl::string_view bytes, uint64_t count) {
+  for (uint64_t block = 0; block < NumScales(count); ++block) {
+    const auto scale = Load<float>(bytes.data(), block);
+    if (scale >= 0.0f && scale <= kMaxScale) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("scale ", scale, " of values ", block * kScaleBlock, " and on is not in [0, 2^120]"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status UnpackValues(ValuePacking packing, DType dtype, absl::string_view bytes, uint64_t count, std::byte* out) {

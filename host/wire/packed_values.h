@@ -33,6 +33,9 @@ size_t PackedSize(ValuePacking packing, DType dtype);
 // Number of values of a tensor of `dtype` in so many bytes. INVALID_ARGUMENT: they are no whole number of values.
 absl::StatusOr<uint64_t> CountValues(ValuePacking packing, DType dtype, uint64_t num_bytes);
 
+// What UnpackValues has against the scales of `count` values in kInt8Scaled. With good ones every value is finite.
+absl::Status CheckScales(absl::string_view bytes, uint64_t count);
+
 // Writes the `count` values of `bytes`, which CountValues has counted, as `dtype`, which `packing` widens to.
 // INVALID_ARGUMENT names a scale that is negative, NaN or above kMaxScale, and its position. `out` is aligned.
 absl::Status UnpackValues(ValuePacking packing, DType dtype, absl::string_view bytes, uint64_t count, std::byte* out);

@@ -163,7 +163,9 @@ absl::Status DecodeTimes(const v1::RoundSpec& spec, const Limits& limits, RoundC
   return absl::OkStatus();
 }
 
-std::string SerializeDeterministic(const v1::RoundSpec& spec) {
+// Of what is known here: it is kept as long as the round, and told in every answer about it.
+std::string SerializeDeterministic(v1::RoundSpec spec) {
+  spec.DiscardUnknownFields();
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);
   google::protobuf::io::CodedOutputStream coded(&stream);

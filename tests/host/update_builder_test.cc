@@ -282,7 +282,7 @@ TEST(UpdateBuilder, Append_BadChunks_AreRefused) {
 }
 
 TEST(UpdateBuilder, Append_BadPackedValues_AreRefused) {
-  const TensorSpec spec = Spec(1000, 2);
+  TensorSpec spec = Spec(1000, 2);
   struct Row {
     wire::ValuePacking packing;
     std::string values;
@@ -310,7 +310,9 @@ TEST(UpdateBuilder, Append_BadPackedValues_AreRefused) {
   };
   for (const Row& row : table) {
     SCOPED_TRACE(row.words[0]);
-    for (const bool packed : {false, true}) {
+    for (const auto& [packed, op] :
+         {std::pair(false, Op::kSum), std::pair(true, Op::kSum), std::pair(false, Op::kUnion)}) {
+      spec.aggregation.op = op;
       UpdateBuilder builder(&spec);
       ASSERT_TRUE(builder.Append(0, U32({7, 9}, {1, 2, 3, 4}).view()).ok());
       Slice slice = packed ? Delta({1, 2}, {}) : U32({1, 2}, {});

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -132,6 +133,22 @@ TEST(ListenerTest, PortZero_IsTheOneThatWasFound) {
   Keeper keeper;
   keeper.Start(*listener, 0);
   EXPECT_EQ(AnswerOf(ConnectTo(*listener)), Answer::kTaken);
+}
+
+TEST(ListenerTest, Tcp_EndsByItselfWherePeersTakeNothing) {
+  const auto listener = MustOpen("127.0.0.1:0");
+  std::atomic<unsigned int> timeout_ms = 0;
+  const auto take = [&](int fd) {
+    const OwnedFd taken(fd);
+    unsigned int found = 0;
+    socklen_t size = sizeof(found);
+    EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &found, &size), 0);
+    timeout_ms = found;
+    (void)send(fd, "t", 1, MSG_NOSIGNAL);
+  };
+  listener->Start(0, take, [] {});
+  EXPECT_EQ(AnswerOf(ConnectTo(*listener)), Answer::kTaken);
+  EXPECT_EQ(timeout_ms, 20'000);
 }
 
 TEST(ListenerTest, Localhost_IsEveryAddressThatItStandsFor) {

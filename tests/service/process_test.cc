@@ -153,6 +153,33 @@ TEST(ProcessTest, Connections_FarTooMany_ServesAgainOnceTheyEnd) {
   EXPECT_EQ(info.limits().max_connections(), 4);
 }
 
+TEST(ProcessTest, Connection_SaysHowManyCallsItTakes) {
+  ServerProcess server;
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(SplitAddress(server.address()).second);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const OwnedFd connection(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(connection.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  // The first frame of HTTP/2: 3 bytes of length, type 4 for settings, and of each 2 bytes of name, 4 of value.
+  unsigned char head[9];
+  ASSERT_EQ(recv(connection.get(), head, sizeof(head), MSG_WAITALL), ssize_t{sizeof(head)});
+  ASSERT_EQ(head[3], 4);
+  std::string settings(head[1] * 256 + head[2], '\0');
+  ASSERT_EQ(recv(connection.get(), settings.data(), settings.size(), MSG_WAITALL),
+            static_cast<ssize_t>(settings.size()));
+  const std::string max_concurrent_streams("\x00\x03\x00\x00\x08\x00", 6);
+  EXPECT_THAT(settings, HasSubstr(max_concurrent_streams));
+}
+
+TEST(ProcessTest, BrokenPipe_IsNoReasonToStop) {
+  ServerProcess server;
+  server.Signal(SIGPIPE);  // as a write to a log that nobody reads
+  EXPECT_EQ(InfoOf(server).engine(), "cpu");
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+}
+
 TEST(ProcessTest, Message_NotEvenUtf8_IsRefusedWithoutAWordOnStandardError) {
   ServerProcess server;
   Client client(server.address());

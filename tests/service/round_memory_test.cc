@@ -145,6 +145,19 @@ TEST_F(RoundMemoryTest, Ended_OnlyTheResultIsHeld) {
   EXPECT_LE(machine().budget.reserved(), 2 * 80'000);
 }
 
+TEST_F(RoundMemoryTest, Submit_LongIds_CountsEveryCopyThatIsKept) {
+  const auto round = Open(SumSpec());
+  const auto taken_by = [&](const std::string& id) {
+    const uint64_t before = machine().budget.reserved();
+    v1::UpdateChunk chunk = MakeChunk("", id, {}, {});
+    chunk.set_submission_id(id);
+    EXPECT_THAT(Submit(*round, chunk), IsOk());
+    return machine().budget.reserved() - before;
+  };
+  const uint64_t with_short_ids = taken_by("a");
+  EXPECT_EQ(taken_by(std::string(256, 'b')) - with_short_ids, (4 + 2) * 255);
+}
+
 TEST_F(RoundMemoryTest, Submit_Unsorted_ReservesTheSort) {
   limits_.memory_limit_bytes = 120'000;
   const auto round = Open(SumSpec(20'000));

@@ -92,6 +92,13 @@ struct BadSpec {
 
 class BadSpecTest : public ::testing::TestWithParam<BadSpec> {};
 
+TEST(SpecCodecTest, Decode_FieldsThatAreUnknown_AreNotKept) {
+  const std::string group = "\x7b\x7c";  // begun and ended
+  v1::RoundSpec spec = SumSpec();
+  ASSERT_TRUE(spec.MergeFromString(group) && spec.mutable_tensors(0)->MergeFromString(group));
+  EXPECT_EQ(Decode(spec).wire_spec, Decode(SumSpec()).wire_spec);
+}
+
 TEST_P(BadSpecTest, Decode_SpecWithoutMeaning_IsRefusedWithItsPlace) {
   v1::RoundSpec spec = SumSpec();
   GetParam().spoil(spec);

@@ -50,6 +50,9 @@ class UploadTest : public ::testing::Test {
     return run;
   }
 
+  // Of a spec of one tensor.
+  static TuplesPerTensor Tuples(uint64_t count) { return std::make_shared<const std::vector<uint64_t>>(1, count); }
+
   Limits limits_;
   std::vector<std::unique_ptr<MemoryBudget>> budgets_;  // of the uploads, which borrow them
 };
@@ -63,12 +66,12 @@ TEST_F(UploadTest, Append_ChunksInOrder_CountsTuplesAndBytes) {
   EXPECT_TRUE(upload->complete());
   EXPECT_EQ(upload->num_tuples(), 3);
   EXPECT_EQ(upload->num_bytes(), 24);
-  EXPECT_THAT(upload->TuplesPerTensor(), ElementsAre(3));
+  EXPECT_THAT(upload->CountTuples(), ElementsAre(3));
 }
 
 TEST_F(UploadTest, Expect_LikeTheLastSubmission_MakesRoomOnce) {
   const auto upload = MakeUpload(SumSpec());
-  upload->Expect({5});
+  upload->Expect(Tuples(5));
   ASSERT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
   const uint64_t bytes = upload->reservation().bytes();
   ASSERT_THAT(Append(*upload, ChunkOf(1, true, {3, 4, 5}, {3, 4, 5})), IsOk());
@@ -80,7 +83,7 @@ TEST_F(UploadTest, Expect_FarTooMuch_IsBelievedOnlyAFewTimesTheFirstChunk) {
   const auto plain = MakeUpload(SumSpec());
   ASSERT_THAT(Append(*plain, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
   const auto upload = MakeUpload(SumSpec());
-  upload->Expect({uint64_t{1} << 60});
+  upload->Expect(Tuples(uint64_t{1} << 60));
   ASSERT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
   EXPECT_GT(upload->reservation().bytes(), plain->reservation().bytes());
   EXPECT_LE(upload->reservation().bytes(), plain->reservation().bytes() + 7 * 2 * 8);
@@ -90,7 +93,7 @@ TEST_F(UploadTest, Expect_MoreThanThereIsMemoryFor_GoesWithout) {
   const auto plain = MakeUpload(SumSpec());
   ASSERT_THAT(Append(*plain, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
   const auto upload = MakeUpload(SumSpec(), plain->reservation().bytes());
-  upload->Expect({100});
+  upload->Expect(Tuples(100));
   EXPECT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
 }
 
@@ -234,8 +237,8 @@ TEST_F(UploadTest, Append_ImplicitRunThatHasToBeWrittenOut_IsReservedInFull) {
   v1::RoundSpec spec = SumSpec(0);
   spec.mutable_aggregation()->set_op(v1::OP_UNION);
   const auto upload = MakeUpload(spec, /*memory_limit=*/1 << 20);
-  ASSERT_THAT(Append(*upload, RunOf(0, 0, 100'000'000)), IsOk());  // a run takes no memory
-  EXPECT_THAT(Append(*upload, RunOf(1, 200'000'000, 1)), Fails(Code::kResourceExhausted, HasSubstr("800000008")));
+  ASSERT_THAT(Append(*upload, RunOf(0, 0, 200'000)), IsOk());  // a run takes no memory
+  EXPECT_THAT(Append(*upload, RunOf(1, 300'000, 1)), Fails(Code::kResourceExhausted, HasSubstr("1600008")));
 }
 
 TEST_F(UploadTest, Append_ImplicitRunThatWouldGoOnBeyondTheLastKey_IsReservedInFull) {
@@ -244,7 +247,7 @@ TEST_F(UploadTest, Append_ImplicitRunThatWouldGoOnBeyondTheLastKey_IsReservedInF
   const auto upload = MakeUpload(spec, /*memory_limit=*/1 << 20);
   ASSERT_THAT(Append(*upload, RunOf(0, UINT64_MAX, 1)), IsOk());
   // Key 0 does not follow, though UINT64_MAX + 1 is 0.
-  EXPECT_THAT(Append(*upload, RunOf(1, 0, 100'000'000)), Fails(Code::kResourceExhausted, HasSubstr("800000008")));
+  EXPECT_THAT(Append(*upload, RunOf(1, 0, 200'000)), Fails(Code::kResourceExhausted, HasSubstr("1600008")));
 }
 
 TEST_F(UploadTest, Append_UnionWithValues_HoldsTheKeysOnly) {
@@ -286,6 +289,33 @@ TEST_F(UploadTest, Append_AnotherWeightInALaterChunk_IsRefused) {
   chunk.set_sequence(2);
   chunk.set_weight(3.0);
   EXPECT_THAT(Append(*upload, chunk), Fails(Code::kInvalidArgument, HasSubstr("chunk 2: weight 3")));
+}
+
+TEST_F(UploadTest, Append_RunOfMoreKeysThanThereIsMemoryFor_IsRefusedBeforeAPassOverThem) {
+  limits_.max_tuples_per_submission = 0;
+  v1::RoundSpec spec = SumSpec(0);
+  spec.mutable_aggregation()->set_op(v1::OP_UNION);
+  const auto upload = MakeUpload(spec, 1'000'000);
+  EXPECT_THAT(Append(*upload, RunOf(0, 0, 250'000)), IsOk());
+  EXPECT_THAT(Append(*upload, RunOf(1, 250'000, uint64_t{1} << 62)),
+              Fails(Code::kResourceExhausted, HasSubstr("memory for, 250000")));
+}
+
+TEST_F(UploadTest, TakeUpdates_KeysPromisedUniqueThatDoNotAscend_ReservesTheCopyThatTells) {
+  std::vector<uint32_t> keys(10'000);
+  std::iota(keys.rbegin(), keys.rend(), 0);
+  v1::UpdateChunk chunk = ChunkOf(0, true, keys, std::vector<float>(keys.size(), 1));
+  chunk.mutable_slices(0)->set_keys_unique(true);
+  const auto plain = MakeUpload(SumSpec(10'000));
+  ASSERT_THAT(Append(*plain, chunk), IsOk());
+  const uint64_t held = plain->reservation().bytes();
+  const auto refused = MakeUpload(SumSpec(10'000), held + 39'999);
+  ASSERT_THAT(Append(*refused, chunk), IsOk());
+  EXPECT_THAT(refused->TakeUpdates(), Fails(Code::kResourceExhausted, HasSubstr("repeated keys")));
+  const auto taken = MakeUpload(SumSpec(10'000), held + 40'000);
+  ASSERT_THAT(Append(*taken, chunk), IsOk());
+  EXPECT_THAT(taken->TakeUpdates(), IsOk());
+  EXPECT_EQ(taken->reservation().bytes(), held);
 }
 
 TEST_F(UploadTest, TakeUpdates_UntouchedTensor_IsEmpty) {

@@ -217,6 +217,7 @@ TEST(UnpackValues, BadScale_IsNamed) {
           UnpackValues(ValuePacking::kInt8Scaled, dtype, bytes, 65, reinterpret_cast<std::byte*>(out));
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << scale;
       EXPECT_THAT(std::string(status.message()), HasSubstr("of values 64 and on is not in [0, 2^120]"));
+      EXPECT_EQ(CheckScales(bytes, 65), status);
     }
   }
 }
