@@ -177,6 +177,19 @@ class Hog {
   std::vector<void*> taken_;
 };
 
+// Of twenty clients with that many tuples each, which hardly share keys.
+std::vector<RawSubmission> SpreadSubmissions(const TensorSpec& spec, size_t num_tuples) {
+  std::vector<RawSubmission> submissions;
+  Rng rng(TestSeed(8));
+  for (int i = 0; i < 20; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, spec.dimension, num_tuples, KeyStyle::kUniform, KeyOrder::kShuffled);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.width, ValueStyle::kCancelling);
+    submissions.push_back({"client " + std::to_string(i), 1.0, {std::move(raw)}});
+  }
+  return submissions;
+}
+
 TEST(RealDeviceFaultsOfMemory, FullDevice_ResultIsThatOfTheReference_DeviceStaysInUse) {
   if (const absl::Status status = CudaStatus(); !status.ok()) {
     GTEST_SKIP() << "not covered here: a GPU without memory. " << status.message();
@@ -184,29 +197,32 @@ TEST(RealDeviceFaultsOfMemory, FullDevice_ResultIsThatOfTheReference_DeviceStays
   TensorSpec spec;
   spec.name = "t";
   spec.dimension = 1'000'000;
-  std::vector<RawSubmission> submissions;
-  Rng rng(TestSeed(8));
-  for (int i = 0; i < 20; ++i) {
-    RawTensor raw;
-    raw.keys = RandomKeys(rng, spec.dimension, 100'000, KeyStyle::kZipf, KeyOrder::kShuffled);
-    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kCancelling);
-    submissions.push_back({"client " + std::to_string(i), 1.0, {std::move(raw)}});
-  }
-  const Verdict verdict = Judge({spec}, submissions);
+  spec.width = 64;
+  const std::vector<RawSubmission> small = SpreadSubmissions(spec, 1'000);
+  // Rows that the memory of the small ones, which the engine keeps, has no room for.
+  const std::vector<RawSubmission> large = SpreadSubmissions(spec, 25'000);
+  const Verdict small_verdict = Judge({spec}, small);
+  const Verdict large_verdict = Judge({spec}, large);
   absl::StatusOr<std::unique_ptr<cuda::Device>> device = cuda::CreateCudaDevice();
   ASSERT_TRUE(device.ok()) << device.status();
   cuda::DeviceEngine engine(*std::move(device), {});
   absl::StatusOr<std::unique_ptr<cuda::Device>> other = cuda::CreateCudaDevice();
   ASSERT_TRUE(other.ok()) << other.status();
   // Loads the kernels, which would take memory that is not there, and pinned memory.
-  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), verdict), "");
+  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, small), small_verdict), "");
+  EXPECT_EQ(engine.use().num_fallbacks, 0u);
+  uint64_t num_fallbacks = 0;
   {
     const Hog hog(**other);
-    EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), verdict), "");
+    EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, large), large_verdict), "");
     EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
+    num_fallbacks = engine.use().num_fallbacks;
+    EXPECT_GE(num_fallbacks, 1u) << "the device was not full";
   }
-  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), verdict), "");
+  other->reset();  // it keeps what it got back
+  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, large), large_verdict), "");
   EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
+  EXPECT_EQ(engine.use().num_fallbacks, num_fallbacks);
 }
 
 }  // namespace

@@ -218,6 +218,18 @@ def test_serve_puts_the_server_under_load_and_ends_it(bundle) -> None:
     assert "sparseagg-server --config" in calls
 
 
+@pytest.mark.parametrize("falls_back", [False, True])
+def test_a_server_that_did_without_its_device_is_a_failure(bundle, falls_back) -> None:
+    give_gpu(bundle)
+    server = SERVER.replace("if [[ $* == *'--backend cuda' ]]; then exit 1; fi", "")
+    log = '{"severity":"WARNING","event":"gpu_fallback","reason":"RESOURCE_EXHAUSTED: no memory"}'
+    server = server.replace("echo listening", f"echo '{log}' >&2; echo listening") if falls_back else server
+    write_program(bundle, "sparseagg-server", server)
+    write_program(bundle, "sparseagg-loadgen", "")
+    done = check(bundle, "--only", "serve", "--half", "gpu")
+    assert done.returncode == int(falls_back), done.stdout
+
+
 @pytest.mark.parametrize("broken", ["sparseagg-loadgen", "sparseagg-server"])
 def test_serve_fails_with_the_load_or_the_server(bundle, broken) -> None:
     write_program(bundle, "sparseagg-server", SERVER)
