@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -186,6 +187,19 @@ def test_merge_into_one_of_the_files_is_refused(merge, capsys, output):
     assert main(["merge", "a.npz", "b.npz", "-o", output]) == 1
     assert f"--output {output} is one of the files" in capsys.readouterr().err
     assert pathlib.Path(output).read_bytes() == before
+
+
+@pytest.mark.parametrize("output", ["/dev/stdout", "/dev/fd/{}"])
+def test_merge_into_a_pipe_that_has_no_name_writes_the_result_alone(merge, output):
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "sparseagg", "merge", "a.npz", "b.npz", "-o", output.format(writing)]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, pass_fds=[writing], text=True)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        written = pipe.read()
+    assert (done.returncode, done.stderr) == (0, "bias: 3 rows, dense\nemb: 3 rows, sparse\n")
+    with np.load(io.BytesIO(written)) as merged:
+        assert merged["emb.keys"].tolist() == [1, 3, 9]
 
 
 @pytest.mark.parametrize(

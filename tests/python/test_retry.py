@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -15,7 +16,7 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import REPOSITORY
+from conftest import REPOSITORY, ServerProcess
 from google.protobuf import empty_pb2
 from sparseagg.channel import channel_options
 from sparseagg.retry import wait_before_retry
@@ -278,6 +279,42 @@ def stopped(start_server):
 def test_server_that_says_nothing_is_unavailable(stopped, call):
     with pytest.raises(sa.Unavailable):
         call(stopped)
+
+
+def stop(server: ServerProcess) -> None:
+    server.process.send_signal(signal.SIGSTOP)
+    os.waitpid(server.process.pid, os.WUNTRACED)
+
+
+@pytest.fixture(params=[stop, ServerProcess.kill])
+def silence(request, monkeypatch):
+    """Makes a server answer no more, in one of two ways."""
+    monkeypatch.setattr("sparseagg.calls._GRACE_S", 0.1)
+    return request.param
+
+
+@pytest.mark.parametrize("call", ["wait", "end", "close"])
+def test_wait_for_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
+    server = start_server()
+    with sa.Client(server.address, timeout=None) as client:
+        opened = client.create_round(SPEC)
+        silence(server)
+        with pytest.raises(TimeoutError, match=f"^{opened.name} was open when last heard of: "):
+            getattr(opened, call)(timeout=0.1)
+
+
+@pytest.mark.parametrize("call", ["wait", "end", "close"])
+def test_wait_with_asyncio_for_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
+    server = start_server()
+
+    async def job():
+        async with sa.aio.Client(server.address, timeout=None) as client:
+            opened = await client.create_round(SPEC)
+            silence(server)
+            with pytest.raises(TimeoutError, match=f"^{opened.name} was open when last heard of: "):
+                await getattr(opened, call)(timeout=0.1)
+
+    asyncio.run(job())
 
 
 def test_channels_ping_by_default_no_more_often_than_servers_allow():

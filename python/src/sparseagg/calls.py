@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import operator
 import time
 import uuid
@@ -13,8 +14,8 @@ from typing import Any
 import grpc
 from google.protobuf import duration_pb2
 
-from sparseagg.arguments import checked_text, shown
-from sparseagg.errors import DeadlineExceeded, InvalidArgument, RoundFailed
+from sparseagg.arguments import checked_seconds, checked_text, shown
+from sparseagg.errors import DeadlineExceeded, InvalidArgument, RoundFailed, Unavailable
 from sparseagg.info import RoundInfo
 from sparseagg.message import ChunkMessage
 from sparseagg.progress import ProgressBar
@@ -25,6 +26,8 @@ from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import check_encoding, check_narrow
 
 __all__ = [
+    "call_seconds",
+    "checked_deadline",
     "commit_request",
     "counted",
     "create_request",
@@ -32,8 +35,10 @@ __all__ = [
     "poll_seconds",
     "raise_if_failed",
     "raise_if_past",
+    "raise_if_unheard",
     "result_format",
     "result_request",
+    "seconds_to",
     "status_request",
     "streamed",
     "wait_request",
@@ -53,6 +58,9 @@ _END_OF_KEYS = 1 << 64  # where the range of all keys ends; 0 on the wire
 # How long one WaitRound asks to wait; the server may cut it.
 _LONG_POLL_S = 30.0
 
+# How long after a deadline an answer is waited for that may be on its way.
+_GRACE_S = 5.0
+
 
 def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundRequest:
     """Returns the message, with a random id if none is given."""
@@ -60,9 +68,26 @@ def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundReque
     return pb.CreateRoundRequest(round_id=round_id, spec=checked_spec(spec).to_proto())
 
 
+def checked_deadline(timeout: Any) -> float | None:
+    """Returns when a timeout that begins now ends, on the monotonic clock; ``InvalidArgument`` if it is none."""
+    seconds = checked_seconds("timeout", timeout)
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def seconds_to(deadline: float | None) -> float:
+    """Returns how long it is to ``deadline`` on the monotonic clock; None: for ever."""
+    return math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def call_seconds(timeout: float | None, extra_s: float, deadline: float | None) -> float | None:
+    """Returns how long a call may take that has a timeout, may wait for ``extra_s``, and is of use up to a deadline."""
+    seconds = min(math.inf if timeout is None else timeout + extra_s, seconds_to(deadline) + _GRACE_S)
+    return None if seconds == math.inf else seconds
+
+
 def poll_seconds(deadline: float | None) -> float:
     """Returns how long the next long poll may take, up to ``deadline`` on the monotonic clock."""
-    return _LONG_POLL_S if deadline is None else max(0.0, min(_LONG_POLL_S, deadline - time.monotonic()))
+    return min(_LONG_POLL_S, seconds_to(deadline))
 
 
 def wait_request(name: str, seconds: float) -> pb.WaitRoundRequest:
@@ -88,8 +113,19 @@ def poll_pause(policy: RetryPolicy, seconds: float, begun: float) -> float:
 
 def raise_if_past(deadline: float | None, info: RoundInfo) -> None:
     """Raises ``DeadlineExceeded`` when the time to wait for the round's end has run out."""
-    if deadline is not None and time.monotonic() >= deadline:
+    if seconds_to(deadline) == 0:
         raise DeadlineExceeded(f"{info.name} is still {info.state}")
+
+
+@contextlib.contextmanager
+def raise_if_unheard(deadline: float | None, info: RoundInfo) -> Iterator[None]:
+    """Raises ``DeadlineExceeded`` for calls that the server has not answered when that time has run out."""
+    try:
+        yield
+    except (DeadlineExceeded, Unavailable) as error:
+        if seconds_to(deadline) > 0:
+            raise
+        raise DeadlineExceeded(f"{info.name} was {info.state} when last heard of: {error}") from error
 
 
 def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:

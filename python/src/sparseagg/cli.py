@@ -213,8 +213,7 @@ def _result(arguments: argparse.Namespace) -> int:
     with Client(arguments.address) as client:
         result = client.get_round(arguments.round).result(arguments.tensor, keys=keys)
     npz.write_result(arguments.output, result)
-    for name, tensor in result.items():
-        print(f"{name}: {len(tensor)} rows, {tensor.layout}")
+    npz.print_rows(arguments.output, result)
     return 0
 
 

@@ -8,11 +8,13 @@ from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg.arguments import checked_seconds, checked_text
 from sparseagg.calls import (
+    checked_deadline,
     create_request,
     poll_pause,
     poll_seconds,
     raise_if_failed,
     raise_if_past,
+    raise_if_unheard,
     result_format,
     result_request,
     wait_request,
@@ -261,7 +263,7 @@ class Round:
 
         Raises:
             RoundFailed: the round has no result; the message says why.
-            TimeoutError: (``DeadlineExceeded``) the merge is still going on.
+            TimeoutError: (``DeadlineExceeded``) the merge is still going on, or the server does not answer.
         """
         result_format(encoding, values)  # refuses what is unknown before anything is closed
         self.end(timeout=timeout)
@@ -269,9 +271,11 @@ class Round:
 
     def end(self, *, timeout: float | None = None) -> RoundInfo:
         """Stops taking submissions and waits for the merge, as ``close``, but reads nothing; errors are the same."""
-        timeout = checked_seconds("timeout", timeout)
-        self._info = RoundInfo.from_proto(self._connection.call("CloseRound", pb.CloseRoundRequest(name=self.name)))
-        raise_if_failed(self.wait(timeout))
+        deadline = checked_deadline(timeout)
+        request = pb.CloseRoundRequest(name=self.name)
+        with raise_if_unheard(deadline, self._info):
+            self._info = RoundInfo.from_proto(self._connection.call("CloseRound", request, deadline=deadline))
+        raise_if_failed(self._wait(deadline))
         return self._info
 
     def wait(self, timeout: float | None = None) -> RoundInfo:
@@ -281,14 +285,17 @@ class Round:
             timeout: in seconds; None: for ever.
 
         Raises:
-            TimeoutError: (``DeadlineExceeded``) it has not ended by then.
+            TimeoutError: (``DeadlineExceeded``) it has not ended by then, or the server has not answered five seconds
+                later.
         """
-        timeout = checked_seconds("timeout", timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        return self._wait(checked_deadline(timeout))
+
+    def _wait(self, deadline: float | None) -> RoundInfo:
         while True:
             begun, poll = time.monotonic(), poll_seconds(deadline)
             request = wait_request(self.name, poll)
-            self._info = RoundInfo.from_proto(self._connection.call("WaitRound", request, extra_s=poll))
+            with raise_if_unheard(deadline, self._info):
+                self._info = RoundInfo.from_proto(self._connection.call("WaitRound", request, poll, deadline))
             if self._info.ended:
                 return self._info
             raise_if_past(deadline, self._info)

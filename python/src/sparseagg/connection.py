@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, TypeVar
 
 import grpc
 
-from sparseagg.calls import commit_request, counted, status_request, streamed
+from sparseagg.calls import call_seconds, commit_request, counted, seconds_to, status_request, streamed
 from sparseagg.channel import channel_options, checked_connections
 from sparseagg.channels import Channels
 from sparseagg.errors import NotFound
@@ -61,21 +61,22 @@ class Connection:
         for channel in self._channels.close():
             channel.close()
 
-    def call(self, method: str, request: Any, extra_s: float = 0.0) -> Any:
+    def call(self, method: str, request: Any, extra_s: float = 0.0, deadline: float | None = None) -> Any:
         """Calls a unary method until it answers.
 
         Args:
             method: its name.
             request: its message.
             extra_s: what the server may wait before it answers, on top of the timeout.
+            deadline: on the monotonic clock. The call is given up soon after it, and not tried again.
         """
-        timeout = None if self._timeout is None else self._timeout + extra_s
 
         def attempt() -> Any:
+            timeout = call_seconds(self._timeout, extra_s, deadline)
             with self._channels.first() as stub:
                 return getattr(stub, method)(request, timeout=timeout, metadata=self._metadata)
 
-        return self._retried(attempt)
+        return self._retried(attempt, deadline)
 
     def read(self, method: str, make_request: Callable[[], Any]) -> ResultReader:
         """Reads all pages of a method that streams them, from the beginning again if the connection breaks.
@@ -139,16 +140,17 @@ class Connection:
             resumable = True  # from here on, what has arrived is not sent again
             time.sleep(wait)
 
-    def _retried(self, attempt: Callable[[], T]) -> T:
+    def _retried(self, attempt: Callable[[], T], deadline: float | None = None) -> T:
         waits = self.retry.waits()
         while True:
             try:
                 return attempt()
             except grpc.RpcError as call_error:
                 wait = wait_before_retry(call_error, waits)
-                if wait is None:
+                left = seconds_to(deadline)
+                if wait is None or left == 0:
                     raise error_from_call(call_error) from call_error
-            time.sleep(wait)
+            time.sleep(min(wait, left))
 
     def _upload_status(self, upload: Upload) -> pb.UploadStatus | None:
         """Returns what the server has of it; None: nothing."""

@@ -87,8 +87,7 @@ def main(arguments: argparse.Namespace) -> int:
             raise error_of(error.code, f"{file}: {error}") from error
     result = aggregator.finish()
     npz.write_result(arguments.output, result)
-    for name, tensor in result.items():
-        print(f"{name}: {len(tensor)} rows, {tensor.layout}")
+    npz.print_rows(arguments.output, result)
     return 0
 
 

@@ -7,6 +7,7 @@ import lzma
 import math
 import os
 import struct
+import sys
 import tokenize
 import zipfile
 import zlib
@@ -22,7 +23,7 @@ from sparseagg.errors import InvalidArgument
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec
 
-__all__ = ["ArrayHeader", "NpzFile", "Path", "check_output", "open_npz", "read_update", "write_result"]
+__all__ = ["ArrayHeader", "NpzFile", "Path", "check_output", "open_npz", "print_rows", "read_update", "write_result"]
 
 Path = Union[str, "os.PathLike[str]"]
 ArrayHeader = tuple[tuple[int, ...], "np.dtype[Any]"]
@@ -177,6 +178,17 @@ def check_output(path: Path) -> None:
         raise InvalidArgument(f"--output {output} is a folder")
 
 
+def _is_stream(path: Path) -> bool:
+    """Whether this is a pipe or a device, which ``write_result`` leaves what it is."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def print_rows(path: Path, result: Result) -> None:
+    """Says what has been written to ``path``: on standard error where that is a stream, for it may be the other one."""
+    for name, tensor in result.items():
+        print(f"{name}: {len(tensor)} rows, {tensor.layout}", file=sys.stderr if _is_stream(path) else sys.stdout)
+
+
 def write_result(path: Path, result: Result) -> None:
     """Writes ``TENSOR.keys``, ``.values``, ``.counts`` and ``.weights``, those that there are.
 
@@ -207,11 +219,11 @@ def _numbers(tensor: TensorResult) -> Array | None:
 @contextlib.contextmanager
 def _replaced(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file that takes the place of ``path`` when it is complete, and leaves nothing behind if it is not."""
-    target = os.path.realpath(path)
-    if os.path.exists(target) and not os.path.isfile(target):  # a pipe or a device stays what it is
-        with open(target, "wb") as file:
+    if _is_stream(path):
+        with open(path, "wb") as file:  # by the name given: that of a pipe behind /dev/stdout opens nothing
             yield file
         return
+    target = os.path.realpath(path)
     part = f"{target}.{os.getpid()}.part"
     try:
         with open(part, "wb") as file:

@@ -10,11 +10,13 @@ from typing import Any, SupportsFloat, SupportsIndex
 from sparseagg.aio.connection import Connection
 from sparseagg.arguments import checked_seconds, checked_text
 from sparseagg.calls import (
+    checked_deadline,
     create_request,
     poll_pause,
     poll_seconds,
     raise_if_failed,
     raise_if_past,
+    raise_if_unheard,
     result_format,
     result_request,
     wait_request,
@@ -186,20 +188,23 @@ class Round:
 
     async def end(self, *, timeout: float | None = None) -> RoundInfo:
         """Stops taking submissions and waits for the merge, but reads nothing; see ``sparseagg.Round.end``."""
-        timeout = checked_seconds("timeout", timeout)
+        deadline = checked_deadline(timeout)
         request = pb.CloseRoundRequest(name=self.name)
-        self._info = RoundInfo.from_proto(await self._connection.call("CloseRound", request))
-        raise_if_failed(await self.wait(timeout))
+        with raise_if_unheard(deadline, self._info):
+            self._info = RoundInfo.from_proto(await self._connection.call("CloseRound", request, deadline=deadline))
+        raise_if_failed(await self._wait(deadline))
         return self._info
 
     async def wait(self, timeout: float | None = None) -> RoundInfo:
         """Waits until the round has ended; see ``sparseagg.Round.wait``."""
-        timeout = checked_seconds("timeout", timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        return await self._wait(checked_deadline(timeout))
+
+    async def _wait(self, deadline: float | None) -> RoundInfo:
         while True:
             begun, poll = time.monotonic(), poll_seconds(deadline)
-            call = self._connection.call("WaitRound", wait_request(self.name, poll), extra_s=poll)
-            self._info = RoundInfo.from_proto(await call)
+            request = wait_request(self.name, poll)
+            with raise_if_unheard(deadline, self._info):
+                self._info = RoundInfo.from_proto(await self._connection.call("WaitRound", request, poll, deadline))
             if self._info.ended:
                 return self._info
             raise_if_past(deadline, self._info)

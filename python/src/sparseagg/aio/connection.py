@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, TypeVar
 
 import grpc
 
-from sparseagg.calls import commit_request, counted, status_request, streamed
+from sparseagg.calls import call_seconds, commit_request, counted, seconds_to, status_request, streamed
 from sparseagg.channel import channel_options, checked_connections
 from sparseagg.channels import Channels
 from sparseagg.errors import Cancelled, FailedPrecondition, NotFound
@@ -63,21 +63,22 @@ class Connection:
         for channel in self._channels.close():
             await channel.close()
 
-    async def call(self, method: str, request: Any, extra_s: float = 0.0) -> Any:
+    async def call(self, method: str, request: Any, extra_s: float = 0.0, deadline: float | None = None) -> Any:
         """Calls a unary method until it answers.
 
         Args:
             method: its name.
             request: its message.
             extra_s: what the server may wait before it answers, on top of the timeout.
+            deadline: on the monotonic clock. The call is given up soon after it, and not tried again.
         """
-        timeout = None if self._timeout is None else self._timeout + extra_s
 
         async def attempt() -> Any:
+            timeout = call_seconds(self._timeout, extra_s, deadline)
             with self._channels.first() as stub:
                 return await getattr(stub, method)(request, timeout=timeout, metadata=self._metadata)
 
-        return await self._retried(attempt)
+        return await self._retried(attempt, deadline)
 
     async def read(self, method: str, make_request: Callable[[], Any]) -> ResultReader:
         """Reads all pages of a method that streams them, from the beginning again if the connection breaks.
@@ -150,7 +151,7 @@ class Connection:
         if self._loop is not loop:
             raise FailedPrecondition("this client is in use in another event loop; make one in each")
 
-    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _retried(self, attempt: Callable[[], Awaitable[T]], deadline: float | None = None) -> T:
         self._check_loop()
         waits = self.retry.waits()
         while True:
@@ -158,9 +159,10 @@ class Connection:
                 return await _apart(attempt())
             except grpc.RpcError as call_error:
                 wait = wait_before_retry(call_error, waits)
-                if wait is None:
+                left = seconds_to(deadline)
+                if wait is None or left == 0:
                     raise error_from_call(call_error) from call_error
-            await asyncio.sleep(wait)
+            await asyncio.sleep(min(wait, left))
 
     async def _upload_status(self, upload: Upload) -> pb.UploadStatus | None:
         """Returns what the server has of it; None: nothing."""
