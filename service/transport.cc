@@ -16,7 +16,8 @@ namespace {
 // Of calls to reflection and channelz, each of which keeps one as long as it lasts.
 constexpr int kMostThreads = 32;
 
-// At a time on one connection; a client keeps further ones to itself until others end. More than may wait for rounds.
+// At a time on one connection; a client keeps further ones to itself until others end. By default twice the rounds that
+// may be open, for each of which a call may wait.
 constexpr int kMostCalls = 2048;
 
 }  // namespace
