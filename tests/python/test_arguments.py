@@ -26,6 +26,7 @@ WEIGHTS = [10**400, fractions.Fraction(10**400), 10**5000]
         ({"deadline": 1e20}, r"deadline .* not 1e\+20"),
         ({"deadline": math.inf}, "deadline .* not inf"),
         ({"deadline": math.nan}, "deadline .* not nan"),
+        ({"deadline": "60"}, "deadline is a number of seconds or a timedelta, not '60'"),
         ({"deadline": "60s"}, "deadline is a number of seconds or a timedelta, not '60s'"),
         ({"result_ttl": 10**400}, "result_ttl .* not 1000"),
         ({"min_submissions": "x"}, "min_submissions cannot be 'x'"),
@@ -145,7 +146,6 @@ def test_names_that_are_no_text_are_refused(client: sa.Client, name: Any, text: 
         (lambda: client.create_round(SPEC, name), "a round's id"),
         (lambda: opened.submit("a", UPDATE, 1.0, submission_id=name), "a submission id"),
         (lambda: opened.cancel(name), "a reason"),
-        (lambda: sa.Client("localhost:1", token=name), "a token"),
     ):
         with pytest.raises(sa.InvalidArgument, match=f"{what} is a string.* {text}"):
             use()
@@ -223,7 +223,7 @@ def test_values_that_are_no_names_are_refused(client: sa.Client, values: Any) ->
         opened.submit("a", UPDATE, 1.0, values=values)
 
 
-@pytest.mark.parametrize("timeout", ["5", math.nan, True])
+@pytest.mark.parametrize("timeout", ["5", math.nan, True, -1, -(10**400)], ids=range(5))
 def test_time_that_is_no_number_is_refused_before_anything_happens(client: sa.Client, timeout: Any) -> None:
     opened = client.create_round(SPEC)
     for use in (
@@ -276,11 +276,56 @@ def test_address_in_all_forms_is_taken(address: str) -> None:
         ("options", {"ab": 1}, "options is a list of pairs .name, value., not {'ab': 1}"),
         ("options", ["ab"], "options is a list of pairs .name, value., not .'ab'."),
         ("options", [(1, "a")], "options is a list of pairs"),
+        ("tls", None, "tls is False, True, the path of a PEM file, or credentials of gRPC, not None"),
+        ("tls", 0, "tls is .*, not 0"),
+        ("tls", 1, "tls is .*, not 1"),
+        ("tls", b"x", "tls is .*, not b'x'"),
+        ("tls", "", "tls is .*, not ''"),
     ],
 )
 def test_client_of_senseless_arguments_says_so(twin: Any, argument: str, value: Any, text: str) -> None:
     with pytest.raises(sa.InvalidArgument, match=text):
         twin("localhost:1", **{argument: value})
+
+
+@pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])
+@pytest.mark.parametrize("token", ["secret\n", "sécret", SURROGATE, 5, b"secret"])
+def test_token_that_cannot_be_sent_is_refused_and_not_shown(twin: Any, token: Any) -> None:
+    with pytest.raises(sa.InvalidArgument, match="a token is a string of printable ASCII") as refused:
+        twin("localhost:1", token=token)
+    assert "cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("timeout", [1e10, 1e300, 10**400, math.inf], ids=range(4))
+def test_time_beyond_any_clock_is_for_ever(client: sa.Client, timeout: Any) -> None:
+    with sa.Client(client.address, timeout=timeout) as patient:
+        assert patient.server_info().version
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"attempts": 0}, "attempts is a number of calls from 1 on, not 0"),
+        ({"attempts": math.inf}, "attempts is a number of calls from 1 on, not inf"),
+        ({"attempts": "3"}, "attempts is a number of calls from 1 on, not '3'"),
+        ({"initial": -1}, "initial is a number from 0 on, not -1"),
+        ({"multiplier": "2"}, "multiplier is a number from 0 on, not '2'"),
+        ({"maximum": math.nan}, "maximum is a number from 0 on, not nan"),
+    ],
+)
+def test_retry_policy_of_senseless_numbers_says_so(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(sa.InvalidArgument, match=text):
+        sa.RetryPolicy(**options)
+
+
+def test_min_submissions_of_none_is_none() -> None:
+    spec = sa.RoundSpec([TENSOR], min_submissions=None, max_submissions=3)
+    assert sa.aggregate([UPDATE], spec)["v"].values.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("deadline", [60, 60.0, np.int64(60), np.float32(60), fractions.Fraction(60)])
+def test_seconds_may_be_numbers_of_any_type(deadline: Any) -> None:
+    assert sa.RoundSpec([TENSOR], deadline=deadline).to_proto().deadline.seconds == 60
 
 
 def test_numbers_and_dtypes_of_numpy_will_do() -> None:

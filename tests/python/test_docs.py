@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -166,6 +167,23 @@ def test_integrations_fed_avg_refuses_a_client_twice_and_what_has_no_mean(integr
         integrations["fed_avg"](["w", "mask"], [("a", [np.ones(2), np.ones(2, bool)], 1)])
 
 
+def test_integrations_fed_avg_refuses_arrays_without_a_name(integrations: dict) -> None:
+    two, three = [np.ones(2)] * 2, [np.ones(2)] * 3
+    for results, text in (
+        ([("a", three, 1)], "2 names for 3 arrays"),
+        ([("a", two, 1), ("b", three, 1)], "client b: 3"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            integrations["fed_avg"](["v", "w"], results)
+
+
+def test_integrations_dense_rounds_of_a_server_take_wide_arrays(integrations: dict, client: sa.Client) -> None:
+    array = np.ones((1, 197, 768), np.float32)
+    opened = client.create_round(integrations["dense_spec"](["embedding"], [array]))
+    opened.submit("a", {"embedding": array}, weight=3)
+    assert np.array_equal(opened.close()["embedding"].values.reshape(array.shape), array)
+
+
 def test_integrations_results_of_flower_are_averaged(integrations: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     # Stand-ins: as far as they are looked at, the classes of flwr, which is not installed here.
     common = types.SimpleNamespace(parameters_to_ndarrays=lambda parameters: parameters.tensors)
@@ -206,3 +224,30 @@ def test_integrations_rows_are_added_to_an_embedding(integrations: dict) -> None
     before[4] -= torch.tensor([0.5, 1.0])
     before[1] -= torch.tensor([1.5, 2.0])
     assert torch.equal(embedding.weight.detach(), before)
+
+
+class Tensor:
+    """Stands in for torch's: of numpy's types."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        assert array.dtype.isbuiltin
+        self.array = array
+
+    def to(self, _: object) -> Tensor:
+        return self
+
+    def index_add_(self, _: int, keys: Tensor, rows: Tensor, alpha: float) -> None:
+        np.add.at(self.array, keys.array, alpha * rows.array)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("keys", [[], [4, 1]])
+def test_integrations_rows_of_any_number_and_dtype_are_added(
+    integrations: dict, monkeypatch: pytest.MonkeyPatch, keys: list, dtype: str
+) -> None:
+    torch = types.SimpleNamespace(from_numpy=Tensor, no_grad=contextlib.nullcontext)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    weight = Tensor(np.zeros((6, 2)))
+    merged = sa.aggregate([(keys, np.ones((len(keys), 2)))], sa.RoundSpec([sa.TensorSpec("emb", dtype, 6, 2)]))["emb"]
+    integrations["add_to_embedding"](types.SimpleNamespace(weight=weight), merged, alpha=-0.5)
+    assert [key for key in range(6) if weight.array[key].tolist() == [-0.5, -0.5]] == sorted(keys)

@@ -9,7 +9,9 @@ from typing import Any
 
 from sparseagg.errors import InvalidArgument
 
-__all__ = ["checked_integer", "checked_seconds", "checked_text", "shown"]
+__all__ = ["checked_integer", "checked_number", "checked_seconds", "checked_text", "shown"]
+
+_FOR_EVER_S = 1e9  # some thirty years
 
 _MOST_SHOWN = 200
 
@@ -54,17 +56,31 @@ def checked_integer(what: str, value: Any, least: int, most: int) -> int:
     return number
 
 
-def checked_seconds(what: str, seconds: Any) -> float | None:
-    """Returns a time in seconds; None for ever, which infinity means, too.
+def checked_number(what: str, value: Any) -> float:
+    """Returns a number of any type that is not negative; infinity for what is beyond float64.
 
     Raises:
-        InvalidArgument: it is no number.
+        InvalidArgument: it is none.
+    """
+    try:
+        number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf if value > 0 else -math.inf
+    if math.isnan(number) or number < 0:
+        raise InvalidArgument(f"{what}, not {shown(value)}")
+    return number
+
+
+def checked_seconds(what: str, seconds: Any) -> float | None:
+    """Returns a time in seconds; None for ever, which infinity means, too, and what gRPC's clock does not reach.
+
+    Raises:
+        InvalidArgument: it is no number, or negative.
     """
     if seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or math.isnan(seconds):
-        raise InvalidArgument(f"{what} is a number of seconds, or None for ever, not {shown(seconds)}")
-    return None if seconds == math.inf else float(seconds)
+    number = checked_number(f"{what} is a number of seconds, or None for ever", seconds)
+    return number if number < _FOR_EVER_S else None
 
 
 def shown(value: Any) -> str:

@@ -70,14 +70,16 @@ def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[t
 
 
 def credentials(tls: TLS) -> grpc.ChannelCredentials | None:
-    """Returns what to secure the channel with, or None for a plain one."""
+    """Returns what to secure the channel with, or None for a plain one; ``InvalidArgument`` if it is nothing such."""
     if tls is False:
         return None
     if tls is True:
         return grpc.ssl_channel_credentials()
-    if isinstance(tls, (str, os.PathLike)):
+    if isinstance(tls, os.PathLike) or (isinstance(tls, str) and tls):
         return grpc.ssl_channel_credentials(pathlib.Path(tls).read_bytes())
-    return tls
+    if isinstance(tls, grpc.ChannelCredentials):
+        return tls
+    raise InvalidArgument(f"tls is False, True, the path of a PEM file, or credentials of gRPC, not {shown(tls)}")
 
 
 def checked_connections(connections: Any) -> int:
@@ -86,8 +88,12 @@ def checked_connections(connections: Any) -> int:
 
 
 def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
-    """Returns what every call carries."""
-    return () if token is None else (("authorization", f"Bearer {checked_text('a token', token)}"),)
+    """Returns what every call carries; ``InvalidArgument``, which does not show it, if the token is none."""
+    if token is None:
+        return ()
+    if not isinstance(token, str) or re.fullmatch("[ -~]*", token) is None:
+        raise InvalidArgument("a token is a string of printable ASCII, without the end of a line; this one is not")
+    return (("authorization", f"Bearer {token}"),)
 
 
 def round_name(name: str) -> str:

@@ -101,7 +101,7 @@ class Aggregator:
             what = "memory_limit is a number of bytes, or None for no limit"
             memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
         checked_spec(spec).to_proto()  # refuses what no field can hold, as a client does
-        if spec.max_submissions and spec.min_submissions > spec.max_submissions:
+        if spec.max_submissions and (spec.min_submissions or 0) > spec.max_submissions:
             raise InvalidArgument(
                 f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
             )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
-from sparseagg.arguments import shown
+from sparseagg.arguments import checked_integer, checked_number, shown
 from sparseagg.errors import InvalidArgument, SparseaggError, error_of
 
 __all__ = ["RetryPolicy", "checked_retry", "error_from_call", "wait_before_retry"]
@@ -37,6 +38,11 @@ class RetryPolicy:
     initial: float = 0.1
     multiplier: float = 2.0
     maximum: float = 5.0
+
+    def __post_init__(self) -> None:
+        checked_integer("attempts is a number of calls from 1 on", self.attempts, 1, sys.maxsize)
+        for name in ("initial", "multiplier", "maximum"):
+            checked_number(f"{name} is a number from 0 on", getattr(self, name))
 
     def waits(self) -> Iterator[float]:
         """Yields the wait before each retry, ``attempts`` − 1 of them."""

@@ -388,7 +388,7 @@ def _duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None
         return None
     duration = duration_pb2.Duration()
     try:
-        delta = value if isinstance(value, datetime.timedelta) else datetime.timedelta(seconds=value)
+        delta = value if isinstance(value, datetime.timedelta) else datetime.timedelta(seconds=float(value / 1))
         duration.FromTimedelta(delta)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(f"{field} is a number of seconds or a timedelta, not {shown(value)}: {error}") from error
