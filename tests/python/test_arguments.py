@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import scipy.sparse
 import sparseagg as sa
 from fake_libraries import FakeTorch
 
@@ -333,6 +334,13 @@ def test_numbers_and_dtypes_of_numpy_will_do() -> None:
     assert (one.tensors[0].dtype, one.result_dtype) == ("float32", "float64")
     assert sa.aggregate([UPDATE], one, threads=np.int64(2), memory_limit=np.int32(1 << 20))["v"].keys.tolist() == [1]
     sa.Client("localhost:1", connections=np.int64(2), timeout=np.float32(1.5), chunk_bytes=np.int64(1000)).close()
+
+
+def test_sizes_of_numpy_do_not_overflow() -> None:
+    tensor = sa.TensorSpec("v", "float32", np.int32(50_000_000), np.int8(64))
+    merged = sa.aggregate([scipy.sparse.csr_matrix((50_000_000, 64), dtype=np.float32)], sa.RoundSpec([tensor]))["v"]
+    assert (len(merged), merged.dimension, merged.width) == (0, 50_000_000, 64)
+    assert sa.TensorSpec("v", "float32", 50_000_000, 64) == tensor
 
 
 @pytest.mark.parametrize("chunk_bytes", [0, -1, 1.5, True, "1", np.float32(5), 10**5000], ids=range(7))

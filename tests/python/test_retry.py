@@ -85,6 +85,34 @@ def test_client_finds_a_restarted_server_and_lost_rounds(start_server):
         client.create_round(SPEC).submit("a", update())
 
 
+def test_client_learns_that_a_restarted_server_takes_smaller_messages(start_server):
+    first = start_server()
+    with sa.Client(first.address, retry=sa.RetryPolicy(attempts=40, maximum=0.5)) as client:
+        client.create_round(SPEC).submit("a", update(), encoding="plain")
+        first.kill()
+        start_server("--max-message-bytes", "64KiB", address=first.address)
+        opened = client.create_round(SPEC)
+        with contextlib.suppress(sa.ResourceExhausted):  # where the client has not noticed
+            opened.submit("a", update(), encoding="plain")
+        assert opened.submit("b", update(), encoding="plain").num_tuples == 100_000
+
+
+def test_aio_client_learns_that_a_restarted_server_takes_smaller_messages(start_server):
+    first = start_server()
+
+    async def job():
+        async with sa.aio.Client(first.address, retry=sa.RetryPolicy(attempts=40, maximum=0.5)) as client:
+            await (await client.create_round(SPEC)).submit("a", update(), encoding="plain")
+            first.kill()
+            start_server("--max-message-bytes", "64KiB", address=first.address)
+            opened = await client.create_round(SPEC)
+            with contextlib.suppress(sa.ResourceExhausted):
+                await opened.submit("a", update(), encoding="plain")
+            assert (await opened.submit("b", update(), encoding="plain")).num_tuples == 100_000
+
+    asyncio.run(job())
+
+
 def test_client_no_server_is_unavailable_and_a_connection_error():
     with socket.create_server(("127.0.0.1", 0)) as unused:
         address = f"127.0.0.1:{unused.getsockname()[1]}"

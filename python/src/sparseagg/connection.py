@@ -117,11 +117,12 @@ class Connection:
         self._retried(attempt)
 
     def server_wire(self) -> ServerWire:
-        """Returns what the server takes, for which it is asked once."""
-        if self._server_wire is None:
+        """Returns what the server takes, for which it is asked once, and again when it may be another one."""
+        wire = self._server_wire
+        if wire is None:
             info = ServerInfo.from_proto(self.call("GetServerInfo", pb.GetServerInfoRequest()))
-            self._server_wire = ServerWire.of(info, self._wanted_chunk_bytes)
-        return self._server_wire
+            wire = self._server_wire = ServerWire.of(info, self._wanted_chunk_bytes)
+        return wire
 
     def submit(self, upload: Upload, resumable: bool, bar: ProgressBar | None) -> Submission:
         """Uploads in one stream or, if ``resumable`` and in any case after a failure, by single calls that resume."""
@@ -134,6 +135,7 @@ class Connection:
                     first = resumption.first_chunk(self._upload_status(upload))
                     return self._submit_unary(stub, upload, first, bar, resumption)
             except grpc.RpcError as call_error:
+                self._forget_server_after(call_error)
                 wait = resumption.wait_after(call_error)
                 if wait is None:
                     raise error_from_call(call_error) from call_error
@@ -146,11 +148,17 @@ class Connection:
             try:
                 return attempt()
             except grpc.RpcError as call_error:
+                self._forget_server_after(call_error)
                 wait = wait_before_retry(call_error, waits)
                 left = seconds_to(deadline)
                 if wait is None or left == 0:
                     raise error_from_call(call_error) from call_error
             time.sleep(min(wait, left))
+
+    def _forget_server_after(self, error: grpc.RpcError) -> None:
+        """Asks anew what the server takes when one that has restarted may take less."""
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED):
+            self._server_wire = None
 
     def _upload_status(self, upload: Upload) -> pb.UploadStatus | None:
         """Returns what the server has of it; None: nothing."""

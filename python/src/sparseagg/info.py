@@ -9,7 +9,8 @@ from typing import Any
 
 from google.protobuf import timestamp_pb2
 
-from sparseagg.spec import RoundSpec, enum_name, seconds
+from sparseagg.durations import seconds
+from sparseagg.spec import RoundSpec, enum_name
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["RoundInfo", "ServerInfo", "ServerLimits", "StageTime", "Submission", "TensorSummary", "Timeline"]

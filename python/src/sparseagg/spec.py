@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import datetime
+import operator
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Union
-
-from google.protobuf import duration_pb2
+from typing import Any
 
 from sparseagg.arguments import shown
+from sparseagg.durations import Seconds, duration, seconds
 from sparseagg.errors import InvalidArgument
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -23,7 +23,6 @@ __all__ = [
     "dtype_name",
     "enum_name",
     "key_bytes",
-    "seconds",
 ]
 
 # Bytes of one value, by name of dtype.
@@ -61,8 +60,6 @@ _SCALARS = (
 
 # Fields of RoundSpec that are numbers.
 _LIMITS = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
-
-Seconds = Union[float, datetime.timedelta]
 
 
 def dtype_name(dtype: Any) -> str:
@@ -213,6 +210,9 @@ class TensorSpec(_Options):
             self._check_words()
         except InvalidArgument as error:
             raise InvalidArgument(f"tensor {shown(self.name)}: {error}") from error
+        for field in ("dimension", "width"):
+            with contextlib.suppress(TypeError):  # for to_proto to refuse
+                object.__setattr__(self, field, operator.index(getattr(self, field)))  # numpy's overflow in products
         if self.layout not in ("sparse", "dense"):
             raise InvalidArgument(f"tensor {self.name!r}: unknown layout {self.layout!r}; known: sparse, dense")
         if self.width == 0:  # which the wire has for 1
@@ -355,8 +355,8 @@ class RoundSpec(_Options):
         proto = pb.RoundSpec(
             tensors=[tensor.to_proto() for tensor in self.tensors],
             aggregation=self._options_to_proto(),
-            deadline=_duration("deadline", self.deadline),
-            result_ttl=_duration("result_ttl", self.result_ttl),
+            deadline=duration("deadline", self.deadline),
+            result_ttl=duration("result_ttl", self.result_ttl),
         )
         _set_fields(proto, self, _LIMITS)
         return proto
@@ -381,20 +381,3 @@ def checked_spec(spec: Any) -> RoundSpec:
     if not isinstance(spec, RoundSpec):
         raise InvalidArgument(f"spec is a RoundSpec, not {shown(spec)}")
     return spec
-
-
-def _duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:
-    if value is None:
-        return None
-    duration = duration_pb2.Duration()
-    try:
-        delta = value if isinstance(value, datetime.timedelta) else datetime.timedelta(seconds=float(value / 1))
-        duration.FromTimedelta(delta)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(f"{field} is a number of seconds or a timedelta, not {shown(value)}: {error}") from error
-    return duration
-
-
-def seconds(duration: duration_pb2.Duration) -> float:
-    """Returns a duration in seconds."""
-    return duration.seconds + duration.nanos * 1e-9

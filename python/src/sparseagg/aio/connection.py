@@ -119,11 +119,12 @@ class Connection:
         await self._retried(attempt)
 
     async def server_wire(self) -> ServerWire:
-        """Returns what the server takes, for which it is asked once."""
-        if self._server_wire is None:
+        """Returns what the server takes, for which it is asked once, and again when it may be another one."""
+        wire = self._server_wire
+        if wire is None:
             info = ServerInfo.from_proto(await self.call("GetServerInfo", pb.GetServerInfoRequest()))
-            self._server_wire = ServerWire.of(info, self._wanted_chunk_bytes)
-        return self._server_wire
+            wire = self._server_wire = ServerWire.of(info, self._wanted_chunk_bytes)
+        return wire
 
     async def submit(self, upload: Upload, resumable: bool, bar: ProgressBar | None) -> Submission:
         """Uploads in one stream or, if ``resumable`` and in any case after a failure, by single calls that resume."""
@@ -138,6 +139,7 @@ class Connection:
                     first = resumption.first_chunk(await self._upload_status(upload))
                     return await _apart(self._submit_unary(stub, upload, first, bar, resumption))
             except grpc.RpcError as call_error:
+                self._forget_server_after(call_error)
                 wait = resumption.wait_after(call_error)
                 if wait is None:
                     raise error_from_call(call_error) from call_error
@@ -158,11 +160,17 @@ class Connection:
             try:
                 return await _apart(attempt())
             except grpc.RpcError as call_error:
+                self._forget_server_after(call_error)
                 wait = wait_before_retry(call_error, waits)
                 left = seconds_to(deadline)
                 if wait is None or left == 0:
                     raise error_from_call(call_error) from call_error
             await asyncio.sleep(min(wait, left))
+
+    def _forget_server_after(self, error: grpc.RpcError) -> None:
+        """Asks anew what the server takes when one that has restarted may take less."""
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED):
+            self._server_wire = None
 
     async def _upload_status(self, upload: Upload) -> pb.UploadStatus | None:
         """Returns what the server has of it; None: nothing."""
