@@ -117,8 +117,9 @@ absl::Status Upload::CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_
   if (max_bytes != 0 && bytes > max_bytes) return exhausted("max_bytes_per_submission", bytes, max_bytes);
   // A run of keys without values takes nothing here, but it does in a result, and takes a pass to hash before.
   const uint64_t most_tuples = reservation_.limit() / sizeof(uint32_t);
-  if (most_tuples != 0 && tuples > most_tuples)
+  if (most_tuples != 0 && tuples > most_tuples) {
     return exhausted("the keys that rounds have memory for,", tuples, most_tuples);
+  }
   return absl::OkStatus();
 }
 
