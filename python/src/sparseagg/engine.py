@@ -294,13 +294,14 @@ def _unchecked(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
     """Returns which tensors' results show whether all of their terms were finite, and a spec that leaves that to them.
 
     Sums do, since no finite one has an infinite term, or one that is no number; fixed point has to look at each before.
-    Rows that ``min_contributors`` drops would hide theirs.
+    Rows that ``min_contributors`` drops would hide theirs, and a ``fill`` may not be finite itself.
     """
 
     def tells(tensor: TensorSpec) -> bool:
         how = spec.aggregation_of(tensor)
         is_sum = how.op in ("sum", "mean", "coordinate_mean") and how.numerics == "canonical"
-        return "float" in tensor.dtype and is_sum and how.on_nonfinite == "reject" and how.min_contributors in (0, 1)
+        is_whole = how.min_contributors in (0, 1) and not how.fill
+        return "float" in tensor.dtype and is_sum and is_whole and how.on_nonfinite == "reject"
 
     telling = [index for index, tensor in enumerate(checked_spec(spec).tensors) if tells(tensor)]
     tensors = [
