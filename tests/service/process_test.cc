@@ -40,6 +40,23 @@ v1::ServerInfo InfoOf(const ServerProcess& server) {
   return info;
 }
 
+// Where the server listens.
+sockaddr_in LoopbackOf(const ServerProcess& server) {
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(SplitAddress(server.address()).second);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return to;
+}
+
+// A connection; -1: there is none.
+int Connect(const sockaddr_in& to) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
 TEST(ProcessTest, Start_PortZero_PrintsTheOneItFound) {
   ServerProcess server;
   EXPECT_THAT(server.address(), MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]*"));
@@ -155,12 +172,8 @@ TEST(ProcessTest, Connections_FarTooMany_ServesAgainOnceTheyEnd) {
 
 TEST(ProcessTest, Connection_SaysHowManyCallsItTakes) {
   ServerProcess server;
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(SplitAddress(server.address()).second);
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const OwnedFd connection(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(connect(connection.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  const OwnedFd connection(Connect(LoopbackOf(server)));
+  ASSERT_GE(connection.get(), 0);
   // The first frame of HTTP/2: 3 bytes of length, type 4 for settings, and of each 2 bytes of name, 4 of value.
   unsigned char head[9];
   ASSERT_EQ(recv(connection.get(), head, sizeof(head), MSG_WAITALL), ssize_t{sizeof(head)});
@@ -195,14 +208,11 @@ TEST(ProcessTest, Message_NotEvenUtf8_IsRefusedWithoutAWordOnStandardError) {
 
 TEST(ProcessTest, Connections_ResetAtOnce_LeaveNoWordOnStandardError) {
   ServerProcess server;
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(SplitAddress(server.address()).second);
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const sockaddr_in to = LoopbackOf(server);
   server.Pause();  // so that it finds them gone when it accepts them
   for (int i = 0; i < 50; ++i) {
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    const int fd = Connect(to);
+    ASSERT_GE(fd, 0);
     const linger reset{1, 0};
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     close(fd);
