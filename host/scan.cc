@@ -79,6 +79,17 @@ absl::Status ScanKeys(const Place& place, uint64_t position, const char* keys, u
                         : Scan<uint64_t>(place, position, keys, count, order);
 }
 
+bool EndsAscend(const Place& place, const char* keys, uint64_t count, int key_bytes) {
+  constexpr uint64_t kEnd = 16;
+  const uint64_t first = std::min(count, kEnd);
+  const uint64_t last = std::min(count - first, kEnd);
+  KeyOrder order;
+  return ScanKeys(place, 0, keys, first, key_bytes, order).ok() &&
+         ScanKeys(place, count - last, keys + (count - last) * static_cast<uint64_t>(key_bytes), last, key_bytes, order)
+             .ok() &&
+         order.unique;
+}
+
 absl::Status ScanRun(const Place& place, uint64_t first, uint64_t count, KeyOrder& order) {
   if (count == 0) return absl::OkStatus();
   const uint64_t dimension = place.spec->dimension;

@@ -40,19 +40,23 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
   const internal::Place place{&spec, std::nullopt};
   const uint64_t count = NumKeys(columns.keys);
   internal::KeyOrder order;
+  const auto scan = [&](const auto& keys) {
+    const auto* const bytes = reinterpret_cast<const char*>(keys.data());
+    if (columns.keys_unchecked && internal::EndsAscend(place, bytes, count, sizeof(keys[0]))) return absl::OkStatus();
+    return internal::ScanKeys(place, 0, bytes, count, sizeof(keys[0]), order);
+  };
   if (const auto* run = std::get_if<KeyRun>(&columns.keys)) {
     RETURN_IF_ERROR(internal::ScanRun(place, run->first, run->count, order));
   } else if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&columns.keys)) {
     if (!HasNarrowKeys(spec)) {
       return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 32 bits, its dimension needs 64"));
     }
-    RETURN_IF_ERROR(internal::ScanKeys(place, 0, reinterpret_cast<const char*>(narrow->data()), count, 4, order));
+    RETURN_IF_ERROR(scan(*narrow));
   } else {
     if (HasNarrowKeys(spec)) {
       return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 64 bits, its dimension needs 32"));
     }
-    const auto& wide = std::get<absl::Span<const uint64_t>>(columns.keys);
-    RETURN_IF_ERROR(internal::ScanKeys(place, 0, reinterpret_cast<const char*>(wide.data()), count, 8, order));
+    RETURN_IF_ERROR(scan(std::get<absl::Span<const uint64_t>>(columns.keys)));
   }
   if (spec.layout == Layout::kDense) {
     const auto* run = std::get_if<KeyRun>(&columns.keys);

@@ -26,7 +26,9 @@ struct UpdateColumns {
   KeyColumn keys;
   const std::byte* values = nullptr;  // num_keys × width of the tensor's dtype, row-major, aligned; null if kUnion
   std::shared_ptr<const void> owner;
-  bool keys_may_change = false;  // in hands that promise not to: they are looked at again before they are merged
+  // A look at the ends of a list of keys will do, which are found to ascend below the dimension or are not: for an engine
+  // that looks at all of them as it merges (the CPU's).
+  bool keys_unchecked = false;
 };
 
 uint64_t NumKeys(const KeyColumn& keys);
@@ -35,14 +37,14 @@ uint64_t NumKeys(const KeyColumn& keys);
 // the spec says so. Sortedness and uniqueness are facts found on the way. Immutable, cheap to copy, thread-safe.
 class ValidatedUpdate {
  public:
-  // Checks `columns`, one pass over the keys and one over the values; copies nothing. Key spans must have the width
+  // Checks `columns`, one pass over the keys, unless they are unchecked and seem well, and one over the values; copies
+  // nothing. Key spans must have the width
   // of HasNarrowKeys. INVALID_ARGUMENT names tensor, position and value. `weight` is 1 under kUniform.
   static absl::StatusOr<ValidatedUpdate> Create(const TensorSpec& spec, UpdateColumns columns, double weight);
 
   const KeyColumn& keys() const { return columns_.keys; }
   const std::byte* values() const { return columns_.values; }
   const std::shared_ptr<const void>& owner() const { return columns_.owner; }
-  bool keys_may_change() const { return columns_.keys_may_change; }
   uint64_t num_keys() const { return num_keys_; }
   double weight() const { return weight_; }
   // Keys never descend / no key occurs twice. `unique` is only found for sorted keys, and false otherwise.

@@ -41,6 +41,7 @@ class BlockMerger {
   //   TakesPlain() tells whether it would rather give Room(n, piece), a PlainOutput for n finished rows or an error;
   //   Written(piece) tells that they are there;
   //   a taker with kAtKeys may also have them slot by slot (Slots, NumSlots) where it TakesSlots().
+  // FAILED_PRECONDITION: KeysChanged.
   // Blocks are merged in ascending order; some may be left out.
   template <typename Taker>
   absl::Status MergeBlock(const Block<Key>& block, Taker& taker) {
@@ -49,7 +50,8 @@ class BlockMerger {
     next_key_ = static_cast<Key>(block.last + 1);
     const uint64_t span_minus_one = static_cast<uint64_t>(block.last) - block.first;
     if (block.method == Method::kGather) {
-      RETURN_IF_ERROR(gatherer_.Collect(block));
+      ASSIGN_OR_RETURN(const uint64_t tuples, gatherer_.Collect(block));
+      RETURN_IF_ERROR(Count(tuples));
       return Gather({block.first, block.last, true}, taker);
     }
     const uint64_t window = block.window_keys;
@@ -62,10 +64,19 @@ class BlockMerger {
     }
   }
 
+  // The tuples of updates in all blocks so far.
+  uint64_t tuples() const { return tuples_; }
+
  private:
+  absl::Status Count(uint64_t tuples) {
+    if (tuples == kOutOfOrder) return KeysChanged(*input_.spec);
+    tuples_ += tuples;
+    return absl::OkStatus();
+  }
+
   template <typename Taker>
   absl::Status Sweep(const Piece<Key>& piece, uint64_t span, Taker& taker) {
-    sweeper_.Add(piece.first, span);
+    RETURN_IF_ERROR(Count(sweeper_.Add(piece.first, span)));
     if constexpr (Taker::kAtKeys) {
       if (taker.TakesSlots() && sweeper_.HasEqualSlots()) {
         sweeper_.SpreadTo(taker.Slots(piece), taker.NumSlots(piece));
@@ -107,6 +118,7 @@ class BlockMerger {
 
   const MergeInput<Key, Fold>& input_;
   Key next_key_ = 0;  // the cursors stand before it
+  uint64_t tuples_ = 0;
   Sources<Key, Fold> sources_;
   Sweeper<Key, Fold> sweeper_;
   Gatherer<Key, Fold> gatherer_;

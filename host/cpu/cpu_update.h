@@ -30,7 +30,6 @@ class CpuUpdate : public PreparedUpdate {
   DType dtype = DType::kFloat32;
   double weight = 1.0;
   std::shared_ptr<const void> owner;
-  bool keys_may_change = false;  // as of UpdateColumns
   size_t bytes = 0;
 };
 
@@ -40,9 +39,6 @@ uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update);
 // Sorts and folds where needed (a sorted unique update is taken as it is) and checks what only folded rows can tell.
 // Errors as of Accumulator::Prepare.
 absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update);
-
-// FAILED_PRECONDITION: keys that may change have done so, and cannot be merged.
-absl::Status CheckKeysAgain(const TensorSpec& spec, const CpuUpdate& update);
 
 // Takes keys and values out of words.
 void Unpack(CpuUpdate& update);

@@ -22,20 +22,22 @@ struct Cursor {
   double weight = 1.0;
   Key first = 0;
   DType dtype = DType::kFloat32;
+  bool ascends = true;  // its keys have to; else they are in coarse order
 
   Key operator[](uint64_t index) const { return keys != nullptr ? keys[index] : static_cast<Key>(first + index); }
 
-  // How many tuples, from `position` on, have keys ≤ last.
+  // How many tuples, from `position` on, have keys ≤ last; kOutOfOrder.
   uint64_t CountTo(Key last) const {
     const uint64_t left = end - position;
-    if (keys != nullptr) return CountUpTo(keys + position, left, last);
+    if (keys != nullptr) return CountUpTo(keys + position, left, last, ascends);
     if (left == 0 || (*this)[position] > last) return 0;
     return std::min<uint64_t>(left - 1, last - (*this)[position]) + 1;
   }
 
-  // Moves `stop` behind the last key ≤ `last` and returns the tuples passed.
+  // Moves `stop` behind the last key ≤ `last` and returns the tuples passed; kOutOfOrder, and stays.
   uint64_t Advance(Key last) {
     const uint64_t passed = CountTo(last);
+    if (passed == kOutOfOrder) return passed;
     stop = position + passed;
     return passed;
   }

@@ -50,14 +50,16 @@ class Gatherer {
     if (RowSums::IsFor(shape_)) row_sums_.emplace(sources, first_rows_, shape_);
   }
 
-  // Collects and sorts the updates' tuples in the block, from where the cursors stand. One of the following folds them.
-  // RESOURCE_EXHAUSTED: 2^32 tuples or more.
-  absl::Status Collect(const Block<Key>& block) {
+  // Collects and sorts the updates' tuples in the block, from where the cursors stand, and returns how many there are.
+  // One of the following folds them. kOutOfOrder; RESOURCE_EXHAUSTED: 2^32 tuples or more.
+  absl::StatusOr<uint64_t> Collect(const Block<Key>& block) {
     const uint64_t max_offset = static_cast<uint64_t>(block.last) - block.first;
     first_ = block.first;
     is_narrow_ = std::bit_width(max_offset) <= 32;
     const uint64_t first_rows = first_rows_ != nullptr ? sources_.base.Advance(block.last) : 0;
-    const uint64_t tuples = first_rows + sources_.Advance(block.last) + FindBuckets(block);
+    const uint64_t passed = sources_.Advance(block.last);
+    if (passed == kOutOfOrder) return passed;
+    const uint64_t tuples = first_rows + passed + FindBuckets(block);
     if (tuples > UINT32_MAX) {
       return absl::ResourceExhaustedError(absl::StrCat(tuples, " thinly spread tuples in one block"));
     }
@@ -74,7 +76,7 @@ class Gatherer {
       is_narrow_ ? row_sums_->Group(entries_, first_, origins_.data())
                  : row_sums_->Group(wide_entries_, first_, origins_.data());
     }
-    return absl::OkStatus();
+    return tuples - first_rows;
   }
 
   // Folds what has been collected into `rows`.

@@ -33,9 +33,13 @@ void LoadBFloat16(const void* values, size_t count, size_t readable, double weig
 // terms[i] = rint(clamp(products[i], ±bound) · scale), ties to even.
 void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms);
 
-// How many keys, from the first on, are ≤ last. The keys ascend. Cost: one pass over those, for runs that are short.
-size_t CountUpTo(const uint32_t* keys, size_t count, uint32_t last);
-size_t CountUpTo(const uint64_t* keys, size_t count, uint64_t last);
+// What is found where keys should ascend, each greater than the one before, and do not.
+inline constexpr uint64_t kOutOfOrder = ~uint64_t{0};
+
+// How many keys, from the first on, are ≤ last. Cost: one pass over those, for runs that are short. With `ascend`
+// kOutOfOrder unless they ascend.
+uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last, bool ascend);
+uint64_t CountUpTo(const uint64_t* keys, uint64_t count, uint64_t last, bool ascend);
 
 // Position of the first |products[i]| > bound (or NaN), or `count`.
 size_t FindBeyond(const double* products, size_t count, double bound);

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "host/cpu/coarse_order.h"
 #include "host/cpu/cpu_update.h"
 #include "host/cpu/folded_rows.h"
@@ -22,12 +24,21 @@ struct MergeInput {
   const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // what was merged before
   bool base_is_first = false;  // the order matters, and the base comes before the updates
 
+  // Of the updates.
   uint64_t num_tuples() const {
-    uint64_t total = base == nullptr ? 0 : base->keys.size();
+    uint64_t total = 0;
     for (const CpuUpdate* update : updates) total += update->num_keys;
     return total;
   }
 };
+
+// FAILED_PRECONDITION. Keys of updates that were sorted when they came are in their callers' hands until they are merged,
+// and are looked at as they are read: those of a block have to ascend. When all blocks together have found as many tuples
+// as there are, each was found once, since a key lies in one block only.
+inline absl::Status KeysChanged(const TensorSpec& spec) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(Quoted(spec), ": the keys of an update have been changed since it was added; add a copy of them"));
+}
 
 // The keys of one source, as an array, as a run, or in words.
 template <typename Key>

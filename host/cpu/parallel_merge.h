@@ -6,7 +6,9 @@
 #include <tbb/task_arena.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <new>
 
 #include "absl/status/status.h"
@@ -103,7 +105,7 @@ absl::Status TryMergeBlock(BlockMerger<Key, Fold>& merger, const Block<Key>& blo
 }
 
 // Merges `input`, cut into `blocks`, on the threads of `arena`. A block is folded by one thread, so no key's fold is
-// ever split and the number of threads cannot show in the result.
+// ever split and the number of threads cannot show in the result. FAILED_PRECONDITION: KeysChanged.
 //
 // make_sink() makes what takes a thread's rows: Prepare(rows) does what needs no room yet, size() tells how many rows
 // stay, Write(at) puts them at row `at` of the output. Where it TakesPlain() rows, PlainAt(at) tells where finished
@@ -112,6 +114,7 @@ template <typename Key, typename Fold, typename MakeSink>
 absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks,
                                        tbb::task_arena& arena, MakeSink make_sink) {
   Turns turns(blocks.blocks.size());
+  std::atomic<uint64_t> num_tuples = 0;
   FoldInParallel(turns, arena, [&] {
     auto sink = make_sink();
     BlockMerger<Key, Fold> merger(input);
@@ -126,8 +129,10 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
       // and nobody needs those: what has been taken has its own thread.
       return;
     }
+    num_tuples += merger.tuples();
   });
   if (!turns.status().ok()) return turns.status();
+  if (num_tuples != input.num_tuples()) return KeysChanged(*input.spec);
   return turns.claimed();
 }
 
@@ -137,6 +142,7 @@ template <typename Key, typename Fold, typename MakeTaker>
 absl::Status ParallelMergeAtKeys(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks, tbb::task_arena& arena,
                                  MakeTaker make_taker) {
   Turns turns(blocks.blocks.size());
+  std::atomic<uint64_t> num_tuples = 0;
   FoldInParallel(turns, arena, [&] {
     auto taker = make_taker();
     BlockMerger<Key, Fold> merger(input);
@@ -146,8 +152,10 @@ absl::Status ParallelMergeAtKeys(const MergeInput<Key, Fold>& input, const Block
       turns.Fail(block, std::move(status));
       return;  // as above
     }
+    num_tuples += merger.tuples();
   });
-  return turns.status();
+  if (!turns.status().ok()) return turns.status();
+  return num_tuples == input.num_tuples() ? absl::OkStatus() : KeysChanged(*input.spec);
 }
 
 }  // namespace sparseagg::cpu

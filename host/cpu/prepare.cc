@@ -16,7 +16,6 @@
 #include "host/cpu/terms.h"
 #include "host/cpu/wire_value.h"
 #include "host/saturating.h"
-#include "host/scan.h"
 #include "host/status_macros.h"
 
 namespace sparseagg::cpu {
@@ -257,7 +256,6 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
     out->num_keys = update.num_keys();
     out->values = update.values();
     out->owner = update.owner();
-    out->keys_may_change = update.keys_may_change();
     out->bytes = out->num_keys * (key_bytes + (out->values == nullptr ? 0 : SizeOf(spec.dtype) * spec.width));
   } else if (HasNarrowKeys(spec)) {
     RETURN_IF_ERROR(SortAndFold<uint32_t>(spec, update, *out));
@@ -271,25 +269,6 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
   }
   if (!status.ok()) return status;
   return out;
-}
-
-absl::Status CheckKeysAgain(const TensorSpec& spec, const CpuUpdate& update) {
-  if (!update.keys_may_change) return absl::OkStatus();
-  return std::visit(
-      [&](const auto& keys) -> absl::Status {
-        if constexpr (std::is_same_v<std::decay_t<decltype(keys)>, KeyRun>) {
-          return absl::OkStatus();
-        } else {
-          const auto* const bytes = reinterpret_cast<const char*>(keys.data());
-          sparseagg::internal::KeyOrder order;
-          const absl::Status scanned =
-              sparseagg::internal::ScanKeys({&spec, std::nullopt}, 0, bytes, keys.size(), sizeof(keys[0]), order);
-          if (scanned.ok() && order.unique) return absl::OkStatus();
-          return absl::FailedPreconditionError(absl::StrCat(
-              Quoted(spec), ": the keys of an update have been changed since it was added; add a copy of them"));
-        }
-      },
-      update.keys);
 }
 
 void Unpack(CpuUpdate& update) {

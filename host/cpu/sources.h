@@ -47,6 +47,7 @@ struct Sources {
         words[cursors.size()] = update->words;
       }
       cursor.dtype = update->dtype;
+      cursor.ascends = update->coarse_bits == 0;
       Source source;
       source.load = TermLoader<Term>(update->dtype);
       source.params = MakeTermParams(*input.spec, update->weight);
@@ -71,12 +72,14 @@ struct Sources {
     sources[k].load(values, rows, 0, rows, sources[k].params, terms);
   }
 
-  // Moves the stops of the updates' cursors behind `last` and returns the tuples passed.
+  // Moves the stops of the updates' cursors behind `last` and returns the tuples passed; kOutOfOrder.
   uint64_t Advance(Key last) {
     uint64_t tuples = 0;
     for (size_t k = 0; k < cursors.size(); ++k) {
       if (k + kPrefetch < cursors.size()) PrefetchKeys(cursors[k + kPrefetch], 1);
-      tuples += cursors[k].Advance(last);
+      const uint64_t passed = cursors[k].Advance(last);
+      if (passed == kOutOfOrder) return passed;
+      tuples += passed;
     }
     return tuples;
   }

@@ -47,6 +47,13 @@ struct WeightTally {
 
 // A function of its own for each combination: inlined, they are too much for the compiler.
 
+// Whether each of `lanes` keys is less than the next one.
+template <class Key>
+HWY_INLINE bool Ascend(const Key* keys) {
+  const hn::Rebind<Key, Doubles> d;
+  return hn::AllTrue(d, hn::Lt(hn::LoadU(d, keys), hn::LoadU(d, keys + 1)));
+}
+
 // One value a key. The products of a vector of tuples are made side by side; adding them is scalar, since AVX-512's
 // gather and scatter are slower. A cursor's keys are distinct, so the sums of one vector are independent.
 template <DType kDType, class Key, class Terms, class Tally>
@@ -64,8 +71,10 @@ HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const SweepWindow<Key>&
     table[slot] += buffer[j];
     tally.Add(slot);
   };
+  const bool ascends = cursor.ascends;
   uint64_t i = cursor.position;
-  for (; i + lanes <= cursor.end && keys[i + lanes - 1] <= last; i += lanes) {
+  for (; i + lanes < cursor.end && keys[i + lanes - 1] <= last; i += lanes) {
+    if (ascends && !Ascend(keys + i)) return kOutOfOrder;
     __builtin_prefetch(keys + i + ahead);
     __builtin_prefetch(cursor.values + (i + ahead) * SizeOf(kDType));
     hn::Store(terms(LoadDoubles<kDType>(cursor.values, i, lanes)), d, buffer);
@@ -77,8 +86,9 @@ HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const SweepWindow<Key>&
     size_t j = 0;
     do {
       add(i, j);
-    } while (++j < n && keys[i + j] <= last);
+    } while (++j < n && keys[i + j] <= last && (!ascends || keys[i + j - 1] < keys[i + j]));
     i += j;
+    if (j < n && keys[i] <= last) return kOutOfOrder;
   }
   return i;
 }
@@ -111,6 +121,7 @@ HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const SweepWindow<Key>&
   const size_t fetched = row_bytes <= kRowBytesAhead ? row_bytes : 0;
   uint64_t i = cursor.position;
   for (; i < cursor.end && cursor.keys[i] <= window.last; ++i) {
+    if (cursor.ascends && i > cursor.position && cursor.keys[i] <= cursor.keys[i - 1]) return kOutOfOrder;
     const std::byte* ahead = cursor.values + i * row_bytes + kRowBytesAhead;
     for (size_t byte = 0; byte < fetched; byte += 64) __builtin_prefetch(ahead + byte);
     const auto slot = static_cast<uint64_t>(static_cast<Key>(cursor.keys[i] - window.first));
@@ -176,6 +187,7 @@ HWY_INLINE uint64_t AddCursors(const SweepWindow<Key>& window, MakeTermsOf make_
         position = AddCursor<DType::kBFloat16>(cursor, window, terms, table, tally);
         break;
     }
+    if (position == kOutOfOrder) return position;
     tuples += position - cursor.position;
     cursor.position = position;
   }

@@ -41,20 +41,18 @@ class Sweeper {
     if (!has_kernel_) terms_.resize(std::max<size_t>(kTermBatch, columns_) + kVectorSlack);
   }
 
-  // Adds the tuples with keys from first to first + span − 1, where the cursors stand, to a fresh table. One of the
-  // following must take them out.
-  void Add(Key first, uint64_t span) {
+  // Adds the tuples with keys from first to first + span − 1, where the cursors stand, to a fresh table, and returns how
+  // many of them are the updates'. One of the following must take them out. kOutOfOrder: it is done for.
+  uint64_t Add(Key first, uint64_t span) {
     MakeTable(span);
     const Key last = static_cast<Key>(first + (span - 1));
     first_ = first;
     span_ = span;
-    tuples_ = sources_.base.Advance(last);
+    const uint64_t rows = sources_.base.Advance(last);
     SweepBase(first);
-    if (has_kernel_) {
-      tuples_ += AddToTable(WindowOf(first, last));
-    } else {
-      for (size_t k = 0; k < sources_.cursors.size(); ++k) tuples_ += SweepUpdate(k, first, last);
-    }
+    const uint64_t tuples = has_kernel_ ? AddToTable(WindowOf(first, last)) : SweepUpdates(first, last);
+    tuples_ = rows + tuples;
+    return tuples;
   }
 
   // Moves what has been added to `rows`.
@@ -185,10 +183,22 @@ class Sweeper {
     for (uint64_t row = begin; row < base.stop; ++row) weights_[slot_of(row)] = input_.base->weights[row];
   }
 
+  // AddToTable for folds without a kernel.
+  uint64_t SweepUpdates(Key first, Key last) {
+    uint64_t tuples = 0;
+    for (size_t k = 0; k < sources_.cursors.size(); ++k) {
+      const uint64_t passed = SweepUpdate(k, first, last);
+      if (passed == kOutOfOrder) return passed;
+      tuples += passed;
+    }
+    return tuples;
+  }
+
   // Adds what update k has up to `last`, and returns its tuples.
   uint64_t SweepUpdate(size_t k, Key first, Key last) {
     Cursor<Key>& cursor = sources_.cursors[k];
     const uint64_t tuples = cursor.Advance(last);
+    if (tuples == kOutOfOrder) return tuples;
     const uint64_t batch = columns_ <= 1 ? kTermBatch : std::max<uint64_t>(1, kTermBatch / columns_);
     for (uint64_t begin = cursor.position; begin < cursor.stop; begin += batch) {
       const size_t n = static_cast<size_t>(std::min(batch, cursor.stop - begin));

@@ -86,9 +86,8 @@ class TypedAccumulator : public Accumulator {
 
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
-    RETURN_IF_ERROR(CheckKeys());
     const FinishParams params = MakeFinishParams(order);
-    const Blocks<Key> blocks = Plan(input);
+    ASSIGN_OR_RETURN(const Blocks<Key> blocks, Plan(input));
     const bool is_dense = IsDenseResult(spec_, MinRows(params, input));
     ASSIGN_OR_RETURN(Result result,
                      is_dense ? FinishDense(params, input, blocks) : FinishSparse(params, input, blocks));
@@ -242,13 +241,13 @@ class TypedAccumulator : public Accumulator {
     return input;
   }
 
-  // What all below takes for granted.
-  absl::Status CheckKeys() const {
-    for (const auto& update : updates_) RETURN_IF_ERROR(CheckKeysAgain(spec_, *update));
-    return absl::OkStatus();
-  }
-
-  Blocks<Key> Plan(const Input& input) {
+  // FAILED_PRECONDITION: KeysChanged.
+  absl::StatusOr<Blocks<Key>> Plan(const Input& input) {
+    for (const CpuUpdate* update : input.updates) {
+      if (update->num_keys == 0 || spec_.dimension == 0) continue;
+      // None is larger, where they ascend.
+      if (ReaderOf<Key>(*update)[update->num_keys - 1] >= spec_.dimension) return KeysChanged(spec_);
+    }
     Blocks<Key> blocks = ChooseBlocks(input);
     if (!blocks.is_crowded) {
       const bool all_gathered = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
@@ -311,8 +310,7 @@ class TypedAccumulator : public Accumulator {
 
   // `input`: of all updates that are held.
   absl::Status MergeIntoBase(const Input& input) {
-    RETURN_IF_ERROR(CheckKeys());
-    const Blocks<Key> blocks = Plan(input);
+    ASSIGN_OR_RETURN(const Blocks<Key> blocks, Plan(input));
     Rows merged;
     merged.resize(blocks.MaxRows(), shape_);
     ASSIGN_OR_RETURN(const uint64_t num_rows,

@@ -69,7 +69,7 @@ uint64_t TensorBytes(const TensorSpec& spec, const InputTensor& tensor) {
 absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,
                                          const Submission& submission, double weight) {
   ASSIGN_OR_RETURN(UpdateColumns columns, ToEngineKeys(spec, tensor.keys, submission.owner));
-  columns.keys_may_change = submission.keys_may_change && columns.owner == submission.owner;  // no copy
+  columns.keys_unchecked = submission.keys_unchecked;
   columns.values = tensor.values;
   if (spec.aggregation.op != Op::kUnion || tensor.values == nullptr) {
     return ValidatedUpdate::Create(spec, std::move(columns), weight);

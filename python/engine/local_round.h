@@ -41,7 +41,7 @@ struct Submission {
   // tensor's, which are copied, as soon as they are; `owner` everything else, when the engine has no more need of it.
   std::shared_ptr<const void> owner;
   std::shared_ptr<const void> key_owner;
-  bool keys_may_change = false;  // as of UpdateColumns
+  bool keys_unchecked = false;  // as of UpdateColumns
 };
 
 // What a spec says of whole submissions; 0: no limit.

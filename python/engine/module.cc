@@ -45,14 +45,14 @@ class Aggregator {
     std::vector<Submission> submissions;
     submissions.push_back(reader_.Read(std::move(client_id), update, /*pairs=*/false, convert));
     if (!weight.is_none()) submissions[0].weight = weight.cast<double>();
-    submissions[0].keys_may_change = true;
     Add(std::move(submissions), /*name_client=*/false);
   }
 
   // `names`: one for each update, or None for positions from `first` on, in 20 decimal digits. Those before the first
-  // that is refused, here or by `convert`, are added. `keys_may_change`: the caller goes on before they are merged.
+  // that is refused, here or by `convert`, are added. `keys_unchecked`: FAILED_PRECONDITION at the merge, instead, if keys do not
+  // ascend.
   void AddAll(const py::object& names, uint64_t first, const py::list& updates, const py::object& convert,
-              bool keys_may_change) {
+              bool keys_unchecked) {
     const auto ids = names.is_none() ? py::list() : names.cast<py::list>();
     const bool named = !names.is_none();
     // What is converted takes memory of its own, so no more than a batch of it waits to be added.
@@ -68,7 +68,7 @@ class Aggregator {
         Add(std::move(batch), /*name_client=*/true);
         throw;
       }
-      batch.back().keys_may_change = keys_may_change;
+      batch.back().keys_unchecked = keys_unchecked;
       batch_bytes += round_->BytesOf(batch.back());
       if (batch_bytes < round_->batch_bytes()) continue;
       Add(std::exchange(batch, {}), /*name_client=*/true);
@@ -180,7 +180,7 @@ void Define(py::module_& module) {
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"),
-           py::arg("keys_may_change"))
+           py::arg("keys_unchecked"))
       .def("merge", &Aggregator::Merge, py::arg("other"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })

@@ -58,17 +58,18 @@ def aggregate(
         ResourceExhausted: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
     is_there = isinstance(updates, (list, Mapping))  # an iterator goes on meanwhile
-    telling, unchecked = _unchecked(spec) if is_there else ([], spec)
-    if telling:
-        # Merged before anybody has looked at the values. If one was not finite, or anything else is wrong, all is done
-        # again with a look at each, which says what and where.
+    if is_there:
+        # Merged before anybody has looked at all keys and values: the merge looks at keys as it reads them, and a sum
+        # tells of its values. If keys do not ascend, a value is not finite or anything else is wrong, all is done again
+        # with a look at each beforehand, which sorts what can be sorted, or says what is wrong and where.
+        telling, unchecked = _unchecked(spec)
         with contextlib.suppress(SparseaggError):
             aggregator = Aggregator(unchecked, threads=threads, memory_limit=memory_limit)
-            aggregator._add_all(updates, keys_may_change=False)
+            aggregator._add_all(updates, keys_unchecked=True)
             aggregator.spec = spec
             return aggregator._finish(telling)
     aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit)
-    aggregator._add_all(updates, keys_may_change=not is_there)
+    aggregator._add_all(updates)
     return aggregator.finish()
 
 
@@ -157,15 +158,15 @@ class Aggregator:
         Args:
             updates: as for ``aggregate``. Positions count on from one call to the next.
         """
-        self._add_all(updates, keys_may_change=True)
+        self._add_all(updates)
 
-    def _add_all(self, updates: Any, keys_may_change: bool) -> None:
+    def _add_all(self, updates: Any, keys_unchecked: bool = False) -> None:
         if isinstance(checked_updates(updates), Mapping):
             names = [checked_client_id(name) for name in updates]
             if self._is_limited:
                 names.sort(key=str.encode)
             with extension.errors():
-                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_named, keys_may_change)
+                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_named, keys_unchecked)
             return
         batches = [updates] if isinstance(updates, list) else _batches(updates, 1 if self._is_limited else _BATCH)
         for batch in batches:
@@ -173,7 +174,7 @@ class Aggregator:
                 first = self._given
                 self._given += len(batch)
             with extension.errors():
-                self._engine.add_all(None, first, batch, self._convert_named, keys_may_change)
+                self._engine.add_all(None, first, batch, self._convert_named, keys_unchecked)
 
     def merge(self, other: Aggregator) -> None:
         """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
