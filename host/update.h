@@ -26,8 +26,8 @@ struct UpdateColumns {
   KeyColumn keys;
   const std::byte* values = nullptr;  // num_keys × width of the tensor's dtype, row-major, aligned; null if kUnion
   std::shared_ptr<const void> owner;
-  // A look at the ends of a list of keys will do, which are found to ascend below the dimension or are not: for an engine
-  // that looks at all of them as it merges (the CPU's).
+  // A look at the ends of a list of keys will do, which are found to ascend below the dimension or are not: for an
+  // engine that looks at all of them as it merges (the CPU's).
   bool keys_unchecked = false;
 };
 

@@ -41,8 +41,8 @@ class Sweeper {
     if (!has_kernel_) terms_.resize(std::max<size_t>(kTermBatch, columns_) + kVectorSlack);
   }
 
-  // Adds the tuples with keys from first to first + span − 1, where the cursors stand, to a fresh table, and returns how
-  // many of them are the updates'. One of the following must take them out. kOutOfOrder: it is done for.
+  // Adds the tuples with keys from first to first + span − 1, where the cursors stand, to a fresh table, and returns
+  // how many of them are the updates'. One of the following must take them out. kOutOfOrder: it is done for.
   uint64_t Add(Key first, uint64_t span) {
     MakeTable(span);
     const Key last = static_cast<Key>(first + (span - 1));

@@ -49,8 +49,7 @@ class Aggregator {
   }
 
   // `names`: one for each update, or None for positions from `first` on, in 20 decimal digits. Those before the first
-  // that is refused, here or by `convert`, are added. `keys_unchecked`: FAILED_PRECONDITION at the merge, instead, if keys do not
-  // ascend.
+  // that is refused, here or by `convert`, are added. `keys_unchecked`: as of UpdateColumns.
   void AddAll(const py::object& names, uint64_t first, const py::list& updates, const py::object& convert,
               bool keys_unchecked) {
     const auto ids = names.is_none() ? py::list() : names.cast<py::list>();

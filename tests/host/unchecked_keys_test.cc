@@ -1,0 +1,211 @@
+// Updates whose keys only the merge looks at (UpdateColumns::keys_unchecked): the results of checked ones, or a
+// refusal.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/cpu/cpu_engine.h"
+#include "host/cpu/kernels.h"
+#include "host/engine.h"
+#include "host/spec.h"
+#include "host/update.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+#include "tests/support/results.h"
+#include "tests/support/values.h"
+
+namespace sparseagg::testing {
+namespace {
+
+struct Client {
+  std::vector<uint64_t> keys;
+  std::string values;
+};
+
+class UncheckedKeysTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { ASSERT_TRUE(cpu::ForceSimdTarget(GetParam()).ok()); }
+  void TearDown() override { ASSERT_TRUE(cpu::ForceSimdTarget("").ok()); }
+};
+
+TensorSpec SpecOf(DType dtype, Op op, uint64_t dimension, uint32_t width = 1) {
+  TensorSpec spec;
+  spec.name = "v";
+  spec.dtype = dtype;
+  spec.dimension = dimension;
+  spec.width = width;
+  spec.aggregation.op = op;
+  return spec;
+}
+
+// Every fold, and each way of reading keys: tables with and without kernels, collected tuples and rows, merges on
+// arrival, results at their keys.
+std::vector<TensorSpec> SpecsOf(uint64_t dimension) {
+  std::vector<TensorSpec> specs = {
+      SpecOf(DType::kFloat32, Op::kSum, dimension),    SpecOf(DType::kFloat16, Op::kMean, dimension),
+      SpecOf(DType::kFloat32, Op::kSum, dimension, 5), SpecOf(DType::kInt32, Op::kMin, dimension),
+      SpecOf(DType::kInt64, Op::kSum, dimension, 2),   SpecOf(DType::kFloat32, Op::kUnion, dimension),
+      SpecOf(DType::kFloat32, Op::kSum, dimension),    SpecOf(DType::kFloat32, Op::kCoordinateMean, dimension)};
+  specs[6].aggregation.numerics = Numerics::kFixedPoint;
+  specs[6].aggregation.value_bound = 100;
+  specs[6].aggregation.max_submissions = 100;
+  specs[7].aggregation.return_counts = true;
+  if (dimension > 0 && dimension <= 1'000'000) {
+    specs.push_back(SpecOf(DType::kFloat32, Op::kSum, dimension));
+    specs.back().aggregation.result_layout = ResultLayout::kDense;
+  }
+  return specs;
+}
+
+Client MakeClient(const TensorSpec& spec, Rng& rng, size_t size) {
+  std::set<uint64_t> keys;
+  while (keys.size() < size) keys.insert(rng.Below(spec.dimension == 0 ? uint64_t{1} << 50 : spec.dimension));
+  Client client;
+  client.keys.assign(keys.begin(), keys.end());
+  if (spec.aggregation.op == Op::kUnion) return client;
+  std::vector<double> values(client.keys.size() * spec.width);
+  for (double& value : values) value = static_cast<double>(rng.Between(-50, 50));
+  client.values = Pack(spec.dtype, values);
+  return client;
+}
+
+absl::StatusOr<Result> Merge(const TensorSpec& spec, const std::vector<Client>& clients, int threads, bool unchecked) {
+  const std::unique_ptr<Engine> engine = CreateCpuEngine({threads});
+  auto accumulator = engine->CreateAccumulator(spec);
+  EXPECT_TRUE(accumulator.ok()) << accumulator.status();
+  std::vector<std::vector<uint32_t>> narrow(clients.size());
+  std::vector<uint32_t> order(clients.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (size_t c = 0; c < clients.size(); ++c) {
+    UpdateColumns columns;
+    columns.keys = absl::MakeConstSpan(clients[c].keys);
+    if (HasNarrowKeys(spec)) {
+      narrow[c].assign(clients[c].keys.begin(), clients[c].keys.end());
+      columns.keys = absl::MakeConstSpan(narrow[c]);
+    }
+    if (!clients[c].values.empty()) columns.values = reinterpret_cast<const std::byte*>(clients[c].values.data());
+    columns.keys_unchecked = unchecked;
+    auto update = ValidatedUpdate::Create(spec, columns, 1.0);
+    EXPECT_TRUE(update.ok()) << update.status();
+    auto prepared = (*accumulator)->Prepare(*std::move(update));
+    EXPECT_TRUE(prepared.ok()) << prepared.status();
+    const absl::Status added = (*accumulator)->Add(*std::move(prepared));
+    if (!added.ok()) return added;
+  }
+  return std::move(**accumulator).Finish(order);
+}
+
+constexpr uint64_t kDimensions[] = {1'000, 100'000, uint64_t{1} << 31, uint64_t{1} << 40, 0};
+
+TEST_P(UncheckedKeysTest, KeysThatAscend_GiveTheBitsOfCheckedOnes) {
+  const uint64_t seed = TestSeed(31);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const uint64_t dimension : kDimensions) {
+    for (const TensorSpec& spec : SpecsOf(dimension)) {
+      std::vector<Client> clients;
+      for (const size_t size : {700, 1, 16, 17, 33, 0, 400}) clients.push_back(MakeClient(spec, rng, size));
+      for (const int threads : {1, 2}) {
+        const auto expected = Merge(spec, clients, threads, false);
+        const auto actual = Merge(spec, clients, threads, true);
+        ASSERT_TRUE(expected.ok() && actual.ok()) << expected.status() << actual.status();
+        EXPECT_EQ(Diff(*actual, *expected), "") << dimension;
+      }
+    }
+  }
+}
+
+// Wrongs in the midst of keys, where only the merge looks.
+void Spoil(const TensorSpec& spec, Rng& rng, std::vector<uint64_t>& keys) {
+  const size_t at = 20 + rng.Below(keys.size() - 40);
+  const uint64_t beyond = spec.dimension == 0 ? ~uint64_t{0} : spec.dimension + rng.Below(1'000'000);
+  switch (rng.Below(7)) {
+    case 0:
+      return std::swap(keys[at], keys[at + 1]);
+    case 1:
+      keys[at] = keys[at - 1];
+      return;
+    case 2:
+      return std::swap(keys[20], keys[keys.size() - 20]);
+    case 3:
+      keys[at] = HasNarrowKeys(spec) ? std::min<uint64_t>(beyond, UINT32_MAX) : beyond;
+      return;
+    case 4:
+      return std::reverse(keys.begin() + 18, keys.end() - 18);
+    case 5:
+      keys[at] = 0;
+      return;
+    default:
+      keys[at] = keys.back() - 1;
+  }
+}
+
+TEST_P(UncheckedKeysTest, KeysThatDoNot_AreRefused) {
+  const uint64_t seed = TestSeed(32);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const uint64_t dimension : kDimensions) {
+    for (const TensorSpec& spec : SpecsOf(dimension)) {
+      for (int trial = 0; trial < 12; ++trial) {
+        std::vector<Client> clients;
+        for (const size_t size : {300, 600, 100, 50}) clients.push_back(MakeClient(spec, rng, size));
+        std::vector<uint64_t>& keys = clients[rng.Below(clients.size())].keys;
+        const std::vector<uint64_t> before = keys;
+        Spoil(spec, rng, keys);
+        if (std::is_sorted(keys.begin(), keys.end()) && std::adjacent_find(keys.begin(), keys.end()) == keys.end()) {
+          continue;
+        }
+        const auto result = Merge(spec, clients, 1 + trial % 2, true);
+        EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition)
+            << "dimension " << dimension << ", width " << spec.width << ", op " << static_cast<int>(spec.aggregation.op)
+            << ", keys " << ::testing::PrintToString(keys) << " instead of " << ::testing::PrintToString(before);
+        EXPECT_THAT(result.status().message(), ::testing::HasSubstr("tensor 'v': the keys of an update"));
+      }
+    }
+  }
+}
+
+// A look at the ends finds these, and then all are looked at.
+TEST(UncheckedKeys, KeysThatDoNotAscendAtTheirEnds_AreSorted) {
+  const TensorSpec spec = SpecOf(DType::kFloat32, Op::kSum, 100'000);
+  Rng rng(1);
+  for (const bool at_end : {false, true}) {
+    std::vector<Client> clients = {MakeClient(spec, rng, 500), MakeClient(spec, rng, 500)};
+    std::vector<uint64_t>& keys = clients[0].keys;
+    at_end ? std::swap(keys[498], keys[499]) : std::swap(keys[0], keys[1]);
+    std::swap(keys[200], keys[201]);
+    const auto expected = Merge(spec, clients, 1, false);
+    const auto actual = Merge(spec, clients, 1, true);
+    ASSERT_TRUE(expected.ok() && actual.ok()) << expected.status() << actual.status();
+    EXPECT_EQ(Diff(*actual, *expected), "");
+  }
+}
+
+TEST(UncheckedKeys, KeysBeyondTheDimensionAtTheirEnds_AreNamed) {
+  const TensorSpec spec = SpecOf(DType::kFloat32, Op::kSum, 1000);
+  std::vector<uint32_t> keys(100);
+  std::iota(keys.begin(), keys.end(), 900);
+  keys[50] = 5000;
+  keys[99] = 1000;
+  const std::vector<float> values(100, 1.0f);
+  UpdateColumns columns;
+  columns.keys = absl::MakeConstSpan(keys);
+  columns.values = reinterpret_cast<const std::byte*>(values.data());
+  columns.keys_unchecked = true;
+  EXPECT_EQ(ValidatedUpdate::Create(spec, columns, 1.0).status().message(),
+            "tensor 'v', position 50: key 5000 is not below the dimension 1000");
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryTarget, UncheckedKeysTest, ::testing::ValuesIn(cpu::SimdTargets()),
+                         [](const ::testing::TestParamInfo<std::string>& target) { return target.param; });
+
+}  // namespace
+}  // namespace sparseagg::testing
