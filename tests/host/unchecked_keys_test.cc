@@ -1,10 +1,11 @@
 // Updates whose keys only the merge looks at (UpdateColumns::keys_unchecked): the results of checked ones, or a
 // refusal.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -77,29 +78,52 @@ Client MakeClient(const TensorSpec& spec, Rng& rng, size_t size) {
   return client;
 }
 
-absl::StatusOr<Result> Merge(const TensorSpec& spec, const std::vector<Client>& clients, int threads, bool unchecked) {
+// Keys as an engine reads them.
+struct Keys {
+  std::vector<uint32_t> narrow;
+  std::vector<uint64_t> wide;
+};
+
+Keys KeysFor(const TensorSpec& spec, const std::vector<uint64_t>& keys) {
+  if (!HasNarrowKeys(spec)) return {{}, keys};
+  return {std::vector<uint32_t>(keys.begin(), keys.end()), {}};
+}
+
+// `changed`: what the keys become once all updates have been prepared; null: they stay.
+absl::StatusOr<Result> Merge(const TensorSpec& spec, const std::vector<Client>& clients, int threads, bool unchecked,
+                             const std::vector<Client>* changed = nullptr) {
   const std::unique_ptr<Engine> engine = CreateCpuEngine({threads});
   auto accumulator = engine->CreateAccumulator(spec);
   EXPECT_TRUE(accumulator.ok()) << accumulator.status();
-  std::vector<std::vector<uint32_t>> narrow(clients.size());
-  std::vector<uint32_t> order(clients.size());
-  std::iota(order.begin(), order.end(), 0);
+  std::vector<Keys> keys(clients.size());
+  std::vector<std::unique_ptr<PreparedUpdate>> prepared;
   for (size_t c = 0; c < clients.size(); ++c) {
+    keys[c] = KeysFor(spec, clients[c].keys);
     UpdateColumns columns;
-    columns.keys = absl::MakeConstSpan(clients[c].keys);
     if (HasNarrowKeys(spec)) {
-      narrow[c].assign(clients[c].keys.begin(), clients[c].keys.end());
-      columns.keys = absl::MakeConstSpan(narrow[c]);
+      columns.keys = absl::MakeConstSpan(keys[c].narrow);
+    } else {
+      columns.keys = absl::MakeConstSpan(keys[c].wide);
     }
     if (!clients[c].values.empty()) columns.values = reinterpret_cast<const std::byte*>(clients[c].values.data());
     columns.keys_unchecked = unchecked;
     auto update = ValidatedUpdate::Create(spec, columns, 1.0);
     EXPECT_TRUE(update.ok()) << update.status();
-    auto prepared = (*accumulator)->Prepare(*std::move(update));
-    EXPECT_TRUE(prepared.ok()) << prepared.status();
-    const absl::Status added = (*accumulator)->Add(*std::move(prepared));
+    auto one = (*accumulator)->Prepare(*std::move(update));
+    EXPECT_TRUE(one.ok()) << one.status();
+    prepared.push_back(*std::move(one));
+  }
+  for (size_t c = 0; c < clients.size() && changed != nullptr; ++c) {
+    const Keys now = KeysFor(spec, (*changed)[c].keys);
+    std::copy(now.narrow.begin(), now.narrow.end(), keys[c].narrow.begin());
+    std::copy(now.wide.begin(), now.wide.end(), keys[c].wide.begin());
+  }
+  for (auto& update : prepared) {
+    const absl::Status added = (*accumulator)->Add(std::move(update));
     if (!added.ok()) return added;
   }
+  std::vector<uint32_t> order(clients.size());
+  std::iota(order.begin(), order.end(), 0);
   return std::move(**accumulator).Finish(order);
 }
 
@@ -123,29 +147,50 @@ TEST_P(UncheckedKeysTest, KeysThatAscend_GiveTheBitsOfCheckedOnes) {
   }
 }
 
-// Wrongs in the midst of keys, where only the merge looks.
-void Spoil(const TensorSpec& spec, Rng& rng, std::vector<uint64_t>& keys) {
-  const size_t at = 20 + rng.Below(keys.size() - 40);
+// Makes keys wrong behind the first `margin` of them and before the last.
+void Spoil(const TensorSpec& spec, size_t margin, Rng& rng, std::vector<uint64_t>& keys) {
+  const size_t at = margin + rng.Below(keys.size() - 2 * margin);
   const uint64_t beyond = spec.dimension == 0 ? ~uint64_t{0} : spec.dimension + rng.Below(1'000'000);
   switch (rng.Below(7)) {
     case 0:
-      return std::swap(keys[at], keys[at + 1]);
+      return std::swap(keys[at], keys[at - 1]);
     case 1:
       keys[at] = keys[at - 1];
       return;
     case 2:
-      return std::swap(keys[20], keys[keys.size() - 20]);
+      return std::swap(keys[margin], keys[keys.size() - margin - 1]);
     case 3:
       keys[at] = HasNarrowKeys(spec) ? std::min<uint64_t>(beyond, UINT32_MAX) : beyond;
       return;
     case 4:
-      return std::reverse(keys.begin() + 18, keys.end() - 18);
+      return std::reverse(keys.begin() + static_cast<ptrdiff_t>(margin), keys.end() - static_cast<ptrdiff_t>(margin));
     case 5:
       keys[at] = 0;
       return;
     default:
-      keys[at] = keys.back() - 1;
+      keys[at] = keys.back();
   }
+}
+
+bool AreGood(const TensorSpec& spec, const std::vector<uint64_t>& keys) {
+  return std::adjacent_find(keys.begin(), keys.end(), std::greater_equal<>()) == keys.end() &&
+         (spec.dimension == 0 || keys.back() < spec.dimension);
+}
+
+// Merges what somebody has spoilt, before all but the ends of keys might have been looked at or after.
+void ExpectRefused(const TensorSpec& spec, bool before, int threads, Rng& rng) {
+  std::vector<Client> clients;
+  for (const size_t size : {300, 600, 100, 50}) clients.push_back(MakeClient(spec, rng, size));
+  std::vector<Client> spoilt = clients;
+  std::vector<uint64_t>& keys = spoilt[rng.Below(clients.size())].keys;
+  Spoil(spec, before ? 17 : 1, rng, keys);
+  if (AreGood(spec, keys)) return;
+  const auto result = before ? Merge(spec, spoilt, threads, true) : Merge(spec, clients, threads, rng.Coin(), &spoilt);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition)
+      << "dimension " << spec.dimension << ", width " << spec.width << ", op " << static_cast<int>(spec.aggregation.op)
+      << ", keys " << ::testing::PrintToString(keys);
+  EXPECT_EQ(result.status().message(),
+            "tensor 'v': the keys of an update have been changed since it was added; add a copy of them");
 }
 
 TEST_P(UncheckedKeysTest, KeysThatDoNot_AreRefused) {
@@ -154,22 +199,26 @@ TEST_P(UncheckedKeysTest, KeysThatDoNot_AreRefused) {
   Rng rng(seed);
   for (const uint64_t dimension : kDimensions) {
     for (const TensorSpec& spec : SpecsOf(dimension)) {
-      for (int trial = 0; trial < 12; ++trial) {
-        std::vector<Client> clients;
-        for (const size_t size : {300, 600, 100, 50}) clients.push_back(MakeClient(spec, rng, size));
-        std::vector<uint64_t>& keys = clients[rng.Below(clients.size())].keys;
-        const std::vector<uint64_t> before = keys;
-        Spoil(spec, rng, keys);
-        if (std::is_sorted(keys.begin(), keys.end()) && std::adjacent_find(keys.begin(), keys.end()) == keys.end()) {
-          continue;
-        }
-        const auto result = Merge(spec, clients, 1 + trial % 2, true);
-        EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition)
-            << "dimension " << dimension << ", width " << spec.width << ", op " << static_cast<int>(spec.aggregation.op)
-            << ", keys " << ::testing::PrintToString(keys) << " instead of " << ::testing::PrintToString(before);
-        EXPECT_THAT(result.status().message(), ::testing::HasSubstr("tensor 'v': the keys of an update"));
-      }
+      for (int trial = 0; trial < 12; ++trial) ExpectRefused(spec, trial < 4, 1 + trial % 2, rng);
     }
+  }
+}
+
+// A table of several windows, each of which goes on where the last one stopped.
+TEST_P(UncheckedKeysTest, KeysThatDoNot_AreRefused_WhereTablesHaveManyWindows) {
+  const uint64_t seed = TestSeed(33);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  const TensorSpec spec = SpecOf(DType::kFloat32, Op::kSum, 200'000);
+  const std::vector<Client> clients = {MakeClient(spec, rng, 100'000), MakeClient(spec, rng, 100'000)};
+  for (int trial = 0; trial < 40; ++trial) {
+    std::vector<Client> spoilt = clients;
+    std::vector<uint64_t>& keys = spoilt[rng.Below(2)].keys;
+    const size_t at = 1 + rng.Below(keys.size() - 1);
+    std::swap(keys[at], keys[at - 1 - rng.Below(std::min<size_t>(at, 40))]);
+    EXPECT_EQ(Merge(spec, clients, 1 + trial % 2, false, &spoilt).status().code(),
+              absl::StatusCode::kFailedPrecondition)
+        << "position " << at;
   }
 }
 
