@@ -1,0 +1,73 @@
+"""sa.aggregate merges a list before it looks at more than the ends of keys: wrong ones end as with add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import sparseagg as sa
+from test_engine_finite import added_one_by_one, outcome
+
+Keys = npt.NDArray[np.uint64]
+
+
+def put(place: int, key: int) -> Callable[[Keys], None]:
+    return lambda keys: keys.__setitem__(place, key)
+
+
+def swap(keys: Keys) -> None:
+    keys[[300, 301]] = keys[[301, 300]]
+
+
+# Behind the first sixteen keys, and before the last sixteen.
+WRONGS = {
+    "descending": lambda keys: np.copyto(keys[20:-20], keys[20:-20][::-1].copy()),
+    "neighbours": swap,
+    "repeated": lambda keys: put(400, int(keys[399]))(keys),
+    "repeated far away": lambda keys: put(400, int(keys[20]))(keys),
+    "zero": put(400, 0),
+    "beyond": put(400, 2**33),
+}
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"op": "mean", "dtype": "float16", "return_counts": True},
+    {"op": "coordinate_mean", "width": 3},
+    {"op": "max", "dtype": "int32"},
+    {"dtype": "int64"},
+    {"op": "union"},
+    {"numerics": "fixed_point", "value_bound": 8.0, "max_submissions": 9},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONGS)
+@pytest.mark.parametrize("dimension", [4_000, 100_000, 2**31, 2**40])
+def test_wrong_keys_end_as_with_add(wrong: str, dimension: int) -> None:
+    rng = np.random.default_rng(dimension)
+    for options in OPTIONS:
+        how = {name: value for name, value in options.items() if name not in ("dtype", "width")}
+        dtype, width = options.get("dtype", "float32"), options.get("width", 1)
+        spec = sa.RoundSpec([sa.TensorSpec("v", dtype, dimension, width)], **how)
+        updates = {}
+        for client in "abc":
+            keys = np.unique(rng.integers(0, dimension, 900, np.uint64))
+            rows = rng.integers(-5, 5, (len(keys), width) if width > 1 else len(keys)).astype(dtype)
+            updates[client] = ({"v": (keys, None if how.get("op") == "union" else rows)}, 1.0)
+        WRONGS[wrong](updates["b"][0]["v"][0])
+        expected = outcome(added_one_by_one, updates, spec)
+        assert expected[0] == ("InvalidArgument" if wrong == "beyond" and dimension < 2**33 else "result"), expected
+        assert outcome(sa.aggregate, updates, spec) == expected, options
+        assert outcome(lambda given, spec: sa.aggregate(given, spec, threads=1), updates, spec) == expected, options
+
+
+def test_repeated_keys_are_added_up_wherever_they_are() -> None:
+    keys = np.arange(1000)
+    keys[500] = 499
+    result = sa.aggregate(
+        [{"v": (keys, np.ones(1000, np.float32))}] * 2, sa.RoundSpec([sa.TensorSpec("v", "float32", 1000)])
+    )
+    expected = np.full(1000, 2.0)
+    expected[499], expected[500] = 4.0, 0.0
+    np.testing.assert_array_equal(result["v"].dense(), expected)
