@@ -19,7 +19,7 @@ struct Tuning {
   // Values (tuples × width) that one block of a merge should hold: enough for the threads to share blocks evenly.
   uint64_t block_values = kTiny ? 32 : uint64_t{1} << 16;
   // Tuples that a block should hold per cursor, since every block visits every cursor.
-  uint64_t block_tuples_per_cursor = kTiny ? 1 : 32;
+  uint64_t block_tuples_per_cursor = kTiny ? 1 : 24;
   // Values that a block may hold in any case, which bounds the memory of a merge.
   uint64_t max_block_values = kTiny ? 4096 : uint64_t{1} << 20;
 
