@@ -328,9 +328,13 @@ def _check_bounds(spec: RoundSpec) -> None:
 
 
 def _refuse_bounds(where: str, of: RoundSpec | TensorSpec) -> None:
-    given = {"value_bound": of.value_bound, "weight_bound": of.weight_bound, "on_bound clip": of.on_bound == "clip"}
-    for name, value in given.items():
-        if value:
+    given = {
+        "value_bound": of.value_bound is not None,
+        "weight_bound": of.weight_bound is not None,
+        "on_bound clip": of.on_bound == "clip",
+    }
+    for name, is_given in given.items():
+        if is_given:
             raise InvalidArgument(f"{where}{name} is for fixed_point numerics; canonical sums have none")
 
 
@@ -360,4 +364,4 @@ def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tenso
         "fixed_point_shift": raw["fixed_point_shift"],
         "fill": how.fill,
     }
-    return TensorResult(keys=raw["keys"], **columns)  # type: ignore[arg-type]
+    return TensorResult(_keys=raw["keys"], **columns)
