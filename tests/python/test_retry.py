@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fractions
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ import pytest
 import sparseagg as sa
 from conftest import REPOSITORY, ServerProcess
 from google.protobuf import empty_pb2
+from sparseagg.calls import poll_pause
 from sparseagg.channel import channel_options
 from sparseagg.retry import wait_before_retry
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -383,3 +385,26 @@ def test_client_tls_trusts_the_given_authority(tmp_path, self_signed):
             assert client.get_round("r").name == "rounds/r"
         with sa.Client(address, tls=True, retry=once) as client, pytest.raises(sa.Unavailable):
             client.get_round("r")
+
+
+@pytest.mark.parametrize("number", [np.float32(0.25), np.int64(1), fractions.Fraction(1, 4), True + 0])
+def test_retry_policy_keeps_numbers_that_clocks_take(number):
+    policy = sa.RetryPolicy(attempts=np.int8(4), initial=number, multiplier=number, maximum=number)
+    assert [type(wait) for wait in policy.waits()] == [float] * 3
+    assert type(poll_pause(policy, 30.0, time.monotonic())) is float
+    assert (type(policy.attempts), policy) == (int, sa.RetryPolicy(4, float(number), float(number), float(number)))
+
+
+def test_client_retries_after_waits_of_any_type_of_number():
+    servicer = Scripted(UNAVAILABLE, UNAVAILABLE)
+    policy = sa.RetryPolicy(initial=np.float32(0.001), multiplier=fractions.Fraction(3, 2))
+    with serving(servicer) as address, sa.Client(address, retry=policy) as client:
+        client.get_round("r")
+    assert servicer.calls == 3
+
+
+@pytest.mark.parametrize("waits", [{"initial": 0}, {"initial": 1e-9}, {"maximum": 0}])
+def test_long_polls_that_are_answered_at_once_have_a_pause_whatever_the_policy(waits):
+    now = time.monotonic()
+    assert poll_pause(sa.RetryPolicy(**waits), 30.0, now) == 0.01
+    assert poll_pause(sa.RetryPolicy(**waits), 30.0, now - 60) == 0

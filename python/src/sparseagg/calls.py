@@ -58,13 +58,18 @@ _END_OF_KEYS = 1 << 64  # where the range of all keys ends; 0 on the wire
 # How long one WaitRound asks to wait; the server may cut it.
 _LONG_POLL_S = 30.0
 
+# Between long polls that are answered at once, whatever the policy.
+_LEAST_PAUSE_S = 0.01
+
 # How long after a deadline an answer is waited for that may be on its way.
 _GRACE_S = 5.0
 
 
 def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundRequest:
     """Returns the message, with a random id if none is given."""
-    round_id = checked_text("a round's id", round_id or uuid.uuid4().hex)
+    if round_id == "":  # for which the server would choose one
+        raise InvalidArgument("a round's id is not empty; None is for a random one")
+    round_id = checked_text("a round's id", uuid.uuid4().hex if round_id is None else round_id)
     return pb.CreateRoundRequest(round_id=round_id, spec=checked_spec(spec).to_proto())
 
 
@@ -104,11 +109,12 @@ def poll_pause(policy: RetryPolicy, seconds: float, begun: float) -> float:
     A server whose --max-wait is nothing, or little, answers at once; it is not asked as fast as it answers.
 
     Args:
-        policy: whose first wait this is at most.
+        policy: whose first wait this is at most, or a hundredth of a second where that is shorter.
         seconds: that the poll was to take.
         begun: when it was sent, on the monotonic clock.
     """
-    return max(0.0, min(policy.initial, policy.maximum, begun + seconds - time.monotonic()))
+    pause = max(_LEAST_PAUSE_S, min(policy.initial, policy.maximum))
+    return max(0.0, min(pause, begun + seconds - time.monotonic()))
 
 
 def raise_if_past(deadline: float | None, info: RoundInfo) -> None:
