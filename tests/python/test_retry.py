@@ -347,6 +347,71 @@ def test_wait_with_asyncio_for_a_server_that_does_not_answer_ends_with_its_timeo
     asyncio.run(job())
 
 
+TIMED = {
+    "submit": lambda opened, client: opened.submit("b", update(), timeout=0.1),
+    "resumable": lambda opened, client: opened.submit("b", update(), resumable=True, timeout=0.1),
+    "result": lambda opened, client: opened.result(timeout=0.1),
+    "close": lambda opened, client: opened.close(0.1),
+    "aggregate": lambda opened, client: client.aggregate([update()], SPEC, timeout=0.1),
+}
+LATE = (
+    "^(the (submission to|result of) rounds/.* has not (ended|been read)|the aggregation has not ended|rounds/.* was)"
+)
+
+
+@pytest.mark.parametrize("knows", [False, True], ids=["new", "used"])
+@pytest.mark.parametrize("call", TIMED)
+def test_call_of_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call, knows):
+    server = start_server()
+    with sa.Client(server.address, timeout=None) as client:
+        opened = client.create_round(SPEC)
+        if knows:
+            opened.submit("a", update())
+        silence(server)
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError, match=LATE):
+            TIMED[call](opened, client)
+        assert 0.1 <= time.monotonic() - begun < 4, "no grace, and no retries after it"
+
+
+@pytest.mark.parametrize("call", TIMED)
+def test_call_with_asyncio_of_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
+    server = start_server()
+
+    async def job():
+        async with sa.aio.Client(server.address, timeout=None) as client:
+            opened = await client.create_round(SPEC)
+            await opened.submit("a", update())
+            silence(server)
+            with pytest.raises(TimeoutError, match=LATE):
+                await TIMED[call](opened, client)
+
+    asyncio.run(job())
+
+
+def test_calls_within_their_timeout_are_what_they_are_without(client):
+    opened = client.create_round(SPEC)
+    assert not opened.submit("a", update(), timeout=60).duplicate
+    assert not opened.submit("b", update(), resumable=True, timeout=60).duplicate
+    expected = opened.close(60)["v"].values.tolist()
+    assert opened.result(timeout=60)["v"].values.tolist() == expected
+    assert client.aggregate([update(), update()], SPEC, timeout=60)["v"].values.tolist() == expected
+    assert opened.end(60).state == opened.wait(60).state == "done"
+
+
+@pytest.mark.parametrize("timeout", ["5", -1, True])
+def test_calls_with_a_timeout_that_is_none_send_nothing(client, timeout):
+    opened = client.create_round(SPEC)
+    for call in (
+        lambda: opened.submit("a", update(), timeout=timeout),
+        lambda: opened.result(timeout=timeout),
+        lambda: client.aggregate([update()], SPEC, timeout=timeout),
+    ):
+        with pytest.raises(sa.InvalidArgument, match="timeout is a number of seconds, or None for ever, not"):
+            call()
+    assert opened.refresh().num_submissions == 0
+
+
 def test_channels_ping_by_default_no_more_often_than_servers_allow():
     options = dict(channel_options("localhost:1", None))
     transport = (REPOSITORY / "service" / "transport.cc").read_text(encoding="utf-8")

@@ -34,6 +34,7 @@ __all__ = [
     "poll_pause",
     "poll_seconds",
     "raise_if_failed",
+    "raise_if_late",
     "raise_if_past",
     "raise_if_unheard",
     "result_format",
@@ -75,8 +76,8 @@ def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundReque
 
 def checked_deadline(timeout: Any) -> float | None:
     """Returns when a timeout that begins now ends, on the monotonic clock; ``InvalidArgument`` if it is none."""
-    seconds = checked_seconds("timeout", timeout)
-    return None if seconds is None else time.monotonic() + seconds
+    length = checked_seconds("timeout", timeout)
+    return None if length is None else time.monotonic() + length
 
 
 def seconds_to(deadline: float | None) -> float:
@@ -84,10 +85,20 @@ def seconds_to(deadline: float | None) -> float:
     return math.inf if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def call_seconds(timeout: float | None, extra_s: float, deadline: float | None) -> float | None:
-    """Returns how long a call may take that has a timeout, may wait for ``extra_s``, and is of use up to a deadline."""
-    seconds = min(math.inf if timeout is None else timeout + extra_s, seconds_to(deadline) + _GRACE_S)
-    return None if seconds == math.inf else seconds
+def call_seconds(
+    deadline: float | None, timeout: float | None = None, extra_s: float = 0.0, patient: bool = False
+) -> float | None:
+    """Returns how long a call may take, None for ever.
+
+    Args:
+        deadline: on the monotonic clock, up to which it is of use.
+        timeout: of its own.
+        extra_s: what it may wait for on top of that.
+        patient: whether an answer that is on its way at the deadline is waited for.
+    """
+    most = math.inf if timeout is None else timeout + extra_s
+    length = min(most, seconds_to(deadline) + (_GRACE_S if patient else 0.0))
+    return None if length == math.inf else length
 
 
 def poll_seconds(deadline: float | None) -> float:
@@ -124,14 +135,19 @@ def raise_if_past(deadline: float | None, info: RoundInfo) -> None:
 
 
 @contextlib.contextmanager
-def raise_if_unheard(deadline: float | None, info: RoundInfo) -> Iterator[None]:
-    """Raises ``DeadlineExceeded`` for calls that the server has not answered when that time has run out."""
+def raise_if_late(deadline: float | None, what: str) -> Iterator[None]:
+    """Raises ``DeadlineExceeded``, which says what it was, for calls without an answer when that time has run out."""
     try:
         yield
     except (DeadlineExceeded, Unavailable) as error:
         if seconds_to(deadline) > 0:
             raise
-        raise DeadlineExceeded(f"{info.name} was {info.state} when last heard of: {error}") from error
+        raise DeadlineExceeded(f"{what}: {error}") from error
+
+
+def raise_if_unheard(deadline: float | None, info: RoundInfo) -> contextlib.AbstractContextManager[None]:
+    """The same for calls that ask for a round."""
+    return raise_if_late(deadline, f"{info.name} was {info.state} when last heard of")
 
 
 def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:

@@ -103,6 +103,6 @@ def _broke_while_sending(error: grpc.RpcError) -> bool:
     return "execute_batch" in (debug or "")
 
 
-def error_from_call(error: grpc.RpcError) -> SparseaggError:
-    """Returns the typed error of a failed call."""
-    return error_of(error.code(), error.details() or "")
+def error_from_call(error: grpc.RpcError, is_late: bool = False) -> SparseaggError:
+    """Returns the typed error of a failed call; ``is_late``: it would be tried again, but its time has run out."""
+    return error_of(grpc.StatusCode.DEADLINE_EXCEEDED if is_late else error.code(), error.details() or "")
