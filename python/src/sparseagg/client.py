@@ -220,7 +220,8 @@ class Round:
 
         Arrays of the wire's type are not copied before they are sent. floats of another width, and integers given for a
         tensor of floats, are rounded to the tensor's dtype, to nearest even, and must be in its range; integers given
-        for a tensor of integers must fit. uint16 given for bfloat16 is its bits.
+        for a tensor of integers must fit. uint16 given for bfloat16 is its bits. A thread that flushes denormals
+        flushes those of arrays that are rounded or widened, not of those that are sent as they are.
 
         Args:
             client_id: 1–256 bytes in UTF-8, unique in the round. Their order, bytewise, is that of the sums.
