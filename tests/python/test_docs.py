@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import subprocess
 import sys
 import types
@@ -110,6 +111,27 @@ def test_operations_example_of_a_spec_merges_files(spec_file: Path) -> None:
         assert merged["embedding.values"].tolist() == [[2.0] * 16]
         assert merged["embedding.counts"].tolist() == [2]
         assert merged["bias"].tolist() == [2.0] * 3
+
+
+def test_operations_example_of_a_round_by_command_reads_its_result(
+    server: ServerProcess, client: sa.Client, spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = section("A round by command")
+    (script,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    exec(compile(script, "operations.md", "exec"), {})
+    (commands,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    for command in commands.splitlines():
+        program, *arguments = shlex.split(command, comments=True)
+        assert program == "sparseagg"
+        assert main([*arguments, "--address", server.address]) == 0, command
+    with np.load("merged.npz") as merged:
+        assert merged["embedding.keys"].tolist() == [7, 9]
+        assert merged["embedding.values"].tolist() == [[1.0] * 16, [3.25] * 16]
+        assert merged["embedding.counts"].tolist() == [1, 2]
+        assert "bias.values" not in merged
+    with pytest.raises(sa.NotFound):
+        client.get_round("round-7")
+    assert "embedding: 2 rows, sparse" in capsys.readouterr().out
 
 
 def test_operations_names_the_values_of_every_enum_of_a_spec() -> None:
