@@ -164,7 +164,7 @@ class Client:
             server = self._connection.server_wire(deadline)
             uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
             answer = result_format(encoding, None)
-            reader = self._connection.read("Aggregate", lambda: aggregate_requests(spec, uploads, answer), deadline)
+            reader = self._connection.aggregate(lambda: aggregate_requests(spec, uploads, answer), deadline)
         return reader.result()
 
 
@@ -344,7 +344,7 @@ class Round:
         values: str | None = None,
         timeout: float | None = None,
     ) -> Result:
-        """Reads the result of a round that is done, as often as wanted.
+        """Reads the result of a round that is done, as often as wanted. Where the connection breaks, it goes on.
 
         Args:
             tensors: their names, one at least; None: all.
@@ -360,6 +360,7 @@ class Round:
             FailedPrecondition: the round has not ended.
             RoundFailed: it has ended without a result; the message says why.
             NotFound: the result has expired.
+            Aborted: the connection broke meanwhile, and the name is that of another round now.
             TimeoutError: (``DeadlineExceeded``) it has not been read by the ``timeout``.
         """
         request = result_request(self.name, tensors, keys, result_format(encoding, values))
@@ -368,7 +369,7 @@ class Round:
     def _read(self, request: pb.StreamResultRequest, deadline: float | None) -> Result:
         with raise_if_late(deadline, f"the result of {self.name} has not been read"):
             try:
-                reader = self._connection.read("StreamResult", lambda: request, deadline)
+                reader = self._connection.read(request, self._info, deadline)
             except FailedPrecondition as error:
                 self._info = self._connection.get_round(self.name, deadline)
                 raise_if_failed(self._info, error)

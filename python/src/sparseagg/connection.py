@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, SupportsIndex, TypeVar
 
 import grpc
@@ -12,7 +12,7 @@ import grpc
 from sparseagg.calls import call_seconds, commit_request, counted, seconds_to, status_request, streamed
 from sparseagg.channel import channel_options, checked_connections
 from sparseagg.channels import Channels
-from sparseagg.errors import NotFound
+from sparseagg.errors import Aborted, NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.progress import ProgressBar
 from sparseagg.result import ResultReader
@@ -81,23 +81,54 @@ class Connection:
 
         return self._retried(attempt, deadline)
 
-    def read(self, method: str, make_request: Callable[[], Any], deadline: float | None = None) -> ResultReader:
-        """Reads all pages of a method that streams them, from the beginning again if the connection breaks.
+    def aggregate(self, make_requests: Callable[[], Iterator[Any]], deadline: float | None = None) -> ResultReader:
+        """Aggregates in one call, from the beginning again if the connection breaks.
 
         Args:
-            method: its name.
-            make_request: returns its message, or an iterator over its messages.
+            make_requests: returns an iterator over the messages.
             deadline: on the monotonic clock, of all attempts.
         """
 
         def attempt() -> ResultReader:
             reader, timeout = ResultReader(), call_seconds(deadline)
-            with self._channels.least_busy() as stub, streamed(make_request()) as request:
-                for page in getattr(stub, method)(request, timeout=timeout, metadata=self._metadata):
+            with self._channels.least_busy() as stub, streamed(make_requests()) as requests:
+                for page in stub.Aggregate(requests, timeout=timeout, metadata=self._metadata):
                     reader.add(page)
             return reader
 
         return self._retried(attempt, deadline)
+
+    def read(self, request: pb.StreamResultRequest, info: RoundInfo, deadline: float | None = None) -> ResultReader:
+        """Reads a round's result: in one stream and, from where that breaks off, by single calls.
+
+        Args:
+            request: of the stream.
+            info: the round.
+            deadline: on the monotonic clock, of all attempts.
+
+        Raises:
+            Aborted: the connection broke, and there is another round of that name now.
+        """
+        reader = ResultReader()
+        is_resumed = False
+
+        def attempt() -> None:
+            nonlocal is_resumed
+            with self._channels.least_busy() as stub:
+                if reader.num_pages == 0:
+                    timeout = call_seconds(deadline)
+                    for page in stub.StreamResult(request, timeout=timeout, metadata=self._metadata):
+                        reader.add(page)
+                    return
+                is_resumed = True
+                for rest in reader.rest(request, info.spec):
+                    timeout = call_seconds(deadline)
+                    reader.add(stub.GetResult(rest, timeout=timeout, metadata=self._metadata))
+
+        self._retried(attempt, deadline, lambda: reader.num_pages)
+        if is_resumed and self.get_round(info.name, deadline).create_time != info.create_time:
+            raise Aborted(f"{info.name} is another round than the one whose result was begun")
+        return reader
 
     def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
@@ -150,13 +181,18 @@ class Connection:
             resumable = True  # from here on, what has arrived is not sent again
             time.sleep(min(wait, left))
 
-    def _retried(self, attempt: Callable[[], T], deadline: float | None = None) -> T:
-        waits = self.retry.waits()
+    def _retried(
+        self, attempt: Callable[[], T], deadline: float | None = None, progress: Callable[[], int] = lambda: 0
+    ) -> T:
+        """Attempts something until it succeeds; attempts count anew when ``progress`` has got on."""
+        waits, before = self.retry.waits(), progress()
         while True:
             try:
                 return attempt()
             except grpc.RpcError as call_error:
                 self._forget_server_after(call_error)
+                if progress() > before:
+                    waits, before = self.retry.waits(), progress()
                 wait = wait_before_retry(call_error, waits)
                 left = seconds_to(deadline)
                 if wait is None or left == 0:

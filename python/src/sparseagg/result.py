@@ -13,7 +13,7 @@ from sparseagg.arrays import Array
 from sparseagg.decode import decode_keys, decode_rows
 from sparseagg.errors import FailedPrecondition, Internal, InvalidArgument
 from sparseagg.info import RoundInfo
-from sparseagg.spec import enum_name, key_bytes
+from sparseagg.spec import RoundSpec, enum_name, key_bytes
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Result", "ResultReader", "TensorResult"]
@@ -194,10 +194,16 @@ class Result(Mapping[str, TensorResult]):
 
 
 class ResultReader:
-    """Puts pages together. Not thread-safe."""
+    """Puts pages together. Not thread-safe.
+
+    Attributes:
+        num_pages: added so far.
+    """
 
     def __init__(self) -> None:
+        self.num_pages = 0
         self._parts: dict[str, _Parts] = {}
+        self._next: dict[str, str] = {}  # of each tensor: where its next page is; empty behind the last one
         self._info: RoundInfo | None = None
 
     def add(self, page: pb.ResultPage) -> None:
@@ -211,6 +217,27 @@ class ResultReader:
         if name not in self._parts:
             raise Internal(f"the server sent a page of tensor {name!r} before its summary")
         self._parts[name].add(page)
+        self._next[name] = page.next_page_token
+        self.num_pages += 1
+
+    def rest(self, stream: pb.StreamResultRequest, spec: RoundSpec) -> Iterator[pb.GetResultRequest]:
+        """Yields the requests of the pages that a stream did not bring, each when the one before it has been added.
+
+        Pages end where those of the stream would, so that values that are rounded together are the same.
+
+        Args:
+            stream: the request of the stream.
+            spec: of the round.
+        """
+        for name in list(stream.tensors) or [tensor.name for tensor in spec.tensors]:
+            while self._next.get(name) != "":
+                yield pb.GetResultRequest(
+                    name=stream.name,
+                    tensor=name,
+                    range=stream.range,
+                    page_token=self._next.get(name),
+                    format=stream.format,
+                )
 
     def result(self, info: RoundInfo | None = None) -> Result:
         """Returns the tensors read, of the round ``info`` where the pages do not bring it."""

@@ -121,9 +121,7 @@ class Client:
             server = await self._connection.server_wire(deadline)
             uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
             answer = result_format(encoding, None)
-            reader = await self._connection.read(
-                "Aggregate", lambda: aggregate_requests(spec, uploads, answer), deadline
-            )
+            reader = await self._connection.aggregate(lambda: aggregate_requests(spec, uploads, answer), deadline)
         return reader.result()
 
 
@@ -247,7 +245,7 @@ class Round:
     async def _read(self, request: pb.StreamResultRequest, deadline: float | None) -> Result:
         with raise_if_late(deadline, f"the result of {self.name} has not been read"):
             try:
-                reader = await self._connection.read("StreamResult", lambda: request, deadline)
+                reader = await self._connection.read(request, self._info, deadline)
             except FailedPrecondition as error:
                 self._info = await self._connection.get_round(self.name, deadline)
                 raise_if_failed(self._info, error)

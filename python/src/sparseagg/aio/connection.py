@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, SupportsIndex, TypeVar
 
 import grpc
@@ -12,7 +12,7 @@ import grpc
 from sparseagg.calls import call_seconds, commit_request, counted, seconds_to, status_request, streamed
 from sparseagg.channel import channel_options, checked_connections
 from sparseagg.channels import Channels
-from sparseagg.errors import Cancelled, FailedPrecondition, NotFound
+from sparseagg.errors import Aborted, Cancelled, FailedPrecondition, NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.progress import ProgressBar
 from sparseagg.result import ResultReader
@@ -83,23 +83,58 @@ class Connection:
 
         return await self._retried(attempt, deadline)
 
-    async def read(self, method: str, make_request: Callable[[], Any], deadline: float | None = None) -> ResultReader:
-        """Reads all pages of a method that streams them, from the beginning again if the connection breaks.
+    async def aggregate(
+        self, make_requests: Callable[[], Iterator[Any]], deadline: float | None = None
+    ) -> ResultReader:
+        """Aggregates in one call, from the beginning again if the connection breaks.
 
         Args:
-            method: its name.
-            make_request: returns its message, or an iterator over its messages.
+            make_requests: returns an iterator over the messages.
             deadline: on the monotonic clock, of all attempts.
         """
 
         async def attempt() -> ResultReader:
             reader, timeout = ResultReader(), call_seconds(deadline)
-            with self._channels.least_busy() as stub, streamed(make_request()) as request:
-                async for page in getattr(stub, method)(request, timeout=timeout, metadata=self._metadata):
+            with self._channels.least_busy() as stub, streamed(make_requests()) as requests:
+                async for page in stub.Aggregate(requests, timeout=timeout, metadata=self._metadata):
                     reader.add(page)
             return reader
 
         return await self._retried(attempt, deadline)
+
+    async def read(
+        self, request: pb.StreamResultRequest, info: RoundInfo, deadline: float | None = None
+    ) -> ResultReader:
+        """Reads a round's result: in one stream and, from where that breaks off, by single calls.
+
+        Args:
+            request: of the stream.
+            info: the round.
+            deadline: on the monotonic clock, of all attempts.
+
+        Raises:
+            Aborted: the connection broke, and there is another round of that name now.
+        """
+        reader = ResultReader()
+        is_resumed = False
+
+        async def attempt() -> None:
+            nonlocal is_resumed
+            with self._channels.least_busy() as stub:
+                if reader.num_pages == 0:
+                    timeout = call_seconds(deadline)
+                    async for page in stub.StreamResult(request, timeout=timeout, metadata=self._metadata):
+                        reader.add(page)
+                    return
+                is_resumed = True
+                for rest in reader.rest(request, info.spec):
+                    timeout = call_seconds(deadline)
+                    reader.add(await stub.GetResult(rest, timeout=timeout, metadata=self._metadata))
+
+        await self._retried(attempt, deadline, lambda: reader.num_pages)
+        if is_resumed and (await self.get_round(info.name, deadline)).create_time != info.create_time:
+            raise Aborted(f"{info.name} is another round than the one whose result was begun")
+        return reader
 
     async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
@@ -161,14 +196,22 @@ class Connection:
         if self._loop is not loop:
             raise FailedPrecondition("this client is in use in another event loop; make one in each")
 
-    async def _retried(self, attempt: Callable[[], Awaitable[T]], deadline: float | None = None) -> T:
+    async def _retried(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        deadline: float | None = None,
+        progress: Callable[[], int] = lambda: 0,
+    ) -> T:
+        """Attempts something until it succeeds; attempts count anew when ``progress`` has got on."""
         self._check_loop()
-        waits = self.retry.waits()
+        waits, before = self.retry.waits(), progress()
         while True:
             try:
                 return await _apart(attempt())
             except grpc.RpcError as call_error:
                 self._forget_server_after(call_error)
+                if progress() > before:
+                    waits, before = self.retry.waits(), progress()
                 wait = wait_before_retry(call_error, waits)
                 left = seconds_to(deadline)
                 if wait is None or left == 0:
