@@ -47,12 +47,6 @@ __all__ = [
 
 # What this client decodes in results, beside the plain encodings.
 _KEYS = (pb.KEY_ENCODING_IMPLICIT, pb.KEY_ENCODING_DELTA_BITPACKED, pb.KEY_ENCODING_BITMAP)
-_VALUES = {
-    "float32": pb.VALUE_ENCODING_FLOAT32,
-    "float16": pb.VALUE_ENCODING_FLOAT16,
-    "bfloat16": pb.VALUE_ENCODING_BFLOAT16,
-    "int8_scaled": pb.VALUE_ENCODING_INT8_SCALED,
-}
 
 _END_OF_KEYS = 1 << 64  # where the range of all keys ends; 0 on the wire
 
@@ -164,11 +158,12 @@ def result_format(encoding: str, values: str | None) -> pb.ResultFormat:
         InvalidArgument: one of them is unknown.
     """
     check_encoding(encoding)
-    message = pb.ResultFormat(key_encodings=_KEYS if encoding == "auto" else ())
     if values is not None:
         check_narrow(values)
-        message.value_encoding = _VALUES[values]
-    return message
+    return pb.ResultFormat(
+        key_encodings=_KEYS if encoding == "auto" else (),
+        value_encoding=None if values is None else f"VALUE_ENCODING_{values.upper()}",
+    )
 
 
 def result_request(

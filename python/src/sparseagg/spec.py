@@ -21,6 +21,7 @@ __all__ = [
     "dtype_name",
     "enum_name",
     "key_bytes",
+    "words_of",
 ]
 
 # Bytes of one value, by name of dtype.
@@ -84,13 +85,19 @@ def key_bytes(dimension: int) -> int:
     return 4 if 0 < dimension <= 1 << 32 else 8
 
 
+def words_of(field: str) -> list[str]:
+    """Returns what an option may be that is a word, such as "sum" and "mean" of "op"."""
+    _, enum, prefix = _ENUMS[field]
+    return [name[len(prefix) :].lower() for name, number in enum.items() if number]
+
+
 def _enum_value(field: str, value: str | None) -> int:
     if value is None:
         return 0
-    _, enum, prefix = _ENUMS[field]
-    known = [name[len(prefix) :].lower() for name, number in enum.items() if number]
+    known = words_of(field)
     if value not in known:
         raise InvalidArgument(f"unknown {field} {value!r}; known: {', '.join(known)}")
+    _, enum, prefix = _ENUMS[field]
     return int(enum.Value(prefix + value.upper()))
 
 
