@@ -53,7 +53,7 @@ class TensorResult:
 
     @property
     def keys(self) -> Array:
-        """See above."""
+        """Shape (n,), ascending and unique; see the class."""
         if self._keys is None:
             keys = np.arange(self.dimension, dtype=f"u{key_bytes(self.dimension)}")
             object.__setattr__(self, "_keys", keys)
