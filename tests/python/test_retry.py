@@ -371,7 +371,7 @@ def test_call_of_a_server_that_does_not_answer_ends_with_its_timeout(start_serve
         begun = time.monotonic()
         with pytest.raises(TimeoutError, match=LATE):
             TIMED[call](opened, client)
-        assert 0.1 <= time.monotonic() - begun < 4, "no grace, and no retries after it"
+        assert time.monotonic() - begun < 4, "no grace, and no retries after it"
 
 
 @pytest.mark.parametrize("call", TIMED)
