@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 from sparseagg.narrow import encode_values
-from sparseagg.packing import decode_delta, encode_bitmap, encode_delta
+from sparseagg.packing import Gaps, decode_delta, encode_bitmap
 from sparseagg.wire import WireFormat
 
 SEED = 1
@@ -33,13 +33,13 @@ def main() -> None:
     for mean in (2, 10, 100, 10_000):
         gaps = rng.geometric(1 / mean, COUNT).astype(np.uint64)
         keys = np.cumsum(gaps).astype(np.uint32)
-        data = encode_delta(keys)
+        data = Gaps(keys).encode()
         first = int(keys[0])
         assert np.array_equal(decode_delta(data, first, COUNT), keys)
         name = wire.encode_keys(keys)[0]
         print(f"| choose and pack keys, one in {mean} (`{name}`) | {rate(lambda k=keys: wire.encode_keys(k)):.0f} |")
         size = len(data) / COUNT
-        print(f"| `encode_delta`, one in {mean}, {size:.2f} bytes | {rate(lambda k=keys: encode_delta(k)):.0f} |")
+        print(f"| `Gaps.encode`, one in {mean}, {size:.2f} bytes | {rate(lambda k=keys: Gaps(k).encode()):.0f} |")
         print(f"| `decode_delta`, one in {mean} | {rate(lambda d=data, f=first: decode_delta(d, f, COUNT)):.0f} |")
         if mean <= 10:
             print(f"| `encode_bitmap`, one in {mean} | {rate(lambda k=keys: encode_bitmap(k)):.0f} |")

@@ -108,8 +108,8 @@ def client(server: ServerProcess) -> Iterator[sa.Client]:
 def flaky(server):
     proxies: list[FlakyProxy] = []
 
-    def make(*budgets: int, pause_s: float = 0.0) -> FlakyProxy:
-        proxies.append(FlakyProxy(server.address, list(budgets), pause_s))
+    def make(*budgets: int, pause_s: float = 0.0, of_answers: bool = False) -> FlakyProxy:
+        proxies.append(FlakyProxy(server.address, list(budgets), pause_s, of_answers))
         return proxies[-1]
 
     yield make

@@ -12,14 +12,15 @@ class FlakyProxy:
     """Forwards TCP to a server; a connection breaks when it has carried its share of the client's bytes.
 
     `budgets` has that share for the first connections; those after them are left alone. With `pause_s`, a connection
-    then stalls for so long, and goes on.
+    then stalls for so long, and goes on. With `of_answers`, it is a share of the server's bytes.
     """
 
-    def __init__(self, address: str, budgets: list[int], pause_s: float = 0.0) -> None:
+    def __init__(self, address: str, budgets: list[int], pause_s: float = 0.0, of_answers: bool = False) -> None:
         host, _, port = address.rpartition(":")
         self._server = (host, int(port))
         self._budgets = list(budgets)
         self._pause_s = pause_s
+        self._of_answers = of_answers
         self.broken = 0
         self.paused = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -34,8 +35,9 @@ class FlakyProxy:
                 far = socket.create_connection(self._server)
                 self._sockets += [near, far]
                 budget = self._budgets.pop(0) if self._budgets else None
-                threading.Thread(target=self._forward, args=(near, far, budget), daemon=True).start()
-                threading.Thread(target=self._forward, args=(far, near, None), daemon=True).start()
+                there, back = (None, budget) if self._of_answers else (budget, None)
+                threading.Thread(target=self._forward, args=(near, far, there), daemon=True).start()
+                threading.Thread(target=self._forward, args=(far, near, back), daemon=True).start()
 
     def _forward(self, source: socket.socket, target: socket.socket, budget: int | None) -> None:
         with contextlib.suppress(OSError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import fractions
 import math
+import pathlib
 from typing import Any
 
 import ml_dtypes
@@ -28,6 +29,9 @@ WEIGHTS = [10**400, fractions.Fraction(10**400), 10**5000]
         ({"deadline": math.inf}, "deadline .* not inf"),
         ({"deadline": math.nan}, "deadline .* not nan"),
         ({"deadline": "60"}, "deadline is a number of seconds or a timedelta, not '60'"),
+        ({"deadline": True}, "deadline is a number of seconds or a timedelta, not True"),
+        ({"deadline": -1}, "deadline is a number of seconds or a timedelta, not -1"),
+        ({"deadline": np.timedelta64(60, "ns")}, "deadline is a number of seconds or a timedelta, not np"),
         ({"deadline": "60s"}, "deadline is a number of seconds or a timedelta, not '60s'"),
         ({"result_ttl": 10**400}, "result_ttl .* not 1000"),
         ({"min_submissions": "x"}, "min_submissions cannot be 'x'"),
@@ -49,22 +53,35 @@ def test_spec_of_what_no_field_can_hold_names_field_and_value(options: dict[str,
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"name": SURROGATE}, r"tensor '\\udcff': name cannot be '\\udcff'"),
-        ({"name": 5}, "tensor 5: name cannot be 5"),
-        ({"dimension": -1}, "tensor 'v': dimension cannot be -1"),
-        ({"dimension": 2**64}, "tensor 'v': dimension cannot be 18446744073709551616"),
-        ({"width": 1.5}, r"tensor 'v': width cannot be 1\.5"),
-        ({"width": 0}, "tensor 'v': width 0"),
-        ({"fill": 10**400}, "tensor 'v': fill cannot be 1000"),
+        ({"name": SURROGATE}, r"a tensor's name is a string that UTF-8 can encode, not '\\udcff'"),
+        ({"name": 5}, "a tensor's name is a string, not 5"),
+        ({"name": None}, "a tensor's name is a string, not None"),
+        ({"name": b"v"}, "a tensor's name is a string, not b'v'"),
+        ({"dimension": -1}, r"tensor 'v': dimension is a number of rows .*, not -1"),
+        ({"dimension": 2**64}, r"tensor 'v': dimension is .*, not 18446744073709551616"),
+        ({"dimension": None}, "tensor 'v': dimension is .*, not None"),
+        ({"dimension": "10"}, "tensor 'v': dimension is .*, not '10'"),
+        ({"dimension": True}, "tensor 'v': dimension is .*, not True"),
+        ({"width": 1.5}, r"tensor 'v': width is a number of values from 1 .*, not 1\.5"),
+        ({"width": 0}, "tensor 'v': width is .*, not 0"),
+        ({"width": 2**32}, "tensor 'v': width is .*, not 4294967296"),
     ],
 )
-def test_tensor_of_what_no_field_can_hold_names_field_and_value(options: dict[str, Any], text: str) -> None:
+def test_tensor_of_what_no_field_can_hold_is_refused_when_it_is_made(options: dict[str, Any], text: str) -> None:
     with pytest.raises(sa.InvalidArgument, match=text):
-        sa.TensorSpec(**{"name": "v", "dtype": "float32", "dimension": 10, **options}).to_proto()
+        sa.TensorSpec(**{"name": "v", "dtype": "float32", "dimension": 10, **options})
 
 
-@pytest.mark.parametrize("bound", [{"value_bound": 1.0}, {"weight_bound": 1.0}, {"on_bound": "clip"}])
-def test_bound_that_nothing_is_held_to_is_refused(bound: dict[str, Any]) -> None:
+def test_option_of_a_tensor_that_no_field_can_hold_names_tensor_field_and_value() -> None:
+    with pytest.raises(sa.InvalidArgument, match="tensor 'v': fill cannot be 1000"):
+        sa.TensorSpec("v", "float32", 10, fill=10**400).to_proto()
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [{"value_bound": 1.0}, {"weight_bound": 1.0}, {"value_bound": 0.0}, {"weight_bound": 0}, {"on_bound": "clip"}],
+)
+def test_bound_that_nothing_is_held_to_is_refused(client: sa.Client, bound: dict[str, Any]) -> None:
     fixed = sa.TensorSpec("w", "float32", 10, numerics="fixed_point", value_bound=1.0)
     for spec, text in [
         (sa.RoundSpec([TENSOR], **bound), f"^{next(iter(bound))}.* is for fixed_point"),
@@ -72,6 +89,8 @@ def test_bound_that_nothing_is_held_to_is_refused(bound: dict[str, Any]) -> None
     ]:
         with pytest.raises(sa.InvalidArgument, match=text):
             sa.Aggregator(spec)
+        with pytest.raises(sa.InvalidArgument, match=next(iter(bound))):
+            client.create_round(spec)
     of_one = sa.RoundSpec([TENSOR, fixed], value_bound=2.0, max_submissions=3)
     assert sa.aggregate([{"v": ([1], [5.0])}], of_one)["v"].values.tolist() == [5.0]
 
@@ -174,11 +193,38 @@ def test_updates_that_cannot_be_gone_through_are_refused(client: sa.Client, upda
             aggregate(updates, SPEC)
 
 
-@pytest.mark.parametrize("weight", [decimal.Decimal(3), np.array([3.0]), np.array(True), np.array("3"), "3"])
-def test_weight_of_a_pair_that_is_no_number_is_refused(client: sa.Client, weight: Any) -> None:
+@pytest.mark.parametrize(
+    "weight", [decimal.Decimal(3), np.array([3.0]), np.array(True), np.array("3"), "3", np.timedelta64(3)]
+)
+@pytest.mark.parametrize("update", [UPDATE, (np.array([1]), [1.0]), ([1], [1.0]), ([1, 2], None)], ids=range(4))
+def test_weight_of_a_pair_that_is_no_number_is_refused(client: sa.Client, update: Any, weight: Any) -> None:
     for aggregate in (client.aggregate, sa.aggregate):
         with pytest.raises(sa.InvalidArgument, match=r"client '0{20}': a weight is a number, not"):
-            aggregate([(UPDATE, weight)], SPEC)
+            aggregate([(update, weight)], SPEC)
+
+
+class Broken:
+    """What a library may have that fails when it is looked at."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise RuntimeError("no shape today")
+
+
+def test_what_fails_when_it_is_looked_at_is_refused(client: sa.Client) -> None:
+    for aggregate in (client.aggregate, sa.aggregate):
+        with pytest.raises(sa.InvalidArgument, match=r"client '0{20}': a weight is a number, not <"):
+            aggregate([(UPDATE, Broken())], SPEC)
+
+
+@pytest.mark.parametrize(
+    ("pair", "part"), [(([[1], [2, 3]], [1.0]), "keys"), (([1, 2], [[1.0], [2.0, 3.0]]), "rows")], ids=["keys", "rows"]
+)
+def test_keys_or_rows_that_cannot_be_read_are_named(client: sa.Client, pair: Any, part: str) -> None:
+    for aggregate in (client.aggregate, sa.aggregate):
+        text = f"^client '0{{20}}': tensor 'v': cannot read {part} of builtins.list: .*inhomogeneous"
+        with pytest.raises(sa.InvalidArgument, match=text):
+            aggregate([{"v": pair}], sa.RoundSpec([TENSOR]))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +270,7 @@ def test_values_that_are_no_names_are_refused(client: sa.Client, values: Any) ->
         opened.submit("a", UPDATE, 1.0, values=values)
 
 
-@pytest.mark.parametrize("timeout", ["5", math.nan, True, -1, -(10**400)], ids=range(5))
+@pytest.mark.parametrize("timeout", ["5", math.nan, True, -1, -(10**400), np.timedelta64(5, "s")], ids=range(6))
 def test_time_that_is_no_number_is_refused_before_anything_happens(client: sa.Client, timeout: Any) -> None:
     opened = client.create_round(SPEC)
     for use in (
@@ -277,6 +323,8 @@ def test_address_in_all_forms_is_taken(address: str) -> None:
         ("options", {"ab": 1}, "options is a list of pairs .name, value., not {'ab': 1}"),
         ("options", ["ab"], "options is a list of pairs .name, value., not .'ab'."),
         ("options", [(1, "a")], "options is a list of pairs"),
+        ("options", [("grpc.foo", None)], r"options is a list of pairs .*, not \[\('grpc\.foo', None\)\]"),
+        ("options", [("grpc.foo", 1.5)], "options is a list of pairs"),
         ("tls", None, "tls is False, True, the path of a PEM file, or credentials of gRPC, not None"),
         ("tls", 0, "tls is .*, not 0"),
         ("tls", 1, "tls is .*, not 1"),
@@ -324,6 +372,12 @@ def test_min_submissions_of_none_is_none() -> None:
     assert sa.aggregate([UPDATE], spec)["v"].values.tolist() == [1.0]
 
 
+@pytest.mark.parametrize("span", [0.3, 0.001, 86.399, 1e6 + 0.1])
+def test_seconds_come_back_as_they_were_given(span: float) -> None:
+    spec = sa.RoundSpec([TENSOR], deadline=span, result_ttl=span)
+    assert sa.RoundSpec.from_proto(spec.to_proto()) == spec
+
+
 @pytest.mark.parametrize("deadline", [60, 60.0, np.int64(60), np.float32(60), fractions.Fraction(60)])
 def test_seconds_may_be_numbers_of_any_type(deadline: Any) -> None:
     assert sa.RoundSpec([TENSOR], deadline=deadline).to_proto().deadline.seconds == 60
@@ -348,3 +402,20 @@ def test_client_of_what_is_no_number_of_bytes_says_so(chunk_bytes: Any) -> None:
     for twin in (sa.Client, sa.aio.Client):
         with pytest.raises(sa.InvalidArgument, match="chunk_bytes is a number from 1 on, or None, not"):
             twin("localhost:1", chunk_bytes=chunk_bytes)
+
+
+@pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])
+def test_file_that_holds_no_certificate_is_refused(twin: Any, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "authority.pem"
+    path.write_bytes(b"\x30\x82 the same as DER")
+    with pytest.raises(sa.InvalidArgument, match=r"tls: .*authority\.pem has no certificate in PEM"):
+        twin("localhost:1", tls=path)
+
+
+def test_empty_ids_are_refused_and_not_taken_for_none(client: sa.Client) -> None:
+    with pytest.raises(sa.InvalidArgument, match="a round's id is not empty"):
+        client.create_round(SPEC, "")
+    opened = client.create_round(SPEC)
+    with pytest.raises(sa.InvalidArgument, match="submission_id"):
+        opened.submit("a", UPDATE, 1.0, submission_id="")
+    assert opened.refresh().num_submissions == 0

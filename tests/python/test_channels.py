@@ -162,6 +162,14 @@ def test_channels_to_other_addresses_may_use_a_proxy(address: str) -> None:
     assert dict(channel_options(address, None))["grpc.enable_http_proxy"] == 1
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["LOCALHOST:1", "localhost.:1", "[::ffff:127.0.0.1]:1", "[::FFFF:127.1.2.3]:1", "[::1]:1", "dns:///LocalHost:1"],
+)
+def test_channels_to_the_loopback_by_any_name_use_no_proxy(address: str) -> None:
+    assert dict(channel_options(address, None))["grpc.enable_http_proxy"] == 0
+
+
 def submit_together(client: sa.Client, spec: sa.RoundSpec, updates: list[Any]) -> sa.TensorResult:
     """Submits from eight threads, whose first submissions overlap."""
     rnd = client.create_round(spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import subprocess
 import sys
 import types
@@ -112,6 +113,27 @@ def test_operations_example_of_a_spec_merges_files(spec_file: Path) -> None:
         assert merged["bias"].tolist() == [2.0] * 3
 
 
+def test_operations_example_of_a_round_by_command_reads_its_result(
+    server: ServerProcess, client: sa.Client, spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = section("A round by command")
+    (script,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    exec(compile(script, "operations.md", "exec"), {})
+    (commands,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    for command in commands.splitlines():
+        program, *arguments = shlex.split(command, comments=True)
+        assert program == "sparseagg"
+        assert main([*arguments, "--address", server.address]) == 0, command
+    with np.load("merged.npz") as merged:
+        assert merged["embedding.keys"].tolist() == [7, 9]
+        assert merged["embedding.values"].tolist() == [[1.0] * 16, [3.25] * 16]
+        assert merged["embedding.counts"].tolist() == [1, 2]
+        assert "bias.values" not in merged
+    with pytest.raises(sa.NotFound):
+        client.get_round("round-7")
+    assert "embedding: 2 rows, sparse" in capsys.readouterr().out
+
+
 def test_operations_names_the_values_of_every_enum_of_a_spec() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", section("A round's spec in JSON"), re.MULTILINE)
     documented = {field: re.findall(r"`(\w+)`", values) for field, values in rows}
@@ -172,9 +194,24 @@ def test_integrations_fed_avg_refuses_arrays_without_a_name(integrations: dict) 
     for results, text in (
         ([("a", three, 1)], "2 names for 3 arrays"),
         ([("a", two, 1), ("b", three, 1)], "client b: 3"),
+        ([], "no results"),
     ):
         with pytest.raises(ValueError, match=text):
             integrations["fed_avg"](["v", "w"], results)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (np.ones((3, 2)), r"client b: w is float64 of shape \(3, 2\), not float64 of shape \(2, 3\)"),
+        (np.ones(6), r"client b: w is float64 of shape \(6,\), not"),
+        (np.ones((2, 3), np.float32), "client b: w is float32 of shape .*, not float64"),
+        (np.ones((2, 3), np.int64), "client b: w is int64 of shape"),
+    ],
+)
+def test_integrations_fed_avg_refuses_arrays_of_another_model(integrations: dict, other: np.ndarray, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        integrations["fed_avg"](["w"], [("a", [np.ones((2, 3))], 1), ("b", [other], 1)])
 
 
 def test_integrations_dense_rounds_of_a_server_take_wide_arrays(integrations: dict, client: sa.Client) -> None:
@@ -190,13 +227,47 @@ def test_integrations_results_of_flower_are_averaged(integrations: dict, monkeyp
     monkeypatch.setitem(sys.modules, "flwr", types.SimpleNamespace(common=common))
     monkeypatch.setitem(sys.modules, "flwr.common", common)
     results = []
-    for client, value, examples in (("17", 1.0, 1), ("4", 5.0, 3)):
+    for partition, value, examples in ((17, 1.0, 1), (4, 5.0, 3)):
         fit = types.SimpleNamespace(
-            parameters=types.SimpleNamespace(tensors=[np.full(2, value)]), num_examples=examples, metrics={}
+            parameters=types.SimpleNamespace(tensors=[np.full(2, value)]),
+            num_examples=examples,
+            metrics={"partition-id": partition},
         )
-        results.append((types.SimpleNamespace(cid=client), fit))
-    (merged,) = integrations["fed_avg"](["w"], integrations["from_flower"](results))
+        results.append((types.SimpleNamespace(cid="8834879462418270185"), fit))
+    given = integrations["from_flower"](results)
+    assert [client for client, _, _ in given] == [17, 4], "not the cid, which is another one in each run"
+    (merged,) = integrations["fed_avg"](["w"], given)
     assert merged.tolist() == [4.0, 4.0]
+
+
+class Message:
+    """Stands in for flwr's: a reply with arrays in another order than the last one's, or an error."""
+
+    def __init__(self, partition: int = 0, arrays: dict | None = None, examples: int = 0) -> None:
+        self.is_error = arrays is None
+        if arrays is not None:
+            records = {name: types.SimpleNamespace(numpy=lambda a=array: np.array(a)) for name, array in arrays.items()}
+            metrics = {"partition-id": partition, "num-examples": examples, "train_loss": 0.5}
+            self.content = types.SimpleNamespace(array_records={"arrays": records}, metric_records={"metrics": metrics})
+
+    def has_error(self) -> bool:
+        return self.is_error
+
+
+def test_integrations_replies_of_flower_are_averaged(integrations: dict) -> None:
+    replies = [
+        Message(17, {"w": [1.0, 1.0], "b": [2.0]}, 1),
+        Message(),
+        Message(4, {"b": [6.0], "w": [5.0, 9.0]}, 3),
+    ]
+    names, results = integrations["from_flower_replies"](iter(replies))
+    assert names == ["w", "b"]
+    assert [client for client, _, _ in results] == [17, 4]
+    assert [array.tolist() for array in integrations["fed_avg"](names, results)] == [[4.0, 7.0], [5.0]]
+    with pytest.raises(ValueError, match=r"client 4: arrays \['v'\], not \['w'\]"):
+        integrations["from_flower_replies"]([Message(17, {"w": [1.0]}, 1), Message(4, {"v": [1.0]}, 1)])
+    with pytest.raises(ValueError, match="no results"):
+        integrations["fed_avg"](*integrations["from_flower_replies"]([Message()]))
 
 
 @pytest.mark.parametrize("op", ["mean", "coordinate_mean"])

@@ -248,3 +248,36 @@ def test_engine_releases_the_gil():
     # The extension's own, for the properties that finish() asks for give way as well.
     assert released(lambda aggregator: aggregator._engine.finish([]), filled)
     assert not released(lambda numbers: sum(numbers), lambda: range(100))  # the method itself can fail
+
+
+# Prints by how much resident memory falls when what a merge has freed is given back.
+_RELEASE = """
+import pathlib, re
+import numpy as np
+import sparseagg as sa
+
+def resident():
+    status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
+    return int(re.search(r"VmRSS:\\s+(\\d+) kB", status)[1]) << 10
+
+spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 8_000_000)])
+result = sa.aggregate([np.ones(8_000_000, np.float32)] * 2, spec)["v"]
+values = result.values
+del result
+before = resident()
+sa.release_memory()
+kept = resident()
+assert values.tolist() == [2.0] * 8_000_000
+del values
+freed = resident()
+sa.release_memory()
+print(before - kept, freed - resident())
+"""
+
+
+def test_release_memory_gives_back_what_merges_have_freed_and_nothing_else():
+    release = subprocess.run([sys.executable, "-c", _RELEASE], check=True, capture_output=True, text=True)
+    result_bytes = 4 * 8_000_000
+    in_use, freed = map(int, release.stdout.split())
+    assert in_use < result_bytes / 2
+    assert freed > result_bytes / 2

@@ -104,3 +104,16 @@ def test_first_misfit_names_the_position(values, encoding, position):
 def test_decode_values_what_does_not_fit_is_refused(size, encoding, dtype, count, words):
     with pytest.raises(sa.InvalidArgument, match=words):
         decode_values(bytes(size), encoding, dtype, count)
+
+
+@pytest.mark.parametrize("encoding", NARROW)
+def test_narrow_values_raise_nothing_where_numpy_is_told_to_raise(encoding):
+    values = np.array([1e-310, -1e-320, 1e-40, 0.0, 1.0])
+    expected = first_misfit(values, encoding), encode_values(values, encoding)
+    decoded = decode_values(expected[1], encoding, "float32" if encoding != "float32" else "float64", 5)
+    tiny = np.full(64, 5e-324)
+    with np.errstate(all="raise"):
+        assert (first_misfit(values, encoding), encode_values(values, encoding)) == expected
+        assert decode_values(expected[1], encoding, str(decoded.dtype), 5).tolist() == decoded.tolist()
+        assert first_misfit(tiny, encoding) is None
+        assert first_misfit(np.array([math.nan, 1e300]), encoding) == (0 if encoding == "int8_scaled" else 1)

@@ -160,13 +160,13 @@ def aggregated() -> sa.Result:
 def test_result_that_cannot_be_written_leaves_what_was_there(
     update: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(file: Any, **_: Any) -> None:
-        file.write(b"half")
+    def fail(member: Any, *_: Any, **__: Any) -> None:
+        member.write(b"half")
         raise KeyboardInterrupt
 
     update.write_bytes(b"before")
     there = sorted(update.parent.iterdir())
-    monkeypatch.setattr(np, "savez", fail)
+    monkeypatch.setattr(npz.npy, "write_array", fail)
     with pytest.raises(KeyboardInterrupt):
         npz.write_result(update, aggregated())
     assert update.read_bytes() == b"before"
@@ -194,3 +194,12 @@ def test_result_is_written_into_a_pipe(update: pathlib.Path) -> None:
     assert pipe.is_fifo()
     with np.load(update) as file:
         assert file["x.keys"].tolist() == [1]
+
+
+@pytest.mark.parametrize("name", ["file", "allow_pickle", "args", "self", "arr_0", "a/b", "x.npy", "é"])
+def test_write_result_of_a_tensor_of_any_name_reads_back(update: pathlib.Path, name: str) -> None:
+    spec = sa.RoundSpec([sa.TensorSpec(name, "float32", 3, layout="dense"), sa.TensorSpec("u", "float32", 3)])
+    npz.write_result(update, sa.aggregate([{name: [1.0, 2.0, 3.0], "u": ([1], [5.0])}], spec))
+    back = npz.read_update(update, spec)
+    assert back[name].tolist() == [1.0, 2.0, 3.0]
+    assert [column.tolist() for column in back["u"]] == [[1], [5.0]]

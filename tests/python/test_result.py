@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
 import sys
 import types
 
@@ -18,8 +20,8 @@ INFO = RoundInfo.from_proto(pb.Round(name="rounds/r"))
 
 
 def result(keys, values, *, dimension=5, layout="sparse", dtype="float32", width=1) -> TensorResult:
-    values = None if values is None else np.array(values)
-    return TensorResult("v", layout, dtype, dimension, width, np.array(keys, np.uint32), values, None, None, None)
+    keys, values = (None if part is None else np.array(part, t) for part, t in ((keys, np.uint32), (values, None)))
+    return TensorResult("v", layout, dtype, dimension, width, keys, values, None, None, None)
 
 
 def test_round_info_of_a_newer_server_is_read():
@@ -175,3 +177,20 @@ def test_results_are_equal_to_themselves_alone() -> None:
     assert one["v"] == one["v"]
     assert one["v"] != other["v"]
     assert len({one["v"], other["v"]}) == 2
+
+
+def test_results_show_themselves_in_outline_and_make_no_keys_for_it():
+    dense = result(None, [[1.0, 2.0]], dimension=1 << 40, layout="dense", width=2)
+    assert repr(dense) == "TensorResult('v', dense, float32, 1099511627776 rows of 2, dimension 1099511627776)"
+    assert repr(result([1, 3], [2.0, 4.0])) == "TensorResult('v', sparse, float32, 2 rows of 1, dimension 5)"
+    assert repr(result([1], None)) == "TensorResult('v', sparse, float32, 1 keys, dimension 5)"
+
+
+def test_keys_of_a_whole_dense_result_are_made_once_and_survive_pickling():
+    dense = result(None, [1.0, 2.0, 3.0], dimension=3, layout="dense")
+    assert (dense.keys.tolist(), dense.keys.dtype) == ([0, 1, 2], np.uint32)
+    assert dense.keys is dense.keys
+    again = pickle.loads(pickle.dumps(dense))
+    assert again.keys.tolist() == [0, 1, 2]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        dense.keys = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fractions
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ import pytest
 import sparseagg as sa
 from conftest import REPOSITORY, ServerProcess
 from google.protobuf import empty_pb2
+from sparseagg.calls import poll_pause
 from sparseagg.channel import channel_options
 from sparseagg.retry import wait_before_retry
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -345,6 +347,71 @@ def test_wait_with_asyncio_for_a_server_that_does_not_answer_ends_with_its_timeo
     asyncio.run(job())
 
 
+TIMED = {
+    "submit": lambda opened, client: opened.submit("b", update(), timeout=0.1),
+    "resumable": lambda opened, client: opened.submit("b", update(), resumable=True, timeout=0.1),
+    "result": lambda opened, client: opened.result(timeout=0.1),
+    "close": lambda opened, client: opened.close(0.1),
+    "aggregate": lambda opened, client: client.aggregate([update()], SPEC, timeout=0.1),
+}
+LATE = (
+    "^(the (submission to|result of) rounds/.* has not (ended|been read)|the aggregation has not ended|rounds/.* was)"
+)
+
+
+@pytest.mark.parametrize("knows", [False, True], ids=["new", "used"])
+@pytest.mark.parametrize("call", TIMED)
+def test_call_of_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call, knows):
+    server = start_server()
+    with sa.Client(server.address, timeout=None) as client:
+        opened = client.create_round(SPEC)
+        if knows:
+            opened.submit("a", update())
+        silence(server)
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError, match=LATE):
+            TIMED[call](opened, client)
+        assert time.monotonic() - begun < 4, "no grace, and no retries after it"
+
+
+@pytest.mark.parametrize("call", TIMED)
+def test_call_with_asyncio_of_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
+    server = start_server()
+
+    async def job():
+        async with sa.aio.Client(server.address, timeout=None) as client:
+            opened = await client.create_round(SPEC)
+            await opened.submit("a", update())
+            silence(server)
+            with pytest.raises(TimeoutError, match=LATE):
+                await TIMED[call](opened, client)
+
+    asyncio.run(job())
+
+
+def test_calls_within_their_timeout_are_what_they_are_without(client):
+    opened = client.create_round(SPEC)
+    assert not opened.submit("a", update(), timeout=60).duplicate
+    assert not opened.submit("b", update(), resumable=True, timeout=60).duplicate
+    expected = opened.close(60)["v"].values.tolist()
+    assert opened.result(timeout=60)["v"].values.tolist() == expected
+    assert client.aggregate([update(), update()], SPEC, timeout=60)["v"].values.tolist() == expected
+    assert opened.end(60).state == opened.wait(60).state == "done"
+
+
+@pytest.mark.parametrize("timeout", ["5", -1, True])
+def test_calls_with_a_timeout_that_is_none_send_nothing(client, timeout):
+    opened = client.create_round(SPEC)
+    for call in (
+        lambda: opened.submit("a", update(), timeout=timeout),
+        lambda: opened.result(timeout=timeout),
+        lambda: client.aggregate([update()], SPEC, timeout=timeout),
+    ):
+        with pytest.raises(sa.InvalidArgument, match="timeout is a number of seconds, or None for ever, not"):
+            call()
+    assert opened.refresh().num_submissions == 0
+
+
 def test_channels_ping_by_default_no_more_often_than_servers_allow():
     options = dict(channel_options("localhost:1", None))
     transport = (REPOSITORY / "service" / "transport.cc").read_text(encoding="utf-8")
@@ -383,3 +450,26 @@ def test_client_tls_trusts_the_given_authority(tmp_path, self_signed):
             assert client.get_round("r").name == "rounds/r"
         with sa.Client(address, tls=True, retry=once) as client, pytest.raises(sa.Unavailable):
             client.get_round("r")
+
+
+@pytest.mark.parametrize("number", [np.float32(0.25), np.int64(1), fractions.Fraction(1, 4), 1])
+def test_retry_policy_keeps_numbers_that_clocks_take(number):
+    policy = sa.RetryPolicy(attempts=np.int8(4), initial=number, multiplier=number, maximum=number)
+    assert [type(wait) for wait in policy.waits()] == [float] * 3
+    assert type(poll_pause(policy, 30.0, time.monotonic())) is float
+    assert (type(policy.attempts), policy) == (int, sa.RetryPolicy(4, float(number), float(number), float(number)))
+
+
+def test_client_retries_after_waits_of_any_type_of_number():
+    servicer = Scripted(UNAVAILABLE, UNAVAILABLE)
+    policy = sa.RetryPolicy(initial=np.float32(0.001), multiplier=fractions.Fraction(3, 2))
+    with serving(servicer) as address, sa.Client(address, retry=policy) as client:
+        client.get_round("r")
+    assert servicer.calls == 3
+
+
+@pytest.mark.parametrize("waits", [{"initial": 0}, {"initial": 1e-9}, {"maximum": 0}])
+def test_long_polls_that_are_answered_at_once_have_a_pause_whatever_the_policy(waits):
+    now = time.monotonic()
+    assert poll_pause(sa.RetryPolicy(**waits), 30.0, now) == 0.01
+    assert poll_pause(sa.RetryPolicy(**waits), 30.0, now - 60) == 0

@@ -9,13 +9,14 @@
         result = round.close()
         result["embedding"].keys, result["embedding"].values
 
-``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process instead, without a server.
+``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process instead, without a server;
+``sparseagg.release_memory`` gives back what they keep for the next merge.
 ``sparseagg.aio`` has the client for asyncio, ``sparseagg.errors`` all error classes.
 """
 
 from sparseagg import aio
 from sparseagg.client import Client, Round
-from sparseagg.engine import Aggregator, aggregate
+from sparseagg.engine import Aggregator, aggregate, release_memory
 from sparseagg.errors import (
     Aborted,
     AlreadyExists,
@@ -76,4 +77,5 @@ __all__ = [
     "Unimplemented",
     "aggregate",
     "aio",
+    "release_memory",
 ]

@@ -7,9 +7,11 @@ import numbers
 import operator
 from typing import Any
 
+import numpy as np
+
 from sparseagg.errors import InvalidArgument
 
-__all__ = ["checked_integer", "checked_number", "checked_seconds", "checked_text", "shown"]
+__all__ = ["checked_integer", "checked_number", "checked_seconds", "checked_text", "is_number", "shown"]
 
 _FOR_EVER_S = 1e9  # some thirty years
 
@@ -56,6 +58,14 @@ def checked_integer(what: str, value: Any, least: int, most: int) -> int:
     return number
 
 
+def is_number(value: Any) -> bool:
+    """Whether this is a real number, of Python's or numpy's; bools are not meant, nor numpy's lengths of time.
+
+    Those pass for integers, of a unit of their own.
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.timedelta64))
+
+
 def checked_number(what: str, value: Any) -> float:
     """Returns a number of any type that is not negative; infinity for what is beyond float64.
 
@@ -63,7 +73,7 @@ def checked_number(what: str, value: Any) -> float:
         InvalidArgument: it is none.
     """
     try:
-        number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+        number = float(value) if is_number(value) else math.nan
     except OverflowError:
         number = math.inf if value > 0 else -math.inf
     if math.isnan(number) or number < 0:

@@ -5,11 +5,12 @@ Nothing of these packages is imported: their objects are known by their attribut
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -71,32 +72,44 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
     if is_module(update):
         update = {name: parameter.grad for name, parameter in update.named_parameters()}
         update = {name: gradient for name, gradient in update.items() if gradient is not None}
-    elif not isinstance(update, Mapping):
+    elif not isinstance(update, Mapping) or hasattr(update, "tocoo"):  # SciPy's dictionary of keys is one tensor
         if len(spec.tensors) != 1:
             raise InvalidArgument(f"an update is a mapping from tensor names to tensors, not {_kind(update)}")
         update = {spec.tensors[0].name: update}
     for name in update:
         spec.tensor(name)
-    return [_readable(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
-
-
-def _readable(spec: TensorSpec, tensor: Any) -> TensorData:
-    try:
-        return tensor_data(spec, tensor)
-    except (InvalidArgument, MemoryError):
-        raise
-    except Exception as error:  # of whatever kind the tensor's library has
-        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {_kind(tensor)}: {error}") from error
+    return [tensor_data(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
 
 
 def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     """Converts one tensor; see ``update_data``."""
+    with _readable(spec, tensor):
+        return _tensor_data(spec, tensor)
+
+
+@contextlib.contextmanager
+def _readable(spec: TensorSpec, thing: Any, part: str = "") -> Iterator[None]:
+    """Names a thing, and which part of the tensor it is, where reading it fails."""
+    try:
+        yield
+    except (InvalidArgument, MemoryError):
+        raise
+    except Exception as error:  # of whatever kind the thing's library has
+        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {part}{_kind(thing)}: {error}") from error
+
+
+def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     if callable(getattr(tensor, "as_update", None)):  # a TensorResult
         tensor = tensor.as_update()
     if isinstance(tensor, tuple):
         if len(tensor) != 2:
             raise InvalidArgument(f"tensor {spec.name!r}: a tuple is (keys, rows), not one of {len(tensor)}")
-        return _from_rows(spec, _key_array(tensor[0]), tensor[1])
+        keys, rows = tensor
+        with _readable(spec, keys, "keys of "):
+            keys = _key_array(keys)
+        with _readable(spec, rows, "rows of "):
+            rows = None if rows is None else to_numpy(rows)
+        return _from_rows(spec, keys, rows)
     if hasattr(tensor, "tocoo"):  # scipy.sparse
         coo = tensor.tocoo(copy=False)
         coordinates = getattr(coo, "coords", None)
@@ -106,11 +119,14 @@ def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     if getattr(tensor, "is_sparse", False) is True:  # torch COO and hybrid; uncoalesced is fine, for duplicates add up
         tensor = tensor.detach().cpu()
         return _from_coordinates(spec, list(to_numpy(tensor._indices())), to_numpy(tensor._values()), tensor.shape)
-    if str(getattr(tensor, "layout", "")) == "torch.sparse_csr":
+    layout = str(getattr(tensor, "layout", ""))
+    if layout == "torch.sparse_csr":
         tensor = tensor.detach().cpu()
         lengths = np.diff(to_numpy(tensor.crow_indices()))
         coordinates = [np.repeat(np.arange(len(lengths)), lengths), to_numpy(tensor.col_indices())]
         return _from_coordinates(spec, coordinates, to_numpy(tensor.values()), tensor.shape)
+    if layout.startswith("torch.sparse_"):
+        raise InvalidArgument(f"tensor {spec.name!r}: {layout} is not taken; what its to_sparse() returns is")
     if hasattr(tensor, "dense_shape") and hasattr(tensor, "indices"):  # tf.IndexedSlices, tf.SparseTensor
         indices = to_numpy(tensor.indices)
         if indices.ndim == 1:

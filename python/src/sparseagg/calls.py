@@ -34,6 +34,7 @@ __all__ = [
     "poll_pause",
     "poll_seconds",
     "raise_if_failed",
+    "raise_if_late",
     "raise_if_past",
     "raise_if_unheard",
     "result_format",
@@ -46,17 +47,14 @@ __all__ = [
 
 # What this client decodes in results, beside the plain encodings.
 _KEYS = (pb.KEY_ENCODING_IMPLICIT, pb.KEY_ENCODING_DELTA_BITPACKED, pb.KEY_ENCODING_BITMAP)
-_VALUES = {
-    "float32": pb.VALUE_ENCODING_FLOAT32,
-    "float16": pb.VALUE_ENCODING_FLOAT16,
-    "bfloat16": pb.VALUE_ENCODING_BFLOAT16,
-    "int8_scaled": pb.VALUE_ENCODING_INT8_SCALED,
-}
 
 _END_OF_KEYS = 1 << 64  # where the range of all keys ends; 0 on the wire
 
 # How long one WaitRound asks to wait; the server may cut it.
 _LONG_POLL_S = 30.0
+
+# Between long polls that are answered at once, whatever the policy.
+_LEAST_PAUSE_S = 0.01
 
 # How long after a deadline an answer is waited for that may be on its way.
 _GRACE_S = 5.0
@@ -64,14 +62,16 @@ _GRACE_S = 5.0
 
 def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundRequest:
     """Returns the message, with a random id if none is given."""
-    round_id = checked_text("a round's id", round_id or uuid.uuid4().hex)
+    if round_id == "":  # for which the server would choose one
+        raise InvalidArgument("a round's id is not empty; None is for a random one")
+    round_id = checked_text("a round's id", uuid.uuid4().hex if round_id is None else round_id)
     return pb.CreateRoundRequest(round_id=round_id, spec=checked_spec(spec).to_proto())
 
 
 def checked_deadline(timeout: Any) -> float | None:
     """Returns when a timeout that begins now ends, on the monotonic clock; ``InvalidArgument`` if it is none."""
-    seconds = checked_seconds("timeout", timeout)
-    return None if seconds is None else time.monotonic() + seconds
+    length = checked_seconds("timeout", timeout)
+    return None if length is None else time.monotonic() + length
 
 
 def seconds_to(deadline: float | None) -> float:
@@ -79,10 +79,20 @@ def seconds_to(deadline: float | None) -> float:
     return math.inf if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def call_seconds(timeout: float | None, extra_s: float, deadline: float | None) -> float | None:
-    """Returns how long a call may take that has a timeout, may wait for ``extra_s``, and is of use up to a deadline."""
-    seconds = min(math.inf if timeout is None else timeout + extra_s, seconds_to(deadline) + _GRACE_S)
-    return None if seconds == math.inf else seconds
+def call_seconds(
+    deadline: float | None, timeout: float | None = None, extra_s: float = 0.0, patient: bool = False
+) -> float | None:
+    """Returns how long a call may take, None for ever.
+
+    Args:
+        deadline: on the monotonic clock, up to which it is of use.
+        timeout: of its own.
+        extra_s: what it may wait for on top of that.
+        patient: whether an answer that is on its way at the deadline is waited for.
+    """
+    most = math.inf if timeout is None else timeout + extra_s
+    length = min(most, seconds_to(deadline) + (_GRACE_S if patient else 0.0))
+    return None if length == math.inf else length
 
 
 def poll_seconds(deadline: float | None) -> float:
@@ -104,11 +114,12 @@ def poll_pause(policy: RetryPolicy, seconds: float, begun: float) -> float:
     A server whose --max-wait is nothing, or little, answers at once; it is not asked as fast as it answers.
 
     Args:
-        policy: whose first wait this is at most.
+        policy: whose first wait this is at most, or a hundredth of a second where that is shorter.
         seconds: that the poll was to take.
         begun: when it was sent, on the monotonic clock.
     """
-    return max(0.0, min(policy.initial, policy.maximum, begun + seconds - time.monotonic()))
+    pause = max(_LEAST_PAUSE_S, min(policy.initial, policy.maximum))
+    return max(0.0, min(pause, begun + seconds - time.monotonic()))
 
 
 def raise_if_past(deadline: float | None, info: RoundInfo) -> None:
@@ -118,14 +129,19 @@ def raise_if_past(deadline: float | None, info: RoundInfo) -> None:
 
 
 @contextlib.contextmanager
-def raise_if_unheard(deadline: float | None, info: RoundInfo) -> Iterator[None]:
-    """Raises ``DeadlineExceeded`` for calls that the server has not answered when that time has run out."""
+def raise_if_late(deadline: float | None, what: str) -> Iterator[None]:
+    """Raises ``DeadlineExceeded``, which says what it was, for calls without an answer when that time has run out."""
     try:
         yield
     except (DeadlineExceeded, Unavailable) as error:
         if seconds_to(deadline) > 0:
             raise
-        raise DeadlineExceeded(f"{info.name} was {info.state} when last heard of: {error}") from error
+        raise DeadlineExceeded(f"{what}: {error}") from error
+
+
+def raise_if_unheard(deadline: float | None, info: RoundInfo) -> contextlib.AbstractContextManager[None]:
+    """The same for calls that ask for a round."""
+    return raise_if_late(deadline, f"{info.name} was {info.state} when last heard of")
 
 
 def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
@@ -142,11 +158,12 @@ def result_format(encoding: str, values: str | None) -> pb.ResultFormat:
         InvalidArgument: one of them is unknown.
     """
     check_encoding(encoding)
-    message = pb.ResultFormat(key_encodings=_KEYS if encoding == "auto" else ())
     if values is not None:
         check_narrow(values)
-        message.value_encoding = _VALUES[values]
-    return message
+    return pb.ResultFormat(
+        key_encodings=_KEYS if encoding == "auto" else (),
+        value_encoding=None if values is None else f"VALUE_ENCODING_{values.upper()}",
+    )
 
 
 def result_request(

@@ -29,7 +29,9 @@ TLS = Union[bool, str, "os.PathLike[str]", grpc.ChannelCredentials]
 _HOST_AND_PORT = re.compile(r"(\[[^]\s]+\]|[^][:/\s]+):(\d{1,5})")
 # Of gRPC's other ways to name a server; it takes what it does not know for a host of the name service.
 _SCHEMES = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds):")
-_LOOPBACK = re.compile(r"(.*[:/])?(localhost|127\.\d+\.\d+\.\d+|\[::1\]):\d+")
+_LOOPBACK = re.compile(
+    r"(.*[:/])?(localhost\.?|127\.\d+\.\d+\.\d+|\[::1\]|\[::ffff:127\.\d+\.\d+\.\d+\]):\d+", re.IGNORECASE
+)
 
 
 def checked_address(address: Any) -> str:
@@ -47,10 +49,10 @@ def checked_address(address: Any) -> str:
 
 def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:
     """Returns our defaults for an address, or the caller's, which are pairs; ``InvalidArgument`` if they are not."""
-    if not isinstance(extra, (list, tuple, type(None))) or any(
-        not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str) for pair in extra or ()
-    ):
-        raise InvalidArgument(f"options is a list of pairs (name, value), not {shown(extra)}")
+    if not isinstance(extra, (list, tuple, type(None))) or not all(map(_is_option, extra or ())):
+        raise InvalidArgument(
+            f"options is a list of pairs (name, value), not {shown(extra)}; a value is an integer or a string"
+        )
     options = {
         "grpc.max_receive_message_length": -1,  # the server bounds its pages
         "grpc.max_send_message_length": -1,
@@ -69,6 +71,13 @@ def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[t
     return list({**options, **dict(extra or ())}.items())  # of an option that comes twice, gRPC takes the first
 
 
+def _is_option(pair: Any) -> bool:
+    """Whether gRPC takes this, of which it would tell at the first call."""
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        return False
+    return isinstance(pair[0], str) and isinstance(pair[1], (int, str, bytes))
+
+
 def credentials(tls: TLS) -> grpc.ChannelCredentials | None:
     """Returns what to secure the channel with, or None for a plain one; ``InvalidArgument`` if it is nothing such."""
     if tls is False:
@@ -76,7 +85,10 @@ def credentials(tls: TLS) -> grpc.ChannelCredentials | None:
     if tls is True:
         return grpc.ssl_channel_credentials()
     if isinstance(tls, os.PathLike) or (isinstance(tls, str) and tls):
-        return grpc.ssl_channel_credentials(pathlib.Path(tls).read_bytes())
+        pem = pathlib.Path(tls).read_bytes()
+        if b"-----BEGIN" not in pem:  # gRPC would look for it at every attempt to connect
+            raise InvalidArgument(f"tls: {os.fspath(tls)} has no certificate in PEM")
+        return grpc.ssl_channel_credentials(pem)
     if isinstance(tls, grpc.ChannelCredentials):
         return tls
     raise InvalidArgument(f"tls is False, True, the path of a PEM file, or credentials of gRPC, not {shown(tls)}")

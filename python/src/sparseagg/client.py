@@ -13,6 +13,7 @@ from sparseagg.calls import (
     poll_pause,
     poll_seconds,
     raise_if_failed,
+    raise_if_late,
     raise_if_past,
     raise_if_unheard,
     result_format,
@@ -43,11 +44,13 @@ class Client:
 
     Args:
         address: "host:port".
-        token: sent with every call as a bearer token. Without ``tls`` everybody on the way can read it.
+        token: sent with every call as a bearer token, for a proxy in front of the server, which knows no tokens itself:
+            it answers whatever comes with a call. Without ``tls`` everybody on the way can read it.
         tls: False for a plain connection, True to trust the system's authorities, the path of a PEM file to trust
             those in it, or gRPC credentials.
         timeout: of one call that sends no update, commits none and reads no result, in seconds; None: for ever.
-            Whatever it is, and in those as well, a server that does not answer pings is UNAVAILABLE after a minute.
+            Methods that do, take one of their own. Whatever it is, a server that does not answer pings is UNAVAILABLE
+            after a minute.
         retry: when to try again; ``RetryPolicy(attempts=1)`` for never.
         chunk_bytes: about how much to put in one message; by default 1 MiB, in any case what the server takes.
         connections: at most so many TCP connections. Another one is made when bulk is sent or read on all there are.
@@ -128,7 +131,15 @@ class Client:
             if not token:
                 return
 
-    def aggregate(self, updates: Any, spec: RoundSpec, *, encoding: str = "auto", values: Values = None) -> Result:
+    def aggregate(
+        self,
+        updates: Any,
+        spec: RoundSpec,
+        *,
+        encoding: str = "auto",
+        values: Values = None,
+        timeout: float | None = None,
+    ) -> Result:
         """Merges updates in one call, with no round to manage.
 
         Args:
@@ -139,16 +150,22 @@ class Client:
             spec: what to compute.
             encoding: of keys, as in ``Round.submit``; also of those in the result.
             values: of the updates, as in ``Round.submit``. The result comes as it is.
+            timeout: of all this, retries included, in seconds; None: for ever. The conversion of ``updates`` counts,
+                but is not cut short.
 
         Raises:
             InvalidArgument: the spec or one of the updates is wrong, and nothing is merged.
+            TimeoutError: (``DeadlineExceeded``) there is no result by the ``timeout``.
             FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
         """
         spec, updates = checked_spec(spec), checked_updates(updates)
-        server = self._connection.server_wire()
-        uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
-        answer = result_format(encoding, None)
-        return self._connection.read("Aggregate", lambda: aggregate_requests(spec, uploads, answer)).result()
+        deadline = checked_deadline(timeout)
+        with raise_if_late(deadline, "the aggregation has not ended"):
+            server = self._connection.server_wire(deadline)
+            uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
+            answer = result_format(encoding, None)
+            reader = self._connection.aggregate(lambda: aggregate_requests(spec, uploads, answer), deadline)
+        return reader.result()
 
 
 class Round:
@@ -197,12 +214,14 @@ class Round:
         submission_id: str | None = None,
         resumable: bool = False,
         progress: bool = False,
+        timeout: float | None = None,
     ) -> Submission:
         """Sends one client's update; when this returns, it counts, completely and once.
 
         Arrays of the wire's type are not copied before they are sent. floats of another width, and integers given for a
         tensor of floats, are rounded to the tensor's dtype, to nearest even, and must be in its range; integers given
-        for a tensor of integers must fit. uint16 given for bfloat16 is its bits.
+        for a tensor of integers must fit. uint16 given for bfloat16 is its bits. A thread that flushes denormals
+        flushes those of arrays that are rounded or widened, not of those that are sent as they are.
 
         Args:
             client_id: 1–256 bytes in UTF-8, unique in the round. Their order, bytewise, is that of the sums.
@@ -229,6 +248,8 @@ class Round:
                 from their second attempt on.) With a ``submission_id`` the arrays are hashed before, which takes about
                 1.5 ms a megabyte.
             progress: show a bar on standard error.
+            timeout: of all this, retries included, in seconds; None: for ever. The conversion of ``update`` counts, but
+                is not cut short.
 
         Raises:
             InvalidArgument: the update is wrong; the message names tensor, position and value. The round goes on.
@@ -237,44 +258,55 @@ class Round:
             AlreadyExists: this client has submitted something else, and that stands.
             ResourceExhausted: beyond a limit of the spec or the server.
             Unavailable: the server could not be reached, after all retries.
+            TimeoutError: (``DeadlineExceeded``) it has not ended by the ``timeout``. It may count nevertheless, where
+                only the answer was late; sent again, it counts once.
         """
-        server = self._connection.server_wire()
-        upload = make_upload(
-            self.spec,
-            update,
-            client_id=client_id,
-            weight=weight,
-            chunk_bytes=server.chunk_bytes,
-            wire=server.format(self.spec, encoding, values),
-            round_name=self.name,
-            submission_id=submission_id,
-        )
-        if not progress:
-            return self._connection.submit(upload, resumable, None)
-        with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
-            return self._connection.submit(upload, resumable, bar)
+        deadline = checked_deadline(timeout)
+        with raise_if_late(deadline, f"the submission to {self.name} has not ended"):
+            server = self._connection.server_wire(deadline)
+            upload = make_upload(
+                self.spec,
+                update,
+                client_id=client_id,
+                weight=weight,
+                chunk_bytes=server.chunk_bytes,
+                wire=server.format(self.spec, encoding, values),
+                round_name=self.name,
+                submission_id=submission_id,
+            )
+            if not progress:
+                return self._connection.submit(upload, resumable, None, deadline)
+            with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
+                return self._connection.submit(upload, resumable, bar, deadline)
 
-    def close(self, *, timeout: float | None = None, encoding: str = "auto", values: str | None = None) -> Result:
+    def close(self, timeout: float | None = None, *, encoding: str = "auto", values: str | None = None) -> Result:
         """Stops taking submissions, waits for the merge, and reads all tensors. A round closed already is just read.
 
         Args:
-            timeout: for the merge, in seconds; None: for ever.
+            timeout: for the merge and for reading, in seconds; None: for ever. What could not be read by then,
+                ``result`` reads later.
             encoding: and ``values``: how the result comes, as in ``result``.
 
         Raises:
             RoundFailed: the round has no result; the message says why.
-            TimeoutError: (``DeadlineExceeded``) the merge is still going on, or the server does not answer.
+            TimeoutError: (``DeadlineExceeded``) the merge is still going on, or the result not read, or the server has
+                not answered five seconds later.
         """
-        result_format(encoding, values)  # refuses what is unknown before anything is closed
-        self.end(timeout=timeout)
-        return self.result(encoding=encoding, values=values)
-
-    def end(self, *, timeout: float | None = None) -> RoundInfo:
-        """Stops taking submissions and waits for the merge, as ``close``, but reads nothing; errors are the same."""
+        request = result_request(self.name, None, None, result_format(encoding, values))  # refuses what is unknown
         deadline = checked_deadline(timeout)
+        self._end(deadline)
+        return self._read(request, deadline)
+
+    def end(self, timeout: float | None = None) -> RoundInfo:
+        """Stops taking submissions and waits for the merge, as ``close``, but reads nothing; errors are the same."""
+        return self._end(checked_deadline(timeout))
+
+    def _end(self, deadline: float | None) -> RoundInfo:
         request = pb.CloseRoundRequest(name=self.name)
         with raise_if_unheard(deadline, self._info):
-            self._info = RoundInfo.from_proto(self._connection.call("CloseRound", request, deadline=deadline))
+            self._info = RoundInfo.from_proto(
+                self._connection.call("CloseRound", request, deadline=deadline, patient=True)
+            )
         raise_if_failed(self._wait(deadline))
         return self._info
 
@@ -295,7 +327,9 @@ class Round:
             begun, poll = time.monotonic(), poll_seconds(deadline)
             request = wait_request(self.name, poll)
             with raise_if_unheard(deadline, self._info):
-                self._info = RoundInfo.from_proto(self._connection.call("WaitRound", request, poll, deadline))
+                self._info = RoundInfo.from_proto(
+                    self._connection.call("WaitRound", request, poll, deadline, patient=True)
+                )
             if self._info.ended:
                 return self._info
             raise_if_past(deadline, self._info)
@@ -308,8 +342,9 @@ class Round:
         keys: tuple[int, int | None] | None = None,
         encoding: str = "auto",
         values: str | None = None,
+        timeout: float | None = None,
     ) -> Result:
-        """Reads the result of a round that is done, as often as wanted.
+        """Reads the result of a round that is done, as often as wanted. Where the connection breaks, it goes on.
 
         Args:
             tensors: their names, one at least; None: all.
@@ -318,20 +353,30 @@ class Round:
             values: rounds float values, to nearest even, before they are sent: "float32", "float16", "bfloat16",
                 "int8_scaled", as in ``submit``, where the result's dtype is wider. They come back in that dtype. Values
                 beyond the range of the narrower type come as they are, with the page that they are in.
+            timeout: of all this, retries included, in seconds; None: for ever.
 
         Raises:
             InvalidArgument: ``keys`` is no range, or ``tensors`` is empty, or one of them is none of the round's.
             FailedPrecondition: the round has not ended.
             RoundFailed: it has ended without a result; the message says why.
             NotFound: the result has expired.
+            Aborted: the connection broke meanwhile, and the name is that of another round now.
+            TimeoutError: (``DeadlineExceeded``) it has not been read by the ``timeout``.
         """
         request = result_request(self.name, tensors, keys, result_format(encoding, values))
-        try:
-            reader = self._connection.read("StreamResult", lambda: request)
-        except FailedPrecondition as error:
-            raise_if_failed(self.refresh(), error)
-            raise
-        return reader.result(self._info if self._info.ended else self.refresh())
+        return self._read(request, checked_deadline(timeout))
+
+    def _read(self, request: pb.StreamResultRequest, deadline: float | None) -> Result:
+        with raise_if_late(deadline, f"the result of {self.name} has not been read"):
+            try:
+                reader = self._connection.read(request, self._info, deadline)
+            except FailedPrecondition as error:
+                self._info = self._connection.get_round(self.name, deadline)
+                raise_if_failed(self._info, error)
+                raise
+            if not self._info.ended:
+                self._info = self._connection.get_round(self.name, deadline)
+        return reader.result(self._info)
 
     def cancel(self, reason: str = "") -> RoundInfo:
         """Ends the round without a result, and drops its submissions; ``FailedPrecondition`` if it has ended."""

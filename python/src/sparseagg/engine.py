@@ -22,7 +22,7 @@ from sparseagg.upload import checked_client_id, checked_updates, checked_weight,
 if TYPE_CHECKING:
     from sparseagg._engine import Piece, RawResult
 
-__all__ = ["Aggregator", "aggregate"]
+__all__ = ["Aggregator", "aggregate", "release_memory"]
 
 # Updates of an iterator that are asked for at a time.
 _BATCH = 256
@@ -38,13 +38,14 @@ def aggregate(
 
     Arrays of the tensor's dtype, with keys of 32 or 64 bits, are not copied (keys of another width than the tensor's
     are, to narrow or widen them); they must not be changed while this runs: other keys may even crash the process.
-    Other threads of Python run meanwhile.
+    Arrays of another dtype are converted as ``Round.submit`` does. Other threads of Python run meanwhile.
 
     Args:
         updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
             update is what ``Round.submit`` takes, or a pair (update, weight), whose weight matters with "by_weight"
             alone. An iterator has to make new arrays for each update, for they are read later: one that fills the same
-            ones again gives wrong sums. (Gradients of a module are copied.)
+            ones again gives wrong sums. (Gradients of a module are copied.) What is in a list or mapping and has to
+            be converted may be read twice, and has to be the same both times.
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
@@ -71,6 +72,18 @@ def aggregate(
     aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit)
     aggregator._add_all(updates)
     return aggregator.finish()
+
+
+def release_memory() -> None:
+    """Gives memory that results and aggregators no longer use back to the system.
+
+    The engine keeps up to 256 MiB of it for its next merges, which are faster for that. What is in use stays, arrays
+    of results among it. Thread-safe, also while others merge.
+
+    Raises:
+        EngineMissing: this installation has no engine; the message says what to install.
+    """
+    extension.load().release_memory()
 
 
 class Aggregator:
@@ -328,9 +341,13 @@ def _check_bounds(spec: RoundSpec) -> None:
 
 
 def _refuse_bounds(where: str, of: RoundSpec | TensorSpec) -> None:
-    given = {"value_bound": of.value_bound, "weight_bound": of.weight_bound, "on_bound clip": of.on_bound == "clip"}
-    for name, value in given.items():
-        if value:
+    given = {
+        "value_bound": of.value_bound is not None,
+        "weight_bound": of.weight_bound is not None,
+        "on_bound clip": of.on_bound == "clip",
+    }
+    for name, is_given in given.items():
+        if is_given:
             raise InvalidArgument(f"{where}{name} is for fixed_point numerics; canonical sums have none")
 
 
@@ -360,4 +377,4 @@ def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tenso
         "fixed_point_shift": raw["fixed_point_shift"],
         "fill": how.fill,
     }
-    return TensorResult(keys=raw["keys"], **columns)  # type: ignore[arg-type]
+    return TensorResult(_keys=raw["keys"], **columns)

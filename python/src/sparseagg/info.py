@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import timestamp_pb2
 
-from sparseagg.durations import seconds
+from sparseagg.durations import seconds_of
 from sparseagg.spec import RoundSpec, enum_name
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -68,7 +68,7 @@ class ServerInfo:
         fields = {field.name for field in dataclasses.fields(ServerLimits)}
         times = {"max_result_ttl", "max_wait", "upload_timeout"}
         limits = {name: getattr(proto.limits, name) for name in fields - times}
-        limits.update({name: seconds(getattr(proto.limits, name)) for name in times})
+        limits.update({name: seconds_of(getattr(proto.limits, name)) for name in times})
         return cls(
             version=proto.version,
             api_versions=tuple(proto.api_versions),
@@ -142,13 +142,14 @@ class Timeline:
     def from_proto(cls, proto: pb.RoundTimeline) -> Timeline:
         """Returns the values of a message."""
         return cls(
-            decode=seconds(proto.decode),
-            prepare=seconds(proto.prepare),
-            add=seconds(proto.add),
-            finish=seconds(proto.finish),
-            open=seconds(proto.open),
+            decode=seconds_of(proto.decode),
+            prepare=seconds_of(proto.prepare),
+            add=seconds_of(proto.add),
+            finish=seconds_of(proto.finish),
+            open=seconds_of(proto.open),
             stages=tuple(
-                StageTime(stage.stage, seconds(stage.busy), seconds(stage.wait), stage.bytes) for stage in proto.stages
+                StageTime(stage.stage, seconds_of(stage.busy), seconds_of(stage.wait), stage.bytes)
+                for stage in proto.stages
             ),
             longest=proto.longest,
         )

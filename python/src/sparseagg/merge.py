@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from sparseagg import npz
 from sparseagg.engine import Aggregator
 from sparseagg.errors import InvalidArgument, SparseaggError, error_of
-from sparseagg.spec import RoundSpec, TensorSpec, dtype_name
+from sparseagg.spec import RoundSpec, TensorSpec, dtype_name, words_of
 from sparseagg.spec_file import SPEC_HELP, read_spec
 
 __all__ = ["add_arguments", "guess_tensors", "main"]
@@ -26,12 +26,8 @@ an update, and refused; without them a result is written as updates are, and can
 the order of their names, bytewise, so that the order in which they are given does not matter."""
 
 _OPTIONS = {
-    "op": ("sum", "mean", "coordinate_mean", "union", "min", "max"),
-    "result": ("sparse", "dense", "auto"),
-    "numerics": ("canonical", "fixed_point"),
-    "on-bound": ("reject", "clip"),
-    "on-nonfinite": ("reject", "propagate"),
-    "result-dtype": ("float32", "float64"),
+    **{field.replace("_", "-"): words_of(field) for field in ("op", "result", "numerics", "on_bound", "on_nonfinite")},
+    "result-dtype": ["float32", "float64"],
 }
 
 # What numpy.savez calls arrays that come without a name.

@@ -38,10 +38,11 @@ def first_misfit(values: Array, encoding: str) -> int | None:
     flat = values.reshape(-1)
     if flat.size == 0:
         return None
-    ends = np.array([flat.min(), flat.max()])
-    if np.isfinite(ends).all() and not _misfits(ends, encoding).any():
-        return None
-    bad = _misfits(flat, encoding)
+    with np.errstate(all="ignore"):
+        ends = np.array([flat.min(), flat.max()])
+        if np.isfinite(ends).all() and not _misfits(ends, encoding).any():
+            return None
+        bad = _misfits(flat, encoding)
     return int(np.argmax(bad)) if bad.any() else None
 
 

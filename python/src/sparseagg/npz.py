@@ -205,8 +205,12 @@ def write_result(path: Path, result: Result) -> None:
         else:
             arrays.update({f"{name}.keys": tensor.keys, f"{name}.values": _numbers(tensor)})
         arrays.update({f"{name}.counts": tensor.counts, f"{name}.weights": tensor.weights})
-    with _replaced(path) as file:
-        np.savez(file, **{name: array for name, array in arrays.items() if array is not None})  # type: ignore[arg-type]
+    # Not by numpy.savez, whose own arguments are no names of arrays.
+    with _replaced(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            if array is not None:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    npy.write_array(member, array, allow_pickle=False)
 
 
 def _numbers(tensor: TensorResult) -> Array | None:

@@ -12,7 +12,7 @@ import numpy as np
 from sparseagg.arrays import Array
 from sparseagg.errors import InvalidArgument
 
-__all__ = ["decode_bitmap", "decode_delta", "encode_bitmap", "encode_delta", "strictly_ascends"]
+__all__ = ["Gaps", "bitmap_bytes", "decode_bitmap", "decode_delta", "encode_bitmap", "strictly_ascends"]
 
 BLOCK_KEYS = 128
 _GROUP = 8  # keys that fill whole bytes, whatever their width
@@ -57,15 +57,6 @@ class Gaps:
                 pieces[row] = packed[position * size : (position + 1) * size]
         # Behind the last key the last block is padded with gaps of zero.
         return (self._widths.tobytes() + b"".join(pieces))[: self.num_bytes]
-
-
-def encode_delta(keys: Array) -> bytes:
-    """Returns the bytes of DELTA_BITPACKED, whose first_key is ``keys[0]``.
-
-    Args:
-        keys: uint32 or uint64, shape (n,), strictly ascending.
-    """
-    return Gaps(keys).encode() if len(keys) else b""
 
 
 def decode_delta(data: bytes, first_key: int, num_keys: int) -> Array:

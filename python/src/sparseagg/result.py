@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +13,13 @@ from sparseagg.arrays import Array
 from sparseagg.decode import decode_keys, decode_rows
 from sparseagg.errors import FailedPrecondition, Internal, InvalidArgument
 from sparseagg.info import RoundInfo
-from sparseagg.spec import enum_name, key_bytes
+from sparseagg.spec import RoundSpec, enum_name, key_bytes
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Result", "ResultReader", "TensorResult"]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # arrays have no single answer to ==
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)  # arrays have no single answer to ==
 class TensorResult:
     """One tensor's result, or the part of it in the range of keys that was asked for.
 
@@ -30,7 +30,7 @@ class TensorResult:
         dimension: number of rows of the tensor; 0: all of uint64.
         width: values per key.
         keys: shape (n,), ascending and unique; uint32 where the dimension allows, else uint64. In a dense result all
-            keys of the range; None makes those of the whole tensor when they are asked for.
+            keys of the range; those of a whole tensor are made when they are asked for.
         values: shape (n,) if ``width`` is 1, else (n, width). bfloat16 values have ml_dtypes' type where that package
             is installed, and are widened to float32, exactly, where it is not. None for a union.
         counts: contributors of each key, uint32, shape (n,); None if not asked for.
@@ -44,28 +44,28 @@ class TensorResult:
     dtype: str
     dimension: int
     width: int
-    keys: Array
+    _keys: Array | None
     values: Array | None
     counts: Array | None
     weights: Array | None
     fixed_point_shift: int | None
     fill: float = 0.0
 
-    def __post_init__(self) -> None:
-        if self.keys is None:  # all keys of the tensor: many, and seldom asked for
-            object.__delattr__(self, "keys")
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name != "keys":
-                raise AttributeError(f"a TensorResult has no attribute {name!r}")
+    @property
+    def keys(self) -> Array:
+        """Shape (n,), ascending and unique; see the class."""
+        if self._keys is None:
             keys = np.arange(self.dimension, dtype=f"u{key_bytes(self.dimension)}")
-            object.__setattr__(self, "keys", keys)
+            object.__setattr__(self, "_keys", keys)
             return keys
+        return self._keys
 
     def __len__(self) -> int:
-        return len(self.keys) if "keys" in vars(self) else self.dimension
+        return self.dimension if self._keys is None else len(self._keys)
+
+    def __repr__(self) -> str:
+        rows = f"{len(self)} keys" if self.values is None else f"{len(self)} rows of {self.width}"
+        return f"TensorResult({self.name!r}, {self.layout}, {self.dtype}, {rows}, dimension {self.dimension})"
 
     def dense(self, fill: float | None = None) -> Array:
         """Returns all rows: shape (dimension,) if ``width`` is 1, else (dimension, width).
@@ -194,10 +194,16 @@ class Result(Mapping[str, TensorResult]):
 
 
 class ResultReader:
-    """Puts pages together. Not thread-safe."""
+    """Puts pages together. Not thread-safe.
+
+    Attributes:
+        num_pages: added so far.
+    """
 
     def __init__(self) -> None:
+        self.num_pages = 0
         self._parts: dict[str, _Parts] = {}
+        self._next: dict[str, str] = {}  # of each tensor: where its next page is; empty behind the last one
         self._info: RoundInfo | None = None
 
     def add(self, page: pb.ResultPage) -> None:
@@ -211,6 +217,27 @@ class ResultReader:
         if name not in self._parts:
             raise Internal(f"the server sent a page of tensor {name!r} before its summary")
         self._parts[name].add(page)
+        self._next[name] = page.next_page_token
+        self.num_pages += 1
+
+    def rest(self, stream: pb.StreamResultRequest, spec: RoundSpec) -> Iterator[pb.GetResultRequest]:
+        """Yields the requests of the pages that a stream did not bring, each when the one before it has been added.
+
+        Pages end where those of the stream would, so that values that are rounded together are the same.
+
+        Args:
+            stream: the request of the stream.
+            spec: of the round.
+        """
+        for name in list(stream.tensors) or [tensor.name for tensor in spec.tensors]:
+            while self._next.get(name) != "":
+                yield pb.GetResultRequest(
+                    name=stream.name,
+                    tensor=name,
+                    range=stream.range,
+                    page_token=self._next.get(name),
+                    format=stream.format,
+                )
 
     def result(self, info: RoundInfo | None = None) -> Result:
         """Returns the tensors read, of the round ``info`` where the pages do not bring it."""
@@ -257,7 +284,7 @@ class _Parts:
             dtype=self._dtype,
             dimension=summary.dimension,
             width=self._width,
-            keys=_joined(self._keys),
+            _keys=_joined(self._keys),
             values=self._value_array() if summary.has_values else None,
             counts=self._column(self._counts, "<u4") if summary.has_counts else None,
             weights=self._column(self._weights, "<f8") if summary.has_weights else None,

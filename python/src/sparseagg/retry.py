@@ -40,9 +40,12 @@ class RetryPolicy:
     maximum: float = 5.0
 
     def __post_init__(self) -> None:
-        checked_integer("attempts is a number of calls from 1 on", self.attempts, 1, sys.maxsize)
+        # What is kept are Python's own numbers: clocks take no fractions, and numpy's do not pass for floats either.
+        attempts = checked_integer("attempts is a number of calls from 1 on", self.attempts, 1, sys.maxsize)
+        object.__setattr__(self, "attempts", attempts)
         for name in ("initial", "multiplier", "maximum"):
-            checked_number(f"{name} is a number from 0 on", getattr(self, name))
+            number = checked_number(f"{name} is a number from 0 on", getattr(self, name))
+            object.__setattr__(self, name, number)
 
     def waits(self) -> Iterator[float]:
         """Yields the wait before each retry, ``attempts`` − 1 of them."""
@@ -100,6 +103,6 @@ def _broke_while_sending(error: grpc.RpcError) -> bool:
     return "execute_batch" in (debug or "")
 
 
-def error_from_call(error: grpc.RpcError) -> SparseaggError:
-    """Returns the typed error of a failed call."""
-    return error_of(error.code(), error.details() or "")
+def error_from_call(error: grpc.RpcError, is_late: bool = False) -> SparseaggError:
+    """Returns the typed error of a failed call; ``is_late``: it would be tried again, but its time has run out."""
+    return error_of(grpc.StatusCode.DEADLINE_EXCEEDED if is_late else error.code(), error.details() or "")

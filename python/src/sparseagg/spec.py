@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import operator
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sparseagg.arguments import shown
-from sparseagg.durations import Seconds, duration, seconds
+from sparseagg.arguments import checked_integer, checked_text, shown
+from sparseagg.durations import Seconds, duration, seconds_of
 from sparseagg.errors import InvalidArgument
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -23,6 +21,7 @@ __all__ = [
     "dtype_name",
     "enum_name",
     "key_bytes",
+    "words_of",
 ]
 
 # Bytes of one value, by name of dtype.
@@ -58,6 +57,12 @@ _SCALARS = (
     "weight_bound",
 )
 
+# Fields of TensorSpec that are integers, and what they may be. On the wire a width of 0 is one of 1.
+_SIZES = (
+    ("dimension", "a number of rows from 0 to 2^64 - 1, 0 for all of uint64", 0, (1 << 64) - 1),
+    ("width", "a number of values from 1 to 2^32 - 1", 1, (1 << 32) - 1),
+)
+
 # Fields of RoundSpec that are numbers.
 _LIMITS = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
 
@@ -80,13 +85,19 @@ def key_bytes(dimension: int) -> int:
     return 4 if 0 < dimension <= 1 << 32 else 8
 
 
+def words_of(field: str) -> list[str]:
+    """Returns what an option may be that is a word, such as "sum" and "mean" of "op"."""
+    _, enum, prefix = _ENUMS[field]
+    return [name[len(prefix) :].lower() for name, number in enum.items() if number]
+
+
 def _enum_value(field: str, value: str | None) -> int:
     if value is None:
         return 0
-    _, enum, prefix = _ENUMS[field]
-    known = [name[len(prefix) :].lower() for name, number in enum.items() if number]
+    known = words_of(field)
     if value not in known:
         raise InvalidArgument(f"unknown {field} {value!r}; known: {', '.join(known)}")
+    _, enum, prefix = _ENUMS[field]
     return int(enum.Value(prefix + value.upper()))
 
 
@@ -203,30 +214,25 @@ class TensorSpec(_Options):
     weight_bound: float | None = None
 
     def __post_init__(self) -> None:
+        checked_text("a tensor's name", self.name)
         try:
             object.__setattr__(self, "dtype", dtype_name(self.dtype))
+            # Python's integers, for numpy's overflow in products.
+            for field, what, least, most in _SIZES:
+                size = checked_integer(f"{field} is {what}", getattr(self, field), least, most)
+                object.__setattr__(self, field, size)
             if self.result_dtype is not None:
                 object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
             self._check_words()
         except InvalidArgument as error:
             raise InvalidArgument(f"tensor {shown(self.name)}: {error}") from error
-        for field in ("dimension", "width"):
-            with contextlib.suppress(TypeError):  # for to_proto to refuse
-                object.__setattr__(self, field, operator.index(getattr(self, field)))  # numpy's overflow in products
         if self.layout not in ("sparse", "dense"):
             raise InvalidArgument(f"tensor {self.name!r}: unknown layout {self.layout!r}; known: sparse, dense")
-        if self.width == 0:  # which the wire has for 1
-            raise InvalidArgument(f"tensor {self.name!r}: width 0; a row has at least one value")
 
     @property
     def key_bytes(self) -> int:
         """Bytes of one key on the wire: 4 where the dimension allows, else 8."""
         return key_bytes(self.dimension)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row's values on the wire."""
-        return self.width * DTYPES[self.dtype]
 
     def to_proto(self) -> pb.TensorSpec:
         """Returns the message; fields that are not set stay unset.
@@ -368,8 +374,8 @@ class RoundSpec(_Options):
             tensors=[TensorSpec.from_proto(tensor) for tensor in proto.tensors],
             min_submissions=proto.min_submissions,
             max_submissions=proto.max_submissions or None,
-            deadline=seconds(proto.deadline) if proto.HasField("deadline") else None,
-            result_ttl=seconds(proto.result_ttl) if proto.HasField("result_ttl") else None,
+            deadline=seconds_of(proto.deadline) if proto.HasField("deadline") else None,
+            result_ttl=seconds_of(proto.result_ttl) if proto.HasField("result_ttl") else None,
             max_tuples_per_submission=proto.max_tuples_per_submission or None,
             max_bytes_per_submission=proto.max_bytes_per_submission or None,
             **_options_from_proto(proto.aggregation),

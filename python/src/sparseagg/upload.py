@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, SupportsFloat
 
 from sparseagg import bfloat16
-from sparseagg.arguments import checked_text, shown
+from sparseagg.arguments import checked_text, is_number, shown
 from sparseagg.arrays import TensorData, is_module, to_numpy, update_data
 from sparseagg.encode import encode_chunks
 from sparseagg.errors import InvalidArgument
@@ -87,8 +87,8 @@ def make_upload(
 ) -> Upload:
     """Converts an update; see ``arrays.update_data`` for what it may be, and for the errors."""
     client_id = checked_client_id(client_id)
-    is_shared = bool(submission_id)
-    submission_id = checked_text("a submission id", submission_id or uuid.uuid4().hex)
+    is_shared = submission_id is not None
+    submission_id = checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id)
     weight = checked_weight(weight)
     tensors = update_data(spec, update)
     wire.check_values(tensors)
@@ -118,7 +118,7 @@ def checked_weight(weight: Any) -> float | None:
         number = to_numpy(weight)
         if number.dtype.kind in "iuf" or bfloat16.is_bfloat16(number.dtype):
             number = float(number)
-    if isinstance(number, bool) or not isinstance(number, numbers.Real):
+    if not is_number(number):
         raise InvalidArgument(f"a weight is a number, not {shown(weight)}")
     try:
         return float(number)
@@ -142,8 +142,8 @@ def split_weight(update: Any) -> tuple[Any, Any]:
     if not isinstance(update, tuple) or len(update) != 2:
         return update, None
     first, second = update
-    # A mapping cannot be the keys of a pair (keys, rows): what comes with it is meant as a weight.
-    if isinstance(second, numbers.Real) or isinstance(first, Mapping):
+    # A mapping, or a pair (keys, rows), cannot be keys itself: what comes with it is meant as a weight.
+    if isinstance(second, numbers.Real) or isinstance(first, Mapping) or _is_pair_of_arrays(first):
         return update
     # An array without axes may be the row of one key.
     if _is_scalar_array(second) and not _has_one_entry(first):
@@ -157,8 +157,13 @@ def _is_scalar_array(thing: Any) -> bool:
         return False
     try:
         return len(thing.shape) == 0
-    except (AttributeError, TypeError, ValueError):
+    except Exception:  # of whatever kind its library has
         return False
+
+
+def _is_pair_of_arrays(thing: Any) -> bool:
+    """Whether this is (keys, rows), and not a tuple of two keys."""
+    return isinstance(thing, tuple) and len(thing) == 2 and not is_number(thing[0])
 
 
 def _has_one_entry(keys: Any) -> bool:

@@ -15,6 +15,7 @@ from sparseagg.calls import (
     poll_pause,
     poll_seconds,
     raise_if_failed,
+    raise_if_late,
     raise_if_past,
     raise_if_unheard,
     result_format,
@@ -105,14 +106,22 @@ class Client:
                 return
 
     async def aggregate(
-        self, updates: Any, spec: RoundSpec, *, encoding: str = "auto", values: Values = None
+        self,
+        updates: Any,
+        spec: RoundSpec,
+        *,
+        encoding: str = "auto",
+        values: Values = None,
+        timeout: float | None = None,
     ) -> Result:
         """Merges updates in one call; see ``sparseagg.Client.aggregate``."""
         spec, updates = checked_spec(spec), checked_updates(updates)
-        server = await self._connection.server_wire()
-        uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
-        answer = result_format(encoding, None)
-        reader = await self._connection.read("Aggregate", lambda: aggregate_requests(spec, uploads, answer))
+        deadline = checked_deadline(timeout)
+        with raise_if_late(deadline, "the aggregation has not ended"):
+            server = await self._connection.server_wire(deadline)
+            uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
+            answer = result_format(encoding, None)
+            reader = await self._connection.aggregate(lambda: aggregate_requests(spec, uploads, answer), deadline)
         return reader.result()
 
 
@@ -162,36 +171,44 @@ class Round:
         submission_id: str | None = None,
         resumable: bool = False,
         progress: bool = False,
+        timeout: float | None = None,
     ) -> Submission:
         """Sends one client's update; see ``sparseagg.Round.submit``."""
-        server = await self._connection.server_wire()
-        upload = make_upload(
-            self.spec,
-            update,
-            client_id=client_id,
-            weight=weight,
-            chunk_bytes=server.chunk_bytes,
-            wire=server.format(self.spec, encoding, values),
-            round_name=self.name,
-            submission_id=submission_id,
-        )
-        if not progress:
-            return await self._connection.submit(upload, resumable, None)
-        with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
-            return await self._connection.submit(upload, resumable, bar)
-
-    async def close(self, *, timeout: float | None = None, encoding: str = "auto", values: str | None = None) -> Result:
-        """Stops taking submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``."""
-        result_format(encoding, values)  # refuses what is unknown before anything is closed
-        await self.end(timeout=timeout)
-        return await self.result(encoding=encoding, values=values)
-
-    async def end(self, *, timeout: float | None = None) -> RoundInfo:
-        """Stops taking submissions and waits for the merge, but reads nothing; see ``sparseagg.Round.end``."""
         deadline = checked_deadline(timeout)
+        with raise_if_late(deadline, f"the submission to {self.name} has not ended"):
+            server = await self._connection.server_wire(deadline)
+            upload = make_upload(
+                self.spec,
+                update,
+                client_id=client_id,
+                weight=weight,
+                chunk_bytes=server.chunk_bytes,
+                wire=server.format(self.spec, encoding, values),
+                round_name=self.name,
+                submission_id=submission_id,
+            )
+            if not progress:
+                return await self._connection.submit(upload, resumable, None, deadline)
+            with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
+                return await self._connection.submit(upload, resumable, bar, deadline)
+
+    async def close(self, timeout: float | None = None, *, encoding: str = "auto", values: str | None = None) -> Result:
+        """Stops taking submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``."""
+        request = result_request(self.name, None, None, result_format(encoding, values))  # refuses what is unknown
+        deadline = checked_deadline(timeout)
+        await self._end(deadline)
+        return await self._read(request, deadline)
+
+    async def end(self, timeout: float | None = None) -> RoundInfo:
+        """Stops taking submissions and waits for the merge, but reads nothing; see ``sparseagg.Round.end``."""
+        return await self._end(checked_deadline(timeout))
+
+    async def _end(self, deadline: float | None) -> RoundInfo:
         request = pb.CloseRoundRequest(name=self.name)
         with raise_if_unheard(deadline, self._info):
-            self._info = RoundInfo.from_proto(await self._connection.call("CloseRound", request, deadline=deadline))
+            self._info = RoundInfo.from_proto(
+                await self._connection.call("CloseRound", request, deadline=deadline, patient=True)
+            )
         raise_if_failed(await self._wait(deadline))
         return self._info
 
@@ -204,7 +221,9 @@ class Round:
             begun, poll = time.monotonic(), poll_seconds(deadline)
             request = wait_request(self.name, poll)
             with raise_if_unheard(deadline, self._info):
-                self._info = RoundInfo.from_proto(await self._connection.call("WaitRound", request, poll, deadline))
+                self._info = RoundInfo.from_proto(
+                    await self._connection.call("WaitRound", request, poll, deadline, patient=True)
+                )
             if self._info.ended:
                 return self._info
             raise_if_past(deadline, self._info)
@@ -217,15 +236,23 @@ class Round:
         keys: tuple[int, int | None] | None = None,
         encoding: str = "auto",
         values: str | None = None,
+        timeout: float | None = None,
     ) -> Result:
         """Reads the result of a round that is done; see ``sparseagg.Round.result``."""
         request = result_request(self.name, tensors, keys, result_format(encoding, values))
-        try:
-            reader = await self._connection.read("StreamResult", lambda: request)
-        except FailedPrecondition as error:
-            raise_if_failed(await self.refresh(), error)
-            raise
-        return reader.result(self._info if self._info.ended else await self.refresh())
+        return await self._read(request, checked_deadline(timeout))
+
+    async def _read(self, request: pb.StreamResultRequest, deadline: float | None) -> Result:
+        with raise_if_late(deadline, f"the result of {self.name} has not been read"):
+            try:
+                reader = await self._connection.read(request, self._info, deadline)
+            except FailedPrecondition as error:
+                self._info = await self._connection.get_round(self.name, deadline)
+                raise_if_failed(self._info, error)
+                raise
+            if not self._info.ended:
+                self._info = await self._connection.get_round(self.name, deadline)
+        return reader.result(self._info)
 
     async def cancel(self, reason: str = "") -> RoundInfo:
         """Ends the round without a result, and drops its submissions; ``FailedPrecondition`` if it has ended."""
