@@ -148,7 +148,7 @@ class ResultReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   absl::Status Open(const grpc::ByteBuffer& message) {
     v1::StreamResultRequest request;
     // It may name all tensors that a spec has.
-    RETURN_IF_ERROR(ParseUpTo(MostSpecBytes(service_.machine().limits), message, &request));
+    RETURN_IF_ERROR(ParseSpec(message, service_.machine().limits, &request));
     LogCall(LogLevel::kDebug, context_, "StreamResult", request.name());
     ASSIGN_OR_RETURN(round_, service_.FindRound(request.name()));
     const RoundConfig& config = round_->config();
