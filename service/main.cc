@@ -72,14 +72,14 @@ void KeepFreedMemory(const Limits& limits) {
   mallopt(M_TOP_PAD, 1 << 20);
 }
 
-// Whoever reads the log may go away: that is an error of a write, and not the end of the server.
-void IgnoreBrokenPipes() { std::signal(SIGPIPE, SIG_IGN); }
-
 // As long as the last lines of the log may take; who stops a server does not wait for who reads its log.
 constexpr absl::Duration kPatienceWithLog = absl::Seconds(1);
 constexpr absl::Duration kPatienceWhenKilled = absl::Milliseconds(100);
 
-// What stops the server. Blocked in every thread, so that only WaitForSignal takes them.
+// Whoever reads the log may go away: that is an error of a write, and not the end of the server.
+void IgnoreBrokenPipes() { std::signal(SIGPIPE, SIG_IGN); }
+
+// Blocked in every thread, so that only WaitForSignal takes them.
 sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
