@@ -72,16 +72,13 @@ class AggregateReactor final
     const uint64_t size = received_.Length();
     v1::AggregateRequest request;
     ChunkMessage message;  // freed on return, when its tuples have been copied
-    RETURN_IF_ERROR(message.ParseFrom(received_, &request));
+    RETURN_IF_ERROR(message.ParseFrom(received_, machine().limits, &request));
     const absl::Duration parsing = clock.Monotonic() - begin;
     RETURN_IF_ERROR(service_.CheckMessageSize(size));
     if (request.has_spec() == (round_ != nullptr)) {
       return absl::InvalidArgumentError("the first message, and no other, has the spec");
     }
-    if (request.has_spec()) {
-      RETURN_IF_ERROR(service_.CheckSpecSize(size));
-      return Open(request);
-    }
+    if (request.has_spec()) return Open(request);
     if (!request.has_chunk()) return absl::InvalidArgumentError("a message without a chunk");
     RETURN_IF_ERROR(CheckId(message.head().client_id(), "client_id"));
     round_->NoteMessage(size, waited_, begin - came_, parsing);
@@ -89,9 +86,9 @@ class AggregateReactor final
   }
 
   absl::Status Open(const v1::AggregateRequest& request) {
-    LogCall(LogLevel::kInfo, context_, "Aggregate", "");
     ASSIGN_OR_RETURN(format_, DecodePageFormat(request.format()));
     ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), machine().limits));
+    LogCall(LogLevel::kInfo, context_, "Aggregate", "");
     ASSIGN_OR_RETURN(std::shared_ptr<Round> round, service_.registry().CreatePrivate(std::move(config)));
     std::lock_guard lock(mu_);
     round_ = std::move(round);

@@ -62,7 +62,7 @@ class PageReactor final : public grpc::ServerUnaryReactor {
     ASSIGN_OR_RETURN(rows_, FindRows(result(), {request.range().begin(), request.range().end()}));
     first_ = request.page_token().empty();
     if (!first_) {
-      ASSIGN_OR_RETURN(rows_, ResumeAt(request.page_token(), tensor_, rows_));
+      ASSIGN_OR_RETURN(rows_, ResumeAt(request.page_token(), round_->create_time(), tensor_, rows_));
     }
     page_bytes_ = std::max(service_.PageBytes(request.page_size()), RowBytes(result()));
     return absl::OkStatus();
@@ -87,7 +87,7 @@ class PageReactor final : public grpc::ServerUnaryReactor {
     v1::ResultPage page;
     EncodePage(round_->config().tensors[tensor_], result(), now, format_, first_, &page);
     round_->NotePage(page.ByteSizeLong(), round_->clock().Monotonic() - begin);
-    if (now.end < rows_.end) page.set_next_page_token(MakePageToken(tensor_, now.end));
+    if (now.end < rows_.end) page.set_next_page_token(MakePageToken(round_->create_time(), tensor_, now.end));
     return Serialize(page, response_);
   }
 
@@ -148,7 +148,7 @@ class ResultReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   absl::Status Open(const grpc::ByteBuffer& message) {
     v1::StreamResultRequest request;
     // It may name all tensors that a spec has.
-    RETURN_IF_ERROR(ParseUpTo(MostSpecBytes(service_.machine().limits), message, &request));
+    RETURN_IF_ERROR(ParseSpec(message, service_.machine().limits, &request));
     LogCall(LogLevel::kDebug, context_, "StreamResult", request.name());
     ASSIGN_OR_RETURN(round_, service_.FindRound(request.name()));
     const RoundConfig& config = round_->config();

@@ -10,7 +10,6 @@
 #include "service/contain.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
-#include "service/memory_shares.h"
 #include "service/version.h"
 
 namespace sparseagg::service {
@@ -35,14 +34,6 @@ absl::Status AggregationService::CheckMessageSize(uint64_t bytes) const {
   return absl::ResourceExhaustedError(absl::StrCat("a message of ", bytes,
                                                    " bytes is beyond the server's max_message_bytes ", limit,
                                                    "; send more and smaller chunks"));
-}
-
-absl::Status AggregationService::CheckSpecSize(uint64_t bytes) const {
-  const uint64_t limit = MostSpecBytes(machine_.limits);
-  if (limit == 0 || bytes <= limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("a spec of ", bytes, " bytes is beyond the ", limit,
-                                                   " bytes that max_tensors ", machine_.limits.max_tensors,
-                                                   " tensors may take"));
 }
 
 uint64_t AggregationService::PageBytes(uint64_t asked) const {
@@ -93,12 +84,11 @@ AggregationService::Unary* AggregationService::CreateRound(Context* context, con
                                                            grpc::ByteBuffer* response) {
   return OnPool(context, [this, context, message, response]() -> absl::Status {
     RETURN_IF_ERROR(CheckMessageSize(message->Length()));
-    RETURN_IF_ERROR(CheckSpecSize(message->Length()));
     v1::CreateRoundRequest request;
-    RETURN_IF_ERROR(Parse(*message, &request));
+    RETURN_IF_ERROR(ParseSpec(*message, machine_.limits, &request));
     if (!request.round_id().empty()) RETURN_IF_ERROR(CheckRoundId(request.round_id()));
-    LogCall(LogLevel::kInfo, *context, "CreateRound", request.round_id());
     ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), machine_.limits));
+    LogCall(LogLevel::kInfo, *context, "CreateRound", request.round_id());
     config.id = request.round_id();
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
     return Answer(*round, response);
@@ -174,9 +164,9 @@ AggregationService::Unary* AggregationService::DeleteRound(Context* context, con
   return AtOnce(context, [&]() -> absl::Status {
     v1::DeleteRoundRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
-    ASSIGN_OR_RETURN(const std::string id, ParseRoundName(request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
     LogCall(LogLevel::kInfo, *context, "DeleteRound", request.name());
-    RETURN_IF_ERROR(registry_.Delete(id));
+    RETURN_IF_ERROR(registry_.Delete(round->config().id));
     return Serialize(google::protobuf::Empty(), response);
   });
 }

@@ -85,8 +85,6 @@ class AggregationService final : public AggregationBase {
   absl::StatusOr<std::shared_ptr<Round>> FindRound(absl::string_view name) const;
   // RESOURCE_EXHAUSTED: the message is larger than max_message_bytes.
   absl::Status CheckMessageSize(uint64_t bytes) const;
-  // RESOURCE_EXHAUSTED: more than what max_tensors may take.
-  absl::Status CheckSpecSize(uint64_t bytes) const;
   // Bytes of a result page: what was asked for, within the server's limit.
   uint64_t PageBytes(uint64_t asked) const;
   void Encode(const Round& round, v1::Round* wire) const;

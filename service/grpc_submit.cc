@@ -56,12 +56,12 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
   }
 
   void OnDone() override {
-    if (upload_ != nullptr) round_->Discard(*upload_, absl::OkStatus());
+    LetGo(absl::OkStatus());
     ReadingReactor::OnDone();
   }
 
   void FinishWith(const absl::Status& status) {
-    if (upload_ != nullptr) round_->Discard(*upload_, status);
+    LetGo(status);
     Finish(ToGrpc(status));
   }
 
@@ -196,8 +196,14 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
   // `status` OK: the submission counts.
   void End(const absl::Status& status) {
     const bool broken = absl::IsCancelled(status) && context_.IsCancelled();
-    if (upload_ != nullptr) round_->Discard(*upload_, broken ? absl::OkStatus() : status);
+    LetGo(broken ? absl::OkStatus() : status);
     Conclude(status);
+  }
+
+  // `status` OK: the upload is committed, or its client is gone.
+  void LetGo(const absl::Status& status) {
+    if (upload_ == nullptr) return;
+    status.ok() ? round_->Forget(*upload_) : round_->Refuse(*upload_, status);
   }
 
   grpc::ByteBuffer* const response_;

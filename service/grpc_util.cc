@@ -1,8 +1,6 @@
 #include "service/grpc_util.h"
 
-#include <google/protobuf/descriptor.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
-#include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/proto_buffer_writer.h>
 
 #include <string>
@@ -16,6 +14,11 @@ namespace {
 
 // gRPC sends messages percent-encoded in a header, of which clients accept 8 KiB together.
 constexpr size_t kMaxMessageBytes = 2000;
+
+// As W3C has it. What is longer is no traceparent, and lines wait in memory.
+constexpr size_t kTraceparentBytes = 55;
+// Of a name or an id, which may not have been checked. The longest that is valid.
+constexpr size_t kMostLoggedBytes = 256;
 
 // In about so long some of what is in transit is through.
 constexpr char kPushbackMs[] = "500";
@@ -53,20 +56,6 @@ absl::Status CalledIn(const Machine& machine) {
                                              " bytes; try again, with smaller messages if the connection is slow"));
 }
 
-absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
-  grpc::ByteBuffer consumed = bytes;
-  const grpc::Status parsed =
-      grpc::GenericDeserialize<grpc::ProtoBufferReader, google::protobuf::Message>(&consumed, message);
-  if (parsed.ok()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a message that is no ", message->GetDescriptor()->name()));
-}
-
-absl::Status ParseUpTo(uint64_t most_bytes, const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
-  if (most_bytes == 0 || bytes.Length() <= most_bytes) return Parse(bytes, message);
-  return absl::ResourceExhaustedError(absl::StrCat("a ", message->GetDescriptor()->name(), " of ", bytes.Length(),
-                                                   " bytes is beyond the ", most_bytes, " bytes that it may have"));
-}
-
 absl::Status Serialize(const google::protobuf::Message& message, grpc::ByteBuffer* buffer) {
   bool own_buffer;
   const grpc::Status encoded =
@@ -83,10 +72,10 @@ void LogCall(LogLevel level, const grpc::CallbackServerContext& context, absl::s
       trace == metadata.end() ? "" : absl::string_view(trace->second.data(), trace->second.size());
   Log(level, "call",
       {{"method", method},
-       {"round", round},
-       {"client", client},
+       {"round", round.substr(0, kMostLoggedBytes)},
+       {"client", client.substr(0, kMostLoggedBytes)},
        {"peer", context.peer()},
-       {"traceparent", traceparent}});
+       {"traceparent", traceparent.substr(0, kTraceparentBytes)}});
 }
 
 bool FinishGate::Begin(int steps) {

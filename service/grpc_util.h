@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "service/codec/parse.h"
 #include "service/log.h"
 #include "service/machine.h"
 
@@ -33,17 +34,7 @@ grpc::Status NoRoomInTransit(const Machine& machine, grpc::CallbackServerContext
 // What a client is told whose credit was called in.
 absl::Status CalledIn(const Machine& machine);
 
-// What a message of names and ids may have: little enough for what Protocol Buffers makes of it, which may be a hundred
-// times as large, to be nothing.
-inline constexpr uint64_t kMostNamesBytes = 4096;
-
-// Messages that come unparsed, and answers. INVALID_ARGUMENT: no such message.
-absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
-// RESOURCE_EXHAUSTED, and not parsed: more than `most_bytes`, if that is not 0.
-absl::Status ParseUpTo(uint64_t most_bytes, const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
-inline absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
-  return ParseUpTo(kMostNamesBytes, bytes, message);
-}
+// INTERNAL: it could not be encoded.
 absl::Status Serialize(const google::protobuf::Message& message, grpc::ByteBuffer* buffer);
 
 // One line a call, with the caller's traceparent if there is one.

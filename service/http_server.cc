@@ -21,13 +21,15 @@ namespace {
 
 class Handler final : public CivetHandler {
  public:
-  explicit Handler(std::function<HttpPage()> page) : page_(std::move(page)) {}
+  Handler(std::string path, std::function<HttpPage()> page) : path_(std::move(path)), page_(std::move(page)) {}
 
   bool handleGet(CivetServer*, mg_connection* connection) override { return Answer(connection, /*with_text=*/true); }
   bool handleHead(CivetServer*, mg_connection* connection) override { return Answer(connection, /*with_text=*/false); }
 
  private:
   bool Answer(mg_connection* connection, bool with_text) const {
+    // The library also brings what only begins with the path. What is not handled is 404.
+    if (mg_get_request_info(connection)->local_uri != path_) return false;
     const HttpPage page = page_();
     const std::string head =
         absl::StrCat("HTTP/1.1 ", page.status, " ", mg_get_response_code_text(connection, page.status),
@@ -38,6 +40,7 @@ class Handler final : public CivetHandler {
     return true;
   }
 
+  const std::string path_;
   const std::function<HttpPage()> page_;
 };
 
@@ -82,7 +85,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
     if (ports.empty()) return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
     server->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.front());
     for (const auto& [path, page] : pages) {
-      server->impl_->handlers.push_back(std::make_unique<Handler>(page));
+      server->impl_->handlers.push_back(std::make_unique<Handler>(path, page));
       server->impl_->server->addHandler(path, *server->impl_->handlers.back());
     }
   } catch (const std::exception& error) {

@@ -1,9 +1,17 @@
 #include "service/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <poll.h>
+#include <spdlog/async_logger.h>
+#include <spdlog/details/thread_pool.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -12,17 +20,71 @@
 namespace sparseagg::service {
 namespace {
 
+// That wait to be written: what a busy server says in a second or so, and less than 2 MB.
+constexpr size_t kMostWaitingLines = 4096;
+
+// How long who logs an error waits for it to be written. The process may end with the error.
+constexpr absl::Duration kPatienceAtErrors = absl::Seconds(1);
+
+// The end of a wait must fit the system's clock.
+constexpr absl::Duration kLongestPatience = absl::Hours(1);
+
+// Runs on the log's own thread, the only one that ever waits for whoever reads standard error.
+class StandardError final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  uint64_t num_flushed() {
+    std::lock_guard lock(mu_);
+    return num_flushed_;
+  }
+  bool AwaitFlush(uint64_t more_than, absl::Duration patience) {
+    std::unique_lock lock(mu_);
+    return flushed_.wait_for(lock, absl::ToChronoMilliseconds(std::min(patience, kLongestPatience)),
+                             [&] { return num_flushed_ > more_than; });
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    for (size_t begin = 0; begin < line.size();) {
+      const ssize_t written = write(STDERR_FILENO, line.data() + begin, line.size() - begin);
+      if (written >= 0) {
+        begin += static_cast<size_t>(written);
+      } else if (errno == EAGAIN) {  // somebody else has made it so
+        pollfd room{STDERR_FILENO, POLLOUT, 0};
+        poll(&room, 1, -1);
+      } else if (errno != EINTR) {
+        return;  // nobody reads it any more
+      }
+    }
+  }
+  void flush_() override {
+    std::lock_guard lock(mu_);
+    ++num_flushed_;
+    flushed_.notify_all();
+  }
+
+  std::mutex mu_;
+  std::condition_variable flushed_;
+  uint64_t num_flushed_ = 0;
+};
+
 struct LogState {
   LogFormat format = LogFormat::kText;
-  std::shared_ptr<spdlog::logger> logger = [] {
-    auto made = std::make_shared<spdlog::logger>("sparseagg", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  std::shared_ptr<StandardError> sink = std::make_shared<StandardError>();
+  std::shared_ptr<spdlog::details::thread_pool> thread =
+      std::make_shared<spdlog::details::thread_pool>(kMostWaitingLines, 1);
+  std::shared_ptr<spdlog::logger> logger = [this] {
+    auto made = std::make_shared<spdlog::async_logger>("sparseagg", sink, thread,
+                                                       spdlog::async_overflow_policy::overrun_oldest);
     made->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
     return made;
   }();
 };
 
+// Never destroyed: its thread may wait for a reader for ever, and the process leaves without it.
 LogState& State() {
-  static LogState state;
+  static LogState& state = *new LogState;
   return state;
 }
 
@@ -105,6 +167,16 @@ void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField
   const LogState& state = State();
   const std::string line = FormatLogLine(state.format, event, fields);
   state.logger->log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
+  if (level == LogLevel::kError) FlushLog(kPatienceAtErrors);
 }
+
+bool FlushLog(absl::Duration patience) {
+  const LogState& state = State();
+  const uint64_t before = state.sink->num_flushed();
+  state.logger->flush();
+  return state.sink->AwaitFlush(before, patience);
+}
+
+uint64_t DroppedLogLines() { return State().thread->overrun_counter(); }
 
 }  // namespace sparseagg::service

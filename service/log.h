@@ -35,14 +35,22 @@ class LogField {
   std::variant<absl::string_view, int64_t, double> value_;
 };
 
-// Logs go to standard error. Before this is called: kInfo, as text. Call it before other threads log.
+// Logs go to standard error, by a thread that the first use starts and that has its signals blocked or not as that one
+// has. Before this is called: kInfo, as text. Call it before other threads log.
 void ConfigureLog(LogLevel level, LogFormat format);
 
 // Whether such lines are written: for whom it costs something to say what is in them.
 bool IsLogged(LogLevel level);
 
-// `event` is a fixed lower_case name. Thread-safe; cheap when the level is off.
+// `event` is a fixed lower_case name. Thread-safe; cheap when the level is off. Waits for nobody who reads the log, but
+// a second for what is an error: if thousands of lines wait to be written, the oldest are dropped.
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
+
+// Until what has been logged is written. False: it took longer than `patience`.
+bool FlushLog(absl::Duration patience);
+
+// So far, for want of a reader.
+uint64_t DroppedLogLines();
 
 // The line without time and level, which Log adds: for tests.
 std::string FormatLogLine(LogFormat format, absl::string_view event, std::initializer_list<LogField> fields);

@@ -72,6 +72,10 @@ void KeepFreedMemory(const Limits& limits) {
   mallopt(M_TOP_PAD, 1 << 20);
 }
 
+// As long as the last lines of the log may take; who stops a server does not wait for who reads its log.
+constexpr absl::Duration kPatienceWithLog = absl::Seconds(1);
+constexpr absl::Duration kPatienceWhenKilled = absl::Milliseconds(100);
+
 // Whoever reads the log may go away: that is an error of a write, and not the end of the server.
 void IgnoreBrokenPipes() { std::signal(SIGPIPE, SIG_IGN); }
 
@@ -81,6 +85,9 @@ sigset_t BlockSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  // A terminal that closes, unless nohup or the like has it ignored.
+  struct sigaction hangup;
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   return signals;
 }
@@ -92,11 +99,11 @@ int WaitForSignal(const sigset_t& signals) {
 }
 
 int Run(const Options& options) {
+  const sigset_t signals = BlockSignals();  // before anything starts a thread, as the log does
+  IgnoreBrokenPipes();
   DoNotSeekDeadlocks();
   KeepFreedMemory(options.server.limits);
   ConfigureLog(options.log_level, options.log_format);
-  IgnoreBrokenPipes();
-  const sigset_t signals = BlockSignals();
   const Trimmer trimmer(options.server.limits.memory_limit_bytes);
   if (const absl::Status status = cpu::ForceSimdTarget(options.simd); !status.ok()) {
     Log(LogLevel::kError, "no_simd_target", {{"reason", status.message()}});
@@ -120,24 +127,29 @@ int Run(const Options& options) {
   if (options.server.insecure)
     Log(LogLevel::kWarning, "insecure", {{"clients", "believed, whoever they say they are"}});
   const std::string metrics = (*server)->metrics_address();
+  FlushLog(kPatienceWithLog);  // so that who waits for the line finds in the log what was before
   std::printf("listening grpc=%s%s%s\n", (*server)->grpc_address().c_str(),
               metrics.empty() ? "" : " metrics=", metrics.c_str());
   std::fflush(stdout);
 
   const int first = WaitForSignal(signals);
-  // A second signal ends the process wherever it is.
-  std::thread([signals] {
-    const int second = WaitForSignal(signals);
+  // A second signal ends the process wherever it is. Of SIGHUP a terminal that closes may send two.
+  sigset_t impatience = signals;
+  sigdelset(&impatience, SIGHUP);
+  std::thread([impatience] {
+    const int second = WaitForSignal(impatience);
     Log(LogLevel::kWarning, "killed", {{"signal", second}});
+    FlushLog(kPatienceWhenKilled);
     std::_Exit(128 + second);
   }).detach();
-  Log(LogLevel::kInfo, "draining", {{"signal", first}, {"delay_ms", options.drain_delay}});
   (*server)->StopServing();
+  Log(LogLevel::kInfo, "draining", {{"signal", first}, {"delay_ms", options.drain_delay}});
   absl::SleepFor(options.drain_delay);
   (*server)->Drain();
   (*server)->Shutdown(options.shutdown_deadline);
   server->reset();
   Log(LogLevel::kInfo, "stopped");
+  FlushLog(kPatienceWithLog);
   return 0;
 }
 

@@ -24,12 +24,15 @@ constexpr uint64_t kWaitBytes = uint64_t{16} << 10;
 // Of a tensor in the spec of a round: its name and a dozen numbers.
 constexpr uint64_t kLikelyTensorBytes = 512;
 constexpr uint64_t kLeastSpecBytes = uint64_t{64} << 10;
+// A tensor's own fields and those of its aggregation are 22.
+constexpr uint64_t kLikelyTensorFields = 32;
+constexpr uint64_t kLeastSpecFields = 4096;
 
 }  // namespace
 
 uint64_t MostMessageBytes(const Limits& limits) {
   const uint64_t bytes = limits.max_message_bytes == 0 ? kLikelyMessageBytes : limits.max_message_bytes;
-  return bytes + std::min(kMostFuseBytes, bytes / 4 + 4096);
+  return SaturatingAdd(bytes, std::min(kMostFuseBytes, bytes / 4 + 4096));
 }
 
 uint64_t MostWaits(const Limits& limits) { return Divide(limits).process / 4 / kWaitBytes; }
@@ -39,13 +42,18 @@ uint64_t MostSpecBytes(const Limits& limits) {
   return std::max(kLeastSpecBytes, SaturatingMultiply(kLikelyTensorBytes, limits.max_tensors));
 }
 
+uint64_t MostSpecFields(const Limits& limits) {
+  if (limits.max_tensors == 0) return 0;
+  return std::max(kLeastSpecFields, SaturatingMultiply(kLikelyTensorFields, limits.max_tensors));
+}
+
 uint64_t PageTransitBytes(uint64_t page_bytes) { return SaturatingMultiply(2, page_bytes); }
 
 MemoryShares Divide(const Limits& limits) {
   const uint64_t limit = limits.memory_limit_bytes;
   if (limit == 0) return {};
   // Half of it for messages, so that two can be received at the same time in any case.
-  const uint64_t least_transit = 4 * MostMessageBytes(limits);
+  const uint64_t least_transit = SaturatingMultiply(4, MostMessageBytes(limits));
   if (limit < kLeastMemoryLimit) return {limit, least_transit, 0};
   MemoryShares shares;
   shares.process = kProcessBytes + limit / 16;

@@ -34,6 +34,8 @@ uint64_t MostWaits(const Limits& limits);
 // What the spec of a round may take on the wire: what is made of it takes up to a hundred times as much, before it is
 // known to have too many tensors. 0: no limit.
 uint64_t MostSpecBytes(const Limits& limits);
+// The same in fields.
+uint64_t MostSpecFields(const Limits& limits);
 
 // What a page of a result takes on its way out: itself, and what it is serialised to. Saturates.
 uint64_t PageTransitBytes(uint64_t page_bytes);

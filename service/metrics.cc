@@ -80,6 +80,7 @@ struct Metrics::Impl {
     limit.Set(static_cast<double>(now.memory_limit_bytes));
     resident.Set(static_cast<double>(now.resident_bytes));
     process_limit.Set(static_cast<double>(now.process_memory_limit_bytes));
+    dropped_log_lines.Set(static_cast<double>(now.dropped_log_lines));
     return registry.Collect();
   }
 
@@ -139,6 +140,11 @@ struct Metrics::Impl {
                              .Help("The limit of process_resident_memory_bytes, --memory-limit; 0: none.")
                              .Register(registry)
                              .Add({});
+  Gauge& dropped_log_lines = BuildGauge()
+                                 .Name("sparseagg_log_lines_dropped")
+                                 .Help("Lines of the log since the start that nobody has taken in time.")
+                                 .Register(registry)
+                                 .Add({});
   Family<Gauge>& build_family =
       BuildGauge().Name("sparseagg_build_info").Help("1, with the version as a label.").Register(registry);
   Family<Gauge>& engine_family =

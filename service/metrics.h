@@ -26,6 +26,7 @@ struct Gauges {
   uint64_t memory_limit_bytes = 0;  // of held_bytes
   uint64_t resident_bytes = 0;
   uint64_t process_memory_limit_bytes = 0;  // of resident_bytes
+  uint64_t dropped_log_lines = 0;
 };
 
 // Labels have few values: never a round or a client, whose series would grow for ever. Thread-safe. Counting is a few

@@ -185,7 +185,8 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
       "A flag goes before the environment, and the environment before the file.");
 
   Adder add(app);
-  add.Add("grpc-address", options.server.grpc_address, "HOST:PORT (port 0: any free one) or unix:PATH");
+  add.Add("grpc-address", options.server.grpc_address,
+          "HOST:PORT (port 0: any free one), unix:PATH or unix-abstract:NAME");
   CLI::Option* metrics_address = add.Add("metrics-address", options.server.metrics_address,
                                          "HOST:PORT of GET /metrics, /healthz and /readyz, or none. Unless it is "
                                          "given, the server starts without if the port is taken");

@@ -44,7 +44,7 @@ bool PageStream::Next(v1::ResultPage* page) {
   if (first_) {
     ++next_;
   } else {
-    page->set_next_page_token(MakePageToken(tensor, rows.begin));
+    page->set_next_page_token(MakePageToken(round_->create_time(), tensor, rows.begin));
   }
   return true;
 }

@@ -64,6 +64,7 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
     table_->rounds.emplace(sequence, round);
     table_->by_id.emplace(config.id, sequence);
   }
+  round->StartDeadline();  // not before: a round that had expired by then would stay for ever
   Log(LogLevel::kInfo, "round_created",
       {{"round", config.id},
        {"tensors", config.tensors.size()},
@@ -77,7 +78,9 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::CreatePrivate(RoundConfig confi
     std::lock_guard lock(table_->mu);
     if (table_->draining) return Draining();
   }
-  return Round::Open(std::move(config), &machine_, nullptr);
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(std::move(config), &machine_, nullptr));
+  round->StartDeadline();
+  return round;
 }
 
 absl::StatusOr<std::shared_ptr<Round>> Registry::Find(absl::string_view id) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -48,16 +49,21 @@ RowInterval FirstPage(const Result& result, RowInterval rows, uint64_t page_byte
   return {rows.begin, rows.begin + std::min(num_rows, rows.end - rows.begin)};
 }
 
-std::string MakePageToken(size_t tensor, uint64_t next_row) { return absl::StrCat(tensor, ".", next_row); }
+std::string MakePageToken(absl::Time created, size_t tensor, uint64_t next_row) {
+  return absl::StrCat(absl::ToUnixNanos(created), ".", tensor, ".", next_row);
+}
 
-absl::StatusOr<RowInterval> ResumeAt(absl::string_view page_token, size_t tensor, RowInterval rows) {
-  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(page_token, absl::MaxSplits('.', 1));
+absl::StatusOr<RowInterval> ResumeAt(absl::string_view page_token, absl::Time created, size_t tensor,
+                                     RowInterval rows) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(page_token, '.');
+  int64_t token_created = 0;
   uint64_t token_tensor = 0;
   uint64_t row = 0;
-  if (!absl::SimpleAtoi(parts.first, &token_tensor) || !absl::SimpleAtoi(parts.second, &row) ||
-      token_tensor != tensor || row < rows.begin || row > rows.end) {
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &token_created) || !absl::SimpleAtoi(parts[1], &token_tensor) ||
+      !absl::SimpleAtoi(parts[2], &row) || token_created != absl::ToUnixNanos(created) || token_tensor != tensor ||
+      row < rows.begin || row > rows.end) {
     return absl::InvalidArgumentError(
-        absl::StrCat("page_token '", page_token, "' does not belong to this tensor and key range"));
+        absl::StrCat("page_token '", page_token, "' does not belong to this round, tensor and key range"));
   }
   return RowInterval{row, rows.end};
 }

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "host/result.h"
 
 namespace sparseagg::service {
@@ -33,10 +34,12 @@ uint64_t RowBytes(const Result& result);
 // The first rows of `rows` that take at most `page_bytes` together, and at least one.
 RowInterval FirstPage(const Result& result, RowInterval rows, uint64_t page_bytes);
 
-// Where to go on: names the tensor and the next row.
-std::string MakePageToken(size_t tensor, uint64_t next_row);
-// What is left of `rows`. INVALID_ARGUMENT: a token that is not ours, of another tensor, or from another key range.
-absl::StatusOr<RowInterval> ResumeAt(absl::string_view page_token, size_t tensor, RowInterval rows);
+// Where to go on: tells the round, by when it was created, since others may come to have its name; the tensor; and the
+// next row.
+std::string MakePageToken(absl::Time created, size_t tensor, uint64_t next_row);
+// What is left of `rows`. INVALID_ARGUMENT: a token that is not ours, of another round or tensor, or from another key
+// range.
+absl::StatusOr<RowInterval> ResumeAt(absl::string_view page_token, absl::Time created, size_t tensor, RowInterval rows);
 
 }  // namespace sparseagg::service
 

@@ -10,7 +10,7 @@ namespace sparseagg::service {
 namespace {
 
 // What a round takes beside its spec, submissions and result. A round figure above the true one.
-constexpr uint64_t kOverheadBytes = 4096;
+constexpr uint64_t kRoundOverheadBytes = 4096;
 
 const StageTime& Time(const Timeline& timeline, Stage stage) { return timeline.stages[static_cast<size_t>(stage)]; }
 
@@ -56,7 +56,7 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, Machine* 
   auto round = std::shared_ptr<Round>(new Round(std::move(config), machine, std::move(on_expire)));
   {
     std::lock_guard merge(round->merge_mu_);
-    round->fixed_bytes_ = kOverheadBytes * (1 + round->config().tensors.size()) + round->config().wire_spec.size();
+    round->fixed_bytes_ = kRoundOverheadBytes * (1 + round->config().tensors.size()) + round->config().wire_spec.size();
     ASSIGN_OR_RETURN(round->aggregation_,
                      Contain([&] { return Aggregation::Create(machine->engine, round->config().tensors); }));
     const uint64_t bytes = round->aggregation_->BytesWith(nullptr);
@@ -67,13 +67,15 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, Machine* 
   }
   std::lock_guard lock(round->mu_);
   round->open_slot_ = std::move(slot);
-  if (round->config().deadline != absl::InfiniteDuration()) {
-    round->deadline_timer_ =
-        machine->timer.Schedule(round->created_ + round->config().deadline, [weak = round->weak_from_this()] {
-          if (const auto self = weak.lock()) self->Close();
-        });
-  }
   return round;
+}
+
+void Round::StartDeadline() {
+  std::lock_guard lock(mu_);
+  if (now_.state != RoundState::kOpen) return;
+  deadline_timer_ = machine_.timer.Schedule(created_ + config_->deadline, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->Close();
+  });
 }
 
 absl::Status Round::NotOpenLocked() const {
@@ -141,7 +143,11 @@ void Round::EndLocked(RoundState state, absl::Status failure, std::string reason
   now_.expire_time = now_.end_time + config_->result_ttl;
   now_.timeline.finish = now - closed_;
   machine_.metrics.ObserveFinish(now_.timeline.finish);
-  if (state == RoundState::kCancelled) committed_.clear();
+  if (state == RoundState::kCancelled) {
+    // Freeing a million of them takes time, which neither this lock nor gRPC's threads have.
+    auto dropped = std::make_shared<decltype(committed_)>(std::exchange(committed_, {}));
+    machine_.pool.Post([dropped = std::move(dropped)] {});
+  }
   DropUploadsLocked();
   PostFinishLocked();
   open_slot_.GiveBack();
@@ -209,6 +215,11 @@ RoundSnapshot Round::Snapshot() const {
 RoundState Round::state() const {
   std::lock_guard lock(mu_);
   return now_.state;
+}
+
+absl::Time Round::create_time() const {
+  std::lock_guard lock(mu_);
+  return now_.create_time;
 }
 
 RoundSnapshot Round::SnapshotLocked() const {

@@ -103,15 +103,16 @@ class UploadHandle {
 
  private:
   friend class Round;
-  std::mutex mu_;  // one chunk, or the commit, at a time
+  std::mutex mu_;  // one chunk, or the commit, at a time; who holds it may be at it for long
   Upload upload_;  // guarded by mu_
   Slot slot_;
   // Guarded by Round::mu_.
   uint64_t id_ = 0;
   bool by_name_ = false;                              // found by client and submission id: unary
   bool committing_ = false;                           // the commit decides what becomes of it
+  UploadProgress progress_;                           // after the last chunk, for who does not wait for mu_
   absl::Status verdict_;                              // why the round let go of it; OK while it has not
-  absl::Duration last_chunk_ = absl::ZeroDuration();  // Clock::Monotonic
+  absl::Duration last_chunk_ = absl::ZeroDuration();  // that was new: Clock::Monotonic
   OnDiscard on_discard_;
   Timer::Id timer_ = 0;
 };
@@ -124,16 +125,20 @@ class UploadHandle {
 // merge_mu_, mu_.
 class Round : public std::enable_shared_from_this<Round> {
  public:
-  // `on_expire` is called on the timer's thread when the ended round has been kept for result_ttl. INVALID_ARGUMENT: a
-  // bad spec. RESOURCE_EXHAUSTED: too many open rounds, or a dense result that does not fit the memory limit.
+  // `on_expire` is called on the timer's thread when the ended round has been kept for result_ttl; the deadline has no
+  // effect before StartDeadline, so that nothing ends the round before it is known. INVALID_ARGUMENT: a bad spec.
+  // RESOURCE_EXHAUSTED: too many open rounds, or a dense result that does not fit the memory limit.
   static absl::StatusOr<std::shared_ptr<Round>> Open(RoundConfig config, Machine* machine,
                                                      std::function<void()> on_expire);
   ~Round();
+  // The round closes when the deadline of its spec, measured from its creation, has passed.
+  void StartDeadline();
 
   const RoundConfig& config() const { return *config_; }
   const Clock& clock() const { return machine_.clock; }
   RoundSnapshot Snapshot() const;
   RoundState state() const;
+  absl::Time create_time() const;
   // FAILED_PRECONDITION unless kDone.
   absl::StatusOr<Results> GetResults() const;
 
@@ -150,8 +155,9 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<Receipt> Commit(UploadHandle& upload);
   // Whether a commit may merge what others have sent, which takes much longer than what is committed tells.
   bool MergesOnArrival() const;
-  // Forgets the upload, if it is still there. `status` not OK: counts as refused.
-  void Discard(UploadHandle& upload, const absl::Status& status);
+  // Both let go of the upload, if it is still there: its client has given it up, or it counts as refused.
+  void Forget(UploadHandle& upload);
+  void Refuse(UploadHandle& upload, const absl::Status& status);
   // For the timeline: what became of a message before Append. `waited`: for the client to send it; `queued`: for a
   // thread; `parsing`: to take it apart.
   void NoteMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing);
@@ -164,7 +170,8 @@ class Round : public std::enable_shared_from_this<Round> {
   //
   // Under one name there is one upload at a time, which has a tag. All but a chunk 0 leave one with another tag alone.
 
-  // A chunk 0 discards an upload with another tag, of which later chunks are FAILED_PRECONDITION.
+  // A chunk 0 discards an upload with another tag, of which later chunks are FAILED_PRECONDITION. One that is being
+  // committed keeps nobody waiting: it only loses the name.
   absl::StatusOr<UploadProgress> PutChunk(const std::string& client_id, const std::string& submission_id,
                                           const Chunk& chunk, const std::string& tag = "");
   // Discards the upload, if it is there, and counts it as refused: of chunks that are refused before they get here.
@@ -217,11 +224,10 @@ class Round : public std::enable_shared_from_this<Round> {
                                                                  const std::string& tag,
                                                                  UploadHandle::OnDiscard on_discard);
   static absl::Status Replaced(const UploadName& name);
-  void MakeWay(const UploadName& name, const std::string& tag);
+  std::shared_ptr<UploadHandle> MakeWayLocked(const UploadName& name, const std::string& tag);
   std::shared_ptr<UploadHandle> RemoveLocked(UploadHandle& upload, absl::Status verdict);
   void DiscardLocked(UploadHandle& upload, absl::Status verdict);
   bool IsRetryLocked(const UploadName& name, const std::string& tag) const;
-  UploadProgress ProgressOf(UploadHandle& upload);
   UploadProgress CommittedProgressLocked(const UploadName& name) const;
   void ScheduleUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload);
   void OnUploadTimer(const std::shared_ptr<UploadHandle>& upload);
@@ -234,7 +240,8 @@ class Round : public std::enable_shared_from_this<Round> {
                               PreparedSubmission prepared, TuplesPerTensor tuples);
   void SetHeld();
   absl::Status MergeWaiting();
-  Receipt DuplicateLocked(const std::string& client_id) const;
+  // Counts it.
+  Receipt AnswerDuplicateLocked(const std::string& client_id);
   absl::StatusOr<Receipt> RecordLocked(std::pair<std::string, Committed> record, Receipt receipt);
 
   // A stage's operation, for the round's timeline and for the metrics.

@@ -11,7 +11,7 @@ namespace sparseagg::service {
 namespace {
 
 // What a committed client takes beside its ids, here and in the aggregation. A round figure above the true one.
-constexpr uint64_t kOverheadBytes = 1024;
+constexpr uint64_t kSubmissionOverheadBytes = 1024;
 
 }  // namespace
 
@@ -27,11 +27,7 @@ absl::StatusOr<Receipt> Round::CommitNamed(const std::string& client_id, const s
     std::lock_guard lock(mu_);
     upload = FindNamedLocked(name);
     if (upload == nullptr || upload->tag != tag) {
-      if (IsRetryLocked(name, tag)) {
-        Receipt receipt = DuplicateLocked(client_id);
-        machine_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
-        return receipt;
-      }
+      if (IsRetryLocked(name, tag)) return AnswerDuplicateLocked(client_id);
       if (now_.state != RoundState::kOpen) return NotOpenLocked();
       if (upload != nullptr) return Replaced(name);
       return absl::NotFoundError(
@@ -49,15 +45,13 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& upload) {
       // Let go of, or committed by a call that ran at the same time.
       RETURN_IF_ERROR(upload.verdict_);
       if (now_.state == RoundState::kCancelled) return NotOpenLocked();
-      return DuplicateLocked(upload.client_id);
+      return AnswerDuplicateLocked(upload.client_id);
     }
     if (!upload.upload_.complete() && upload.by_name_ &&
         IsRetryLocked({upload.client_id, upload.submission_id}, upload.tag)) {
       // Of what is committed, opened again by chunks that came late, or twice.
-      Receipt receipt = DuplicateLocked(upload.client_id);
-      machine_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
       RemoveLocked(upload, absl::CancelledError("the submission is committed"));
-      return receipt;
+      return AnswerDuplicateLocked(upload.client_id);
     }
     if (!upload.upload_.complete()) {
       return absl::FailedPreconditionError(absl::StrCat("commit before the chunk marked last; chunk ",
@@ -68,11 +62,7 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& upload) {
   absl::StatusOr<Receipt> receipt = Contain([&] { return CommitComplete(upload); });
   std::shared_ptr<UploadHandle> removed;  // freed after the lock
   std::lock_guard lock(mu_);
-  if (receipt.ok()) {
-    machine_.metrics.CountSubmission(receipt->duplicate, receipt->num_tuples, receipt->num_bytes);
-  } else {
-    CountRefusedLocked(receipt.status());
-  }
+  if (!receipt.ok()) CountRefusedLocked(receipt.status());
   removed = RemoveLocked(upload, receipt.status());
   return receipt;
 }
@@ -93,9 +83,10 @@ absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& upload) {
   return receipt;
 }
 
-Receipt Round::DuplicateLocked(const std::string& client_id) const {
+Receipt Round::AnswerDuplicateLocked(const std::string& client_id) {
   Receipt receipt = committed_.at(client_id).receipt;
   receipt.duplicate = true;
+  machine_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
   return receipt;
 }
 
@@ -108,7 +99,7 @@ std::optional<absl::StatusOr<Receipt>> Round::AnswerLocked(const UploadHandle& u
     }
     found->second.retry_id = upload.submission_id;
     found->second.retry_tag = upload.tag;
-    return DuplicateLocked(upload.client_id);
+    return AnswerDuplicateLocked(upload.client_id);
   }
   if (now_.state != RoundState::kOpen) return NotOpenLocked();
   if (config_->submission_limit != 0 && committed_.size() >= config_->submission_limit) {
@@ -154,7 +145,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash
   }
   // Room for this submission and for the result with it: whatever is accepted can be finished.
   // The client's id is here and in the aggregation twice each; a retry comes with another submission id and tag.
-  const uint64_t committed_bytes = committed_bytes_ + kOverheadBytes + 4 * upload.client_id.size() +
+  const uint64_t committed_bytes = committed_bytes_ + kSubmissionOverheadBytes + 4 * upload.client_id.size() +
                                    2 * (upload.submission_id.size() + upload.tag.size());
   const auto reserve = [&]() -> absl::Status {
     const uint64_t wanted = SaturatingAdd(fixed_bytes_ + committed_bytes, aggregation_->BytesWith(&prepared));
@@ -168,8 +159,13 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash
     reserved = reserve();
   }
   RETURN_IF_ERROR(reserved);
+  const uint64_t num_before = aggregation_->num_submissions();
   const absl::Status added = Contain([&] { return aggregation_->Add(upload.client_id, std::move(prepared)); });
   Deferred after;
+  if (!added.ok() && aggregation_->num_submissions() == num_before) {
+    SetHeld();  // nothing of it is in
+    return added;
+  }
   if (!added.ok()) {
     // Some of its tensors may be in and others not. Better no sum than a wrong one.
     std::lock_guard lock(mu_);
@@ -204,6 +200,7 @@ absl::StatusOr<Receipt> Round::RecordLocked(std::pair<std::string, Committed> re
   ++now_.num_submissions;
   now_.num_tuples += receipt.num_tuples;
   now_.num_bytes += receipt.num_bytes;
+  machine_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
   committed_.insert(std::move(record));
   if (now_.state == RoundState::kOpen && now_.num_submissions == config_->max_submissions) FinalizeLocked();
   return receipt;

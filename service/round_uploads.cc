@@ -99,7 +99,9 @@ std::shared_ptr<UploadHandle> Round::RemoveLocked(UploadHandle& upload, absl::St
 void Round::DiscardLocked(UploadHandle& upload, absl::Status verdict) {
   std::shared_ptr<UploadHandle> removed = RemoveLocked(upload, verdict);
   if (removed == nullptr) return;
-  if (!config_->id.empty()) CountRefusedLocked(verdict);  // a one-shot call's uploads end with the call
+  // A one-shot call's uploads end with the call. What a chunk 0 that came late has opened again is committed.
+  const bool is_lost = !config_->id.empty() && !IsRetryLocked({upload.client_id, upload.submission_id}, upload.tag);
+  if (is_lost) CountRefusedLocked(verdict);
   // Its memory is freed on the pool, too.
   machine_.pool.Post([removed = std::move(removed), verdict = std::move(verdict)] {
     if (removed->on_discard_ != nullptr) removed->on_discard_(verdict);
@@ -122,31 +124,41 @@ void Round::NoteMessage(uint64_t bytes, absl::Duration waited, absl::Duration qu
   stages_.Add(Stage::kDecode, parsing, queued, 0);
 }
 
-void Round::Discard(UploadHandle& upload, const absl::Status& status) {
+void Round::Forget(UploadHandle& upload) {
   std::shared_ptr<UploadHandle> removed;  // freed after the lock
   std::lock_guard lock(mu_);
-  removed = RemoveLocked(upload, status.ok() ? absl::CancelledError("the upload was discarded") : status);
-  if (removed != nullptr && !status.ok()) CountRefusedLocked(status);
+  removed = RemoveLocked(upload, absl::CancelledError("the upload was discarded"));
+}
+
+void Round::Refuse(UploadHandle& upload, const absl::Status& status) {
+  std::shared_ptr<UploadHandle> removed;  // freed after the lock
+  std::lock_guard lock(mu_);
+  removed = RemoveLocked(upload, status);
+  if (removed != nullptr) CountRefusedLocked(status);
 }
 
 absl::Status Round::Append(UploadHandle& upload, const Chunk& chunk, Repeats repeats) {
   std::lock_guard one_at_a_time(upload.mu_);
   const absl::Duration begin = machine_.clock.Monotonic();
+  const uint64_t expected = upload.upload_.next_sequence();
   {
     std::lock_guard lock(mu_);
     RETURN_IF_ERROR(upload.verdict_);
-    upload.last_chunk_ = begin;
+    if (chunk.sequence == expected) upload.last_chunk_ = begin;  // repeats and gaps do not keep it
   }
   absl::Status status = Contain([&] { return upload.upload_.Append(chunk, repeats); });
   const absl::Duration end = machine_.clock.Monotonic();
   uint64_t bytes = 0;
   for (const ChunkSlice& slice : chunk.slices) bytes += slice.view.keys.size() + slice.view.values.size();
   Note(Stage::kDecode, end - begin, absl::ZeroDuration(), bytes);
-  if (status.ok()) {
+  if (upload.upload_.next_sequence() != expected) {
     std::lock_guard lock(mu_);
     upload.last_chunk_ = end;
-  } else if (repeats == Repeats::kRefuse || !absl::IsFailedPrecondition(status)) {
-    Discard(upload, status);
+    upload.progress_.next_sequence = upload.upload_.next_sequence();
+    upload.progress_.received_tuples = upload.upload_.num_tuples();
+    upload.progress_.complete = upload.upload_.complete();
+  } else if (!status.ok() && (repeats == Repeats::kRefuse || !absl::IsFailedPrecondition(status))) {
+    Refuse(upload, status);
   }
   return status;
 }
@@ -156,42 +168,42 @@ std::shared_ptr<UploadHandle> Round::FindNamedLocked(const UploadName& name) con
   return found == uploads_by_name_.end() ? nullptr : uploads_.at(found->second);
 }
 
-// Discards the upload of this name if it has another tag, unless this one is committed.
-void Round::MakeWay(const UploadName& name, const std::string& tag) {
-  std::shared_ptr<UploadHandle> upload;
-  for (;;) {
-    {
-      std::lock_guard lock(mu_);
-      upload = FindNamedLocked(name);
-      if (upload == nullptr || upload->tag == tag || IsRetryLocked(name, tag)) return;
-      if (!upload->committing_) {
-        const absl::Status verdict = Replaced(name);
-        RemoveLocked(*upload, verdict);
-        CountRefusedLocked(verdict);
-        upload->slot_.GiveBack();  // also if one of its chunks is still being taken
-        return;
-      }
-    }
-    // Until the commit is over, one way or the other.
-    std::lock_guard committed(upload->mu_);
+// Discards the upload of this name if it has another tag, unless this one is committed. Returns it, to be freed after
+// the lock.
+std::shared_ptr<UploadHandle> Round::MakeWayLocked(const UploadName& name, const std::string& tag) {
+  const std::shared_ptr<UploadHandle> upload = FindNamedLocked(name);
+  if (upload == nullptr || upload->tag == tag || IsRetryLocked(name, tag)) return nullptr;
+  if (upload->committing_) {
+    // Its commit goes on without the name. Whichever of the two is committed last is compared with the other.
+    uploads_by_name_.erase(name);
+    upload->by_name_ = false;
+    machine_.timer.Cancel(upload->timer_);
+    return nullptr;
   }
+  const absl::Status verdict = Replaced(name);
+  std::shared_ptr<UploadHandle> removed = RemoveLocked(*upload, verdict);
+  CountRefusedLocked(verdict);
+  upload->slot_.GiveBack();  // also if one of its chunks is still being taken
+  return removed;
 }
 
 absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, const std::string& submission_id,
                                                const Chunk& chunk, const std::string& tag) {
   const UploadName name(client_id, submission_id);
-  if (chunk.sequence == 0) MakeWay(name, tag);
+  std::shared_ptr<UploadHandle> replaced;  // freed after the lock
   std::shared_ptr<UploadHandle> upload;
   {
     std::lock_guard lock(mu_);
+    if (chunk.sequence == 0) replaced = MakeWayLocked(name, tag);
     upload = FindNamedLocked(name);
-    if (upload != nullptr && upload->tag != tag) {
-      if (IsRetryLocked(name, tag)) return CommittedProgressLocked(name);
-      return Replaced(name);
+    if (upload == nullptr || upload->tag != tag) {
+      // A chunk that comes late, of what is committed. Without a tag only the commit can tell whether a chunk 0 is of
+      // that or begins something else.
+      const bool is_known = chunk.sequence > 0 || upload != nullptr || !tag.empty();
+      if (is_known && IsRetryLocked(name, tag)) return CommittedProgressLocked(name);
     }
+    if (upload != nullptr && upload->tag != tag) return Replaced(name);
     if (upload == nullptr && chunk.sequence > 0) {
-      // A late repeat of a chunk of what is committed, or a chunk of what is gone.
-      if (IsRetryLocked(name, tag)) return CommittedProgressLocked(name);
       if (now_.state != RoundState::kOpen) return RefuseLocked(NotOpenLocked());
       return absl::FailedPreconditionError(
           absl::StrCat("chunk ", chunk.sequence,
@@ -201,9 +213,16 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
     if (upload == nullptr) {
       ASSIGN_OR_RETURN(upload, OpenUploadLocked(client_id, submission_id, /*by_name=*/true, tag, nullptr));
     }
+    if (upload->committing_) {
+      // All of it is here, so that there is nothing to wait for.
+      if (chunk.sequence < upload->progress_.next_sequence) return upload->progress_;
+      return ChunkAfterLast(chunk.sequence, upload->progress_.next_sequence - 1);
+    }
   }
+  replaced.reset();  // its memory is for this one
   RETURN_IF_ERROR(Append(*upload, chunk, Repeats::kIgnore));
-  return ProgressOf(*upload);
+  std::lock_guard lock(mu_);
+  return upload->progress_;
 }
 
 void Round::RefuseNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
@@ -213,15 +232,6 @@ void Round::RefuseNamed(const std::string& client_id, const std::string& submiss
   CountRefusedLocked(status);
   const std::shared_ptr<UploadHandle> upload = FindNamedLocked(UploadName(client_id, submission_id));
   if (upload != nullptr && upload->tag == tag && !upload->committing_) removed = RemoveLocked(*upload, status);
-}
-
-UploadProgress Round::ProgressOf(UploadHandle& upload) {
-  std::lock_guard one_at_a_time(upload.mu_);
-  UploadProgress progress;
-  progress.next_sequence = upload.upload_.next_sequence();
-  progress.received_tuples = upload.upload_.num_tuples();
-  progress.complete = upload.upload_.complete();
-  return progress;
 }
 
 UploadProgress Round::CommittedProgressLocked(const UploadName& name) const {
@@ -237,18 +247,14 @@ UploadProgress Round::CommittedProgressLocked(const UploadName& name) const {
 absl::StatusOr<UploadProgress> Round::GetProgress(const std::string& client_id, const std::string& submission_id,
                                                   const std::string& tag) {
   const UploadName name(client_id, submission_id);
-  std::shared_ptr<UploadHandle> upload;
-  {
-    std::lock_guard lock(mu_);
-    if (IsRetryLocked(name, tag)) return CommittedProgressLocked(name);
-    upload = FindNamedLocked(name);
-    if (upload == nullptr) {
-      return absl::NotFoundError(
-          absl::StrCat("nothing of submission '", submission_id, "' of client '", client_id, "' is here"));
-    }
-    if (upload->tag != tag) return UploadProgress{};
+  std::lock_guard lock(mu_);
+  if (IsRetryLocked(name, tag)) return CommittedProgressLocked(name);
+  const std::shared_ptr<UploadHandle> upload = FindNamedLocked(name);
+  if (upload == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("nothing of submission '", submission_id, "' of client '", client_id, "' is here"));
   }
-  return ProgressOf(*upload);
+  return upload->tag == tag ? upload->progress_ : UploadProgress{};
 }
 
 }  // namespace sparseagg::service

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
 #include "service/address.h"
@@ -32,10 +33,12 @@ void LogProtobuf(google::protobuf::LogLevel level, const char* file, int line, c
       {{"file", file}, {"line", line}, {"message", message}});
 }
 
-// gRPC's own words, in the form of all others.
+// gRPC's own words, in the form of all others. After some of them it ends the process.
 void LogGrpc(gpr_log_func_args* said) {
-  Log(said->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kDebug, "grpc",
-      {{"file", said->file}, {"line", said->line}, {"message", said->message}});
+  const LogLevel level = said->severity != GPR_LOG_SEVERITY_ERROR              ? LogLevel::kDebug
+                         : absl::StartsWith(said->message, "assertion failed") ? LogLevel::kError
+                                                                               : LogLevel::kWarning;
+  Log(level, "grpc", {{"file", said->file}, {"line", said->line}, {"message", said->message}});
 }
 
 // Reflection and channelz are linked statically: once a process, before the first server is built.
@@ -118,6 +121,7 @@ Gauges Server::CountNow() const {
   gauges.memory_limit_bytes = machine_.budget.limit();
   gauges.resident_bytes = ResidentBytes();
   gauges.process_memory_limit_bytes = machine_.limits.memory_limit_bytes;
+  gauges.dropped_log_lines = DroppedLogLines();
   return gauges;
 }
 

@@ -11,7 +11,7 @@ namespace sparseagg::service {
 namespace {
 
 // What an upload, and each tensor in it, takes beside its keys and values. A round figure above the true one.
-constexpr uint64_t kOverheadBytes = 2048;
+constexpr uint64_t kUploadOverheadBytes = 2048;
 
 // Times the tuples of a first chunk for which room is made at most.
 constexpr uint64_t kMostAhead = 8;
@@ -59,6 +59,11 @@ absl::Status ResolveNumKeys(const TensorSpec& spec, uint64_t chunk, SliceView& v
 
 }  // namespace
 
+absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("chunk ", sequence, " after chunk ", last, ", which was marked last"));
+}
+
 Upload::Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget)
     : config_(std::move(config)), reservation_(budget, config_->KeepsSubmissions()) {}
 
@@ -67,7 +72,7 @@ absl::Status Upload::Append(const Chunk& chunk, Repeats repeats) {
   RETURN_IF_ERROR(CheckSequence(chunk));
   RETURN_IF_ERROR(CheckWeight(chunk));
   if (chunk.sequence == 0) {
-    RETURN_IF_ERROR(reservation_.Grow(kOverheadBytes, "an upload"));
+    RETURN_IF_ERROR(reservation_.Grow(kUploadOverheadBytes, "an upload"));
     weight_ = chunk.weight;
   }
   for (const ChunkSlice& slice : chunk.slices) {
@@ -79,10 +84,7 @@ absl::Status Upload::Append(const Chunk& chunk, Repeats repeats) {
 }
 
 absl::Status Upload::CheckSequence(const Chunk& chunk) const {
-  if (complete_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("chunk ", chunk.sequence, " after chunk ", next_sequence_ - 1, ", which was marked last"));
-  }
+  if (complete_) return ChunkAfterLast(chunk.sequence, next_sequence_ - 1);
   if (chunk.sequence != next_sequence_) {
     return absl::FailedPreconditionError(
         absl::StrCat("chunk ", chunk.sequence, " came where chunk ", next_sequence_, " is expected next"));
@@ -146,7 +148,7 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool m
 
   auto found = builders_.find(tensor);
   if (found == builders_.end()) {
-    RETURN_IF_ERROR(reservation_.Grow(kOverheadBytes, "an upload"));
+    RETURN_IF_ERROR(reservation_.Grow(kUploadOverheadBytes, "an upload"));
     found = builders_.try_emplace(tensor, &spec).first;
   }
   UpdateBuilder& builder = found->second;

@@ -43,6 +43,9 @@ struct Chunk {
 // have no reason to repeat one).
 enum class Repeats { kIgnore, kRefuse };
 
+// What is said of a chunk that comes after the one that was marked last.
+absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last);
+
 // Shared by all uploads that are expected to be like the one that it is of.
 using TuplesPerTensor = std::shared_ptr<const std::vector<uint64_t>>;
 

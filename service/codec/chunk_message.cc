@@ -1,8 +1,8 @@
 #include "service/codec/chunk_message.h"
 
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/wire_format.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
+#include "service/codec/parse.h"
 
 namespace sparseagg::service {
 namespace {
@@ -41,10 +42,6 @@ bool IsKnown(const google::protobuf::Descriptor* message, uint64_t tag) {
   using google::protobuf::internal::WireFormat;
   const auto* const field = message->FindFieldByNumber(static_cast<int>(tag >> 3));
   return field != nullptr && static_cast<uint64_t>(WireFormat::WireTypeForField(field)) == (tag & 7);
-}
-
-absl::Status Malformed(absl::string_view type) {
-  return absl::InvalidArgumentError(absl::StrCat("a message that is no ", type));
 }
 
 }  // namespace
@@ -169,37 +166,31 @@ bool CopyField(const google::protobuf::Descriptor* message, uint64_t tag, ChunkM
   }
 }
 
-// True if `bytes` are few, and have been parsed as a whole, for better or worse.
-template <typename Message>
-bool ParseSmall(grpc::ByteBuffer& bytes, Message* message, absl::Status* status) {
-  if (bytes.Length() >= kSmallestTakenApart) return false;
-  const bool parsed = grpc::SerializationTraits<Message>::Deserialize(&bytes, message).ok();
-  *status = parsed ? absl::OkStatus() : Malformed(Message::descriptor()->name());
-  return true;
-}
-
 }  // namespace
 
 absl::Status ChunkMessage::Parse(grpc::ByteBuffer& bytes) {
   absl::Status status;
-  if (!ParseSmall(bytes, &head_, &status)) {
+  if (bytes.Length() < kSmallestTakenApart) {
+    status = service::Parse(bytes, &head_);
+  } else {
     RETURN_IF_ERROR(Dump(bytes));
     Cursor cursor(slices_);
     std::string head;
     status = TakeApart(cursor, 0, &head);
-    if (status.ok() && !head_.ParseFromString(head)) status = Malformed("UpdateChunk");
+    if (status.ok() && !head_.ParseFromString(head)) status = Malformed(v1::UpdateChunk::descriptor());
   }
   bytes.Clear();
   return status;
 }
 
-absl::Status ChunkMessage::ParseFrom(grpc::ByteBuffer& bytes, v1::AggregateRequest* request) {
-  absl::Status status;
-  if (ParseSmall(bytes, request, &status)) {
+absl::Status ChunkMessage::ParseFrom(grpc::ByteBuffer& bytes, const Limits& limits, v1::AggregateRequest* request) {
+  if (bytes.Length() < kSmallestTakenApart) {
+    const absl::Status status = service::Parse(bytes, request);
     bytes.Clear();
     if (request->has_chunk()) head_.Swap(request->mutable_chunk());
     return status;
   }
+  const google::protobuf::Descriptor* const type = v1::AggregateRequest::descriptor();
   RETURN_IF_ERROR(Dump(bytes));
   Cursor cursor(slices_);
   std::string rest;
@@ -207,21 +198,20 @@ absl::Status ChunkMessage::ParseFrom(grpc::ByteBuffer& bytes, v1::AggregateReque
   bool has_chunk = false;
   while (cursor.left() > 0) {
     uint64_t tag;
-    if (!ReadTag(cursor, &tag)) return Malformed("AggregateRequest");
+    if (!ReadTag(cursor, &tag)) return Malformed(type);
     if (tag == kChunk) {
       uint64_t size;
-      if (!cursor.Varint(&size) || size > cursor.left()) return Malformed("AggregateRequest");
+      if (!cursor.Varint(&size) || size > cursor.left()) return Malformed(type);
       RETURN_IF_ERROR(TakeApart(cursor, cursor.left() - size, &head));
       has_chunk = true;
-    } else if (!CopyField(v1::AggregateRequest::descriptor(), tag, cursor, &rest)) {
-      return Malformed("AggregateRequest");
+    } else if (!CopyField(type, tag, cursor, &rest)) {
+      return Malformed(type);
     }
   }
   bytes.Clear();
-  if (rest.size() > kMostHeadBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a request with more than ", kMostHeadBytes, " bytes of spec"));
-  }
-  if (!request->ParseFromString(rest) || !head_.ParseFromString(head)) return Malformed("AggregateRequest");
+  google::protobuf::io::ArrayInputStream stream(rest.data(), static_cast<int>(rest.size()));
+  RETURN_IF_ERROR(CheckSpec(type, rest.size(), &stream, limits));
+  if (!request->ParseFromString(rest) || !head_.ParseFromString(head)) return Malformed(type);
   if (has_chunk) request->mutable_chunk();
   return absl::OkStatus();
 }
@@ -232,7 +222,7 @@ absl::Status ChunkMessage::Dump(const grpc::ByteBuffer& bytes) {
 
 // The chunk goes on to where `end` bytes are left. Its head, to be parsed, is appended to `head`.
 absl::Status ChunkMessage::TakeApart(Cursor& cursor, uint64_t end, std::string* head) {
-  const auto malformed = [] { return Malformed("UpdateChunk"); };
+  const auto malformed = [] { return Malformed(v1::UpdateChunk::descriptor()); };
   while (cursor.left() > end) {
     uint64_t tag;
     if (!ReadTag(cursor, &tag)) return malformed();

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "host/column.h"
 #include "service/codec/chunk_codec.h"
+#include "service/limits.h"
 #include "service/upload.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
@@ -31,7 +32,8 @@ class ChunkMessage {
   // fields beside keys and values, are too many.
   absl::Status Parse(grpc::ByteBuffer& bytes);
   // The same of an AggregateRequest. `request` gets the rest of it, with an empty chunk if there is one.
-  absl::Status ParseFrom(grpc::ByteBuffer& bytes, v1::AggregateRequest* request);
+  // RESOURCE_EXHAUSTED: as ParseSpec, of that rest.
+  absl::Status ParseFrom(grpc::ByteBuffer& bytes, const Limits& limits, v1::AggregateRequest* request);
 
   // The slices of a message that was taken apart have no keys and values.
   const v1::UpdateChunk& head() const { return head_; }

@@ -1,7 +1,6 @@
 #include "service/codec/page_format.h"
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,19 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
+#include "service/codec/column_bytes.h"
 #include "service/codec/spec_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "columns are copied to the wire as they are");
-
-std::string BytesOf(const void* column, uint64_t begin, uint64_t end) {
-  // A column without elements may have no address.
-  if (begin == end) return "";
-  return std::string(static_cast<const char*>(column) + begin, end - begin);
-}
 
 template <typename Key>
 void EncodeKeys(absl::Span<const Key> keys, const PageFormat& format, v1::TensorSlice* slice) {
@@ -53,7 +45,7 @@ void EncodeKeys(absl::Span<const Key> keys, const PageFormat& format, v1::Tensor
       slice->set_keys(wire::EncodeBitmapKeys(keys));
       return;
     default:
-      slice->set_keys(BytesOf(keys.data(), 0, keys.size() * sizeof(Key)));
+      slice->set_keys(BytesOf(keys.data(), 0, keys.size()));
   }
 }
 

@@ -1,10 +1,9 @@
 #include "service/codec/round_codec.h"
 
-#include <bit>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "service/codec/column_bytes.h"
 #include "service/codec/duration_codec.h"
 #include "service/codec/spec_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
@@ -12,17 +11,8 @@
 namespace sparseagg::service {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "columns are copied to the wire as they are");
-
 constexpr absl::string_view kRoundPrefix = "rounds/";
 constexpr size_t kMaxRoundIdBytes = 128;
-
-template <typename Column>
-std::string BytesOf(const Column& column, RowInterval rows) {
-  if (rows.begin == rows.end) return "";
-  return std::string(reinterpret_cast<const char*>(column.data() + rows.begin),
-                     (rows.end - rows.begin) * sizeof(column[0]));
-}
 
 v1::RoundState EncodeState(RoundState state) {
   switch (state) {
@@ -169,8 +159,8 @@ void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, 
   slice->set_keys_unique(true);
   slice->set_value_encoding(v1::VALUE_ENCODING_NONE);
   if (result.has_values) EncodePageValues(result, rows, format, slice);
-  if (!result.counts.empty()) wire->set_counts(BytesOf(result.counts, rows));
-  if (!result.weights.empty()) wire->set_weights(BytesOf(result.weights, rows));
+  if (!result.counts.empty()) wire->set_counts(BytesOf(result.counts.data(), rows.begin, rows.end));
+  if (!result.weights.empty()) wire->set_weights(BytesOf(result.weights.data(), rows.begin, rows.end));
   if (first) EncodeSummary(spec, result, wire->mutable_summary());
 }
 

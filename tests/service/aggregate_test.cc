@@ -168,6 +168,25 @@ TEST_F(AggregateTest, Aggregate_CancelledWhileMerging_LeavesNothingBehind) {
   go->Notify();
 }
 
+TEST_F(AggregateTest, Aggregate_SpecAsLargeAsMaxTensorsAllows_IsTaken) {
+  options_.limits.max_tensors = 5000;
+  v1::RoundSpec spec;
+  for (int i = 0; i < 4500; ++i) {
+    *spec.add_tensors() = SumSpec().tensors(0);
+    spec.mutable_tensors(i)->set_name(std::to_string(i) + std::string(240, 'x'));
+  }
+  ASSERT_GT(spec.ByteSizeLong(), size_t{1} << 20);
+  EXPECT_THAT(client().Aggregate(spec, {}), IsOk());
+}
+
+TEST_F(AggregateTest, Aggregate_SpecFarBeyondMaxTensors_IsRefusedByTheLimitsName) {
+  options_.limits.max_tensors = 3;
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_tensors(0)->set_name(std::string(100'000, 'x'));
+  EXPECT_THAT(client().Aggregate(spec, {}),
+              Fails(Code::kResourceExhausted, AllOf(HasSubstr("65536 bytes"), HasSubstr("max_tensors 3"))));
+}
+
 TEST_F(AggregateTest, Aggregate_CancelledMidStream_GivesItsMemoryBack) {
   {
     grpc::ClientContext context;

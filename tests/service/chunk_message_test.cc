@@ -165,7 +165,7 @@ TEST(ChunkMessage, ParseFrom_AnAggregateRequest_SaysTheSameOfItsChunk) {
     grpc::ByteBuffer buffer = InSlices(random, bytes, 1 + (size_t{1} << (random() % 16)));
     ChunkMessage message;
     v1::AggregateRequest request;
-    ASSERT_EQ(message.ParseFrom(buffer, &request).ok(), parses);
+    ASSERT_EQ(message.ParseFrom(buffer, Limits{}, &request).ok(), parses);
     if (!parses) continue;
     EXPECT_EQ(request.has_chunk(), plain.has_chunk());
     EXPECT_EQ(request.spec().SerializeAsString(), plain.spec().SerializeAsString());
@@ -210,6 +210,20 @@ TEST(ChunkMessage, FieldsThatNobodyKnows_ArePassedOver) {
   ASSERT_TRUE(message.Parse(buffer).ok());
   EXPECT_EQ(message.head().sequence(), 7);
   EXPECT_LT(message.head().SpaceUsedLong(), 10'000);
+}
+
+TEST(ChunkMessage, AStringThatIsNoUtf8_IsRefusedWithAWordAboutThat) {
+  for (const size_t keys : {size_t{0}, size_t{100'000}}) {  // parsed as a whole, and taken apart
+    v1::UpdateChunk chunk;
+    chunk.set_client_id("a");
+    chunk.add_slices()->set_keys(std::string(keys, 'k'));
+    std::string bytes = chunk.SerializeAsString();
+    bytes[bytes.find("\x12\x01\x61") + 2] = '\xff';
+    grpc::Slice slice(bytes);
+    grpc::ByteBuffer buffer(&slice, 1);
+    ChunkMessage message;
+    EXPECT_EQ(message.Parse(buffer).message(), "a message that is no UpdateChunk, whose strings must be UTF-8");
+  }
 }
 
 TEST(ChunkMessage, NoBytesAreAnEmptyChunk) {

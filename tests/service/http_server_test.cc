@@ -46,10 +46,10 @@ OwnedFd Connect(const HttpServer& server) {
 }
 
 // What comes within `seconds`, to the end.
-std::string Get(const OwnedFd& fd, int seconds) {
+std::string Get(const OwnedFd& fd, int seconds, const std::string& path = "/healthz") {
   const timeval limit{seconds, 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-  const std::string request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n";
   EXPECT_EQ(send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
   std::string answer;
   for (char c; read(fd.get(), &c, 1) == 1;) answer += c;
@@ -63,6 +63,15 @@ TEST(HttpServerTest, Probe_BesideAHundredConnectionsThatSayNothing_IsAnswered) {
   for (int i = 0; i < 100; ++i) silent.push_back(Connect(**server));
   // Four threads that wait five seconds each for a word would take two minutes.
   EXPECT_THAT(Get(Connect(**server), 20), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("ok\n")));
+}
+
+TEST(HttpServerTest, Path_IsServedOnlyWhole) {
+  const auto server = Start("127.0.0.1:0");
+  ASSERT_THAT(server, IsOk());
+  EXPECT_THAT(Get(Connect(**server), 20, "/healthz?x=1"), StartsWith("HTTP/1.1 200"));
+  for (const char* path : {"/healthzz", "/healthz/x", "/health", "/"}) {
+    EXPECT_THAT(Get(Connect(**server), 20, path), StartsWith("HTTP/1.1 404")) << path;
+  }
 }
 
 TEST(HttpServerTest, Address_HostAndPort_IsServed) {

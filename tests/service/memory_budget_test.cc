@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "service/memory_shares.h"
 #include "service/slots.h"
 
 namespace sparseagg::service {
@@ -104,6 +105,14 @@ TEST(MemoryBudgetTest, TryReserve_ManyThreads_NeverPassesTheLimit) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(taken, 333);
   EXPECT_EQ(budget.reserved(), 999);
+}
+
+TEST(MemorySharesTest, MessagesOfAnySize_DoNotWrap) {
+  Limits limits;
+  limits.max_message_bytes = UINT64_MAX;
+  EXPECT_EQ(MostMessageBytes(limits), UINT64_MAX);
+  limits.memory_limit_bytes = 1;  // so little that all of it is for rounds
+  EXPECT_EQ(Divide(limits).transit, UINT64_MAX);
 }
 
 TEST(SlotsTest, Slot_AllTaken_RefusesUntilOneIsGivenBack) {

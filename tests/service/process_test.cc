@@ -193,6 +193,26 @@ TEST(ProcessTest, BrokenPipe_IsNoReasonToStop) {
   EXPECT_EQ(server.Wait(), 0);
 }
 
+TEST(ProcessTest, Sighup_StopsLikeSigterm) {
+  ServerProcess server({"--shutdown-deadline", "60s"});
+  server.Signal(SIGHUP);
+  ASSERT_TRUE(server.AwaitLog("draining"));
+  server.Signal(SIGHUP);  // a terminal that closes may send two, and that is no impatience
+  EXPECT_EQ(server.Wait(), 0) << server.Log();
+  EXPECT_THAT(server.Log(), HasSubstr("stopped"));
+}
+
+TEST(ProcessTest, Sighup_WhereItIsIgnored_StopsNothing) {
+  const auto before = std::signal(SIGHUP, SIG_IGN);  // as nohup has it
+  ServerProcess server;
+  std::signal(SIGHUP, before);
+  server.Signal(SIGHUP);
+  EXPECT_EQ(InfoOf(server).engine(), "cpu");
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_THAT(server.Log(), HasSubstr("draining signal=15"));
+}
+
 TEST(ProcessTest, Message_NotEvenUtf8_IsRefusedWithoutAWordOnStandardError) {
   ServerProcess server;
   Client client(server.address());

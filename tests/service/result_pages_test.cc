@@ -13,6 +13,8 @@ namespace {
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
+constexpr absl::Time kCreated = absl::FromUnixSeconds(1);
+
 Result SparseResult() {
   Result result;
   result.keys = std::variant_alternative_t<1, KeyVector>{0, 5, 6, 100, ~uint64_t{0}};
@@ -74,18 +76,22 @@ TEST(ResultPagesTest, FirstPage_RowLargerThanThePage_IsOneRow) {
 }
 
 TEST(ResultPagesTest, ResumeAt_OwnToken_GoesOnThere) {
-  const auto rows = ResumeAt(MakePageToken(3, 17), 3, {10, 20});
+  const auto rows = ResumeAt(MakePageToken(kCreated, 3, 17), kCreated, 3, {10, 20});
   ASSERT_THAT(rows, IsOk());
   EXPECT_EQ(rows->begin, 17);
   EXPECT_EQ(rows->end, 20);
 }
 
 TEST(ResultPagesTest, ResumeAt_ForeignToken_IsRefused) {
-  EXPECT_THAT(ResumeAt(MakePageToken(3, 17), 2, {10, 20}), HasCode(Code::kInvalidArgument));
-  EXPECT_THAT(ResumeAt(MakePageToken(3, 9), 3, {10, 20}), HasCode(Code::kInvalidArgument));
-  EXPECT_THAT(ResumeAt(MakePageToken(3, 21), 3, {10, 20}), HasCode(Code::kInvalidArgument));
-  for (const char* token : {"", "3", "3.", ".17", "3.17.1", "-3.17", "x", "3.99999999999999999999"}) {
-    EXPECT_THAT(ResumeAt(token, 3, {10, 20}), Fails(Code::kInvalidArgument, HasSubstr("page_token"))) << token;
+  EXPECT_THAT(ResumeAt(MakePageToken(kCreated, 3, 17), kCreated, 2, {10, 20}), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(ResumeAt(MakePageToken(kCreated, 3, 9), kCreated, 3, {10, 20}), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(ResumeAt(MakePageToken(kCreated, 3, 21), kCreated, 3, {10, 20}), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(ResumeAt(MakePageToken(kCreated, 3, 17), kCreated + absl::Nanoseconds(1), 3, {10, 20}),
+              HasCode(Code::kInvalidArgument));
+  for (const char* token : {"", "3", "3.17", "1000000000.3", "1000000000.3.", "1000000000..17", ".3.17",
+                            "1000000000.3.17.1", "1000000000.-3.17", "x", "1000000000.3.99999999999999999999"}) {
+    EXPECT_THAT(ResumeAt(token, kCreated, 3, {10, 20}), Fails(Code::kInvalidArgument, HasSubstr("page_token")))
+        << token;
   }
 }
 

@@ -125,6 +125,25 @@ TEST_F(ResultsApiTest, GetResult_BadRequest_IsRefused) {
   EXPECT_THAT(client().Page(request), Fails(Code::kInvalidArgument, HasSubstr("nonsense")));
 }
 
+TEST_F(ResultsApiTest, GetResult_TokenOfARoundThatIsGone_IsNotOfTheNextOfItsName) {
+  v1::GetResultRequest request = Request(Finished(), "v", 0, 0, 1000);
+  const auto page = client().Page(request);
+  ASSERT_THAT(page, IsOk());
+  request.set_page_token(page->next_page_token());
+  EXPECT_THAT(client().Page(request), IsOk());
+  ASSERT_THAT(client().Delete(request.name()), IsOk());
+  ASSERT_EQ(Finished(), request.name());
+  EXPECT_THAT(client().Page(request), Fails(Code::kInvalidArgument, HasSubstr("page_token")));
+}
+
+TEST_F(ResultsApiTest, StreamResult_MoreNamesThanAnyRoundHas_IsRefusedUnparsed) {
+  options_.limits.max_tensors = 3;
+  v1::StreamResultRequest request;
+  for (int i = 0; i < 5000; ++i) request.add_tensors("");
+  EXPECT_THAT(client().Stream(request),
+              Fails(Code::kResourceExhausted, HasSubstr("5000 tensors are beyond the server's max_tensors 3")));
+}
+
 TEST_F(ResultsApiTest, GetResult_PageSize_IsCutToTheServersLimit) {
   options_.limits.max_page_bytes = 400;
   const std::string name = Finished();

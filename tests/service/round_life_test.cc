@@ -1,4 +1,5 @@
 // Rounds: the state machine, with time moved by hand.
+#include "service/codec/spec_codec.h"
 #include "tests/service/round_fixture.h"
 
 namespace sparseagg::service {
@@ -66,6 +67,19 @@ TEST_F(RoundLifeTest, Deadline_Passed_ClosesTheRound) {
   EXPECT_EQ(round->Snapshot().timeline.open, absl::Seconds(10));
 }
 
+// Who opens a round may take a while to make it known.
+TEST_F(RoundLifeTest, Deadline_PassedBeforeItIsStarted_ClosesTheRoundOnlyThen) {
+  auto config = DecodeRoundSpec(SpecWithDeadline(10), limits_);
+  ASSERT_THAT(config, IsOk());
+  const auto round = Round::Open(*std::move(config), &machine(), nullptr);
+  ASSERT_THAT(round, IsOk());
+  Advance(absl::Seconds(20));
+  Settle();
+  EXPECT_EQ((*round)->state(), RoundState::kOpen);
+  (*round)->StartDeadline();
+  EXPECT_EQ(AwaitEnd(**round).state, RoundState::kDone);
+}
+
 TEST_F(RoundLifeTest, Deadline_BelowQuorum_FailsWithTheReason) {
   v1::RoundSpec spec = SpecWithDeadline(10);
   spec.set_min_submissions(3);
@@ -119,6 +133,23 @@ TEST_F(RoundLifeTest, Add_Fails_TheRoundFailsRatherThanGiveAWrongSum) {
   const RoundSnapshot snapshot = AwaitEnd(*round);
   EXPECT_EQ(snapshot.state, RoundState::kFailed);
   EXPECT_THAT(snapshot.reason, HasSubstr("broken"));
+}
+
+TEST_F(RoundLifeTest, Add_RefusedBeforeAnythingIsIn_RefusesTheSubmissionOnly) {
+  v1::RoundSpec spec = SumSpec();
+  spec.set_max_submissions(10);
+  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
+  spec.mutable_aggregation()->set_value_bound(1.0);
+  auto config = DecodeRoundSpec(spec, limits_);
+  ASSERT_THAT(config, IsOk());
+  config->id = "r";
+  config->tensors[0].aggregation.max_submissions = 1;  // fewer than the round's, which no spec can say
+  const auto round = *registry().Create(*std::move(config));
+  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
+  EXPECT_THAT(Submit(*round, "b", {1}, {1}), Fails(Code::kResourceExhausted, HasSubstr("max_submissions 1")));
+  EXPECT_EQ(round->Snapshot().num_refused, 1);
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
 }
 
 TEST_F(RoundLifeTest, Prepare_ThrowsBadAlloc_RefusesTheSubmissionOnly) {
@@ -217,6 +248,18 @@ TEST_F(RoundLifeTest, UploadTimeout_NoChunkForThatLong_DiscardsTheUpload) {
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
   EXPECT_EQ(round->Snapshot().num_refused, 1);
   EXPECT_EQ(machine().uploads.taken(), 0);
+}
+
+TEST_F(RoundLifeTest, UploadTimeout_OnlyRepeatsAndGaps_DoNotKeepTheUpload) {
+  limits_.upload_timeout = absl::Seconds(30);
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
+  Advance(absl::Seconds(20));
+  ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
+  EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 7, false)), HasCode(Code::kFailedPrecondition));
+  Advance(absl::Seconds(10));
+  Settle();
+  EXPECT_THAT(round->GetProgress("a", "a-1"), HasCode(Code::kNotFound));
 }
 
 TEST_F(RoundLifeTest, UploadTimeout_OfAnUploadWhoseCallerHoldsIt_IsTheCallersToWatch) {

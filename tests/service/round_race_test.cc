@@ -1,9 +1,5 @@
 // Rounds: many threads at once.
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <atomic>
-#include <fstream>
 #include <string>
 #include <thread>
 
@@ -13,6 +9,7 @@ namespace sparseagg::service {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::Pair;
 using Code = absl::StatusCode;
 
@@ -25,17 +22,6 @@ class RoundRaceTest : public RoundFixture {
       go_.Wait();
       return absl::OkStatus();
     };
-  }
-
-  // Returns when the thread with this id, which is 0 until it runs, waits for something, or has ended.
-  static void AwaitSleep(const std::atomic<pid_t>& id) {
-    for (char state = 0; state != 'S';) {
-      std::ifstream stat("/proc/self/task/" + std::to_string(id) + "/stat");
-      if (id != 0 && !stat) return;
-      std::string number;
-      std::string name;
-      stat >> number >> name >> state;
-    }
   }
 
   // Runs `body(t)` on `count` threads that start together.
@@ -132,7 +118,7 @@ TEST_F(RoundRaceTest, Commit_HeldInPrepareWhileTheRoundCloses_IsRefusedAndFinish
   EXPECT_EQ(AwaitEnd(*round).num_submissions, 0);
 }
 
-TEST_F(RoundRaceTest, PutChunk_ZeroWithAnotherTagDuringTheCommit_WaitsForItAndChangesNothing) {
+TEST_F(RoundRaceTest, PutChunk_ZeroWithAnotherTagDuringTheCommit_NeitherWaitsNorChangesIt) {
   HoldPrepare();
   const auto round = Open(SumSpec());
   v1::UpdateChunk chunk = MakeChunk("", "a", {1}, {1});
@@ -142,23 +128,41 @@ TEST_F(RoundRaceTest, PutChunk_ZeroWithAnotherTagDuringTheCommit_WaitsForItAndCh
   preparing_.Wait();
   v1::UpdateChunk same = chunk;
   same.set_upload_tag("y");
-  absl::StatusOr<Receipt> second = absl::UnknownError("");
-  std::atomic<pid_t> id{0};
-  std::thread other([&] {
-    id = gettid();
-    second = Submit(*round, same);
-  });
-  AwaitSleep(id);  // it waits for the commit
+  EXPECT_THAT(Put(*round, same), IsOk());
+  EXPECT_EQ(round->Snapshot().num_uploads, 2);
   go_.Notify();
   client.join();
-  other.join();
   ASSERT_THAT(first, IsOk());
   EXPECT_FALSE(first->duplicate);
+  const auto second = round->CommitNamed("a", "a-1", "y");
   ASSERT_THAT(second, IsOk());
   EXPECT_TRUE(second->duplicate);
   EXPECT_EQ(round->Snapshot().num_refused, 0);
+  EXPECT_EQ(round->Snapshot().num_uploads, 0);
   round->Close();
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
+}
+
+TEST_F(RoundRaceTest, StatusAndChunks_OfAnUploadThatIsBeingCommitted_AreAnsweredMeanwhile) {
+  HoldPrepare();
+  const auto round = Open(SumSpec());
+  absl::StatusOr<Receipt> receipt = absl::UnknownError("");
+  std::thread client([&] { receipt = Submit(*round, "a", {1, 2}, {1, 1}); });
+  preparing_.Wait();
+  for (const auto& progress : {round->GetProgress("a", "a-1"), Put(*round, MakeChunk("", "a", {1, 2}, {1, 1}))}) {
+    EXPECT_THAT(progress, IsOk());
+    if (!progress.ok()) continue;
+    EXPECT_EQ(progress->next_sequence, 1);
+    EXPECT_EQ(progress->received_tuples, 2);
+    EXPECT_TRUE(progress->complete);
+    EXPECT_FALSE(progress->committed);
+  }
+  EXPECT_THAT(Put(*round, MakeChunk("", "a", {3}, {1}, 1)),
+              Fails(Code::kFailedPrecondition, HasSubstr("chunk 1 after chunk 0, which was marked last")));
+  go_.Notify();
+  client.join();
+  EXPECT_THAT(receipt, IsOk());
+  EXPECT_EQ(round->Snapshot().num_refused, 0);
 }
 
 TEST_F(RoundRaceTest, Submit_OneSubmissionInChunksOfManySizesAtOnce_CountsOnceAndWhole) {

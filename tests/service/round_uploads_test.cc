@@ -222,6 +222,29 @@ TEST_F(RoundUploadsTest, Committed_RepeatsOfItsOwnTag_AreAnsweredWhateverElseIsU
   EXPECT_THAT(Submit(*round, Tagged("z", {1}, {1})), HasCode(Code::kAlreadyExists));
 }
 
+TEST_F(RoundUploadsTest, Committed_ALateChunkZeroOfItsTag_OpensNothing) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Submit(*round, Tagged("x", {1}, {1})), IsOk());
+  const auto progress = Put(*round, Tagged("x", {1}, {1}));
+  ASSERT_THAT(progress, IsOk());
+  EXPECT_TRUE(progress->committed);
+  EXPECT_EQ(progress->next_sequence, 1);
+  EXPECT_EQ(round->Snapshot().num_uploads, 0);
+}
+
+// Without a tag nothing tells before the commit whether it says what is committed.
+TEST_F(RoundUploadsTest, Committed_ALateChunkZeroWithoutATag_IsNoRefusalWhenItTimesOut) {
+  limits_.upload_timeout = absl::Seconds(30);
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
+  ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1})), IsOk());
+  EXPECT_EQ(round->Snapshot().num_uploads, 1);
+  Advance(absl::Seconds(30));
+  Settle();
+  EXPECT_EQ(round->Snapshot().num_uploads, 0);
+  EXPECT_EQ(round->Snapshot().num_refused, 0);
+}
+
 TEST_F(RoundUploadsTest, CommitAndStatus_UnknownUpload_NotFound) {
   const auto round = Open(SumSpec());
   EXPECT_THAT(round->CommitNamed("a", "a-1"), Fails(Code::kNotFound, HasSubstr("'a'")));

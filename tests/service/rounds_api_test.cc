@@ -299,6 +299,24 @@ TEST_F(RoundsApiTest, CreateRound_SpecFarBeyondMaxTensors_IsRefusedUnparsed) {
               Fails(Code::kResourceExhausted, AllOf(HasSubstr("max_tensors 3"), HasSubstr("65536 bytes"))));
 }
 
+TEST_F(RoundsApiTest, CreateRound_SpecOfMoreFieldsThanItsTensorsMayHave_IsRefusedUnparsed) {
+  options_.limits.max_tensors = 3;
+  v1::CreateRoundRequest request;
+  *request.mutable_spec() = SumSpec();
+  std::string bytes = request.SerializeAsString();
+  for (int i = 0; i < 5000; ++i) bytes += "\x7b\x7c";  // a group that nobody knows, of which there is a tag at each end
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer message(&slice, 1);
+  grpc::GenericStub stub(client().channel());
+  grpc::ClientContext context;
+  grpc::ByteBuffer response;
+  std::promise<grpc::Status> ended;
+  stub.UnaryCall(&context, "/sparseagg.v1.Aggregation/CreateRound", {}, &message, &response,
+                 [&](const grpc::Status& status) { ended.set_value(status); });
+  EXPECT_THAT(FromGrpc(ended.get_future().get()),
+              Fails(Code::kResourceExhausted, AllOf(HasSubstr("fields"), HasSubstr("max_tensors 3"))));
+}
+
 TEST_F(RoundsApiTest, WaitRound_MoreThanThereIsMemoryFor_AreRefusedUntilOneIsOver) {
   options_.limits.memory_limit_bytes = uint64_t{256} << 20;
   const std::string name = Create(SumSpec());

@@ -22,7 +22,7 @@ extern char** environ;
 
 namespace sparseagg::service {
 
-ServerProcess::ServerProcess(std::vector<std::string> args, std::vector<std::string> environment) {
+ServerProcess::ServerProcess(std::vector<std::string> args, std::vector<std::string> environment, int log_fd) {
   if (std::find(args.begin(), args.end(), "--grpc-address") == args.end()) {
     args.insert(args.begin(), {"--grpc-address", "127.0.0.1:0"});
   }
@@ -45,7 +45,7 @@ ServerProcess::ServerProcess(std::vector<std::string> args, std::vector<std::str
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, log, STDERR_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, log_fd < 0 ? log : log_fd, STDERR_FILENO);
   EXPECT_EQ(posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), envp.data()), 0) << argv[0];
   posix_spawn_file_actions_destroy(&actions);
   close(out[1]);

@@ -13,8 +13,10 @@ namespace sparseagg::service {
 class ServerProcess {
  public:
   // Starts the server with `args`, on a free port and without metrics unless they say otherwise, and `environment`
-  // ("NAME=value") on top of this process's own.
-  explicit ServerProcess(std::vector<std::string> args = {}, std::vector<std::string> environment = {});
+  // ("NAME=value") on top of this process's own. It logs to `log_fd`, borrowed, if there is one, and to a file of ours
+  // otherwise.
+  explicit ServerProcess(std::vector<std::string> args = {}, std::vector<std::string> environment = {},
+                         int log_fd = -1);
   ~ServerProcess();  // kills it if it still runs
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;

@@ -1,0 +1,107 @@
+#include "service/codec/parse.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+
+#include "absl/strings/str_cat.h"
+#include "host/status_macros.h"
+#include "service/memory_shares.h"
+
+namespace sparseagg::service {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+
+// What is made of a message takes as much as that of its bytes, of its fields, or of what it lists, whichever is most:
+// a tensor, of which two bytes may be all, becomes two hundred, and a field that nobody knows sixty.
+struct Counts {
+  uint64_t fields = 0;
+  uint64_t listed = 0;  // tensors, or names of them
+};
+
+// False: not in the form of a message. Fields of groups, which only unknown fields are, count like all others.
+bool Count(const Descriptor* message, CodedInputStream& in, Counts* counts) {
+  int groups = 0;  // that we are in
+  while (const uint32_t tag = in.ReadTag()) {
+    ++counts->fields;
+    const WireFormatLite::WireType type = WireFormatLite::GetTagWireType(tag);
+    if (type == WireFormatLite::WIRETYPE_START_GROUP) ++groups;
+    if (type == WireFormatLite::WIRETYPE_END_GROUP) --groups;
+    if (type == WireFormatLite::WIRETYPE_START_GROUP || type == WireFormatLite::WIRETYPE_END_GROUP) continue;
+    const FieldDescriptor* const field = groups > 0 || type != WireFormatLite::WIRETYPE_LENGTH_DELIMITED
+                                             ? nullptr
+                                             : message->FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    if (field == nullptr) {
+      if (!WireFormatLite::SkipField(&in, tag)) return false;
+      continue;
+    }
+    int size;
+    if (!in.ReadVarintSizeAsInt(&size)) return false;
+    if (field->is_packable()) counts->fields += static_cast<uint64_t>(size);  // a byte each at least
+    if (field->is_repeated() && !field->is_packable()) ++counts->listed;
+    if (field->message_type() == nullptr) {
+      if (!in.Skip(size)) return false;
+      continue;
+    }
+    const CodedInputStream::Limit limit = in.PushLimit(size);
+    if (!Count(field->message_type(), in, counts)) return false;
+    if (!in.CheckEntireMessageConsumedAndPopLimit(limit)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::Status Malformed(const Descriptor* message) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("a message that is no ", message->name(), ", whose strings must be UTF-8"));
+}
+
+absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  grpc::ByteBuffer consumed = bytes;
+  const grpc::Status parsed =
+      grpc::GenericDeserialize<grpc::ProtoBufferReader, google::protobuf::Message>(&consumed, message);
+  return parsed.ok() ? absl::OkStatus() : Malformed(message->GetDescriptor());
+}
+
+absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  if (bytes.Length() <= kMostNamesBytes) return Parse(bytes, message);
+  return absl::ResourceExhaustedError(absl::StrCat("a ", message->GetDescriptor()->name(), " of ", bytes.Length(),
+                                                   " bytes is beyond the ", kMostNamesBytes,
+                                                   " bytes that it may have"));
+}
+
+absl::Status ParseSpec(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message) {
+  grpc::ByteBuffer read = bytes;
+  grpc::ProtoBufferReader reader(&read);
+  RETURN_IF_ERROR(CheckSpec(message->GetDescriptor(), bytes.Length(), &reader, limits));
+  return Parse(bytes, message);
+}
+
+absl::Status CheckSpec(const Descriptor* message, uint64_t size, google::protobuf::io::ZeroCopyInputStream* bytes,
+                       const Limits& limits) {
+  if (limits.max_tensors == 0) return absl::OkStatus();
+  const auto beyond = [&](uint64_t number, uint64_t most, absl::string_view of) {
+    return absl::ResourceExhaustedError(absl::StrCat("a ", message->name(), " of ", number, " ", of, " is beyond the ",
+                                                     most, " ", of, " that max_tensors ", limits.max_tensors,
+                                                     " tensors may take"));
+  };
+  if (size > MostSpecBytes(limits)) return beyond(size, MostSpecBytes(limits), "bytes");
+  Counts counts;
+  CodedInputStream in(bytes);
+  if (!Count(message, in, &counts) || !in.ConsumedEntireMessage()) return Malformed(message);
+  if (counts.listed > limits.max_tensors) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(counts.listed, " tensors are beyond the server's max_tensors ", limits.max_tensors));
+  }
+  if (counts.fields > MostSpecFields(limits)) return beyond(counts.fields, MostSpecFields(limits), "fields");
+  return absl::OkStatus();
+}
+
+}  // namespace sparseagg::service

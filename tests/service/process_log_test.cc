@@ -1,0 +1,92 @@
+// The log of sparseagg-server as a process: what is in it, and what becomes of the server when nobody reads it.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <string>
+
+#include "service/listener.h"
+#include "tests/service/server_fixture.h"
+#include "tests/service/server_process.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Code = absl::StatusCode;
+
+// A pipe that takes a few dozen lines, and then no more.
+struct StalledPipe {
+  StalledPipe() {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    EXPECT_GE(fcntl(ends[1], F_SETPIPE_SZ, 4096), 0);
+    read = OwnedFd(ends[0]);
+    write = OwnedFd(ends[1]);
+  }
+  OwnedFd read{-1};
+  OwnedFd write{-1};
+};
+
+void MakeManyLines(Client& client) {
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
+    ASSERT_THAT(client.Delete("rounds/r"), IsOk());
+  }
+}
+
+TEST(ProcessLogTest, NobodyReads_HoldsUpNeitherCallsNorTheStop) {
+  const StalledPipe log;
+  ServerProcess server({}, {}, log.write.get());
+  Client client(server.address());
+  MakeManyLines(client);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+}
+
+TEST(ProcessLogTest, NobodyReads_ASecondSignalStillEndsTheServerAtOnce) {
+  const StalledPipe log;
+  ServerProcess server({"--drain-delay", "600s"}, {}, log.write.get());
+  Client client(server.address());
+  MakeManyLines(client);
+  server.Signal(SIGTERM);
+  server.Signal(SIGINT);  // which of the two comes to be the second is not told
+  EXPECT_THAT(server.Wait(), AnyOf(128 + SIGTERM, 128 + SIGINT));
+}
+
+TEST(ProcessLogTest, Call_IsLoggedOnceItIsKnownToBeGood) {
+  ServerProcess server;
+  Client client(server.address());
+  EXPECT_THAT(client.Delete("rounds/none"), HasCode(Code::kNotFound));
+  EXPECT_THAT(client.Create({}, "bad"), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(client.Aggregate({}, {}), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(client.Create(SumSpec(), "good"), IsOk());
+  EXPECT_THAT(client.Aggregate(SumSpec(), {}), IsOk());
+  EXPECT_THAT(client.Delete("rounds/good"), IsOk());
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_THAT(server.Log(),
+              AllOf(HasSubstr("method=CreateRound round=good"), HasSubstr("method=Aggregate"),
+                    HasSubstr("method=DeleteRound round=rounds/good"), Not(HasSubstr("none")), Not(HasSubstr("bad"))));
+}
+
+TEST(ProcessLogTest, Traceparent_IsCutToItsLength) {
+  ServerProcess server;
+  Client client(server.address());
+  grpc::ClientContext context;
+  context.AddMetadata("traceparent", std::string(7000, 'z'));
+  v1::CreateRoundRequest request;
+  request.set_round_id("r");
+  *request.mutable_spec() = SumSpec();
+  v1::Round round;
+  ASSERT_THAT(FromGrpc(client.stub().CreateRound(&context, request, &round)), IsOk());
+  ASSERT_TRUE(server.AwaitLog("round_created"));
+  EXPECT_THAT(server.Log(),
+              AllOf(HasSubstr("traceparent=" + std::string(55, 'z')), Not(HasSubstr(std::string(56, 'z')))));
+}
+
+}  // namespace
+}  // namespace sparseagg::service
