@@ -26,8 +26,8 @@ struct UpdateColumns {
   KeyColumn keys;
   const std::byte* values = nullptr;  // num_keys × width of the tensor's dtype, row-major, aligned; null if kUnion
   std::shared_ptr<const void> owner;
-  // A look at the ends of a list of keys will do, which are found to ascend below the dimension or are not: for an engine
-  // that looks at all of them as it merges (the CPU's).
+  // A look at the ends of a list of keys will do, which are found to ascend below the dimension or are not: for an
+  // engine that looks at all of them as it merges (the CPU's).
   bool keys_unchecked = false;
 };
 
@@ -68,6 +68,10 @@ inline constexpr double kMaxWeight = 0x1p960;
 // Checks a weight against the tensor's weighting: finite, ≥ 0; under kByWeight ≤ kMaxWeight, ≤ weight_bound where that
 // is kFixedPoint, and an integer below 2^53 for integer tensors. INVALID_ARGUMENT names the value.
 absl::Status ValidateWeight(const TensorSpec& spec, double weight);
+
+// What a weight that passed ValidateWeight counts as: 1 under kUniform. −0.0 is 0.0: a sum of one weight may be that
+// weight itself, or 0.0 + it.
+double WeightInUse(const TensorSpec& spec, double weight);
 
 }  // namespace sparseagg
 

@@ -384,7 +384,7 @@ absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {
   update.columns_.values = storage->values.empty() ? nullptr : storage->values.data();
   update.columns_.owner = std::move(storage);
   update.num_keys_ = num_keys_;
-  update.weight_ = spec_->aggregation.weighting == Weighting::kByWeight ? weight : 1.0;
+  update.weight_ = WeightInUse(*spec_, weight);
   update.sorted_ = order_.sorted;
   update.unique_ = order_.unique;
   return update;

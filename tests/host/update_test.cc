@@ -61,6 +61,7 @@ TEST(ValidatedUpdate, Create_ByWeight_KeepsTheWeight) {
   TensorSpec spec = Spec();
   spec.aggregation.weighting = Weighting::kByWeight;
   EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {1}), 2.5)->weight(), 2.5);
+  EXPECT_FALSE(std::signbit(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {1}), -0.0)->weight()));
 }
 
 TEST(ValidatedUpdate, Create_SortednessAndUniqueness_AreFound) {
