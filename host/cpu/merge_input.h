@@ -24,7 +24,7 @@ struct MergeInput {
   const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // what was merged before
   bool base_is_first = false;  // the order matters, and the base comes before the updates
 
-  // Of the updates.
+  // Of the updates, modulo 2^64.
   uint64_t num_tuples() const {
     uint64_t total = 0;
     for (const CpuUpdate* update : updates) total += update->num_keys;
@@ -32,9 +32,9 @@ struct MergeInput {
   }
 };
 
-// FAILED_PRECONDITION. Keys of updates that were sorted when they came are in their callers' hands until they are merged,
-// and are looked at as they are read: those of a block have to ascend. When all blocks together have found as many tuples
-// as there are, each was found once, since a key lies in one block only.
+// FAILED_PRECONDITION. Keys of updates that were sorted when they came are in their callers' hands until they are
+// merged, and are looked at as they are read: those of a block have to ascend. When all blocks together have found as
+// many tuples as there are, each was found once, since a key lies in one block only.
 inline absl::Status KeysChanged(const TensorSpec& spec) {
   return absl::FailedPreconditionError(
       absl::StrCat(Quoted(spec), ": the keys of an update have been changed since it was added; add a copy of them"));
