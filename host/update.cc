@@ -80,6 +80,7 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
   }
   ValidatedUpdate update;
   update.columns_ = std::move(columns);
+  if (spec.aggregation.op == Op::kUnion) update.columns_.values = nullptr;
   update.num_keys_ = count;
   update.weight_ = WeightInUse(spec, weight);
   update.sorted_ = order.sorted;
