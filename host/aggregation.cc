@@ -205,7 +205,7 @@ absl::Status Aggregation::FoldSoFar() {
     if (!OrderMatters(tensors_[t])) continue;
     RETURN_IF_ERROR(accumulators_[t]->FoldSoFar(order));
     // As soon as one has: were another tensor's fold to fail, the order would count nevertheless.
-    if (folded_.size() != order.size()) folded_ = std::move(folded);
+    if (folded_.size() != order.size()) folded_.swap(folded);
   }
   return absl::OkStatus();
 }
