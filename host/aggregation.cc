@@ -100,15 +100,18 @@ uint64_t Aggregation::BytesWith(const PreparedSubmission* next) const {
   return bytes;
 }
 
+absl::Status Aggregation::CheckFollows(absl::string_view client_id, absl::string_view last_folded) const {
+  if (client_id >= last_folded) return absl::OkStatus();
+  const std::string folded = memory_limit_ == 0
+                                 ? "is part of a sum already"
+                                 : absl::StrCat("the memory_limit ", memory_limit_, " makes part of a sum before");
+  return absl::FailedPreconditionError(
+      absl::StrCat("client '", client_id, "' comes before '", last_folded, "', which ", folded,
+                   ": add clients in ascending order of their ids, or sum in fixed point"));
+}
+
 absl::Status Aggregation::MakeRoomFor(absl::string_view client_id, const PreparedSubmission& submission) {
   const auto fits = [&] { return BytesWith(&submission) <= memory_limit_; };
-  const auto check_order = [&](absl::string_view last_folded) -> absl::Status {
-    if (client_id >= last_folded) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "client '", client_id, "' comes before '", last_folded, "', which the memory_limit ", memory_limit_,
-        " makes part of a sum before: add clients in ascending order of their ids, or sum in fixed point"));
-  };
-  if (!folded_.empty()) RETURN_IF_ERROR(check_order(client_ids_[folded_.back()]));
   if (fits()) return absl::OkStatus();
   const auto no_room = [&] {
     return absl::ResourceExhaustedError(
@@ -121,7 +124,7 @@ absl::Status Aggregation::MakeRoomFor(absl::string_view client_id, const Prepare
   RETURN_IF_ERROR(MergeWaiting());
   if (fits()) return absl::OkStatus();
   if (OrderMattersSomewhere() && !client_ids_.empty()) {
-    RETURN_IF_ERROR(check_order(*std::max_element(client_ids_.begin(), client_ids_.end())));
+    RETURN_IF_ERROR(CheckFollows(client_id, *std::max_element(client_ids_.begin(), client_ids_.end())));
   }
   RETURN_IF_ERROR(FoldSoFar());
   return fits() ? absl::OkStatus() : no_room();
@@ -133,6 +136,7 @@ absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submissi
   if (known_clients_.contains(client_id)) {
     return absl::AlreadyExistsError(absl::StrCat("client '", client_id, "' has a submission already"));
   }
+  if (!folded_.empty()) RETURN_IF_ERROR(CheckFollows(client_id, client_ids_[folded_.back()]));
   if (memory_limit_ != 0) RETURN_IF_ERROR(MakeRoomFor(client_id, submission));
   client_ids_.push_back(client_id);  // first: an error from here on is told by num_submissions()
   known_clients_.insert(std::move(client_id));
@@ -195,9 +199,13 @@ absl::Status Aggregation::FoldSoFar() {
   const DefaultFloatEnvironment environment;
   RETURN_IF_ERROR(MergeWaiting());
   if (!OrderMattersSomewhere()) return absl::OkStatus();
-  folded_ = CanonicalOrder();  // first: were the fold of a tensor to fail, those before it would have theirs
+  const std::vector<uint32_t> order = CanonicalOrder();
+  std::vector<uint32_t> folded = order;  // here, where no memory for it leaves all as it was
   for (size_t t = 0; t < accumulators_.size(); ++t) {
-    if (OrderMatters(tensors_[t])) RETURN_IF_ERROR(accumulators_[t]->FoldSoFar(folded_));
+    if (!OrderMatters(tensors_[t])) continue;
+    RETURN_IF_ERROR(accumulators_[t]->FoldSoFar(order));
+    // As soon as one has: were another tensor's fold to fail, the order would count nevertheless.
+    if (folded_.size() != order.size()) folded_.swap(folded);
   }
   return absl::OkStatus();
 }

@@ -48,7 +48,8 @@ class Aggregation {
   uint64_t PrepareBytes(absl::Span<const ValidatedUpdate> updates) const;
 
   // One thread at a time. `client_id` decides the canonical order. ALREADY_EXISTS: the client was added before.
-  // FAILED_PRECONDITION: its id comes before one that has been folded; or keys of others have been changed.
+  // FAILED_PRECONDITION: its id comes before one that has been folded, where the order matters; or keys of others have
+  // been changed.
   // RESOURCE_EXHAUSTED: beyond the max_submissions of a fixed-point tensor, or the memory limit even when all others
   // are folded. After an error or exception with num_submissions() as it was, nothing of the submission counts. If that
   // has changed, a partial state may be left behind, and the aggregation must not be finished.
@@ -61,7 +62,8 @@ class Aggregation {
 
   // Merges what waits in tensors whose order does not matter, to free memory. Errors as of Accumulator::FoldSoFar.
   absl::Status MergeWaiting();
-  // Folds the submissions added so far in all tensors, as a memory limit does: see above. Errors likewise.
+  // Folds the submissions added so far in all tensors, as a memory limit does: see above. Errors likewise. An error or
+  // exception may leave some tensors folded, and then the order counts from there, or none.
   absl::Status FoldSoFar();
 
   // Results in the order of tensors(). Spent afterwards.
@@ -78,6 +80,8 @@ class Aggregation {
 
   // RESOURCE_EXHAUSTED when a fixed-point tensor has no room for `num_more` submissions.
   absl::Status CheckRoom(uint64_t num_more) const;
+  // FAILED_PRECONDITION: a client with this id comes before the other, which is folded.
+  absl::Status CheckFollows(absl::string_view client_id, absl::string_view last_folded) const;
   // Folds if that is needed to stay within the memory limit with this submission.
   absl::Status MakeRoomFor(absl::string_view client_id, const PreparedSubmission& submission);
   std::vector<uint32_t> CanonicalOrder() const;

@@ -71,6 +71,9 @@ void* Move(void* start, size_t size, size_t larger) {
 // them at first touch. Thread-safe.
 class KeptBlocks {
  public:
+  // So that to return one never takes memory.
+  KeptBlocks() { kept_.reserve(kMostKept + 1); }
+
   void* Take(size_t bytes) {
     const size_t size = BlockSize(bytes);
     {
@@ -81,18 +84,22 @@ class KeptBlocks {
         if (Fits(kept_[i], bytes) && (best == kept_.size() || kept_[i].size <= kept_[best].size)) best = i;
       }
       if (best < kept_.size()) {
-        Block block = kept_[best];
+        const Block kept = kept_[best];
+        if (IsMapped(kept.size)) mapped_[kept.start] = {kept.start, kept.size, ResidentWith(kept, bytes)};
         kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(best));
-        kept_bytes_ -= block.resident;
-        block.resident = ResidentWith(block, bytes);
-        if (IsMapped(block.size)) mapped_[block.start] = block;
-        return block.start;
+        kept_bytes_ -= kept.resident;
+        return kept.start;
       }
     }
     if (!IsMapped(size)) return Allocate(size);
     void* start = Map(size);
     const std::lock_guard<std::mutex> lock(mutex_);
-    mapped_[start] = {start, size, size};
+    try {
+      mapped_[start] = {start, size, size};
+    } catch (const std::bad_alloc&) {
+      munmap(start, size);
+      throw;
+    }
     return start;
   }
 

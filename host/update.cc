@@ -35,6 +35,10 @@ absl::Status ValidateWeight(const TensorSpec& spec, double weight) {
   return absl::OkStatus();
 }
 
+double WeightInUse(const TensorSpec& spec, double weight) {
+  return spec.aggregation.weighting == Weighting::kByWeight ? std::fabs(weight) : 1.0;
+}
+
 absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, UpdateColumns columns, double weight) {
   RETURN_IF_ERROR(ValidateWeight(spec, weight));
   const internal::Place place{&spec, std::nullopt};
@@ -76,8 +80,9 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
   }
   ValidatedUpdate update;
   update.columns_ = std::move(columns);
+  if (spec.aggregation.op == Op::kUnion) update.columns_.values = nullptr;
   update.num_keys_ = count;
-  update.weight_ = spec.aggregation.weighting == Weighting::kByWeight ? weight : 1.0;
+  update.weight_ = WeightInUse(spec, weight);
   update.sorted_ = order.sorted;
   update.unique_ = order.unique;
   return update;

@@ -24,7 +24,7 @@ using KeyColumn = std::variant<KeyRun, absl::Span<const uint32_t>, absl::Span<co
 // The keys and rows of one update, borrowed; `owner` keeps them alive.
 struct UpdateColumns {
   KeyColumn keys;
-  const std::byte* values = nullptr;  // num_keys × width of the tensor's dtype, row-major, aligned; null if kUnion
+  const std::byte* values = nullptr;  // num_keys × width of the tensor's dtype, row-major, aligned; kUnion: or null
   std::shared_ptr<const void> owner;
   // A look at the ends of a list of keys will do, which are found to ascend below the dimension or are not: for an
   // engine that looks at all of them as it merges (the CPU's).
@@ -38,12 +38,12 @@ uint64_t NumKeys(const KeyColumn& keys);
 class ValidatedUpdate {
  public:
   // Checks `columns`, one pass over the keys, unless they are unchecked and seem well, and one over the values; copies
-  // nothing. Key spans must have the width
-  // of HasNarrowKeys. INVALID_ARGUMENT names tensor, position and value. `weight` is 1 under kUniform.
+  // nothing. Key spans must have the width of HasNarrowKeys. INVALID_ARGUMENT names tensor, position and value.
+  // `weight` is 1 under kUniform.
   static absl::StatusOr<ValidatedUpdate> Create(const TensorSpec& spec, UpdateColumns columns, double weight);
 
   const KeyColumn& keys() const { return columns_.keys; }
-  const std::byte* values() const { return columns_.values; }
+  const std::byte* values() const { return columns_.values; }  // null if kUnion
   const std::shared_ptr<const void>& owner() const { return columns_.owner; }
   uint64_t num_keys() const { return num_keys_; }
   double weight() const { return weight_; }
@@ -68,6 +68,10 @@ inline constexpr double kMaxWeight = 0x1p960;
 // Checks a weight against the tensor's weighting: finite, ≥ 0; under kByWeight ≤ kMaxWeight, ≤ weight_bound where that
 // is kFixedPoint, and an integer below 2^53 for integer tensors. INVALID_ARGUMENT names the value.
 absl::Status ValidateWeight(const TensorSpec& spec, double weight);
+
+// What a weight that passed ValidateWeight counts as: 1 under kUniform. −0.0 is 0.0: a sum of one weight may be that
+// weight itself, or 0.0 + it.
+double WeightInUse(const TensorSpec& spec, double weight);
 
 }  // namespace sparseagg
 

@@ -98,6 +98,10 @@ absl::Status UpdateBuilder::Append(uint64_t chunk, const SliceView& slice, Growt
   const absl::StatusOr<uint64_t> counted = CountKeys(slice);
   if (!counted.ok()) return Invalid(*spec_, chunk, counted.status().message());
   const uint64_t count = *counted;
+  // Implicit keys of UNION take no bytes.
+  if (count > std::numeric_limits<uint64_t>::max() - num_keys_) {
+    return Invalid(*spec_, chunk, absl::StrCat("with ", count, " keys more there are 2^64 or more"));
+  }
   RETURN_IF_ERROR(CheckValueBytes(*spec_, chunk, slice, count));
   const internal::Place place{spec_, chunk};
   const bool is_run = slice.key_type == SliceView::Keys::kImplicit;
@@ -384,7 +388,7 @@ absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {
   update.columns_.values = storage->values.empty() ? nullptr : storage->values.data();
   update.columns_.owner = std::move(storage);
   update.num_keys_ = num_keys_;
-  update.weight_ = spec_->aggregation.weighting == Weighting::kByWeight ? weight : 1.0;
+  update.weight_ = WeightInUse(*spec_, weight);
   update.sorted_ = order_.sorted;
   update.unique_ = order_.unique;
   return update;

@@ -12,8 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "host/column.h"
 #include "host/cpu/merge_input.h"
 #include "host/cpu/tuning.h"
+#include "host/saturating.h"
 
 namespace sparseagg::cpu {
 
@@ -145,7 +147,7 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   uint64_t total = 0;
   for (const Source& source : sources) {
     if (source.num_keys == 0) continue;
-    total += source.num_keys;
+    total = SaturatingAdd(total, source.num_keys);  // runs of keys take no memory
     first = std::min(first, source.keys[0]);
     last = std::max(last, static_cast<Key>(source.keys[source.num_keys - 1] | source.coarse_mask));
   }
@@ -164,8 +166,8 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
     return blocks;
   }
   const uint64_t stride = std::max<uint64_t>(1, block_tuples / tuning.samples_per_block);
-  std::vector<Key> samples;
-  samples.reserve(total / stride + 1);
+  Column<Key> samples;  // which throws std::bad_alloc, however many they would be
+  samples.reserve(SaturatingAdd(total / stride, 1));
   uint64_t before = 0;  // tuples of the sources already passed
   uint64_t stretch = 0;
   uint64_t next = Mix(0) % stride;

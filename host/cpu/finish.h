@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_HOST_CPU_FINISH_H_
 #define SPARSEAGG_HOST_CPU_FINISH_H_
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -35,8 +36,8 @@ struct FinishParams {
   bool has_positive_weights = true;
 };
 
-// Finishes rows piece by piece: Prepare divides, checks and drops rows, and leaves size() of them; Write rounds those
-// to the result dtype. Apart, so that where the rows go may depend on how many stay. Used by one thread.
+// Finishes rows piece by piece: Prepare divides, checks, rounds and drops rows, and leaves size() of them; Write takes
+// those to the result. Apart, so that where the rows go may depend on how many stay. Used by one thread.
 template <typename Key, typename Fold>
 class RowFinisher {
  public:
@@ -47,7 +48,10 @@ class RowFinisher {
   static constexpr bool kModular = std::is_same_v<Fold, SumModular>;
 
   explicit RowFinisher(const FinishParams& params)
-      : params_(params), columns_(params.shape.columns), dtype_(ResultDType(*params.spec)) {}
+      : params_(params),
+        columns_(params.shape.columns),
+        dtype_(ResultDType(*params.spec)),
+        row_bytes_(columns_ * SizeOf(dtype_)) {}
 
   // Whether a row's result needs nothing but its accumulators, and every row stays.
   bool IsPlain() const {
@@ -95,13 +99,14 @@ class RowFinisher {
       divisible = 0;
       while (divisible < size_ && KeyWeight(divisible) != 0.0) ++divisible;
     }
-    if constexpr (kModular) {
-      // Nothing is divided.
-    } else if constexpr (kInteger) {
-      RETURN_IF_ERROR(ComputeIntegers(divisible));
-    }
+    values_.resize(size_ * row_bytes_);
+    if constexpr (kInteger) RETURN_IF_ERROR(FinishIntegers(divisible));
     if (divisible < size_) return ZeroWeight(rows.keys[divisible]);
-    if constexpr (!kModular && !kInteger) ComputeFloats();
+    if constexpr (kModular) {
+      FinishModular();
+    } else if constexpr (!kInteger) {
+      FinishFloats();
+    }
     if (a.prune_zeros || a.min_contributors > 1) DropRows();
     return absl::OkStatus();
   }
@@ -112,7 +117,7 @@ class RowFinisher {
   void Write(Column<Key>& keys, Column<std::byte>& values, Column<uint32_t>& counts, Column<double>& weights,
              uint64_t at) const {
     std::copy_n(rows_->keys.data(), size_, keys.data() + at);
-    WriteValues(values.data() + at * columns_ * SizeOf(dtype_));
+    std::copy_n(values_.data(), size_ * row_bytes_, values.data() + at * row_bytes_);
     if (ReturnsCounts(*params_.spec)) std::copy_n(rows_->counts.data(), size_, counts.data() + at);
     if (params_.spec->aggregation.return_weights) {
       for (size_t i = 0; i < size_; ++i) weights[at + i] = KeyWeight(i);
@@ -145,34 +150,40 @@ class RowFinisher {
     }
   }
 
-  // Float results as float64, unrounded: in place where the accumulators are that already.
-  void ComputeFloats() {
+  void FinishModular() {
+    const size_t bytes = SizeOf(dtype_);  // the low ones: the sum modulo 2^32 or 2^64
+    for (size_t i = 0; i < size_ * columns_; ++i) std::memcpy(values_.data() + i * bytes, &rows_->accs[i], bytes);
+  }
+
+  // Divides in place where the accumulators are float64 already.
+  void FinishFloats() {
     const size_t n = size_ * columns_;
+    double* floats;
     if constexpr (std::is_same_v<Acc, double>) {
-      floats_ = rows_->accs.data();
+      floats = rows_->accs.data();
     } else {
-      float_scratch_.resize(n);
-      floats_ = float_scratch_.data();
-      ScaleIntegers(rows_->accs.data(), n, params_.value_unit, floats_);
+      floats_.resize(n);
+      floats = floats_.data();
+      ScaleIntegers(rows_->accs.data(), n, params_.value_unit, floats);
     }
     const Op op = params_.spec->aggregation.op;
-    if (op == Op::kMean) Divide(floats_, n, params_.total_weight);
+    if (op == Op::kMean) Divide(floats, n, params_.total_weight);
     if (op == Op::kCoordinateMean) {
       for (size_t i = 0; i < size_; ++i) {
         const double divisor = KeyWeight(i);
-        for (size_t c = 0; c < columns_; ++c) floats_[i * columns_ + c] /= divisor;
+        for (size_t c = 0; c < columns_; ++c) floats[i * columns_ + c] /= divisor;
       }
     }
+    RoundTo(dtype_, floats, n, values_.data());
   }
 
   // Of the first `num_rows`. Integer sums must fit int64; means of them are rounded to it, unless a float result is
   // asked for.
-  absl::Status ComputeIntegers(size_t num_rows) {
+  absl::Status FinishIntegers(size_t num_rows) {
     const size_t n = num_rows * columns_;
     const bool to_float = IsFloat(dtype_);
-    to_float ? float_scratch_.resize(n) : integer_scratch_.resize(n);
-    floats_ = float_scratch_.data();
-    integers_ = integer_scratch_.data();
+    if (to_float) floats_.resize(n);
+    auto* const integers = reinterpret_cast<int64_t*>(values_.data());
     for (size_t i = 0; i < n; ++i) {
       const Acc acc = rows_->accs[i];
       if (acc < std::numeric_limits<int64_t>::min() || acc > std::numeric_limits<int64_t>::max()) return Overflow(i);
@@ -184,28 +195,21 @@ class RowFinisher {
                      : dtype_ == DType::kFloat32 ? static_cast<double>(static_cast<float>(sum))
                                                  : static_cast<double>(sum);
       } else if (divisor == 0.0) {
-        integers_[i] = sum;
+        integers[i] = sum;
       } else {
         const double mean = std::rint(static_cast<double>(sum) / divisor);
         if (!(mean >= -0x1p63 && mean < 0x1p63)) return Overflow(i);
-        integers_[i] = static_cast<int64_t>(mean);
+        integers[i] = static_cast<int64_t>(mean);
       }
     }
+    if (to_float) RoundTo(dtype_, floats_.data(), n, values_.data());
     return absl::OkStatus();
   }
 
+  // Whether all bytes are 0: no result is −0.0.
   bool IsZeroRow(size_t i) const {
-    for (size_t v = i * columns_; v < (i + 1) * columns_; ++v) {
-      if constexpr (kModular) {
-        const uint64_t sum = rows_->accs[v];
-        if (dtype_ == DType::kUInt32 ? static_cast<uint32_t>(sum) != 0 : sum != 0) return false;
-      } else if (IsFloat(dtype_)) {
-        if (!RoundsToZero(floats_[v], dtype_)) return false;
-      } else if (integers_[v] != 0) {
-        return false;
-      }
-    }
-    return true;
+    const std::byte* const row = values_.data() + i * row_bytes_;
+    return row[0] == std::byte{0} && std::memcmp(row, row + 1, row_bytes_ - 1) == 0;
   }
 
   // Moves the rows that stay to the front.
@@ -225,28 +229,7 @@ class RowFinisher {
     rows_->keys[to] = rows_->keys[from];
     if (params_.shape.counts) rows_->counts[to] = rows_->counts[from];
     if (params_.shape.key_weights != KeyWeights::kNone) rows_->weights[to] = rows_->weights[from];
-    for (size_t c = 0; c < columns_; ++c) {
-      if constexpr (kModular) {
-        rows_->accs[to * columns_ + c] = rows_->accs[from * columns_ + c];
-      } else if (IsFloat(dtype_)) {
-        floats_[to * columns_ + c] = floats_[from * columns_ + c];
-      } else {
-        integers_[to * columns_ + c] = integers_[from * columns_ + c];
-      }
-    }
-  }
-
-  void WriteValues(std::byte* out) const {
-    const size_t n = size_ * columns_;
-    if (n == 0) return;
-    if constexpr (kModular) {
-      const size_t bytes = SizeOf(dtype_);  // the low ones: the sum modulo 2^32 or 2^64
-      for (size_t i = 0; i < n; ++i) std::memcpy(out + i * bytes, &rows_->accs[i], bytes);
-    } else if (IsFloat(dtype_)) {
-      RoundTo(dtype_, floats_, n, out);
-    } else {
-      std::memcpy(out, integers_, n * sizeof(int64_t));
-    }
+    std::copy_n(values_.data() + from * row_bytes_, row_bytes_, values_.data() + to * row_bytes_);
   }
 
   absl::Status ZeroWeight(Key key) const {
@@ -265,12 +248,11 @@ class RowFinisher {
   const FinishParams& params_;
   const size_t columns_;
   const DType dtype_;
+  const size_t row_bytes_;
   Rows* rows_ = nullptr;
   size_t size_ = 0;
-  double* floats_ = nullptr;
-  int64_t* integers_ = nullptr;
-  Column<double> float_scratch_;
-  Column<int64_t> integer_scratch_;
+  Column<double> floats_;
+  Column<std::byte> values_;  // as results hold them
 };
 
 }  // namespace sparseagg::cpu

@@ -96,15 +96,6 @@ class Gatherer {
     row_sums_ ? row_sums_->WriteTo(output) : FoldTo(Words(), first_, rows, output);
   }
 
-  // Whether values are sorted along with the keys.
-  static bool CarriesValues(const MergeInput<Key, Fold>& input) {
-    if (input.shape.columns != 1 || input.shape.key_weights != KeyWeights::kNone || input.base_is_first) return false;
-    for (const CpuUpdate* update : input.updates) {
-      if (update->dtype != input.updates[0]->dtype || update->weight != input.updates[0]->weight) return false;
-    }
-    return !input.updates.empty() && SizeOf(input.updates[0]->dtype) <= sizeof(uint32_t);
-  }
-
  private:
   using Entry = TupleWord;
   // The same for blocks that span more.
@@ -115,6 +106,15 @@ class Gatherer {
     uint64_t offset_;
     uint32_t carried_;
   };
+
+  // Whether values are sorted along with the keys.
+  static bool CarriesValues(const MergeInput<Key, Fold>& input) {
+    if (input.shape.columns != 1 || input.shape.key_weights != KeyWeights::kNone || input.base_is_first) return false;
+    for (const CpuUpdate* update : input.updates) {
+      if (update->dtype != input.updates[0]->dtype || update->weight != input.updates[0]->weight) return false;
+    }
+    return !input.updates.empty() && SizeOf(input.updates[0]->dtype) <= sizeof(uint32_t);
+  }
 
   // Rows of one value are collected as terms; longer ones and rows merged before are found again by their origin.
   bool KeepsOrigins() const { return columns_ > 1 || first_rows_ != nullptr; }

@@ -12,8 +12,9 @@
 
 namespace sparseagg::cpu {
 
-// Restricts the kernels to one target: "AVX3", "AVX2", "SSE4", "SSSE3", "EMU128" (as far as this machine has them);
-// empty: the best. INVALID_ARGUMENT lists the known ones. Not while kernels run.
+// Restricts the kernels to one target: "AVX3", "AVX2", "SSE4", "SSSE3", and "SCALAR" or "EMU128", whichever the
+// compiler made (as far as this machine has them); empty: the best. INVALID_ARGUMENT lists the known ones. Not while
+// kernels run.
 absl::Status ForceSimdTarget(const std::string& name);
 // The targets of this machine, best first, and the one in use.
 std::vector<std::string> SimdTargets();

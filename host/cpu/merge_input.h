@@ -24,7 +24,7 @@ struct MergeInput {
   const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // what was merged before
   bool base_is_first = false;  // the order matters, and the base comes before the updates
 
-  // Of the updates.
+  // Of the updates, modulo 2^64.
   uint64_t num_tuples() const {
     uint64_t total = 0;
     for (const CpuUpdate* update : updates) total += update->num_keys;

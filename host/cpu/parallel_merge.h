@@ -61,7 +61,7 @@ class BlockTaker {
     const uint64_t at = turns_.Claim(rows);
     if (is_last) {
       ended_ = true;
-      turns_.End(block_, absl::OkStatus());
+      turns_.End(block_);
     }
     return at;
   }
@@ -122,11 +122,16 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
     for (size_t block; (block = turns.TakeBlock()) < turns.num_blocks();) {
       BlockTaker<Key, typename BlockMerger<Key, Fold>::Rows, decltype(sink)> taker(turns, block, sink, stash);
       absl::Status status = TryMergeBlock(merger, blocks.blocks[block], taker);
-      if (taker.ended()) continue;
-      turns.Await(block);
-      turns.End(block, std::move(status));
-      // It failed. The merger may have stopped within its block, with cursors that later blocks could not start from,
-      // and nobody needs those: what has been taken has its own thread.
+      if (status.ok()) continue;
+      // First, so that the blocks that wait for the end of the turn know; that may also have been over already, with
+      // room claimed for rows that have not been written.
+      turns.Fail(block, std::move(status));
+      if (!taker.ended()) {
+        turns.Await(block);
+        turns.End(block);
+      }
+      // The merger may have stopped within its block, with cursors that later blocks could not start from, and nobody
+      // needs those: what has been taken has its own thread.
       return;
     }
     num_tuples += merger.tuples();

@@ -38,17 +38,4 @@ void RoundTo(DType dtype, const double* values, size_t count, std::byte* out) {
   }
 }
 
-bool RoundsToZero(double value, DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return (RoundToFloat16(value) & 0x7fff) == 0;
-    case DType::kBFloat16:
-      return (RoundToBFloat16(value) & 0x7fff) == 0;
-    case DType::kFloat32:
-      return static_cast<float>(value) == 0.0f;
-    default:
-      return value == 0.0;
-  }
-}
-
 }  // namespace sparseagg::cpu

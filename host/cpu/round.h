@@ -12,8 +12,6 @@ namespace sparseagg::cpu {
 // becomes +0.0, also where it came from the rounding.
 void RoundTo(DType dtype, const double* values, size_t count, std::byte* out);
 
-bool RoundsToZero(double value, DType dtype);
-
 }  // namespace sparseagg::cpu
 
 #endif  // SPARSEAGG_HOST_CPU_ROUND_H_

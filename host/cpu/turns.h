@@ -37,11 +37,11 @@ class Turns {
   }
 
   bool IsTurnOf(size_t block) const { return turn_.load(std::memory_order_acquire) == block; }
-  // Waits for the turn of `block`; false when an earlier block failed.
+  // Waits for the turn of `block`; false when an earlier block is known to have failed.
   bool Await(size_t block) {
     for (int tries = 0;; ++tries) {
       const size_t turn = turn_.load(std::memory_order_acquire);
-      if (turn == block) return status_.ok();
+      if (turn == block) return failed_block_.load(std::memory_order_relaxed) > block;
       if (tries < kSpins) continue;
       // Somebody else has this predecessor's core, perhaps for long.
       tries < kSpins + kYields ? std::this_thread::yield() : turn_.wait(turn, std::memory_order_acquire);
@@ -50,17 +50,17 @@ class Turns {
   // Room for `rows` rows behind what has been claimed: their offset. In this block's turn.
   uint64_t Claim(uint64_t rows) { return std::exchange(claimed_, claimed_ + rows); }
   // Ends the turn of `block`, which has been awaited.
-  void End(size_t block, absl::Status status) {
-    if (status_.ok()) status_ = std::move(status);
+  void End(size_t block) {
     turn_.store(block + 1, std::memory_order_release);
     turn_.notify_all();  // asks the system only if somebody sleeps
   }
 
-  // Instead of turns, where the place of a block's rows does not depend on others'.
+  // At any time, also when the turn of `block` is over, and where there are no turns since the place of a block's rows
+  // does not depend on others'.
   void Fail(size_t block, absl::Status status) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (block >= failed_block_) return;
-    failed_block_ = block;
+    if (block >= failed_block_.load(std::memory_order_relaxed)) return;
+    failed_block_.store(block, std::memory_order_relaxed);
     status_ = std::move(status);
   }
 
@@ -79,8 +79,8 @@ class Turns {
   std::atomic<size_t> turn_{0};
   uint64_t claimed_ = 0;  // guarded by the turn
   std::mutex mutex_;
-  size_t failed_block_ = std::numeric_limits<size_t>::max();  // guarded by mutex_
-  absl::Status status_;                                       // guarded by the turn, or by mutex_ where there are none
+  std::atomic<size_t> failed_block_{std::numeric_limits<size_t>::max()};  // the first one; written under mutex_
+  absl::Status status_;                                                   // its error; guarded by mutex_
 };
 
 }  // namespace sparseagg::cpu

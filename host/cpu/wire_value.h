@@ -1,4 +1,4 @@
-// Reading single values of each dtype, and calling a template by dtype.
+// Reading single values of each dtype.
 #ifndef SPARSEAGG_HOST_CPU_WIRE_VALUE_H_
 #define SPARSEAGG_HOST_CPU_WIRE_VALUE_H_
 

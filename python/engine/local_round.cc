@@ -71,12 +71,6 @@ absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTens
   ASSIGN_OR_RETURN(UpdateColumns columns, ToEngineKeys(spec, tensor.keys, submission.owner));
   columns.keys_unchecked = submission.keys_unchecked;
   columns.values = tensor.values;
-  if (spec.aggregation.op != Op::kUnion || tensor.values == nullptr) {
-    return ValidatedUpdate::Create(spec, std::move(columns), weight);
-  }
-  // Values of a union are checked, and then none of the engine's business.
-  RETURN_IF_ERROR(ValidatedUpdate::Create(spec, columns, weight).status());
-  columns.values = nullptr;
   return ValidatedUpdate::Create(spec, std::move(columns), weight);
 }
 

@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/host/failing_allocation.h"
 #include "tests/support/driver.h"
 #include "tests/support/engines.h"
 #include "tests/support/generators.h"
@@ -134,6 +136,66 @@ TEST_F(AggregationTest, MergeFrom_Empty_ChangesNothing) {
     ASSERT_TRUE(results.ok());
     EXPECT_THAT(FloatsOf(results->front()), ElementsAre(2.0));
   }
+}
+
+TEST_F(AggregationTest, FoldSoFar_WithoutALimit_TakesNoEarlierClientAfterIt) {
+  const auto aggregation = Create({Named("t", DType::kFloat64), Named("u", DType::kInt64)});
+  ASSERT_TRUE(Add(*aggregation, "b", 5, 1e17).ok());
+  ASSERT_TRUE(Add(*aggregation, "d", 5, 3.0).ok());
+  ASSERT_TRUE(aggregation->FoldSoFar().ok());
+  const absl::Status status = Add(*aggregation, "a", 5, -1e17);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'a'"), HasSubstr("'d'")));
+  EXPECT_EQ(aggregation->num_submissions(), 2u);
+  EXPECT_TRUE(Add(*aggregation, "e", 5, -1e17).ok());
+  EXPECT_EQ(aggregation->num_submissions(), 3u);
+}
+
+TEST_F(AggregationTest, FoldSoFar_WithoutALimit_AnyOrderWhereNoneMatters) {
+  const auto aggregation = Create({Named("t", DType::kInt64)});
+  ASSERT_TRUE(Add(*aggregation, "d", 5, 3.0).ok());
+  ASSERT_TRUE(aggregation->FoldSoFar().ok());
+  EXPECT_TRUE(Add(*aggregation, "a", 5, 1.0).ok());
+}
+
+TEST_F(AggregationTest, FoldSoFar_ThatFails_LeavesTheOrderOpen) {
+  const auto ours = Create({Named("t", DType::kFloat64)});
+  const auto theirs = Create({Named("t", DType::kFloat64)});
+  ASSERT_TRUE(Add(*ours, "d", 5, 1e17).ok());
+  ASSERT_TRUE(Add(*theirs, "b", 5, 3.0).ok());
+  const auto folds = [&] {
+    const FailingAllocation failing(0, 100);  // more than the list of clients takes
+    try {
+      return ours->FoldSoFar().ok();
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  };
+  EXPECT_FALSE(folds());
+  const absl::Status added = Add(*ours, "a", 5, -1e17);
+  EXPECT_TRUE(added.ok()) << added;
+  const absl::Status merged = ours->MergeFrom(std::move(*theirs));
+  EXPECT_TRUE(merged.ok()) << merged;
+  const auto results = std::move(*ours).Finish();
+  ASSERT_TRUE(results.ok());
+  EXPECT_THAT(FloatsOf(results->front()), ElementsAre((-1e17 + 3.0) + 1e17));
+}
+
+TEST_F(AggregationTest, Tuples_MoreThan2To64_AreNotTakenForFew) {
+  TensorSpec spec = Named("t");
+  spec.dimension = 0;
+  spec.aggregation.op = Op::kUnion;
+  const auto aggregation = Create({spec});
+  for (const char* const id : {"a", "b"}) {
+    UpdateColumns columns;
+    columns.keys = KeyRun{0, uint64_t{1} << 63};
+    const auto update = ValidatedUpdate::Create(spec, columns, 1.0);
+    ASSERT_TRUE(update.ok());
+    auto prepared = aggregation->Prepare({*update});
+    ASSERT_TRUE(prepared.ok());
+    ASSERT_TRUE(aggregation->Add(id, *std::move(prepared)).ok());
+  }
+  EXPECT_THROW((void)std::move(*aggregation).Finish(), std::bad_alloc);
 }
 
 TEST_F(AggregationTest, FixedPoint_BeyondMaxSubmissions_IsRefused) {

@@ -92,8 +92,25 @@ TEST_F(BlockTakerTest, TurnThatComesBetweenPieces_IsTakenAtOnce) {
 
 TEST_F(BlockTakerTest, EarlierBlockFailed_LaterOnesAreCancelled) {
   Write(block1_.Room(2, {0, 0, /*is_last=*/false}), 50, 2);
-  turns_.End(0, absl::OutOfRangeError("too large"));
+  turns_.Fail(0, absl::OutOfRangeError("too large"));
+  turns_.End(0);
   EXPECT_TRUE(absl::IsCancelled(block1_.Room(1, {0, 0, /*is_last=*/true}).status()));
+}
+
+// As when memory for the rows runs out where their room has been claimed.
+TEST_F(BlockTakerTest, BlockThatFailsAfterItsTurn_Fails) {
+  Write(block0_.Room(2, {0, 0, /*is_last=*/true}), 50, 2);
+  ASSERT_TRUE(block0_.ended());
+  turns_.Fail(0, absl::ResourceExhaustedError("no memory"));
+  EXPECT_TRUE(absl::IsCancelled(block1_.Room(1, {0, 0, /*is_last=*/true}).status()));
+  turns_.Fail(1, absl::CancelledError());
+  EXPECT_EQ(turns_.status().message(), "no memory");
+}
+
+TEST_F(BlockTakerTest, LaterBlockFailed_EarlierOnesGoOn) {
+  turns_.Fail(1, absl::OutOfRangeError("too large"));
+  Write(block0_.Room(2, {0, 0, /*is_last=*/true}), 50, 2);
+  EXPECT_THAT(sink_.keys, ElementsAre(50, 51, 0, 0, 0, 0, 0, 0, 0, 0));
 }
 
 TEST(Turns, SeveralBlocksFail_TheFirstOfThemCounts) {

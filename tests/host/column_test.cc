@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "tests/host/failing_allocation.h"
 #include "tests/support/sanitized.h"
 
 namespace sparseagg {
@@ -213,6 +215,40 @@ TEST_F(ColumnTest, Extended_IsKeptAsWhatItIsNow) {
   const Column<uint8_t> column(20 * kMiB);
   EXPECT_EQ(column.data(), before);
   EXPECT_EQ(column[20 * kMiB - 1], 7);
+}
+
+TEST_F(ColumnTest, Freed_TakesNoMemory) {
+  for (const size_t bytes : {100 * kMiB / 1024, kMiB, 8 * kMiB}) {
+    auto column = std::make_unique<Column<uint8_t>>(bytes);
+    {
+      const testing::FailingAllocation failing(0);
+      *column = Column<uint8_t>();
+      EXPECT_FALSE(failing.failed());
+    }
+  }
+}
+
+TEST_F(ColumnTest, NoMemoryToNoteIt_IsNotLost) {
+  constexpr size_t kBytes = 64 * kMiB;
+  const auto mapped_bytes = [] {
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    return pages * 4096;
+  };
+  const auto fail = [] {
+    const testing::FailingAllocation failing(0);
+    EXPECT_THROW(Column<uint8_t> column(kBytes), std::bad_alloc);
+  };
+  Column<uint8_t> first(kBytes);
+  first[0] = 7;
+  first = {};
+  fail();
+  EXPECT_TRUE(Column<uint8_t>(kBytes)[0] == 7) << "a kept one";
+  Reset();
+  const uint64_t before = mapped_bytes();
+  fail();
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  EXPECT_LT(mapped_bytes(), before + kBytes);
 }
 
 TEST_F(ColumnTest, SizesThatWrapAround_AreRefused) {

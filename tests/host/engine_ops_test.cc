@@ -259,5 +259,24 @@ TEST_P(OpsContract, Mean_SubmissionsThatTouchNothing_CountInN) {
   EXPECT_THAT(FloatsOf(Merge(spec, submissions)), ElementsAre(2.0));
 }
 
+// At keys enough for vectors, thinly spread and close together, of one contributor and of two.
+TEST_P(OpsContract, Weights_NegativeZero_IsZero) {
+  for (const uint64_t step : {1, 1'000'000}) {
+    TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, 1'000'000'000);
+    spec.aggregation.weighting = Weighting::kByWeight;
+    spec.aggregation.return_weights = true;
+    std::vector<uint64_t> keys;
+    for (uint64_t i = 0; i < 100; ++i) keys.push_back(i * step);
+    const std::vector<double> values(keys.size(), 1.0);
+    const auto weights_are_zero = [&](const std::vector<RawSubmission>& submissions) {
+      const std::vector<double> weights = WeightsOf(Merge(spec, submissions));
+      EXPECT_EQ(weights.size(), keys.size());
+      for (const double weight : weights) ASSERT_TRUE(weight == 0.0 && !std::signbit(weight)) << weight;
+    };
+    weights_are_zero({Client(spec, "a", keys, values, -0.0)});
+    weights_are_zero({Client(spec, "a", keys, values, -0.0), Client(spec, "b", keys, values, -0.0)});
+  }
+}
+
 }  // namespace
 }  // namespace sparseagg::testing

@@ -39,6 +39,7 @@ TEST(UpdateBuilder, Finish_Weight_IsOneUnderUniform) {
   EXPECT_EQ(UpdateBuilder(&spec).Finish(12.0)->weight(), 1.0);
   spec.aggregation.weighting = Weighting::kByWeight;
   EXPECT_EQ(UpdateBuilder(&spec).Finish(12.0)->weight(), 12.0);
+  EXPECT_FALSE(std::signbit(UpdateBuilder(&spec).Finish(-0.0)->weight()));
 }
 
 // ---- promises

@@ -345,5 +345,20 @@ TEST(UpdateBuilder, Append_WidthTimesCount_DoesNotOverflow) {
   EXPECT_EQ(builder.Append(0, Implicit(0, uint64_t{1} << 33, {}).view()).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(UpdateBuilder, Append_NumberOfKeys_DoesNotWrap) {
+  TensorSpec spec = Spec(0);
+  spec.aggregation.op = Op::kUnion;
+  UpdateBuilder builder(&spec);
+  Slice run = Implicit(0, ~uint64_t{0}, {});
+  run.has_values = false;
+  ASSERT_TRUE(builder.Append(0, run.view()).ok());
+  run.first_key = ~uint64_t{0};
+  run.num_keys = 1;
+  const absl::Status status = builder.Append(1, run.view());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 1"));
+  EXPECT_EQ(builder.num_keys(), ~uint64_t{0});
+}
+
 }  // namespace
 }  // namespace sparseagg

@@ -61,6 +61,7 @@ TEST(ValidatedUpdate, Create_ByWeight_KeepsTheWeight) {
   TensorSpec spec = Spec();
   spec.aggregation.weighting = Weighting::kByWeight;
   EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {1}), 2.5)->weight(), 2.5);
+  EXPECT_FALSE(std::signbit(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {1}), -0.0)->weight()));
 }
 
 TEST(ValidatedUpdate, Create_SortednessAndUniqueness_AreFound) {
@@ -147,6 +148,17 @@ TEST(ValidatedUpdate, Create_WithoutValues_OnlyForUnion) {
   EXPECT_TRUE(ValidatedUpdate::Create(spec, Columns<uint32_t>({}, {}), 1.0).ok()) << "nothing has no values";
   spec.aggregation.op = Op::kUnion;
   EXPECT_TRUE(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {}), 1.0).ok());
+}
+
+TEST(ValidatedUpdate, Create_ValuesForUnion_AreCheckedAndDropped) {
+  TensorSpec spec = Spec();
+  spec.aggregation.op = Op::kUnion;
+  const auto update = ValidatedUpdate::Create(spec, Columns<uint32_t>({1, 1}, {2, 3}), 1.0);
+  ASSERT_TRUE(update.ok());
+  EXPECT_EQ(update->num_keys(), 2u);
+  EXPECT_EQ(update->values(), nullptr);
+  EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {NAN}), 1.0).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ValidatedUpdate, Create_DenseTensor_TakesAllRowsAndNothingElse) {

@@ -7,6 +7,7 @@
 #include "tests/support/fixed_point.h"
 #include "tests/support/fold.h"
 #include "tests/support/reference.h"
+#include "tests/support/rules.h"
 #include "tests/support/values.h"
 
 namespace sparseagg::testing {
@@ -93,7 +94,8 @@ class FlawFinder {
         }
       }
       for (const double value : row.floats) {
-        if (UsesFixedPoint(spec_) && !FitsBound(weight * value)) return Invalid(absl::StrCat("term at key ", row.key));
+        if (SumsInFixedPoint(spec_) && !FitsBound(weight * value))
+          return Invalid(absl::StrCat("term at key ", row.key));
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 
+#include "tests/support/rules.h"
 #include "tests/support/values.h"
 
 namespace sparseagg::testing {
@@ -71,13 +72,13 @@ TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
     a.result_layout = rng.Pick({ResultLayout::kSparse, ResultLayout::kAuto});
   }
   a.fill = rng.Pick({0.0, -0.0, 1.0, 7.0});
-  if (a.op == Op::kUnion || IsFloat(ResultDType(spec))) a.fill = rng.Pick({a.fill, 0.1, -1e-300, 1e300});
+  if (a.op == Op::kUnion || IsFloat(DTypeOfResult(spec))) a.fill = rng.Pick({a.fill, 0.1, -1e-300, 1e300});
 
   a.return_counts = rng.Coin();
   a.return_weights = rng.Coin();
   a.min_contributors = rng.Pick<uint32_t>({0, 1, 1, 1, 2, 3});
   a.prune_zeros = rng.OneIn(3);
-  if (!UsesFixedPoint(spec) && rng.OneIn(4)) a.on_nonfinite = OnNonfinite::kPropagate;
+  if (!SumsInFixedPoint(spec) && rng.OneIn(4)) a.on_nonfinite = OnNonfinite::kPropagate;
   return spec;
 }
 
@@ -137,7 +138,7 @@ RawTensor RandomTensor(Rng& rng, const TensorSpec& spec, const TensorStyle& styl
   const size_t num_values = raw.keys.size() * spec.width;
   if (spec.aggregation.op == Op::kUnion && rng.Coin()) {
     raw.has_values = false;
-  } else if (UsesFixedPoint(spec) && !rng.OneIn(4)) {
+  } else if (SumsInFixedPoint(spec) && !rng.OneIn(4)) {
     raw.values = BoundedValues(rng, spec, num_values);
   } else {
     raw.values = RandomValues(rng, spec.dtype, num_values, style.values);

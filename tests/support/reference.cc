@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/fixed_point.h"
 #include "tests/support/fold.h"
+#include "tests/support/rules.h"
 #include "tests/support/values.h"
 
 namespace sparseagg::testing {
@@ -48,7 +49,7 @@ class TensorReference {
         contributions_.push_back({std::move(row), rank, weight});
       }
     }
-    if (UsesFixedPoint(spec)) value_scale_ = ValueScale(a_);
+    if (SumsInFixedPoint(spec)) value_scale_ = ValueScale(a_);
     if (a_.numerics == Numerics::kFixedPoint && a_.weighting == Weighting::kByWeight && a_.weight_bound != 0.0) {
       weight_scale_ = WeightScale(a_);
     }
@@ -142,11 +143,11 @@ class TensorReference {
   }
 
   void AppendFloat(double value, std::string& bytes) const {
-    AppendBits(ResultDType(spec_), RoundToBits(ResultDType(spec_), value), bytes);
+    AppendBits(DTypeOfResult(spec_), RoundToBits(DTypeOfResult(spec_), value), bytes);
   }
 
   void AppendInteger(Int128 total, double denominator, uint64_t key, std::string& bytes) {
-    const DType dtype = ResultDType(spec_);
+    const DType dtype = DTypeOfResult(spec_);
     if (spec_.modular) return AppendBits(dtype, static_cast<uint64_t>(total), bytes);
     if (total < std::numeric_limits<int64_t>::min() || total > std::numeric_limits<int64_t>::max()) {
       return Fail(absl::StatusCode::kOutOfRange, key);
@@ -194,7 +195,8 @@ class TensorReference {
     if (a_.result_layout != ResultLayout::kAuto) return a_.result_layout == ResultLayout::kDense;
     if (spec_.dimension == 0) return false;
     const Int128 key_bytes = spec_.dimension <= 4294967296 ? 4 : 8;
-    const Int128 row_bytes = a_.op == Op::kUnion ? Int128{4} : Int128{spec_.width} * Int128{SizeOf(ResultDType(spec_))};
+    const Int128 row_bytes =
+        a_.op == Op::kUnion ? Int128{4} : Int128{spec_.width} * Int128{SizeOf(DTypeOfResult(spec_))};
     if (Int128{num_keys} * (key_bytes + row_bytes) >= Int128{spec_.dimension} * row_bytes) return true;
     return a_.dense_threshold.has_value() &&
            static_cast<double>(num_keys) / static_cast<double>(spec_.dimension) >= *a_.dense_threshold;
@@ -202,7 +204,7 @@ class TensorReference {
 
   std::string FillRow() const {
     if (a_.op == Op::kUnion) return "";
-    const DType dtype = ResultDType(spec_);
+    const DType dtype = DTypeOfResult(spec_);
     std::string bytes;
     for (uint32_t column = 0; column < spec_.width; ++column) {
       if (IsFloat(dtype)) {
@@ -218,7 +220,7 @@ class TensorReference {
     Result result;
     const bool dense = IsDense(rows.size());
     result.layout = dense ? Layout::kDense : Layout::kSparse;
-    result.dtype = ResultDType(spec_);
+    result.dtype = DTypeOfResult(spec_);
     result.has_values = a_.op != Op::kUnion;
     result.width = spec_.width;
     result.dimension = spec_.dimension;
@@ -235,7 +237,7 @@ class TensorReference {
       const OutputRow& row = present ? *next++ : absent;
       if (!dense) keys.push_back(row.key);
       values += row.values;
-      if (ReturnsCounts(spec_)) result.counts.push_back(row.count);
+      if (HasCounts(spec_)) result.counts.push_back(row.count);
       if (a_.return_weights) result.weights.push_back(row.weight);
     }
     const auto* bytes = reinterpret_cast<const std::byte*>(values.data());

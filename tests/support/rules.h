@@ -1,0 +1,28 @@
+// What results are made of, once more beside host/spec.h, so that the engines' reference does not share its errors.
+#ifndef SPARSEAGG_TESTS_SUPPORT_RULES_H_
+#define SPARSEAGG_TESTS_SUPPORT_RULES_H_
+
+#include "host/spec.h"
+
+namespace sparseagg::testing {
+
+inline DType DTypeOfResult(const TensorSpec& spec) {
+  if (spec.aggregation.result_dtype.has_value()) return *spec.aggregation.result_dtype;
+  return spec.dtype == DType::kInt32 ? DType::kInt64 : spec.dtype;
+}
+
+inline bool SumsInFixedPoint(const TensorSpec& spec) {
+  const Op op = spec.aggregation.op;
+  const bool is_float = spec.dtype == DType::kFloat16 || spec.dtype == DType::kBFloat16 ||
+                        spec.dtype == DType::kFloat32 || spec.dtype == DType::kFloat64;
+  return spec.aggregation.numerics == Numerics::kFixedPoint && is_float && op != Op::kMin && op != Op::kMax &&
+         op != Op::kUnion;
+}
+
+inline bool HasCounts(const TensorSpec& spec) {
+  return spec.aggregation.op == Op::kUnion || spec.aggregation.return_counts;
+}
+
+}  // namespace sparseagg::testing
+
+#endif  // SPARSEAGG_TESTS_SUPPORT_RULES_H_
