@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "cuda/cuda_engine.h"
 #include "host/column.h"
@@ -75,6 +76,9 @@ void KeepFreedMemory(const Limits& limits) {
 // Whoever reads the log may go away: that is an error of a write, and not the end of the server.
 void IgnoreBrokenPipes() { std::signal(SIGPIPE, SIG_IGN); }
 
+// After the deadline calls get a second to end, and then the metrics port two. A merge or a driver may take any time.
+constexpr absl::Duration kMostOverdue = absl::Seconds(5);
+
 // Blocked in every thread, so that only WaitForSignal takes them.
 sigset_t BlockSignals() {
   sigset_t signals;
@@ -135,8 +139,16 @@ int Run(const Options& options) {
   (*server)->StopServing();
   absl::SleepFor(options.drain_delay);
   (*server)->Drain();
+  absl::Notification stopped;
+  std::thread watchdog([&stopped, latest = options.shutdown_deadline + kMostOverdue] {
+    if (stopped.WaitForNotificationWithTimeout(latest)) return;
+    Log(LogLevel::kError, "overdue", {{"reason", "what is under way does not end"}});
+    std::_Exit(1);
+  });
   (*server)->Shutdown(options.shutdown_deadline);
   server->reset();
+  stopped.Notify();
+  watchdog.join();
   Log(LogLevel::kInfo, "stopped");
   return 0;
 }

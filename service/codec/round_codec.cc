@@ -17,6 +17,10 @@ static_assert(std::endian::native == std::endian::little, "columns are copied to
 constexpr absl::string_view kRoundPrefix = "rounds/";
 constexpr size_t kMaxRoundIdBytes = 128;
 
+// Of a round's state, counts and times, and of a tensor's summary beside its name.
+constexpr uint64_t kMostCountsBytes = 4096;
+constexpr uint64_t kMostSummaryBytes = 256;
+
 template <typename Column>
 std::string BytesOf(const Column& column, RowInterval rows) {
   if (rows.begin == rows.end) return "";
@@ -118,6 +122,12 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
     EncodeSummary(config.tensors[t], result, summary);
     summary->set_plan(result.plan);
   }
+}
+
+uint64_t MostRoundBytes(const RoundConfig& config) {
+  uint64_t bytes = kMostCountsBytes + config.wire_spec.size();
+  for (const TensorSpec& tensor : config.tensors) bytes += kMostSummaryBytes + tensor.name.size();
+  return bytes;
 }
 
 void EncodeSubmission(absl::string_view round_name, const Receipt& receipt, v1::Submission* wire) {
