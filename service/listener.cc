@@ -32,8 +32,9 @@ namespace {
 // Left for files and for the connections of the HttpServer, which are fewer than a hundred.
 constexpr uint64_t kReservedFds = 128;
 
-// What a peer does not take for so long ends the connection, and with it all calls on it, which otherwise go on until
-// what they have sent is out. gRPC sets the same on sockets that it has opened itself.
+// What a peer does not acknowledge for so long, or keeps its window shut to, ends the connection, and with it all calls
+// on it, which otherwise go on until what they have sent is out. gRPC sets the same on sockets that it has opened
+// itself.
 constexpr unsigned int kMostStuckMs = 20'000;
 
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }

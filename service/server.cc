@@ -1,6 +1,7 @@
 #include "service/server.h"
 
 #include <google/protobuf/stubs/logging.h>
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -47,6 +48,8 @@ void LogGrpc(gpr_log_func_args* said) {
 void InitPlugins() {
   static std::once_flag once;
   std::call_once(once, [] {
+    // Never undone: gRPC's library takes up to ten seconds to end, if it has just waited for a connection that is over.
+    grpc_init();
     google::protobuf::SetLogHandler(&LogProtobuf);
     gpr_set_log_function(&LogGrpc);
     grpc::EnableDefaultHealthCheckService(true);
