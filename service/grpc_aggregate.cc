@@ -25,7 +25,7 @@ class AggregateReactor final
     : public ReadingReactor<AggregateReactor, grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
  public:
   AggregateReactor(AggregationService* service, grpc::CallbackServerContext* context)
-      : ReadingReactor(service, context), canceller_(std::make_shared<Canceller>(context)) {}
+      : ReadingReactor(service, context) {}
 
   void OnReadDone(bool ok) override {
     waited_ = idle_.Stop();
@@ -54,11 +54,6 @@ class AggregateReactor final
 
   // What a pending read does not notice: that the client no longer waits for the merge.
   void OnCancel() override { CancelRound(); }
-
-  void OnDone() override {
-    canceller_->Done();
-    ReadingReactor::OnDone();
-  }
 
   void FinishWith(const absl::Status& status) {
     CancelRound();
@@ -157,26 +152,25 @@ class AggregateReactor final
 
   // As soon as there is credit for it; on the pool.
   void WriteNext() {
+    if (!pages_->more()) return EndAnswer(absl::OkStatus());
     machine().transit.Acquire(
         PageTransitBytes(pages_->NextBytes()),
         [self = self_](Credit credit) {
           self->credit_ = std::move(credit);
           self->WritePage();
         },
-        // Nothing can be sent past a page that is not taken, not even a status.
-        [canceller = canceller_] { canceller->Cancel(); });
+        [canceller = canceller_] { canceller->CallIn(); });
   }
 
   void WritePage() {
-    const absl::StatusOr<bool> more = Contain([&]() -> absl::StatusOr<bool> {
+    const absl::Status made = Contain([&]() -> absl::Status {
       v1::ResultPage page;
-      if (!pages_->Next(&page)) return false;
+      pages_->Next(&page);
       if (!std::exchange(round_sent_, true)) service_.Encode(*round_, page.mutable_round());
       page_.Clear();
-      RETURN_IF_ERROR(Serialize(page, &page_));
-      return true;
+      return Serialize(page, &page_);
     });
-    if (!more.ok() || !*more) return EndAnswer(more.status());
+    if (!made.ok()) return EndAnswer(made);
     written_ = machine().clock.Monotonic();
     StartWrite(&page_);
   }
@@ -191,7 +185,6 @@ class AggregateReactor final
     if (round != nullptr) (void)round->Cancel("the call is over");
   }
 
-  const std::shared_ptr<Canceller> canceller_;
   absl::Duration waited_ = absl::ZeroDuration();                  // for the message that is read
   absl::Duration came_ = absl::ZeroDuration();                    // when it came: Clock::Monotonic
   grpc::ByteBuffer page_;                                         // where gRPC writes from

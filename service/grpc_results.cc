@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
+#include "service/answer_reactor.h"
+#include "service/call_end.h"
 #include "service/codec/round_codec.h"
 #include "service/contain.h"
 #include "service/grpc_service.h"
@@ -21,33 +23,21 @@ absl::StatusOr<size_t> ChooseTensor(const RoundConfig& config, const std::string
   return absl::InvalidArgumentError(absl::StrCat("the round has ", config.tensors.size(), " tensors; name one"));
 }
 
-// One page, whose memory is counted until the client has taken it.
-class PageReactor final : public grpc::ServerUnaryReactor {
+class PageReactor final : public AnswerReactor {
  public:
   PageReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
-      : service_(*service), context_(*context), canceller_(std::make_shared<Canceller>(context)), response_(response) {}
+      : AnswerReactor(&service->machine(), context), service_(*service), response_(response) {}
 
-  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
-  static PageReactor* Start(std::shared_ptr<PageReactor> self, const grpc::ByteBuffer* message) {
-    PageReactor* reactor = self.get();
-    reactor->self_ = self;
-    Machine& machine = reactor->service_.machine();
-    auto held = machine.transit.TryHold(kStreamBytes);
-    if (!held.has_value()) {
-      reactor->Finish(NoRoomInTransit(machine, reactor->context_));
-      return reactor;
-    }
-    reactor->held_ = *std::move(held);
-    machine.pool.Post([self, message] {
-      const absl::Status status = Contain([&] { return self->Open(*message); });
-      status.ok() ? self->AwaitRoom() : self->Finish(ToGrpc(status));
+  static PageReactor* Start(const std::shared_ptr<PageReactor>& self, const grpc::ByteBuffer* message) {
+    self->Keep(self);
+    if (!self->Hold(kStreamBytes)) return self.get();
+    self->machine_.pool.Post([self, message] {
+      if (const absl::Status status = Contain([&] { return self->Open(*message); }); !status.ok()) {
+        return self->Finish(ToGrpc(status));
+      }
+      self->AnswerWithin(self->page_bytes_, Wait::kShortly, [reactor = self.get()] { return reactor->Answer(); });
     });
-    return reactor;
-  }
-
-  void OnDone() override {
-    canceller_->Done();
-    self_.reset();
+    return self.get();
   }
 
  private:
@@ -68,19 +58,6 @@ class PageReactor final : public grpc::ServerUnaryReactor {
     return absl::OkStatus();
   }
 
-  // On the pool, so that the page is made as soon as there is credit for it: the client's time runs from then on.
-  void AwaitRoom() {
-    service_.machine().transit.AcquireSoon(
-        PageTransitBytes(page_bytes_),
-        [self = self_](Credit credit) {
-          if (!credit) return self->Finish(NoRoomInTransit(self->service_.machine(), self->context_));
-          self->credit_ = std::move(credit);
-          self->Finish(ToGrpc(Contain([&] { return self->Answer(); })));
-        },
-        // The response cannot be taken back from a client that does not take it; only the call can be cut.
-        [canceller = canceller_] { canceller->Cancel(); });
-  }
-
   absl::Status Answer() {
     const RowInterval now = FirstPage(result(), rows_, page_bytes_);
     const absl::Duration begin = round_->clock().Monotonic();
@@ -94,11 +71,7 @@ class PageReactor final : public grpc::ServerUnaryReactor {
   const Result& result() const { return (*results_)[tensor_]; }
 
   AggregationService& service_;
-  grpc::CallbackServerContext& context_;
-  const std::shared_ptr<Canceller> canceller_;
   grpc::ByteBuffer* const response_;
-  Credit held_;    // for the call itself
-  Credit credit_;  // for the page
   std::shared_ptr<Round> round_;
   Results results_;
   size_t tensor_ = 0;
@@ -106,13 +79,12 @@ class PageReactor final : public grpc::ServerUnaryReactor {
   RowInterval rows_;   // what is left
   bool first_ = true;  // page of the tensor
   uint64_t page_bytes_ = 0;
-  std::shared_ptr<PageReactor> self_;
 };
 
 class ResultReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   ResultReactor(AggregationService* service, grpc::CallbackServerContext* context)
-      : service_(*service), context_(*context), canceller_(std::make_shared<Canceller>(context)) {}
+      : service_(*service), context_(*context), canceller_(std::make_shared<Canceller>(&service->machine(), context)) {}
 
   // Until OnDone the reactor keeps itself, and so do the tasks that use it.
   static ResultReactor* Start(std::shared_ptr<ResultReactor> self, const grpc::ByteBuffer* message) {
@@ -173,25 +145,24 @@ class ResultReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   // As soon as there is credit for it; on the pool.
   void WriteNext() {
+    if (!pages_->more()) return Finish(grpc::Status::OK);
     service_.machine().transit.Acquire(
         PageTransitBytes(pages_->NextBytes()),
         [self = self_](Credit credit) {
           self->credit_ = std::move(credit);
           self->WritePage();
         },
-        // Nothing can be sent past a page that is not taken, not even a status.
-        [canceller = canceller_] { canceller->Cancel(); });
+        [canceller = canceller_] { canceller->CallIn(); });
   }
 
   void WritePage() {
-    const absl::StatusOr<bool> more = Contain([&]() -> absl::StatusOr<bool> {
+    const absl::Status made = Contain([&]() -> absl::Status {
       v1::ResultPage page;
-      if (!pages_->Next(&page)) return false;
+      pages_->Next(&page);
       page_.Clear();
-      RETURN_IF_ERROR(Serialize(page, &page_));
-      return true;
+      return Serialize(page, &page_);
     });
-    if (!more.ok() || !*more) return Finish(ToGrpc(more.status()));
+    if (!made.ok()) return Finish(ToGrpc(made));
     written_ = service_.machine().clock.Monotonic();
     StartWrite(&page_);
   }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
+#include "service/answer_reactor.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/spec_codec.h"
@@ -20,6 +21,15 @@ constexpr int kMaxListSize = 1000;
 // Of the reason for which a round is cancelled, which is kept as long as the round.
 constexpr size_t kMaxReasonBytes = 1024;
 constexpr uint64_t kDefaultPageBytes = uint64_t{1} << 20;
+
+// gRPC's and ours of a call that waits until there is room for its answer.
+constexpr uint64_t kCallBytes = uint64_t{16} << 10;
+
+std::shared_ptr<AnswerReactor> MakeReactor(Machine* machine, grpc::CallbackServerContext* context) {
+  auto reactor = std::make_shared<AnswerReactor>(machine, context);
+  reactor->Keep(reactor);
+  return reactor;
+}
 
 }  // namespace
 
@@ -64,6 +74,30 @@ AggregationService::Unary* AggregationService::AtOnce(Context* context, const st
   return reactor;
 }
 
+AggregationService::Unary* AggregationService::AnswerOnPool(Context* context, const grpc::ByteBuffer* message,
+                                                            std::function<absl::StatusOr<Answerable>()> work) {
+  auto reactor = MakeReactor(&machine_, context);
+  Unary* const started = reactor.get();
+  machine_.pool.Post([reactor = std::move(reactor), message, work = std::move(work)] {
+    AnswerWith(*reactor, message->Length(), Contain(work));
+  });
+  return started;
+}
+
+AggregationService::Unary* AggregationService::AnswerAtOnce(Context* context,
+                                                            const std::function<absl::StatusOr<Answerable>()>& work) {
+  const auto reactor = MakeReactor(&machine_, context);
+  AnswerWith(*reactor, 0, Contain(work));
+  return reactor.get();
+}
+
+void AggregationService::AnswerWith(AnswerReactor& reactor, uint64_t waiting_bytes,
+                                    absl::StatusOr<Answerable> answerable) {
+  if (!answerable.ok()) return reactor.Finish(ToGrpc(answerable.status()));
+  if (!AnswerReactor::IsSmall(answerable->most_bytes) && !reactor.Hold(kCallBytes + waiting_bytes)) return;
+  reactor.AnswerWithin(answerable->most_bytes, AnswerReactor::Wait::kShortly, std::move(answerable->make));
+}
+
 AggregationService::Unary* AggregationService::GetServerInfo(Context* context, const grpc::ByteBuffer* message,
                                                              grpc::ByteBuffer* response) {
   return AtOnce(context, [&]() -> absl::Status {
@@ -82,7 +116,7 @@ AggregationService::Unary* AggregationService::GetServerInfo(Context* context, c
 
 AggregationService::Unary* AggregationService::CreateRound(Context* context, const grpc::ByteBuffer* message,
                                                            grpc::ByteBuffer* response) {
-  return OnPool(context, [this, context, message, response]() -> absl::Status {
+  return AnswerOnPool(context, message, [this, context, message, response]() -> absl::StatusOr<Answerable> {
     RETURN_IF_ERROR(CheckMessageSize(message->Length()));
     v1::CreateRoundRequest request;
     RETURN_IF_ERROR(ParseSpec(*message, machine_.limits, &request));
@@ -90,24 +124,27 @@ AggregationService::Unary* AggregationService::CreateRound(Context* context, con
     ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), machine_.limits));
     LogCall(LogLevel::kInfo, *context, "CreateRound", request.round_id());
     config.id = request.round_id();
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
-    return Answer(*round, response);
+    const uint64_t most_bytes = MostRoundBytes(config);
+    return Answerable{most_bytes, [this, response, config = std::move(config)]() mutable -> absl::Status {
+                        ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
+                        return Answer(*round, response);
+                      }};
   });
 }
 
 AggregationService::Unary* AggregationService::GetRound(Context* context, const grpc::ByteBuffer* message,
                                                         grpc::ByteBuffer* response) {
-  return AtOnce(context, [&]() -> absl::Status {
+  return AnswerAtOnce(context, [&]() -> absl::StatusOr<Answerable> {
     v1::GetRoundRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
-    return Answer(*round, response);
+    return Answerable{MostRoundBytes(round->config()), [this, round, response] { return Answer(*round, response); }};
   });
 }
 
 AggregationService::Unary* AggregationService::ListRounds(Context* context, const grpc::ByteBuffer* message,
                                                           grpc::ByteBuffer* response) {
-  return OnPool(context, [this, message, response]() -> absl::Status {
+  return AnswerOnPool(context, message, [this, message, response]() -> absl::StatusOr<Answerable> {
     v1::ListRoundsRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     if (request.page_size() < 0) {
@@ -115,37 +152,52 @@ AggregationService::Unary* AggregationService::ListRounds(Context* context, cons
     }
     const int size = request.page_size() == 0 ? kDefaultListSize : std::min(request.page_size(), kMaxListSize);
     ASSIGN_OR_RETURN(const Registry::Page page, registry_.List(size, request.page_token()));
-    v1::ListRoundsResponse list;
-    list.set_next_page_token(page.next_page_token);
-    uint64_t bytes = 0;
+    uint64_t most_bytes = 0;
     for (const Registry::Entry& entry : page.entries) {
-      Encode(*entry.round, list.add_rounds());
-      bytes += list.rounds(list.rounds_size() - 1).ByteSizeLong();
-      if (bytes > PageBytes(0) && list.rounds_size() > 1) {  // specs can be long
-        list.mutable_rounds()->RemoveLast();
-        list.set_next_page_token(entry.token);
-        break;
-      }
+      most_bytes += MostRoundBytes(entry.round->config());
+      if (most_bytes > PageBytes(0)) break;  // one at least, and then no more than a page
     }
-    return Serialize(list, response);
+    return Answerable{most_bytes, [this, size, token = request.page_token(), most_bytes, response] {
+                        return List(size, token, most_bytes, response);
+                      }};
   });
+}
+
+absl::Status AggregationService::List(int size, const std::string& token, uint64_t most_bytes,
+                                      grpc::ByteBuffer* response) const {
+  ASSIGN_OR_RETURN(const Registry::Page page, registry_.List(size, token));
+  v1::ListRoundsResponse list;
+  list.set_next_page_token(page.next_page_token);
+  uint64_t bytes = 0;
+  for (const Registry::Entry& entry : page.entries) {
+    Encode(*entry.round, list.add_rounds());
+    bytes += list.rounds(list.rounds_size() - 1).ByteSizeLong();
+    if (bytes > std::min(most_bytes, PageBytes(0)) && list.rounds_size() > 1) {  // specs can be long
+      list.mutable_rounds()->RemoveLast();
+      list.set_next_page_token(entry.token);
+      break;
+    }
+  }
+  return Serialize(list, response);
 }
 
 AggregationService::Unary* AggregationService::CloseRound(Context* context, const grpc::ByteBuffer* message,
                                                           grpc::ByteBuffer* response) {
-  return AtOnce(context, [&]() -> absl::Status {
+  return AnswerAtOnce(context, [&]() -> absl::StatusOr<Answerable> {
     v1::CloseRoundRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
     LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
-    round->Close();
-    return Answer(*round, response);
+    return Answerable{MostRoundBytes(round->config()), [this, round, response] {
+                        round->Close();
+                        return Answer(*round, response);
+                      }};
   });
 }
 
 AggregationService::Unary* AggregationService::CancelRound(Context* context, const grpc::ByteBuffer* message,
                                                            grpc::ByteBuffer* response) {
-  return AtOnce(context, [&]() -> absl::Status {
+  return AnswerAtOnce(context, [&]() -> absl::StatusOr<Answerable> {
     v1::CancelRoundRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
@@ -154,8 +206,11 @@ AggregationService::Unary* AggregationService::CancelRound(Context* context, con
       return absl::InvalidArgumentError(
           absl::StrCat("reason has ", request.reason().size(), " bytes; up to ", kMaxReasonBytes, " are allowed"));
     }
-    RETURN_IF_ERROR(round->Cancel(request.reason().empty() ? "no reason given" : absl::string_view(request.reason())));
-    return Answer(*round, response);
+    const std::string reason = request.reason().empty() ? "no reason given" : request.reason();
+    return Answerable{MostRoundBytes(round->config()), [this, round, reason, response]() -> absl::Status {
+                        RETURN_IF_ERROR(round->Cancel(reason));
+                        return Answer(*round, response);
+                      }};
   });
 }
 

@@ -16,6 +16,8 @@
 
 namespace sparseagg::service {
 
+class AnswerReactor;
+
 // A unary method whose message is received when the server starts to read it, as that of a stream is, and comes
 // unparsed: PutChunk, as ReceiveChunk. The generated handlers are called when all of it is in memory. Clients see no
 // difference.
@@ -91,9 +93,23 @@ class AggregationService final : public AggregationBase {
   absl::Status Answer(const Round& round, grpc::ByteBuffer* response) const;
 
  private:
+  // An answer about rounds that can be made: when there is room for it.
+  struct Answerable {
+    uint64_t most_bytes;
+    std::function<absl::Status()> make;
+  };
+
   // Finishes the call with what `work` returns; on the pool, or at once where it is short.
   Unary* OnPool(Context* context, std::function<absl::Status()> work);
   Unary* AtOnce(Context* context, const std::function<absl::Status()>& work);
+  // The same, where the answer may be large. `work` changes nothing yet: a call for whose answer there is no room is
+  // refused, and tried again.
+  Unary* AnswerOnPool(Context* context, const grpc::ByteBuffer* message,
+                      std::function<absl::StatusOr<Answerable>()> work);
+  Unary* AnswerAtOnce(Context* context, const std::function<absl::StatusOr<Answerable>()>& work);
+  // `waiting_bytes`: what `answerable` has of its own.
+  static void AnswerWith(AnswerReactor& reactor, uint64_t waiting_bytes, absl::StatusOr<Answerable> answerable);
+  absl::Status List(int size, const std::string& token, uint64_t most_bytes, grpc::ByteBuffer* response) const;
 
   Machine& machine_;
   Registry& registry_;

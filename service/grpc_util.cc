@@ -42,7 +42,8 @@ grpc::Status TryAgain(absl::string_view what, grpc::CallbackServerContext& conte
   return ToGrpc(absl::ResourceExhaustedError(absl::StrCat(what, "; try again in ", kPushbackMs, " ms")));
 }
 
-grpc::Status NoRoomInTransit(const Machine& machine, grpc::CallbackServerContext& context) {
+grpc::Status NoRoomInTransit(Machine& machine, grpc::CallbackServerContext& context) {
+  machine.metrics.CountRefusedInTransit();
   return TryAgain(absl::StrCat("messages under way fill the ", machine.transit.limit(),
                                " bytes that they may take of the server's memory limit of ",
                                machine.limits.memory_limit_bytes, " bytes"),
@@ -76,51 +77,6 @@ void LogCall(LogLevel level, const grpc::CallbackServerContext& context, absl::s
        {"client", client.substr(0, kMostLoggedBytes)},
        {"peer", context.peer()},
        {"traceparent", traceparent.substr(0, kTraceparentBytes)}});
-}
-
-bool FinishGate::Begin(int steps) {
-  std::lock_guard lock(mu_);
-  if (concluded_ || finished_) return false;
-  steps_ += steps;
-  return true;
-}
-
-std::optional<absl::Status> FinishGate::End() {
-  std::lock_guard lock(mu_);
-  if (--steps_ > 0 || finished_ || !outcome_.has_value()) return std::nullopt;
-  finished_ = true;
-  return outcome_;
-}
-
-bool FinishGate::Conclude(const absl::Status& status) {
-  std::lock_guard lock(mu_);
-  if (concluded_ || finished_) return false;
-  concluded_ = true;
-  outcome_ = status;
-  finished_ = steps_ <= 1;
-  return finished_;
-}
-
-bool FinishGate::Interrupt(const absl::Status& status) {
-  std::lock_guard lock(mu_);
-  if (concluded_ || finished_) return false;
-  outcome_ = status;
-  finished_ = steps_ == 0;
-  return finished_;
-}
-
-absl::Duration IdleTimer::Stop() {
-  machine_.timer.Cancel(timer_);
-  return machine_.clock.Monotonic() - begun_;
-}
-
-void IdleTimer::Start(std::function<void(absl::Status)> on_idle) {
-  const absl::Duration timeout = machine_.limits.upload_timeout;
-  begun_ = machine_.clock.Monotonic();
-  timer_ = machine_.timer.Schedule(begun_ + timeout, [on_idle = std::move(on_idle), timeout] {
-    on_idle(absl::DeadlineExceededError(
-        absl::StrCat("nothing came for upload_timeout ", absl::FormatDuration(timeout), "; the stream was given up")));
-  });
 }
 
 }  // namespace sparseagg::service

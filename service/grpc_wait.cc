@@ -4,7 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
+#include "service/answer_reactor.h"
 #include "service/codec/duration_codec.h"
+#include "service/codec/round_codec.h"
 #include "service/contain.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
@@ -12,27 +14,32 @@
 namespace sparseagg::service {
 namespace {
 
-class WaitReactor final : public grpc::ServerUnaryReactor {
+class WaitReactor final : public AnswerReactor {
  public:
-  WaitReactor(AggregationService* service, std::shared_ptr<Round> round, Slot slot, grpc::ByteBuffer* response)
-      : service_(*service), round_(std::move(round)), slot_(std::move(slot)), response_(response) {}
+  WaitReactor(AggregationService* service, grpc::CallbackServerContext* context, std::shared_ptr<Round> round,
+              Slot slot, grpc::ByteBuffer* response)
+      : AnswerReactor(&service->machine(), context),
+        service_(*service),
+        round_(std::move(round)),
+        slot_(std::move(slot)),
+        response_(response) {}
 
-  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
   static WaitReactor* Start(const std::shared_ptr<WaitReactor>& self, absl::Duration timeout) {
-    WaitReactor* reactor = self.get();
-    reactor->self_ = self;
-    reactor->wait_ = reactor->round_->Wait(timeout, [self] {
-      self->service_.machine().pool.Post([self] { self->Finish(ToGrpc(Contain([&] { return self->Answer(); }))); });
+    self->Keep(self);
+    self->wait_ = self->round_->Wait(timeout, [self] {
+      self->machine_.pool.Post([self] {
+        self->AnswerWithin(MostRoundBytes(self->round_->config()), Wait::kForTurn,
+                           [reactor = self.get()] { return reactor->Answer(); });
+      });
     });
     // Nobody waits on a server that is shutting down, nor who comes while it begins to.
-    if (reactor->service_.registry().draining()) reactor->round_->ReleaseWaiters();
-    return reactor;
+    if (self->service_.registry().draining()) self->round_->ReleaseWaiters();
+    return self.get();
   }
 
   void OnCancel() override {
     if (round_->StopWaiting(wait_)) Finish(grpc::Status::CANCELLED);
   }
-  void OnDone() override { self_.reset(); }
 
  private:
   absl::Status Answer() {
@@ -47,7 +54,6 @@ class WaitReactor final : public grpc::ServerUnaryReactor {
   const Slot slot_;
   grpc::ByteBuffer* const response_;
   Round::WaitId wait_ = 0;
-  std::shared_ptr<WaitReactor> self_;
 };
 
 }  // namespace
@@ -76,8 +82,8 @@ AggregationService::Unary* AggregationService::WaitRound(Context* context, const
                              *context));
     return reactor;
   }
-  return WaitReactor::Start(std::make_shared<WaitReactor>(this, std::move(round), Slot(&machine_.waits), response),
-                            timeout);
+  return WaitReactor::Start(
+      std::make_shared<WaitReactor>(this, context, std::move(round), Slot(&machine_.waits), response), timeout);
 }
 
 }  // namespace sparseagg::service

@@ -32,8 +32,9 @@ namespace {
 // Left for files and for the connections of the HttpServer, which are fewer than a hundred.
 constexpr uint64_t kReservedFds = 128;
 
-// What a peer does not take for so long ends the connection, and with it all calls on it, which otherwise go on until
-// what they have sent is out. gRPC sets the same on sockets that it has opened itself.
+// What a peer does not acknowledge for so long, or keeps its window shut to, ends the connection, and with it all calls
+// on it, which otherwise go on until what they have sent is out. gRPC sets the same on sockets that it has opened
+// itself.
 constexpr unsigned int kMostStuckMs = 20'000;
 
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
@@ -101,11 +102,6 @@ void Refuse(int fd) {
 }
 
 }  // namespace
-
-void OwnedFd::Reset(int fd) {
-  if (fd_ >= 0) close(fd_);
-  fd_ = fd;
-}
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address) {
   std::unique_ptr<Listener> listener(new Listener());
@@ -175,27 +171,33 @@ absl::Status Listener::OpenHost(const std::string& host, const std::string& port
 
 Listener::~Listener() { Stop(); }
 
-void Listener::Start(uint64_t max_connections, std::function<void(int fd)> take, std::function<void()> refused) {
+void Listener::Start(uint64_t max_connections, Connections* connections, std::function<void(int fd)> take,
+                     std::function<void()> refused) {
+  connections_ = connections;
   take_ = std::move(take);
   refused_ = std::move(refused);
   wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   spare_.Reset(OpenSpare());
-  const uint64_t open_now = static_cast<uint64_t>(std::max(0, spare_.get())) + 1;
-  const uint64_t most = RaiseFileLimit();
-  first_refused_fd_ = most > open_now + kReservedFds ? most - kReservedFds : open_now + 1;
-  if (max_connections > 0) first_refused_fd_ = std::min(first_refused_fd_, open_now + max_connections);
+  const uint64_t taken = static_cast<uint64_t>(std::max(0, spare_.get())) + 1 + kReservedFds;
+  const uint64_t may_open = RaiseFileLimit();
+  // Each takes two: gRPC's and that of Connections.
+  max_connections_ = may_open > taken + 2 ? (may_open - taken) / 2 : 1;
+  if (max_connections > 0) max_connections_ = std::min(max_connections_, max_connections);
   thread_ = std::thread([this] { AcceptAll(); });
 }
 
 void Listener::AcceptAll() {
   std::vector<pollfd> polled;
   for (const OwnedFd& socket : sockets_) polled.push_back({socket.get(), POLLIN, 0});
+  polled.push_back({connections_->changed_fd(), POLLIN, 0});
   polled.push_back({wake_.get(), POLLIN, 0});
   while (true) {
     if (poll(polled.data(), polled.size(), -1) < 0) continue;  // interrupted
     if (polled.back().revents != 0) return;
-    for (const pollfd& socket : polled) {
-      if (socket.revents != 0) AcceptOne(socket.fd);
+    // First: those that are over make room for others.
+    connections_->Reap();
+    for (size_t i = 0; i < sockets_.size(); ++i) {
+      if (polled[i].revents != 0) AcceptOne(polled[i].fd);
     }
   }
 }
@@ -213,16 +215,16 @@ void Listener::AcceptOne(int listener) {
     spare_.Reset(OpenSpare());
     return;
   }
-  if (static_cast<uint64_t>(fd) >= first_refused_fd_) {
-    Refuse(fd);
-    refused_();
-    return;
-  }
   // Clients that have gone already are nothing to gRPC but a complaint in its log for each.
   sockaddr_storage peer;
   socklen_t peer_size = sizeof(peer);
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
     close(fd);
+    return;
+  }
+  if (connections_->open() >= max_connections_ || !connections_->Add(fd)) {
+    Refuse(fd);
+    refused_();
     return;
   }
   const int on = 1;

@@ -9,39 +9,17 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "service/connections.h"
+#include "service/owned_fd.h"
 
 namespace sparseagg::service {
-
-// A file descriptor that is closed at the end.
-class OwnedFd {
- public:
-  OwnedFd() = default;
-  explicit OwnedFd(int fd) : fd_(fd) {}
-  OwnedFd(OwnedFd&& other) noexcept : fd_(other.Release()) {}
-  OwnedFd& operator=(OwnedFd&& other) noexcept {
-    Reset(other.Release());
-    return *this;
-  }
-  ~OwnedFd() { Reset(); }
-
-  int get() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-  void Reset(int fd = -1);
-
- private:
-  int fd_ = -1;
-};
 
 // gRPC 1.51's own listener stops for ever once accept() has run out of file descriptors (grpc#20418), which any client
 // can bring about; so it is given connections that this one has accepted. Those beyond `max_connections`, or beyond
 // what the process may open, are reset at once, which a client sees as UNAVAILABLE.
-//
-// Who holds a connection closes it without a word, so they are not counted: the system gives out the lowest number that
-// is free, so that a new descriptor's number tells how many are open.
 class Listener {
  public:
   // Listens on HOST:PORT (all addresses of the host; port 0: a free one) or unix:PATH or unix-abstract:NAME. A socket
@@ -54,8 +32,10 @@ class Listener {
   const std::string& address() const { return address_; }
 
   // From now on calls take(fd), which owns it, for each connection: a stream socket that does not block. Calls
-  // refused() for each that is not wanted. Both from one thread. max_connections 0: as many as the process may open.
-  void Start(uint64_t max_connections, std::function<void(int fd)> take, std::function<void()> refused);
+  // refused() for each that is not wanted. Both from one thread, which also keeps `connections`, borrowed until Stop.
+  // max_connections 0: as many as the process may open.
+  void Start(uint64_t max_connections, Connections* connections, std::function<void(int fd)> take,
+             std::function<void()> refused);
   // Accepts no more, and closes its sockets. Connections stay. May be called again.
   void Stop();
 
@@ -72,7 +52,8 @@ class Listener {
   std::vector<OwnedFd> sockets_;
   OwnedFd wake_;   // readable once the thread should end
   OwnedFd spare_;  // given up for a moment to accept and refuse when there is no other left
-  uint64_t first_refused_fd_ = 0;
+  uint64_t max_connections_ = 0;
+  Connections* connections_ = nullptr;
   std::function<void(int fd)> take_;
   std::function<void()> refused_;
   std::thread thread_;

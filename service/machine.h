@@ -4,6 +4,7 @@
 
 #include "host/engine.h"
 #include "service/clock.h"
+#include "service/connections.h"
 #include "service/limits.h"
 #include "service/memory_budget.h"
 #include "service/memory_shares.h"
@@ -24,6 +25,7 @@ struct Machine {
         open_rounds(limits.max_open_rounds),
         uploads(limits.max_uploads),
         waits(MostWaits(limits)),
+        connections(the_clock),
         timer(the_clock),
         transit(Divide(limits).transit, the_clock, &timer, &pool),
         pool(num_threads) {}
@@ -37,6 +39,7 @@ struct Machine {
   Slots open_rounds;
   Slots uploads;
   Slots waits;  // calls that wait for a round to end
+  Connections connections;
   Metrics metrics;
   Timer timer;
   Transit transit;

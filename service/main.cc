@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "cuda/cuda_engine.h"
 #include "host/column.h"
@@ -78,6 +79,9 @@ constexpr absl::Duration kPatienceWhenKilled = absl::Milliseconds(100);
 
 // Whoever reads the log may go away: that is an error of a write, and not the end of the server.
 void IgnoreBrokenPipes() { std::signal(SIGPIPE, SIG_IGN); }
+
+// After the deadline calls get a second to end, and then the metrics port two. A merge or a driver may take any time.
+constexpr absl::Duration kMostOverdue = absl::Seconds(5);
 
 // Blocked in every thread, so that only WaitForSignal takes them.
 sigset_t BlockSignals() {
@@ -146,8 +150,16 @@ int Run(const Options& options) {
   Log(LogLevel::kInfo, "draining", {{"signal", first}, {"delay_ms", options.drain_delay}});
   absl::SleepFor(options.drain_delay);
   (*server)->Drain();
+  absl::Notification stopped;
+  std::thread watchdog([&stopped, latest = options.shutdown_deadline + kMostOverdue] {
+    if (stopped.WaitForNotificationWithTimeout(latest)) return;
+    Log(LogLevel::kError, "overdue", {{"reason", "what is under way does not end"}});
+    std::_Exit(1);
+  });
   (*server)->Shutdown(options.shutdown_deadline);
   server->reset();
+  stopped.Notify();
+  watchdog.join();
   Log(LogLevel::kInfo, "stopped");
   FlushLog(kPatienceWithLog);
   return 0;

@@ -76,6 +76,10 @@ struct Metrics::Impl {
       rounds_family.Add({{"state", state.name}}).Set(static_cast<double>(state.rounds));
     }
     uploads.Set(static_cast<double>(now.uploads));
+    connections.Set(static_cast<double>(now.connections));
+    transit.Set(static_cast<double>(now.transit_bytes));
+    transit_limit.Set(static_cast<double>(now.transit_limit_bytes));
+    transit_waiting.Set(static_cast<double>(now.transit_waiting));
     held.Set(static_cast<double>(now.held_bytes));
     limit.Set(static_cast<double>(now.memory_limit_bytes));
     resident.Set(static_cast<double>(now.resident_bytes));
@@ -96,6 +100,16 @@ struct Metrics::Impl {
                                      .Help("Connections that were one too many.")
                                      .Register(registry)
                                      .Add({});
+  Counter& ended_connections = BuildCounter()
+                                   .Name("sparseagg_connections_ended_total")
+                                   .Help("Connections whose peers took nothing while others waited.")
+                                   .Register(registry)
+                                   .Add({});
+  Counter& transit_refused = BuildCounter()
+                                 .Name("sparseagg_transit_refused_total")
+                                 .Help("Calls for which there was no room in transit.")
+                                 .Register(registry)
+                                 .Add({});
   Counter& tuples = BuildCounter()
                         .Name("sparseagg_update_tuples_total")
                         .Help("(key, row) tuples of submissions that count.")
@@ -119,6 +133,23 @@ struct Metrics::Impl {
       BuildGauge().Name("sparseagg_rounds").Help("Rounds that the server knows, by state.").Register(registry);
   Gauge& uploads =
       BuildGauge().Name("sparseagg_uploads").Help("Uploads begun and not committed.").Register(registry).Add({});
+  Gauge& connections =
+      BuildGauge().Name("sparseagg_connections").Help("Connections that are open.").Register(registry).Add({});
+  Gauge& transit = BuildGauge()
+                       .Name("sparseagg_transit_bytes")
+                       .Help("Memory held for messages and pages on their way.")
+                       .Register(registry)
+                       .Add({});
+  Gauge& transit_limit = BuildGauge()
+                             .Name("sparseagg_transit_limit_bytes")
+                             .Help("The limit of sparseagg_transit_bytes; 0: none.")
+                             .Register(registry)
+                             .Add({});
+  Gauge& transit_waiting = BuildGauge()
+                               .Name("sparseagg_transit_waiting")
+                               .Help("Messages and pages that wait for room in transit.")
+                               .Register(registry)
+                               .Add({});
   Gauge& held = BuildGauge()
                     .Name("sparseagg_inflight_bytes")
                     .Help("Memory held or reserved for uploads, submissions and results.")
@@ -174,6 +205,8 @@ void Metrics::ObserveStage(Stage stage, absl::Duration time) {
 }
 
 void Metrics::CountRefusedConnection() { impl_->refused_connections.Increment(); }
+void Metrics::CountEndedConnections(int number) { impl_->ended_connections.Increment(number); }
+void Metrics::CountRefusedInTransit() { impl_->transit_refused.Increment(); }
 void Metrics::ObserveFinish(absl::Duration time) { impl_->finish.Observe(absl::ToDoubleSeconds(time)); }
 
 void Metrics::SetEngine(const std::string& engine, const std::string& device) {

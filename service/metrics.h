@@ -22,8 +22,12 @@ struct Gauges {
   };
   std::vector<State> rounds;
   uint64_t uploads = 0;
+  uint64_t connections = 0;
   uint64_t held_bytes = 0;
   uint64_t memory_limit_bytes = 0;  // of held_bytes
+  uint64_t transit_bytes = 0;
+  uint64_t transit_limit_bytes = 0;
+  uint64_t transit_waiting = 0;  // messages and pages
   uint64_t resident_bytes = 0;
   uint64_t process_memory_limit_bytes = 0;  // of resident_bytes
   uint64_t dropped_log_lines = 0;
@@ -48,6 +52,10 @@ class Metrics {
   void ObserveStage(Stage stage, absl::Duration time);
   // A connection that was one too many.
   void CountRefusedConnection();
+  // Connections whose peers took nothing while others waited.
+  void CountEndedConnections(int number);
+  // A call for which there was no room in transit.
+  void CountRefusedInTransit();
   // A round, from its close to its end.
   void ObserveFinish(absl::Duration time);
 

@@ -14,6 +14,8 @@ void Metrics::CountSubmission(bool, uint64_t, uint64_t) {}
 void Metrics::CountRefused(const absl::Status&) {}
 void Metrics::ObserveStage(Stage, absl::Duration) {}
 void Metrics::CountRefusedConnection() {}
+void Metrics::CountEndedConnections(int) {}
+void Metrics::CountRefusedInTransit() {}
 void Metrics::ObserveFinish(absl::Duration) {}
 std::string Metrics::Text(const std::function<Gauges()>&) const { return ""; }
 

@@ -25,13 +25,10 @@ absl::StatusOr<PageStream> PageStream::Create(std::shared_ptr<const Round> round
   return stream;
 }
 
-uint64_t PageStream::NextBytes() const {
-  return next_ == tensors_.size() ? page_bytes_ : std::max(page_bytes_, RowBytes((*results_)[tensors_[next_]]));
-}
+uint64_t PageStream::NextBytes() const { return std::max(page_bytes_, RowBytes((*results_)[tensors_[next_]])); }
 
-bool PageStream::Next(v1::ResultPage* page) {
+void PageStream::Next(v1::ResultPage* page) {
   page->Clear();
-  if (next_ == tensors_.size()) return false;
   const size_t tensor = tensors_[next_];
   const Result& result = (*results_)[tensor];
   RowInterval& rows = rows_[next_];
@@ -46,7 +43,6 @@ bool PageStream::Next(v1::ResultPage* page) {
   } else {
     page->set_next_page_token(MakePageToken(round_->create_time(), tensor, rows.begin));
   }
-  return true;
 }
 
 }  // namespace sparseagg::service

@@ -25,10 +25,12 @@ class PageStream {
                                            std::vector<size_t> tensors, KeyInterval keys, uint64_t page_bytes,
                                            const PageFormat& format);
 
-  // What the next page may take: what was asked for, and a row at least.
+  // Whether there is another page. Every tensor has at least one.
+  bool more() const { return next_ < tensors_.size(); }
+  // If so: what it may take, which is what was asked for, and a row at least.
   uint64_t NextBytes() const;
-  // Fills the next page, in place of what `page` held; false when there is none. Every tensor has at least one page.
-  bool Next(v1::ResultPage* page);
+  // If so: fills it, in place of what `page` held.
+  void Next(v1::ResultPage* page);
 
  private:
   PageStream() = default;

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "service/call_end.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
 #include "service/memory_shares.h"
@@ -43,11 +44,17 @@ class ReadingReactor : public Base {
     return reactor;
   }
 
-  void OnDone() override { self_.reset(); }
+  void OnDone() override {
+    canceller_->Done();
+    self_.reset();
+  }
 
  protected:
   ReadingReactor(AggregationService* service, grpc::CallbackServerContext* context)
-      : service_(*service), context_(*context), idle_(&service->machine()) {}
+      : service_(*service),
+        context_(*context),
+        canceller_(std::make_shared<Canceller>(&service->machine(), context)),
+        idle_(&service->machine()) {}
 
   // Brings OnReadDone, with the message in received_ and what it takes in credit_.
   void ReadNext(Wait wait = Wait::kForTurn) {
@@ -62,7 +69,10 @@ class ReadingReactor : public Base {
       self.StartRead(&self.received_);
       self.EndStep();
     };
-    auto call_in = [interrupt = Interrupter(), &machine = machine()] { interrupt(CalledIn(machine)); };
+    auto call_in = [interrupt = Interrupter(), canceller = canceller_, &machine = machine()] {
+      interrupt(CalledIn(machine));
+      canceller->EndStuckConnection();  // where other calls on it leave no room for the status
+    };
     const uint64_t bytes = MostMessageBytes(machine().limits);
     if (wait == Wait::kShortly) {
       machine().transit.AcquireSoon(bytes, std::move(granted), std::move(call_in));
@@ -92,6 +102,7 @@ class ReadingReactor : public Base {
 
   AggregationService& service_;
   grpc::CallbackServerContext& context_;
+  const std::shared_ptr<Canceller> canceller_;
   grpc::ByteBuffer received_;  // where gRPC reads to
   Credit credit_;              // for that
   FinishGate gate_;

@@ -1,6 +1,7 @@
 #include "service/server.h"
 
 #include <google/protobuf/stubs/logging.h>
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -11,11 +12,13 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "host/status_macros.h"
 #include "service/address.h"
 #include "service/grpc_service.h"
@@ -25,6 +28,9 @@
 
 namespace sparseagg::service {
 namespace {
+
+// For calls that are cancelled to end by themselves, before their connections are.
+constexpr absl::Duration kCancelTime = absl::Seconds(1);
 
 // What Protocol Buffers finds wrong with a message, which its sender learns anyhow: not for standard error, which a
 // client could fill with it.
@@ -45,6 +51,8 @@ void LogGrpc(gpr_log_func_args* said) {
 void InitPlugins() {
   static std::once_flag once;
   std::call_once(once, [] {
+    // Never undone: gRPC's library takes up to ten seconds to end, if it has just waited for a connection that is over.
+    grpc_init();
     google::protobuf::SetLogHandler(&LogProtobuf);
     gpr_set_log_function(&LogGrpc);
     grpc::EnableDefaultHealthCheckService(true);
@@ -98,7 +106,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
     connection.fd = fd;
     acceptor->HandleNewConnection(&connection);
   };
-  listener_->Start(machine_.limits.max_connections, take, [this] { RefuseConnection(); });
+  listener_->Start(machine_.limits.max_connections, &machine_.connections, take, [this] { RefuseConnection(); });
   return absl::OkStatus();
 }
 
@@ -117,6 +125,10 @@ Gauges Server::CountNow() const {
     gauges.rounds.push_back({absl::AsciiStrToLower(Name(static_cast<RoundState>(i))), counts[i]});
   }
   gauges.uploads = machine_.uploads.taken();
+  gauges.connections = machine_.connections.open();
+  gauges.transit_bytes = machine_.transit.taken();
+  gauges.transit_limit_bytes = machine_.transit.limit();
+  gauges.transit_waiting = machine_.transit.num_waiting();
   gauges.held_bytes = machine_.budget.reserved();
   gauges.memory_limit_bytes = machine_.budget.limit();
   gauges.resident_bytes = ResidentBytes();
@@ -168,8 +180,15 @@ void Server::Shutdown(absl::Duration grace) {
   if (grpc_ == nullptr || grpc_->server == nullptr) return;
   std::call_once(grpc_->shutdown, [&] {
     listener_->Stop();
+    // gRPC waits for what is in a connection even of calls that it has cancelled.
+    absl::Notification over;
+    std::thread cut([&] {
+      if (!over.WaitForNotificationWithTimeout(grace + kCancelTime)) machine_.connections.EndAll();
+    });
     grpc_->server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
     grpc_->server->Wait();
+    over.Notify();
+    cut.join();
   });
 }
 

@@ -48,8 +48,8 @@ class Server {
   void StopServing();
   // No new rounds from here on.
   void Drain() { registry_.Drain(); }
-  // Takes no new calls, and lets those that are under way run for `grace` before they are cancelled. Returns when all
-  // are over. A second call has no effect.
+  // Takes no new calls, and lets those that are under way run for `grace` before they are cancelled; a second later the
+  // connections are ended that are left. Returns when all are over. A second call has no effect.
   void Shutdown(absl::Duration grace);
 
   Machine& machine() { return machine_; }

@@ -7,7 +7,7 @@ namespace sparseagg::service {
 namespace {
 
 // Those called in need a moment to end; then it is seen whether more have to.
-constexpr absl::Duration kBetweenCalls = absl::Milliseconds(100);
+constexpr absl::Duration kBetweenAlarms = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -30,6 +30,7 @@ Transit::Transit(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerP
 Transit::~Transit() {
   timer_.Cancel(alarm_);
   for (const Waiter& waiter : waiting_) timer_.Cancel(waiter.give_up);
+  for (const auto& [id, out] : called_in_) timer_.Cancel(out.again);
 }
 
 void Transit::Acquire(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in) {
@@ -118,7 +119,7 @@ void Transit::GrantLocked() {
 
 void Transit::ArmLocked() {
   if (waiting_.empty() || out_.empty() || alarm_ != 0) return;
-  const absl::Duration soonest = clock_.Monotonic() + kBetweenCalls;
+  const absl::Duration soonest = clock_.Monotonic() + kBetweenAlarms;
   alarm_ = timer_.Schedule(std::max(out_.begin()->second.since + kPatience, soonest), [this] { OnTimer(); });
 }
 
@@ -141,11 +142,24 @@ void Transit::CallIn(uint64_t id) {
   std::function<void()> call_in;
   {
     std::lock_guard lock(mu_);
-    auto out = called_in_.extract(id);
-    if (out.empty()) return;
-    call_in = std::move(out.mapped().call_in);
+    const auto out = called_in_.find(id);
+    if (out == called_in_.end()) return;
+    call_in = out->second.call_in;
   }
   call_in();
+  CallInLater(id);
+}
+
+void Transit::CallInLater(uint64_t id) {
+  std::lock_guard lock(mu_);
+  const auto out = called_in_.find(id);
+  if (out == called_in_.end()) return;
+  out->second.again = timer_.Schedule(clock_.Monotonic() + kBetweenCalls, [this, id] { CallInAgain(id); });
+}
+
+void Transit::CallInAgain(uint64_t id) {
+  if (num_waiting() == 0) return CallInLater(id);
+  pool_.Post([this, id] { CallIn(id); });
 }
 
 void Transit::GiveBack(uint64_t bytes, uint64_t id) {
@@ -155,7 +169,10 @@ void Transit::GiveBack(uint64_t bytes, uint64_t id) {
   if (id == kHeld) held_ -= bytes;
   auto out = out_.extract(id);
   if (out.empty()) out = called_in_.extract(id);
-  if (!out.empty()) dropped = std::move(out.mapped().call_in);
+  if (!out.empty()) {
+    timer_.Cancel(out.mapped().again);
+    dropped = std::move(out.mapped().call_in);
+  }
   if (bytes > 0) GrantLocked();
 }
 

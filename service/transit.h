@@ -55,8 +55,9 @@ class Credit {
 // credit is for all that one can have, and is asked for before the read begins: a stream whose turn has not come is not
 // read, and flow control holds its client back.
 //
-// A peer that takes longer than kPatience while others wait has its credit called in: it must end then. So nobody can
-// keep others waiting by being slow. Its time begins with `granted`, not while that waits for a thread.
+// A peer that takes longer than kPatience while others wait has its credit called in: it must end then, and is called
+// in again until it has. So nobody can keep others waiting by being slow. Its time begins with `granted`, not while
+// that waits for a thread.
 //
 // What is in transit never waits for anything but its peer and a thread, so that waiting for it cannot deadlock: memory
 // that rounds keep is counted elsewhere (MemoryBudget) and is given or refused at once. Thread-safe.
@@ -65,13 +66,16 @@ class Transit {
   static constexpr absl::Duration kPatience = absl::Seconds(1);
   // How long those wait at most who cannot be held back for any time: a few turns of slow peers.
   static constexpr absl::Duration kShortWait = absl::Seconds(5);
+  // How often it is looked after those called in.
+  static constexpr absl::Duration kBetweenCalls = absl::Milliseconds(200);
 
   // `limit_bytes` 0: no limit. All but the limit are borrowed; `pool` is used from the first call on.
   Transit(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerPool* pool);
   ~Transit();
 
   // Calls `granted` once: before returning, or from the pool when its turn has come. `call_in` is called, from the
-  // pool, at most once and only between `granted` and Credit::Settle; it must see to it that the credit is released.
+  // pool, only between `granted` and Credit::Settle; it must see to it that the credit is released. Until it is, it is
+  // called again every kBetweenCalls, while others wait.
   void Acquire(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in);
   // The same, with an empty credit for `granted` if the turn has not come after kShortWait.
   void AcquireSoon(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in);
@@ -99,6 +103,7 @@ class Transit {
     uint64_t bytes;
     absl::Duration since;  // Clock::Monotonic
     std::function<void()> call_in;
+    Timer::Id again = 0;  // once called in
   };
 
   // What is larger than the limit goes alone, beside what is held.
@@ -112,6 +117,8 @@ class Transit {
   void ArmLocked();
   void OnTimer();
   void CallIn(uint64_t id);
+  void CallInLater(uint64_t id);
+  void CallInAgain(uint64_t id);
   void GiveBack(uint64_t bytes, uint64_t id);
 
   const uint64_t limit_;

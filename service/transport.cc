@@ -34,7 +34,7 @@ void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-  // Calls whose messages do not come, or whose answers are not read, cost memory that nobody has counted.
+  // Calls whose messages do not come, or whose small answers are not read, cost memory that nobody has counted.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCalls);
   // What a client may send before anybody reads it. Left to itself gRPC adapts that to the speed of the connection, to
   // megabytes a stream, whether it is read or not. While a message is read, the window is as wide as the message.

@@ -14,6 +14,10 @@ namespace {
 constexpr absl::string_view kRoundPrefix = "rounds/";
 constexpr size_t kMaxRoundIdBytes = 128;
 
+// Of a round's state, counts and times, and of a tensor's summary beside its name.
+constexpr uint64_t kMostCountsBytes = 4096;
+constexpr uint64_t kMostSummaryBytes = 256;
+
 v1::RoundState EncodeState(RoundState state) {
   switch (state) {
     case RoundState::kOpen:
@@ -108,6 +112,12 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
     EncodeSummary(config.tensors[t], result, summary);
     summary->set_plan(result.plan);
   }
+}
+
+uint64_t MostRoundBytes(const RoundConfig& config) {
+  uint64_t bytes = kMostCountsBytes + config.wire_spec.size();
+  for (const TensorSpec& tensor : config.tensors) bytes += kMostSummaryBytes + tensor.name.size();
+  return bytes;
 }
 
 void EncodeSubmission(absl::string_view round_name, const Receipt& receipt, v1::Submission* wire) {

@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_SERVICE_CODEC_ROUND_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_ROUND_CODEC_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -30,6 +31,8 @@ absl::StatusOr<std::string> ParseRoundName(absl::string_view name);
 absl::Status CheckRoundId(absl::string_view id);
 
 void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl::string_view engine, v1::Round* wire);
+// The most that EncodeRound makes of it, about.
+uint64_t MostRoundBytes(const RoundConfig& config);
 void EncodeSubmission(absl::string_view round_name, const Receipt& receipt, v1::Submission* wire);
 void EncodeProgress(absl::string_view round_name, const UploadProgress& progress, v1::UploadStatus* wire);
 void EncodeLimits(const Limits& limits, v1::ServerLimits* wire);

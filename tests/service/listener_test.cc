@@ -97,15 +97,17 @@ class Keeper {
       kept_.emplace_back(fd);
       (void)send(fd, "t", 1, MSG_NOSIGNAL);  // who only looks whether a server listens has gone by now
     };
-    listener.Start(max_connections, take, [this] { ++refused_; });
+    listener.Start(max_connections, &connections_, take, [this] { ++refused_; });
   }
   void CloseOne() {
     const std::lock_guard lock(mutex_);
+    shutdown(kept_.front().get(), SHUT_RDWR);
     kept_.erase(kept_.begin());
   }
   int refused() const { return refused_; }
 
  private:
+  Connections connections_{&SystemClock()};
   std::mutex mutex_;
   std::vector<OwnedFd> kept_;
   std::atomic<int> refused_ = 0;
@@ -128,14 +130,15 @@ Answer ConnectAndAsk(const OwnedFd& client, const sockaddr_in& to) {
 }
 
 TEST(ListenerTest, PortZero_IsTheOneThatWasFound) {
+  Keeper keeper;
   const auto listener = MustOpen("127.0.0.1:0");
   EXPECT_THAT(listener->address(), ::testing::MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]*"));
-  Keeper keeper;
   keeper.Start(*listener, 0);
   EXPECT_EQ(AnswerOf(ConnectTo(*listener)), Answer::kTaken);
 }
 
 TEST(ListenerTest, Tcp_EndsByItselfWherePeersTakeNothing) {
+  Connections connections(&SystemClock());
   const auto listener = MustOpen("127.0.0.1:0");
   std::atomic<unsigned int> timeout_ms = 0;
   const auto take = [&](int fd) {
@@ -146,15 +149,15 @@ TEST(ListenerTest, Tcp_EndsByItselfWherePeersTakeNothing) {
     timeout_ms = found;
     (void)send(fd, "t", 1, MSG_NOSIGNAL);
   };
-  listener->Start(0, take, [] {});
+  listener->Start(0, &connections, take, [] {});
   EXPECT_EQ(AnswerOf(ConnectTo(*listener)), Answer::kTaken);
   EXPECT_EQ(timeout_ms, 20'000);
 }
 
 TEST(ListenerTest, Localhost_IsEveryAddressThatItStandsFor) {
   const bool has_v6 = Listener::Open("[::1]:0").ok();
-  const auto listener = MustOpen("localhost:0");
   Keeper keeper;
+  const auto listener = MustOpen("localhost:0");
   keeper.Start(*listener, 0);
   EXPECT_EQ(AnswerOf(ConnectTo(*listener)), Answer::kTaken);
   const OwnedFd v6 = ConnectToV6(*listener);
@@ -167,9 +170,9 @@ TEST(ListenerTest, UnixPath_ReplacesASocketThatWasLeft_AndGoesAtTheEnd) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/listener_test.", getpid());
   for (const char* prefix : {"unix:", "unix://"}) {
     BindUnix(path);
+    Keeper keeper;
     const auto listener = MustOpen(prefix + path);
     EXPECT_EQ(listener->address(), prefix + path);
-    Keeper keeper;
     keeper.Start(*listener, 0);
     EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
     listener->Stop();
@@ -180,11 +183,11 @@ TEST(ListenerTest, UnixPath_ReplacesASocketThatWasLeft_AndGoesAtTheEnd) {
 
 TEST(ListenerTest, UnixPath_WhereAServerListens_IsRefused_AndThatOneStays) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/listener_test.", getpid());
+  Keeper keeper;
   const auto first = MustOpen("unix:" + path);
   const auto second = Listener::Open("unix:" + path);
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()), AllOf(HasSubstr(path), HasSubstr("a server listens there")));
-  Keeper keeper;
   keeper.Start(*first, 0);
   EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
 }
@@ -205,17 +208,17 @@ TEST(ListenerTest, UnixPath_ThatIsAnothersByNow_StaysAtTheEnd) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/listener_test.", getpid());
   const auto first = MustOpen("unix:" + path);
   ASSERT_EQ(unlink(path.c_str()), 0);
+  Keeper keeper;
   const auto second = MustOpen("unix:" + path);
   first->Stop();
-  Keeper keeper;
   keeper.Start(*second, 0);
   EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
 }
 
 TEST(ListenerTest, AbstractName) {
   const std::string name = absl::StrCat("sparseagg-listener-test-", getpid());
-  const auto listener = MustOpen("unix-abstract:" + name);
   Keeper keeper;
+  const auto listener = MustOpen("unix-abstract:" + name);
   keeper.Start(*listener, 0);
   EXPECT_EQ(AnswerOf(ConnectToUnix(name, true)), Answer::kTaken);
 }
@@ -246,7 +249,7 @@ TEST(ListenerTest, AddressInUse_IsUnavailable) {
   EXPECT_THAT(std::string(second.status().message()), AllOf(HasSubstr("bind"), HasSubstr("in use")));
 }
 
-// Sockets are made beforehand: the numbers that follow are those of the connections.
+// Sockets are made beforehand, for when there is no descriptor left.
 class ListenerLimitTest : public ::testing::Test {
  protected:
   ListenerLimitTest() : listener_(MustOpen("127.0.0.1:0")), to_(LoopbackOf(*listener_)) {
@@ -271,6 +274,14 @@ TEST_F(ListenerLimitTest, OneTooMany_IsReset_UntilAnotherEnds) {
   EXPECT_EQ(ConnectAndAsk(7), Answer::kReset);
   listener_->Stop();
   EXPECT_EQ(keeper_.refused(), 4);
+}
+
+TEST_F(ListenerLimitTest, OtherFiles_AreNoConnections) {
+  keeper_.Start(*listener_, 3);
+  std::vector<OwnedFd> others;
+  for (int i = 0; i < 10; ++i) others.emplace_back(dup(0));
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(ConnectAndAsk(i), Answer::kTaken) << i;
+  EXPECT_EQ(ConnectAndAsk(3), Answer::kReset);
 }
 
 TEST_F(ListenerLimitTest, NoDescriptorLeft_IsARefusal_AndNotTheEnd) {

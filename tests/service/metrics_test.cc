@@ -15,6 +15,9 @@ std::string TextOf(const Metrics& metrics) {
   return metrics.Text([] {
     Gauges gauges;
     gauges.rounds = {{"open", 3}, {"done", 0}};
+    gauges.connections = 4;
+    gauges.transit_bytes = 13;
+    gauges.transit_waiting = 5;
     gauges.held_bytes = 12;
     return gauges;
   });
@@ -29,6 +32,8 @@ TEST(MetricsTest, Text_WhatWasCounted_IsThereAndNothingElse) {
   metrics.CountRefused(absl::ResourceExhaustedError(""));
   metrics.CountRefused(absl::FailedPreconditionError(""));
   metrics.CountRefused(absl::InternalError(""));
+  metrics.CountEndedConnections(2);
+  metrics.CountRefusedInTransit();
   metrics.ObserveStage(Stage::kDecode, absl::Microseconds(20));
   EXPECT_THAT(TextOf(metrics),
               AllOf(HasSubstr("sparseagg_submissions_total{result=\"accepted\"} 1\n"),
@@ -41,7 +46,10 @@ TEST(MetricsTest, Text_WhatWasCounted_IsThereAndNothingElse) {
                     HasSubstr("sparseagg_update_tuples_total 5\n"), HasSubstr("sparseagg_update_bytes_total 40\n"),
                     HasSubstr("sparseagg_stage_seconds_bucket{stage=\"decode\",le=\"1e-05\"} 0\n"),
                     HasSubstr("sparseagg_stage_seconds_bucket{stage=\"decode\",le=\"3e-05\"} 1\n"),
-                    HasSubstr("sparseagg_rounds{state=\"open\"} 3\n"), HasSubstr("sparseagg_inflight_bytes 12\n"),
+                    HasSubstr("sparseagg_connections 4\n"), HasSubstr("sparseagg_connections_ended_total 2\n"),
+                    HasSubstr("sparseagg_transit_bytes 13\n"), HasSubstr("sparseagg_transit_waiting 5\n"),
+                    HasSubstr("sparseagg_transit_refused_total 1\n"), HasSubstr("sparseagg_rounds{state=\"open\"} 3\n"),
+                    HasSubstr("sparseagg_inflight_bytes 12\n"),
                     HasSubstr("sparseagg_engine_info{device=\"a device\",engine=\"cpu\"} 1\n")));
 }
 

@@ -3,6 +3,7 @@
 
 #include "service/grpc_util.h"
 #include "tests/service/busy_thread.h"
+#include "tests/service/raw_client.h"
 #include "tests/service/server_fixture.h"
 
 namespace sparseagg::service {
@@ -173,6 +174,39 @@ TEST_F(SlowClientsTest, Page_OfARowThatIsLongerThanAskedFor_WaitsForRoomForTheRo
   streamer.join();
   EXPECT_THAT(page, IsOk());
   EXPECT_THAT(stream, IsOk());
+}
+
+// The status takes no room, even if others wait for that of the last page.
+TEST_F(SlowClientsTest, StreamResult_AfterItsLastPage_EndsAtOnce) {
+  const std::string round = Create(SumSpec());
+  ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, {1})}), IsOk());
+  ASSERT_THAT(client().Finish(round), IsOk());
+  while (transit().taken() != 0) std::this_thread::yield();
+  v1::StreamResultRequest request;
+  request.set_name(round);
+  RawClient reader(server().grpc_address(), RawClient::kNoWindow);
+  reader.Call("StreamResult", request);
+  while (transit().taken() <= kStreamBytes) std::this_thread::yield();
+  const uint64_t bytes = transit().limit() - kStreamBytes;
+  Credit most;
+  Event granted;
+  transit().Acquire(
+      bytes,
+      [&](Credit credit) {
+        most = std::move(credit);
+        granted.Notify();
+      },
+      [] {});
+  Event last;
+  transit().Acquire(
+      bytes, [&](const Credit&) { last.Notify(); }, [] {});
+  EXPECT_EQ(transit().num_waiting(), 2);
+  reader.OpenWindow();
+  granted.Wait();
+  while (transit().taken() != bytes) std::this_thread::yield();  // the stream itself is over
+  EXPECT_FALSE(last.HasHappened());
+  most.Release();
+  last.Wait();
 }
 
 TEST_F(SlowClientsTest, WaitsForRoom_ClientGoesAway_LeavesNothing) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <random>
@@ -246,6 +247,47 @@ TEST_F(TransitTest, SlowPeers_OthersWait_OnlyAsManyAreCalledInAsAreNeeded) {
   EXPECT_FALSE(granted.HasHappened());
   second.Release();
   granted.Wait();
+}
+
+TEST_F(TransitTest, CalledIn_ButNotGivenBack_IsCalledInAgainWhileOthersWait) {
+  std::atomic<int> calls = 0;
+  const auto await_calls = [&](int count) {
+    while (calls != count) std::this_thread::yield();
+    Event passed;  // the pool's thread has passed the last call
+    pool_->Post([&] { passed.Notify(); });
+    passed.Wait();
+  };
+  Credit taken;
+  transit_.Acquire(
+      100, [&](Credit credit) { taken = std::move(credit); }, [&] { ++calls; });
+  Event first;
+  transit_.AcquireSoon(
+      100, [&](const Credit&) { first.Notify(); }, [] {});
+  clock_.Advance(Transit::kPatience, timer_);
+  await_calls(1);
+  for (int i = 2; i <= 4; ++i) {
+    clock_.Advance(Transit::kBetweenCalls, timer_);
+    await_calls(i);
+  }
+  clock_.Advance(Transit::kShortWait, timer_);
+  first.Wait();  // has given up
+  await_calls(calls);
+  const int before = calls;
+  for (int i = 0; i < 10; ++i) {
+    clock_.Advance(Transit::kBetweenCalls, timer_);
+    clock_.AwaitDue(timer_);
+  }
+  await_calls(before);
+  Event second;
+  transit_.Acquire(
+      100, [&](const Credit&) { second.Notify(); }, [] {});
+  clock_.Advance(Transit::kBetweenCalls, timer_);
+  await_calls(before + 1);
+  taken.Release();
+  second.Wait();
+  clock_.Advance(10 * Transit::kBetweenCalls, timer_);
+  clock_.AwaitDue(timer_);
+  await_calls(before + 1);
 }
 
 TEST_F(TransitTest, SlowPeer_NobodyWaits_HasAllTheTime) {

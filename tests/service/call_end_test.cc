@@ -1,8 +1,8 @@
 // Who finishes a stream.
+#include "service/call_end.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "service/grpc_util.h"
 
 namespace sparseagg::service {
 namespace {
