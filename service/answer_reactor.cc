@@ -14,12 +14,12 @@ void AnswerReactor::OnDone() {
 
 bool AnswerReactor::Hold(uint64_t bytes) {
   auto held = machine_.transit.TryHold(bytes);
-  if (held.has_value()) {
-    held_ = *std::move(held);
-  } else {
+  if (!held.has_value()) {
     Finish(NoRoomInTransit(machine_, context_));
+    return false;
   }
-  return held.has_value();
+  held_ = *std::move(held);
+  return true;
 }
 
 void AnswerReactor::AnswerWithin(uint64_t bytes, Wait wait, std::function<absl::Status()> answer) {

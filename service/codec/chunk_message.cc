@@ -185,7 +185,7 @@ absl::Status ChunkMessage::Parse(grpc::ByteBuffer& bytes) {
 
 absl::Status ChunkMessage::ParseFrom(grpc::ByteBuffer& bytes, const Limits& limits, v1::AggregateRequest* request) {
   if (bytes.Length() < kSmallestTakenApart) {
-    const absl::Status status = service::Parse(bytes, request);
+    absl::Status status = service::Parse(bytes, request);
     bytes.Clear();
     if (request->has_chunk()) head_.Swap(request->mutable_chunk());
     return status;
