@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fractions
-import os
 import re
-import signal
 import socket
 import threading
 import time
@@ -17,7 +15,7 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import REPOSITORY, ServerProcess
+from conftest import REPOSITORY
 from google.protobuf import empty_pb2
 from sparseagg.calls import poll_pause
 from sparseagg.channel import channel_options
@@ -279,137 +277,6 @@ def test_wait_before_retry_internal_only_where_a_send_met_the_end_of_the_call(de
         grpc.StatusCode.INTERNAL, nothing, nothing, details="Internal error from Core", debug_error_string=debug
     )
     assert (wait_before_retry(error, iter([0.5])) == 0.5) is retried
-
-
-@pytest.fixture
-def stopped(start_server):
-    """A server that holds on to its connections and says nothing: a client that has called it, and a round."""
-    server = start_server()
-    # As by default, only sooner. Servers allow pings every ten seconds; this one is in no state to complain.
-    names = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
-    options = [(name, 200) for name in names]
-    with sa.Client(server.address, timeout=None, retry=sa.RetryPolicy(attempts=1), options=options) as client:
-        opened = client.create_round(SPEC)
-        opened.submit("a", update())
-        server.process.send_signal(signal.SIGSTOP)
-        yield opened
-    server.kill()
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda opened: opened.submit("b", update()),
-        lambda opened: opened.submit("b", update(), resumable=True),
-        lambda opened: opened.result(),
-        lambda opened: opened.wait(),
-    ],
-    ids=["submit", "resumable", "result", "wait"],
-)
-def test_server_that_says_nothing_is_unavailable(stopped, call):
-    with pytest.raises(sa.Unavailable):
-        call(stopped)
-
-
-def stop(server: ServerProcess) -> None:
-    server.process.send_signal(signal.SIGSTOP)
-    os.waitpid(server.process.pid, os.WUNTRACED)
-
-
-@pytest.fixture(params=[stop, ServerProcess.kill])
-def silence(request, monkeypatch):
-    """Makes a server answer no more, in one of two ways."""
-    monkeypatch.setattr("sparseagg.calls._GRACE_S", 0.1)
-    return request.param
-
-
-@pytest.mark.parametrize("call", ["wait", "end", "close"])
-def test_wait_for_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
-    server = start_server()
-    with sa.Client(server.address, timeout=None) as client:
-        opened = client.create_round(SPEC)
-        silence(server)
-        with pytest.raises(TimeoutError, match=f"^{opened.name} was open when last heard of: "):
-            getattr(opened, call)(timeout=0.1)
-
-
-@pytest.mark.parametrize("call", ["wait", "end", "close"])
-def test_wait_with_asyncio_for_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
-    server = start_server()
-
-    async def job():
-        async with sa.aio.Client(server.address, timeout=None) as client:
-            opened = await client.create_round(SPEC)
-            silence(server)
-            with pytest.raises(TimeoutError, match=f"^{opened.name} was open when last heard of: "):
-                await getattr(opened, call)(timeout=0.1)
-
-    asyncio.run(job())
-
-
-TIMED = {
-    "submit": lambda opened, client: opened.submit("b", update(), timeout=0.1),
-    "resumable": lambda opened, client: opened.submit("b", update(), resumable=True, timeout=0.1),
-    "result": lambda opened, client: opened.result(timeout=0.1),
-    "close": lambda opened, client: opened.close(0.1),
-    "aggregate": lambda opened, client: client.aggregate([update()], SPEC, timeout=0.1),
-}
-LATE = (
-    "^(the (submission to|result of) rounds/.* has not (ended|been read)|the aggregation has not ended|rounds/.* was)"
-)
-
-
-@pytest.mark.parametrize("knows", [False, True], ids=["new", "used"])
-@pytest.mark.parametrize("call", TIMED)
-def test_call_of_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call, knows):
-    server = start_server()
-    with sa.Client(server.address, timeout=None) as client:
-        opened = client.create_round(SPEC)
-        if knows:
-            opened.submit("a", update())
-        silence(server)
-        begun = time.monotonic()
-        with pytest.raises(TimeoutError, match=LATE):
-            TIMED[call](opened, client)
-        assert time.monotonic() - begun < 4, "no grace, and no retries after it"
-
-
-@pytest.mark.parametrize("call", TIMED)
-def test_call_with_asyncio_of_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
-    server = start_server()
-
-    async def job():
-        async with sa.aio.Client(server.address, timeout=None) as client:
-            opened = await client.create_round(SPEC)
-            await opened.submit("a", update())
-            silence(server)
-            with pytest.raises(TimeoutError, match=LATE):
-                await TIMED[call](opened, client)
-
-    asyncio.run(job())
-
-
-def test_calls_within_their_timeout_are_what_they_are_without(client):
-    opened = client.create_round(SPEC)
-    assert not opened.submit("a", update(), timeout=60).duplicate
-    assert not opened.submit("b", update(), resumable=True, timeout=60).duplicate
-    expected = opened.close(60)["v"].values.tolist()
-    assert opened.result(timeout=60)["v"].values.tolist() == expected
-    assert client.aggregate([update(), update()], SPEC, timeout=60)["v"].values.tolist() == expected
-    assert opened.end(60).state == opened.wait(60).state == "done"
-
-
-@pytest.mark.parametrize("timeout", ["5", -1, True])
-def test_calls_with_a_timeout_that_is_none_send_nothing(client, timeout):
-    opened = client.create_round(SPEC)
-    for call in (
-        lambda: opened.submit("a", update(), timeout=timeout),
-        lambda: opened.result(timeout=timeout),
-        lambda: client.aggregate([update()], SPEC, timeout=timeout),
-    ):
-        with pytest.raises(sa.InvalidArgument, match="timeout is a number of seconds, or None for ever, not"):
-            call()
-    assert opened.refresh().num_submissions == 0
 
 
 def test_channels_ping_by_default_no_more_often_than_servers_allow():
