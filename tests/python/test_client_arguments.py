@@ -1,0 +1,104 @@
+"""Arguments of clients that make no sense are refused as InvalidArgument, with the argument's name and its value."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import sparseagg as sa
+
+
+@pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (None, "an address is a string, not None"),
+        (8001, "an address is a string, not 8001"),
+        ("http://localhost:8001", r'an address is "host:port", .* not \'http://localhost:8001\''),
+        ("grpc://localhost:8001", "not 'grpc:"),
+        ("localhost", "not 'localhost'"),
+        ("localhost:", "not 'localhost:'"),
+        ("localhost:0", "not 'localhost:0'"),
+        ("localhost:65536", "not 'localhost:65536'"),
+        ("localhost:8001/", "not 'localhost:8001/'"),
+        ("local host:8001", "not 'local host:8001'"),
+        ("::1", "not '::1'"),
+        ("", "not ''"),
+    ],
+)
+def test_address_without_host_or_port_is_refused(twin: Any, address: Any, text: str) -> None:
+    with pytest.raises(sa.InvalidArgument, match=text):
+        twin(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["a.b-c:1", "[::1]:8001", "unix:/tmp/x", "dns:///localhost:8001", "ipv4:127.0.0.1:1"]
+)
+def test_address_in_all_forms_is_taken(address: str) -> None:
+    with sa.Client(address) as client:
+        assert client.address == address
+
+
+@pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])
+@pytest.mark.parametrize(
+    ("argument", "value", "text"),
+    [
+        ("retry", 3, "retry is a RetryPolicy, or None for the default, not 3"),
+        ("options", {}, "options is a list of pairs .name, value., not {}"),
+        ("options", {"ab": 1}, "options is a list of pairs .name, value., not {'ab': 1}"),
+        ("options", ["ab"], "options is a list of pairs .name, value., not .'ab'."),
+        ("options", [(1, "a")], "options is a list of pairs"),
+        ("options", [("grpc.foo", None)], r"options is a list of pairs .*, not \[\('grpc\.foo', None\)\]"),
+        ("options", [("grpc.foo", 1.5)], "options is a list of pairs"),
+        ("tls", None, "tls is False, True, the path of a PEM file, or credentials of gRPC, not None"),
+        ("tls", 0, "tls is .*, not 0"),
+        ("tls", 1, "tls is .*, not 1"),
+        ("tls", b"x", "tls is .*, not b'x'"),
+        ("tls", "", "tls is .*, not ''"),
+    ],
+)
+def test_client_of_senseless_arguments_says_so(twin: Any, argument: str, value: Any, text: str) -> None:
+    with pytest.raises(sa.InvalidArgument, match=text):
+        twin("localhost:1", **{argument: value})
+
+
+@pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])
+@pytest.mark.parametrize("token", ["secret\n", "sécret", "\udcff", 5, b"secret"])
+def test_token_that_cannot_be_sent_is_refused_and_not_shown(twin: Any, token: Any) -> None:
+    with pytest.raises(sa.InvalidArgument, match="a token is a string of printable ASCII") as refused:
+        twin("localhost:1", token=token)
+    assert "cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"attempts": 0}, "attempts is a number of calls from 1 on, not 0"),
+        ({"attempts": math.inf}, "attempts is a number of calls from 1 on, not inf"),
+        ({"attempts": "3"}, "attempts is a number of calls from 1 on, not '3'"),
+        ({"initial": -1}, "initial is a number from 0 on, not -1"),
+        ({"multiplier": "2"}, "multiplier is a number from 0 on, not '2'"),
+        ({"maximum": math.nan}, "maximum is a number from 0 on, not nan"),
+    ],
+)
+def test_retry_policy_of_senseless_numbers_says_so(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(sa.InvalidArgument, match=text):
+        sa.RetryPolicy(**options)
+
+
+@pytest.mark.parametrize("chunk_bytes", [0, -1, 1.5, True, "1", np.float32(5), 10**5000], ids=range(7))
+def test_client_of_what_is_no_number_of_bytes_says_so(chunk_bytes: Any) -> None:
+    for twin in (sa.Client, sa.aio.Client):
+        with pytest.raises(sa.InvalidArgument, match="chunk_bytes is a number from 1 on, or None, not"):
+            twin("localhost:1", chunk_bytes=chunk_bytes)
+
+
+@pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])
+def test_file_that_holds_no_certificate_is_refused(twin: Any, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "authority.pem"
+    path.write_bytes(b"\x30\x82 the same as DER")
+    with pytest.raises(sa.InvalidArgument, match=r"tls: .*authority\.pem has no certificate in PEM"):
+        twin("localhost:1", tls=path)
