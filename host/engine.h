@@ -58,8 +58,8 @@ class Accumulator {
   // Folds all submissions added so far and lets go of them: what stays is a row a key. `order` is theirs, as for
   // Finish, and may be empty where it does not matter (OrderMatters). Where it does, those added later must follow them
   // in every later order; the fold goes on from the rows, so that the result has the bits of one fold over all. An
-  // error (RESOURCE_EXHAUSTED: no memory; UNIMPLEMENTED: not on this engine; FAILED_PRECONDITION: keys of
-  // an update have been changed since it was added) leaves everything as it was.
+  // error (RESOURCE_EXHAUSTED: no memory; UNIMPLEMENTED: not on this engine; FAILED_PRECONDITION: keys of an
+  // update have been changed since it was added) leaves everything as it was.
   virtual absl::Status FoldSoFar(SubmissionOrder order) = 0;
 
   // OUT_OF_RANGE: an integer sum leaves int64. FAILED_PRECONDITION: weights that add to zero where they are divided
