@@ -13,6 +13,7 @@
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
 #include "service/page_stream.h"
+#include "service/page_writer.h"
 #include "service/reading_reactor.h"
 
 namespace sparseagg::service {
@@ -25,7 +26,7 @@ class AggregateReactor final
     : public ReadingReactor<AggregateReactor, grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
  public:
   AggregateReactor(AggregationService* service, grpc::CallbackServerContext* context)
-      : ReadingReactor(service, context) {}
+      : ReadingReactor(service, context), writer_(&service->machine(), canceller_) {}
 
   void OnReadDone(bool ok) override {
     waited_ = idle_.Stop();
@@ -34,7 +35,7 @@ class AggregateReactor final
     came_ = machine().clock.Monotonic();
     machine().pool.Post([self = self_, ok] {
       const absl::Status status = Contain([&] { return ok ? self->TakeRequest() : self->TakeEnd(); });
-      if (!ok && status.ok()) return;  // the step goes on with the answer, and has the credit for its pages by now
+      if (!ok && status.ok()) return;  // the step goes on with the answer
       self->credit_.Release();
       if (!status.ok()) {
         self->Conclude(status);
@@ -46,8 +47,7 @@ class AggregateReactor final
   }
 
   void OnWriteDone(bool ok) override {
-    round_->NotePageTaken(machine().clock.Monotonic() - written_);
-    credit_.Release();
+    writer_.Taken();
     if (!ok) return EndAnswer(absl::CancelledError("the stream was cancelled"));
     machine().pool.Post([self = self_] { self->WriteNext(); });
   }
@@ -146,33 +146,15 @@ class AggregateReactor final
     std::iota(tensors.begin(), tensors.end(), size_t{0});
     ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round_, snapshot.results, std::move(tensors), KeyInterval{},
                                                           service_.PageBytes(0), format_));
-    pages_.emplace(std::move(pages));
+    writer_.Open(round_, std::move(pages),
+                 [this](v1::ResultPage* page) { service_.Encode(*round_, page->mutable_round()); });
     return absl::OkStatus();
   }
 
-  // As soon as there is credit for it; on the pool.
   void WriteNext() {
-    if (!pages_->more()) return EndAnswer(absl::OkStatus());
-    machine().transit.Acquire(
-        PageTransitBytes(pages_->NextBytes()),
-        [self = self_](Credit credit) {
-          self->credit_ = std::move(credit);
-          self->WritePage();
-        },
-        [canceller = canceller_] { canceller->CallIn(); });
-  }
-
-  void WritePage() {
-    const absl::Status made = Contain([&]() -> absl::Status {
-      v1::ResultPage page;
-      pages_->Next(&page);
-      if (!std::exchange(round_sent_, true)) service_.Encode(*round_, page.mutable_round());
-      page_.Clear();
-      return Serialize(page, &page_);
+    writer_.Next([self = self_](const absl::StatusOr<const grpc::ByteBuffer*>& page) {
+      page.ok() && *page != nullptr ? self->StartWrite(*page) : self->EndAnswer(page.status());
     });
-    if (!made.ok()) return EndAnswer(made);
-    written_ = machine().clock.Monotonic();
-    StartWrite(&page_);
   }
 
   // Of no effect on a round that has ended.
@@ -187,12 +169,9 @@ class AggregateReactor final
 
   absl::Duration waited_ = absl::ZeroDuration();                  // for the message that is read
   absl::Duration came_ = absl::ZeroDuration();                    // when it came: Clock::Monotonic
-  grpc::ByteBuffer page_;                                         // where gRPC writes from
   std::map<std::string, std::shared_ptr<UploadHandle>> uploads_;  // open ones, by client
   PageFormat format_;
-  std::optional<PageStream> pages_;
-  bool round_sent_ = false;
-  absl::Duration written_ = absl::ZeroDuration();  // when the last write began
+  PageWriter writer_;
   std::mutex mu_;
   std::shared_ptr<Round> round_;  // written once, by a step and under mu_
 };

@@ -12,6 +12,7 @@
 #include "service/grpc_util.h"
 #include "service/memory_shares.h"
 #include "service/page_stream.h"
+#include "service/page_writer.h"
 #include "service/result_pages.h"
 
 namespace sparseagg::service {
@@ -84,7 +85,10 @@ class PageReactor final : public AnswerReactor {
 class ResultReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   ResultReactor(AggregationService* service, grpc::CallbackServerContext* context)
-      : service_(*service), context_(*context), canceller_(std::make_shared<Canceller>(&service->machine(), context)) {}
+      : service_(*service),
+        context_(*context),
+        canceller_(std::make_shared<Canceller>(&service->machine(), context)),
+        writer_(&service->machine(), canceller_) {}
 
   // Until OnDone the reactor keeps itself, and so do the tasks that use it.
   static ResultReactor* Start(std::shared_ptr<ResultReactor> self, const grpc::ByteBuffer* message) {
@@ -104,11 +108,9 @@ class ResultReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     return reactor;
   }
 
-  // One page is in memory at a time: a slow reader costs no more.
   void OnWriteDone(bool ok) override {
-    round_->NotePageTaken(service_.machine().clock.Monotonic() - written_);
+    writer_.Taken();
     if (!ok) return Finish(grpc::Status::CANCELLED);
-    credit_.Release();
     service_.machine().pool.Post([self = self_] { self->WriteNext(); });
   }
   void OnDone() override {
@@ -122,8 +124,8 @@ class ResultReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     // It may name all tensors that a spec has.
     RETURN_IF_ERROR(ParseSpec(message, service_.machine().limits, &request));
     LogCall(LogLevel::kDebug, context_, "StreamResult", request.name());
-    ASSIGN_OR_RETURN(round_, service_.FindRound(request.name()));
-    const RoundConfig& config = round_->config();
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(request.name()));
+    const RoundConfig& config = round->config();
     if (static_cast<size_t>(request.tensors_size()) > config.tensors.size()) {
       return absl::InvalidArgumentError(
           absl::StrCat(request.tensors_size(), " tensors are named of a round that has ", config.tensors.size()));
@@ -135,47 +137,25 @@ class ResultReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     }
     for (size_t t = 0; request.tensors().empty() && t < config.tensors.size(); ++t) tensors.push_back(t);
     ASSIGN_OR_RETURN(const PageFormat format, DecodePageFormat(request.format()));
-    ASSIGN_OR_RETURN(Results results, round_->GetResults());
-    ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round_, std::move(results), std::move(tensors),
+    ASSIGN_OR_RETURN(Results results, round->GetResults());
+    ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round, std::move(results), std::move(tensors),
                                                           {request.range().begin(), request.range().end()},
                                                           service_.PageBytes(request.page_size()), format));
-    pages_.emplace(std::move(pages));
+    writer_.Open(round, std::move(pages), nullptr);
     return absl::OkStatus();
   }
 
-  // As soon as there is credit for it; on the pool.
   void WriteNext() {
-    if (!pages_->more()) return Finish(grpc::Status::OK);
-    service_.machine().transit.Acquire(
-        PageTransitBytes(pages_->NextBytes()),
-        [self = self_](Credit credit) {
-          self->credit_ = std::move(credit);
-          self->WritePage();
-        },
-        [canceller = canceller_] { canceller->CallIn(); });
-  }
-
-  void WritePage() {
-    const absl::Status made = Contain([&]() -> absl::Status {
-      v1::ResultPage page;
-      pages_->Next(&page);
-      page_.Clear();
-      return Serialize(page, &page_);
+    writer_.Next([self = self_](const absl::StatusOr<const grpc::ByteBuffer*>& page) {
+      page.ok() && *page != nullptr ? self->StartWrite(*page) : self->Finish(ToGrpc(page.status()));
     });
-    if (!made.ok()) return Finish(ToGrpc(made));
-    written_ = service_.machine().clock.Monotonic();
-    StartWrite(&page_);
   }
 
   AggregationService& service_;
   grpc::CallbackServerContext& context_;
   const std::shared_ptr<Canceller> canceller_;
-  Credit held_;    // for the stream itself
-  Credit credit_;  // for the page
-  std::shared_ptr<Round> round_;
-  std::optional<PageStream> pages_;
-  grpc::ByteBuffer page_;                          // where gRPC writes from
-  absl::Duration written_ = absl::ZeroDuration();  // when the last write began
+  Credit held_;  // for the stream itself
+  PageWriter writer_;
   std::shared_ptr<ResultReactor> self_;
 };
 

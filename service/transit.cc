@@ -4,12 +4,6 @@
 #include <memory>
 
 namespace sparseagg::service {
-namespace {
-
-// Those called in need a moment to end; then it is seen whether more have to.
-constexpr absl::Duration kBetweenAlarms = absl::Milliseconds(100);
-
-}  // namespace
 
 void Credit::Settle(uint64_t bytes) {
   if (transit_ == nullptr) return;
@@ -30,7 +24,6 @@ Transit::Transit(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerP
 Transit::~Transit() {
   timer_.Cancel(alarm_);
   for (const Waiter& waiter : waiting_) timer_.Cancel(waiter.give_up);
-  for (const auto& [id, out] : called_in_) timer_.Cancel(out.again);
 }
 
 void Transit::Acquire(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in) {
@@ -118,21 +111,29 @@ void Transit::GrantLocked() {
 }
 
 void Transit::ArmLocked() {
-  if (waiting_.empty() || out_.empty() || alarm_ != 0) return;
-  const absl::Duration soonest = clock_.Monotonic() + kBetweenAlarms;
-  alarm_ = timer_.Schedule(std::max(out_.begin()->second.since + kPatience, soonest), [this] { OnTimer(); });
+  if (waiting_.empty() || alarm_ != 0) return;
+  absl::Duration when = clock_.Monotonic() + kBetweenCalls;
+  if (called_in_.empty()) {
+    if (out_.empty()) return;
+    when = std::max(when, out_.begin()->second.since + kPatience);
+  }
+  alarm_ = timer_.Schedule(when, [this] { OnTimer(); });
 }
 
 void Transit::OnTimer() {
   std::lock_guard lock(mu_);
   alarm_ = 0;
+  if (waiting_.empty()) return;
   const absl::Duration now = clock_.Monotonic();
-  uint64_t called_in = 0;
   // No more than those who wait can use.
-  while (called_in < wanted_ && !out_.empty() && now - out_.begin()->second.since >= kPatience) {
-    called_in += out_.begin()->second.bytes;
-    pool_.Post([this, id = out_.begin()->first] { CallIn(id); });
+  for (uint64_t bytes = 0; bytes < wanted_ && !out_.empty();) {
+    const Out& oldest = out_.begin()->second;
+    if (now - oldest.since < kPatience) break;
+    bytes += oldest.bytes;
     called_in_.insert(out_.extract(out_.begin()));
+  }
+  for (auto& [id, out] : called_in_) {
+    if (!std::exchange(out.is_being_called, true)) pool_.Post([this, id = id] { CallIn(id); });
   }
   ArmLocked();
 }
@@ -147,19 +148,9 @@ void Transit::CallIn(uint64_t id) {
     call_in = out->second.call_in;
   }
   call_in();
-  CallInLater(id);
-}
-
-void Transit::CallInLater(uint64_t id) {
   std::lock_guard lock(mu_);
   const auto out = called_in_.find(id);
-  if (out == called_in_.end()) return;
-  out->second.again = timer_.Schedule(clock_.Monotonic() + kBetweenCalls, [this, id] { CallInAgain(id); });
-}
-
-void Transit::CallInAgain(uint64_t id) {
-  if (num_waiting() == 0) return CallInLater(id);
-  pool_.Post([this, id] { CallIn(id); });
+  if (out != called_in_.end()) out->second.is_being_called = false;
 }
 
 void Transit::GiveBack(uint64_t bytes, uint64_t id) {
@@ -169,10 +160,7 @@ void Transit::GiveBack(uint64_t bytes, uint64_t id) {
   if (id == kHeld) held_ -= bytes;
   auto out = out_.extract(id);
   if (out.empty()) out = called_in_.extract(id);
-  if (!out.empty()) {
-    timer_.Cancel(out.mapped().again);
-    dropped = std::move(out.mapped().call_in);
-  }
+  if (!out.empty()) dropped = std::move(out.mapped().call_in);
   if (bytes > 0) GrantLocked();
 }
 

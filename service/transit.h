@@ -66,8 +66,8 @@ class Transit {
   static constexpr absl::Duration kPatience = absl::Seconds(1);
   // How long those wait at most who cannot be held back for any time: a few turns of slow peers.
   static constexpr absl::Duration kShortWait = absl::Seconds(5);
-  // How often it is looked after those called in.
-  static constexpr absl::Duration kBetweenCalls = absl::Milliseconds(200);
+  // How often it is looked after those called in, who need a moment to end, and whether more have to be.
+  static constexpr absl::Duration kBetweenCalls = absl::Milliseconds(100);
 
   // `limit_bytes` 0: no limit. All but the limit are borrowed; `pool` is used from the first call on.
   Transit(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerPool* pool);
@@ -103,7 +103,7 @@ class Transit {
     uint64_t bytes;
     absl::Duration since;  // Clock::Monotonic
     std::function<void()> call_in;
-    Timer::Id again = 0;  // once called in
+    bool is_being_called = false;  // or waits for a thread to be
   };
 
   // What is larger than the limit goes alone, beside what is held.
@@ -117,8 +117,6 @@ class Transit {
   void ArmLocked();
   void OnTimer();
   void CallIn(uint64_t id);
-  void CallInLater(uint64_t id);
-  void CallInAgain(uint64_t id);
   void GiveBack(uint64_t bytes, uint64_t id);
 
   const uint64_t limit_;
@@ -133,7 +131,7 @@ class Transit {
   std::deque<Waiter> waiting_;
   uint64_t wanted_ = 0;                // by all of them
   std::map<uint64_t, Out> out_;        // not settled, the oldest first
-  std::map<uint64_t, Out> called_in_;  // the same, once the pool is told to
+  std::map<uint64_t, Out> called_in_;  // the same, once the pool was told to
   Timer::Id alarm_ = 0;                // 0: none is set
 };
 
