@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -123,9 +124,11 @@ inline uint64_t Mix(uint64_t j) {
 // Regular sampling with jitter: one key from every stretch of `stride` tuples. The splitters only balance the work; a
 // block that turns out larger costs memory and balance, never the result.
 //
-// Blocks begin in steps of 2^coarse_bits keys, those of the update with the most.
+// Blocks begin in steps of 2^coarse_bits keys, those of the update with the most. They lie between the first key of an
+// update and the last one, below the dimension, whatever became of the keys; FAILED_PRECONDITION: KeysChanged, if they
+// could not.
 template <typename Key, typename Fold>
-Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
+absl::StatusOr<Blocks<Key>> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   Blocks<Key> blocks;
   struct Source {
     KeyReader<Key> keys;
@@ -148,8 +151,12 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   for (const Source& source : sources) {
     if (source.num_keys == 0) continue;
     total = SaturatingAdd(total, source.num_keys);  // runs of keys take no memory
-    first = std::min(first, source.keys[0]);
-    last = std::max(last, static_cast<Key>(source.keys[source.num_keys - 1] | source.coarse_mask));
+    const Key smallest = source.keys[0] & static_cast<Key>(~source.coarse_mask);
+    const Key largest = source.keys[source.num_keys - 1];
+    if (input.spec->dimension > 0 && largest >= input.spec->dimension) return KeysChanged(*input.spec);
+    if (smallest > largest) return KeysChanged(*input.spec);
+    first = std::min(first, smallest);
+    last = std::max(last, static_cast<Key>(largest | source.coarse_mask));
   }
   first &= start_mask;
   blocks.num_tuples = total;
@@ -173,7 +180,9 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   uint64_t next = Mix(0) % stride;
   for (const Source& source : sources) {
     while (next < before + source.num_keys) {
-      samples.push_back(source.keys[next - before] & start_mask);
+      const Key key = source.keys[next - before];
+      if (key > last) return KeysChanged(*input.spec);
+      samples.push_back(key & start_mask);
       ++stretch;
       next = stretch * stride + Mix(stretch) % stride;
     }

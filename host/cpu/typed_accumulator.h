@@ -243,12 +243,7 @@ class TypedAccumulator : public Accumulator {
 
   // FAILED_PRECONDITION: KeysChanged.
   absl::StatusOr<Blocks<Key>> Plan(const Input& input) {
-    for (const CpuUpdate* update : input.updates) {
-      if (update->num_keys == 0 || spec_.dimension == 0) continue;
-      // None is larger, where they ascend.
-      if (ReaderOf<Key>(*update)[update->num_keys - 1] >= spec_.dimension) return KeysChanged(spec_);
-    }
-    Blocks<Key> blocks = ChooseBlocks(input);
+    ASSIGN_OR_RETURN(Blocks<Key> blocks, ChooseBlocks(input));
     if (!blocks.is_crowded) {
       const bool all_gathered = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
                                             [](const Block<Key>& block) { return block.method == Method::kGather; });

@@ -147,11 +147,11 @@ TEST_P(UncheckedKeysTest, KeysThatAscend_GiveTheBitsOfCheckedOnes) {
   }
 }
 
-// Makes keys wrong behind the first `margin` of them and before the last.
+// Makes keys wrong. The first `margin` of them ascend, and so do the last.
 void Spoil(const TensorSpec& spec, size_t margin, Rng& rng, std::vector<uint64_t>& keys) {
   const size_t at = margin + rng.Below(keys.size() - 2 * margin);
   const uint64_t beyond = spec.dimension == 0 ? ~uint64_t{0} : spec.dimension + rng.Below(1'000'000);
-  switch (rng.Below(7)) {
+  switch (rng.Below(10)) {
     case 0:
       return std::swap(keys[at], keys[at - 1]);
     case 1:
@@ -167,6 +167,15 @@ void Spoil(const TensorSpec& spec, size_t margin, Rng& rng, std::vector<uint64_t
     case 5:
       keys[at] = 0;
       return;
+    case 6:  // two lists that ascend, one behind the other
+      std::rotate(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(at), keys.end());
+      return;
+    case 7:
+      std::iota(keys.end() - static_cast<ptrdiff_t>(margin), keys.end(), uint64_t{0});
+      return;
+    case 8:
+      std::iota(keys.end() - static_cast<ptrdiff_t>(margin), keys.end(), keys[at]);
+      return;
     default:
       keys[at] = keys.back();
   }
@@ -177,20 +186,32 @@ bool AreGood(const TensorSpec& spec, const std::vector<uint64_t>& keys) {
          (spec.dimension == 0 || keys.back() < spec.dimension);
 }
 
-// Merges what somebody has spoilt, before all but the ends of keys might have been looked at or after.
-void ExpectRefused(const TensorSpec& spec, bool before, int threads, Rng& rng) {
+// Merges `clients` where some have become `spoilt`, before all but the ends of keys might have been looked at or after.
+// A look at the ends may find it, and then all is sorted before it is merged.
+void ExpectRefused(const TensorSpec& spec, const std::vector<Client>& clients, const std::vector<Client>& spoilt,
+                   bool before, int threads, bool unchecked) {
+  const auto result = before ? Merge(spec, spoilt, threads, true) : Merge(spec, clients, threads, unchecked, &spoilt);
+  if (before && result.ok()) {
+    const auto expected = Merge(spec, spoilt, threads, false);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    EXPECT_EQ(Diff(*result, *expected), "");
+    return;
+  }
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition)
+      << "dimension " << spec.dimension << ", width " << spec.width << ", op " << static_cast<int>(spec.aggregation.op);
+  EXPECT_EQ(result.status().message(),
+            "tensor 'v': the keys of an update have been changed since it was added; add a copy of them");
+}
+
+void ExpectSpoiltRefused(const TensorSpec& spec, bool before, int threads, Rng& rng) {
   std::vector<Client> clients;
   for (const size_t size : {300, 600, 100, 50}) clients.push_back(MakeClient(spec, rng, size));
   std::vector<Client> spoilt = clients;
   std::vector<uint64_t>& keys = spoilt[rng.Below(clients.size())].keys;
   Spoil(spec, before ? 17 : 1, rng, keys);
   if (AreGood(spec, keys)) return;
-  const auto result = before ? Merge(spec, spoilt, threads, true) : Merge(spec, clients, threads, rng.Coin(), &spoilt);
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition)
-      << "dimension " << spec.dimension << ", width " << spec.width << ", op " << static_cast<int>(spec.aggregation.op)
-      << ", keys " << ::testing::PrintToString(keys);
-  EXPECT_EQ(result.status().message(),
-            "tensor 'v': the keys of an update have been changed since it was added; add a copy of them");
+  SCOPED_TRACE(::testing::PrintToString(keys));
+  ExpectRefused(spec, clients, spoilt, before, threads, rng.Coin());
 }
 
 TEST_P(UncheckedKeysTest, KeysThatDoNot_AreRefused) {
@@ -199,7 +220,7 @@ TEST_P(UncheckedKeysTest, KeysThatDoNot_AreRefused) {
   Rng rng(seed);
   for (const uint64_t dimension : kDimensions) {
     for (const TensorSpec& spec : SpecsOf(dimension)) {
-      for (int trial = 0; trial < 12; ++trial) ExpectRefused(spec, trial < 4, 1 + trial % 2, rng);
+      for (int trial = 0; trial < 12; ++trial) ExpectSpoiltRefused(spec, trial < 4, 1 + trial % 2, rng);
     }
   }
 }
@@ -219,6 +240,37 @@ TEST_P(UncheckedKeysTest, KeysThatDoNot_AreRefused_WhereTablesHaveManyWindows) {
     EXPECT_EQ(Merge(spec, clients, 1 + trial % 2, false, &spoilt).status().code(),
               absl::StatusCode::kFailedPrecondition)
         << "position " << at;
+  }
+}
+
+// Blocks begin at keys that were sampled, and end with the last one: neither tells where to write.
+TEST_P(UncheckedKeysTest, KeysThatDoNot_AreRefused_WhereBlocksAreCutAtSamples) {
+  const uint64_t seed = TestSeed(34);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const uint64_t dimension : {uint64_t{1'000'000}, uint64_t{1} << 31, uint64_t{1} << 40}) {
+    for (const TensorSpec& spec : SpecsOf(dimension)) {
+      Client client;
+      client.keys.resize(200'000);
+      const uint64_t step = (dimension - 1) / client.keys.size();
+      for (size_t i = 0; i < client.keys.size(); ++i) client.keys[i] = i * step + rng.Below(step);
+      client.values.resize(client.keys.size() * spec.width * SizeOf(spec.dtype));
+      if (spec.aggregation.op == Op::kUnion) client.values.clear();
+      for (int trial = 0; trial < 8; ++trial) {
+        Client spoilt = client;
+        if (trial == 0) {
+          spoilt.keys.back() = 0;
+        } else if (trial == 1) {  // the second half of them
+          for (size_t i = 100'000; i < 199'980; ++i) spoilt.keys[i] += spec.dimension;
+          if (HasNarrowKeys(spec) && spoilt.keys[199'979] > UINT32_MAX) continue;
+        } else {
+          Spoil(spec, 17, rng, spoilt.keys);
+        }
+        if (AreGood(spec, spoilt.keys)) continue;
+        SCOPED_TRACE("trial " + std::to_string(trial));
+        ExpectRefused(spec, {client, client}, {spoilt, client}, trial % 2 == 1, 1 + trial / 2 % 2, true);
+      }
+    }
   }
 }
 

@@ -71,3 +71,25 @@ def test_repeated_keys_are_added_up_wherever_they_are() -> None:
     expected = np.full(1000, 2.0)
     expected[499], expected[500] = 4.0, 0.0
     np.testing.assert_array_equal(result["v"].dense(), expected)
+
+
+# Long enough for blocks that begin at keys which were sampled.
+TWO_LISTS = {
+    "the second lower": lambda n: np.r_[np.arange(n // 3, n), np.arange(n // 3)],
+    "the second lower and short": lambda n: np.r_[np.arange(n - 16), np.arange(20, 36)],
+    "both the same": lambda n: np.r_[np.arange(n // 2), np.arange(n // 2)],
+    "the first beyond": lambda n: np.r_[np.arange(n // 2), np.arange(n // 2, n - 16) + 3 * n, np.arange(n - 16, n)],
+}
+
+
+@pytest.mark.parametrize("lists", TWO_LISTS)
+@pytest.mark.parametrize("size", [64, 300_000])
+@pytest.mark.parametrize("result", ["sparse", "dense", "auto"])
+def test_lists_behind_each_other_end_as_with_add(lists: str, size: int, result: str) -> None:
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2 * size)], result=result)
+    keys = TWO_LISTS[lists](size)
+    updates = {client: ({"v": (keys, np.ones(size, np.float32))}, 1.0) for client in "ab"}
+    expected = outcome(added_one_by_one, updates, spec)
+    assert expected[0] == ("InvalidArgument" if lists == "the first beyond" else "result"), expected
+    for threads in (1, 2):
+        assert outcome(lambda given, spec, t=threads: sa.aggregate(given, spec, threads=t), updates, spec) == expected

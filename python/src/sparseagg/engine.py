@@ -37,7 +37,8 @@ def aggregate(
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
 
     Arrays of the tensor's dtype, with keys of 32 or 64 bits, are not copied (keys of another width than the tensor's
-    are, to narrow or widen them); they must not be changed while this runs: other keys may even crash the process.
+    are, to narrow or widen them); they must not be changed while this runs: keys that change may crash the process or
+    corrupt its memory.
     Arrays of another dtype are converted as ``Round.submit`` does. Other threads of Python run meanwhile.
 
     Args:
@@ -146,7 +147,7 @@ class Aggregator:
             copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
                 not be changed before ``finish``: other values give wrong sums, and so do other keys, unless they are no
                 longer in order, which is refused before they are merged. Keys that are changed while a merge runs may
-                crash the process. Gradients of a module, which training changes, are copied anyway.
+                crash the process or corrupt its memory. Gradients of a module, which training changes, are copied anyway.
 
         Raises:
             InvalidArgument: the update is wrong; the message names tensor, position and value. Nothing of it counts.
