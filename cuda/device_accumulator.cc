@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <new>
 #include <utility>
 #include <variant>
 
@@ -11,6 +13,7 @@
 #include "cuda/finisher.h"
 #include "cuda/merger.h"
 #include "host/fixed_point.h"
+#include "host/make_room.h"
 #include "host/result.h"
 #include "host/saturating.h"
 #include "host/status_macros.h"
@@ -68,12 +71,14 @@ absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
     RETURN_IF_ERROR(GoToCpu());
     return AddToCpu(prepared->update());
   }
-  weights_.push_back(prepared->update().weight());
-  pending_bytes_ += prepared->memory_bytes();
-  pending_keys_ = SaturatingAdd(pending_keys_, prepared->update().num_keys());
-  growth_bytes_ = SaturatingAdd(growth_bytes_, GrowthBytesOf(prepared.get()));
-  prepare_bytes_ = std::max(prepare_bytes_, cpu_->PrepareBytes(prepared->update()));
+  MakeRoomForOne(weights_);
   pending_.push_back(std::move(prepared));
+  const DevicePrepared& added = *pending_.back();
+  weights_.push_back(added.update().weight());
+  pending_bytes_ += added.memory_bytes();
+  pending_keys_ = SaturatingAdd(pending_keys_, added.update().num_keys());
+  growth_bytes_ = SaturatingAdd(growth_bytes_, GrowthBytesOf(&added));
+  prepare_bytes_ = std::max(prepare_bytes_, cpu_->PrepareBytes(added.update()));
   return MergeIfDue();
 }
 
@@ -101,7 +106,13 @@ absl::Status DeviceAccumulator::MergeIfDue() {
   size_t base_bytes = 0;
   for (const HostRows& base : bases_) base_bytes += MemoryBytes(base);
   if (PendingBytes() < std::max(engine_.tuning().min_pending_bytes, base_bytes)) return absl::OkStatus();
-  return MergePending();
+  // What has been added counts: without memory to merge it now, it waits for the next time.
+  try {
+    absl::Status merged = MergePending();
+    return absl::IsResourceExhausted(merged) ? absl::OkStatus() : merged;
+  } catch (const std::bad_alloc&) {
+    return absl::OkStatus();
+  }
 }
 
 absl::Status DeviceAccumulator::MergePending() {
@@ -282,6 +293,7 @@ void DeviceAccumulator::DropFirstPending() {
   pending_bytes_ -= pending_.front()->memory_bytes();
   pending_keys_ -= std::min(pending_keys_, pending_.front()->update().num_keys());
   pending_.pop_front();
+  if (pending_.empty()) growth_bytes_ = prepare_bytes_ = 0;
 }
 
 absl::Status DeviceAccumulator::AddToCpu(const ValidatedUpdate& update) {

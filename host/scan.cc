@@ -28,7 +28,7 @@ absl::Status Scan(const Place& place, uint64_t position, const char* keys, uint6
   const uint64_t dimension = place.spec->dimension;
   if (dimension != 0 && facts.largest >= dimension) {
     uint64_t i = 0;
-    while (Load<Key>(keys, i) < dimension) ++i;
+    while (i + 1 < count && Load<Key>(keys, i) < dimension) ++i;
     return KeyTooLarge(place, position + i, Load<Key>(keys, i));
   }
   if (!order.empty) {

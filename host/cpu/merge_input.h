@@ -33,8 +33,10 @@ struct MergeInput {
 };
 
 // FAILED_PRECONDITION. Keys of updates that were sorted when they came are in their callers' hands until they are
-// merged, and are looked at as they are read: those of a block have to ascend. When all blocks together have found as
-// many tuples as there are, each was found once, since a key lies in one block only.
+// merged, and are looked at as they are read: blocks lie between the first ones and the last (ChooseBlocks), and those
+// of a block have to ascend, so that no row is out of place. When all blocks together have found as many tuples as
+// there are, each was found once, since a key lies in one block only. Keys must not change while a merge runs: each is
+// read more than once.
 inline absl::Status KeysChanged(const TensorSpec& spec) {
   return absl::FailedPreconditionError(
       absl::StrCat(Quoted(spec), ": the keys of an update have been changed since it was added; add a copy of them"));

@@ -34,7 +34,8 @@ struct SweepWindow {
 // table[key − first] += value · weight + 0.0, each product and sum rounded to float64; where `fixed`,
 // rint(clamp(value · weight) · scale); and one to counts[key − first], the weight to weights[key − first]. Returns the
 // number of tuples, or, as soon as a cursor's keys do not ascend though they have to, kOutOfOrder. Each vector of keys
-// is looked at before it tells where to write: keys in callers' hands need no other check, and no other pass.
+// is looked at before it tells where to write: keys in callers' hands, which stay as they are meanwhile, need no other
+// check, and no other pass.
 uint64_t AddToTable(const SweepWindow<uint32_t>& window);
 uint64_t AddToTable(const SweepWindow<uint64_t>& window);
 

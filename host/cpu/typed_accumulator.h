@@ -21,6 +21,7 @@
 #include "host/cpu/parallel_merge.h"
 #include "host/cpu/tuning.h"
 #include "host/fixed_point.h"
+#include "host/make_room.h"
 #include "host/result.h"
 #include "host/saturating.h"
 #include "host/status_macros.h"
@@ -47,6 +48,8 @@ class TypedAccumulator : public Accumulator {
 
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
     std::unique_ptr<CpuUpdate> cpu_update(static_cast<CpuUpdate*>(update.release()));
+    MakeRoomForOne(weights_);
+    MakeRoomForOne(updates_);
     weights_.push_back(cpu_update->weight);
     if (merges_on_arrival_ && cpu_update->num_keys == 0) return absl::OkStatus();
     update_bytes_ += cpu_update->bytes;

@@ -22,7 +22,7 @@ size_t FindOutside(absl::Span<const From> keys, uint64_t largest) {
   for (const From key : keys) outside |= static_cast<Unsigned>(key) > largest;
   if (!outside) return keys.size();
   size_t at = 0;
-  while (static_cast<Unsigned>(keys[at]) <= largest) ++at;
+  while (at < keys.size() && static_cast<Unsigned>(keys[at]) <= largest) ++at;
   return at;
 }
 

@@ -1,0 +1,88 @@
+// Host memory that cannot be had while a device merges on arrival: an error that counts nothing, or the same bits.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/device_engine.h"
+#include "cuda/host_device.h"
+#include "host/aggregation.h"
+#include "tests/host/failing_allocation.h"
+#include "tests/support/driver.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+#include "tests/support/results.h"
+
+namespace sparseagg::testing {
+namespace {
+
+constexpr size_t kClients = 4;
+// Smaller ones are those of closures and messages, too many to try.
+constexpr size_t kLeastBytes = 256;
+
+template <typename Step>
+absl::Status Try(Step step) {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("thrown");
+  }
+}
+
+// The allocation after `before` others fails; what failed is tried again.
+absl::StatusOr<std::vector<Result>> Merge(Engine& engine, const TensorSpec& spec,
+                                          const std::vector<RawSubmission>& submissions, long before, bool& failed) {
+  const auto aggregation = *Aggregation::Create(engine, {spec});
+  std::optional<FailingAllocation> failing(std::in_place, before, kLeastBytes);
+  for (size_t k = 0; k < submissions.size(); ++k) {
+    for (int tries = 0; tries < 2 && aggregation->num_submissions() == k; ++tries) {
+      const absl::Status status = Try([&]() -> absl::Status {
+        auto prepared = aggregation->Prepare(*BuildUpdates({spec}, submissions[k]));
+        if (!prepared.ok()) return prepared.status();
+        return aggregation->Add(submissions[k].client_id, *std::move(prepared));
+      });
+      EXPECT_TRUE(status.ok() || aggregation->num_submissions() == k) << status;
+    }
+  }
+  failed = failing->failed();
+  failing.reset();
+  return std::move(*aggregation).Finish();
+}
+
+TEST(DeviceAllocationFailure, AnyOnArrival_CountsNothingOrMakesNoDifference) {
+  const uint64_t seed = TestSeed(41);
+  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+  Rng rng(seed);
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dtype = DType::kInt32;
+  std::vector<RawSubmission> submissions;
+  for (size_t k = 0; k < kClients; ++k) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, 5000, 600, KeyStyle::kUniform, KeyOrder::kShuffled);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+    submissions.push_back({absl::StrCat("client ", k), 1.0, {std::move(raw)}});
+  }
+  cuda::DeviceEngineOptions options;
+  options.tuning.min_pending_bytes = 1;
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), options);
+  bool failed = false;
+  const auto expected = Merge(engine, spec, submissions, 1'000'000'000, failed);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  ASSERT_FALSE(failed);
+  long before = 0;
+  for (failed = true; failed; ++before) {
+    const auto results = Merge(engine, spec, submissions, before, failed);
+    ASSERT_TRUE(results.ok()) << results.status() << ", without allocation " << before;
+    EXPECT_EQ(Diff(*results, *expected), "") << "without allocation " << before;
+  }
+  EXPECT_GE(before, 20) << "this test no longer does what it is for";
+}
+
+}  // namespace
+}  // namespace sparseagg::testing
