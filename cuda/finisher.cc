@@ -1,14 +1,13 @@
 #include "cuda/finisher.h"
 
 #include <cmath>
-#include <string>
 #include <utility>
 #include <variant>
 
-#include "absl/strings/str_cat.h"
 #include "cuda/kernels/finish.h"
 #include "host/cpu/assemble.h"
 #include "host/fixed_point.h"
+#include "host/no_result.h"
 #include "host/saturating.h"
 #include "host/status_macros.h"
 
@@ -116,28 +115,26 @@ class Finisher {
                                   shape_.fold == FoldKind::kMaxInteger);
   }
 
-  absl::StatusOr<uint64_t> KeyOf(uint64_t row) {
-    uint64_t key = 0;  // little-endian, as the device is
+  absl::StatusOr<FailedRow> FailedAt(uint64_t row) {
+    FailedRow failed;  // little-endian, as the device is
     const auto* d_keys = static_cast<const std::byte*>(rows_.d_keys);
-    RETURN_IF_ERROR(session_.staging().CopyOut(&key, d_keys + row * shape_.key_bytes, shape_.key_bytes));
-    return key;
+    RETURN_IF_ERROR(session_.staging().CopyOut(&failed.key, d_keys + row * shape_.key_bytes, shape_.key_bytes));
+    if (shape_.counts) {
+      const auto* d_count = rows_.d_counts + row;
+      RETURN_IF_ERROR(session_.staging().CopyOut(&failed.contributors, d_count, sizeof(*d_count)));
+    }
+    return failed;
   }
 
   absl::Status ZeroWeight(uint64_t row) {
-    ASSIGN_OR_RETURN(const uint64_t key, KeyOf(row));
-    const Op op = spec_.aggregation.op;
-    finished_.failure = absl::FailedPreconditionError(absl::StrCat(
-        Quoted(spec_), ", key ", key, ": the weights of ", op == Op::kMean ? "all submissions" : "its contributors",
-        " add up to 0, so there is no ", Name(op)));
+    ASSIGN_OR_RETURN(const FailedRow failed, FailedAt(row));
+    finished_.failure = NoWeight(spec_, failed);
     return absl::OkStatus();
   }
 
   absl::Status Overflow(uint64_t value) {
-    ASSIGN_OR_RETURN(const uint64_t key, KeyOf(value / shape_.columns));
-    std::string text = absl::StrCat(Quoted(spec_), ", key ", key);
-    if (shape_.columns > 1) absl::StrAppend(&text, ", column ", value % shape_.columns);
-    finished_.failure =
-        absl::OutOfRangeError(absl::StrCat(text, ": the ", Name(spec_.aggregation.op), " leaves int64"));
+    ASSIGN_OR_RETURN(const FailedRow failed, FailedAt(value / shape_.columns));
+    finished_.failure = LeavesInt64(spec_, failed, value % shape_.columns);
     return absl::OkStatus();
   }
 

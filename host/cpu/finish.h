@@ -12,7 +12,6 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "host/column.h"
 #include "host/cpu/fold.h"
 #include "host/cpu/folded_rows.h"
@@ -20,6 +19,7 @@
 #include "host/cpu/plain_output.h"
 #include "host/cpu/round.h"
 #include "host/cpu/tuning.h"
+#include "host/no_result.h"
 #include "host/spec.h"
 #include "host/status_macros.h"
 
@@ -93,7 +93,7 @@ class RowFinisher {
     rows_ = &rows;
     size_ = rows.size();
     const AggregationSpec& a = params_.spec->aggregation;
-    if (a.op == Op::kMean && size_ > 0 && params_.total_weight == 0.0) return ZeroWeight(rows.keys[0]);
+    if (a.op == Op::kMean && size_ > 0 && params_.total_weight == 0.0) return NoWeight(*params_.spec, FailedAt(0));
     size_t divisible = size_;  // rows before the first whose weights add up to 0
     if (a.op == Op::kCoordinateMean) {
       divisible = 0;
@@ -101,7 +101,7 @@ class RowFinisher {
     }
     values_.resize(size_ * row_bytes_);
     if constexpr (kInteger) RETURN_IF_ERROR(FinishIntegers(divisible));
-    if (divisible < size_) return ZeroWeight(rows.keys[divisible]);
+    if (divisible < size_) return NoWeight(*params_.spec, FailedAt(divisible));
     if constexpr (kModular) {
       FinishModular();
     } else if constexpr (!kInteger) {
@@ -232,17 +232,9 @@ class RowFinisher {
     std::copy_n(values_.data() + from * row_bytes_, row_bytes_, values_.data() + to * row_bytes_);
   }
 
-  absl::Status ZeroWeight(Key key) const {
-    const Op op = params_.spec->aggregation.op;
-    return absl::FailedPreconditionError(absl::StrCat(Quoted(*params_.spec), ", key ", key, ": the weights of ",
-                                                      op == Op::kMean ? "all submissions" : "its contributors",
-                                                      " add up to 0, so there is no ", Name(op)));
-  }
-
+  FailedRow FailedAt(size_t row) const { return {rows_->keys[row], params_.shape.counts ? rows_->counts[row] : 0}; }
   absl::Status Overflow(size_t value) const {
-    std::string text = absl::StrCat(Quoted(*params_.spec), ", key ", rows_->keys[value / columns_]);
-    if (columns_ > 1) absl::StrAppend(&text, ", column ", value % columns_);
-    return absl::OutOfRangeError(absl::StrCat(text, ": the ", Name(params_.spec->aggregation.op), " leaves int64"));
+    return LeavesInt64(*params_.spec, FailedAt(value / columns_), value % columns_);
   }
 
   const FinishParams& params_;

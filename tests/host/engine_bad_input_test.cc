@@ -166,6 +166,34 @@ TEST_P(BadInputContract, ZeroTotalWeight_CoordinateMean_FailsBeforeMinContributo
             absl::StatusCode::kFailedPrecondition);
 }
 
+// Whoever reads the error is not to learn of a key what the result would not say.
+TEST_P(BadInputContract, ZeroTotalWeight_KeyThatMinContributorsHides_IsNotNamed) {
+  for (const Op op : {Op::kMean, Op::kCoordinateMean}) {
+    TensorSpec spec = MakeSpec(DType::kFloat32, op);
+    spec.aggregation.weighting = Weighting::kByWeight;
+    spec.aggregation.min_contributors = 2;
+    const absl::Status hidden = MergeStatus(spec, {Client(spec, "a", {4711}, {1}, 0.0)});
+    EXPECT_EQ(hidden.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(hidden.message(), AllOf(HasSubstr("min_contributors 2"), Not(HasSubstr("4711"))));
+    const absl::Status shown =
+        MergeStatus(spec, {Client(spec, "a", {4711}, {1}, 0.0), Client(spec, "b", {4711}, {1}, 0.0)});
+    EXPECT_THAT(shown.message(), HasSubstr("key 4711"));
+  }
+}
+
+TEST_P(BadInputContract, IntegerOverflow_KeyThatMinContributorsHides_IsNotNamed) {
+  TensorSpec spec = MakeSpec(DType::kInt64, Op::kSum);
+  spec.aggregation.min_contributors = 3;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const std::vector<RawSubmission> both = {IntegerClient(spec, "a", {4711}, {kMost}, 1.0),
+                                           IntegerClient(spec, "b", {4711}, {kMost}, 1.0)};
+  const absl::Status hidden = MergeStatus(spec, both);
+  EXPECT_EQ(hidden.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(hidden.message(), AllOf(HasSubstr("min_contributors 3"), Not(HasSubstr("4711"))));
+  spec.aggregation.min_contributors = 2;
+  EXPECT_THAT(MergeStatus(spec, both).message(), HasSubstr("key 4711"));
+}
+
 TEST_P(BadInputContract, ZeroTotalWeight_Mean_FailsOnlyWhereKeysWereTouched) {
   TensorSpec spec = MakeSpec(DType::kFloat32, Op::kMean);
   spec.aggregation.weighting = Weighting::kByWeight;

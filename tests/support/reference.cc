@@ -68,7 +68,12 @@ class TensorReference {
       if (row.count < a_.min_contributors) continue;
       rows.push_back(std::move(row));
     }
-    for (const auto& [code, key] : failed_keys_) failures.push_back({code, tensor_, key});
+    for (const auto& [code, key] : failed_keys_) {
+      const auto contributors = std::count_if(contributions_.begin(), contributions_.end(),
+                                              [key = key](const Contribution& c) { return c.row.key == key; });
+      const bool is_hidden = a_.min_contributors > 1 && static_cast<uint64_t>(contributors) < a_.min_contributors;
+      failures.push_back({code, tensor_, key, !is_hidden});
+    }
     return Assemble(rows);
   }
 
@@ -286,7 +291,10 @@ absl::StatusOr<std::vector<Result>> Reference(const std::vector<TensorSpec>& spe
   Verdict verdict = Judge(specs, submissions);
   if (verdict.failures.empty()) return std::move(verdict.results);
   const Failure& first = verdict.failures.front();
-  return absl::Status(first.code, absl::StrCat("tensor '", specs[first.tensor].name, "': key ", first.key));
+  const std::string place = first.is_key_named ? absl::StrCat("key ", first.key)
+                                               : absl::StrCat("a key of fewer than min_contributors ",
+                                                              specs[first.tensor].aggregation.min_contributors);
+  return absl::Status(first.code, absl::StrCat("tensor '", specs[first.tensor].name, "': ", place));
 }
 
 }  // namespace sparseagg::testing

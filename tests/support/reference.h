@@ -22,7 +22,8 @@ std::vector<absl::Status> Flaws(const std::vector<TensorSpec>& specs, const RawS
 struct Failure {
   absl::StatusCode code;
   size_t tensor;
-  uint64_t key;  // the smallest with this failure
+  uint64_t key;       // the smallest with this failure
+  bool is_key_named;  // unless min_contributors hides it
 };
 
 struct Verdict {
