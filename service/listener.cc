@@ -29,7 +29,8 @@
 namespace sparseagg::service {
 namespace {
 
-// Left for files and for the connections of the HttpServer, which are fewer than a hundred.
+// Left for files, for what gRPC opens for itself, and for the connections of the HttpServer, which are fewer than a
+// hundred.
 constexpr uint64_t kReservedFds = 128;
 
 // What a peer does not acknowledge for so long, or keeps its window shut to, ends the connection, and with it all calls

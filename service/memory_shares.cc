@@ -73,9 +73,9 @@ Limits FitToMemory(Limits limits) {
         limits.max_message_bytes);
   const MemoryShares shares = Divide(limits);
   lower(shares.transit / 2 / PageTransitBytes(1), limits.max_page_bytes);
-  // A quarter of the process's share each. So have calls that wait (MostWaits), freed memory that is kept has three
-  // (main.cc), and code and threads take some: more than there is, which is seldom all there at the same time. Near the
-  // limit nothing freed is kept (Trimmer), and then the rest fits.
+  // A quarter of the process's share each. So much is for calls that wait (MostWaits), three quarters for freed memory
+  // that is kept (main.cc), and code and threads take some: more than the share, seldom all there at once. Near the
+  // limit nothing freed is kept (Trimmer), which is what makes it add up.
   lower(shares.process / 4 / kConnectionBytes, limits.max_connections);
   lower(shares.process / 4 / kMadeOfTensorBytes, limits.max_tensors);
   return limits;
