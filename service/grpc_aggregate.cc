@@ -67,7 +67,9 @@ class AggregateReactor final
     const uint64_t size = received_.Length();
     v1::AggregateRequest request;
     ChunkMessage message;  // freed on return, when its tuples have been copied
-    RETURN_IF_ERROR(message.ParseFrom(received_, machine().limits, &request));
+    const absl::Status parsed = message.ParseFrom(received_, machine().limits, &request);
+    received_.Clear();
+    RETURN_IF_ERROR(parsed);
     const absl::Duration parsing = clock.Monotonic() - begin;
     RETURN_IF_ERROR(service_.CheckMessageSize(size));
     if (request.has_spec() == (round_ != nullptr)) {
@@ -83,8 +85,8 @@ class AggregateReactor final
   absl::Status Open(const v1::AggregateRequest& request) {
     ASSIGN_OR_RETURN(format_, DecodePageFormat(request.format()));
     ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), machine().limits));
-    LogCall(LogLevel::kInfo, context_, "Aggregate", "");
     ASSIGN_OR_RETURN(std::shared_ptr<Round> round, service_.registry().CreatePrivate(std::move(config)));
+    LogCall(LogLevel::kInfo, context_, "Aggregate", "");
     std::lock_guard lock(mu_);
     round_ = std::move(round);
     return absl::OkStatus();

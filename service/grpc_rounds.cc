@@ -31,6 +31,15 @@ std::shared_ptr<AnswerReactor> MakeReactor(Machine* machine, grpc::CallbackServe
   return reactor;
 }
 
+absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
+  v1::CreateRoundRequest request;
+  RETURN_IF_ERROR(ParseSpec(message, limits, &request));
+  if (!request.round_id().empty()) RETURN_IF_ERROR(CheckRoundId(request.round_id()));
+  ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), limits));
+  config.id = request.round_id();
+  return config;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Round>> AggregationService::FindRound(absl::string_view name) const {
@@ -118,15 +127,14 @@ AggregationService::Unary* AggregationService::CreateRound(Context* context, con
                                                            grpc::ByteBuffer* response) {
   return AnswerOnPool(context, message, [this, context, message, response]() -> absl::StatusOr<Answerable> {
     RETURN_IF_ERROR(CheckMessageSize(message->Length()));
-    v1::CreateRoundRequest request;
-    RETURN_IF_ERROR(ParseSpec(*message, machine_.limits, &request));
-    if (!request.round_id().empty()) RETURN_IF_ERROR(CheckRoundId(request.round_id()));
-    ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), machine_.limits));
-    LogCall(LogLevel::kInfo, *context, "CreateRound", request.round_id());
-    config.id = request.round_id();
-    const uint64_t most_bytes = MostRoundBytes(config);
-    return Answerable{most_bytes, [this, response, config = std::move(config)]() mutable -> absl::Status {
+    ASSIGN_OR_RETURN(const RoundConfig checked, DecodeCreate(*message, machine_.limits));
+    // Decoded again when there is room: the message is what is counted of a call that waits, and what is made of it
+    // may be thirty times as much.
+    return Answerable{MostRoundBytes(checked), [this, context, message, response]() -> absl::Status {
+                        ASSIGN_OR_RETURN(RoundConfig config, DecodeCreate(*message, machine_.limits));
+                        const std::string id = config.id;
                         ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
+                        LogCall(LogLevel::kInfo, *context, "CreateRound", id);
                         return Answer(*round, response);
                       }};
   });
@@ -187,9 +195,9 @@ AggregationService::Unary* AggregationService::CloseRound(Context* context, cons
     v1::CloseRoundRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
-    LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
-    return Answerable{MostRoundBytes(round->config()), [this, round, response] {
+    return Answerable{MostRoundBytes(round->config()), [this, context, round, name = request.name(), response] {
                         round->Close();
+                        LogCall(LogLevel::kInfo, *context, "CloseRound", name);
                         return Answer(*round, response);
                       }};
   });
@@ -201,16 +209,17 @@ AggregationService::Unary* AggregationService::CancelRound(Context* context, con
     v1::CancelRoundRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
-    LogCall(LogLevel::kInfo, *context, "CancelRound", request.name());
     if (request.reason().size() > kMaxReasonBytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("reason has ", request.reason().size(), " bytes; up to ", kMaxReasonBytes, " are allowed"));
     }
     const std::string reason = request.reason().empty() ? "no reason given" : request.reason();
-    return Answerable{MostRoundBytes(round->config()), [this, round, reason, response]() -> absl::Status {
-                        RETURN_IF_ERROR(round->Cancel(reason));
-                        return Answer(*round, response);
-                      }};
+    const auto cancel = [this, context, round, name = request.name(), reason, response]() -> absl::Status {
+      RETURN_IF_ERROR(round->Cancel(reason));
+      LogCall(LogLevel::kInfo, *context, "CancelRound", name);
+      return Answer(*round, response);
+    };
+    return Answerable{MostRoundBytes(round->config()), cancel};
   });
 }
 
@@ -220,8 +229,8 @@ AggregationService::Unary* AggregationService::DeleteRound(Context* context, con
     v1::DeleteRoundRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
-    LogCall(LogLevel::kInfo, *context, "DeleteRound", request.name());
     RETURN_IF_ERROR(registry_.Delete(round->config().id));
+    LogCall(LogLevel::kInfo, *context, "DeleteRound", request.name());
     return Serialize(google::protobuf::Empty(), response);
   });
 }

@@ -121,7 +121,10 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     if (!refused_) {
       if (wanted == Wanted::kShort && !IsShort(*next_)) return Decoded::kLeft;
       status = Contain([&] { return Parse(*next_); });
-      if (status.ok() && wanted == Wanted::kShort && HasManyKeys(*next_)) return Decoded::kLeft;
+      if (status.ok() && wanted == Wanted::kShort && HasManyKeys(*next_)) {
+        next_->message.reset();  // its credit is for the bytes, and what was made of them may be forty times as much
+        return Decoded::kLeft;
+      }
     }
     // Its credit is given back when it is done with.
     Received next = *std::exchange(next_, std::nullopt);
@@ -144,9 +147,9 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     return next.message.has_value() && next.message->MostKeysWithoutValues() > kMostKeysAtOnce;
   }
 
-  // No effect but on the first call, and on the client's end.
+  // No effect on the client's end.
   absl::Status Parse(Received& received) {
-    if (!received.ok || received.message.has_value()) return absl::OkStatus();
+    if (!received.ok) return absl::OkStatus();
     const Clock& clock = machine().clock;
     const absl::Duration begin = clock.Monotonic();
     received.size = received.bytes.Length();

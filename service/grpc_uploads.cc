@@ -65,7 +65,9 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
     const absl::Duration begin = clock.Monotonic();
     const uint64_t size = received_.Length();
     ChunkMessage message;
-    RETURN_IF_ERROR(message.Parse(received_));
+    const absl::Status parsed = message.Parse(received_);
+    received_.Clear();
+    RETURN_IF_ERROR(parsed);
     const absl::Duration parsing = clock.Monotonic() - begin;
     const v1::UpdateChunk& head = message.head();
     LogCall(LogLevel::kDebug, context_, "PutChunk", head.round(), head.client_id());
@@ -116,18 +118,30 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::ReceiveChunk(Cont
 
 AggregationService::Unary* AggregationService::CommitSubmission(Context* context, const grpc::ByteBuffer* message,
                                                                 grpc::ByteBuffer* response) {
-  return OnPool(context, [this, context, message, response]() -> absl::Status {
+  Unary* const reactor = context->DefaultReactor();
+  const auto commit = [this, reactor, context, message, response]() -> absl::Status {
     v1::CommitSubmissionRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     LogCall(LogLevel::kDebug, *context, "CommitSubmission", request.round(), request.client_id());
     RETURN_IF_ERROR(CheckIds(request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.round()));
-    ASSIGN_OR_RETURN(const Receipt receipt,
-                     round->CommitNamed(request.client_id(), request.submission_id(), request.upload_tag()));
-    v1::Submission submission;
-    EncodeSubmission(request.round(), receipt, &submission);
-    return Serialize(submission, response);
+    const auto encode = [name = request.round(), response](const absl::StatusOr<Receipt>& receipt) -> absl::Status {
+      RETURN_IF_ERROR(receipt.status());
+      v1::Submission submission;
+      EncodeSubmission(name, *receipt, &submission);
+      return Serialize(submission, response);
+    };
+    round->CommitNamed(request.client_id(), request.submission_id(), request.upload_tag(),
+                       [reactor, encode](const absl::StatusOr<Receipt>& receipt) {
+                         reactor->Finish(ToGrpc(Contain([&] { return encode(receipt); })));
+                       });
+    return absl::OkStatus();
+  };
+  machine_.pool.Post([reactor, commit] {
+    const absl::Status status = Contain(commit);
+    if (!status.ok()) reactor->Finish(ToGrpc(status));
   });
+  return reactor;
 }
 
 AggregationService::Unary* AggregationService::GetUploadStatus(Context* context, const grpc::ByteBuffer* message,

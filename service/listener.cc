@@ -29,7 +29,8 @@
 namespace sparseagg::service {
 namespace {
 
-// Left for files and for the connections of the HttpServer, which are fewer than a hundred.
+// Left for files, for what gRPC opens for itself, and for the connections of the HttpServer, which are fewer than a
+// hundred.
 constexpr uint64_t kReservedFds = 128;
 
 // What a peer does not acknowledge for so long, or keeps its window shut to, ends the connection, and with it all calls
@@ -102,6 +103,17 @@ void Refuse(int fd) {
 }
 
 }  // namespace
+
+Limits FitToFiles(Limits limits) {
+  // The lowest number that is free tells how many are not.
+  const OwnedFd lowest(OpenSpare());
+  const uint64_t taken = static_cast<uint64_t>(std::max(0, lowest.get())) + kReservedFds;
+  const uint64_t may_open = RaiseFileLimit();
+  // Each takes two: gRPC's and that of Connections.
+  const uint64_t most = may_open > taken + 2 ? (may_open - taken) / 2 : 1;
+  limits.max_connections = limits.max_connections == 0 ? most : std::min(limits.max_connections, most);
+  return limits;
+}
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address) {
   std::unique_ptr<Listener> listener(new Listener());
@@ -178,11 +190,7 @@ void Listener::Start(uint64_t max_connections, Connections* connections, std::fu
   refused_ = std::move(refused);
   wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   spare_.Reset(OpenSpare());
-  const uint64_t taken = static_cast<uint64_t>(std::max(0, spare_.get())) + 1 + kReservedFds;
-  const uint64_t may_open = RaiseFileLimit();
-  // Each takes two: gRPC's and that of Connections.
-  max_connections_ = may_open > taken + 2 ? (may_open - taken) / 2 : 1;
-  if (max_connections > 0) max_connections_ = std::min(max_connections_, max_connections);
+  max_connections_ = max_connections == 0 ? UINT64_MAX : max_connections;
   thread_ = std::thread([this] { AcceptAll(); });
 }
 

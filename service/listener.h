@@ -13,9 +13,14 @@
 
 #include "absl/status/statusor.h"
 #include "service/connections.h"
+#include "service/limits.h"
 #include "service/owned_fd.h"
 
 namespace sparseagg::service {
+
+// `limits`, with max_connections lowered to what the process may open beside the files that it has by now. Raises the
+// process's limit of files to what it may be.
+Limits FitToFiles(Limits limits);
 
 // gRPC 1.51's own listener stops for ever once accept() has run out of file descriptors (grpc#20418), which any client
 // can bring about; so it is given connections that this one has accepted. Those beyond `max_connections`, or beyond
@@ -33,7 +38,7 @@ class Listener {
 
   // From now on calls take(fd), which owns it, for each connection: a stream socket that does not block. Calls
   // refused() for each that is not wanted. Both from one thread, which also keeps `connections`, borrowed until Stop.
-  // max_connections 0: as many as the process may open.
+  // max_connections 0: no limit but that of files.
   void Start(uint64_t max_connections, Connections* connections, std::function<void(int fd)> take,
              std::function<void()> refused);
   // Accepts no more, and closes its sockets. Connections stay. May be called again.

@@ -20,7 +20,8 @@
 namespace sparseagg::service {
 namespace {
 
-// That wait to be written: what a busy server says in a second or so, and less than 2 MB.
+// That wait to be written: what a busy server says in a second or so, and most often less than 2 MB. Clients can have
+// some lines be longer: the reason for which a round is cancelled comes to 6 KiB, if all of it has to be escaped.
 constexpr size_t kMostWaitingLines = 4096;
 
 // How long who logs an error waits for it to be written. The process may end with the error.

@@ -46,7 +46,8 @@ bool IsLogged(LogLevel level);
 // a second for what is an error: if thousands of lines wait to be written, the oldest are dropped.
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
 
-// Until what has been logged is written. False: it took longer than `patience`.
+// Until what has been logged is written; who asks while another does may get the other's answer, which says less.
+// False: it took longer than `patience`.
 bool FlushLog(absl::Duration patience);
 
 // So far, for want of a reader.

@@ -27,6 +27,8 @@ constexpr uint64_t kLeastSpecBytes = uint64_t{64} << 10;
 // A tensor's own fields and those of its aggregation are 22.
 constexpr uint64_t kLikelyTensorFields = 32;
 constexpr uint64_t kLeastSpecFields = 4096;
+// What is made of one before the round is there: of as many fields as it may have, of sixty bytes each, and of itself.
+constexpr uint64_t kMadeOfTensorBytes = 4096;
 
 }  // namespace
 
@@ -71,8 +73,11 @@ Limits FitToMemory(Limits limits) {
         limits.max_message_bytes);
   const MemoryShares shares = Divide(limits);
   lower(shares.transit / 2 / PageTransitBytes(1), limits.max_page_bytes);
-  // A quarter of the process's share: freed memory that is kept has three quarters (main.cc).
+  // A quarter of the process's share each. So much is for calls that wait (MostWaits), three quarters for freed memory
+  // that is kept (main.cc), and code and threads take some: more than the share, seldom all there at once. Near the
+  // limit nothing freed is kept (Trimmer), which is what makes it add up.
   lower(shares.process / 4 / kConnectionBytes, limits.max_connections);
+  lower(shares.process / 4 / kMadeOfTensorBytes, limits.max_tensors);
   return limits;
 }
 

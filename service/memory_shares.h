@@ -22,7 +22,8 @@ struct MemoryShares {
 MemoryShares Divide(const Limits& limits);
 
 // `limits`, with those lowered that memory_limit_bytes leaves no room for: messages and pages, of which one must fit
-// into transit beside as much again that is held, and connections, by what idle ones take.
+// into transit beside as much again that is held, connections, by what idle ones take, and tensors, by what is made of
+// the spec of a round before it is one.
 Limits FitToMemory(Limits limits);
 
 // What gRPC may hold of one message before it is refused as too large.
@@ -31,8 +32,8 @@ uint64_t MostMessageBytes(const Limits& limits);
 // Calls that may wait for rounds at once, by what each takes, of the process's share; 0: any number.
 uint64_t MostWaits(const Limits& limits);
 
-// What the spec of a round may take on the wire: what is made of it takes up to a hundred times as much, before it is
-// known to have too many tensors. 0: no limit.
+// What the spec of a round may take on the wire: without a bound, what is made of it takes a hundred times as much
+// before it is known to have too many tensors. 0: no limit.
 uint64_t MostSpecBytes(const Limits& limits);
 // The same in fields.
 uint64_t MostSpecFields(const Limits& limits);

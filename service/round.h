@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -88,6 +89,7 @@ class UploadHandle {
  public:
   // Called once, from the worker pool, if the round discards the upload by itself: it has closed.
   using OnDiscard = std::function<void(absl::Status)>;
+  using OnCommit = std::function<void(absl::StatusOr<Receipt>)>;
 
   UploadHandle(std::string client, std::string submission, std::string upload_tag,
                std::shared_ptr<const RoundConfig> config, Machine& machine, Slot slot)
@@ -115,6 +117,7 @@ class UploadHandle {
   absl::Duration last_chunk_ = absl::ZeroDuration();  // that was new: Clock::Monotonic
   OnDiscard on_discard_;
   Timer::Id timer_ = 0;
+  std::deque<OnCommit> commits_;  // asked for by name and not answered: who asked first answers them
 };
 
 // Thread-safe. Calls that may work for long (Open, PutChunk, Append, Commit…) belong on the worker pool, unless what
@@ -177,9 +180,11 @@ class Round : public std::enable_shared_from_this<Round> {
   // Discards the upload, if it is there, and counts it as refused: of chunks that are refused before they get here.
   void RefuseNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                    const absl::Status& status);
-  // FAILED_PRECONDITION: as of Commit, and where an upload with another tag is.
-  absl::StatusOr<Receipt> CommitNamed(const std::string& client_id, const std::string& submission_id,
-                                      const std::string& tag = "");
+  // Calls `done` once, before returning or, if the upload is being committed already, from the thread that does it: a
+  // client that asks again keeps no thread waiting. FAILED_PRECONDITION: as of Commit, and where an upload with another
+  // tag is.
+  void CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
+                   UploadHandle::OnCommit done);
   // NOT_FOUND: no upload. No progress: one with another tag.
   absl::StatusOr<UploadProgress> GetProgress(const std::string& client_id, const std::string& submission_id,
                                              const std::string& tag = "");
@@ -233,6 +238,7 @@ class Round : public std::enable_shared_from_this<Round> {
   void OnUploadTimer(const std::shared_ptr<UploadHandle>& upload);
 
   // round_commit.cc: from the last chunk to the merge
+  absl::StatusOr<Receipt> AnswerForgottenLocked(const UploadName& name, const std::string& tag);
   absl::StatusOr<Receipt> CommitComplete(UploadHandle& upload);
   std::optional<absl::StatusOr<Receipt>> AnswerLocked(const UploadHandle& upload, const ContentHash& hash);
   absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& upload, const ContentHash& hash);

@@ -1,5 +1,7 @@
 // Round: from the last chunk to the merge.
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "host/saturating.h"
@@ -19,22 +21,41 @@ bool Round::MergesOnArrival() const {
   return !std::all_of(config_->tensors.begin(), config_->tensors.end(), OrderMatters);
 }
 
-absl::StatusOr<Receipt> Round::CommitNamed(const std::string& client_id, const std::string& submission_id,
-                                           const std::string& tag) {
+void Round::CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
+                        UploadHandle::OnCommit done) {
   const UploadName name(client_id, submission_id);
   std::shared_ptr<UploadHandle> upload;
+  std::optional<absl::StatusOr<Receipt>> answer;
   {
     std::lock_guard lock(mu_);
     upload = FindNamedLocked(name);
     if (upload == nullptr || upload->tag != tag) {
-      if (IsRetryLocked(name, tag)) return AnswerDuplicateLocked(client_id);
-      if (now_.state != RoundState::kOpen) return NotOpenLocked();
-      if (upload != nullptr) return Replaced(name);
-      return absl::NotFoundError(
-          absl::StrCat("nothing of submission '", submission_id, "' of client '", client_id, "' is here"));
+      answer = AnswerForgottenLocked(name, tag);
+    } else {
+      upload->commits_.push_back(std::move(done));
+      if (upload->commits_.size() > 1) return;
     }
   }
-  return Commit(*upload);
+  if (answer.has_value()) return done(*std::move(answer));
+  for (bool is_last = false; !is_last;) {
+    absl::StatusOr<Receipt> receipt = Contain([&] { return Commit(*upload); });  // after the first a mere look
+    {
+      std::lock_guard lock(mu_);
+      done = std::move(upload->commits_.front());
+      upload->commits_.pop_front();
+      is_last = upload->commits_.empty();
+    }
+    done(std::move(receipt));
+  }
+}
+
+// Of a commit whose upload is not here.
+absl::StatusOr<Receipt> Round::AnswerForgottenLocked(const UploadName& name, const std::string& tag) {
+  if (IsRetryLocked(name, tag)) return AnswerDuplicateLocked(name.first);
+  if (now_.state != RoundState::kOpen) return NotOpenLocked();
+  if (FindNamedLocked(name) != nullptr) return Replaced(name);
+  return absl::NotFoundError(
+      absl::StrCat("nothing of submission '", name.second, "' of client '", name.first, "' is here"));
 }
 
 absl::StatusOr<Receipt> Round::Commit(UploadHandle& upload) {

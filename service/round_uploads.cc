@@ -204,7 +204,8 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
     }
     if (upload != nullptr && upload->tag != tag) return Replaced(name);
     if (upload == nullptr && chunk.sequence > 0) {
-      if (now_.state != RoundState::kOpen) return RefuseLocked(NotOpenLocked());
+      // What its upload was refused for was counted when the round let go of it.
+      if (now_.state != RoundState::kOpen) return NotOpenLocked();
       return absl::FailedPreconditionError(
           absl::StrCat("chunk ", chunk.sequence,
                        " came where chunk 0 is expected next: nothing of this upload is here; one that gets no chunk ",

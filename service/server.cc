@@ -72,13 +72,17 @@ struct Server::Grpc {
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock)
     : engine_(std::move(engine)),
-      machine_(engine_.get(), &clock, options.limits, options.num_threads),
+      machine_(engine_.get(), &clock, FitToFiles(options.limits), options.num_threads),
       registry_(&machine_) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
   if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.grpc_address));
   auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock));
+  const uint64_t wanted = FitToMemory(options.limits).max_connections;
+  if (const uint64_t most = server->machine_.limits.max_connections; most < wanted) {
+    Log(LogLevel::kWarning, "few_files", {{"max_connections", wanted}, {"connections", most}});
+  }
   RETURN_IF_ERROR(server->Listen(options));
   RETURN_IF_ERROR(server->ServeHttp(options));
   return server;

@@ -168,25 +168,19 @@ bool CopyField(const google::protobuf::Descriptor* message, uint64_t tag, ChunkM
 
 }  // namespace
 
-absl::Status ChunkMessage::Parse(grpc::ByteBuffer& bytes) {
-  absl::Status status;
-  if (bytes.Length() < kSmallestTakenApart) {
-    status = service::Parse(bytes, &head_);
-  } else {
-    RETURN_IF_ERROR(Dump(bytes));
-    Cursor cursor(slices_);
-    std::string head;
-    status = TakeApart(cursor, 0, &head);
-    if (status.ok() && !head_.ParseFromString(head)) status = Malformed(v1::UpdateChunk::descriptor());
-  }
-  bytes.Clear();
-  return status;
+absl::Status ChunkMessage::Parse(const grpc::ByteBuffer& bytes) {
+  if (bytes.Length() < kSmallestTakenApart) return service::Parse(bytes, &head_);
+  RETURN_IF_ERROR(Dump(bytes));
+  Cursor cursor(slices_);
+  std::string head;
+  RETURN_IF_ERROR(TakeApart(cursor, 0, &head));
+  return head_.ParseFromString(head) ? absl::OkStatus() : Malformed(v1::UpdateChunk::descriptor());
 }
 
-absl::Status ChunkMessage::ParseFrom(grpc::ByteBuffer& bytes, const Limits& limits, v1::AggregateRequest* request) {
+absl::Status ChunkMessage::ParseFrom(const grpc::ByteBuffer& bytes, const Limits& limits,
+                                     v1::AggregateRequest* request) {
   if (bytes.Length() < kSmallestTakenApart) {
     absl::Status status = service::Parse(bytes, request);
-    bytes.Clear();
     if (request->has_chunk()) head_.Swap(request->mutable_chunk());
     return status;
   }
@@ -208,7 +202,6 @@ absl::Status ChunkMessage::ParseFrom(grpc::ByteBuffer& bytes, const Limits& limi
       return Malformed(type);
     }
   }
-  bytes.Clear();
   google::protobuf::io::ArrayInputStream stream(rest.data(), static_cast<int>(rest.size()));
   RETURN_IF_ERROR(CheckSpec(type, rest.size(), &stream, limits));
   if (!request->ParseFromString(rest) || !head_.ParseFromString(head)) return Malformed(type);

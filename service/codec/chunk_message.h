@@ -28,12 +28,12 @@ class ChunkMessage {
  public:
   class Cursor;  // goes through the bytes
 
-  // Keeps what `bytes` holds, which is cleared. INVALID_ARGUMENT: they are no UpdateChunk, or one whose slices, or
-  // fields beside keys and values, are too many.
-  absl::Status Parse(grpc::ByteBuffer& bytes);
+  // Keeps what it needs of `bytes`, and leaves them to the caller. INVALID_ARGUMENT: they are no UpdateChunk, or one
+  // whose slices, or fields beside keys and values, are too many.
+  absl::Status Parse(const grpc::ByteBuffer& bytes);
   // The same of an AggregateRequest. `request` gets the rest of it, with an empty chunk if there is one.
   // RESOURCE_EXHAUSTED: as ParseSpec, of that rest.
-  absl::Status ParseFrom(grpc::ByteBuffer& bytes, const Limits& limits, v1::AggregateRequest* request);
+  absl::Status ParseFrom(const grpc::ByteBuffer& bytes, const Limits& limits, v1::AggregateRequest* request);
 
   // The slices of a message that was taken apart have no keys and values.
   const v1::UpdateChunk& head() const { return head_; }

@@ -1,14 +1,21 @@
 // Answers about rounds are of the memory that is in transit, if they are large.
+#include <algorithm>
+#include <future>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "service/grpc_util.h"
+#include "service/trimmer.h"
 #include "tests/service/raw_client.h"
 #include "tests/service/server_fixture.h"
+#include "tests/support/sanitized.h"
 
 namespace sparseagg::service {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::kSanitized;
 using Code = absl::StatusCode;
 
 class AnswersTest : public ServerFixture {
@@ -118,6 +125,40 @@ TEST_F(AnswersTest, Wait_NoRoomAtTheEnd_WaitsForItsTurn) {
   second_waiter.join();
   EXPECT_THAT(first, IsOk());
   EXPECT_THAT(second, IsOk());
+}
+
+// A tensor of nine bytes becomes thirty times as much.
+TEST_F(AnswersTest, CreateRound_WaitingForRoom_TakesItsMessageOnly) {
+  options_.limits.memory_limit_bytes = uint64_t{1} << 30;
+  v1::CreateRoundRequest request;
+  for (int t = 0; t < 1000; ++t) {
+    v1::TensorSpec* tensor = request.mutable_spec()->add_tensors();
+    tensor->set_name(std::to_string(t));
+    tensor->set_dtype(v1::DTYPE_FLOAT32);
+    tensor->set_dimension(1);
+  }
+  Create(SumSpec());
+  const Credit all = TakeAll();
+  struct Call {
+    grpc::ClientContext context;
+    v1::Round response;
+    std::promise<grpc::Status> ended;
+  };
+  constexpr size_t kCalls = 500;
+  std::vector<Call> calls(kCalls);
+  const uint64_t before = ResidentBytes();
+  for (Call& call : calls) {
+    client().stub().async()->CreateRound(&call.context, &request, &call.response,
+                                         [&call](const grpc::Status& status) { call.ended.set_value(status); });
+  }
+  AwaitWaiting(kCalls);
+  const uint64_t taken = ResidentBytes() - std::min(before, ResidentBytes());
+  clock_.Advance(Transit::kShortWait, server().machine().timer);
+  for (Call& call : calls) {
+    EXPECT_THAT(FromGrpc(call.ended.get_future().get()), HasCode(Code::kResourceExhausted));
+  }
+  if (kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  EXPECT_LE(taken, uint64_t{64} << 20);
 }
 
 // Its connection has room for the answer, but its client does not let it be sent.

@@ -107,6 +107,20 @@ TEST(MemoryBudgetTest, TryReserve_ManyThreads_NeverPassesTheLimit) {
   EXPECT_EQ(budget.reserved(), 999);
 }
 
+TEST(MemorySharesTest, FitToMemory_TensorsAreAsManyAsMemoryAndTheirLimitAllow) {
+  const auto most = [](uint64_t memory_mib, uint64_t max_tensors) {
+    Limits limits;
+    limits.memory_limit_bytes = memory_mib << 20;
+    limits.max_tensors = max_tensors;
+    return FitToMemory(limits).max_tensors;
+  };
+  EXPECT_EQ(most(256, 0), 5120);  // 4 KiB each of a quarter of 80 MiB
+  EXPECT_EQ(most(256, 10'000), 5120);
+  EXPECT_EQ(most(256, 1000), 1000);
+  EXPECT_EQ(most(0, 0), 0);
+  EXPECT_EQ(most(0, 10'000), 10'000);
+}
+
 TEST(MemorySharesTest, MessagesOfAnySize_DoNotWrap) {
   Limits limits;
   limits.max_message_bytes = UINT64_MAX;

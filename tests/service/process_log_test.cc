@@ -64,13 +64,30 @@ TEST(ProcessLogTest, Call_IsLoggedOnceItIsKnownToBeGood) {
   EXPECT_THAT(client.Create({}, "bad"), HasCode(Code::kInvalidArgument));
   EXPECT_THAT(client.Aggregate({}, {}), HasCode(Code::kInvalidArgument));
   EXPECT_THAT(client.Create(SumSpec(), "good"), IsOk());
+  EXPECT_THAT(client.Create(SumSpec(7), "good"), HasCode(Code::kAlreadyExists));
+  EXPECT_THAT(client.Cancel("rounds/good", std::string(2000, 'x')), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(client.Finish("rounds/good"), IsOk());
+  EXPECT_THAT(client.Cancel("rounds/good"), HasCode(Code::kFailedPrecondition));
   EXPECT_THAT(client.Aggregate(SumSpec(), {}), IsOk());
   EXPECT_THAT(client.Delete("rounds/good"), IsOk());
   server.Signal(SIGTERM);
   EXPECT_EQ(server.Wait(), 0);
-  EXPECT_THAT(server.Log(),
+  const std::string log = server.Log();
+  EXPECT_THAT(log,
               AllOf(HasSubstr("method=CreateRound round=good"), HasSubstr("method=Aggregate"),
-                    HasSubstr("method=DeleteRound round=rounds/good"), Not(HasSubstr("none")), Not(HasSubstr("bad"))));
+                    HasSubstr("method=CloseRound round=rounds/good"), HasSubstr("method=DeleteRound round=rounds/good"),
+                    Not(HasSubstr("none")), Not(HasSubstr("bad")), Not(HasSubstr("method=CancelRound"))));
+  EXPECT_EQ(log.find("method=CreateRound"), log.rfind("method=CreateRound"));
+}
+
+TEST(ProcessLogTest, FewFiles_AreTold_WhereTheyAllowFewerConnectionsThanAskedFor) {
+  ServerProcess server({"--max-connections", "1000000000", "--memory-limit", "0"});
+  Client client(server.address());
+  grpc::ClientContext context;
+  v1::ServerInfo info;
+  ASSERT_THAT(FromGrpc(client.stub().GetServerInfo(&context, {}, &info)), IsOk());
+  EXPECT_THAT(server.Log(), HasSubstr(absl::StrCat("few_files max_connections=1000000000 connections=",
+                                                   info.limits().max_connections(), "\n")));
 }
 
 TEST(ProcessLogTest, Traceparent_IsCutToItsLength) {

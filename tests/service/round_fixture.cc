@@ -34,9 +34,21 @@ absl::StatusOr<UploadProgress> RoundFixture::Put(Round& round, const v1::UpdateC
   return round.PutChunk(chunk.client_id(), chunk.submission_id(), decoded, chunk.upload_tag());
 }
 
+absl::StatusOr<Receipt> RoundFixture::CommitNamed(Round& round, const std::string& client,
+                                                  const std::string& submission, const std::string& tag) {
+  absl::StatusOr<Receipt> answer = absl::UnknownError("");
+  Event answered;
+  round.CommitNamed(client, submission, tag, [&](absl::StatusOr<Receipt> receipt) {
+    answer = std::move(receipt);
+    answered.Notify();
+  });
+  answered.Wait();
+  return answer;
+}
+
 absl::StatusOr<Receipt> RoundFixture::Submit(Round& round, const v1::UpdateChunk& chunk) {
   RETURN_IF_ERROR(Put(round, chunk).status());
-  return round.CommitNamed(chunk.client_id(), chunk.submission_id(), chunk.upload_tag());
+  return CommitNamed(round, chunk.client_id(), chunk.submission_id(), chunk.upload_tag());
 }
 
 absl::StatusOr<Receipt> RoundFixture::Submit(Round& round, const std::string& client, const std::vector<uint32_t>& keys,

@@ -175,8 +175,8 @@ TEST_F(RoundLifeTest, Cancel_Open_DropsAllAndGivesTheMemoryBack) {
   const RoundSnapshot snapshot = AwaitEnd(*round);
   EXPECT_EQ(snapshot.state, RoundState::kCancelled);
   EXPECT_EQ(snapshot.reason, "enough");
-  EXPECT_THAT(round->CommitNamed("b", "b-1"), Fails(Code::kFailedPrecondition, HasSubstr("enough")));
-  EXPECT_THAT(round->CommitNamed("a", "a-1"), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(CommitNamed(*round, "b", "b-1"), Fails(Code::kFailedPrecondition, HasSubstr("enough")));
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), HasCode(Code::kFailedPrecondition));
   EXPECT_THAT(round->Cancel("again"), IsOk());
   Settle();
   EXPECT_LE(machine().budget.reserved(), at_rest + 1024);

@@ -81,7 +81,7 @@ TEST_F(RoundRaceTest, Commit_RacingWithClose_CountsOrIsRefusedButNeverHalf) {
     std::atomic<int> accepted{0};
     OnThreads(5, [&](int t) {
       if (t == 4) return round->Close();
-      const auto receipt = round->CommitNamed(std::to_string(t), std::to_string(t) + "-1");
+      const auto receipt = CommitNamed(*round, std::to_string(t), std::to_string(t) + "-1");
       if (receipt.ok()) {
         ++accepted;
       } else {
@@ -134,7 +134,7 @@ TEST_F(RoundRaceTest, PutChunk_ZeroWithAnotherTagDuringTheCommit_NeitherWaitsNor
   client.join();
   ASSERT_THAT(first, IsOk());
   EXPECT_FALSE(first->duplicate);
-  const auto second = round->CommitNamed("a", "a-1", "y");
+  const auto second = CommitNamed(*round, "a", "a-1", "y");
   ASSERT_THAT(second, IsOk());
   EXPECT_TRUE(second->duplicate);
   EXPECT_EQ(round->Snapshot().num_refused, 0);
@@ -165,6 +165,55 @@ TEST_F(RoundRaceTest, StatusAndChunks_OfAnUploadThatIsBeingCommitted_AreAnswered
   EXPECT_EQ(round->Snapshot().num_refused, 0);
 }
 
+TEST_F(RoundRaceTest, CommitNamed_WhileTheUploadIsBeingCommitted_IsAnsweredWithItAndHoldsUpNobody) {
+  for (const bool fails : {false, true}) {
+    Event preparing;
+    Event go;
+    hooks_.prepare = [&] {
+      preparing.Notify();
+      go.Wait();
+      return fails ? absl::ResourceExhaustedError("no room") : absl::OkStatus();
+    };
+    const auto round = Open(SumSpec(), fails ? "fails" : "counts");
+    absl::StatusOr<Receipt> first = absl::UnknownError("");
+    std::thread client([&] { first = Submit(*round, "a", {1}, {1}); });
+    preparing.Wait();
+    std::vector<absl::StatusOr<Receipt>> others;
+    for (int i = 0; i < 3; ++i) {
+      round->CommitNamed("a", "a-1", "",
+                         [&](absl::StatusOr<Receipt> receipt) { others.push_back(std::move(receipt)); });
+    }
+    EXPECT_TRUE(others.empty());
+    go.Notify();
+    client.join();
+    EXPECT_EQ(first.ok(), !fails);
+    ASSERT_EQ(others.size(), 3);
+    for (const auto& other : others) {
+      ASSERT_EQ(other.status(), first.status());
+      if (fails) continue;
+      EXPECT_TRUE(other->duplicate);
+      EXPECT_EQ(other->num_tuples, first->num_tuples);
+    }
+    EXPECT_EQ(round->Snapshot().num_submissions, fails ? 0 : 1);
+    EXPECT_EQ(round->Snapshot().num_refused, fails ? 1 : 0);
+  }
+}
+
+TEST_F(RoundRaceTest, CommitNamed_AgainWhileTheRoundIsCancelled_IsRefusedLikeTheFirst) {
+  HoldPrepare();
+  const auto round = Open(SumSpec());
+  absl::StatusOr<Receipt> first = absl::UnknownError("");
+  std::thread client([&] { first = Submit(*round, "a", {1}, {1}); });
+  preparing_.Wait();
+  absl::StatusOr<Receipt> second = absl::UnknownError("");
+  round->CommitNamed("a", "a-1", "", [&](absl::StatusOr<Receipt> receipt) { second = std::move(receipt); });
+  EXPECT_THAT(round->Cancel("stop"), IsOk());
+  go_.Notify();
+  client.join();
+  EXPECT_THAT(first, HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(second, HasCode(Code::kFailedPrecondition));
+}
+
 TEST_F(RoundRaceTest, Submit_OneSubmissionInChunksOfManySizesAtOnce_CountsOnceAndWhole) {
   std::map<uint64_t, float> expected;
   for (uint32_t key = 0; key < 60; ++key) expected[key] = static_cast<float>(key);
@@ -188,7 +237,7 @@ TEST_F(RoundRaceTest, Submit_OneSubmissionInChunksOfManySizesAtOnce_CountsOnceAn
           return;
         }
       }
-      const auto receipt = round->CommitNamed("a", "a-1", std::to_string(size));
+      const auto receipt = CommitNamed(*round, "a", "a-1", std::to_string(size));
       if (receipt.ok() && !receipt->duplicate) ++accepted;
     });
     EXPECT_EQ(accepted, 1);
@@ -261,7 +310,7 @@ TEST_F(RoundRaceTest, CommitNamed_SameUploadFromManyThreads_CountsOnce) {
     ASSERT_THAT(Put(*round, MakeChunk("", "a", {7}, {1})), IsOk());
     std::atomic<int> firsts{0};
     OnThreads(6, [&](int) {
-      const auto receipt = round->CommitNamed("a", "a-1");
+      const auto receipt = CommitNamed(*round, "a", "a-1");
       ASSERT_THAT(receipt, IsOk());
       firsts += receipt->duplicate ? 0 : 1;
     });

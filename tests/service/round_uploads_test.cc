@@ -41,7 +41,7 @@ TEST_F(RoundUploadsTest, Commit_Twice_IsADuplicateCountedOnce) {
   const auto first = Submit(*round, "a", {1}, {1});
   ASSERT_THAT(first, IsOk());
   EXPECT_FALSE(first->duplicate);
-  const auto again = round->CommitNamed("a", "a-1");  // its upload is gone
+  const auto again = CommitNamed(*round, "a", "a-1");  // its upload is gone
   ASSERT_THAT(again, IsOk());
   EXPECT_TRUE(again->duplicate);
   EXPECT_EQ(again->num_tuples, 1);
@@ -58,7 +58,7 @@ TEST_F(RoundUploadsTest, Submit_SameContentOtherSubmissionId_IsADuplicate) {
   EXPECT_TRUE(duplicate->duplicate);
   EXPECT_EQ(duplicate->submission_id, "a-1");
   // The answer to that may have been lost, too.
-  const auto again = round->CommitNamed("a", "a-2");
+  const auto again = CommitNamed(*round, "a", "a-2");
   ASSERT_THAT(again, IsOk());
   EXPECT_TRUE(again->duplicate);
   round->Close();
@@ -82,7 +82,7 @@ TEST_F(RoundUploadsTest, Submit_RetryAfterTheRoundClosed_IsADuplicateWhileItIsKe
   ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
   round->Close();
   AwaitEnd(*round);
-  const auto named = round->CommitNamed("a", "a-1");
+  const auto named = CommitNamed(*round, "a", "a-1");
   ASSERT_THAT(named, IsOk());
   EXPECT_TRUE(named->duplicate);
   const auto whole = Submit(*round, "a", {1}, {1});
@@ -97,9 +97,20 @@ TEST_F(RoundUploadsTest, Submit_AnotherClientAfterTheRoundClosed_IsRefusedAtItsF
   round->Close();
   AwaitEnd(*round);
   EXPECT_THAT(Put(*round, MakeChunk("", "b", {1}, {1})), Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
-  EXPECT_THAT(round->CommitNamed("b", "b-1"), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(CommitNamed(*round, "b", "b-1"), HasCode(Code::kFailedPrecondition));
   EXPECT_THAT(round->OpenUpload("b", "b-1", nullptr), HasCode(Code::kFailedPrecondition));
   EXPECT_EQ(round->Snapshot().num_refused, 2);  // first chunks; a commit of nothing is none
+}
+
+TEST_F(RoundUploadsTest, PutChunk_AfterTheRoundClosed_OfAnUploadThatItCutOff_IsNoSecondRefusal) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
+  round->Close();
+  EXPECT_EQ(round->Snapshot().num_refused, 1);
+  for (const uint64_t sequence : {1, 2, 2}) {
+    EXPECT_THAT(Put(*round, MakeChunk("", "a", {2}, {1}, sequence, false)), HasCode(Code::kFailedPrecondition));
+  }
+  EXPECT_EQ(round->Snapshot().num_refused, 1);
 }
 
 TEST_F(RoundUploadsTest, Submit_OneMoreThanMaxSubmissions_IsToldThatThereAreSoMany) {
@@ -126,12 +137,12 @@ TEST_F(RoundUploadsTest, PutChunk_RepeatGapAndResume_GivesTheChunkExpectedNext) 
   EXPECT_EQ(progress->received_tuples, 1);
   ASSERT_THAT(Put(*round, one), IsOk());
   ASSERT_THAT(Put(*round, zero), IsOk());
-  EXPECT_THAT(round->CommitNamed("a", "a-1"), Fails(Code::kFailedPrecondition, HasSubstr("chunk 2 is expected next")));
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), Fails(Code::kFailedPrecondition, HasSubstr("chunk 2 is expected next")));
   progress = Put(*round, two);
   ASSERT_THAT(progress, IsOk());
   EXPECT_TRUE(progress->complete);
   EXPECT_FALSE(progress->committed);
-  EXPECT_THAT(round->CommitNamed("a", "a-1"), IsOk());
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), IsOk());
   progress = round->GetProgress("a", "a-1");
   ASSERT_THAT(progress, IsOk());
   EXPECT_TRUE(progress->committed);
@@ -164,7 +175,7 @@ TEST_F(RoundUploadsTest, PutChunk_ZeroWithAnotherTag_BeginsAnewAndGivesBackWhatT
 
   const auto replaced = Fails(Code::kFailedPrecondition, AllOf(HasSubstr("another upload"), HasSubstr("'a-1'")));
   EXPECT_THAT(Put(*round, Tagged("old", {2}, {2}, 1)), replaced);
-  EXPECT_THAT(round->CommitNamed("a", "a-1", "old"), replaced);
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1", "old"), replaced);
   const auto nothing = round->GetProgress("a", "a-1", "old");
   ASSERT_THAT(nothing, IsOk());
   EXPECT_EQ(nothing->next_sequence, 0);
@@ -172,7 +183,7 @@ TEST_F(RoundUploadsTest, PutChunk_ZeroWithAnotherTag_BeginsAnewAndGivesBackWhatT
   EXPECT_EQ(round->GetProgress("a", "a-1", "new")->next_sequence, 1);
 
   ASSERT_THAT(Put(*round, Tagged("new", {2}, {2}, 1)), IsOk());
-  ASSERT_THAT(round->CommitNamed("a", "a-1", "new"), IsOk());
+  ASSERT_THAT(CommitNamed(*round, "a", "a-1", "new"), IsOk());
   round->Close();
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
 }
@@ -185,7 +196,7 @@ TEST_F(RoundUploadsTest, PutChunk_ZeroOfAnUploadThatWasReplaced_ReplacesInItsTur
   ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
   EXPECT_THAT(Put(*round, Tagged("", {2}, {2}, 1)), HasCode(Code::kFailedPrecondition));
   ASSERT_THAT(Put(*round, Tagged("x", {2}, {1}, 1)), IsOk());
-  ASSERT_THAT(round->CommitNamed("a", "a-1", "x"), IsOk());
+  ASSERT_THAT(CommitNamed(*round, "a", "a-1", "x"), IsOk());
   round->Close();
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 1)));
 }
@@ -193,32 +204,32 @@ TEST_F(RoundUploadsTest, PutChunk_ZeroOfAnUploadThatWasReplaced_ReplacesInItsTur
 TEST_F(RoundUploadsTest, Commit_WithAnotherTagWhatIsComplete_IsRefusedAndLeavesIt) {
   const auto round = Open(SumSpec());
   ASSERT_THAT(Put(*round, Tagged("x", {1}, {1})), IsOk());
-  EXPECT_THAT(round->CommitNamed("a", "a-1", "y"), Fails(Code::kFailedPrecondition, HasSubstr("another upload")));
-  EXPECT_THAT(round->CommitNamed("a", "a-1", "x"), IsOk());
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1", "y"), Fails(Code::kFailedPrecondition, HasSubstr("another upload")));
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1", "x"), IsOk());
 }
 
 TEST_F(RoundUploadsTest, Committed_RepeatsOfItsOwnTag_AreAnsweredWhateverElseIsUnderWay) {
   const auto round = Open(SumSpec());
   ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
   ASSERT_THAT(Put(*round, Tagged("x", {2}, {2}, 1)), IsOk());
-  ASSERT_THAT(round->CommitNamed("a", "a-1", "x"), IsOk());
+  ASSERT_THAT(CommitNamed(*round, "a", "a-1", "x"), IsOk());
   // The same, in other chunks.
   EXPECT_THAT(round->GetProgress("a", "a-1", "y"), HasCode(Code::kNotFound));
   ASSERT_THAT(Put(*round, Tagged("y", {1}, {1}, 0, false)), IsOk());
-  EXPECT_TRUE(round->CommitNamed("a", "a-1", "x")->duplicate);
+  EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "x")->duplicate);
   EXPECT_TRUE(round->GetProgress("a", "a-1", "x")->committed);
   EXPECT_TRUE(Put(*round, Tagged("x", {1}, {1}, 0, false))->committed);
   EXPECT_TRUE(Put(*round, Tagged("x", {2}, {2}, 1))->committed);
   EXPECT_EQ(round->GetProgress("a", "a-1", "y")->next_sequence, 1);
   ASSERT_THAT(Put(*round, Tagged("y", {2}, {2}, 1)), IsOk());
-  EXPECT_TRUE(round->CommitNamed("a", "a-1", "y")->duplicate);
-  EXPECT_TRUE(round->CommitNamed("a", "a-1", "y")->duplicate);  // its answer was lost
+  EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "y")->duplicate);
+  EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "y")->duplicate);  // its answer was lost
   // Other content.
   EXPECT_THAT(Submit(*round, Tagged("z", {1}, {1})), Fails(Code::kAlreadyExists, HasSubstr("other content")));
-  EXPECT_THAT(round->CommitNamed("a", "a-1", "z"), HasCode(Code::kNotFound));
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1", "z"), HasCode(Code::kNotFound));
   round->Close();
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
-  EXPECT_TRUE(round->CommitNamed("a", "a-1", "x")->duplicate);
+  EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "x")->duplicate);
   EXPECT_THAT(Submit(*round, Tagged("z", {1}, {1})), HasCode(Code::kAlreadyExists));
 }
 
@@ -247,7 +258,7 @@ TEST_F(RoundUploadsTest, Committed_ALateChunkZeroWithoutATag_IsNoRefusalWhenItTi
 
 TEST_F(RoundUploadsTest, CommitAndStatus_UnknownUpload_NotFound) {
   const auto round = Open(SumSpec());
-  EXPECT_THAT(round->CommitNamed("a", "a-1"), Fails(Code::kNotFound, HasSubstr("'a'")));
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), Fails(Code::kNotFound, HasSubstr("'a'")));
   EXPECT_THAT(round->GetProgress("a", "a-1"), HasCode(Code::kNotFound));
 }
 
@@ -257,7 +268,7 @@ TEST_F(RoundUploadsTest, PutChunk_BadChunkInTheMiddle_DiscardsTheUploadAndTheRou
   ASSERT_THAT(Put(*round, MakeChunk("", "b", {1}, {1}, 0, false)), IsOk());
   EXPECT_THAT(Put(*round, MakeChunk("", "b", {100}, {1}, 1, true)),
               Fails(Code::kInvalidArgument, AllOf(HasSubstr("'v'"), HasSubstr("chunk 1"), HasSubstr("100"))));
-  EXPECT_THAT(round->CommitNamed("b", "b-1"), HasCode(Code::kNotFound));
+  EXPECT_THAT(CommitNamed(*round, "b", "b-1"), HasCode(Code::kNotFound));
   RoundSnapshot snapshot = round->Snapshot();
   EXPECT_EQ(snapshot.num_refused, 1);
   EXPECT_EQ(snapshot.num_uploads, 0);
@@ -303,7 +314,7 @@ TEST_F(RoundUploadsTest, OpenUpload_UploadLimit_IsRefusedUntilOneIsOver) {
   ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1})), IsOk());
   ASSERT_THAT(Put(*round, MakeChunk("", "b", {1}, {1})), IsOk());
   EXPECT_THAT(Put(*round, MakeChunk("", "c", {1}, {1})), Fails(Code::kResourceExhausted, HasSubstr("max_uploads 2")));
-  ASSERT_THAT(round->CommitNamed("a", "a-1"), IsOk());
+  ASSERT_THAT(CommitNamed(*round, "a", "a-1"), IsOk());
   EXPECT_THAT(Put(*round, MakeChunk("", "c", {1}, {1})), IsOk());
 }
 

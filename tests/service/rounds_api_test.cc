@@ -2,6 +2,7 @@
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/generic/generic_stub.h>
+#include <sys/resource.h>
 
 #include <future>
 #include <thread>
@@ -38,6 +39,17 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
   v1::RoundSpec spec = SumSpec();
   for (int i = 0; i < 2; ++i) *spec.add_tensors() = spec.tensors(0);
   EXPECT_THAT(client().Create(spec, "r"), Fails(Code::kResourceExhausted, HasSubstr("max_tensors 2")));
+}
+
+TEST_F(RoundsApiTest, GetServerInfo_Connections_AreAsManyAsTheProcessMayOpenFilesFor) {
+  options_.limits.max_connections = 0;
+  grpc::ClientContext context;
+  v1::ServerInfo info;
+  ASSERT_THAT(FromGrpc(client().stub().GetServerInfo(&context, {}, &info)), IsOk());
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_GT(info.limits().max_connections(), 0);
+  EXPECT_LT(info.limits().max_connections(), files.rlim_cur / 2);
 }
 
 TEST_F(RoundsApiTest, Round_FromCreationToEnd_TellsItsFigures) {

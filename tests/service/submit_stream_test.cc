@@ -2,6 +2,7 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <memory>
@@ -10,12 +11,16 @@
 #include <set>
 #include <thread>
 
+#include "service/grpc_util.h"
+#include "service/trimmer.h"
 #include "tests/service/server_fixture.h"
+#include "tests/support/sanitized.h"
 
 namespace sparseagg::service {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::kSanitized;
 using Code = absl::StatusCode;
 
 class SubmitStreamTest : public ServerFixture {
@@ -119,6 +124,47 @@ TEST_F(SubmitStreamTest, ShortMessagesOfManyKeys_AreThePools) {
   release.Notify();
   reader.join();
   EXPECT_THAT(answer, Fails(Code::kInvalidArgument, HasSubstr("key 1000000")));
+}
+
+// Slices of two bytes, each of which becomes a message of its own: what is counted while the pool is busy are the
+// bytes.
+TEST_F(SubmitStreamTest, ShortMessagesThatWaitForThePool_TakeTheirBytesOnly) {
+  const std::string round = Create(SumSpec());
+  v1::UpdateChunk chunk = MakeChunk(round, "a", {}, {});
+  v1::TensorSlice& slice = *chunk.mutable_slices(0);
+  slice.set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
+  slice.set_value_encoding(v1::VALUE_ENCODING_NONE);
+  slice.set_num_keys(uint64_t{1} << 40);
+  std::string message = chunk.SerializeAsString();
+  while (message.size() < 16'000) message.append("\x3a\x00", 2);
+  const grpc::Slice bytes(message);
+  const grpc::ByteBuffer request(&bytes, 1);
+
+  Machine& machine = server().machine();
+  while (machine.transit.taken() != 0) std::this_thread::yield();
+  Event release;
+  for (int i = 0; i < machine.pool.num_threads(); ++i) machine.pool.Post([&release] { release.Wait(); });
+  constexpr size_t kStreams = 300;
+  struct Call {
+    grpc::ClientContext context;
+    grpc::ByteBuffer response;
+    std::promise<grpc::Status> ended;
+  };
+  std::vector<Call> calls(kStreams);
+  grpc::GenericStub stub(client().channel());
+  const uint64_t before = ResidentBytes();
+  for (Call& call : calls) {
+    stub.UnaryCall(&call.context, "/sparseagg.v1.Aggregation/SubmitUpdate", {}, &request, &call.response,
+                   [&call](const grpc::Status& status) { call.ended.set_value(status); });
+  }
+  while (machine.transit.taken() != kStreams * (kStreamBytes + message.size())) std::this_thread::yield();
+  const uint64_t taken = ResidentBytes() - std::min(before, ResidentBytes());
+  release.Notify();
+  for (Call& call : calls) {
+    EXPECT_THAT(FromGrpc(call.ended.get_future().get()), HasCode(Code::kResourceExhausted));
+  }
+  if (kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  EXPECT_LE(taken, uint64_t{64} << 20);
 }
 
 TEST_F(SubmitStreamTest, SmallSubmissions_AreDealtWithWhereTheyArrive) {

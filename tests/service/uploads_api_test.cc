@@ -1,6 +1,10 @@
 // Submissions over sockets, unary and streamed.
 #include <atomic>
+#include <chrono>
+#include <future>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/service/server_fixture.h"
 
@@ -283,6 +287,56 @@ TEST_F(UploadsApiTest, Stream_RefusedInTheMiddle_EndsThereWhateverTheClientSends
   EXPECT_THAT(client().SubmitStream(chunks), Fails(Code::kInvalidArgument, HasSubstr("chunk 1")));
   EXPECT_EQ(client().Get(name)->num_refused(), 1);
   EXPECT_THAT(ResultOf(name), IsEmpty());
+}
+
+// As a client does whose patience is shorter than the merge that its commit brings about.
+TEST_F(UploadsApiTest, Commit_AskedForAgainAndAgain_LeavesTheOthersTheirThreads) {
+  Event preparing;
+  Event go;
+  hooks_.prepare = [&] {
+    preparing.Notify();
+    go.Wait();
+    return absl::OkStatus();
+  };
+  const std::string name = Create(SumSpec());
+  const v1::UpdateChunk other = MakeChunk(name, "other", {1}, {1});
+  ASSERT_THAT(client().Put(other), IsOk());
+  const v1::UpdateChunk chunk = MakeChunk(name, "a", {1}, {1});
+  ASSERT_THAT(client().Put(chunk), IsOk());
+  v1::CommitSubmissionRequest request;
+  request.set_round(name);
+  request.set_client_id(chunk.client_id());
+  request.set_submission_id(chunk.submission_id());
+  struct Call {
+    grpc::ClientContext context;
+    v1::Submission response;
+    std::promise<grpc::Status> ended;
+  };
+  std::vector<Call> calls(5);
+  for (Call& call : calls) {
+    client().stub().async()->CommitSubmission(&call.context, &request, &call.response,
+                                              [&call](const grpc::Status& status) { call.ended.set_value(status); });
+    preparing.Wait();
+  }
+  v1::GetUploadStatusRequest asked;
+  asked.set_round(name);
+  asked.set_client_id(other.client_id());
+  asked.set_submission_id(other.submission_id());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));  // rather than for ever
+  v1::UploadStatus progress;
+  EXPECT_THAT(FromGrpc(client().stub().GetUploadStatus(&context, asked, &progress)), IsOk());
+  calls.back().context.TryCancel();
+  EXPECT_THAT(FromGrpc(calls.back().ended.get_future().get()), HasCode(Code::kCancelled));
+  calls.pop_back();
+  go.Notify();
+  int counted = 0;
+  for (Call& call : calls) {
+    ASSERT_THAT(FromGrpc(call.ended.get_future().get()), IsOk());
+    counted += call.response.duplicate() ? 0 : 1;
+  }
+  EXPECT_EQ(counted, 1);
+  EXPECT_EQ(client().Get(name)->num_submissions(), 1);
 }
 
 TEST_F(UploadsApiTest, Message_LargerThanTheLimit_SaysWhichLimit) {
