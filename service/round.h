@@ -184,7 +184,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // client that asks again keeps no thread waiting. FAILED_PRECONDITION: as of Commit, and where an upload with another
   // tag is.
   void CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
-                   UploadHandle::OnCommit done);
+                   const UploadHandle::OnCommit& done);
   // NOT_FOUND: no upload. No progress: one with another tag.
   absl::StatusOr<UploadProgress> GetProgress(const std::string& client_id, const std::string& submission_id,
                                              const std::string& tag = "");

@@ -22,7 +22,7 @@ bool Round::MergesOnArrival() const {
 }
 
 void Round::CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
-                        UploadHandle::OnCommit done) {
+                        const UploadHandle::OnCommit& done) {
   const UploadName name(client_id, submission_id);
   std::shared_ptr<UploadHandle> upload;
   std::optional<absl::StatusOr<Receipt>> answer;
@@ -32,20 +32,21 @@ void Round::CommitNamed(const std::string& client_id, const std::string& submiss
     if (upload == nullptr || upload->tag != tag) {
       answer = AnswerForgottenLocked(name, tag);
     } else {
-      upload->commits_.push_back(std::move(done));
+      upload->commits_.push_back(done);
       if (upload->commits_.size() > 1) return;
     }
   }
   if (answer.has_value()) return done(*std::move(answer));
   for (bool is_last = false; !is_last;) {
     absl::StatusOr<Receipt> receipt = Contain([&] { return Commit(*upload); });  // after the first a mere look
+    UploadHandle::OnCommit next;
     {
       std::lock_guard lock(mu_);
-      done = std::move(upload->commits_.front());
+      next = std::move(upload->commits_.front());
       upload->commits_.pop_front();
       is_last = upload->commits_.empty();
     }
-    done(std::move(receipt));
+    next(std::move(receipt));
   }
 }
 
