@@ -46,7 +46,8 @@ def aggregate(
             update is what ``Round.submit`` takes, or a pair (update, weight), whose weight matters with "by_weight"
             alone. An iterator has to make new arrays for each update, for they are read later: one that fills the same
             ones again gives wrong sums. (Gradients of a module are copied.) What is in a list or mapping and has to
-            be converted may be read twice, and has to be the same both times.
+            be converted may be read twice, and has to be the same both times: updates of which anything is wrong are
+            merged twice, and so are those of a sum of floats that is not finite.
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
@@ -147,10 +148,12 @@ class Aggregator:
             copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
                 not be changed before ``finish``: other values give wrong sums, and so do other keys, unless they are no
                 longer in order, which is refused before they are merged. Keys that are changed while a merge runs may
-                crash the process or corrupt its memory. Gradients of a module, which training changes, are copied anyway.
+                crash the process or corrupt its memory. Gradients of a module, which training changes, are copied in
+                any case.
 
         Raises:
-            InvalidArgument: the update is wrong; the message names tensor, position and value. Nothing of it counts.
+            InvalidArgument: the update is wrong; the message names client, tensor, position and value. Nothing of it
+            counts.
             OutOfRange: an integer row overflows by itself. AlreadyExists: the client has a submission.
             ResourceExhausted: beyond a limit of the spec or the ``memory_limit``. FailedPrecondition: there are
             ``max_submissions`` already, or the aggregator is finished, or the client's id comes before those that the
@@ -160,8 +163,10 @@ class Aggregator:
         client_id = checked_client_id(client_id)
         if copy:
             update = _Copied(update)
+        with _naming(client_id):
+            weight = checked_weight(weight)
         with extension.errors():
-            self._engine.add_one(client_id, update, checked_weight(weight), self._convert)
+            self._engine.add_one(client_id, update, weight, self._convert)
 
     def add_all(self, updates: Any) -> None:
         """Adds many updates, preparing them side by side.
@@ -180,7 +185,7 @@ class Aggregator:
             if self._is_limited:
                 names.sort(key=str.encode)
             with extension.errors():
-                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_named, keys_unchecked)
+                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_pair, keys_unchecked)
             return
         batches = [updates] if isinstance(updates, list) else _batches(updates, 1 if self._is_limited else _BATCH)
         for batch in batches:
@@ -188,7 +193,7 @@ class Aggregator:
                 first = self._given
                 self._given += len(batch)
             with extension.errors():
-                self._engine.add_all(None, first, batch, self._convert_named, keys_unchecked)
+                self._engine.add_all(None, first, batch, self._convert_pair, keys_unchecked)
 
     def merge(self, other: Aggregator) -> None:
         """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
@@ -237,17 +242,16 @@ class Aggregator:
         """Updates and partial sums held, those in the caller's arrays included."""
         return int(self._engine.memory_bytes)
 
-    def _convert(self, _client_id: str, update: Any) -> tuple[list[Piece], float | None]:
+    def _convert(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
         """For the extension: makes wire arrays of what it cannot read itself."""
-        return self._pieces(update), None
+        with _naming(client_id):
+            return self._pieces(update), None
 
-    def _convert_named(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
-        """The same for many updates, which may be pairs; errors name the client."""
-        try:
+    def _convert_pair(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
+        """The same for many updates, which may come with a weight."""
+        with _naming(client_id):
             update, weight = split_weight(update)
             return self._pieces(update), checked_weight(weight)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"client {client_id!r}: {error}") from error
 
     def _pieces(self, update: Any) -> list[Piece]:
         copy = isinstance(update, _Copied)
@@ -284,6 +288,15 @@ class Aggregator:
                 for r, plan in zip(results.values(), plans)
             ),
         )
+
+
+@contextlib.contextmanager
+def _naming(client_id: str) -> Iterator[None]:
+    """Puts the client's id before what is wrong with its update, as the extension does."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise InvalidArgument(f"client {client_id!r}: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)

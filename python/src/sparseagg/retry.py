@@ -104,5 +104,10 @@ def _broke_while_sending(error: grpc.RpcError) -> bool:
 
 
 def error_from_call(error: grpc.RpcError, is_late: bool = False) -> SparseaggError:
-    """Returns the typed error of a failed call; ``is_late``: it would be tried again, but its time has run out."""
+    """Returns the typed error of a failed call; ``is_late``: it would be tried again, but its time has run out.
+
+    The call loses its traceback: that holds its frames, one of which may hold the call, and so the update, or the part
+    of a result, and all that the callers hold, would stay until Python looks for cycles.
+    """
+    error.__traceback__ = None
     return error_of(grpc.StatusCode.DEADLINE_EXCEEDED if is_late else error.code(), error.details() or "")

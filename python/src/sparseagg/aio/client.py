@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg.aio.connection import Connection
@@ -29,9 +29,17 @@ from sparseagg.progress import ProgressBar
 from sparseagg.result import Result
 from sparseagg.retry import RetryPolicy, checked_retry
 from sparseagg.spec import RoundSpec, checked_spec
-from sparseagg.upload import aggregate_requests, aggregate_uploads, checked_updates, make_upload
+from sparseagg.upload import (
+    Upload,
+    aggregate_requests,
+    aggregate_upload,
+    aggregate_uploads,
+    checked_updates,
+    make_upload,
+    named_updates,
+)
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import Values
+from sparseagg.wire import Values, WireFormat
 
 __all__ = ["Client", "Round"]
 
@@ -114,15 +122,28 @@ class Client:
         values: Values = None,
         timeout: float | None = None,
     ) -> Result:
-        """Merges updates in one call; see ``sparseagg.Client.aggregate``."""
+        """Merges updates in one call; see ``sparseagg.Client.aggregate``.
+
+        They are converted in other threads, in which the event loop does not wait for them. Iterators are asked for
+        updates, one by one, in that of the event loop.
+        """
         spec, updates = checked_spec(spec), checked_updates(updates)
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, "the aggregation has not ended"):
             server = await self._connection.server_wire(deadline)
-            uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
+            uploads = await _uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
             answer = result_format(encoding, None)
             reader = await self._connection.aggregate(lambda: aggregate_requests(spec, uploads, answer), deadline)
         return reader.result()
+
+
+async def _uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFormat) -> list[Upload]:
+    """Converts the updates of a one-shot aggregation apart, since that may take long."""
+    if isinstance(updates, (list, Mapping)):
+        return await asyncio.to_thread(aggregate_uploads, spec, updates, chunk_bytes, wire)
+    return [
+        await asyncio.to_thread(aggregate_upload, spec, *named, chunk_bytes, wire) for named in named_updates(updates)
+    ]
 
 
 class Round:
@@ -173,11 +194,12 @@ class Round:
         progress: bool = False,
         timeout: float | None = None,
     ) -> Submission:
-        """Sends one client's update; see ``sparseagg.Round.submit``."""
+        """Sends one client's update; see ``sparseagg.Round.submit``. It is converted in another thread."""
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, f"the submission to {self.name} has not ended"):
             server = await self._connection.server_wire(deadline)
-            upload = make_upload(
+            upload = await asyncio.to_thread(
+                make_upload,
                 self.spec,
                 update,
                 client_id=client_id,
