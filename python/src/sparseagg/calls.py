@@ -130,7 +130,7 @@ def named_if_late(method: str, timeout: float | None) -> Iterator[None]:
         is_own = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and (error.details() or "") in _OWN_DEADLINE
         if timeout is None or not is_own:
             raise
-        error.__traceback__ = None  # see error_from_call
+        error.__traceback__ = None  # as in wait_before_retry
         raise DeadlineExceeded(f"{method} has had no answer within {timeout:.3g} s") from error
 
 

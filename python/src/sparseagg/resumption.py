@@ -63,6 +63,5 @@ class Resumption:
         if wait is None and self._has_some and error.code() in _LOST:
             wait = next(self._waits, None)
         self._has_some = False
-        error.__traceback__ = None  # as in error_from_call: it holds the frame that holds this
         self._error = error
         return wait

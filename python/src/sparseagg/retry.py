@@ -72,10 +72,14 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
     back; without that, what is exhausted stays so. One that has given up a stream of which nothing came, since this
     machine slept or its network stalled, answers DEADLINE_EXCEEDED and names the limit, upload_timeout.
 
+    The error loses its traceback. That holds frames, of which one may hold the error; then the update, or the part of a
+    result, and whatever the callers' frames have, would stay until Python looks for cycles.
+
     Args:
         error: of the call.
         waits: of the policy; the next one is taken.
     """
+    error.__traceback__ = None
     asked = 0.0
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
         delays = [value for key, value in error.trailing_metadata() or () if key == "grpc-retry-pushback-ms"]
@@ -104,10 +108,5 @@ def _broke_while_sending(error: grpc.RpcError) -> bool:
 
 
 def error_from_call(error: grpc.RpcError, is_late: bool = False) -> SparseaggError:
-    """Returns the typed error of a failed call; ``is_late``: it would be tried again, but its time has run out.
-
-    The call loses its traceback: that holds its frames, one of which may hold the call, and so the update, or the part
-    of a result, and all that the callers hold, would stay until Python looks for cycles.
-    """
-    error.__traceback__ = None
+    """Returns the typed error of a failed call; ``is_late``: it would be tried again, but its time has run out."""
     return error_of(grpc.StatusCode.DEADLINE_EXCEEDED if is_late else error.code(), error.details() or "")
