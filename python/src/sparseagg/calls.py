@@ -15,7 +15,7 @@ import grpc
 from google.protobuf import duration_pb2
 
 from sparseagg.arguments import checked_seconds, checked_text, shown
-from sparseagg.errors import DeadlineExceeded, InvalidArgument, RoundFailed, Unavailable
+from sparseagg.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, RoundFailed, Unavailable
 from sparseagg.info import RoundInfo
 from sparseagg.message import ChunkMessage
 from sparseagg.progress import ProgressBar
@@ -32,10 +32,12 @@ __all__ = [
     "counted",
     "create_request",
     "named_if_late",
+    "naming_round",
     "pause_after",
     "poll_pause",
     "poll_seconds",
     "raise_if_failed",
+    "raise_if_going_on",
     "raise_if_late",
     "raise_if_past",
     "raise_if_unheard",
@@ -190,6 +192,25 @@ def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
         raise RoundFailed(f"{info.name} {info.state}{reason}", info.state) from cause
 
 
+def raise_if_going_on(info: RoundInfo, cause: Exception) -> None:
+    """Raises ``FailedPrecondition``, which names the round, when its result was asked for before its end."""
+    if not info.ended:
+        raise FailedPrecondition(f"{info.name} is {info.state}, and has a result only when it has ended") from cause
+
+
+@contextlib.contextmanager
+def naming_round(name: str) -> Iterator[None]:
+    """Says which round it is that is in another state than the call needs, and the state as ``RoundInfo`` has it."""
+    try:
+        yield
+    except FailedPrecondition as error:
+        before, begin, rest = str(error).partition("the round is ")
+        if before or not begin:
+            raise
+        state, colon, reason = rest.partition(":")
+        raise FailedPrecondition(f"{name} is {state.lower()}{colon}{reason}") from error
+
+
 def result_format(encoding: str, values: str | None) -> pb.ResultFormat:
     """Returns how a result is to come: ``encoding`` and ``values`` as in ``Round.result``.
 
@@ -221,9 +242,8 @@ def result_request(
     names = None if tensors is None else [checked_text("a tensor's name", tensor) for tensor in tensors]
     if names == []:  # which on the wire would be all of them
         raise InvalidArgument("tensors has no name; None is for all tensors")
-    for position, tensor in enumerate(names or ()):
-        if tensor in names[:position]:
-            raise InvalidArgument(f"tensors has {shown(tensor)} twice")
+    if names is not None and len(set(names)) < len(names):
+        raise InvalidArgument(f"tensors names one of them twice: {shown(names)}")
     request = pb.StreamResultRequest(name=name, tensors=names, format=result_format)
     if keys is not None:
         begin, end = _key_range(keys)
