@@ -133,7 +133,7 @@ def named_if_late(method: str, timeout: float | None) -> Iterator[None]:
         if timeout is None or not is_own:
             raise
         error.__traceback__ = None  # as in wait_before_retry
-        raise DeadlineExceeded(f"{method} has had no answer within {timeout:.3g} s") from error
+        raise DeadlineExceeded(f"{method} has had no answer within {round(timeout, 3):g} s") from error
 
 
 def poll_seconds(deadline: float | None) -> float:
