@@ -75,7 +75,7 @@ Result MergeByEngine(const Workload& workload, int mode, bool dense, int threads
     submissions[c].tensors = {tensor};
     submissions[c].keys_unchecked = true;
   }
-  const absl::Status added = (*round)->Add(std::move(submissions), /*name_client=*/true);
+  const absl::Status added = (*round)->Add(std::move(submissions));
   if (!added.ok()) throw std::runtime_error(added.ToString());
   auto results = (*round)->Finish();
   if (!results.ok()) throw std::runtime_error(results.status().ToString());

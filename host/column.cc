@@ -1,5 +1,6 @@
 #include "host/column.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -67,12 +68,18 @@ void* Move(void* start, size_t size, size_t larger) {
   throw std::bad_alloc();
 }
 
+class KeptBlocks;
+KeptBlocks& Blocks();
+
 // Keeps freed blocks for the next columns: fresh pages cost a merge up to a third of its time, since the system clears
 // them at first touch. Thread-safe.
 class KeptBlocks {
  public:
-  // So that to return one never takes memory.
-  KeptBlocks() { kept_.reserve(kMostKept + 1); }
+  KeptBlocks() {
+    kept_.reserve(kMostKept + 1);  // so that to return one never takes memory
+    // Held over a fork, the lock is free in the child.
+    pthread_atfork([] { Blocks().mutex_.lock(); }, [] { Blocks().mutex_.unlock(); }, [] { Blocks().mutex_.unlock(); });
+  }
 
   void* Take(size_t bytes) {
     const size_t size = BlockSize(bytes);

@@ -45,6 +45,7 @@ ROOMS = {
         r"hwy/.*",
         r"(oneapi/)?tbb/.*",
         r"xx(hash|h_x86dispatch)\.h",
+        r"pthread\.h",
         r"sys/mman\.h",
         r"xmmintrin\.h",
     ],

@@ -1,5 +1,6 @@
 #include "python/engine/local_round.h"
 
+#include <pthread.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
@@ -37,15 +38,38 @@ constexpr size_t kBatchSubmissions = 1024;
 // Of a result, that one thread looks at.
 constexpr size_t kPieceValues = size_t{256} << 10;
 
-// Of the process, one for each number of threads. Never destroyed: the threads may outlive main.
-Machine& MachineOf(int threads) {
-  static auto& mu = *new std::mutex;
-  static auto& machines = *new std::map<int, std::unique_ptr<Machine>>;
-  std::lock_guard lock(mu);
-  std::unique_ptr<Machine>& machine = machines[threads];
-  if (machine == nullptr) machine = std::make_unique<Machine>(threads);
-  return *machine;
-}
+// Those of the process, one for each number of threads. Never destroyed: the threads may outlive main.
+//
+// A forked child has none of the threads, and what they were at will not end. It makes machines of its own, which work
+// on the threads that call them; those of its parent it leaves as they are.
+class Machines {
+ public:
+  static Machine& Of(int threads) {
+    Machines& machines = All();
+    std::lock_guard lock(machines.mu_);
+    Machine*& machine = machines.by_threads_[threads];
+    if (machine == nullptr) machine = new Machine(threads);
+    return *machine;
+  }
+
+ private:
+  Machines() {
+    // Held over the fork, the lock is free in the child, and the map whole.
+    pthread_atfork([] { All().mu_.lock(); }, [] { All().mu_.unlock(); },
+                   [] {
+                     All().by_threads_.clear();
+                     All().mu_.unlock();
+                   });
+  }
+
+  static Machines& All() {
+    static Machines& machines = *new Machines;
+    return machines;
+  }
+
+  std::mutex mu_;
+  std::map<int, Machine*> by_threads_;
+};
 
 // Adds the seconds of its life to a sum.
 class Stopwatch {
@@ -79,7 +103,7 @@ absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTens
 absl::StatusOr<std::unique_ptr<LocalRound>> LocalRound::Create(std::vector<TensorSpec> tensors,
                                                                const RoundLimits& limits,
                                                                const LocalRoundOptions& options) {
-  Machine& machine = MachineOf(options.threads);
+  Machine& machine = Machines::Of(options.threads);
   ASSIGN_OR_RETURN(std::unique_ptr<Aggregation> aggregation,
                    Aggregation::Create(*machine.engine, tensors, options.memory_limit));
   const uint64_t batch_bytes =
@@ -104,7 +128,7 @@ uint64_t LocalRound::BytesOf(const Submission& submission) const {
   return bytes;
 }
 
-absl::Status LocalRound::Add(std::vector<Submission> submissions, bool name_client) {
+absl::Status LocalRound::Add(std::vector<Submission> submissions) {
   std::shared_lock alive(life_);
   for (size_t begin = 0; begin < submissions.size();) {
     uint64_t bytes = 0;
@@ -113,13 +137,13 @@ absl::Status LocalRound::Add(std::vector<Submission> submissions, bool name_clie
       bytes += BytesOf(submissions[end]);
       ++end;
     } while (end < submissions.size() && end - begin < kBatchSubmissions && bytes < batch_bytes_);
-    RETURN_IF_ERROR(AddBatch(absl::MakeSpan(submissions).subspan(begin, end - begin), name_client));
+    RETURN_IF_ERROR(AddBatch(absl::MakeSpan(submissions).subspan(begin, end - begin)));
     begin = end;
   }
   return absl::OkStatus();
 }
 
-absl::Status LocalRound::AddBatch(absl::Span<Submission> batch, bool name_client) {
+absl::Status LocalRound::AddBatch(absl::Span<Submission> batch) {
   {
     std::lock_guard lock(mu_);
     RETURN_IF_ERROR(CheckOpen());
@@ -146,7 +170,7 @@ absl::Status LocalRound::AddBatch(absl::Span<Submission> batch, bool name_client
       status = prepared[i].status;
       if (status.ok()) {
         status = AddPrepared(batch[i], prepared[i]);
-      } else if (name_client) {
+      } else {
         status = absl::Status(status.code(), absl::StrCat("client '", batch[i].client_id, "': ", status.message()));
       }
     }

@@ -76,10 +76,10 @@ class LocalRound {
 
   // Validates, prepares (side by side) and adds. The first submission that is refused ends it, with those before it
   // added and nothing of it or those after it: INVALID_ARGUMENT, OUT_OF_RANGE, RESOURCE_EXHAUSTED, ALREADY_EXISTS, as
-  // a server answers; FAILED_PRECONDITION beyond max_submissions, and as of Aggregation::Add. `name_client` puts the
-  // client's id before what is wrong with its update. After an error that may have left part of a submission behind,
-  // the round refuses everything: FAILED_PRECONDITION.
-  absl::Status Add(std::vector<Submission> submissions, bool name_client);
+  // a server answers; FAILED_PRECONDITION beyond max_submissions, and as of Aggregation::Add. The client's id comes
+  // before what is wrong with its update. After an error that may have left part of a submission behind, the round
+  // refuses everything: FAILED_PRECONDITION.
+  absl::Status Add(std::vector<Submission> submissions);
 
   // Takes over all submissions of `other`, which has the same tensors and is spent afterwards. ALREADY_EXISTS,
   // RESOURCE_EXHAUSTED and FAILED_PRECONDITION leave both as they were. Where memory runs out in the middle
@@ -117,7 +117,7 @@ class LocalRound {
       : tensors_(std::move(tensors)), limits_(limits), batch_bytes_(batch_bytes), machine_(machine) {}
 
   absl::Status CheckOpen() const;
-  absl::Status AddBatch(absl::Span<Submission> batch, bool name_client);
+  absl::Status AddBatch(absl::Span<Submission> batch);
   Prepared Prepare(const Submission& submission) const;
   absl::Status PrepareInto(const Submission& submission, Prepared& out) const;
   absl::Status CheckSubmission(const Submission& submission) const;

@@ -45,7 +45,7 @@ class Aggregator {
     std::vector<Submission> submissions;
     submissions.push_back(reader_.Read(std::move(client_id), update, /*pairs=*/false, convert));
     if (!weight.is_none()) submissions[0].weight = weight.cast<double>();
-    Add(std::move(submissions), /*name_client=*/false);
+    Add(std::move(submissions));
   }
 
   // `names`: one for each update, or None for positions from `first` on, in 20 decimal digits. Those before the first
@@ -64,16 +64,16 @@ class Aggregator {
       try {
         batch.push_back(reader_.Read(std::move(id), update, /*pairs=*/true, convert));
       } catch (...) {
-        Add(std::move(batch), /*name_client=*/true);
+        Add(std::move(batch));
         throw;
       }
       batch.back().keys_unchecked = keys_unchecked;
       batch_bytes += round_->BytesOf(batch.back());
       if (batch_bytes < round_->batch_bytes()) continue;
-      Add(std::exchange(batch, {}), /*name_client=*/true);
+      Add(std::exchange(batch, {}));
       batch_bytes = 0;
     }
-    Add(std::move(batch), /*name_client=*/true);
+    Add(std::move(batch));
   }
 
   void Merge(Aggregator& other) {
@@ -119,11 +119,11 @@ class Aggregator {
     return *std::move(round);
   }
 
-  void Add(std::vector<Submission> submissions, bool name_client) {
+  void Add(std::vector<Submission> submissions) {
     absl::Status status;
     {
       py::gil_scoped_release no_gil;
-      status = round_->Add(std::move(submissions), name_client);
+      status = round_->Add(std::move(submissions));
     }
     DropReleased();
     ThrowIfError(status);

@@ -79,8 +79,8 @@ class LocalRoundTest : public testing::TestWithParam<Numerics> {
 TEST_P(LocalRoundTest, Batch_AnyThreads_SameBits) {
   const auto one = Open(GetParam(), 1);
   const auto two = Open(GetParam(), 2);
-  ASSERT_TRUE(one->Add(All(40), true).ok());
-  ASSERT_TRUE(two->Add(All(40), true).ok());
+  ASSERT_TRUE(one->Add(All(40)).ok());
+  ASSERT_TRUE(two->Add(All(40)).ok());
   EXPECT_EQ(one->num_submissions(), 40u);
   EXPECT_EQ(one->num_tuples(), 20000u);
   EXPECT_EQ(one->num_bytes(), 160000u);
@@ -93,7 +93,7 @@ TEST_P(LocalRoundTest, Batch_AnyThreads_SameBits) {
 
 TEST_P(LocalRoundTest, AddsFromManyThreads_SameBitsAsOneBatch) {
   const auto expected = Open(GetParam(), 2);
-  ASSERT_TRUE(expected->Add(All(40), true).ok());
+  ASSERT_TRUE(expected->Add(All(40)).ok());
   const auto round = Open(GetParam(), 2);
   std::atomic<int> next{0};
   std::vector<std::thread> threads;
@@ -102,7 +102,7 @@ TEST_P(LocalRoundTest, AddsFromManyThreads_SameBitsAsOneBatch) {
       for (int client = next++; client < 40; client = next++) {
         std::vector<Submission> submissions;
         submissions.push_back(Of(client));
-        EXPECT_TRUE(round->Add(std::move(submissions), false).ok());
+        EXPECT_TRUE(round->Add(std::move(submissions)).ok());
         EXPECT_GT(round->memory_bytes(), 0u);
       }
     });
@@ -118,7 +118,7 @@ TEST_P(LocalRoundTest, FinishWhileOthersAdd_TakesWhatIsIn) {
     for (int client = 0; client < 40; ++client) {
       std::vector<Submission> submissions;
       submissions.push_back(Of(client));
-      const absl::Status status = round->Add(std::move(submissions), false);
+      const absl::Status status = round->Add(std::move(submissions));
       if (!status.ok()) {
         EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
         return;
@@ -141,8 +141,8 @@ TEST_P(LocalRoundTest, Merge_BothWaysAtOnce_OneOfThemHasAll) {
     std::vector<Submission> second;
     second.push_back(std::move(all.back()));
     all.pop_back();
-    ASSERT_TRUE(a->Add(std::move(all), false).ok());
-    ASSERT_TRUE(b->Add(std::move(second), false).ok());
+    ASSERT_TRUE(a->Add(std::move(all)).ok());
+    ASSERT_TRUE(b->Add(std::move(second)).ok());
     absl::Status into_a;
     absl::Status into_b;
     std::thread one([&] { into_a = a->MergeFrom(*b); });
@@ -160,7 +160,7 @@ TEST_P(LocalRoundTest, RefusedInABatch_KeepsThoseBeforeIt) {
   const auto round = Open(GetParam(), 2);
   std::vector<Submission> submissions = All(10);
   submissions[6].client_id = "client-2";
-  const absl::Status status = round->Add(std::move(submissions), true);
+  const absl::Status status = round->Add(std::move(submissions));
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(status.message().find("client 'client-2' "), 0u) << status;
   EXPECT_EQ(round->num_submissions(), 6u);
@@ -170,7 +170,7 @@ TEST_P(LocalRoundTest, RefusedInABatch_KeepsThoseBeforeIt) {
 TEST_P(LocalRoundTest, Spent_RefusesEverything) {
   const auto round = Open(GetParam(), 1);
   ASSERT_TRUE(round->Finish().ok());
-  EXPECT_EQ(round->Add(All(1), false).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(round->Add(All(1)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(round->Finish().status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(round->MergeFrom(*Open(GetParam(), 1)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(round->memory_bytes(), 0u);
@@ -185,8 +185,8 @@ TEST_P(LocalRoundTest, MergeBeyondMaxSubmissions_LeavesBothAsTheyWere) {
     rest.push_back(std::move(all.back()));
     all.pop_back();
   }
-  ASSERT_TRUE(a->Add(std::move(all), false).ok());
-  ASSERT_TRUE(b->Add(std::move(rest), false).ok());
+  ASSERT_TRUE(a->Add(std::move(all)).ok());
+  ASSERT_TRUE(b->Add(std::move(rest)).ok());
   EXPECT_EQ(a->MergeFrom(*b).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(a->num_submissions(), 2u);
   EXPECT_EQ(b->num_submissions(), 2u);

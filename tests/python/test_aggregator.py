@@ -205,3 +205,36 @@ def test_aggregate_refuses_an_iterator_that_fills_the_same_keys_again():
 
     with pytest.raises(sa.FailedPrecondition, match="have been changed"):
         sa.aggregate(updates(), one(dimension=60_000), memory_limit=1 << 30)  # takes them one by one
+
+
+@pytest.mark.parametrize(
+    ("values", "weight"),
+    [
+        (np.array([np.nan], np.float32), 1),
+        (np.array([1e300]), 1),
+        (floats(1), -1),
+        (floats(1), "much"),
+        (floats(1), None),
+    ],
+    ids=["read", "converted", "weight", "no weight", "without"],
+)
+def test_aggregator_add_names_the_client_once(values, weight):
+    aggregator = sa.Aggregator(one(weighting="by_weight"))
+    with pytest.raises(sa.InvalidArgument, match=r"^client 'x': (tensor 'v'|a weight|weight)"):
+        aggregator.add("x", (np.array([1]), values), weight)
+    assert aggregator.num_submissions == 0
+
+
+def test_aggregator_result_beyond_the_memory_says_how_large_it_is():
+    def finish(_):
+        raise MemoryError("std::bad_alloc")
+
+    small = sa.TensorSpec("small", "float32", 9)
+    for result, text in (
+        ("dense", f"out of memory: std::bad_alloc; the dense result of tensor 'v' alone takes {2**45} bytes"),
+        ("auto", "out of memory: std::bad_alloc"),
+    ):
+        aggregator = sa.Aggregator(sa.RoundSpec([small, sa.TensorSpec("v", "float64", 2**40, 4)], result=result))
+        aggregator._engine = types.SimpleNamespace(finish=finish)  # there may be machines that have so much
+        with pytest.raises(sa.ResourceExhausted, match=f"^{text}$"):
+            aggregator.finish()

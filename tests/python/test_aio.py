@@ -272,3 +272,38 @@ def test_aio_submit_raises_what_making_a_chunk_raises(server, monkeypatch, resum
             assert (await opened.refresh()).num_submissions == 0
 
     run(job())
+
+
+class Exporter:
+    """An array that remembers which threads have read it."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+        self.threads: set[int] = set()
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        self.threads.add(threading.get_ident())
+        return self.values
+
+
+def test_aio_updates_are_converted_apart_and_made_in_the_event_loop(server):
+    arrays = [Exporter(np.ones(10)) for _ in range(4)]
+    makers = set()
+
+    def made(some):
+        for array in some:
+            makers.add(threading.get_ident())
+            yield {"v": array}
+
+    async def job():
+        async with sa.aio.Client(server.address) as client:
+            opened = await client.create_round(ONE)
+            await opened.submit("a", {"v": arrays[0]})
+            await client.aggregate([{"v": arrays[1]}], ONE)
+            return await client.aggregate(made(arrays[2:]), ONE)
+
+    assert run(job())["v"].values.tolist() == [2.0] * 10
+    assert makers == {threading.get_ident()}
+    for array in arrays:
+        assert array.threads
+        assert threading.get_ident() not in array.threads

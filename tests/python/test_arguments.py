@@ -277,7 +277,7 @@ def test_time_that_is_no_number_is_refused_before_anything_happens(client: sa.Cl
         lambda: opened.wait(timeout),
         lambda: opened.close(timeout=timeout),
     ):
-        with pytest.raises(sa.InvalidArgument, match="timeout is a number of seconds, or None for ever, not"):
+        with pytest.raises(sa.InvalidArgument, match="timeout is a number of seconds, a timedelta, or None for ever"):
             use()
     assert opened.refresh().state == "open"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -305,3 +306,28 @@ def test_update_data_masked_entries_are_refused():
             update_data(spec, update)
     (data,) = update_data(spec, np.ma.masked_array([1.0, 2.0], [False, False]))
     assert data.values.tolist() == [[1.0], [2.0]]
+
+
+def test_tensor_data_longdouble_is_rounded_to_float16_once():
+    tie = 1 + np.longdouble(2) ** -11  # between 1 and the next float16, which is odd
+    if tie + np.longdouble(2) ** -60 == tie:
+        pytest.skip("longdouble is float64 here")
+    near = [tie, tie + np.longdouble(2) ** -60, tie - np.longdouble(2) ** -60, -tie - np.longdouble(2) ** -60]
+    found = tensor_data(tensor("float16"), (np.arange(5), np.array([*near, np.longdouble(2) ** -30])))
+    assert found.values.reshape(-1).tolist() == [1.0, 1 + 2**-10, 1.0, -1 - 2**-10, 0.0]
+    for large in (np.longdouble(1e300) ** 10, np.longdouble(65520)):
+        with pytest.raises(sa.InvalidArgument, match="does not fit float16"):
+            tensor_data(tensor("float16"), ([0], np.array([large])))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64"])
+def test_bfloat16_of_many_values_takes_little_memory_beside_them(dtype):
+    values = (np.arange(-600_000, 600_000) * 37).astype(dtype).reshape(-1, 3)
+    convert = bits_from_integer if dtype == "int64" else bits_from_float
+    tracemalloc.start()
+    bits = convert(values)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * bits.nbytes
+    assert np.array_equal(bits[12_345::997], convert(values[12_345::997])), "blocks, and those of an array with strides"
+    assert np.array_equal(bits.T, convert(values.T))

@@ -205,3 +205,27 @@ def test_progress_bar_draws_on_terminals_only():
     assert terminal.getvalue().endswith("\r\x1b[K")
     assert file.getvalue() == ""
     assert "100% 0/0 clients" in ProgressBar("nothing", 0, "clients", file).line()
+
+
+def test_cli_submits_and_reads_as_told(run, tmp_path, client):
+    opened = client.create_round(sparseagg.RoundSpec([sparseagg.TensorSpec("emb", "float32", 10)]))
+    update, merged = tmp_path / "update.npz", tmp_path / "merged.npz"
+    np.savez(update, **{"emb.keys": np.array([1, 3]), "emb.values": np.array([1 + 2**-20, 3], np.float32)})
+    told = ["--values", "float16", "--encoding", "plain", "--submission-id", "mine", "--timeout", "60"]
+    run("submit", opened.id, "a", str(update), *told)
+    again = opened.submit("a", {"emb": ([1, 3], [1.0, 3.0])}, submission_id="mine", values="float16")
+    assert again.duplicate, "of the same id and values"
+    run("rounds", "close", opened.id, "--timeout", "60")
+    run("result", opened.id, "-o", str(merged), "--values", "bfloat16", "--timeout", "60")
+    with np.load(merged) as arrays:
+        assert arrays["emb.values"].tolist() == [1, 3]
+
+
+def test_cli_close_ends_with_its_timeout(tmp_path, capsys, monkeypatch):
+    timeouts = []
+    monkeypatch.setattr(Connection, "__init__", lambda self, *arguments: timeouts.append(arguments[3]))
+    monkeypatch.setattr(Connection, "close", lambda self: None)
+    monkeypatch.setattr(Connection, "get_round", lambda self, name: (_ for _ in ()).throw(TimeoutError("late")))
+    assert main(["rounds", "close", "r", "--timeout", "2.5"]) == 1
+    assert timeouts == [2.5]
+    assert "late" in capsys.readouterr().err

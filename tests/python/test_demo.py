@@ -145,14 +145,14 @@ def test_check_finds_every_kind_of_difference():
     updates = {"a": reference.Update({"v": ([1, 2], [[1.0], [2.0]])})}
 
     def result(**changes):
-        good = {"_keys": np.array([1, 2], np.uint32), "values": np.array([1, 2], np.float32)}
+        good = {"keys": np.array([1, 2], np.uint32), "values": np.array([1, 2], np.float32)}
         good.update(counts=np.array([1, 1], np.uint32), weights=np.array([1.0, 1.0]))
         tensor = sa.TensorResult("v", "sparse", "float32", 10, 1, fixed_point_shift=None, **{**good, **changes})
         return {"v": tensor}
 
     assert check.differences(spec, updates, result()) == []
     for changes, word in (
-        ({"_keys": np.array([1, 3], np.uint32)}, "keys"),
+        ({"keys": np.array([1, 3], np.uint32)}, "keys"),
         ({"values": np.nextafter(np.array([1, 2], np.float32), np.float32(9))}, "values"),
         ({"counts": np.array([1, 2], np.uint32)}, "counts"),
         ({"weights": np.array([1.0, 1.5])}, "weights"),

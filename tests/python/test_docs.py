@@ -322,3 +322,12 @@ def test_integrations_rows_of_any_number_and_dtype_are_added(
     merged = sa.aggregate([(keys, np.ones((len(keys), 2)))], sa.RoundSpec([sa.TensorSpec("emb", dtype, 6, 2)]))["emb"]
     integrations["add_to_embedding"](types.SimpleNamespace(weight=weight), merged, alpha=-0.5)
     assert [key for key in range(6) if weight.array[key].tolist() == [-0.5, -0.5]] == sorted(keys)
+
+
+def test_integrations_fed_avg_keeps_dtypes_and_names_the_client(integrations: dict) -> None:
+    model = [np.array([2**31 - 1, 4], np.int32), np.ones(3, np.float16), np.empty(0, np.int32)]
+    merged = integrations["fed_avg"](["steps", "w", "none"], [("a", model, 1), ("b", model, 3)])
+    assert [(array.dtype, array.tolist()) for array in merged] == [(array.dtype, array.tolist()) for array in model]
+    bad = [model[0], np.array([1, np.nan, 1], np.float16), model[2]]
+    with pytest.raises(sa.InvalidArgument, match=r"^client '7': tensor 'w', position 1: value nan is not"):
+        integrations["fed_avg"](["steps", "w", "none"], [(1, model, 1), (7, bad, 3)])

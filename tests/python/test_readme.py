@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import ServerProcess
 
@@ -59,3 +60,14 @@ def test_python_readme_example_runs(server: ServerProcess) -> None:
     (example,) = blocks((REPOSITORY / "python" / "README.md").read_text(encoding="utf-8"), "python")
     assert "localhost:8001" in example
     exec(compile(example.replace("localhost:8001", server.address), "python/README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("folder", [".", "python"])
+def test_readme_aggregate_without_a_server_takes_the_spec_of_its_example(folder: str, server: ServerProcess) -> None:
+    text = (REPOSITORY / folder / "README.md").read_text(encoding="utf-8")
+    (example,) = blocks(text, "python")
+    names = {"keys": np.array([1]), "rows": np.ones((1, 2), np.float32)}
+    exec(compile(example.replace("localhost:8001", server.address), "README.md", "exec"), names)
+    (line,) = re.findall(r"^    (result = sa\.aggregate\(\[.*)$", text, re.MULTILINE)
+    exec(compile(line.replace(", …]", "]"), "README.md", "exec"), names)
+    assert names["result"]["embedding"].keys.tolist() == names["keys"].tolist()

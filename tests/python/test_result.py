@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import pickle
 import sys
@@ -194,3 +195,18 @@ def test_keys_of_a_whole_dense_result_are_made_once_and_survive_pickling():
     assert again.keys.tolist() == [0, 1, 2]
     with pytest.raises(dataclasses.FrozenInstanceError):
         dense.keys = None
+
+
+def test_tensor_result_of_all_keys_is_copied_and_replaced_as_any_other():
+    whole = result(None, [0.5, 1.0, 2.0, 3.0, 4.0], layout="dense")
+    assert [field.name for field in dataclasses.fields(whole)][5:7] == ["keys", "values"]
+    assert len(whole) == 5
+    for copied in (pickle.loads(pickle.dumps(whole)), copy.deepcopy(whole), dataclasses.replace(whole, name="w")):
+        assert copied.keys.tolist() == [0, 1, 2, 3, 4]
+        assert copied.keys.dtype == np.uint32
+        assert copied.keys is copied.keys
+    part = dataclasses.replace(whole, keys=np.array([1, 4], np.uint32), values=np.ones(2))
+    assert (len(part), part.keys.tolist()) == (2, [1, 4])
+    assert dataclasses.asdict(part)["keys"].tolist() == [1, 4]
+    with pytest.raises(AttributeError, match="'TensorResult' object has no attribute 'key'"):
+        _ = whole.key

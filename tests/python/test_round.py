@@ -95,3 +95,28 @@ def test_wait_at_a_server_that_waits_little_asks_now_and_then(
         opened.wait(timeout=0.5)
     assert 1 <= calls <= 15
     assert opened.end().state == "done"
+
+
+def test_round_errors_name_it_and_its_state(client):
+    opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 9)], max_submissions=1))
+    with pytest.raises(sa.FailedPrecondition, match=f"^{opened.name} is open, and has a result only when it has"):
+        opened.result()
+    opened.submit("a", ([1], [1.0]))
+    opened.wait(60)
+    with pytest.raises(sa.FailedPrecondition, match=f"^{opened.name} is done: there are max_submissions 1 submissions"):
+        opened.submit("b", ([1], [1.0]))
+    with pytest.raises(sa.InvalidArgument, match=r"tensors names one of them twice: \['v', 'v'\]"):
+        opened.result(["v", "v"])
+
+
+def test_aio_round_errors_name_it_and_its_state(server):
+    async def job():
+        async with sa.aio.Client(server.address) as client:
+            opened = await client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 9)]))
+            with pytest.raises(sa.FailedPrecondition, match=f"^{opened.name} is open, and has"):
+                await opened.result()
+            await opened.end()
+            with pytest.raises(sa.FailedPrecondition, match=f"^{opened.name} is done"):
+                await opened.submit("b", ([1], [1.0]))
+
+    asyncio.run(job())

@@ -139,6 +139,6 @@ def test_calls_with_a_timeout_that_is_none_send_nothing(client, timeout):
         lambda: opened.result(timeout=timeout),
         lambda: client.aggregate([update()], SPEC, timeout=timeout),
     ):
-        with pytest.raises(sa.InvalidArgument, match="timeout is a number of seconds, or None for ever, not"):
+        with pytest.raises(sa.InvalidArgument, match="timeout is a number of seconds, a timedelta, or None for ever"):
             call()
     assert opened.refresh().num_submissions == 0

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import numbers
 import operator
-from typing import Any
+from typing import Any, SupportsFloat, Union
 
 import numpy as np
 
 from sparseagg.errors import InvalidArgument
 
-__all__ = ["checked_integer", "checked_number", "checked_seconds", "checked_text", "is_number", "shown"]
+__all__ = ["Timeout", "checked_integer", "checked_number", "checked_seconds", "checked_text", "is_number", "shown"]
 
 _FOR_EVER_S = 1e9  # some thirty years
 
 _MOST_SHOWN = 200
+
+Timeout = Union[SupportsFloat, datetime.timedelta, None]  # seconds, of any type of number; None: for ever
 
 
 def checked_text(what: str, text: Any) -> str:
@@ -85,11 +88,13 @@ def checked_seconds(what: str, seconds: Any) -> float | None:
     """Returns a time in seconds; None for ever, which infinity means, too, and what gRPC's clock does not reach.
 
     Raises:
-        InvalidArgument: it is no number, or negative.
+        InvalidArgument: it is neither a number nor a timedelta, or negative.
     """
     if seconds is None:
         return None
-    number = checked_number(f"{what} is a number of seconds, or None for ever", seconds)
+    if isinstance(seconds, datetime.timedelta):
+        seconds = seconds.total_seconds()
+    number = checked_number(f"{what} is a number of seconds, a timedelta, or None for ever", seconds)
     return number if number < _FOR_EVER_S else None
 
 

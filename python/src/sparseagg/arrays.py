@@ -341,11 +341,26 @@ def _to_float(spec: TensorSpec, values: Array) -> Array:
     if values.dtype == np.dtype(spec.dtype):
         return values
     with np.errstate(over="ignore", under="ignore"):
-        converted = values.astype(spec.dtype)
-    overflow = np.isinf(converted) & np.isfinite(values)
-    if overflow.any():
-        raise _refuse_value(spec, values, overflow)
+        # NumPy casts a longdouble to float16 by way of float64, which would round twice.
+        is_longer = values.dtype.kind == "f" and values.dtype.itemsize > 8
+        source = _rounded_to_odd(values) if is_longer and spec.dtype == "float16" else values
+        converted = source.astype(spec.dtype)
+    infinite = np.isinf(converted)
+    if infinite.any():
+        overflow = infinite & np.isfinite(values)
+        if overflow.any():
+            raise _refuse_value(spec, values, overflow)
     return converted
+
+
+def _rounded_to_odd(values: Array) -> Array:
+    """Returns longdoubles as float64, those that are between two of them as the odd one.
+
+    That is never half-way between two values of a narrower type, which may be rounded to then as from the longdouble.
+    """
+    near = values.astype(np.float64)
+    other = np.nextafter(near, np.where(values > near, np.inf, -np.inf))
+    return np.where((near != values) & (near.view(np.uint64) % 2 == 0), other, near)
 
 
 def _to_bfloat16(spec: TensorSpec, values: Array) -> Array:
@@ -358,9 +373,11 @@ def _to_bfloat16(spec: TensorSpec, values: Array) -> Array:
     if values.dtype.kind != "f":
         raise _refuse_type(spec, values)
     bits = bfloat16.bits_from_float(values)
-    overflow = ((bits & 0x7FFF) == 0x7F80) & np.isfinite(values)
-    if overflow.any():
-        raise _refuse_value(spec, values, overflow)
+    infinite = (bits & 0x7FFF) == 0x7F80
+    if infinite.any():
+        overflow = infinite & np.isfinite(values)
+        if overflow.any():
+            raise _refuse_value(spec, values, overflow)
     return bits
 
 

@@ -15,7 +15,7 @@ import grpc
 from google.protobuf import duration_pb2
 
 from sparseagg.arguments import checked_seconds, checked_text, shown
-from sparseagg.errors import DeadlineExceeded, InvalidArgument, RoundFailed, Unavailable
+from sparseagg.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, RoundFailed, Unavailable
 from sparseagg.info import RoundInfo
 from sparseagg.message import ChunkMessage
 from sparseagg.progress import ProgressBar
@@ -31,9 +31,13 @@ __all__ = [
     "commit_request",
     "counted",
     "create_request",
+    "named_if_late",
+    "naming_round",
+    "pause_after",
     "poll_pause",
     "poll_seconds",
     "raise_if_failed",
+    "raise_if_going_on",
     "raise_if_late",
     "raise_if_past",
     "raise_if_unheard",
@@ -55,6 +59,9 @@ _LONG_POLL_S = 30.0
 
 # Between long polls that are answered at once, whatever the policy.
 _LEAST_PAUSE_S = 0.01
+
+# What gRPC says of a call whose own time has run out.
+_OWN_DEADLINE = ("Deadline Exceeded", "Deadline exceeded", "")
 
 # How long after a deadline an answer is waited for that may be on its way.
 _GRACE_S = 5.0
@@ -91,8 +98,42 @@ def call_seconds(
         patient: whether an answer that is on its way at the deadline is waited for.
     """
     most = math.inf if timeout is None else timeout + extra_s
-    length = min(most, seconds_to(deadline) + (_GRACE_S if patient else 0.0))
+    # The grace is that of the deadline, which calls that follow each other share.
+    until = deadline + _GRACE_S if patient and deadline is not None else deadline
+    length = min(most, seconds_to(until))
     return None if length == math.inf else length
+
+
+def pause_after(wait: float | None, deadline: float | None, patient: bool = False) -> tuple[float, bool]:
+    """Returns how long to pause after an attempt that has failed, and whether another one follows.
+
+    None is made with no time to succeed in, which would only hide why the last one has failed.
+
+    Args:
+        wait: before the next attempt; None: there is none.
+        deadline: on the monotonic clock, of all attempts.
+        patient: whether one is made at the deadline nevertheless, as in ``call_seconds``.
+    """
+    if wait is None:
+        return 0.0, False
+    left = seconds_to(deadline)
+    return min(wait, left), wait < left or (patient and left > 0)
+
+
+@contextlib.contextmanager
+def named_if_late(method: str, timeout: float | None) -> Iterator[None]:
+    """Raises ``DeadlineExceeded``, which says of which call it was, when that has had no answer in its time.
+
+    Where the answer is that some time of the server's has run out, its text stands.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        is_own = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and (error.details() or "") in _OWN_DEADLINE
+        if timeout is None or not is_own:
+            raise
+        error.__traceback__ = None  # as in wait_before_retry
+        raise DeadlineExceeded(f"{method} has had no answer within {round(timeout, 3):g} s") from error
 
 
 def poll_seconds(deadline: float | None) -> float:
@@ -151,6 +192,25 @@ def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
         raise RoundFailed(f"{info.name} {info.state}{reason}", info.state) from cause
 
 
+def raise_if_going_on(info: RoundInfo, cause: Exception) -> None:
+    """Raises ``FailedPrecondition``, which names the round, when its result was asked for before its end."""
+    if not info.ended:
+        raise FailedPrecondition(f"{info.name} is {info.state}, and has a result only when it has ended") from cause
+
+
+@contextlib.contextmanager
+def naming_round(name: str) -> Iterator[None]:
+    """Says which round it is that is in another state than the call needs, and the state as ``RoundInfo`` has it."""
+    try:
+        yield
+    except FailedPrecondition as error:
+        before, begin, rest = str(error).partition("the round is ")
+        if before or not begin:
+            raise
+        state, colon, reason = rest.partition(":")
+        raise FailedPrecondition(f"{name} is {state.lower()}{colon}{reason}") from error
+
+
 def result_format(encoding: str, values: str | None) -> pb.ResultFormat:
     """Returns how a result is to come: ``encoding`` and ``values`` as in ``Round.result``.
 
@@ -182,6 +242,8 @@ def result_request(
     names = None if tensors is None else [checked_text("a tensor's name", tensor) for tensor in tensors]
     if names == []:  # which on the wire would be all of them
         raise InvalidArgument("tensors has no name; None is for all tensors")
+    if names is not None and len(set(names)) < len(names):
+        raise InvalidArgument(f"tensors names one of them twice: {shown(names)}")
     request = pb.StreamResultRequest(name=name, tensors=names, format=result_format)
     if keys is not None:
         begin, end = _key_range(keys)
@@ -247,7 +309,7 @@ def streamed(requests: Any) -> Iterator[Any]:
         if not failed:
             raise
     if failed:
-        raise failed[0]
+        raise failed.pop()  # which this frame no longer holds, so that it is gone as soon as its handler is
 
 
 def counted(chunks: Iterator[ChunkMessage], bar: ProgressBar | None) -> Iterator[ChunkMessage]:

@@ -18,7 +18,9 @@ from sparseagg.client import Client
 from sparseagg.demo import run as demo_run
 from sparseagg.errors import InvalidArgument, SparseaggError
 from sparseagg.info import TensorSummary, Timeline
+from sparseagg.narrow import NARROW
 from sparseagg.spec_file import SPEC_HELP, read_spec
+from sparseagg.wire import ENCODINGS
 
 __all__ = ["main"]
 
@@ -53,6 +55,10 @@ def _parser() -> argparse.ArgumentParser:
         help="of the server (%(default)s; environment SPARSEAGG_ADDRESS)",
     )
 
+    at_server.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="of a submission, a merge or reading, or of any other call"
+    )
+
     info = commands.add_parser("info", parents=[at_server], help="the server's version, engine and limits")
     info.set_defaults(run=_info)
 
@@ -78,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     submit.add_argument("client", help="the client's id")
     submit.add_argument("file", help="arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense tensor")
     submit.add_argument("--weight", type=float, help="of the update; matters in rounds by_weight alone")
+    submit.add_argument("--encoding", choices=ENCODINGS, default="auto", help="of keys (%(default)s)")
+    submit.add_argument("--values", choices=NARROW, help="round floats to these, which take fewer bytes")
+    submit.add_argument("--submission-id", metavar="ID", help="given again with the same file, it goes on from there")
     submit.set_defaults(run=_submit)
 
     result = commands.add_parser("result", parents=[at_server], help="read a round's result into a .npz file")
@@ -85,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write")
     result.add_argument("--tensor", action="append", metavar="NAME", help="of those wanted (all)")
     result.add_argument("--keys", metavar="[BEGIN]:[END]", help="those from BEGIN on, and before END (all)")
+    result.add_argument("--values", choices=NARROW, help="round floats to these on their way")
     result.set_defaults(run=_result)
 
     merging = commands.add_parser(
@@ -105,8 +115,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _client(arguments: argparse.Namespace) -> Client:
+    if arguments.timeout is None:
+        return Client(arguments.address)
+    return Client(arguments.address, timeout=arguments.timeout)
+
+
 def _info(arguments: argparse.Namespace) -> int:
-    with Client(arguments.address) as client:
+    with _client(arguments) as client:
         info = client.server_info()
     rows = {
         "version": info.version,
@@ -128,7 +144,7 @@ def _engine(_arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    with Client(arguments.address) as client:
+    with _client(arguments) as client:
         print(f"{'ID':34} {'STATE':11} {'SUBMISSIONS':>11} {'TUPLES':>12} {'MB':>9}  TENSORS")
         for found in client.list_rounds():
             info = found.info
@@ -142,13 +158,13 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _create(arguments: argparse.Namespace) -> int:
     spec = read_spec(arguments.spec)
-    with Client(arguments.address) as client:
+    with _client(arguments) as client:
         print(client.create_round(spec, arguments.id).id)
     return 0
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    with Client(arguments.address) as client:
+    with _client(arguments) as client:
         info = client.get_round(arguments.round).info
     for field in dataclasses.fields(info):
         value = getattr(info, field.name)
@@ -178,30 +194,39 @@ def _timeline(timeline: Timeline) -> str:
 
 
 def _close(arguments: argparse.Namespace) -> int:
-    with Client(arguments.address) as client:
-        info = client.get_round(arguments.round).end()
+    with _client(arguments) as client:
+        info = client.get_round(arguments.round).end(arguments.timeout)
     for tensor in info.results:
         print(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}")
     return 0
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
-    with Client(arguments.address) as client:
+    with _client(arguments) as client:
         client.get_round(arguments.round).cancel("by command")
     return 0
 
 
 def _delete(arguments: argparse.Namespace) -> int:
-    with Client(arguments.address) as client:
+    with _client(arguments) as client:
         client.get_round(arguments.round).delete()
     return 0
 
 
 def _submit(arguments: argparse.Namespace) -> int:
-    with Client(arguments.address) as client:
+    with _client(arguments) as client:
         found = client.get_round(arguments.round)
         update = npz.read_update(arguments.file, found.spec)
-        submission = found.submit(arguments.client, update, arguments.weight, progress=True)
+        submission = found.submit(
+            arguments.client,
+            update,
+            arguments.weight,
+            encoding=arguments.encoding,
+            values=arguments.values,
+            submission_id=arguments.submission_id,
+            progress=True,
+            timeout=arguments.timeout,
+        )
     again = " (submitted before; it counts once)" if submission.duplicate else ""
     print(f"{submission.num_tuples} tuples, {submission.num_bytes} bytes{again}")
     return 0
@@ -210,8 +235,9 @@ def _submit(arguments: argparse.Namespace) -> int:
 def _result(arguments: argparse.Namespace) -> int:
     npz.check_output(arguments.output)
     keys = None if arguments.keys is None else _key_range(arguments.keys)
-    with Client(arguments.address) as client:
-        result = client.get_round(arguments.round).result(arguments.tensor, keys=keys)
+    with _client(arguments) as client:
+        found = client.get_round(arguments.round)
+        result = found.result(arguments.tensor, keys=keys, values=arguments.values, timeout=arguments.timeout)
     npz.write_result(arguments.output, result)
     npz.print_rows(arguments.output, result)
     return 0

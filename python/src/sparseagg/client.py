@@ -6,13 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, SupportsFloat, SupportsIndex
 
-from sparseagg.arguments import checked_seconds, checked_text
+from sparseagg.arguments import Timeout, checked_seconds, checked_text
 from sparseagg.calls import (
     checked_deadline,
     create_request,
+    naming_round,
     poll_pause,
     poll_seconds,
     raise_if_failed,
+    raise_if_going_on,
     raise_if_late,
     raise_if_past,
     raise_if_unheard,
@@ -48,7 +50,8 @@ class Client:
             it answers whatever comes with a call. Without ``tls`` everybody on the way can read it.
         tls: False for a plain connection, True to trust the system's authorities, the path of a PEM file to trust
             those in it, or gRPC credentials.
-        timeout: of one call that sends no update, commits none and reads no result, in seconds; None: for ever.
+        timeout: of one call that sends no update, commits none and reads no result, in seconds or as a timedelta; None:
+            for ever.
             Methods that do, take one of their own. Whatever it is, a server that does not answer pings is UNAVAILABLE
             after a minute.
         retry: when to try again; ``RetryPolicy(attempts=1)`` for never.
@@ -64,7 +67,7 @@ class Client:
         *,
         token: str | None = None,
         tls: TLS = False,
-        timeout: float | None = 60.0,
+        timeout: Timeout = 60.0,
         retry: RetryPolicy | None = None,
         chunk_bytes: SupportsIndex | None = None,
         connections: SupportsIndex = 4,
@@ -138,7 +141,7 @@ class Client:
         *,
         encoding: str = "auto",
         values: Values = None,
-        timeout: float | None = None,
+        timeout: Timeout = None,
     ) -> Result:
         """Merges updates in one call, with no round to manage.
 
@@ -214,7 +217,7 @@ class Round:
         submission_id: str | None = None,
         resumable: bool = False,
         progress: bool = False,
-        timeout: float | None = None,
+        timeout: Timeout = None,
     ) -> Submission:
         """Sends one client's update; when this returns, it counts, completely and once.
 
@@ -262,7 +265,7 @@ class Round:
                 only the answer was late; sent again, it counts once.
         """
         deadline = checked_deadline(timeout)
-        with raise_if_late(deadline, f"the submission to {self.name} has not ended"):
+        with raise_if_late(deadline, f"the submission to {self.name} has not ended"), naming_round(self.name):
             server = self._connection.server_wire(deadline)
             upload = make_upload(
                 self.spec,
@@ -279,7 +282,7 @@ class Round:
             with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
                 return self._connection.submit(upload, resumable, bar, deadline)
 
-    def close(self, timeout: float | None = None, *, encoding: str = "auto", values: str | None = None) -> Result:
+    def close(self, timeout: Timeout = None, *, encoding: str = "auto", values: str | None = None) -> Result:
         """Stops taking submissions, waits for the merge, and reads all tensors. A round closed already is just read.
 
         Args:
@@ -297,7 +300,7 @@ class Round:
         self._end(deadline)
         return self._read(request, deadline)
 
-    def end(self, timeout: float | None = None) -> RoundInfo:
+    def end(self, timeout: Timeout = None) -> RoundInfo:
         """Stops taking submissions and waits for the merge, as ``close``, but reads nothing; errors are the same."""
         return self._end(checked_deadline(timeout))
 
@@ -310,7 +313,7 @@ class Round:
         raise_if_failed(self._wait(deadline))
         return self._info
 
-    def wait(self, timeout: float | None = None) -> RoundInfo:
+    def wait(self, timeout: Timeout = None) -> RoundInfo:
         """Waits until the round has ended, and returns it as it then is, be it done, failed or cancelled.
 
         Args:
@@ -342,7 +345,7 @@ class Round:
         keys: tuple[int, int | None] | None = None,
         encoding: str = "auto",
         values: str | None = None,
-        timeout: float | None = None,
+        timeout: Timeout = None,
     ) -> Result:
         """Reads the result of a round that is done, as often as wanted. Where the connection breaks, it goes on.
 
@@ -373,13 +376,14 @@ class Round:
             except FailedPrecondition as error:
                 self._info = self._connection.get_round(self.name, deadline)
                 raise_if_failed(self._info, error)
+                raise_if_going_on(self._info, error)
                 raise
             if not self._info.ended:
                 self._info = self._connection.get_round(self.name, deadline)
         return reader.result(self._info)
 
     def cancel(self, reason: str = "") -> RoundInfo:
-        """Ends the round without a result, and drops its submissions; ``FailedPrecondition`` if it has ended."""
+        """Ends the round without a result and drops its submissions; ``FailedPrecondition`` if it is done or failed."""
         request = pb.CancelRoundRequest(name=self.name, reason=checked_text("a reason", reason))
         self._info = RoundInfo.from_proto(self._connection.call("CancelRound", request))
         return self._info

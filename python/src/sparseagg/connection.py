@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, TypeVar
 
 import grpc
 
-from sparseagg.calls import call_seconds, commit_request, counted, seconds_to, status_request, streamed
+from sparseagg.calls import call_seconds, commit_request, counted, named_if_late, pause_after, status_request, streamed
 from sparseagg.channel import channel_options, checked_connections
 from sparseagg.channels import Channels
 from sparseagg.errors import Aborted, NotFound
@@ -76,10 +76,10 @@ class Connection:
 
         def attempt() -> Any:
             timeout = call_seconds(deadline, self._timeout, extra_s, patient)
-            with self._channels.first() as stub:
+            with self._channels.first() as stub, named_if_late(method, timeout):
                 return getattr(stub, method)(request, timeout=timeout, metadata=self._metadata)
 
-        return self._retried(attempt, deadline)
+        return self._retried(attempt, deadline, patient=patient)
 
     def aggregate(self, make_requests: Callable[[], Iterator[Any]], deadline: float | None = None) -> ResultReader:
         """Aggregates in one call, from the beginning again if the connection breaks.
@@ -175,14 +175,19 @@ class Connection:
             except grpc.RpcError as call_error:
                 self._forget_server_after(call_error)
                 wait = resumption.wait_after(call_error)
-                left = seconds_to(deadline)
-                if wait is None or left == 0:
+                pause, again = pause_after(wait, deadline)
+                if not again:
+                    time.sleep(pause)
                     raise error_from_call(call_error, is_late=wait is not None) from call_error
             resumable = True  # from here on, what has arrived is not sent again
-            time.sleep(min(wait, left))
+            time.sleep(pause)
 
     def _retried(
-        self, attempt: Callable[[], T], deadline: float | None = None, progress: Callable[[], int] = lambda: 0
+        self,
+        attempt: Callable[[], T],
+        deadline: float | None = None,
+        progress: Callable[[], int] = lambda: 0,
+        patient: bool = False,
     ) -> T:
         """Attempts something until it succeeds; attempts count anew when ``progress`` has got on."""
         waits, before = self.retry.waits(), progress()
@@ -194,10 +199,11 @@ class Connection:
                 if progress() > before:
                     waits, before = self.retry.waits(), progress()
                 wait = wait_before_retry(call_error, waits)
-                left = seconds_to(deadline)
-                if wait is None or left == 0:
+                pause, again = pause_after(wait, deadline, patient)
+                if not again:
+                    time.sleep(pause)
                     raise error_from_call(call_error, is_late=wait is not None) from call_error
-            time.sleep(min(wait, left))
+            time.sleep(pause)
 
     def _forget_server_after(self, error: grpc.RpcError) -> None:
         """Asks anew what the server takes when one that has restarted may take less."""

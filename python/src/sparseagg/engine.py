@@ -13,7 +13,8 @@ import numpy as np
 from sparseagg import bfloat16, extension
 from sparseagg.arguments import checked_integer
 from sparseagg.arrays import TensorData, is_module, update_data
-from sparseagg.errors import InvalidArgument, SparseaggError
+from sparseagg.engine_spec import check_bounds, dense_bytes, left_to_sums, tensor_fields, what_matters
+from sparseagg.errors import InvalidArgument, ResourceExhausted, SparseaggError
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec, checked_spec
@@ -46,7 +47,8 @@ def aggregate(
             update is what ``Round.submit`` takes, or a pair (update, weight), whose weight matters with "by_weight"
             alone. An iterator has to make new arrays for each update, for they are read later: one that fills the same
             ones again gives wrong sums. (Gradients of a module are copied.) What is in a list or mapping and has to
-            be converted may be read twice, and has to be the same both times.
+            be converted may be read twice, and has to be the same both times: updates of which anything is wrong are
+            merged twice, and so are those of a sum of floats that is not finite.
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
@@ -64,7 +66,7 @@ def aggregate(
         # Merged before anybody has looked at all keys and values: the merge looks at keys as it reads them, and a sum
         # tells of its values. If keys do not ascend, a value is not finite or anything else is wrong, all is done again
         # with a look at each beforehand, which sorts what can be sorted, or says what is wrong and where.
-        telling, unchecked = _unchecked(spec)
+        telling, unchecked = left_to_sums(spec)
         with contextlib.suppress(SparseaggError):
             aggregator = Aggregator(unchecked, threads=threads, memory_limit=memory_limit)
             aggregator._add_all(updates, keys_unchecked=True)
@@ -120,7 +122,7 @@ class Aggregator:
             raise InvalidArgument(
                 f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
             )
-        _check_bounds(spec)
+        check_bounds(spec)
         self.spec = spec
         self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
         self._lock = threading.Lock()
@@ -128,7 +130,7 @@ class Aggregator:
         self._is_limited = memory_limit is not None
         with extension.errors():
             self._engine = extension.load().Aggregator(
-                [_tensor_fields(spec, tensor) for tensor in spec.tensors],
+                [tensor_fields(spec, tensor) for tensor in spec.tensors],
                 spec.max_submissions or 0,
                 spec.max_tuples_per_submission or 0,
                 spec.max_bytes_per_submission or 0,
@@ -147,10 +149,12 @@ class Aggregator:
             copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
                 not be changed before ``finish``: other values give wrong sums, and so do other keys, unless they are no
                 longer in order, which is refused before they are merged. Keys that are changed while a merge runs may
-                crash the process or corrupt its memory. Gradients of a module, which training changes, are copied anyway.
+                crash the process or corrupt its memory. Gradients of a module, which training changes, are copied in
+                any case.
 
         Raises:
-            InvalidArgument: the update is wrong; the message names tensor, position and value. Nothing of it counts.
+            InvalidArgument: the update is wrong; the message names client, tensor, position and value. Nothing of it
+            counts.
             OutOfRange: an integer row overflows by itself. AlreadyExists: the client has a submission.
             ResourceExhausted: beyond a limit of the spec or the ``memory_limit``. FailedPrecondition: there are
             ``max_submissions`` already, or the aggregator is finished, or the client's id comes before those that the
@@ -160,8 +164,10 @@ class Aggregator:
         client_id = checked_client_id(client_id)
         if copy:
             update = _Copied(update)
+        with _naming(client_id):
+            weight = checked_weight(weight)
         with extension.errors():
-            self._engine.add_one(client_id, update, checked_weight(weight), self._convert)
+            self._engine.add_one(client_id, update, weight, self._convert)
 
     def add_all(self, updates: Any) -> None:
         """Adds many updates, preparing them side by side.
@@ -180,7 +186,7 @@ class Aggregator:
             if self._is_limited:
                 names.sort(key=str.encode)
             with extension.errors():
-                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_named, keys_unchecked)
+                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_pair, keys_unchecked)
             return
         batches = [updates] if isinstance(updates, list) else _batches(updates, 1 if self._is_limited else _BATCH)
         for batch in batches:
@@ -188,7 +194,7 @@ class Aggregator:
                 first = self._given
                 self._given += len(batch)
             with extension.errors():
-                self._engine.add_all(None, first, batch, self._convert_named, keys_unchecked)
+                self._engine.add_all(None, first, batch, self._convert_pair, keys_unchecked)
 
     def merge(self, other: Aggregator) -> None:
         """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
@@ -201,7 +207,7 @@ class Aggregator:
         """
         if not isinstance(other, Aggregator):
             raise InvalidArgument(f"an aggregator is merged with another one, not with {type(other).__name__}")
-        mine, theirs = _what_matters(self.spec), _what_matters(other.spec)
+        mine, theirs = what_matters(self.spec), what_matters(other.spec)
         for name in [*mine, *theirs]:
             if mine.get(name) != theirs.get(name):
                 raise InvalidArgument(f"the aggregators differ in tensor {name!r}")
@@ -222,8 +228,11 @@ class Aggregator:
 
     def _finish(self, finite: Sequence[int]) -> Result:
         """The same; ``InvalidArgument`` if one of the tensors ``finite``, by position, has a value that is not."""
-        with extension.errors():
-            raw = self._engine.finish(finite)
+        try:
+            with extension.errors():
+                raw = self._engine.finish(finite)
+        except ResourceExhausted as error:
+            raise ResourceExhausted(f"{error}{dense_bytes(self.spec)}") from error
         results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
         return Result(results, self._info(results, [part["plan"] for part in raw]))
 
@@ -237,17 +246,16 @@ class Aggregator:
         """Updates and partial sums held, those in the caller's arrays included."""
         return int(self._engine.memory_bytes)
 
-    def _convert(self, _client_id: str, update: Any) -> tuple[list[Piece], float | None]:
+    def _convert(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
         """For the extension: makes wire arrays of what it cannot read itself."""
-        return self._pieces(update), None
+        with _naming(client_id):
+            return self._pieces(update), None
 
-    def _convert_named(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
-        """The same for many updates, which may be pairs; errors name the client."""
-        try:
+    def _convert_pair(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
+        """The same for many updates, which may come with a weight."""
+        with _naming(client_id):
             update, weight = split_weight(update)
             return self._pieces(update), checked_weight(weight)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"client {client_id!r}: {error}") from error
 
     def _pieces(self, update: Any) -> list[Piece]:
         copy = isinstance(update, _Copied)
@@ -286,6 +294,15 @@ class Aggregator:
         )
 
 
+@contextlib.contextmanager
+def _naming(client_id: str) -> Iterator[None]:
+    """Puts the client's id before what is wrong with its update, as the extension does."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise InvalidArgument(f"client {client_id!r}: {error}") from error
+
+
 @dataclasses.dataclass(frozen=True)
 class _Copied:
     """An update to be copied."""
@@ -305,68 +322,13 @@ def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield batch
 
 
-def _unchecked(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
-    """Returns which tensors' results show whether all of their terms were finite, and a spec that leaves that to them.
-
-    Sums do, since no finite one has an infinite term, or one that is no number; fixed point has to look at each before.
-    Rows that ``min_contributors`` drops would hide theirs, and a ``fill`` may not be finite itself.
-    """
-
-    def tells(tensor: TensorSpec) -> bool:
-        how = spec.aggregation_of(tensor)
-        is_sum = how.op in ("sum", "mean", "coordinate_mean") and how.numerics == "canonical"
-        is_whole = how.min_contributors in (0, 1) and not how.fill
-        return "float" in tensor.dtype and is_sum and is_whole and how.on_nonfinite == "reject"
-
-    telling = [index for index, tensor in enumerate(checked_spec(spec).tensors) if tells(tensor)]
-    tensors = [
-        dataclasses.replace(tensor, on_nonfinite="propagate") if index in telling else tensor
-        for index, tensor in enumerate(spec.tensors)
-    ]
-    return telling, dataclasses.replace(spec, tensors=tensors)
-
-
-def _what_matters(spec: RoundSpec) -> dict[str, Any]:
-    """What is computed of each tensor, whether the round or the tensor says so."""
-    return {tensor.name: _tensor_fields(spec, tensor) for tensor in spec.tensors}
-
-
-def _check_bounds(spec: RoundSpec) -> None:
-    """Refuses a bound that nothing is held to, as a server does: it would be taken for one that is."""
-    fixed = [(tensor.numerics or spec.numerics) == "fixed_point" for tensor in spec.tensors]
-    if not any(fixed):
-        _refuse_bounds("", spec)
-    for tensor, is_fixed in zip(spec.tensors, fixed):
-        if not is_fixed:
-            _refuse_bounds(f"tensor {tensor.name!r}: ", tensor)
-
-
-def _refuse_bounds(where: str, of: RoundSpec | TensorSpec) -> None:
-    given = {
-        "value_bound": of.value_bound is not None,
-        "weight_bound": of.weight_bound is not None,
-        "on_bound clip": of.on_bound == "clip",
-    }
-    for name, is_given in given.items():
-        if is_given:
-            raise InvalidArgument(f"{where}{name} is for fixed_point numerics; canonical sums have none")
-
-
-def _tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
-    names = ("name", "dtype", "dimension", "width", "layout", "modular")
-    return {
-        **{name: getattr(tensor, name) for name in names},
-        **vars(spec.aggregation_of(tensor)),
-        "max_submissions": spec.max_submissions,
-    }
-
-
 def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> TensorResult:
     how = spec.aggregation_of(tensor)
     values = raw["values"]
     if values is not None and raw["dtype"] == "bfloat16":
         values = bfloat16.float_from_bits(values)
     columns: dict[str, Any] = {
+        "keys": raw["keys"],
         "name": tensor.name,
         "layout": raw["layout"],
         "dtype": raw["dtype"],
@@ -378,4 +340,4 @@ def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tenso
         "fixed_point_shift": raw["fixed_point_shift"],
         "fill": how.fill,
     }
-    return TensorResult(_keys=raw["keys"], **columns)
+    return TensorResult(**columns)

@@ -78,9 +78,11 @@ def main(arguments: argparse.Namespace) -> int:
         update = npz.read_update(file, spec)
         try:
             # A name can be too long for an id, or not in UTF-8; positions have the same order.
-            aggregator.add(f"{position:020}", update, weight)
+            client_id = f"{position:020}"
+            aggregator.add(client_id, update, weight)
         except SparseaggError as error:
-            raise error_of(error.code, f"{file}: {error}") from error
+            what = str(error).removeprefix(f"client {client_id!r}: ")
+            raise error_of(error.code, f"{file}: {what}") from error
     result = aggregator.finish()
     npz.write_result(arguments.output, result)
     npz.print_rows(arguments.output, result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class TensorResult:
         dimension: number of rows of the tensor; 0: all of uint64.
         width: values per key.
         keys: shape (n,), ascending and unique; uint32 where the dimension allows, else uint64. In a dense result all
-            keys of the range; those of a whole tensor are made when they are asked for.
+            keys of the range; those of a whole tensor, for which None may be given, are made when they are asked for.
         values: shape (n,) if ``width`` is 1, else (n, width). bfloat16 values have ml_dtypes' type where that package
             is installed, and are widened to float32, exactly, where it is not. None for a union.
         counts: contributors of each key, uint32, shape (n,); None if not asked for.
@@ -44,24 +44,28 @@ class TensorResult:
     dtype: str
     dimension: int
     width: int
-    _keys: Array | None
+    keys: Array
     values: Array | None
     counts: Array | None
     weights: Array | None
     fixed_point_shift: int | None
     fill: float = 0.0
 
-    @property
-    def keys(self) -> Array:
-        """Shape (n,), ascending and unique; see the class."""
-        if self._keys is None:
+    def __post_init__(self) -> None:
+        if self.keys is None:  # all keys, which are made when they are asked for
+            object.__delattr__(self, "keys")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "keys":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             keys = np.arange(self.dimension, dtype=f"u{key_bytes(self.dimension)}")
-            object.__setattr__(self, "_keys", keys)
+            object.__setattr__(self, name, keys)
             return keys
-        return self._keys
 
     def __len__(self) -> int:
-        return self.dimension if self._keys is None else len(self._keys)
+        return len(self.keys) if "keys" in vars(self) else self.dimension
 
     def __repr__(self) -> str:
         rows = f"{len(self)} keys" if self.values is None else f"{len(self)} rows of {self.width}"
@@ -284,7 +288,7 @@ class _Parts:
             dtype=self._dtype,
             dimension=summary.dimension,
             width=self._width,
-            _keys=_joined(self._keys),
+            keys=_joined(self._keys),
             values=self._value_array() if summary.has_values else None,
             counts=self._column(self._counts, "<u4") if summary.has_counts else None,
             weights=self._column(self._weights, "<f8") if summary.has_weights else None,

@@ -72,10 +72,14 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
     back; without that, what is exhausted stays so. One that has given up a stream of which nothing came, since this
     machine slept or its network stalled, answers DEADLINE_EXCEEDED and names the limit, upload_timeout.
 
+    The error loses its traceback. That holds frames, of which one may hold the error; then the update, or the part of a
+    result, and whatever the callers' frames have, would stay until Python looks for cycles.
+
     Args:
         error: of the call.
         waits: of the policy; the next one is taken.
     """
+    error.__traceback__ = None
     asked = 0.0
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
         delays = [value for key, value in error.trailing_metadata() or () if key == "grpc-retry-pushback-ms"]

@@ -23,11 +23,13 @@ from sparseagg.wire import PLAIN, WireFormat
 __all__ = [
     "Upload",
     "aggregate_requests",
+    "aggregate_upload",
     "aggregate_uploads",
     "checked_client_id",
     "checked_updates",
     "checked_weight",
     "make_upload",
+    "named_updates",
     "split_weight",
 ]
 
@@ -182,29 +184,36 @@ def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: Wir
         chunk_bytes: of each message.
         wire: the encodings that may be used.
     """
+    return [aggregate_upload(spec, *named, chunk_bytes, wire) for named in named_updates(updates)]
+
+
+def named_updates(updates: Any) -> Iterable[tuple[Any, Any]]:
+    """Returns pairs of a client's id and its update, which may come with a weight, in the order of ``updates``."""
     if isinstance(updates, Mapping):
-        named: Iterable[tuple[str, Any]] = updates.items()
-    else:
-        named = ((f"{position:020}", update) for position, update in enumerate(updates))
-    uploads = []
-    for client_id, update in named:
-        update, weight = split_weight(update)
-        try:
-            upload = make_upload(
-                spec,
-                update,
-                client_id=client_id,
-                submission_id="0",
-                weight=weight,
-                chunk_bytes=chunk_bytes,
-                wire=wire,
-            )
-        except InvalidArgument as error:
-            raise InvalidArgument(f"client {client_id!r}: {error}") from error
-        if is_module(update):  # its gradients may be others by the time they are sent
-            upload = dataclasses.replace(upload, tensors=[data.copied() for data in upload.tensors])
-        uploads.append(upload)
-    return uploads
+        return updates.items()
+    return ((f"{position:020}", update) for position, update in enumerate(updates))
+
+
+def aggregate_upload(
+    spec: RoundSpec, client_id: Any, update: Any, chunk_bytes: int, wire: WireFormat = PLAIN
+) -> Upload:
+    """Converts one of the updates of a one-shot aggregation; see ``aggregate_uploads``. Errors name the client."""
+    update, weight = split_weight(update)
+    try:
+        upload = make_upload(
+            spec,
+            update,
+            client_id=client_id,
+            submission_id="0",
+            weight=weight,
+            chunk_bytes=chunk_bytes,
+            wire=wire,
+        )
+    except InvalidArgument as error:
+        raise InvalidArgument(f"client {client_id!r}: {error}") from error
+    if is_module(update):  # its gradients may be others by the time they are sent
+        upload = dataclasses.replace(upload, tensors=[data.copied() for data in upload.tensors])
+    return upload
 
 
 def aggregate_requests(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg.aio.connection import Connection
-from sparseagg.arguments import checked_seconds, checked_text
+from sparseagg.arguments import Timeout, checked_seconds, checked_text
 from sparseagg.calls import (
     checked_deadline,
     create_request,
+    naming_round,
     poll_pause,
     poll_seconds,
     raise_if_failed,
+    raise_if_going_on,
     raise_if_late,
     raise_if_past,
     raise_if_unheard,
@@ -29,9 +31,17 @@ from sparseagg.progress import ProgressBar
 from sparseagg.result import Result
 from sparseagg.retry import RetryPolicy, checked_retry
 from sparseagg.spec import RoundSpec, checked_spec
-from sparseagg.upload import aggregate_requests, aggregate_uploads, checked_updates, make_upload
+from sparseagg.upload import (
+    Upload,
+    aggregate_requests,
+    aggregate_upload,
+    aggregate_uploads,
+    checked_updates,
+    make_upload,
+    named_updates,
+)
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import Values
+from sparseagg.wire import Values, WireFormat
 
 __all__ = ["Client", "Round"]
 
@@ -49,7 +59,7 @@ class Client:
         *,
         token: str | None = None,
         tls: TLS = False,
-        timeout: float | None = 60.0,
+        timeout: Timeout = 60.0,
         retry: RetryPolicy | None = None,
         chunk_bytes: SupportsIndex | None = None,
         connections: SupportsIndex = 4,
@@ -112,17 +122,30 @@ class Client:
         *,
         encoding: str = "auto",
         values: Values = None,
-        timeout: float | None = None,
+        timeout: Timeout = None,
     ) -> Result:
-        """Merges updates in one call; see ``sparseagg.Client.aggregate``."""
+        """Merges updates in one call; see ``sparseagg.Client.aggregate``.
+
+        They are converted in other threads, in which the event loop does not wait for them. Iterators are asked for
+        updates, one by one, in that of the event loop.
+        """
         spec, updates = checked_spec(spec), checked_updates(updates)
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, "the aggregation has not ended"):
             server = await self._connection.server_wire(deadline)
-            uploads = aggregate_uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
+            uploads = await _uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
             answer = result_format(encoding, None)
             reader = await self._connection.aggregate(lambda: aggregate_requests(spec, uploads, answer), deadline)
         return reader.result()
+
+
+async def _uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFormat) -> list[Upload]:
+    """Converts the updates of a one-shot aggregation apart, since that may take long."""
+    if isinstance(updates, (list, Mapping)):
+        return await asyncio.to_thread(aggregate_uploads, spec, updates, chunk_bytes, wire)
+    return [
+        await asyncio.to_thread(aggregate_upload, spec, *named, chunk_bytes, wire) for named in named_updates(updates)
+    ]
 
 
 class Round:
@@ -171,13 +194,14 @@ class Round:
         submission_id: str | None = None,
         resumable: bool = False,
         progress: bool = False,
-        timeout: float | None = None,
+        timeout: Timeout = None,
     ) -> Submission:
-        """Sends one client's update; see ``sparseagg.Round.submit``."""
+        """Sends one client's update; see ``sparseagg.Round.submit``. It is converted in another thread."""
         deadline = checked_deadline(timeout)
-        with raise_if_late(deadline, f"the submission to {self.name} has not ended"):
+        with raise_if_late(deadline, f"the submission to {self.name} has not ended"), naming_round(self.name):
             server = await self._connection.server_wire(deadline)
-            upload = make_upload(
+            upload = await asyncio.to_thread(
+                make_upload,
                 self.spec,
                 update,
                 client_id=client_id,
@@ -192,14 +216,14 @@ class Round:
             with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
                 return await self._connection.submit(upload, resumable, bar, deadline)
 
-    async def close(self, timeout: float | None = None, *, encoding: str = "auto", values: str | None = None) -> Result:
+    async def close(self, timeout: Timeout = None, *, encoding: str = "auto", values: str | None = None) -> Result:
         """Stops taking submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``."""
         request = result_request(self.name, None, None, result_format(encoding, values))  # refuses what is unknown
         deadline = checked_deadline(timeout)
         await self._end(deadline)
         return await self._read(request, deadline)
 
-    async def end(self, timeout: float | None = None) -> RoundInfo:
+    async def end(self, timeout: Timeout = None) -> RoundInfo:
         """Stops taking submissions and waits for the merge, but reads nothing; see ``sparseagg.Round.end``."""
         return await self._end(checked_deadline(timeout))
 
@@ -212,7 +236,7 @@ class Round:
         raise_if_failed(await self._wait(deadline))
         return self._info
 
-    async def wait(self, timeout: float | None = None) -> RoundInfo:
+    async def wait(self, timeout: Timeout = None) -> RoundInfo:
         """Waits until the round has ended; see ``sparseagg.Round.wait``."""
         return await self._wait(checked_deadline(timeout))
 
@@ -236,7 +260,7 @@ class Round:
         keys: tuple[int, int | None] | None = None,
         encoding: str = "auto",
         values: str | None = None,
-        timeout: float | None = None,
+        timeout: Timeout = None,
     ) -> Result:
         """Reads the result of a round that is done; see ``sparseagg.Round.result``."""
         request = result_request(self.name, tensors, keys, result_format(encoding, values))
@@ -249,13 +273,14 @@ class Round:
             except FailedPrecondition as error:
                 self._info = await self._connection.get_round(self.name, deadline)
                 raise_if_failed(self._info, error)
+                raise_if_going_on(self._info, error)
                 raise
             if not self._info.ended:
                 self._info = await self._connection.get_round(self.name, deadline)
         return reader.result(self._info)
 
     async def cancel(self, reason: str = "") -> RoundInfo:
-        """Ends the round without a result, and drops its submissions; ``FailedPrecondition`` if it has ended."""
+        """Ends the round without a result and drops its submissions; ``FailedPrecondition`` if it is done or failed."""
         request = pb.CancelRoundRequest(name=self.name, reason=checked_text("a reason", reason))
         self._info = RoundInfo.from_proto(await self._connection.call("CancelRound", request))
         return self._info

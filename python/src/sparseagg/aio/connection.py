@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, TypeVar
 
 import grpc
 
-from sparseagg.calls import call_seconds, commit_request, counted, seconds_to, status_request, streamed
+from sparseagg.calls import call_seconds, commit_request, counted, named_if_late, pause_after, status_request, streamed
 from sparseagg.channel import channel_options, checked_connections
 from sparseagg.channels import Channels
 from sparseagg.errors import Aborted, Cancelled, FailedPrecondition, NotFound
@@ -78,10 +78,10 @@ class Connection:
 
         async def attempt() -> Any:
             timeout = call_seconds(deadline, self._timeout, extra_s, patient)
-            with self._channels.first() as stub:
+            with self._channels.first() as stub, named_if_late(method, timeout):
                 return await getattr(stub, method)(request, timeout=timeout, metadata=self._metadata)
 
-        return await self._retried(attempt, deadline)
+        return await self._retried(attempt, deadline, patient=patient)
 
     async def aggregate(
         self, make_requests: Callable[[], Iterator[Any]], deadline: float | None = None
@@ -183,11 +183,12 @@ class Connection:
             except grpc.RpcError as call_error:
                 self._forget_server_after(call_error)
                 wait = resumption.wait_after(call_error)
-                left = seconds_to(deadline)
-                if wait is None or left == 0:
+                pause, again = pause_after(wait, deadline)
+                if not again:
+                    await asyncio.sleep(pause)
                     raise error_from_call(call_error, is_late=wait is not None) from call_error
             resumable = True  # from here on, what has arrived is not sent again
-            await asyncio.sleep(min(wait, left))
+            await asyncio.sleep(pause)
 
     def _check_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -201,6 +202,7 @@ class Connection:
         attempt: Callable[[], Awaitable[T]],
         deadline: float | None = None,
         progress: Callable[[], int] = lambda: 0,
+        patient: bool = False,
     ) -> T:
         """Attempts something until it succeeds; attempts count anew when ``progress`` has got on."""
         self._check_loop()
@@ -213,10 +215,11 @@ class Connection:
                 if progress() > before:
                     waits, before = self.retry.waits(), progress()
                 wait = wait_before_retry(call_error, waits)
-                left = seconds_to(deadline)
-                if wait is None or left == 0:
+                pause, again = pause_after(wait, deadline, patient)
+                if not again:
+                    await asyncio.sleep(pause)
                     raise error_from_call(call_error, is_late=wait is not None) from call_error
-            await asyncio.sleep(min(wait, left))
+            await asyncio.sleep(pause)
 
     def _forget_server_after(self, error: grpc.RpcError) -> None:
         """Asks anew what the server takes when one that has restarted may take less."""
@@ -272,6 +275,9 @@ async def _apart(attempt: Awaitable[T]) -> T:
     (answer,) = await asyncio.gather(attempt, return_exceptions=True)
     if isinstance(answer, asyncio.CancelledError):
         raise Cancelled("the call was cancelled, since this client has disconnected")
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+    try:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+    finally:
+        del answer  # else the error would hold this frame, and this frame the error, and both the update

@@ -1,0 +1,80 @@
+"""What the engine in this process has to know of a round's spec."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from sparseagg.errors import InvalidArgument
+from sparseagg.spec import DTYPES, RoundSpec, TensorSpec, checked_spec
+
+__all__ = ["check_bounds", "dense_bytes", "left_to_sums", "tensor_fields", "what_matters"]
+
+
+def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
+    """Returns which tensors' results show whether all of their terms were finite, and a spec that leaves that to them.
+
+    Sums do, since no finite one has an infinite term, or one that is no number; fixed point has to look at each before.
+    Rows that ``min_contributors`` drops would hide theirs, and a ``fill`` may not be finite itself.
+    """
+
+    def tells(tensor: TensorSpec) -> bool:
+        how = spec.aggregation_of(tensor)
+        is_sum = how.op in ("sum", "mean", "coordinate_mean") and how.numerics == "canonical"
+        is_whole = how.min_contributors in (0, 1) and not how.fill
+        return "float" in tensor.dtype and is_sum and is_whole and how.on_nonfinite == "reject"
+
+    telling = [index for index, tensor in enumerate(checked_spec(spec).tensors) if tells(tensor)]
+    tensors = [
+        dataclasses.replace(tensor, on_nonfinite="propagate") if index in telling else tensor
+        for index, tensor in enumerate(spec.tensors)
+    ]
+    return telling, dataclasses.replace(spec, tensors=tensors)
+
+
+def dense_bytes(spec: RoundSpec) -> str:
+    """Says how large the largest result is that the spec wants dense, for errors; nothing where there is none."""
+    sizes = {
+        tensor.name: tensor.dimension * tensor.width * DTYPES[tensor.dtype]
+        for tensor in spec.tensors
+        if spec.aggregation_of(tensor).result == "dense" and spec.aggregation_of(tensor).op != "union"
+    }
+    if not sizes:
+        return ""
+    name = max(sizes, key=lambda tensor: sizes[tensor])
+    return f"; the dense result of tensor {name!r} alone takes {sizes[name]} bytes"
+
+
+def what_matters(spec: RoundSpec) -> dict[str, Any]:
+    """What is computed of each tensor, whether the round or the tensor says so."""
+    return {tensor.name: tensor_fields(spec, tensor) for tensor in spec.tensors}
+
+
+def check_bounds(spec: RoundSpec) -> None:
+    """Refuses a bound that nothing is held to, as a server does: it would be taken for one that is."""
+    fixed = [(tensor.numerics or spec.numerics) == "fixed_point" for tensor in spec.tensors]
+    if not any(fixed):
+        _refuse_bounds("", spec)
+    for tensor, is_fixed in zip(spec.tensors, fixed):
+        if not is_fixed:
+            _refuse_bounds(f"tensor {tensor.name!r}: ", tensor)
+
+
+def _refuse_bounds(where: str, of: RoundSpec | TensorSpec) -> None:
+    given = {
+        "value_bound": of.value_bound is not None,
+        "weight_bound": of.weight_bound is not None,
+        "on_bound clip": of.on_bound == "clip",
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise InvalidArgument(f"{where}{name} is for fixed_point numerics; canonical sums have none")
+
+
+def tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
+    names = ("name", "dtype", "dimension", "width", "layout", "modular")
+    return {
+        **{name: getattr(tensor, name) for name in names},
+        **vars(spec.aggregation_of(tensor)),
+        "max_submissions": spec.max_submissions,
+    }

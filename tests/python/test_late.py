@@ -1,0 +1,106 @@
+"""What errors of calls that took too long say, and how long they are waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+import sparseagg as sa
+from sparseagg.calls import call_seconds, pause_after
+from test_retry import Scripted, serving, update
+
+SELDOM = sa.RetryPolicy(attempts=3, initial=60.0, maximum=60.0)
+
+
+class Late(Scripted):
+    """Goes down whenever it is asked what it takes, and answers GetRound when it is told to, if ``slow``."""
+
+    def __init__(self, slow: bool = False) -> None:
+        super().__init__()
+        self.goes_on = threading.Event()
+        self.asked = 0
+        if not slow:
+            self.goes_on.set()
+
+    def GetServerInfo(self, request: Any, context: grpc.ServicerContext) -> None:
+        self.asked += 1
+        context.abort(grpc.StatusCode.UNAVAILABLE, "going down for a reason")
+
+    def GetRound(self, request: Any, context: grpc.ServicerContext) -> Any:
+        assert self.goes_on.wait(60)
+        return super().GetRound(request, context)
+
+
+@contextlib.contextmanager
+def late(slow: bool = False) -> Iterator[tuple[Late, str]]:
+    servicer = Late(slow)
+    with serving(servicer) as address:
+        try:
+            yield servicer, address
+        finally:
+            servicer.goes_on.set()
+
+
+def call(address: str, job: Callable[[sa.Client], Any], **options: Any) -> None:
+    with sa.Client(address, **options) as client:
+        job(client)
+
+
+def call_with_asyncio(address: str, job: Callable[[sa.aio.Client], Any], **options: Any) -> None:
+    async def run() -> None:
+        async with sa.aio.Client(address, **options) as client:
+            await job(client)
+
+    asyncio.run(run())
+
+
+def submit(client: sa.Client) -> Any:
+    return client.get_round("r").submit("a", update(), timeout=0.2)
+
+
+async def submit_with_asyncio(client: sa.aio.Client) -> Any:
+    return await (await client.get_round("r")).submit("a", update(), timeout=datetime.timedelta(seconds=0.2))
+
+
+@pytest.mark.parametrize(("calls", "job"), [(call, submit), (call_with_asyncio, submit_with_asyncio)])
+def test_call_whose_time_runs_out_between_attempts_says_why_the_last_one_failed(calls: Any, job: Any) -> None:
+    with late() as (servicer, address):
+        with pytest.raises(TimeoutError, match=r"^the submission to rounds/r has not ended: going down for a reason$"):
+            calls(address, job, retry=SELDOM)
+        assert servicer.asked == 1, "no attempt with no time for an answer"
+
+
+@pytest.mark.parametrize("calls", [call, call_with_asyncio])
+@pytest.mark.parametrize("timeout", [0.2, datetime.timedelta(milliseconds=200)])
+def test_call_without_an_answer_in_its_time_says_which_one_it_is(calls: Any, timeout: Any) -> None:
+    expected = pytest.raises(sa.DeadlineExceeded, match=r"^GetRound has had no answer within 0\.2 s$")
+    with late(slow=True) as (_, address), expected:
+        calls(address, lambda client: client.get_round("r"), timeout=timeout)
+
+
+def test_call_seconds_calls_behind_each_other_share_one_grace() -> None:
+    now = time.monotonic()
+    assert 8.0 < call_seconds(now + 4, patient=True) <= 9.0
+    assert call_seconds(now - 4, patient=True) <= 1.0
+    assert call_seconds(now - 6, patient=True) == 0.0
+    assert call_seconds(None, patient=True) is None
+    assert call_seconds(now - 4) == 0.0
+
+
+def test_pause_after_makes_no_attempt_without_time() -> None:
+    now = time.monotonic()
+    assert pause_after(None, now + 60) == (0.0, False)
+    assert pause_after(3.0, None) == (3.0, True)
+    assert pause_after(3.0, now + 60) == (3.0, True)
+    assert pause_after(3.0, now - 1) == (0.0, False)
+    assert pause_after(3.0, now - 1, patient=True) == (0.0, False)
+    pause, again = pause_after(90.0, now + 60)
+    assert (pause <= 60.0, again) == (True, False)
+    assert pause_after(90.0, now + 60, patient=True)[1]
