@@ -1,42 +1,37 @@
 #include "service/answer_reactor.h"
 
+#include <memory>
 #include <utility>
 
 #include "service/contain.h"
+#include "service/grpc_util.h"
 #include "service/memory_shares.h"
 
 namespace sparseagg::service {
 
-void AnswerReactor::OnDone() {
-  canceller_->Done();
-  self_.reset();
-}
-
-bool AnswerReactor::Hold(uint64_t bytes) {
-  auto held = machine_.transit.TryHold(bytes);
-  if (!held.has_value()) {
-    Finish(NoRoomInTransit(machine_, context_));
-    return false;
-  }
-  held_ = *std::move(held);
-  return true;
+void AnswerReactor::OnCancel() {
+  is_cancelled_ = true;
+  if (machine_.transit.Leave(place_)) Finish(grpc::Status::CANCELLED);
 }
 
 void AnswerReactor::AnswerWithin(uint64_t bytes, Wait wait, std::function<absl::Status()> answer) {
-  if (IsSmall(bytes)) return Finish(ToGrpc(Contain([&] { return answer(); })));
+  if (IsSmall(bytes)) return Answer(answer);
+  const std::shared_ptr<AnswerReactor> self = self_;  // the call may end here
   // The answer is made as soon as there is credit for it: the client's time runs from then on.
-  auto granted = [self = self_, answer = std::move(answer)](Credit credit) {
+  auto granted = [self, answer = std::move(answer)](Credit credit) {
     if (!credit) return self->Finish(NoRoomInTransit(self->machine_, self->context_));
     self->credit_ = std::move(credit);
-    self->Finish(ToGrpc(Contain([&] { return answer(); })));
+    self->Answer(answer);
   };
-  auto call_in = [canceller = canceller_] { canceller->CallIn(); };
-  const uint64_t transit_bytes = PageTransitBytes(bytes);
-  if (wait == Wait::kShortly) {
-    machine_.transit.AcquireSoon(transit_bytes, std::move(granted), std::move(call_in));
-  } else {
-    machine_.transit.Acquire(transit_bytes, std::move(granted), std::move(call_in));
-  }
+  place_ = machine_.transit.Acquire(
+      PageTransitBytes(bytes), std::move(granted), [canceller = canceller_] { canceller->CallIn(); }, wait);
+  // OnCancel may have come before there was a place to leave.
+  if (is_cancelled_ && machine_.transit.Leave(place_)) Finish(grpc::Status::CANCELLED);
+}
+
+// Nobody would know of what is done, nor of a round that is made, for a client that has given up.
+void AnswerReactor::Answer(const std::function<absl::Status()>& answer) {
+  Finish(is_cancelled_ ? grpc::Status::CANCELLED : ToGrpc(Contain([&] { return answer(); })));
 }
 
 }  // namespace sparseagg::service

@@ -9,7 +9,7 @@ namespace sparseagg::service {
 
 bool FinishGate::Begin(int steps) {
   std::lock_guard lock(mu_);
-  if (concluded_ || finished_) return false;
+  if (outcome_.has_value()) return false;
   steps_ += steps;
   return true;
 }
@@ -54,7 +54,8 @@ void Canceller::EndStuckConnectionLocked() {
   const int ended = machine_.connections.EndStuck(peer_);
   if (ended == 0) return;
   machine_.metrics.CountEndedConnections(ended);
-  Log(LogLevel::kWarning, "connection_ended", {{"peer", peer_}, {"reason", "it takes nothing, and others wait"}});
+  Log(LogLevel::kWarning, "connection_ended",
+      {{"peer", peer_}, {"reason", "it takes next to nothing, and others wait"}});
 }
 
 void Canceller::Done() {

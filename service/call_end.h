@@ -28,16 +28,16 @@ class FinishGate {
   // From a step, which is the last one to begin: the stream is to end with `status`. True: the caller must finish it.
   // False: whoever ends the last step will, or somebody has.
   bool Conclude(const absl::Status& status);
-  // True: the caller, from outside, must finish the stream with `status`. False: it is finished, or a step that is
-  // under way will see to it.
+  // True: the caller, from outside, must finish the stream with `status`. False: it is finished, or will be when the
+  // steps have ended that are under way, the last ones: what comes now comes too late.
   bool Interrupt(const absl::Status& status);
 
  private:
   std::mutex mu_;
   int steps_ = 0;
-  bool concluded_ = false;  // no step begins, and no interruption counts
+  bool concluded_ = false;  // no interruption counts
   bool finished_ = false;
-  std::optional<absl::Status> outcome_;
+  std::optional<absl::Status> outcome_;  // no step begins
 };
 
 // Ends a call from outside whose client does not take what it is sent, as long as there is one. Thread-safe.
@@ -48,8 +48,8 @@ class Canceller {
 
   // For Transit to call in what waits to be taken. Nothing can be sent past that, not even a status.
   void CallIn();
-  // Ends the call's connection if that takes nothing: gRPC keeps what it has put in there even if the call is over. For
-  // Transit to call again and again (Connections::EndStuck).
+  // Ends the call's connection if that takes next to nothing: gRPC keeps what it has put in there even if the call is
+  // over. For Transit to call again and again (Connections::EndStuck).
   void EndStuckConnection();
   // OnDone: the context is about to go.
   void Done();

@@ -1,15 +1,17 @@
 #include "service/connections.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netdb.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
-#include <cstring>
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,29 +22,10 @@ namespace {
 
 constexpr char kUnixPeer[] = "unix:";
 
-// As gRPC calls it: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234". Clients on Unix sockets have no names.
-std::string PeerName(int fd) {
+std::string PeerNameOf(int fd) {
   sockaddr_storage peer{};
   socklen_t size = sizeof(peer);
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 || peer.ss_family == AF_UNIX) return kUnixPeer;
-  // IPv4 through a socket of both families is IPv4.
-  if (const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&peer);
-      peer.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
-    sockaddr_in v4{};
-    v4.sin_family = AF_INET;
-    v4.sin_port = v6->sin6_port;
-    std::copy_n(v6->sin6_addr.s6_addr + 12, 4, reinterpret_cast<uint8_t*>(&v4.sin_addr));
-    size = sizeof(v4);
-    std::memcpy(&peer, &v4, size);
-  }
-  std::array<char, NI_MAXHOST> host{};
-  std::array<char, NI_MAXSERV> port{};
-  if (getnameinfo(reinterpret_cast<const sockaddr*>(&peer), size, host.data(), host.size(), port.data(), port.size(),
-                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "";
-  }
-  return peer.ss_family == AF_INET6 ? absl::StrCat("ipv6:%5B", host.data(), "%5D:", port.data())
-                                    : absl::StrCat("ipv4:", host.data(), ":", port.data());
+  return getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 ? PeerName(peer) : kUnixPeer;
 }
 
 bool HasRoom(int fd) {
@@ -51,6 +34,26 @@ bool HasRoom(int fd) {
 }
 
 }  // namespace
+
+std::string PeerName(const sockaddr_storage& peer) {
+  std::array<char, INET6_ADDRSTRLEN> host{};
+  if (peer.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(peer);
+    inet_ntop(AF_INET, &v4.sin_addr, host.data(), host.size());
+    return absl::StrCat("ipv4:", host.data(), ":", ntohs(v4.sin_port));
+  }
+  if (peer.ss_family != AF_INET6) return kUnixPeer;
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(peer);
+  // IPv4 through a socket of both families is IPv4.
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    inet_ntop(AF_INET, v6.sin6_addr.s6_addr + 12, host.data(), host.size());
+    return absl::StrCat("ipv4:", host.data(), ":", ntohs(v6.sin6_port));
+  }
+  inet_ntop(AF_INET6, &v6.sin6_addr, host.data(), host.size());
+  // The interface of an address that is valid on one only. A "%", as the brackets, escaped.
+  const std::string scope = v6.sin6_scope_id == 0 ? "" : absl::StrCat("%25", v6.sin6_scope_id);
+  return absl::StrCat("ipv6:%5B", host.data(), scope, "%5D:", ntohs(v6.sin6_port));
+}
 
 Connections::Connections(const Clock* clock) : clock_(*clock), changed_(epoll_create1(EPOLL_CLOEXEC)) {}
 
@@ -63,7 +66,7 @@ bool Connections::Add(int fd) {
   over.data.fd = key;
   std::lock_guard lock(mu_);
   if (epoll_ctl(changed_.get(), EPOLL_CTL_ADD, key, &over) != 0) return false;
-  by_fd_[key] = connections_.emplace(PeerName(fd), Connection{std::move(second)});
+  by_fd_[key] = connections_.emplace(PeerNameOf(fd), Connection{std::move(second)});
   return true;
 }
 
@@ -90,6 +93,21 @@ uint64_t Connections::open() const {
   return connections_.size();
 }
 
+uint64_t Connections::Taken(Connection& connection) {
+  const int fd = connection.fd.get();
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) {
+    if (size < offsetof(tcp_info, tcpi_bytes_acked) + sizeof(info.tcpi_bytes_acked)) return 0;
+    return info.tcpi_bytes_acked - std::exchange(connection.mark, info.tcpi_bytes_acked);
+  }
+  // A Unix socket only says what has not been taken. To add to that there must have been room.
+  int left = 0;
+  if (ioctl(fd, SIOCOUTQ, &left) != 0) return 0;
+  const uint64_t before = std::exchange(connection.mark, left);
+  return before < connection.mark ? kLeastTaken : before - connection.mark;
+}
+
 int Connections::EndStuck(const std::string& peer) {
   const absl::Duration now = clock_.Monotonic();
   int ended = 0;
@@ -98,8 +116,10 @@ int Connections::EndStuck(const std::string& peer) {
   for (auto it = begin; it != end; ++it) {
     Connection& connection = it->second;
     const bool looked_lately = now - std::exchange(connection.looked, now) <= kMostBetweenLooks;
-    if (HasRoom(connection.fd.get()) || !looked_lately) {
+    connection.taken += Taken(connection);
+    if (HasRoom(connection.fd.get()) || !looked_lately || connection.taken >= kLeastTaken) {
       connection.full_since = now;
+      connection.taken = 0;
     } else if (now - connection.full_since >= kStuck) {
       shutdown(connection.fd.get(), SHUT_RDWR);
       ++ended;

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/status_macros.h"
 #include "service/answer_reactor.h"
-#include "service/call_end.h"
+#include "service/call_reactor.h"
 #include "service/codec/round_codec.h"
 #include "service/contain.h"
 #include "service/grpc_service.h"
@@ -82,47 +82,32 @@ class PageReactor final : public AnswerReactor {
   uint64_t page_bytes_ = 0;
 };
 
-class ResultReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteReactor<grpc::ByteBuffer>> {
  public:
   ResultReactor(AggregationService* service, grpc::CallbackServerContext* context)
-      : service_(*service),
-        context_(*context),
-        canceller_(std::make_shared<Canceller>(&service->machine(), context)),
-        writer_(&service->machine(), canceller_) {}
+      : CallReactor(&service->machine(), context), service_(*service), writer_(&service->machine(), canceller_) {}
 
-  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
-  static ResultReactor* Start(std::shared_ptr<ResultReactor> self, const grpc::ByteBuffer* message) {
-    ResultReactor* reactor = self.get();
-    reactor->self_ = self;
-    Machine& machine = reactor->service_.machine();
-    auto held = machine.transit.TryHold(kStreamBytes);
-    if (!held.has_value()) {
-      reactor->Finish(NoRoomInTransit(machine, reactor->context_));
-      return reactor;
-    }
-    reactor->held_ = *std::move(held);
-    machine.pool.Post([self, message] {
+  static ResultReactor* Start(const std::shared_ptr<ResultReactor>& self, const grpc::ByteBuffer* message) {
+    self->Keep(self);
+    if (!self->Hold(kStreamBytes)) return self.get();
+    self->machine_.pool.Post([self, message] {
       const absl::Status status = Contain([&] { return self->Open(*message); });
       status.ok() ? self->WriteNext() : self->Finish(ToGrpc(status));
     });
-    return reactor;
+    return self.get();
   }
 
   void OnWriteDone(bool ok) override {
     writer_.Taken();
     if (!ok) return Finish(grpc::Status::CANCELLED);
-    service_.machine().pool.Post([self = self_] { self->WriteNext(); });
-  }
-  void OnDone() override {
-    canceller_->Done();
-    self_.reset();
+    machine_.pool.Post([self = self_] { self->WriteNext(); });
   }
 
  private:
   absl::Status Open(const grpc::ByteBuffer& message) {
     v1::StreamResultRequest request;
     // It may name all tensors that a spec has.
-    RETURN_IF_ERROR(ParseSpec(message, service_.machine().limits, &request));
+    RETURN_IF_ERROR(ParseSpec(message, machine_.limits, &request));
     LogCall(LogLevel::kDebug, context_, "StreamResult", request.name());
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(request.name()));
     const RoundConfig& config = round->config();
@@ -152,11 +137,7 @@ class ResultReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   }
 
   AggregationService& service_;
-  grpc::CallbackServerContext& context_;
-  const std::shared_ptr<Canceller> canceller_;
-  Credit held_;  // for the stream itself
   PageWriter writer_;
-  std::shared_ptr<ResultReactor> self_;
 };
 
 }  // namespace

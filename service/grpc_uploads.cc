@@ -46,6 +46,9 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
     came_ = machine().clock.Monotonic();
     machine().pool.Post([self = self_, ok] {
       const absl::Status status = ok ? Contain([&] { return self->Take(); }) : self->NoMessage();
+      // A client that does not take the answer keeps the call.
+      self->received_.Clear();
+      self->credit_.Release();
       self->Conclude(status);
       self->EndStep();
     });

@@ -38,7 +38,8 @@ class WaitReactor final : public AnswerReactor {
   }
 
   void OnCancel() override {
-    if (round_->StopWaiting(wait_)) Finish(grpc::Status::CANCELLED);
+    if (round_->StopWaiting(wait_)) return Finish(grpc::Status::CANCELLED);
+    AnswerReactor::OnCancel();
   }
 
  private:

@@ -102,7 +102,7 @@ struct Metrics::Impl {
                                      .Add({});
   Counter& ended_connections = BuildCounter()
                                    .Name("sparseagg_connections_ended_total")
-                                   .Help("Connections whose peers took nothing while others waited.")
+                                   .Help("Connections whose peers took next to nothing while others waited.")
                                    .Register(registry)
                                    .Add({});
   Counter& transit_refused = BuildCounter()

@@ -52,7 +52,7 @@ class Metrics {
   void ObserveStage(Stage stage, absl::Duration time);
   // A connection that was one too many.
   void CountRefusedConnection();
-  // Connections whose peers took nothing while others waited.
+  // Connections whose peers took next to nothing while others waited.
   void CountEndedConnections(int number);
   // A call for which there was no room in transit.
   void CountRefusedInTransit();

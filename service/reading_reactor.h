@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "service/call_end.h"
+#include "service/call_reactor.h"
 #include "service/grpc_service.h"
 #include "service/grpc_util.h"
 #include "service/memory_shares.h"
@@ -23,40 +24,28 @@ namespace sparseagg::service {
 //
 //   void FinishWith(const absl::Status&);  // calls Finish; no step is under way
 template <typename Derived, typename Base>
-class ReadingReactor : public Base {
+class ReadingReactor : public CallReactor<Derived, Base> {
  public:
-  enum class Wait {
-    kForTurn,  // flow control holds the client back meanwhile
-    kShortly,  // Transit::kShortWait; then the client is told to try again
-  };
+  using Wait = Transit::Wait;
 
-  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
   static Derived* Start(std::shared_ptr<Derived> started, Wait wait) {
     Derived* const reactor = started.get();
     ReadingReactor& self = *reactor;
-    self.self_ = std::move(started);
-    if (auto held = self.machine().transit.TryHold(kStreamBytes)) {
-      self.held_ = *std::move(held);
-      self.ReadNext(wait);
-    } else {
-      self.Finish(NoRoomInTransit(self.machine(), self.context_));
-    }
+    self.Keep(std::move(started));
+    if (self.Hold(kStreamBytes)) self.ReadNext(wait);
     return reactor;
   }
 
-  void OnDone() override {
-    canceller_->Done();
-    self_.reset();
-  }
-
  protected:
-  ReadingReactor(AggregationService* service, grpc::CallbackServerContext* context)
-      : service_(*service),
-        context_(*context),
-        canceller_(std::make_shared<Canceller>(&service->machine(), context)),
-        idle_(&service->machine()) {}
+  using CallReactor<Derived, Base>::canceller_;
+  using CallReactor<Derived, Base>::context_;
+  using CallReactor<Derived, Base>::self_;
 
-  // Brings OnReadDone, with the message in received_ and what it takes in credit_.
+  ReadingReactor(AggregationService* service, grpc::CallbackServerContext* context)
+      : CallReactor<Derived, Base>(&service->machine(), context), service_(*service), idle_(&service->machine()) {}
+
+  // Brings OnReadDone, with the message in received_ and what it takes in credit_. Meanwhile flow control holds the
+  // client back; who waits only shortly is then told to try again.
   void ReadNext(Wait wait = Wait::kForTurn) {
     auto granted = [weak = std::weak_ptr<Derived>(self_)](Credit credit) {
       const std::shared_ptr<Derived> derived = weak.lock();
@@ -73,12 +62,7 @@ class ReadingReactor : public Base {
       interrupt(CalledIn(machine));
       canceller->EndStuckConnection();  // where other calls on it leave no room for the status
     };
-    const uint64_t bytes = MostMessageBytes(machine().limits);
-    if (wait == Wait::kShortly) {
-      machine().transit.AcquireSoon(bytes, std::move(granted), std::move(call_in));
-    } else {
-      machine().transit.Acquire(bytes, std::move(granted), std::move(call_in));
-    }
+    machine().transit.Acquire(MostMessageBytes(machine().limits), std::move(granted), std::move(call_in), wait);
   }
 
   // From a step: the call is to end with `status`.
@@ -98,19 +82,13 @@ class ReadingReactor : public Base {
     };
   }
 
-  Machine& machine() { return service_.machine(); }
+  Machine& machine() { return this->machine_; }
 
   AggregationService& service_;
-  grpc::CallbackServerContext& context_;
-  const std::shared_ptr<Canceller> canceller_;
   grpc::ByteBuffer received_;  // where gRPC reads to
   Credit credit_;              // for that
   FinishGate gate_;
   IdleTimer idle_;
-  std::shared_ptr<Derived> self_;
-
- private:
-  Credit held_;  // for the call itself
 };
 
 }  // namespace sparseagg::service

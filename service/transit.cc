@@ -6,16 +6,19 @@
 namespace sparseagg::service {
 
 void Credit::Settle(uint64_t bytes) {
-  if (transit_ == nullptr) return;
+  if (transit_ == nullptr || is_held_) return;
   const uint64_t kept = std::min(bytes, bytes_);
-  if (id_ == Transit::kHeld) return;
-  transit_->GiveBack(bytes_ - kept, std::exchange(id_, 0));
+  transit_->GiveBack(bytes_ - kept, std::exchange(id_, 0), is_held_);
   bytes_ = kept;
+}
+
+void Credit::Watch(std::function<void()> call_in) {
+  if (transit_ != nullptr && id_ == 0) id_ = transit_->Watch(bytes_, std::move(call_in));
 }
 
 void Credit::Release() {
   if (transit_ == nullptr) return;
-  std::exchange(transit_, nullptr)->GiveBack(std::exchange(bytes_, 0), std::exchange(id_, 0));
+  std::exchange(transit_, nullptr)->GiveBack(std::exchange(bytes_, 0), std::exchange(id_, 0), is_held_);
 }
 
 Transit::Transit(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerPool* pool)
@@ -26,38 +29,34 @@ Transit::~Transit() {
   for (const Waiter& waiter : waiting_) timer_.Cancel(waiter.give_up);
 }
 
-void Transit::Acquire(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in) {
-  AcquireWithin(absl::InfiniteDuration(), bytes, std::move(granted), std::move(call_in));
-}
-
-void Transit::AcquireSoon(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in) {
-  AcquireWithin(kShortWait, bytes, std::move(granted), std::move(call_in));
-}
-
-void Transit::AcquireWithin(absl::Duration wait, uint64_t bytes, std::function<void(Credit)> granted,
-                            std::function<void()> call_in) {
+uint64_t Transit::Acquire(uint64_t bytes, std::function<void(Credit)> granted, std::function<void()> call_in,
+                          Wait wait) {
   Credit credit;
   {
     std::lock_guard lock(mu_);
     const uint64_t id = next_id_++;
     if (!waiting_.empty() || !FitsLocked(bytes)) {
       const Timer::Id give_up =
-          wait == absl::InfiniteDuration() ? 0 : timer_.Schedule(clock_.Monotonic() + wait, [this, id] { GiveUp(id); });
+          wait == Wait::kForTurn ? 0 : timer_.Schedule(clock_.Monotonic() + kShortWait, [this, id] { GiveUp(id); });
       waiting_.push_back({id, bytes, std::move(granted), std::move(call_in), give_up});
       wanted_ += bytes;
       ArmLocked();
-      return;
+      return id;
     }
     taken_ += bytes;
     credit = Credit(this, bytes, WatchLocked(bytes, std::move(call_in)));
   }
   granted(std::move(credit));
+  return 0;
+}
+
+std::deque<Transit::Waiter>::iterator Transit::FindLocked(uint64_t id) {
+  return std::find_if(waiting_.begin(), waiting_.end(), [id](const Waiter& waiter) { return waiter.id == id; });
 }
 
 void Transit::GiveUp(uint64_t id) {
   std::lock_guard lock(mu_);
-  const auto found =
-      std::find_if(waiting_.begin(), waiting_.end(), [id](const Waiter& waiter) { return waiter.id == id; });
+  const auto found = FindLocked(id);
   if (found == waiting_.end()) return;
   wanted_ -= found->bytes;
   pool_.Post([granted = std::move(found->granted)] { granted(Credit()); });
@@ -65,12 +64,35 @@ void Transit::GiveUp(uint64_t id) {
   GrantLocked();  // the next one may want less
 }
 
+bool Transit::Leave(uint64_t place) {
+  std::optional<Waiter> left;  // destroyed after the lock
+  std::lock_guard lock(mu_);
+  const auto found = FindLocked(place);
+  if (found == waiting_.end()) return false;
+  left = std::move(*found);
+  wanted_ -= left->bytes;
+  timer_.Cancel(left->give_up);
+  waiting_.erase(found);
+  GrantLocked();
+  return true;
+}
+
 std::optional<Credit> Transit::TryHold(uint64_t bytes) {
   std::lock_guard lock(mu_);
-  if (limit_ != 0 && (held_ + bytes > limit_ / 2 || taken_ + bytes > limit_ + limit_ / 4)) return std::nullopt;
+  if (!MayHoldLocked(bytes)) {
+    refused_bytes_ = std::min(RefusedLocked() + bytes, limit_ / 2);
+    refused_at_ = clock_.Monotonic();
+    ArmLocked();
+    return std::nullopt;
+  }
   held_ += bytes;
   taken_ += bytes;
-  return Credit(this, bytes, kHeld);
+  return Credit(this, bytes, 0, /*is_held=*/true);
+}
+
+uint64_t Transit::RefusedLocked() const {
+  const bool lately = clock_.Monotonic() - refused_at_ <= kShortWait;
+  return lately && !MayHoldLocked(refused_bytes_) ? refused_bytes_ : 0;
 }
 
 uint64_t Transit::taken() const {
@@ -81,6 +103,11 @@ uint64_t Transit::taken() const {
 uint64_t Transit::num_waiting() const {
   std::lock_guard lock(mu_);
   return waiting_.size();
+}
+
+uint64_t Transit::Watch(uint64_t bytes, std::function<void()> call_in) {
+  std::lock_guard lock(mu_);
+  return WatchLocked(bytes, std::move(call_in));
 }
 
 uint64_t Transit::WatchLocked(uint64_t bytes, std::function<void()> call_in) {
@@ -111,7 +138,7 @@ void Transit::GrantLocked() {
 }
 
 void Transit::ArmLocked() {
-  if (waiting_.empty() || alarm_ != 0) return;
+  if (alarm_ != 0 || (waiting_.empty() && RefusedLocked() == 0)) return;
   absl::Duration when = clock_.Monotonic() + kBetweenCalls;
   if (called_in_.empty()) {
     if (out_.empty()) return;
@@ -123,10 +150,14 @@ void Transit::ArmLocked() {
 void Transit::OnTimer() {
   std::lock_guard lock(mu_);
   alarm_ = 0;
-  if (waiting_.empty()) return;
+  const uint64_t refused = RefusedLocked();
+  if (waiting_.empty() && refused == 0) return;
   const absl::Duration now = clock_.Monotonic();
-  // No more than those who wait can use.
-  for (uint64_t bytes = 0; bytes < wanted_ && !out_.empty();) {
+  // No more than those who wait can use: with what those give back who have been called in and are about to end, or
+  // will be called as soon as there is a thread.
+  uint64_t bytes = 0;
+  for (const auto& [id, out] : called_in_) bytes += out.calls < kMostCallsToEnd ? out.bytes : 0;
+  while (bytes < wanted_ + refused && !out_.empty()) {
     const Out& oldest = out_.begin()->second;
     if (now - oldest.since < kPatience) break;
     bytes += oldest.bytes;
@@ -150,14 +181,16 @@ void Transit::CallIn(uint64_t id) {
   call_in();
   std::lock_guard lock(mu_);
   const auto out = called_in_.find(id);
-  if (out != called_in_.end()) out->second.is_being_called = false;
+  if (out == called_in_.end()) return;
+  out->second.is_being_called = false;
+  ++out->second.calls;
 }
 
-void Transit::GiveBack(uint64_t bytes, uint64_t id) {
+void Transit::GiveBack(uint64_t bytes, uint64_t id, bool is_held) {
   std::function<void()> dropped;  // destroyed after the lock
   std::lock_guard lock(mu_);
   taken_ -= bytes;
-  if (id == kHeld) held_ -= bytes;
+  if (is_held) held_ -= bytes;
   auto out = out_.extract(id);
   if (out.empty()) out = called_in_.extract(id);
   if (!out.empty()) dropped = std::move(out.mapped().call_in);

@@ -161,6 +161,50 @@ TEST_F(AnswersTest, CreateRound_WaitingForRoom_TakesItsMessageOnly) {
   EXPECT_LE(taken, uint64_t{64} << 20);
 }
 
+// What nobody waits for any more is not done.
+TEST_F(AnswersTest, Large_ClientGivesUpInLine_NothingHappens) {
+  const std::string round = Create(LargeSpec());
+  const Credit all = TakeAll();
+  grpc::ClientContext context;
+  grpc::Status given_up;
+  std::thread caller([&] {
+    v1::CreateRoundRequest request;
+    request.set_round_id("other");
+    *request.mutable_spec() = LargeSpec();
+    v1::Round answer;
+    given_up = client().stub().CreateRound(&context, request, &answer);
+  });
+  AwaitWaiting(1);
+  context.TryCancel();
+  caller.join();
+  EXPECT_THAT(FromGrpc(given_up), HasCode(Code::kCancelled));
+  AwaitWaiting(0);
+  EXPECT_THAT(client().Get("rounds/other"), HasCode(Code::kNotFound));
+}
+
+TEST_F(AnswersTest, Wait_ClientGivesUpInLine_LeavesIt) {
+  const std::string round = Create(LargeSpec());
+  grpc::ClientContext context;
+  grpc::Status given_up;
+  std::thread waiter([&] {
+    v1::WaitRoundRequest request;
+    request.set_name(round);
+    v1::Round answer;
+    given_up = client().stub().WaitRound(&context, request, &answer);
+  });
+  while (server().machine().waits.taken() != 1) std::this_thread::yield();
+  const Credit all = TakeAll();
+  const auto kept = server().registry().Find("r");
+  ASSERT_THAT(kept, IsOk());
+  (*kept)->Close();
+  AwaitWaiting(1);
+  context.TryCancel();
+  waiter.join();
+  EXPECT_THAT(FromGrpc(given_up), HasCode(Code::kCancelled));
+  AwaitWaiting(0);
+  while (server().machine().waits.taken() != 0) std::this_thread::yield();
+}
+
 // Its connection has room for the answer, but its client does not let it be sent.
 TEST_F(AnswersTest, Large_NotRead_IsCountedAndGivenUpForOthers) {
   const std::string round = Create(LargeSpec());

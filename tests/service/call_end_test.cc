@@ -37,6 +37,15 @@ TEST(FinishGateTest, Interrupt_BetweenSteps_Finishes) {
   EXPECT_FALSE(gate.Begin());
 }
 
+// A peer that moves after all comes too late: it must not do all for nothing until a later step ends.
+TEST(FinishGateTest, Interrupt_DuringAStep_IsTheLastToBegin) {
+  FinishGate gate;
+  ASSERT_TRUE(gate.Begin());
+  EXPECT_FALSE(gate.Interrupt(absl::UnavailableError("slow")));
+  EXPECT_FALSE(gate.Begin());
+  EXPECT_EQ(gate.End(), absl::UnavailableError("slow"));
+}
+
 TEST(FinishGateTest, Interrupt_DuringAStep_IsLeftToItUnlessItHasAnEndOfItsOwn) {
   FinishGate interrupted;
   ASSERT_TRUE(interrupted.Begin());

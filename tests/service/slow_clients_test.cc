@@ -267,6 +267,35 @@ TEST_F(SlowClientsTest, Streams_MoreThanThereIsRoomFor_AreRefusedWithADelay) {
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1);
 }
 
+// All that may be open at a time hold little, and nobody waits: those who come are refused.
+TEST_F(SlowClientsTest, SmallAnswersAreNotTaken_OthersAreRefused_MakeRoom) {
+  const std::string read = Create(SumSpec());
+  ASSERT_THAT(client().SubmitStream({MakeChunk(read, "a", {1}, {1})}), IsOk());
+  ASSERT_THAT(client().Finish(read), IsOk());
+  const std::string open = Create(SumSpec(), "open");
+  v1::GetResultRequest page;
+  page.set_name(read);
+  page.set_page_size(1);
+  v1::StreamResultRequest pages;
+  pages.set_name(read);
+  const auto chunk = MakeChunk(open, "unread", {1}, {1}, 0, false);
+  const auto expect_room_is_made = [&](const std::string& method, const google::protobuf::MessageLite& request) {
+    while (transit().taken() != 0) std::this_thread::yield();
+    RawClient unread(server().grpc_address(), RawClient::kNoWindow);
+    absl::StatusOr<v1::ResultPage> got;
+    while ((got = client().Page(page)).ok()) unread.Call(method, request);
+    EXPECT_THAT(got, HasCode(Code::kResourceExhausted)) << method;
+    clock_.Advance(Transit::kPatience, server().machine().timer);
+    while (!(got = client().Page(page)).ok()) {
+      ASSERT_THAT(got, HasCode(Code::kResourceExhausted)) << method;
+      clock_.Advance(Transit::kBetweenCalls, server().machine().timer);
+    }
+  };
+  expect_room_is_made("GetResult", page);
+  expect_room_is_made("StreamResult", pages);
+  expect_room_is_made("PutChunk", chunk);
+}
+
 // It is called in at the moment in which the client ends its side: what is asked for by then is answered.
 TEST_F(SlowClientsTest, Aggregate_CalledInAsItEnds_IsAnswered) {
   options_.num_threads = 1;

@@ -11,37 +11,14 @@
 #include <vector>
 
 #include "service/memory_shares.h"
-#include "tests/service/busy_thread.h"
 #include "tests/service/event.h"
 #include "tests/service/manual_clock.h"
+#include "tests/service/transit_fixture.h"
 
 namespace sparseagg::service {
 namespace {
 
 using ::testing::ElementsAre;
-
-class TransitTest : public ::testing::Test {
- protected:
-  // What the pool still does gives credit back.
-  void TearDown() override { pool_.reset(); }
-
-  // Takes credit that must be there at once.
-  Credit Take(uint64_t bytes, Event* called_in = nullptr) {
-    Credit taken;
-    transit_.Acquire(
-        bytes, [&](Credit credit) { taken = std::move(credit); },
-        [called_in] {
-          if (called_in != nullptr) called_in->Notify();
-        });
-    EXPECT_EQ(taken.bytes(), bytes);
-    return taken;
-  }
-
-  ManualClock clock_;
-  Timer timer_{&clock_};
-  std::unique_ptr<WorkerPool> pool_ = std::make_unique<WorkerPool>(1);  // may end before the rest
-  Transit transit_{100, &clock_, &timer_, pool_.get()};
-};
 
 TEST_F(TransitTest, Acquire_UpToTheLimit_IsGivenAtOnceAndGivenBack) {
   {
@@ -74,23 +51,23 @@ TEST_F(TransitTest, Acquire_MoreThanTheLimit_GoesAlone) {
   granted.Wait();
 }
 
-TEST_F(TransitTest, AcquireSoon_TurnComes_IsGiven) {
+TEST_F(TransitTest, AcquireShortly_TurnComes_IsGiven) {
   Credit all = Take(100);
   Event granted;
-  transit_.AcquireSoon(
-      60, [&](const Credit& credit) { credit ? granted.Notify() : void(); }, [] {});
+  transit_.Acquire(
+      60, [&](const Credit& credit) { credit ? granted.Notify() : void(); }, [] {}, Transit::Wait::kShortly);
   clock_.Advance(Transit::kShortWait / 2, timer_);
   all.Release();
   granted.Wait();
   clock_.Advance(Transit::kShortWait, timer_);  // no more than once
 }
 
-TEST_F(TransitTest, AcquireSoon_TurnDoesNotCome_IsToldSoAndLetsTheNextPass) {
+TEST_F(TransitTest, AcquireShortly_TurnDoesNotCome_IsToldSoAndLetsTheNextPass) {
   Credit most = Take(90);
   most.Settle(90);  // called in no more
   Event given_up;
-  transit_.AcquireSoon(
-      60, [&](const Credit& credit) { credit ? void() : given_up.Notify(); }, [] {});
+  transit_.Acquire(
+      60, [&](const Credit& credit) { credit ? void() : given_up.Notify(); }, [] {}, Transit::Wait::kShortly);
   Event granted;
   transit_.Acquire(
       10, [&](const Credit&) { granted.Notify(); }, [] {});
@@ -103,75 +80,20 @@ TEST_F(TransitTest, AcquireSoon_TurnDoesNotCome_IsToldSoAndLetsTheNextPass) {
   EXPECT_EQ(transit_.taken(), 90);
 }
 
-// The pool's one thread is busy for longer than a peer may take: a peer is not to blame for that.
-TEST_F(TransitTest, GrantedButNoThread_TheTimeDoesNotRun) {
-  Credit all = Take(100);
-  BusyThread thread(*pool_);
+TEST_F(TransitTest, Leave_LetsTheNextPassAndIsNotGivenAnything) {
+  const Credit most = Take(90);
   Event granted;
-  Event called_in;
-  Credit kept;
+  const uint64_t first = transit_.Acquire(
+      60, [](const Credit&) { FAIL(); }, [] {}, Transit::Wait::kShortly);
   transit_.Acquire(
-      100,
-      [&](Credit credit) {
-        kept = std::move(credit);
-        granted.Notify();
-      },
-      [&] { called_in.Notify(); });
-  Event other;
-  transit_.Acquire(
-      50, [&](const Credit&) { other.Notify(); }, [] {});
-  all.Release();
-  clock_.Advance(10 * Transit::kPatience, timer_);
-  thread.LetGo();
+      10, [&](const Credit&) { granted.Notify(); }, [] {});
+  EXPECT_TRUE(transit_.Leave(first));
   granted.Wait();
-  EXPECT_FALSE(called_in.HasHappened());
-  clock_.Advance(Transit::kPatience, timer_);  // now it is
-  called_in.Wait();
-  kept.Release();
-  other.Wait();
-}
-
-// The pool has been told to call in a peer, and comes to it when that has done its part.
-TEST_F(TransitTest, SlowPeer_DoesItsPartBeforeTheCall_IsNotCalledIn) {
-  Event called_in;
-  Credit credit = Take(100, &called_in);
-  BusyThread thread(*pool_);
-  Event granted;
-  transit_.Acquire(
-      100, [&](const Credit&) { granted.Notify(); }, [] {});
-  clock_.Advance(Transit::kPatience, timer_);
+  EXPECT_EQ(transit_.num_waiting(), 0);
+  EXPECT_FALSE(transit_.Leave(first));
+  EXPECT_FALSE(transit_.Leave(0));
+  clock_.Advance(Transit::kShortWait, timer_);
   clock_.AwaitDue(timer_);
-  credit.Settle(0);
-  thread.LetGo();
-  granted.Wait();  // the pool's thread has passed the call
-  EXPECT_FALSE(called_in.HasHappened());
-}
-
-// Nobody is called in when the second ones get credit, and they are slow, too.
-TEST_F(TransitTest, SlowPeersThatHadToWait_AreCalledInForThoseBehindThem) {
-  Event first_called;
-  Credit first = Take(100, &first_called);
-  Event second_granted;
-  Event second_called;
-  Credit second;
-  transit_.Acquire(
-      100,
-      [&](Credit credit) {
-        second = std::move(credit);
-        second_granted.Notify();
-      },
-      [&] { second_called.Notify(); });
-  Event third;
-  transit_.Acquire(
-      100, [&](const Credit&) { third.Notify(); }, [] {});
-  clock_.Advance(Transit::kPatience, timer_);
-  first_called.Wait();
-  first.Release();
-  second_granted.Wait();
-  clock_.Advance(Transit::kPatience, timer_);
-  second_called.Wait();
-  second.Release();
-  third.Wait();
 }
 
 TEST_F(TransitTest, TryHold_HalfOfTheLimit_LeavesTheRestToMessages) {
@@ -226,76 +148,6 @@ TEST_F(TransitTest, Acquire_Full_IsServedInOrder) {
   EXPECT_THAT(order, ElementsAre(0, 1, 2));
   pool_.reset();
   EXPECT_EQ(transit_.taken(), 0);
-}
-
-TEST_F(TransitTest, SlowPeers_OthersWait_OnlyAsManyAreCalledInAsAreNeeded) {
-  Event first_called;
-  Event second_called;
-  Event third_called;
-  Credit first = Take(30, &first_called);
-  Credit second = Take(30, &second_called);
-  Credit third = Take(30, &third_called);
-  first.Settle(30);  // its peer has done its part
-  clock_.Advance(10 * Transit::kPatience, timer_);
-  Event granted;
-  transit_.Acquire(
-      40, [&](const Credit&) { granted.Notify(); }, [] {});
-  clock_.Advance(Transit::kPatience, timer_);
-  second_called.Wait();
-  third_called.Wait();  // 10 are free, 30 are not enough
-  EXPECT_FALSE(first_called.HasHappened());
-  EXPECT_FALSE(granted.HasHappened());
-  second.Release();
-  granted.Wait();
-}
-
-TEST_F(TransitTest, CalledIn_ButNotGivenBack_IsCalledInAgainWhileOthersWait) {
-  std::atomic<int> calls = 0;
-  const auto await_calls = [&](int count) {
-    while (calls != count) std::this_thread::yield();
-    Event passed;  // the pool's thread has passed the last call
-    pool_->Post([&] { passed.Notify(); });
-    passed.Wait();
-  };
-  Credit taken;
-  transit_.Acquire(
-      100, [&](Credit credit) { taken = std::move(credit); }, [&] { ++calls; });
-  Event first;
-  transit_.AcquireSoon(
-      100, [&](const Credit&) { first.Notify(); }, [] {});
-  clock_.Advance(Transit::kPatience, timer_);
-  await_calls(1);
-  for (int i = 2; i <= 4; ++i) {
-    clock_.Advance(Transit::kBetweenCalls, timer_);
-    await_calls(i);
-  }
-  clock_.Advance(Transit::kShortWait, timer_);
-  first.Wait();  // has given up
-  await_calls(calls);
-  const int before = calls;
-  for (int i = 0; i < 10; ++i) {
-    clock_.Advance(Transit::kBetweenCalls, timer_);
-    clock_.AwaitDue(timer_);
-  }
-  await_calls(before);
-  Event second;
-  transit_.Acquire(
-      100, [&](const Credit&) { second.Notify(); }, [] {});
-  clock_.Advance(Transit::kBetweenCalls, timer_);
-  await_calls(before + 1);
-  taken.Release();
-  second.Wait();
-  clock_.Advance(10 * Transit::kBetweenCalls, timer_);
-  clock_.AwaitDue(timer_);
-  await_calls(before + 1);
-}
-
-TEST_F(TransitTest, SlowPeer_NobodyWaits_HasAllTheTime) {
-  Event called_in;
-  const Credit credit = Take(100, &called_in);
-  clock_.Advance(absl::Hours(1), timer_);
-  pool_.reset();  // runs what was posted
-  EXPECT_FALSE(called_in.HasHappened());
 }
 
 TEST(TransitRaceTest, ManyThreads_NeverPassTheLimitAndAllAreServed) {
