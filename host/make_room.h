@@ -11,8 +11,7 @@ namespace sparseagg {
 // The next push_back does not throw. Constant time, amortised, which reserve(size + 1) would not be.
 template <typename T>
 void MakeRoomForOne(std::vector<T>& vector) {
-  constexpr size_t kLeast = 8;
-  if (vector.size() == vector.capacity()) vector.reserve(std::max(kLeast, 2 * vector.size()));
+  if (vector.size() == vector.capacity()) vector.reserve(std::max<size_t>(1, 2 * vector.size()));
 }
 
 }  // namespace sparseagg
