@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,15 +23,6 @@ namespace {
 constexpr size_t kClients = 4;
 // Smaller ones are those of closures and messages, too many to try.
 constexpr size_t kLeastBytes = 256;
-
-template <typename Step>
-absl::Status Try(Step step) {
-  try {
-    return step();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("thrown");
-  }
-}
 
 // The allocation after `before` others fails; what failed is tried again.
 absl::StatusOr<std::vector<Result>> Merge(Engine& engine, const TensorSpec& spec,

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -58,15 +57,6 @@ std::vector<RawSubmission> Submissions(const TensorSpec& spec, Rng& rng) {
     submissions.push_back({absl::StrCat("client ", k), 0.5 + rng.Unit(), {std::move(raw)}});
   }
   return submissions;
-}
-
-template <typename Step>
-absl::Status Try(Step step) {
-  try {
-    return step();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("thrown");
-  }
 }
 
 // Adds updates, folds some of them on the way, and finishes. From the middle on, the allocation after `before` others

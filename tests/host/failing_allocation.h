@@ -3,6 +3,9 @@
 #define SPARSEAGG_TESTS_HOST_FAILING_ALLOCATION_H_
 
 #include <cstddef>
+#include <new>
+
+#include "absl/status/status.h"
 
 namespace sparseagg::testing {
 
@@ -18,6 +21,16 @@ class FailingAllocation {
   // Whether it has come to that.
   bool failed() const;
 };
+
+// What `step` returns; RESOURCE_EXHAUSTED where it throws for want of memory.
+template <typename Step>
+absl::Status Try(Step step) {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("thrown");
+  }
+}
 
 }  // namespace sparseagg::testing
 
