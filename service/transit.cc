@@ -50,8 +50,11 @@ uint64_t Transit::Acquire(uint64_t bytes, std::function<void(Credit)> granted, s
   return 0;
 }
 
+// Ids ascend.
 std::deque<Transit::Waiter>::iterator Transit::FindLocked(uint64_t id) {
-  return std::find_if(waiting_.begin(), waiting_.end(), [id](const Waiter& waiter) { return waiter.id == id; });
+  const auto found = std::lower_bound(waiting_.begin(), waiting_.end(), id,
+                                      [](const Waiter& waiter, uint64_t wanted) { return waiter.id < wanted; });
+  return found == waiting_.end() || found->id == id ? found : waiting_.end();
 }
 
 void Transit::GiveUp(uint64_t id) {
@@ -81,10 +84,12 @@ std::optional<Credit> Transit::TryHold(uint64_t bytes) {
   std::lock_guard lock(mu_);
   if (!MayHoldLocked(bytes)) {
     refused_bytes_ = std::min(RefusedLocked() + bytes, limit_ / 2);
+    refused_each_ = bytes;
     refused_at_ = clock_.Monotonic();
     ArmLocked();
     return std::nullopt;
   }
+  refused_bytes_ -= std::min(refused_bytes_, bytes);  // it may be one of them, come again
   held_ += bytes;
   taken_ += bytes;
   return Credit(this, bytes, 0, /*is_held=*/true);
@@ -153,14 +158,16 @@ void Transit::OnTimer() {
   const uint64_t refused = RefusedLocked();
   if (waiting_.empty() && refused == 0) return;
   const absl::Duration now = clock_.Monotonic();
+  // A call that ends gives back what it holds besides: about as much as those wanted who were refused.
+  const auto given_back = [&](const Out& out) { return refused == 0 ? out.bytes : std::max(out.bytes, refused_each_); };
   // No more than those who wait can use: with what those give back who have been called in and are about to end, or
   // will be called as soon as there is a thread.
   uint64_t bytes = 0;
-  for (const auto& [id, out] : called_in_) bytes += out.calls < kMostCallsToEnd ? out.bytes : 0;
+  for (const auto& [id, out] : called_in_) bytes += out.calls < kMostCallsToEnd ? given_back(out) : 0;
   while (bytes < wanted_ + refused && !out_.empty()) {
     const Out& oldest = out_.begin()->second;
     if (now - oldest.since < kPatience) break;
-    bytes += oldest.bytes;
+    bytes += given_back(oldest);
     called_in_.insert(out_.extract(out_.begin()));
   }
   for (auto& [id, out] : called_in_) {

@@ -152,6 +152,7 @@ class Transit {
   std::deque<Waiter> waiting_;
   uint64_t wanted_ = 0;                                    // by all of them
   uint64_t refused_bytes_ = 0;                             // by TryHold, lately
+  uint64_t refused_each_ = 0;                              // the last of them
   absl::Duration refused_at_ = -absl::InfiniteDuration();  // Clock::Monotonic
   std::map<uint64_t, Out> out_;                            // not settled, the oldest first
   std::map<uint64_t, Out> called_in_;                      // the same, once the pool was told to

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/host/failing_allocation.h"
 #include "tests/support/driver.h"
 #include "tests/support/engines.h"
+#include "tests/support/failing_allocation.h"
 #include "tests/support/generators.h"
 #include "tests/support/random.h"
 #include "tests/support/reference.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/host/failing_allocation.h"
+#include "tests/support/failing_allocation.h"
 #include "tests/support/sanitized.h"
 
 namespace sparseagg {

@@ -230,11 +230,12 @@ def test_aggregator_result_beyond_the_memory_says_how_large_it_is():
         raise MemoryError("std::bad_alloc")
 
     small = sa.TensorSpec("small", "float32", 9)
-    for result, text in (
-        ("dense", f"out of memory: std::bad_alloc; the dense result of tensor 'v' alone takes {2**45} bytes"),
-        ("auto", "out of memory: std::bad_alloc"),
+    for dtype, result, text in (
+        ("float64", "dense", f"out of memory: std::bad_alloc; the dense result of tensor 'v' alone takes {2**45} bytes"),
+        ("int32", "dense", f"out of memory: std::bad_alloc; the dense result of tensor 'v' alone takes {2**45} bytes"),
+        ("float64", "auto", "out of memory: std::bad_alloc"),
     ):
-        aggregator = sa.Aggregator(sa.RoundSpec([small, sa.TensorSpec("v", "float64", 2**40, 4)], result=result))
+        aggregator = sa.Aggregator(sa.RoundSpec([small, sa.TensorSpec("v", dtype, 2**40, 4)], result=result))
         aggregator._engine = types.SimpleNamespace(finish=finish)  # there may be machines that have so much
         with pytest.raises(sa.ResourceExhausted, match=f"^{text}$"):
             aggregator.finish()

@@ -307,3 +307,16 @@ def test_aio_updates_are_converted_apart_and_made_in_the_event_loop(server):
     for array in arrays:
         assert array.threads
         assert threading.get_ident() not in array.threads
+
+
+def test_aio_update_that_stops_an_iteration_is_an_error(server):
+    class Stops(dict):
+        def items(self):
+            raise StopIteration
+
+    async def job():
+        async with sa.aio.Client(server.address) as client:
+            with pytest.raises(RuntimeError, match="StopIteration"):
+                await asyncio.wait_for(client.aggregate(Stops(), ONE), 60)
+
+    run(job())

@@ -207,7 +207,10 @@ def test_progress_bar_draws_on_terminals_only():
     assert "100% 0/0 clients" in ProgressBar("nothing", 0, "clients", file).line()
 
 
-def test_cli_submits_and_reads_as_told(run, tmp_path, client):
+def test_cli_submits_and_reads_as_told(run, tmp_path, client, monkeypatch):
+    resumable = []
+    submit = Connection.submit
+    monkeypatch.setattr(Connection, "submit", lambda *given: resumable.append(given[2]) or submit(*given))
     opened = client.create_round(sparseagg.RoundSpec([sparseagg.TensorSpec("emb", "float32", 10)]))
     update, merged = tmp_path / "update.npz", tmp_path / "merged.npz"
     np.savez(update, **{"emb.keys": np.array([1, 3]), "emb.values": np.array([1 + 2**-20, 3], np.float32)})
@@ -215,10 +218,12 @@ def test_cli_submits_and_reads_as_told(run, tmp_path, client):
     run("submit", opened.id, "a", str(update), *told)
     again = opened.submit("a", {"emb": ([1, 3], [1.0, 3.0])}, submission_id="mine", values="float16")
     assert again.duplicate, "of the same id and values"
+    run("submit", opened.id, "b", str(update))
+    assert resumable == [True, False, False], "of which the first has an id to go on under"
     run("rounds", "close", opened.id, "--timeout", "60")
     run("result", opened.id, "-o", str(merged), "--values", "bfloat16", "--timeout", "60")
     with np.load(merged) as arrays:
-        assert arrays["emb.values"].tolist() == [1, 3]
+        assert arrays["emb.values"].tolist() == [2, 6]
 
 
 def test_cli_close_ends_with_its_timeout(tmp_path, capsys, monkeypatch):

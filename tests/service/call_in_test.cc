@@ -230,6 +230,39 @@ TEST_F(CallInTest, HoldIsRefused_SlowPeerIsCalledInUntilThereIsRoom) {
   EXPECT_TRUE(transit_.TryHold(10).has_value());
 }
 
+// A call gives back more than its page when it ends.
+TEST_F(CallInTest, HoldIsRefused_PagesAreSmall_NoMoreCallsThanNeededAreCalledIn) {
+  Event first_called;
+  Event second_called;
+  Credit first = *transit_.TryHold(25);
+  const Credit second = *transit_.TryHold(25);
+  Credit first_page = Take(1, &first_called);
+  const Credit second_page = Take(1, &second_called);
+  PassTime(10 * Transit::kPatience);
+  EXPECT_FALSE(transit_.TryHold(25).has_value());
+  PassTime(Transit::kBetweenCalls);
+  first_called.Wait();
+  AwaitPool();
+  EXPECT_FALSE(second_called.HasHappened());
+  first_page.Release();
+  first.Release();
+  EXPECT_TRUE(transit_.TryHold(25).has_value());
+}
+
+TEST_F(CallInTest, HoldWasRefused_ThenGranted_WaitsNoMore) {
+  Event called_in;
+  Credit first = *transit_.TryHold(25);
+  const Credit second = *transit_.TryHold(25);
+  const Credit page = Take(1, &called_in);
+  EXPECT_FALSE(transit_.TryHold(20).has_value());
+  first.Release();
+  const auto granted = transit_.TryHold(20);
+  EXPECT_TRUE(granted.has_value());
+  PassTime(2 * Transit::kPatience);
+  AwaitPool();
+  EXPECT_FALSE(called_in.HasHappened());
+}
+
 TEST_F(CallInTest, HoldWasRefusedLongAgo_NobodyIsCalledIn) {
   Event called_in;
   const Credit message = Take(100, &called_in);

@@ -224,6 +224,7 @@ def _submit(arguments: argparse.Namespace) -> int:
             encoding=arguments.encoding,
             values=arguments.values,
             submission_id=arguments.submission_id,
+            resumable=arguments.submission_id is not None,
             progress=True,
             timeout=arguments.timeout,
         )

@@ -34,8 +34,13 @@ def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
 
 def dense_bytes(spec: RoundSpec) -> str:
     """Says how large the largest result is that the spec wants dense, for errors; nothing where there is none."""
+
+    def value_bytes(tensor: TensorSpec) -> int:
+        widened = "int64" if tensor.dtype in ("int32", "int64") else tensor.dtype
+        return DTYPES[spec.aggregation_of(tensor).result_dtype or widened]
+
     sizes = {
-        tensor.name: tensor.dimension * tensor.width * DTYPES[tensor.dtype]
+        tensor.name: tensor.dimension * tensor.width * value_bytes(tensor)
         for tensor in spec.tensors
         if spec.aggregation_of(tensor).result == "dense" and spec.aggregation_of(tensor).op != "union"
     }

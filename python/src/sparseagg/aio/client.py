@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, SupportsFloat, SupportsIndex
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
 from sparseagg.aio.connection import Connection
 from sparseagg.arguments import Timeout, checked_seconds, checked_text
@@ -44,6 +44,8 @@ from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire import Values, WireFormat
 
 __all__ = ["Client", "Round"]
+
+T = TypeVar("T")
 
 
 class Client:
@@ -139,12 +141,24 @@ class Client:
         return reader.result()
 
 
+async def _apart(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Returns what a conversion does in another thread, in which the event loop does not wait for it."""
+
+    def convert() -> T:
+        try:
+            return function(*arguments, **named)
+        except StopIteration as error:  # of a caller's mapping; no future takes one, and its await would never end
+            raise RuntimeError("an update raised StopIteration") from error
+
+    return await asyncio.to_thread(convert)
+
+
 async def _uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFormat) -> list[Upload]:
     """Converts the updates of a one-shot aggregation apart, since that may take long."""
     if isinstance(updates, (list, Mapping)):
-        return await asyncio.to_thread(aggregate_uploads, spec, updates, chunk_bytes, wire)
+        return await _apart(aggregate_uploads, spec, updates, chunk_bytes, wire)
     return [
-        await asyncio.to_thread(aggregate_upload, spec, *named, chunk_bytes, wire) for named in named_updates(updates)
+        await _apart(aggregate_upload, spec, *named, chunk_bytes, wire) for named in named_updates(updates)
     ]
 
 
@@ -200,7 +214,7 @@ class Round:
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, f"the submission to {self.name} has not ended"), naming_round(self.name):
             server = await self._connection.server_wire(deadline)
-            upload = await asyncio.to_thread(
+            upload = await _apart(
                 make_upload,
                 self.spec,
                 update,

@@ -1,4 +1,4 @@
-#include "tests/host/failing_allocation.h"
+#include "tests/support/failing_allocation.h"
 
 #include <atomic>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // Makes one allocation of memory fail.
-#ifndef SPARSEAGG_TESTS_HOST_FAILING_ALLOCATION_H_
-#define SPARSEAGG_TESTS_HOST_FAILING_ALLOCATION_H_
+#ifndef SPARSEAGG_TESTS_SUPPORT_FAILING_ALLOCATION_H_
+#define SPARSEAGG_TESTS_SUPPORT_FAILING_ALLOCATION_H_
 
 #include <cstddef>
 #include <new>
@@ -34,4 +34,4 @@ absl::Status Try(Step step) {
 
 }  // namespace sparseagg::testing
 
-#endif  // SPARSEAGG_TESTS_HOST_FAILING_ALLOCATION_H_
+#endif  // SPARSEAGG_TESTS_SUPPORT_FAILING_ALLOCATION_H_
