@@ -230,12 +230,9 @@ def test_aggregator_result_beyond_the_memory_says_how_large_it_is():
         raise MemoryError("std::bad_alloc")
 
     small = sa.TensorSpec("small", "float32", 9)
-    for dtype, result, text in (
-        ("float64", "dense", f"out of memory: std::bad_alloc; the dense result of tensor 'v' alone takes {2**45} bytes"),
-        ("int32", "dense", f"out of memory: std::bad_alloc; the dense result of tensor 'v' alone takes {2**45} bytes"),
-        ("float64", "auto", "out of memory: std::bad_alloc"),
-    ):
+    told = f"; the dense result of tensor 'v' alone takes {2**45} bytes"
+    for dtype, result, more in (("float64", "dense", told), ("int32", "dense", told), ("float64", "auto", "")):
         aggregator = sa.Aggregator(sa.RoundSpec([small, sa.TensorSpec("v", dtype, 2**40, 4)], result=result))
         aggregator._engine = types.SimpleNamespace(finish=finish)  # there may be machines that have so much
-        with pytest.raises(sa.ResourceExhausted, match=f"^{text}$"):
+        with pytest.raises(sa.ResourceExhausted, match=f"^out of memory: std::bad_alloc{more}$"):
             aggregator.finish()
