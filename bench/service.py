@@ -137,18 +137,19 @@ class Bench:
         return found
 
     def packed(self) -> list[dict[str, Any]]:
-        """Tuples a second with packed keys and float16 values, against the same tuples plain."""
+        """Tuples a second with packed keys and float16 values, against the same tuples plain, and the sink's."""
         found = []
         for streams in self._sizes.streams:
             with Server(self._server) as server:
                 turns = ("--streams", streams, "--repetitions", self._sizes.share_repetitions)
-                form = ("--keys", "packed", "--values", "float16", "--against-plain")
+                form = ("--keys", "packed", "--values", "float16", "--against-plain", "--sink", "raw")
                 found.append(self._load(server, "A", *turns, *form))
             plain = found[-1]["plain"]
+            sink = found[-1]["sinks"]["raw"]["bytes_per_s"] / found[-1]["bytes_per_tuple"]
             say(
                 f"{streams:3} streams, packed: {found[-1]['tuples_per_s'] / 1e6:.0f} M tuples/s in "
                 f"{found[-1]['bytes_per_tuple']:.2f} bytes each, {plain['tuples_per_s_against_it']:.2f} times the "
-                f"{plain['tuples_per_s'] / 1e6:.0f} M of plain ones"
+                f"{plain['tuples_per_s'] / 1e6:.0f} M of plain ones; the sink {sink / plain['tuples_per_s']:.2f} times"
             )
         return found
 

@@ -157,9 +157,7 @@ async def _uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFo
     """Converts the updates of a one-shot aggregation apart, since that may take long."""
     if isinstance(updates, (list, Mapping)):
         return await _apart(aggregate_uploads, spec, updates, chunk_bytes, wire)
-    return [
-        await _apart(aggregate_upload, spec, *named, chunk_bytes, wire) for named in named_updates(updates)
-    ]
+    return [await _apart(aggregate_upload, spec, *named, chunk_bytes, wire) for named in named_updates(updates)]
 
 
 class Round:
