@@ -148,8 +148,7 @@ class AggregateReactor final
     std::iota(tensors.begin(), tensors.end(), size_t{0});
     ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round_, snapshot.results, std::move(tensors), KeyInterval{},
                                                           service_.PageBytes(0), format_));
-    writer_.Open(round_, std::move(pages),
-                 [this](v1::ResultPage* page) { service_.Encode(*round_, page->mutable_round()); });
+    writer_.Open(std::move(pages), [this](v1::ResultPage* page) { service_.Encode(*round_, page->mutable_round()); });
     return absl::OkStatus();
   }
 

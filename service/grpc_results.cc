@@ -126,7 +126,7 @@ class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteR
     ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round, std::move(results), std::move(tensors),
                                                           {request.range().begin(), request.range().end()},
                                                           service_.PageBytes(request.page_size()), format));
-    writer_.Open(round, std::move(pages), nullptr);
+    writer_.Open(std::move(pages), nullptr);
     return absl::OkStatus();
   }
 

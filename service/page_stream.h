@@ -25,6 +25,7 @@ class PageStream {
                                            std::vector<size_t> tensors, KeyInterval keys, uint64_t page_bytes,
                                            const PageFormat& format);
 
+  const Round& round() const { return *round_; }
   // Whether there is another page. Every tensor has at least one.
   bool more() const { return next_ < tensors_.size(); }
   // If so: what it may take, which is what was asked for, and a row at least.

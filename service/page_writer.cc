@@ -10,8 +10,7 @@
 
 namespace sparseagg::service {
 
-void PageWriter::Open(std::shared_ptr<Round> round, PageStream pages, std::function<void(v1::ResultPage*)> complete) {
-  round_ = std::move(round);
+void PageWriter::Open(PageStream pages, std::function<void(v1::ResultPage*)> complete) {
   pages_.emplace(std::move(pages));
   complete_ = std::move(complete);
 }
@@ -31,7 +30,7 @@ void PageWriter::Next(std::function<void(absl::StatusOr<const grpc::ByteBuffer*>
 }
 
 void PageWriter::Taken() {
-  round_->NotePageTaken(machine_.clock.Monotonic() - written_);
+  pages_->round().NotePageTaken(machine_.clock.Monotonic() - written_);
   credit_.Release();
 }
 

@@ -15,7 +15,6 @@
 #include "service/call_end.h"
 #include "service/machine.h"
 #include "service/page_stream.h"
-#include "service/round.h"
 #include "service/transit.h"
 
 namespace sparseagg::service {
@@ -28,7 +27,7 @@ class PageWriter {
       : machine_(*machine), canceller_(std::move(canceller)) {}
 
   // `complete`, if there is one, adds what goes with the first page.
-  void Open(std::shared_ptr<Round> round, PageStream pages, std::function<void(v1::ResultPage*)> complete);
+  void Open(PageStream pages, std::function<void(v1::ResultPage*)> complete);
   // Makes the next page as soon as there is credit for it, and calls `write` on the pool, which keeps the stream: with
   // the message, where gRPC may write from until Taken; with none after the last one.
   void Next(std::function<void(absl::StatusOr<const grpc::ByteBuffer*>)> write);
@@ -40,7 +39,6 @@ class PageWriter {
 
   Machine& machine_;
   const std::shared_ptr<Canceller> canceller_;
-  std::shared_ptr<Round> round_;
   std::optional<PageStream> pages_;
   std::function<void(v1::ResultPage*)> complete_;
   Credit credit_;

@@ -8,7 +8,7 @@ namespace sparseagg::service {
 void Credit::Settle(uint64_t bytes) {
   if (transit_ == nullptr || is_held_) return;
   const uint64_t kept = std::min(bytes, bytes_);
-  transit_->GiveBack(bytes_ - kept, std::exchange(id_, 0), is_held_);
+  transit_->GiveBack(bytes_ - kept, std::exchange(id_, 0), /*is_held=*/false);
   bytes_ = kept;
 }
 

@@ -153,8 +153,8 @@ absl::StatusOr<Blocks<Key>> ChooseBlocks(const MergeInput<Key, Fold>& input) {
     total = SaturatingAdd(total, source.num_keys);  // runs of keys take no memory
     const Key smallest = source.keys[0] & static_cast<Key>(~source.coarse_mask);
     const Key largest = source.keys[source.num_keys - 1];
-    if (input.spec->dimension > 0 && largest >= input.spec->dimension) return KeysChanged(*input.spec);
-    if (smallest > largest) return KeysChanged(*input.spec);
+    const bool is_beyond = input.spec->dimension > 0 && largest >= input.spec->dimension;
+    if (smallest > largest || is_beyond) return KeysChanged(*input.spec);
     first = std::min(first, smallest);
     last = std::max(last, static_cast<Key>(largest | source.coarse_mask));
   }

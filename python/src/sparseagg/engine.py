@@ -18,7 +18,7 @@ from sparseagg.errors import InvalidArgument, ResourceExhausted, SparseaggError
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec, checked_spec
-from sparseagg.upload import checked_client_id, checked_updates, checked_weight, split_weight
+from sparseagg.upload import checked_client_id, checked_updates, checked_weight, naming_client, split_weight
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece, RawResult
@@ -164,7 +164,7 @@ class Aggregator:
         client_id = checked_client_id(client_id)
         if copy:
             update = _Copied(update)
-        with _naming(client_id):
+        with naming_client(client_id):
             weight = checked_weight(weight)
         with extension.errors():
             self._engine.add_one(client_id, update, weight, self._convert)
@@ -248,12 +248,12 @@ class Aggregator:
 
     def _convert(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
         """For the extension: makes wire arrays of what it cannot read itself."""
-        with _naming(client_id):
+        with naming_client(client_id):
             return self._pieces(update), None
 
     def _convert_pair(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
         """The same for many updates, which may come with a weight."""
-        with _naming(client_id):
+        with naming_client(client_id):
             update, weight = split_weight(update)
             return self._pieces(update), checked_weight(weight)
 
@@ -292,15 +292,6 @@ class Aggregator:
                 for r, plan in zip(results.values(), plans)
             ),
         )
-
-
-@contextlib.contextmanager
-def _naming(client_id: str) -> Iterator[None]:
-    """Puts the client's id before what is wrong with its update, as the extension does."""
-    try:
-        yield
-    except InvalidArgument as error:
-        raise InvalidArgument(f"client {client_id!r}: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)

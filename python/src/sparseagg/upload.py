@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import numbers
@@ -30,6 +31,7 @@ __all__ = [
     "checked_weight",
     "make_upload",
     "named_updates",
+    "naming_client",
     "split_weight",
 ]
 
@@ -194,12 +196,21 @@ def named_updates(updates: Any) -> Iterable[tuple[Any, Any]]:
     return ((f"{position:020}", update) for position, update in enumerate(updates))
 
 
+@contextlib.contextmanager
+def naming_client(client_id: Any) -> Iterator[None]:
+    """Puts the client's id before what is wrong with its update, as the engine does."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise InvalidArgument(f"client {client_id!r}: {error}") from error
+
+
 def aggregate_upload(
     spec: RoundSpec, client_id: Any, update: Any, chunk_bytes: int, wire: WireFormat = PLAIN
 ) -> Upload:
     """Converts one of the updates of a one-shot aggregation; see ``aggregate_uploads``. Errors name the client."""
     update, weight = split_weight(update)
-    try:
+    with naming_client(client_id):
         upload = make_upload(
             spec,
             update,
@@ -209,8 +220,6 @@ def aggregate_upload(
             chunk_bytes=chunk_bytes,
             wire=wire,
         )
-    except InvalidArgument as error:
-        raise InvalidArgument(f"client {client_id!r}: {error}") from error
     if is_module(update):  # its gradients may be others by the time they are sent
         upload = dataclasses.replace(upload, tensors=[data.copied() for data in upload.tensors])
     return upload
