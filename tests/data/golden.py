@@ -11,11 +11,11 @@ import numpy as np
 from golden_cases import Case, cases
 from google.protobuf import json_format
 from sparseagg import reference
-from sparseagg.narrow import decode_values, encode_values, first_misfit
+from sparseagg.client.upload import make_upload
 from sparseagg.spec import RoundSpec, TensorSpec
-from sparseagg.upload import make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import WireFormat
+from sparseagg.wire.formats import WireFormat
+from sparseagg.wire.values import decode_values, encode_values, first_misfit
 
 PATH = pathlib.Path(__file__).parent / "golden.json"
 

@@ -11,8 +11,8 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.channel import channel_options
-from sparseagg.channels import Channels
+from sparseagg.client.channel import channel_options
+from sparseagg.client.channels import Channels
 from sparseagg.v1 import aggregation_pb2 as pb
 
 

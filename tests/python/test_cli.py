@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import sparseagg
 from conftest import REPOSITORY
-from sparseagg import cli
-from sparseagg.cli import main
-from sparseagg.connection import Connection
-from sparseagg.progress import ProgressBar
+from sparseagg.client.connection import Connection
+from sparseagg.client.progress import ProgressBar
+from sparseagg.commands import cli
+from sparseagg.commands.cli import main
 
 SPEC = {
     "tensors": [{"name": "emb.weight", "dtype": "DTYPE_FLOAT32", "dimension": 10, "width": 2}],

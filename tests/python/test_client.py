@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg import encode
+from sparseagg.wire import encode
 
 EMBEDDING = sa.RoundSpec([sa.TensorSpec("e", "float32", 100, 4)], return_counts=True)
 

@@ -14,11 +14,11 @@ import pytest
 import sparseagg as sa
 from conftest import server_binary
 from sparseagg import reference
-from sparseagg.cli import main
-from sparseagg.demo import check, corpus, model, vocabulary
-from sparseagg.demo import server as demo_server
-from sparseagg.demo.report import plot
-from sparseagg.demo.run import Options, run
+from sparseagg.commands.cli import main
+from sparseagg.commands.demo import check, corpus, model, vocabulary
+from sparseagg.commands.demo import server as demo_server
+from sparseagg.commands.demo.report import plot
+from sparseagg.commands.demo.run import Options, run
 
 WORDS = ["the", "a", "fox", "dog", "jumps", "over", "lazy", "quick", "brown", "and", "then", "it", "sleeps", "under"]
 

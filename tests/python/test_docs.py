@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from conftest import ServerProcess, server_binary
-from sparseagg.cli import main
-from sparseagg.spec_file import read_spec
+from sparseagg.commands.cli import main
+from sparseagg.commands.spec_file import read_spec
 from sparseagg.v1 import aggregation_pb2 as pb
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

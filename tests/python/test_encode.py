@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg.arrays import update_data
-from sparseagg.calls import counted
-from sparseagg.encode import encode_chunks
-from sparseagg.upload import make_upload
+from sparseagg.client.calls import counted
+from sparseagg.client.upload import make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import DEFAULT_CHUNK_BYTES, WireFormat, chunk_bytes_for
+from sparseagg.wire.encode import encode_chunks
+from sparseagg.wire.formats import DEFAULT_CHUNK_BYTES, WireFormat, chunk_bytes_for
 
 SPEC = sa.RoundSpec([sa.TensorSpec("e", "float32", 1000, 2), sa.TensorSpec("b", "float64", 5, layout="dense")])
 OVERHEAD = 64 + 1  # of a slice of a tensor whose name has one byte

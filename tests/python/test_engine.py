@@ -21,7 +21,7 @@ import sparseagg as sa
 from golden_cases import cases
 from google.protobuf import json_format
 from sparseagg import reference
-from sparseagg.demo.check import differences
+from sparseagg.commands.demo.check import differences
 from sparseagg.result import ResultReader
 from sparseagg.v1 import aggregation_pb2 as pb
 from test_random import as_reference, error_of, random_pools, random_spec, random_update

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.cli import main
+from sparseagg.commands.cli import main
 
 DIMENSION = 50_000
 CLIENTS = 60

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.narrow import NARROW, decode_values, encode_values, encoded_bytes, first_misfit, widens
+from sparseagg.wire.values import NARROW, decode_values, encode_values, encoded_bytes, first_misfit, widens
 
 SEED = 20261127
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg import npz
-from sparseagg.cli import main
+from sparseagg.commands import npz
+from sparseagg.commands.cli import main
 from sparseagg.spec import DTYPES
 
 SPEC = sa.RoundSpec([sa.TensorSpec("x", "float32", 0), sa.TensorSpec("b", "float32", 2, layout="dense")])

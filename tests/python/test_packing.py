@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.packing import Gaps, decode_bitmap, decode_delta, encode_bitmap, strictly_ascends
-from sparseagg.wire import PLAIN, ServerWire, WireFormat
+from sparseagg.wire.formats import PLAIN, ServerWire, WireFormat
+from sparseagg.wire.keys import Gaps, decode_bitmap, decode_delta, encode_bitmap, strictly_ascends
 
 SEED = 20261125
 EXAMPLE = np.array([1000, 1001, 1007, 1010], np.uint32)

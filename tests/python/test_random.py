@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg import reference
-from sparseagg.demo.check import differences
+from sparseagg.commands.demo.check import differences
 
 OPS = ["sum", "mean", "coordinate_mean", "union", "min", "max"]
 FLOATS = ["float32", "float16", "bfloat16", "float64"]

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg import aio, connection
-from sparseagg.resumption import Resumption
-from sparseagg.upload import make_upload
+from sparseagg import aio
+from sparseagg.client import aio_connection, connection
+from sparseagg.client.resumption import Resumption
+from sparseagg.client.upload import make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import PLAIN, WireFormat
+from sparseagg.wire.formats import PLAIN, WireFormat
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 1_000_000)], weighting="by_weight", return_counts=True)
 FAST = sa.RetryPolicy(initial=0.01, maximum=0.05)
@@ -160,7 +161,7 @@ class Halts:
                 yield chunk
 
         monkeypatch.setattr(connection, "counted", counted)
-        monkeypatch.setattr(aio.connection, "counted", counted)
+        monkeypatch.setattr(aio_connection, "counted", counted)
 
     def start(self, pool: futures.Executor, *submit: Any, **options: Any) -> tuple[futures.Future, threading.Event]:
         """Starts an upload and returns when it waits; with what lets it go on."""
@@ -260,7 +261,7 @@ class Stalls:
                 self._sleep()
 
         monkeypatch.setattr(connection, "counted", counted)
-        monkeypatch.setattr(aio.connection, "counted", counted)
+        monkeypatch.setattr(aio_connection, "counted", counted)
 
     def _sleep(self) -> None:
         if self.left > 0:
@@ -376,7 +377,7 @@ def test_upload_tag_is_made_without_copies():
 @SUBMITS
 @pytest.mark.parametrize("more", [{"submission_id": None}, {"resumable": False}], ids=["random id", "stream"])
 def test_submit_that_nobody_else_can_resume_is_not_hashed(server, client, monkeypatch, submits, more):
-    monkeypatch.setattr("sparseagg.upload.upload_tag", None)
+    monkeypatch.setattr("sparseagg.client.upload.upload_tag", None)
     opened = client.create_round(SPEC)
     submits(server.address, opened, **more)
     assert_counts_once(opened)

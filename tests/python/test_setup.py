@@ -100,7 +100,7 @@ def test_setup_without_what_it_takes_installs_the_client_and_says_so(checkout: P
     assert extensions(checkout) == []
     text = {"cmake": "CMake was not found", "c++": "no C++ compiler", "host": "repository", "headers": "pip install -v"}
     assert text[missing] in (reason(checkout) or "")
-    assert (checkout / "lib" / "sparseagg" / "client.py").exists()
+    assert (checkout / "lib" / "sparseagg" / "client" / "client.py").exists()
 
     stops = build(checkout, "on")
     assert stops.returncode != 0
@@ -145,7 +145,7 @@ def test_setup_leaves_out_what_has_gone_since(checkout: Path) -> None:
     module.unlink()
     assert build(checkout).returncode == 0
     assert not (checkout / "lib" / "sparseagg" / "gone.py").exists()
-    assert (checkout / "lib" / "sparseagg" / "client.py").exists()
+    assert (checkout / "lib" / "sparseagg" / "client" / "client.py").exists()
 
 
 @pytest.mark.skipif(not (shutil.which("git") and shutil.which("make")), reason="needs git and make")
@@ -165,7 +165,7 @@ def test_make_makes_the_wheel_anew_when_a_module_has_gone(checkout: Path) -> Non
     for path in [checkout / "python", *(checkout / "python").rglob("*")]:
         os.utime(path, (1, 1))
     assert "pip wheel" not in commands()
-    (checkout / "python" / "src" / "sparseagg" / "client.py").unlink()
+    (checkout / "python" / "src" / "sparseagg" / "client" / "client.py").unlink()
     assert "pip wheel" in commands()
 
 
@@ -188,9 +188,9 @@ def client_alone(checkout: Path, code: str) -> str:
 
 def test_client_alone_says_what_to_install(checkout: Path) -> None:
     code = """
-import sparseagg as sa, sparseagg.cli
+import sparseagg as sa, sparseagg.local.extension
 spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 3)])
-for call in (lambda: sa.aggregate([], spec), lambda: sa.Aggregator(spec), lambda: sa.extension.describe()):
+for call in (lambda: sa.aggregate([], spec), lambda: sa.Aggregator(spec), lambda: sa.local.extension.describe()):
     try:
         call()
     except sa.EngineMissing as error:
@@ -207,11 +207,11 @@ sa.Client("localhost:1").disconnect()
 
 def test_client_alone_merge_command_fails_with_the_reason(checkout: Path) -> None:
     code = """
-import contextlib, io, numpy as np, sparseagg.cli
+import contextlib, io, numpy as np, sparseagg.commands.cli
 np.savez("a.npz", **{"x.keys": np.array([1]), "x.values": np.ones(1)})
 for arguments in (["engine"], ["merge", "a.npz", "-o", "b.npz"]):
     with contextlib.redirect_stderr(io.StringIO()) as errors:
-        status = sparseagg.cli.main(arguments)
+        status = sparseagg.commands.cli.main(arguments)
     print(status, "no engine" in errors.getvalue())
 """
     assert client_alone(checkout, code) == "1 True\n1 True\n"

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg.arrays import update_data
-from sparseagg.encode import encode_chunks
-from sparseagg.narrow import decode_values, encode_values
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import ServerWire, WireFormat
+from sparseagg.wire.encode import encode_chunks
+from sparseagg.wire.formats import ServerWire, WireFormat
+from sparseagg.wire.values import decode_values, encode_values
 
 SEED = 20261130
 SPEC = sa.RoundSpec(

@@ -15,8 +15,8 @@
 """
 
 from sparseagg import aio
-from sparseagg.client import Client, Round
-from sparseagg.engine import Aggregator, aggregate, release_memory
+from sparseagg.client.client import Client, Round
+from sparseagg.client.retry import RetryPolicy
 from sparseagg.errors import (
     Aborted,
     AlreadyExists,
@@ -37,8 +37,8 @@ from sparseagg.errors import (
     Unimplemented,
 )
 from sparseagg.info import RoundInfo, ServerInfo, ServerLimits, StageTime, Submission, Timeline
+from sparseagg.local.engine import Aggregator, aggregate, release_memory
 from sparseagg.result import Result, TensorResult
-from sparseagg.retry import RetryPolicy
 from sparseagg.spec import RoundSpec, TensorSpec
 
 __version__ = "0.1.0"

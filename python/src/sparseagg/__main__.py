@@ -2,7 +2,7 @@
 
 import sys
 
-from sparseagg.cli import main
+from sparseagg.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

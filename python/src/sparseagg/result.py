@@ -10,11 +10,11 @@ import numpy as np
 
 from sparseagg import bfloat16
 from sparseagg.arrays import Array
-from sparseagg.decode import decode_keys, decode_rows
 from sparseagg.errors import FailedPrecondition, Internal, InvalidArgument
 from sparseagg.info import RoundInfo
 from sparseagg.spec import RoundSpec, enum_name, key_bytes
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire.decode import decode_keys, decode_rows
 
 __all__ = ["Result", "ResultReader", "TensorResult"]
 

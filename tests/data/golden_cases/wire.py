@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import WireFormat
+from sparseagg.wire.formats import WireFormat
 
 from golden_cases.case import INVALID_ARGUMENT, Case, Chunks, Client, one, v
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import sparseagg
 from sparseagg.arrays import TensorData
-from sparseagg.encode import plan_chunks
-from sparseagg.message import bulk_of
-from sparseagg.wire import WireFormat
+from sparseagg.wire.encode import plan_chunks
+from sparseagg.wire.formats import WireFormat
+from sparseagg.wire.message import bulk_of
 
 __all__ = ["upload_tag"]
 

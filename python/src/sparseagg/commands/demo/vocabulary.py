@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg.client import Client
-from sparseagg.demo.corpus import Text
+from sparseagg.client.client import Client
+from sparseagg.client.progress import ProgressBar
+from sparseagg.commands.demo.corpus import Text
 from sparseagg.info import RoundInfo
-from sparseagg.progress import ProgressBar
 from sparseagg.spec import RoundSpec, TensorSpec
 
 __all__ = ["Vocabulary", "learn_vocabulary"]

@@ -8,9 +8,9 @@ import numpy as np
 
 from sparseagg.arrays import Array
 from sparseagg.errors import InvalidArgument
-from sparseagg.narrow import decode_values
-from sparseagg.packing import decode_bitmap, decode_delta
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire.keys import decode_bitmap, decode_delta
+from sparseagg.wire.values import decode_values
 
 __all__ = ["decode_keys", "decode_rows"]
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from sparseagg.arrays import TensorData
-from sparseagg.message import Bulk, ChunkMessage
-from sparseagg.narrow import SCALE_BLOCK
 from sparseagg.spec import DTYPES
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import DEFAULT_CHUNK_BYTES, PLAIN, WireFormat
+from sparseagg.wire.formats import DEFAULT_CHUNK_BYTES, PLAIN, WireFormat
+from sparseagg.wire.message import Bulk, ChunkMessage
+from sparseagg.wire.values import SCALE_BLOCK
 
 __all__ = ["Piece", "encode_chunks", "plan_chunks"]
 

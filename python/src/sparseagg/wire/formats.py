@@ -11,10 +11,10 @@ from sparseagg.arguments import checked_integer, shown
 from sparseagg.arrays import Array, TensorData
 from sparseagg.errors import InvalidArgument
 from sparseagg.info import ServerInfo
-from sparseagg.message import Bulk, bulk_of
-from sparseagg.narrow import NARROW, encode_values, first_misfit, widens
-from sparseagg.packing import Gaps, bitmap_bytes, encode_bitmap, strictly_ascends
 from sparseagg.spec import RoundSpec, TensorSpec
+from sparseagg.wire.keys import Gaps, bitmap_bytes, encode_bitmap, strictly_ascends
+from sparseagg.wire.message import Bulk, bulk_of
+from sparseagg.wire.values import NARROW, encode_values, first_misfit, widens
 
 __all__ = [
     "DEFAULT_CHUNK_BYTES",

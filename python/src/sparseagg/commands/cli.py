@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from google.protobuf import json_format
 
 import sparseagg
-from sparseagg import demo, extension, merge, npz
-from sparseagg.client import Client
-from sparseagg.demo import run as demo_run
+from sparseagg.client.client import Client
+from sparseagg.commands import demo, merge, npz
+from sparseagg.commands.demo import run as demo_run
+from sparseagg.commands.spec_file import SPEC_HELP, read_spec
 from sparseagg.errors import InvalidArgument, SparseaggError
 from sparseagg.info import TensorSummary, Timeline
-from sparseagg.narrow import NARROW
-from sparseagg.spec_file import SPEC_HELP, read_spec
-from sparseagg.wire import ENCODINGS
+from sparseagg.local import extension
+from sparseagg.wire.formats import ENCODINGS
+from sparseagg.wire.values import NARROW
 
 __all__ = ["main"]
 

@@ -13,13 +13,13 @@ from typing import Any, SupportsFloat
 from sparseagg import bfloat16
 from sparseagg.arguments import checked_text, is_number, shown
 from sparseagg.arrays import TensorData, is_module, to_numpy, update_data
-from sparseagg.encode import encode_chunks
+from sparseagg.client.upload_tag import upload_tag
 from sparseagg.errors import InvalidArgument
-from sparseagg.message import ChunkMessage
 from sparseagg.spec import RoundSpec
-from sparseagg.upload_tag import upload_tag
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import PLAIN, WireFormat
+from sparseagg.wire.encode import encode_chunks
+from sparseagg.wire.formats import PLAIN, WireFormat
+from sparseagg.wire.message import ChunkMessage
 
 __all__ = [
     "Upload",

@@ -9,9 +9,9 @@ import time
 import numpy as np
 
 from sparseagg import reference
-from sparseagg.client import Client, Round
-from sparseagg.demo.model import ClientData, Model, client_gradient
-from sparseagg.progress import ProgressBar
+from sparseagg.client.client import Client, Round
+from sparseagg.client.progress import ProgressBar
+from sparseagg.commands.demo.model import ClientData, Model, client_gradient
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, TensorSpec
 

@@ -1,5 +1,5 @@
 """The asyncio twin of ``sparseagg.Client`` and ``sparseagg.Round``: the same names, awaited."""
 
-from sparseagg.aio.client import Client, Round
+from sparseagg.client.aio_client import Client, Round
 
 __all__ = ["Client", "Round"]

@@ -11,11 +11,11 @@ import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
-from sparseagg import npz
-from sparseagg.engine import Aggregator
+from sparseagg.commands import npz
+from sparseagg.commands.spec_file import SPEC_HELP, read_spec
 from sparseagg.errors import InvalidArgument, SparseaggError, error_of
+from sparseagg.local.engine import Aggregator
 from sparseagg.spec import RoundSpec, TensorSpec, dtype_name, words_of
-from sparseagg.spec_file import SPEC_HELP, read_spec
 
 __all__ = ["add_arguments", "guess_tensors", "main"]
 

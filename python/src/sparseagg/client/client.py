@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg.arguments import Timeout, checked_seconds, checked_text
-from sparseagg.calls import (
+from sparseagg.client.calls import (
     checked_deadline,
     create_request,
     naming_round,
@@ -22,17 +22,17 @@ from sparseagg.calls import (
     result_request,
     wait_request,
 )
-from sparseagg.channel import TLS, checked_address, credentials, metadata, round_name
-from sparseagg.connection import Connection
+from sparseagg.client.channel import TLS, checked_address, credentials, metadata, round_name
+from sparseagg.client.connection import Connection
+from sparseagg.client.progress import ProgressBar
+from sparseagg.client.retry import RetryPolicy, checked_retry
+from sparseagg.client.upload import aggregate_requests, aggregate_uploads, checked_updates, make_upload
 from sparseagg.errors import FailedPrecondition
 from sparseagg.info import RoundInfo, ServerInfo, Submission
-from sparseagg.progress import ProgressBar
 from sparseagg.result import Result
-from sparseagg.retry import RetryPolicy, checked_retry
 from sparseagg.spec import RoundSpec, checked_spec
-from sparseagg.upload import aggregate_requests, aggregate_uploads, checked_updates, make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import Values
+from sparseagg.wire.formats import Values
 
 __all__ = ["Client", "Round"]
 

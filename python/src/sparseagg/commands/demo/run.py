@@ -11,12 +11,12 @@ import sys
 import time
 from typing import Any
 
-from sparseagg.client import Client
-from sparseagg.demo import check, corpus, report
-from sparseagg.demo.coordinator import Coordinator
-from sparseagg.demo.model import ClientData, HeldOut, Model
-from sparseagg.demo.server import running_server
-from sparseagg.demo.vocabulary import learn_vocabulary
+from sparseagg.client.client import Client
+from sparseagg.commands.demo import check, corpus, report
+from sparseagg.commands.demo.coordinator import Coordinator
+from sparseagg.commands.demo.model import ClientData, HeldOut, Model
+from sparseagg.commands.demo.server import running_server
+from sparseagg.commands.demo.vocabulary import learn_vocabulary
 from sparseagg.errors import InvalidArgument, SparseaggError
 
 __all__ = ["Options", "add_arguments", "main", "run"]

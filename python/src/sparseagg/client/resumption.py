@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import grpc
 
+from sparseagg.client.retry import RetryPolicy, wait_before_retry
 from sparseagg.errors import FailedPrecondition
-from sparseagg.retry import RetryPolicy, wait_before_retry
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Resumption"]

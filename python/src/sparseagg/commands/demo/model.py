@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg.demo.vocabulary import Vocabulary
+from sparseagg.commands.demo.vocabulary import Vocabulary
 
 __all__ = ["ClientData", "Gradient", "HeldOut", "Model", "client_gradient"]
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
-from sparseagg.aio.connection import Connection
 from sparseagg.arguments import Timeout, checked_seconds, checked_text
-from sparseagg.calls import (
+from sparseagg.client.aio_connection import Connection
+from sparseagg.client.calls import (
     checked_deadline,
     create_request,
     naming_round,
@@ -24,14 +24,10 @@ from sparseagg.calls import (
     result_request,
     wait_request,
 )
-from sparseagg.channel import TLS, checked_address, credentials, metadata, round_name
-from sparseagg.errors import FailedPrecondition
-from sparseagg.info import RoundInfo, ServerInfo, Submission
-from sparseagg.progress import ProgressBar
-from sparseagg.result import Result
-from sparseagg.retry import RetryPolicy, checked_retry
-from sparseagg.spec import RoundSpec, checked_spec
-from sparseagg.upload import (
+from sparseagg.client.channel import TLS, checked_address, credentials, metadata, round_name
+from sparseagg.client.progress import ProgressBar
+from sparseagg.client.retry import RetryPolicy, checked_retry
+from sparseagg.client.upload import (
     Upload,
     aggregate_requests,
     aggregate_upload,
@@ -40,8 +36,12 @@ from sparseagg.upload import (
     make_upload,
     named_updates,
 )
+from sparseagg.errors import FailedPrecondition
+from sparseagg.info import RoundInfo, ServerInfo, Submission
+from sparseagg.result import Result
+from sparseagg.spec import RoundSpec, checked_spec
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import Values, WireFormat
+from sparseagg.wire.formats import Values, WireFormat
 
 __all__ = ["Client", "Round"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 
 from sparseagg.errors import Cancelled, FailedPrecondition, SparseaggError
-from sparseagg.message import send_chunk_messages
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
+from sparseagg.wire.message import send_chunk_messages
 
 __all__ = ["Channels"]
 

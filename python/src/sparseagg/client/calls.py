@@ -15,15 +15,15 @@ import grpc
 from google.protobuf import duration_pb2
 
 from sparseagg.arguments import checked_seconds, checked_text, shown
+from sparseagg.client.progress import ProgressBar
+from sparseagg.client.retry import RetryPolicy
+from sparseagg.client.upload import Upload
 from sparseagg.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, RoundFailed, Unavailable
 from sparseagg.info import RoundInfo
-from sparseagg.message import ChunkMessage
-from sparseagg.progress import ProgressBar
-from sparseagg.retry import RetryPolicy
 from sparseagg.spec import RoundSpec, checked_spec
-from sparseagg.upload import Upload
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire import check_encoding, check_narrow
+from sparseagg.wire.formats import check_encoding, check_narrow
+from sparseagg.wire.message import ChunkMessage
 
 __all__ = [
     "call_seconds",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 
-from sparseagg.demo.coordinator import RoundReport
+from sparseagg.commands.demo.coordinator import RoundReport
 
 __all__ = ["plot", "table_header", "table_row"]
 

@@ -1,0 +1,1 @@
+"""How keys and values go over the wire."""
