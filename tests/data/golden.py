@@ -8,9 +8,9 @@ import pathlib
 from typing import Any
 
 import numpy as np
+import reference
 from golden_cases import Case, cases
 from google.protobuf import json_format
-from sparseagg import reference
 from sparseagg.client.upload import make_upload
 from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.v1 import aggregation_pb2 as pb

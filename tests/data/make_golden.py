@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))  # the reference
 
 import golden
 

@@ -18,7 +18,7 @@ from flaky_proxy import FlakyProxy
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 BENCH = REPOSITORY / "bench"
-sys.path.insert(0, str(REPOSITORY / "tests" / "data"))
+sys.path[:0] = [str(REPOSITORY / "tests" / "data"), str(REPOSITORY / "tests" / "support")]
 
 START_TIMEOUT_S = 60
 

@@ -9,9 +9,9 @@ import tracemalloc
 import ml_dtypes
 import numpy as np
 import pytest
+import reference
 import sparseagg as sa
 from fake_libraries import FakeTensorFlow, FakeTorch
-from sparseagg import reference
 from sparseagg.arrays import tensor_data, update_data
 from sparseagg.bfloat16 import bits_from_float, bits_from_integer
 

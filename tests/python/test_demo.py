@@ -11,9 +11,9 @@ import sys
 
 import numpy as np
 import pytest
+import reference
 import sparseagg as sa
 from conftest import server_binary
-from sparseagg import reference
 from sparseagg.commands.cli import main
 from sparseagg.commands.demo import check, corpus, model, vocabulary
 from sparseagg.commands.demo import server as demo_server
@@ -125,14 +125,14 @@ def test_demo_whose_loss_rises_fails(tmp_path, server, capsys):
 
 def test_demo_that_differs_from_the_reference_fails(tmp_path, server, capsys, monkeypatch):
     write_texts(tmp_path / "texts", 30)
-    merge = reference.merge
+    weighted_mean = check.weighted_mean
 
-    def off_by_one(spec, updates, **options):
-        merged = merge(spec, updates, **options)
-        merged["output"].counts[0] += 1
-        return merged
+    def off_by_one(updates, name, *shape):
+        keys, rows, counts = weighted_mean(updates, name, *shape)
+        counts[0] += name == "output"
+        return keys, rows, counts
 
-    monkeypatch.setattr(reference, "merge", off_by_one)
+    monkeypatch.setattr(check, "weighted_mean", off_by_one)
     options = Options(address=server.address, corpus=str(tmp_path / "texts"), out=str(tmp_path), rounds=2)
     assert run(options) == 1
     captured = capsys.readouterr()
@@ -141,24 +141,34 @@ def test_demo_that_differs_from_the_reference_fails(tmp_path, server, capsys, mo
 
 
 def test_check_finds_every_kind_of_difference():
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], return_counts=True, return_weights=True)
-    updates = {"a": reference.Update({"v": ([1, 2], [[1.0], [2.0]])})}
+    updates = {"a": ({"v": (np.array([1, 2]), np.array([[1], [2]], np.float32))}, 1.0)}
 
     def result(**changes):
         good = {"keys": np.array([1, 2], np.uint32), "values": np.array([1, 2], np.float32)}
-        good.update(counts=np.array([1, 1], np.uint32), weights=np.array([1.0, 1.0]))
+        good.update(counts=np.array([1, 1], np.uint32), weights=None)
         tensor = sa.TensorResult("v", "sparse", "float32", 10, 1, fixed_point_shift=None, **{**good, **changes})
         return {"v": tensor}
 
-    assert check.differences(spec, updates, result()) == []
+    assert check.differences(updates, result()) == []
     for changes, word in (
         ({"keys": np.array([1, 3], np.uint32)}, "keys"),
         ({"values": np.nextafter(np.array([1, 2], np.float32), np.float32(9))}, "values"),
         ({"counts": np.array([1, 2], np.uint32)}, "counts"),
-        ({"weights": np.array([1.0, 1.5])}, "weights"),
     ):
-        (difference,) = check.differences(spec, updates, result(**changes))
+        (difference,) = check.differences(updates, result(**changes))
         assert word in difference
+
+
+def test_check_is_the_reference_of_the_demos_spec():
+    rng = np.random.default_rng(5)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 20, 3)], op="mean", weighting="by_weight", return_counts=True)
+    updates = {}
+    for client_id, size in (("b", 1e17), ("c", -1e17), ("a", 1.0)):  # the sums depend on the order
+        keys = rng.permutation(20)[:18]
+        updates[client_id] = ({"v": (keys, np.full((18, 3), size, np.float32))}, float(rng.integers(1, 3)))
+    expected = reference.merge(spec, {name: reference.Update(*update) for name, update in updates.items()})["v"]
+    keys, rows, counts = check.weighted_mean(updates, "v", 20, 3)
+    assert (keys.tolist(), rows.tolist(), counts.tolist()) == (expected.keys, expected.rows, expected.counts)
 
 
 def test_corpus_play_gathers_speeches(tmp_path):

@@ -17,11 +17,11 @@ import golden
 import ml_dtypes
 import numpy as np
 import pytest
+import reference
 import sparseagg as sa
 from golden_cases import cases
 from google.protobuf import json_format
-from sparseagg import reference
-from sparseagg.commands.demo.check import differences
+from reference import differences
 from sparseagg.result import ResultReader
 from sparseagg.v1 import aggregation_pb2 as pb
 from test_random import as_reference, error_of, random_pools, random_spec, random_update

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reference
 import sparseagg as sa
-from sparseagg import reference
-from sparseagg.commands.demo.check import differences
+from reference import differences
 
 OPS = ["sum", "mean", "coordinate_mean", "union", "min", "max"]
 FLOATS = ["float32", "float16", "bfloat16", "float64"]

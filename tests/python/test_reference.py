@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import struct
 
+import numpy as np
 import pytest
+import reference
 import sparseagg as sa
-from sparseagg import reference
-from sparseagg.reference import Update, merge, numbers, round_to_dtype
+from reference import Update, merge, numbers, round_to_dtype
 
 
 def one(dtype: str = "float64", dimension: int = 10, width: int = 1, **options) -> sa.RoundSpec:
@@ -291,3 +292,24 @@ def test_check_update_bad_one_is_refused(update, spec, error, text):
 def test_check_spec_bad_one_is_refused(spec, text):
     with pytest.raises(sa.InvalidArgument, match=text):
         reference.check_spec(spec)
+
+
+def test_differences_finds_every_kind():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], return_counts=True, return_weights=True)
+    updates = {"a": reference.Update({"v": ([1, 2], [[1.0], [2.0]])})}
+
+    def result(**changes):
+        good = {"keys": np.array([1, 2], np.uint32), "values": np.array([1, 2], np.float32)}
+        good.update(counts=np.array([1, 1], np.uint32), weights=np.array([1.0, 1.0]))
+        tensor = sa.TensorResult("v", "sparse", "float32", 10, 1, fixed_point_shift=None, **{**good, **changes})
+        return {"v": tensor}
+
+    assert reference.differences(spec, updates, result()) == []
+    for changes, word in (
+        ({"keys": np.array([1, 3], np.uint32)}, "keys"),
+        ({"values": np.nextafter(np.array([1, 2], np.float32), np.float32(9))}, "values"),
+        ({"counts": np.array([1, 2], np.uint32)}, "counts"),
+        ({"weights": np.array([1.0, 1.5])}, "weights"),
+    ):
+        (difference,) = reference.differences(spec, updates, result(**changes))
+        assert word in difference

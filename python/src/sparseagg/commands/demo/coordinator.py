@@ -8,9 +8,9 @@ import time
 
 import numpy as np
 
-from sparseagg import reference
 from sparseagg.client.client import Client, Round
 from sparseagg.client.progress import ProgressBar
+from sparseagg.commands.demo.check import Submitted
 from sparseagg.commands.demo.model import ClientData, Model, client_gradient
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, TensorSpec
@@ -78,7 +78,7 @@ class Coordinator:
 
     def run_round(
         self, number: int, label: str, *, keep: bool = False
-    ) -> tuple[RoundReport, Result, dict[str, reference.Update]]:
+    ) -> tuple[RoundReport, Result, dict[str, Submitted]]:
         """Runs one round.
 
         Args:
@@ -87,7 +87,7 @@ class Coordinator:
             keep: return what was submitted too, by client id.
         """
         start = time.perf_counter()
-        submitted: dict[str, reference.Update] = {}
+        submitted: dict[str, Submitted] = {}
         opened = self._client.create_round(self.spec)
         with (
             ProgressBar(label, len(self._data), "clients") as bar,
@@ -131,7 +131,7 @@ class Coordinator:
         )
         return report, result, submitted
 
-    def _take_part(self, opened: Round, number: int, k: int) -> tuple[str, reference.Update | None, float, float]:
+    def _take_part(self, opened: Round, number: int, k: int) -> tuple[str, Submitted | None, float, float]:
         """What client k does in a round. Returns its name, its update, and the seconds it computed and uploaded."""
         start = time.perf_counter()
         rng = np.random.default_rng([self._seed, number, k])
@@ -145,5 +145,5 @@ class Coordinator:
         }
         opened.submit(self._names[k], update, weight=gradient.num_pairs)
         uploaded = time.perf_counter()
-        kept = reference.Update(update, float(gradient.num_pairs))
+        kept = (update, float(gradient.num_pairs))
         return self._names[k], kept, computed - start, uploaded - computed

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from sparseagg.errors import FailedPrecondition, OutOfRange
-from sparseagg.reference.checks import check_spec, check_update
-from sparseagg.reference.numbers import Number, Row, ceil_log2, check_int64, round_to_dtype
-from sparseagg.reference.update import Update, result_dtype, sums_fixed, sums_weights_fixed, terms
 from sparseagg.spec import DTYPES, Aggregation, RoundSpec, TensorSpec
+
+from reference.checks import check_spec, check_update
+from reference.numbers import Number, Row, ceil_log2, check_int64, round_to_dtype
+from reference.update import Update, result_dtype, sums_fixed, sums_weights_fixed, terms
 
 __all__ = ["MergedTensor", "merge"]
 

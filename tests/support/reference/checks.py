@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 
 from sparseagg.errors import InvalidArgument, ResourceExhausted
-from sparseagg.reference.numbers import Row, check_int64, round_to_dtype
-from sparseagg.reference.update import (
+from sparseagg.spec import Aggregation, RoundSpec, TensorSpec
+
+from reference.numbers import Row, check_int64, round_to_dtype
+from reference.update import (
     Update,
     columns,
     fold,
@@ -17,7 +19,6 @@ from sparseagg.reference.update import (
     sums_weights_fixed,
     terms,
 )
-from sparseagg.spec import Aggregation, RoundSpec, TensorSpec
 
 __all__ = ["check_spec", "check_update"]
 

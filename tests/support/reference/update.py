@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from sparseagg.reference.numbers import Number, Row
 from sparseagg.spec import Aggregation, TensorSpec
+
+from reference.numbers import Number, Row
 
 __all__ = [
     "Update",
