@@ -2,8 +2,9 @@
 """Checks that no compiler makes: who includes whom, and a few habits.
 
 Each room of the repository (a top folder) may include only what its row in ROOMS allows, so that the arrows of
-docs/design.md stay true. The other rules are listed in RULES. A line that needs an exception says so and why, in a
-comment on the same line: `allow(RULE): reason`.
+docs/design.md stay true. Each folder of the Python package may import only what its row in PYTHON_ROOMS allows. The
+other rules are listed in RULES. A line that needs an exception says so and why, in a comment on the same line:
+`allow(RULE): reason`.
 
 Prints one line a finding, `path:line: rule: message`, and exits 1 if there are any. Standard library only.
 """
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 RULES = {
     "include": "an include that crosses rooms",
+    "import": "an import that crosses rooms of the Python package",
     "conditional": "an #if on CUDA in C++: the build picks cuda_engine.cc or its stub instead",
     "default-stream": "work on CUDA's default stream: name the stream",
     "raw-allocation": "a raw CUDA allocation outside the buffer types (cuda/*buffer*)",
@@ -51,6 +53,19 @@ ROOMS = {
     ],
     "cuda": [STD, r"host/.*", r"cuda/.*", r"absl/.*", CUDA],
     "kernel": [STD, r"cuda/.*", CUDA],  # .cu files and every header of ours that they reach
+}
+
+PYTHON_PACKAGE = "python/src/sparseagg/"
+# What people import, and what starts the command. These modules may import all rooms.
+PYTHON_FACADE = {"sparseagg", "sparseagg.__main__", "sparseagg.aio"}
+# Folders of the Python package, and the folders that the modules of each may import besides their own: "" are the
+# modules beside the folders, "facade" is PYTHON_FACADE, "v1" is generated from proto/.
+PYTHON_ROOMS = {
+    "": {"v1"},
+    "wire": {"", "v1"},
+    "local": {"", "wire"},
+    "client": {"", "wire", "v1"},
+    "commands": {"", "wire", "v1", "client", "local", "facade"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
@@ -131,6 +146,44 @@ def check_includes(sources: dict[str, str]) -> Iterator[Finding]:
                 yield Finding(path, line, "include", f"only service/main.cc may include {target}")
             elif room not in ("tests", "bench") and target.startswith(("tests/", "bench/")):
                 yield Finding(path, line, "include", f"{room} files may not include {target}")
+
+
+def python_room(module: str) -> str:
+    """The key in PYTHON_ROOMS of a module by its full name, "facade" for the facade."""
+    parts = module.split(".")
+    if module in PYTHON_FACADE:
+        return "facade"
+    return parts[1] if len(parts) > 2 or parts[1] in (*PYTHON_ROOMS, "v1") else ""
+
+
+def check_python_rooms(texts: dict[str, str]) -> Iterator[Finding]:
+    """The arrows between rooms of the Python package."""
+    modules = {
+        path: f"sparseagg.{path[len(PYTHON_PACKAGE) : -len('.py')]}".replace("/", ".").replace(".__init__", "")
+        for path in texts
+        if path.startswith(PYTHON_PACKAGE)
+    }
+    for path, module in modules.items():
+        room = python_room(module)
+        if room == "facade":
+            continue
+        for node in ast.walk(ast.parse(texts[path])):
+            if isinstance(node, ast.Import):
+                targets = [name.name for name in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module == "sparseagg":
+                # A folder, a module, or something that the facade has.
+                names = [f"sparseagg.{name.name}" for name in node.names]
+                targets = [name if python_room(name) or name in modules.values() else "sparseagg" for name in names]
+            elif isinstance(node, ast.ImportFrom):
+                targets = [node.module or ""]  # ruff refuses relative imports from parents
+            else:
+                continue
+            for target in targets:
+                if not re.match(r"sparseagg(\.|$)", target) or python_room(target) == room:
+                    continue
+                if python_room(target) not in PYTHON_ROOMS.get(room, ()):
+                    what = f"{room}/" if room else "modules beside the folders"
+                    yield Finding(path, node.lineno, "import", f"{what} may not import {target}")
 
 
 def launch_arguments(launch: str) -> list[str]:
@@ -221,7 +274,7 @@ def check(root: Path) -> tuple[list[Finding], list[str]]:
     """All findings, and the warnings about long files."""
     texts = {path.as_posix(): (root / path).read_text(encoding="utf-8") for path in list_files(root)}
     sources = {path: text for path, text in texts.items() if Path(path).suffix in CPP_SUFFIXES}
-    findings = list(check_includes(sources))
+    findings = [*check_includes(sources), *check_python_rooms(texts)]
     for path, text in texts.items():
         findings += check_cpp(path, text) if path in sources else check_python(path, text)
     lines = {path: text.splitlines() for path, text in texts.items()}

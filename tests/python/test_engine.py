@@ -22,7 +22,7 @@ import sparseagg as sa
 from golden_cases import cases
 from google.protobuf import json_format
 from reference import differences
-from sparseagg.result import ResultReader
+from sparseagg.client.result_reader import ResultReader
 from sparseagg.v1 import aggregation_pb2 as pb
 from test_random import as_reference, error_of, random_pools, random_spec, random_update
 

@@ -40,8 +40,7 @@ from sparseagg.info import RoundInfo, ServerInfo, ServerLimits, StageTime, Submi
 from sparseagg.local.engine import Aggregator, aggregate, release_memory
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec
-
-__version__ = "0.1.0"
+from sparseagg.version import __version__ as __version__
 
 __all__ = [
     "Aborted",

@@ -32,14 +32,13 @@ from sparseagg.client.upload import (
     aggregate_requests,
     aggregate_upload,
     aggregate_uploads,
-    checked_updates,
     make_upload,
-    named_updates,
 )
 from sparseagg.errors import FailedPrecondition
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, checked_spec
+from sparseagg.updates import checked_updates, named_updates
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.formats import Values, WireFormat
 

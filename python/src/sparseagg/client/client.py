@@ -26,11 +26,12 @@ from sparseagg.client.channel import TLS, checked_address, credentials, metadata
 from sparseagg.client.connection import Connection
 from sparseagg.client.progress import ProgressBar
 from sparseagg.client.retry import RetryPolicy, checked_retry
-from sparseagg.client.upload import aggregate_requests, aggregate_uploads, checked_updates, make_upload
+from sparseagg.client.upload import aggregate_requests, aggregate_uploads, make_upload
 from sparseagg.errors import FailedPrecondition
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, checked_spec
+from sparseagg.updates import checked_updates
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.formats import Values
 

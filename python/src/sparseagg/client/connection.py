@@ -21,12 +21,12 @@ from sparseagg.client.calls import (
 from sparseagg.client.channel import channel_options, checked_connections
 from sparseagg.client.channels import Channels
 from sparseagg.client.progress import ProgressBar
+from sparseagg.client.result_reader import ResultReader
 from sparseagg.client.resumption import Resumption
 from sparseagg.client.retry import RetryPolicy, error_from_call, wait_before_retry
 from sparseagg.client.upload import Upload
 from sparseagg.errors import Aborted, NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
-from sparseagg.result import ResultReader
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.formats import ServerWire, checked_chunk_bytes
 

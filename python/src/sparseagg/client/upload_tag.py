@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-import sparseagg
 from sparseagg.arrays import TensorData
+from sparseagg.version import __version__
 from sparseagg.wire.encode import plan_chunks
 from sparseagg.wire.formats import WireFormat
 from sparseagg.wire.message import bulk_of
@@ -33,7 +33,7 @@ def upload_tag(tensors: Sequence[TensorData], weight: float | None, chunk_bytes:
         )
         for data in tensors
     ]
-    digest.update(repr((sparseagg.__version__, weight, columns)).encode())
+    digest.update(repr((__version__, weight, columns)).encode())
     for pieces in plan_chunks(tensors, chunk_bytes, wire):
         digest.update(repr([(data.spec.name, start, stop) for data, start, stop in pieces]).encode())
     for data in tensors:

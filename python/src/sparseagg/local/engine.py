@@ -13,13 +13,13 @@ import numpy as np
 from sparseagg import bfloat16
 from sparseagg.arguments import checked_integer
 from sparseagg.arrays import TensorData, is_module, update_data
-from sparseagg.client.upload import checked_client_id, checked_updates, checked_weight, naming_client, split_weight
 from sparseagg.errors import InvalidArgument, ResourceExhausted, SparseaggError
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.local import extension
 from sparseagg.local.engine_spec import check_bounds, dense_bytes, left_to_sums, tensor_fields, what_matters
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec, checked_spec
+from sparseagg.updates import checked_client_id, checked_updates, checked_weight, naming_client, split_weight
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece, RawResult

@@ -1,0 +1,135 @@
+"""A result put together from its pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sparseagg import bfloat16
+from sparseagg.arrays import Array
+from sparseagg.errors import Internal, InvalidArgument
+from sparseagg.info import RoundInfo
+from sparseagg.result import Result, TensorResult
+from sparseagg.spec import RoundSpec, enum_name, key_bytes
+from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.wire.decode import decode_keys, decode_rows
+
+__all__ = ["ResultReader"]
+
+
+class ResultReader:
+    """Puts pages together. Not thread-safe.
+
+    Attributes:
+        num_pages: added so far.
+    """
+
+    def __init__(self) -> None:
+        self.num_pages = 0
+        self._parts: dict[str, _Parts] = {}
+        self._next: dict[str, str] = {}  # of each tensor: where its next page is; empty behind the last one
+        self._info: RoundInfo | None = None
+
+    def add(self, page: pb.ResultPage) -> None:
+        """Takes the next page of a tensor; the first one carries its summary."""
+        if page.HasField("round"):
+            self._info = RoundInfo.from_proto(page.round)
+        name = page.slice.tensor
+        if page.HasField("summary"):
+            self._parts[page.summary.name] = _Parts(page.summary)
+            name = page.summary.name
+        if name not in self._parts:
+            raise Internal(f"the server sent a page of tensor {name!r} before its summary")
+        self._parts[name].add(page)
+        self._next[name] = page.next_page_token
+        self.num_pages += 1
+
+    def rest(self, stream: pb.StreamResultRequest, spec: RoundSpec) -> Iterator[pb.GetResultRequest]:
+        """Yields the requests of the pages that a stream did not bring, each when the one before it has been added.
+
+        Pages end where those of the stream would, so that values that are rounded together are the same.
+
+        Args:
+            stream: the request of the stream.
+            spec: of the round.
+        """
+        for name in list(stream.tensors) or [tensor.name for tensor in spec.tensors]:
+            while self._next.get(name) != "":
+                yield pb.GetResultRequest(
+                    name=stream.name,
+                    tensor=name,
+                    range=stream.range,
+                    page_token=self._next.get(name),
+                    format=stream.format,
+                )
+
+    def result(self, info: RoundInfo | None = None) -> Result:
+        """Returns the tensors read, of the round ``info`` where the pages do not bring it."""
+        info = self._info or info
+        if info is None:
+            raise Internal("the server sent a result without its round")
+        fills = {tensor.name: info.spec.aggregation_of(tensor).fill for tensor in info.spec.tensors}
+        return Result({name: parts.tensor(fills.get(name, 0.0)) for name, parts in self._parts.items()}, info)
+
+
+class _Parts:
+    """The pages of one tensor, decoded as they come."""
+
+    def __init__(self, summary: pb.TensorSummary) -> None:
+        self._summary = summary
+        self._dtype = enum_name(pb.DType, "DTYPE_", summary.dtype)
+        self._width = summary.width or 1
+        self._key_type = np.dtype(f"<u{key_bytes(summary.dimension)}")
+        self._num_keys = 0
+        self._keys: list[Array] = []
+        self._values: list[Array] = []
+        self._counts = bytearray()
+        self._weights = bytearray()
+
+    def add(self, page: pb.ResultPage) -> None:
+        """Takes the next page; ``Internal`` if its parts do not go together."""
+        try:
+            keys = decode_keys(page.slice, self._key_type)
+            if self._summary.has_values:
+                self._values.append(decode_rows(page.slice, self._dtype, len(keys) * self._width))
+        except InvalidArgument as error:
+            raise Internal(f"the server sent a page of tensor {self._summary.name!r} that is wrong: {error}") from error
+        self._keys.append(keys)
+        self._num_keys += len(keys)
+        self._counts += page.counts
+        self._weights += page.weights
+
+    def tensor(self, fill: float) -> TensorResult:
+        """Returns all pages as one; ``fill`` is the spec's."""
+        summary = self._summary
+        return TensorResult(
+            name=summary.name,
+            layout="dense" if summary.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
+            dtype=self._dtype,
+            dimension=summary.dimension,
+            width=self._width,
+            keys=_joined(self._keys),
+            values=self._value_array() if summary.has_values else None,
+            counts=self._column(self._counts, "<u4") if summary.has_counts else None,
+            weights=self._column(self._weights, "<f8") if summary.has_weights else None,
+            fixed_point_shift=summary.fixed_point_shift if summary.HasField("fixed_point_shift") else None,
+            fill=fill,
+        )
+
+    def _value_array(self) -> Array:
+        values = _joined(self._values)
+        if self._dtype == "bfloat16":
+            values = bfloat16.float_from_bits(values)
+        return values if self._width == 1 else values.reshape(-1, self._width)
+
+    def _column(self, buffer: bytearray, dtype: str) -> Array:
+        column = np.frombuffer(buffer, dtype=dtype)
+        if len(column) != self._num_keys:
+            raise Internal(f"the server sent {len(column)} entries for {self._num_keys} keys")
+        return column
+
+
+def _joined(pieces: list[Array]) -> Array:
+    """One array that can be written to; there is at least one piece."""
+    return np.concatenate(pieces)
