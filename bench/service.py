@@ -50,10 +50,15 @@ NETWORKS = (10, 1)
 STOP_TIMEOUT_S = 30
 
 
-def end_with_parent() -> None:
-    """Has this process told to end when the one that started it has, in whatever way that was."""
+BENCH_PID = os.getpid()
+
+
+def end_with_bench() -> None:
+    """Runs in a child before its program: the kernel will end the child when the benchmark ends, however that ends."""
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    if os.getppid() != BENCH_PID:  # the benchmark ended before the signal was set
+        os._exit(1)
 
 
 class Server:
@@ -62,7 +67,7 @@ class Server:
     def __init__(self, binary: pathlib.Path, *flags: str) -> None:
         always = ("--grpc-address", "127.0.0.1:0", "--metrics-address", "", "--log-level", "error")
         self._process = subprocess.Popen(
-            [str(binary), *always, *flags], stdout=subprocess.PIPE, text=True, preexec_fn=end_with_parent
+            [str(binary), *always, *flags], stdout=subprocess.PIPE, text=True, preexec_fn=end_with_bench
         )
         assert self._process.stdout is not None
         match = re.search(r"listening grpc=(\S+)", self._process.stdout.readline())
@@ -115,7 +120,7 @@ class Bench:
 
     def _run(self, *command: object) -> dict[str, Any]:
         done = subprocess.run(
-            [str(part) for part in command], capture_output=True, text=True, check=False, preexec_fn=end_with_parent
+            [str(part) for part in command], capture_output=True, text=True, check=False, preexec_fn=end_with_bench
         )
         if done.returncode != 0:
             raise SystemExit(f"service.py: {' '.join(str(part) for part in command)}: {done.stderr.strip()}")
