@@ -20,6 +20,8 @@ import sys
 import time
 from typing import Any
 
+import json_lines
+
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
@@ -295,7 +297,7 @@ def main() -> int:
         "seconds": round(time.monotonic() - begin, 1),
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({**head, **found}, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json_lines.dumps({**head, **found}) + "\n", encoding="utf-8")
     return 0
 
 

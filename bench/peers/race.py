@@ -30,6 +30,8 @@ import numpy as np
 from contestants import MODULES
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import json_lines  # noqa: E402
 MEMORIES = ("fresh", "warm")
 # One that takes longer for a command hangs.
 LONGEST_S = 30
@@ -304,7 +306,7 @@ def main() -> int:
         "merge_bench": json.loads(options.merge_bench.read_text()) if options.merge_bench else None,
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(out, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json_lines.dumps(out) + "\n", encoding="utf-8")
     return 0
 
 
