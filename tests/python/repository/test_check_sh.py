@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = ("gpu_bench", "merge_bench", "sparseagg-server", "sparseagg_engine_tests")
 NO_GPU = "UNAVAILABLE: no usable GPU: this machine has no NVIDIA driver"
 PARTS = ["device", "contract", "faults", "differential", "bench", "peers", "serve", "sanitizer"]

@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import REPOSITORY
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "deps.sh"
+SCRIPT = REPOSITORY / "scripts" / "deps.sh"
 
 
 def deps(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import ServerProcess, server_binary
+from conftest import REPOSITORY, ServerProcess, server_binary
 from sparseagg.commands.cli import main
 from sparseagg.commands.spec_file import read_spec
 from sparseagg.v1 import aggregation_pb2 as pb
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = REPOSITORY / "docs"
 
 
 def test_wire_format_example_parses() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ServerProcess
+from conftest import REPOSITORY, ServerProcess
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "python" / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 

@@ -12,8 +12,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from conftest import REPOSITORY
 
 # Stands in for CMake: notes its arguments, and makes an extension where it is told to.
 CMAKE = """#!{bash}

@@ -17,7 +17,7 @@ updates = [
     for _ in range(30)
 ]
 result = sa.aggregate(updates, spec)["v"]
-print(hashlib.sha256(result.keys.tobytes() + result.values.tobytes()).hexdigest(), sa.extension.describe())
+print(hashlib.sha256(result.keys.tobytes() + result.values.tobytes()).hexdigest(), sa.local.extension.describe())
 """
 
 

@@ -21,10 +21,10 @@ import reference
 import sparseagg as sa
 from golden_cases import cases
 from google.protobuf import json_format
+from random_rounds import as_reference, error_of, random_pools, random_spec, random_update
 from reference import differences
 from sparseagg.client.result_reader import ResultReader
 from sparseagg.v1 import aggregation_pb2 as pb
-from test_random import as_reference, error_of, random_pools, random_spec, random_update
 
 GOLDEN = {case["name"]: case for case in json.loads(golden.PATH.read_text(encoding="utf-8"))["cases"]}
 
