@@ -28,11 +28,11 @@ PACKAGE = "python/src/sparseagg"
 
 BAD = [
     ("include", {"host/a.cc": "#include <vector>\n#include <grpcpp/grpcpp.h>\n"}, "host/a.cc:2"),
-    ("include", {"host/a.h": '#include "service/round.h"\n'}, "host/a.h:1"),
+    ("include", {"host/a.h": '#include "service/rounds/round.h"\n'}, "host/a.h:1"),
     ("include", {"host/a.h": "#include <google/protobuf/message.h>\n"}, "host/a.h:1"),
     ("include", {"host/a.h": "#include <cuda_runtime.h>\n"}, "host/a.h:1"),
     ("include", {"host/cpu/a.h": '#include "sparseagg/v1/aggregation.pb.h"\n'}, "host/cpu/a.h:1"),
-    ("include", {"cuda/a.cc": '#include "service/round.h"\n'}, "cuda/a.cc:1"),
+    ("include", {"cuda/a.cc": '#include "service/rounds/round.h"\n'}, "cuda/a.cc:1"),
     ("include", {"cuda/a.cu": '#include "absl/status/status.h"\n'}, "cuda/a.cu:1"),
     ("include", {"cuda/a.cu": '#include "host/result.h"\n'}, "cuda/a.cu:1"),
     (

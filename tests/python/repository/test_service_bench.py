@@ -1,4 +1,4 @@
-"""The servers of bench/service.py, which end with their measurement."""
+"""The servers of bench/service/service.py, which end with their measurement."""
 
 from __future__ import annotations
 
