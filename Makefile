@@ -108,7 +108,7 @@ PEERS_PYTHON := $(PEERS_VENV)/bin/python
 BENCH_ARGS ?=
 BENCH_LIBRARY := build/release/bench/libsparseagg_bench_native.so
 SERVICE_PROGRAMS := --server build/release/service/sparseagg-server \
-  --loadgen build/release/bench/loadgen/sparseagg-loadgen
+  --loadgen build/release/bench/service/loadgen/sparseagg-loadgen
 # What the engine inside the race's environment is built from.
 ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda python))
 

@@ -42,6 +42,21 @@ BAD = [
     ),
     ("include", {"service/rounds.cc": '#include "cuda/cuda_engine.h"\n'}, "service/rounds.cc:1"),
     ("include", {"service/rounds.cc": '#include "tests/support/reference.h"\n'}, "service/rounds.cc:1"),
+    (
+        "inner-include",
+        {"service/rounds/a.h": '#include "service/rpc/b.h"\n', "service/rpc/b.h": ""},
+        "service/rounds/a.h:1",
+    ),
+    (
+        "inner-include",
+        {"service/rounds/a.h": '#include "service/server.h"\n', "service/server.h": ""},
+        "service/rounds/a.h:1",
+    ),
+    (
+        "inner-include",
+        {"host/cpu/rows/a.h": '#include "host/cpu/merge/b.h"\n', "host/cpu/merge/b.h": ""},
+        "host/cpu/rows/a.h:1",
+    ),
     ("import", {f"{PACKAGE}/spec.py": "from sparseagg.wire.keys import Gaps\n"}, f"{PACKAGE}/spec.py:1"),
     ("import", {f"{PACKAGE}/wire/keys.py": "import re\nfrom sparseagg import local\n"}, f"{PACKAGE}/wire/keys.py:2"),
     ("import", {f"{PACKAGE}/wire/__init__.py": "import sparseagg\n"}, f"{PACKAGE}/wire/__init__.py:1"),
