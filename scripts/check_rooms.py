@@ -328,8 +328,7 @@ def check(root: Path) -> tuple[list[Finding], list[str]]:
     """All findings, and the warnings about long files."""
     texts = {path.as_posix(): (root / path).read_text(encoding="utf-8") for path in list_files(root)}
     sources = {path: text for path, text in texts.items() if Path(path).suffix in CPP_SUFFIXES}
-    findings = [*check_includes(sources), *check_python_rooms(texts)]
-    findings = [*check_includes(sources), *check_inner_includes(sources)]
+    findings = [*check_includes(sources), *check_inner_includes(sources), *check_python_rooms(texts)]
     for path, text in texts.items():
         findings += check_cpp(path, text) if path in sources else check_python(path, text)
     lines = {path: text.splitlines() for path, text in texts.items()}
