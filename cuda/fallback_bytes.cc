@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "host/base/saturating.h"
+#include "host/saturating.h"
 
 namespace sparseagg::cuda {
 namespace {

@@ -32,6 +32,7 @@ from contestants import MODULES
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import json_lines  # noqa: E402
+
 MEMORIES = ("fresh", "warm")
 # One that takes longer for a command hangs.
 LONGEST_S = 30

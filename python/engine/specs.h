@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "host/spec/spec.h"
+#include "host/spec.h"
 
 namespace sparseagg::python {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "host/spec/dtype.h"
+#include "host/dtype.h"
 
 namespace sparseagg::testing {
 

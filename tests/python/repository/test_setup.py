@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -104,76 +103,6 @@ def test_setup_without_what_it_takes_installs_the_client_and_says_so(checkout: P
     stops = build(checkout, "on")
     assert stops.returncode != 0
     assert "cannot be built" in stops.stderr
-
-
-def test_setup_can_be_told_not_to(checkout: Path) -> None:
-    cmake(checkout)
-    tool(checkout, "c++")
-    assert build(checkout, "off").returncode == 0
-    assert "SPARSEAGG_EXTENSION=off" in (reason(checkout) or "")
-    assert not (checkout / "calls").exists()
-
-
-def test_setup_that_succeeds_forgets_why_it_did_not_before(checkout: Path) -> None:
-    assert build(checkout).returncode == 0
-    assert reason(checkout) is not None
-    cmake(checkout)
-    tool(checkout, "c++")
-    assert build(checkout).returncode == 0
-    assert not (checkout / "python" / "src" / "sparseagg" / "_no_engine.txt").exists()
-    assert reason(checkout) is None
-    assert extensions(checkout) == ["_engine"]
-
-
-def test_setup_that_fails_installs_no_older_engine(checkout: Path) -> None:
-    cmake(checkout)
-    tool(checkout, "c++")
-    assert build(checkout).returncode == 0
-    assert extensions(checkout) == ["_engine"]
-    cmake(checkout, status=1)
-    assert build(checkout).returncode == 0
-    assert extensions(checkout) == []
-    assert reason(checkout) is not None
-
-
-def test_setup_leaves_out_what_has_gone_since(checkout: Path) -> None:
-    module = checkout / "python" / "src" / "sparseagg" / "gone.py"
-    module.touch()
-    assert build(checkout).returncode == 0
-    assert (checkout / "lib" / "sparseagg" / "gone.py").exists()
-    module.unlink()
-    assert build(checkout).returncode == 0
-    assert not (checkout / "lib" / "sparseagg" / "gone.py").exists()
-    assert (checkout / "lib" / "sparseagg" / "client" / "client.py").exists()
-
-
-@pytest.mark.skipif(not (shutil.which("git") and shutil.which("make")), reason="needs git and make")
-def test_make_makes_the_wheel_anew_when_a_module_has_gone(checkout: Path) -> None:
-    for name in ("Makefile", "CMakeLists.txt"):
-        shutil.copy(REPOSITORY / name, checkout)
-    for command in (["init", "-q"], ["add", "python"]):
-        subprocess.run(["git", *command], cwd=checkout, check=True)
-    wheel = f"build/wheel/sparseagg-{cmake_version()}-py3-none-any.whl"
-
-    def commands() -> str:
-        return subprocess.run(["make", "-n", "wheel"], cwd=checkout, check=True, capture_output=True, text=True).stdout
-
-    assert "pip wheel" in commands()
-    (checkout / "build" / "wheel").mkdir(parents=True)
-    (checkout / wheel).touch()
-    for path in [checkout / "python", *(checkout / "python").rglob("*")]:
-        os.utime(path, (1, 1))
-    assert "pip wheel" not in commands()
-    (checkout / "python" / "src" / "sparseagg" / "client" / "client.py").unlink()
-    assert "pip wheel" in commands()
-
-
-def cmake_version() -> str:
-    found = re.search(
-        r"^project\(sparseagg VERSION (\S+)", (REPOSITORY / "CMakeLists.txt").read_text("utf-8"), re.MULTILINE
-    )
-    assert found is not None
-    return found.group(1)
 
 
 def client_alone(checkout: Path, code: str) -> str:
