@@ -108,7 +108,7 @@ PEERS_PYTHON := $(PEERS_VENV)/bin/python
 BENCH_ARGS ?=
 BENCH_LIBRARY := build/release/bench/libsparseagg_bench_native.so
 SERVICE_PROGRAMS := --server build/release/service/sparseagg-server \
-  --loadgen build/release/bench/loadgen/sparseagg-loadgen
+  --loadgen build/release/bench/service/loadgen/sparseagg-loadgen
 # What the engine inside the race's environment is built from.
 ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda python))
 
@@ -119,7 +119,7 @@ bench: bench-build ## workloads A to G, raced against other libraries, into benc
 	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/race.py \
 	  --merge-bench bench/results/merge.json --out bench/results/race.json $(BENCH_ARGS)
 	$(PEERS_PYTHON) bench/peers/table.py bench/results/race.json --out bench/results/race.md
-	$(PEERS_PYTHON) bench/plot.py bench/results/race.json --out bench/results/race.png
+	$(PEERS_PYTHON) bench/peers/plot.py bench/results/race.json --out bench/results/race.png
 
 .PHONY: bench-quick
 bench-quick: bench-build ## the same on a twentieth of the clients, into out/bench (2 minutes)
@@ -129,7 +129,7 @@ bench-quick: bench-build ## the same on a twentieth of the clients, into out/ben
 	  --divide-clients 20 --repetitions 2 --patience 0.3 --fresh-only \
 	  --merge-bench out/bench/merge.json --out out/bench/race.json $(BENCH_ARGS)
 	$(PEERS_PYTHON) bench/peers/table.py out/bench/race.json --out out/bench/race.md
-	$(PEERS_PYTHON) bench/plot.py out/bench/race.json --out out/bench/race.png
+	$(PEERS_PYTHON) bench/peers/plot.py out/bench/race.json --out out/bench/race.png
 	@sed -n '/^## Summary/,/^## A/p' out/bench/race.md | sed '$$d'
 
 .PHONY: tune
@@ -137,17 +137,17 @@ tune: bench-build ## what the CPU planner goes by, measured here, and what that 
 	@mkdir -p bench/results
 	cmake --build --preset release --target merge_tune
 	build/release/bench/merge_tune --out bench/results/tune.json $(BENCH_ARGS)
-	$(PEERS_PYTHON) bench/tune.py bench/results/tune.json --out bench/results/tune.png
+	$(PEERS_PYTHON) bench/merge/tune.py bench/results/tune.json --out bench/results/tune.png
 
 .PHONY: bench-service
 bench-service: bench-service-build ## the server under load, against bare gRPC, into bench/results (10 minutes)
-	$(BIN)/python bench/service.py $(SERVICE_PROGRAMS) --out bench/results/service.json $(BENCH_ARGS)
-	$(BIN)/python bench/plot_service.py bench/results/service.json --out bench/results/service.png
+	$(BIN)/python bench/service/service.py $(SERVICE_PROGRAMS) --out bench/results/service.json $(BENCH_ARGS)
+	$(BIN)/python bench/service/plot_service.py bench/results/service.json --out bench/results/service.png
 
 .PHONY: bench-service-quick
 bench-service-quick: bench-service-build ## the same on a tenth of the clients, into out/bench (a minute)
-	$(BIN)/python bench/service.py $(SERVICE_PROGRAMS) --quick --out out/bench/service.json $(BENCH_ARGS)
-	$(BIN)/python bench/plot_service.py out/bench/service.json --out out/bench/service.png
+	$(BIN)/python bench/service/service.py $(SERVICE_PROGRAMS) --quick --out out/bench/service.json $(BENCH_ARGS)
+	$(BIN)/python bench/service/plot_service.py out/bench/service.json --out out/bench/service.png
 
 .PHONY: bench-service-build
 bench-service-build: build/release/build.ninja $(VENV)/.demo
@@ -159,7 +159,7 @@ bench-wire: build/release/build.ninja deps-bench $(VENV)/.demo ## bytes a tuple 
 	cmake --build --preset release --target wire_bytes wire_bench
 	build/release/bench/wire_bytes
 	build/release/bench/wire_bench
-	$(BIN)/python bench/wire_encode.py
+	$(BIN)/python bench/wire/wire_encode.py
 
 # What the races need besides the time they take: minutes, the first time.
 .PHONY: bench-build

@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 

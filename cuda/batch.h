@@ -11,7 +11,7 @@
 #include "cuda/kernels/segments.h"
 #include "cuda/session.h"
 #include "cuda/tensor_shape.h"
-#include "host/update.h"
+#include "host/updates/update.h"
 
 namespace sparseagg::cuda {
 

@@ -5,7 +5,7 @@
 
 #include "cuda/batch.h"
 #include "cuda/sorter.h"
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 

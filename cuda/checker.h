@@ -5,8 +5,8 @@
 #include "absl/status/statusor.h"
 #include "cuda/session.h"
 #include "cuda/tensor_shape.h"
-#include "host/spec.h"
-#include "host/update.h"
+#include "host/spec/spec.h"
+#include "host/updates/update.h"
 
 namespace sparseagg::cuda {
 

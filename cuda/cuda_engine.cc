@@ -4,7 +4,7 @@
 
 #include "cuda/cuda_device.h"
 #include "cuda/device_engine.h"
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 

@@ -5,7 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "absl/status/status.h"
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 

@@ -12,11 +12,11 @@
 #include "cuda/fallback_bytes.h"
 #include "cuda/finisher.h"
 #include "cuda/merger.h"
-#include "host/fixed_point.h"
-#include "host/make_room.h"
+#include "host/base/make_room.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
 #include "host/result.h"
-#include "host/saturating.h"
-#include "host/status_macros.h"
+#include "host/spec/fixed_point.h"
 
 namespace sparseagg::cuda {
 namespace {
@@ -136,10 +136,10 @@ absl::Status DeviceAccumulator::MergePending() {
   return absl::OkStatus();
 }
 
-absl::Status DeviceAccumulator::FoldSoFar(SubmissionOrder order) {
+absl::Status DeviceAccumulator::FoldPending(SubmissionOrder order) {
   if (on_cpu_) {
     RETURN_IF_ERROR(GoToCpu());
-    return cpu_->FoldSoFar(order);
+    return cpu_->FoldPending(order);
   }
   if (!OrderMatters(spec_)) return pending_.empty() ? absl::OkStatus() : MergePending();
   return absl::UnimplementedError(

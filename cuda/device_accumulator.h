@@ -13,8 +13,8 @@
 #include "cuda/rows.h"
 #include "cuda/tensor_shape.h"
 #include "host/engine.h"
-#include "host/spec.h"
-#include "host/update.h"
+#include "host/spec/spec.h"
+#include "host/updates/update.h"
 
 namespace sparseagg::cuda {
 
@@ -46,7 +46,7 @@ class DeviceAccumulator : public Accumulator {
   // UNIMPLEMENTED when one of the two went over to the CPU engine and the other cannot.
   absl::Status MergeFrom(Accumulator&& other) override;
   // UNIMPLEMENTED where the order matters, unless it went over to the CPU engine.
-  absl::Status FoldSoFar(SubmissionOrder order) override;
+  absl::Status FoldPending(SubmissionOrder order) override;
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override;
   uint64_t num_submissions() const override;
   size_t memory_bytes() const override;

@@ -9,7 +9,7 @@
 #include "cuda/device_accumulator.h"
 #include "cuda/fallback_bytes.h"
 #include "cuda/host_device.h"
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 

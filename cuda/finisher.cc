@@ -5,11 +5,11 @@
 #include <variant>
 
 #include "cuda/kernels/finish.h"
-#include "host/cpu/assemble.h"
-#include "host/fixed_point.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+#include "host/cpu/finish/assemble.h"
 #include "host/no_result.h"
-#include "host/saturating.h"
-#include "host/status_macros.h"
+#include "host/spec/fixed_point.h"
 
 namespace sparseagg::cuda {
 namespace {

@@ -10,7 +10,7 @@
 #include "cuda/session.h"
 #include "cuda/tensor_shape.h"
 #include "host/result.h"
-#include "host/spec.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg::cuda {
 

@@ -9,8 +9,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "host/saturating.h"
-#include "host/status_macros.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/tile_merge.h"
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 namespace {

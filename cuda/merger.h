@@ -12,7 +12,7 @@
 #include "cuda/session.h"
 #include "cuda/sorter.h"
 #include "cuda/tensor_shape.h"
-#include "host/update.h"
+#include "host/updates/update.h"
 
 namespace sparseagg::cuda {
 

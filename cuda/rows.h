@@ -9,7 +9,7 @@
 
 #include "cuda/device_memory.h"
 #include "cuda/tensor_shape.h"
-#include "host/column.h"
+#include "host/base/column.h"
 
 namespace sparseagg::cuda {
 

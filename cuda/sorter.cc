@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cmath>
 
-#include "host/fixed_point.h"
+#include "host/spec/fixed_point.h"
 
 namespace sparseagg::cuda {
 namespace {

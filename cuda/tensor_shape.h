@@ -9,7 +9,7 @@
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold.h"
 #include "cuda/kernels/segments.h"
-#include "host/spec.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg::cuda {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cuda/kernels/tiles.h"
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 namespace {

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "host/float_environment.h"
-#include "host/saturating.h"
-#include "host/status_macros.h"
+#include "host/base/float_environment.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg {
 namespace {
@@ -121,12 +121,12 @@ absl::Status Aggregation::MakeRoomFor(absl::string_view client_id, const Prepare
   };
   // Its rows alone take as much again: no fold of the others would help.
   if (submission.memory_bytes() > memory_limit_ / 2) return no_room();
-  RETURN_IF_ERROR(MergeWaiting());
+  RETURN_IF_ERROR(MergePending());
   if (fits()) return absl::OkStatus();
   if (OrderMattersSomewhere() && !client_ids_.empty()) {
     RETURN_IF_ERROR(CheckFollows(client_id, *std::max_element(client_ids_.begin(), client_ids_.end())));
   }
-  RETURN_IF_ERROR(FoldSoFar());
+  RETURN_IF_ERROR(FoldPending());
   return fits() ? absl::OkStatus() : no_room();
 }
 
@@ -187,23 +187,23 @@ std::vector<uint32_t> Aggregation::CanonicalOrder() const {
 
 bool Aggregation::OrderMattersSomewhere() const { return std::any_of(tensors_.begin(), tensors_.end(), OrderMatters); }
 
-absl::Status Aggregation::MergeWaiting() {
+absl::Status Aggregation::MergePending() {
   const DefaultFloatEnvironment environment;
   for (size_t t = 0; t < accumulators_.size(); ++t) {
-    if (!OrderMatters(tensors_[t])) RETURN_IF_ERROR(accumulators_[t]->FoldSoFar({}));
+    if (!OrderMatters(tensors_[t])) RETURN_IF_ERROR(accumulators_[t]->FoldPending({}));
   }
   return absl::OkStatus();
 }
 
-absl::Status Aggregation::FoldSoFar() {
+absl::Status Aggregation::FoldPending() {
   const DefaultFloatEnvironment environment;
-  RETURN_IF_ERROR(MergeWaiting());
+  RETURN_IF_ERROR(MergePending());
   if (!OrderMattersSomewhere()) return absl::OkStatus();
   const std::vector<uint32_t> order = CanonicalOrder();
   std::vector<uint32_t> folded = order;  // here, where no memory for it leaves all as it was
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     if (!OrderMatters(tensors_[t])) continue;
-    RETURN_IF_ERROR(accumulators_[t]->FoldSoFar(order));
+    RETURN_IF_ERROR(accumulators_[t]->FoldPending(order));
     // As soon as one has: were another tensor's fold to fail, the order would count nevertheless.
     if (folded_.size() != order.size()) folded_.swap(folded);
   }

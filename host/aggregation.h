@@ -16,8 +16,8 @@
 #include "absl/types/span.h"
 #include "host/engine.h"
 #include "host/result.h"
-#include "host/spec.h"
-#include "host/update.h"
+#include "host/spec/spec.h"
+#include "host/updates/update.h"
 
 namespace sparseagg {
 
@@ -60,11 +60,11 @@ class Aggregation {
   // they were whose num_submissions() is; the other must not be finished.
   absl::Status MergeFrom(Aggregation&& other);
 
-  // Merges what waits in tensors whose order does not matter, to free memory. Errors as of Accumulator::FoldSoFar.
-  absl::Status MergeWaiting();
+  // Merges what waits in tensors whose order does not matter, to free memory. Errors as of Accumulator::FoldPending.
+  absl::Status MergePending();
   // Folds the submissions added so far in all tensors, as a memory limit does: see above. Errors likewise. An error or
   // exception may leave some tensors folded, and then the order counts from there, or none.
-  absl::Status FoldSoFar();
+  absl::Status FoldPending();
 
   // Results in the order of tensors(). Spent afterwards.
   absl::StatusOr<std::vector<Result>> Finish() &&;

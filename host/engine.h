@@ -12,8 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/result.h"
-#include "host/spec.h"
-#include "host/update.h"
+#include "host/spec/spec.h"
+#include "host/updates/update.h"
 
 namespace sparseagg {
 
@@ -60,7 +60,7 @@ class Accumulator {
   // in every later order; the fold goes on from the rows, so that the result has the bits of one fold over all. An
   // error (RESOURCE_EXHAUSTED: no memory; UNIMPLEMENTED: not on this engine; FAILED_PRECONDITION: keys of an
   // update have been changed since it was added) leaves everything as it was.
-  virtual absl::Status FoldSoFar(SubmissionOrder order) = 0;
+  virtual absl::Status FoldPending(SubmissionOrder order) = 0;
 
   // OUT_OF_RANGE: an integer sum leaves int64. FAILED_PRECONDITION: weights that add to zero where they are divided
   // by. Both name tensor and key. FAILED_PRECONDITION, too: keys have been changed. `order` must be a permutation of
@@ -70,7 +70,7 @@ class Accumulator {
   virtual uint64_t num_submissions() const = 0;
   // Updates and partial sums held.
   virtual size_t memory_bytes() const = 0;
-  // The most memory that FoldSoFar and Finish can take beside that, apart from working memory that does not grow with
+  // The most memory that FoldPending and Finish can take beside that, apart from working memory that does not grow with
   // the input; with `next` not null, once that is added. They saturate.
   virtual uint64_t FoldBytes(const PreparedUpdate* next) const = 0;
   virtual uint64_t FinishBytes(const PreparedUpdate* next) const = 0;

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "host/spec.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "host/saturating.h"
+#include "host/base/saturating.h"
 
 namespace sparseagg {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <variant>
 
-#include "host/column.h"
-#include "host/dtype.h"
-#include "host/spec.h"
+#include "host/base/column.h"
+#include "host/spec/dtype.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg {
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 RULES = {
     "include": "an include that crosses rooms",
     "import": "an import that crosses rooms of the Python package",
+    "inner-include": "an include against the arrows between the rooms inside a room",
     "conditional": "an #if on CUDA in C++: the build picks cuda_engine.cc or its stub instead",
     "default-stream": "work on CUDA's default stream: name the stream",
     "raw-allocation": "a raw CUDA allocation outside the buffer types (cuda/*buffer*)",
@@ -66,6 +67,39 @@ PYTHON_ROOMS = {
     "local": {"", "wire"},
     "client": {"", "wire", "v1"},
     "commands": {"", "wire", "v1", "client", "local", "facade"},
+}
+
+# The rooms inside a room: what files of each may include of the same top room besides their own folder. A file is in the
+# room with the longest matching name; a name with a suffix is that one file. The top folder itself may include all.
+HOST = ["host/base", "host/spec", "host/wire", "host/updates"]
+CPU = ["host/cpu/tuning.h", "host/cpu/rows", "host/cpu/simd", "host/cpu/prepare", "host/cpu/merge", "host/cpu/finish"]
+INNER_ROOMS = {
+    "host/base": [],
+    "host/spec": ["host/base"],
+    "host/wire": ["host/base", "host/spec"],
+    "host/updates": ["host/base", "host/spec", "host/wire"],
+    "host": HOST,
+    "host/cpu/tuning.h": [],
+    "host/cpu/rows": [*HOST, "host"],
+    "host/cpu/simd": [*HOST, "host", *CPU[:2]],
+    "host/cpu/prepare": [*HOST, "host", *CPU[:3]],
+    "host/cpu/merge": [*HOST, "host", *CPU[:4]],
+    "host/cpu/finish": [*HOST, "host", *CPU[:5]],
+    "host/cpu": [*HOST, "host", *CPU],
+    "service/base": [],
+    "service/admission": ["service/base"],
+    "service/transport": ["service/base"],
+    "service/rounds": ["service/admission", "service/base"],
+    "service/codec": ["service/rounds", "service/admission", "service/base"],
+    "service/server_context.h": ["service/transport", "service/admission", "service/base"],
+    "service/rpc": [
+        "service/server_context.h",
+        "service/codec",
+        "service/rounds",
+        "service/transport",
+        "service/admission",
+        "service/base",
+    ],
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
@@ -186,6 +220,26 @@ def check_python_rooms(texts: dict[str, str]) -> Iterator[Finding]:
                     yield Finding(path, node.lineno, "import", f"{what} may not import {target}")
 
 
+def inner_room(path: str) -> str | None:
+    """The room of INNER_ROOMS that a file is in, or None."""
+    candidates = [path, *(parent.as_posix() for parent in Path(path).parents)]
+    return next((room for room in candidates if room in INNER_ROOMS), None)
+
+
+def check_inner_includes(sources: dict[str, str]) -> Iterator[Finding]:
+    """The arrows between the rooms inside a room: each may include itself and what INNER_ROOMS lists."""
+    for path, text in sources.items():
+        room = inner_room(path)
+        if room is None:
+            continue
+        for line, target in includes(text):
+            if target not in sources or Path(target).parts[0] != Path(path).parts[0]:
+                continue
+            other = inner_room(target) or Path(target).parts[0]
+            if other != room and other not in INNER_ROOMS[room]:
+                yield Finding(path, line, "inner-include", f"{room} files may not include {target}")
+
+
 def launch_arguments(launch: str) -> list[str]:
     """Splits the text between <<< and >>> at its outermost commas."""
     arguments, depth = [""], 0
@@ -274,7 +328,7 @@ def check(root: Path) -> tuple[list[Finding], list[str]]:
     """All findings, and the warnings about long files."""
     texts = {path.as_posix(): (root / path).read_text(encoding="utf-8") for path in list_files(root)}
     sources = {path: text for path, text in texts.items() if Path(path).suffix in CPP_SUFFIXES}
-    findings = [*check_includes(sources), *check_python_rooms(texts)]
+    findings = [*check_includes(sources), *check_inner_includes(sources), *check_python_rooms(texts)]
     for path, text in texts.items():
         findings += check_cpp(path, text) if path in sources else check_python(path, text)
     lines = {path: text.splitlines() for path, text in texts.items()}

@@ -17,14 +17,14 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "cuda/cuda_engine.h"
-#include "host/column.h"
+#include "host/base/column.h"
 #include "host/cpu/cpu_engine.h"
-#include "host/cpu/kernels.h"
-#include "service/log.h"
+#include "host/cpu/simd/kernels.h"
+#include "service/admission/heap_trimmer.h"
+#include "service/base/log.h"
 #include "service/options.h"
+#include "service/rpc/grpc_options.h"
 #include "service/server.h"
-#include "service/transport.h"
-#include "service/trimmer.h"
 
 namespace sparseagg::service {
 namespace {
@@ -61,7 +61,7 @@ constexpr uint64_t kMostKeptBytes = uint64_t{64} << 20;
 
 // Messages and columns come and go by the megabyte. Left to itself, the C library gives such memory back to the system
 // and asks for it again, and the system clears every page of it anew, which takes a fifth of the speed at which updates
-// can be received. Larger blocks are columns that keep their memory themselves (host/column.h).
+// can be received. Larger blocks are columns that keep their memory themselves (host/base/column.h).
 // What is kept comes out of the process's share of the memory limit, half of it for columns and a quarter for the
 // C library.
 void KeepFreedMemory(const Limits& limits) {
@@ -108,7 +108,7 @@ int Run(const Options& options) {
   DoNotSeekDeadlocks();
   KeepFreedMemory(options.server.limits);
   ConfigureLog(options.log_level, options.log_format);
-  const Trimmer trimmer(options.server.limits.memory_limit_bytes);
+  const HeapTrimmer trimmer(options.server.limits.memory_limit_bytes);
   if (const absl::Status status = cpu::ForceSimdTarget(options.simd); !status.ok()) {
     Log(LogLevel::kError, "no_simd_target", {{"reason", status.message()}});
     return 1;

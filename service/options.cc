@@ -18,9 +18,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "service/admission/memory_shares.h"
+#include "service/admission/process_memory.h"
 #include "service/config_file.h"
-#include "service/memory_shares.h"
-#include "service/process_memory.h"
 #include "service/version.h"
 
 namespace sparseagg::service {

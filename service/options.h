@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "absl/time/time.h"
-#include "service/log.h"
+#include "service/base/log.h"
 #include "service/server.h"
 
 namespace sparseagg::service {

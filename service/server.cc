@@ -19,12 +19,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "host/status_macros.h"
-#include "service/address.h"
-#include "service/grpc_service.h"
-#include "service/log.h"
-#include "service/transport.h"
-#include "service/trimmer.h"
+#include "host/base/status_macros.h"
+#include "service/admission/heap_trimmer.h"
+#include "service/base/log.h"
+#include "service/rpc/grpc_options.h"
+#include "service/rpc/grpc_service.h"
+#include "service/transport/address.h"
 
 namespace sparseagg::service {
 namespace {
@@ -72,15 +72,15 @@ struct Server::Grpc {
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock)
     : engine_(std::move(engine)),
-      machine_(engine_.get(), &clock, FitToFiles(options.limits), options.num_threads),
-      registry_(&machine_) {}
+      server_(engine_.get(), &clock, FitToFiles(options.limits), options.num_threads),
+      registry_(&server_) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
   if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.grpc_address));
   auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock));
   const uint64_t wanted = FitToMemory(options.limits).max_connections;
-  if (const uint64_t most = server->machine_.limits.max_connections; most < wanted) {
+  if (const uint64_t most = server->server_.limits.max_connections; most < wanted) {
     Log(LogLevel::kWarning, "few_files", {{"max_connections", wanted}, {"connections", most}});
   }
   RETURN_IF_ERROR(server->Listen(options));
@@ -96,9 +96,9 @@ absl::Status Server::Listen(const ServerOptions& options) {
                         absl::StrCat("cannot listen on ", options.grpc_address, ": ", listener.status().message()));
   }
   listener_ = *std::move(listener);
-  grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&machine_, &registry_), nullptr, nullptr, {}});
+  grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&server_, &registry_), nullptr, nullptr, {}});
   grpc::ServerBuilder builder;
-  ConfigureTransport(machine_.limits, builder);
+  ConfigureTransport(server_.limits, builder);
   grpc_->acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(&grpc_->service);
@@ -110,13 +110,13 @@ absl::Status Server::Listen(const ServerOptions& options) {
     connection.fd = fd;
     acceptor->HandleNewConnection(&connection);
   };
-  listener_->Start(machine_.limits.max_connections, &machine_.connections, take, [this] { RefuseConnection(); });
+  listener_->Start(server_.limits.max_connections, &server_.connections, take, [this] { RefuseConnection(); });
   return absl::OkStatus();
 }
 
 void Server::RefuseConnection() {
-  machine_.metrics.CountRefusedConnection();
-  const absl::Duration now = machine_.clock.Monotonic();
+  server_.metrics.CountRefusedConnection();
+  const absl::Duration now = server_.clock.Monotonic();
   if (now - told_refused_ < absl::Seconds(10)) return;  // who refuses many should not drown in lines that say so
   told_refused_ = now;
   Log(LogLevel::kWarning, "connection_refused", {{"reason", "too many are open"}});
@@ -128,15 +128,15 @@ Gauges Server::CountNow() const {
   for (size_t i = 0; i < counts.size(); ++i) {
     gauges.rounds.push_back({absl::AsciiStrToLower(Name(static_cast<RoundState>(i))), counts[i]});
   }
-  gauges.uploads = machine_.uploads.taken();
-  gauges.connections = machine_.connections.open();
-  gauges.transit_bytes = machine_.transit.taken();
-  gauges.transit_limit_bytes = machine_.transit.limit();
-  gauges.transit_waiting = machine_.transit.num_waiting();
-  gauges.held_bytes = machine_.budget.reserved();
-  gauges.memory_limit_bytes = machine_.budget.limit();
+  gauges.uploads = server_.uploads.taken();
+  gauges.connections = server_.connections.open();
+  gauges.transit_bytes = server_.in_flight.taken();
+  gauges.transit_limit_bytes = server_.in_flight.limit();
+  gauges.transit_waiting = server_.in_flight.num_waiting();
+  gauges.held_bytes = server_.budget.reserved();
+  gauges.memory_limit_bytes = server_.budget.limit();
   gauges.resident_bytes = ResidentBytes();
-  gauges.process_memory_limit_bytes = machine_.limits.memory_limit_bytes;
+  gauges.process_memory_limit_bytes = server_.limits.memory_limit_bytes;
   gauges.dropped_log_lines = DroppedLogLines();
   return gauges;
 }
@@ -144,7 +144,7 @@ Gauges Server::CountNow() const {
 HttpPages Server::Pages() const {
   return {{"/metrics",
            [this] {
-             return HttpPage{200, machine_.metrics.Text([this] { return CountNow(); })};
+             return HttpPage{200, server_.metrics.Text([this] { return CountNow(); })};
            }},
           {"/healthz",
            [] {
@@ -156,7 +156,7 @@ HttpPages Server::Pages() const {
 }
 
 absl::Status Server::ServeHttp(const ServerOptions& options) {
-  machine_.metrics.SetEngine(std::string(engine_->name()), engine_->description());
+  server_.metrics.SetEngine(std::string(engine_->name()), engine_->description());
   if (options.metrics_address.empty()) return absl::OkStatus();
   if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.metrics_address));
   auto started = HttpServer::Start(options.metrics_address, Pages());
@@ -172,7 +172,7 @@ absl::Status Server::ServeHttp(const ServerOptions& options) {
 
 Server::~Server() {
   Shutdown(absl::ZeroDuration());
-  machine_.timer.Stop();
+  server_.timer.Stop();
 }
 
 void Server::StopServing() {
@@ -187,7 +187,7 @@ void Server::Shutdown(absl::Duration grace) {
     // gRPC waits for what is in a connection even of calls that it has cancelled.
     absl::Notification over;
     std::thread cut([&] {
-      if (!over.WaitForNotificationWithTimeout(grace + kCancelTime)) machine_.connections.EndAll();
+      if (!over.WaitForNotificationWithTimeout(grace + kCancelTime)) server_.connections.EndAll();
     });
     grpc_->server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
     grpc_->server->Wait();

@@ -10,13 +10,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "host/engine.h"
-#include "service/clock.h"
-#include "service/http_server.h"
-#include "service/limits.h"
-#include "service/listener.h"
-#include "service/machine.h"
-#include "service/metrics.h"
-#include "service/registry.h"
+#include "service/base/clock.h"
+#include "service/base/limits.h"
+#include "service/base/metrics.h"
+#include "service/rounds/registry.h"
+#include "service/server_context.h"
+#include "service/transport/http_server.h"
+#include "service/transport/listener.h"
 
 namespace sparseagg::service {
 
@@ -52,7 +52,7 @@ class Server {
   // connections are ended that are left. Returns when all are over. A second call has no effect.
   void Shutdown(absl::Duration grace);
 
-  Machine& machine() { return machine_; }
+  ServerContext& context() { return server_; }
   Registry& registry() { return registry_; }
 
  private:
@@ -66,7 +66,7 @@ class Server {
   Gauges CountNow() const;
 
   const std::unique_ptr<Engine> engine_;
-  Machine machine_;
+  ServerContext server_;
   Registry registry_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;

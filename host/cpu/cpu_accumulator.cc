@@ -1,6 +1,6 @@
 #include "host/cpu/cpu_accumulator.h"
 
-#include "host/cpu/fold.h"
+#include "host/cpu/rows/fold.h"
 
 namespace sparseagg::cpu {
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "host/engine.h"
-#include "host/spec.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg::cpu {
 

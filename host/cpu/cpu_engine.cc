@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/cpu/cpu_accumulator.h"
-#include "host/cpu/kernels.h"
+#include "host/cpu/simd/kernels.h"
 
 namespace sparseagg {
 namespace {

@@ -38,13 +38,13 @@ struct Tuning {
   // What the two ways to fold a block cost, in nanoseconds; only the ratios matter. A visit is one cursor looking for
   // its tuples in one window.
   double visit_cost = 12;
-  double sweep_slot_cost = 0.3;
-  double sweep_value_cost = 1.5;
-  double gather_tuple_cost = 5.5;
+  double table_slot_cost = 0.3;
+  double table_value_cost = 1.5;
+  double sort_tuple_cost = 5.5;
 
   // Values that one gathered block should hold, and tuples per cursor.
-  uint64_t gather_values = kTiny ? 16 : uint64_t{1} << 13;
-  uint64_t gather_tuples_per_cursor = kTiny ? 1 : 16;
+  uint64_t sort_values = kTiny ? 16 : uint64_t{1} << 13;
+  uint64_t sort_tuples_per_cursor = kTiny ? 1 : 16;
   // Samples a block, and at least a part of one, from which the splitters are chosen.
   uint64_t samples_per_block = kTiny ? 4 : 64;
   uint64_t samples_per_part = kTiny ? 2 : 8;

@@ -11,26 +11,26 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "host/cpu/assemble.h"
-#include "host/cpu/combine_rows.h"
-#include "host/cpu/cpu_update.h"
-#include "host/cpu/dense_taker.h"
-#include "host/cpu/finish.h"
-#include "host/cpu/fold.h"
-#include "host/cpu/gatherer.h"
-#include "host/cpu/parallel_merge.h"
+#include "host/base/make_room.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+#include "host/cpu/finish/assemble.h"
+#include "host/cpu/finish/dense_row_sink.h"
+#include "host/cpu/finish/row_finisher.h"
+#include "host/cpu/merge/combine_rows.h"
+#include "host/cpu/merge/parallel_merge.h"
+#include "host/cpu/merge/sort_fold.h"
+#include "host/cpu/prepare/cpu_update.h"
+#include "host/cpu/rows/fold.h"
 #include "host/cpu/tuning.h"
-#include "host/fixed_point.h"
-#include "host/make_room.h"
 #include "host/result.h"
-#include "host/saturating.h"
-#include "host/status_macros.h"
+#include "host/spec/fixed_point.h"
 
 namespace sparseagg::cpu {
 
-// Keeps the updates until FoldSoFar or Finish where the order of the fold matters; where it does not, merges them into
-// `base_` as soon as those waiting take as much memory as what is merged, so that memory stays O(distinct keys) and
-// every tuple is merged O(1) times (amortised).
+// Keeps the updates until FoldPending or Finish where the order of the fold matters; where it does not, merges them
+// into `base_` as soon as those waiting take as much memory as what is merged, so that memory stays O(distinct keys)
+// and every tuple is merged O(1) times (amortised).
 template <typename Key, typename Fold>
 class TypedAccumulator : public Accumulator {
  public:
@@ -79,7 +79,7 @@ class TypedAccumulator : public Accumulator {
     return MergeIfDue();
   }
 
-  absl::Status FoldSoFar(SubmissionOrder order) override {
+  absl::Status FoldPending(SubmissionOrder order) override {
     if (merges_on_arrival_) return updates_.empty() ? absl::OkStatus() : MergeIntoBase(MakeInput());
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
     if (!updates_.empty()) RETURN_IF_ERROR(MergeIntoBase(input));
@@ -121,15 +121,15 @@ class TypedAccumulator : public Accumulator {
   static constexpr size_t kUpdateOverheadBytes = sizeof(CpuUpdate) + 192;
 
   // Finishes rows and writes them to a result.
-  class ResultSink {
+  class SparseRowSink {
    public:
-    ResultSink(const FinishParams& params, Result& result) : finisher_(params), result_(result) {}
+    SparseRowSink(const FinishParams& params, Result& result) : finisher_(params), result_(result) {}
     absl::Status Prepare(Rows& rows) { return finisher_.Prepare(rows); }
     size_t size() const { return finisher_.size(); }
-    bool TakesPlain() const { return finisher_.IsPlain(); }
-    PlainOutput<Key> PlainAt(uint64_t at) const {
-      return finisher_.PlainAt(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights,
-                               at);
+    bool TakesDirect() const { return finisher_.IsDirect(); }
+    DirectOutput<Key> DirectAt(uint64_t at) const {
+      return finisher_.DirectAt(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights,
+                                at);
     }
     void Write(uint64_t at) {
       finisher_.Write(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights, at);
@@ -141,19 +141,19 @@ class TypedAccumulator : public Accumulator {
   };
 
   // Takes rows as they are.
-  class BaseSink {
+  class BaseRowSink {
    public:
-    BaseSink(const RowShape& shape, Rows& merged) : shape_(shape), merged_(merged) {}
+    BaseRowSink(const RowShape& shape, Rows& merged) : shape_(shape), merged_(merged) {}
     absl::Status Prepare(Rows& rows) {
       rows_ = &rows;
       return absl::OkStatus();
     }
     size_t size() const { return rows_->size(); }
-    bool TakesPlain() const {
+    bool TakesDirect() const {
       return shape_.columns > 0 && (std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>);
     }
-    PlainOutput<Key> PlainAt(uint64_t at) const {
-      PlainOutput<Key> output;
+    DirectOutput<Key> DirectAt(uint64_t at) const {
+      DirectOutput<Key> output;
       output.keys = merged_.keys.data() + at;
       output.columns = shape_.columns;
       output.values = reinterpret_cast<std::byte*>(merged_.accs.data() + at * shape_.columns);
@@ -173,7 +173,7 @@ class TypedAccumulator : public Accumulator {
 
   // How many rows there are at least, whatever has happened to the updates' values.
   uint64_t MinRows(const FinishParams& params, const Input& input) const {
-    if (!RowFinisher<Key, Fold>(params).IsPlain()) return 0;
+    if (!RowFinisher<Key, Fold>(params).IsDirect()) return 0;
     uint64_t rows = base_.size();
     for (const CpuUpdate* update : input.updates) rows = std::max(rows, update->num_keys);
     return rows;
@@ -181,7 +181,8 @@ class TypedAccumulator : public Accumulator {
 
   absl::StatusOr<Result> FinishDense(const FinishParams& params, const Input& input, const Blocks<Key>& blocks) {
     Result result = MakeDense(spec_);
-    RETURN_IF_ERROR(ParallelMergeAtKeys(input, blocks, arena_, [&] { return DenseTaker<Key, Fold>(params, result); }));
+    RETURN_IF_ERROR(
+        ParallelMergeAtKeys(input, blocks, arena_, [&] { return DenseRowSink<Key, Fold>(params, result); }));
     const bool is_empty = blocks.blocks.empty();
     const uint64_t begin = is_empty ? spec_.dimension : blocks.blocks.front().first;
     const uint64_t last = is_empty ? spec_.dimension : blocks.blocks.back().last;
@@ -194,7 +195,7 @@ class TypedAccumulator : public Accumulator {
   absl::StatusOr<Result> FinishSparse(const FinishParams& params, const Input& input, const Blocks<Key>& blocks) {
     Result result = MakeSparse(spec_, blocks.MaxRows());
     ASSIGN_OR_RETURN(const uint64_t num_rows,
-                     ParallelMerge(input, blocks, arena_, [&] { return ResultSink(params, result); }));
+                     ParallelMerge(input, blocks, arena_, [&] { return SparseRowSink(params, result); }));
     updates_.clear();
     base_ = {};
     CutSparse(spec_, num_rows, result);
@@ -249,7 +250,7 @@ class TypedAccumulator : public Accumulator {
     ASSIGN_OR_RETURN(Blocks<Key> blocks, ChooseBlocks(input));
     if (!blocks.is_crowded) {
       const bool all_gathered = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
-                                            [](const Block<Key>& block) { return block.method == Method::kGather; });
+                                            [](const Block<Key>& block) { return block.method == Method::kSort; });
       if (!all_gathered || input.base_is_first) {
         for (const auto& update : updates_) Unpack(*update);
       }
@@ -312,7 +313,7 @@ class TypedAccumulator : public Accumulator {
     Rows merged;
     merged.resize(blocks.MaxRows(), shape_);
     ASSIGN_OR_RETURN(const uint64_t num_rows,
-                     ParallelMerge(input, blocks, arena_, [&] { return BaseSink(shape_, merged); }));
+                     ParallelMerge(input, blocks, arena_, [&] { return BaseRowSink(shape_, merged); }));
     merged.resize(num_rows, shape_);
     merged.Trim();
     base_ = std::move(merged);

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "host/float_environment.h"
-#include "host/half.h"
+#include "host/base/float_environment.h"
+#include "host/base/half.h"
 #include "host/wire/unpack_kernels.h"
 
 namespace sparseagg::wire {

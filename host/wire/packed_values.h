@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "host/dtype.h"
+#include "host/spec/dtype.h"
 
 namespace sparseagg::wire {
 

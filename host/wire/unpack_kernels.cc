@@ -8,7 +8,7 @@
 #define HWY_TARGET_INCLUDE "host/wire/unpack_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target, which includes them again for each target.
-#include "host/cpu/vectors-inl.h"
+#include "host/cpu/simd/vectors-inl.h"  // allow(inner-include): the widening of halves; to be split
 #include "hwy/highway.h"
 
 #ifndef SPARSEAGG_HOST_WIRE_UNPACK_TABLES_

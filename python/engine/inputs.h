@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "host/spec.h"
+#include "host/spec/spec.h"
 #include "python/engine/local_round.h"
 
 namespace sparseagg::python {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "host/column.h"
+#include "host/base/column.h"
 
 namespace sparseagg::python {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "host/spec.h"
-#include "host/update.h"
+#include "host/spec/spec.h"
+#include "host/updates/update.h"
 #include "python/engine/local_round.h"
 
 namespace sparseagg::python {

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
 #include "host/cpu/cpu_engine.h"
-#include "host/scan.h"
-#include "host/status_macros.h"
+#include "host/updates/scan.h"
 #include "python/engine/keys.h"
 
 namespace sparseagg::python {

@@ -17,8 +17,8 @@
 #include "absl/types/span.h"
 #include "host/aggregation.h"
 #include "host/result.h"
-#include "host/spec.h"
-#include "host/update.h"
+#include "host/spec/spec.h"
+#include "host/updates/update.h"
 
 namespace sparseagg::python {
 

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "host/spec.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg::python {
 

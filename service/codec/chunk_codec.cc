@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 #include "service/codec/spec_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
@@ -19,7 +19,7 @@ absl::Status Invalid(const v1::UpdateChunk& chunk, const v1::TensorSlice& slice,
 }
 
 absl::StatusOr<SliceView::Keys> DecodeKeyEncoding(const v1::UpdateChunk& chunk, const v1::TensorSlice& slice,
-                                                  const Pieces& keys) {
+                                                  const ByteSpans& keys) {
   switch (static_cast<int>(slice.key_encoding())) {
     case v1::KEY_ENCODING_U32:
       return SliceView::Keys::kU32;

@@ -6,8 +6,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "host/pieces.h"
-#include "service/upload.h"
+#include "host/base/byte_spans.h"
+#include "service/rounds/upload.h"
 
 namespace sparseagg::v1 {
 class ServerInfo;
@@ -18,8 +18,8 @@ namespace sparseagg::service {
 
 // The bulk of one slice, where it is not in the slice itself. Borrowed.
 struct SliceBulk {
-  Pieces keys;
-  Pieces values;
+  ByteSpans keys;
+  ByteSpans values;
 };
 
 // Borrows the bytes of `wire`, and those of `bulk`, which is empty or has the keys and values of each slice, to be used

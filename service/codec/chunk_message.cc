@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 #include "service/codec/parse.h"
 
 namespace sparseagg::service {
@@ -263,7 +263,7 @@ uint64_t ChunkMessage::MostKeysWithoutValues() const {
     if (!slice.values().empty() || (bulk != nullptr && !bulk->values.empty())) continue;
     uint64_t most = slice.num_keys();
     if (slice.key_encoding() == v1::KEY_ENCODING_BITMAP) {
-      most = kBitsPerByte * (bulk != nullptr ? Pieces(bulk->keys).size() : slice.keys().size());
+      most = kBitsPerByte * (bulk != nullptr ? ByteSpans(bulk->keys).size() : slice.keys().size());
     }
     keys += std::min(most, UINT64_MAX - keys);
   }
@@ -274,7 +274,7 @@ absl::StatusOr<Chunk> ChunkMessage::Decode() {
   std::vector<SliceBulk> bulk;
   bulk.reserve(bulk_.size());
   for (size_t i = 0; i < bulk_.size(); ++i) {
-    SliceBulk found{Pieces(bulk_[i].keys), Pieces(bulk_[i].values)};
+    SliceBulk found{ByteSpans(bulk_[i].keys), ByteSpans(bulk_[i].values)};
     const int encoding = head_.slices(static_cast<int>(i)).key_encoding();
     // Packed keys are looked at more than once.
     if (encoding != v1::KEY_ENCODING_U32 && encoding != v1::KEY_ENCODING_U64) {

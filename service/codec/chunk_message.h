@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "host/column.h"
+#include "host/base/column.h"
+#include "service/base/limits.h"
 #include "service/codec/chunk_codec.h"
-#include "service/limits.h"
-#include "service/upload.h"
+#include "service/rounds/upload.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {

@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "host/result.h"
 #include "host/wire/packed_values.h"
-#include "service/result_pages.h"
+#include "service/rounds/result_pages.h"
 
 namespace sparseagg::v1 {
 class ResultFormat;

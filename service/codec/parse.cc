@@ -7,8 +7,8 @@
 #include <grpcpp/support/proto_buffer_reader.h>
 
 #include "absl/strings/str_cat.h"
-#include "host/status_macros.h"
-#include "service/memory_shares.h"
+#include "host/base/status_macros.h"
+#include "service/admission/memory_shares.h"
 
 namespace sparseagg::service {
 namespace {

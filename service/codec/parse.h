@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "service/limits.h"
+#include "service/base/limits.h"
 
 namespace sparseagg::service {
 

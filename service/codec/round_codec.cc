@@ -53,7 +53,7 @@ void EncodeTimeline(const Timeline& timeline, v1::RoundTimeline* wire) {
   EncodeDuration(timeline.add, wire->mutable_add());
   EncodeDuration(timeline.finish, wire->mutable_finish());
   EncodeDuration(timeline.open, wire->mutable_open());
-  for (const Stage stage : kAllStages) {
+  for (const RoundStage stage : kAllStages) {
     const StageTime& time = timeline.stages[static_cast<size_t>(stage)];
     v1::StageTime* encoded = wire->add_stages();
     encoded->set_stage(std::string(Name(stage)));

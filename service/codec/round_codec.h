@@ -8,10 +8,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "host/result.h"
+#include "service/base/limits.h"
 #include "service/codec/page_format.h"
-#include "service/limits.h"
-#include "service/result_pages.h"
-#include "service/round.h"
+#include "service/rounds/result_pages.h"
+#include "service/rounds/round.h"
 
 namespace sparseagg::v1 {
 class ResultPage;

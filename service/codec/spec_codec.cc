@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "host/status_macros.h"
+#include "host/base/status_macros.h"
 #include "service/codec/duration_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
 

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "host/dtype.h"
-#include "service/limits.h"
-#include "service/round_config.h"
+#include "host/spec/dtype.h"
+#include "service/base/limits.h"
+#include "service/rounds/round_config.h"
 
 namespace sparseagg::v1 {
 class RoundSpec;

@@ -1,5 +1,5 @@
 // The checks that benchmarks hold the engine and its peers to.
-#include "bench/reference_sum.h"
+#include "bench/common/reference_sum.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "host/column.h"
+#include "host/base/column.h"
 #include "host/result.h"
 
 namespace sparseagg::bench {

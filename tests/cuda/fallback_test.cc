@@ -17,7 +17,7 @@
 #include "cuda/device_engine.h"
 #include "cuda/host_device.h"
 #include "host/aggregation.h"
-#include "host/column.h"
+#include "host/base/column.h"
 #include "host/cpu/cpu_engine.h"
 #include "tests/support/driver.h"
 #include "tests/support/generators.h"
@@ -53,7 +53,7 @@ class FailsOnce : public Accumulator {
   }
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return accumulator_->PrepareBytes(update); }
   absl::Status MergeFrom(Accumulator&& other) override { return accumulator_->MergeFrom(std::move(other)); }
-  absl::Status FoldSoFar(SubmissionOrder order) override { return accumulator_->FoldSoFar(order); }
+  absl::Status FoldPending(SubmissionOrder order) override { return accumulator_->FoldPending(order); }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override { return std::move(*accumulator_).Finish(order); }
   uint64_t num_submissions() const override { return accumulator_->num_submissions(); }
   size_t memory_bytes() const override { return accumulator_->memory_bytes(); }
@@ -126,7 +126,7 @@ TEST(Fallback, IsCounted_AndToldWithTheReason) {
   const auto early = *dying.CreateAccumulator(spec);
   ASSERT_TRUE(early->Add(*early->Prepare(update.Validated(spec))).ok());
   merge(dying);
-  EXPECT_TRUE(early->FoldSoFar({}).ok());
+  EXPECT_TRUE(early->FoldPending({}).ok());
   EXPECT_EQ(dying.use().num_fallbacks, 2u);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].code(), absl::StatusCode::kInternal);
@@ -163,10 +163,10 @@ TEST(Fallback, HandOverFailsInTheMiddle_NothingCountsTwice) {
         ASSERT_TRUE(prepared.ok()) << prepared.status();
         ASSERT_TRUE(accumulator.Add(*std::move(prepared)).ok());
       }
-      EXPECT_EQ(accumulator.FoldSoFar({}).code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_EQ(accumulator.FoldPending({}).code(), absl::StatusCode::kResourceExhausted);
       EXPECT_EQ(accumulator.num_submissions(), 4u);
       EXPECT_GT(accumulator.memory_bytes(), 0u);
-      EXPECT_EQ(accumulator.FoldSoFar({}), absl::OkStatus());
+      EXPECT_EQ(accumulator.FoldPending({}), absl::OkStatus());
       EXPECT_EQ(accumulator.num_submissions(), 4u);
       const std::vector<uint32_t> order = {0, 1, 2, 3};
       const absl::StatusOr<Result> result = std::move(accumulator).Finish(order);
@@ -196,7 +196,7 @@ TEST(Fallback, PreparesWhileItGoesOver_NoRace) {
       ASSERT_TRUE(accumulator->Add(*std::move(prepared)).ok());
       order.push_back(i);
     }
-    EXPECT_EQ(accumulator->FoldSoFar({}), absl::OkStatus());
+    EXPECT_EQ(accumulator->FoldPending({}), absl::OkStatus());
     other.join();
     const absl::StatusOr<Result> result = std::move(*accumulator).Finish(order);
     ASSERT_TRUE(result.ok()) << result.status();

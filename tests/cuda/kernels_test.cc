@@ -13,7 +13,7 @@
 #include "cuda/kernels/contributors.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/number.h"
-#include "host/half.h"
+#include "host/base/half.h"
 #include "tests/support/generators.h"
 #include "tests/support/random.h"
 

@@ -142,7 +142,7 @@ TEST_F(AggregationTest, FoldSoFar_WithoutALimit_TakesNoEarlierClientAfterIt) {
   const auto aggregation = Create({Named("t", DType::kFloat64), Named("u", DType::kInt64)});
   ASSERT_TRUE(Add(*aggregation, "b", 5, 1e17).ok());
   ASSERT_TRUE(Add(*aggregation, "d", 5, 3.0).ok());
-  ASSERT_TRUE(aggregation->FoldSoFar().ok());
+  ASSERT_TRUE(aggregation->FoldPending().ok());
   const absl::Status status = Add(*aggregation, "a", 5, -1e17);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'a'"), HasSubstr("'d'")));
@@ -154,7 +154,7 @@ TEST_F(AggregationTest, FoldSoFar_WithoutALimit_TakesNoEarlierClientAfterIt) {
 TEST_F(AggregationTest, FoldSoFar_WithoutALimit_AnyOrderWhereNoneMatters) {
   const auto aggregation = Create({Named("t", DType::kInt64)});
   ASSERT_TRUE(Add(*aggregation, "d", 5, 3.0).ok());
-  ASSERT_TRUE(aggregation->FoldSoFar().ok());
+  ASSERT_TRUE(aggregation->FoldPending().ok());
   EXPECT_TRUE(Add(*aggregation, "a", 5, 1.0).ok());
 }
 
@@ -166,7 +166,7 @@ TEST_F(AggregationTest, FoldSoFar_ThatFails_LeavesTheOrderOpen) {
   const auto folds = [&] {
     const FailingAllocation failing(0, 100);  // more than the list of clients takes
     try {
-      return ours->FoldSoFar().ok();
+      return ours->FoldPending().ok();
     } catch (const std::bad_alloc&) {
       return false;
     }

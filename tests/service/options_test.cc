@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "tests/service/round_fixture.h"
+#include "tests/service/support/round_fixture.h"
 
 namespace sparseagg::service {
 namespace {

@@ -5,9 +5,9 @@
 #include <csignal>
 #include <string>
 
-#include "service/listener.h"
-#include "tests/service/server_fixture.h"
-#include "tests/service/server_process.h"
+#include "service/transport/listener.h"
+#include "tests/service/support/server_fixture.h"
+#include "tests/service/support/server_process.h"
 
 namespace sparseagg::service {
 namespace {

@@ -15,11 +15,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "host/cpu/kernels.h"
-#include "service/listener.h"
-#include "tests/service/raw_client.h"
-#include "tests/service/server_fixture.h"
-#include "tests/service/server_process.h"
+#include "host/cpu/simd/kernels.h"
+#include "service/transport/listener.h"
+#include "tests/service/support/raw_client.h"
+#include "tests/service/support/server_fixture.h"
+#include "tests/service/support/server_process.h"
 
 namespace sparseagg::service {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "host/status_macros.h"
-#include "host/update_builder.h"
+#include "host/base/status_macros.h"
+#include "host/updates/update_builder.h"
 #include "tests/support/random.h"
 #include "tests/support/results.h"
 #include "tests/support/values.h"
@@ -151,7 +151,7 @@ Driven Drive(Engine& engine, const std::vector<TensorSpec>& specs, const std::ve
     if (options.shuffle_seed.has_value()) chunk_seed = rng.Bits();
     driven.submissions[i] = Submit(aggregation, submissions[i], chunk_seed);
     if (!options.fold_seed.has_value() || !fold_rng.Coin()) continue;
-    if (absl::Status status = aggregation.FoldSoFar(); !status.ok()) {
+    if (absl::Status status = aggregation.FoldPending(); !status.ok()) {
       driven.results = status;
       return driven;
     }

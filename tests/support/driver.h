@@ -12,7 +12,7 @@
 #include "host/aggregation.h"
 #include "host/engine.h"
 #include "host/result.h"
-#include "host/spec.h"
+#include "host/spec/spec.h"
 #include "tests/support/reference.h"
 #include "tests/support/submission.h"
 

@@ -6,7 +6,7 @@
 #include "cuda/device_engine.h"
 #include "cuda/host_device.h"
 #include "host/cpu/cpu_engine.h"
-#include "host/cpu/kernels.h"
+#include "host/cpu/simd/kernels.h"
 #include "tests/support/generators.h"
 
 namespace sparseagg::testing {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "host/spec.h"
+#include "host/spec/spec.h"
 #include "tests/support/values.h"
 
 namespace sparseagg::testing {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "host/spec.h"
+#include "host/spec/spec.h"
 #include "tests/support/submission.h"
 #include "tests/support/values.h"
 

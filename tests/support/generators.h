@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "host/spec.h"
+#include "host/spec/spec.h"
 #include "tests/support/random.h"
 #include "tests/support/submission.h"
 

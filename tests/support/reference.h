@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "host/result.h"
-#include "host/spec.h"
+#include "host/spec/spec.h"
 #include "tests/support/submission.h"
 
 namespace sparseagg::testing {

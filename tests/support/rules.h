@@ -1,8 +1,9 @@
-// What results are made of, once more beside host/spec.h, so that the engines' reference does not share its errors.
+// What results are made of, once more beside host/spec/spec.h, so that the engines' reference does not share its
+// errors.
 #ifndef SPARSEAGG_TESTS_SUPPORT_RULES_H_
 #define SPARSEAGG_TESTS_SUPPORT_RULES_H_
 
-#include "host/spec.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg::testing {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "host/dtype.h"
+#include "host/spec/dtype.h"
 
 namespace sparseagg::testing {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "host/cpu/kernels.h"
+#include "host/cpu/simd/kernels.h"
 #include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
 #include "tests/host/wire/plain_keys.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "host/cpu/kernels.h"
+#include "host/cpu/simd/kernels.h"
 #include "tests/host/wire/plain_keys.h"
 #include "tests/support/values.h"
 

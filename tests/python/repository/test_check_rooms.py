@@ -28,11 +28,11 @@ PACKAGE = "python/src/sparseagg"
 
 BAD = [
     ("include", {"host/a.cc": "#include <vector>\n#include <grpcpp/grpcpp.h>\n"}, "host/a.cc:2"),
-    ("include", {"host/a.h": '#include "service/round.h"\n'}, "host/a.h:1"),
+    ("include", {"host/a.h": '#include "service/rounds/round.h"\n'}, "host/a.h:1"),
     ("include", {"host/a.h": "#include <google/protobuf/message.h>\n"}, "host/a.h:1"),
     ("include", {"host/a.h": "#include <cuda_runtime.h>\n"}, "host/a.h:1"),
     ("include", {"host/cpu/a.h": '#include "sparseagg/v1/aggregation.pb.h"\n'}, "host/cpu/a.h:1"),
-    ("include", {"cuda/a.cc": '#include "service/round.h"\n'}, "cuda/a.cc:1"),
+    ("include", {"cuda/a.cc": '#include "service/rounds/round.h"\n'}, "cuda/a.cc:1"),
     ("include", {"cuda/a.cu": '#include "absl/status/status.h"\n'}, "cuda/a.cu:1"),
     ("include", {"cuda/a.cu": '#include "host/result.h"\n'}, "cuda/a.cu:1"),
     (
@@ -42,6 +42,21 @@ BAD = [
     ),
     ("include", {"service/rounds.cc": '#include "cuda/cuda_engine.h"\n'}, "service/rounds.cc:1"),
     ("include", {"service/rounds.cc": '#include "tests/support/reference.h"\n'}, "service/rounds.cc:1"),
+    (
+        "inner-include",
+        {"service/rounds/a.h": '#include "service/rpc/b.h"\n', "service/rpc/b.h": ""},
+        "service/rounds/a.h:1",
+    ),
+    (
+        "inner-include",
+        {"service/rounds/a.h": '#include "service/server.h"\n', "service/server.h": ""},
+        "service/rounds/a.h:1",
+    ),
+    (
+        "inner-include",
+        {"host/cpu/rows/a.h": '#include "host/cpu/merge/b.h"\n', "host/cpu/merge/b.h": ""},
+        "host/cpu/rows/a.h:1",
+    ),
     ("import", {f"{PACKAGE}/spec.py": "from sparseagg.wire.keys import Gaps\n"}, f"{PACKAGE}/spec.py:1"),
     ("import", {f"{PACKAGE}/wire/keys.py": "import re\nfrom sparseagg import local\n"}, f"{PACKAGE}/wire/keys.py:2"),
     ("import", {f"{PACKAGE}/wire/__init__.py": "import sparseagg\n"}, f"{PACKAGE}/wire/__init__.py:1"),

@@ -1,0 +1,180 @@
+#include "bench/common/workloads.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+
+namespace sparseagg::bench {
+namespace {
+
+using Random = std::mt19937_64;
+
+double Uniform01(Random& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
+
+// Ranks 0 … n − 1 with probability ∝ (rank + 1)^-exponent, by rejection-inversion (W. Hörmann, G. Derflinger,
+// "Rejection-inversion to generate variates from monotone discrete distributions", 1996). exponent > 0, ≠ 1.
+class Zipf {
+ public:
+  Zipf(uint64_t n, double exponent) : n_(n), exponent_(exponent) {
+    low_ = Integral(1.5) - 1.0;
+    high_ = Integral(static_cast<double>(n) + 0.5);
+    shortcut_ = 2.0 - Inverse(Integral(2.5) - std::pow(2.0, -exponent));
+  }
+  uint64_t operator()(Random& random) const {
+    for (;;) {
+      const double u = high_ + Uniform01(random) * (low_ - high_);
+      const double x = Inverse(u);
+      const double k = std::clamp(std::floor(x + 0.5), 1.0, static_cast<double>(n_));
+      if (k - x <= shortcut_ || u >= Integral(k + 0.5) - std::pow(k, -exponent_)) {
+        return static_cast<uint64_t>(k) - 1;
+      }
+    }
+  }
+
+ private:
+  double Integral(double x) const { return (std::pow(x, 1.0 - exponent_) - 1.0) / (1.0 - exponent_); }
+  double Inverse(double y) const { return std::pow(1.0 + y * (1.0 - exponent_), 1.0 / (1.0 - exponent_)); }
+
+  uint64_t n_;
+  double exponent_;
+  double low_;
+  double high_;
+  double shortcut_;
+};
+
+// `count` distinct draws, in ascending order.
+template <typename Draw>
+std::vector<uint64_t> Distinct(size_t count, Draw draw) {
+  std::vector<uint64_t> keys;
+  while (keys.size() < count) {
+    for (size_t missing = count - keys.size() + count / 8; missing > 0; --missing) keys.push_back(draw());
+    std::sort(keys.begin(), keys.end());
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  }
+  return keys;
+}
+
+// Drops random surplus so that the order of the rest stays.
+void Thin(std::vector<uint64_t>& keys, size_t count, Random& random) {
+  size_t kept = 0;
+  size_t need = count;
+  for (size_t i = 0; i < keys.size() && need > 0; ++i) {
+    if (random() % (keys.size() - i) < need) {
+      keys[kept++] = keys[i];
+      --need;
+    }
+  }
+  keys.resize(kept);
+}
+
+// As of Variant::kSkewed, in ascending order.
+std::vector<uint64_t> SkewedKeys(size_t count, uint64_t dimension, Random& random) {
+  const size_t shared = count / 2;
+  std::vector<uint64_t> rest = Distinct(count - shared, [&] { return shared + random() % (dimension - shared); });
+  Thin(rest, count - shared, random);
+  std::vector<uint64_t> keys(shared);
+  std::iota(keys.begin(), keys.end(), uint64_t{0});
+  keys.insert(keys.end(), rest.begin(), rest.end());
+  return keys;
+}
+
+struct Shape {
+  const char* name;
+  const char* description;
+  int clients;
+  size_t tuples;
+  uint64_t dimension;
+  uint32_t width;
+  double zipf;  // 0: uniform
+  bool shuffled;
+  Layout layout = Layout::kSparse;
+};
+
+constexpr Shape kShapes[] = {
+    {"A", "embedding: 100 x 100k, 10M keys, Zipf 1.1", 100, 100'000, 10'000'000, 1, 1.1, false},
+    {"B", "top-k: 50 x 250k, 25M keys, uniform", 50, 250'000, 25'000'000, 1, 0, false},
+    {"C", "dense-ish: 64 x 200k, 1M keys, uniform", 64, 200'000, 1'000'000, 1, 0, false},
+    {"D", "huge key space: 100 x 100k, 2^40 keys, unsorted", 100, 100'000, uint64_t{1} << 40, 1, 0, true},
+    {"E", "many small: 10000 x 1k, 10M keys, Zipf 1.1", 10'000, 1'000, 10'000'000, 1, 1.1, false},
+    {"F", "rows: 64 x 20k rows of 64, 1M keys, Zipf 1.05", 64, 20'000, 1'000'000, 64, 1.05, false},
+    {"G", "hyper-sparse: 100 x 100k, 10^9 keys, uniform", 100, 100'000, 1'000'000'000, 1, 0, false},
+    {"H", "dense layer: 20 x 1M, all of 1M keys", 20, 1'000'000, 1'000'000, 1, 0, false, Layout::kDense},
+};
+
+}  // namespace
+
+const char* Name(Variant variant) {
+  switch (variant) {
+    case Variant::kPlain:
+      return "plain";
+    case Variant::kShuffled:
+      return "shuffled";
+    case Variant::kSkewed:
+      return "skewed";
+  }
+  return "";
+}
+
+UpdateColumns BorrowColumns(const TensorSpec& spec, const ClientArrays& client) {
+  UpdateColumns columns;
+  if (spec.layout == Layout::kDense) {
+    columns.keys = KeyRun{0, spec.dimension};
+  } else if (HasNarrowKeys(spec)) {
+    columns.keys = absl::MakeConstSpan(client.narrow_keys);
+  } else {
+    columns.keys = absl::MakeConstSpan(client.wide_keys);
+  }
+  columns.values = reinterpret_cast<const std::byte*>(client.values.data());
+  return columns;
+}
+
+uint64_t InputBytes(const Workload& workload) {
+  const uint64_t key_bytes = workload.spec.layout == Layout::kDense ? 0 : HasNarrowKeys(workload.spec) ? 4 : 8;
+  return workload.num_tuples * (key_bytes + workload.spec.width * sizeof(float));
+}
+
+Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant variant) {
+  const auto* shape =
+      std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return name == s.name; });
+  if (shape == std::end(kShapes)) throw std::invalid_argument("no workload '" + name + "'; there are A to H");
+  Workload workload;
+  workload.name = shape->name;
+  workload.variant = variant;
+  workload.description = shape->description;
+  workload.spec.name = "tensor";
+  workload.spec.dimension = shape->dimension;
+  workload.spec.width = shape->width;
+  workload.spec.layout = shape->layout;
+  const Zipf zipf(shape->dimension, shape->zipf > 0 ? shape->zipf : 1.1);
+  Random random(seed);
+  Random weights(~seed);
+  for (int c = 0; c < std::max(1, shape->clients / scale); ++c) {
+    std::vector<uint64_t> keys;
+    if (shape->layout == Layout::kDense) {
+      keys.resize(shape->tuples);
+      std::iota(keys.begin(), keys.end(), uint64_t{0});
+    } else if (variant == Variant::kSkewed) {
+      keys = SkewedKeys(shape->tuples, shape->dimension, random);
+    } else {
+      keys = Distinct(shape->tuples, [&] { return shape->zipf > 0 ? zipf(random) : random() % shape->dimension; });
+      Thin(keys, shape->tuples, random);
+    }
+    if (shape->shuffled || variant == Variant::kShuffled) std::shuffle(keys.begin(), keys.end(), random);
+    ClientArrays client;
+    if (HasNarrowKeys(workload.spec)) {
+      client.narrow_keys.assign(keys.begin(), keys.end());
+    } else {
+      client.wide_keys = std::move(keys);
+    }
+    client.values.resize(shape->tuples * shape->width);
+    for (float& value : client.values) value = static_cast<float>(Uniform01(random) - 0.5);
+    client.weight = static_cast<double>(1 + weights() % 1000);
+    workload.num_tuples += shape->tuples;
+    workload.clients.push_back(std::move(client));
+  }
+  return workload;
+}
+
+}  // namespace sparseagg::bench

@@ -1,0 +1,264 @@
+// Times the CUDA engine on the workloads, in the ways that must not be mixed up:
+//
+//   end_to_end   validated updates in host memory, pageable or pinned, to the finished result there
+//   resident     updates on the device to folded rows on the device: the kernels, and the waits between them
+//   kernels      the same, but only what the device is busy with, by its own clock
+//   thrust, cub  what people have, on the same tuples, on the device, in float32
+//
+// Every result is verified before it is timed. With --device host it runs anywhere, which tests the program and
+// measures nothing.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "bench/common/machine.h"
+#include "bench/common/must.h"
+#include "bench/gpu/device_limits.h"
+#include "bench/gpu/gpu_cases.h"
+#include "cuda/cuda_engine.h"
+#include "cuda/host_device.h"
+
+namespace sparseagg::bench {
+namespace {
+
+constexpr uint64_t kSeed = 1;
+constexpr size_t kFlushBytes = size_t{256} << 20;  // more than any L2
+constexpr size_t kLimitBytes = size_t{256} << 20;
+constexpr size_t kHostLimitBytes = size_t{16} << 20;  // of the host device, where nothing is measured
+
+struct Settings {
+  std::string workloads = "ABCDEFG";
+  std::vector<std::string> variants = {"plain", "shuffled", "skewed"};
+  std::string device = "cuda";
+  std::string path = "auto";
+  int repetitions = 7;
+  int divide_clients = 1;
+  std::string out;
+  bool on_gpu() const { return device == "cuda"; }
+};
+
+BenchDevice MakeBenchDevice(const Settings& settings) {
+  BenchDevice bench;
+  if (settings.on_gpu()) {
+    bench.create = [] { return Must(cuda::CreateCudaDevice()); };
+    bench.make_clock = MakeEventClock;
+    bench.flush_bytes = kFlushBytes;
+  } else {
+    bench.create = [] { return std::make_unique<cuda::HostDevice>(); };
+    bench.make_clock = [](cuda::Device&) { return MakeHostClock(); };
+  }
+  if (settings.path == "sort") bench.tuning.min_tile_values = 1e300;
+  if (settings.path == "tiles") bench.tuning.min_tile_values = 0;
+  return bench;
+}
+
+DeviceLimits Limits(const Settings& settings, cuda::Device& device) {
+  Check(device.Enter());
+  const DeviceLimits limits = Must(MeasureLimits(device, settings.on_gpu() ? kLimitBytes : kHostLimitBytes));
+  device.Leave();
+  return limits;
+}
+
+// One line of the table and one record of the JSON.
+class Report {
+ public:
+  Report(const Settings& settings, const DeviceLimits& limits) : settings_(settings), limits_(limits) {}
+
+  void Add(const Workload& workload, const std::string& memory, const Timing& timing) {
+    const double seconds = Median(timing.seconds);
+    const auto bytes_in = static_cast<double>(InputBytes(workload));
+    const double bytes = bytes_in + static_cast<double>(timing.bytes_out);
+    const double rate = workload.num_tuples / seconds;
+    std::printf("%-2s %-9s %-11s %-9s %9.2f %12.1f %9.1f\n", workload.name.c_str(), Name(workload.variant),
+                timing.what.c_str(), memory.c_str(), workload.num_tuples / 1e6, rate / 1e6, bytes / seconds / 1e9);
+    std::fflush(stdout);
+    // Data that is on the device is held to its copies, data that comes from the host to pinned copies.
+    const bool from_host = timing.what == "end_to_end";
+    const double share =
+        from_host ? bytes_in / seconds / limits_.pinned_in_bytes_per_s : bytes / seconds / limits_.copy_bytes_per_s;
+    records_.push_back(absl::StrFormat(
+        R"({"workload": "%s", "variant": "%s", "what": "%s", "memory": "%s", "path": "%s", "tuples": %d, )"
+        R"("width": %d, "rows_out": %d, "bytes_in": %d, "bytes_out": %d, "verified": true, )"
+        R"("median_seconds": %.9f, "tuples_per_s": %.0f, "bytes_per_s": %.0f, "share_of_limit": %.4f, "limit": "%s", )"
+        R"("device_peak_bytes": %d, "kernels": {%s}, "seconds": [%s]})",
+        workload.name, Name(workload.variant), timing.what, memory, settings_.path, workload.num_tuples,
+        workload.spec.width, timing.num_rows, InputBytes(workload), timing.bytes_out, seconds, rate, bytes / seconds,
+        share, from_host ? "pinned_in_bytes_per_s" : "copy_bytes_per_s", timing.device_peak_bytes,
+        absl::StrJoin(timing.kernels, ", ",
+                      [](std::string* out, const auto& each) {
+                        absl::StrAppendFormat(out, R"("%s": %.9f)", each.first, each.second);
+                      }),
+        absl::StrJoin(timing.seconds, ", ",
+                      [](std::string* out, double s) { absl::StrAppendFormat(out, "%.9f", s); })));
+  }
+
+  void LeaveOut(const Workload& workload, const std::string& what, const std::string& reason) {
+    std::printf("%-2s %-9s %-11s %s\n", workload.name.c_str(), Name(workload.variant), what.c_str(), reason.c_str());
+    std::fflush(stdout);
+    left_out_.push_back(absl::StrFormat(R"({"workload": "%s", "variant": "%s", "contestant": "%s", "reason": "%s"})",
+                                        workload.name, Name(workload.variant), what,
+                                        absl::StrReplaceAll(reason, {{"\"", "'"}, {"\\", "/"}, {"\n", " "}})));
+  }
+
+  // Whole or not at all, so that whoever ends the program in the middle has what was written before.
+  void Write(const std::string& device) const {
+    if (settings_.out.empty()) return;
+    const std::string unfinished = settings_.out + ".part";
+    std::ofstream out(unfinished);
+    out << absl::StrFormat(
+        "{\n\"date\": \"%s\", \"device\": \"%s\", \"is_gpu\": %s, \"cpu\": \"%s\", \"seed\": %d, "
+        "\"clients_divided_by\": %d,\n\"limits\": {\"copy_bytes_per_s\": %.0f, \"pinned_in_bytes_per_s\": %.0f, "
+        "\"pageable_in_bytes_per_s\": %.0f, \"pinned_out_bytes_per_s\": %.0f},\n\"left_out\": [%s],\n\"results\": "
+        "[\n%s\n]\n}\n",
+        Today(), device, settings_.on_gpu() ? "true" : "false", CpuName(), kSeed, settings_.divide_clients,
+        limits_.copy_bytes_per_s, limits_.pinned_in_bytes_per_s, limits_.pageable_in_bytes_per_s,
+        limits_.pinned_out_bytes_per_s, absl::StrJoin(left_out_, ",\n"), absl::StrJoin(records_, ",\n"));
+    out.close();
+    if (!out.good() || std::rename(unfinished.c_str(), settings_.out.c_str()) != 0) {
+      throw std::runtime_error("cannot write " + settings_.out);
+    }
+  }
+
+ private:
+  const Settings& settings_;
+  const DeviceLimits limits_;
+  std::vector<std::string> records_;
+  std::vector<std::string> left_out_;
+};
+
+// Whether a variant says anything: a workload that is not sorted as it is has no shuffled one.
+bool Applies(const Workload& workload, Variant variant) {
+  return variant != Variant::kShuffled || workload.name != "D";
+}
+
+void RunWorkload(const Settings& settings, const BenchDevice& bench, cuda::Device& device, const Workload& workload,
+                 Report& report) {
+  {
+    const CanonicalSums expected(workload);
+    {
+      const HostInput pageable(workload);
+      report.Add(workload, "pageable", TimeEndToEnd(bench, workload, expected, pageable, settings.repetitions));
+    }
+    const HostInput pinned(workload, device);
+    report.Add(workload, "pinned", TimeEndToEnd(bench, workload, expected, pinned, settings.repetitions));
+    report.Add(workload, "device", TimeResident(bench, workload, expected, pinned, settings.repetitions));
+    report.Add(workload, "device", TimeKernels(bench, workload, expected, pinned, settings.repetitions));
+  }
+  if (!settings.on_gpu() || workload.spec.width != 1) return;
+  for (const Timing& timing : TimeNativePeers(workload, settings.repetitions)) {
+    if (timing.failure.empty()) {
+      report.Add(workload, "device", timing);
+    } else {
+      report.LeaveOut(workload, timing.what, timing.failure);
+    }
+  }
+}
+
+void Run(const Settings& settings) {
+  const BenchDevice bench = MakeBenchDevice(settings);
+  const std::unique_ptr<cuda::Device> device = bench.create();
+  const DeviceLimits limits = Limits(settings, *device);
+  std::printf(
+      "%s; path %s; seed %lu\ncopies: %.1f GB/s read and written on the device; from the host %.1f GB/s pinned, "
+      "%.1f pageable; to it %.1f\n\n%-2s %-9s %-11s %-9s %9s %12s %9s\n",
+      device->description().c_str(), settings.path.c_str(), kSeed, limits.copy_bytes_per_s / 1e9,
+      limits.pinned_in_bytes_per_s / 1e9, limits.pageable_in_bytes_per_s / 1e9, limits.pinned_out_bytes_per_s / 1e9, "",
+      "", "", "memory", "M tuples", "M tuples/s", "GB/s");
+  Report report(settings, limits);
+  int num_failed = 0;
+  report.Write(device->description());
+  for (const char name : settings.workloads) {
+    for (const Variant variant : {Variant::kPlain, Variant::kShuffled, Variant::kSkewed}) {
+      if (std::count(settings.variants.begin(), settings.variants.end(), Name(variant)) == 0) continue;
+      const Workload workload = MakeWorkload(std::string(1, name), kSeed, settings.divide_clients, variant);
+      if (!Applies(workload, variant)) continue;
+      try {
+        RunWorkload(settings, bench, *device, workload, report);
+      } catch (const std::exception& error) {  // the others may be well
+        report.LeaveOut(workload, "sparseagg", error.what());
+        ++num_failed;
+      }
+      report.Write(device->description());
+    }
+  }
+  if (num_failed > 0) throw std::runtime_error(absl::StrFormat("%d workloads failed", num_failed));
+}
+
+template <typename T>
+void Append(std::ofstream& out, const std::vector<T>& values) {
+  out.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
+}
+
+// The tuples of all clients, one client behind the other, for programs that take them from files.
+void Export(const Settings& settings, const std::string& folder) {
+  for (const char name : settings.workloads) {
+    const Workload workload = MakeWorkload(std::string(1, name), kSeed, settings.divide_clients);
+    const std::string path = folder + "/" + name;
+    std::ofstream keys(path + ".keys", std::ios::binary);
+    std::ofstream values(path + ".values", std::ios::binary);
+    for (const ClientArrays& client : workload.clients) {
+      Append(keys, client.narrow_keys);
+      Append(keys, client.wide_keys);
+      Append(values, client.values);
+    }
+    std::ofstream facts(path + ".json");
+    facts << absl::StrFormat(R"({"dimension": %d, "width": %d, "key_bytes": %d, "tuples": %d})",
+                             workload.spec.dimension, workload.spec.width, HasNarrowKeys(workload.spec) ? 4 : 8,
+                             workload.num_tuples);
+    for (std::ofstream* out : {&keys, &values, &facts}) {
+      out->close();
+      if (!out->good()) throw std::runtime_error("cannot write into " + folder);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sparseagg::bench
+
+int main(int argc, char** argv) try {
+  sparseagg::bench::Settings settings;
+  CLI::App app("Times the CUDA engine on workloads A to G. Every result is verified before it is timed.");
+  app.add_option("--workloads", settings.workloads, "letters of the workloads")->capture_default_str();
+  app.add_option("--variants", settings.variants, "plain, shuffled: keys in random order, skewed: half of them shared")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"plain", "shuffled", "skewed"}));
+  app.add_option("--device", settings.device, "host measures nothing")
+      ->check(CLI::IsMember({"cuda", "host"}))
+      ->capture_default_str();
+  app.add_option("--path", settings.path, "how keys come together")
+      ->check(CLI::IsMember({"auto", "sort", "tiles"}))
+      ->capture_default_str();
+  app.add_option("--repetitions", settings.repetitions, "timed runs; the median is quoted")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--divide-clients", settings.divide_clients, "take fewer clients, for a quick look")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--out", settings.out, "JSON file to write");
+  std::string folder;
+  app.add_option("--export", folder, "measure nothing, but write the plain workloads into this folder");
+  bool probe = false;
+  app.add_flag("--probe", probe, "print what device there is and leave; status 1 and the reason where there is none");
+  CLI11_PARSE(app, argc, argv);
+  if (probe) {
+    std::printf("%s\n", sparseagg::bench::MakeBenchDevice(settings).create()->description().c_str());
+    return 0;
+  }
+  if (!folder.empty()) {
+    sparseagg::bench::Export(settings, folder);
+    return 0;
+  }
+  sparseagg::bench::Run(settings);
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "gpu_bench: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,17 @@
+// Stands in for the peers in builds without CUDA.
+#include <stdexcept>
+
+#include "bench/gpu/native_peers.h"
+
+namespace sparseagg::bench {
+
+std::vector<PeerRun> RunNativePeers(const std::vector<uint32_t>&, const std::vector<float>&, int, int,
+                                    const RowCheck<uint32_t>&) {
+  throw std::runtime_error("this build has no CUDA");
+}
+std::vector<PeerRun> RunNativePeers(const std::vector<uint64_t>&, const std::vector<float>&, int, int,
+                                    const RowCheck<uint64_t>&) {
+  throw std::runtime_error("this build has no CUDA");
+}
+
+}  // namespace sparseagg::bench

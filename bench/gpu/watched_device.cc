@@ -1,0 +1,47 @@
+#include "bench/gpu/watched_device.h"
+
+#include <iterator>
+#include <variant>
+
+#include "host/base/status_macros.h"
+
+namespace sparseagg::bench {
+namespace {
+
+// In the order of cuda::KernelCall.
+constexpr const char* kKernels[] = {
+    "expand_run",   "enumerate",        "flag_heads",   "flag_long",      "gather_keys", "fold_values",
+    "contributors", "find_tile_bounds", "fold_tiles",   "gather_touched", "check_terms", "judge_rows",
+    "judge_values", "drop_zero_rows",   "write_values", "write_rows",     "fill_values"};
+static_assert(std::size(kKernels) == std::variant_size_v<cuda::KernelCall>);
+
+}  // namespace
+
+absl::StatusOr<void*> WatchedDevice::Allocate(size_t bytes, cuda::Lane lane) {
+  ASSIGN_OR_RETURN(void* const d_memory, device_->Allocate(bytes, lane));
+  if (watch_.poison && bytes > 0) {
+    if (absl::Status status = device_->Fill(d_memory, Watch::kPoison, bytes, lane); !status.ok()) {
+      device_->Free(d_memory, lane);
+      return status;
+    }
+  }
+  sizes_[d_memory] = bytes;
+  watch_.used_bytes += bytes;
+  watch_.peak_bytes = std::max(watch_.peak_bytes, watch_.used_bytes);
+  return d_memory;
+}
+
+void WatchedDevice::Free(void* d_memory, cuda::Lane lane) {
+  const auto found = sizes_.find(d_memory);
+  if (found != sizes_.end()) {
+    watch_.used_bytes -= found->second;
+    sizes_.erase(found);
+  }
+  device_->Free(d_memory, lane);
+}
+
+absl::Status WatchedDevice::Launch(const cuda::KernelCall& call) {
+  return Timed(kKernels[call.index()], cuda::Lane::kCompute, [&] { return device_->Launch(call); });
+}
+
+}  // namespace sparseagg::bench

@@ -1,0 +1,45 @@
+// What the command line says.
+#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_FLAGS_H_
+#define SPARSEAGG_BENCH_SERVICE_LOADGEN_FLAGS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/service/loadgen/sink.h"
+#include "bench/service/loadgen/submit_call.h"
+
+namespace sparseagg::bench {
+
+// main.cc explains them.
+struct Flags {
+  std::string target;
+  std::string workload = "A";
+  int divide_clients = 1;
+  std::string numerics = "canonical";
+  std::string keys = "plain";
+  std::string values = "float32";
+  bool against_plain = false;
+  uint64_t chunk_bytes = uint64_t{512} << 10;
+  int streams = 4;
+  int connections = 0;
+  int rounds = 1;
+  double rate = 0;
+  double ramp_s = 0;
+  double duration_s = 10;
+  int whole_rounds = 0;
+  int repetitions = 3;
+  int silence_s = Connections::kSilence;
+  bool soak = false;
+  int server_pid = 0;
+  std::vector<std::string> sinks;
+  bool allow_refusals = false;
+  std::string out;
+  std::string serve_sink;
+};
+
+inline SinkKind KindOf(const std::string& name) { return name == "raw" ? SinkKind::kRaw : SinkKind::kTyped; }
+
+}  // namespace sparseagg::bench
+
+#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_FLAGS_H_

@@ -1,0 +1,189 @@
+// sparseagg-loadgen: puts a server under load, checks what it answers, and compares it with what gRPC itself takes.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/common/machine.h"
+#include "bench/common/workloads.h"
+#include "bench/service/loadgen/flags.h"
+#include "bench/service/loadgen/ingest.h"
+#include "bench/service/loadgen/report.h"
+#include "bench/service/loadgen/scenarios.h"
+#include "bench/service/loadgen/sink.h"
+#include "bench/service/loadgen/soak.h"
+#include "service/rpc/grpc_options.h"
+
+namespace sparseagg::bench {
+namespace {
+
+constexpr uint64_t kSeed = 1;
+
+Workload Prepare(const Flags& flags) {
+  Workload workload = MakeWorkload(flags.workload, kSeed, flags.divide_clients);
+  if (flags.numerics == "fixed_point") {
+    AggregationSpec& aggregation = workload.spec.aggregation;
+    aggregation.numerics = Numerics::kFixedPoint;
+    aggregation.value_bound = 1.0;
+    aggregation.max_submissions = workload.clients.size();
+  }
+  if (flags.values == "float16") RoundValuesToFloat16(workload);
+  return workload;
+}
+
+int NumConnections(const Flags& flags) {
+  if (flags.connections > 0) return flags.connections;
+  return flags.soak ? SoakFlags{}.connections : flags.streams;
+}
+
+std::string Header(const Flags& flags, const Plan& plan, Connections& server) {
+  const v1::ServerInfo info = Rounds(server, plan.workload().spec).Info();
+  return absl::StrFormat(
+      R"("date": "%s", "cpu": %s, "server": %s, "engine": %s, "seed": %d, "workload": "%s", "description": %s, )"
+      R"("numerics": "%s", "keys": "%s", "values": "%s", "clients": %d, "tuples": %d, "bytes": %d, )"
+      R"("chunk_bytes": %d, "connections": %d)",
+      Today(), StringJson(CpuName()), StringJson(info.version()), StringJson(info.engine_description()), kSeed,
+      plan.workload().name, StringJson(plan.workload().description), flags.numerics, flags.keys, flags.values,
+      plan.traffic().submissions.size(), plan.traffic().tuples, plan.traffic().bytes, flags.chunk_bytes,
+      NumConnections(flags));
+}
+
+std::string MeasureWholeRounds(const Flags& flags, Plan& plan, Connections& server) {
+  MeasureRounds(server, plan, 1);  // warm
+  const std::vector<double> seconds = MeasureRounds(server, plan, flags.whole_rounds);
+  return absl::StrFormat(R"("mode": "rounds", "verified": true, "latency": %s)", LatencyJson(seconds));
+}
+
+std::string MeasureSoak(const Flags& flags, Plan& plan) {
+  SoakFlags soak;
+  soak.target = flags.target;
+  soak.connections = NumConnections(flags);
+  soak.seconds = flags.duration_s;
+  if (flags.rate > 0) soak.per_second = flags.rate;
+  soak.server_pid = flags.server_pid;
+  soak.seed = kSeed;
+  soak.silence_s = flags.silence_s;
+  return SoakJson(Soak(plan, soak), soak);
+}
+
+std::string MeasureWhat(const Flags& flags, Plan& plan, Connections& server) {
+  if (flags.soak) return MeasureSoak(flags, plan);
+  return flags.whole_rounds > 0 ? MeasureWholeRounds(flags, plan, server) : MeasureIngestAndSinks(flags, plan, server);
+}
+
+void Measure(const Flags& flags) {
+  const Workload workload = Prepare(flags);
+  const WireForm form{flags.keys == "packed", flags.values == "float16"};
+  Plan plan(workload, flags.chunk_bytes, flags.whole_rounds > 0 ? 1 : flags.rounds, form);
+  Connections server(flags.target, flags.soak ? 1 : NumConnections(flags), flags.silence_s);  // the soak makes its own
+  const std::string header = Header(flags, plan, server);
+  const std::string json = absl::StrCat("{", header, ", ", MeasureWhat(flags, plan, server), "}\n");
+  if (flags.out.empty()) {
+    std::fputs(json.c_str(), stdout);
+    return;
+  }
+  std::ofstream out(flags.out);
+  out << json;
+  if (!out.good()) throw std::runtime_error("cannot write " + flags.out);
+}
+
+}  // namespace
+}  // namespace sparseagg::bench
+
+int main(int argc, char** argv) {
+  using sparseagg::bench::Flags;
+  sparseagg::service::DoNotSeekDeadlocks();
+  CLI::App app(
+      "Puts a server under load over real sockets, holds what it answers to the engine in this process bit for bit, "
+      "and writes one JSON object. Exit status 1 if anything was wrong, or was refused without --allow-refusals.",
+      "sparseagg-loadgen");
+  Flags flags;
+  CLI::Option* target = app.add_option("--target", flags.target, "HOST:PORT of the server");
+  app.add_option("--workload", flags.workload, "A to H, of bench/common/workloads.cc")
+      ->check(CLI::IsMember({"A", "B", "C", "D", "E", "F", "G", "H"}))
+      ->capture_default_str();
+  app.add_option("--divide-clients", flags.divide_clients, "take fewer clients")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--numerics", flags.numerics, "canonical or fixed_point")
+      ->check(CLI::IsMember({"canonical", "fixed_point"}))
+      ->capture_default_str();
+  app.add_option("--keys", flags.keys, "plain, or packed (DELTA_BITPACKED), which wants them sorted: not those of D")
+      ->check(CLI::IsMember({"plain", "packed"}))
+      ->capture_default_str();
+  app.add_option("--values", flags.values,
+                 "float32, or float16: the workload's are rounded to it, and the result is that of the rounded ones")
+      ->check(CLI::IsMember({"float32", "float16"}))
+      ->capture_default_str();
+  CLI::Option* against_plain = app.add_flag("--against-plain", flags.against_plain,
+                                            "between runs, send the same tuples with plain keys and float32 values");
+  app.add_option("--chunk-bytes", flags.chunk_bytes, "keys and values in one message")->capture_default_str();
+  app.add_option("--streams", flags.streams, "submissions under way at once, without --rate")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--connections", flags.connections, "TCP connections; 0: as many as streams")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--rounds", flags.rounds, "rounds open at once, among which the clients are dealt out")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  CLI::Option* rate =
+      app.add_option(
+             "--rate", flags.rate,
+             "submissions a second, begun on time whatever becomes of earlier ones; rounds stay open to the end")
+          ->check(CLI::NonNegativeNumber);
+  app.add_option("--duration", flags.duration_s,
+                 "with --rate: seconds, to the end of a pass over all clients; with --soak: to the end of a round")
+      ->capture_default_str();
+  app.add_option("--ramp", flags.ramp_s, "seconds over which the rate grows or the streams are started")
+      ->check(CLI::NonNegativeNumber);
+  CLI::Option* whole_rounds =
+      app.add_option(
+             "--whole-rounds", flags.whole_rounds,
+             "measure so many rounds, one after the other, from their creation to the last page of the result; all "
+             "clients of a round submit at once")
+          ->check(CLI::NonNegativeNumber);
+  CLI::Option* soak = app.add_flag(
+      "--soak", flags.soak,
+      "one round after the other, of good clients among bad ones: of the connections (200 unless --connections "
+      "says otherwise) a quarter each is good, stalls, vanishes in mid-stream, and sends garbage; --rate bounds "
+      "the good submissions a second (20)");
+  app.add_option("--server-pid", flags.server_pid, "with --soak: process on this machine whose memory is sampled");
+  app.add_option("--repetitions", flags.repetitions, "timed runs; medians are quoted")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--sink", flags.sinks,
+                 "raw, typed or both: between runs, send the same to a server in a process of its own that drops "
+                 "messages as they come, or parses and drops them")
+      ->check(CLI::IsMember({"raw", "typed"}))
+      ->excludes(rate);
+  app.add_option("--silence", flags.silence_s,
+                 "seconds after which a server that is silent is asked whether it is there, and after as many more "
+                 "given up")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--allow-refusals", flags.allow_refusals,
+               "count refused submissions instead of giving up; rounds must still count exactly what was acknowledged, "
+               "but if anything was refused, not every result is held to the engine, and \"verified\" is false")
+      ->excludes(whole_rounds)
+      ->excludes(soak);
+  app.add_option("--out", flags.out, "JSON file to write, instead of standard output");
+  app.add_option("--serve-sink", flags.serve_sink, "be such a server, until standard input ends")
+      ->check(CLI::IsMember({"raw", "typed"}))
+      ->excludes(target);
+  against_plain->excludes(whole_rounds)->excludes(soak);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (!flags.serve_sink.empty()) return sparseagg::bench::ServeSink(sparseagg::bench::KindOf(flags.serve_sink));
+    if (flags.target.empty()) throw std::runtime_error("--target is missing");
+    sparseagg::bench::Measure(flags);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "sparseagg-loadgen: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

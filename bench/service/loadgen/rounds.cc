@@ -1,0 +1,139 @@
+#include "bench/service/loadgen/rounds.h"
+
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "bench/common/must.h"
+#include "host/aggregation.h"
+#include "host/cpu/cpu_engine.h"
+
+namespace sparseagg::bench {
+namespace {
+
+void Check(const grpc::Status& status, const std::string& call) {
+  if (status.ok()) return;
+  throw std::runtime_error(
+      absl::StrCat(call, " was answered with code ", status.error_code(), ": ", status.error_message()));
+}
+
+// Only of the kinds that workloads have: sums and no dense layouts.
+v1::RoundSpec EncodeSpec(const TensorSpec& spec) {
+  v1::RoundSpec wire;
+  v1::TensorSpec* tensor = wire.add_tensors();
+  tensor->set_name(spec.name);
+  tensor->set_dtype(v1::DTYPE_FLOAT32);
+  tensor->set_dimension(spec.dimension);
+  tensor->set_width(spec.width);
+  v1::AggregationSpec* aggregation = wire.mutable_aggregation();
+  aggregation->set_op(v1::OP_SUM);
+  if (spec.aggregation.numerics == Numerics::kFixedPoint) {
+    aggregation->set_numerics(v1::NUMERICS_FIXED_POINT);
+    aggregation->set_value_bound(spec.aggregation.value_bound);
+    wire.set_max_submissions(spec.aggregation.max_submissions);
+  }
+  return wire;
+}
+
+}  // namespace
+
+Rounds::Rounds(Connections& connections, const TensorSpec& spec)
+    : stub_(v1::Aggregation::NewStub(connections.channel())), spec_(EncodeSpec(spec)) {}
+
+v1::ServerInfo Rounds::Info() {
+  grpc::ClientContext context;
+  v1::ServerInfo info;
+  Check(stub_->GetServerInfo(&context, {}, &info), "GetServerInfo");
+  return info;
+}
+
+std::string Rounds::Create() {
+  grpc::ClientContext context;
+  v1::CreateRoundRequest request;
+  *request.mutable_spec() = spec_;
+  v1::Round round;
+  Check(stub_->CreateRound(&context, request, &round), "CreateRound");
+  return round.name();
+}
+
+void Rounds::Close(const std::string& name) {
+  grpc::ClientContext context;
+  v1::CloseRoundRequest request;
+  request.set_name(name);
+  v1::Round round;
+  Check(stub_->CloseRound(&context, request, &round), "CloseRound");
+}
+
+v1::Round Rounds::AwaitDone(const std::string& name) {
+  v1::Round round;
+  do {
+    grpc::ClientContext context;
+    v1::WaitRoundRequest request;
+    request.set_name(name);
+    Check(stub_->WaitRound(&context, request, &round), "WaitRound");
+  } while (round.state() == v1::ROUND_STATE_FINALIZING);
+  if (round.state() == v1::ROUND_STATE_DONE) return round;
+  throw std::runtime_error(
+      absl::StrCat(name, " ended as ", v1::RoundState_Name(round.state()), ": ", round.state_reason()));
+}
+
+std::vector<v1::ResultPage> Rounds::Read(const std::string& name) {
+  grpc::ClientContext context;
+  v1::StreamResultRequest request;
+  request.set_name(name);
+  const auto reader = stub_->StreamResult(&context, request);
+  std::vector<v1::ResultPage> pages;
+  for (v1::ResultPage page; reader->Read(&page); page.Clear()) pages.push_back(page);
+  Check(reader->Finish(), "StreamResult");
+  return pages;
+}
+
+void Rounds::Delete(const std::string& name) {
+  grpc::ClientContext context;
+  v1::DeleteRoundRequest request;
+  request.set_name(name);
+  google::protobuf::Empty empty;
+  Check(stub_->DeleteRound(&context, request, &empty), "DeleteRound");
+}
+
+Result MergeHere(const Workload& workload, size_t first, size_t step) {
+  const auto engine = CreateCpuEngine();
+  const auto aggregation = Must(Aggregation::Create(*engine, {workload.spec}));
+  for (size_t k = first; k < workload.clients.size(); k += step) {
+    ValidatedUpdate update =
+        Must(ValidatedUpdate::Create(workload.spec, BorrowColumns(workload.spec, workload.clients[k]), 1.0));
+    Check(aggregation->Add(ClientId(k), Must(aggregation->Prepare({std::move(update)}))));
+  }
+  return std::move(Must(std::move(*aggregation).Finish())[0]);
+}
+
+std::string FindDifference(const Result& expected, const std::vector<v1::ResultPage>& pages) {
+  uint64_t row = 0;
+  const size_t row_bytes = expected.width * SizeOf(expected.dtype);
+  for (const v1::ResultPage& page : pages) {
+    const v1::TensorSlice& slice = page.slice();
+    const uint64_t rows = slice.num_keys();
+    if (row + rows > expected.num_rows) return absl::StrCat("more than ", expected.num_rows, " rows");
+    const bool keys_agree = std::visit(
+        [&](const auto& keys) {
+          const size_t key_bytes = sizeof(keys[0]);
+          return slice.keys().size() == rows * key_bytes &&
+                 std::memcmp(slice.keys().data(), keys.data() + row, rows * key_bytes) == 0;
+        },
+        expected.keys);
+    if (!keys_agree) return absl::StrCat("other keys in rows ", row, " to ", row + rows);
+    if (slice.values().size() != rows * row_bytes ||
+        std::memcmp(slice.values().data(), expected.values.data() + row * row_bytes, rows * row_bytes) != 0) {
+      return absl::StrCat("other values in rows ", row, " to ", row + rows);
+    }
+    row += rows;
+  }
+  if (row == expected.num_rows) return "";
+  return absl::StrCat(row, " rows instead of ", expected.num_rows);
+}
+
+}  // namespace sparseagg::bench

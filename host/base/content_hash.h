@@ -1,0 +1,40 @@
+// A digest of content, which may come bit by bit.
+#ifndef SPARSEAGG_HOST_BASE_CONTENT_HASH_H_
+#define SPARSEAGG_HOST_BASE_CONTENT_HASH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+struct XXH3_state_s;
+
+namespace sparseagg {
+
+// High and low half of an XXH3-128 hash.
+using ContentHash = std::pair<uint64_t, uint64_t>;
+
+ContentHash HashOf(const void* bytes, size_t size);
+
+// The same of everything it is given, however that was divided. Copies go on independently. Not thread-safe.
+class ContentHasher {
+ public:
+  ContentHasher();
+  ContentHasher(const ContentHasher& other);
+  ContentHasher& operator=(const ContentHasher&) = delete;
+  ContentHasher(ContentHasher&&) noexcept = default;
+  ContentHasher& operator=(ContentHasher&&) noexcept = default;
+
+  void Add(const void* bytes, size_t size);
+  ContentHash Digest() const;
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_s* state) const;
+  };
+  std::unique_ptr<XXH3_state_s, Free> state_;
+};
+
+}  // namespace sparseagg
+
+#endif  // SPARSEAGG_HOST_BASE_CONTENT_HASH_H_

@@ -1,0 +1,125 @@
+#include "host/cpu/finish/assemble.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "host/base/saturating.h"
+#include "host/cpu/finish/rounding.h"
+#include "host/cpu/rows/folded_rows.h"
+#include "host/spec/fixed_point.h"
+
+namespace sparseagg::cpu {
+namespace {
+
+Result MakeEmpty(const TensorSpec& spec) {
+  Result result;
+  result.has_values = spec.aggregation.op != Op::kUnion;
+  result.dtype = ResultDType(spec);
+  result.width = spec.width;
+  result.dimension = spec.dimension;
+  if (UsesFixedPoint(spec)) result.fixed_point_shift = ValueShift(spec.aggregation);
+  if (HasNarrowKeys(spec)) {
+    result.keys.emplace<Column<uint32_t>>();
+  } else {
+    result.keys.emplace<Column<uint64_t>>();
+  }
+  return result;
+}
+
+void Resize(const TensorSpec& spec, uint64_t num_rows, Result& result) {
+  result.num_rows = num_rows;
+  std::visit([&](auto& keys) { keys.resize(num_rows); }, result.keys);
+  result.values.resize(num_rows * result.row_bytes());
+  if (ReturnsCounts(spec)) result.counts.resize(num_rows);
+  if (spec.aggregation.return_weights) result.weights.resize(num_rows);
+}
+
+// `fill` in the result dtype.
+void WriteFill(const TensorSpec& spec, std::byte* out) {
+  const DType dtype = ResultDType(spec);
+  const double fill = spec.aggregation.fill;
+  if (IsFloat(dtype)) {
+    RoundTo(dtype, &fill, 1, out);
+  } else if (IsModular(dtype)) {
+    const auto value = static_cast<uint64_t>(fill);
+    std::memcpy(out, &value, SizeOf(dtype));
+  } else {
+    const auto value = static_cast<int64_t>(fill);
+    std::memcpy(out, &value, sizeof(value));
+  }
+}
+
+}  // namespace
+
+Result MakeSparse(const TensorSpec& spec, uint64_t num_rows) {
+  Result result = MakeEmpty(spec);
+  Resize(spec, num_rows, result);
+  return result;
+}
+
+void CutSparse(const TensorSpec& spec, uint64_t num_rows, Result& result) {
+  Resize(spec, num_rows, result);
+  std::visit([](auto& keys) { keys.Trim(); }, result.keys);
+  result.values.Trim();
+  result.counts.Trim();
+  result.weights.Trim();
+}
+
+Result MakeDense(const TensorSpec& spec) {
+  Result result = MakeEmpty(spec);
+  result.layout = Layout::kDense;
+  result.num_rows = spec.dimension;
+  result.values.resize(SaturatingMultiply(spec.dimension, result.row_bytes()));
+  if (ReturnsCounts(spec)) result.counts.resize(spec.dimension);
+  if (spec.aggregation.return_weights) result.weights.resize(spec.dimension);
+  return result;
+}
+
+DenseFill::DenseFill(const TensorSpec& spec) {
+  if (spec.aggregation.op == Op::kUnion) return;
+  WriteFill(spec, value_);
+  is_zero_ = std::all_of(value_, value_ + SizeOf(ResultDType(spec)), [](std::byte b) { return b == std::byte{0}; });
+}
+
+void DenseFill::Rows(uint64_t begin, uint64_t end, Result& result) const {
+  Values(begin, end, result);
+  Counts(begin, end, result);
+  Weights(begin, end, result);
+}
+
+void DenseFill::Values(uint64_t begin, uint64_t end, Result& result) const {
+  const size_t row_bytes = result.row_bytes();
+  std::byte* const first = result.values.data() + begin * row_bytes;
+  const size_t bytes = (end - begin) * row_bytes;
+  if (is_zero_) {
+    std::fill_n(first, bytes, std::byte{0});
+    return;
+  }
+  const size_t value_bytes = SizeOf(result.dtype);
+  for (size_t at = 0; at < bytes; at += value_bytes) std::memcpy(first + at, value_, value_bytes);
+}
+
+void DenseFill::Counts(uint64_t begin, uint64_t end, Result& result) const {
+  if (!result.counts.empty()) std::fill_n(result.counts.data() + begin, end - begin, 0u);
+}
+
+void DenseFill::Weights(uint64_t begin, uint64_t end, Result& result) const {
+  if (!result.weights.empty()) std::fill_n(result.weights.data() + begin, end - begin, 0.0);
+}
+
+Result MakeDense(const TensorSpec& spec, const Result& sparse) {
+  Result result = MakeDense(spec);
+  DenseFill(spec).Rows(0, spec.dimension, result);
+  const size_t row_bytes = result.row_bytes();
+  for (uint64_t row = 0; row < sparse.num_rows; ++row) {
+    const uint64_t key = sparse.KeyAt(row);
+    if (row_bytes > 0) {
+      std::memcpy(result.values.data() + key * row_bytes, sparse.values.data() + row * row_bytes, row_bytes);
+    }
+    if (!result.counts.empty()) result.counts[key] = sparse.counts[row];
+    if (!result.weights.empty()) result.weights[key] = sparse.weights[row];
+  }
+  return result;
+}
+
+}  // namespace sparseagg::cpu

@@ -1,0 +1,252 @@
+// From folded rows to result rows: the division, which keys stay, and the one rounding.
+#ifndef SPARSEAGG_HOST_CPU_FINISH_ROW_FINISHER_H_
+#define SPARSEAGG_HOST_CPU_FINISH_ROW_FINISHER_H_
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "host/base/column.h"
+#include "host/base/status_macros.h"
+#include "host/cpu/finish/rounding.h"
+#include "host/cpu/rows/direct_output.h"
+#include "host/cpu/rows/fold.h"
+#include "host/cpu/rows/folded_rows.h"
+#include "host/cpu/simd/kernels.h"
+#include "host/cpu/tuning.h"
+#include "host/no_result.h"
+#include "host/spec/spec.h"
+
+namespace sparseagg::cpu {
+
+// What finishing needs to know beyond the rows.
+struct FinishParams {
+  const TensorSpec* spec = nullptr;
+  RowShape shape;
+  double value_unit = 1.0;    // 2^-s of fixed-point sums
+  double weight_unit = 1.0;   // 2^-t of fixed-point weights
+  double total_weight = 0.0;  // kMean: what every key is divided by
+  // Whether all weights are above 0 in the arithmetic in which they are summed, and so all sums of them.
+  bool has_positive_weights = true;
+};
+
+// Finishes rows range by range: Prepare divides, checks, rounds and drops rows, and leaves size() of them; Write takes
+// those to the result. Apart, so that where the rows go may depend on how many stay. Used by one thread.
+template <typename Key, typename Fold>
+class RowFinisher {
+ public:
+  using Acc = typename Fold::Acc;
+  using Rows = FoldedRows<Key, Acc>;
+  static constexpr bool kInteger =
+      std::is_same_v<Fold, SumInteger> || std::is_same_v<Fold, MinInteger> || std::is_same_v<Fold, MaxInteger>;
+  static constexpr bool kModular = std::is_same_v<Fold, SumModular>;
+
+  explicit RowFinisher(const FinishParams& params)
+      : params_(params),
+        columns_(params.shape.columns),
+        dtype_(ResultDType(*params.spec)),
+        row_bytes_(columns_ * SizeOf(dtype_)) {}
+
+  // Whether a row's result needs nothing but its accumulators, and every row stays.
+  bool IsDirect() const {
+    const AggregationSpec& a = params_.spec->aggregation;
+    if (!std::is_same_v<Fold, SumFloat> && !std::is_same_v<Fold, SumFixed>) return false;
+    if (a.op == Op::kMean && params_.total_weight == 0.0) return false;
+    if (a.op == Op::kCoordinateMean && !params_.has_positive_weights) return false;
+    if (columns_ == 0 || (dtype_ != DType::kFloat32 && dtype_ != DType::kFloat64)) return false;
+    // Weights that are returned are float64.
+    const bool returns_words = !a.return_weights || params_.shape.key_weights == KeyWeights::kFloat;
+    return !a.prune_zeros && a.min_contributors <= 1 && returns_words;
+  }
+
+  // For rows that are plain: where to write those from `at` on of the result's columns, and what to do with them.
+  DirectOutput<Key> DirectAt(Column<Key>& keys, Column<std::byte>& values, Column<uint32_t>& counts,
+                             Column<double>& weights, uint64_t at) const {
+    const AggregationSpec& a = params_.spec->aggregation;
+    DirectOutput<Key> output;
+    output.keys = keys.data() + at;
+    output.columns = columns_;
+    if (ReturnsCounts(*params_.spec)) output.counts = counts.data() + at;
+    output.dtype = dtype_;
+    output.values = values.data() + at * output.row_bytes();
+    output.unit = params_.value_unit;
+    output.streams = values.size() >= kStreamedBytes;
+    if (a.op == Op::kMean) output.divided_by = DividedBy::kTotal;
+    if (a.op == Op::kCoordinateMean) {
+      output.divided_by = params_.shape.key_weights == KeyWeights::kNone ? DividedBy::kCount : DividedBy::kWeight;
+    }
+    output.total = params_.total_weight;
+    output.weight_unit = params_.weight_unit;
+    if (a.return_weights) output.weights = reinterpret_cast<uint64_t*>(weights.data() + at);
+    return output;
+  }
+
+  // OUT_OF_RANGE, FAILED_PRECONDITION as of Accumulator::Finish: that of the smallest key. `rows` is worked on in place
+  // and must stay until Write.
+  absl::Status Prepare(Rows& rows) {
+    rows_ = &rows;
+    size_ = rows.size();
+    const AggregationSpec& a = params_.spec->aggregation;
+    if (a.op == Op::kMean && size_ > 0 && params_.total_weight == 0.0) return NoWeight(*params_.spec, FailedAt(0));
+    size_t divisible = size_;  // rows before the first whose weights add up to 0
+    if (a.op == Op::kCoordinateMean) {
+      divisible = 0;
+      while (divisible < size_ && KeyWeight(divisible) != 0.0) ++divisible;
+    }
+    values_.resize(size_ * row_bytes_);
+    if constexpr (kInteger) RETURN_IF_ERROR(FinishIntegers(divisible));
+    if (divisible < size_) return NoWeight(*params_.spec, FailedAt(divisible));
+    if constexpr (kModular) {
+      FinishModular();
+    } else if constexpr (!kInteger) {
+      FinishFloats();
+    }
+    if (a.prune_zeros || a.min_contributors > 1) DropRows();
+    return absl::OkStatus();
+  }
+
+  size_t size() const { return size_; }
+
+  // Writes what Prepare left to rows [at, at + size()) of the columns, which have room.
+  void Write(Column<Key>& keys, Column<std::byte>& values, Column<uint32_t>& counts, Column<double>& weights,
+             uint64_t at) const {
+    std::copy_n(rows_->keys.data(), size_, keys.data() + at);
+    std::copy_n(values_.data(), size_ * row_bytes_, values.data() + at * row_bytes_);
+    if (ReturnsCounts(*params_.spec)) std::copy_n(rows_->counts.data(), size_, counts.data() + at);
+    if (params_.spec->aggregation.return_weights) {
+      for (size_t i = 0; i < size_; ++i) weights[at + i] = KeyWeight(i);
+    }
+  }
+
+ private:
+  // Σ of the weights of a key's contributors.
+  double KeyWeight(size_t i) const {
+    switch (params_.shape.key_weights) {
+      case KeyWeights::kFloat:
+        return std::bit_cast<double>(rows_->weights[i]);
+      case KeyWeights::kFixed:
+        return static_cast<double>(static_cast<int64_t>(rows_->weights[i])) * params_.weight_unit;
+      case KeyWeights::kNone:
+        break;
+    }
+    return rows_->counts[i];
+  }
+
+  // What row i is divided by; 0: nothing.
+  double Divisor(size_t i) const {
+    switch (params_.spec->aggregation.op) {
+      case Op::kMean:
+        return params_.total_weight;
+      case Op::kCoordinateMean:
+        return KeyWeight(i);
+      default:
+        return 0.0;
+    }
+  }
+
+  void FinishModular() {
+    const size_t bytes = SizeOf(dtype_);  // the low ones: the sum modulo 2^32 or 2^64
+    for (size_t i = 0; i < size_ * columns_; ++i) std::memcpy(values_.data() + i * bytes, &rows_->accs[i], bytes);
+  }
+
+  // Divides in place where the accumulators are float64 already.
+  void FinishFloats() {
+    const size_t n = size_ * columns_;
+    double* floats;
+    if constexpr (std::is_same_v<Acc, double>) {
+      floats = rows_->accs.data();
+    } else {
+      floats_.resize(n);
+      floats = floats_.data();
+      ScaleIntegers(rows_->accs.data(), n, params_.value_unit, floats);
+    }
+    const Op op = params_.spec->aggregation.op;
+    if (op == Op::kMean) Divide(floats, n, params_.total_weight);
+    if (op == Op::kCoordinateMean) {
+      for (size_t i = 0; i < size_; ++i) {
+        const double divisor = KeyWeight(i);
+        for (size_t c = 0; c < columns_; ++c) floats[i * columns_ + c] /= divisor;
+      }
+    }
+    RoundTo(dtype_, floats, n, values_.data());
+  }
+
+  // Of the first `num_rows`. Integer sums must fit int64; means of them are rounded to it, unless a float result is
+  // asked for.
+  absl::Status FinishIntegers(size_t num_rows) {
+    const size_t n = num_rows * columns_;
+    const bool to_float = IsFloat(dtype_);
+    if (to_float) floats_.resize(n);
+    auto* const integers = reinterpret_cast<int64_t*>(values_.data());
+    for (size_t i = 0; i < n; ++i) {
+      const Acc acc = rows_->accs[i];
+      if (acc < std::numeric_limits<int64_t>::min() || acc > std::numeric_limits<int64_t>::max()) return Overflow(i);
+      const auto sum = static_cast<int64_t>(acc);
+      const double divisor = Divisor(i / columns_);
+      if (to_float) {
+        // float32 directly from int64: by way of float64 it would be rounded twice.
+        floats_[i] = divisor != 0.0              ? static_cast<double>(sum) / divisor
+                     : dtype_ == DType::kFloat32 ? static_cast<double>(static_cast<float>(sum))
+                                                 : static_cast<double>(sum);
+      } else if (divisor == 0.0) {
+        integers[i] = sum;
+      } else {
+        const double mean = std::rint(static_cast<double>(sum) / divisor);
+        if (!(mean >= -0x1p63 && mean < 0x1p63)) return Overflow(i);
+        integers[i] = static_cast<int64_t>(mean);
+      }
+    }
+    if (to_float) RoundTo(dtype_, floats_.data(), n, values_.data());
+    return absl::OkStatus();
+  }
+
+  // Whether all bytes are 0: no result is −0.0.
+  bool IsZeroRow(size_t i) const {
+    const std::byte* const row = values_.data() + i * row_bytes_;
+    return row[0] == std::byte{0} && std::memcmp(row, row + 1, row_bytes_ - 1) == 0;
+  }
+
+  // Moves the rows that stay to the front.
+  void DropRows() {
+    const AggregationSpec& a = params_.spec->aggregation;
+    size_t kept = 0;
+    for (size_t i = 0; i < size_; ++i) {
+      if (a.min_contributors > 1 && rows_->counts[i] < a.min_contributors) continue;
+      if (a.prune_zeros && columns_ > 0 && IsZeroRow(i)) continue;
+      MoveRow(i, kept++);
+    }
+    size_ = kept;
+  }
+
+  void MoveRow(size_t from, size_t to) {
+    if (from == to) return;
+    rows_->keys[to] = rows_->keys[from];
+    if (params_.shape.counts) rows_->counts[to] = rows_->counts[from];
+    if (params_.shape.key_weights != KeyWeights::kNone) rows_->weights[to] = rows_->weights[from];
+    std::copy_n(values_.data() + from * row_bytes_, row_bytes_, values_.data() + to * row_bytes_);
+  }
+
+  FailedRow FailedAt(size_t row) const { return {rows_->keys[row], params_.shape.counts ? rows_->counts[row] : 0}; }
+  absl::Status Overflow(size_t value) const {
+    return LeavesInt64(*params_.spec, FailedAt(value / columns_), value % columns_);
+  }
+
+  const FinishParams& params_;
+  const size_t columns_;
+  const DType dtype_;
+  const size_t row_bytes_;
+  Rows* rows_ = nullptr;
+  size_t size_ = 0;
+  Column<double> floats_;
+  Column<std::byte> values_;  // as results hold them
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_FINISH_ROW_FINISHER_H_

@@ -1,0 +1,65 @@
+// What a merge reads.
+#ifndef SPARSEAGG_HOST_CPU_MERGE_MERGE_INPUT_H_
+#define SPARSEAGG_HOST_CPU_MERGE_MERGE_INPUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "host/cpu/prepare/coarse_order.h"
+#include "host/cpu/prepare/cpu_update.h"
+#include "host/cpu/rows/folded_rows.h"
+#include "host/spec/spec.h"
+
+namespace sparseagg::cpu {
+
+template <typename Key, typename Fold>
+struct MergeInput {
+  const TensorSpec* spec = nullptr;
+  RowShape shape;
+  double weight_scale = 1.0;                                  // 2^t of KeyWeights::kFixed
+  std::vector<const CpuUpdate*> updates;                      // in canonical order
+  const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // what was merged before
+  bool base_is_first = false;  // the order matters, and the base comes before the updates
+
+  // Of the updates, modulo 2^64.
+  uint64_t num_tuples() const {
+    uint64_t total = 0;
+    for (const CpuUpdate* update : updates) total += update->num_keys;
+    return total;
+  }
+};
+
+// FAILED_PRECONDITION. Keys of updates that were sorted when they came are in their callers' hands until they are
+// merged, and are looked at as they are read: blocks lie between the first ones and the last (ChooseBlocks), and those
+// of a block have to ascend, so that no row is out of place. When all blocks together have found as many tuples as
+// there are, each was found once, since a key lies in one block only. Keys must not change while a merge runs: each is
+// read more than once.
+inline absl::Status KeysChanged(const TensorSpec& spec) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(Quoted(spec), ": the keys of an update have been changed since it was added; add a copy of them"));
+}
+
+// The keys of one source, as an array, as a run, or in words.
+template <typename Key>
+struct KeyReader {
+  const Key* keys = nullptr;  // null: the run from `first`
+  Key first = 0;
+  const CoarseWords* words = nullptr;  // not null: the keys in there
+  Key operator[](uint64_t index) const {
+    if (words != nullptr) return static_cast<Key>(words->KeyAt(index));
+    return keys != nullptr ? keys[index] : static_cast<Key>(first + index);
+  }
+};
+
+template <typename Key>
+KeyReader<Key> ReaderOf(const CpuUpdate& update) {
+  if (const auto* run = std::get_if<KeyRun>(&update.keys)) return {nullptr, static_cast<Key>(run->first)};
+  return {std::get<absl::Span<const Key>>(update.keys).data(), 0, update.words};
+}
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_MERGE_MERGE_INPUT_H_

@@ -1,0 +1,176 @@
+// Sums the rows of several values that a block was found to have.
+#ifndef SPARSEAGG_HOST_CPU_MERGE_ROW_SUMS_H_
+#define SPARSEAGG_HOST_CPU_MERGE_ROW_SUMS_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "host/base/column.h"
+#include "host/cpu/merge/sources.h"
+#include "host/cpu/rows/direct_output.h"
+#include "host/cpu/rows/fold.h"
+#include "host/cpu/rows/folded_rows.h"
+#include "host/cpu/simd/row_kernels.h"
+#include "host/spec/dtype.h"
+
+namespace sparseagg::cpu {
+
+// Rows stay where they lie until they are summed; what was merged before is a source as any other. Used by one thread.
+template <typename Key, typename Fold>
+class RowSums {
+ public:
+  using Rows = FoldedRows<Key, typename Fold::Acc>;
+
+  static constexpr bool IsFor(const RowShape& shape) {
+    constexpr bool kIsSum = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
+    return kIsSum && shape.columns > 1;
+  }
+
+  // Of all updates, and of `base`, which may be null.
+  RowSums(const Sources<Key, Fold>& sources, const Rows* base, const RowShape& shape)
+      : sources_(sources), base_(base), shape_(shape) {
+    for (const Cursor<Key>& cursor : sources.cursors) {
+      row_sources_.push_back({cursor.values, cursor.end * shape.columns, cursor.weight, cursor.dtype, false});
+    }
+    if (base == nullptr) return;
+    RowSource folded;
+    folded.values = reinterpret_cast<const std::byte*>(base->accs.data());
+    folded.num_values = base->accs.size();
+    folded.dtype = kAccDType;
+    folded.is_folded = true;
+    row_sources_.push_back(folded);
+  }
+
+  // Takes what has been collected: entries that are sorted by their offset() from `first`, and carry which of the
+  // origins is theirs. An origin's source is the index of an update, or BaseIndex(). Not to be inlined: what other
+  // merges spend their time in would be compiled differently beside it.
+  template <typename Entry>
+  [[gnu::noinline]] void Group(const Column<Entry>& entries, Key first, const RowOrigin* origins) {
+    const size_t n = entries.size();
+    keys_.resize(n);
+    ends_.resize(n);
+    order_.resize(n);
+    origins_ = origins;
+    size_t row = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const Entry& entry = entries[i];
+      order_[i] = entry.carried();
+      keys_[row] = static_cast<Key>(first + entry.offset());
+      ends_[row] = static_cast<uint32_t>(i + 1);
+      row += i + 1 == n || entries[i + 1].offset() != entry.offset() ? 1 : 0;
+    }
+    keys_.resize(row);
+    ends_.resize(row);
+  }
+
+  size_t num_rows() const { return keys_.size(); }
+
+  // Writes keys, sums or means, counts and weights.
+  void WriteTo(const DirectOutput<Key>& output) {
+    std::copy_n(keys_.data(), num_rows(), output.keys);
+    uint32_t* const counts = ColumnOf(output.counts, output.divided_by == DividedBy::kCount, counts_);
+    if (counts != nullptr) {
+      std::fill_n(counts, num_rows(), 0);
+      ForRows([&](size_t row, const RowOrigin& origin) {
+        counts[row] += IsOfBase(origin) ? base_->counts[origin.row] : 1;
+      });
+    }
+    uint64_t* const weights = ColumnOf(output.weights, output.divided_by == DividedBy::kWeight, weights_);
+    if (weights != nullptr) {
+      std::fill_n(weights, num_rows(), 0);
+      ForRows([&](size_t row, const RowOrigin& origin) {
+        const uint64_t weight =
+            IsOfBase(origin) ? base_->weights[origin.row] : sources_.sources[origin.source].key_weight;
+        AddWeight(shape_.key_weights, weight, weights[row]);
+      });
+    }
+    CollectedRows rows;
+    if (output.divided_by == DividedBy::kCount || output.divided_by == DividedBy::kWeight) {
+      divisors_.resize(num_rows());
+      for (size_t row = 0; row < num_rows(); ++row) {
+        divisors_[row] = output.divided_by == DividedBy::kCount ? counts[row] : WeightOf(output, weights[row]);
+      }
+      rows.divisors = divisors_.data();
+    }
+    if (output.at_keys) {
+      places_.resize(num_rows());
+      std::copy_n(keys_.data(), num_rows(), places_.data());
+      rows.places = places_.data();
+    }
+    rows.sources = row_sources_.data();
+    rows.origins = origins_;
+    rows.order = order_.data();
+    rows.ends = ends_.data();
+    rows.num_keys = num_rows();
+    rows.fixed = std::is_same_v<Fold, SumFixed>;
+    if (!sources_.sources.empty()) {
+      rows.bound = sources_.sources[0].params.bound;
+      rows.scale = sources_.sources[0].params.scale;
+    }
+    FoldRowsTo(rows, output);
+  }
+
+  // The same, unfinished.
+  void MoveTo(Rows& rows) {
+    rows.resize(0, shape_);
+    rows.resize(num_rows(), shape_);
+    DirectOutput<Key> output;
+    output.keys = rows.keys.data();
+    output.columns = shape_.columns;
+    output.dtype = kAccDType;
+    output.values = reinterpret_cast<std::byte*>(rows.accs.data());
+    if (shape_.counts) output.counts = rows.counts.data();
+    if (shape_.key_weights != KeyWeights::kNone) output.weights = rows.weights.data();
+    WriteTo(output);
+  }
+
+ private:
+  static constexpr DType kAccDType = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
+
+  bool IsOfBase(const RowOrigin& origin) const { return origin.source == sources_.BaseIndex(); }
+
+  // Where a column is put: in the output, or in `scratch` where rows are only divided by it; null: it is not needed.
+  template <typename T>
+  T* ColumnOf(T* out, bool divides, Column<T>& scratch) const {
+    if (out != nullptr || !divides) return out;
+    scratch.resize(num_rows());
+    return scratch.data();
+  }
+
+  static double WeightOf(const DirectValues& output, uint64_t weight) {
+    return kAccDType == DType::kFloat64 ? std::bit_cast<double>(weight)
+                                        : static_cast<double>(static_cast<int64_t>(weight)) * output.weight_unit;
+  }
+
+  // Calls step(row, origin) for all that is summed.
+  template <typename Step>
+  void ForRows(Step step) const {
+    size_t i = 0;
+    for (size_t row = 0; row < num_rows(); ++row) {
+      for (; i < ends_[row]; ++i) step(row, origins_[order_[i]]);
+    }
+  }
+
+  const Sources<Key, Fold>& sources_;
+  const Rows* const base_;
+  const RowShape shape_;
+  std::vector<RowSource> row_sources_;  // the updates, and the base at last
+  // As of CollectedRows, with the keys.
+  const RowOrigin* origins_ = nullptr;
+  Column<Key> keys_;
+  Column<uint32_t> ends_;
+  Column<uint32_t> order_;
+  Column<double> divisors_;
+  Column<uint64_t> places_;
+  // Where they are only divided by.
+  Column<uint32_t> counts_;
+  Column<uint64_t> weights_;
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_MERGE_ROW_SUMS_H_

@@ -1,0 +1,125 @@
+// What a merge reads, as it is walked: a cursor for each update, and one for what was merged before.
+#ifndef SPARSEAGG_HOST_CPU_MERGE_SOURCES_H_
+#define SPARSEAGG_HOST_CPU_MERGE_SOURCES_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "host/cpu/merge/merge_input.h"
+#include "host/cpu/prepare/terms.h"
+#include "host/cpu/simd/cursor.h"
+#include "host/cpu/tuning.h"
+
+namespace sparseagg::cpu {
+
+// Used by one thread.
+template <typename Key, typename Fold>
+struct Sources {
+  using Term = typename Fold::Term;
+
+  // What only a visit with tuples needs, apart from its cursor.
+  struct Source {
+    LoadTerms<Term> load = nullptr;
+    TermParams params;
+    uint64_t key_weight = 0;  // as of KeyWeights
+  };
+
+  explicit Sources(const MergeInput<Key, Fold>& input) {
+    if (input.base != nullptr) {
+      base.keys = input.base->keys.data();
+      base.end = input.base->size();
+    }
+    cursors.reserve(input.updates.size());
+    sources.reserve(input.updates.size());
+    for (const CpuUpdate* update : input.updates) {
+      Cursor<Key> cursor;
+      if (update->words == nullptr) {
+        const KeyReader<Key> reader = ReaderOf<Key>(*update);
+        cursor.keys = reader.keys;
+        cursor.first = reader.first;
+        cursor.end = update->num_keys;
+        cursor.values = update->values;
+      } else {
+        words.resize(input.updates.size());
+        words[cursors.size()] = update->words;
+      }
+      cursor.dtype = update->dtype;
+      cursor.ascends = update->coarse_bits == 0;
+      Source source;
+      source.load = TermLoader<Term>(update->dtype);
+      source.params = MakeTermParams(*input.spec, update->weight);
+      cursor.weight = source.params.weight;
+      if (input.shape.key_weights == KeyWeights::kFloat) source.key_weight = std::bit_cast<uint64_t>(update->weight);
+      if (input.shape.key_weights == KeyWeights::kFixed) {
+        source.key_weight = static_cast<uint64_t>(FixedWeight(update->weight, input.weight_scale));
+      }
+      cursors.push_back(cursor);
+      sources.push_back(source);
+    }
+  }
+
+  // Terms of `rows` rows of update k from row `begin` on. `terms` needs kVectorSlack.
+  void LoadRows(size_t k, uint64_t begin, size_t rows, size_t columns, Term* terms) const {
+    const Cursor<Key>& cursor = cursors[k];
+    sources[k].load(cursor.values, cursor.end * columns, begin * columns, rows * columns, sources[k].params, terms);
+  }
+
+  // The same of `rows` values that lie apart from the update.
+  void LoadValues(size_t k, const std::byte* values, size_t rows, Term* terms) const {
+    sources[k].load(values, rows, 0, rows, sources[k].params, terms);
+  }
+
+  // Moves the stops of the updates' cursors behind `last` and returns the tuples passed; kOutOfOrder.
+  uint64_t Advance(Key last) {
+    uint64_t tuples = 0;
+    for (size_t k = 0; k < cursors.size(); ++k) {
+      if (k + kPrefetch < cursors.size()) PrefetchKeys(cursors[k + kPrefetch], 1);
+      const uint64_t passed = cursors[k].Advance(last);
+      if (passed == kOutOfOrder) return passed;
+      tuples += passed;
+    }
+    return tuples;
+  }
+
+  // How many tuples ahead of each cursor memory should be asked for.
+  uint64_t TuplesAhead() const {
+    const Tuning& tuning = CurrentTuning();
+    return std::min(tuning.tuples_ahead, tuning.total_tuples_ahead / std::max<uint64_t>(1, cursors.size()));
+  }
+
+  // Stands for `base` where sources are counted: the number after the updates'.
+  uint32_t BaseIndex() const { return static_cast<uint32_t>(cursors.size()); }
+
+  // Null: update k is not in words.
+  const CoarseWords* WordsOf(size_t k) const { return words.empty() ? nullptr : words[k]; }
+
+  void SkipTo(Key to) {
+    base.SkipTo(to);
+    for (size_t k = 0; k < cursors.size(); ++k) {
+      if (k + kPrefetch < cursors.size()) PrefetchKeys(cursors[k + kPrefetch], kSkipLines);
+      cursors[k].SkipTo(to);
+    }
+  }
+
+  static void PrefetchKeys(const Cursor<Key>& cursor, size_t lines) {
+    if (cursor.keys == nullptr) return;
+    const auto* keys = reinterpret_cast<const std::byte*>(cursor.keys + cursor.position);
+    for (size_t line = 0; line < lines; ++line) __builtin_prefetch(keys + 64 * line);
+  }
+
+  static constexpr size_t kPrefetch = 8;  // cursors ahead
+  // What a cursor of many looks at when it skips another thread's block.
+  static constexpr size_t kSkipLines = 4;
+
+  Cursor<Key> base;
+  std::vector<Cursor<Key>> cursors;
+  std::vector<Source> sources;
+  std::vector<const CoarseWords*> words;  // of the updates in words, whose cursors are at their end; empty: of none
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_MERGE_SOURCES_H_

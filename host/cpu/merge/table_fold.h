@@ -1,0 +1,293 @@
+// Folds a block of keys that lie densely.
+#ifndef SPARSEAGG_HOST_CPU_MERGE_TABLE_FOLD_H_
+#define SPARSEAGG_HOST_CPU_MERGE_TABLE_FOLD_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "host/base/column.h"
+#include "host/cpu/merge/merge_input.h"
+#include "host/cpu/merge/sources.h"
+#include "host/cpu/rows/count_bytes.h"
+#include "host/cpu/rows/direct_output.h"
+#include "host/cpu/rows/fold.h"
+#include "host/cpu/rows/folded_rows.h"
+#include "host/cpu/simd/compact_kernels.h"
+#include "host/cpu/simd/kernels.h"
+#include "host/cpu/simd/table_fold_kernels.h"
+#include "host/cpu/tuning.h"
+
+namespace sparseagg::cpu {
+
+// A table of accumulators, one slot a key, that stays in the cache. The updates are added one after another, so each
+// slot sees its terms in canonical order; then the touched slots are moved out. Used by one thread.
+template <typename Key, typename Fold>
+class TableFold {
+ public:
+  using Acc = typename Fold::Acc;
+  using Term = typename Fold::Term;
+  using Rows = FoldedRows<Key, Acc>;
+
+  TableFold(const MergeInput<Key, Fold>& input, Sources<Key, Fold>& sources)
+      : input_(input),
+        sources_(sources),
+        shape_(input.shape),
+        columns_(input.shape.columns),
+        count_bytes_(NarrowestCount(input)),
+        has_kernel_(HasKernel(input)) {
+    if (!has_kernel_) terms_.resize(std::max<size_t>(kTermBatch, columns_) + kVectorSlack);
+  }
+
+  // Adds the tuples with keys from first to first + span − 1, where the cursors stand, to a fresh table, and returns
+  // how many of them are the updates'. One of the following must take them out. kOutOfOrder: it is done for.
+  uint64_t Add(Key first, uint64_t span) {
+    MakeTable(span);
+    const Key last = static_cast<Key>(first + (span - 1));
+    first_ = first;
+    span_ = span;
+    const uint64_t rows = sources_.base.Advance(last);
+    SweepBase(first);
+    const uint64_t tuples = has_kernel_ ? AddToTable(WindowOf(first, last)) : SweepUpdates(first, last);
+    tuples_ = rows + tuples;
+    return tuples;
+  }
+
+  // Moves what has been added to `rows`.
+  void MoveTo(Rows& rows) {
+    rows.resize(0, shape_);
+    rows.resize(std::min(span_, tuples_) + kVectorSlack, shape_);
+    const bool is_compact = IsWordTable() && shape_.key_weights == KeyWeights::kNone;
+    const size_t moved = is_compact
+                             ? Compact(TableOfWords(), first_, rows.keys.data(), rows.accs.data(), rows.counts.data())
+                             : WithCounts([&](auto counts) { return MoveRows(counts, rows); });
+    rows.resize(moved, shape_);
+  }
+
+  // The same in two steps, straight to the result, where IsWordTable: how many rows there are, and there they go.
+  size_t CountRows() { return CountTouched(TableOfWords()); }
+  void WriteTo(const DirectOutput<Key>& output, size_t rows) { CompactTo(TableOfWords(), first_, rows, output); }
+
+  // A table of one 64-bit accumulator a key.
+  bool IsWordTable() const { return sizeof(Acc) == sizeof(uint64_t) && columns_ == 1; }
+
+  // Or all keys of the window, touched or not, where HasEqualSlots: nothing is known of a key but its accumulators, or
+  // there is one of them only.
+  bool HasEqualSlots() const {
+    const bool is_sum = shape_.key_weights == KeyWeights::kNone && count_bytes_ == CountBytes::kNone;
+    return IsWordTable() || (sizeof(Acc) == sizeof(uint64_t) && is_sum);
+  }
+  // `span` of them, which may leave out keys at the end that nobody can touch.
+  void SpreadTo(const DirectOutput<Key>& output, uint64_t span) {
+    SlotTable table = TableOfWords();
+    table.slots = span * columns_;
+    cpu::SpreadTo(table, output);
+  }
+
+ private:
+  static constexpr bool kHasKernel = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
+
+  // The float sum marks touched slots by their values; other folds have no such value and count.
+  static CountBytes NarrowestCount(const MergeInput<Key, Fold>& input) {
+    const bool marks = !std::is_same_v<Fold, SumFloat> || input.shape.columns == 0;
+    if (!input.shape.counts && !marks) return CountBytes::kNone;
+    const size_t sources = input.updates.size() + (input.base != nullptr ? 1 : 0);
+    const bool base_counts = input.base != nullptr && input.shape.counts;
+    if (sources >> 16 != 0 || base_counts || input.shape.key_weights != KeyWeights::kNone) return CountBytes::kFour;
+    return sources >> 8 != 0 ? CountBytes::kTwo : CountBytes::kOne;
+  }
+
+  static bool HasKernel(const MergeInput<Key, Fold>& input) { return kHasKernel && input.shape.columns > 0; }
+
+  TableWindow<Key> WindowOf(Key first, Key last) {
+    TableWindow<Key> window;
+    window.cursors = sources_.cursors.data();
+    window.num_cursors = sources_.cursors.size();
+    window.first = first;
+    window.last = last;
+    window.columns = columns_;
+    window.table = table_.data();
+    window.count_bytes = count_bytes_;
+    window.counts = counts_.data();
+    if (shape_.key_weights != KeyWeights::kNone) window.weights = weights_.data();
+    window.weight_scale = input_.weight_scale;
+    window.tuples_ahead = sources_.TuplesAhead();
+    if constexpr (std::is_same_v<Fold, SumFixed>) {
+      window.fixed = true;
+      if (!sources_.sources.empty()) {
+        window.bound = sources_.sources[0].params.bound;
+        window.scale = sources_.sources[0].params.scale;
+      }
+    }
+    return window;
+  }
+
+  void MakeTable(uint64_t span) {
+    if (table_slots_ >= span) return;
+    table_slots_ = span;
+    table_.resize(span * columns_ + kVectorSlack);
+    std::fill(table_.begin(), table_.end(), Fold::kStart);
+    counts_.resize((span + kVectorSlack) * static_cast<size_t>(count_bytes_));
+    std::fill(counts_.begin(), counts_.end(), std::byte{0});
+    if (shape_.key_weights == KeyWeights::kNone) return;
+    weights_.resize(span + kVectorSlack);
+    std::fill(weights_.begin(), weights_.end(), 0);
+  }
+
+  template <typename Count>
+  Count* Counts() {
+    return reinterpret_cast<Count*>(counts_.data());
+  }
+
+  // Calls step(counters) with the counters' type, or nullptr where nothing is counted.
+  template <typename Step>
+  auto WithCounts(Step step) {
+    switch (count_bytes_) {
+      case CountBytes::kOne:
+        return step(Counts<uint8_t>());
+      case CountBytes::kTwo:
+        return step(Counts<uint16_t>());
+      case CountBytes::kFour:
+        return step(Counts<uint32_t>());
+      case CountBytes::kNone:
+        break;
+    }
+    return step(nullptr);
+  }
+
+  void SweepBase(Key first) {
+    Cursor<Key>& base = sources_.base;
+    const uint64_t begin = base.position;
+    base.position = base.stop;
+    if (begin == base.stop) return;
+    const Key* keys = input_.base->keys.data();
+    const Acc* accs = input_.base->accs.data();
+    const auto slot_of = [keys, first](uint64_t row) { return static_cast<uint64_t>(keys[row] - first); };
+    WithCounts([&](auto counts) {
+      for (uint64_t row = begin; row < base.stop; ++row) {
+        Acc* slot = table_.data() + slot_of(row) * columns_;
+        if (columns_ == 1) {
+          Fold::Combine(*slot, accs[row]);
+        } else {
+          for (size_t c = 0; c < columns_; ++c) Fold::Combine(slot[c], accs[row * columns_ + c]);
+        }
+        if constexpr (!std::is_same_v<decltype(counts), std::nullptr_t>) {
+          using Count = std::remove_pointer_t<decltype(counts)>;
+          counts[slot_of(row)] = shape_.counts ? static_cast<Count>(input_.base->counts[row]) : Count{1};
+        }
+      }
+    });
+    if (shape_.key_weights == KeyWeights::kNone) return;
+    for (uint64_t row = begin; row < base.stop; ++row) weights_[slot_of(row)] = input_.base->weights[row];
+  }
+
+  // AddToTable for folds without a kernel.
+  uint64_t SweepUpdates(Key first, Key last) {
+    uint64_t tuples = 0;
+    for (size_t k = 0; k < sources_.cursors.size(); ++k) {
+      const uint64_t passed = SweepUpdate(k, first, last);
+      if (passed == kOutOfOrder) return passed;
+      tuples += passed;
+    }
+    return tuples;
+  }
+
+  // Adds what update k has up to `last`, and returns its tuples.
+  uint64_t SweepUpdate(size_t k, Key first, Key last) {
+    Cursor<Key>& cursor = sources_.cursors[k];
+    const uint64_t tuples = cursor.Advance(last);
+    if (tuples == kOutOfOrder) return tuples;
+    const uint64_t batch = columns_ <= 1 ? kTermBatch : std::max<uint64_t>(1, kTermBatch / columns_);
+    for (uint64_t begin = cursor.position; begin < cursor.stop; begin += batch) {
+      const size_t n = static_cast<size_t>(std::min(batch, cursor.stop - begin));
+      if (columns_ > 0) sources_.LoadRows(k, begin, n, columns_, terms_.data());
+      if (cursor.keys != nullptr) {
+        const Key* keys = cursor.keys + begin;
+        AddTerms(k, n, [keys, first](size_t i) { return static_cast<uint64_t>(static_cast<Key>(keys[i] - first)); });
+      } else {
+        const uint64_t slot = static_cast<uint64_t>(cursor[begin]) - first;
+        AddTerms(k, n, [slot](size_t i) { return slot + i; });
+      }
+    }
+    cursor.position = cursor.stop;
+    return tuples;
+  }
+
+  template <typename SlotOf>
+  void AddTerms(size_t k, size_t n, SlotOf slot_of) {
+    Acc* table = table_.data();
+    const Term* terms = terms_.data();
+    if (columns_ == 1) {
+      for (size_t i = 0; i < n; ++i) Fold::Add(table[slot_of(i)], terms[i]);
+    } else {
+      for (size_t i = 0; i < n; ++i) {
+        Acc* row = table + slot_of(i) * columns_;
+        for (size_t c = 0; c < columns_; ++c) Fold::Add(row[c], terms[i * columns_ + c]);
+      }
+    }
+    WithCounts([&](auto counts) {
+      if constexpr (!std::is_same_v<decltype(counts), std::nullptr_t>) {
+        for (size_t i = 0; i < n; ++i) ++counts[slot_of(i)];
+      }
+    });
+    if (shape_.key_weights == KeyWeights::kNone) return;
+    for (size_t i = 0; i < n; ++i) AddWeight(shape_.key_weights, sources_.sources[k].key_weight, weights_[slot_of(i)]);
+  }
+
+  SlotTable TableOfWords() {
+    SlotTable table;
+    table.accs = table_.data();
+    table.count_bytes = count_bytes_;
+    table.counts = counts_.data();
+    if (shape_.key_weights != KeyWeights::kNone) table.weights = weights_.data();
+    table.slots = span_;
+    if constexpr (sizeof(Acc) == sizeof(uint64_t)) table.untouched = std::bit_cast<uint64_t>(Fold::kStart);
+    table.fixed = std::is_same_v<Fold, SumFixed>;
+    return table;
+  }
+
+  template <typename Counts>
+  size_t MoveRows(Counts counts, Rows& rows) {
+    size_t row = 0;
+    for (uint64_t slot = 0; slot < span_; ++slot) {
+      Acc* accs = table_.data() + slot * columns_;
+      if constexpr (!std::is_same_v<Counts, std::nullptr_t>) {
+        if (counts[slot] == 0) continue;
+        if (shape_.counts) rows.counts[row] = counts[slot];
+        counts[slot] = 0;
+      } else {
+        // Without counters only the float sum comes here, with a column at least.
+        if (std::bit_cast<uint64_t>(static_cast<double>(*accs)) == std::bit_cast<uint64_t>(-0.0)) continue;
+      }
+      rows.keys[row] = static_cast<Key>(first_ + slot);
+      std::copy_n(accs, columns_, rows.accs.data() + row * columns_);
+      std::fill_n(accs, columns_, Fold::kStart);
+      if (shape_.key_weights != KeyWeights::kNone) rows.weights[row] = std::exchange(weights_[slot], 0);
+      ++row;
+    }
+    return row;
+  }
+
+  const MergeInput<Key, Fold>& input_;
+  Sources<Key, Fold>& sources_;
+  const RowShape shape_;
+  const size_t columns_;
+  const CountBytes count_bytes_;
+  const bool has_kernel_;
+  Column<Term> terms_;
+  // What Add has added.
+  Key first_ = 0;
+  uint64_t span_ = 0;
+  uint64_t tuples_ = 0;
+  // One slot a key; untouched ones hold kStart and 0.
+  uint64_t table_slots_ = 0;
+  Column<Acc> table_;
+  Column<std::byte> counts_;
+  Column<uint64_t> weights_;  // as of FoldedRows
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_MERGE_TABLE_FOLD_H_

@@ -1,0 +1,306 @@
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/column.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+#include "host/cpu/prepare/coarse_order.h"
+#include "host/cpu/prepare/cpu_update.h"
+#include "host/cpu/prepare/sorted_tuples.h"
+#include "host/cpu/prepare/terms.h"
+#include "host/cpu/rows/wire_value.h"
+#include "host/cpu/simd/kernels.h"
+
+namespace sparseagg::cpu {
+namespace {
+
+// What sorting and folding make.
+template <typename Key>
+struct Storage {
+  Column<Key> keys;
+  Column<std::byte> values;
+};
+
+std::string RowName(const TensorSpec& spec, uint64_t key, uint64_t column) {
+  std::string text = absl::StrCat(Quoted(spec), ", key ", key);
+  if (spec.width > 1) absl::StrAppend(&text, ", column ", column);
+  return text;
+}
+
+uint64_t KeyAt(const KeyColumn& keys, uint64_t index) {
+  if (const auto* run = std::get_if<KeyRun>(&keys)) return run->first + index;
+  if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return (*narrow)[index];
+  return std::get<absl::Span<const uint64_t>>(keys)[index];
+}
+
+// Of a value, as rows of a repeated key are folded.
+size_t FoldedBytes(DType dtype) { return dtype == DType::kUInt32 ? sizeof(uint32_t) : sizeof(uint64_t); }
+
+// Adds up the rows of each key. `Sum` accumulates values of `Wire`; narrowing to `Stored` may refuse.
+template <typename Wire, typename Sum, typename Stored, typename Key, typename Tuples, typename Store>
+absl::Status FoldRowsAs(const TensorSpec& spec, const Tuples& tuples, const std::byte* values, Storage<Key>& out,
+                        Store store) {
+  const size_t width = spec.width;
+  out.keys.reserve(tuples.size());
+  out.values.reserve(tuples.size() * width * sizeof(Stored));
+  std::vector<Sum> row(width);
+  std::vector<Stored> stored(width);
+  for (size_t i = 0; i < tuples.size();) {
+    const Key key = tuples.key(i);
+    std::fill(row.begin(), row.end(), Sum{0});
+    for (; i < tuples.size() && tuples.key(i) == key; ++i) {
+      for (size_t c = 0; c < width; ++c) {
+        const Wire value = LoadWire<Wire>(values, uint64_t{tuples.position(i)} * width + c);
+        if constexpr (std::is_same_v<Sum, double>) {
+          row[c] += Widen(value);
+        } else {
+          row[c] += static_cast<Sum>(value);
+        }
+      }
+    }
+    for (size_t c = 0; c < width; ++c) RETURN_IF_ERROR(store(key, c, row[c], stored[c]));
+    out.keys.push_back(key);
+    out.values.Append(reinterpret_cast<const std::byte*>(stored.data()), width * sizeof(Stored));
+  }
+  return absl::OkStatus();
+}
+
+// Folds duplicates; sets `dtype` to what the folded rows are held in.
+template <typename Key, typename Tuples>
+absl::Status FoldRows(const TensorSpec& spec, const Tuples& tuples, const std::byte* values, Storage<Key>& out,
+                      DType& dtype) {
+  const auto keep = [](Key, size_t, auto sum, auto& stored) {
+    stored = static_cast<std::remove_reference_t<decltype(stored)>>(sum);
+    return absl::OkStatus();
+  };
+  const auto fit = [&](Key key, size_t column, __int128 sum, int64_t& stored) {
+    if (sum < std::numeric_limits<int64_t>::min() || sum > std::numeric_limits<int64_t>::max()) {
+      return absl::OutOfRangeError(
+          absl::StrCat(RowName(spec, key, column), ": the sum of this submission's own values leaves int64"));
+    }
+    stored = static_cast<int64_t>(sum);
+    return absl::OkStatus();
+  };
+  switch (spec.dtype) {
+    case DType::kFloat32:
+      dtype = DType::kFloat64;
+      return FoldRowsAs<float, double, double>(spec, tuples, values, out, keep);
+    case DType::kFloat64:
+      return FoldRowsAs<double, double, double>(spec, tuples, values, out, keep);
+    case DType::kFloat16:
+      dtype = DType::kFloat64;
+      return FoldRowsAs<Float16, double, double>(spec, tuples, values, out, keep);
+    case DType::kBFloat16:
+      dtype = DType::kFloat64;
+      return FoldRowsAs<BFloat16, double, double>(spec, tuples, values, out, keep);
+    case DType::kInt32:
+      dtype = DType::kInt64;
+      return FoldRowsAs<int32_t, __int128, int64_t>(spec, tuples, values, out, fit);
+    case DType::kInt64:
+      return FoldRowsAs<int64_t, __int128, int64_t>(spec, tuples, values, out, fit);
+    case DType::kUInt32:
+      return FoldRowsAs<uint32_t, uint32_t, uint32_t>(spec, tuples, values, out, keep);
+    case DType::kUInt64:
+      return FoldRowsAs<uint64_t, uint64_t, uint64_t>(spec, tuples, values, out, keep);
+  }
+  return absl::InternalError("unknown dtype");
+}
+
+template <typename Key>
+void Own(std::shared_ptr<Storage<Key>> storage, CpuUpdate& out) {
+  // Folding may leave little of many tuples, and what is left may be kept for long.
+  storage->keys.Trim();
+  storage->values.Trim();
+  out.keys = absl::MakeConstSpan(storage->keys);
+  out.num_keys = storage->keys.size();
+  out.values = storage->values.empty() ? nullptr : storage->values.data();
+  out.bytes = storage->keys.size() * sizeof(Key) + storage->values.size();
+  out.owner = std::move(storage);
+}
+
+bool FitsWords(const TensorSpec& spec, int coarse_bits) {
+  return spec.dtype == DType::kFloat32 && spec.width == 1 && !HasNarrowKeys(spec) && !UsesFixedPoint(spec) &&
+         coarse_bits <= CoarseWords::kMaxLowBits;
+}
+
+// False: keys come more than once, or there are too few for a coarse order.
+bool TakeInWords(const ValidatedUpdate& update, int coarse_bits, CpuUpdate& out) {
+  auto words = std::make_shared<CoarseWords>();
+  const auto& keys = std::get<absl::Span<const uint64_t>>(update.keys());
+  if (!OrderCoarselyInWords(keys, update.values(), coarse_bits, *words)) return false;
+  out.keys = absl::Span<const uint64_t>();
+  out.num_keys = keys.size();
+  out.words = words.get();
+  out.coarse_bits = coarse_bits;
+  // As much as it takes when Unpack has been at it: a round may then hold no more than it has reserved.
+  out.bytes = keys.size() * (sizeof(uint64_t) + sizeof(float)) + sizeof(CoarseWords);
+  out.owner = std::move(words);
+  return true;
+}
+
+// Makes keys distinct, and ascend as far as merges need.
+template <typename Key>
+absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, CpuUpdate& out) {
+  const auto& keys = std::get<absl::Span<const Key>>(update.keys());
+  if (keys.size() > std::numeric_limits<uint32_t>::max()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Quoted(spec), ": ", keys.size(), " unsorted tuples in one update; 2^32 - 1 is the most"));
+  }
+  const size_t row_bytes = update.values() == nullptr ? 0 : SizeOf(spec.dtype) * spec.width;
+  auto storage = std::make_shared<Storage<Key>>();
+  const int coarse_bits = CoarseBits(spec.dimension);
+  const bool in_words = update.values() != nullptr && FitsWords(spec, coarse_bits);
+  if (!update.sorted() && in_words && TakeInWords(update, coarse_bits, out)) return absl::OkStatus();
+  if (!update.sorted() && coarse_bits > 0 && !in_words &&
+      OrderCoarsely(keys, update.values(), row_bytes, coarse_bits, storage->keys, storage->values)) {
+    out.coarse_bits = coarse_bits;
+    Own(std::move(storage), out);
+    return absl::OkStatus();
+  }
+  const SortedTuples<Key> sorted(keys, update.sorted());
+  RETURN_IF_ERROR(sorted.With([&](const auto& tuples) -> absl::Status {
+    storage->values.clear();
+    if (!GatherKeys(tuples, storage->keys)) {
+      if (update.values() != nullptr) GatherValues(tuples, update.values(), row_bytes, storage->values);
+    } else if (update.values() == nullptr) {
+      storage->keys.resize(
+          static_cast<size_t>(std::unique(storage->keys.begin(), storage->keys.end()) - storage->keys.begin()));
+    } else {
+      storage->keys.clear();
+      return FoldRows(spec, tuples, update.values(), *storage, out.dtype);
+    }
+    return absl::OkStatus();
+  }));
+  Own(std::move(storage), out);
+  return absl::OkStatus();
+}
+
+template <typename Key>
+void SortCompletelyAs(const TensorSpec& spec, CpuUpdate& update) {
+  Unpack(update);
+  auto storage = std::make_shared<Storage<Key>>();
+  SortedTuples<Key>(std::get<absl::Span<const Key>>(update.keys), false).With([&](const auto& tuples) {
+    GatherKeys(tuples, storage->keys);
+    if (update.values != nullptr) {
+      GatherValues(tuples, update.values, SizeOf(update.dtype) * spec.width, storage->values);
+    }
+  });
+  Own(std::move(storage), update);
+  update.coarse_bits = 0;
+}
+
+// Refuses fixed-point terms beyond the bound (under kClip only NaN, which has no sign to clip to).
+absl::Status CheckBound(const TensorSpec& spec, const CpuUpdate& update) {
+  const AggregationSpec& a = spec.aggregation;
+  const double bound = a.on_bound == OnBound::kClip ? std::numeric_limits<double>::infinity() : a.value_bound;
+  const LoadTerms<double> load = TermLoader<double>(update.dtype);
+  TermParams params;
+  params.weight = update.weight;
+  constexpr size_t kBatch = 256;
+  double terms[kBatch + kVectorSlack];
+  const uint64_t n = update.num_keys * spec.width;
+  for (uint64_t first = 0; first < n; first += kBatch) {
+    const auto count = static_cast<size_t>(std::min<uint64_t>(kBatch, n - first));
+    load(update.values, n, first, count, params, terms);
+    const size_t found = FindBeyond(terms, count, bound);
+    if (found == count) continue;
+    const uint64_t i = first + found;
+    return absl::InvalidArgumentError(absl::StrCat(RowName(spec, KeyAt(update.keys, i / spec.width), i % spec.width),
+                                                   ": term ", terms[found], " is beyond value_bound ", a.value_bound));
+  }
+  return absl::OkStatus();
+}
+
+// Refuses weighted integers that leave int64.
+template <typename Wire>
+absl::Status CheckProducts(const TensorSpec& spec, const CpuUpdate& update) {
+  const int64_t weight = static_cast<int64_t>(update.weight);
+  const uint64_t n = update.num_keys * spec.width;
+  for (uint64_t i = 0; i < n; ++i) {
+    const int64_t value = LoadWire<Wire>(update.values, i);
+    int64_t product;
+    if (!__builtin_mul_overflow(value, weight, &product)) continue;
+    return absl::OutOfRangeError(absl::StrCat(RowName(spec, KeyAt(update.keys, i / spec.width), i % spec.width), ": ",
+                                              value, " with weight ", weight, " leaves int64"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTerms(const TensorSpec& spec, const CpuUpdate& update) {
+  if (update.values == nullptr) return absl::OkStatus();
+  const Op op = spec.aggregation.op;
+  if (op == Op::kMin || op == Op::kMax || op == Op::kUnion) return absl::OkStatus();
+  if (UsesFixedPoint(spec)) return CheckBound(spec, update);
+  if (IsSignedInteger(spec.dtype) && update.weight != 1.0) {
+    return update.dtype == DType::kInt32 ? CheckProducts<int32_t>(spec, update) : CheckProducts<int64_t>(spec, update);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update) {
+  auto out = std::make_unique<CpuUpdate>();
+  out->weight = update.weight();
+  out->dtype = spec.dtype;
+  if (update.unique()) {
+    const size_t key_bytes = std::holds_alternative<KeyRun>(update.keys()) ? 0 : HasNarrowKeys(spec) ? 4 : 8;
+    out->keys = update.keys();
+    out->num_keys = update.num_keys();
+    out->values = update.values();
+    out->owner = update.owner();
+    out->bytes = out->num_keys * (key_bytes + (out->values == nullptr ? 0 : SizeOf(spec.dtype) * spec.width));
+  } else if (HasNarrowKeys(spec)) {
+    RETURN_IF_ERROR(SortAndFold<uint32_t>(spec, update, *out));
+  } else {
+    RETURN_IF_ERROR(SortAndFold<uint64_t>(spec, update, *out));
+  }
+  absl::Status status = CheckTerms(spec, *out);
+  if (!status.ok() && out->coarse_bits > 0) {
+    SortCompletely(spec, *out);
+    status = CheckTerms(spec, *out);  // which names the smallest key
+  }
+  if (!status.ok()) return status;
+  return out;
+}
+
+void Unpack(CpuUpdate& update) {
+  if (update.words == nullptr) return;
+  auto storage = std::make_shared<Storage<uint64_t>>();
+  storage->keys.resize(update.num_keys);
+  storage->values.resize(update.num_keys * sizeof(uint32_t));
+  uint64_t* key = storage->keys.data();
+  std::byte* value = storage->values.data();
+  update.words->ForEach([&](uint64_t found_key, uint32_t found_value) {
+    *key++ = found_key;
+    std::memcpy(value, &found_value, sizeof(found_value));
+    value += sizeof(found_value);
+  });
+  update.words = nullptr;
+  Own(std::move(storage), update);
+}
+
+uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update) {
+  if (update.unique()) return 0;
+  const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
+  const uint64_t row_bytes = update.values() == nullptr ? 0 : uint64_t{spec.width} * FoldedBytes(spec.dtype);
+  return SaturatingAdd(SaturatingMultiply(update.num_keys(), SaturatingAdd(key_bytes, row_bytes)),
+                       SortedTuplesBytes(spec, update.num_keys()));
+}
+
+uint64_t SortBytes(const TensorSpec& spec, const CpuUpdate& update) {
+  if (update.coarse_bits == 0) return 0;
+  return SaturatingAdd(update.bytes, SortedTuplesBytes(spec, update.num_keys));
+}
+
+void SortCompletely(const TensorSpec& spec, CpuUpdate& update) {
+  HasNarrowKeys(spec) ? SortCompletelyAs<uint32_t>(spec, update) : SortCompletelyAs<uint64_t>(spec, update);
+}
+
+}  // namespace sparseagg::cpu

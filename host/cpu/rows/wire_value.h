@@ -1,0 +1,36 @@
+// Reading single values of each dtype.
+#ifndef SPARSEAGG_HOST_CPU_ROWS_WIRE_VALUE_H_
+#define SPARSEAGG_HOST_CPU_ROWS_WIRE_VALUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "host/base/half.h"
+
+namespace sparseagg::cpu {
+
+struct Float16 {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+// The value as stored. Callers' memory may be unaligned, so it is read as bytes.
+template <typename T>
+T LoadWire(const std::byte* values, uint64_t index) {
+  T value;
+  std::memcpy(&value, values + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+// Exact.
+inline double Widen(float v) { return v; }
+inline double Widen(double v) { return v; }
+inline double Widen(Float16 v) { return WidenFloat16(v.bits); }
+inline double Widen(BFloat16 v) { return WidenBFloat16(v.bits); }
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_ROWS_WIRE_VALUE_H_

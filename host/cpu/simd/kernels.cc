@@ -1,0 +1,211 @@
+#include "host/cpu/simd/kernels.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "host/cpu/simd/kernels.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target, which includes them again for each target.
+#include "host/cpu/simd/vectors-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sparseagg::cpu {
+namespace HWY_NAMESPACE {
+
+// Calls step(i, n) for stretches of n elements: whole vectors, and the rest at last.
+template <class Step>
+HWY_INLINE void ForVectors(size_t count, Step step) {
+  const size_t lanes = hn::Lanes(Doubles());
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) step(i, lanes);
+  if (i < count) step(i, count - i);
+}
+
+// The same where the last vector may reach beyond `count`, but not beyond `readable`.
+template <class Step>
+HWY_INLINE void ForReadable(size_t count, size_t readable, Step step) {
+  const size_t whole = hwy::RoundUpTo(count, hn::Lanes(Doubles()));
+  ForVectors(whole <= readable ? whole : count, step);
+}
+
+// The terms behind the last are garbage that the slack takes.
+template <DType kDType>
+HWY_INLINE void LoadTermsOf(const void* values, size_t count, size_t readable, double weight, double* terms) {
+  const Doubles d;
+  const auto factor = hn::Set(d, weight);
+  const auto* from = static_cast<const std::byte*>(values);
+  ForReadable(count, readable, [&](size_t i, size_t n) HWY_ATTR {
+    hn::StoreU(MakeTerms(LoadDoubles<kDType>(from, i, n), factor), d, terms + i);
+  });
+}
+
+void LoadFloat32(const void* values, size_t count, size_t readable, double weight, double* terms) {
+  LoadTermsOf<DType::kFloat32>(values, count, readable, weight, terms);
+}
+void LoadFloat64(const void* values, size_t count, size_t readable, double weight, double* terms) {
+  LoadTermsOf<DType::kFloat64>(values, count, readable, weight, terms);
+}
+void LoadFloat16(const void* values, size_t count, size_t readable, double weight, double* terms) {
+  LoadTermsOf<DType::kFloat16>(values, count, readable, weight, terms);
+}
+void LoadBFloat16(const void* values, size_t count, size_t readable, double weight, double* terms) {
+  LoadTermsOf<DType::kBFloat16>(values, count, readable, weight, terms);
+}
+
+void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms) {
+  const Doubles d;
+  const Quantiser quantise(bound, scale);
+  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
+    hn::StoreU(quantise(hn::LoadU(d, products + i)), SignedLongs(), terms + i);
+  }
+}
+
+template <bool kAscend, typename Key>
+HWY_INLINE uint64_t CountUpToT(const Key* keys, uint64_t count, Key last) {
+  const hn::ScalableTag<Key> d;
+  const size_t lanes = hn::Lanes(d);
+  const auto limit = hn::Set(d, last);
+  uint64_t i = 0;
+  for (; i + lanes < count; i += lanes) {
+    const auto key = hn::LoadU(d, keys + i);
+    if (kAscend && !hn::AllTrue(d, hn::Lt(key, hn::LoadU(d, keys + i + 1)))) return kOutOfOrder;
+    const intptr_t first_above = hn::FindFirstTrue(d, hn::Gt(key, limit));
+    if (first_above >= 0) return i + static_cast<uint64_t>(first_above);
+  }
+  for (; i < count && keys[i] <= last; ++i) {
+    if (kAscend && i > 0 && keys[i] <= keys[i - 1]) return kOutOfOrder;
+  }
+  return i;
+}
+
+uint64_t CountUpTo32(const uint32_t* keys, uint64_t count, uint32_t last, bool ascend) {
+  return ascend ? CountUpToT<true>(keys, count, last) : CountUpToT<false>(keys, count, last);
+}
+uint64_t CountUpTo64(const uint64_t* keys, uint64_t count, uint64_t last, bool ascend) {
+  return ascend ? CountUpToT<true>(keys, count, last) : CountUpToT<false>(keys, count, last);
+}
+
+size_t FindBeyond(const double* products, size_t count, double bound) {
+  const Doubles d;
+  const auto limit = hn::Set(d, bound);
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    if (!hn::AllTrue(d, hn::Le(hn::Abs(hn::LoadU(d, products + i)), limit))) break;
+  }
+  for (; i < count; ++i) {
+    if (!(std::abs(products[i]) <= bound)) return i;
+  }
+  return count;
+}
+
+void RoundToFloat32(const double* values, size_t count, float* out) {
+  const Doubles d;
+  ForVectors(count, [&](size_t i, size_t n)
+                        HWY_ATTR { StoreSome(RoundToFloats(LoadSome(d, values + i, n)), Floats(), n, out + i); });
+}
+
+void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out) {
+  const Doubles d;
+  const SignedLongs di;
+  const auto factor = hn::Set(d, unit);
+  ForVectors(count, [&](size_t i, size_t n) HWY_ATTR {
+    StoreSome(hn::Mul(hn::ConvertTo(d, LoadSome(di, values + i, n)), factor), d, n, out + i);
+  });
+}
+
+void Divide(double* values, size_t count, double divisor) {
+  const Doubles d;
+  const size_t lanes = hn::Lanes(d);
+  const auto by = hn::Set(d, divisor);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(hn::Div(hn::LoadU(d, values + i), by), d, values + i);
+  for (; i < count; ++i) values[i] /= divisor;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sparseagg::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sparseagg::cpu {
+
+HWY_EXPORT(LoadFloat32);
+HWY_EXPORT(LoadFloat64);
+HWY_EXPORT(LoadFloat16);
+HWY_EXPORT(LoadBFloat16);
+HWY_EXPORT(QuantiseTerms);
+HWY_EXPORT(CountUpTo32);
+HWY_EXPORT(CountUpTo64);
+HWY_EXPORT(FindBeyond);
+HWY_EXPORT(RoundToFloat32);
+HWY_EXPORT(ScaleIntegers);
+HWY_EXPORT(Divide);
+
+void LoadFloat32(const void* values, size_t count, size_t readable, double weight, double* terms) {
+  HWY_DYNAMIC_DISPATCH(LoadFloat32)(values, count, readable, weight, terms);
+}
+void LoadFloat64(const void* values, size_t count, size_t readable, double weight, double* terms) {
+  HWY_DYNAMIC_DISPATCH(LoadFloat64)(values, count, readable, weight, terms);
+}
+void LoadFloat16(const void* values, size_t count, size_t readable, double weight, double* terms) {
+  HWY_DYNAMIC_DISPATCH(LoadFloat16)(values, count, readable, weight, terms);
+}
+void LoadBFloat16(const void* values, size_t count, size_t readable, double weight, double* terms) {
+  HWY_DYNAMIC_DISPATCH(LoadBFloat16)(values, count, readable, weight, terms);
+}
+void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms) {
+  HWY_DYNAMIC_DISPATCH(QuantiseTerms)(products, count, bound, scale, terms);
+}
+uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last, bool ascend) {
+  return HWY_DYNAMIC_DISPATCH(CountUpTo32)(keys, count, last, ascend);
+}
+uint64_t CountUpTo(const uint64_t* keys, uint64_t count, uint64_t last, bool ascend) {
+  return HWY_DYNAMIC_DISPATCH(CountUpTo64)(keys, count, last, ascend);
+}
+size_t FindBeyond(const double* products, size_t count, double bound) {
+  return HWY_DYNAMIC_DISPATCH(FindBeyond)(products, count, bound);
+}
+void RoundToFloat32(const double* values, size_t count, float* out) {
+  HWY_DYNAMIC_DISPATCH(RoundToFloat32)(values, count, out);
+}
+void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out) {
+  HWY_DYNAMIC_DISPATCH(ScaleIntegers)(values, count, unit, out);
+}
+void Divide(double* values, size_t count, double divisor) { HWY_DYNAMIC_DISPATCH(Divide)(values, count, divisor); }
+
+std::vector<std::string> SimdTargets() {
+  // First called before any target is forced: by ForceSimdTarget.
+  static const auto* const names = [] {
+    auto* all = new std::vector<std::string>;
+    for (const int64_t target : hwy::SupportedAndGeneratedTargets()) all->emplace_back(hwy::TargetName(target));
+    return all;
+  }();
+  return *names;
+}
+
+std::string CurrentSimdTarget() { return hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()); }
+
+absl::Status ForceSimdTarget(const std::string& name) {
+  const std::vector<std::string> names = SimdTargets();
+  if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no SIMD target '", name, "' on this machine; it has ", absl::StrJoin(names, ", ")));
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  if (!name.empty()) {
+    const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
+    hwy::SetSupportedTargetsForTest(
+        *std::find_if(targets.begin(), targets.end(), [&](int64_t target) { return name == hwy::TargetName(target); }));
+  }
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  return absl::OkStatus();
+}
+
+}  // namespace sparseagg::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,151 @@
+#include "host/cpu/simd/row_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "host/cpu/simd/row_kernels.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target, which includes them again for each target.
+#include "host/cpu/simd/vectors-inl.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sparseagg::cpu {
+namespace HWY_NAMESPACE {
+
+// Columns folded at a time: their accumulators stay in the L1 cache.
+constexpr size_t kStrip = 256;
+// Rows lie here and there, where the hardware does not look ahead: the beginning of one is asked for so many rows
+// before it is folded. The rest of long ones the hardware finds.
+constexpr size_t kRowsAhead = 16;
+constexpr size_t kFetchedBytes = 512;
+
+HWY_INLINE void PrefetchRow(const CollectedRows& rows, size_t i, size_t columns) {
+  const RowOrigin origin = rows.origins[rows.order[i]];
+  const RowSource& source = rows.sources[origin.source];
+  const size_t row_bytes = columns * SizeOf(source.dtype);
+  const std::byte* row = source.values + origin.row * row_bytes;
+  const size_t fetched = HWY_MIN(row_bytes, kFetchedBytes);
+  for (size_t byte = 0; byte < fetched; byte += 64) __builtin_prefetch(row + byte);
+  __builtin_prefetch(row + fetched - 1);  // rows need not begin with a line
+}
+
+// Calls step(c, n) for vectors of `count` columns, of n ≤ `lanes` columns that count.
+template <class Step>
+HWY_INLINE void ForColumns(size_t count, size_t lanes, Step step) {
+  size_t c = 0;
+  for (; c + lanes <= count; c += lanes) step(c, lanes);
+  if (c < count) step(c, count - c);
+}
+
+// accs = or += terms of values from `begin` on. What is behind them may be read, where it is the source's, and lands
+// in the accumulators' slack.
+template <DType kDType, class Terms>
+HWY_INLINE void AddTerms(const RowSource& source, uint64_t begin, size_t count, const Terms& terms, bool is_first,
+                         typename Terms::Acc* HWY_RESTRICT accs) {
+  const typename Terms::Lanes d;
+  const size_t lanes = hn::Lanes(d);
+  ForColumns(count, lanes, [&](size_t c, size_t n) HWY_ATTR {
+    const size_t readable = begin + c + lanes <= source.num_values ? lanes : n;
+    const auto made = terms(LoadDoubles<kDType>(source.values, begin + c, readable));
+    hn::Store(is_first ? made : hn::Add(hn::Load(d, accs + c), made), d, accs + c);
+  });
+}
+
+// The same with accumulators instead of terms.
+template <class Terms>
+HWY_INLINE void AddFolded(const RowSource& source, uint64_t begin, size_t count, bool is_first,
+                          typename Terms::Acc* HWY_RESTRICT accs) {
+  const typename Terms::Lanes d;
+  const auto* folded = reinterpret_cast<const typename Terms::Acc*>(source.values) + begin;
+  ForColumns(count, hn::Lanes(d), [&](size_t c, size_t n) HWY_ATTR {
+    const auto acc = LoadSome(d, folded + c, n);
+    hn::Store(is_first ? acc : hn::Add(hn::Load(d, accs + c), acc), d, accs + c);
+  });
+}
+
+// A function of its own, since inlined they are too much for the compiler.
+template <class MakeTermsOf, class Acc>
+HWY_NOINLINE void AddRow(const RowSource& source, uint64_t begin, size_t count, MakeTermsOf make_terms, bool is_first,
+                         Acc* HWY_RESTRICT accs) {
+  const auto terms = make_terms(source.weight);
+  using Terms = decltype(make_terms(1.0));
+  if (source.is_folded) return AddFolded<Terms>(source, begin, count, is_first, accs);
+  switch (source.dtype) {
+    case DType::kFloat64:
+      return AddTerms<DType::kFloat64>(source, begin, count, terms, is_first, accs);
+    case DType::kFloat16:
+      return AddTerms<DType::kFloat16>(source, begin, count, terms, is_first, accs);
+    case DType::kBFloat16:
+      return AddTerms<DType::kBFloat16>(source, begin, count, terms, is_first, accs);
+    default:
+      return AddTerms<DType::kFloat32>(source, begin, count, terms, is_first, accs);
+  }
+}
+
+// Streams whole vectors past the caches, or stores them as any others.
+template <bool kStreams, class Acc>
+HWY_INLINE void WriteStrip(const Acc* accs, size_t count, double divisor, const DirectValues& output, size_t at) {
+  const Doubles d;
+  const auto divisors = hn::Set(d, divisor);
+  ForColumns(count, hn::Lanes(d), [&](size_t c, size_t n) HWY_ATTR {
+    WriteValues<Acc, kStreams>(hn::BitCast(Longs(), hn::Load(hn::Rebind<Acc, Doubles>(), accs + c)), divisors, output,
+                               at + c, n);
+  });
+}
+
+template <bool kStreams, class MakeTermsOf>
+HWY_INLINE void FoldRowsToT(const CollectedRows& rows, const DirectValues& output, MakeTermsOf make_terms) {
+  using Acc = typename decltype(make_terms(1.0))::Acc;
+  HWY_ALIGN Acc accs[kStrip];
+  const size_t columns = output.columns;
+  const size_t size = rows.num_keys == 0 ? 0 : rows.ends[rows.num_keys - 1];
+  for (size_t i = 0; i < HWY_MIN(kRowsAhead, size); ++i) PrefetchRow(rows, i, columns);
+  size_t begin = 0;
+  for (size_t row = 0; row < rows.num_keys; ++row) {
+    const size_t end = rows.ends[row];
+    const double divisor = rows.divisors != nullptr ? rows.divisors[row] : output.total;
+    const size_t place = rows.places != nullptr ? rows.places[row] : row;
+    for (size_t column = 0; column < columns; column += kStrip) {
+      const size_t count = HWY_MIN(kStrip, columns - column);
+      for (size_t i = begin; i < end; ++i) {
+        if (column == 0 && i + kRowsAhead < size) PrefetchRow(rows, i + kRowsAhead, columns);
+        const RowOrigin origin = rows.origins[rows.order[i]];
+        AddRow(rows.sources[origin.source], origin.row * columns + column, count, make_terms, i == begin, accs);
+      }
+      WriteStrip<kStreams>(accs, count, divisor, output, place * columns + column);
+    }
+    begin = end;
+  }
+}
+
+template <bool kStreams>
+HWY_INLINE void FoldRowsToBy(const CollectedRows& rows, const DirectValues& output) {
+  if (!rows.fixed)
+    return FoldRowsToT<kStreams>(rows, output, [](double weight) HWY_ATTR { return FloatTerms(weight); });
+  FoldRowsToT<kStreams>(rows, output,
+                        [&rows](double weight) HWY_ATTR { return FixedTerms(weight, rows.bound, rows.scale); });
+}
+
+void FoldRowsToAny(const CollectedRows& rows, const DirectValues& output) {
+  // Rows that begin and end with a cache line are made of whole vectors, each where streaming wants it.
+  const bool has_whole_lines = reinterpret_cast<uintptr_t>(output.values) % 64 == 0 && output.row_bytes() % 64 == 0;
+  if (!output.streams || !has_whole_lines) return FoldRowsToBy<false>(rows, output);
+  FoldRowsToBy<true>(rows, output);
+  hwy::FlushStream();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sparseagg::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sparseagg::cpu {
+
+HWY_EXPORT(FoldRowsToAny);
+
+void FoldRowsTo(const CollectedRows& rows, const DirectValues& output) {
+  HWY_DYNAMIC_DISPATCH(FoldRowsToAny)(rows, output);
+}
+
+}  // namespace sparseagg::cpu
+#endif  // HWY_ONCE

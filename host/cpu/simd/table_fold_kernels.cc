@@ -1,0 +1,260 @@
+#include "host/cpu/simd/table_fold_kernels.h"
+
+#include <type_traits>
+
+#include "host/cpu/rows/folded_rows.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "host/cpu/simd/table_fold_kernels.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target, which includes them again for each target.
+#include "host/cpu/simd/vectors-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sparseagg::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr size_t kMaxLanes = HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(double);
+
+// The counters must not be a character type, or the compiler would think that they alias the keys.
+enum class Count8 : uint8_t {};
+
+HWY_INLINE void CountOne(NoCount*, uint64_t) {}
+HWY_INLINE void CountOne(Count8* counts, uint64_t slot) {
+  counts[slot] = static_cast<Count8>(static_cast<unsigned>(counts[slot]) + 1);
+}
+HWY_INLINE void CountOne(uint16_t* counts, uint64_t slot) { ++counts[slot]; }
+HWY_INLINE void CountOne(uint32_t* counts, uint64_t slot) { ++counts[slot]; }
+
+// What slots note of their contributors beside the sums: how many there are.
+template <class Count>
+struct Tally {
+  Count* counts;
+  HWY_INLINE void Add(uint64_t slot) const { CountOne(counts, slot); }
+};
+// And what they weigh.
+template <class Count, class Weight>
+struct WeightTally {
+  Count* counts;
+  Weight* weights;
+  Weight weight;
+  HWY_INLINE void Add(uint64_t slot) const {
+    CountOne(counts, slot);
+    weights[slot] += weight;
+  }
+};
+
+// A function of its own for each combination: inlined, they are too much for the compiler.
+
+// Whether each of `lanes` keys is less than the next one.
+template <class Key>
+HWY_INLINE bool Ascend(const Key* keys) {
+  const hn::Rebind<Key, Doubles> d;
+  return hn::AllTrue(d, hn::Lt(hn::LoadU(d, keys), hn::LoadU(d, keys + 1)));
+}
+
+// One value a key. The products of a vector of tuples are made side by side; adding them is scalar, since AVX-512's
+// gather and scatter are slower. A cursor's keys are distinct, so the sums of one vector are independent.
+template <DType kDType, class Key, class Terms, class Tally>
+HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const TableWindow<Key>& window, const Terms& terms,
+                              typename Terms::Acc* HWY_RESTRICT table, const Tally tally) {
+  const Key first = window.first;
+  const Key last = window.last;
+  const size_t ahead = window.tuples_ahead;
+  const typename Terms::Lanes d;
+  const size_t lanes = hn::Lanes(d);
+  const Key* HWY_RESTRICT keys = cursor.keys;
+  HWY_ALIGN typename Terms::Acc buffer[kMaxLanes] = {};
+  const auto add = [&](uint64_t i, size_t j) HWY_ATTR {
+    const auto slot = static_cast<uint64_t>(static_cast<Key>(keys[i + j] - first));
+    table[slot] += buffer[j];
+    tally.Add(slot);
+  };
+  const bool ascends = cursor.ascends;
+  uint64_t i = cursor.position;
+  for (; i + lanes < cursor.end && keys[i + lanes - 1] <= last; i += lanes) {
+    if (ascends && !Ascend(keys + i)) return kOutOfOrder;
+    __builtin_prefetch(keys + i + ahead);
+    __builtin_prefetch(cursor.values + (i + ahead) * SizeOf(kDType));
+    hn::Store(terms(LoadDoubles<kDType>(cursor.values, i, lanes)), d, buffer);
+    for (size_t j = 0; j < lanes; ++j) add(i, j);
+  }
+  if (i < cursor.end && keys[i] <= last) {
+    const size_t n = HWY_MIN(lanes, cursor.end - i);
+    hn::Store(terms(LoadDoubles<kDType>(cursor.values, i, n)), d, buffer);
+    size_t j = 0;
+    do {
+      add(i, j);
+    } while (++j < n && keys[i + j] <= last && (!ascends || keys[i + j - 1] < keys[i + j]));
+    i += j;
+    if (j < n && keys[i] <= last) return kOutOfOrder;
+  }
+  return i;
+}
+
+// accs[c] += term of values[index + c], for `count` consecutive values. Asks for memory `ahead` values before it is
+// read, if that is not 0.
+template <DType kDType, class Terms>
+HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count, size_t ahead, const Terms& terms,
+                         typename Terms::Acc* HWY_RESTRICT accs) {
+  const typename Terms::Lanes d;
+  const size_t lanes = hn::Lanes(d);
+  uint64_t c = 0;
+  for (; c + lanes <= count; c += lanes) {
+    if (ahead != 0) __builtin_prefetch(values + (index + c + ahead) * SizeOf(kDType));
+    hn::StoreU(hn::Add(hn::LoadU(d, accs + c), terms(LoadDoubles<kDType>(values, index + c, lanes))), d, accs + c);
+  }
+  if (c == count) return;
+  HWY_ALIGN typename Terms::Acc buffer[kMaxLanes] = {};
+  hn::Store(terms(LoadDoubles<kDType>(values, index + c, count - c)), d, buffer);
+  for (size_t j = 0; c < count; ++c, ++j) accs[c] += buffer[j];
+}
+
+// There are more cursors than the hardware can follow. It follows rows longer than this while they are read.
+constexpr size_t kRowBytesAhead = 1024;
+
+template <DType kDType, class Key, class Terms, class Tally>
+HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const TableWindow<Key>& window, const Terms& terms,
+                              typename Terms::Acc* HWY_RESTRICT table, const Tally tally) {
+  const size_t row_bytes = window.columns * SizeOf(kDType);
+  const size_t fetched = row_bytes <= kRowBytesAhead ? row_bytes : 0;
+  uint64_t i = cursor.position;
+  for (; i < cursor.end && cursor.keys[i] <= window.last; ++i) {
+    if (cursor.ascends && i > cursor.position && cursor.keys[i] <= cursor.keys[i - 1]) return kOutOfOrder;
+    const std::byte* ahead = cursor.values + i * row_bytes + kRowBytesAhead;
+    for (size_t byte = 0; byte < fetched; byte += 64) __builtin_prefetch(ahead + byte);
+    const auto slot = static_cast<uint64_t>(static_cast<Key>(cursor.keys[i] - window.first));
+    AddRun<kDType>(cursor.values, i * window.columns, window.columns, 0, terms, table + slot * window.columns);
+    tally.Add(slot);
+  }
+  return i;
+}
+
+template <DType kDType, class Key, class Terms, class Tally>
+HWY_INLINE uint64_t AddCursor(const Cursor<Key>& cursor, const TableWindow<Key>& window, const Terms& terms,
+                              typename Terms::Acc* table, const Tally& tally) {
+  if (cursor.keys == nullptr) {
+    const uint64_t rows = cursor.CountTo(window.last);
+    if (rows == 0) return cursor.position;
+    const uint64_t slot = cursor[cursor.position] - window.first;
+    AddRun<kDType>(cursor.values, cursor.position * window.columns, rows * window.columns, window.tuples_ahead, terms,
+                   table + slot * window.columns);
+    for (uint64_t i = 0; i < rows; ++i) tally.Add(slot + i);
+    return cursor.position + rows;
+  }
+  if (window.columns > 1) return AddRows<kDType>(cursor, window, terms, table, tally);
+  return AddKeys<kDType>(cursor, window, terms, table, tally);
+}
+
+// With many small updates each visit begins at cold lines, and is over before the hardware would know: the first lines
+// of a cursor's keys and values are asked for some cursors ahead.
+constexpr size_t kCursorsAhead = 8;
+constexpr size_t kLinesAhead = 3;
+
+template <class Key>
+HWY_INLINE void PrefetchFirst(const Cursor<Key>& cursor, size_t columns) {
+  const auto* keys = reinterpret_cast<const std::byte*>(cursor.keys + cursor.position);
+  const std::byte* values = cursor.values + cursor.position * SizeOf(cursor.dtype) * columns;
+  for (size_t line = 0; line < kLinesAhead; ++line) {
+    if (cursor.keys != nullptr) __builtin_prefetch(keys + 64 * line);
+    __builtin_prefetch(values + 64 * line);
+  }
+}
+
+template <class Key, class MakeTermsOf, class TallyOf>
+HWY_INLINE uint64_t AddCursors(const TableWindow<Key>& window, MakeTermsOf make_terms, TallyOf tally_of) {
+  using Acc = typename decltype(make_terms(1.0))::Acc;
+  auto* table = static_cast<Acc*>(window.table);
+  uint64_t tuples = 0;
+  for (size_t k = 0; k < window.num_cursors; ++k) {
+    if (k + kCursorsAhead < window.num_cursors) PrefetchFirst(window.cursors[k + kCursorsAhead], window.columns);
+    Cursor<Key>& cursor = window.cursors[k];
+    const auto terms = make_terms(cursor.weight);
+    const auto tally = tally_of(cursor.weight);
+    uint64_t position = cursor.position;
+    switch (cursor.dtype) {
+      case DType::kFloat32:
+        position = AddCursor<DType::kFloat32>(cursor, window, terms, table, tally);
+        break;
+      case DType::kFloat64:
+        position = AddCursor<DType::kFloat64>(cursor, window, terms, table, tally);
+        break;
+      case DType::kFloat16:
+        position = AddCursor<DType::kFloat16>(cursor, window, terms, table, tally);
+        break;
+      default:
+        position = AddCursor<DType::kBFloat16>(cursor, window, terms, table, tally);
+        break;
+    }
+    if (position == kOutOfOrder) return position;
+    tuples += position - cursor.position;
+    cursor.position = position;
+  }
+  return tuples;
+}
+
+template <class Count, class Key, class MakeTermsOf>
+HWY_INLINE uint64_t AddCounted(const TableWindow<Key>& window, MakeTermsOf make_terms) {
+  const Tally<Count> tally{static_cast<Count*>(window.counts)};
+  return AddCursors(window, make_terms, [tally](double) HWY_ATTR { return tally; });
+}
+
+template <class Count, class Key, class MakeTermsOf>
+HWY_INLINE uint64_t AddWeighed(const TableWindow<Key>& window, MakeTermsOf make_terms) {
+  using Weight = typename decltype(make_terms(1.0))::Acc;
+  return AddCursors(window, make_terms, [&window](double weight) HWY_ATTR {
+    WeightTally<Count, Weight> tally{static_cast<Count*>(window.counts), static_cast<Weight*>(window.weights), {}};
+    if constexpr (std::is_same_v<Weight, double>) {
+      tally.weight = weight;
+    } else {
+      tally.weight = FixedWeight(weight, window.weight_scale);
+    }
+    return tally;
+  });
+}
+
+template <class Key, class MakeTermsOf>
+HWY_INLINE uint64_t AddTallied(const TableWindow<Key>& window, MakeTermsOf make_terms) {
+  if (window.weights != nullptr) {
+    return window.count_bytes == CountBytes::kNone ? AddWeighed<NoCount>(window, make_terms)
+                                                   : AddWeighed<uint32_t>(window, make_terms);
+  }
+  switch (window.count_bytes) {
+    case CountBytes::kNone:
+      return AddCounted<NoCount>(window, make_terms);
+    case CountBytes::kOne:
+      return AddCounted<Count8>(window, make_terms);
+    case CountBytes::kTwo:
+      return AddCounted<uint16_t>(window, make_terms);
+    case CountBytes::kFour:
+      return AddCounted<uint32_t>(window, make_terms);
+  }
+  return 0;
+}
+
+template <class Key>
+HWY_INLINE uint64_t AddToTableT(const TableWindow<Key>& window) {
+  if (!window.fixed) return AddTallied(window, [](double weight) HWY_ATTR { return FloatTerms(weight); });
+  return AddTallied(window,
+                    [&window](double weight) HWY_ATTR { return FixedTerms(weight, window.bound, window.scale); });
+}
+
+uint64_t AddToTable32(const TableWindow<uint32_t>& window) { return AddToTableT(window); }
+uint64_t AddToTable64(const TableWindow<uint64_t>& window) { return AddToTableT(window); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sparseagg::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sparseagg::cpu {
+
+HWY_EXPORT(AddToTable32);
+HWY_EXPORT(AddToTable64);
+
+uint64_t AddToTable(const TableWindow<uint32_t>& window) { return HWY_DYNAMIC_DISPATCH(AddToTable32)(window); }
+uint64_t AddToTable(const TableWindow<uint64_t>& window) { return HWY_DYNAMIC_DISPATCH(AddToTable64)(window); }
+
+}  // namespace sparseagg::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,233 @@
+// Vector types and loads that the kernels share, once a SIMD target.
+#if defined(SPARSEAGG_HOST_CPU_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SPARSEAGG_HOST_CPU_VECTORS_INL_H_
+#undef SPARSEAGG_HOST_CPU_VECTORS_INL_H_
+#else
+#define SPARSEAGG_HOST_CPU_VECTORS_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "host/cpu/rows/direct_output.h"
+#include "host/spec/dtype.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sparseagg::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Doubles = hn::ScalableTag<double>;
+using Floats = hn::Rebind<float, Doubles>;     // half a vector: as many lanes as Doubles
+using Halves = hn::Rebind<uint16_t, Doubles>;  // a quarter
+using Words = hn::Rebind<uint32_t, Doubles>;
+using Longs = hn::Rebind<uint64_t, Doubles>;
+using SignedLongs = hn::Rebind<int64_t, Doubles>;
+
+// The counter of a slot that has none.
+struct NoCount {};
+
+// float16 bits → float32. Shifted into place, the exponent is 112 too small; the product with 2^112 mends it and
+// is exact for subnormals too. Infinities and NaNs get the largest exponent.
+HWY_INLINE hn::Vec<Floats> WidenHalf(hn::Vec<Words> bits) {
+  const Floats df;
+  const Words dw;
+  const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(dw, 0x7fffu)));
+  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(dw, 0x8000u)));
+  const auto special = hn::Gt(magnitude, hn::Set(dw, 0x7bffu << 13));
+  const auto scaled = hn::BitCast(dw, hn::Mul(hn::BitCast(df, magnitude), hn::Set(df, 0x1p112f)));
+  const auto finite_or_special = hn::IfThenElse(special, hn::Or(magnitude, hn::Set(dw, 0x7f800000u)), scaled);
+  return hn::BitCast(df, hn::Or(finite_or_special, sign));
+}
+
+// Loads n ≤ Lanes(d) elements from unaligned memory; the other lanes are zero.
+template <class D>
+HWY_INLINE auto LoadSome(D d, const void* from, size_t n) {
+  using T = hn::TFromD<D>;
+  if (n == hn::Lanes(d)) return hn::LoadU(d, static_cast<const T*>(from));
+  HWY_ALIGN T buffer[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(T)] = {};
+  __builtin_memcpy(buffer, from, n * sizeof(T));
+  return hn::LoadU(d, buffer);
+}
+
+// Values [index, index + n) of dtype kDType, n ≤ Lanes(Doubles), widened exactly.
+template <DType kDType>
+HWY_INLINE hn::Vec<Doubles> LoadDoubles(const std::byte* values, size_t index, size_t n) {
+  const Doubles d;
+  const std::byte* from = values + index * SizeOf(kDType);
+  if constexpr (kDType == DType::kFloat64) {
+    return LoadSome(d, from, n);
+  } else if constexpr (kDType == DType::kFloat16) {
+    return hn::PromoteTo(d, WidenHalf(hn::PromoteTo(Words(), LoadSome(Halves(), from, n))));
+  } else if constexpr (kDType == DType::kBFloat16) {
+    const auto bits = hn::PromoteTo(Words(), LoadSome(Halves(), from, n));
+    return hn::PromoteTo(d, hn::BitCast(Floats(), hn::ShiftLeft<16>(bits)));
+  } else {
+    return hn::PromoteTo(d, LoadSome(Floats(), from, n));
+  }
+}
+
+// widened · weight + 0.0; the sum turns −0.0 into +0.0 and changes nothing else.
+HWY_INLINE hn::Vec<Doubles> MakeTerms(hn::Vec<Doubles> widened, hn::Vec<Doubles> weight) {
+  return hn::Add(hn::Mul(widened, weight), hn::Zero(Doubles()));
+}
+
+// rint(clamp(products, ±bound) · scale), ties to even.
+struct Quantiser {
+  Quantiser(double bound, double scale)
+      : high(hn::Set(Doubles(), bound)), low(hn::Set(Doubles(), -bound)), factor(hn::Set(Doubles(), scale)) {}
+  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> products) const {
+    const auto clamped = hn::Min(hn::Max(products, low), high);
+    return hn::ConvertTo(SignedLongs(), hn::Round(hn::Mul(clamped, factor)));
+  }
+  hn::Vec<Doubles> high;
+  hn::Vec<Doubles> low;
+  hn::Vec<Doubles> factor;
+};
+
+// What makes terms of a float64 sum.
+struct FloatTerms {
+  using Acc = double;
+  using Lanes = Doubles;
+  explicit FloatTerms(double weight) : factor(hn::Set(Doubles(), weight)) {}
+  HWY_INLINE hn::Vec<Doubles> operator()(hn::Vec<Doubles> widened) const { return MakeTerms(widened, factor); }
+  hn::Vec<Doubles> factor;
+};
+
+// What makes terms of a fixed-point sum.
+struct FixedTerms {
+  using Acc = int64_t;
+  using Lanes = SignedLongs;
+  FixedTerms(double weight, double bound, double scale) : factor(hn::Set(Doubles(), weight)), quantise(bound, scale) {}
+  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> widened) const {
+    return quantise(hn::Mul(widened, factor));
+  }
+  hn::Vec<Doubles> factor;
+  Quantiser quantise;
+};
+
+// Stores the first n ≤ Lanes(d) lanes and touches nothing behind them, which may belong to another thread.
+template <class D, class V>
+HWY_INLINE void StoreSome(V v, D d, size_t n, hn::TFromD<D>* to) {
+  if (n == hn::Lanes(d)) return hn::StoreU(v, d, to);
+  HWY_ALIGN hn::TFromD<D> buffer[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(hn::TFromD<D>)];
+  hn::Store(v, d, buffer);
+  __builtin_memcpy(to, buffer, n * sizeof(buffer[0]));
+}
+
+// The same where n = Lanes(d) and `to` is aligned, past the caches if so wanted.
+template <bool kStreams, class D, class V>
+HWY_INLINE void StoreOrStream(V v, D d, size_t n, hn::TFromD<D>* to) {
+  // Of vectors below 16 bytes Highway would write 16 all the same.
+  if constexpr (kStreams && hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) >= 16) {
+    hn::Stream(v, d, to);
+  } else {
+    StoreSome(v, d, n, to);
+  }
+}
+
+// Rounded to nearest even, NaN canonical, no −0.0.
+HWY_INLINE hn::Vec<Floats> RoundToFloats(hn::Vec<Doubles> values) {
+  const Floats df;
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  // Highway's own narrowing stops at the largest finite float on these targets, where IEEE 754 rounds to infinity.
+  HWY_ALIGN double wide[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(double)];
+  HWY_ALIGN float narrow[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(float)];
+  hn::Store(values, Doubles(), wide);
+  for (size_t i = 0; i < hn::Lanes(df); ++i) narrow[i] = static_cast<float>(wide[i]);
+  const auto rounded = hn::Load(df, narrow);
+#else
+  const auto rounded = hn::DemoteTo(df, values);
+#endif
+  const auto nan = hn::Set(df, std::numeric_limits<float>::quiet_NaN());
+  return hn::IfThenElse(hn::IsNaN(rounded), nan, hn::Add(rounded, hn::Zero(df)));
+}
+
+// NaN canonical, no −0.0.
+HWY_INLINE hn::Vec<Doubles> NormaliseDoubles(hn::Vec<Doubles> values) {
+  const Doubles d;
+  const auto nan = hn::Set(d, std::numeric_limits<double>::quiet_NaN());
+  return hn::IfThenElse(hn::IsNaN(values), nan, hn::Add(values, hn::Zero(d)));
+}
+
+HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, size_t n, uint64_t* out) { StoreSome(keys, Longs(), n, out); }
+HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, size_t n, uint32_t* out) {
+  const Words dw;
+  StoreSome(hn::TruncateTo(dw, keys), dw, n, out);
+}
+
+// Writes the first n lanes of accumulators of type Acc to values from `at` on, finished or not, as the output says.
+// Each is divided by its lane of `divisors`, if by anything. With kStreams all lanes are written, and aligned.
+template <class Acc, bool kStreams = false>
+HWY_INLINE void WriteValues(hn::Vec<Longs> accs, hn::Vec<Doubles> divisors, const DirectValues& output, uint64_t at,
+                            size_t n) {
+  const Doubles d;
+  auto sums = hn::BitCast(d, accs);
+  if constexpr (std::is_same_v<Acc, int64_t>) {
+    if (output.dtype == DType::kInt64) {
+      return StoreOrStream<kStreams>(accs, Longs(), n, reinterpret_cast<uint64_t*>(output.values) + at);
+    }
+    sums = hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), accs)), hn::Set(d, output.unit));
+  }
+  if (output.divided_by != DividedBy::kNothing) sums = hn::Div(sums, divisors);
+  if (output.dtype == DType::kFloat32) {
+    StoreOrStream<kStreams>(RoundToFloats(sums), Floats(), n, reinterpret_cast<float*>(output.values) + at);
+  } else {
+    StoreOrStream<kStreams>(NormaliseDoubles(sums), d, n, reinterpret_cast<double*>(output.values) + at);
+  }
+}
+
+// What rows of accumulators of type Acc are divided by, if by anything.
+template <class Acc>
+HWY_INLINE hn::Vec<Doubles> DivisorsOf(const DirectValues& output, hn::Vec<Longs> counts, hn::Vec<Longs> weights) {
+  const Doubles d;
+  switch (output.divided_by) {
+    case DividedBy::kCount:
+      return hn::ConvertTo(d, hn::BitCast(SignedLongs(), counts));
+    case DividedBy::kWeight:
+      if constexpr (std::is_same_v<Acc, double>) return hn::BitCast(d, weights);
+      return hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), weights)), hn::Set(d, output.weight_unit));
+    default:
+      return hn::Set(d, output.total);
+  }
+}
+
+// Writes rows of one value to an output.
+template <class Key>
+class PlainWriter {
+ public:
+  // The output has room for `rows` rows, of which `written` are there, and what lies behind may belong to another
+  // thread.
+  PlainWriter(const DirectOutput<Key>& output, uint64_t rows, uint64_t written = 0)
+      : output_(output), rows_(rows), written_(written) {}
+
+  // The n rows at the front of the vectors, of accumulators of type Acc; counts and weights are ignored where the
+  // output does not ask for them.
+  template <class Acc>
+  HWY_INLINE void Write(hn::Vec<Longs> keys, hn::Vec<Longs> accs, hn::Vec<Longs> counts, hn::Vec<Longs> weights,
+                        size_t n) {
+    const Words dw;
+    // Whole vectors while there is room: what lies behind the n rows is written again.
+    const size_t stored = written_ + hn::Lanes(dw) <= rows_ ? hn::Lanes(dw) : n;
+    StoreKeys(keys, stored, output_.keys + written_);
+    if (output_.counts != nullptr) StoreSome(hn::TruncateTo(dw, counts), dw, stored, output_.counts + written_);
+    if (output_.weights != nullptr) StoreSome(weights, Longs(), stored, output_.weights + written_);
+    WriteValues<Acc>(accs, DivisorsOf<Acc>(output_, counts, weights), output_, written_, stored);
+    written_ += n;
+  }
+
+ private:
+  const DirectOutput<Key> output_;
+  const uint64_t rows_;
+  uint64_t written_;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sparseagg::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // SPARSEAGG_HOST_CPU_VECTORS_INL_H_

@@ -1,0 +1,129 @@
+#include "host/spec/spec.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "host/base/status_macros.h"
+
+namespace sparseagg {
+namespace {
+
+// Bounds of value_bound and weight_bound: with them every fixed-point scale 2^s, and 2^-s, is a normal double.
+constexpr double kMinBound = 0x1p-900;
+constexpr double kMaxBound = 0x1p900;
+
+absl::Status Invalid(const TensorSpec& spec, absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": ", problem));
+}
+
+bool IsMean(Op op) { return op == Op::kMean || op == Op::kCoordinateMean; }
+
+absl::Status ValidateTypes(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  if (IsModular(spec.dtype) != spec.modular) {
+    return Invalid(spec, absl::StrCat("dtype ", Name(spec.dtype),
+                                      spec.modular ? " cannot be modular; uint32 and uint64 can"
+                                                   : " needs modular = true: its sums wrap"));
+  }
+  if (spec.modular) {
+    if (a.op != Op::kSum && a.op != Op::kUnion) {
+      return Invalid(spec, absl::StrCat("modular tensors take the ops sum and union, not ", Name(a.op)));
+    }
+    if (a.weighting != Weighting::kUniform) return Invalid(spec, "modular tensors take uniform weighting only");
+    if (a.result_dtype.has_value()) return Invalid(spec, "modular tensors have no result_dtype");
+  }
+  if (a.result_dtype.has_value() && *a.result_dtype != DType::kFloat32 && *a.result_dtype != DType::kFloat64) {
+    return Invalid(spec, absl::StrCat("result_dtype may be float32 or float64, not ", Name(*a.result_dtype)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateLayouts(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  if (spec.dimension == 0) {
+    if (spec.layout == Layout::kDense) return Invalid(spec, "layout dense needs a dimension");
+    if (a.result_layout == ResultLayout::kDense) return Invalid(spec, "a dense result needs a dimension");
+  }
+  if (a.dense_threshold.has_value() && !(*a.dense_threshold > 0.0 && *a.dense_threshold <= 1.0)) {
+    return Invalid(spec, absl::StrFormat("dense_threshold %g is not in (0, 1]", *a.dense_threshold));
+  }
+  if (!std::isfinite(a.fill)) return Invalid(spec, absl::StrFormat("fill %g is not finite", a.fill));
+  const DType result = ResultDType(spec);
+  if (a.op != Op::kUnion && !IsFloat(result)) {
+    double low = -0x1p63;
+    double high = 0x1p63;
+    if (IsModular(result)) {
+      low = 0.0;
+      high = result == DType::kUInt32 ? 0x1p32 : 0x1p64;
+    }
+    if (a.fill != std::rint(a.fill) || a.fill < low || a.fill >= high) {
+      return Invalid(spec, absl::StrFormat("fill %g is no %s", a.fill, std::string(Name(result))));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateBound(const TensorSpec& spec, absl::string_view field, double bound) {
+  if (bound == 0.0) return Invalid(spec, absl::StrCat("fixed_point needs ", field));
+  if (!(bound >= kMinBound && bound <= kMaxBound)) {
+    return Invalid(spec, absl::StrFormat("%s %g is not in [2^-900, 2^900]", std::string(field), bound));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateNumerics(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  if (a.numerics != Numerics::kFixedPoint) return absl::OkStatus();
+  const bool sums_weights = a.weighting == Weighting::kByWeight && (IsMean(a.op) || a.return_weights);
+  if (UsesFixedPoint(spec)) {
+    RETURN_IF_ERROR(ValidateBound(spec, "value_bound", a.value_bound));
+    if (a.on_nonfinite == OnNonfinite::kPropagate) {
+      return Invalid(spec, "fixed_point has no NaN or Inf, so it cannot propagate them");
+    }
+  }
+  if ((UsesFixedPoint(spec) || sums_weights) && a.max_submissions == 0) {
+    return Invalid(spec, "fixed_point needs max_submissions");
+  }
+  if ((UsesFixedPoint(spec) || sums_weights) && a.max_submissions > (uint64_t{1} << 32)) {
+    return Invalid(spec, absl::StrCat("fixed_point takes max_submissions up to 2^32, not ", a.max_submissions));
+  }
+  if (a.weighting == Weighting::kByWeight && (UsesFixedPoint(spec) || sums_weights)) {
+    RETURN_IF_ERROR(ValidateBound(spec, "weight_bound", a.weight_bound));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::string_view Name(Op op) {
+  switch (op) {
+    case Op::kSum:
+      return "sum";
+    case Op::kMean:
+      return "mean";
+    case Op::kCoordinateMean:
+      return "coordinate_mean";
+    case Op::kUnion:
+      return "union";
+    case Op::kMin:
+      return "min";
+    case Op::kMax:
+      return "max";
+  }
+  return "?";
+}
+
+std::string Quoted(const TensorSpec& spec) { return absl::StrCat("tensor '", spec.name, "'"); }
+
+absl::Status Validate(const TensorSpec& spec) {
+  if (spec.name.empty() || spec.name.size() > 256) {
+    return Invalid(spec, absl::StrCat("the name has ", spec.name.size(), " bytes; 1 to 256 are allowed"));
+  }
+  if (spec.width == 0) return Invalid(spec, "width 0; a row has at least one value");
+  RETURN_IF_ERROR(ValidateTypes(spec));
+  RETURN_IF_ERROR(ValidateLayouts(spec));
+  return ValidateNumerics(spec);
+}
+
+}  // namespace sparseagg

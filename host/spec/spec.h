@@ -1,0 +1,114 @@
+// What to compute: one tensor and how it is aggregated.
+#ifndef SPARSEAGG_HOST_SPEC_SPEC_H_
+#define SPARSEAGG_HOST_SPEC_SPEC_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "host/spec/dtype.h"
+
+namespace sparseagg {
+
+// The sparse sums. v_k(i): row of submission k at key i; w_k: its weight (1 when UNIFORM); C(i): the contributors of i.
+enum class Op : uint8_t {
+  kSum,             // Σ_{C(i)} w_k·v_k(i)
+  kMean,            // Σ_{C(i)} w_k·v_k(i) / Σ w_k over all submissions
+  kCoordinateMean,  // Σ_{C(i)} w_k·v_k(i) / Σ_{C(i)} w_k
+  kUnion,           // keys and counts, no values
+  kMin,             // element-wise, unweighted
+  kMax,
+};
+
+enum class Weighting : uint8_t { kUniform, kByWeight };
+
+// Of a tensor as clients send it, and of a result.
+enum class Layout : uint8_t { kSparse, kDense };
+
+// kAuto is the dense-fallback: dense as soon as that is not larger, or as the density reaches dense_threshold.
+enum class ResultLayout : uint8_t { kSparse, kDense, kAuto };
+
+enum class Numerics : uint8_t {
+  kCanonical,   // float64 left fold in order of client id
+  kFixedPoint,  // exact sums of int64 multiples of 2^-s
+};
+
+enum class OnNonfinite : uint8_t { kReject, kPropagate };
+enum class OnBound : uint8_t { kReject, kClip };
+
+absl::string_view Name(Op op);
+
+// How one tensor is aggregated.
+struct AggregationSpec {
+  Op op = Op::kSum;
+  Weighting weighting = Weighting::kUniform;
+  ResultLayout result_layout = ResultLayout::kSparse;
+  Numerics numerics = Numerics::kCanonical;
+  bool return_counts = false;  // kUnion returns counts in any case
+  bool return_weights = false;
+  uint32_t min_contributors = 1;
+  bool prune_zeros = false;
+  double fill = 0.0;                      // value of absent keys in a dense result
+  std::optional<double> dense_threshold;  // in (0, 1]
+  std::optional<DType> result_dtype;      // kFloat32 or kFloat64; default: the tensor's
+  OnNonfinite on_nonfinite = OnNonfinite::kReject;
+  // kFixedPoint only.
+  OnBound on_bound = OnBound::kReject;
+  double value_bound = 0.0;      // B; 0: not given
+  double weight_bound = 0.0;     // W; 0: not given
+  uint64_t max_submissions = 0;  // M; 0: not given
+};
+
+// One tensor of an aggregation.
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  uint64_t dimension = 0;  // size of the key space; 0: all of uint64
+  uint32_t width = 1;      // values per key
+  Layout layout = Layout::kSparse;
+  bool modular = false;  // unsigned sums that wrap by definition
+  AggregationSpec aggregation;
+};
+
+// INVALID_ARGUMENT, naming tensor, field and value, unless every combination in `spec` has a meaning.
+absl::Status Validate(const TensorSpec& spec);
+
+// Keys of this tensor are stored in 32 bits.
+constexpr bool HasNarrowKeys(const TensorSpec& spec) {
+  return spec.dimension != 0 && spec.dimension <= (uint64_t{1} << 32);
+}
+
+// Type of the result's values: the tensor's own unless another is asked for, and int64 for integers. Meaningless for
+// kUnion, which has none.
+inline DType ResultDType(const TensorSpec& spec) {
+  return spec.aggregation.result_dtype.value_or(spec.dtype == DType::kInt32 ? DType::kInt64 : spec.dtype);
+}
+
+// Whether the sum is taken over fixed-point terms: float sums under kFixedPoint. Integers are exact as they are.
+inline bool UsesFixedPoint(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  return a.numerics == Numerics::kFixedPoint && IsFloat(spec.dtype) &&
+         (a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean);
+}
+
+// Whether the order of submissions can be seen in the result: canonical sums of floats, of values or of the weights at
+// a key. Where not, submissions may be merged as they arrive.
+inline bool OrderMatters(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  if (a.numerics == Numerics::kFixedPoint) return false;
+  const bool sums = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
+  const bool sums_weights = a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
+  return (sums && IsFloat(spec.dtype)) || sums_weights;
+}
+
+inline bool ReturnsCounts(const TensorSpec& spec) {
+  return spec.aggregation.return_counts || spec.aggregation.op == Op::kUnion;
+}
+
+// "tensor 'NAME'", how messages name a tensor.
+std::string Quoted(const TensorSpec& spec);
+
+}  // namespace sparseagg
+
+#endif  // SPARSEAGG_HOST_SPEC_SPEC_H_

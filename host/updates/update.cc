@@ -1,0 +1,91 @@
+#include "host/updates/update.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/float_environment.h"
+#include "host/base/status_macros.h"
+#include "host/updates/scan.h"
+
+namespace sparseagg {
+
+uint64_t NumKeys(const KeyColumn& keys) {
+  if (const auto* run = std::get_if<KeyRun>(&keys)) return run->count;
+  if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return narrow->size();
+  return std::get<absl::Span<const uint64_t>>(keys).size();
+}
+
+absl::Status ValidateWeight(const TensorSpec& spec, double weight) {
+  const DefaultFloatEnvironment environment;
+  const auto invalid = [&](absl::string_view problem) {
+    return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": weight ", weight, " ", problem));
+  };
+  if (!std::isfinite(weight)) return invalid("is not finite");
+  if (weight < 0.0) return invalid("is negative");
+  const AggregationSpec& a = spec.aggregation;
+  if (a.weighting != Weighting::kByWeight) return absl::OkStatus();
+  if (weight > kMaxWeight) return invalid("is beyond 2^960: sums of weights have to stay finite");
+  if (a.numerics == Numerics::kFixedPoint && a.weight_bound != 0.0 && weight > a.weight_bound) {
+    return invalid(absl::StrCat("is beyond weight_bound ", a.weight_bound));
+  }
+  if (IsSignedInteger(spec.dtype) && (weight != std::rint(weight) || weight >= 0x1p53)) {
+    return invalid("is no integer below 2^53, as integer tensors need by_weight");
+  }
+  return absl::OkStatus();
+}
+
+double WeightInUse(const TensorSpec& spec, double weight) {
+  return spec.aggregation.weighting == Weighting::kByWeight ? std::fabs(weight) : 1.0;
+}
+
+absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, UpdateColumns columns, double weight) {
+  RETURN_IF_ERROR(ValidateWeight(spec, weight));
+  const internal::Place place{&spec, std::nullopt};
+  const uint64_t count = NumKeys(columns.keys);
+  internal::KeyOrder order;
+  const auto scan = [&](const auto& keys) {
+    const auto* const bytes = reinterpret_cast<const char*>(keys.data());
+    if (columns.keys_unchecked && internal::EndsAscend(place, bytes, count, sizeof(keys[0]))) return absl::OkStatus();
+    return internal::ScanKeys(place, 0, bytes, count, sizeof(keys[0]), order);
+  };
+  if (const auto* run = std::get_if<KeyRun>(&columns.keys)) {
+    RETURN_IF_ERROR(internal::ScanRun(place, run->first, run->count, order));
+  } else if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&columns.keys)) {
+    if (!HasNarrowKeys(spec)) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 32 bits, its dimension needs 64"));
+    }
+    RETURN_IF_ERROR(scan(*narrow));
+  } else {
+    if (HasNarrowKeys(spec)) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 64 bits, its dimension needs 32"));
+    }
+    RETURN_IF_ERROR(scan(std::get<absl::Span<const uint64_t>>(columns.keys)));
+  }
+  if (spec.layout == Layout::kDense) {
+    const auto* run = std::get_if<KeyRun>(&columns.keys);
+    if (run == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": layout dense takes all ", spec.dimension,
+                                                     " rows in order, as a run of keys, and no list of ", count));
+    }
+    if (run->first != 0 || run->count != spec.dimension) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(spec), ": layout dense needs all ", spec.dimension, " rows, not ", count));
+    }
+  }
+  if (columns.values != nullptr) {
+    RETURN_IF_ERROR(internal::ScanValues(place, 0, reinterpret_cast<const char*>(columns.values), count * spec.width));
+  } else if (spec.aggregation.op != Op::kUnion && count > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": ", count, " keys without values"));
+  }
+  ValidatedUpdate update;
+  update.columns_ = std::move(columns);
+  if (spec.aggregation.op == Op::kUnion) update.columns_.values = nullptr;
+  update.num_keys_ = count;
+  update.weight_ = WeightInUse(spec, weight);
+  update.sorted_ = order.sorted;
+  update.unique_ = order.unique;
+  return update;
+}
+
+}  // namespace sparseagg

@@ -1,0 +1,32 @@
+// Every limit that the server enforces. Each is a flag and is in GetServerInfo.
+#ifndef SPARSEAGG_SERVICE_BASE_LIMITS_H_
+#define SPARSEAGG_SERVICE_BASE_LIMITS_H_
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace sparseagg::service {
+
+// Counts and bytes: 0 means none.
+struct Limits {
+  uint64_t memory_limit_bytes = 0;
+  uint64_t max_message_bytes = uint64_t{4} << 20;
+  // Below the 4 MiB that gRPC clients accept by default.
+  uint64_t max_page_bytes = uint64_t{2} << 20;
+  uint64_t max_open_rounds = 1000;
+  uint64_t max_tensors = 1000;
+  uint64_t max_width = 65536;
+  uint64_t max_submissions = 1'000'000;
+  uint64_t max_tuples_per_submission = uint64_t{1} << 28;
+  uint64_t max_bytes_per_submission = uint64_t{1} << 31;
+  absl::Duration max_result_ttl = absl::Hours(1);
+  absl::Duration max_wait = absl::Minutes(1);
+  absl::Duration upload_timeout = absl::Minutes(2);
+  uint64_t max_uploads = 10'000;
+  uint64_t max_connections = 10'000;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_BASE_LIMITS_H_

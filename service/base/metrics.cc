@@ -1,0 +1,220 @@
+#include "service/base/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "service/version.h"
+
+namespace sparseagg::service {
+namespace {
+
+using prometheus::BuildCounter;
+using prometheus::BuildGauge;
+using prometheus::BuildHistogram;
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+
+// Seconds, from a small message's decoding to the merge of a large round.
+const Histogram::BucketBoundaries& Buckets() {
+  static const Histogram::BucketBoundaries buckets = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2,
+                                                      3e-2, 0.1,  0.3,  1,    3,    10,   30};
+  return buckets;
+}
+
+// "RESOURCE_EXHAUSTED" as "resource_exhausted".
+std::string ReasonOf(absl::StatusCode code) { return absl::AsciiStrToLower(absl::StatusCodeToString(code)); }
+
+constexpr std::array<absl::string_view, 6> kResults = {"accepted", "duplicate", "stale", "invalid", "shed", "failed"};
+
+// Value of the label `result` of a submission that was refused so.
+absl::string_view RefusalResult(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return "invalid";
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnavailable:
+      return "shed";
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+      return "stale";
+    default:
+      return "failed";
+  }
+}
+
+}  // namespace
+
+struct Metrics::Impl {
+  Impl() {
+    for (const absl::string_view result : kResults) {
+      submissions[std::string(result)] = &submission_family.Add({{"result", std::string(result)}});
+    }
+    for (const RoundStage stage : kAllStages) {
+      stages[static_cast<size_t>(stage)] = &stage_family.Add({{"stage", std::string(Name(stage))}}, Buckets());
+    }
+    build_family.Add({{"version", kVersion}}).Set(1);
+  }
+
+  std::vector<prometheus::MetricFamily> Collect(const Gauges& now) {
+    for (const Gauges::State& state : now.rounds) {
+      rounds_family.Add({{"state", state.name}}).Set(static_cast<double>(state.rounds));
+    }
+    uploads.Set(static_cast<double>(now.uploads));
+    connections.Set(static_cast<double>(now.connections));
+    in_flight.Set(static_cast<double>(now.transit_bytes));
+    transit_limit.Set(static_cast<double>(now.transit_limit_bytes));
+    transit_waiting.Set(static_cast<double>(now.transit_waiting));
+    held.Set(static_cast<double>(now.held_bytes));
+    limit.Set(static_cast<double>(now.memory_limit_bytes));
+    resident.Set(static_cast<double>(now.resident_bytes));
+    process_limit.Set(static_cast<double>(now.process_memory_limit_bytes));
+    dropped_log_lines.Set(static_cast<double>(now.dropped_log_lines));
+    return registry.Collect();
+  }
+
+  prometheus::Registry registry;
+  Family<Counter>& submission_family =
+      BuildCounter().Name("sparseagg_submissions_total").Help("Submissions by what became of them.").Register(registry);
+  Family<Counter>& rejected_family = BuildCounter()
+                                         .Name("sparseagg_rejected_total")
+                                         .Help("Submissions that were refused, by the code of the answer.")
+                                         .Register(registry);
+  Counter& refused_connections = BuildCounter()
+                                     .Name("sparseagg_connections_refused_total")
+                                     .Help("Connections that were one too many.")
+                                     .Register(registry)
+                                     .Add({});
+  Counter& ended_connections = BuildCounter()
+                                   .Name("sparseagg_connections_ended_total")
+                                   .Help("Connections whose peers took next to nothing while others waited.")
+                                   .Register(registry)
+                                   .Add({});
+  Counter& transit_refused = BuildCounter()
+                                 .Name("sparseagg_transit_refused_total")
+                                 .Help("Calls for which there was no room in transit.")
+                                 .Register(registry)
+                                 .Add({});
+  Counter& tuples = BuildCounter()
+                        .Name("sparseagg_update_tuples_total")
+                        .Help("(key, row) tuples of submissions that count.")
+                        .Register(registry)
+                        .Add({});
+  Counter& bytes = BuildCounter()
+                       .Name("sparseagg_update_bytes_total")
+                       .Help("Bytes of keys and values of submissions that count.")
+                       .Register(registry)
+                       .Add({});
+  Family<Histogram>& stage_family = BuildHistogram()
+                                        .Name("sparseagg_stage_seconds")
+                                        .Help("Time of single operations, by stage; of receive, waiting for a client.")
+                                        .Register(registry);
+  Histogram& finish = BuildHistogram()
+                          .Name("sparseagg_round_finish_seconds")
+                          .Help("From the close of a round to its end.")
+                          .Register(registry)
+                          .Add({}, Buckets());
+  Family<Gauge>& rounds_family =
+      BuildGauge().Name("sparseagg_rounds").Help("Rounds that the server knows, by state.").Register(registry);
+  Gauge& uploads =
+      BuildGauge().Name("sparseagg_uploads").Help("Uploads begun and not committed.").Register(registry).Add({});
+  Gauge& connections =
+      BuildGauge().Name("sparseagg_connections").Help("Connections that are open.").Register(registry).Add({});
+  Gauge& in_flight = BuildGauge()
+                         .Name("sparseagg_transit_bytes")
+                         .Help("Memory held for messages and pages on their way.")
+                         .Register(registry)
+                         .Add({});
+  Gauge& transit_limit = BuildGauge()
+                             .Name("sparseagg_transit_limit_bytes")
+                             .Help("The limit of sparseagg_transit_bytes; 0: none.")
+                             .Register(registry)
+                             .Add({});
+  Gauge& transit_waiting = BuildGauge()
+                               .Name("sparseagg_transit_waiting")
+                               .Help("Messages and pages that wait for room in transit.")
+                               .Register(registry)
+                               .Add({});
+  Gauge& held = BuildGauge()
+                    .Name("sparseagg_inflight_bytes")
+                    .Help("Memory held or reserved for uploads, submissions and results.")
+                    .Register(registry)
+                    .Add({});
+  Gauge& limit = BuildGauge()
+                     .Name("sparseagg_memory_limit_bytes")
+                     .Help("The limit of sparseagg_inflight_bytes; 0: none.")
+                     .Register(registry)
+                     .Add({});
+  // By the name that all of Prometheus's libraries give it.
+  Gauge& resident = BuildGauge()
+                        .Name("process_resident_memory_bytes")
+                        .Help("Resident memory size in bytes.")
+                        .Register(registry)
+                        .Add({});
+  Gauge& process_limit = BuildGauge()
+                             .Name("sparseagg_process_memory_limit_bytes")
+                             .Help("The limit of process_resident_memory_bytes, --memory-limit; 0: none.")
+                             .Register(registry)
+                             .Add({});
+  Gauge& dropped_log_lines = BuildGauge()
+                                 .Name("sparseagg_log_lines_dropped")
+                                 .Help("Lines of the log since the start that nobody has taken in time.")
+                                 .Register(registry)
+                                 .Add({});
+  Family<Gauge>& build_family =
+      BuildGauge().Name("sparseagg_build_info").Help("1, with the version as a label.").Register(registry);
+  Family<Gauge>& engine_family =
+      BuildGauge().Name("sparseagg_engine_info").Help("1, with engine and device as labels.").Register(registry);
+  std::map<std::string, Counter*, std::less<>> submissions;  // never changed after construction
+  std::array<Histogram*, kNumStages> stages;
+};
+
+Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
+
+Metrics::~Metrics() = default;
+
+void Metrics::CountSubmission(bool duplicate, uint64_t tuples, uint64_t bytes) {
+  impl_->submissions.find(duplicate ? "duplicate" : "accepted")->second->Increment();
+  if (duplicate) return;
+  impl_->tuples.Increment(static_cast<double>(tuples));
+  impl_->bytes.Increment(static_cast<double>(bytes));
+}
+
+void Metrics::CountRefused(const absl::Status& status) {
+  impl_->submissions.find(std::string(RefusalResult(status)))->second->Increment();
+  impl_->rejected_family.Add({{"reason", ReasonOf(status.code())}}).Increment();
+}
+
+void Metrics::ObserveStage(RoundStage stage, absl::Duration time) {
+  impl_->stages[static_cast<size_t>(stage)]->Observe(absl::ToDoubleSeconds(time));
+}
+
+void Metrics::CountRefusedConnection() { impl_->refused_connections.Increment(); }
+void Metrics::CountEndedConnections(int number) { impl_->ended_connections.Increment(number); }
+void Metrics::CountRefusedInFlight() { impl_->transit_refused.Increment(); }
+void Metrics::ObserveFinish(absl::Duration time) { impl_->finish.Observe(absl::ToDoubleSeconds(time)); }
+
+void Metrics::SetEngine(const std::string& engine, const std::string& device) {
+  impl_->engine_family.Add({{"engine", engine}, {"device", device}}).Set(1);
+}
+
+std::string Metrics::Text(const std::function<Gauges()>& gauges) const {
+  return prometheus::TextSerializer().Serialize(impl_->Collect(gauges()));
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,20 @@
+// Without prometheus-cpp.
+#include "service/base/metrics.h"
+
+namespace sparseagg::service {
+
+struct Metrics::Impl {};
+
+Metrics::Metrics() = default;
+Metrics::~Metrics() = default;
+void Metrics::SetEngine(const std::string&, const std::string&) {}
+void Metrics::CountSubmission(bool, uint64_t, uint64_t) {}
+void Metrics::CountRefused(const absl::Status&) {}
+void Metrics::ObserveStage(RoundStage, absl::Duration) {}
+void Metrics::CountRefusedConnection() {}
+void Metrics::CountEndedConnections(int) {}
+void Metrics::CountRefusedInFlight() {}
+void Metrics::ObserveFinish(absl::Duration) {}
+std::string Metrics::Text(const std::function<Gauges()>&) const { return ""; }
+
+}  // namespace sparseagg::service

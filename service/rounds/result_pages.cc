@@ -1,0 +1,71 @@
+#include "service/rounds/result_pages.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace sparseagg::service {
+namespace {
+
+// First row whose key is not below `key`.
+uint64_t LowerBound(const Result& result, uint64_t key) {
+  if (result.layout == Layout::kDense) return std::min(key, result.num_rows);
+  return std::visit(
+      [&](const auto& keys) {
+        return static_cast<uint64_t>(std::lower_bound(keys.begin(), keys.end(), key) - keys.begin());
+      },
+      result.keys);
+}
+
+}  // namespace
+
+absl::StatusOr<RowInterval> FindRows(const Result& result, KeyInterval keys) {
+  if (keys.end != 0 && keys.end < keys.begin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the key range ends at ", keys.end, ", before it begins at ", keys.begin));
+  }
+  return RowInterval{LowerBound(result, keys.begin), keys.end == 0 ? result.num_rows : LowerBound(result, keys.end)};
+}
+
+uint64_t RowBytes(const Result& result) {
+  uint64_t bytes = 0;
+  if (result.layout == Layout::kSparse) {
+    bytes += std::visit([](const auto& keys) { return sizeof(keys[0]); }, result.keys);
+  }
+  if (result.has_values) bytes += result.width * SizeOf(result.dtype);
+  if (!result.counts.empty()) bytes += sizeof(uint32_t);
+  if (!result.weights.empty()) bytes += sizeof(double);
+  return bytes;
+}
+
+RowInterval FirstPage(const Result& result, RowInterval rows, uint64_t page_bytes) {
+  const uint64_t row_bytes = std::max<uint64_t>(RowBytes(result), 1);
+  const uint64_t num_rows = std::max<uint64_t>(page_bytes / row_bytes, 1);
+  return {rows.begin, rows.begin + std::min(num_rows, rows.end - rows.begin)};
+}
+
+std::string MakePageToken(absl::Time created, size_t tensor, uint64_t next_row) {
+  return absl::StrCat(absl::ToUnixNanos(created), ".", tensor, ".", next_row);
+}
+
+absl::StatusOr<RowInterval> ResumeAt(absl::string_view page_token, absl::Time created, size_t tensor,
+                                     RowInterval rows) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(page_token, '.');
+  int64_t token_created = 0;
+  uint64_t token_tensor = 0;
+  uint64_t row = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &token_created) || !absl::SimpleAtoi(parts[1], &token_tensor) ||
+      !absl::SimpleAtoi(parts[2], &row) || token_created != absl::ToUnixNanos(created) || token_tensor != tensor ||
+      row < rows.begin || row > rows.end) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_token '", page_token, "' does not belong to this round, tensor and key range"));
+  }
+  return RowInterval{row, rows.end};
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,21 @@
+#include "service/rounds/round_config.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace sparseagg::service {
+
+absl::StatusOr<size_t> RoundConfig::FindTensor(absl::string_view name) const {
+  const auto found = tensor_index.find(name);
+  if (found != tensor_index.end()) return found->second;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown tensor '", name, "'; this round has ",
+      absl::StrJoin(tensors, ", ",
+                    [](std::string* out, const TensorSpec& spec) { absl::StrAppend(out, "'", spec.name, "'"); })));
+}
+
+bool RoundConfig::KeepsSubmissions() const { return std::any_of(tensors.begin(), tensors.end(), OrderMatters); }
+
+}  // namespace sparseagg::service

@@ -1,0 +1,219 @@
+#include "service/rounds/upload.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+
+namespace sparseagg::service {
+namespace {
+
+// What an upload, and each tensor in it, takes beside its keys and values. A round figure above the true one.
+constexpr uint64_t kUploadOverheadBytes = 2048;
+
+// Times the tuples of a first chunk for which room is made at most.
+constexpr uint64_t kMostAhead = 8;
+
+absl::Status Invalid(const TensorSpec& spec, uint64_t chunk, absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ", chunk ", chunk, ": ", problem));
+}
+
+// Of the keys, as received or, where they are packed, as they will be held.
+uint64_t KeyBytes(const TensorSpec& spec, const SliceView& view) {
+  if (!view.has_packed_keys()) return view.keys.size();
+  return SaturatingMultiply(view.num_keys, HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t));
+}
+
+// Of the values, as received or, where they are packed, as they will be held.
+uint64_t ValueBytes(const TensorSpec& spec, const SliceView& view) {
+  if (view.value_packing == wire::ValuePacking::kOwn) return view.values.size();
+  return SaturatingMultiply(view.num_keys, uint64_t{spec.width} * SizeOf(spec.dtype));
+}
+
+// Turns the declared number of keys into the one that the builder wants, or finds that it is false.
+absl::Status ResolveNumKeys(const TensorSpec& spec, uint64_t chunk, SliceView& view) {
+  const uint64_t declared = view.num_keys;
+  if (view.key_type == SliceView::Keys::kImplicit) {
+    // Found from the values where it was left out.
+    if (declared != 0) return absl::OkStatus();
+    const absl::StatusOr<uint64_t> num_values = wire::CountValues(view.value_packing, spec.dtype, view.values.size());
+    if (!num_values.ok()) return Invalid(spec, chunk, num_values.status().message());
+    view.num_keys = *num_values / spec.width;
+    return absl::OkStatus();
+  }
+  if (!view.has_packed_keys() && view.first_key != 0) {
+    return Invalid(spec, chunk, absl::StrCat("first_key ", view.first_key, " does not go with U32 and U64 keys"));
+  }
+  const absl::StatusOr<uint64_t> count = CountKeys(view);
+  if (!count.ok()) return Invalid(spec, chunk, count.status().message());
+  view.num_keys = *count;
+  if (declared != 0 && declared != view.num_keys) {
+    return Invalid(spec, chunk,
+                   absl::StrCat("num_keys ", declared, " does not agree with ", view.keys.size(),
+                                " bytes of keys, which hold ", view.num_keys));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("chunk ", sequence, " after chunk ", last, ", which was marked last"));
+}
+
+Upload::Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget)
+    : config_(std::move(config)), reservation_(budget, config_->KeepsSubmissions()) {}
+
+absl::Status Upload::Append(const Chunk& chunk, Repeats repeats) {
+  if (chunk.sequence < next_sequence_ && repeats == Repeats::kIgnore) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckSequence(chunk));
+  RETURN_IF_ERROR(CheckWeight(chunk));
+  if (chunk.sequence == 0) {
+    RETURN_IF_ERROR(reservation_.Grow(kUploadOverheadBytes, "an upload"));
+    weight_ = chunk.weight;
+  }
+  for (const ChunkSlice& slice : chunk.slices) {
+    RETURN_IF_ERROR(AppendSlice(chunk.sequence, slice, /*more_chunks=*/!chunk.last));
+  }
+  ++next_sequence_;
+  complete_ = chunk.last;
+  return absl::OkStatus();
+}
+
+absl::Status Upload::CheckSequence(const Chunk& chunk) const {
+  if (complete_) return ChunkAfterLast(chunk.sequence, next_sequence_ - 1);
+  if (chunk.sequence != next_sequence_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("chunk ", chunk.sequence, " came where chunk ", next_sequence_, " is expected next"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Upload::CheckWeight(const Chunk& chunk) const {
+  if (chunk.sequence > 0) {
+    if (!chunk.weight.has_value() || chunk.weight == weight_) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.sequence, ": weight ", *chunk.weight,
+                                                   " is not that of chunk 0, where the weight belongs"));
+  }
+  for (const TensorSpec& spec : config_->tensors) {
+    if (chunk.weight.has_value()) {
+      RETURN_IF_ERROR(ValidateWeight(spec, *chunk.weight));
+    } else if (spec.aggregation.weighting == Weighting::kByWeight) {
+      return Invalid(spec, 0, "the weight is missing, which by_weight needs");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Upload::CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const {
+  const auto exhausted = [&](absl::string_view limit, uint64_t value, uint64_t max) {
+    return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ", chunk ", chunk, ": the submission reaches ",
+                                                     value, ", beyond ", limit, " ", max));
+  };
+  const uint64_t max_tuples = config_->max_tuples_per_submission;
+  if (max_tuples != 0 && tuples > max_tuples) return exhausted("max_tuples_per_submission", tuples, max_tuples);
+  const uint64_t max_bytes = config_->max_bytes_per_submission;
+  if (max_bytes != 0 && bytes > max_bytes) return exhausted("max_bytes_per_submission", bytes, max_bytes);
+  // A run of keys without values takes nothing here, but it does in a result, and takes a pass to hash before.
+  const uint64_t most_tuples = reservation_.limit() / sizeof(uint32_t);
+  if (most_tuples != 0 && tuples > most_tuples) {
+    return exhausted("the keys that rounds have memory for,", tuples, most_tuples);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks) {
+  ASSIGN_OR_RETURN(const size_t tensor, config_->FindTensor(slice.tensor));
+  const TensorSpec& spec = config_->tensors[tensor];
+  SliceView view = slice.view;
+  if (slice.dtype.has_value()) {
+    const auto packing = wire::PackingOf(*slice.dtype, spec.dtype);
+    if (!packing.has_value()) {
+      return Invalid(spec, chunk,
+                     absl::StrCat("values are ", Name(*slice.dtype), ", but the tensor is ", Name(spec.dtype)));
+    }
+    view.value_packing = *packing;
+  } else if (!wire::Widens(view.value_packing, spec.dtype)) {
+    return Invalid(
+        spec, chunk,
+        absl::StrCat("INT8_SCALED values are for float32 and float64, but the tensor is ", Name(spec.dtype)));
+  }
+  RETURN_IF_ERROR(ResolveNumKeys(spec, chunk, view));
+  const uint64_t tuples = SaturatingAdd(num_tuples_, view.num_keys);
+  const uint64_t bytes = SaturatingAdd(num_bytes_, SaturatingAdd(KeyBytes(spec, view), ValueBytes(spec, view)));
+  RETURN_IF_ERROR(CheckLimits(spec, chunk, tuples, bytes));
+
+  auto found = builders_.find(tensor);
+  if (found == builders_.end()) {
+    RETURN_IF_ERROR(reservation_.Grow(kUploadOverheadBytes, "an upload"));
+    found = builders_.try_emplace(tensor, &spec).first;
+  }
+  UpdateBuilder& builder = found->second;
+  const uint64_t other_bytes = reservation_.bytes() - builder.memory_bytes();
+  if (more_chunks && builder.num_keys() == 0) MakeRoom(tensor, view, builder);
+  ASSIGN_OR_RETURN(const Growth growth, ReserveFor(builder, spec, view));
+  RETURN_IF_ERROR(builder.Append(chunk, view, growth));
+  // Gives back what was held only while columns grew.
+  reservation_.SetTo(other_bytes + builder.memory_bytes());
+  if (slice.keys_sorted) builder.DeclareSorted();
+  if (slice.keys_unique) builder.DeclareUnique();
+  num_tuples_ = tuples;
+  num_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+void Upload::MakeRoom(size_t tensor, const SliceView& first, UpdateBuilder& builder) {
+  if (expected_ == nullptr || first.key_type == SliceView::Keys::kImplicit) return;
+  const uint64_t num_keys = std::min((*expected_)[tensor], SaturatingMultiply(kMostAhead, first.num_keys));
+  if (num_keys <= first.num_keys) return;
+  const TensorSpec& spec = config_->tensors[tensor];
+  const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
+  const uint64_t bytes =
+      SaturatingMultiply(num_keys, SaturatingAdd(key_bytes, SaturatingMultiply(SizeOf(spec.dtype), spec.width)));
+  // Where memory is short the upload does without.
+  if (reservation_.Grow(bytes, "").ok()) builder.Reserve(num_keys);
+}
+
+absl::StatusOr<Growth> Upload::ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec, const SliceView& view) {
+  if (reservation_.Grow(builder.RoomBytes(view, Growth::kAhead), "").ok()) return Growth::kAhead;
+  // Where memory is short, chunk by chunk.
+  RETURN_IF_ERROR(
+      reservation_.Grow(builder.RoomBytes(view, Growth::kExact), absl::StrCat("an upload to ", Quoted(spec))));
+  return Growth::kExact;
+}
+
+ContentHash Upload::Hash() const {
+  std::vector<uint64_t> words = {weight_.has_value(), std::bit_cast<uint64_t>(weight_.value_or(0.0))};
+  for (const auto& [tensor, builder] : builders_) {
+    if (builder.num_keys() == 0) continue;  // named without a tuple is the same as not named
+    const auto [high, low] = builder.HashContent();
+    words.insert(words.end(), {tensor, builder.num_keys(), high, low});
+  }
+  return HashOf(words.data(), words.size() * sizeof(words[0]));
+}
+
+std::vector<uint64_t> Upload::CountTuples() const {
+  std::vector<uint64_t> tuples(config_->tensors.size());
+  for (const auto& [tensor, builder] : builders_) tuples[tensor] = builder.num_keys();
+  return tuples;
+}
+
+absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates() {
+  std::vector<ValidatedUpdate> updates;
+  updates.reserve(config_->tensors.size());
+  for (size_t tensor = 0; tensor < config_->tensors.size(); ++tensor) {
+    UpdateBuilder& builder = builders_.try_emplace(tensor, &config_->tensors[tensor]).first->second;
+    const uint64_t held_bytes = reservation_.bytes();
+    RETURN_IF_ERROR(reservation_.Grow(builder.FinishBytes(), "looking for repeated keys"));
+    ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(builder).Finish(weight_.value_or(1.0)));
+    reservation_.SetTo(held_bytes);
+    updates.push_back(std::move(update));
+  }
+  builders_.clear();
+  return updates;
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,186 @@
+// AggregationService: the one-shot call, which is a private round.
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+#include "service/base/to_status.h"
+#include "service/codec/chunk_codec.h"
+#include "service/codec/chunk_message.h"
+#include "service/codec/round_codec.h"
+#include "service/codec/spec_codec.h"
+#include "service/rpc/grpc_service.h"
+#include "service/rpc/grpc_util.h"
+#include "service/rpc/page_stream.h"
+#include "service/rpc/page_writer.h"
+#include "service/rpc/reading_reactor.h"
+
+namespace sparseagg::service {
+namespace {
+
+// Reads the spec and the chunks, one message a step as SubmitUpdate does; closes the round when the client has closed
+// its side. From there on all is one step, the merge and the pages, so that nothing that comes late from the time of
+// reading ends the call while a page may be written.
+class AggregateReactor final
+    : public ReadingReactor<AggregateReactor, grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
+ public:
+  AggregateReactor(AggregationService* service, grpc::CallbackServerContext* context)
+      : ReadingReactor(service, context), writer_(&service->context(), canceller_) {}
+
+  void OnReadDone(bool ok) override {
+    waited_ = idle_.Stop();
+    if (!gate_.Begin()) return;
+    reservation_.ShrinkTo(received_.Length());
+    came_ = context().clock.Monotonic();
+    context().pool.Post([self = self_, ok] {
+      const absl::Status status = ToStatus([&] { return ok ? self->TakeRequest() : self->TakeEnd(); });
+      if (!ok && status.ok()) return;  // the step goes on with the answer
+      self->reservation_.Release();
+      if (!status.ok()) {
+        self->Conclude(status);
+      } else if (ok) {
+        self->ReadNext();
+      }
+      self->EndStep();
+    });
+  }
+
+  void OnWriteDone(bool ok) override {
+    writer_.Taken();
+    if (!ok) return EndAnswer(absl::CancelledError("the stream was cancelled"));
+    context().pool.Post([self = self_] { self->WriteNext(); });
+  }
+
+  // What a pending read does not notice: that the client no longer waits for the merge.
+  void OnCancel() override { CancelRound(); }
+
+  void FinishWith(const absl::Status& status) {
+    CancelRound();
+    Finish(ToGrpc(status));
+  }
+
+ private:
+  absl::Status TakeRequest() {
+    const Clock& clock = context().clock;
+    const absl::Duration begin = clock.Monotonic();
+    const uint64_t size = received_.Length();
+    v1::AggregateRequest request;
+    ChunkMessage message;  // freed on return, when its tuples have been copied
+    const absl::Status parsed = message.ParseFrom(received_, context().limits, &request);
+    received_.Clear();
+    RETURN_IF_ERROR(parsed);
+    const absl::Duration parsing = clock.Monotonic() - begin;
+    RETURN_IF_ERROR(service_.CheckMessageSize(size));
+    if (request.has_spec() == (round_ != nullptr)) {
+      return absl::InvalidArgumentError("the first message, and no other, has the spec");
+    }
+    if (request.has_spec()) return Open(request);
+    if (!request.has_chunk()) return absl::InvalidArgumentError("a message without a chunk");
+    RETURN_IF_ERROR(CheckId(message.head().client_id(), "client_id"));
+    round_->NoteMessage(size, waited_, begin - came_, parsing);
+    return InClient(message.head().client_id(), TakeChunk(message));
+  }
+
+  absl::Status Open(const v1::AggregateRequest& request) {
+    ASSIGN_OR_RETURN(format_, DecodePageFormat(request.format()));
+    ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), context().limits));
+    ASSIGN_OR_RETURN(std::shared_ptr<Round> round, service_.registry().CreatePrivate(std::move(config)));
+    LogCall(LogLevel::kInfo, context_, "Aggregate", "");
+    std::lock_guard lock(mu_);
+    round_ = std::move(round);
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeChunk(ChunkMessage& message) {
+    const v1::UpdateChunk& wire = message.head();
+    std::shared_ptr<UploadHandle>& upload = uploads_[wire.client_id()];
+    if (upload == nullptr) {
+      // Retries are no matter within one stream, so that the submission needs no name of its own.
+      const std::string& submission_id = wire.submission_id().empty() ? wire.client_id() : wire.submission_id();
+      RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
+      ASSIGN_OR_RETURN(upload, round_->OpenUpload(wire.client_id(), submission_id, Interrupter()));
+    }
+    ASSIGN_OR_RETURN(const Chunk chunk, message.Decode());
+    RETURN_IF_ERROR(round_->Append(*upload, chunk, Repeats::kRefuse));
+    if (!chunk.last) return absl::OkStatus();
+    RETURN_IF_ERROR(round_->Commit(*upload).status());
+    uploads_.erase(wire.client_id());
+    return absl::OkStatus();
+  }
+
+  // One answer is for all clients of the stream, so it says which one it is about.
+  static absl::Status InClient(absl::string_view client_id, const absl::Status& status) {
+    if (status.ok()) return status;
+    return absl::Status(status.code(), absl::StrCat("client '", client_id, "': ", status.message()));
+  }
+
+  // The client has closed its side, or the stream is broken.
+  absl::Status TakeEnd() {
+    if (context_.IsCancelled()) return absl::CancelledError("the stream was cancelled");
+    if (round_ == nullptr) return absl::InvalidArgumentError("the stream has no spec");
+    if (!uploads_.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the stream ended before the last chunk of client '", uploads_.begin()->first, "'"));
+    }
+    reservation_.Release();
+    round_->Close();
+    round_->Wait(absl::InfiniteDuration(), [self = self_] {
+      self->context().pool.Post([self] {
+        const absl::Status status = ToStatus([&] { return self->OpenPages(); });
+        status.ok() ? self->WriteNext() : self->EndAnswer(status);
+      });
+    });
+    return absl::OkStatus();
+  }
+
+  // The step that began when the client closed its side is over, and so is the call.
+  void EndAnswer(const absl::Status& status) {
+    const std::shared_ptr<AggregateReactor> self = self_;  // the stream may end here
+    Conclude(status);
+    EndStep();
+  }
+
+  absl::Status OpenPages() {
+    const RoundSnapshot snapshot = round_->Snapshot();
+    if (snapshot.results == nullptr) return snapshot.failure;
+    std::vector<size_t> tensors(round_->config().tensors.size());
+    std::iota(tensors.begin(), tensors.end(), size_t{0});
+    ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round_, snapshot.results, std::move(tensors), KeyInterval{},
+                                                          service_.PageBytes(0), format_));
+    writer_.Open(std::move(pages), [this](v1::ResultPage* page) { service_.Encode(*round_, page->mutable_round()); });
+    return absl::OkStatus();
+  }
+
+  void WriteNext() {
+    writer_.Next([self = self_](const absl::StatusOr<const grpc::ByteBuffer*>& page) {
+      page.ok() && *page != nullptr ? self->StartWrite(*page) : self->EndAnswer(page.status());
+    });
+  }
+
+  // Of no effect on a round that has ended.
+  void CancelRound() {
+    std::shared_ptr<Round> round;
+    {
+      std::lock_guard lock(mu_);
+      round = round_;
+    }
+    if (round != nullptr) (void)round->Cancel("the call is over");
+  }
+
+  absl::Duration waited_ = absl::ZeroDuration();                  // for the message that is read
+  absl::Duration came_ = absl::ZeroDuration();                    // when it came: Clock::Monotonic
+  std::map<std::string, std::shared_ptr<UploadHandle>> uploads_;  // open ones, by client
+  PageFormat format_;
+  PageWriter writer_;
+  std::mutex mu_;
+  std::shared_ptr<Round> round_;  // written once, by a step and under mu_
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AggregationService::Aggregate(Context* context) {
+  return AggregateReactor::Start(std::make_shared<AggregateReactor>(this, context), AggregateReactor::Wait::kForTurn);
+}
+
+}  // namespace sparseagg::service

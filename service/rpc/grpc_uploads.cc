@@ -1,0 +1,165 @@
+// AggregationService: unary, resumable uploads.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+#include "service/base/to_status.h"
+#include "service/codec/chunk_codec.h"
+#include "service/codec/chunk_message.h"
+#include "service/codec/round_codec.h"
+#include "service/rpc/grpc_service.h"
+#include "service/rpc/grpc_util.h"
+#include "service/rpc/reading_reactor.h"
+
+namespace sparseagg::service {
+namespace {
+
+constexpr size_t kMaxTagBytes = 64;
+
+// Request: UpdateChunk, CommitSubmissionRequest or GetUploadStatusRequest.
+template <typename Request>
+absl::Status CheckIds(const Request& request) {
+  RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
+  RETURN_IF_ERROR(CheckId(request.submission_id(), "submission_id"));
+  if (request.upload_tag().size() <= kMaxTagBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("upload_tag has ", request.upload_tag().size(), " bytes; up to ", kMaxTagBytes, " are allowed"));
+}
+
+template <typename Request>
+void EncodeStatus(const Request& request, const UploadProgress& progress, v1::UploadStatus* response) {
+  EncodeProgress(request.round(), progress, response);
+  response->set_client_id(request.client_id());
+  response->set_submission_id(request.submission_id());
+}
+
+// Reads the one message of a call, as soon as there is credit for it.
+class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
+ public:
+  PutReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
+      : ReadingReactor(service, context), response_(response) {}
+
+  void OnReadDone(bool ok) override {
+    waited_ = idle_.Stop();
+    if (!gate_.Begin()) return;
+    reservation_.ShrinkTo(received_.Length());
+    came_ = context().clock.Monotonic();
+    context().pool.Post([self = self_, ok] {
+      const absl::Status status = ok ? ToStatus([&] { return self->Take(); }) : self->NoMessage();
+      // A client that does not take the answer keeps the call.
+      self->received_.Clear();
+      self->reservation_.Release();
+      self->Conclude(status);
+      self->EndStep();
+    });
+  }
+
+  void FinishWith(const absl::Status& status) { Finish(ToGrpc(status)); }
+
+ private:
+  absl::Status NoMessage() const {
+    return context_.IsCancelled() ? absl::CancelledError("the call was cancelled")
+                                  : absl::InvalidArgumentError("the call has no message");
+  }
+
+  // On the pool.
+  absl::Status Take() {
+    const Clock& clock = context().clock;
+    const absl::Duration begin = clock.Monotonic();
+    const uint64_t size = received_.Length();
+    ChunkMessage message;
+    const absl::Status parsed = message.Parse(received_);
+    received_.Clear();
+    RETURN_IF_ERROR(parsed);
+    const absl::Duration parsing = clock.Monotonic() - begin;
+    const v1::UpdateChunk& head = message.head();
+    LogCall(LogLevel::kDebug, context_, "PutChunk", head.round(), head.client_id());
+    RETURN_IF_ERROR(CheckIds(head));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(head.round()));
+    absl::StatusOr<Chunk> chunk = message.Decode();
+    const absl::Status fits = service_.CheckMessageSize(size);
+    if (!fits.ok()) chunk = fits;
+    if (!chunk.ok()) {
+      round->RefuseNamed(head.client_id(), head.submission_id(), head.upload_tag(), chunk.status());
+      return chunk.status();
+    }
+    round->NoteMessage(size, waited_, begin - came_, parsing);
+    ASSIGN_OR_RETURN(const UploadProgress progress,
+                     round->PutChunk(head.client_id(), head.submission_id(), *chunk, head.upload_tag()));
+    v1::UploadStatus answer;
+    EncodeStatus(head, progress, &answer);
+    return Serialize(answer, response_);
+  }
+
+  grpc::ByteBuffer* const response_;
+  absl::Duration waited_ = absl::ZeroDuration();  // for the message
+  absl::Duration came_ = absl::ZeroDuration();    // when it came: Clock::Monotonic
+};
+
+}  // namespace
+
+template <typename Base>
+PutChunkReadByUs<Base>::PutChunkReadByUs() {
+  const int index =
+      v1::UpdateChunk::descriptor()->file()->FindServiceByName("Aggregation")->FindMethodByName("PutChunk")->index();
+  // Says that the payload is not to be read ahead.
+  this->MarkMethodStreamed(index, nullptr);
+  this->MarkMethodRawCallback(index,
+                              new grpc::internal::CallbackClientStreamingHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+                                  [this](grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
+                                    return ReceiveChunk(context, response);
+                                  }));
+}
+
+AggregationService::AggregationService(ServerContext* server, Registry* registry)
+    : server_(*server), registry_(*registry) {}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::ReceiveChunk(Context* context,
+                                                                            grpc::ByteBuffer* response) {
+  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response), PutReactor::Wait::kShortly);
+}
+
+AggregationService::Unary* AggregationService::CommitSubmission(Context* context, const grpc::ByteBuffer* message,
+                                                                grpc::ByteBuffer* response) {
+  Unary* const reactor = context->DefaultReactor();
+  const auto commit = [this, reactor, context, message, response]() -> absl::Status {
+    v1::CommitSubmissionRequest request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    LogCall(LogLevel::kDebug, *context, "CommitSubmission", request.round(), request.client_id());
+    RETURN_IF_ERROR(CheckIds(request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.round()));
+    const auto encode = [name = request.round(), response](const absl::StatusOr<Receipt>& receipt) -> absl::Status {
+      RETURN_IF_ERROR(receipt.status());
+      v1::Submission submission;
+      EncodeSubmission(name, *receipt, &submission);
+      return Serialize(submission, response);
+    };
+    round->CommitNamed(request.client_id(), request.submission_id(), request.upload_tag(),
+                       [reactor, encode](const absl::StatusOr<Receipt>& receipt) {
+                         reactor->Finish(ToGrpc(ToStatus([&] { return encode(receipt); })));
+                       });
+    return absl::OkStatus();
+  };
+  server_.pool.Post([reactor, commit] {
+    const absl::Status status = ToStatus(commit);
+    if (!status.ok()) reactor->Finish(ToGrpc(status));
+  });
+  return reactor;
+}
+
+AggregationService::Unary* AggregationService::GetUploadStatus(Context* context, const grpc::ByteBuffer* message,
+                                                               grpc::ByteBuffer* response) {
+  return OnPool(context, [this, message, response]() -> absl::Status {
+    v1::GetUploadStatusRequest request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    RETURN_IF_ERROR(CheckIds(request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.round()));
+    ASSIGN_OR_RETURN(const UploadProgress progress,
+                     round->GetProgress(request.client_id(), request.submission_id(), request.upload_tag()));
+    v1::UploadStatus answer;
+    EncodeStatus(request, progress, &answer);
+    return Serialize(answer, response);
+  });
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,136 @@
+#include "service/transport/connections.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace sparseagg::service {
+namespace {
+
+constexpr char kUnixPeer[] = "unix:";
+
+std::string PeerNameOf(int fd) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof(peer);
+  return getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 ? PeerName(peer) : kUnixPeer;
+}
+
+bool HasRoom(int fd) {
+  pollfd polled{fd, POLLOUT, 0};
+  return poll(&polled, 1, 0) != 0;  // or it is over
+}
+
+}  // namespace
+
+std::string PeerName(const sockaddr_storage& peer) {
+  std::array<char, INET6_ADDRSTRLEN> host{};
+  if (peer.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(peer);
+    inet_ntop(AF_INET, &v4.sin_addr, host.data(), host.size());
+    return absl::StrCat("ipv4:", host.data(), ":", ntohs(v4.sin_port));
+  }
+  if (peer.ss_family != AF_INET6) return kUnixPeer;
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(peer);
+  // IPv4 through a socket of both families is IPv4.
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    inet_ntop(AF_INET, v6.sin6_addr.s6_addr + 12, host.data(), host.size());
+    return absl::StrCat("ipv4:", host.data(), ":", ntohs(v6.sin6_port));
+  }
+  inet_ntop(AF_INET6, &v6.sin6_addr, host.data(), host.size());
+  // The interface of an address that is valid on one only. A "%", as the brackets, escaped.
+  const std::string scope = v6.sin6_scope_id == 0 ? "" : absl::StrCat("%25", v6.sin6_scope_id);
+  return absl::StrCat("ipv6:%5B", host.data(), scope, "%5D:", ntohs(v6.sin6_port));
+}
+
+Connections::Connections(const Clock* clock) : clock_(*clock), changed_(epoll_create1(EPOLL_CLOEXEC)) {}
+
+bool Connections::Add(int fd) {
+  OwnedFd second(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (second.get() < 0) return false;
+  const int key = second.get();
+  // Nothing but that it is over; only once, so that an error which gRPC does not see at once keeps nobody busy.
+  epoll_event over{EPOLLET, {}};
+  over.data.fd = key;
+  std::lock_guard lock(mu_);
+  if (epoll_ctl(changed_.get(), EPOLL_CTL_ADD, key, &over) != 0) return false;
+  by_fd_[key] = connections_.emplace(PeerNameOf(fd), Connection{std::move(second)});
+  return true;
+}
+
+void Connections::Reap() {
+  std::lock_guard lock(mu_);
+  std::array<epoll_event, 64> events;
+  while (true) {
+    const int count = epoll_wait(changed_.get(), events.data(), events.size(), 0);
+    for (int i = 0; i < count; ++i) {
+      if ((events[i].events & EPOLLHUP) == 0) continue;
+      const auto found = by_fd_.find(events[i].data.fd);
+      if (found == by_fd_.end()) continue;
+      // By hand: closing does not do it while gRPC's descriptor is still open.
+      epoll_ctl(changed_.get(), EPOLL_CTL_DEL, found->first, nullptr);
+      connections_.erase(found->second);
+      by_fd_.erase(found);
+    }
+    if (count < static_cast<int>(events.size())) return;
+  }
+}
+
+uint64_t Connections::open() const {
+  std::lock_guard lock(mu_);
+  return connections_.size();
+}
+
+uint64_t Connections::Taken(Connection& connection) {
+  const int fd = connection.fd.get();
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) {
+    if (size < offsetof(tcp_info, tcpi_bytes_acked) + sizeof(info.tcpi_bytes_acked)) return 0;
+    return info.tcpi_bytes_acked - std::exchange(connection.mark, info.tcpi_bytes_acked);
+  }
+  // A Unix socket only says what has not been taken. To add to that there must have been room.
+  int left = 0;
+  if (ioctl(fd, SIOCOUTQ, &left) != 0) return 0;
+  const uint64_t before = std::exchange(connection.mark, left);
+  return before < connection.mark ? kLeastTaken : before - connection.mark;
+}
+
+int Connections::EndStuck(const std::string& peer) {
+  const absl::Duration now = clock_.Monotonic();
+  int ended = 0;
+  std::lock_guard lock(mu_);
+  const auto [begin, end] = connections_.equal_range(absl::StartsWith(peer, "unix") ? kUnixPeer : peer);
+  for (auto it = begin; it != end; ++it) {
+    Connection& connection = it->second;
+    const bool looked_lately = now - std::exchange(connection.looked, now) <= kMostBetweenLooks;
+    connection.taken += Taken(connection);
+    if (HasRoom(connection.fd.get()) || !looked_lately || connection.taken >= kLeastTaken) {
+      connection.full_since = now;
+      connection.taken = 0;
+    } else if (now - connection.full_since >= kStuck) {
+      shutdown(connection.fd.get(), SHUT_RDWR);
+      ++ended;
+    }
+  }
+  return ended;
+}
+
+void Connections::EndAll() {
+  std::lock_guard lock(mu_);
+  for (const auto& [peer, connection] : connections_) shutdown(connection.fd.get(), SHUT_RDWR);
+}
+
+}  // namespace sparseagg::service

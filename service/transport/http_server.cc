@@ -1,0 +1,97 @@
+#include "service/transport/http_server.h"
+
+#include <CivetServer.h>
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "host/base/status_macros.h"
+#include "service/transport/address.h"
+
+namespace sparseagg::service {
+namespace {
+
+class Handler final : public CivetHandler {
+ public:
+  Handler(std::string path, std::function<HttpPage()> page) : path_(std::move(path)), page_(std::move(page)) {}
+
+  bool handleGet(CivetServer*, mg_connection* connection) override { return Answer(connection, /*with_text=*/true); }
+  bool handleHead(CivetServer*, mg_connection* connection) override { return Answer(connection, /*with_text=*/false); }
+
+ private:
+  bool Answer(mg_connection* connection, bool with_text) const {
+    // The library also brings what only begins with the path. What is not handled is 404.
+    if (mg_get_request_info(connection)->local_uri != path_) return false;
+    const HttpPage page = page_();
+    const std::string head =
+        absl::StrCat("HTTP/1.1 ", page.status, " ", mg_get_response_code_text(connection, page.status),
+                     "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: ", page.text.size(),
+                     "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
+    mg_write(connection, head.data(), head.size());
+    if (with_text) mg_write(connection, page.text.data(), page.text.size());
+    return true;
+  }
+
+  const std::string path_;
+  const std::function<HttpPage()> page_;
+};
+
+bool IsHost(absl::string_view host) {
+  if (absl::ConsumePrefix(&host, "[")) {
+    in6_addr v6;
+    return absl::ConsumeSuffix(&host, "]") && inet_pton(AF_INET6, std::string(host).c_str(), &v6) == 1;
+  }
+  const auto in_a_name = [](unsigned char c) { return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_'; };
+  return !host.empty() && std::all_of(host.begin(), host.end(), in_a_name);
+}
+
+// A connection that says nothing holds a thread until it is given up, and a probe waits its turn behind all that came
+// before it. So there are many threads, which take some 20 KiB each, and little patience: a hundred such connections
+// are gone after two turns. What has a thread or waits in the queue takes a file, for which the Listener leaves room.
+std::vector<std::string> Settings(const std::string& address) {
+  return {"listening_ports", address, "num_threads", "64", "connection_queue", "20", "request_timeout_ms", "1000"};
+}
+
+}  // namespace
+
+struct HttpServer::Impl {
+  std::vector<std::unique_ptr<Handler>> handlers;
+  std::unique_ptr<CivetServer> server;  // first to go
+};
+
+HttpServer::HttpServer() : impl_(std::make_unique<Impl>()) {}
+
+HttpServer::~HttpServer() = default;
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, const HttpPages& pages) {
+  RETURN_IF_ERROR(CheckPort(address));
+  // CivetWeb would also take a list with commas, and ports without a host: it would listen where nobody looked whether
+  // other machines reach it.
+  if (!IsHost(absl::string_view(address).substr(0, address.rfind(':')))) {
+    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT"));
+  }
+  auto server = std::unique_ptr<HttpServer>(new HttpServer);
+  try {
+    server->impl_->server = std::make_unique<CivetServer>(Settings(address));
+    const std::vector<int> ports = server->impl_->server->getListeningPorts();
+    if (ports.empty()) return absl::UnavailableError(absl::StrCat("cannot listen on ", address));
+    server->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.front());
+    for (const auto& [path, page] : pages) {
+      server->impl_->handlers.push_back(std::make_unique<Handler>(path, page));
+      server->impl_->server->addHandler(path, *server->impl_->handlers.back());
+    }
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", error.what()));
+  }
+  return server;
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,14 @@
+// The HTTP server of a build without prometheus-cpp: it never starts.
+#include "service/transport/http_server.h"
+
+namespace sparseagg::service {
+
+struct HttpServer::Impl {};
+
+HttpServer::HttpServer() = default;
+HttpServer::~HttpServer() = default;
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&, const HttpPages&) {
+  return absl::UnimplementedError("this server was built without metrics");
+}
+
+}  // namespace sparseagg::service

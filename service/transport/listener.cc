@@ -1,0 +1,258 @@
+#include "service/transport/listener.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "host/base/status_macros.h"
+#include "service/transport/address.h"
+
+namespace sparseagg::service {
+namespace {
+
+// Left for files, for what gRPC opens for itself, and for the connections of the HttpServer, which are fewer than a
+// hundred.
+constexpr uint64_t kReservedFds = 128;
+
+// What a peer does not acknowledge for so long, or keeps its window shut to, ends the connection, and with it all calls
+// on it, which otherwise go on until what they have sent is out. gRPC sets the same on sockets that it has opened
+// itself.
+constexpr unsigned int kMostStuckMs = 20'000;
+
+int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+// As many files as the process is allowed, which by default is fewer than it could ask for.
+uint64_t RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
+  if (limit.rlim_cur < limit.rlim_max) {
+    const rlimit raised{limit.rlim_max, limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  }
+  return limit.rlim_cur;
+}
+
+absl::Status Failed(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
+
+absl::StatusOr<OwnedFd> Listen(int family, const sockaddr* address, socklen_t size) {
+  OwnedFd fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) return Failed("socket");
+  const int on = 1;
+  if (family != AF_UNIX) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(fd.get(), address, size) != 0) return Failed("bind");
+  if (listen(fd.get(), SOMAXCONN) != 0) return Failed("listen");
+  return fd;
+}
+
+// Removes the socket of a server that has gone; what else is at the path bind() will complain about. That nobody takes
+// the path in between, nothing ensures: of two servers that start at the same moment, one may still lose its socket.
+absl::Status RemoveStaleSocket(const std::string& path, const sockaddr_un& address, socklen_t size) {
+  struct stat left {};
+  if (lstat(path.c_str(), &left) != 0 || !S_ISSOCK(left.st_mode)) return absl::OkStatus();
+  const OwnedFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (probe.get() < 0) return Failed("socket");
+  const bool taken = connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0;
+  // EAGAIN: by one that has more connections waiting than it has room for.
+  if (taken || errno == EAGAIN) return absl::UnavailableError(absl::StrCat(path, ": a server listens there"));
+  if (errno == ECONNREFUSED) unlink(path.c_str());
+  return absl::OkStatus();
+}
+
+uint16_t PortOf(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                                             : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+void SetPort(sockaddr* address, uint16_t port) {
+  if (address->sa_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(address)->sin6_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in*>(address)->sin_port = htons(port);
+  }
+}
+
+// The other side sees a reset, not an end that it might take for an orderly one.
+void Refuse(int fd) {
+  const linger now{1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+  close(fd);
+}
+
+}  // namespace
+
+Limits FitToFiles(Limits limits) {
+  // The lowest number that is free tells how many are not.
+  const OwnedFd lowest(OpenSpare());
+  const uint64_t taken = static_cast<uint64_t>(std::max(0, lowest.get())) + kReservedFds;
+  const uint64_t may_open = RaiseFileLimit();
+  // Each takes two: gRPC's and that of Connections.
+  const uint64_t most = may_open > taken + 2 ? (may_open - taken) / 2 : 1;
+  limits.max_connections = limits.max_connections == 0 ? most : std::min(limits.max_connections, most);
+  return limits;
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address) {
+  std::unique_ptr<Listener> listener(new Listener());
+  listener->address_ = address;
+  absl::string_view rest = address;
+  if (absl::ConsumePrefix(&rest, "unix-abstract:")) {
+    RETURN_IF_ERROR(listener->OpenUnix(std::string(rest), /*abstract=*/true));
+    return listener;
+  }
+  if (absl::ConsumePrefix(&rest, "unix:")) {
+    absl::ConsumePrefix(&rest, "//");
+    RETURN_IF_ERROR(listener->OpenUnix(std::string(rest), /*abstract=*/false));
+    return listener;
+  }
+  const size_t colon = rest.rfind(':');
+  if (colon == absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is neither HOST:PORT nor unix:PATH"));
+  }
+  RETURN_IF_ERROR(CheckPort(rest));
+  absl::string_view host = rest.substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  RETURN_IF_ERROR(listener->OpenHost(std::string(host), std::string(rest.substr(colon + 1))));
+  listener->address_ = absl::StrCat(rest.substr(0, colon), ":", PortOf(listener->sockets_.front().get()));
+  return listener;
+}
+
+absl::Status Listener::OpenUnix(const std::string& path, bool abstract) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // An abstract name begins with a zero byte and ends with the address; a path ends with a zero byte.
+  if (path.empty() || path.size() + 1 > sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the name of a Unix socket has 1 to ", sizeof(address.sun_path) - 1, " bytes, not ", path.size()));
+  }
+  std::memcpy(address.sun_path + (abstract ? 1 : 0), path.data(), path.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
+  if (!abstract) RETURN_IF_ERROR(RemoveStaleSocket(path, address, size));
+  ASSIGN_OR_RETURN(OwnedFd fd, Listen(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), size));
+  if (!abstract && lstat(path.c_str(), &at_path_) == 0) path_ = path;
+  sockets_.push_back(std::move(fd));
+  return absl::OkStatus();
+}
+
+absl::Status Listener::OpenHost(const std::string& host, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("no address of '", host, ":", port, "': ", gai_strerror(error)));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, &freeaddrinfo);
+  absl::Status status;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    // All on the port that the first one got.
+    if (!sockets_.empty()) SetPort(at->ai_addr, PortOf(sockets_.front().get()));
+    absl::StatusOr<OwnedFd> fd = Listen(at->ai_family, at->ai_addr, at->ai_addrlen);
+    if (fd.ok()) {
+      sockets_.push_back(*std::move(fd));
+    } else {
+      status = fd.status();
+    }
+  }
+  // A name may stand for addresses of a family that this machine lacks, so that one is enough.
+  return sockets_.empty() ? status : absl::OkStatus();
+}
+
+Listener::~Listener() { Stop(); }
+
+void Listener::Start(uint64_t max_connections, Connections* connections, std::function<void(int fd)> take,
+                     std::function<void()> refused) {
+  connections_ = connections;
+  take_ = std::move(take);
+  refused_ = std::move(refused);
+  wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  spare_.Reset(OpenSpare());
+  max_connections_ = max_connections == 0 ? UINT64_MAX : max_connections;
+  thread_ = std::thread([this] { AcceptAll(); });
+}
+
+void Listener::AcceptAll() {
+  std::vector<pollfd> polled;
+  for (const OwnedFd& socket : sockets_) polled.push_back({socket.get(), POLLIN, 0});
+  polled.push_back({connections_->changed_fd(), POLLIN, 0});
+  polled.push_back({wake_.get(), POLLIN, 0});
+  while (true) {
+    if (poll(polled.data(), polled.size(), -1) < 0) continue;  // interrupted
+    if (polled.back().revents != 0) return;
+    // First: those that are over make room for others.
+    connections_->Reap();
+    for (size_t i = 0; i < sockets_.size(); ++i) {
+      if (polled[i].revents != 0) AcceptOne(polled[i].fd);
+    }
+  }
+}
+
+void Listener::AcceptOne(int listener) {
+  constexpr int kFlags = SOCK_NONBLOCK | SOCK_CLOEXEC;
+  const int fd = accept4(listener, nullptr, nullptr, kFlags);
+  if (fd < 0) {
+    if (errno != EMFILE && errno != ENFILE) return;  // a client that has gone already
+    spare_.Reset();
+    if (const int unwanted = accept4(listener, nullptr, nullptr, kFlags); unwanted >= 0) {
+      Refuse(unwanted);
+      refused_();
+    }
+    spare_.Reset(OpenSpare());
+    return;
+  }
+  // Clients that have gone already are nothing to gRPC but a complaint in its log for each.
+  sockaddr_storage peer;
+  socklen_t peer_size = sizeof(peer);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
+    close(fd);
+    return;
+  }
+  if (connections_->open() >= max_connections_ || !connections_->Add(fd)) {
+    Refuse(fd);
+    refused_();
+    return;
+  }
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on a Unix socket, which has no delay
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kMostStuckMs, sizeof(kMostStuckMs));
+  take_(fd);
+}
+
+void Listener::Stop() {
+  if (thread_.joinable()) {
+    const uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof(one));
+    thread_.join();
+  }
+  // Before the socket is closed: until then no other one at the path has its inode.
+  struct stat now {};
+  const bool there = !path_.empty() && lstat(path_.c_str(), &now) == 0;
+  if (there && now.st_dev == at_path_.st_dev && now.st_ino == at_path_.st_ino) unlink(path_.c_str());
+  path_.clear();
+  sockets_.clear();
+}
+
+}  // namespace sparseagg::service

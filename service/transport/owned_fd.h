@@ -1,0 +1,35 @@
+// A file descriptor that is closed at the end.
+#ifndef SPARSEAGG_SERVICE_TRANSPORT_OWNED_FD_H_
+#define SPARSEAGG_SERVICE_TRANSPORT_OWNED_FD_H_
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace sparseagg::service {
+
+class OwnedFd {
+ public:
+  OwnedFd() = default;
+  explicit OwnedFd(int fd) : fd_(fd) {}
+  OwnedFd(OwnedFd&& other) noexcept : fd_(other.Release()) {}
+  OwnedFd& operator=(OwnedFd&& other) noexcept {
+    Reset(other.Release());
+    return *this;
+  }
+  ~OwnedFd() { Reset(); }
+
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+  void Reset(int fd = -1) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = fd;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_TRANSPORT_OWNED_FD_H_

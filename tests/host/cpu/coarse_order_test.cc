@@ -1,0 +1,317 @@
+// The coarse order of updates that arrive unsorted (host/cpu/prepare/coarse_order.h), and what it refuses.
+#include "host/cpu/prepare/coarse_order.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "host/cpu/cpu_engine.h"
+#include "host/cpu/prepare/cpu_update.h"
+#include "tests/support/driver.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+#include "tests/support/reference.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using ::testing::Each;
+
+constexpr size_t kTuples = 20'000;
+
+// Distinct keys below `dimension` in random order.
+std::vector<uint64_t> DistinctKeys(Rng& rng, uint64_t dimension, size_t count) {
+  std::set<uint64_t> keys;
+  while (keys.size() < count) keys.insert(rng.Below(dimension));
+  std::vector<uint64_t> shuffled(keys.begin(), keys.end());
+  rng.Shuffle(shuffled);
+  return shuffled;
+}
+
+template <typename Key>
+struct Ordered {
+  bool done = false;
+  Column<Key> keys;
+  Column<std::byte> values;
+};
+
+// Orders keys, each with a row of copies of its position.
+template <typename Key>
+Ordered<Key> Order(const std::vector<uint64_t>& wide_keys, uint64_t dimension, size_t row_bytes) {
+  const std::vector<Key> keys(wide_keys.begin(), wide_keys.end());
+  std::vector<std::byte> values(keys.size() * row_bytes);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::byte>(i / row_bytes * 31 + i % row_bytes);
+  Ordered<Key> out;
+  out.done = cpu::OrderCoarsely<Key>(keys, values.data(), row_bytes, cpu::CoarseBits(dimension), out.keys, out.values);
+  return out;
+}
+
+template <typename Key>
+void ExpectOrdered(const std::vector<uint64_t>& keys, uint64_t dimension, size_t row_bytes) {
+  const Ordered<Key> got = Order<Key>(keys, dimension, row_bytes);
+  ASSERT_TRUE(got.done);
+  const int low_bits = cpu::CoarseBits(dimension);
+  std::vector<size_t> order(keys.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return keys[a] >> low_bits < keys[b] >> low_bits; });
+  ASSERT_EQ(got.keys.size(), keys.size());
+  ASSERT_EQ(got.values.size(), keys.size() * row_bytes);
+  for (size_t i = 0; i < order.size(); ++i) {
+    ASSERT_EQ(got.keys[i], keys[order[i]]) << i;
+    for (size_t b = 0; b < row_bytes; ++b) {
+      ASSERT_EQ(got.values[i * row_bytes + b], static_cast<std::byte>(order[i] * 31 + b)) << i;
+    }
+  }
+}
+
+// Up to `count` keys below 2^bits, each at most once.
+std::vector<uint32_t> SomeKeys(Rng& rng, int bits, size_t count) {
+  std::set<uint32_t> keys;
+  for (size_t i = 0; i < count; ++i) keys.insert(static_cast<uint32_t>(rng.Below(uint64_t{1} << bits)));
+  std::vector<uint32_t> shuffled(keys.begin(), keys.end());
+  rng.Shuffle(shuffled);
+  return shuffled;
+}
+
+TEST(RepeatFinder, OneRepeat_IsFound_AndNoneOfEarlierCalls) {
+  const uint64_t seed = TestSeed(14);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const int low_bits : {5, 13, 14, 17, 18, 30}) {
+    cpu::internal::RepeatFinder<uint32_t> finder(low_bits);
+    for (int call = 0; call < 600; ++call) {  // its marks are a byte
+      const size_t count = call % 200 == 199 ? 20'000 : 2 + rng.Below(300);
+      std::vector<uint32_t> keys = SomeKeys(rng, low_bits, count);
+      const auto key_at = [&](size_t i) { return keys[i]; };
+      ASSERT_FALSE(finder.HasRepeat(keys.size(), key_at)) << low_bits << " bits, call " << call;
+      keys.push_back(keys[rng.Below(keys.size())]);
+      ASSERT_TRUE(finder.HasRepeat(keys.size(), key_at)) << low_bits << " bits, call " << call;
+      ASSERT_FALSE(finder.HasRepeat(keys.size() - 1, key_at)) << low_bits << " bits, call " << call;
+    }
+  }
+}
+
+TEST(CoarseOrder, Order_IsStableByLeadingBits_ForEveryRowSize) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const size_t row_bytes : {0u, 2u, 4u, 8u, 20u}) {
+    SCOPED_TRACE(row_bytes);
+    ExpectOrdered<uint64_t>(DistinctKeys(rng, uint64_t{1} << 40, kTuples), uint64_t{1} << 40, row_bytes);
+    ExpectOrdered<uint64_t>(DistinctKeys(rng, ~uint64_t{0}, kTuples), 0, row_bytes);
+    ExpectOrdered<uint32_t>(DistinctKeys(rng, 3'000'000'000, kTuples), 3'000'000'000, row_bytes);
+    ExpectOrdered<uint32_t>(DistinctKeys(rng, 30'000, kTuples), 30'000, row_bytes);
+  }
+}
+
+TEST(CoarseOrder, KeysInOneBucket_AreTakenOn) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  // Each with a bit of its own, and, of 2^40, all to be sorted.
+  ExpectOrdered<uint64_t>(DistinctKeys(rng, 40'000, kTuples), uint64_t{1} << (16 + cpu::internal::kBucketBits), 4);
+  ExpectOrdered<uint64_t>(DistinctKeys(rng, 1'000'000, kTuples), uint64_t{1} << 40, 4);
+}
+
+TEST(CoarseOrder, OneRepeatedKey_IsFound) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const uint64_t dimension : {uint64_t{30'000}, uint64_t{1} << 27, uint64_t{1} << 40, uint64_t{0}}) {
+    const uint64_t bound = dimension == 0 ? ~uint64_t{0} : dimension;
+    std::vector<bool> done;
+    for (int i = 0; i < 20; ++i) {
+      // All over the buckets, or many in each of two.
+      std::vector<uint64_t> keys = DistinctKeys(rng, bound, kTuples);
+      if (dimension != 30'000 && i % 2 == 1) {
+        for (uint64_t& key : keys) key = key % 2 * (bound / 2) + key % 1'000'003;
+      }
+      keys[rng.Below(kTuples)] = keys[rng.Below(kTuples)];
+      const bool has_repeat = std::set<uint64_t>(keys.begin(), keys.end()).size() < keys.size();
+      if (has_repeat) done.push_back(Order<uint64_t>(keys, dimension, 4).done);
+    }
+    EXPECT_GT(done.size(), 10u);
+    EXPECT_THAT(done, Each(false)) << dimension;
+  }
+}
+
+void ExpectTheReferencesResult(const TensorSpec& spec, const std::vector<RawSubmission>& submissions) {
+  const Verdict verdict = Judge({spec}, submissions);
+  for (const int threads : {1, 2}) {
+    const auto engine = CreateCpuEngine({threads});
+    EXPECT_EQ(Disagreement({spec}, Drive(*engine, {spec}, submissions), verdict), "") << threads;
+  }
+}
+
+// One update in coarse order, and the others' keys all in one of its buckets: more than a block should hold.
+TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = uint64_t{1} << 40;
+  spec.aggregation.return_counts = true;
+  std::vector<RawSubmission> submissions;
+  for (size_t k = 0; k < 40; ++k) {
+    RawTensor raw;
+    raw.keys = k == 7 ? DistinctKeys(rng, spec.dimension, kTuples)
+                      : RandomKeys(rng, 1'000'000, 40'000, KeyStyle::kUniform, KeyOrder::kSortedUnique);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+    submissions.push_back({"client " + std::to_string(k), 1.0, {std::move(raw)}});
+  }
+  ExpectTheReferencesResult(spec, submissions);
+}
+
+// The largest whose keys fit words.
+constexpr uint64_t kWordDimension = uint64_t{1} << (cpu::CoarseWords::kMaxLowBits + cpu::internal::kBucketBits);
+
+TEST(CoarseWords, Order_IsThatOfKeysAndValues) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const uint64_t dimension : {uint64_t{1} << 33, kWordDimension - 7, kWordDimension}) {
+    for (const uint64_t bound : {dimension, dimension / 3, uint64_t{1'000'000}}) {  // the last: all in one bucket
+      SCOPED_TRACE(::testing::Message() << "dimension " << dimension << ", keys below " << bound);
+      const std::vector<uint64_t> keys = DistinctKeys(rng, bound, kTuples);
+      const Ordered<uint64_t> expected = Order<uint64_t>(keys, dimension, sizeof(uint32_t));
+      std::vector<std::byte> values(keys.size() * sizeof(uint32_t));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::byte>(i / 4 * 31 + i % 4);
+      cpu::CoarseWords words;
+      ASSERT_TRUE(cpu::OrderCoarselyInWords(keys, values.data(), cpu::CoarseBits(dimension), words));
+      size_t at = 0;
+      words.ForEach([&](uint64_t key, uint32_t value) {
+        ASSERT_EQ(key, expected.keys[at]);
+        ASSERT_EQ(std::memcmp(&value, expected.values.data() + at * sizeof(value), sizeof(value)), 0);
+        ASSERT_EQ(words.KeyAt(at), key);
+        ++at;
+      });
+      EXPECT_EQ(at, keys.size());
+    }
+  }
+}
+
+TEST(CoarseWords, WhatTheyCannotHold_IsNotTakenOn) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  const std::vector<std::byte> values(kTuples * sizeof(uint32_t));
+  cpu::CoarseWords words;
+  const int low_bits = cpu::CoarseBits(kWordDimension);
+  std::vector<uint64_t> keys = DistinctKeys(rng, kWordDimension, kTuples);
+  EXPECT_TRUE(cpu::OrderCoarselyInWords(keys, values.data(), low_bits, words));
+  EXPECT_FALSE(cpu::OrderCoarselyInWords(keys, values.data(), cpu::CoarseWords::kMaxLowBits + 1, words));
+  EXPECT_FALSE(cpu::OrderCoarselyInWords(absl::MakeConstSpan(keys).first(3), values.data(), low_bits, words));
+  keys[17] = keys[4711];
+  EXPECT_FALSE(cpu::OrderCoarselyInWords(keys, values.data(), low_bits, words));
+}
+
+// A round reserves what an update says it takes when it comes; a merge that cannot use words must not pass that.
+TEST(CoarseWords, UnsortedUpdatesOfWideKeys_AreHeldInThemAndTakeNoMoreUnpackedThanTheySaid) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = kWordDimension;
+  RawTensor raw;
+  raw.keys = DistinctKeys(rng, spec.dimension, kTuples);
+  raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+  auto updates = BuildUpdates({spec}, {"client", 1.0, {std::move(raw)}});
+  ASSERT_TRUE(updates.ok()) << updates.status();
+  const auto engine = CreateCpuEngine({1});
+  const auto accumulator = engine->CreateAccumulator(spec);
+  const auto prepared = (*accumulator)->Prepare(std::move((*updates)[0]));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  auto& update = dynamic_cast<cpu::CpuUpdate&>(**prepared);
+  EXPECT_NE(update.words, nullptr);
+  const size_t said = update.memory_bytes();
+  cpu::Unpack(update);
+  EXPECT_EQ(update.words, nullptr);
+  EXPECT_LE(update.memory_bytes(), said);
+}
+
+// Updates in words among others: sorted ones, small ones, some with repeated keys, some that crowd one region.
+TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  enum class Others { kNone, kSorted, kFew, kRepeated, kDense };
+  const std::vector<uint64_t> shared = DistinctKeys(rng, kWordDimension, 3000);
+  for (const Others others : {Others::kNone, Others::kSorted, Others::kFew, Others::kRepeated, Others::kDense}) {
+    for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kMax}) {
+      SCOPED_TRACE(::testing::Message() << "others " << static_cast<int>(others) << ", op " << static_cast<int>(op));
+      TensorSpec spec;
+      spec.name = "t";
+      spec.dimension = kWordDimension;
+      spec.aggregation.op = op;
+      spec.aggregation.return_counts = op == Op::kMean;
+      std::vector<RawSubmission> submissions;
+      for (size_t k = 0; k < 9; ++k) {
+        RawTensor raw;
+        raw.keys = DistinctKeys(rng, spec.dimension, kTuples);
+        std::copy(shared.begin(), shared.end(), raw.keys.begin());  // of every client
+        std::sort(raw.keys.begin(), raw.keys.end());
+        raw.keys.erase(std::unique(raw.keys.begin(), raw.keys.end()), raw.keys.end());
+        rng.Shuffle(raw.keys);
+        if (k % 3 == 1) {
+          if (others == Others::kSorted) std::sort(raw.keys.begin(), raw.keys.end());
+          if (others == Others::kFew) raw.keys.resize(100);
+          if (others == Others::kRepeated) raw.keys[3] = raw.keys[1000];
+          if (others == Others::kDense) {
+            std::iota(raw.keys.begin(), raw.keys.end(), kWordDimension / 2);
+            std::swap(raw.keys[3], raw.keys[1000]);
+          }
+        }
+        raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+        submissions.push_back({"client " + std::to_string(k), 1.0, {std::move(raw)}});
+      }
+      ExpectTheReferencesResult(spec, submissions);
+    }
+  }
+}
+
+TEST(CoarseOrder, FewTuples_AreNotTakenOn) { EXPECT_FALSE(Order<uint64_t>({9, 7}, uint64_t{1} << 40, 4).done); }
+
+TEST(CoarseOrder, SmallDimensions_HaveNone) {
+  EXPECT_EQ(cpu::CoarseBits(1), 0);
+  EXPECT_EQ(cpu::CoarseBits(cpu::internal::kNumBuckets), 0);
+  EXPECT_EQ(cpu::CoarseBits(cpu::internal::kNumBuckets + 1), 1);
+  EXPECT_EQ(cpu::CoarseBits(0), 64 - cpu::internal::kBucketBits);
+}
+
+// What a client could send to keep a server busy: keys of one bucket whose hashes are the same.
+TEST(RepeatFinder, KeysMadeToCollide_AreNotEachComparedWithAll) {
+  constexpr int kLowBits = 22;
+  constexpr size_t kCount = 8000;
+  std::vector<uint64_t> keys;
+  for (uint64_t key = 0; keys.size() < kCount; ++key) {
+    ASSERT_LT(key, uint64_t{1} << kLowBits);
+    if (key * 0x9e3779b97f4a7c15u >> (64 - 17) < 256) keys.push_back(key);  // as HasHashTwice hashes so many
+  }
+  Rng rng(TestSeed(12));
+  rng.Shuffle(keys);
+  for (const bool repeats : {false, true}) {
+    if (repeats) keys.back() = keys.front();
+    uint64_t num_reads = 0;
+    cpu::internal::RepeatFinder<uint64_t> finder(kLowBits);
+    EXPECT_EQ(finder.HasRepeat(keys.size(),
+                               [&](size_t i) {
+                                 ++num_reads;
+                                 return keys[i];
+                               }),
+              repeats);
+    EXPECT_LT(num_reads, kCount * kCount / 8);
+  }
+}
+
+}  // namespace
+}  // namespace sparseagg::testing

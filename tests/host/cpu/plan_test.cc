@@ -1,0 +1,70 @@
+// How the CPU engine plans a merge, and what it says of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/cpu/cpu_engine.h"
+#include "host/cpu/merge/blocks.h"
+#include "host/cpu/tuning.h"
+#include "tests/support/driver.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string PlanOf(uint64_t dimension, size_t clients, size_t tuples) {
+  Rng rng(TestSeed(5));
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = dimension;
+  std::vector<RawSubmission> submissions;
+  for (size_t k = 0; k < clients; ++k) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, dimension, tuples, KeyStyle::kUniform, KeyOrder::kSortedUnique);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+    submissions.push_back({"client " + std::to_string(k), 1.0, {std::move(raw)}});
+  }
+  const auto engine = CreateCpuEngine({1});
+  Driven driven = Drive(*engine, {spec}, submissions);
+  if (!driven.results.ok()) return driven.results.status().ToString();
+  return (*driven.results)[0].plan;
+}
+
+TEST(Plan, DenselyLyingKeys_AreSwept) {
+  if (cpu::kTiny) GTEST_SKIP() << "tiny pieces have other costs";
+  EXPECT_THAT(PlanOf(100'000, 20, 20'000), StartsWith("sweep 100 % of "));
+}
+
+TEST(Plan, ThinlyLyingKeys_AreGathered) {
+  if (cpu::kTiny) GTEST_SKIP() << "tiny pieces have other costs";
+  EXPECT_THAT(PlanOf(1'000'000'000, 20, 20'000), StartsWith("gather 100 % of "));
+}
+
+TEST(Plan, NothingToMerge_IsSaid) { EXPECT_EQ(PlanOf(1000, 2, 0), "no tuples"); }
+
+TEST(Plan, Explanation_NamesBothCosts) {
+  EXPECT_THAT(PlanOf(100'000, 2, 5'000), ::testing::AllOf(HasSubstr("sweep"), HasSubstr("gather"), HasSubstr("ns")));
+}
+
+TEST(Plan, Windows_AreWholeStretchesOfCoarseOrder) {
+  for (const int coarse_bits : {1, 6, 15}) {
+    const cpu::Block<uint32_t> block = cpu::PlanBlock<uint32_t>(0, 999'999, 1'000'000, 1, 10, coarse_bits);
+    EXPECT_EQ(block.window_keys % (uint64_t{1} << coarse_bits), 0u) << coarse_bits;
+  }
+}
+
+TEST(Plan, StretchesLargerThanTables_AreGathered) {
+  const cpu::Block<uint32_t> block = cpu::PlanBlock<uint32_t>(0, (1u << 28) - 1, 300'000'000, 1, 10, 27);
+  EXPECT_LT(block.table_cost, block.sort_cost);
+  EXPECT_EQ(block.method, cpu::Method::kSort);
+}
+
+}  // namespace
+}  // namespace sparseagg::testing

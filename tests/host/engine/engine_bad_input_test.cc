@@ -1,0 +1,353 @@
+// NaN and Inf, weights, and refused submissions: what counts, what does not, and what fails a round.
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/host/engine/contract.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64};
+
+uint64_t CanonicalNan(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return 0x7e00;
+    case DType::kBFloat16:
+      return 0x7fc0;
+    case DType::kFloat32:
+      return 0x7fc00000;
+    default:
+      return 0x7ff8000000000000;
+  }
+}
+
+SPARSEAGG_CONTRACT_SUITE(BadInputContract);
+
+TensorSpec Propagating(DType dtype, Op op) {
+  TensorSpec spec = MakeSpec(dtype, op);
+  spec.aggregation.on_nonfinite = OnNonfinite::kPropagate;
+  return spec;
+}
+
+// ---- NaN and Inf
+
+TEST_P(BadInputContract, Reject_NanAndInf_RefuseTheSubmission) {
+  for (const DType dtype : kFloats) {
+    for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kMin, Op::kMax, Op::kUnion}) {
+      for (const double value : {kInf, -kInf, kNan, -kNan}) {
+        const TensorSpec spec = MakeSpec(dtype, op);
+        SCOPED_TRACE(Describe(spec) + " " + std::to_string(value));
+        const absl::Status status = SubmitStatus(spec, Client(spec, "a", {1, 2, 3}, {1, value, 3}));
+        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+        EXPECT_THAT(std::string(status.message()), HasSubstr("tensor-name"));
+      }
+    }
+  }
+}
+
+TEST_P(BadInputContract, Reject_AnyNanPayload_IsSeen) {
+  const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum);
+  for (const uint32_t bits :
+       {0x7f800001u, 0x7fbfffffu, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xffffffffu, 0x7f800000u, 0xff800000u}) {
+    std::string bytes;
+    AppendBits(DType::kFloat32, bits, bytes);
+    EXPECT_EQ(SubmitStatus(spec, {"a", 1.0, {{{5}, bytes}}}).code(), absl::StatusCode::kInvalidArgument) << bits;
+  }
+  for (const uint32_t bits : {0x7f7fffffu, 0xff7fffffu, 0x00000001u, 0x007fffffu}) {
+    std::string bytes;
+    AppendBits(DType::kFloat32, bits, bytes);
+    EXPECT_TRUE(SubmitStatus(spec, {"a", 1.0, {{{5}, bytes}}}).ok()) << bits;
+  }
+}
+
+TEST_P(BadInputContract, Propagate_Sums_FollowIeee) {
+  for (const DType dtype : kFloats) {
+    const TensorSpec spec = Propagating(dtype, Op::kSum);
+    const Result result = Merge(spec, {Client(spec, "a", {1, 2, 3, 4, 5}, {kInf, kInf, -kInf, kNan, 1}),
+                                       Client(spec, "b", {1, 2, 3, 4, 5}, {1, -kInf, -kInf, 1, -1})});
+    const uint64_t infinity = Pack(dtype, {kInf}) == "" ? 0 : RoundToBits(dtype, kInf);
+    const uint64_t sign = uint64_t{1} << (8 * SizeOf(dtype) - 1);
+    EXPECT_THAT(BitsOf(result), ElementsAre(infinity, CanonicalNan(dtype), infinity | sign, CanonicalNan(dtype), 0u))
+        << Name(dtype);
+  }
+}
+
+TEST_P(BadInputContract, Propagate_Nan_IsCanonicalWhateverWentIn) {
+  for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kMin, Op::kMax}) {
+    const TensorSpec spec = Propagating(DType::kFloat64, op);
+    std::string bytes;
+    AppendBits(DType::kFloat64, 0xfff800000000beef, bytes);
+    EXPECT_THAT(BitsOf(Merge(spec, {{"a", 1.0, {{{5}, bytes}}}})), ElementsAre(0x7ff8000000000000u)) << Name(op);
+  }
+}
+
+TEST_P(BadInputContract, Propagate_MinMax_NanWinsWhereverItStands) {
+  for (const Op op : {Op::kMin, Op::kMax}) {
+    for (const DType dtype : kFloats) {
+      const TensorSpec spec = Propagating(dtype, op);
+      const Result result = Merge(
+          spec, {Client(spec, "a", {1, 2, 3, 4}, {kNan, 1, 1, kInf}),
+                 Client(spec, "b", {1, 2, 3, 4}, {1, kNan, 1, -kInf}), Client(spec, "c", {1, 2, 3}, {-1, -1, kNan})});
+      const uint64_t nan = CanonicalNan(dtype);
+      EXPECT_THAT(BitsOf(result), ElementsAre(nan, nan, nan, RoundToBits(dtype, op == Op::kMin ? -kInf : kInf)));
+    }
+  }
+}
+
+TEST_P(BadInputContract, Propagate_ZeroWeightTimesInfinity_IsNan) {
+  TensorSpec spec = Propagating(DType::kFloat32, Op::kSum);
+  spec.aggregation.weighting = Weighting::kByWeight;
+  EXPECT_THAT(BitsOf(Merge(spec, {Client(spec, "a", {1}, {kInf}, 0.0), Client(spec, "b", {1}, {2}, 1.0)})),
+              ElementsAre(0x7fc00000u));
+}
+
+TEST_P(BadInputContract, Propagate_PruneZeros_KeepsNan) {
+  TensorSpec spec = Propagating(DType::kFloat32, Op::kSum);
+  spec.aggregation.prune_zeros = true;
+  EXPECT_THAT(KeysOf(Merge(spec, {Client(spec, "a", {1, 2}, {kNan, 0})})), ElementsAre(1));
+}
+
+TEST_P(BadInputContract, Reject_FiniteDuplicatesThatOverflow_FollowIeee) {
+  const TensorSpec spec = MakeSpec(DType::kFloat64, Op::kSum);
+  const double max = std::numeric_limits<double>::max();
+  EXPECT_THAT(BitsOf(Merge(spec, {Client(spec, "a", {1, 1, 2, 2}, {max, max, max, max}),
+                                  Client(spec, "b", {1, 2, 2}, {1, -max, -max})})),
+              ElementsAre(0x7ff0000000000000u, 0x7ff8000000000000u));
+}
+
+// ---- weights
+
+TEST_P(BadInputContract, Weight_NegativeNotFiniteOrBeyondAllSums_IsRefused) {
+  for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
+    for (const Op op : {Op::kSum, Op::kUnion, Op::kMin}) {
+      TensorSpec spec = MakeSpec(DType::kFloat32, op);
+      spec.aggregation.weighting = weighting;
+      for (const double weight : {-1.0, -0x1p-1074, kNan, kInf, -kInf}) {
+        EXPECT_EQ(SubmitStatus(spec, Client(spec, "a", {1}, {1}, weight)).code(), absl::StatusCode::kInvalidArgument)
+            << weight;
+      }
+      for (const double weight : {0.0, -0.0, 0x1p-1074, 0x1p960}) {
+        EXPECT_TRUE(SubmitStatus(spec, Client(spec, "a", {1}, {1}, weight)).ok()) << weight;
+      }
+      EXPECT_EQ(SubmitStatus(spec, Client(spec, "a", {1}, {1}, 1e308)).ok(), weighting == Weighting::kUniform);
+    }
+  }
+}
+
+TEST_P(BadInputContract, ZeroTotalWeight_CoordinateMean_FailsNamingTheSmallestKey) {
+  for (const DType dtype : {DType::kFloat32, DType::kInt32}) {
+    TensorSpec spec = MakeSpec(dtype, Op::kCoordinateMean);
+    spec.aggregation.weighting = Weighting::kByWeight;
+    const absl::Status status =
+        MergeStatus(spec, {Client(spec, "a", {1, 4711, 9999}, {1, 1, 1}, 0.0), Client(spec, "b", {1, 2}, {1, 1}, 1.0)});
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("tensor-name"), HasSubstr("4711"), Not(HasSubstr("9999"))));
+  }
+}
+
+TEST_P(BadInputContract, ZeroTotalWeight_CoordinateMean_FailsBeforeMinContributors) {
+  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kCoordinateMean);
+  spec.aggregation.weighting = Weighting::kByWeight;
+  spec.aggregation.min_contributors = 2;
+  spec.aggregation.prune_zeros = true;
+  EXPECT_EQ(MergeStatus(spec, {Client(spec, "a", {5}, {0}, 0.0), Client(spec, "b", {6}, {1}, 1.0)}).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+// Whoever reads the error is not to learn of a key what the result would not say.
+TEST_P(BadInputContract, ZeroTotalWeight_KeyThatMinContributorsHides_IsNotNamed) {
+  for (const Op op : {Op::kMean, Op::kCoordinateMean}) {
+    TensorSpec spec = MakeSpec(DType::kFloat32, op);
+    spec.aggregation.weighting = Weighting::kByWeight;
+    spec.aggregation.min_contributors = 2;
+    const absl::Status hidden = MergeStatus(spec, {Client(spec, "a", {4711}, {1}, 0.0)});
+    EXPECT_EQ(hidden.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(hidden.message(), AllOf(HasSubstr("min_contributors 2"), Not(HasSubstr("4711"))));
+    const absl::Status shown =
+        MergeStatus(spec, {Client(spec, "a", {4711}, {1}, 0.0), Client(spec, "b", {4711}, {1}, 0.0)});
+    EXPECT_THAT(shown.message(), HasSubstr("key 4711"));
+  }
+}
+
+TEST_P(BadInputContract, IntegerOverflow_KeyThatMinContributorsHides_IsNotNamed) {
+  TensorSpec spec = MakeSpec(DType::kInt64, Op::kSum);
+  spec.aggregation.min_contributors = 3;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const std::vector<RawSubmission> both = {IntegerClient(spec, "a", {4711}, {kMost}, 1.0),
+                                           IntegerClient(spec, "b", {4711}, {kMost}, 1.0)};
+  const absl::Status hidden = MergeStatus(spec, both);
+  EXPECT_EQ(hidden.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(hidden.message(), AllOf(HasSubstr("min_contributors 3"), Not(HasSubstr("4711"))));
+  spec.aggregation.min_contributors = 2;
+  EXPECT_THAT(MergeStatus(spec, both).message(), HasSubstr("key 4711"));
+}
+
+TEST_P(BadInputContract, ZeroTotalWeight_Mean_FailsOnlyWhereKeysWereTouched) {
+  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kMean);
+  spec.aggregation.weighting = Weighting::kByWeight;
+  const absl::Status status = MergeStatus(spec, {Client(spec, "a", {4711}, {1}, 0.0), Client(spec, "b", {}, {}, 0.0)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tensor-name"));
+  EXPECT_EQ(Merge(spec, {Client(spec, "a", {}, {}, 0.0), Client(spec, "b", {}, {}, 0.0)}).num_rows, 0u);
+  EXPECT_THAT(FloatsOf(Merge(spec, {Client(spec, "a", {4711}, {1}, 0.0), Client(spec, "b", {}, {}, 0x1p-1074)})),
+              ElementsAre(0.0));
+}
+
+TEST_P(BadInputContract, ZeroWeight_OtherOps_DoNotMind) {
+  for (const Op op : {Op::kSum, Op::kMin, Op::kMax, Op::kUnion}) {
+    TensorSpec spec = MakeSpec(DType::kFloat32, op);
+    spec.aggregation.weighting = Weighting::kByWeight;
+    spec.aggregation.return_counts = true;
+    spec.aggregation.return_weights = true;
+    const Result result = Merge(spec, {Client(spec, "a", {4}, {3}, 0.0)});
+    EXPECT_THAT(CountsOf(result), ElementsAre(1));
+    EXPECT_THAT(WeightsOf(result), ElementsAre(0.0));
+    if (op != Op::kUnion) {
+      EXPECT_THAT(FloatsOf(result), ElementsAre(op == Op::kSum ? 0.0 : 3.0));
+    }
+  }
+}
+
+TEST_P(BadInputContract, ZeroWeightContributor_StillCounts) {
+  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kCoordinateMean);
+  spec.aggregation.weighting = Weighting::kByWeight;
+  spec.aggregation.return_counts = true;
+  spec.aggregation.min_contributors = 2;
+  const Result result = Merge(spec, {Client(spec, "a", {4}, {3}, 0.0), Client(spec, "b", {4}, {5}, 2.0)});
+  EXPECT_THAT(FloatsOf(result), ElementsAre(5.0));
+  EXPECT_THAT(CountsOf(result), ElementsAre(2));
+}
+
+// ---- refusals
+
+TEST_P(BadInputContract, KeyBeyondTheDimension_IsRefused) {
+  for (const uint64_t dimension :
+       {uint64_t{1}, uint64_t{1000}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1, ~uint64_t{0}}) {
+    const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, dimension);
+    SCOPED_TRACE(dimension);
+    EXPECT_TRUE(SubmitStatus(spec, Client(spec, "a", {dimension - 1}, {1})).ok());
+    for (const uint64_t key : {dimension, ~uint64_t{0}}) {
+      const absl::Status status = SubmitStatus(spec, Client(spec, "a", {0, key}, {1, 1}));
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tensor-name"), HasSubstr(std::to_string(key))));
+    }
+  }
+}
+
+TEST_P(BadInputContract, KeyThatWraps32Bits_IsRefused) {
+  const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, 1000);
+  EXPECT_EQ(SubmitStatus(spec, Client(spec, "a", {(uint64_t{1} << 32) + 5}, {1})).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(BadInputContract, Lengths_ThatDisagree_AreRefused) {
+  const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, 1000, 3);
+  for (const size_t num_bytes : {0, 12, 23, 25, 36}) {
+    EXPECT_EQ(SubmitStatus(spec, {"a", 1.0, {{{1, 2}, std::string(num_bytes, '\0')}}}).code(),
+              absl::StatusCode::kInvalidArgument)
+        << num_bytes;
+  }
+  EXPECT_EQ(SubmitStatus(spec, {"a", 1.0, {{{1, 2}, "", false}}}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(SubmitStatus(MakeSpec(DType::kFloat32, Op::kUnion), {"a", 1.0, {{{1, 2}, std::string(4, '\0')}}}).code(),
+            absl::StatusCode::kInvalidArgument)
+      << "values of a union are checked, too";
+}
+
+TEST_P(BadInputContract, RefusedSubmission_AmongAHundred_LeavesTheOtherNinetyNine) {
+  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kMean, 50, 2);
+  spec.aggregation.weighting = Weighting::kByWeight;
+  spec.aggregation.return_counts = true;
+  spec.aggregation.return_weights = true;
+  TensorSpec second = MakeSpec(DType::kInt64, Op::kSum, 10);
+  second.name = "second";
+  std::vector<RawSubmission> submissions;
+  for (uint64_t i = 0; i < 100; ++i) {
+    submissions.push_back({"client " + std::to_string(i),
+                           1.0 + 0.25 * static_cast<double>(i),
+                           {{{i % 50, 7}, Pack(DType::kFloat32, {0.1, 0.2, 0.3, static_cast<double>(i)})},
+                            {{i % 10}, Pack(DType::kInt64, {static_cast<double>(i)})}}});
+  }
+  std::vector<RawSubmission> without = submissions;
+  without.erase(without.begin() + 41);
+  const Driven expected = Run({spec, second}, without);
+  ASSERT_TRUE(expected.results.ok());
+
+  // The last two are found in the second tensor, when the first has been dealt with.
+  std::vector<RawSubmission> bad(5, submissions[41]);
+  bad[0].tensors[0].keys[1] = 50;
+  bad[1].tensors[0].values.pop_back();
+  bad[2].weight = kNan;
+  bad[3].tensors[1].keys[0] = 10;
+  bad[4].tensors[1] = {{3, 3}, PackIntegers(DType::kInt64, {std::numeric_limits<int64_t>::max(), 1})};
+  for (const RawSubmission& one : bad) {
+    submissions[41] = one;
+    const Driven driven = Run({spec, second}, submissions);
+    EXPECT_FALSE(driven.submissions[41].ok());
+    ASSERT_TRUE(driven.results.ok());
+    EXPECT_EQ(Diff(*driven.results, *expected.results), "");
+  }
+}
+
+TEST_P(BadInputContract, SecondSubmissionOfAClient_IsRefusedAndTheFirstStands) {
+  const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum);
+  const Driven driven =
+      Run({spec}, {Client(spec, "a", {1}, {1}), Client(spec, "b", {1}, {2}), Client(spec, "a", {1}, {4})});
+  EXPECT_EQ(driven.submissions[2].code(), absl::StatusCode::kAlreadyExists);
+  ASSERT_TRUE(driven.results.ok());
+  EXPECT_THAT(FloatsOf(driven.results->front()), ElementsAre(3.0));
+}
+
+TEST_P(BadInputContract, RefusedClient_MayTryAgain) {
+  const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum);
+  const Driven driven = Run({spec}, {Client(spec, "a", {1}, {kNan}), Client(spec, "a", {1}, {4})});
+  EXPECT_FALSE(driven.submissions[0].ok());
+  EXPECT_TRUE(driven.submissions[1].ok());
+  ASSERT_TRUE(driven.results.ok());
+  EXPECT_THAT(FloatsOf(driven.results->front()), ElementsAre(4.0));
+}
+
+// ---- several failures
+
+SPARSEAGG_ENGINE_SUITE(EngineFailures);
+
+TEST_P(EngineFailures, OfSeveral_TheSmallestKeyIsNamed) {
+  TensorSpec spec = MakeSpec(DType::kInt64, Op::kCoordinateMean, 1'000'000'000);
+  spec.aggregation.weighting = Weighting::kByWeight;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  // Many keys for blocks of their own; engines for tests are slow on them.
+  for (const uint64_t num_between : {0, 100'000}) {
+    if (num_between > 0 && !GetParam().name.starts_with("cpu")) continue;
+    for (const bool overflow_first : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(num_between, " keys between, ", overflow_first ? "overflow" : "weight 0", " first"));
+      const uint64_t overflow = overflow_first ? 5 : 900'000'000;
+      const uint64_t zero = overflow_first ? 900'000'000 : 5;
+      std::vector<uint64_t> keys = {overflow};
+      std::vector<int64_t> values = {kMost};
+      for (uint64_t i = 0; i < num_between; ++i) {
+        keys.push_back(100 + 8000 * i);
+        values.push_back(1);
+      }
+      const absl::Status status = MergeStatus(
+          spec, {IntegerClient(spec, "a", keys, values, 1.0), IntegerClient(spec, "b", {overflow}, {kMost}, 1.0),
+                 IntegerClient(spec, "c", {zero}, {1}, 0.0)});
+      EXPECT_EQ(status.code(), overflow_first ? absl::StatusCode::kOutOfRange : absl::StatusCode::kFailedPrecondition)
+          << status;
+      EXPECT_THAT(status.message(), HasSubstr("key 5:"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sparseagg::testing

@@ -1,0 +1,218 @@
+// About a million tuples in each of the shapes that decide which path an engine takes; against the reference, bit for
+// bit. What is small stays in differential_test.cc.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "host/base/column.h"
+#include "host/result.h"
+#include "tests/support/driver.h"
+#include "tests/support/engines.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+#include "tests/support/reference.h"
+
+namespace sparseagg::testing {
+namespace {
+
+struct Shape {
+  std::string name;
+  uint64_t dimension;
+  uint32_t width;
+  size_t num_clients;
+  size_t tuples;  // of each client
+  KeyStyle keys;
+  KeyOrder order;
+  Op op = Op::kSum;
+  DType dtype = DType::kFloat32;
+  Weighting weighting = Weighting::kUniform;
+  Numerics numerics = Numerics::kCanonical;
+  bool counts = false;
+  ResultLayout result = ResultLayout::kAuto;
+  Layout layout = Layout::kSparse;
+  double fill = 0.0;
+};
+
+void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
+
+std::vector<Shape> Shapes() {
+  using enum KeyStyle;
+  using enum KeyOrder;
+  const uint64_t all = 0;
+  return {
+      {"ZipfSorted", 10'000'000, 1, 50, 20'000, kZipf, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true},
+      {"ZipfShuffled", 10'000'000, 1, 50, 20'000, kZipf, kShuffled, Op::kSum},
+      {"ManySmallZipf", 10'000'000, 1, 2000, 300, kZipf, kSortedUnique, Op::kMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true},
+      {"HyperSparse", 1'000'000'000, 1, 50, 20'000, kUniform, kSortedUnique, Op::kSum, DType::kFloat32,
+       Weighting::kUniform, Numerics::kCanonical, true},
+      {"HyperSparseShuffled", 1'000'000'000, 1, 20, 40'000, kUniform, kShuffled, Op::kMax},
+      {"ZipfDistinct", 10'000'000, 1, 40, 40'000, kZipf, kShuffledUnique, Op::kSum, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true},
+      {"HyperSparseDistinct", 1'000'000'000, 1, 20, 40'000, kUniform, kShuffledUnique, Op::kSum},
+      {"Hashed40", uint64_t{1} << 40, 1, 20, 40'000, kUniform, kShuffled, Op::kSum, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true},
+      {"Hashed64", all, 1, 20, 40'000, kUniform, kShuffled, Op::kSum, DType::kFloat64},
+      {"Hashed64Sorted", all, 1, 20, 40'000, kUniform, kSortedUnique, Op::kMin},
+      {"DenseIsh", 100'000, 1, 20, 60'000, kUniform, kSortedUnique, Op::kSum, DType::kFloat32, Weighting::kUniform,
+       Numerics::kCanonical, true},
+      {"DenseIshShuffled", 100'000, 1, 20, 60'000, kUniform, kShuffled, Op::kMean, DType::kBFloat16},
+      {"DenseIshDistinct", 1'000'000, 1, 20, 60'000, kUniform, kShuffledUnique, Op::kMean, DType::kFloat16,
+       Weighting::kByWeight, Numerics::kCanonical, true},
+      {"TopK", 2'500'000, 1, 40, 25'000, kUniform, kSortedUnique, Op::kSum, DType::kFloat16},
+      {"Rows", 100'000, 64, 10, 2'000, kZipf, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kByWeight,
+       Numerics::kCanonical, true},
+      {"RowsShuffled", all, 16, 10, 6'000, kClustered, kShuffled, Op::kSum},
+      {"RowsBeyondTheCaches", 1'000'000, 64, 10, 5'000, kUniform, kSortedUnique, Op::kMean},
+      {"RowsHashed64", all, 16, 10, 6'000, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true},
+      {"LongRows", 1'000'000, 600, 10, 150, kZipf, kSortedUnique, Op::kMean, DType::kFloat16},
+      {"LongRowsShuffled", 2'000, 601, 10, 150, kUniform, kShuffled, Op::kSum, DType::kFloat32, Weighting::kByWeight,
+       Numerics::kCanonical, true},
+      {"RowsDistinct", 1'000'000, 16, 4, 10'000, kUniform, kShuffledUnique, Op::kSum, DType::kFloat32,
+       Weighting::kUniform, Numerics::kCanonical, true},
+      {"Descending", 10'000'000, 1, 20, 50'000, kUniform, kDescending, Op::kSum, DType::kFloat32, Weighting::kUniform,
+       Numerics::kCanonical, true},
+      {"AllOneKey", 10'000'000, 1, 20, 50'000, kOneKey, kShuffled, Op::kSum, DType::kFloat32, Weighting::kUniform,
+       Numerics::kCanonical, true},
+      {"Clustered64", all, 1, 20, 50'000, kClustered, kShuffled, Op::kSum, DType::kInt64, Weighting::kUniform,
+       Numerics::kCanonical, true},
+      {"Clustered40", uint64_t{1} << 40, 1, 20, 50'000, kClustered, kSortedUnique, Op::kUnion},
+      {"FixedPointZipf", 10'000'000, 1, 50, 20'000, kZipf, kShuffled, Op::kSum, DType::kFloat32, Weighting::kUniform,
+       Numerics::kFixedPoint, true},
+      {"FixedPointHashed", all, 1, 40, 20'000, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kFixedPoint},
+      {"FixedPointRows", 1'000'000, 32, 20, 1'000, kZipf, kSortedUnique, Op::kMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kFixedPoint, true},
+      {"FixedPointDistinct", uint64_t{1} << 40, 1, 40, 20'000, kUniform, kShuffledUnique, Op::kSum, DType::kFloat32,
+       Weighting::kUniform, Numerics::kFixedPoint, true},
+      {"ZipfCoordinate", 10'000'000, 1, 50, 20'000, kZipf, kSortedUnique, Op::kCoordinateMean},
+      {"TopKCoordinateWeighted", 2'500'000, 1, 40, 25'000, kUniform, kSortedUnique, Op::kCoordinateMean,
+       DType::kFloat32, Weighting::kByWeight},
+      {"TopKMean", 2'500'000, 1, 40, 25'000, kUniform, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kByWeight},
+      {"HyperSparseMean", 1'000'000'000, 1, 50, 20'000, kUniform, kSortedUnique, Op::kMean, DType::kFloat64,
+       Weighting::kByWeight},
+      {"HyperSparseCoordinate", 1'000'000'000, 1, 50, 20'000, kUniform, kSortedUnique, Op::kCoordinateMean,
+       DType::kFloat16, Weighting::kByWeight, Numerics::kCanonical, true},
+      {"Hashed40Distinct", uint64_t{1} << 40, 1, 20, 40'000, kUniform, kShuffledUnique, Op::kSum, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true},
+      {"Hashed40Coordinate", uint64_t{1} << 40, 1, 20, 40'000, kUniform, kShuffledUnique, Op::kCoordinateMean,
+       DType::kFloat32, Weighting::kByWeight},
+      {"RowsCoordinate", 1'000'000, 64, 10, 5'000, kUniform, kSortedUnique, Op::kCoordinateMean},
+      {"FixedPointCoordinate", 1'000'000, 1, 20, 50'000, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kFixedPoint},
+      {"FixedPointRowsCoordinate", 1'000'000, 32, 20, 1'000, kZipf, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kFixedPoint, true},
+      {"Modular", 1'000'000, 1, 20, 50'000, kUniform, kShuffled, Op::kSum, DType::kUInt64},
+      {"ZipfToDense", 10'000'000, 1, 50, 20'000, kZipf, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kUniform,
+       Numerics::kCanonical, false, ResultLayout::kDense},
+      {"CoordinateToDense", 1'000'000, 1, 40, 25'000, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true, ResultLayout::kDense},
+      {"UniformCoordinateToDense", 1'000'000, 1, 40, 25'000, kUniform, kShuffledUnique, Op::kCoordinateMean,
+       DType::kFloat64, Weighting::kUniform, Numerics::kCanonical, false, ResultLayout::kDense},
+      {"HalvesToDense", 2'500'000, 1, 40, 25'000, kUniform, kSortedUnique, Op::kSum, DType::kFloat16,
+       Weighting::kByWeight, Numerics::kCanonical, true, ResultLayout::kDense},
+      {"ThinToDense", 20'000'000, 1, 20, 20'000, kUniform, kSortedUnique, Op::kSum, DType::kFloat32,
+       Weighting::kUniform, Numerics::kCanonical, true, ResultLayout::kDense},
+      {"ZipfToFilledDense", 10'000'000, 1, 50, 20'000, kZipf, kSortedUnique, Op::kSum, DType::kFloat32,
+       Weighting::kUniform, Numerics::kCanonical, true, ResultLayout::kDense, Layout::kSparse, 2.5},
+      {"SweptAndGatheredRowsToDense", 1'000'000, 4, 50, 10'000, kZipf, kSortedUnique, Op::kSum, DType::kFloat32,
+       Weighting::kUniform, Numerics::kCanonical, true, ResultLayout::kDense},
+      {"MinToDense", 1'000'000, 5, 10, 20'000, kUniform, kShuffled, Op::kMin, DType::kInt32, Weighting::kUniform,
+       Numerics::kCanonical, true, ResultLayout::kDense},
+      {"RowsToDense", 100'000, 64, 10, 2'000, kZipf, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kByWeight,
+       Numerics::kCanonical, true, ResultLayout::kDense},
+      {"OddRowsToDense", 200'000, 19, 10, 5'000, kUniform, kShuffledUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kUniform, Numerics::kCanonical, false, ResultLayout::kDense},
+      {"FixedPointToDense", 1'000'000, 1, 20, 50'000, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kFixedPoint, true, ResultLayout::kDense},
+      {"FixedPointRowsToDense", 100'000, 32, 20, 1'000, kZipf, kSortedUnique, Op::kMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kFixedPoint, false, ResultLayout::kDense},
+      {"DenseToDense", 100'003, 1, 10, 100'003, kUniform, kSortedUnique, Op::kMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true, ResultLayout::kAuto, Layout::kDense},
+      {"DenseToSparse", 100'003, 1, 10, 100'003, kUniform, kSortedUnique, Op::kSum, DType::kBFloat16,
+       Weighting::kUniform, Numerics::kCanonical, false, ResultLayout::kSparse, Layout::kDense},
+      {"DenseRows", 1'003, 130, 10, 1'003, kUniform, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kByWeight,
+       Numerics::kCanonical, false, ResultLayout::kDense, Layout::kDense},
+      {"CountedDenseRows", 1'003, 130, 10, 1'003, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kCanonical, true, ResultLayout::kDense, Layout::kDense},
+      {"FixedPointDense", 100'003, 1, 10, 100'003, kUniform, kSortedUnique, Op::kSum, DType::kFloat32,
+       Weighting::kUniform, Numerics::kFixedPoint, false, ResultLayout::kDense, Layout::kDense},
+  };
+}
+
+// What a column of the result's sizes gets next has held something else.
+void SoilKeptMemory(const Result& result) {
+  Column<std::byte> values(result.values.size());
+  Column<uint32_t> counts(result.counts.size());
+  Column<double> weights(result.weights.size());
+  std::fill(values.begin(), values.end(), std::byte{0xa5});
+  std::fill(counts.begin(), counts.end(), 0xa5a5a5a5);
+  std::fill(weights.begin(), weights.end(), -1.0);
+}
+
+class LargeDifferential : public ::testing::TestWithParam<Shape> {};
+
+TEST_P(LargeDifferential, EveryEngine_EqualsTheReference) {
+  const Shape& shape = GetParam();
+  const uint64_t seed = TestSeed(99);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  TensorSpec spec;
+  spec.name = shape.name;
+  spec.dtype = shape.dtype;
+  spec.modular = IsModular(shape.dtype);
+  spec.dimension = shape.dimension;
+  spec.width = shape.width;
+  spec.layout = shape.layout;
+  AggregationSpec& a = spec.aggregation;
+  a.op = shape.op;
+  a.weighting = shape.weighting;
+  a.numerics = shape.numerics;
+  a.result_layout = shape.result;
+  a.fill = shape.fill;
+  a.return_counts = shape.counts;
+  a.return_weights = shape.counts && shape.weighting == Weighting::kByWeight;
+  a.value_bound = 0x1p20;
+  a.weight_bound = 8.0;
+  a.max_submissions = shape.num_clients;
+
+  std::vector<RawSubmission> submissions;
+  for (size_t i = 0; i < shape.num_clients; ++i) {
+    RawTensor raw;
+    if (shape.layout == Layout::kDense) {
+      raw.keys.resize(shape.dimension);
+      std::iota(raw.keys.begin(), raw.keys.end(), 0);
+    } else {
+      raw.keys = RandomKeys(rng, shape.dimension, shape.tuples, shape.keys, shape.order);
+    }
+    raw.values = RandomValues(rng, shape.dtype, raw.keys.size() * shape.width, ValueStyle::kUnit);
+    submissions.push_back({"client " + std::to_string(i), 0.5 + 7.0 * rng.Unit(), {std::move(raw)}});
+  }
+  const Verdict verdict = Judge({spec}, submissions);
+  ASSERT_TRUE(verdict.failures.empty());
+  for (const EngineCase& engine_case : AvailableEngines()) {
+    // Their pieces are made tiny for small inputs; here they would take gigabytes and minutes.
+    if (engine_case.name == "cudasort" || engine_case.name == "cudatiles") continue;
+    SCOPED_TRACE(engine_case.name);
+    const std::unique_ptr<Engine> engine = engine_case.create();
+    DriveOptions options = {.shuffle_seed = seed, .num_aggregations = engine_case.name == "cpu4" ? 3 : 1};
+    if (engine_case.name == "cpu1") options = {.fold_seed = seed};
+    SoilKeptMemory(verdict.results[0]);
+    EXPECT_EQ(Disagreement({spec}, Drive(*engine, {spec}, submissions, options), verdict), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, LargeDifferential, ::testing::ValuesIn(Shapes()),
+                         [](const ::testing::TestParamInfo<Shape>& shape) { return shape.param.name; });
+
+}  // namespace
+}  // namespace sparseagg::testing

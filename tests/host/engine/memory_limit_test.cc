@@ -1,0 +1,313 @@
+// An aggregation with a memory limit: it folds what it has before it would pass the limit, and the bits are those of an
+// aggregation without one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "host/aggregation.h"
+#include "host/cpu/cpu_engine.h"
+#include "tests/support/driver.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+#include "tests/support/reference.h"
+#include "tests/support/results.h"
+#include "tests/support/values.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Limited {
+  std::string name;
+  TensorSpec spec;
+  size_t max_tuples = 2000;   // of one submission
+  size_t shared_keys = 4000;  // of all
+};
+
+void PrintTo(const Limited& limited, std::ostream* out) { *out << limited.name; }
+
+TensorSpec SpecOf(uint64_t dimension, Op op = Op::kSum, DType dtype = DType::kFloat32, uint32_t width = 1) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dtype = dtype;
+  spec.dimension = dimension;
+  spec.width = width;
+  spec.aggregation.op = op;
+  return spec;
+}
+
+TensorSpec Weighted(TensorSpec spec) {
+  spec.aggregation.weighting = Weighting::kByWeight;
+  spec.aggregation.return_counts = true;
+  spec.aggregation.return_weights = true;
+  return spec;
+}
+
+// Dimensions that are swept and ones that are gathered, of both kinds of keys.
+std::vector<Limited> Cases() {
+  constexpr uint64_t kThin = 4000000000;
+  constexpr uint64_t kWide = uint64_t{1} << 40;
+  TensorSpec counted = SpecOf(kThin);
+  counted.aggregation.return_counts = true;
+  TensorSpec fixed = SpecOf(20000, Op::kMean);
+  fixed.aggregation.numerics = Numerics::kFixedPoint;
+  fixed.aggregation.value_bound = 1e19;
+  fixed.aggregation.max_submissions = 1000;
+  TensorSpec automatic = SpecOf(5000);
+  automatic.aggregation.result_layout = ResultLayout::kAuto;
+  return {{"Swept", SpecOf(20000)},
+          {"Gathered", SpecOf(kThin)},
+          {"GatheredWithCounts", counted},
+          {"HugeKeys", SpecOf(kWide)},
+          {"AnyKeys", SpecOf(0, Op::kMean)},
+          {"Rows", SpecOf(20000, Op::kSum, DType::kFloat16, 24), 600, 300},
+          {"RowsGathered", SpecOf(kThin, Op::kSum, DType::kFloat32, 3), 600, 300},
+          {"WeightedSwept", Weighted(SpecOf(20000, Op::kCoordinateMean))},
+          {"WeightedGathered", Weighted(SpecOf(kThin, Op::kCoordinateMean))},
+          {"WeightedIntegers", Weighted(SpecOf(kThin, Op::kMean, DType::kInt64))},
+          {"WeightedExtremes", Weighted(SpecOf(20000, Op::kMax))},
+          {"FixedPoint", fixed},
+          {"Keys", SpecOf(kThin, Op::kUnion)},
+          {"DenseResult", automatic}};
+}
+
+// In ascending order of client id, so many that they take a multiple of what their sum does.
+std::vector<RawSubmission> Submissions(const Limited& limited, Rng& rng) {
+  const TensorSpec& spec = limited.spec;
+  const std::vector<uint64_t> shared =
+      RandomKeys(rng, spec.dimension, limited.shared_keys, KeyStyle::kUniform, KeyOrder::kShuffled);
+  std::vector<RawSubmission> submissions;
+  for (int i = 0; i < 80; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, spec.dimension, 5, KeyStyle::kUniform, KeyOrder::kSortedUnique);
+    for (size_t n = rng.Below(limited.max_tuples); n > 0; --n) raw.keys.push_back(shared[rng.Below(shared.size())]);
+    if (rng.Coin()) {
+      std::sort(raw.keys.begin(), raw.keys.end());
+      raw.keys.erase(std::unique(raw.keys.begin(), raw.keys.end()), raw.keys.end());
+    }
+    const ValueStyle style = IsFloat(spec.dtype) ? ValueStyle::kCancelling : ValueStyle::kSmallIntegers;
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.width,
+                              spec.dtype == DType::kFloat16 ? ValueStyle::kUnit : style);
+    const double weight = IsFloat(spec.dtype) ? 0.25 + rng.Unit() : 1.0 + static_cast<double>(rng.Below(9));
+    submissions.push_back({absl::StrFormat("client %03d", i), weight, {std::move(raw)}});
+  }
+  return submissions;
+}
+
+class MemoryLimit : public ::testing::TestWithParam<Limited> {};
+
+TEST_P(MemoryLimit, ManyTimesWhatFits_StaysWithinItAndGivesTheSameBits) {
+  const Limited& limited = GetParam();
+  const uint64_t seed = TestSeed(2026);
+  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+  Rng rng(seed);
+  const std::vector<RawSubmission> submissions = Submissions(limited, rng);
+  const auto expected = Reference({limited.spec}, submissions);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (const int threads : {1, 2}) {
+    const auto engine = CreateCpuEngine({threads});
+    const auto unlimited = *Aggregation::Create(*engine, {limited.spec});
+    size_t all_bytes = 0;
+    for (const RawSubmission& submission : submissions) {
+      all_bytes += submission.tensors[0].keys.size() * sizeof(uint32_t) + submission.tensors[0].values.size();
+      ASSERT_TRUE(Submit(*unlimited, submission).ok());
+    }
+    ASSERT_TRUE(unlimited->FoldPending().ok());
+    const size_t folded_bytes = unlimited->memory_bytes();
+    const uint64_t limit = 4 * folded_bytes;
+    EXPECT_LT(limit, all_bytes) << "this test no longer does what it is for";
+
+    const auto aggregation = *Aggregation::Create(*engine, {limited.spec}, limit);
+    size_t before = 0;
+    int num_folds = 0;
+    for (const RawSubmission& submission : submissions) {
+      const absl::Status added = Submit(*aggregation, submission);
+      ASSERT_TRUE(added.ok()) << added;
+      ASSERT_LE(aggregation->memory_bytes(), limit);
+      num_folds += aggregation->memory_bytes() < before;
+      before = aggregation->memory_bytes();
+    }
+    EXPECT_GE(num_folds, 2);
+    const auto results = std::move(*aggregation).Finish();
+    ASSERT_TRUE(results.ok()) << results.status();
+    EXPECT_EQ(Diff(*results, *expected), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, MemoryLimit, ::testing::ValuesIn(Cases()),
+                         [](const ::testing::TestParamInfo<Limited>& limited) { return limited.param.name; });
+
+// One key, one value.
+RawSubmission Single(std::string client, double value) {
+  return {std::move(client), 1.0, {{{7}, PackFloats(DType::kFloat32, {value})}}};
+}
+
+// An aggregation that has folded clients "b" and "d".
+class FoldedAggregation : public ::testing::Test {
+ protected:
+  std::unique_ptr<Aggregation> Create(Numerics numerics = Numerics::kCanonical, uint64_t memory_limit = 0) {
+    TensorSpec spec = SpecOf(100);
+    spec.aggregation.numerics = numerics;
+    if (numerics == Numerics::kFixedPoint) {
+      spec.aggregation.value_bound = 16.0;
+      spec.aggregation.max_submissions = 9;
+    }
+    return *Aggregation::Create(*engine_, {spec}, memory_limit);
+  }
+  std::unique_ptr<Aggregation> CreateFolded(Numerics numerics = Numerics::kCanonical, uint64_t memory_limit = 0) {
+    auto aggregation = Create(numerics, memory_limit);
+    EXPECT_TRUE(Submit(*aggregation, Single("d", 2.0)).ok());
+    EXPECT_TRUE(Submit(*aggregation, Single("b", 1.0)).ok());
+    EXPECT_TRUE(aggregation->FoldPending().ok());
+    return aggregation;
+  }
+  static void ExpectSum(Aggregation& aggregation, double sum) {
+    const auto results = std::move(aggregation).Finish();
+    ASSERT_TRUE(results.ok()) << results.status();
+    EXPECT_THAT(FloatsOf(results->front()), ElementsAre(sum));
+  }
+
+  const std::unique_ptr<Engine> engine_ = CreateCpuEngine({1});
+};
+
+TEST_F(FoldedAggregation, AClientBeforeThoseFolded_IsRefusedAndTheOthersStand) {
+  constexpr uint64_t kPlenty = 1 << 20;
+  const auto aggregation = CreateFolded(Numerics::kCanonical, kPlenty);
+  const absl::Status status = Submit(*aggregation, Single("c", 4.0));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'c'"), HasSubstr("'d'"), HasSubstr("ascending")));
+  EXPECT_EQ(Submit(*aggregation, Single("b", 4.0)).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(Submit(*aggregation, Single("e", 8.0)).ok());
+  EXPECT_EQ(aggregation->num_submissions(), 3u);
+  ExpectSum(*aggregation, 11.0);
+}
+
+TEST_F(FoldedAggregation, WithNothingMore_IsFinishedAsItIs) { ExpectSum(*CreateFolded(), 3.0); }
+
+TEST_F(FoldedAggregation, InFixedPoint_ClientsComeInAnyOrder) {
+  constexpr uint64_t kPlenty = 1 << 20;
+  const auto aggregation = CreateFolded(Numerics::kFixedPoint, kPlenty);
+  EXPECT_TRUE(Submit(*aggregation, Single("a", 4.0)).ok());
+  const auto other = CreateFolded(Numerics::kFixedPoint);
+  EXPECT_EQ(aggregation->MergeFrom(std::move(*other)).code(), absl::StatusCode::kAlreadyExists) << "'b' and 'd'";
+  const auto third = Create(Numerics::kFixedPoint);
+  EXPECT_TRUE(Submit(*third, Single("c", 8.0)).ok());
+  EXPECT_TRUE(aggregation->MergeFrom(std::move(*third)).ok());
+  ExpectSum(*aggregation, 15.0);
+}
+
+TEST_F(FoldedAggregation, IsNotMergedWithAnother) {
+  const auto folded = CreateFolded();
+  const auto other = Create();
+  EXPECT_TRUE(Submit(*other, Single("c", 4.0)).ok());
+  for (const bool into_folded : {false, true}) {
+    Aggregation& into = into_folded ? *folded : *other;
+    const absl::Status status = into.MergeFrom(std::move(into_folded ? *other : *folded));
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("'d'"));
+  }
+  ExpectSum(*folded, 3.0);
+  ExpectSum(*other, 4.0);
+}
+
+TEST_F(FoldedAggregation, MoreRowsThanTheLimit_AreRefusedAndTheOthersStand) {
+  TensorSpec spec = SpecOf(0);
+  constexpr uint64_t kLimit = 100000;
+  const auto aggregation = *Aggregation::Create(*engine_, {spec}, kLimit);
+  Rng rng(3);
+  const auto submission = [&](std::string client, size_t tuples) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, 0, tuples, KeyStyle::kUniform, KeyOrder::kSortedUnique);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+    return RawSubmission{std::move(client), 1.0, {std::move(raw)}};
+  };
+  ASSERT_TRUE(Submit(*aggregation, submission("a", 1000)).ok());
+  const absl::Status status = Submit(*aggregation, submission("b", 5000));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'b'"), HasSubstr("memory_limit 100000")));
+  EXPECT_TRUE(Submit(*aggregation, submission("b", 1000)).ok()) << "nothing of the first try counts";
+  EXPECT_EQ(aggregation->num_submissions(), 2u);
+  const auto other = *Aggregation::Create(*engine_, {spec});
+  ASSERT_TRUE(Submit(*other, submission("c", 5000)).ok());
+  EXPECT_EQ(aggregation->MergeFrom(std::move(*other)).code(), absl::StatusCode::kResourceExhausted);
+  const auto results = std::move(*aggregation).Finish();
+  ASSERT_TRUE(results.ok());
+  EXPECT_EQ(results->front().num_rows, 2000u);
+}
+
+TEST_F(FoldedAggregation, AClientThatIsRefused_FoldsNoOther) {
+  const auto submission = [](std::string client, size_t tuples) {
+    RawTensor raw;
+    for (size_t i = 0; i < tuples; ++i) raw.keys.push_back(i);
+    raw.values = PackFloats(DType::kFloat32, std::vector<double>(tuples, 1.0));
+    return RawSubmission{std::move(client), 1.0, {std::move(raw)}};
+  };
+  const auto aggregation = *Aggregation::Create(*engine_, {SpecOf(0)}, 100000);
+  for (const char* client : {"m", "n"}) ASSERT_TRUE(Submit(*aggregation, submission(client, 1000)).ok());
+  EXPECT_EQ(Submit(*aggregation, submission("z", 100000)).code(), absl::StatusCode::kResourceExhausted);
+  const absl::Status before = Submit(*aggregation, submission("b", 3000));  // would fit, were the others folded
+  EXPECT_EQ(before.code(), absl::StatusCode::kFailedPrecondition) << before;
+  EXPECT_THAT(std::string(before.message()), AllOf(HasSubstr("'b'"), HasSubstr("'n'")));
+  EXPECT_TRUE(Submit(*aggregation, submission("a", 10)).ok()) << "nothing was folded";
+  EXPECT_EQ(aggregation->num_submissions(), 3u);
+}
+
+TEST_F(FoldedAggregation, DenseResultsBeyondTheLimit_AreRefusedBeforehand) {
+  TensorSpec spec = SpecOf(1000);
+  spec.aggregation.result_layout = ResultLayout::kDense;
+  EXPECT_TRUE(Aggregation::Create(*engine_, {spec}, 4100).ok());
+  const absl::Status status = Aggregation::Create(*engine_, {spec}, 3999).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("4000 bytes"), HasSubstr("memory_limit 3999")));
+}
+
+// Sizes that wrap around in 64 bits must not look small.
+TEST_F(FoldedAggregation, DenseResultsThatNoMachineHolds_AreRefusedWithoutALimit) {
+  struct Shape {
+    uint64_t dimension;
+    uint32_t width;
+    DType dtype;
+    Op op;
+  };
+  for (const Shape& shape : {Shape{uint64_t{1} << 62, 1, DType::kFloat32, Op::kSum},
+                             Shape{(uint64_t{1} << 62) + 1, 1, DType::kFloat32, Op::kMin},
+                             Shape{uint64_t{1} << 61, 1, DType::kFloat64, Op::kMean},
+                             Shape{uint64_t{1} << 50, 4096, DType::kFloat32, Op::kMax},
+                             Shape{uint64_t{1} << 62, 1, DType::kFloat32, Op::kUnion},
+                             Shape{uint64_t{1} << 46, 1, DType::kFloat32, Op::kSum}}) {
+    TensorSpec spec = SpecOf(shape.dimension);
+    spec.width = shape.width;
+    spec.dtype = shape.dtype;
+    spec.aggregation.op = shape.op;
+    spec.aggregation.result_layout = ResultLayout::kDense;
+    const absl::Status status = Aggregation::Create(*engine_, {spec}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << shape.dimension;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("address"));
+  }
+}
+
+TEST_F(FoldedAggregation, TogetherBeyondTheLimit_AreNotMerged) {
+  const auto small = Create(Numerics::kCanonical, 1000);
+  const auto other = Create();
+  ASSERT_TRUE(Submit(*small, Single("a", 1.0)).ok());
+  for (const char* client : {"b", "c", "d", "e"}) ASSERT_TRUE(Submit(*other, Single(client, 1.0)).ok());
+  const absl::Status status = small->MergeFrom(std::move(*other));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("memory_limit 1000"));
+  ExpectSum(*small, 1.0);
+  ExpectSum(*other, 4.0);
+}
+
+}  // namespace
+}  // namespace sparseagg::testing

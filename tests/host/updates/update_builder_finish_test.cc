@@ -1,0 +1,199 @@
+// What appended chunks become as a whole: weight, promises, dense tensors, the hash of the content.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/updates/update_builder.h"
+#include "tests/host/updates/slices.h"
+
+namespace sparseagg {
+namespace {
+
+using ::testing::AllOf;
+using testing::Bitmap;
+using testing::Delta;
+using ::testing::ElementsAre;
+using testing::FloatsOf;
+using ::testing::HasSubstr;
+using testing::Implicit;
+using testing::KeysOf;
+using testing::Slice;
+using testing::Spec;
+using testing::U32;
+using testing::U64;
+
+TEST(UpdateBuilder, Finish_BadWeight_IsRefused) {
+  const TensorSpec spec = Spec();
+  for (const double weight : {-1.0, std::nan(""), HUGE_VAL}) {
+    EXPECT_EQ(UpdateBuilder(&spec).Finish(weight).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(UpdateBuilder, Finish_Weight_IsOneUnderUniform) {
+  TensorSpec spec = Spec();
+  EXPECT_EQ(UpdateBuilder(&spec).Finish(12.0)->weight(), 1.0);
+  spec.aggregation.weighting = Weighting::kByWeight;
+  EXPECT_EQ(UpdateBuilder(&spec).Finish(12.0)->weight(), 12.0);
+  EXPECT_FALSE(std::signbit(UpdateBuilder(&spec).Finish(-0.0)->weight()));
+}
+
+// ---- promises
+
+struct Promise {
+  std::vector<std::vector<uint64_t>> chunks;
+  bool sorted_holds;
+  bool unique_holds;
+};
+
+TEST(UpdateBuilder, Finish_FalsePromises_AreRefused) {
+  const std::vector<Promise> table = {{{{1, 2, 3}}, true, true},
+                                      {{{1, 2, 2}}, true, false},
+                                      {{{3, 2, 1}}, false, true},
+                                      {{{1, 5}, {3, 7}}, false, true},
+                                      {{{1, 5}, {5, 7}}, true, false},
+                                      {{{9, 5}, {5, 7}}, false, false},
+                                      {{{}}, true, true},
+                                      {{{9, 3, 4, 9}}, false, false}};
+  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
+    for (const Promise& row : table) {
+      for (const bool declare_sorted : {false, true}) {
+        for (const bool declare_unique : {false, true}) {
+          const TensorSpec spec = Spec(dimension);
+          UpdateBuilder builder(&spec);
+          if (declare_sorted) builder.DeclareSorted();
+          uint64_t chunk = 0;
+          for (const std::vector<uint64_t>& keys : row.chunks) {
+            ASSERT_TRUE(builder.Append(chunk++, U32(keys, std::vector<double>(keys.size(), 1.0)).view()).ok());
+          }
+          if (declare_unique) builder.DeclareUnique();
+          const bool holds = (row.sorted_holds || !declare_sorted) && (row.unique_holds || !declare_unique);
+          const auto update = std::move(builder).Finish(1.0);
+          EXPECT_EQ(update.status().code(), holds ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument)
+              << ::testing::PrintToString(row.chunks) << declare_sorted << declare_unique;
+          if (!holds) {
+            EXPECT_THAT(std::string(update.status().message()), HasSubstr("embedding"));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(UpdateBuilder, Finish_FalseUniquePromise_NamesTheKey) {
+  const TensorSpec spec = Spec();
+  UpdateBuilder builder(&spec);
+  builder.DeclareUnique();
+  ASSERT_TRUE(builder.Append(0, U32({900, 77}, {1, 1}).view()).ok());
+  ASSERT_TRUE(builder.Append(1, U32({77}, {1}).view()).ok());
+  EXPECT_THAT(std::string(std::move(builder).Finish(1.0).status().message()), HasSubstr("77"));
+}
+
+TEST(UpdateBuilder, Finish_Promises_OfRuns) {
+  const TensorSpec spec = Spec();
+  UpdateBuilder builder(&spec);
+  builder.DeclareSorted();
+  builder.DeclareUnique();
+  ASSERT_TRUE(builder.Append(0, Implicit(5, 3, {1, 2, 3}).view()).ok());
+  ASSERT_TRUE(builder.Append(1, Implicit(8, 1, {4}).view()).ok());
+  EXPECT_TRUE(std::move(builder).Finish(1.0).ok());
+
+  UpdateBuilder overlapping(&spec);
+  overlapping.DeclareUnique();
+  ASSERT_TRUE(overlapping.Append(0, Implicit(5, 3, {1, 2, 3}).view()).ok());
+  ASSERT_TRUE(overlapping.Append(1, Implicit(7, 1, {4}).view()).ok());
+  EXPECT_EQ(std::move(overlapping).Finish(1.0).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// ---- dense tensors
+
+TEST(UpdateBuilder, Dense_AllRowsInOrder_InAnyChunks) {
+  TensorSpec spec = Spec(6);
+  spec.layout = Layout::kDense;
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, Implicit(0, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(builder.Append(1, Implicit(0, 0, {}).view()).ok());
+  ASSERT_TRUE(builder.Append(2, Implicit(2, 4, {3, 4, 5, 6}).view()).ok());
+  const auto update = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(update.ok()) << update.status();
+  EXPECT_THAT(KeysOf(*update), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+TEST(UpdateBuilder, Dense_GapsRepeatsAndMissingRows_AreRefused) {
+  TensorSpec spec = Spec(6);
+  spec.layout = Layout::kDense;
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, Implicit(0, 2, {1, 2}).view()).ok());
+  EXPECT_EQ(builder.Append(1, Implicit(3, 3, {4, 5, 6}).view()).code(), absl::StatusCode::kInvalidArgument) << "a gap";
+  EXPECT_EQ(builder.Append(1, Implicit(1, 2, {2, 3}).view()).code(), absl::StatusCode::kInvalidArgument) << "a repeat";
+  EXPECT_EQ(builder.Append(1, Implicit(2, 5, {1, 2, 3, 4, 5}).view()).code(), absl::StatusCode::kInvalidArgument)
+      << "too many";
+  ASSERT_TRUE(builder.Append(1, Implicit(2, 3, {3, 4, 5}).view()).ok());
+  const auto update = std::move(builder).Finish(1.0);
+  EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(update.status().message()), AllOf(HasSubstr("embedding"), HasSubstr("6"), HasSubstr("5")));
+}
+
+// ---- content hash
+
+ContentHash HashOfContent(const TensorSpec& spec, const std::vector<Slice>& slices) {
+  UpdateBuilder builder(&spec);
+  uint64_t chunk = 0;
+  for (const Slice& slice : slices) EXPECT_TRUE(builder.Append(chunk++, slice.view()).ok());
+  return builder.HashContent();
+}
+
+TEST(UpdateBuilder, HashContent_DoesNotDependOnChunksOrKeyEncoding) {
+  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{1} << 40, uint64_t{0}}) {
+    const TensorSpec spec = Spec(dimension);
+    const auto hash = HashOfContent(spec, {U32({5, 6, 7, 8}, {1, 2, 3, 4})});
+    EXPECT_EQ(HashOfContent(spec, {U64({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {Implicit(5, 4, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {Delta({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {Bitmap({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {Implicit(5, 1, {1}), Bitmap({6, 7}, {2, 3}), Delta({8}, {4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {U32({5}, {1}), Implicit(6, 2, {2, 3}), U64({8}, {4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {Implicit(5, 1, {1}), U32({}, {}), Implicit(6, 3, {2, 3, 4})}), hash);
+  }
+}
+
+TEST(UpdateBuilder, HashContent_OfLongUpdates_DoesNotDependOnChunks) {
+  const TensorSpec spec = Spec();
+  std::vector<uint64_t> keys;
+  std::vector<double> values;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    keys.push_back(i);
+    values.push_back(static_cast<double>(i));
+  }
+  std::vector<Slice> slices;
+  for (size_t begin = 0; begin < keys.size(); begin += 77) {
+    const size_t count = std::min<size_t>(77, keys.size() - begin);
+    const auto first = static_cast<std::ptrdiff_t>(begin);
+    const auto last = static_cast<std::ptrdiff_t>(begin + count);
+    slices.push_back(U64({keys.begin() + first, keys.begin() + last}, {values.begin() + first, values.begin() + last}));
+  }
+  const auto hash = HashOfContent(spec, slices);
+  EXPECT_EQ(HashOfContent(spec, {Implicit(0, 1000, values)}), hash);
+  EXPECT_EQ(HashOfContent(spec, {U32(keys, values)}), hash);
+}
+
+TEST(UpdateBuilder, HashContent_DependsOnKeysValuesAndOrder) {
+  const TensorSpec spec = Spec();
+  const auto hash = HashOfContent(spec, {U32({5, 6}, {1, 2})});
+  EXPECT_NE(HashOfContent(spec, {U32({6, 5}, {1, 2})}), hash);
+  EXPECT_NE(HashOfContent(spec, {U32({6, 5}, {2, 1})}), hash) << "order of occurrence decides how duplicates fold";
+  EXPECT_NE(HashOfContent(spec, {U32({5, 7}, {1, 2})}), hash);
+  EXPECT_NE(HashOfContent(spec, {U32({5, 6}, {1, 3})}), hash);
+  EXPECT_NE(HashOfContent(spec, {U32({5}, {1})}), hash);
+  EXPECT_NE(HashOfContent(spec, {U32({}, {})}), hash);
+  EXPECT_NE(HashOfContent(spec, {U32({5, 6}, {1, 0.0})}), HashOfContent(spec, {U32({5, 6}, {1, -0.0})}))
+      << "bytes are compared";
+}
+
+}  // namespace
+}  // namespace sparseagg

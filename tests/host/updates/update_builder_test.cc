@@ -1,0 +1,364 @@
+// Chunks in wire form are appended to an update, or are refused with chunk, position and value.
+#include "host/updates/update_builder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/host/updates/slices.h"
+#include "tests/support/values.h"
+
+namespace sparseagg {
+namespace {
+
+using ::testing::AllOf;
+using testing::Bitmap;
+using testing::Delta;
+using ::testing::ElementsAre;
+using testing::Floats;
+using testing::FloatsOf;
+using ::testing::HasSubstr;
+using testing::Implicit;
+using testing::KeysOf;
+using testing::PackFloats;
+using testing::Slice;
+using testing::Spec;
+using testing::U32;
+using testing::U64;
+
+// ---- what good chunks become
+
+TEST(UpdateBuilder, Append_SeveralChunks_KeepTheOrderOfOccurrence) {
+  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
+    const TensorSpec spec = Spec(dimension);
+    UpdateBuilder builder(&spec);
+    ASSERT_TRUE(builder.Append(0, U32({7, 3}, {1, 2}).view()).ok());
+    ASSERT_TRUE(builder.Append(1, U64({9}, {3}).view()).ok());
+    ASSERT_TRUE(builder.Append(2, Implicit(4, 3, {4, 5, 6}).view()).ok());
+    ASSERT_TRUE(builder.Append(3, U32({}, {}).view()).ok());
+    ASSERT_TRUE(builder.Append(4, U32({7}, {7}).view()).ok());
+    EXPECT_EQ(builder.num_keys(), 7u);
+    EXPECT_GE(builder.memory_bytes(), 7 * (dimension == 0 ? 12u : 8u));
+    const auto update = std::move(builder).Finish(1.0);
+    ASSERT_TRUE(update.ok()) << update.status();
+    EXPECT_THAT(KeysOf(*update), ElementsAre(7, 3, 9, 4, 5, 6, 7));
+    EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+    EXPECT_FALSE(update->sorted());
+    EXPECT_FALSE(update->unique());
+  }
+}
+
+TEST(UpdateBuilder, Append_PackedKeys_MixWithAllOthers) {
+  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
+    const TensorSpec spec = Spec(dimension);
+    UpdateBuilder builder(&spec);
+    ASSERT_TRUE(builder.Append(0, Implicit(4, 2, {1, 2}).view()).ok());
+    ASSERT_TRUE(builder.Append(1, Delta({6, 9, 500}, {3, 4, 5}).view()).ok());
+    ASSERT_TRUE(builder.Append(2, Delta({}, {}).view()).ok());
+    ASSERT_TRUE(builder.Append(3, Bitmap({501, 503}, {6, 7}).view()).ok());
+    ASSERT_TRUE(builder.Append(4, Bitmap({}, {}).view()).ok());
+    EXPECT_EQ(builder.num_keys(), 7u);
+    UpdateBuilder again = builder;
+    const auto update = std::move(builder).Finish(1.0);
+    ASSERT_TRUE(update.ok()) << update.status();
+    EXPECT_THAT(KeysOf(*update), ElementsAre(4, 5, 6, 9, 500, 501, 503));
+    EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+    EXPECT_TRUE(update->sorted());
+    EXPECT_TRUE(update->unique());
+    ASSERT_TRUE(again.Append(5, Delta({503}, {8}).view()).ok());
+    const auto repeated = UpdateBuilder(again).Finish(1.0);
+    EXPECT_TRUE(repeated->sorted());
+    EXPECT_FALSE(repeated->unique());
+    ASSERT_TRUE(again.Append(6, Bitmap({502}, {9}).view()).ok());
+    const auto descended = std::move(again).Finish(1.0);
+    EXPECT_THAT(KeysOf(*descended), ElementsAre(4, 5, 6, 9, 500, 501, 503, 503, 502));
+    EXPECT_FALSE(descended->sorted());
+  }
+}
+
+TEST(UpdateBuilder, Append_UnalignedBytes_AreRead) {
+  const TensorSpec spec = Spec(0);
+  Slice slice = U64({5, ~uint64_t{0}}, {1, 2});
+  const std::string keys = "x" + slice.keys;
+  const std::string values = "xyz" + slice.values;
+  SliceView view = slice.view();
+  view.keys = absl::string_view(keys).substr(1);
+  view.values = absl::string_view(values).substr(3);
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, view).ok());
+  const auto update = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(update.ok());
+  EXPECT_THAT(KeysOf(*update), ElementsAre(5, ~uint64_t{0}));
+  EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2));
+}
+
+TEST(UpdateBuilder, Append_Runs_StayARunAsLongAsTheyGoOn) {
+  const TensorSpec spec = Spec();
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, Implicit(10, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(builder.Append(1, Implicit(12, 1, {3}).view()).ok());
+  const auto run = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(run.ok());
+  EXPECT_TRUE(std::holds_alternative<KeyRun>(run->keys()));
+  EXPECT_THAT(KeysOf(*run), ElementsAre(10, 11, 12));
+  EXPECT_TRUE(run->sorted() && run->unique());
+
+  UpdateBuilder broken(&spec);
+  ASSERT_TRUE(broken.Append(0, Implicit(10, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(broken.Append(1, Implicit(11, 2, {3, 4}).view()).ok());
+  const auto keys = std::move(broken).Finish(1.0);
+  ASSERT_TRUE(keys.ok());
+  EXPECT_THAT(KeysOf(*keys), ElementsAre(10, 11, 11, 12));
+  EXPECT_TRUE(keys->sorted());
+  EXPECT_FALSE(keys->unique());
+}
+
+TEST(UpdateBuilder, Append_RunAtTheEndOfTheKeySpace_DoesNotGoOnAtZero) {
+  const TensorSpec spec = Spec(0);
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, Implicit(~uint64_t{0} - 1, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(builder.Append(1, Implicit(0, 2, {3, 4}).view()).ok());
+  const auto update = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(update.ok());
+  EXPECT_FALSE(std::holds_alternative<KeyRun>(update->keys()));
+  EXPECT_THAT(KeysOf(*update), ElementsAre(~uint64_t{0} - 1, ~uint64_t{0}, 0, 1));
+  EXPECT_FALSE(update->sorted());
+}
+
+TEST(UpdateBuilder, Sortedness_IsFoundAcrossChunks) {
+  struct Row {
+    std::vector<std::vector<uint64_t>> chunks;
+    bool sorted;
+    bool unique;
+  };
+  const std::vector<Row> table = {{{{1, 2}, {3, 4}}, true, true},   {{{1, 2}, {2, 4}}, true, false},
+                                  {{{1, 5}, {3, 7}}, false, false}, {{{}, {3}, {}, {4}}, true, true},
+                                  {{{4}, {}, {3}}, false, false},   {{{}, {}}, true, true}};
+  for (const Row& row : table) {
+    const TensorSpec spec = Spec();
+    UpdateBuilder builder(&spec);
+    uint64_t chunk = 0;
+    for (const std::vector<uint64_t>& keys : row.chunks) {
+      ASSERT_TRUE(builder.Append(chunk++, U32(keys, std::vector<double>(keys.size(), 1.0)).view()).ok());
+    }
+    const auto update = std::move(builder).Finish(1.0);
+    ASSERT_TRUE(update.ok());
+    EXPECT_EQ(update->sorted(), row.sorted) << ::testing::PrintToString(row.chunks);
+    EXPECT_EQ(update->unique(), row.unique) << ::testing::PrintToString(row.chunks);
+  }
+}
+
+TEST(UpdateBuilder, NoChunks_IsAnEmptyUpdate) {
+  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
+    const TensorSpec spec = Spec(dimension);
+    const auto update = UpdateBuilder(&spec).Finish(1.0);
+    ASSERT_TRUE(update.ok()) << update.status();
+    EXPECT_EQ(update->num_keys(), 0u);
+  }
+}
+
+TEST(UpdateBuilder, Union_TakesKeysWithOrWithoutValues) {
+  TensorSpec spec = Spec();
+  spec.aggregation.op = Op::kUnion;
+  UpdateBuilder builder(&spec);
+  Slice without = U32({3, 1}, {});
+  without.has_values = false;
+  ASSERT_TRUE(builder.Append(0, without.view()).ok());
+  ASSERT_TRUE(builder.Append(1, U32({7}, {1}).view()).ok());
+  Slice run = Implicit(5, 2, {});
+  run.has_values = false;
+  ASSERT_TRUE(builder.Append(2, run.view()).ok());
+  const auto update = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(update.ok());
+  EXPECT_THAT(KeysOf(*update), ElementsAre(3, 1, 7, 5, 6));
+}
+
+TEST(UpdateBuilder, Append_PackedValues_AreWidened) {
+  TensorSpec spec = Spec(1000, 2);
+  UpdateBuilder builder(&spec);
+  Slice half = U32({3}, {});
+  half.values = PackFloats(DType::kFloat16, {1.5, -2});
+  SliceView view = half.view();
+  view.value_packing = wire::ValuePacking::kFloat16;
+  ASSERT_TRUE(builder.Append(0, view).ok());
+  ASSERT_TRUE(builder.Append(1, Delta({4, 5}, {1, 2, 3, 4}).view()).ok());
+  Slice scaled = Bitmap({6}, {});
+  scaled.values = Floats({0.25}) + "\x04\xff";
+  view = scaled.view();
+  view.value_packing = wire::ValuePacking::kInt8Scaled;
+  ASSERT_TRUE(builder.Append(2, view).ok());
+  const auto hash = builder.HashContent();
+  const auto update = std::move(builder).Finish(1.0);
+  ASSERT_TRUE(update.ok()) << update.status();
+  EXPECT_THAT(KeysOf(*update), ElementsAre(3, 4, 5, 6));
+  EXPECT_THAT(FloatsOf(*update, 2), ElementsAre(1.5, -2, 1, 2, 3, 4, 1, -0.25));
+  UpdateBuilder plain(&spec);
+  ASSERT_TRUE(plain.Append(0, U32({3, 4, 5, 6}, {1.5, -2, 1, 2, 3, 4, 1, -0.25}).view()).ok());
+  EXPECT_EQ(plain.HashContent(), hash);
+
+  spec.aggregation.op = Op::kUnion;
+  UpdateBuilder keys_only(&spec);
+  ASSERT_TRUE(keys_only.Append(0, view).ok());
+  EXPECT_EQ(std::move(keys_only).Finish(1.0)->values(), nullptr);
+}
+
+// ---- what bad chunks are told
+
+struct BadSlice {
+  std::string name;
+  Slice slice;
+  std::vector<std::string> words;  // of the message
+};
+
+TEST(UpdateBuilder, Append_BadChunks_AreRefused) {
+  const TensorSpec spec = Spec(1000, 2);
+  const double inf = std::numeric_limits<double>::infinity();
+  Slice key_bytes = U32({1, 2}, {1, 2, 3, 4});
+  key_bytes.keys.pop_back();
+  Slice wide_key_bytes = U64({1, 2}, {1, 2, 3, 4});
+  wide_key_bytes.keys.pop_back();
+  Slice value_bytes = U32({1, 2}, {1, 2, 3, 4});
+  value_bytes.values.push_back('\0');
+  Slice no_values = U32({1, 2}, {});
+  no_values.has_values = false;
+  Slice run_with_bytes = Implicit(5, 1, {1, 2});
+  run_with_bytes.keys = "1234";
+  Slice delta_count = Delta({1, 2}, {1, 2, 3, 4, 5, 6});
+  delta_count.num_keys = 3;
+  delta_count.keys.push_back('\0');
+  Slice delta_huge = Delta({1, 2}, {1, 2, 3, 4});
+  delta_huge.num_keys = ~uint64_t{0};
+  Slice delta_wraps = Delta({~uint64_t{0} - 1, ~uint64_t{0}}, {1, 2, 3, 4});
+  delta_wraps.first_key = ~uint64_t{0};
+  Slice bitmap_zero = Bitmap({1, 2}, {1, 2, 3, 4});
+  bitmap_zero.keys.push_back('\0');
+  Slice bitmap_wraps = Bitmap({1, 2}, {1, 2, 3, 4});
+  bitmap_wraps.first_key = ~uint64_t{0};
+  const std::vector<BadSlice> table = {
+      {"key = dimension", U32({1, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
+      {"key far beyond", U64({~uint64_t{0}}, {1, 2}), {"position 0", "18446744073709551615"}},
+      {"key that wraps 32 bits", U64({(uint64_t{1} << 32) + 1}, {1, 2}), {"position 0", "4294967297"}},
+      {"run beyond the end", Implicit(999, 2, {1, 2, 3, 4}), {"1000"}},
+      {"run that wraps", Implicit(~uint64_t{0}, 2, {1, 2, 3, 4}), {"18446744073709551615"}},
+      {"too few values", U32({1, 2}, {1, 2}), {"2 keys", "2 values"}},
+      {"too many values", U32({1}, {1, 2, 3, 4}), {"1 keys", "4 values"}},
+      {"half a row", U32({1, 2}, {1, 2, 3}), {"3 values"}},
+      {"values without keys", U32({}, {1, 2}), {"2 values"}},
+      {"key bytes", key_bytes, {"7", "4"}},
+      {"wide key bytes", wide_key_bytes, {"15", "8"}},
+      {"value bytes", value_bytes, {"17", "4"}},
+      {"no values", no_values, {"values"}},
+      {"key bytes of a run", run_with_bytes, {"implicit"}},
+      {"count of a run", Implicit(5, uint64_t{1} << 63, {1, 2}), {}},
+      {"packed key = dimension", Delta({998, 999, 1000}, {1, 2, 3, 4, 5, 6}), {"position 2", "key 1000"}},
+      {"packed keys far beyond", Delta({5, uint64_t{1} << 63}, {1, 2, 3, 4}), {"position 1", "9223372036854775808"}},
+      {"packed keys that wrap", delta_wraps, {"position 0", "18446744073709551615"}},
+      {"packed keys and their bytes", delta_count, {"2 bytes of keys", "num_keys 3"}},
+      {"packed keys beyond count", delta_huge, {"bytes of keys"}},
+      {"packed keys and too few values", Delta({1, 2}, {1, 2}), {"2 keys", "2 values"}},
+      {"packed keys and nan", Delta({1, 2}, {1, 2, std::nan(""), 4}), {"position 1", "nan"}},
+      {"bit = dimension", Bitmap({990, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
+      {"bits that wrap", bitmap_wraps, {"position 0", "18446744073709551615"}},
+      {"bitmap's last byte", bitmap_zero, {"bitmap", "zero"}},
+      {"bits and too many values", Bitmap({1}, {1, 2, 3, 4}), {"1 keys", "4 values"}},
+      {"bits and inf", Bitmap({1, 2}, {1, -inf, 3, 4}), {"position 0", "-inf"}},
+      {"nan", U32({1, 2}, {1, 2, std::nan(""), 4}), {"position 1", "nan"}},
+      {"inf", U32({1, 2}, {1, -inf, 3, 4}), {"position 0", "column 1", "-inf"}},
+  };
+  for (const BadSlice& row : table) {
+    SCOPED_TRACE(row.name);
+    UpdateBuilder builder(&spec);
+    ASSERT_TRUE(builder.Append(0, U32({7, 9}, {1, 2, 3, 4}).view()).ok());
+    const absl::Status status = builder.Append(17, row.slice.view());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("chunk 17")));
+    for (const std::string& word : row.words) EXPECT_THAT(std::string(status.message()), HasSubstr(word));
+  }
+}
+
+TEST(UpdateBuilder, Append_BadPackedValues_AreRefused) {
+  TensorSpec spec = Spec(1000, 2);
+  struct Row {
+    wire::ValuePacking packing;
+    std::string values;
+    std::vector<std::string> words;
+  };
+  const std::vector<Row> table = {
+      {wire::ValuePacking::kFloat16, "1234567", {"7 bytes", "2, the size of a float16"}},
+      {wire::ValuePacking::kFloat16, "123456", {"2 keys", "3 values"}},
+      {wire::ValuePacking::kFloat16,
+       std::string("1234\x00\x7c"
+                   "56",
+                   8),
+       {"position 1", "inf"}},
+      {wire::ValuePacking::kBFloat16,
+       std::string("12\x80\xff"
+                   "3456",
+                   8),
+       {"position 0", "column 1", "-inf"}},
+      {wire::ValuePacking::kInt8Scaled, "1234", {"4 bytes of values end with a scale"}},
+      {wire::ValuePacking::kInt8Scaled, Floats({1}) + "12345", {"2 keys", "5 values"}},
+      {wire::ValuePacking::kInt8Scaled, Floats({-1}) + "1234", {"scale -1 of values 0 and on", "2^120"}},
+      {wire::ValuePacking::kInt8Scaled, Floats({std::nan("")}) + "1234", {"scale nan"}},
+      {wire::ValuePacking::kInt8Scaled, Floats({0x1p121}) + "1234", {"scale 2.65846e+36"}},
+      {wire::ValuePacking::kFloat32, Floats({1, 2, 3, 4}), {"does not widen to float32"}},
+  };
+  for (const Row& row : table) {
+    SCOPED_TRACE(row.words[0]);
+    for (const auto& [packed, op] :
+         {std::pair(false, Op::kSum), std::pair(true, Op::kSum), std::pair(false, Op::kUnion)}) {
+      spec.aggregation.op = op;
+      UpdateBuilder builder(&spec);
+      ASSERT_TRUE(builder.Append(0, U32({7, 9}, {1, 2, 3, 4}).view()).ok());
+      Slice slice = packed ? Delta({1, 2}, {}) : U32({1, 2}, {});
+      slice.values = row.values;
+      SliceView view = slice.view();
+      view.value_packing = row.packing;
+      const absl::Status status = builder.Append(17, view);
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("chunk 17")));
+      for (const std::string& word : row.words) EXPECT_THAT(std::string(status.message()), HasSubstr(word));
+    }
+  }
+}
+
+TEST(UpdateBuilder, Append_PackedKeysWithoutABound_StopAtTheLargest) {
+  const TensorSpec spec = Spec(0);
+  UpdateBuilder builder(&spec);
+  ASSERT_TRUE(builder.Append(0, Delta({5, ~uint64_t{0}}, {1, 2}).view()).ok());
+  Slice wraps = Delta({5, 6, 7}, {1, 2, 3});
+  wraps.first_key = ~uint64_t{0} - 1;
+  const absl::Status status = builder.Append(1, wraps.view());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 1, position 2: the keys pass 2^64-1"));
+}
+
+TEST(UpdateBuilder, Append_WidthTimesCount_DoesNotOverflow) {
+  // 2^33 keys of width 2^31 times 4 bytes is 2^66.
+  TensorSpec spec = Spec(0, uint32_t{1} << 31);
+  UpdateBuilder builder(&spec);
+  EXPECT_EQ(builder.Append(0, Implicit(0, uint64_t{1} << 33, {}).view()).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(UpdateBuilder, Append_NumberOfKeys_DoesNotWrap) {
+  TensorSpec spec = Spec(0);
+  spec.aggregation.op = Op::kUnion;
+  UpdateBuilder builder(&spec);
+  Slice run = Implicit(0, ~uint64_t{0}, {});
+  run.has_values = false;
+  ASSERT_TRUE(builder.Append(0, run.view()).ok());
+  run.first_key = ~uint64_t{0};
+  run.num_keys = 1;
+  const absl::Status status = builder.Append(1, run.view());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 1"));
+  EXPECT_EQ(builder.num_keys(), ~uint64_t{0});
+}
+
+}  // namespace
+}  // namespace sparseagg

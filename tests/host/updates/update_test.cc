@@ -1,0 +1,234 @@
+// ValidatedUpdate::Create over borrowed columns, and weights.
+#include "host/updates/update.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace sparseagg {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TensorSpec Spec(uint64_t dimension = 100, uint32_t width = 1) {
+  TensorSpec spec;
+  spec.name = "embedding";
+  spec.dimension = dimension;
+  spec.width = width;
+  return spec;
+}
+
+// Borrowed columns, alive through their owner.
+template <typename Key>
+UpdateColumns Columns(std::vector<Key> keys, std::vector<float> values) {
+  struct Storage {
+    std::vector<Key> keys;
+    std::vector<float> values;
+  };
+  auto storage = std::make_shared<Storage>(Storage{std::move(keys), std::move(values)});
+  UpdateColumns columns;
+  columns.keys = absl::MakeConstSpan(storage->keys);
+  columns.values = storage->values.empty() ? nullptr : reinterpret_cast<const std::byte*>(storage->values.data());
+  columns.owner = storage;
+  return columns;
+}
+
+UpdateColumns RunOf(uint64_t first, uint64_t count) {
+  UpdateColumns columns = Columns<uint32_t>({}, std::vector<float>(count, 1.0f));
+  columns.keys = KeyRun{first, count};
+  return columns;
+}
+
+TEST(ValidatedUpdate, Create_GoodColumns_BorrowsThem) {
+  const UpdateColumns columns = Columns<uint32_t>({3, 1, 99}, {1, 2, 3});
+  const auto update = ValidatedUpdate::Create(Spec(), columns, 2.5);
+  ASSERT_TRUE(update.ok()) << update.status();
+  EXPECT_EQ(update->num_keys(), 3u);
+  EXPECT_EQ(update->values(), columns.values) << "not copied";
+  EXPECT_EQ(std::get<absl::Span<const uint32_t>>(update->keys()).data(),
+            std::get<absl::Span<const uint32_t>>(columns.keys).data());
+  EXPECT_EQ(update->owner(), columns.owner);
+  EXPECT_EQ(update->weight(), 1.0) << "under kUniform the weight sent does not matter";
+}
+
+TEST(ValidatedUpdate, Create_ByWeight_KeepsTheWeight) {
+  TensorSpec spec = Spec();
+  spec.aggregation.weighting = Weighting::kByWeight;
+  EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {1}), 2.5)->weight(), 2.5);
+  EXPECT_FALSE(std::signbit(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {1}), -0.0)->weight()));
+}
+
+TEST(ValidatedUpdate, Create_SortednessAndUniqueness_AreFound) {
+  struct Row {
+    std::vector<uint32_t> keys;
+    bool sorted;
+    bool unique;
+  };
+  const std::vector<Row> table = {{{}, true, true},          {{5}, true, true},           {{1, 2, 9}, true, true},
+                                  {{1, 2, 2}, true, false},  {{2, 2, 3}, true, false},    {{9, 2, 1}, false, false},
+                                  {{1, 3, 2}, false, false}, {{3, 1, 2, 3}, false, false}};
+  for (const Row& row : table) {
+    const auto update =
+        ValidatedUpdate::Create(Spec(), Columns<uint32_t>(row.keys, std::vector<float>(row.keys.size(), 1.0f)), 1.0);
+    ASSERT_TRUE(update.ok()) << update.status();
+    EXPECT_EQ(update->sorted(), row.sorted) << ::testing::PrintToString(row.keys);
+    EXPECT_EQ(update->unique(), row.unique) << ::testing::PrintToString(row.keys);
+  }
+}
+
+TEST(ValidatedUpdate, Create_Runs_AreSortedAndUnique) {
+  const auto update = ValidatedUpdate::Create(Spec(), RunOf(90, 10), 1.0);
+  ASSERT_TRUE(update.ok()) << update.status();
+  EXPECT_TRUE(update->sorted());
+  EXPECT_TRUE(update->unique());
+  EXPECT_EQ(update->num_keys(), 10u);
+}
+
+TEST(ValidatedUpdate, Create_RunBeyondTheDimension_IsRefused) {
+  EXPECT_EQ(ValidatedUpdate::Create(Spec(), RunOf(91, 10), 1.0).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ValidatedUpdate::Create(Spec(), RunOf(100, 1), 1.0).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ValidatedUpdate::Create(Spec(), RunOf(~uint64_t{0}, 2), 1.0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  // Dimension 0 ends at 2^64: a run up to it is fine, one past it is not.
+  EXPECT_TRUE(ValidatedUpdate::Create(Spec(0), RunOf(~uint64_t{0} - 9, 10), 1.0).ok());
+  EXPECT_EQ(ValidatedUpdate::Create(Spec(0), RunOf(~uint64_t{0} - 8, 10), 1.0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ValidatedUpdate, Create_KeyBeyondTheDimension_NamesTensorPositionAndKey) {
+  const auto update = ValidatedUpdate::Create(Spec(), Columns<uint32_t>({1, 2, 100, 200}, {1, 2, 3, 4}), 1.0);
+  EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(update.status().message()),
+              AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("position 2"), HasSubstr("key 100")));
+}
+
+TEST(ValidatedUpdate, Create_Nonfinite_NamesTensorPositionAndValue) {
+  const auto update = ValidatedUpdate::Create(
+      Spec(100, 2), Columns<uint32_t>({1, 2}, {1, 2, 3, std::numeric_limits<float>::infinity()}), 1.0);
+  EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(update.status().message()),
+              AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("position 1"), HasSubstr("column 1"), HasSubstr("inf")));
+}
+
+TEST(ValidatedUpdate, Create_Nonfinite_FarIntoTheValues_IsFound) {
+  for (const size_t at : {0, 4095, 4096, 4097, 9999}) {
+    std::vector<float> values(10000, 1.0f);
+    values[at] = std::nanf("");
+    std::vector<uint32_t> keys(10000, 7);
+    const auto update = ValidatedUpdate::Create(Spec(), Columns<uint32_t>(keys, values), 1.0);
+    EXPECT_THAT(std::string(update.status().message()), HasSubstr("position " + std::to_string(at) + ":"));
+  }
+}
+
+TEST(ValidatedUpdate, Create_Propagate_TakesNonfinite) {
+  TensorSpec spec = Spec();
+  spec.aggregation.on_nonfinite = OnNonfinite::kPropagate;
+  EXPECT_TRUE(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {std::nanf("")}), 1.0).ok());
+}
+
+TEST(ValidatedUpdate, Create_KeysOfTheWrongWidth_AreRefused) {
+  EXPECT_EQ(ValidatedUpdate::Create(Spec(100), Columns<uint64_t>({1}, {1}), 1.0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ValidatedUpdate::Create(Spec(0), Columns<uint32_t>({1}, {1}), 1.0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(ValidatedUpdate::Create(Spec(uint64_t{1} << 32), Columns<uint32_t>({~0u}, {1}), 1.0).ok());
+  EXPECT_TRUE(ValidatedUpdate::Create(Spec(0), Columns<uint64_t>({~uint64_t{0}}, {1}), 1.0).ok());
+}
+
+TEST(ValidatedUpdate, Create_WithoutValues_OnlyForUnion) {
+  TensorSpec spec = Spec();
+  EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {}), 1.0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(ValidatedUpdate::Create(spec, Columns<uint32_t>({}, {}), 1.0).ok()) << "nothing has no values";
+  spec.aggregation.op = Op::kUnion;
+  EXPECT_TRUE(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {}), 1.0).ok());
+}
+
+TEST(ValidatedUpdate, Create_ValuesForUnion_AreCheckedAndDropped) {
+  TensorSpec spec = Spec();
+  spec.aggregation.op = Op::kUnion;
+  const auto update = ValidatedUpdate::Create(spec, Columns<uint32_t>({1, 1}, {2, 3}), 1.0);
+  ASSERT_TRUE(update.ok());
+  EXPECT_EQ(update->num_keys(), 2u);
+  EXPECT_EQ(update->values(), nullptr);
+  EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {NAN}), 1.0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ValidatedUpdate, Create_DenseTensor_TakesAllRowsAndNothingElse) {
+  TensorSpec spec = Spec(5);
+  spec.layout = Layout::kDense;
+  EXPECT_TRUE(ValidatedUpdate::Create(spec, RunOf(0, 5), 1.0).ok());
+  for (const auto& [first, count] : {std::pair{0, 4}, std::pair{1, 4}, std::pair{0, 0}}) {
+    const auto update =
+        ValidatedUpdate::Create(spec, RunOf(static_cast<uint64_t>(first), static_cast<uint64_t>(count)), 1.0);
+    EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(update.status().message()), AllOf(HasSubstr("embedding"), HasSubstr("5")));
+  }
+}
+
+TEST(ValidateWeight, FiniteAndNotNegative) {
+  for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
+    TensorSpec spec = Spec();
+    spec.aggregation.weighting = weighting;
+    for (const double good : {0.0, -0.0, 0x1p-1074, 0.5, 0x1p960}) EXPECT_TRUE(ValidateWeight(spec, good).ok()) << good;
+    for (const double bad : {-1.5, -0x1p-1074, HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+      EXPECT_EQ(ValidateWeight(spec, bad).code(), absl::StatusCode::kInvalidArgument) << bad;
+    }
+    EXPECT_THAT(std::string(ValidateWeight(spec, -1.5).message()), AllOf(HasSubstr("embedding"), HasSubstr("-1.5")));
+  }
+}
+
+TEST(ValidateWeight, SumsThatCouldBecomeInfinite_AreRefused) {
+  TensorSpec spec = Spec();
+  const double heavy = std::nextafter(0x1p960, HUGE_VAL);
+  EXPECT_TRUE(ValidateWeight(spec, heavy).ok()) << "kUniform";
+  spec.aggregation.weighting = Weighting::kByWeight;
+  EXPECT_EQ(ValidateWeight(spec, heavy).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(ValidateWeight(spec, heavy).message()), AllOf(HasSubstr("embedding"), HasSubstr("2^960")));
+}
+
+TEST(ValidateWeight, IntegerTensorsByWeight_TakeIntegersBelow2To53) {
+  TensorSpec spec = Spec();
+  spec.dtype = DType::kInt32;
+  for (const Op op : {Op::kSum, Op::kMean, Op::kMin, Op::kUnion}) {
+    spec.aggregation.op = op;
+    spec.aggregation.weighting = Weighting::kByWeight;
+    EXPECT_TRUE(ValidateWeight(spec, 0x1p53 - 1).ok());
+    EXPECT_EQ(ValidateWeight(spec, 0x1p53).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ValidateWeight(spec, 2.5).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(ValidateWeight(spec, 2.5).message()), HasSubstr("2.5"));
+    spec.aggregation.weighting = Weighting::kUniform;
+    EXPECT_TRUE(ValidateWeight(spec, 2.5).ok());
+  }
+}
+
+TEST(ValidateWeight, FixedPoint_UpToItsBound) {
+  TensorSpec spec = Spec();
+  spec.aggregation.numerics = Numerics::kFixedPoint;
+  spec.aggregation.value_bound = 1.0;
+  spec.aggregation.weight_bound = 4.0;
+  spec.aggregation.max_submissions = 5;
+  EXPECT_TRUE(ValidateWeight(spec, 100.0).ok()) << "kUniform";
+  spec.aggregation.weighting = Weighting::kByWeight;
+  EXPECT_TRUE(ValidateWeight(spec, 4.0).ok());
+  EXPECT_EQ(ValidateWeight(spec, std::nextafter(4.0, 5.0)).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ValidatedUpdate, Create_DenseTensorWithAListOfKeys_SaysWhatItTakes) {
+  TensorSpec spec = Spec(4);
+  spec.layout = Layout::kDense;
+  EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({0, 1, 2, 3}, {1, 2, 3, 4}), 1.0).status().message(),
+            "tensor 'embedding': layout dense takes all 4 rows in order, as a run of keys, and no list of 4");
+  EXPECT_EQ(ValidatedUpdate::Create(spec, RunOf(0, 3), 1.0).status().message(),
+            "tensor 'embedding': layout dense needs all 4 rows, not 3");
+}
+
+}  // namespace
+}  // namespace sparseagg

@@ -1,0 +1,195 @@
+#include "service/codec/spec_codec.h"
+
+#include <functional>
+
+#include "service/codec/round_codec.h"
+#include "tests/service/support/round_fixture.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+RoundConfig Decode(const v1::RoundSpec& spec) {
+  auto config = DecodeRoundSpec(spec, Limits{});
+  EXPECT_THAT(config, IsOk());
+  return *std::move(config);
+}
+
+TEST(SpecCodecTest, Decode_NothingSet_HasTheDefaults) {
+  const RoundConfig config = Decode(SumSpec(7));
+  ASSERT_EQ(config.tensors.size(), 1);
+  const TensorSpec& tensor = config.tensors[0];
+  EXPECT_EQ(tensor.name, "v");
+  EXPECT_EQ(tensor.dimension, 7);
+  EXPECT_EQ(tensor.width, 1);
+  EXPECT_EQ(tensor.layout, Layout::kSparse);
+  EXPECT_EQ(tensor.aggregation.op, Op::kSum);
+  EXPECT_EQ(tensor.aggregation.weighting, Weighting::kUniform);
+  EXPECT_EQ(tensor.aggregation.result_layout, ResultLayout::kSparse);
+  EXPECT_EQ(tensor.aggregation.numerics, Numerics::kCanonical);
+  EXPECT_EQ(tensor.aggregation.min_contributors, 1);
+  EXPECT_EQ(config.deadline, absl::InfiniteDuration());
+  EXPECT_EQ(config.result_ttl, Limits{}.max_result_ttl);
+  EXPECT_EQ(config.max_tuples_per_submission, Limits{}.max_tuples_per_submission);
+}
+
+// The round's bound is that of the tensors which have one.
+TEST(SpecCodecTest, Decode_BoundForOneTensorOfTwo_IsTaken) {
+  v1::RoundSpec spec = SumSpec();
+  spec.set_max_submissions(10);
+  spec.mutable_aggregation()->set_value_bound(2);
+  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
+  *spec.add_tensors() = spec.tensors(0);
+  spec.mutable_tensors(1)->set_name("w");
+  spec.mutable_tensors(1)->mutable_aggregation()->set_numerics(v1::NUMERICS_CANONICAL);
+  const RoundConfig config = Decode(spec);
+  EXPECT_EQ(config.tensors[0].aggregation.value_bound, 2);
+  EXPECT_EQ(config.tensors[1].aggregation.numerics, Numerics::kCanonical);
+}
+
+TEST(SpecCodecTest, Decode_TensorAggregation_OverridesFieldByField) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_aggregation()->set_op(v1::OP_MEAN);
+  spec.mutable_aggregation()->set_weighting(v1::WEIGHTING_BY_WEIGHT);
+  spec.mutable_aggregation()->set_return_counts(true);
+  spec.mutable_aggregation()->set_fill(3.0);
+  spec.mutable_aggregation()->set_min_contributors(4);
+  v1::TensorSpec* second = spec.add_tensors();
+  *second = spec.tensors(0);
+  second->set_name("w");
+  second->set_layout(v1::TENSOR_LAYOUT_DENSE);
+  second->mutable_aggregation()->set_op(v1::OP_COORDINATE_MEAN);
+  second->mutable_aggregation()->set_return_counts(false);
+  second->mutable_aggregation()->set_fill(0.0);
+  const RoundConfig config = Decode(spec);
+  const AggregationSpec& first = config.tensors[0].aggregation;
+  EXPECT_EQ(first.op, Op::kMean);
+  EXPECT_EQ(first.weighting, Weighting::kByWeight);
+  EXPECT_TRUE(first.return_counts);
+  EXPECT_EQ(first.fill, 3.0);
+  EXPECT_EQ(first.min_contributors, 4);
+  const AggregationSpec& other = config.tensors[1].aggregation;
+  EXPECT_EQ(other.op, Op::kCoordinateMean);
+  EXPECT_EQ(other.weighting, Weighting::kByWeight);
+  EXPECT_FALSE(other.return_counts);
+  EXPECT_EQ(other.fill, 0.0);
+  EXPECT_EQ(other.result_layout, ResultLayout::kDense);
+}
+
+TEST(SpecCodecTest, Decode_SameSpec_HasTheSameWireForm) {
+  EXPECT_EQ(Decode(SumSpec(5)).wire_spec, Decode(SumSpec(5)).wire_spec);
+  EXPECT_NE(Decode(SumSpec(5)).wire_spec, Decode(SumSpec(6)).wire_spec);
+}
+
+struct BadSpec {
+  const char* name;
+  std::function<void(v1::RoundSpec&)> spoil;
+  Code code;
+  const char* message;
+};
+
+class BadSpecTest : public ::testing::TestWithParam<BadSpec> {};
+
+TEST(SpecCodecTest, Decode_FieldsThatAreUnknown_AreNotKept) {
+  const std::string group = "\x7b\x7c";  // begun and ended
+  v1::RoundSpec spec = SumSpec();
+  ASSERT_TRUE(spec.MergeFromString(group) && spec.mutable_tensors(0)->MergeFromString(group));
+  EXPECT_EQ(Decode(spec).wire_spec, Decode(SumSpec()).wire_spec);
+}
+
+TEST_P(BadSpecTest, Decode_SpecWithoutMeaning_IsRefusedWithItsPlace) {
+  v1::RoundSpec spec = SumSpec();
+  GetParam().spoil(spec);
+  EXPECT_THAT(DecodeRoundSpec(spec, Limits{}), Fails(GetParam().code, HasSubstr(GetParam().message)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadSpecTest,
+    ::testing::Values(
+        BadSpec{"NoTensors", [](auto& s) { s.clear_tensors(); }, Code::kInvalidArgument, "no tensors"},
+        BadSpec{"NoDtype", [](auto& s) { s.mutable_tensors(0)->clear_dtype(); }, Code::kInvalidArgument,
+                "tensor 'v': dtype"},
+        BadSpec{"UnknownDtype", [](auto& s) { s.mutable_tensors(0)->set_dtype(static_cast<v1::DType>(77)); },
+                Code::kInvalidArgument, "dtype 77"},
+        BadSpec{"UnknownOp", [](auto& s) { s.mutable_aggregation()->set_op(static_cast<v1::Op>(77)); },
+                Code::kInvalidArgument, "OP_COORDINATE_MEAN"},
+        BadSpec{
+            "UnknownTensorNumerics",
+            [](auto& s) { s.mutable_tensors(0)->mutable_aggregation()->set_numerics(static_cast<v1::Numerics>(9)); },
+            Code::kInvalidArgument, "tensor 'v': numerics 9"},
+        BadSpec{"NameTwice", [](auto& s) { *s.add_tensors() = s.tensors(0); }, Code::kInvalidArgument, "given twice"},
+        BadSpec{"NoName", [](auto& s) { s.mutable_tensors(0)->clear_name(); }, Code::kInvalidArgument, "name"},
+        BadSpec{"LongName", [](auto& s) { s.mutable_tensors(0)->set_name(std::string(257, 'x')); },
+                Code::kInvalidArgument, "257 bytes"},
+        BadSpec{"ManyTensors",
+                [](auto& s) {
+                  for (int i = 0; i < 1000; ++i) s.add_tensors();
+                },
+                Code::kResourceExhausted, "max_tensors 1000"},
+        BadSpec{"Width", [](auto& s) { s.mutable_tensors(0)->set_width(65537); }, Code::kResourceExhausted,
+                "max_width 65536"},
+        BadSpec{"MaxSubmissions", [](auto& s) { s.set_max_submissions(1'000'001); }, Code::kResourceExhausted,
+                "max_submissions 1000001"},
+        BadSpec{"MinAboveMax",
+                [](auto& s) {
+                  s.set_max_submissions(2);
+                  s.set_min_submissions(3);
+                },
+                Code::kInvalidArgument, "min_submissions 3"},
+        BadSpec{"MaxTuples", [](auto& s) { s.set_max_tuples_per_submission(uint64_t{1} << 40); },
+                Code::kResourceExhausted, "max_tuples_per_submission"},
+        BadSpec{"MaxBytes", [](auto& s) { s.set_max_bytes_per_submission(uint64_t{1} << 40); },
+                Code::kResourceExhausted, "max_bytes_per_submission"},
+        BadSpec{"ZeroDeadline", [](auto& s) { s.mutable_deadline(); }, Code::kInvalidArgument, "deadline"},
+        BadSpec{"NegativeDeadline", [](auto& s) { s.mutable_deadline()->set_seconds(-1); }, Code::kInvalidArgument,
+                "deadline"},
+        BadSpec{"MalformedDeadline", [](auto& s) { s.mutable_deadline()->set_nanos(1'000'000'000); },
+                Code::kInvalidArgument, "deadline"},
+        BadSpec{"LongTtl", [](auto& s) { s.mutable_result_ttl()->set_seconds(3601); }, Code::kResourceExhausted,
+                "max_result_ttl 1h"},
+        BadSpec{"ZeroTtl", [](auto& s) { s.mutable_result_ttl(); }, Code::kInvalidArgument, "result_ttl"},
+        BadSpec{"UnusedBound", [](auto& s) { s.mutable_aggregation()->set_value_bound(1); }, Code::kInvalidArgument,
+                "value_bound is for fixed_point"},
+        BadSpec{"UnusedWeightBound", [](auto& s) { s.mutable_aggregation()->set_weight_bound(1); },
+                Code::kInvalidArgument, "weight_bound is for fixed_point"},
+        BadSpec{"UnusedClip", [](auto& s) { s.mutable_aggregation()->set_on_bound(v1::ON_BOUND_CLIP); },
+                Code::kInvalidArgument, "on_bound CLIP is for fixed_point"},
+        BadSpec{"UnusedBoundOfATensor",
+                [](auto& s) {
+                  *s.add_tensors() = s.tensors(0);
+                  s.mutable_tensors(1)->set_name("w");
+                  s.mutable_tensors(0)->mutable_aggregation()->set_value_bound(1);
+                  v1::AggregationSpec* fixed = s.mutable_tensors(1)->mutable_aggregation();
+                  fixed->set_numerics(v1::NUMERICS_FIXED_POINT);
+                  fixed->set_value_bound(1);
+                  s.set_max_submissions(10);
+                },
+                Code::kInvalidArgument, "tensor 'v': value_bound is for fixed_point"},
+        BadSpec{"ModularFloat", [](auto& s) { s.mutable_tensors(0)->set_modular(true); }, Code::kInvalidArgument,
+                "tensor 'v'"},
+        BadSpec{"FixedPointWithoutBound",
+                [](auto& s) { s.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT); },
+                Code::kInvalidArgument, "value_bound"},
+        BadSpec{"DenseWithoutDimension",
+                [](auto& s) {
+                  s.mutable_tensors(0)->set_dimension(0);
+                  s.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
+                },
+                Code::kInvalidArgument, "dimension"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(RoundNameTest, Parse_OnlyRoundsSlashId_IsTaken) {
+  const auto id = ParseRoundName("rounds/A-z.0_9");
+  ASSERT_THAT(id, IsOk());
+  EXPECT_EQ(*id, "A-z.0_9");
+  for (const char* name : {"", "rounds/", "rounds", "r", "rounds/a/b", "rounds/a b", "Rounds/a", "rounds/\xc3\xa4"}) {
+    EXPECT_THAT(ParseRoundName(name), Fails(Code::kInvalidArgument, HasSubstr(name))) << name;
+  }
+  EXPECT_THAT(ParseRoundName("rounds/" + std::string(128, 'a')), IsOk());
+  EXPECT_THAT(ParseRoundName("rounds/" + std::string(129, 'a')), HasCode(Code::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace sparseagg::service

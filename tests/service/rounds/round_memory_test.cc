@@ -1,0 +1,215 @@
+// Rounds: --memory-limit.
+#include "tests/service/support/round_fixture.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Code = absl::StatusCode;
+
+class RoundMemoryTest : public RoundFixture {
+ protected:
+  // 10,000 distinct keys of client `c`, 80,000 bytes.
+  static v1::UpdateChunk Large(int c) {
+    std::vector<uint32_t> keys(10'000);
+    for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = c * 10'000 + i;
+    return MakeChunk("", "c" + std::to_string(c), keys, std::vector<float>(keys.size(), 1.0f));
+  }
+};
+
+TEST_F(RoundMemoryTest, Submit_DoesNotFit_IsRefusedThereAndTheRoundLives) {
+  limits_.memory_limit_bytes = 1'000'000;
+  const auto round = Open(SumSpec(1'000'000));
+  int accepted = 0;
+  absl::StatusOr<Receipt> receipt = Submit(*round, Large(0));
+  for (; receipt.ok(); receipt = Submit(*round, Large(accepted))) {
+    ++accepted;
+    ASSERT_LE(context().budget.reserved(), limits_.memory_limit_bytes);
+    ASSERT_LT(accepted, 100);
+  }
+  EXPECT_THAT(receipt, Fails(Code::kResourceExhausted,
+                             AllOf(HasSubstr("1000000 bytes"), HasSubstr("FIXED_POINT"), HasSubstr("--memory-limit"))));
+  // Each takes 80,000 bytes, and as much of the result.
+  EXPECT_GE(accepted, 5);
+  EXPECT_LE(accepted, 6);
+  EXPECT_EQ(round->Snapshot().state, RoundState::kOpen);
+  EXPECT_EQ(round->Snapshot().num_refused, 1);
+  EXPECT_EQ(round->Snapshot().num_uploads, 0);
+  round->Close();
+  EXPECT_EQ(ResultOf(*round).size(), accepted * 10'000);
+  EXPECT_LE(context().budget.reserved(), limits_.memory_limit_bytes);
+}
+
+TEST_F(RoundMemoryTest, Cancel_FreesAllButTheRoundItself) {
+  const auto round = Open(SumSpec(1'000'000));
+  const uint64_t bytes_of_a_round = context().budget.reserved();
+  for (int c = 0; c < 5; ++c) ASSERT_THAT(Submit(*round, Large(c)), IsOk());
+  ASSERT_THAT(round->Cancel("enough"), IsOk());
+  ShrinkTo();
+  EXPECT_EQ(context().budget.reserved(), bytes_of_a_round);
+}
+
+TEST_F(RoundMemoryTest, Submit_FixedPointOnTheSameKeys_HoldsThoseKeysHoweverManyTuplesCome) {
+  v1::RoundSpec spec = SumSpec(0);  // hashed keys: the dimension bounds nothing
+  spec.set_max_submissions(1000);
+  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
+  spec.mutable_aggregation()->set_value_bound(1.0);
+  // A fraction of what the engine lets wait before it merges by itself, and of the 60 MB that all tuples take.
+  limits_.memory_limit_bytes = 4'000'000;
+  const auto round = Open(spec);
+  v1::UpdateChunk chunk = Large(0);
+  for (int c = 0; c < 500; ++c) {
+    chunk.set_client_id("c" + std::to_string(c));
+    ASSERT_THAT(Submit(*round, chunk), IsOk());
+    ASSERT_LE(context().budget.reserved(), limits_.memory_limit_bytes);
+  }
+  round->Close();
+  EXPECT_EQ(ResultOf(*round)[9'999], 500.0f);
+}
+
+TEST_F(RoundMemoryTest, Submit_FixedPointBeyondTheLimit_IsNotToldOfFixedPoint) {
+  limits_.memory_limit_bytes = 1'000'000;
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.set_max_submissions(1000);
+  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
+  spec.mutable_aggregation()->set_value_bound(1.0);
+  const auto round = Open(spec);
+  absl::StatusOr<Receipt> receipt = Submit(*round, Large(0));
+  for (int c = 1; receipt.ok() && c < 100; ++c) receipt = Submit(*round, Large(c));
+  EXPECT_THAT(receipt,
+              Fails(Code::kResourceExhausted, AllOf(HasSubstr("--memory-limit"), Not(HasSubstr("FIXED_POINT")))));
+}
+
+TEST_F(RoundMemoryTest, Open_DenseResultBeyondTheLimit_IsToldWhatHelps) {
+  limits_.memory_limit_bytes = 1'000'000;
+  for (const auto& [dimension, beyond] :
+       {std::pair(uint64_t{1'000'000}, "--memory-limit"), std::pair(uint64_t{1} << 62, "address")}) {
+    v1::RoundSpec spec = SumSpec(dimension);
+    spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
+    EXPECT_THAT(TryOpen(spec), Fails(Code::kResourceExhausted,
+                                     AllOf(HasSubstr("dense results"), HasSubstr("sparse results"), HasSubstr(beyond),
+                                           Not(HasSubstr("FIXED_POINT")), Not(HasSubstr("18446744073709551615")))));
+  }
+}
+
+TEST_F(RoundMemoryTest, Submit_DenseResult_ReservesNoSparseOneBeside) {
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
+  const auto round = Open(spec);
+  EXPECT_GE(context().budget.reserved(), 4'000'000);
+  ASSERT_THAT(Submit(*round, Large(0)), IsOk());
+  EXPECT_GE(context().budget.reserved(), 4'000'000 + 80'000);
+  EXPECT_LT(context().budget.reserved(), 4'000'000 + 80'000 + 80'000);
+}
+
+TEST_F(RoundMemoryTest, Submit_ResultThatMayBecomeDense_ReservesTheSparseOneThatItIsMadeOf) {
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_AUTO);
+  spec.mutable_aggregation()->set_dense_threshold(0.01);
+  const auto round = Open(spec);
+  EXPECT_LT(context().budget.reserved(), 80'000);
+  ASSERT_THAT(Submit(*round, Large(0)), IsOk());
+  EXPECT_GE(context().budget.reserved(), 4'000'000 + 80'000 + 80'000);
+}
+
+TEST_F(RoundMemoryTest, Submit_Unsorted_ReservesWhatSortingTakes) {
+  uint64_t during = 0;
+  hooks_.prepare = [&] {
+    during = context().budget.reserved();
+    return absl::OkStatus();
+  };
+  const auto round = Open(SumSpec(0));
+  const uint64_t before = context().budget.reserved();
+  v1::UpdateChunk chunk = Large(0);
+  std::vector<uint32_t> keys(10'000, 7);
+  chunk.mutable_slices(0)->set_keys(Packed<uint32_t>(keys));
+  ASSERT_THAT(Submit(*round, chunk), IsOk());
+  // Keys of 8 and values of 4 bytes as they came, pairs of 16 twice, and room for keys and sums of 8.
+  EXPECT_GE(during - before, 10'000 * (12 + 2 * 16 + 16));
+}
+
+TEST_F(RoundMemoryTest, Ended_OnlyTheResultIsHeld) {
+  const auto round = Open(SumSpec(1'000'000));
+  for (int c = 0; c < 5; ++c) {
+    v1::UpdateChunk chunk = Large(0);
+    chunk.set_client_id("c" + std::to_string(c));
+    ASSERT_THAT(Submit(*round, chunk), IsOk());
+  }
+  EXPECT_GE(context().budget.reserved(), 5 * 80'000);
+  round->Close();
+  AwaitEnd(*round);
+  ShrinkTo();
+  EXPECT_GE(context().budget.reserved(), 80'000);
+  EXPECT_LE(context().budget.reserved(), 2 * 80'000);
+}
+
+TEST_F(RoundMemoryTest, Submit_LongIds_CountsEveryCopyThatIsKept) {
+  const auto round = Open(SumSpec());
+  const auto taken_by = [&](const std::string& id) {
+    const uint64_t before = context().budget.reserved();
+    v1::UpdateChunk chunk = MakeChunk("", id, {}, {});
+    chunk.set_submission_id(id);
+    EXPECT_THAT(Submit(*round, chunk), IsOk());
+    return context().budget.reserved() - before;
+  };
+  const uint64_t with_short_ids = taken_by("a");
+  EXPECT_EQ(taken_by(std::string(256, 'b')) - with_short_ids, (4 + 2) * 255);
+}
+
+TEST_F(RoundMemoryTest, Submit_Unsorted_ReservesTheSort) {
+  limits_.memory_limit_bytes = 120'000;
+  const auto round = Open(SumSpec(20'000));
+  v1::UpdateChunk chunk = Large(0);
+  std::vector<uint32_t> keys = Unpacked<uint32_t>(chunk.slices(0).keys());
+  std::swap(keys[0], keys[1]);
+  chunk.mutable_slices(0)->set_keys(Packed(keys));
+  EXPECT_THAT(Submit(*round, chunk), Fails(Code::kResourceExhausted, HasSubstr("sorting")));
+}
+
+TEST_F(RoundMemoryTest, Open_DenseResultThatDoesNotFit_IsRefusedWhenTheRoundIsOpened) {
+  limits_.memory_limit_bytes = 1'000'000;
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
+  EXPECT_THAT(TryOpen(spec), Fails(Code::kResourceExhausted, AllOf(HasSubstr("dense"), HasSubstr("1000000"))));
+  EXPECT_EQ(context().budget.reserved(), 0);
+  EXPECT_EQ(context().open_rounds.taken(), 0);
+  spec.mutable_tensors(0)->set_dimension(~uint64_t{0});  // dimension × width × size leaves 64 bits
+  spec.mutable_tensors(0)->set_width(1000);
+  EXPECT_THAT(TryOpen(spec), HasCode(Code::kResourceExhausted));
+  spec = SumSpec(100'000);
+  spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
+  EXPECT_THAT(TryOpen(spec), IsOk());
+  EXPECT_GE(context().budget.reserved(), 400'000);
+}
+
+TEST_F(RoundMemoryTest, Submit_UnionOfAHugeRun_IsRefusedBeforeItIsMerged) {
+  limits_.memory_limit_bytes = 1'000'000;
+  v1::RoundSpec spec = SumSpec(0);
+  spec.mutable_aggregation()->set_op(v1::OP_UNION);
+  const auto round = Open(spec);
+  v1::UpdateChunk chunk = MakeChunk("", "a", {}, {});
+  chunk.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
+  chunk.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_NONE);
+  chunk.mutable_slices(0)->set_num_keys(200'000'000);  // takes no bytes on the wire
+  EXPECT_THAT(Submit(*round, chunk), HasCode(Code::kResourceExhausted));
+  EXPECT_EQ(round->Snapshot().state, RoundState::kOpen);
+}
+
+TEST_F(RoundMemoryTest, SubmitAndDiscard_ManyTimes_LeavesNothingReserved) {
+  {
+    const auto round = Open(SumSpec(1'000'000));
+    for (int i = 0; i < 10; ++i) {
+      ASSERT_THAT(Put(*round, Large(i)), IsOk());
+    }
+    EXPECT_THAT(registry().Delete("r"), IsOk());
+  }
+  ShrinkTo();
+  EXPECT_EQ(context().budget.reserved(), 0);
+  EXPECT_EQ(context().uploads.taken(), 0);
+  EXPECT_EQ(context().open_rounds.taken(), 0);
+}
+
+}  // namespace
+}  // namespace sparseagg::service

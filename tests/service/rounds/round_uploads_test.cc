@@ -1,0 +1,332 @@
+// Rounds: what happens to uploads and commits, repeated and in the wrong order.
+#include "tests/service/support/round_fixture.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using Code = absl::StatusCode;
+
+class RoundUploadsTest : public RoundFixture {
+ protected:
+  // Of client "a", submission "a-1".
+  static v1::UpdateChunk Tagged(const std::string& tag, const std::vector<uint32_t>& keys,
+                                const std::vector<float>& values, uint64_t sequence = 0, bool last = true) {
+    v1::UpdateChunk chunk = MakeChunk("", "a", keys, values, sequence, last);
+    chunk.set_upload_tag(tag);
+    return chunk;
+  }
+};
+
+TEST_F(RoundUploadsTest, Submit_TwoClients_SumsThem) {
+  const auto round = Open(SumSpec());
+  EXPECT_THAT(Submit(*round, "a", {1, 2}, {1, 2}), IsOk());
+  EXPECT_THAT(Submit(*round, "b", {2, 3}, {3, 4}), IsOk());
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 5), Pair(3, 4)));
+  const RoundSnapshot snapshot = round->Snapshot();
+  EXPECT_EQ(snapshot.state, RoundState::kDone);
+  EXPECT_EQ(snapshot.num_submissions, 2);
+  EXPECT_EQ(snapshot.num_tuples, 4);
+  EXPECT_EQ(snapshot.num_bytes, 32);
+  EXPECT_EQ(snapshot.num_refused, 0);
+  EXPECT_EQ(snapshot.num_uploads, 0);
+}
+
+TEST_F(RoundUploadsTest, Commit_Twice_IsADuplicateCountedOnce) {
+  const auto round = Open(SumSpec());
+  const auto first = Submit(*round, "a", {1}, {1});
+  ASSERT_THAT(first, IsOk());
+  EXPECT_FALSE(first->duplicate);
+  const auto again = CommitNamed(*round, "a", "a-1");  // its upload is gone
+  ASSERT_THAT(again, IsOk());
+  EXPECT_TRUE(again->duplicate);
+  EXPECT_EQ(again->num_tuples, 1);
+  EXPECT_EQ(round->Snapshot().num_submissions, 1);
+}
+
+TEST_F(RoundUploadsTest, Submit_SameContentOtherSubmissionId_IsADuplicate) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Submit(*round, "a", {1, 2}, {1, 2}), IsOk());
+  v1::UpdateChunk retry = MakeChunk("", "a", {1, 2}, {1, 2});
+  retry.set_submission_id("a-2");
+  const auto duplicate = Submit(*round, retry);
+  ASSERT_THAT(duplicate, IsOk());
+  EXPECT_TRUE(duplicate->duplicate);
+  EXPECT_EQ(duplicate->submission_id, "a-1");
+  // The answer to that may have been lost, too.
+  const auto again = CommitNamed(*round, "a", "a-2");
+  ASSERT_THAT(again, IsOk());
+  EXPECT_TRUE(again->duplicate);
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
+}
+
+TEST_F(RoundUploadsTest, Submit_OtherContent_AlreadyExistsAndTheFirstStands) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
+  v1::UpdateChunk other = MakeChunk("", "a", {1}, {9});
+  other.set_submission_id("a-2");
+  EXPECT_THAT(Submit(*round, other), Fails(Code::kAlreadyExists, AllOf(HasSubstr("'a'"), HasSubstr("a-1"))));
+  EXPECT_THAT(Submit(*round, "a", {1}, {8}), HasCode(Code::kAlreadyExists));  // also under the same id
+  EXPECT_EQ(round->Snapshot().num_refused, 2);
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
+}
+
+TEST_F(RoundUploadsTest, Submit_RetryAfterTheRoundClosed_IsADuplicateWhileItIsKept) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
+  round->Close();
+  AwaitEnd(*round);
+  const auto named = CommitNamed(*round, "a", "a-1");
+  ASSERT_THAT(named, IsOk());
+  EXPECT_TRUE(named->duplicate);
+  const auto whole = Submit(*round, "a", {1}, {1});
+  ASSERT_THAT(whole, IsOk());
+  EXPECT_TRUE(whole->duplicate);
+  EXPECT_THAT(Submit(*round, "a", {1}, {2}), HasCode(Code::kAlreadyExists));
+}
+
+TEST_F(RoundUploadsTest, Submit_AnotherClientAfterTheRoundClosed_IsRefusedAtItsFirstChunk) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
+  round->Close();
+  AwaitEnd(*round);
+  EXPECT_THAT(Put(*round, MakeChunk("", "b", {1}, {1})), Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
+  EXPECT_THAT(CommitNamed(*round, "b", "b-1"), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(round->OpenUpload("b", "b-1", nullptr), HasCode(Code::kFailedPrecondition));
+  EXPECT_EQ(round->Snapshot().num_refused, 2);  // first chunks; a commit of nothing is none
+}
+
+TEST_F(RoundUploadsTest, PutChunk_AfterTheRoundClosed_OfAnUploadThatItCutOff_IsNoSecondRefusal) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
+  round->Close();
+  EXPECT_EQ(round->Snapshot().num_refused, 1);
+  for (const uint64_t sequence : {1, 2, 2}) {
+    EXPECT_THAT(Put(*round, MakeChunk("", "a", {2}, {1}, sequence, false)), HasCode(Code::kFailedPrecondition));
+  }
+  EXPECT_EQ(round->Snapshot().num_refused, 1);
+}
+
+TEST_F(RoundUploadsTest, Submit_OneMoreThanMaxSubmissions_IsToldThatThereAreSoMany) {
+  v1::RoundSpec spec = SumSpec();
+  spec.set_max_submissions(1);
+  const auto round = Open(spec);
+  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
+  AwaitEnd(*round);
+  EXPECT_THAT(
+      Submit(*round, "b", {1}, {1}),
+      Fails(Code::kFailedPrecondition, HasSubstr("the round is DONE: there are max_submissions 1 submissions")));
+}
+
+TEST_F(RoundUploadsTest, PutChunk_RepeatGapAndResume_GivesTheChunkExpectedNext) {
+  const auto round = Open(SumSpec());
+  const v1::UpdateChunk zero = MakeChunk("", "a", {1}, {1}, 0, false);
+  const v1::UpdateChunk one = MakeChunk("", "a", {2}, {2}, 1, false);
+  const v1::UpdateChunk two = MakeChunk("", "a", {3}, {3}, 2, true);
+  ASSERT_THAT(Put(*round, zero), IsOk());
+  EXPECT_THAT(Put(*round, two), Fails(Code::kFailedPrecondition, HasSubstr("chunk 1 is expected next")));
+  auto progress = round->GetProgress("a", "a-1");
+  ASSERT_THAT(progress, IsOk());
+  EXPECT_EQ(progress->next_sequence, 1);
+  EXPECT_EQ(progress->received_tuples, 1);
+  ASSERT_THAT(Put(*round, one), IsOk());
+  ASSERT_THAT(Put(*round, zero), IsOk());
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), Fails(Code::kFailedPrecondition, HasSubstr("chunk 2 is expected next")));
+  progress = Put(*round, two);
+  ASSERT_THAT(progress, IsOk());
+  EXPECT_TRUE(progress->complete);
+  EXPECT_FALSE(progress->committed);
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), IsOk());
+  progress = round->GetProgress("a", "a-1");
+  ASSERT_THAT(progress, IsOk());
+  EXPECT_TRUE(progress->committed);
+  EXPECT_EQ(progress->next_sequence, 3);
+  // A chunk that was repeated by the network and comes late.
+  progress = Put(*round, one);
+  ASSERT_THAT(progress, IsOk());
+  EXPECT_TRUE(progress->committed);
+  EXPECT_EQ(round->Snapshot().num_refused, 0);
+}
+
+TEST_F(RoundUploadsTest, PutChunk_FirstIsNotZero_IsAGap) {
+  const auto round = Open(SumSpec());
+  EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 3)),
+              Fails(Code::kFailedPrecondition, HasSubstr("chunk 0 is expected next")));
+  EXPECT_EQ(round->Snapshot().num_uploads, 0);
+}
+
+TEST_F(RoundUploadsTest, PutChunk_ZeroWithAnotherTag_BeginsAnewAndGivesBackWhatTheOtherHeld) {
+  limits_.max_uploads = 1;
+  const auto round = Open(SumSpec(1'000'000));
+  const uint64_t before = context().budget.reserved();
+  const std::vector<uint32_t> keys(100'000, 1);
+  ASSERT_THAT(Put(*round, Tagged("old", keys, std::vector<float>(keys.size(), 1), 0, false)), IsOk());
+  EXPECT_GE(context().budget.reserved(), before + 800'000);
+  ASSERT_THAT(Put(*round, Tagged("new", {1}, {1}, 0, false)), IsOk());
+  EXPECT_LE(context().budget.reserved(), before + 10'000);
+  EXPECT_EQ(round->Snapshot().num_uploads, 1);
+  EXPECT_EQ(round->Snapshot().num_refused, 1);
+
+  const auto replaced = Fails(Code::kFailedPrecondition, AllOf(HasSubstr("another upload"), HasSubstr("'a-1'")));
+  EXPECT_THAT(Put(*round, Tagged("old", {2}, {2}, 1)), replaced);
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1", "old"), replaced);
+  const auto nothing = round->GetProgress("a", "a-1", "old");
+  ASSERT_THAT(nothing, IsOk());
+  EXPECT_EQ(nothing->next_sequence, 0);
+  EXPECT_EQ(nothing->received_tuples, 0);
+  EXPECT_EQ(round->GetProgress("a", "a-1", "new")->next_sequence, 1);
+
+  ASSERT_THAT(Put(*round, Tagged("new", {2}, {2}, 1)), IsOk());
+  ASSERT_THAT(CommitNamed(*round, "a", "a-1", "new"), IsOk());
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
+}
+
+TEST_F(RoundUploadsTest, PutChunk_ZeroOfAnUploadThatWasReplaced_ReplacesInItsTurn) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
+  ASSERT_THAT(Put(*round, Tagged("", {1}, {2}, 0, false)), IsOk());  // no tag is a tag, too
+  EXPECT_THAT(Put(*round, Tagged("x", {2}, {1}, 1)), HasCode(Code::kFailedPrecondition));
+  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
+  EXPECT_THAT(Put(*round, Tagged("", {2}, {2}, 1)), HasCode(Code::kFailedPrecondition));
+  ASSERT_THAT(Put(*round, Tagged("x", {2}, {1}, 1)), IsOk());
+  ASSERT_THAT(CommitNamed(*round, "a", "a-1", "x"), IsOk());
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 1)));
+}
+
+TEST_F(RoundUploadsTest, Commit_WithAnotherTagWhatIsComplete_IsRefusedAndLeavesIt) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1})), IsOk());
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1", "y"), Fails(Code::kFailedPrecondition, HasSubstr("another upload")));
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1", "x"), IsOk());
+}
+
+TEST_F(RoundUploadsTest, Committed_RepeatsOfItsOwnTag_AreAnsweredWhateverElseIsUnderWay) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
+  ASSERT_THAT(Put(*round, Tagged("x", {2}, {2}, 1)), IsOk());
+  ASSERT_THAT(CommitNamed(*round, "a", "a-1", "x"), IsOk());
+  // The same, in other chunks.
+  EXPECT_THAT(round->GetProgress("a", "a-1", "y"), HasCode(Code::kNotFound));
+  ASSERT_THAT(Put(*round, Tagged("y", {1}, {1}, 0, false)), IsOk());
+  EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "x")->duplicate);
+  EXPECT_TRUE(round->GetProgress("a", "a-1", "x")->committed);
+  EXPECT_TRUE(Put(*round, Tagged("x", {1}, {1}, 0, false))->committed);
+  EXPECT_TRUE(Put(*round, Tagged("x", {2}, {2}, 1))->committed);
+  EXPECT_EQ(round->GetProgress("a", "a-1", "y")->next_sequence, 1);
+  ASSERT_THAT(Put(*round, Tagged("y", {2}, {2}, 1)), IsOk());
+  EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "y")->duplicate);
+  EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "y")->duplicate);  // its answer was lost
+  // Other content.
+  EXPECT_THAT(Submit(*round, Tagged("z", {1}, {1})), Fails(Code::kAlreadyExists, HasSubstr("other content")));
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1", "z"), HasCode(Code::kNotFound));
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
+  EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "x")->duplicate);
+  EXPECT_THAT(Submit(*round, Tagged("z", {1}, {1})), HasCode(Code::kAlreadyExists));
+}
+
+TEST_F(RoundUploadsTest, Committed_ALateChunkZeroOfItsTag_OpensNothing) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Submit(*round, Tagged("x", {1}, {1})), IsOk());
+  const auto progress = Put(*round, Tagged("x", {1}, {1}));
+  ASSERT_THAT(progress, IsOk());
+  EXPECT_TRUE(progress->committed);
+  EXPECT_EQ(progress->next_sequence, 1);
+  EXPECT_EQ(round->Snapshot().num_uploads, 0);
+}
+
+// Without a tag nothing tells before the commit whether it says what is committed.
+TEST_F(RoundUploadsTest, Committed_ALateChunkZeroWithoutATag_IsNoRefusalWhenItTimesOut) {
+  limits_.upload_timeout = absl::Seconds(30);
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
+  ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1})), IsOk());
+  EXPECT_EQ(round->Snapshot().num_uploads, 1);
+  Advance(absl::Seconds(30));
+  ShrinkTo();
+  EXPECT_EQ(round->Snapshot().num_uploads, 0);
+  EXPECT_EQ(round->Snapshot().num_refused, 0);
+}
+
+TEST_F(RoundUploadsTest, CommitAndStatus_UnknownUpload_NotFound) {
+  const auto round = Open(SumSpec());
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), Fails(Code::kNotFound, HasSubstr("'a'")));
+  EXPECT_THAT(round->GetProgress("a", "a-1"), HasCode(Code::kNotFound));
+}
+
+TEST_F(RoundUploadsTest, PutChunk_BadChunkInTheMiddle_DiscardsTheUploadAndTheRoundGoesOn) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
+  ASSERT_THAT(Put(*round, MakeChunk("", "b", {1}, {1}, 0, false)), IsOk());
+  EXPECT_THAT(Put(*round, MakeChunk("", "b", {100}, {1}, 1, true)),
+              Fails(Code::kInvalidArgument, AllOf(HasSubstr("'v'"), HasSubstr("chunk 1"), HasSubstr("100"))));
+  EXPECT_THAT(CommitNamed(*round, "b", "b-1"), HasCode(Code::kNotFound));
+  RoundSnapshot snapshot = round->Snapshot();
+  EXPECT_EQ(snapshot.num_refused, 1);
+  EXPECT_EQ(snapshot.num_uploads, 0);
+  EXPECT_EQ(snapshot.state, RoundState::kOpen);
+  // The client may try again, from its first chunk on.
+  EXPECT_THAT(Submit(*round, "b", {1}, {5}), IsOk());
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 6)));
+}
+
+TEST_F(RoundUploadsTest, Submit_RefusedOnlyWhenPrepared_LeavesNothingInAnyTensor) {
+  v1::RoundSpec spec = SumSpec();
+  *spec.add_tensors() = spec.tensors(0);
+  spec.mutable_tensors(1)->set_name("w");
+  spec.set_max_submissions(10);
+  spec.mutable_tensors(1)->mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
+  spec.mutable_tensors(1)->mutable_aggregation()->set_value_bound(1.0);
+  const auto round = Open(spec);
+  v1::UpdateChunk chunk = MakeChunk("", "a", {1}, {1});
+  *chunk.add_slices() = chunk.slices(0);
+  chunk.mutable_slices(1)->set_tensor("w");
+  chunk.mutable_slices(1)->set_values(Packed<float>({2.0f}));
+  EXPECT_THAT(Submit(*round, chunk), Fails(Code::kInvalidArgument, AllOf(HasSubstr("'w'"), HasSubstr("value_bound"))));
+  EXPECT_THAT(Submit(*round, "b", {2}, {1}), IsOk());
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(2, 1)));
+  EXPECT_EQ(round->Snapshot().num_refused, 1);
+}
+
+TEST_F(RoundUploadsTest, Submit_NoTuples_CountsAndTouchesNothing) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_aggregation()->set_op(v1::OP_MEAN);
+  const auto round = Open(spec);
+  ASSERT_THAT(Submit(*round, "a", {}, {}), IsOk());
+  ASSERT_THAT(Submit(*round, "b", {1}, {4}), IsOk());
+  round->Close();
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 2)));
+}
+
+TEST_F(RoundUploadsTest, OpenUpload_UploadLimit_IsRefusedUntilOneIsOver) {
+  limits_.max_uploads = 2;
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1})), IsOk());
+  ASSERT_THAT(Put(*round, MakeChunk("", "b", {1}, {1})), IsOk());
+  EXPECT_THAT(Put(*round, MakeChunk("", "c", {1}, {1})), Fails(Code::kResourceExhausted, HasSubstr("max_uploads 2")));
+  ASSERT_THAT(CommitNamed(*round, "a", "a-1"), IsOk());
+  EXPECT_THAT(Put(*round, MakeChunk("", "c", {1}, {1})), IsOk());
+}
+
+TEST_F(RoundUploadsTest, Submit_ServerLimitOfSubmissions_IsExactAndRetriesStillPass) {
+  limits_.max_submissions = 2;
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
+  ASSERT_THAT(Submit(*round, "b", {1}, {1}), IsOk());
+  EXPECT_THAT(Submit(*round, "c", {1}, {1}), Fails(Code::kResourceExhausted, HasSubstr("max_submissions 2")));
+  EXPECT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
+  EXPECT_EQ(round->Snapshot().state, RoundState::kOpen);
+}
+
+}  // namespace
+}  // namespace sparseagg::service

@@ -1,0 +1,335 @@
+#include "service/rounds/upload.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "service/codec/chunk_codec.h"
+#include "service/codec/spec_codec.h"
+#include "tests/service/support/round_fixture.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+class UploadTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Upload> MakeUpload(const v1::RoundSpec& spec, uint64_t memory_limit = 0) {
+    budgets_.push_back(std::make_unique<MemoryBudget>(memory_limit));
+    auto config = DecodeRoundSpec(spec, limits_);
+    EXPECT_THAT(config, IsOk());
+    return std::make_unique<Upload>(std::make_shared<const RoundConfig>(*std::move(config)), budgets_.back().get());
+  }
+  // Sorted rows of a KiB each, of more chunks.
+  static v1::UpdateChunk RowsOf(uint64_t sequence, uint32_t num_rows) {
+    std::vector<uint32_t> keys(num_rows);
+    std::iota(keys.begin(), keys.end(), static_cast<uint32_t>(sequence) * num_rows);
+    return ChunkOf(sequence, false, keys, std::vector<float>(size_t{num_rows} * 256, 1));
+  }
+  static absl::Status Append(Upload& upload, const v1::UpdateChunk& wire, Repeats repeats = Repeats::kIgnore) {
+    const auto chunk = DecodeChunk(wire);
+    return chunk.ok() ? upload.Append(*chunk, repeats) : chunk.status();
+  }
+  static v1::UpdateChunk ChunkOf(uint64_t sequence, bool last, const std::vector<uint32_t>& keys,
+                                 const std::vector<float>& values) {
+    return MakeChunk("", "c", keys, values, sequence, last);
+  }
+  // Implicit keys without values, of more chunks.
+  static v1::UpdateChunk RunOf(uint64_t sequence, uint64_t first_key, uint64_t num_keys) {
+    v1::UpdateChunk run = ChunkOf(sequence, false, {}, {});
+    v1::TensorSlice& slice = *run.mutable_slices(0);
+    slice.set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
+    slice.set_value_encoding(v1::VALUE_ENCODING_NONE);
+    slice.set_first_key(first_key);
+    slice.set_num_keys(num_keys);
+    return run;
+  }
+
+  // Of a spec of one tensor.
+  static TuplesPerTensor Tuples(uint64_t count) { return std::make_shared<const std::vector<uint64_t>>(1, count); }
+
+  Limits limits_;
+  std::vector<std::unique_ptr<MemoryBudget>> budgets_;  // of the uploads, which borrow them
+};
+
+TEST_F(UploadTest, Append_ChunksInOrder_CountsTuplesAndBytes) {
+  const auto upload = MakeUpload(SumSpec());
+  EXPECT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
+  EXPECT_FALSE(upload->complete());
+  EXPECT_EQ(upload->next_sequence(), 1);
+  EXPECT_THAT(Append(*upload, ChunkOf(1, true, {3}, {3})), IsOk());
+  EXPECT_TRUE(upload->complete());
+  EXPECT_EQ(upload->num_tuples(), 3);
+  EXPECT_EQ(upload->num_bytes(), 24);
+  EXPECT_THAT(upload->CountTuples(), ElementsAre(3));
+}
+
+TEST_F(UploadTest, Expect_LikeTheLastSubmission_MakesRoomOnce) {
+  const auto upload = MakeUpload(SumSpec());
+  upload->Expect(Tuples(5));
+  ASSERT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
+  const uint64_t bytes = upload->reservation().bytes();
+  ASSERT_THAT(Append(*upload, ChunkOf(1, true, {3, 4, 5}, {3, 4, 5})), IsOk());
+  EXPECT_EQ(upload->reservation().bytes(), bytes);
+  EXPECT_EQ(upload->num_bytes(), 40);
+}
+
+TEST_F(UploadTest, Expect_FarTooMuch_IsBelievedOnlyAFewTimesTheFirstChunk) {
+  const auto plain = MakeUpload(SumSpec());
+  ASSERT_THAT(Append(*plain, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
+  const auto upload = MakeUpload(SumSpec());
+  upload->Expect(Tuples(uint64_t{1} << 60));
+  ASSERT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
+  EXPECT_GT(upload->reservation().bytes(), plain->reservation().bytes());
+  EXPECT_LE(upload->reservation().bytes(), plain->reservation().bytes() + 7 * 2 * 8);
+}
+
+TEST_F(UploadTest, Expect_MoreThanThereIsMemoryFor_GoesWithout) {
+  const auto plain = MakeUpload(SumSpec());
+  ASSERT_THAT(Append(*plain, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
+  const auto upload = MakeUpload(SumSpec(), plain->reservation().bytes());
+  upload->Expect(Tuples(100));
+  EXPECT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
+}
+
+TEST_F(UploadTest, Append_Gap_NamesTheChunkExpectedNextAndGoesOn) {
+  const auto upload = MakeUpload(SumSpec());
+  ASSERT_THAT(Append(*upload, ChunkOf(0, false, {1}, {1})), IsOk());
+  EXPECT_THAT(Append(*upload, ChunkOf(2, false, {1}, {1})),
+              Fails(Code::kFailedPrecondition, AllOf(HasSubstr("chunk 2"), HasSubstr("chunk 1 is expected next"))));
+  EXPECT_THAT(Append(*upload, ChunkOf(1, true, {2}, {1})), IsOk());
+}
+
+TEST_F(UploadTest, Append_RepeatedChunk_IsIgnoredOrRefusedAsAsked) {
+  const auto upload = MakeUpload(SumSpec());
+  ASSERT_THAT(Append(*upload, ChunkOf(0, false, {1}, {1})), IsOk());
+  EXPECT_THAT(Append(*upload, ChunkOf(0, false, {1}, {1})), IsOk());
+  EXPECT_EQ(upload->num_tuples(), 1);
+  EXPECT_THAT(Append(*upload, ChunkOf(0, false, {1}, {1}), Repeats::kRefuse), HasCode(Code::kFailedPrecondition));
+}
+
+TEST_F(UploadTest, Append_AfterTheLastChunk_IsRefused) {
+  const auto upload = MakeUpload(SumSpec());
+  ASSERT_THAT(Append(*upload, ChunkOf(0, true, {1}, {1})), IsOk());
+  EXPECT_THAT(Append(*upload, ChunkOf(1, true, {1}, {1})), Fails(Code::kFailedPrecondition, HasSubstr("marked last")));
+}
+
+TEST_F(UploadTest, Hash_SameContentOtherChunking_IsTheSame) {
+  const auto whole = MakeUpload(SumSpec());
+  ASSERT_THAT(Append(*whole, ChunkOf(0, true, {1, 2, 3}, {1, 2, 3})), IsOk());
+  const ContentHash expected = whole->Hash();
+
+  const auto split = MakeUpload(SumSpec());
+  ASSERT_THAT(Append(*split, ChunkOf(0, false, {1}, {1})), IsOk());
+  ASSERT_THAT(Append(*split, ChunkOf(1, false, {}, {})), IsOk());
+  ASSERT_THAT(Append(*split, ChunkOf(2, true, {2, 3}, {2, 3})), IsOk());
+  EXPECT_EQ(split->Hash(), expected);
+
+  const auto implicit = MakeUpload(SumSpec());
+  v1::UpdateChunk chunk = ChunkOf(0, true, {}, {1, 2, 3});
+  chunk.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
+  chunk.mutable_slices(0)->set_first_key(1);
+  ASSERT_THAT(Append(*implicit, chunk), IsOk());
+  EXPECT_EQ(implicit->Hash(), expected);
+}
+
+TEST_F(UploadTest, Hash_AnyDifference_IsAnother) {
+  const auto hash_of = [&](const v1::UpdateChunk& chunk) {
+    const auto upload = MakeUpload(SumSpec());
+    EXPECT_THAT(Append(*upload, chunk), IsOk());
+    return upload->Hash();
+  };
+  v1::UpdateChunk weighted = ChunkOf(0, true, {1, 2}, {1, 2});
+  weighted.set_weight(1.0);
+  const std::vector<ContentHash> hashes = {hash_of(ChunkOf(0, true, {1, 2}, {1, 2})),
+                                           hash_of(ChunkOf(0, true, {1, 3}, {1, 2})),
+                                           hash_of(ChunkOf(0, true, {1, 2}, {1, 3})),
+                                           hash_of(ChunkOf(0, true, {2, 1}, {2, 1})),
+                                           hash_of(ChunkOf(0, true, {1}, {1})),
+                                           hash_of(ChunkOf(0, true, {}, {})),
+                                           hash_of(weighted)};
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    for (size_t j = i + 1; j < hashes.size(); ++j) EXPECT_NE(hashes[i], hashes[j]) << i << " and " << j;
+  }
+}
+
+TEST_F(UploadTest, Hash_OtherTensor_IsAnother) {
+  v1::RoundSpec spec = SumSpec();
+  *spec.add_tensors() = spec.tensors(0);
+  spec.mutable_tensors(1)->set_name("w");
+  const auto first = MakeUpload(spec);
+  v1::UpdateChunk chunk = ChunkOf(0, true, {1}, {1});
+  ASSERT_THAT(Append(*first, chunk), IsOk());
+  const ContentHash hash = first->Hash();
+  const auto second = MakeUpload(spec);
+  chunk.mutable_slices(0)->set_tensor("w");
+  ASSERT_THAT(Append(*second, chunk), IsOk());
+  EXPECT_NE(second->Hash(), hash);
+}
+
+TEST_F(UploadTest, Append_TupleLimit_IsExact) {
+  v1::RoundSpec spec = SumSpec();
+  spec.set_max_tuples_per_submission(3);
+  const auto upload = MakeUpload(spec);
+  EXPECT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
+  EXPECT_THAT(Append(*upload, ChunkOf(1, false, {3}, {1})), IsOk());
+  EXPECT_THAT(Append(*upload, ChunkOf(2, false, {4}, {1})),
+              Fails(Code::kResourceExhausted,
+                    AllOf(HasSubstr("'v'"), HasSubstr("chunk 2"), HasSubstr("max_tuples_per_submission 3"))));
+}
+
+TEST_F(UploadTest, Append_ByteLimit_IsExact) {
+  v1::RoundSpec spec = SumSpec();
+  spec.set_max_bytes_per_submission(16);
+  const auto upload = MakeUpload(spec);
+  EXPECT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
+  EXPECT_THAT(Append(*upload, ChunkOf(1, false, {3}, {1})),
+              Fails(Code::kResourceExhausted, HasSubstr("max_bytes_per_submission 16")));
+}
+
+TEST_F(UploadTest, Append_MemoryLimit_IsRefusedBeforeAnythingIsHeld) {
+  const auto upload = MakeUpload(SumSpec(1'000'000), /*memory_limit=*/4096);
+  const std::vector<uint32_t> keys(1000, 1);
+  EXPECT_THAT(Append(*upload, ChunkOf(0, true, keys, std::vector<float>(1000, 1))),
+              Fails(Code::kResourceExhausted, AllOf(HasSubstr("8000"), HasSubstr("4096"), HasSubstr("FIXED_POINT"))));
+  EXPECT_LE(budgets_.back()->reserved(), 4096);
+}
+
+TEST_F(UploadTest, Append_Growing_IsRefusedBeforeMoreIsHeldThanMayBe) {
+  for (const uint64_t limit : {80'000, 100'000, 130'000, 200'000}) {
+    const auto upload = MakeUpload(SumSpec(1'000'000), limit);
+    MemoryBudget& budget = *budgets_.back();
+    absl::Status status;
+    for (uint64_t i = 0; status.ok() && i < 100; ++i) {
+      status = Append(*upload, ChunkOf(i, false, std::vector<uint32_t>(1000, 1), std::vector<float>(1000, 1)));
+      ASSERT_LE(budget.reserved(), limit) << "chunk " << i;
+    }
+    EXPECT_THAT(status, Fails(Code::kResourceExhausted, HasSubstr("an upload to tensor 'v'")));
+    // What it copies is held twice while it does that.
+    EXPECT_GE(upload->num_bytes(), limit / 2 - 2 * 8000);
+  }
+}
+
+TEST_F(UploadTest, Append_GrowingWhereMemoryIsShort_TakesNearlyAllThatThereIsAndNoMore) {
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.mutable_tensors(0)->set_width(256);
+  constexpr uint64_t kLimit = 20 << 20;
+  const auto upload = MakeUpload(spec, kLimit);
+  MemoryBudget& budget = *budgets_.back();
+  constexpr uint32_t kRows = 512;
+  uint64_t sequence = 0;
+  for (; sequence < 38; ++sequence) {
+    ASSERT_THAT(Append(*upload, RowsOf(sequence, kRows)), IsOk()) << sequence;
+    ASSERT_LE(budget.reserved(), kLimit);
+  }
+  EXPECT_THAT(Append(*upload, RowsOf(38, 3 * kRows)), HasCode(Code::kResourceExhausted));
+  // It has left to others what it does not hold itself.
+  Reservation other(&budget);
+  EXPECT_THAT(other.Grow(512 << 10, "another"), IsOk());
+}
+
+TEST_F(UploadTest, Append_ImplicitRunThatHasToBeWrittenOut_IsReservedInFull) {
+  v1::RoundSpec spec = SumSpec(0);
+  spec.mutable_aggregation()->set_op(v1::OP_UNION);
+  const auto upload = MakeUpload(spec, /*memory_limit=*/1 << 20);
+  ASSERT_THAT(Append(*upload, RunOf(0, 0, 200'000)), IsOk());  // a run takes no memory
+  EXPECT_THAT(Append(*upload, RunOf(1, 300'000, 1)), Fails(Code::kResourceExhausted, HasSubstr("1600008")));
+}
+
+TEST_F(UploadTest, Append_ImplicitRunThatWouldGoOnBeyondTheLastKey_IsReservedInFull) {
+  v1::RoundSpec spec = SumSpec(0);
+  spec.mutable_aggregation()->set_op(v1::OP_UNION);
+  const auto upload = MakeUpload(spec, /*memory_limit=*/1 << 20);
+  ASSERT_THAT(Append(*upload, RunOf(0, UINT64_MAX, 1)), IsOk());
+  // Key 0 does not follow, though UINT64_MAX + 1 is 0.
+  EXPECT_THAT(Append(*upload, RunOf(1, 0, 200'000)), Fails(Code::kResourceExhausted, HasSubstr("1600008")));
+}
+
+TEST_F(UploadTest, Append_UnionWithValues_HoldsTheKeysOnly) {
+  v1::RoundSpec spec = SumSpec(1'000'000);
+  spec.mutable_aggregation()->set_op(v1::OP_UNION);
+  const auto upload = MakeUpload(spec);
+  ASSERT_THAT(Append(*upload, ChunkOf(0, true, std::vector<uint32_t>(10'000, 1), std::vector<float>(10'000, 1))),
+              IsOk());
+  EXPECT_GE(budgets_.back()->reserved(), 40'000);
+  EXPECT_LT(budgets_.back()->reserved(), 60'000);
+}
+
+TEST_F(UploadTest, Hash_TensorNamedWithoutATuple_IsAsIfNotNamed) {
+  const auto named = MakeUpload(SumSpec());
+  ASSERT_THAT(Append(*named, ChunkOf(0, true, {}, {})), IsOk());
+  const ContentHash hash = named->Hash();
+  const auto empty = MakeUpload(SumSpec());
+  v1::UpdateChunk chunk = ChunkOf(0, true, {}, {});
+  chunk.clear_slices();
+  ASSERT_THAT(Append(*empty, chunk), IsOk());
+  EXPECT_EQ(empty->Hash(), hash);
+}
+
+TEST_F(UploadTest, Append_MissingWeight_IsRefusedAtChunkZero) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_aggregation()->set_weighting(v1::WEIGHTING_BY_WEIGHT);
+  const auto upload = MakeUpload(spec);
+  EXPECT_THAT(Append(*upload, ChunkOf(0, true, {1}, {1})),
+              Fails(Code::kInvalidArgument, AllOf(HasSubstr("'v'"), HasSubstr("weight"))));
+}
+
+TEST_F(UploadTest, Append_AnotherWeightInALaterChunk_IsRefused) {
+  const auto upload = MakeUpload(SumSpec());
+  v1::UpdateChunk chunk = ChunkOf(0, false, {1}, {1});
+  chunk.set_weight(2.0);
+  ASSERT_THAT(Append(*upload, chunk), IsOk());
+  chunk.set_sequence(1);
+  ASSERT_THAT(Append(*upload, chunk), IsOk());
+  chunk.set_sequence(2);
+  chunk.set_weight(3.0);
+  EXPECT_THAT(Append(*upload, chunk), Fails(Code::kInvalidArgument, HasSubstr("chunk 2: weight 3")));
+}
+
+TEST_F(UploadTest, Append_RunOfMoreKeysThanThereIsMemoryFor_IsRefusedBeforeAPassOverThem) {
+  limits_.max_tuples_per_submission = 0;
+  v1::RoundSpec spec = SumSpec(0);
+  spec.mutable_aggregation()->set_op(v1::OP_UNION);
+  const auto upload = MakeUpload(spec, 1'000'000);
+  EXPECT_THAT(Append(*upload, RunOf(0, 0, 250'000)), IsOk());
+  EXPECT_THAT(Append(*upload, RunOf(1, 250'000, uint64_t{1} << 62)),
+              Fails(Code::kResourceExhausted, HasSubstr("memory for, 250000")));
+}
+
+TEST_F(UploadTest, TakeUpdates_KeysPromisedUniqueThatDoNotAscend_ReservesTheCopyThatTells) {
+  std::vector<uint32_t> keys(10'000);
+  std::iota(keys.rbegin(), keys.rend(), 0);
+  v1::UpdateChunk chunk = ChunkOf(0, true, keys, std::vector<float>(keys.size(), 1));
+  chunk.mutable_slices(0)->set_keys_unique(true);
+  const auto plain = MakeUpload(SumSpec(10'000));
+  ASSERT_THAT(Append(*plain, chunk), IsOk());
+  const uint64_t held = plain->reservation().bytes();
+  const auto refused = MakeUpload(SumSpec(10'000), held + 39'999);
+  ASSERT_THAT(Append(*refused, chunk), IsOk());
+  EXPECT_THAT(refused->TakeUpdates(), Fails(Code::kResourceExhausted, HasSubstr("repeated keys")));
+  const auto taken = MakeUpload(SumSpec(10'000), held + 40'000);
+  ASSERT_THAT(Append(*taken, chunk), IsOk());
+  EXPECT_THAT(taken->TakeUpdates(), IsOk());
+  EXPECT_EQ(taken->reservation().bytes(), held);
+}
+
+TEST_F(UploadTest, TakeUpdates_UntouchedTensor_IsEmpty) {
+  v1::RoundSpec spec = SumSpec();
+  *spec.add_tensors() = spec.tensors(0);
+  spec.mutable_tensors(1)->set_name("w");
+  const auto upload = MakeUpload(spec);
+  ASSERT_THAT(Append(*upload, ChunkOf(0, true, {5, 6}, {1, 2})), IsOk());
+  const auto updates = upload->TakeUpdates();
+  ASSERT_THAT(updates, IsOk());
+  ASSERT_EQ(updates->size(), 2);
+  EXPECT_EQ((*updates)[0].num_keys(), 2);
+  EXPECT_EQ((*updates)[1].num_keys(), 0);
+}
+
+}  // namespace
+}  // namespace sparseagg::service

@@ -1,0 +1,231 @@
+// Answers about rounds are of the memory that is in transit, if they are large.
+#include <algorithm>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "service/admission/heap_trimmer.h"
+#include "service/rpc/grpc_util.h"
+#include "tests/service/support/raw_client.h"
+#include "tests/service/support/server_fixture.h"
+#include "tests/support/sanitized.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::kSanitized;
+using Code = absl::StatusCode;
+
+class AnswersTest : public ServerFixture {
+ protected:
+  AnswersTest() {
+    manual_time_ = true;
+    options_.limits.max_message_bytes = 1 << 20;
+    options_.limits.memory_limit_bytes = uint64_t{100} << 20;
+  }
+
+  static v1::RoundSpec LargeSpec() {
+    v1::RoundSpec spec;
+    for (int t = 0; t < 500; ++t) {
+      v1::TensorSpec* tensor = spec.add_tensors();
+      tensor->set_name(absl::StrCat(std::string(200, 'x'), t));
+      tensor->set_dtype(v1::DTYPE_FLOAT32);
+      tensor->set_dimension(10);
+    }
+    return spec;
+  }
+
+  InFlightMemory& in_flight() { return server().context().in_flight; }
+  void AwaitWaiting(uint64_t count) {
+    while (in_flight().num_waiting() != count) std::this_thread::yield();
+  }
+  // Messages that have come, say, have all but the little that calls hold.
+  InFlightReservation TakeAll() {
+    while (in_flight().taken() != 0) std::this_thread::yield();
+    InFlightReservation all;
+    const uint64_t bytes = in_flight().limit() - kStreamBytes;
+    in_flight().Acquire(
+        bytes, [&](InFlightReservation credit) { all = std::move(credit); }, [] {});
+    all.ShrinkTo(bytes);
+    return all;
+  }
+  // `call` waits for room, and is told to try again.
+  void ExpectRefused(const std::function<grpc::Status(grpc::ClientContext&)>& call) {
+    grpc::ClientContext context;
+    grpc::Status refused;
+    std::thread caller([&] { refused = call(context); });
+    AwaitWaiting(1);
+    clock_.Advance(InFlightMemory::kShortWait, server().context().timer);
+    caller.join();
+    EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("try again in 500 ms")));
+  }
+};
+
+TEST_F(AnswersTest, Large_NoRoom_IsRefusedAndNothingHasHappened) {
+  const std::string round = Create(LargeSpec());
+  InFlightReservation all = TakeAll();
+  v1::Round answer;
+  ExpectRefused([&](grpc::ClientContext& context) {
+    v1::GetRoundRequest request;
+    request.set_name(round);
+    return client().stub().GetRound(&context, request, &answer);
+  });
+  ExpectRefused([&](grpc::ClientContext& context) {
+    v1::ListRoundsResponse list;
+    return client().stub().ListRounds(&context, {}, &list);
+  });
+  ExpectRefused([&](grpc::ClientContext& context) {
+    v1::CloseRoundRequest request;
+    request.set_name(round);
+    return client().stub().CloseRound(&context, request, &answer);
+  });
+  ExpectRefused([&](grpc::ClientContext& context) {
+    v1::CancelRoundRequest request;
+    request.set_name(round);
+    return client().stub().CancelRound(&context, request, &answer);
+  });
+  ExpectRefused([&](grpc::ClientContext& context) {
+    v1::CreateRoundRequest request;
+    request.set_round_id("other");
+    *request.mutable_spec() = LargeSpec();
+    return client().stub().CreateRound(&context, request, &answer);
+  });
+  all.Release();
+  EXPECT_EQ(client().Get(round)->state(), v1::ROUND_STATE_OPEN);
+  EXPECT_THAT(client().Get("rounds/other"), HasCode(Code::kNotFound));
+}
+
+TEST_F(AnswersTest, Small_NeedsNoRoom) {
+  const std::string round = Create(SumSpec());
+  const InFlightReservation all = TakeAll();
+  EXPECT_THAT(client().Get(round), IsOk());
+  v1::ListRoundsResponse list;
+  grpc::ClientContext context;
+  EXPECT_THAT(FromGrpc(client().stub().ListRounds(&context, {}, &list)), IsOk());
+  EXPECT_EQ(list.rounds_size(), 1);
+  EXPECT_THAT(client().Finish(round), IsOk());
+}
+
+TEST_F(AnswersTest, Wait_NoRoomAtTheEnd_WaitsForItsTurn) {
+  const std::string round = Create(LargeSpec());
+  absl::StatusOr<v1::Round> first = absl::UnknownError("");
+  absl::StatusOr<v1::Round> second = absl::UnknownError("");
+  std::thread first_waiter([&] { first = client().Wait(round, absl::Seconds(50)); });
+  std::thread second_waiter([&] { second = client().Wait(round, absl::Seconds(50)); });
+  while (server().context().waits.taken() != 2) std::this_thread::yield();
+  InFlightReservation all = TakeAll();
+  const auto kept = server().registry().Find("r");
+  ASSERT_THAT(kept, IsOk());
+  (*kept)->Close();
+  AwaitWaiting(2);
+  all.Release();
+  first_waiter.join();
+  second_waiter.join();
+  EXPECT_THAT(first, IsOk());
+  EXPECT_THAT(second, IsOk());
+}
+
+// A tensor of nine bytes becomes thirty times as much.
+TEST_F(AnswersTest, CreateRound_WaitingForRoom_TakesItsMessageOnly) {
+  options_.limits.memory_limit_bytes = uint64_t{1} << 30;
+  v1::CreateRoundRequest request;
+  for (int t = 0; t < 1000; ++t) {
+    v1::TensorSpec* tensor = request.mutable_spec()->add_tensors();
+    tensor->set_name(std::to_string(t));
+    tensor->set_dtype(v1::DTYPE_FLOAT32);
+    tensor->set_dimension(1);
+  }
+  Create(SumSpec());
+  const InFlightReservation all = TakeAll();
+  struct Call {
+    grpc::ClientContext context;
+    v1::Round response;
+    std::promise<grpc::Status> ended;
+  };
+  constexpr size_t kCalls = 500;
+  std::vector<Call> calls(kCalls);
+  const uint64_t before = ResidentBytes();
+  for (Call& call : calls) {
+    client().stub().async()->CreateRound(&call.context, &request, &call.response,
+                                         [&call](const grpc::Status& status) { call.ended.set_value(status); });
+  }
+  AwaitWaiting(kCalls);
+  const uint64_t taken = ResidentBytes() - std::min(before, ResidentBytes());
+  clock_.Advance(InFlightMemory::kShortWait, server().context().timer);
+  for (Call& call : calls) {
+    EXPECT_THAT(FromGrpc(call.ended.get_future().get()), HasCode(Code::kResourceExhausted));
+  }
+  if (kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  EXPECT_LE(taken, uint64_t{64} << 20);
+}
+
+// What nobody waits for any more is not done.
+TEST_F(AnswersTest, Large_ClientGivesUpInLine_NothingHappens) {
+  const std::string round = Create(LargeSpec());
+  const InFlightReservation all = TakeAll();
+  grpc::ClientContext context;
+  grpc::Status given_up;
+  std::thread caller([&] {
+    v1::CreateRoundRequest request;
+    request.set_round_id("other");
+    *request.mutable_spec() = LargeSpec();
+    v1::Round answer;
+    given_up = client().stub().CreateRound(&context, request, &answer);
+  });
+  AwaitWaiting(1);
+  context.TryCancel();
+  caller.join();
+  EXPECT_THAT(FromGrpc(given_up), HasCode(Code::kCancelled));
+  AwaitWaiting(0);
+  EXPECT_THAT(client().Get("rounds/other"), HasCode(Code::kNotFound));
+}
+
+TEST_F(AnswersTest, Wait_ClientGivesUpInLine_LeavesIt) {
+  const std::string round = Create(LargeSpec());
+  grpc::ClientContext context;
+  grpc::Status given_up;
+  std::thread waiter([&] {
+    v1::WaitRoundRequest request;
+    request.set_name(round);
+    v1::Round answer;
+    given_up = client().stub().WaitRound(&context, request, &answer);
+  });
+  while (server().context().waits.taken() != 1) std::this_thread::yield();
+  const InFlightReservation all = TakeAll();
+  const auto kept = server().registry().Find("r");
+  ASSERT_THAT(kept, IsOk());
+  (*kept)->Close();
+  AwaitWaiting(1);
+  context.TryCancel();
+  waiter.join();
+  EXPECT_THAT(FromGrpc(given_up), HasCode(Code::kCancelled));
+  AwaitWaiting(0);
+  while (server().context().waits.taken() != 0) std::this_thread::yield();
+}
+
+// Its connection has room for the answer, but its client does not let it be sent.
+TEST_F(AnswersTest, Large_NotRead_IsCountedAndGivenUpForOthers) {
+  const std::string round = Create(LargeSpec());
+  while (in_flight().taken() != 0) std::this_thread::yield();
+  v1::GetRoundRequest request;
+  request.set_name(round);
+  RawClient unread(server().grpc_address(), RawClient::kNoWindow);
+  for (int i = 0; i < 100; ++i) unread.Call("GetRound", request);
+  while (in_flight().num_waiting() == 0) std::this_thread::yield();
+  EXPECT_GE(in_flight().taken(), in_flight().limit() / 2);
+  std::atomic<bool> is_answered = false;
+  std::thread reader([&] {
+    EXPECT_THAT(client().Wait(round, absl::ZeroDuration()), IsOk());
+    is_answered = true;
+  });
+  while (!is_answered) {
+    clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
+    clock_.AwaitDue(server().context().timer);
+  }
+  reader.join();
+}
+
+}  // namespace
+}  // namespace sparseagg::service

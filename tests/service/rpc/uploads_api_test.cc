@@ -1,0 +1,377 @@
+// Submissions over sockets, unary and streamed.
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/service/support/server_fixture.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using Code = absl::StatusCode;
+
+class UploadsApiTest : public ServerFixture {
+ protected:
+  // Waits until the round has as many open uploads.
+  void AwaitUploads(const std::string& name, uint64_t count) {
+    while (client().Get(name)->num_uploads() != count) std::this_thread::yield();
+  }
+};
+
+TEST_F(UploadsApiTest, Unary_ChunksCommitStatus_TellsWhereItIs) {
+  const std::string name = Create(SumSpec());
+  const v1::UpdateChunk zero = MakeChunk(name, "a", {1, 2}, {1, 2}, 0, false);
+  const v1::UpdateChunk one = MakeChunk(name, "a", {3}, {3}, 1, true);
+  auto status = client().Put(zero);
+  ASSERT_THAT(status, IsOk());
+  EXPECT_EQ(status->round(), name);
+  EXPECT_EQ(status->client_id(), "a");
+  EXPECT_EQ(status->submission_id(), "a-1");
+  EXPECT_EQ(status->next_sequence(), 1);
+  EXPECT_EQ(status->received_tuples(), 2);
+  EXPECT_THAT(client().Commit(zero), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(client().Put(zero), IsOk());
+  ASSERT_THAT(client().Put(one), IsOk());
+  status = client().Progress(one);
+  ASSERT_THAT(status, IsOk());
+  EXPECT_TRUE(status->complete());
+  EXPECT_FALSE(status->committed());
+  const auto submission = client().Commit(one);
+  ASSERT_THAT(submission, IsOk());
+  EXPECT_EQ(submission->round(), name);
+  EXPECT_EQ(submission->num_tuples(), 3);
+  EXPECT_EQ(submission->num_bytes(), 24);
+  EXPECT_FALSE(submission->duplicate());
+  status = client().Progress(one);
+  ASSERT_THAT(status, IsOk());
+  EXPECT_TRUE(status->committed());
+  EXPECT_TRUE(client().Commit(one)->duplicate());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
+}
+
+// A client's retries may overtake each other, and may come when all is over.
+TEST_F(UploadsApiTest, Unary_FirstChunkAgainAfterTheCommit_DoesNotUndoIt) {
+  const std::string name = Create(SumSpec());
+  const v1::UpdateChunk zero = MakeChunk(name, "a", {1, 2}, {1, 2}, 0, false);
+  const v1::UpdateChunk one = MakeChunk(name, "a", {3}, {3}, 1, true);
+  ASSERT_THAT(client().Put(zero), IsOk());
+  ASSERT_THAT(client().Put(one), IsOk());
+  ASSERT_THAT(client().Commit(one), IsOk());
+  ASSERT_THAT(client().Put(zero), IsOk());
+  EXPECT_TRUE(client().Progress(zero)->committed());
+  const auto again = client().Commit(one);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_TRUE(again->duplicate());
+  EXPECT_EQ(again->num_tuples(), 3);
+  EXPECT_EQ(client().Get(name)->num_uploads(), 0);
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
+}
+
+TEST_F(UploadsApiTest, Unary_AnotherTag_IsAnotherUpload) {
+  const std::string name = Create(SumSpec());
+  v1::UpdateChunk old_zero = MakeChunk(name, "a", {1, 2}, {1, 2}, 0, false);
+  old_zero.set_upload_tag("old");
+  v1::UpdateChunk old_one = MakeChunk(name, "a", {3}, {3}, 1, true);
+  old_one.set_upload_tag("old");
+  v1::UpdateChunk zero = MakeChunk(name, "a", {1}, {1}, 0, false);
+  zero.set_upload_tag("new");
+  v1::UpdateChunk one = MakeChunk(name, "a", {2, 3}, {2, 3}, 1, true);
+  one.set_upload_tag("new");
+  ASSERT_THAT(client().Put(old_zero), IsOk());
+  EXPECT_EQ(client().Progress(old_zero)->next_sequence(), 1);
+  EXPECT_EQ(client().Progress(zero)->next_sequence(), 0);
+  const auto replaced = Fails(Code::kFailedPrecondition, HasSubstr("another upload"));
+  EXPECT_THAT(client().Put(one), replaced);
+  ASSERT_THAT(client().Put(zero), IsOk());
+  EXPECT_THAT(client().Put(old_one), replaced);
+  EXPECT_THAT(client().Commit(old_one), replaced);
+  ASSERT_THAT(client().Put(one), IsOk());
+  EXPECT_THAT(client().Commit(one), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
+}
+
+TEST_F(UploadsApiTest, Unary_ChunkRefusedBeforeItIsTaken_LeavesAnUploadWithAnotherTagAlone) {
+  options_.limits.max_message_bytes = 100'000;
+  const std::string name = Create(SumSpec());
+  v1::UpdateChunk chunk = MakeChunk(name, "a", {1}, {1}, 0, true);
+  chunk.set_upload_tag("mine");
+  ASSERT_THAT(client().Put(chunk), IsOk());
+  v1::UpdateChunk other = MakeChunk(name, "a", std::vector<uint32_t>(12'500, 1), std::vector<float>(12'500, 1));
+  other.set_upload_tag("other");
+  EXPECT_THAT(client().Put(other), HasCode(Code::kResourceExhausted));
+  EXPECT_THAT(client().Commit(chunk), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1)));
+}
+
+TEST_F(UploadsApiTest, Unary_LongTag_IsRefusedEverywhere) {
+  const std::string name = Create(SumSpec());
+  v1::UpdateChunk chunk = MakeChunk(name, "a", {1}, {1});
+  chunk.set_upload_tag(std::string(65, 't'));
+  const auto refused = Fails(Code::kInvalidArgument, HasSubstr("upload_tag has 65 bytes; up to 64"));
+  EXPECT_THAT(client().Put(chunk), refused);
+  EXPECT_THAT(client().Progress(chunk), refused);
+  EXPECT_THAT(client().Commit(chunk), refused);
+  chunk.set_upload_tag(std::string(64, '\0'));
+  EXPECT_THAT(client().SubmitUnary({chunk}), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1)));
+}
+
+// Unpacked before anybody has looked at its size, a message may take a thousand times what was sent.
+TEST_F(UploadsApiTest, Compressed_IsRefused) {
+  const std::string name = Create(SumSpec());
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::UploadStatus status;
+  const std::vector<uint32_t> keys(10'000, 1);
+  const grpc::Status refused =
+      client().stub().PutChunk(&context, MakeChunk(name, "a", keys, std::vector<float>(keys.size(), 0.0f)), &status);
+  EXPECT_THAT(FromGrpc(refused), Fails(Code::kUnimplemented, HasSubstr("gzip")));
+}
+
+TEST_F(UploadsApiTest, Stream_ManyChunks_AreOneSubmission) {
+  const std::string name = Create(SumSpec());
+  v1::UpdateChunk later = MakeChunk(name, "a", {3}, {3}, 1, false);
+  later.clear_round();  // named in the first chunk
+  later.clear_client_id();
+  later.clear_submission_id();
+  const auto submission =
+      client().SubmitStream({MakeChunk(name, "a", {1}, {1}, 0, false), later, MakeChunk(name, "a", {1}, {5}, 2, true)});
+  ASSERT_THAT(submission, IsOk());
+  EXPECT_EQ(submission->num_tuples(), 3);
+  EXPECT_EQ(submission->round(), name);
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 6), Pair(3, 3)));
+}
+
+TEST_F(UploadsApiTest, Stream_Again_IsADuplicateAlsoAfterTheEnd) {
+  const std::string name = Create(SumSpec());
+  ASSERT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {1})}), IsOk());
+  EXPECT_TRUE(client().SubmitStream({MakeChunk(name, "a", {1}, {1})})->duplicate());
+  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {2})}), HasCode(Code::kAlreadyExists));
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1)));
+  EXPECT_TRUE(client().SubmitStream({MakeChunk(name, "a", {1}, {1})})->duplicate());
+  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {2})}), HasCode(Code::kAlreadyExists));
+  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "b", {1}, {1})}),
+              Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
+}
+
+TEST_F(UploadsApiTest, Stream_EndsBeforeTheLastChunk_IsDiscarded) {
+  const std::string name = Create(SumSpec());
+  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {1}, 0, false)}),
+              Fails(Code::kFailedPrecondition, HasSubstr("last")));
+  EXPECT_THAT(client().SubmitStream({}), Fails(Code::kInvalidArgument, HasSubstr("no chunk")));
+  EXPECT_EQ(client().Get(name)->num_uploads(), 0);
+  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {2})}), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 2)));
+}
+
+TEST_F(UploadsApiTest, Stream_WrongOrder_IsRefused) {
+  const std::string name = Create(SumSpec());
+  const v1::UpdateChunk zero = MakeChunk(name, "a", {1}, {1}, 0, false);
+  EXPECT_THAT(client().SubmitStream({zero, MakeChunk(name, "a", {1}, {1}, 2, true)}),
+              Fails(Code::kFailedPrecondition, HasSubstr("chunk 1 is expected next")));
+  EXPECT_THAT(client().SubmitStream({zero, zero}), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {1}), MakeChunk(name, "a", {1}, {1}, 1, true)}),
+              Fails(Code::kFailedPrecondition, HasSubstr("marked last")));
+  v1::UpdateChunk of_other_client = MakeChunk(name, "b", {1}, {1}, 1, true);
+  of_other_client.set_submission_id(zero.submission_id());
+  v1::UpdateChunk of_other_submission = MakeChunk(name, "a", {1}, {1}, 1, true);
+  of_other_submission.set_submission_id("a-2");
+  for (const v1::UpdateChunk& chunk : {of_other_client, of_other_submission, MakeChunk("rounds/s", "a", {}, {}, 1)}) {
+    EXPECT_THAT(client().SubmitStream({zero, chunk}), Fails(Code::kInvalidArgument, HasSubstr("another submission")));
+  }
+  EXPECT_EQ(client().Get(name)->num_refused(), 6);
+  EXPECT_THAT(ResultOf(name), IsEmpty());
+}
+
+TEST_F(UploadsApiTest, Stream_CancelledInTheMiddle_IsDiscardedAndTheRoundGoesOn) {
+  const std::string name = Create(SumSpec());
+  {
+    grpc::ClientContext context;
+    v1::Submission response;
+    const auto writer = client().stub().SubmitUpdate(&context, &response);
+    ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, false)));
+    AwaitUploads(name, 1);
+    context.TryCancel();
+    EXPECT_THAT(FromGrpc(writer->Finish()), HasCode(Code::kCancelled));
+  }
+  AwaitUploads(name, 0);
+  EXPECT_EQ(client().Get(name)->num_refused(), 0);
+  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {7})}), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 7)));
+  while (server().context().uploads.taken() != 0) std::this_thread::yield();
+}
+
+TEST_F(UploadsApiTest, Stream_ConnectionLost_IsDiscarded) {
+  const std::string name = Create(SumSpec());
+  {
+    Client other(server().grpc_address());
+    grpc::ClientContext context;
+    v1::Submission response;
+    const auto writer = other.stub().SubmitUpdate(&context, &response);
+    ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, true)));
+    AwaitUploads(name, 1);
+    context.TryCancel();
+    writer->Finish();
+  }
+  AwaitUploads(name, 0);
+  EXPECT_THAT(ResultOf(name), IsEmpty());  // complete, but never ended by its client
+}
+
+TEST_F(UploadsApiTest, Stream_RoundClosesMeanwhile_IsToldAtOnce) {
+  const std::string name = Create(SumSpec());
+  grpc::ClientContext context;
+  v1::Submission response;
+  const auto writer = client().stub().SubmitUpdate(&context, &response);
+  ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, false)));
+  AwaitUploads(name, 1);
+  EXPECT_THAT(ResultOf(name), IsEmpty());
+  // Nothing more is sent, and yet the answer comes.
+  EXPECT_THAT(FromGrpc(writer->Finish()), Fails(Code::kFailedPrecondition, HasSubstr("FINALIZING")));
+}
+
+TEST_F(UploadsApiTest, Stream_NoChunkForUploadTimeout_IsDiscardedAndTold) {
+  manual_time_ = true;
+  options_.limits.upload_timeout = absl::Seconds(30);
+  const std::string name = Create(SumSpec());
+  grpc::ClientContext context;
+  v1::Submission response;
+  const auto writer = client().stub().SubmitUpdate(&context, &response);
+  ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, false)));
+  AwaitUploads(name, 1);
+  clock_.Advance(absl::Seconds(30), server().context().timer);
+  EXPECT_THAT(FromGrpc(writer->Finish()), Fails(Code::kDeadlineExceeded, HasSubstr("upload_timeout 30s")));
+  EXPECT_EQ(client().Get(name)->num_uploads(), 0);
+  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
+}
+
+TEST_F(UploadsApiTest, Stream_NothingAtAllForUploadTimeout_IsGivenUp) {
+  manual_time_ = true;
+  options_.limits.upload_timeout = absl::Seconds(30);
+  const std::string name = Create(SumSpec());
+  grpc::ClientContext context;
+  v1::Submission response;
+  const auto writer = client().stub().SubmitUpdate(&context, &response);
+  grpc::ClientContext other_context;
+  const auto other = client().stub().Aggregate(&other_context);
+  v1::AggregateRequest request;
+  *request.mutable_spec() = SumSpec();
+  ASSERT_TRUE(other->Write(request));
+  while (server().context().open_rounds.taken() != 2) std::this_thread::yield();
+  // Whether the other call has got there, nobody can tell: time goes on until it is over.
+  std::atomic<bool> over{false};
+  std::thread time([&] {
+    for (; !over; std::this_thread::yield()) clock_.Advance(absl::Seconds(30), server().context().timer);
+  });
+  const auto matcher = Fails(Code::kDeadlineExceeded, HasSubstr("upload_timeout 30s"));
+  EXPECT_THAT(FromGrpc(writer->Finish()), matcher);
+  EXPECT_THAT(FromGrpc(other->Finish()), matcher);
+  over = true;
+  time.join();
+  EXPECT_EQ(server().context().open_rounds.taken(), 1);
+}
+
+TEST_F(UploadsApiTest, Stream_RefusedInTheMiddle_EndsThereWhateverTheClientSends) {
+  const std::string name = Create(SumSpec());
+  std::vector<v1::UpdateChunk> chunks = {MakeChunk(name, "a", {1}, {1}, 0, false),
+                                         MakeChunk(name, "a", {100}, {1}, 1, false)};
+  for (int i = 2; i < 200; ++i) {
+    chunks.push_back(MakeChunk(name, "a", std::vector<uint32_t>(10'000, 1), std::vector<float>(10'000, 1), i, false));
+  }
+  EXPECT_THAT(client().SubmitStream(chunks), Fails(Code::kInvalidArgument, HasSubstr("chunk 1")));
+  EXPECT_EQ(client().Get(name)->num_refused(), 1);
+  EXPECT_THAT(ResultOf(name), IsEmpty());
+}
+
+// As a client does whose patience is shorter than the merge that its commit brings about.
+TEST_F(UploadsApiTest, Commit_AskedForAgainAndAgain_LeavesTheOthersTheirThreads) {
+  Event preparing;
+  Event go;
+  hooks_.prepare = [&] {
+    preparing.Notify();
+    go.Wait();
+    return absl::OkStatus();
+  };
+  const std::string name = Create(SumSpec());
+  const v1::UpdateChunk other = MakeChunk(name, "other", {1}, {1});
+  ASSERT_THAT(client().Put(other), IsOk());
+  const v1::UpdateChunk chunk = MakeChunk(name, "a", {1}, {1});
+  ASSERT_THAT(client().Put(chunk), IsOk());
+  v1::CommitSubmissionRequest request;
+  request.set_round(name);
+  request.set_client_id(chunk.client_id());
+  request.set_submission_id(chunk.submission_id());
+  struct Call {
+    grpc::ClientContext context;
+    v1::Submission response;
+    std::promise<grpc::Status> ended;
+  };
+  std::vector<Call> calls(5);
+  for (Call& call : calls) {
+    client().stub().async()->CommitSubmission(&call.context, &request, &call.response,
+                                              [&call](const grpc::Status& status) { call.ended.set_value(status); });
+    preparing.Wait();
+  }
+  v1::GetUploadStatusRequest asked;
+  asked.set_round(name);
+  asked.set_client_id(other.client_id());
+  asked.set_submission_id(other.submission_id());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));  // rather than for ever
+  v1::UploadStatus progress;
+  EXPECT_THAT(FromGrpc(client().stub().GetUploadStatus(&context, asked, &progress)), IsOk());
+  calls.back().context.TryCancel();
+  EXPECT_THAT(FromGrpc(calls.back().ended.get_future().get()), HasCode(Code::kCancelled));
+  calls.pop_back();
+  go.Notify();
+  int counted = 0;
+  for (Call& call : calls) {
+    ASSERT_THAT(FromGrpc(call.ended.get_future().get()), IsOk());
+    counted += call.response.duplicate() ? 0 : 1;
+  }
+  EXPECT_EQ(counted, 1);
+  EXPECT_EQ(client().Get(name)->num_submissions(), 1);
+}
+
+TEST_F(UploadsApiTest, Message_LargerThanTheLimit_SaysWhichLimit) {
+  options_.limits.max_message_bytes = 100'000;
+  const std::string name = Create(SumSpec());
+  const auto chunk_of = [&](size_t tuples) {
+    return MakeChunk(name, "a", std::vector<uint32_t>(tuples, 1), std::vector<float>(tuples, 1));
+  };
+  const auto matcher = Fails(Code::kResourceExhausted, HasSubstr("max_message_bytes 100000"));
+  EXPECT_THAT(client().Put(chunk_of(12'500)), matcher);
+  EXPECT_THAT(client().SubmitStream({chunk_of(12'500)}), matcher);
+  // Far beyond it, gRPC itself refuses.
+  EXPECT_THAT(client().Put(chunk_of(200'000)), HasCode(Code::kResourceExhausted));
+  EXPECT_EQ(client().Get(name)->num_uploads(), 0);
+  EXPECT_THAT(client().SubmitUnary({chunk_of(12'000)}), IsOk());
+}
+
+TEST_F(UploadsApiTest, MemoryLimit_RoundThatDoesNotFit_IsRefusedAtThatSubmission) {
+  options_.limits.memory_limit_bytes = 2'000'000;
+  const std::string name = Create(SumSpec(10'000'000));
+  absl::StatusOr<v1::Submission> submission = absl::UnknownError("");
+  int accepted = -1;
+  do {
+    ++accepted;
+    std::vector<uint32_t> keys(10'000);
+    for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = accepted * 10'000 + i;
+    submission =
+        client().SubmitStream({MakeChunk(name, std::to_string(accepted), keys, std::vector<float>(10'000, 1))});
+  } while (submission.ok());
+  EXPECT_THAT(submission, Fails(Code::kResourceExhausted, HasSubstr("--memory-limit")));
+  EXPECT_GE(accepted, 10);
+  EXPECT_LE(accepted, 25);
+  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
+  EXPECT_EQ(ResultOf(name).size(), accepted * 10'000);
+}
+
+}  // namespace
+}  // namespace sparseagg::service

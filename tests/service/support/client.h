@@ -1,0 +1,60 @@
+// A client over real sockets, one call a line.
+#ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_CLIENT_H_
+#define SPARSEAGG_TESTS_SERVICE_SUPPORT_CLIENT_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sparseagg/v1/aggregation.grpc.pb.h"
+
+namespace sparseagg::service {
+
+absl::Status FromGrpc(const grpc::Status& status);
+
+// Thread-safe.
+class Client {
+ public:
+  explicit Client(const std::string& address);
+
+  absl::StatusOr<v1::Round> Create(const v1::RoundSpec& spec, const std::string& id);
+  absl::StatusOr<v1::Round> Get(const std::string& name);
+  absl::StatusOr<v1::Round> Close(const std::string& name);
+  absl::StatusOr<v1::Round> Cancel(const std::string& name, const std::string& reason = "");
+  absl::StatusOr<v1::Round> Wait(const std::string& name, absl::Duration timeout);
+  // Closes the round, then waits until it has ended.
+  absl::StatusOr<v1::Round> Finish(const std::string& name);
+  absl::Status Delete(const std::string& name);
+
+  absl::StatusOr<v1::UploadStatus> Put(const v1::UpdateChunk& chunk);
+  absl::StatusOr<v1::Submission> Commit(const v1::UpdateChunk& of);
+  absl::StatusOr<v1::UploadStatus> Progress(const v1::UpdateChunk& of);
+  // All chunks and the commit, by unary calls.
+  absl::StatusOr<v1::Submission> SubmitUnary(const std::vector<v1::UpdateChunk>& chunks);
+  // The same in one stream.
+  absl::StatusOr<v1::Submission> SubmitStream(const std::vector<v1::UpdateChunk>& chunks);
+
+  absl::StatusOr<v1::ResultPage> Page(const v1::GetResultRequest& request);
+  // All pages of GetResult.
+  absl::StatusOr<std::vector<v1::ResultPage>> Pages(v1::GetResultRequest request);
+  absl::StatusOr<std::vector<v1::ResultPage>> Stream(const v1::StreamResultRequest& request);
+  // All tensors of a round that must be DONE, in one string.
+  std::string ResultBytes(const std::string& name);
+  absl::StatusOr<std::vector<v1::ResultPage>> Aggregate(const v1::RoundSpec& spec,
+                                                        const std::vector<v1::UpdateChunk>& chunks,
+                                                        const v1::ResultFormat& format = {});
+
+  v1::Aggregation::Stub& stub() { return *stub_; }
+  const std::shared_ptr<grpc::Channel>& channel() { return channel_; }
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Aggregation::Stub> stub_;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_TESTS_SERVICE_SUPPORT_CLIENT_H_

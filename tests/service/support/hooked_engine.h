@@ -1,0 +1,76 @@
+// The CPU engine, with a hand in between: tests hold it up or make it fail.
+#ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_HOOKED_ENGINE_H_
+#define SPARSEAGG_TESTS_SERVICE_SUPPORT_HOOKED_ENGINE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "host/base/status_macros.h"
+#include "host/cpu/cpu_engine.h"
+#include "host/engine.h"
+
+namespace sparseagg::service {
+
+// Called before the engine's own operation; an error is returned in its place. Set them before the server starts.
+struct EngineHooks {
+  std::function<absl::Status()> prepare = [] { return absl::OkStatus(); };
+  std::function<absl::Status()> add = [] { return absl::OkStatus(); };
+  std::function<absl::Status()> finish = [] { return absl::OkStatus(); };
+};
+
+class HookedAccumulator final : public Accumulator {
+ public:
+  HookedAccumulator(std::unique_ptr<Accumulator> inner, const EngineHooks* hooks)
+      : inner_(std::move(inner)), hooks_(*hooks) {}
+
+  absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
+    RETURN_IF_ERROR(hooks_.prepare());
+    return inner_->Prepare(std::move(update));
+  }
+  absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
+    RETURN_IF_ERROR(hooks_.add());
+    return inner_->Add(std::move(update));
+  }
+  absl::Status MergeFrom(Accumulator&& other) override {
+    return inner_->MergeFrom(std::move(*static_cast<HookedAccumulator&>(other).inner_));
+  }
+  absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
+    RETURN_IF_ERROR(hooks_.finish());
+    return std::move(*inner_).Finish(order);
+  }
+  absl::Status FoldPending(SubmissionOrder order) override { return inner_->FoldPending(order); }
+  uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return inner_->PrepareBytes(update); }
+  uint64_t FoldBytes(const PreparedUpdate* next) const override { return inner_->FoldBytes(next); }
+  uint64_t FinishBytes(const PreparedUpdate* next) const override { return inner_->FinishBytes(next); }
+  uint64_t num_submissions() const override { return inner_->num_submissions(); }
+  size_t memory_bytes() const override { return inner_->memory_bytes(); }
+
+ private:
+  const std::unique_ptr<Accumulator> inner_;
+  const EngineHooks& hooks_;
+};
+
+class HookedEngine final : public Engine {
+ public:
+  explicit HookedEngine(const EngineHooks* hooks) : hooks_(hooks) {}  // borrowed
+
+  absl::string_view name() const override { return "cpu"; }
+  std::string description() const override { return inner_->description(); }
+  absl::Status Probe() const override { return inner_->Probe(); }
+  absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> inner, inner_->CreateAccumulator(spec));
+    return std::make_unique<HookedAccumulator>(std::move(inner), hooks_);
+  }
+
+ private:
+  const EngineHooks* const hooks_;
+  const std::unique_ptr<Engine> inner_ = CreateCpuEngine({2});
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_TESTS_SERVICE_SUPPORT_HOOKED_ENGINE_H_

@@ -1,0 +1,39 @@
+// A client that speaks HTTP/2 by hand, and reads nothing unless it is told to.
+#ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_RAW_CLIENT_H_
+#define SPARSEAGG_TESTS_SERVICE_SUPPORT_RAW_CLIENT_H_
+
+#include <google/protobuf/message_lite.h>
+
+#include <cstdint>
+#include <string>
+
+#include "service/transport/owned_fd.h"
+
+namespace sparseagg::service {
+
+class RawClient {
+ public:
+  // Of each answer, and of all together.
+  static constexpr uint32_t kNoWindow = 0;
+  static constexpr uint32_t kWideWindow = 0x7fff0000;
+
+  // `address`: HOST:PORT with a numeric host, or unix:PATH.
+  RawClient(const std::string& address, uint32_t window);
+
+  // Sends a whole call of the service's `method`.
+  void Call(const std::string& method, const google::protobuf::MessageLite& request);
+  // Widens its windows.
+  void OpenWindow();
+  // Reads to the end of the connection.
+  void ReadToTheEnd();
+
+ private:
+  void Send(const std::string& bytes);
+
+  OwnedFd fd_;
+  uint32_t stream_ = 1;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_TESTS_SERVICE_SUPPORT_RAW_CLIENT_H_

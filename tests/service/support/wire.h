@@ -1,0 +1,44 @@
+// Specs, chunks and results as messages, for tests.
+#ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_WIRE_H_
+#define SPARSEAGG_TESTS_SERVICE_SUPPORT_WIRE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "sparseagg/v1/aggregation.pb.h"
+
+namespace sparseagg::service {
+
+// The bytes of some numbers, one after the other.
+template <typename T>
+std::string Packed(const std::vector<T>& numbers) {
+  return std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T));
+}
+
+template <typename T>
+std::vector<T> Unpacked(absl::string_view bytes) {
+  std::vector<T> numbers(bytes.size() / sizeof(T));
+  std::copy_n(bytes.data(), numbers.size() * sizeof(T), reinterpret_cast<char*>(numbers.data()));
+  return numbers;
+}
+
+// One float32 tensor "v".
+v1::RoundSpec SumSpec(uint64_t dimension = 100);
+
+// U32 keys and float32 values of tensor "v".
+v1::TensorSlice Slice(const std::vector<uint32_t>& keys, const std::vector<float>& values);
+
+// Chunk `sequence`, marked last, with what Slice makes. `round`: "rounds/ID".
+v1::UpdateChunk MakeChunk(const std::string& round, const std::string& client, const std::vector<uint32_t>& keys,
+                          const std::vector<float>& values, uint64_t sequence = 0, bool last = true);
+
+// Key to value of float32 pages of width 1.
+std::map<uint64_t, float> ToMap(const std::vector<v1::ResultPage>& pages);
+inline std::map<uint64_t, float> ToMap(const v1::ResultPage& page) { return ToMap(std::vector{page}); }
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_TESTS_SERVICE_SUPPORT_WIRE_H_

@@ -1,0 +1,360 @@
+// Clients that hold what others need: memory for messages that do not come, and for pages that are not taken.
+#include <thread>
+
+#include "service/rpc/grpc_util.h"
+#include "tests/service/support/busy_thread.h"
+#include "tests/service/support/raw_client.h"
+#include "tests/service/support/server_fixture.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+// Room for three messages, whose size is the only thing that is known about one which has not come.
+class SlowClientsTest : public ServerFixture {
+ protected:
+  SlowClientsTest() {
+    manual_time_ = true;
+    options_.limits.max_message_bytes = 1 << 20;
+    options_.limits.memory_limit_bytes = uint64_t{100} << 20;
+  }
+
+  struct Stream {
+    Stream(v1::Aggregation::Stub& stub, const v1::UpdateChunk& first) : writer(stub.SubmitUpdate(&context, &response)) {
+      EXPECT_TRUE(writer->Write(first));
+    }
+    grpc::ClientContext context;
+    v1::Submission response;
+    std::unique_ptr<grpc::ClientWriter<v1::UpdateChunk>> writer;
+  };
+
+  // One chunk, of more, and then silence.
+  std::unique_ptr<Stream> Stall(const std::string& round, const std::string& name) {
+    auto stream = std::make_unique<Stream>(client().stub(), MakeChunk(round, name, {1}, {1}, 0, false));
+    const uint64_t others = num_stalled_++;
+    while (client().Get(round)->num_uploads() != others + 1) std::this_thread::yield();
+    return stream;
+  }
+
+  InFlightMemory& in_flight() { return server().context().in_flight; }
+  void AwaitWaiting(uint64_t count) {
+    while (in_flight().num_waiting() != count) std::this_thread::yield();
+  }
+
+ private:
+  uint64_t num_stalled_ = 0;
+};
+
+TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsGivenUpAndTheyGoOn) {
+  const std::string round = Create(SumSpec());
+  const auto first = Stall(round, "a");
+  const auto second = Stall(round, "b");
+  const auto third = Stall(round, "c");
+  absl::StatusOr<v1::Submission> submitted = absl::UnknownError("");
+  std::thread good([&] { submitted = client().SubmitStream({MakeChunk(round, "good", {2}, {5})}); });
+  AwaitWaiting(1);
+  clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
+  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("others wait")));
+  good.join();
+  EXPECT_THAT(submitted, IsOk());
+  // The others have lost nothing.
+  for (Stream* stream : {second.get(), third.get()}) {
+    const std::string name = stream == second.get() ? "b" : "c";
+    EXPECT_TRUE(stream->writer->Write(MakeChunk(round, name, {2}, {1}, 1)));
+    stream->writer->WritesDone();
+    EXPECT_THAT(FromGrpc(stream->writer->Finish()), IsOk());
+  }
+  EXPECT_EQ(client().Get(round)->num_refused(), 1);
+  EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 2), ::testing::Pair(2, 7)));
+}
+
+TEST_F(SlowClientsTest, Unary_OthersStall_WaitsForItsTurnAsStreamsDo) {
+  const std::string round = Create(SumSpec());
+  const auto first = Stall(round, "a");
+  const auto second = Stall(round, "b");
+  const auto third = Stall(round, "c");
+  absl::StatusOr<v1::UploadStatus> put = absl::UnknownError("");
+  std::thread good([&] { put = client().Put(MakeChunk(round, "good", {2}, {5})); });
+  AwaitWaiting(1);
+  clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
+  good.join();
+  EXPECT_THAT(put, IsOk());
+  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("others wait")));
+}
+
+TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
+  const std::string round = Create(SumSpec());
+  ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, {1})}), IsOk());
+  EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 1)));
+  while (in_flight().taken() != 0) std::this_thread::yield();
+  InFlightReservation all;
+  const uint64_t bytes = in_flight().limit() - kStreamBytes;  // the call itself finds room
+  in_flight().Acquire(
+      bytes, [&](InFlightReservation credit) { all = std::move(credit); }, [] {});
+  all.ShrinkTo(bytes);  // of messages that have come, say
+  const auto is_refused_with_a_delay = [this](const std::function<grpc::Status(grpc::ClientContext&)>& call) {
+    grpc::ClientContext context;
+    grpc::Status refused;
+    std::thread caller([&] { refused = call(context); });
+    AwaitWaiting(1);
+    clock_.Advance(InFlightMemory::kShortWait, server().context().timer);
+    caller.join();
+    EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("try again in 500 ms")));
+    const auto& metadata = context.GetServerTrailingMetadata();
+    const auto delay = metadata.find("grpc-retry-pushback-ms");
+    ASSERT_NE(delay, metadata.end());
+    EXPECT_EQ(delay->second, "500");
+  };
+  is_refused_with_a_delay([&](grpc::ClientContext& context) {
+    v1::UploadStatus status;
+    return client().stub().PutChunk(&context, MakeChunk(round, "good", {2}, {5}), &status);
+  });
+  is_refused_with_a_delay([&](grpc::ClientContext& context) {
+    v1::GetResultRequest request;
+    request.set_name(round);
+    v1::ResultPage page;
+    return client().stub().GetResult(&context, request, &page);
+  });
+  all.Release();
+  EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 1)));
+}
+
+// A client's time would run meanwhile.
+TEST_F(SlowClientsTest, GetResult_BeforeAThreadTakesIt_HoldsNoRoomForItsPage) {
+  options_.num_threads = 1;
+  const std::string round = Create(SumSpec());
+  ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, {1})}), IsOk());
+  ASSERT_THAT(client().Finish(round), IsOk());
+  while (in_flight().taken() != 0) std::this_thread::yield();
+  BusyThread thread(server().context().pool);
+  v1::GetResultRequest request;
+  request.set_name(round);
+  absl::StatusOr<v1::ResultPage> page = absl::UnknownError("");
+  std::thread reader([&] { page = client().Page(request); });
+  while (in_flight().taken() == 0) std::this_thread::yield();
+  bool granted = false;
+  in_flight().Acquire(
+      in_flight().limit() - kStreamBytes, [&](const InFlightReservation&) { granted = true; }, [] {});
+  EXPECT_TRUE(granted);
+  thread.LetGo();
+  reader.join();
+  EXPECT_THAT(page, IsOk());
+}
+
+TEST_F(SlowClientsTest, Page_OfARowThatIsLongerThanAskedFor_WaitsForRoomForTheRow) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_tensors(0)->set_width(65536);
+  const std::string round = Create(spec);
+  ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, std::vector<float>(65536, 1))}), IsOk());
+  ASSERT_THAT(client().Finish(round), IsOk());
+  while (in_flight().taken() != 0) std::this_thread::yield();
+  InFlightReservation most;
+  in_flight().Acquire(
+      in_flight().limit() - 2 * kStreamBytes, [&](InFlightReservation credit) { most = std::move(credit); }, [] {});
+  absl::Status page;
+  std::thread pager([&] {
+    v1::GetResultRequest request;
+    request.set_name(round);
+    request.set_page_size(1);
+    page = client().Page(request).status();
+  });
+  AwaitWaiting(1);
+  absl::Status stream;
+  std::thread streamer([&] {
+    v1::StreamResultRequest request;
+    request.set_name(round);
+    request.set_page_size(1);
+    stream = client().Stream(request).status();
+  });
+  AwaitWaiting(2);
+  most.Release();
+  pager.join();
+  streamer.join();
+  EXPECT_THAT(page, IsOk());
+  EXPECT_THAT(stream, IsOk());
+}
+
+// The status takes no room, even if others wait for that of the last page.
+TEST_F(SlowClientsTest, StreamResult_AfterItsLastPage_EndsAtOnce) {
+  const std::string round = Create(SumSpec());
+  ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, {1})}), IsOk());
+  ASSERT_THAT(client().Finish(round), IsOk());
+  while (in_flight().taken() != 0) std::this_thread::yield();
+  v1::StreamResultRequest request;
+  request.set_name(round);
+  RawClient reader(server().grpc_address(), RawClient::kNoWindow);
+  reader.Call("StreamResult", request);
+  while (in_flight().taken() <= kStreamBytes) std::this_thread::yield();
+  const uint64_t bytes = in_flight().limit() - kStreamBytes;
+  InFlightReservation most;
+  Event granted;
+  in_flight().Acquire(
+      bytes,
+      [&](InFlightReservation credit) {
+        most = std::move(credit);
+        granted.Notify();
+      },
+      [] {});
+  Event last;
+  in_flight().Acquire(
+      bytes, [&](const InFlightReservation&) { last.Notify(); }, [] {});
+  EXPECT_EQ(in_flight().num_waiting(), 2);
+  reader.OpenWindow();
+  granted.Wait();
+  while (in_flight().taken() != bytes) std::this_thread::yield();  // the stream itself is over
+  EXPECT_FALSE(last.HasHappened());
+  most.Release();
+  last.Wait();
+}
+
+TEST_F(SlowClientsTest, WaitsForRoom_ClientGoesAway_LeavesNothing) {
+  const std::string round = Create(SumSpec());
+  auto first = Stall(round, "a");
+  const auto second = Stall(round, "b");
+  const auto third = Stall(round, "c");
+  auto gone = std::make_unique<Stream>(client().stub(), MakeChunk(round, "gone", {1}, {1}, 0, false));
+  AwaitWaiting(1);
+  gone->context.TryCancel();
+  EXPECT_THAT(FromGrpc(gone->writer->Finish()), HasCode(Code::kCancelled));
+  first->context.TryCancel();
+  (void)first->writer->Finish();
+  AwaitWaiting(0);
+  while (client().Get(round)->num_uploads() != 2) std::this_thread::yield();
+  second->context.TryCancel();
+  (void)second->writer->Finish();
+  third->context.TryCancel();
+  (void)third->writer->Finish();
+  while (in_flight().taken() != 0) std::this_thread::yield();
+}
+
+TEST_F(SlowClientsTest, HeldBackInMidStream_LongerThanTheUploadTimeout_IsNotStalled) {
+  options_.limits.upload_timeout = absl::Seconds(30);
+  const std::string round = Create(SumSpec());
+  const auto stream = Stall(round, "a");
+  // Next in turn for almost everything, so that the stream's second chunk is read and its third is not.
+  Event granted;
+  InFlightReservation everything;
+  in_flight().Acquire(
+      in_flight().limit() - (uint64_t{256} << 10),
+      [&](InFlightReservation credit) {
+        everything = std::move(credit);
+        granted.Notify();
+      },
+      [] {});
+  EXPECT_TRUE(stream->writer->Write(MakeChunk(round, "a", {2}, {1}, 1, false)));
+  granted.Wait();
+  AwaitWaiting(1);
+  clock_.Advance(absl::Seconds(100), server().context().timer);
+  clock_.AwaitDue(server().context().timer);
+  EXPECT_EQ(client().Get(round)->num_uploads(), 1);
+  everything.Release();
+  EXPECT_TRUE(stream->writer->Write(MakeChunk(round, "a", {3}, {1}, 2)));
+  stream->writer->WritesDone();
+  EXPECT_THAT(FromGrpc(stream->writer->Finish()), IsOk());
+  EXPECT_EQ(ResultOf(round).size(), 3);
+}
+
+TEST_F(SlowClientsTest, Streams_MoreThanThereIsRoomFor_AreRefusedWithADelay) {
+  options_.limits.max_message_bytes = 64 << 10;  // 4 × 84 KiB in all, half of it for streams
+  const std::string round = Create(SumSpec());
+  const auto first = Stall(round, "a");
+  grpc::ClientContext context;
+  v1::Submission response;
+  const auto second = client().stub().SubmitUpdate(&context, &response);
+  EXPECT_THAT(FromGrpc(second->Finish()), Fails(Code::kResourceExhausted, HasSubstr("try again")));
+  EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1);
+}
+
+// All that may be open at a time hold little, and nobody waits: those who come are refused.
+TEST_F(SlowClientsTest, SmallAnswersAreNotTaken_OthersAreRefused_MakeRoom) {
+  const std::string read = Create(SumSpec());
+  ASSERT_THAT(client().SubmitStream({MakeChunk(read, "a", {1}, {1})}), IsOk());
+  ASSERT_THAT(client().Finish(read), IsOk());
+  const std::string open = Create(SumSpec(), "open");
+  v1::GetResultRequest page;
+  page.set_name(read);
+  page.set_page_size(1);
+  v1::StreamResultRequest pages;
+  pages.set_name(read);
+  const auto chunk = MakeChunk(open, "unread", {1}, {1}, 0, false);
+  const auto expect_room_is_made = [&](const std::string& method, const google::protobuf::MessageLite& request) {
+    while (in_flight().taken() != 0) std::this_thread::yield();
+    RawClient unread(server().grpc_address(), RawClient::kNoWindow);
+    absl::StatusOr<v1::ResultPage> got;
+    while ((got = client().Page(page)).ok()) unread.Call(method, request);
+    EXPECT_THAT(got, HasCode(Code::kResourceExhausted)) << method;
+    clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
+    while (!(got = client().Page(page)).ok()) {
+      ASSERT_THAT(got, HasCode(Code::kResourceExhausted)) << method;
+      clock_.Advance(InFlightMemory::kReclaimInterval, server().context().timer);
+    }
+  };
+  expect_room_is_made("GetResult", page);
+  expect_room_is_made("StreamResult", pages);
+  expect_room_is_made("PutChunk", chunk);
+}
+
+// It is called in at the moment in which the client ends its side: what is asked for by then is answered.
+TEST_F(SlowClientsTest, Aggregate_CalledInAsItEnds_IsAnswered) {
+  options_.num_threads = 1;
+  Event prepared;
+  hooks_.prepare = [&] {
+    prepared.Notify();
+    return absl::OkStatus();
+  };
+  WorkerPool& pool = server().context().pool;
+  grpc::ClientContext context;
+  const auto stream = client().stub().Aggregate(&context);
+  v1::AggregateRequest spec;
+  *spec.mutable_spec() = SumSpec();
+  v1::AggregateRequest chunk;
+  *chunk.mutable_chunk() = MakeChunk("", "a", {1}, {2});
+  EXPECT_TRUE(stream->Write(spec));
+  EXPECT_TRUE(stream->Write(chunk));
+  prepared.Wait();
+  Event reads_on;
+  pool.Post([&] { reads_on.Notify(); });
+  reads_on.Wait();
+
+  const std::string round = Create(SumSpec());
+  const auto first = Stall(round, "a");
+  const auto second = Stall(round, "b");
+  const Stream third(client().stub(), MakeChunk(round, "c", {1}, {1}, 0, false));
+  AwaitWaiting(1);
+  BusyThread thread(pool);
+  clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
+  clock_.AwaitDue(server().context().timer);  // the pool is told to call it in
+  EXPECT_TRUE(stream->WritesDone());
+  AwaitWaiting(0);  // the server has seen that
+  thread.LetGo();
+  first->context.TryCancel();  // room for the pages
+  second->context.TryCancel();
+
+  std::vector<v1::ResultPage> pages;
+  for (v1::ResultPage page; stream->Read(&page);) pages.push_back(page);
+  EXPECT_THAT(FromGrpc(stream->Finish()), IsOk());
+  EXPECT_THAT(ToMap(pages), ::testing::ElementsAre(::testing::Pair(1, 2)));
+}
+
+TEST_F(SlowClientsTest, ManyPagesAndMessages_GiveAllBack) {
+  const std::string round = Create(SumSpec(100'000));
+  for (int c = 0; c < 5; ++c) {
+    std::vector<uint32_t> keys(10'000);
+    for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = 10 * i;
+    const auto chunk = MakeChunk(round, std::to_string(c), keys, std::vector<float>(keys.size(), 1));
+    ASSERT_THAT(c % 2 == 0 ? client().SubmitStream({chunk}) : client().SubmitUnary({chunk}), IsOk());
+  }
+  EXPECT_EQ(ResultOf(round).size(), 10'000);
+  v1::StreamResultRequest request;
+  request.set_name(round);
+  request.set_page_size(1000);
+  EXPECT_THAT(client().Stream(request), IsOk());
+  EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "a", {1}, {1})}), IsOk());
+  while (in_flight().taken() != 0) std::this_thread::yield();
+  EXPECT_EQ(in_flight().num_waiting(), 0);
+}
+
+}  // namespace
+}  // namespace sparseagg::service
