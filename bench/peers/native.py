@@ -1,4 +1,4 @@
-"""The native side of the race (bench/merge/native.cc) through ctypes: workloads, limits of memory, native contestants."""
+"""The native side of the race, bench/merge/native.cc: workloads, memory speeds and native contestants, by ctypes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ import numpy as np
 from contestants import MODULES
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parent / "common"))
 import json_lines  # noqa: E402
 
 MEMORIES = ("fresh", "warm")

@@ -126,9 +126,9 @@ def self_signed(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path,
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch):
-    """Imports a module of bench or bench/peers, whose names are too plain to leave behind."""
-    monkeypatch.syspath_prepend(str(BENCH / "peers"))
-    monkeypatch.syspath_prepend(str(BENCH))
+    """Imports a module of the benchmarks, whose names are too plain to leave behind."""
+    for folder in ("gpu", "peers", "service"):
+        monkeypatch.syspath_prepend(str(BENCH / folder))
     before = set(sys.modules)
 
     def load(name: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""bench/service.py and the programs that it starts."""
+"""bench/service/service.py and the programs that it starts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_service_bench_leaves_nothing_behind_when_it_is_ended(tmp_path, number) 
     for program, says in zip(programs, ("echo listening grpc=127.0.0.1:1", "")):
         program.write_text(f"#!/bin/sh\n{says}\nexec sleep 600\n", encoding="utf-8")
         program.chmod(0o755)
-    bench = subprocess.Popen([sys.executable, "-c", RUN_SMALL_ROUNDS, BENCH, *programs])
+    bench = subprocess.Popen([sys.executable, "-c", RUN_SMALL_ROUNDS, BENCH / "service", *programs])
 
     def children() -> list[str]:
         return proc(bench.pid, f"task/{bench.pid}/children").split()
