@@ -8,7 +8,7 @@
 #define HWY_TARGET_INCLUDE "host/wire/unpack_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target, which includes them again for each target.
-#include "host/cpu/simd/vectors-inl.h"  // allow(inner-include): the widening of halves; to be split
+#include "host/base/vectors-inl.h"
 #include "hwy/highway.h"
 
 #ifndef SPARSEAGG_HOST_WIRE_UNPACK_TABLES_
@@ -195,45 +195,42 @@ size_t UnpackBits(const uint8_t* bits, size_t num_bytes, uint32_t base, size_t r
   return n;
 }
 
-// Calls make(i, n), which returns a vector of the n values from i on, and stores those.
+// Stores the vectors that make(i, n) returns: the n values from i on.
 template <class Make>
-HWY_INLINE void ForFloats(size_t count, float* HWY_RESTRICT out, Make make) {
-  const cpu::HWY_NAMESPACE::Floats d;
+HWY_INLINE void StoreFloats(size_t count, float* HWY_RESTRICT out, Make make) {
+  const simd::HWY_NAMESPACE::Floats d;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) hn::StoreU(make(i, lanes), d, out + i);
-  if (i == count) return;
-  HWY_ALIGN float rest[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(float)];
-  hn::StoreU(make(i, count - i), d, rest);
-  std::memcpy(out + i, rest, (count - i) * sizeof(float));
+  if (i < count) simd::HWY_NAMESPACE::StoreSome(make(i, count - i), d, count - i, out + i);
 }
 
 void WidenHalves(const void* bits, size_t count, float* HWY_RESTRICT out) {
-  namespace cn = cpu::HWY_NAMESPACE;
+  namespace sn = simd::HWY_NAMESPACE;
   const auto* from = static_cast<const char*>(bits);
-  ForFloats(count, out, [&](size_t i, size_t n) HWY_ATTR {
-    return cn::WidenHalf(hn::PromoteTo(cn::Words(), cn::LoadSome(cn::Halves(), from + 2 * i, n)));
+  StoreFloats(count, out, [&](size_t i, size_t n) HWY_ATTR {
+    return sn::WidenHalf(hn::PromoteTo(sn::Words(), sn::LoadSome(sn::Halves(), from + 2 * i, n)));
   });
 }
 
 void WidenBrainHalves(const void* bits, size_t count, float* HWY_RESTRICT out) {
-  namespace cn = cpu::HWY_NAMESPACE;
+  namespace sn = simd::HWY_NAMESPACE;
   const auto* from = static_cast<const char*>(bits);
-  ForFloats(count, out, [&](size_t i, size_t n) HWY_ATTR {
-    const auto words = hn::PromoteTo(cn::Words(), cn::LoadSome(cn::Halves(), from + 2 * i, n));
-    return hn::BitCast(cn::Floats(), hn::ShiftLeft<16>(words));
+  StoreFloats(count, out, [&](size_t i, size_t n) HWY_ATTR {
+    const auto words = hn::PromoteTo(sn::Words(), sn::LoadSome(sn::Halves(), from + 2 * i, n));
+    return hn::BitCast(sn::Floats(), hn::ShiftLeft<16>(words));
   });
 }
 
 void ScaleBytes(const void* multiples, size_t count, float scale, float* HWY_RESTRICT out) {
-  namespace cn = cpu::HWY_NAMESPACE;
-  const cn::Floats d;
+  namespace sn = simd::HWY_NAMESPACE;
+  const sn::Floats d;
   const hn::Rebind<int32_t, decltype(d)> d32;
   const hn::Rebind<int8_t, decltype(d)> d8;
   const auto factor = hn::Set(d, scale);
   const auto* from = static_cast<const char*>(multiples);
-  ForFloats(count, out, [&](size_t i, size_t n) HWY_ATTR {
-    const auto integers = hn::PromoteTo(d32, cn::LoadSome(d8, from + i, n));
+  StoreFloats(count, out, [&](size_t i, size_t n) HWY_ATTR {
+    const auto integers = hn::PromoteTo(d32, sn::LoadSome(d8, from + i, n));
     return hn::Mul(hn::ConvertTo(d, integers), factor);
   });
 }

@@ -1,4 +1,4 @@
-// Vector types and loads that the kernels share, once a SIMD target.
+// Loads, terms and output of rows that the CPU engine's kernels share, once for each SIMD target.
 #if defined(SPARSEAGG_HOST_CPU_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPARSEAGG_HOST_CPU_VECTORS_INL_H_
 #undef SPARSEAGG_HOST_CPU_VECTORS_INL_H_
@@ -11,6 +11,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "host/base/vectors-inl.h"
 #include "host/cpu/rows/direct_output.h"
 #include "host/spec/dtype.h"
 #include "hwy/highway.h"
@@ -21,38 +22,18 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using Doubles = hn::ScalableTag<double>;
-using Floats = hn::Rebind<float, Doubles>;     // half a vector: as many lanes as Doubles
-using Halves = hn::Rebind<uint16_t, Doubles>;  // a quarter
-using Words = hn::Rebind<uint32_t, Doubles>;
-using Longs = hn::Rebind<uint64_t, Doubles>;
-using SignedLongs = hn::Rebind<int64_t, Doubles>;
+using simd::HWY_NAMESPACE::Doubles;
+using simd::HWY_NAMESPACE::Floats;
+using simd::HWY_NAMESPACE::Halves;
+using simd::HWY_NAMESPACE::LoadSome;
+using simd::HWY_NAMESPACE::Longs;
+using simd::HWY_NAMESPACE::SignedLongs;
+using simd::HWY_NAMESPACE::StoreSome;
+using simd::HWY_NAMESPACE::WidenHalf;
+using simd::HWY_NAMESPACE::Words;
 
 // The counter of a slot that has none.
 struct NoCount {};
-
-// float16 bits → float32. Shifted into place, the exponent is 112 too small; the product with 2^112 mends it and
-// is exact for subnormals too. Infinities and NaNs get the largest exponent.
-HWY_INLINE hn::Vec<Floats> WidenHalf(hn::Vec<Words> bits) {
-  const Floats df;
-  const Words dw;
-  const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(dw, 0x7fffu)));
-  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(dw, 0x8000u)));
-  const auto special = hn::Gt(magnitude, hn::Set(dw, 0x7bffu << 13));
-  const auto scaled = hn::BitCast(dw, hn::Mul(hn::BitCast(df, magnitude), hn::Set(df, 0x1p112f)));
-  const auto finite_or_special = hn::IfThenElse(special, hn::Or(magnitude, hn::Set(dw, 0x7f800000u)), scaled);
-  return hn::BitCast(df, hn::Or(finite_or_special, sign));
-}
-
-// Loads n ≤ Lanes(d) elements from unaligned memory; the other lanes are zero.
-template <class D>
-HWY_INLINE auto LoadSome(D d, const void* from, size_t n) {
-  using T = hn::TFromD<D>;
-  if (n == hn::Lanes(d)) return hn::LoadU(d, static_cast<const T*>(from));
-  HWY_ALIGN T buffer[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(T)] = {};
-  __builtin_memcpy(buffer, from, n * sizeof(T));
-  return hn::LoadU(d, buffer);
-}
 
 // Values [index, index + n) of dtype kDType, n ≤ Lanes(Doubles), widened exactly.
 template <DType kDType>
@@ -110,16 +91,7 @@ struct FixedTerms {
   Quantiser quantise;
 };
 
-// Stores the first n ≤ Lanes(d) lanes and touches nothing behind them, which may belong to another thread.
-template <class D, class V>
-HWY_INLINE void StoreSome(V v, D d, size_t n, hn::TFromD<D>* to) {
-  if (n == hn::Lanes(d)) return hn::StoreU(v, d, to);
-  HWY_ALIGN hn::TFromD<D> buffer[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(hn::TFromD<D>)];
-  hn::Store(v, d, buffer);
-  __builtin_memcpy(to, buffer, n * sizeof(buffer[0]));
-}
-
-// The same where n = Lanes(d) and `to` is aligned, past the caches if so wanted.
+// StoreSome where n = Lanes(d) and `to` is aligned, past the caches if so wanted.
 template <bool kStreams, class D, class V>
 HWY_INLINE void StoreOrStream(V v, D d, size_t n, hn::TFromD<D>* to) {
   // Of vectors below 16 bytes Highway would write 16 all the same.
