@@ -41,7 +41,7 @@ def test_wire_format_example_parses() -> None:
 
 
 def test_operations_documents_every_event_of_the_log() -> None:
-    sources = "".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "service").glob("*.cc"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "service").rglob("*.cc"))
     events = set(re.findall(r'\bLog\([^"{]*"(\w+)"', sources))
     table = (DOCS / "operations.md").read_text(encoding="utf-8").partition("| event | fields |")[2].partition("\n\n")[0]
     assert len(events) > 10
