@@ -26,6 +26,11 @@ MemoryShares Divide(const Limits& limits);
 // the spec of a round before it is one.
 Limits FitToMemory(Limits limits);
 
+// HTTP/2 flow-control window of a stream that the server does not read.
+inline constexpr int kStreamWindowBytes = 64 << 10;
+// The most memory of a stream that the server does not read: the window, gRPC's call and the server's reactor.
+inline constexpr uint64_t kStreamBytes = kStreamWindowBytes + (uint64_t{32} << 10);
+
 // What gRPC may hold of one message before it is refused as too large.
 uint64_t MostMessageBytes(const Limits& limits);
 

@@ -8,7 +8,6 @@
 
 #include "absl/synchronization/mutex.h"
 #include "service/admission/memory_shares.h"
-#include "service/rpc/grpc_util.h"
 
 namespace sparseagg::service {
 namespace {

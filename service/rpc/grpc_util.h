@@ -7,8 +7,6 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
-#include <cstdint>
-
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "service/base/log.h"
@@ -19,10 +17,6 @@ namespace sparseagg::service {
 
 // The codes are the same numbers. Messages are cut to what fits the headers that clients accept.
 grpc::Status ToGrpc(const absl::Status& status);
-
-// What a stream takes at most while nothing of it is read: gRPC's window of it, the call, and our reactor.
-inline constexpr int kStreamWindowBytes = 64 << 10;
-inline constexpr uint64_t kStreamBytes = kStreamWindowBytes + (uint64_t{32} << 10);
 
 // RESOURCE_EXHAUSTED for want of `what`, and when to try again: in the trailing metadata grpc-retry-pushback-ms, which
 // gRPC's own retries go by, too.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "service/admission/heap_trimmer.h"
-#include "service/rpc/grpc_util.h"
+#include "service/admission/memory_shares.h"
 #include "tests/service/support/raw_client.h"
 #include "tests/service/support/server_fixture.h"
 #include "tests/support/sanitized.h"

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "service/admission/heap_trimmer.h"
-#include "service/rpc/grpc_util.h"
+#include "service/admission/memory_shares.h"
 #include "tests/service/support/server_fixture.h"
 #include "tests/support/sanitized.h"
 

@@ -1,7 +1,7 @@
 // Clients that hold what others need: memory for messages that do not come, and for pages that are not taken.
 #include <thread>
 
-#include "service/rpc/grpc_util.h"
+#include "service/admission/memory_shares.h"
 #include "tests/service/support/busy_thread.h"
 #include "tests/service/support/raw_client.h"
 #include "tests/service/support/server_fixture.h"
