@@ -1,9 +1,7 @@
 #include "cuda/device_accumulator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
-#include <new>
 #include <utility>
 #include <variant>
 
@@ -12,17 +10,14 @@
 #include "cuda/fallback_bytes.h"
 #include "cuda/finisher.h"
 #include "cuda/merger.h"
+#include "host/accumulation.h"
 #include "host/base/make_room.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/result.h"
-#include "host/spec/fixed_point.h"
 
 namespace sparseagg::cuda {
 namespace {
-
-// What an update takes beside its columns, with allocations of its own.
-constexpr size_t kUpdateOverheadBytes = sizeof(DevicePrepared) + 192;
 
 absl::StatusOr<HostRows> CopyOut(Session& session, const DeviceRows& rows) {
   HostRows copy;
@@ -75,8 +70,7 @@ absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
   pending_.push_back(std::move(prepared));
   const DevicePrepared& added = *pending_.back();
   weights_.push_back(added.update().weight());
-  pending_bytes_ += added.memory_bytes();
-  pending_keys_ = SaturatingAdd(pending_keys_, added.update().num_keys());
+  pending_size_.Add(added.memory_bytes(), added.update().num_keys());
   growth_bytes_ = SaturatingAdd(growth_bytes_, GrowthBytesOf(&added));
   prepare_bytes_ = std::max(prepare_bytes_, cpu_->PrepareBytes(added.update()));
   return MergeIfDue();
@@ -90,8 +84,7 @@ absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
     return cpu_->MergeFrom(std::move(*from.cpu_));
   }
   weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
-  pending_bytes_ += from.pending_bytes_;
-  pending_keys_ = SaturatingAdd(pending_keys_, from.pending_keys_);
+  pending_size_.Add(from.pending_size_);
   growth_bytes_ = SaturatingAdd(growth_bytes_, from.growth_bytes_);
   prepare_bytes_ = std::max(prepare_bytes_, from.prepare_bytes_);
   std::move(from.pending_.begin(), from.pending_.end(), std::back_inserter(pending_));
@@ -102,17 +95,10 @@ absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
 }
 
 absl::Status DeviceAccumulator::MergeIfDue() {
-  if (OrderMatters(spec_)) return absl::OkStatus();
   size_t base_bytes = 0;
   for (const HostRows& base : bases_) base_bytes += MemoryBytes(base);
-  if (PendingBytes() < std::max(engine_.tuning().min_pending_bytes, base_bytes)) return absl::OkStatus();
-  // What has been added counts: without memory to merge it now, it waits for the next time.
-  try {
-    absl::Status merged = MergePending();
-    return absl::IsResourceExhausted(merged) ? absl::OkStatus() : merged;
-  } catch (const std::bad_alloc&) {
-    return absl::OkStatus();
-  }
+  return sparseagg::MergeIfDue(spec_, pending_size_, base_bytes, engine_.tuning().min_pending_bytes,
+                               [this] { return MergePending(); });
 }
 
 absl::Status DeviceAccumulator::MergePending() {
@@ -129,8 +115,7 @@ absl::Status DeviceAccumulator::MergePending() {
   bases_.clear();
   bases_.push_back(std::move(merged));
   pending_.clear();
-  pending_bytes_ = 0;
-  pending_keys_ = 0;
+  pending_size_.Clear();
   growth_bytes_ = 0;
   prepare_bytes_ = 0;
   return absl::OkStatus();
@@ -147,10 +132,7 @@ absl::Status DeviceAccumulator::FoldPending(SubmissionOrder order) {
 }
 
 absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
-  if (order.size() != num_submissions()) {
-    return absl::InternalError(
-        absl::StrCat(Quoted(spec_), ": an order of ", order.size(), " for ", num_submissions(), " submissions"));
-  }
+  RETURN_IF_ERROR(CheckOrder(spec_, order, num_submissions()));
   if (on_cpu_) {
     RETURN_IF_ERROR(GoToCpu());
     return std::move(*cpu_).Finish(order);
@@ -159,7 +141,7 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   const DeviceEngine::Operation finish = [&](Session& session, int shrink) -> absl::Status {
     const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
     ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
-    ASSIGN_OR_RETURN(finished, FinishRows(session, spec_, shape_, TotalWeight(order), rows));
+    ASSIGN_OR_RETURN(finished, FinishRows(session, spec_, shape_, TotalWeight(spec_, weights_, order), rows));
     return absl::OkStatus();
   };
   if (!engine_.RunOnDevice(finish).ok()) {
@@ -180,7 +162,7 @@ uint64_t DeviceAccumulator::num_submissions() const {
 }
 
 size_t DeviceAccumulator::memory_bytes() const {
-  size_t bytes = PendingBytes() + weights_.capacity() * sizeof(double);
+  size_t bytes = pending_size_.memory_bytes() + weights_.capacity() * sizeof(double);
   if (on_cpu_) bytes += cpu_->memory_bytes();
   for (const HostRows& base : bases_) bytes += MemoryBytes(base);
   return bytes;
@@ -200,13 +182,13 @@ uint64_t DeviceAccumulator::GrowthBytesOf(const PreparedUpdate* prepared) const 
 FallbackInput DeviceAccumulator::FallbackInputWith(const PreparedUpdate* next) const {
   FallbackInput input;
   for (const HostRows& base : bases_) input.num_rows += base.num_rows;
-  input.num_tuples = SaturatingAdd(pending_keys_, next == nullptr ? 0 : UpdateOf(next)->num_keys());
+  input.num_tuples = SaturatingAdd(pending_size_.num_keys(), next == nullptr ? 0 : UpdateOf(next)->num_keys());
   input.max_rows = SaturatingAdd(input.num_rows, input.num_tuples);
   if (spec_.dimension != 0) input.max_rows = std::min(input.max_rows, spec_.dimension);
   return input;
 }
 
-// Each update is prepared, let go of and perhaps merged before the next, so that they grow by the sum of what each
+// Each update is prepared, released and perhaps merged before the next, so that they grow by the sum of what each
 // does, and what preparing takes beyond that is needed once.
 uint64_t DeviceAccumulator::HandOverBytes(const PreparedUpdate* next) const {
   const uint64_t prepare_bytes =
@@ -233,23 +215,6 @@ uint64_t DeviceAccumulator::FinishBytes(const PreparedUpdate* next) const {
   if (on_cpu_) return SaturatingAdd(SaturatingAdd(result_bytes, HandOverBytes(next)), cpu_->FinishBytes(nullptr));
   if (!bases_.empty()) return HostFinishBytes(shape_, input, result_bytes);
   return SaturatingAdd(result_bytes, HandOverBytes(next));
-}
-
-size_t DeviceAccumulator::PendingBytes() const { return pending_bytes_ + pending_.size() * kUpdateOverheadBytes; }
-
-double DeviceAccumulator::TotalWeight(SubmissionOrder order) const {
-  const AggregationSpec& a = spec_.aggregation;
-  if (a.op != Op::kMean) return 0.0;
-  if (a.weighting == Weighting::kUniform) return static_cast<double>(weights_.size());
-  if (a.numerics == Numerics::kFixedPoint) {
-    const int shift = WeightShift(a);
-    int64_t total = 0;
-    for (const double weight : weights_) total += std::llrint(std::ldexp(weight, shift));
-    return std::ldexp(static_cast<double>(total), -shift);
-  }
-  double total = 0.0;
-  for (const uint32_t index : order) total += weights_[index];
-  return total;
 }
 
 std::vector<const ValidatedUpdate*> DeviceAccumulator::UpdatesIn(SubmissionOrder order) const {
@@ -290,8 +255,7 @@ absl::Status DeviceAccumulator::GoToCpu() {
 }
 
 void DeviceAccumulator::DropFirstPending() {
-  pending_bytes_ -= pending_.front()->memory_bytes();
-  pending_keys_ -= std::min(pending_keys_, pending_.front()->update().num_keys());
+  pending_size_.Remove(pending_.front()->memory_bytes(), pending_.front()->update().num_keys());
   pending_.pop_front();
   if (pending_.empty()) growth_bytes_ = prepare_bytes_ = 0;
 }

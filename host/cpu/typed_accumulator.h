@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "host/accumulation.h"
 #include "host/base/make_room.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
@@ -52,8 +52,7 @@ class TypedAccumulator : public Accumulator {
     MakeRoomForOne(updates_);
     weights_.push_back(cpu_update->weight);
     if (merges_on_arrival_ && cpu_update->num_keys == 0) return absl::OkStatus();
-    update_bytes_ += cpu_update->bytes;
-    update_keys_ = SaturatingAdd(update_keys_, cpu_update->num_keys);
+    pending_.Add(cpu_update->bytes, cpu_update->num_keys);
     sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *cpu_update));
     updates_.push_back(std::move(cpu_update));
     return MergeIfDue();
@@ -64,8 +63,7 @@ class TypedAccumulator : public Accumulator {
     auto& from = static_cast<TypedAccumulator&>(other);
     weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
     for (auto& update : from.updates_) updates_.push_back(std::move(update));
-    update_bytes_ += from.update_bytes_;
-    update_keys_ = SaturatingAdd(update_keys_, from.update_keys_);
+    pending_.Add(from.pending_);
     sort_bytes_ = std::max(sort_bytes_, from.sort_bytes_);
     from.updates_.clear();
     if (base_.size() == 0) {
@@ -101,7 +99,7 @@ class TypedAccumulator : public Accumulator {
   uint64_t num_submissions() const override { return weights_.size(); }
 
   size_t memory_bytes() const override {
-    return UpdateBytes() + base_.memory_bytes() + weights_.capacity() * sizeof(double);
+    return pending_.memory_bytes() + base_.memory_bytes() + weights_.capacity() * sizeof(double);
   }
 
   uint64_t FoldBytes(const PreparedUpdate* next) const override {
@@ -118,8 +116,6 @@ class TypedAccumulator : public Accumulator {
   }
 
  private:
-  static constexpr size_t kUpdateOverheadBytes = sizeof(CpuUpdate) + 192;
-
   // Finishes rows and writes them to a result.
   class SparseRowSink {
    public:
@@ -204,7 +200,7 @@ class TypedAccumulator : public Accumulator {
 
   uint64_t MaxRowsWith(const PreparedUpdate* next) const {
     const uint64_t next_keys = next == nullptr ? 0 : static_cast<const CpuUpdate*>(next)->num_keys;
-    const uint64_t keys = SaturatingAdd(base_.size(), SaturatingAdd(update_keys_, next_keys));
+    const uint64_t keys = SaturatingAdd(base_.size(), SaturatingAdd(pending_.num_keys(), next_keys));
     return spec_.dimension == 0 ? keys : std::min(keys, spec_.dimension);
   }
 
@@ -215,10 +211,7 @@ class TypedAccumulator : public Accumulator {
 
   // Of all submissions, in this order where it matters.
   absl::StatusOr<Input> MakeInput(SubmissionOrder order) const {
-    if (order.size() != weights_.size()) {
-      return absl::InternalError(
-          absl::StrCat(Quoted(spec_), ": an order of ", order.size(), " for ", weights_.size(), " submissions"));
-    }
+    RETURN_IF_ERROR(CheckOrder(spec_, order, weights_.size()));
     Input input = MakeInput();
     if (merges_on_arrival_) return input;
     for (const uint32_t index : order.subspan(num_folded_)) {
@@ -276,35 +269,13 @@ class TypedAccumulator : public Accumulator {
         return fixed_weights ? FixedWeight(weight, std::ldexp(1.0, WeightShift(a))) > 0 : weight > 0.0;
       });
     }
-    if (a.op != Op::kMean) return params;
-    if (a.weighting == Weighting::kUniform) {
-      params.total_weight = static_cast<double>(weights_.size());
-    } else if (fixed_weights) {
-      const double scale = std::ldexp(1.0, WeightShift(a));
-      int64_t total = 0;
-      for (const double weight : weights_) total += FixedWeight(weight, scale);
-      params.total_weight = static_cast<double>(total) * params.weight_unit;
-    } else {
-      for (const uint32_t index : order) params.total_weight += weights_[index];
-    }
+    params.total_weight = TotalWeight(spec_, weights_, order);
     return params;
   }
 
-  // What the kept updates hold, each with its own small allocations.
-  size_t UpdateBytes() const { return update_bytes_ + updates_.size() * kUpdateOverheadBytes; }
-
   absl::Status MergeIfDue() {
-    if (!merges_on_arrival_ ||
-        UpdateBytes() < std::max<size_t>(CurrentTuning().min_pending_bytes, base_.memory_bytes())) {
-      return absl::OkStatus();
-    }
-    // What has been added counts: without memory to merge it now, it waits for the next time.
-    try {
-      absl::Status merged = MergeIntoBase(MakeInput());
-      return absl::IsResourceExhausted(merged) ? absl::OkStatus() : merged;
-    } catch (const std::bad_alloc&) {
-      return absl::OkStatus();
-    }
+    return sparseagg::MergeIfDue(spec_, pending_, base_.memory_bytes(), CurrentTuning().min_pending_bytes,
+                                 [this] { return MergeIntoBase(MakeInput()); });
   }
 
   // `input`: of all updates that are held.
@@ -318,8 +289,7 @@ class TypedAccumulator : public Accumulator {
     merged.Trim();
     base_ = std::move(merged);
     updates_.clear();
-    update_bytes_ = 0;
-    update_keys_ = 0;
+    pending_.Clear();
     sort_bytes_ = 0;
     return absl::OkStatus();
   }
@@ -332,9 +302,8 @@ class TypedAccumulator : public Accumulator {
   std::vector<double> weights_;                      // of every submission, in order of Add
   Rows base_;
   size_t num_folded_ = 0;  // where the order matters: submissions, the first ones added, that are in base_
-  size_t update_bytes_ = 0;
-  uint64_t update_keys_ = 0;
-  uint64_t sort_bytes_ = 0;  // the most that sorting one of them completely takes
+  PendingSize pending_{sizeof(CpuUpdate)};  // of updates_
+  uint64_t sort_bytes_ = 0;                 // the most that sorting one of them completely takes
 };
 
 // For a tensor's key type. Instantiated for every fold in one of the sources, so that they compile side by side.

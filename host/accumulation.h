@@ -1,0 +1,78 @@
+// What the accumulators of all engines decide in the same way: when to merge, what is pending, what a mean divides by.
+#ifndef SPARSEAGG_HOST_ACCUMULATION_H_
+#define SPARSEAGG_HOST_ACCUMULATION_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "host/base/saturating.h"
+#include "host/engine.h"
+#include "host/spec/spec.h"
+
+namespace sparseagg {
+
+// The sum of all submissions' weights, the divisor of MEAN. `weights` are in order of Add.
+// Deterministic: folded in canonical order, or exactly in integers under FIXED_POINT.
+// Returns: 0 for every operator but MEAN.
+double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, SubmissionOrder order);
+
+// Checks that `order` has one entry for each submission. Errors: INTERNAL.
+absl::Status CheckOrder(const TensorSpec& spec, SubmissionOrder order, uint64_t num_submissions);
+
+// The size of an accumulator's pending updates: added, not merged yet. Not thread-safe.
+class PendingSize {
+ public:
+  // Bytes that one update takes besides its columns: the object and its allocations.
+  explicit PendingSize(size_t overhead_bytes) : overhead_bytes_(overhead_bytes + 192) {}
+
+  void Add(size_t bytes, uint64_t num_keys) {
+    ++num_updates_;
+    bytes_ += bytes;
+    num_keys_ = SaturatingAdd(num_keys_, num_keys);
+  }
+  void Add(const PendingSize& other) {
+    num_updates_ += other.num_updates_;
+    bytes_ += other.bytes_;
+    num_keys_ = SaturatingAdd(num_keys_, other.num_keys_);
+  }
+  void Remove(size_t bytes, uint64_t num_keys) {
+    --num_updates_;
+    bytes_ -= bytes;
+    num_keys_ -= std::min(num_keys_, num_keys);  // a saturated sum stays an upper bound
+  }
+  void Clear() { num_updates_ = bytes_ = num_keys_ = 0; }
+
+  size_t memory_bytes() const { return bytes_ + num_updates_ * overhead_bytes_; }
+  uint64_t num_keys() const { return num_keys_; }  // saturates
+
+ private:
+  const size_t overhead_bytes_;
+  uint64_t num_updates_ = 0;
+  size_t bytes_ = 0;
+  uint64_t num_keys_ = 0;
+};
+
+// Calls `merge()`, which returns a Status, when the pending updates take as much memory as the base, and at least
+// `min_pending_bytes`: then each tuple is merged a constant number of times, amortised, and memory stays proportional
+// to the distinct keys. Only where the order of the submissions does not matter. Errors: those of `merge`, but for a
+// lack of memory. What was added already counts, so a merge that finds no memory is left for the next call.
+template <typename Merge>
+absl::Status MergeIfDue(const TensorSpec& spec, const PendingSize& pending, size_t base_bytes, size_t min_pending_bytes,
+                        Merge merge) {
+  if (OrderMatters(spec)) return absl::OkStatus();
+  if (pending.memory_bytes() < std::max(min_pending_bytes, base_bytes)) return absl::OkStatus();
+  try {
+    absl::Status merged = merge();
+    return absl::IsResourceExhausted(merged) ? absl::OkStatus() : merged;
+  } catch (const std::bad_alloc&) {
+    return absl::OkStatus();
+  }
+}
+
+}  // namespace sparseagg
+
+#endif  // SPARSEAGG_HOST_ACCUMULATION_H_
