@@ -1,4 +1,4 @@
-// Cutting submissions into batches that fit a device, and sending them there.
+// Cuts updates into batches that fit a device, and sends them there.
 #ifndef SPARSEAGG_CUDA_BATCH_H_
 #define SPARSEAGG_CUDA_BATCH_H_
 
@@ -22,16 +22,16 @@ struct Slice {
   uint64_t count = 0;
 };
 
-// Hands out updates in order, batch by batch. An update that says of itself that no key comes twice may be cut: its
-// pieces, as sources of the same weight, cannot be told from the whole. Others cannot, since their duplicates are
-// folded before they are added.
+// Iterates over updates in order, batch by batch. An update with unique keys may be cut between batches: its parts, as
+// sources of the same weight, give the same bits as the whole. An update with repeated keys is never cut, because its
+// duplicates are folded before they are added. Not thread-safe.
 class BatchCursor {
  public:
   explicit BatchCursor(const std::vector<const ValidatedUpdate*>& updates);
 
   bool done() const { return next_ == updates_.size(); }
-  uint64_t num_left() const { return num_left_; }  // tuples
-  // At most `max_tuples` (≥ 1) tuples, unless the first update has more and cannot be cut.
+  uint64_t num_left() const { return num_left_; }  // tuples not handed out yet
+  // Returns: the next slices, of at most `max_tuples` (≥ 1) tuples, or one update that is larger and cannot be cut.
   std::vector<Slice> Next(uint64_t max_tuples);
 
  private:
@@ -43,7 +43,7 @@ class BatchCursor {
   uint64_t num_left_ = 0;
 };
 
-// A batch on the device, or on its way there.
+// The sources of one batch in device memory, or on their way there.
 struct Batch {
   uint32_t num_tuples = 0;
   uint32_t num_sources = 0;
@@ -52,16 +52,17 @@ struct Batch {
   DeviceBuffer d_values;
   DeviceBuffer d_begin;
   DeviceBuffer d_sources;
-  // Keys that are runs are not sent but written on the device.
+  // Runs of consecutive keys, which are written on the device instead of copied.
   std::vector<ExpandRun> runs;
 
   uint64_t num_bytes() const { return d_keys.bytes() + d_values.bytes() + d_begin.bytes() + d_sources.bytes(); }
 };
 
-// Sends slices on the copy lane. Returns when the host's part is done, which may be before the copies are.
+// Sends slices on the copy lane. Returns: when the host has filled the staging slots; the copies may still be under
+// way.
 absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<Slice>& slices);
 
-// Makes the compute lane wait for all batches sent so far, and expands the runs of this one.
+// Makes the compute lane wait for all batches sent so far, and writes the keys of this batch's runs.
 absl::Status ReceiveBatch(Session& session, Batch& batch);
 
 }  // namespace sparseagg::cuda

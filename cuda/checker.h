@@ -1,4 +1,4 @@
-// What Prepare asks of a device.
+// The checks of Accumulator::Prepare that run on a device.
 #ifndef SPARSEAGG_CUDA_CHECKER_H_
 #define SPARSEAGG_CUDA_CHECKER_H_
 
@@ -10,12 +10,12 @@
 
 namespace sparseagg::cuda {
 
-// Whether anything in `update` could have it refused after validation: a fixed-point term beyond the bound, an integer
-// that leaves int64 when its duplicates are added up or when it is weighted.
+// Returns: whether a validated update could still be refused: by a fixed-point term beyond the bound, or by an integer
+// row that leaves int64 when its duplicates are added or when it is weighted.
 bool NeedsCheck(const TensorSpec& spec, const ValidatedUpdate& update);
 
-// Whether the update must be refused. What for is found out on the host, where it is rare enough. The status is about
-// the device only. Blocks.
+// Returns: whether the update must be refused. The host then finds the reason, which is rare.
+// Errors: of the device only. Blocks.
 absl::StatusOr<bool> MustRefuse(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                 const ValidatedUpdate& update);
 

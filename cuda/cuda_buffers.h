@@ -1,4 +1,4 @@
-// The one place that allocates with CUDA.
+// All allocation with CUDA's runtime: device memory from a pool, and pinned host memory.
 #ifndef SPARSEAGG_CUDA_CUDA_BUFFERS_H_
 #define SPARSEAGG_CUDA_CUDA_BUFFERS_H_
 
@@ -11,8 +11,9 @@
 
 namespace sparseagg::cuda {
 
-// A pool of device memory of its own, apart from the device's default one, which other code in the process may use. It
-// keeps what was given back, so that in steady state nothing is taken from the driver.
+// A pool of device memory, owned by one CudaDevice. Separate from the device's default pool, which other code in the
+// process may use. The pool keeps freed memory, so that in steady state nothing is requested from the driver.
+// Not thread-safe.
 class CudaPool {
  public:
   CudaPool() = default;
@@ -22,11 +23,11 @@ class CudaPool {
 
   absl::Status Create(int device);
 
-  // Stream-ordered; does not synchronise. RESOURCE_EXHAUSTED when the device has no more.
+  // Allocates in the order of `stream`; does not synchronise. Errors: RESOURCE_EXHAUSTED when the device has no memory.
   absl::StatusOr<void*> Allocate(size_t bytes, cudaStream_t stream);
   void Free(void* d_memory, cudaStream_t stream);
 
-  // Synchronous.
+  // Pinned host memory. Blocks: synchronises with the driver, and is slow.
   static absl::StatusOr<void*> AllocatePinned(size_t bytes);
   static void FreePinned(void* memory);
 

@@ -1,4 +1,4 @@
-// An NVIDIA GPU.
+// Device on an NVIDIA GPU.
 #ifndef SPARSEAGG_CUDA_CUDA_DEVICE_H_
 #define SPARSEAGG_CUDA_CUDA_DEVICE_H_
 
@@ -15,12 +15,12 @@
 
 namespace sparseagg::cuda {
 
-// The first device that CUDA_VISIBLE_DEVICES leaves. Two streams of its own, one a lane, neither of which waits for the
-// default stream.
+// The first GPU that CUDA_VISIBLE_DEVICES allows. Each lane is one non-blocking stream, so neither waits for CUDA's
+// default stream. Owned by a DeviceEngine. Not thread-safe: one thread at a time.
 class CudaDevice : public Device {
  public:
-  // UNAVAILABLE, with the reason, where there is no driver, no device, or none that this build has code for. A small
-  // kernel and CUB's algorithms are run to find out.
+  // Opens the GPU and runs a small kernel and CUB's algorithms on it.
+  // Errors: UNAVAILABLE, with the reason: no driver, no GPU, or no code in this build for that GPU.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create();
   ~CudaDevice() override;
 
@@ -48,7 +48,7 @@ class CudaDevice : public Device {
   absl::Status Select(const SelectCall& call) override;
   absl::Status Launch(const KernelCall& call) override;
 
-  // For timing events.
+  // The lane's stream, for events that measure time.
   cudaStream_t StreamOf(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
 
  private:
@@ -59,7 +59,7 @@ class CudaDevice : public Device {
   static constexpr int kOrdinal = 0;
   std::string description_;
   size_t memory_bytes_ = 0;
-  int previous_ = kOrdinal;  // the calling thread's device, to be restored
+  int previous_ = kOrdinal;  // the calling thread's current device before Enter; Leave restores it
   CudaPool pool_;
   std::array<cudaStream_t, 2> streams_ = {nullptr, nullptr};
   std::vector<cudaEvent_t> events_;

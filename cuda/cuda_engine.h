@@ -1,4 +1,4 @@
-// The engine on an NVIDIA GPU.
+// Creates the engine for an NVIDIA GPU. The only header of this room that other rooms include.
 #ifndef SPARSEAGG_CUDA_CUDA_ENGINE_H_
 #define SPARSEAGG_CUDA_CUDA_ENGINE_H_
 
@@ -13,17 +13,16 @@
 
 namespace sparseagg::cuda {
 
-// Told why an operation is done without the device: that it had no memory for it (RESOURCE_EXHAUSTED), or, once, that
-// it failed for good. Called in the thread that works for the round.
+// Receives the reason why an operation ran without the device: RESOURCE_EXHAUSTED (no memory for this operation), or,
+// once, the error after which the device is not used any more. Called on the thread that runs the operation.
 using FallbackReport = std::function<void(const absl::Status& reason)>;
 
-// UNAVAILABLE, with the reason, when this build has no CUDA engine or this machine no GPU that it can use. Needs no
-// driver to be called.
-// `cpu`: of the CPU engine, which takes over when the device fails.
+// Creates the engine. `cpu` configures the CPU engine that takes over when the device fails. Callable without a driver.
+// Errors: UNAVAILABLE, with the reason: this build has no CUDA engine, or this machine has no usable GPU.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu = {},
                                                          FallbackReport on_fallback = {});
 
-// The device of such an engine, for tests and benchmarks that need other options. The same errors.
+// Creates only the device, for tests and benchmarks that build an engine with other options. Errors: as above.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice();
 
 }  // namespace sparseagg::cuda

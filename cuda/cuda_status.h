@@ -9,8 +9,9 @@
 
 namespace sparseagg::cuda {
 
-// OK for cudaSuccess. RESOURCE_EXHAUSTED for cudaErrorMemoryAllocation, which is then cleared, else INTERNAL; the
-// message has the error's name and text, what was called and where.
+// Converts a CUDA error. The message has the error's name and text, the call, the file and the line.
+// Returns: OK for cudaSuccess; RESOURCE_EXHAUSTED for cudaErrorMemoryAllocation, which is then cleared; otherwise
+// INTERNAL.
 absl::Status ToStatus(cudaError_t error, const char* call, const char* file, int line);
 
 }  // namespace sparseagg::cuda

@@ -1,4 +1,4 @@
-// The narrow interface between the engine's orchestration and a device: memory, copies, order, and the algorithms.
+// Device: the interface between the engine's orchestration and a GPU: memory, copies, order, kernels.
 #ifndef SPARSEAGG_CUDA_DEVICE_H_
 #define SPARSEAGG_CUDA_DEVICE_H_
 
@@ -19,38 +19,40 @@
 
 namespace sparseagg::cuda {
 
-// Work on a lane happens in the order in which it is asked for, work on different lanes in any order except where an
-// event says otherwise.
+// A lane is an ordered queue of work. Work on one lane happens in the order of the calls; work on two lanes is
+// unordered, except where an event orders it (Record, Wait).
 enum class Lane : uint8_t { kCopy, kCompute };
 
 using EventId = uint32_t;
 
-// FoldValues and Contributors run both of their kernels: short and long segments.
+// All kernels that a device can launch. FoldValues and Contributors each launch two: for short and for long segments.
 using KernelCall = std::variant<ExpandRun, Enumerate, FlagHeads, FlagLong, GatherKeys, FoldValues, Contributors,
                                 FindTileBounds, FoldTiles, GatherTouched, CheckTerms, JudgeRows, JudgeValues,
                                 DropZeroRows, WriteValues, WriteRows, FillValues>;
 
-// Calls are asynchronous unless they say otherwise; a status may belong to work asked for earlier. RESOURCE_EXHAUSTED
-// means that there is no memory, which leaves the device as it was. Any other error means that the device cannot be
-// trusted any more: every later call fails as well.
+// A device with its memory, two lanes of work and the algorithms that the merge needs. Two implementations: CudaDevice,
+// and HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls Enter, the
+// operation's calls, then Leave.
 //
+// Calls are asynchronous unless they say `Blocks:`. A returned status may report earlier asynchronous work.
+// Errors: RESOURCE_EXHAUSTED: no memory; the device stays usable. Any other error is final: every later call fails too.
 // Not thread-safe: one thread at a time.
 class Device {
  public:
   virtual ~Device() = default;
 
   virtual std::string description() const = 0;
-  // Around every operation of a thread.
+  // Called before and after each operation of a thread, to set and restore its current device.
   virtual absl::Status Enter() { return absl::OkStatus(); }
   virtual void Leave() {}
 
-  // Bytes of device memory that may be used, as a rule.
+  // Bytes of device memory that the engine may plan with.
   virtual size_t memory_bytes() const = 0;
 
-  // Memory is there for work on `lane`, and is given back behind the work on `lane`. Aligned to 256 bytes.
+  // Allocation and release happen in the order of `lane`. Returned memory is uninitialised and aligned to 256 bytes.
   virtual absl::StatusOr<void*> Allocate(size_t bytes, Lane lane) = 0;
   virtual void Free(void* d_memory, Lane lane) = 0;
-  // Host memory that copies need. Synchronous, and slow.
+  // Pinned host memory, as copies require. Blocks: slow; allocate once.
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
   virtual void FreePinned(void* memory) = 0;
 
@@ -60,17 +62,17 @@ class Device {
   virtual absl::Status Fill(void* d_memory, uint8_t byte, size_t bytes, Lane lane) = 0;
 
   virtual absl::StatusOr<EventId> CreateEvent() = 0;  // lives as long as the device
-  // The event is what `lane` has been asked for so far.
+  // Marks the current end of `lane` with the event.
   virtual absl::Status Record(EventId event, Lane lane) = 0;
-  // Later work on `lane` happens after the event.
+  // Makes later work on `lane` wait for the event, on the device.
   virtual absl::Status Wait(Lane lane, EventId event) = 0;
-  // Blocks until the event, or all work on the lane, has happened.
+  // Blocks: until the event, or all work on the lane, has happened.
   virtual absl::Status Await(EventId event) = 0;
   virtual absl::Status AwaitLane(Lane lane) = 0;
 
   // Algorithms, on Lane::kCompute.
   virtual absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) = 0;
-  // Which of the pairs of buffers (0 or 1) will hold the output.
+  // Returns: which of the two pairs of buffers (0 or 1) will hold the output.
   virtual absl::StatusOr<int> Sort(const SortCall& call) = 0;
   virtual absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) = 0;
   virtual absl::Status Select(const SelectCall& call) = 0;

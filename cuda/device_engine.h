@@ -1,4 +1,4 @@
-// The engine over a device, whichever it is.
+// DeviceEngine: the Engine over any Device.
 #ifndef SPARSEAGG_CUDA_DEVICE_ENGINE_H_
 #define SPARSEAGG_CUDA_DEVICE_ENGINE_H_
 
@@ -20,25 +20,26 @@
 namespace sparseagg::cuda {
 
 struct DeviceEngineOptions {
-  size_t memory_budget_bytes = 0;  // of device memory; 0: what the device says
+  size_t memory_budget_bytes = 0;  // device memory to use; 0: Device::memory_bytes()
   Tuning tuning;
-  CpuEngineOptions cpu;  // of the CPU engine, which takes over when the device fails
+  CpuEngineOptions cpu;  // of the CPU engine that takes over when the device fails
   FallbackReport on_fallback;
 };
 
-// What became of the operations that the device was asked for. The results do not show it.
+// Counts of operations, by where they ran. Results are the same bits either way.
 struct DeviceUse {
-  uint64_t num_done = 0;       // by the device
-  uint64_t num_fallbacks = 0;  // done without it in the end
+  uint64_t num_done = 0;       // on the device
+  uint64_t num_fallbacks = 0;  // without the device, after it failed or had no memory
 };
 
-// Thread-safe: operations on the device happen one at a time. The device would only share its bandwidth between them.
-// Nothing else waits for them.
+// An engine that merges on a device. Lives as long as the server or process; creates accumulators, which must not
+// outlive it.
 //
-// Faults. Out of memory: the operation is tried again on smaller batches, unless it said that those will not do
-// (NoRoom), then done without the device. Any other error of the device ends its use for good: it may have computed
-// anything. Rounds are then replayed from host memory, which holds all they consist of; new ones start on the CPU
-// engine.
+// Faults: an operation that runs out of device memory is retried on smaller batches, unless smaller batches cannot help
+// (NoRoom), and then runs without the device. After any other error the device is never used again, because it may have
+// computed anything. Open rounds are then replayed from host memory; new rounds start on the CPU engine.
+//
+// Thread-safe. Operations on the device run one at a time, because they would only share its bandwidth.
 class DeviceEngine : public Engine {
  public:
   DeviceEngine(std::unique_ptr<Device> device, const DeviceEngineOptions& options);
@@ -46,20 +47,20 @@ class DeviceEngine : public Engine {
 
   absl::string_view name() const override { return "cuda"; }
   std::string description() const override;
-  // The error of the device that ended its use, if any.
+  // Returns: the error after which the device is not used any more, or OK.
   absl::Status Probe() const override;
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override;
   DeviceUse use() const;
 
-  // What follows is for the accumulators.
+  // ---- for the accumulators ----
 
-  // One piece of work on a device. It may be run several times, after failures with a larger `shrink` (merger.h), and
-  // must leave nothing behind until it succeeds.
+  // One piece of work on a device. It may run several times, after a failure with a larger `shrink` (merger.h). Until
+  // it succeeds it must change nothing outside the session.
   using Operation = std::function<absl::Status(Session& session, int shrink)>;
   absl::Status RunOnDevice(const Operation& operation);
-  // The same on the host, with the same bits, only slower.
+  // Runs the operation with the kernels on the host: same bits, slower.
   absl::Status RunOnHost(const Operation& operation) const;
-  // The device contradicted the host.
+  // Ends the use of the device, because its answer contradicted the host's.
   void Distrust(const absl::Status& fault);
   const Tuning& tuning() const { return options_.tuning; }
 

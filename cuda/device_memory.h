@@ -1,4 +1,4 @@
-// Device memory within a budget, and buffers in it.
+// DeviceMemory: a budget of device memory; DeviceBuffer: an owned allocation in it.
 #ifndef SPARSEAGG_CUDA_DEVICE_MEMORY_H_
 #define SPARSEAGG_CUDA_DEVICE_MEMORY_H_
 
@@ -13,19 +13,19 @@
 
 namespace sparseagg::cuda {
 
-// RESOURCE_EXHAUSTED that smaller batches cannot mend, so that nobody tries.
+// A RESOURCE_EXHAUSTED error that smaller batches cannot avoid, so the operation is not retried on the device.
 absl::Status NoRoom(absl::string_view message);
 bool IsNoRoom(const absl::Status& status);
 
 class DeviceBuffer;
 
-// Counts what is allocated. One thread at a time.
+// Allocates device memory and keeps the total within a budget. Owned by a Session. Not thread-safe.
 class DeviceMemory {
  public:
   DeviceMemory(Device& device, size_t budget_bytes) : device_(device), budget_bytes_(budget_bytes) {}
 
-  // Uninitialised. RESOURCE_EXHAUSTED beyond the budget, or where the device has no more. Does not synchronise; the
-  // memory may be used on `lane` at once, elsewhere after an event.
+  // Allocates uninitialised memory for `lane`; other lanes may use it after an event. Does not synchronise.
+  // Errors: RESOURCE_EXHAUSTED beyond the budget, or when the device has no memory.
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, Lane lane);
 
   size_t budget_bytes() const { return budget_bytes_; }
@@ -41,8 +41,8 @@ class DeviceMemory {
   size_t peak_bytes_ = 0;
 };
 
-// Owns device memory, and gives it back behind the work that its lane was asked for before. Does not synchronise. Must
-// not outlive its DeviceMemory.
+// Owns device memory; frees it in the order of its lane, after the work requested before. Does not synchronise. Must
+// not outlive its DeviceMemory. Not thread-safe.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -51,11 +51,11 @@ class DeviceBuffer {
   ~DeviceBuffer() { Release(); }
 
   void Release();
-  // From now on the memory is used on `lane`, which has waited for the one before.
+  // The memory is used on `lane` from now on. Requires: `lane` waits for the previous lane's work.
   void HandTo(Lane lane) { lane_ = lane; }
   size_t bytes() const { return bytes_; }
   void* get() const { return d_memory_; }
-  // Null if nothing was allocated.
+  // Returns: the address as T*, or null if nothing was allocated.
   template <typename T>
   T* as() const {
     return static_cast<T*>(d_memory_);

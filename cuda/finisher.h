@@ -1,4 +1,4 @@
-// From folded rows on a device to a result.
+// Turns folded rows on a device into a result.
 #ifndef SPARSEAGG_CUDA_FINISHER_H_
 #define SPARSEAGG_CUDA_FINISHER_H_
 
@@ -14,15 +14,15 @@
 
 namespace sparseagg::cuda {
 
-// What finishing came to: a result, or the reason why there is none, which is the round's fault and not the device's.
+// The outcome of finishing: a result, or an error of the round (not of the device).
 struct Finished {
-  absl::Status failure;  // FAILED_PRECONDITION, OUT_OF_RANGE as of Accumulator::Finish
+  absl::Status failure;  // FAILED_PRECONDITION or OUT_OF_RANGE, as of Accumulator::Finish; OK: `result` is set
   Result result;
 };
 
-// Divides, rounds, drops rows, chooses the layout, and copies the result out, all but the choice on the device. A dense
-// result that does not fit there is laid out on the host instead. `total_weight`: what a MEAN divides by. The status is
-// about the device only. Blocks.
+// Divides, rounds and drops rows on the device, chooses the layout, and copies the result to host memory. A dense
+// result that does not fit into device memory is laid out on the host. `total_weight` is the divisor of MEAN. Errors:
+// of the device only. Blocks: until the result is in host memory.
 absl::StatusOr<Finished> FinishRows(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                     double total_weight, const DeviceRows& rows);
 

@@ -1,4 +1,4 @@
-// A device in host memory: the engine's way out when the real one fails, and its stand-in where there is none.
+// Device in host memory: takes over when a GPU fails, and stands in for it in tests.
 #ifndef SPARSEAGG_CUDA_HOST_DEVICE_H_
 #define SPARSEAGG_CUDA_HOST_DEVICE_H_
 
@@ -18,14 +18,16 @@
 namespace sparseagg::cuda {
 
 struct HostDeviceOptions {
-  size_t memory_bytes = size_t{1} << 40;  // more than any host has, and what sanitizers allow
-  // 0: work is done at once, threads run in ascending order. Otherwise the device is as unhelpful as the interface
-  // allows, by random choices from this seed: threads run in any order, work waits on its lane until someone waits for
-  // it or sometimes not at all, memory is full of rubbish when allocated, and again when given back.
+  // Device memory that the engine may use; the default is more than any host has.
+  size_t memory_bytes = size_t{1} << 40;
+  // 0: work is done at once, threads run in ascending order. Any other value seeds random choices that use every
+  // freedom of the interface: threads run in any order, work is delayed until someone waits for it, memory is poisoned
+  // when it is allocated and when it is freed.
   uint64_t torture_seed = 0;
 };
 
-// Runs the same kernel bodies as the real device, single-threaded; the sort is std::stable_sort.
+// Runs the same kernel bodies as the GPU, on the calling thread; sorts with std::stable_sort. Not thread-safe.
+// Deterministic: same bits as the GPU, for every seed.
 class HostDevice : public Device {
  public:
   explicit HostDevice(const HostDeviceOptions& options = {});
@@ -53,11 +55,11 @@ class HostDevice : public Device {
   absl::Status Select(const SelectCall& call) override;
   absl::Status Launch(const KernelCall& call) override;
 
-  // Device allocations that were not given back.
+  // Device allocations that have not been freed.
   size_t num_allocations() const { return sizes_.size(); }
 
  private:
-  // Everything asked of a lane up to a ticket.
+  // A point in a lane's work: everything requested up to a ticket.
   struct Moment {
     Lane lane = Lane::kCompute;
     uint64_t ticket = 0;

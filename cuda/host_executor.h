@@ -1,4 +1,4 @@
-// Runs kernel bodies on the host, one thread of the grid after another.
+// Runs kernel bodies on the host, one device thread after another.
 #ifndef SPARSEAGG_CUDA_HOST_EXECUTOR_H_
 #define SPARSEAGG_CUDA_HOST_EXECUTOR_H_
 
@@ -13,19 +13,20 @@
 
 namespace sparseagg::cuda {
 
-// In ascending order when `seed` is 0, else in an order drawn from it: correct bodies give the same bits in any. That
-// order steps through the indices by a random stride, so it needs no memory.
+// Executes a kernel's threads in ascending order (`seed` 0) or in a random order drawn from `seed`. A correct kernel
+// gives the same bits in every order. The random order steps through the indices by a stride coprime to their number,
+// so it needs no memory. Not thread-safe. Because threads run one after another, a missing barrier cannot show here.
 class HostExecutor {
  public:
   explicit HostExecutor(uint64_t seed) : shuffles_(seed != 0), random_(seed) {}
 
-  // operator()(i) of an element-wise kernel for all i.
+  // Runs an element-wise kernel: operator()(i) for all i below size().
   template <typename Kernel>
   void RunElements(const Kernel& kernel) {
     InSomeOrder(kernel.size(), [&kernel](uint64_t i) { kernel(i); });
   }
 
-  // A block kernel; shared memory starts out as rubbish.
+  // Runs a block kernel, block by block. Shared memory is poisoned with 0xA5 before each block.
   template <typename Kernel>
   void RunBlocks(const Kernel& kernel, uint32_t num_threads = kBlockThreads) {
     using Shared = typename Kernel::Shared;

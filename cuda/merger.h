@@ -1,4 +1,4 @@
-// The merge: earlier rows and updates, in canonical order, become folded rows.
+// Merger: folds earlier rows and updates, in canonical order, into rows on the device.
 #ifndef SPARSEAGG_CUDA_MERGER_H_
 #define SPARSEAGG_CUDA_MERGER_H_
 
@@ -16,24 +16,25 @@
 
 namespace sparseagg::cuda {
 
-// Merges batch by batch, as memory allows. Either sorts (key, position), finds segments and folds each from left to
-// right, or, where keys lie densely and ascend, works by tiles of keys (tile_merge.h). The rows of one batch come first
-// in the next, so that a fold goes on where it stopped and cuts cannot be seen in the result. While one batch is
-// merged, the next one is copied in.
+// Merges batch by batch, as device memory allows. A batch is merged on one of two paths: the sort path sorts (key,
+// position) pairs, finds segments of equal keys and folds each from left to right; the tile path (tile_merge.h) serves
+// dense keys that ascend. The rows of a batch come first in the next batch, so a fold continues where it stopped and
+// the cuts leave no trace in the result. The next batch is copied in while one is merged.
 //
-// Statuses are about the device only (device.h).
+// Used for one operation, on the stack. Not thread-safe. Errors: of the device only (device.h).
+// Deterministic: the bits do not depend on batches or paths.
 class Merger {
  public:
-  // `shrink`: batches are a quarter of the size that many times over, for another attempt when memory ran out.
+  // `shrink`: batches are 4^shrink times smaller, for another attempt after memory ran out.
   Merger(Session& session, const TensorShape& shape, int shrink) : session_(session), shape_(shape), shrink_(shrink) {}
 
-  // `bases`: rows of earlier merges, in which keys ascend strictly. More than one only where the order of submissions
-  // does not matter. Rows of the result ascend strictly.
+  // Merges `bases` (rows of earlier merges, keys strictly ascending; several only where the order of submissions does
+  // not matter) and then `updates`. Returns: rows with strictly ascending keys.
   absl::StatusOr<DeviceRows> Merge(const std::vector<const HostRows*>& bases,
                                    const std::vector<const ValidatedUpdate*>& updates);
 
-  // One batch, behind the rows of those before. Calls `meanwhile` while the device works; returns when the number of
-  // rows is known, which is before they are there. Uses up the batch.
+  // Merges one batch into the rows of the batches before it. Calls `meanwhile` while the device works. Consumes the
+  // batch. Returns: when the number of rows is known; the rows themselves may still be under way on the compute lane.
   absl::StatusOr<DeviceRows> MergeBatch(const DeviceRows& base, Batch& batch,
                                         const std::function<absl::Status()>& meanwhile);
 
@@ -41,12 +42,12 @@ class Merger {
   absl::StatusOr<DeviceRows> SendBases(const std::vector<const HostRows*>& bases);
   // The most rows that merging so many tuples into so many rows can give.
   uint64_t MaxRows(uint64_t num_rows, uint64_t num_tuples) const;
-  // Tuples that fit beside `num_rows`.
+  // The number of tuples that fit in device memory together with `num_rows` rows.
   uint64_t RoomBeside(uint64_t num_rows) const;
-  // Tuples that the next batch is to have, of the `num_left` that have not been sent; 0 where there is room for so few
-  // that it is better not to go on.
+  // The size of the next batch, in tuples, when `num_left` have not been sent. 0: there is room for too few to
+  // continue.
   uint64_t BatchSize(uint64_t num_rows, uint64_t num_left) const;
-  // When the number of rows is known. NoRoom where that leaves too little.
+  // Sends the next batch. Requires: the number of `rows` is known. Errors: NoRoom when they leave too little memory.
   absl::StatusOr<Batch> SendNext(const DeviceRows& rows, BatchCursor& cursor);
   absl::StatusOr<Sorter> StartSort(const DeviceRows& base, Batch& batch);
   absl::StatusOr<DeviceRows> FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted);

@@ -1,4 +1,4 @@
-// Folded rows, the partial result over some submissions, on a device and in host memory.
+// Folded rows: the partial result over some submissions, in device or host memory.
 #ifndef SPARSEAGG_CUDA_ROWS_H_
 #define SPARSEAGG_CUDA_ROWS_H_
 
@@ -13,7 +13,7 @@
 
 namespace sparseagg::cuda {
 
-// The columns of folded rows, each in one array; those that a tensor does not need are empty.
+// The columns of folded rows, one array each. Columns that the tensor does not need are empty.
 enum class RowColumn : uint8_t { kKeys, kAccs, kCounts, kWeights };
 inline constexpr std::array<RowColumn, 4> kRowColumns = {RowColumn::kKeys, RowColumn::kAccs, RowColumn::kCounts,
                                                          RowColumn::kWeights};
@@ -36,7 +36,7 @@ inline size_t BytesPerRow(const TensorShape& shape, RowColumn column) {
 template <typename Memory>
 struct Rows {
   uint32_t num_rows = 0;
-  bool ascends = true;  // keys strictly; false for the concatenation of several
+  bool ascends = true;  // keys ascend strictly; false for a concatenation of several row sets
   std::array<Memory, kRowColumns.size()> columns;
 
   Memory& operator[](RowColumn column) { return columns[static_cast<size_t>(column)]; }

@@ -1,4 +1,4 @@
-// What one operation on a device works with.
+// Session: what one operation on a device works with.
 #ifndef SPARSEAGG_CUDA_SESSION_H_
 #define SPARSEAGG_CUDA_SESSION_H_
 
@@ -14,8 +14,8 @@
 
 namespace sparseagg::cuda {
 
-// A device with its memory and its staging ring. One thread at a time; the engine's lock sees to that. Everything that
-// an operation allocated is given back when it ends, in good or bad.
+// A device with its memory budget and its staging ring. Owned by the DeviceEngine; used under the engine's device lock,
+// so by one thread at a time. An operation's allocations are released when it ends, successful or not.
 class Session {
  public:
   Session(Device& device, size_t budget_bytes, const Tuning& tuning)
@@ -29,15 +29,16 @@ class Session {
   StagingRing& staging() { return staging_; }
   const Tuning& tuning() const { return tuning_; }
 
-  // For work on the compute lane.
+  // Allocates device memory for work on the compute lane. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) { return memory_.Allocate(bytes, Lane::kCompute); }
   absl::StatusOr<DeviceRows> AllocateRows(const TensorShape& shape, uint32_t num_rows);
 
-  // Indices of the flags that are set. Blocks until their number is known.
+  // The indices of the flags that are set.
   struct Selection {
     DeviceBuffer d_indices;
     uint32_t count = 0;
   };
+  // Blocks: until the number of indices is known.
   absl::StatusOr<Selection> Select(const DeviceBuffer& d_flags, uint32_t count);
   // The same in two steps, so that the host may do something else before it blocks. At most `max_selected` are set.
   struct PendingSelection {
@@ -47,10 +48,10 @@ class Session {
   absl::StatusOr<PendingSelection> StartSelect(const DeviceBuffer& d_flags, uint32_t count, uint32_t max_selected);
   absl::StatusOr<Selection> FinishSelect(PendingSelection pending);
 
-  // Later work on the compute lane happens after everything sent through the staging ring so far has arrived.
+  // Orders later work on the compute lane after all copies sent through the staging ring so far.
   absl::Status JoinCopies();
 
-  // Waits for whatever is under way, so that a failed operation leaves nothing behind.
+  // Blocks: until no work is under way on either lane, so that a failed operation leaves none behind.
   void Settle();
 
  private:

@@ -1,4 +1,4 @@
-// From keys in any order to segments of equal keys.
+// Sorter: sorts keys on the device and finds the segments of equal keys.
 #ifndef SPARSEAGG_CUDA_SORTER_H_
 #define SPARSEAGG_CUDA_SORTER_H_
 
@@ -11,7 +11,7 @@
 
 namespace sparseagg::cuda {
 
-// Sorted keys, where each one came from, and where each segment begins.
+// Sorted keys, the position that each came from, and the begin of each segment of equal keys.
 struct SortedKeys {
   uint32_t count = 0;
   DeviceBuffer d_keys;
@@ -22,8 +22,8 @@ struct SortedKeys {
   Segments segments() const { return {d_positions.as<uint32_t>(), d_begin.as<uint32_t>(), num_segments, count}; }
 };
 
-// Sorts `count` keys, stably, on their low `key_bits`, in two steps: Start asks for everything, Finish blocks until
-// the number of segments is known. Stable, so positions ascend within a segment: run-to-run and GPU-to-GPU the same.
+// Sorts keys by their low `key_bits`. Two steps: Start launches all work; Finish blocks until the number of segments is
+// known. Deterministic: the sort is stable, so positions ascend within a segment, on every run and every GPU.
 class Sorter {
  public:
   static absl::StatusOr<Sorter> Start(Session& session, DeviceBuffer d_keys, uint32_t count, uint32_t key_bytes,

@@ -1,4 +1,4 @@
-// Copies between the host's ordinary memory and a device by way of pinned memory, which copies can overlap with work.
+// StagingRing: copies between pageable host memory and a device through pinned slots, overlapped with device work.
 #ifndef SPARSEAGG_CUDA_STAGING_RING_H_
 #define SPARSEAGG_CUDA_STAGING_RING_H_
 
@@ -10,8 +10,8 @@
 
 namespace sparseagg::cuda {
 
-// A ring of pinned slots, allocated once. A slot is written by the host while the copies from the others are under way,
-// and used again when its own has happened. One thread at a time.
+// A ring of pinned slots, allocated at the first copy. The host fills one slot while the copies of the others are under
+// way; a slot is reused when its own copy has happened. Not thread-safe.
 class StagingRing {
  public:
   StagingRing(Device& device, size_t slot_bytes, size_t num_slots)
@@ -20,15 +20,15 @@ class StagingRing {
   StagingRing& operator=(const StagingRing&) = delete;
   ~StagingRing();
 
-  // Host to device, on Lane::kCopy. `from` may be changed on return; pieces whose destinations adjoin are sent
-  // together. Nothing is promised before Flush.
+  // Copies host to device, on Lane::kCopy. `from` may be changed on return. Consecutive copies to adjoining
+  // destinations are sent together; all are on their way only after Flush.
   absl::Status CopyIn(void* d_to, const void* from, size_t bytes);
   absl::Status Flush();
 
-  // Device to host, behind the work on Lane::kCompute. Blocks until `to` is written.
+  // Copies device to host, after the work on Lane::kCompute. Blocks: until `to` is written.
   absl::Status CopyOut(void* to, const void* d_from, size_t bytes);
 
-  // After an error, when nothing is under way on either lane: forgets what was not sent.
+  // Discards what was not sent. Requires: no work under way on either lane (after an error).
   void Reset();
 
  private:
@@ -39,7 +39,7 @@ class StagingRing {
   };
 
   absl::Status EnsureAllocated();
-  // The next slot, when its last copy has happened.
+  // Moves to the next slot. Blocks: until that slot's last copy has happened.
   absl::Status NextSlot();
 
   Device& device_;
@@ -47,7 +47,7 @@ class StagingRing {
   const size_t num_slots_;
   std::vector<Slot> slots_;
   size_t current_ = 0;
-  // What waits in the current slot.
+  // The current slot's bytes that are not sent yet, and where they go.
   size_t filled_ = 0;
   std::byte* d_destination_ = nullptr;
 };

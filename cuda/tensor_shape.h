@@ -1,4 +1,4 @@
-// A tensor's spec in the terms of kernels.
+// TensorShape: a tensor's spec in the terms of the kernels.
 #ifndef SPARSEAGG_CUDA_TENSOR_SHAPE_H_
 #define SPARSEAGG_CUDA_TENSOR_SHAPE_H_
 
@@ -15,26 +15,26 @@ namespace sparseagg::cuda {
 
 Number ToNumber(DType dtype);
 
-// What merging and finishing ask of a tensor. Made once per accumulator; immutable.
+// The properties of a tensor that merging and finishing need. Made once per accumulator; immutable, so thread-safe.
 struct TensorShape {
   explicit TensorShape(const TensorSpec& spec);
 
-  // Per submission: how its values become terms, and what its keys' weights add.
+  // Returns: how a submission of this weight turns values into terms, and what it adds to the weights of its keys.
   Source MakeSource(double weight) const;
   uint64_t dimension = 0;  // as in the spec
   uint32_t key_bytes = 4;
-  int key_bits = 32;     // that may differ between keys
-  uint32_t columns = 1;  // accumulators a key; 0 for UNION
+  int key_bits = 32;     // low bits in which keys can differ: the bits to sort
+  uint32_t columns = 1;  // accumulators per key; 0 for UNION
   size_t row_bytes = 4;  // of a row of values as sent
   Number type = Number::kFloat32;
   FoldKind fold = FoldKind::kSumFloat;
   TermScale scale;
   bool uniform = true;  // terms are not weighted
-  bool counts = false;  // the number of contributors is asked for
+  bool counts = false;  // the number of contributors per key is needed
   WeightKind key_weights = WeightKind::kCounts;
   double weight_scale = 1.0;  // 2^t of WeightKind::kFixed
 
-  // Bytes of a folded row.
+  // Bytes of one folded row, all columns.
   size_t RowBytes() const;
 };
 

@@ -1,4 +1,4 @@
-// The merge of one batch by tiles (kernels/tiles.h).
+// TileMerge: merges one batch by tiles of keys (kernels/tiles.h).
 #ifndef SPARSEAGG_CUDA_TILE_MERGE_H_
 #define SPARSEAGG_CUDA_TILE_MERGE_H_
 
@@ -12,12 +12,13 @@
 
 namespace sparseagg::cuda {
 
-// In two steps, as Sorter: Start asks for everything, Finish blocks until the number of rows is known. The batch and
-// the base must stay until then. The same bits as the sort path.
+// Two steps, as Sorter: Start launches all work; Finish blocks until the number of rows is known. Requires: the batch
+// and the base live until Finish returns. Deterministic: the same bits as the sort path.
 class TileMerge {
  public:
-  // Whether it can be done, and should: keys of every source ascend strictly, the dimension is small enough for arrays
-  // by key, weights are not summed by key, and sources have enough tuples in a tile to keep its threads busy.
+  // Returns: whether the tile path can and should merge this batch: the keys of every source ascend strictly, arrays by
+  // key fit into memory, weights are not summed per key, and sources have enough tuples per tile to keep its threads
+  // busy.
   static bool Suits(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch);
 
   static absl::StatusOr<TileMerge> Start(Session& session, const TensorShape& shape, const DeviceRows& base,

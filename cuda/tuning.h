@@ -1,4 +1,4 @@
-// Sizes that trade speed only; no result depends on them. Chosen by thought: not yet measured on a device.
+// Sizes that affect speed only, never a result. Estimates: not yet measured on a device.
 #ifndef SPARSEAGG_CUDA_TUNING_H_
 #define SPARSEAGG_CUDA_TUNING_H_
 
@@ -8,22 +8,23 @@
 namespace sparseagg::cuda {
 
 struct Tuning {
-  // Pinned memory: large enough that a copy's launch does not count, small enough to fill while the last one is sent.
+  // Size of a pinned slot: large enough to hide the cost of starting a copy, small enough to fill during the previous
+  // copy.
   size_t staging_slot_bytes = size_t{8} << 20;
   size_t num_staging_slots = 4;  // at least 2
   // Entries of one batch. Positions have 32 bits.
   uint64_t max_batch_entries = uint64_t{1} << 30;
-  // Segments of more entries get a block of their own. A thread alone takes about this many dependent loads.
+  // A segment with more entries is folded by a thread block of its own; a shorter one by a single thread.
   uint32_t long_segment = 64;
-  // Values that a source should have in a tile, on average, for the tile path: the lanes of a warp.
+  // Mean number of values per source and tile from which on the tile path is taken: the lanes of a warp.
   double min_tile_values = 32.0;
-  // Memory for the arrays by key of the tile path, beyond which it is not taken.
+  // Largest memory of the tile path's arrays by key; beyond it the sort path is taken.
   uint64_t max_tile_bytes = UINT64_MAX;
-  // Values below which a submission is checked on the host: launches and copies cost more than the work.
+  // Number of values below which an update is checked on the host, because launches and copies would cost more.
   uint64_t min_check_values = uint64_t{1} << 16;
-  // Memory of waiting updates below which merging on arrival waits for more.
+  // Memory of pending updates from which on they are merged on arrival.
   size_t min_pending_bytes = size_t{16} << 20;
-  // How often an operation that ran out of memory is tried again, on batches of a quarter of the size.
+  // How often an operation that ran out of memory is retried, each time on batches of a quarter of the size.
   int num_retries = 4;
 };
 
