@@ -65,7 +65,7 @@ constexpr uint64_t kMostKeptBytes = uint64_t{64} << 20;
 // What is kept comes out of the process's share of the memory limit, half of it for columns and a quarter for the
 // C library.
 void KeepFreedMemory(const Limits& limits) {
-  const uint64_t share = Divide(limits).process;
+  const uint64_t share = DivideMemory(limits).process;
   const uint64_t kept = share == 0 ? kMostKeptBytes : std::min(kMostKeptBytes, share / 4);
   KeepFreedColumns(2 * kept);
   mallopt(M_MMAP_THRESHOLD, 4 << 20);
@@ -105,7 +105,7 @@ int WaitForSignal(const sigset_t& signals) {
 int Run(const Options& options) {
   const sigset_t signals = BlockSignals();  // before anything starts a thread, as the log does
   IgnoreBrokenPipes();
-  DoNotSeekDeadlocks();
+  DisableMutexDeadlockDetection();
   KeepFreedMemory(options.server.limits);
   ConfigureLog(options.log_level, options.log_format);
   const HeapTrimmer trimmer(options.server.limits.memory_limit_bytes);

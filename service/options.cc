@@ -55,7 +55,7 @@ std::optional<uint64_t> ParseBytes(const std::string& text) {
 
 std::optional<uint64_t> ParseMemoryLimit(const std::string& text) {
   const std::optional<uint64_t> bytes = ParseBytes(text);
-  return bytes == 0u || bytes >= kLeastMemoryLimit ? bytes : std::nullopt;
+  return bytes == 0u || bytes >= kMinMemoryLimitBytes ? bytes : std::nullopt;
 }
 
 // A bare number is seconds.

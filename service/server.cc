@@ -130,10 +130,10 @@ Gauges Server::CountNow() const {
   }
   gauges.uploads = server_.uploads.taken();
   gauges.connections = server_.connections.open();
-  gauges.transit_bytes = server_.in_flight.taken();
-  gauges.transit_limit_bytes = server_.in_flight.limit();
-  gauges.transit_waiting = server_.in_flight.num_waiting();
-  gauges.held_bytes = server_.budget.reserved();
+  gauges.in_flight_bytes = server_.in_flight.reserved();
+  gauges.in_flight_limit_bytes = server_.in_flight.limit();
+  gauges.in_flight_waiting = server_.in_flight.num_waiting();
+  gauges.kept_bytes = server_.budget.reserved();
   gauges.memory_limit_bytes = server_.budget.limit();
   gauges.resident_bytes = ResidentBytes();
   gauges.process_memory_limit_bytes = server_.limits.memory_limit_bytes;

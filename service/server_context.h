@@ -12,7 +12,7 @@
 #include "service/base/metrics.h"
 #include "service/base/timer.h"
 #include "service/base/worker_pool.h"
-#include "service/transport/connections.h"
+#include "service/transport/connection_table.h"
 
 namespace sparseagg::service {
 
@@ -21,13 +21,13 @@ struct ServerContext {
       : engine(*the_engine),
         clock(*the_clock),
         limits(FitToMemory(the_limits)),
-        budget(Divide(limits).kept, limits.memory_limit_bytes),
+        budget(DivideMemory(limits).kept, limits.memory_limit_bytes),
         open_rounds(limits.max_open_rounds),
         uploads(limits.max_uploads),
-        waits(MostWaits(limits)),
+        waits(MaxWaitingCalls(limits)),
         connections(the_clock),
         timer(the_clock),
-        in_flight(Divide(limits).in_flight, the_clock, &timer, &pool),
+        in_flight(DivideMemory(limits).in_flight, the_clock, &timer, &pool),
         pool(num_threads) {}
   // No deadline passes any more; then the pool, destroyed first, runs what has been posted, with all else still there.
   ~ServerContext() { timer.Stop(); }
@@ -39,7 +39,7 @@ struct ServerContext {
   CountLimit open_rounds;
   CountLimit uploads;
   CountLimit waits;  // calls that wait for a round to end
-  Connections connections;
+  ConnectionTable connections;
   Metrics metrics;
   Timer timer;
   InFlightMemory in_flight;

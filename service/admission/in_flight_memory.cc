@@ -37,7 +37,7 @@ uint64_t InFlightMemory::Acquire(uint64_t bytes, std::function<void(InFlightRese
     const uint64_t id = next_id_++;
     if (!waiting_.empty() || !FitsLocked(bytes)) {
       const Timer::Id give_up =
-          wait == Wait::kForTurn ? 0 : timer_.Schedule(clock_.Monotonic() + kShortWait, [this, id] { GiveUp(id); });
+          wait == Wait::kUnbounded ? 0 : timer_.Schedule(clock_.Monotonic() + kBoundedWait, [this, id] { GiveUp(id); });
       waiting_.push_back({id, bytes, std::move(granted), std::move(reclaim), give_up});
       wanted_ += bytes;
       ArmLocked();
@@ -67,7 +67,7 @@ void InFlightMemory::GiveUp(uint64_t id) {
   GrantLocked();  // the next one may want less
 }
 
-bool InFlightMemory::Leave(uint64_t place) {
+bool InFlightMemory::CancelWait(uint64_t place) {
   std::optional<Waiter> left;  // destroyed after the lock
   std::lock_guard lock(mu_);
   const auto found = FindLocked(place);
@@ -96,7 +96,7 @@ std::optional<InFlightReservation> InFlightMemory::TryReserveForStream(uint64_t 
 }
 
 uint64_t InFlightMemory::RefusedLocked() const {
-  const bool lately = clock_.Monotonic() - refused_at_ <= kShortWait;
+  const bool lately = clock_.Monotonic() - refused_at_ <= kBoundedWait;
   return lately && !MayHoldLocked(refused_bytes_) ? refused_bytes_ : 0;
 }
 

@@ -71,15 +71,15 @@ class InFlightMemory {
  public:
   static constexpr absl::Duration kReclaimAfter = absl::Seconds(1);
   // How long those wait at most who cannot be held back for any time: a few turns of slow peers.
-  static constexpr absl::Duration kShortWait = absl::Seconds(5);
+  static constexpr absl::Duration kBoundedWait = absl::Seconds(5);
   // How often it is looked after those called in, who need a moment to end, and whether more have to be.
   static constexpr absl::Duration kReclaimInterval = absl::Milliseconds(100);
   // Who has not ended after so many calls may not for long, and others are called in besides.
   static constexpr int kMaxReclaimAttempts = 3;
 
   enum class Wait {
-    kForTurn,  // for any time
-    kShortly,  // for kShortWait
+    kUnbounded,  // for any time
+    kBounded,    // for kBoundedWait
   };
 
   // `limit_bytes` 0: no limit. All but the limit are borrowed; `pool` is used from the first call on.
@@ -91,12 +91,12 @@ class InFlightMemory {
   // InFlightReservation::ShrinkTo; it must see to it that the credit is released. Until it is, it is called again every
   // kReclaimInterval, while others wait. Returns the place in the line, 0 if there was no need to wait.
   uint64_t Acquire(uint64_t bytes, std::function<void(InFlightReservation)> granted, std::function<void()> reclaim,
-                   Wait wait = Wait::kForTurn);
+                   Wait wait = Wait::kUnbounded);
   // True: `granted` was not called, and never will be.
-  bool Leave(uint64_t place);
+  bool CancelWait(uint64_t place);
   // For what lasts as long as a stream: nothing if all such come to more than half of the limit. Messages that have
   // been granted all of it do not stand in the way, up to a quarter beyond the limit; the next ones wait until that has
-  // been given back. Not called in before InFlightReservation::StartDeadline. Who is refused counts for kShortWait as
+  // been given back. Not called in before InFlightReservation::StartDeadline. Who is refused counts for kBoundedWait as
   // one of those who wait, or until there is room for all such: it comes again.
   std::optional<InFlightReservation> TryReserveForStream(uint64_t bytes);
 

@@ -32,31 +32,31 @@ constexpr uint64_t kMadeOfTensorBytes = 4096;
 
 }  // namespace
 
-uint64_t MostMessageBytes(const Limits& limits) {
+uint64_t MaxBufferedMessageBytes(const Limits& limits) {
   const uint64_t bytes = limits.max_message_bytes == 0 ? kLikelyMessageBytes : limits.max_message_bytes;
   return SaturatingAdd(bytes, std::min(kMostFuseBytes, bytes / 4 + 4096));
 }
 
-uint64_t MostWaits(const Limits& limits) { return Divide(limits).process / 4 / kWaitBytes; }
+uint64_t MaxWaitingCalls(const Limits& limits) { return DivideMemory(limits).process / 4 / kWaitBytes; }
 
-uint64_t MostSpecBytes(const Limits& limits) {
+uint64_t MaxSpecBytes(const Limits& limits) {
   if (limits.max_tensors == 0) return 0;
   return std::max(kLeastSpecBytes, SaturatingMultiply(kLikelyTensorBytes, limits.max_tensors));
 }
 
-uint64_t MostSpecFields(const Limits& limits) {
+uint64_t MaxSpecFields(const Limits& limits) {
   if (limits.max_tensors == 0) return 0;
   return std::max(kLeastSpecFields, SaturatingMultiply(kLikelyTensorFields, limits.max_tensors));
 }
 
-uint64_t PageTransitBytes(uint64_t page_bytes) { return SaturatingMultiply(2, page_bytes); }
+uint64_t PageInFlightBytes(uint64_t page_bytes) { return SaturatingMultiply(2, page_bytes); }
 
-MemoryShares Divide(const Limits& limits) {
+MemoryShares DivideMemory(const Limits& limits) {
   const uint64_t limit = limits.memory_limit_bytes;
   if (limit == 0) return {};
   // Half of it for messages, so that two can be received at the same time in any case.
-  const uint64_t least_transit = SaturatingMultiply(4, MostMessageBytes(limits));
-  if (limit < kLeastMemoryLimit) return {limit, least_transit, 0};
+  const uint64_t least_transit = SaturatingMultiply(4, MaxBufferedMessageBytes(limits));
+  if (limit < kMinMemoryLimitBytes) return {limit, least_transit, 0};
   MemoryShares shares;
   shares.process = kProcessBytes + limit / 16;
   shares.in_flight = std::min(std::max(limit / 8, least_transit), limit / 2);
@@ -65,17 +65,17 @@ MemoryShares Divide(const Limits& limits) {
 }
 
 Limits FitToMemory(Limits limits) {
-  if (limits.memory_limit_bytes < kLeastMemoryLimit) return limits;
+  if (limits.memory_limit_bytes < kMinMemoryLimitBytes) return limits;
   const auto lower = [](uint64_t most, uint64_t& limit) { limit = limit == 0 ? most : std::min(limit, most); };
   // InFlightMemory grows with max_message_bytes to half of the limit; of that, half is left beside what is held.
   const uint64_t most_message = limits.memory_limit_bytes / 4 - kMostFuseBytes;
   lower(limits.max_message_bytes == 0 ? std::min(kLikelyMessageBytes, most_message) : most_message,
         limits.max_message_bytes);
-  const MemoryShares shares = Divide(limits);
-  lower(shares.in_flight / 2 / PageTransitBytes(1), limits.max_page_bytes);
-  // A quarter of the process's share each. So much is for calls that wait (MostWaits), three quarters for freed memory
-  // that is kept (main.cc), and code and threads take some: more than the share, seldom all there at once. Near the
-  // limit nothing freed is kept (HeapTrimmer), which is what makes it add up.
+  const MemoryShares shares = DivideMemory(limits);
+  lower(shares.in_flight / 2 / PageInFlightBytes(1), limits.max_page_bytes);
+  // A quarter of the process's share each. So much is for calls that wait (MaxWaitingCalls), three quarters for freed
+  // memory that is kept (main.cc), and code and threads take some: more than the share, seldom all there at once. Near
+  // the limit nothing freed is kept (HeapTrimmer), which is what makes it add up.
   lower(shares.process / 4 / kConnectionBytes, limits.max_connections);
   lower(shares.process / 4 / kMadeOfTensorBytes, limits.max_tensors);
   return limits;

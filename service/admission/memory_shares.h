@@ -9,7 +9,7 @@
 namespace sparseagg::service {
 
 // Below this the process itself takes so much of it that nothing can be promised.
-inline constexpr uint64_t kLeastMemoryLimit = uint64_t{256} << 20;
+inline constexpr uint64_t kMinMemoryLimitBytes = uint64_t{256} << 20;
 
 // Bytes; 0 means no limit, as in Limits.
 struct MemoryShares {
@@ -18,8 +18,8 @@ struct MemoryShares {
   uint64_t process = 0;    // everything else: code, threads, connections, freed memory that is kept for reuse
 };
 
-// The three add up to memory_limit_bytes. Where that is below kLeastMemoryLimit it is all for rounds.
-MemoryShares Divide(const Limits& limits);
+// The three add up to memory_limit_bytes. Where that is below kMinMemoryLimitBytes it is all for rounds.
+MemoryShares DivideMemory(const Limits& limits);
 
 // `limits`, with those lowered that memory_limit_bytes leaves no room for: messages and pages, of which one must fit
 // into transit beside as much again that is held, connections, by what idle ones take, and tensors, by what is made of
@@ -32,19 +32,19 @@ inline constexpr int kStreamWindowBytes = 64 << 10;
 inline constexpr uint64_t kStreamBytes = kStreamWindowBytes + (uint64_t{32} << 10);
 
 // What gRPC may hold of one message before it is refused as too large.
-uint64_t MostMessageBytes(const Limits& limits);
+uint64_t MaxBufferedMessageBytes(const Limits& limits);
 
 // Calls that may wait for rounds at once, by what each takes, of the process's share; 0: any number.
-uint64_t MostWaits(const Limits& limits);
+uint64_t MaxWaitingCalls(const Limits& limits);
 
 // What the spec of a round may take on the wire: without a bound, what is made of it takes a hundred times as much
 // before it is known to have too many tensors. 0: no limit.
-uint64_t MostSpecBytes(const Limits& limits);
+uint64_t MaxSpecBytes(const Limits& limits);
 // The same in fields.
-uint64_t MostSpecFields(const Limits& limits);
+uint64_t MaxSpecFields(const Limits& limits);
 
 // What a page of a result takes on its way out: itself, and what it is serialised to. Saturates.
-uint64_t PageTransitBytes(uint64_t page_bytes);
+uint64_t PageInFlightBytes(uint64_t page_bytes);
 
 }  // namespace sparseagg::service
 

@@ -77,10 +77,10 @@ struct Metrics::Impl {
     }
     uploads.Set(static_cast<double>(now.uploads));
     connections.Set(static_cast<double>(now.connections));
-    in_flight.Set(static_cast<double>(now.transit_bytes));
-    transit_limit.Set(static_cast<double>(now.transit_limit_bytes));
-    transit_waiting.Set(static_cast<double>(now.transit_waiting));
-    held.Set(static_cast<double>(now.held_bytes));
+    in_flight.Set(static_cast<double>(now.in_flight_bytes));
+    transit_limit.Set(static_cast<double>(now.in_flight_limit_bytes));
+    transit_waiting.Set(static_cast<double>(now.in_flight_waiting));
+    held.Set(static_cast<double>(now.kept_bytes));
     limit.Set(static_cast<double>(now.memory_limit_bytes));
     resident.Set(static_cast<double>(now.resident_bytes));
     process_limit.Set(static_cast<double>(now.process_memory_limit_bytes));

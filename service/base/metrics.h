@@ -23,11 +23,11 @@ struct Gauges {
   std::vector<State> rounds;
   uint64_t uploads = 0;
   uint64_t connections = 0;
-  uint64_t held_bytes = 0;
-  uint64_t memory_limit_bytes = 0;  // of held_bytes
-  uint64_t transit_bytes = 0;
-  uint64_t transit_limit_bytes = 0;
-  uint64_t transit_waiting = 0;  // messages and pages
+  uint64_t kept_bytes = 0;
+  uint64_t memory_limit_bytes = 0;  // of kept_bytes
+  uint64_t in_flight_bytes = 0;
+  uint64_t in_flight_limit_bytes = 0;
+  uint64_t in_flight_waiting = 0;  // messages and pages
   uint64_t resident_bytes = 0;
   uint64_t process_memory_limit_bytes = 0;  // of resident_bytes
   uint64_t dropped_log_lines = 0;

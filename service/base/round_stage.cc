@@ -18,7 +18,7 @@ absl::string_view Name(RoundStage stage) {
   return "?";
 }
 
-RoundStage Longest(const StageTimes& times) {
+RoundStage LongestStage(const StageTimes& times) {
   RoundStage longest = RoundStage::kReceive;
   absl::Duration most = absl::ZeroDuration();
   for (const RoundStage stage : kAllStages) {
@@ -31,14 +31,14 @@ RoundStage Longest(const StageTimes& times) {
   return longest;
 }
 
-void StageClock::Add(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) {
+void StageTotals::Add(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) {
   Sums& sums = sums_[static_cast<size_t>(stage)];
   sums.busy_ns.fetch_add(absl::ToInt64Nanoseconds(busy), std::memory_order_relaxed);
   sums.wait_ns.fetch_add(absl::ToInt64Nanoseconds(wait), std::memory_order_relaxed);
   sums.bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
 
-StageTimes StageClock::Read() const {
+StageTimes StageTotals::Read() const {
   StageTimes times;
   for (size_t i = 0; i < kNumStages; ++i) {
     times[i].busy = absl::Nanoseconds(sums_[i].busy_ns.load(std::memory_order_relaxed));

@@ -35,10 +35,10 @@ struct StageTime {
 using StageTimes = std::array<StageTime, kNumStages>;
 
 // The stage that took most, waiting included: the longest pole. The first of equals.
-RoundStage Longest(const StageTimes& times);
+RoundStage LongestStage(const StageTimes& times);
 
 // Sums. Thread-safe, lock-free; the parts of one stage are read one by one.
-class StageClock {
+class StageTotals {
  public:
   void Add(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes);
   StageTimes Read() const;

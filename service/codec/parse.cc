@@ -92,7 +92,7 @@ absl::Status CheckSpec(const Descriptor* message, uint64_t size, google::protobu
                                                      most, " ", of, " that max_tensors ", limits.max_tensors,
                                                      " tensors may take"));
   };
-  if (size > MostSpecBytes(limits)) return beyond(size, MostSpecBytes(limits), "bytes");
+  if (size > MaxSpecBytes(limits)) return beyond(size, MaxSpecBytes(limits), "bytes");
   Counts counts;
   CodedInputStream in(bytes);
   if (!Count(message, in, &counts) || !in.ConsumedEntireMessage()) return Malformed(message);
@@ -100,7 +100,7 @@ absl::Status CheckSpec(const Descriptor* message, uint64_t size, google::protobu
     return absl::ResourceExhaustedError(
         absl::StrCat(counts.listed, " tensors are beyond the server's max_tensors ", limits.max_tensors));
   }
-  if (counts.fields > MostSpecFields(limits)) return beyond(counts.fields, MostSpecFields(limits), "fields");
+  if (counts.fields > MaxSpecFields(limits)) return beyond(counts.fields, MaxSpecFields(limits), "fields");
   return absl::OkStatus();
 }
 

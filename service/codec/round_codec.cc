@@ -61,7 +61,7 @@ void EncodeTimeline(const Timeline& timeline, v1::RoundTimeline* wire) {
     EncodeDuration(time.wait, encoded->mutable_wait());
     encoded->set_bytes(time.bytes);
   }
-  wire->set_longest(std::string(Name(Longest(timeline.stages))));
+  wire->set_longest(std::string(Name(LongestStage(timeline.stages))));
 }
 
 }  // namespace

@@ -305,7 +305,7 @@ void Round::LogEnd(const RoundSnapshot& snapshot) const {
        {"decode_wait_ms", Time(t, RoundStage::kDecode).wait},
        {"merge_ms", Time(t, RoundStage::kMerge).busy},
        {"merge_wait_ms", Time(t, RoundStage::kMerge).wait},
-       {"longest", Name(Longest(t.stages))}});
+       {"longest", Name(LongestStage(t.stages))}});
 }
 
 }  // namespace sparseagg::service

@@ -285,7 +285,7 @@ class Round : public std::enable_shared_from_this<Round> {
   uint64_t merged_bytes_ = 0;                 // what aggregation_ held after MergePending
   uint64_t committed_bytes_ = 0;              // what committed_ takes
 
-  mutable StageClock stages_;
+  mutable StageTotals stages_;
   std::atomic<int64_t> add_ns_{0};
 
   mutable std::mutex mu_;

@@ -11,7 +11,7 @@ namespace sparseagg::service {
 
 void AnswerReactor::OnCancel() {
   is_cancelled_ = true;
-  if (server_.in_flight.Leave(place_)) Finish(grpc::Status::CANCELLED);
+  if (server_.in_flight.CancelWait(place_)) Finish(grpc::Status::CANCELLED);
 }
 
 void AnswerReactor::AnswerWithin(uint64_t bytes, Wait wait, std::function<absl::Status()> answer) {
@@ -24,9 +24,9 @@ void AnswerReactor::AnswerWithin(uint64_t bytes, Wait wait, std::function<absl::
     self->Answer(answer);
   };
   place_ = server_.in_flight.Acquire(
-      PageTransitBytes(bytes), std::move(granted), [canceller = canceller_] { canceller->Reclaim(); }, wait);
+      PageInFlightBytes(bytes), std::move(granted), [canceller = canceller_] { canceller->Reclaim(); }, wait);
   // OnCancel may have come before there was a place to leave.
-  if (is_cancelled_ && server_.in_flight.Leave(place_)) Finish(grpc::Status::CANCELLED);
+  if (is_cancelled_ && server_.in_flight.CancelWait(place_)) Finish(grpc::Status::CANCELLED);
 }
 
 // Nobody would know of what is done, nor of a round that is made, for a client that has given up.

@@ -49,7 +49,7 @@ class Canceller {
   // For InFlightMemory to call in what waits to be taken. Nothing can be sent past that, not even a status.
   void Reclaim();
   // Ends the call's connection if that takes next to nothing: gRPC keeps what it has put in there even if the call is
-  // over. For InFlightMemory to call again and again (Connections::EndStuck).
+  // over. For InFlightMemory to call again and again (ConnectionTable::EndStuck).
   void EndStuckConnection();
   // OnDone: the context is about to go.
   void Done();

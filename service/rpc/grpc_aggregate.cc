@@ -180,7 +180,7 @@ class AggregateReactor final
 }  // namespace
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AggregationService::Aggregate(Context* context) {
-  return AggregateReactor::Start(std::make_shared<AggregateReactor>(this, context), AggregateReactor::Wait::kForTurn);
+  return AggregateReactor::Start(std::make_shared<AggregateReactor>(this, context), AggregateReactor::Wait::kUnbounded);
 }
 
 }  // namespace sparseagg::service

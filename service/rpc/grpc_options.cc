@@ -23,7 +23,8 @@ constexpr int kMostCalls = 2048;
 
 void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   // Our own check of max_message_bytes names the flag; gRPC's, which cannot, is left for what is far beyond.
-  const uint64_t fuse = limits.max_message_bytes == 0 ? std::numeric_limits<uint64_t>::max() : MostMessageBytes(limits);
+  const uint64_t fuse =
+      limits.max_message_bytes == 0 ? std::numeric_limits<uint64_t>::max() : MaxBufferedMessageBytes(limits);
   builder.SetMaxReceiveMessageSize(fuse > std::numeric_limits<int>::max() ? -1 : static_cast<int>(fuse));
   builder.SetMaxSendMessageSize(-1);
   // A second server on the same port is a mistake, not a way to share load: rounds live in one process.
@@ -46,7 +47,7 @@ void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   // gRPC receives by itself, and its own services. Beyond it gRPC cancels calls.
   grpc::ResourceQuota quota("sparseagg");
   quota.SetMaxThreads(kMostThreads);
-  if (const MemoryShares shares = Divide(limits); shares.process != 0)
+  if (const MemoryShares shares = DivideMemory(limits); shares.process != 0)
     quota.Resize(shares.in_flight + shares.process / 2);
   builder.SetResourceQuota(quota);
   // Only reflection and channelz are synchronous.
@@ -55,6 +56,6 @@ void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
 }
 
-void DoNotSeekDeadlocks() { absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore); }
+void DisableMutexDeadlockDetection() { absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore); }
 
 }  // namespace sparseagg::service

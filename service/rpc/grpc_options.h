@@ -15,7 +15,7 @@ void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder);
 
 // For the whole process, before gRPC is used. Where Abseil was built with assertions, as Debian's is, it follows who
 // waits for whom among gRPC's mutexes, under a lock of its own; that took a twentieth of a server's time.
-void DoNotSeekDeadlocks();
+void DisableMutexDeadlockDetection();
 
 }  // namespace sparseagg::service
 

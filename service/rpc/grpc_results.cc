@@ -36,7 +36,7 @@ class PageReactor final : public AnswerReactor {
       if (const absl::Status status = ToStatus([&] { return self->Open(*message); }); !status.ok()) {
         return self->Finish(ToGrpc(status));
       }
-      self->AnswerWithin(self->page_bytes_, Wait::kShortly, [reactor = self.get()] { return reactor->Answer(); });
+      self->AnswerWithin(self->page_bytes_, Wait::kBounded, [reactor = self.get()] { return reactor->Answer(); });
     });
     return self.get();
   }

@@ -104,7 +104,7 @@ void AggregationService::AnswerWith(AnswerReactor& reactor, uint64_t waiting_byt
                                     absl::StatusOr<Answerable> answerable) {
   if (!answerable.ok()) return reactor.Finish(ToGrpc(answerable.status()));
   if (!AnswerReactor::IsSmall(answerable->most_bytes) && !reactor.Hold(kCallBytes + waiting_bytes)) return;
-  reactor.AnswerWithin(answerable->most_bytes, AnswerReactor::Wait::kShortly, std::move(answerable->make));
+  reactor.AnswerWithin(answerable->most_bytes, AnswerReactor::Wait::kBounded, std::move(answerable->make));
 }
 
 AggregationService::Unary* AggregationService::GetServerInfo(Context* context, const grpc::ByteBuffer* message,

@@ -228,7 +228,8 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::SubmitUpdate(Context* context,
                                                                             grpc::ByteBuffer* response) {
-  return SubmitReactor::Start(std::make_shared<SubmitReactor>(this, context, response), SubmitReactor::Wait::kForTurn);
+  return SubmitReactor::Start(std::make_shared<SubmitReactor>(this, context, response),
+                              SubmitReactor::Wait::kUnbounded);
 }
 
 }  // namespace sparseagg::service

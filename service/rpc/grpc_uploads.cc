@@ -116,7 +116,7 @@ AggregationService::AggregationService(ServerContext* server, Registry* registry
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::ReceiveChunk(Context* context,
                                                                             grpc::ByteBuffer* response) {
-  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response), PutReactor::Wait::kShortly);
+  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response), PutReactor::Wait::kBounded);
 }
 
 AggregationService::Unary* AggregationService::CommitSubmission(Context* context, const grpc::ByteBuffer* message,

@@ -28,7 +28,7 @@ class WaitReactor final : public AnswerReactor {
     self->Keep(self);
     self->wait_ = self->round_->Wait(timeout, [self] {
       self->server_.pool.Post([self] {
-        self->AnswerWithin(MostRoundBytes(self->round_->config()), Wait::kForTurn,
+        self->AnswerWithin(MostRoundBytes(self->round_->config()), Wait::kUnbounded,
                            [reactor = self.get()] { return reactor->Answer(); });
       });
     });

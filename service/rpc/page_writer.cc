@@ -18,7 +18,7 @@ void PageWriter::Open(PageStream pages, std::function<void(v1::ResultPage*)> com
 void PageWriter::Next(std::function<void(absl::StatusOr<const grpc::ByteBuffer*>)> write) {
   if (!pages_->more()) return write(nullptr);
   server_.in_flight.Acquire(
-      PageTransitBytes(pages_->NextBytes()),
+      PageInFlightBytes(pages_->NextBytes()),
       [this, write = std::move(write)](InFlightReservation credit) {
         reservation_ = std::move(credit);
         const absl::Status made = ToStatus([this] { return Make(); });

@@ -46,7 +46,7 @@ class ReadingReactor : public CallReactor<Derived, Base> {
 
   // Brings OnReadDone, with the message in received_ and what it takes in reservation_. Meanwhile flow control holds
   // the client back; who waits only shortly is then told to try again.
-  void ReadNext(Wait wait = Wait::kForTurn) {
+  void ReadNext(Wait wait = Wait::kUnbounded) {
     auto granted = [weak = std::weak_ptr<Derived>(self_)](InFlightReservation credit) {
       const std::shared_ptr<Derived> derived = weak.lock();
       if (derived == nullptr) return;
@@ -62,7 +62,8 @@ class ReadingReactor : public CallReactor<Derived, Base> {
       interrupt(Reclaimed(server));
       canceller->EndStuckConnection();  // where other calls on it leave no room for the status
     };
-    context().in_flight.Acquire(MostMessageBytes(context().limits), std::move(granted), std::move(reclaim), wait);
+    context().in_flight.Acquire(MaxBufferedMessageBytes(context().limits), std::move(granted), std::move(reclaim),
+                                wait);
   }
 
   // From a step: the call is to end with `status`.

@@ -109,7 +109,7 @@ Limits FitToFiles(Limits limits) {
   const OwnedFd lowest(OpenSpare());
   const uint64_t taken = static_cast<uint64_t>(std::max(0, lowest.get())) + kReservedFds;
   const uint64_t may_open = RaiseFileLimit();
-  // Each takes two: gRPC's and that of Connections.
+  // Each takes two: gRPC's and that of ConnectionTable.
   const uint64_t most = may_open > taken + 2 ? (may_open - taken) / 2 : 1;
   limits.max_connections = limits.max_connections == 0 ? most : std::min(limits.max_connections, most);
   return limits;
@@ -183,7 +183,7 @@ absl::Status Listener::OpenHost(const std::string& host, const std::string& port
 
 Listener::~Listener() { Stop(); }
 
-void Listener::Start(uint64_t max_connections, Connections* connections, std::function<void(int fd)> take,
+void Listener::Start(uint64_t max_connections, ConnectionTable* connections, std::function<void(int fd)> take,
                      std::function<void()> refused) {
   connections_ = connections;
   take_ = std::move(take);

@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "service/base/limits.h"
-#include "service/transport/connections.h"
+#include "service/transport/connection_table.h"
 #include "service/transport/owned_fd.h"
 
 namespace sparseagg::service {
@@ -39,7 +39,7 @@ class Listener {
   // From now on calls take(fd), which owns it, for each connection: a stream socket that does not block. Calls
   // refused() for each that is not wanted. Both from one thread, which also keeps `connections`, borrowed until Stop.
   // max_connections 0: no limit but that of files.
-  void Start(uint64_t max_connections, Connections* connections, std::function<void(int fd)> take,
+  void Start(uint64_t max_connections, ConnectionTable* connections, std::function<void(int fd)> take,
              std::function<void()> refused);
   // Accepts no more, and closes its sockets. Connections stay. May be called again.
   void Stop();
@@ -58,7 +58,7 @@ class Listener {
   OwnedFd wake_;   // readable once the thread should end
   OwnedFd spare_;  // given up for a moment to accept and refuse when there is no other left
   uint64_t max_connections_ = 0;
-  Connections* connections_ = nullptr;
+  ConnectionTable* connections_ = nullptr;
   std::function<void(int fd)> take_;
   std::function<void()> refused_;
   std::thread thread_;

@@ -96,7 +96,7 @@ void Measure(const Flags& flags) {
 
 int main(int argc, char** argv) {
   using sparseagg::bench::Flags;
-  sparseagg::service::DoNotSeekDeadlocks();
+  sparseagg::service::DisableMutexDeadlockDetection();
   CLI::App app(
       "Puts a server under load over real sockets, holds what it answers to the engine in this process bit for bit, "
       "and writes one JSON object. Exit status 1 if anything was wrong, or was refused without --allow-refusals.",

@@ -24,29 +24,29 @@ TEST_F(InFlightMemoryTest, Acquire_UpToTheLimit_IsGivenAtOnceAndGivenBack) {
   {
     const InFlightReservation first = Take(60);
     const InFlightReservation second = Take(40);
-    EXPECT_EQ(transit_.taken(), 100);
+    EXPECT_EQ(in_flight_.reserved(), 100);
   }
-  EXPECT_EQ(transit_.taken(), 0);
+  EXPECT_EQ(in_flight_.reserved(), 0);
 }
 
 TEST_F(InFlightMemoryTest, Settle_KeepsWhatHasCome) {
   InFlightReservation credit = Take(90);
   credit.ShrinkTo(30);
-  EXPECT_EQ(transit_.taken(), 30);
+  EXPECT_EQ(in_flight_.reserved(), 30);
   credit.ShrinkTo(50);  // never more than it was
-  EXPECT_EQ(transit_.taken(), 30);
+  EXPECT_EQ(in_flight_.reserved(), 30);
   credit.Release();
   credit.Release();
-  EXPECT_EQ(transit_.taken(), 0);
+  EXPECT_EQ(in_flight_.reserved(), 0);
 }
 
 TEST_F(InFlightMemoryTest, Acquire_MoreThanTheLimit_GoesAlone) {
-  const auto held = transit_.TryReserveForStream(10);
+  const auto held = in_flight_.TryReserveForStream(10);
   InFlightReservation credit = Take(1000);
   Event granted;
-  transit_.Acquire(
+  in_flight_.Acquire(
       1, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
-  EXPECT_EQ(transit_.num_waiting(), 1);
+  EXPECT_EQ(in_flight_.num_waiting(), 1);
   credit.Release();
   granted.Wait();
 }
@@ -54,76 +54,76 @@ TEST_F(InFlightMemoryTest, Acquire_MoreThanTheLimit_GoesAlone) {
 TEST_F(InFlightMemoryTest, AcquireShortly_TurnComes_IsGiven) {
   InFlightReservation all = Take(100);
   Event granted;
-  transit_.Acquire(
+  in_flight_.Acquire(
       60, [&](const InFlightReservation& credit) { credit ? granted.Notify() : void(); }, [] {},
-      InFlightMemory::Wait::kShortly);
-  clock_.Advance(InFlightMemory::kShortWait / 2, timer_);
+      InFlightMemory::Wait::kBounded);
+  clock_.Advance(InFlightMemory::kBoundedWait / 2, timer_);
   all.Release();
   granted.Wait();
-  clock_.Advance(InFlightMemory::kShortWait, timer_);  // no more than once
+  clock_.Advance(InFlightMemory::kBoundedWait, timer_);  // no more than once
 }
 
 TEST_F(InFlightMemoryTest, AcquireShortly_TurnDoesNotCome_IsToldSoAndLetsTheNextPass) {
   InFlightReservation most = Take(90);
   most.ShrinkTo(90);  // called in no more
   Event given_up;
-  transit_.Acquire(
+  in_flight_.Acquire(
       60, [&](const InFlightReservation& credit) { credit ? void() : given_up.Notify(); }, [] {},
-      InFlightMemory::Wait::kShortly);
+      InFlightMemory::Wait::kBounded);
   Event granted;
-  transit_.Acquire(
+  in_flight_.Acquire(
       10, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
-  EXPECT_EQ(transit_.num_waiting(), 2);
-  clock_.Advance(InFlightMemory::kShortWait, timer_);
+  EXPECT_EQ(in_flight_.num_waiting(), 2);
+  clock_.Advance(InFlightMemory::kBoundedWait, timer_);
   given_up.Wait();
   granted.Wait();
   pool_.reset();
-  EXPECT_EQ(transit_.num_waiting(), 0);
-  EXPECT_EQ(transit_.taken(), 90);
+  EXPECT_EQ(in_flight_.num_waiting(), 0);
+  EXPECT_EQ(in_flight_.reserved(), 90);
 }
 
 TEST_F(InFlightMemoryTest, Leave_LetsTheNextPassAndIsNotGivenAnything) {
   const InFlightReservation most = Take(90);
   Event granted;
-  const uint64_t first = transit_.Acquire(
-      60, [](const InFlightReservation&) { FAIL(); }, [] {}, InFlightMemory::Wait::kShortly);
-  transit_.Acquire(
+  const uint64_t first = in_flight_.Acquire(
+      60, [](const InFlightReservation&) { FAIL(); }, [] {}, InFlightMemory::Wait::kBounded);
+  in_flight_.Acquire(
       10, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
-  EXPECT_TRUE(transit_.Leave(first));
+  EXPECT_TRUE(in_flight_.CancelWait(first));
   granted.Wait();
-  EXPECT_EQ(transit_.num_waiting(), 0);
-  EXPECT_FALSE(transit_.Leave(first));
-  EXPECT_FALSE(transit_.Leave(0));
-  clock_.Advance(InFlightMemory::kShortWait, timer_);
+  EXPECT_EQ(in_flight_.num_waiting(), 0);
+  EXPECT_FALSE(in_flight_.CancelWait(first));
+  EXPECT_FALSE(in_flight_.CancelWait(0));
+  clock_.Advance(InFlightMemory::kBoundedWait, timer_);
   clock_.AwaitDue(timer_);
 }
 
 TEST_F(InFlightMemoryTest, TryHold_HalfOfTheLimit_LeavesTheRestToMessages) {
-  auto held = transit_.TryReserveForStream(50);
+  auto held = in_flight_.TryReserveForStream(50);
   ASSERT_TRUE(held.has_value());
-  EXPECT_FALSE(transit_.TryReserveForStream(1).has_value());
+  EXPECT_FALSE(in_flight_.TryReserveForStream(1).has_value());
   const InFlightReservation message = Take(50);
   held->ShrinkTo(0);  // lasts as long as it is there
-  EXPECT_EQ(transit_.taken(), 100);
+  EXPECT_EQ(in_flight_.reserved(), 100);
   held.reset();
-  EXPECT_EQ(transit_.taken(), 50);
+  EXPECT_EQ(in_flight_.reserved(), 50);
 }
 
 // Streams that are opened while messages have all, and more of them wait.
 TEST_F(InFlightMemoryTest, TryHold_MessagesHaveAll_IsGivenUpToAQuarterOnTop) {
   InFlightReservation first = Take(60);
   InFlightReservation second = Take(40);
-  auto held = transit_.TryReserveForStream(25);
+  auto held = in_flight_.TryReserveForStream(25);
   ASSERT_TRUE(held.has_value());
-  EXPECT_FALSE(transit_.TryReserveForStream(1).has_value());
+  EXPECT_FALSE(in_flight_.TryReserveForStream(1).has_value());
   Event granted;
-  transit_.Acquire(
+  in_flight_.Acquire(
       20, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
   first.ShrinkTo(40);
-  EXPECT_EQ(transit_.num_waiting(), 1);  // 105 and 20 are too much
-  auto more = transit_.TryReserveForStream(20);
+  EXPECT_EQ(in_flight_.num_waiting(), 1);  // 105 and 20 are too much
+  auto more = in_flight_.TryReserveForStream(20);
   EXPECT_TRUE(more.has_value());
-  EXPECT_FALSE(transit_.TryReserveForStream(6).has_value());  // of half the limit
+  EXPECT_FALSE(in_flight_.TryReserveForStream(6).has_value());  // of half the limit
   more.reset();
   first.Release();
   granted.Wait();
@@ -136,7 +136,7 @@ TEST_F(InFlightMemoryTest, Acquire_Full_IsServedInOrder) {
   Event done;
   for (int i = 0; i < 3; ++i) {
     // The second is small and must not overtake the first.
-    transit_.Acquire(
+    in_flight_.Acquire(
         i == 1 ? 1 : 90,
         [&order, i, &done](const InFlightReservation&) {
           order.push_back(i);
@@ -144,12 +144,12 @@ TEST_F(InFlightMemoryTest, Acquire_Full_IsServedInOrder) {
         },
         [] {});
   }
-  EXPECT_EQ(transit_.num_waiting(), 3);
+  EXPECT_EQ(in_flight_.num_waiting(), 3);
   all.Release();
   done.Wait();
   EXPECT_THAT(order, ElementsAre(0, 1, 2));
   pool_.reset();
-  EXPECT_EQ(transit_.taken(), 0);
+  EXPECT_EQ(in_flight_.reserved(), 0);
 }
 
 TEST(TransitRaceTest, ManyThreads_NeverPassTheLimitAndAllAreServed) {
@@ -168,7 +168,7 @@ TEST(TransitRaceTest, ManyThreads_NeverPassTheLimitAndAllAreServed) {
         in_flight.Acquire(
             1 + random() % 60,
             [&](InFlightReservation credit) {
-              if (in_flight.taken() > 100) passed = true;
+              if (in_flight.reserved() > 100) passed = true;
               credit.ShrinkTo(credit.bytes() / 2);
               ++served;
             },
@@ -178,7 +178,7 @@ TEST(TransitRaceTest, ManyThreads_NeverPassTheLimitAndAllAreServed) {
   }
   for (std::thread& thread : threads) thread.join();
   while (served < 2000) std::this_thread::yield();
-  while (in_flight.taken() > 0) std::this_thread::yield();
+  while (in_flight.reserved() > 0) std::this_thread::yield();
   EXPECT_FALSE(passed) << "seed " << kSeed;
 }
 
@@ -186,19 +186,19 @@ TEST(MemorySharesTest, Divide_SharesAddUpToTheLimit) {
   Limits limits;
   for (const uint64_t mib : {256, 384, 1024, 16384}) {
     limits.memory_limit_bytes = mib << 20;
-    const MemoryShares shares = Divide(limits);
+    const MemoryShares shares = DivideMemory(limits);
     EXPECT_EQ(shares.kept + shares.in_flight + shares.process, mib << 20);
     EXPECT_GE(shares.kept, (mib << 20) / 2 - (uint64_t{1} << 20)) << mib;
-    EXPECT_GE(shares.in_flight, 4 * MostMessageBytes(limits)) << mib;
+    EXPECT_GE(shares.in_flight, 4 * MaxBufferedMessageBytes(limits)) << mib;
   }
 }
 
 TEST(MemorySharesTest, Divide_NoLimitOrTooSmall_BoundsOnlyRounds) {
   Limits limits;
-  EXPECT_EQ(Divide(limits).kept, 0);
-  EXPECT_EQ(Divide(limits).in_flight, 0);
+  EXPECT_EQ(DivideMemory(limits).kept, 0);
+  EXPECT_EQ(DivideMemory(limits).in_flight, 0);
   limits.memory_limit_bytes = 1'000'000;
-  EXPECT_EQ(Divide(limits).kept, 1'000'000);
+  EXPECT_EQ(DivideMemory(limits).kept, 1'000'000);
 }
 
 TEST(MemorySharesTest, FitToMemory_ConnectionsAreAsManyAsMemoryAndTheirLimitAllow) {
@@ -224,9 +224,9 @@ TEST(MemorySharesTest, FitToMemory_OneMessageAndOnePageFitBesideWhatMayBeHeld) {
       limits.max_message_bytes = wanted;
       limits.max_page_bytes = wanted;
       const Limits fitted = FitToMemory(limits);
-      const uint64_t in_flight = Divide(fitted).in_flight;
-      EXPECT_LE(MostMessageBytes(fitted), in_flight / 2) << mib << " " << wanted;
-      EXPECT_LE(PageTransitBytes(fitted.max_page_bytes), in_flight / 2) << mib << " " << wanted;
+      const uint64_t in_flight = DivideMemory(fitted).in_flight;
+      EXPECT_LE(MaxBufferedMessageBytes(fitted), in_flight / 2) << mib << " " << wanted;
+      EXPECT_LE(PageInFlightBytes(fitted.max_page_bytes), in_flight / 2) << mib << " " << wanted;
       EXPECT_GT(fitted.max_message_bytes, 0);
       EXPECT_GT(fitted.max_page_bytes, 0);
       if (wanted != 0 && wanted <= size_t{4} << 20) {
@@ -243,7 +243,7 @@ TEST(MemorySharesTest, FitToMemory_WithoutALimitChangesNothing) {
   limits.max_page_bytes = UINT64_MAX;
   EXPECT_EQ(FitToMemory(limits).max_message_bytes, 0);
   EXPECT_EQ(FitToMemory(limits).max_page_bytes, UINT64_MAX);
-  EXPECT_EQ(PageTransitBytes(UINT64_MAX), UINT64_MAX);
+  EXPECT_EQ(PageInFlightBytes(UINT64_MAX), UINT64_MAX);
 }
 
 }  // namespace

@@ -124,9 +124,9 @@ TEST(MemorySharesTest, FitToMemory_TensorsAreAsManyAsMemoryAndTheirLimitAllow) {
 TEST(MemorySharesTest, MessagesOfAnySize_DoNotWrap) {
   Limits limits;
   limits.max_message_bytes = UINT64_MAX;
-  EXPECT_EQ(MostMessageBytes(limits), UINT64_MAX);
+  EXPECT_EQ(MaxBufferedMessageBytes(limits), UINT64_MAX);
   limits.memory_limit_bytes = 1;  // so little that all of it is for rounds
-  EXPECT_EQ(Divide(limits).in_flight, UINT64_MAX);
+  EXPECT_EQ(DivideMemory(limits).in_flight, UINT64_MAX);
 }
 
 TEST(SlotsTest, Slot_AllTaken_RefusesUntilOneIsGivenBack) {

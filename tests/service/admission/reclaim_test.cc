@@ -34,7 +34,7 @@ TEST_F(CallInTest, GrantedButNoThread_TheTimeDoesNotRun) {
   Event granted;
   Event called_in;
   InFlightReservation kept;
-  transit_.Acquire(
+  in_flight_.Acquire(
       100,
       [&](InFlightReservation credit) {
         kept = std::move(credit);
@@ -42,11 +42,11 @@ TEST_F(CallInTest, GrantedButNoThread_TheTimeDoesNotRun) {
       },
       [&] { called_in.Notify(); });
   Event other;
-  transit_.Acquire(
+  in_flight_.Acquire(
       50, [&](const InFlightReservation&) { other.Notify(); }, [] {});
   all.Release();
   clock_.Advance(10 * InFlightMemory::kReclaimAfter, timer_);
-  thread.LetGo();
+  thread.Release();
   granted.Wait();
   EXPECT_FALSE(called_in.HasHappened());
   clock_.Advance(InFlightMemory::kReclaimAfter, timer_);  // now it is
@@ -61,12 +61,12 @@ TEST_F(CallInTest, SlowPeer_DoesItsPartBeforeTheCall_IsNotCalledIn) {
   InFlightReservation credit = Take(100, &called_in);
   BusyThread thread(*pool_);
   Event granted;
-  transit_.Acquire(
+  in_flight_.Acquire(
       100, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
   clock_.Advance(InFlightMemory::kReclaimAfter, timer_);
   clock_.AwaitDue(timer_);
   credit.ShrinkTo(0);
-  thread.LetGo();
+  thread.Release();
   granted.Wait();  // the pool's thread has passed the call
   EXPECT_FALSE(called_in.HasHappened());
 }
@@ -78,7 +78,7 @@ TEST_F(CallInTest, SlowPeersThatHadToWait_AreCalledInForThoseBehindThem) {
   Event second_granted;
   Event second_called;
   InFlightReservation second;
-  transit_.Acquire(
+  in_flight_.Acquire(
       100,
       [&](InFlightReservation credit) {
         second = std::move(credit);
@@ -86,7 +86,7 @@ TEST_F(CallInTest, SlowPeersThatHadToWait_AreCalledInForThoseBehindThem) {
       },
       [&] { second_called.Notify(); });
   Event third;
-  transit_.Acquire(
+  in_flight_.Acquire(
       100, [&](const InFlightReservation&) { third.Notify(); }, [] {});
   clock_.Advance(InFlightMemory::kReclaimAfter, timer_);
   first_called.Wait();
@@ -108,7 +108,7 @@ TEST_F(CallInTest, SlowPeers_OthersWait_OnlyAsManyAreCalledInAsAreNeeded) {
   first.ShrinkTo(30);  // its peer has done its part
   clock_.Advance(10 * InFlightMemory::kReclaimAfter, timer_);
   Event granted;
-  transit_.Acquire(
+  in_flight_.Acquire(
       40, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
   clock_.Advance(InFlightMemory::kReclaimAfter, timer_);
   second_called.Wait();
@@ -128,18 +128,18 @@ TEST_F(CallInTest, CalledIn_ButNotGivenBack_IsCalledInAgainWhileOthersWait) {
     passed.Wait();
   };
   InFlightReservation taken;
-  transit_.Acquire(
+  in_flight_.Acquire(
       100, [&](InFlightReservation credit) { taken = std::move(credit); }, [&] { ++calls; });
   Event first;
-  transit_.Acquire(
-      100, [&](const InFlightReservation&) { first.Notify(); }, [] {}, InFlightMemory::Wait::kShortly);
+  in_flight_.Acquire(
+      100, [&](const InFlightReservation&) { first.Notify(); }, [] {}, InFlightMemory::Wait::kBounded);
   clock_.Advance(InFlightMemory::kReclaimAfter, timer_);
   await_calls(1);
   for (int i = 2; i <= 4; ++i) {
     clock_.Advance(InFlightMemory::kReclaimInterval, timer_);
     await_calls(i);
   }
-  clock_.Advance(InFlightMemory::kShortWait, timer_);
+  clock_.Advance(InFlightMemory::kBoundedWait, timer_);
   first.Wait();  // has given up
   await_calls(calls);
   const int before = calls;
@@ -149,7 +149,7 @@ TEST_F(CallInTest, CalledIn_ButNotGivenBack_IsCalledInAgainWhileOthersWait) {
   }
   await_calls(before);
   Event second;
-  transit_.Acquire(
+  in_flight_.Acquire(
       100, [&](const InFlightReservation&) { second.Notify(); }, [] {});
   clock_.Advance(InFlightMemory::kReclaimInterval, timer_);
   await_calls(before + 1);
@@ -175,11 +175,11 @@ TEST_F(CallInTest, PoolIsBusy_NoMoreAreCalledInThanAreNeeded) {
   for (size_t i = 0; i < credits.size(); ++i) credits[i] = Take(30, &called_in[i]);
   BusyThread thread(*pool_);
   Event granted;
-  transit_.Acquire(
+  in_flight_.Acquire(
       30, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
   PassTime(InFlightMemory::kReclaimAfter);
   for (int i = 0; i < 20; ++i) PassTime(InFlightMemory::kReclaimInterval);
-  thread.LetGo();
+  thread.Release();
   called_in[0].Wait();
   AwaitPool();
   EXPECT_FALSE(called_in[1].HasHappened());
@@ -195,7 +195,7 @@ TEST_F(CallInTest, CalledInButDoesNotEnd_AnotherIsCalledInBesides) {
   const InFlightReservation first = Take(50, &first_called);
   InFlightReservation second = Take(50, &second_called);
   Event granted;
-  transit_.Acquire(
+  in_flight_.Acquire(
       50, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
   PassTime(InFlightMemory::kReclaimAfter);
   first_called.Wait();
@@ -213,50 +213,50 @@ TEST_F(CallInTest, CalledInButDoesNotEnd_AnotherIsCalledInBesides) {
 TEST_F(CallInTest, HoldIsRefused_SlowPeerIsCalledInUntilThereIsRoom) {
   Event first_called;
   Event second_called;
-  InFlightReservation first = *transit_.TryReserveForStream(25);
-  InFlightReservation second = *transit_.TryReserveForStream(25);
+  InFlightReservation first = *in_flight_.TryReserveForStream(25);
+  InFlightReservation second = *in_flight_.TryReserveForStream(25);
   first.StartDeadline([&] { first_called.Notify(); });
   second.StartDeadline([&] { second_called.Notify(); });
   PassTime(10 * InFlightMemory::kReclaimAfter);
   AwaitPool();
   EXPECT_FALSE(first_called.HasHappened());
-  EXPECT_FALSE(transit_.TryReserveForStream(10).has_value());
+  EXPECT_FALSE(in_flight_.TryReserveForStream(10).has_value());
   PassTime(InFlightMemory::kReclaimInterval);
   first_called.Wait();
   first.Release();
   PassTime(InFlightMemory::kReclaimInterval);
   AwaitPool();
   EXPECT_FALSE(second_called.HasHappened());
-  EXPECT_TRUE(transit_.TryReserveForStream(10).has_value());
+  EXPECT_TRUE(in_flight_.TryReserveForStream(10).has_value());
 }
 
 // A call gives back more than its page when it ends.
 TEST_F(CallInTest, HoldIsRefused_PagesAreSmall_NoMoreCallsThanNeededAreCalledIn) {
   Event first_called;
   Event second_called;
-  InFlightReservation first = *transit_.TryReserveForStream(25);
-  const InFlightReservation second = *transit_.TryReserveForStream(25);
+  InFlightReservation first = *in_flight_.TryReserveForStream(25);
+  const InFlightReservation second = *in_flight_.TryReserveForStream(25);
   InFlightReservation first_page = Take(1, &first_called);
   const InFlightReservation second_page = Take(1, &second_called);
   PassTime(10 * InFlightMemory::kReclaimAfter);
-  EXPECT_FALSE(transit_.TryReserveForStream(25).has_value());
+  EXPECT_FALSE(in_flight_.TryReserveForStream(25).has_value());
   PassTime(InFlightMemory::kReclaimInterval);
   first_called.Wait();
   AwaitPool();
   EXPECT_FALSE(second_called.HasHappened());
   first_page.Release();
   first.Release();
-  EXPECT_TRUE(transit_.TryReserveForStream(25).has_value());
+  EXPECT_TRUE(in_flight_.TryReserveForStream(25).has_value());
 }
 
 TEST_F(CallInTest, HoldWasRefused_ThenGranted_WaitsNoMore) {
   Event called_in;
-  InFlightReservation first = *transit_.TryReserveForStream(25);
-  const InFlightReservation second = *transit_.TryReserveForStream(25);
+  InFlightReservation first = *in_flight_.TryReserveForStream(25);
+  const InFlightReservation second = *in_flight_.TryReserveForStream(25);
   const InFlightReservation page = Take(1, &called_in);
-  EXPECT_FALSE(transit_.TryReserveForStream(20).has_value());
+  EXPECT_FALSE(in_flight_.TryReserveForStream(20).has_value());
   first.Release();
-  const auto granted = transit_.TryReserveForStream(20);
+  const auto granted = in_flight_.TryReserveForStream(20);
   EXPECT_TRUE(granted.has_value());
   PassTime(2 * InFlightMemory::kReclaimAfter);
   AwaitPool();
@@ -266,22 +266,22 @@ TEST_F(CallInTest, HoldWasRefused_ThenGranted_WaitsNoMore) {
 TEST_F(CallInTest, HoldWasRefusedLongAgo_NobodyIsCalledIn) {
   Event called_in;
   const InFlightReservation message = Take(100, &called_in);
-  const auto held = transit_.TryReserveForStream(25);
-  EXPECT_FALSE(transit_.TryReserveForStream(10).has_value());
-  PassTime(2 * InFlightMemory::kShortWait);
+  const auto held = in_flight_.TryReserveForStream(25);
+  EXPECT_FALSE(in_flight_.TryReserveForStream(10).has_value());
+  PassTime(2 * InFlightMemory::kBoundedWait);
   AwaitPool();
   EXPECT_FALSE(called_in.HasHappened());
 }
 
 TEST_F(CallInTest, WatchedThatWasHeld_IsGivenBackAsHeld) {
-  auto held = transit_.TryReserveForStream(50);
+  auto held = in_flight_.TryReserveForStream(50);
   held->StartDeadline([] {});
   held->ShrinkTo(0);  // changes nothing
-  EXPECT_EQ(transit_.taken(), 50);
-  EXPECT_FALSE(transit_.TryReserveForStream(1).has_value());
+  EXPECT_EQ(in_flight_.reserved(), 50);
+  EXPECT_FALSE(in_flight_.TryReserveForStream(1).has_value());
   held.reset();
-  EXPECT_EQ(transit_.taken(), 0);
-  EXPECT_TRUE(transit_.TryReserveForStream(50).has_value());
+  EXPECT_EQ(in_flight_.reserved(), 0);
+  EXPECT_TRUE(in_flight_.TryReserveForStream(50).has_value());
 }
 
 }  // namespace

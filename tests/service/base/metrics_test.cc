@@ -16,9 +16,9 @@ std::string TextOf(const Metrics& metrics) {
     Gauges gauges;
     gauges.rounds = {{"open", 3}, {"done", 0}};
     gauges.connections = 4;
-    gauges.transit_bytes = 13;
-    gauges.transit_waiting = 5;
-    gauges.held_bytes = 12;
+    gauges.in_flight_bytes = 13;
+    gauges.in_flight_waiting = 5;
+    gauges.kept_bytes = 12;
     return gauges;
   });
 }

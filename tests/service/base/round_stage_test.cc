@@ -8,7 +8,7 @@ namespace {
 const StageTime& Of(const StageTimes& times, RoundStage stage) { return times[static_cast<size_t>(stage)]; }
 
 TEST(StageTest, Add_SeveralTimes_SumsEachStageByItself) {
-  StageClock clock;
+  StageTotals clock;
   clock.Add(RoundStage::kDecode, absl::Microseconds(5), absl::Microseconds(1), 10);
   clock.Add(RoundStage::kDecode, absl::Microseconds(7), absl::ZeroDuration(), 20);
   clock.Add(RoundStage::kMerge, absl::ZeroDuration(), absl::Milliseconds(3), 0);
@@ -21,13 +21,13 @@ TEST(StageTest, Add_SeveralTimes_SumsEachStageByItself) {
 }
 
 TEST(StageTest, Longest_WaitingCounts_AndTheFirstOfEquals) {
-  StageClock clock;
-  EXPECT_EQ(Longest(clock.Read()), RoundStage::kReceive);
+  StageTotals clock;
+  EXPECT_EQ(LongestStage(clock.Read()), RoundStage::kReceive);
   clock.Add(RoundStage::kEncode, absl::Seconds(2), absl::ZeroDuration(), 0);
   clock.Add(RoundStage::kMerge, absl::Seconds(1), absl::Seconds(1), 0);
-  EXPECT_EQ(Longest(clock.Read()), RoundStage::kMerge);
+  EXPECT_EQ(LongestStage(clock.Read()), RoundStage::kMerge);
   clock.Add(RoundStage::kEncode, absl::ZeroDuration(), absl::Nanoseconds(1), 0);
-  EXPECT_EQ(Longest(clock.Read()), RoundStage::kEncode);
+  EXPECT_EQ(LongestStage(clock.Read()), RoundStage::kEncode);
 }
 
 TEST(StageTest, Name_EveryStage_HasItsOwn) {

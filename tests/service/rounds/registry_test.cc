@@ -82,7 +82,7 @@ TEST_F(RegistryTest, Create_AfterAnExpiredOneOfTheSameId_IsNotExpiredWithIt) {
   ASSERT_THAT(registry().Delete("a"), IsOk());
   const auto second = Open(spec, "a");
   Advance(absl::Seconds(10));
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_EQ(*registry().Find("a"), second);
 }
 

@@ -60,7 +60,7 @@ TEST_F(RoundLifeTest, Deadline_Passed_ClosesTheRound) {
   const auto round = Open(SpecWithDeadline(10));
   ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
   Advance(absl::Seconds(9));
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_EQ(round->Snapshot().state, RoundState::kOpen);
   Advance(absl::Seconds(1));
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
@@ -74,7 +74,7 @@ TEST_F(RoundLifeTest, Deadline_PassedBeforeItIsStarted_ClosesTheRoundOnlyThen) {
   const auto round = Round::Open(*std::move(config), &context(), nullptr);
   ASSERT_THAT(round, IsOk());
   Advance(absl::Seconds(20));
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_EQ((*round)->state(), RoundState::kOpen);
   (*round)->StartDeadline();
   EXPECT_EQ(AwaitEnd(**round).state, RoundState::kDone);
@@ -178,7 +178,7 @@ TEST_F(RoundLifeTest, Cancel_Open_DropsAllAndGivesTheMemoryBack) {
   EXPECT_THAT(CommitNamed(*round, "b", "b-1"), Fails(Code::kFailedPrecondition, HasSubstr("enough")));
   EXPECT_THAT(CommitNamed(*round, "a", "a-1"), HasCode(Code::kFailedPrecondition));
   EXPECT_THAT(round->Cancel("again"), IsOk());
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_LE(context().budget.reserved(), at_rest + 1024);
   EXPECT_EQ(context().open_rounds.taken(), 0);
 }
@@ -192,7 +192,7 @@ TEST_F(RoundLifeTest, Cancel_WhileFinishing_DropsTheResult) {
   EXPECT_THAT(round->Cancel("late"), IsOk());
   EXPECT_EQ(AwaitEnd(*round).state, RoundState::kCancelled);
   go_.Notify();
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_EQ(round->Snapshot().state, RoundState::kCancelled);
   EXPECT_THAT(round->GetResults(), HasCode(Code::kFailedPrecondition));
 }
@@ -240,10 +240,10 @@ TEST_F(RoundLifeTest, UploadTimeout_NoChunkForThatLong_DiscardsTheUpload) {
   Advance(absl::Seconds(20));
   ASSERT_THAT(Put(*round, MakeChunk("", "a", {2}, {1}, 1, false)), IsOk());  // starts the time anew
   Advance(absl::Seconds(20));
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_THAT(round->GetProgress("a", "a-1"), IsOk());
   Advance(absl::Seconds(10));
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_THAT(round->GetProgress("a", "a-1"), HasCode(Code::kNotFound));
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
   EXPECT_EQ(round->Snapshot().num_refused, 1);
@@ -258,7 +258,7 @@ TEST_F(RoundLifeTest, UploadTimeout_OnlyRepeatsAndGaps_DoNotKeepTheUpload) {
   ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
   EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 7, false)), HasCode(Code::kFailedPrecondition));
   Advance(absl::Seconds(10));
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_THAT(round->GetProgress("a", "a-1"), HasCode(Code::kNotFound));
 }
 
@@ -268,7 +268,7 @@ TEST_F(RoundLifeTest, UploadTimeout_OfAnUploadWhoseCallerHoldsIt_IsTheCallersToW
   const auto upload = round->OpenUpload("a", "a-1", nullptr);
   ASSERT_THAT(upload, IsOk());
   Advance(absl::Seconds(100));
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_EQ(round->Snapshot().num_uploads, 1);
 }
 
@@ -283,10 +283,10 @@ TEST_F(RoundLifeTest, ResultTtl_Passed_ForgetsTheRoundAndItsMemory) {
     EXPECT_EQ(snapshot.expire_time - snapshot.end_time, absl::Seconds(60));
   }
   Advance(absl::Seconds(59));
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_THAT(registry().Find("r"), IsOk());
   Advance(absl::Seconds(1));
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_THAT(registry().Find("r"), HasCode(Code::kNotFound));
   EXPECT_EQ(context().budget.reserved(), 0);
 }
@@ -296,7 +296,7 @@ TEST_F(RoundLifeTest, Wait_Timeout_AnswersWhileTheRoundIsOpen) {
   Event answered;
   round->Wait(absl::Seconds(5), [&] { answered.Notify(); });
   Advance(absl::Seconds(4));
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_FALSE(answered.HasHappened());
   Advance(absl::Seconds(1));
   answered.Wait();
@@ -310,7 +310,7 @@ TEST_F(RoundLifeTest, StopWaiting_BeforeTheEnd_IsNeverCalled) {
   EXPECT_FALSE(round->StopWaiting(id));
   round->Close();
   AwaitEnd(*round);
-  ShrinkTo();
+  RunPendingTasks();
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ TEST_F(RoundMemoryTest, Cancel_FreesAllButTheRoundItself) {
   const uint64_t bytes_of_a_round = context().budget.reserved();
   for (int c = 0; c < 5; ++c) ASSERT_THAT(Submit(*round, Large(c)), IsOk());
   ASSERT_THAT(round->Cancel("enough"), IsOk());
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_EQ(context().budget.reserved(), bytes_of_a_round);
 }
 
@@ -140,7 +140,7 @@ TEST_F(RoundMemoryTest, Ended_OnlyTheResultIsHeld) {
   EXPECT_GE(context().budget.reserved(), 5 * 80'000);
   round->Close();
   AwaitEnd(*round);
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_GE(context().budget.reserved(), 80'000);
   EXPECT_LE(context().budget.reserved(), 2 * 80'000);
 }
@@ -205,7 +205,7 @@ TEST_F(RoundMemoryTest, SubmitAndDiscard_ManyTimes_LeavesNothingReserved) {
     }
     EXPECT_THAT(registry().Delete("r"), IsOk());
   }
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_EQ(context().budget.reserved(), 0);
   EXPECT_EQ(context().uploads.taken(), 0);
   EXPECT_EQ(context().open_rounds.taken(), 0);

@@ -110,7 +110,7 @@ TEST_F(RoundRaceTest, Commit_HeldInPrepareWhileTheRoundCloses_IsRefusedAndFinish
   std::thread client([&] { receipt = Submit(*round, "a", {1}, {1}); });
   preparing_.Wait();
   round->Close();
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_EQ(round->Snapshot().state, RoundState::kFinalizing);
   go_.Notify();
   client.join();

@@ -251,7 +251,7 @@ TEST_F(RoundUploadsTest, Committed_ALateChunkZeroWithoutATag_IsNoRefusalWhenItTi
   ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1})), IsOk());
   EXPECT_EQ(round->Snapshot().num_uploads, 1);
   Advance(absl::Seconds(30));
-  ShrinkTo();
+  RunPendingTasks();
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
   EXPECT_EQ(round->Snapshot().num_refused, 0);
 }

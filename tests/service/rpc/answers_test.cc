@@ -43,7 +43,7 @@ class AnswersTest : public ServerFixture {
   }
   // Messages that have come, say, have all but the little that calls hold.
   InFlightReservation TakeAll() {
-    while (in_flight().taken() != 0) std::this_thread::yield();
+    while (in_flight().reserved() != 0) std::this_thread::yield();
     InFlightReservation all;
     const uint64_t bytes = in_flight().limit() - kStreamBytes;
     in_flight().Acquire(
@@ -57,7 +57,7 @@ class AnswersTest : public ServerFixture {
     grpc::Status refused;
     std::thread caller([&] { refused = call(context); });
     AwaitWaiting(1);
-    clock_.Advance(InFlightMemory::kShortWait, server().context().timer);
+    clock_.Advance(InFlightMemory::kBoundedWait, server().context().timer);
     caller.join();
     EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("try again in 500 ms")));
   }
@@ -153,7 +153,7 @@ TEST_F(AnswersTest, CreateRound_WaitingForRoom_TakesItsMessageOnly) {
   }
   AwaitWaiting(kCalls);
   const uint64_t taken = ResidentBytes() - std::min(before, ResidentBytes());
-  clock_.Advance(InFlightMemory::kShortWait, server().context().timer);
+  clock_.Advance(InFlightMemory::kBoundedWait, server().context().timer);
   for (Call& call : calls) {
     EXPECT_THAT(FromGrpc(call.ended.get_future().get()), HasCode(Code::kResourceExhausted));
   }
@@ -208,13 +208,13 @@ TEST_F(AnswersTest, Wait_ClientGivesUpInLine_LeavesIt) {
 // Its connection has room for the answer, but its client does not let it be sent.
 TEST_F(AnswersTest, Large_NotRead_IsCountedAndGivenUpForOthers) {
   const std::string round = Create(LargeSpec());
-  while (in_flight().taken() != 0) std::this_thread::yield();
+  while (in_flight().reserved() != 0) std::this_thread::yield();
   v1::GetRoundRequest request;
   request.set_name(round);
   RawClient unread(server().grpc_address(), RawClient::kNoWindow);
   for (int i = 0; i < 100; ++i) unread.Call("GetRound", request);
   while (in_flight().num_waiting() == 0) std::this_thread::yield();
-  EXPECT_GE(in_flight().taken(), in_flight().limit() / 2);
+  EXPECT_GE(in_flight().reserved(), in_flight().limit() / 2);
   std::atomic<bool> is_answered = false;
   std::thread reader([&] {
     EXPECT_THAT(client().Wait(round, absl::ZeroDuration()), IsOk());

@@ -141,7 +141,7 @@ TEST_F(SubmitStreamTest, ShortMessagesThatWaitForThePool_TakeTheirBytesOnly) {
   const grpc::ByteBuffer request(&bytes, 1);
 
   ServerContext& context = server().context();
-  while (context.in_flight.taken() != 0) std::this_thread::yield();
+  while (context.in_flight.reserved() != 0) std::this_thread::yield();
   Event release;
   for (int i = 0; i < context.pool.num_threads(); ++i) context.pool.Post([&release] { release.Wait(); });
   constexpr size_t kStreams = 300;
@@ -157,7 +157,7 @@ TEST_F(SubmitStreamTest, ShortMessagesThatWaitForThePool_TakeTheirBytesOnly) {
     stub.UnaryCall(&call.context, "/sparseagg.v1.Aggregation/SubmitUpdate", {}, &request, &call.response,
                    [&call](const grpc::Status& status) { call.ended.set_value(status); });
   }
-  while (context.in_flight.taken() != kStreams * (kStreamBytes + message.size())) std::this_thread::yield();
+  while (context.in_flight.reserved() != kStreams * (kStreamBytes + message.size())) std::this_thread::yield();
   const uint64_t taken = ResidentBytes() - std::min(before, ResidentBytes());
   release.Notify();
   for (Call& call : calls) {

@@ -20,11 +20,11 @@ class BusyThread {
     });
     busy->Wait();
   }
-  ~BusyThread() { LetGo(); }
+  ~BusyThread() { Release(); }
   BusyThread(const BusyThread&) = delete;
   BusyThread& operator=(const BusyThread&) = delete;
 
-  void LetGo() { go_on_->Notify(); }
+  void Release() { go_on_->Notify(); }
 
  private:
   const std::shared_ptr<Event> go_on_ = std::make_shared<Event>();

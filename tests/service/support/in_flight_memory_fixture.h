@@ -24,7 +24,7 @@ class InFlightMemoryTest : public ::testing::Test {
   // Takes credit that must be there at once.
   InFlightReservation Take(uint64_t bytes, Event* called_in = nullptr) {
     InFlightReservation taken;
-    transit_.Acquire(
+    in_flight_.Acquire(
         bytes, [&](InFlightReservation credit) { taken = std::move(credit); },
         [called_in] {
           if (called_in != nullptr) called_in->Notify();
@@ -36,7 +36,7 @@ class InFlightMemoryTest : public ::testing::Test {
   ManualClock clock_;
   Timer timer_{&clock_};
   std::unique_ptr<WorkerPool> pool_ = std::make_unique<WorkerPool>(1);  // may end before the rest
-  InFlightMemory transit_{100, &clock_, &timer_, pool_.get()};
+  InFlightMemory in_flight_{100, &clock_, &timer_, pool_.get()};
 };
 
 }  // namespace sparseagg::service

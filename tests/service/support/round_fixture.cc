@@ -63,7 +63,7 @@ RoundSnapshot RoundFixture::AwaitEnd(Round& round) {
   return round.Snapshot();
 }
 
-void RoundFixture::ShrinkTo() {
+void RoundFixture::RunPendingTasks() {
   clock_.AwaitDue(context().timer);
   // One task a thread, all of which must be running at once: then nothing posted before is left.
   struct Barrier {

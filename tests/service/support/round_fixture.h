@@ -48,7 +48,7 @@ class RoundFixture : public ::testing::Test {
   // Waits until the round has ended.
   static RoundSnapshot AwaitEnd(Round& round);
   // Runs what has been posted to the pool and the timer so far.
-  void ShrinkTo();
+  void RunPendingTasks();
   static std::map<uint64_t, float> ResultOf(Round& round);
 
   ManualClock clock_;

@@ -107,7 +107,7 @@ class Keeper {
   int refused() const { return refused_; }
 
  private:
-  Connections connections_{&SystemClock()};
+  ConnectionTable connections_{&SystemClock()};
   std::mutex mutex_;
   std::vector<OwnedFd> kept_;
   std::atomic<int> refused_ = 0;
@@ -138,7 +138,7 @@ TEST(ListenerTest, PortZero_IsTheOneThatWasFound) {
 }
 
 TEST(ListenerTest, Tcp_EndsByItselfWherePeersTakeNothing) {
-  Connections connections(&SystemClock());
+  ConnectionTable connections(&SystemClock());
   const auto listener = MustOpen("127.0.0.1:0");
   std::atomic<unsigned int> timeout_ms = 0;
   const auto take = [&](int fd) {

@@ -88,7 +88,7 @@ TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
   const std::string round = Create(SumSpec());
   ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, {1})}), IsOk());
   EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 1)));
-  while (in_flight().taken() != 0) std::this_thread::yield();
+  while (in_flight().reserved() != 0) std::this_thread::yield();
   InFlightReservation all;
   const uint64_t bytes = in_flight().limit() - kStreamBytes;  // the call itself finds room
   in_flight().Acquire(
@@ -99,7 +99,7 @@ TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
     grpc::Status refused;
     std::thread caller([&] { refused = call(context); });
     AwaitWaiting(1);
-    clock_.Advance(InFlightMemory::kShortWait, server().context().timer);
+    clock_.Advance(InFlightMemory::kBoundedWait, server().context().timer);
     caller.join();
     EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("try again in 500 ms")));
     const auto& metadata = context.GetServerTrailingMetadata();
@@ -127,18 +127,18 @@ TEST_F(SlowClientsTest, GetResult_BeforeAThreadTakesIt_HoldsNoRoomForItsPage) {
   const std::string round = Create(SumSpec());
   ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, {1})}), IsOk());
   ASSERT_THAT(client().Finish(round), IsOk());
-  while (in_flight().taken() != 0) std::this_thread::yield();
+  while (in_flight().reserved() != 0) std::this_thread::yield();
   BusyThread thread(server().context().pool);
   v1::GetResultRequest request;
   request.set_name(round);
   absl::StatusOr<v1::ResultPage> page = absl::UnknownError("");
   std::thread reader([&] { page = client().Page(request); });
-  while (in_flight().taken() == 0) std::this_thread::yield();
+  while (in_flight().reserved() == 0) std::this_thread::yield();
   bool granted = false;
   in_flight().Acquire(
       in_flight().limit() - kStreamBytes, [&](const InFlightReservation&) { granted = true; }, [] {});
   EXPECT_TRUE(granted);
-  thread.LetGo();
+  thread.Release();
   reader.join();
   EXPECT_THAT(page, IsOk());
 }
@@ -149,7 +149,7 @@ TEST_F(SlowClientsTest, Page_OfARowThatIsLongerThanAskedFor_WaitsForRoomForTheRo
   const std::string round = Create(spec);
   ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, std::vector<float>(65536, 1))}), IsOk());
   ASSERT_THAT(client().Finish(round), IsOk());
-  while (in_flight().taken() != 0) std::this_thread::yield();
+  while (in_flight().reserved() != 0) std::this_thread::yield();
   InFlightReservation most;
   in_flight().Acquire(
       in_flight().limit() - 2 * kStreamBytes, [&](InFlightReservation credit) { most = std::move(credit); }, [] {});
@@ -181,12 +181,12 @@ TEST_F(SlowClientsTest, StreamResult_AfterItsLastPage_EndsAtOnce) {
   const std::string round = Create(SumSpec());
   ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, {1})}), IsOk());
   ASSERT_THAT(client().Finish(round), IsOk());
-  while (in_flight().taken() != 0) std::this_thread::yield();
+  while (in_flight().reserved() != 0) std::this_thread::yield();
   v1::StreamResultRequest request;
   request.set_name(round);
   RawClient reader(server().grpc_address(), RawClient::kNoWindow);
   reader.Call("StreamResult", request);
-  while (in_flight().taken() <= kStreamBytes) std::this_thread::yield();
+  while (in_flight().reserved() <= kStreamBytes) std::this_thread::yield();
   const uint64_t bytes = in_flight().limit() - kStreamBytes;
   InFlightReservation most;
   Event granted;
@@ -203,7 +203,7 @@ TEST_F(SlowClientsTest, StreamResult_AfterItsLastPage_EndsAtOnce) {
   EXPECT_EQ(in_flight().num_waiting(), 2);
   reader.OpenWindow();
   granted.Wait();
-  while (in_flight().taken() != bytes) std::this_thread::yield();  // the stream itself is over
+  while (in_flight().reserved() != bytes) std::this_thread::yield();  // the stream itself is over
   EXPECT_FALSE(last.HasHappened());
   most.Release();
   last.Wait();
@@ -226,7 +226,7 @@ TEST_F(SlowClientsTest, WaitsForRoom_ClientGoesAway_LeavesNothing) {
   (void)second->writer->Finish();
   third->context.TryCancel();
   (void)third->writer->Finish();
-  while (in_flight().taken() != 0) std::this_thread::yield();
+  while (in_flight().reserved() != 0) std::this_thread::yield();
 }
 
 TEST_F(SlowClientsTest, HeldBackInMidStream_LongerThanTheUploadTimeout_IsNotStalled) {
@@ -280,7 +280,7 @@ TEST_F(SlowClientsTest, SmallAnswersAreNotTaken_OthersAreRefused_MakeRoom) {
   pages.set_name(read);
   const auto chunk = MakeChunk(open, "unread", {1}, {1}, 0, false);
   const auto expect_room_is_made = [&](const std::string& method, const google::protobuf::MessageLite& request) {
-    while (in_flight().taken() != 0) std::this_thread::yield();
+    while (in_flight().reserved() != 0) std::this_thread::yield();
     RawClient unread(server().grpc_address(), RawClient::kNoWindow);
     absl::StatusOr<v1::ResultPage> got;
     while ((got = client().Page(page)).ok()) unread.Call(method, request);
@@ -328,7 +328,7 @@ TEST_F(SlowClientsTest, Aggregate_CalledInAsItEnds_IsAnswered) {
   clock_.AwaitDue(server().context().timer);  // the pool is told to call it in
   EXPECT_TRUE(stream->WritesDone());
   AwaitWaiting(0);  // the server has seen that
-  thread.LetGo();
+  thread.Release();
   first->context.TryCancel();  // room for the pages
   second->context.TryCancel();
 
@@ -352,7 +352,7 @@ TEST_F(SlowClientsTest, ManyPagesAndMessages_GiveAllBack) {
   request.set_page_size(1000);
   EXPECT_THAT(client().Stream(request), IsOk());
   EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "a", {1}, {1})}), IsOk());
-  while (in_flight().taken() != 0) std::this_thread::yield();
+  while (in_flight().reserved() != 0) std::this_thread::yield();
   EXPECT_EQ(in_flight().num_waiting(), 0);
 }
 

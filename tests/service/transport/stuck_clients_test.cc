@@ -44,7 +44,7 @@ TEST_P(StuckClientsTest, TakesNothing_OthersWait_ItsConnectionIsEnded) {
   }
   ASSERT_THAT(client().Finish(round), IsOk());
   InFlightMemory& in_flight = server().context().in_flight;
-  while (in_flight.taken() != 0) std::this_thread::yield();
+  while (in_flight.reserved() != 0) std::this_thread::yield();
 
   v1::GetResultRequest page;
   page.set_name(round);
@@ -67,7 +67,7 @@ TEST_P(StuckClientsTest, TakesNothing_OthersWait_ItsConnectionIsEnded) {
   while (!is_read) PassTime(InFlightMemory::kReclaimInterval);
   reader.join();
   stuck.ReadToTheEnd();
-  while (in_flight.taken() != 0) std::this_thread::yield();
+  while (in_flight.reserved() != 0) std::this_thread::yield();
 }
 
 INSTANTIATE_TEST_SUITE_P(Addresses, StuckClientsTest, ::testing::Values("127.0.0.1:0", "[::1]:0", "unix:"));

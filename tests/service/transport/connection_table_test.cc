@@ -1,4 +1,4 @@
-#include "service/transport/connections.h"
+#include "service/transport/connection_table.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class ConnectionsTest : public ::testing::Test {
       EXPECT_EQ(listen(listener.get(), 1), 0);
       EXPECT_EQ(getsockname(listener.get(), at, &size), 0);
       pair.client.Reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      const int little = static_cast<int>(Connections::kLeastTaken) / 4;  // taken while it fills
+      const int little = static_cast<int>(ConnectionTable::kLeastTaken) / 4;  // taken while it fills
       setsockopt(pair.client.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
       EXPECT_EQ(connect(pair.client.get(), at, size), 0);
       pair.server.Reset(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -103,7 +103,7 @@ class ConnectionsTest : public ::testing::Test {
 
   ManualClock clock_;
   Timer timer_{&clock_};
-  Connections connections_{&clock_};
+  ConnectionTable connections_{&clock_};
   std::string peer_ = "unix:";
 };
 
@@ -127,7 +127,7 @@ TEST_F(ConnectionsTest, EndStuck_TakesNothing_IsEndedInTime) {
   const Pair stuck = Connect();
   const Pair other = Connect();
   Fill(stuck);
-  EXPECT_EQ(LookFor(Connections::kStuck - kBetweenLooks), 0);
+  EXPECT_EQ(LookFor(ConnectionTable::kStuck - kBetweenLooks), 0);
   EXPECT_FALSE(HasEnded(stuck));
   clock_.Advance(kBetweenLooks, timer_);
   EXPECT_EQ(connections_.EndStuck("unix:"), 1);
@@ -140,7 +140,7 @@ TEST_F(ConnectionsTest, EndStuck_IsFullButMoves_Stays) {
   const Pair busy = Connect();
   for (int i = 0; i < 5; ++i) {
     Fill(busy);
-    EXPECT_EQ(LookFor(Connections::kStuck - kBetweenLooks), 0);
+    EXPECT_EQ(LookFor(ConnectionTable::kStuck - kBetweenLooks), 0);
     Drain(busy);
     EXPECT_EQ(LookFor(kBetweenLooks), 0);
   }
@@ -151,8 +151,8 @@ TEST_F(ConnectionsTest, EndStuck_IsFullButMoves_Stays) {
 TEST_P(SlowConnectionsTest, EndStuck_TakesLittleByLittle_Stays) {
   const Pair slow = ConnectWithLargeBuffer(GetParam());
   Fill(slow);
-  const int looks = static_cast<int>(Connections::kStuck / kBetweenLooks);
-  const int each = static_cast<int>(Connections::kLeastTaken) / looks + 1;
+  const int looks = static_cast<int>(ConnectionTable::kStuck / kBetweenLooks);
+  const int each = static_cast<int>(ConnectionTable::kLeastTaken) / looks + 1;
   for (int i = 0; i < 3 * looks; ++i) {
     EXPECT_EQ(connections_.EndStuck(peer_), 0) << i;
     clock_.Advance(kBetweenLooks, timer_);
@@ -165,17 +165,17 @@ TEST_P(SlowConnectionsTest, EndStuck_TakesLittleByLittle_Stays) {
 TEST_P(SlowConnectionsTest, EndStuck_TakesNextToNothing_IsEndedInTime) {
   const Pair slow = ConnectWithLargeBuffer(GetParam());
   Fill(slow);
-  EXPECT_EQ(LookFor(Connections::kStuck / 2), 0);
+  EXPECT_EQ(LookFor(ConnectionTable::kStuck / 2), 0);
   std::array<char, 4096> taken;
   EXPECT_GT(recv(slow.client.get(), taken.data(), taken.size(), 0), 0);
-  EXPECT_EQ(LookFor(Connections::kStuck / 2), 1);
+  EXPECT_EQ(LookFor(ConnectionTable::kStuck / 2), 1);
 }
 
 TEST_F(ConnectionsTest, EndStuck_LooksFarApart_SayNothing) {
   const Pair full = Connect();
   Fill(full);
-  EXPECT_EQ(LookFor(5 * Connections::kStuck, 2 * Connections::kMostBetweenLooks), 0);
-  EXPECT_EQ(LookFor(Connections::kStuck), 1);
+  EXPECT_EQ(LookFor(5 * ConnectionTable::kStuck, 2 * ConnectionTable::kMostBetweenLooks), 0);
+  EXPECT_EQ(LookFor(ConnectionTable::kStuck), 1);
 }
 
 TEST_F(ConnectionsTest, EndStuck_AnotherPeer_Stays) {

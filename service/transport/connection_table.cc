@@ -1,4 +1,4 @@
-#include "service/transport/connections.h"
+#include "service/transport/connection_table.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -55,9 +55,9 @@ std::string PeerName(const sockaddr_storage& peer) {
   return absl::StrCat("ipv6:%5B", host.data(), scope, "%5D:", ntohs(v6.sin6_port));
 }
 
-Connections::Connections(const Clock* clock) : clock_(*clock), changed_(epoll_create1(EPOLL_CLOEXEC)) {}
+ConnectionTable::ConnectionTable(const Clock* clock) : clock_(*clock), changed_(epoll_create1(EPOLL_CLOEXEC)) {}
 
-bool Connections::Add(int fd) {
+bool ConnectionTable::Add(int fd) {
   OwnedFd second(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (second.get() < 0) return false;
   const int key = second.get();
@@ -70,7 +70,7 @@ bool Connections::Add(int fd) {
   return true;
 }
 
-void Connections::Reap() {
+void ConnectionTable::Reap() {
   std::lock_guard lock(mu_);
   std::array<epoll_event, 64> events;
   while (true) {
@@ -88,12 +88,12 @@ void Connections::Reap() {
   }
 }
 
-uint64_t Connections::open() const {
+uint64_t ConnectionTable::open() const {
   std::lock_guard lock(mu_);
   return connections_.size();
 }
 
-uint64_t Connections::Taken(Connection& connection) {
+uint64_t ConnectionTable::Taken(Connection& connection) {
   const int fd = connection.fd.get();
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -108,7 +108,7 @@ uint64_t Connections::Taken(Connection& connection) {
   return before < connection.mark ? kLeastTaken : before - connection.mark;
 }
 
-int Connections::EndStuck(const std::string& peer) {
+int ConnectionTable::EndStuck(const std::string& peer) {
   const absl::Duration now = clock_.Monotonic();
   int ended = 0;
   std::lock_guard lock(mu_);
@@ -128,7 +128,7 @@ int Connections::EndStuck(const std::string& peer) {
   return ended;
 }
 
-void Connections::EndAll() {
+void ConnectionTable::EndAll() {
   std::lock_guard lock(mu_);
   for (const auto& [peer, connection] : connections_) shutdown(connection.fd.get(), SHUT_RDWR);
 }

@@ -23,7 +23,7 @@ std::string PeerName(const sockaddr_storage& peer);
 // put into its connection is out, which a peer that reads nothing can put off for ever. So each connection has a second
 // descriptor, here. Whoever ends a connection must shut it down, as gRPC does, and not only close its own descriptor.
 // Thread-safe.
-class Connections {
+class ConnectionTable {
  public:
   // What has had no room for more for so long, at every look that was taken, and whose peer has taken less than
   // kLeastTaken, is stuck. The system sees room only when much of its buffer is free, which can be megabytes: a slow
@@ -33,7 +33,7 @@ class Connections {
   // Looks that are further apart say nothing about the time between them.
   static constexpr absl::Duration kMostBetweenLooks = absl::Seconds(1);
 
-  explicit Connections(const Clock* clock);  // borrowed
+  explicit ConnectionTable(const Clock* clock);  // borrowed
 
   // Counts the connection of `fd` until it is shut down or reset. False: there is no descriptor left for it.
   bool Add(int fd);
