@@ -170,7 +170,7 @@ void AddLimits(Adder& add, Limits& limits) {
 
 std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) {
   Options options;
-  options.server.limits.memory_limit_bytes = ProcessMemory() / 4 * 3;
+  options.server.limits.memory_limit_bytes = DefaultMemoryLimit(ProcessMemory());
   options.server.metrics_address = "127.0.0.1:8002";
   CLI::App app("Merges sparse updates of many clients into one sparse vector per tensor.", "sparseagg-server");
   app.set_version_flag("--version", std::string("sparseagg-server ") + kVersion);

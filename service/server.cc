@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "host/base/status_macros.h"
-#include "service/admission/heap_trimmer.h"
+#include "service/admission/process_memory.h"
 #include "service/base/log.h"
 #include "service/rpc/grpc_options.h"
 #include "service/rpc/grpc_service.h"

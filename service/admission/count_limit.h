@@ -1,4 +1,4 @@
-// A limit on how many of a thing there are at once.
+// A limit on the number of rounds, uploads or waiting calls that exist at once.
 #ifndef SPARSEAGG_SERVICE_ADMISSION_COUNT_LIMIT_H_
 #define SPARSEAGG_SERVICE_ADMISSION_COUNT_LIMIT_H_
 
@@ -8,11 +8,17 @@
 
 namespace sparseagg::service {
 
-// Thread-safe, lock-free.
+// A counter with a limit. TryAcquire takes one unit; a Permit returns the unit when it is destroyed.
+//
+//   if (!uploads.TryAcquire()) return absl::ResourceExhaustedError("too many uploads");
+//   Permit permit(&uploads);  // lives as long as the upload
+//
+// Owned by ServerContext. Thread-safe, lock-free.
 class CountLimit {
  public:
   explicit CountLimit(uint64_t limit) : limit_(limit) {}  // 0: no limit
 
+  // Returns: false, and takes nothing, if the limit is reached.
   bool TryAcquire() {
     uint64_t taken = taken_.load(std::memory_order_relaxed);
     do {
@@ -20,6 +26,7 @@ class CountLimit {
     } while (!taken_.compare_exchange_weak(taken, taken + 1, std::memory_order_relaxed));
     return true;
   }
+  // Returns one unit that TryAcquire has taken.
   void Release() { taken_.fetch_sub(1, std::memory_order_relaxed); }
 
   uint64_t limit() const { return limit_; }
@@ -30,24 +37,24 @@ class CountLimit {
   std::atomic<uint64_t> taken_{0};
 };
 
-// One slot, given back on destruction.
+// One unit of a CountLimit, which must outlive the permit. The destructor releases the unit. Not thread-safe.
 class Permit {
  public:
-  Permit() = default;
-  explicit Permit(CountLimit* taken_from) : limit_of_(taken_from) {}  // one that TryAcquire has given
-  Permit(Permit&& other) noexcept : limit_of_(std::exchange(other.limit_of_, nullptr)) {}
+  Permit() = default;                                          // empty
+  explicit Permit(CountLimit* acquired) : limit_(acquired) {}  // owns a unit that `acquired->TryAcquire()` has taken
+  Permit(Permit&& other) noexcept : limit_(std::exchange(other.limit_, nullptr)) {}
   Permit& operator=(Permit&& other) noexcept {
-    std::swap(limit_of_, other.limit_of_);
+    std::swap(limit_, other.limit_);
     return *this;
   }
   ~Permit() { Release(); }
 
   void Release() {
-    if (limit_of_ != nullptr) std::exchange(limit_of_, nullptr)->Release();
+    if (limit_ != nullptr) std::exchange(limit_, nullptr)->Release();
   }
 
  private:
-  CountLimit* limit_of_ = nullptr;
+  CountLimit* limit_ = nullptr;
 };
 
 }  // namespace sparseagg::service

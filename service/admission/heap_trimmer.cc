@@ -1,60 +1,44 @@
 #include "service/admission/heap_trimmer.h"
 
 #include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <fstream>
 
+#include "absl/time/time.h"
 #include "host/base/column.h"
+#include "service/admission/process_memory.h"
 
 namespace sparseagg::service {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks(100);
+constexpr absl::Duration kCheckInterval = absl::Milliseconds(100);
 
 }  // namespace
-
-uint64_t ResidentBytes() {
-  uint64_t pages_of_all = 0;
-  uint64_t pages = 0;
-  if (!(std::ifstream("/proc/self/statm") >> pages_of_all >> pages)) return 0;
-  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 HeapTrimmer::HeapTrimmer(uint64_t limit_bytes) : limit_(limit_bytes) {
   if (limit_ != 0) thread_ = std::thread([this] { Run(); });
 }
 
 HeapTrimmer::~HeapTrimmer() {
-  {
-    std::lock_guard lock(mu_);
-    stopped_ = true;
-    changed_.notify_all();
-  }
+  stop_.Notify();
   if (thread_.joinable()) thread_.join();
 }
 
 void HeapTrimmer::Run() {
-  std::unique_lock lock(mu_);
-  while (!stopped_) {
-    lock.unlock();
-    Look();
-    lock.lock();
-    if (!stopped_) changed_.wait_for(lock, kBetweenLooks);
-  }
+  do {
+    TrimIfNeeded();
+  } while (!stop_.WaitForNotificationWithTimeout(kCheckInterval));
 }
 
-void HeapTrimmer::Look() {
+void HeapTrimmer::TrimIfNeeded() {
   const uint64_t resident = ResidentBytes();
-  if (resident < limit_ / 4 * 3 || resident < after_trim_ + limit_ / 32) {
-    after_trim_ = std::min(after_trim_, resident);
+  if (resident < limit_ / 4 * 3 || resident < resident_after_trim_ + limit_ / 32) {
+    resident_after_trim_ = std::min(resident_after_trim_, resident);
     return;
   }
   ReleaseFreedColumns();
   malloc_trim(0);
-  after_trim_ = ResidentBytes();
+  resident_after_trim_ = ResidentBytes();
 }
 
 }  // namespace sparseagg::service

@@ -1,37 +1,35 @@
-// Gives freed memory back to the system when the process comes near its limit.
+// A thread that returns freed memory to the system near the process's memory limit.
 #ifndef SPARSEAGG_SERVICE_ADMISSION_HEAP_TRIMMER_H_
 #define SPARSEAGG_SERVICE_ADMISSION_HEAP_TRIMMER_H_
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <thread>
+
+#include "absl/synchronization/notification.h"
 
 namespace sparseagg::service {
 
-// Bytes of this process that are in memory now; 0 if the system does not say.
-uint64_t ResidentBytes();
-
-// What is freed stays with the C library, in pieces between what is in use, and with the store of columns, so that much
-// more may be resident than is in use. A thread looks a few times a second. Below three quarters of the limit it does
-// nothing, and above only if more has become resident since it gave back what it could.
+// Keeps the process's resident memory below its limit. Freed memory stays resident in two places: the C library keeps
+// it between blocks in use, and the column store keeps it for reuse (host/base/column.h). Much more memory can thus be
+// resident than in use.
+//
+// The trimmer's thread checks a few times a second. It trims when resident memory exceeds three quarters of the limit
+// and has grown by 1/32 of the limit since the last trim. main.cc owns the trimmer for the life of the process.
 class HeapTrimmer {
  public:
-  explicit HeapTrimmer(uint64_t limit_bytes);  // 0: no limit, nothing is ever given back
+  explicit HeapTrimmer(uint64_t limit_bytes);  // 0: no limit, never trims
   ~HeapTrimmer();
   HeapTrimmer(const HeapTrimmer&) = delete;
   HeapTrimmer& operator=(const HeapTrimmer&) = delete;
 
  private:
   void Run();
-  void Look();
+  void TrimIfNeeded();
 
   const uint64_t limit_;
-  uint64_t after_trim_ = 0;  // resident, after the last time
-  std::mutex mu_;
-  std::condition_variable changed_;
-  bool stopped_ = false;  // guarded by mu_
-  std::thread thread_;    // last: starts when all else is there
+  uint64_t resident_after_trim_ = 0;  // bytes; only the thread uses it
+  absl::Notification stop_;
+  std::thread thread_;  // the last member: starts when all others exist
 };
 
 }  // namespace sparseagg::service

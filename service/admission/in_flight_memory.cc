@@ -6,201 +6,197 @@
 namespace sparseagg::service {
 
 void InFlightReservation::ShrinkTo(uint64_t bytes) {
-  if (transit_ == nullptr || is_held_) return;
+  if (memory_ == nullptr || is_for_stream_) return;
   const uint64_t kept = std::min(bytes, bytes_);
-  transit_->Release(bytes_ - kept, std::exchange(id_, 0), /*is_held=*/false);
+  memory_->Return(bytes_ - kept, std::exchange(deadline_id_, 0), /*is_for_stream=*/false);
   bytes_ = kept;
 }
 
 void InFlightReservation::StartDeadline(std::function<void()> reclaim) {
-  if (transit_ != nullptr && id_ == 0) id_ = transit_->StartDeadline(bytes_, std::move(reclaim));
+  if (memory_ != nullptr && deadline_id_ == 0) deadline_id_ = memory_->StartDeadline(bytes_, std::move(reclaim));
 }
 
 void InFlightReservation::Release() {
-  if (transit_ == nullptr) return;
-  std::exchange(transit_, nullptr)->Release(std::exchange(bytes_, 0), std::exchange(id_, 0), is_held_);
+  if (memory_ == nullptr) return;
+  std::exchange(memory_, nullptr)->Return(std::exchange(bytes_, 0), std::exchange(deadline_id_, 0), is_for_stream_);
 }
 
 InFlightMemory::InFlightMemory(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerPool* pool)
     : limit_(limit_bytes), clock_(*clock), timer_(*timer), pool_(*pool) {}
 
 InFlightMemory::~InFlightMemory() {
-  timer_.Cancel(alarm_);
-  for (const Waiter& waiter : waiting_) timer_.Cancel(waiter.give_up);
+  absl::MutexLock lock(&mu_);
+  timer_.Cancel(reclaim_timer_);
+  for (const Waiter& waiter : waiters_) timer_.Cancel(waiter.timeout);
 }
 
 uint64_t InFlightMemory::Acquire(uint64_t bytes, std::function<void(InFlightReservation)> granted,
                                  std::function<void()> reclaim, Wait wait) {
-  InFlightReservation credit;
+  InFlightReservation reservation;
   {
-    std::lock_guard lock(mu_);
-    const uint64_t id = next_id_++;
-    if (!waiting_.empty() || !FitsLocked(bytes)) {
-      const Timer::Id give_up =
-          wait == Wait::kUnbounded ? 0 : timer_.Schedule(clock_.Monotonic() + kBoundedWait, [this, id] { GiveUp(id); });
-      waiting_.push_back({id, bytes, std::move(granted), std::move(reclaim), give_up});
-      wanted_ += bytes;
-      ArmLocked();
-      return id;
+    absl::MutexLock lock(&mu_);
+    const uint64_t ticket = next_id_++;
+    if (!waiters_.empty() || !FitsLocked(bytes)) {
+      const Timer::Id timeout = wait == Wait::kUnbounded ? 0
+                                                         : timer_.Schedule(clock_.Monotonic() + kBoundedWait,
+                                                                           [this, ticket] { ExpireWait(ticket); });
+      waiters_.push_back({ticket, bytes, std::move(granted), std::move(reclaim), timeout});
+      waiting_bytes_ += bytes;
+      ScheduleReclaimsLocked();
+      return ticket;
     }
-    taken_ += bytes;
-    credit = InFlightReservation(this, bytes, StartDeadlineLocked(bytes, std::move(reclaim)));
+    reserved_ += bytes;
+    reservation = InFlightReservation(this, bytes, StartDeadlineLocked(bytes, std::move(reclaim)));
   }
-  granted(std::move(credit));
+  granted(std::move(reservation));
   return 0;
 }
 
-// Ids ascend.
-std::deque<InFlightMemory::Waiter>::iterator InFlightMemory::FindLocked(uint64_t id) {
-  const auto found = std::lower_bound(waiting_.begin(), waiting_.end(), id,
-                                      [](const Waiter& waiter, uint64_t wanted) { return waiter.id < wanted; });
-  return found == waiting_.end() || found->id == id ? found : waiting_.end();
+std::deque<InFlightMemory::Waiter>::iterator InFlightMemory::FindWaiterLocked(uint64_t ticket) {
+  const auto found = std::lower_bound(waiters_.begin(), waiters_.end(), ticket,
+                                      [](const Waiter& waiter, uint64_t wanted) { return waiter.ticket < wanted; });
+  return found == waiters_.end() || found->ticket == ticket ? found : waiters_.end();
 }
 
-void InFlightMemory::GiveUp(uint64_t id) {
-  std::lock_guard lock(mu_);
-  const auto found = FindLocked(id);
-  if (found == waiting_.end()) return;
-  wanted_ -= found->bytes;
+void InFlightMemory::ExpireWait(uint64_t ticket) {
+  absl::MutexLock lock(&mu_);
+  const auto found = FindWaiterLocked(ticket);
+  if (found == waiters_.end()) return;
+  waiting_bytes_ -= found->bytes;
   pool_.Post([granted = std::move(found->granted)] { granted(InFlightReservation()); });
-  waiting_.erase(found);
-  GrantLocked();  // the next one may want less
+  waiters_.erase(found);
+  GrantLocked();  // the next waiter may need less
 }
 
-bool InFlightMemory::CancelWait(uint64_t place) {
-  std::optional<Waiter> left;  // destroyed after the lock
-  std::lock_guard lock(mu_);
-  const auto found = FindLocked(place);
-  if (found == waiting_.end()) return false;
-  left = std::move(*found);
-  wanted_ -= left->bytes;
-  timer_.Cancel(left->give_up);
-  waiting_.erase(found);
+bool InFlightMemory::CancelWait(uint64_t ticket) {
+  std::optional<Waiter> cancelled;  // destroyed after the lock is released: its functions may own a call
+  absl::MutexLock lock(&mu_);
+  const auto found = FindWaiterLocked(ticket);
+  if (found == waiters_.end()) return false;
+  cancelled = std::move(*found);
+  waiting_bytes_ -= cancelled->bytes;
+  timer_.Cancel(cancelled->timeout);
+  waiters_.erase(found);
   GrantLocked();
   return true;
 }
 
 std::optional<InFlightReservation> InFlightMemory::TryReserveForStream(uint64_t bytes) {
-  std::lock_guard lock(mu_);
-  if (!MayHoldLocked(bytes)) {
-    refused_bytes_ = std::min(RefusedLocked() + bytes, limit_ / 2);
-    refused_each_ = bytes;
-    refused_at_ = clock_.Monotonic();
-    ArmLocked();
+  absl::MutexLock lock(&mu_);
+  if (!StreamFitsLocked(bytes)) {
+    const absl::Duration now = clock_.Monotonic();
+    num_refused_ = now <= refused_until_ ? num_refused_ + 1 : 1;
+    refused_until_ = now + kBoundedWait;
+    ScheduleReclaimsLocked();
     return std::nullopt;
   }
-  refused_bytes_ -= std::min(refused_bytes_, bytes);  // it may be one of them, come again
-  held_ += bytes;
-  taken_ += bytes;
-  return InFlightReservation(this, bytes, 0, /*is_held=*/true);
+  num_refused_ = 0;
+  refused_until_ = -absl::InfiniteDuration();
+  stream_bytes_ += bytes;
+  reserved_ += bytes;
+  return InFlightReservation(this, bytes, /*deadline_id=*/0, /*is_for_stream=*/true);
 }
 
-uint64_t InFlightMemory::RefusedLocked() const {
-  const bool lately = clock_.Monotonic() - refused_at_ <= kBoundedWait;
-  return lately && !MayHoldLocked(refused_bytes_) ? refused_bytes_ : 0;
-}
+bool InFlightMemory::IsMemoryNeededLocked() const { return !waiters_.empty() || clock_.Monotonic() <= refused_until_; }
 
-uint64_t InFlightMemory::taken() const {
-  std::lock_guard lock(mu_);
-  return taken_;
+uint64_t InFlightMemory::reserved() const {
+  absl::MutexLock lock(&mu_);
+  return reserved_;
 }
 
 uint64_t InFlightMemory::num_waiting() const {
-  std::lock_guard lock(mu_);
-  return waiting_.size();
+  absl::MutexLock lock(&mu_);
+  return waiters_.size();
 }
 
 uint64_t InFlightMemory::StartDeadline(uint64_t bytes, std::function<void()> reclaim) {
-  std::lock_guard lock(mu_);
+  absl::MutexLock lock(&mu_);
   return StartDeadlineLocked(bytes, std::move(reclaim));
 }
 
 uint64_t InFlightMemory::StartDeadlineLocked(uint64_t bytes, std::function<void()> reclaim) {
   const uint64_t id = next_id_++;
-  out_.emplace(id, Out{bytes, clock_.Monotonic(), std::move(reclaim)});
-  ArmLocked();
+  deadlines_.emplace(id, Deadline{bytes, clock_.Monotonic(), std::move(reclaim)});
+  ScheduleReclaimsLocked();
   return id;
 }
 
 void InFlightMemory::GrantLocked() {
-  while (!waiting_.empty() && FitsLocked(waiting_.front().bytes)) {
-    Waiter next = std::move(waiting_.front());
-    waiting_.pop_front();
-    wanted_ -= next.bytes;
-    taken_ += next.bytes;
-    timer_.Cancel(next.give_up);
-    // On the pool: whoever gives back may hold locks that the waiter needs. Shared, since a function is copied.
-    auto credit = std::make_shared<InFlightReservation>(InFlightReservation(this, next.bytes, 0));
-    pool_.Post([this, granted = std::move(next.granted), reclaim = std::move(next.reclaim),
-                credit = std::move(credit)]() mutable {
-      {
-        std::lock_guard lock(mu_);
-        credit->id_ = StartDeadlineLocked(credit->bytes_, std::move(reclaim));
-      }
-      granted(std::move(*credit));
+  while (!waiters_.empty() && FitsLocked(waiters_.front().bytes)) {
+    Waiter next = std::move(waiters_.front());
+    waiters_.pop_front();
+    waiting_bytes_ -= next.bytes;
+    reserved_ += next.bytes;
+    timer_.Cancel(next.timeout);
+    // On the pool, because the caller may hold locks that `granted` needs. The deadline starts there: the peer does not
+    // pay for a busy pool. The reservation is shared because std::function must be copyable.
+    auto reservation = std::make_shared<InFlightReservation>(InFlightReservation(this, next.bytes, 0));
+    pool_.Post([granted = std::move(next.granted), reclaim = std::move(next.reclaim),
+                reservation = std::move(reservation)]() mutable {
+      reservation->StartDeadline(std::move(reclaim));
+      granted(std::move(*reservation));
     });
   }
 }
 
-void InFlightMemory::ArmLocked() {
-  if (alarm_ != 0 || (waiting_.empty() && RefusedLocked() == 0)) return;
+void InFlightMemory::ScheduleReclaimsLocked() {
+  if (reclaim_timer_ != 0 || !IsMemoryNeededLocked()) return;
   absl::Duration when = clock_.Monotonic() + kReclaimInterval;
-  if (being_reclaimed_.empty()) {
-    if (out_.empty()) return;
-    when = std::max(when, out_.begin()->second.since + kReclaimAfter);
+  if (reclaiming_.empty()) {
+    if (deadlines_.empty()) return;
+    when = std::max(when, deadlines_.begin()->second.since + kReclaimAfter);
   }
-  alarm_ = timer_.Schedule(when, [this] { OnTimer(); });
+  reclaim_timer_ = timer_.Schedule(when, [this] { PostReclaims(); });
 }
 
-void InFlightMemory::OnTimer() {
-  std::lock_guard lock(mu_);
-  alarm_ = 0;
-  const uint64_t refused = RefusedLocked();
-  if (waiting_.empty() && refused == 0) return;
+void InFlightMemory::PostReclaims() {
+  absl::MutexLock lock(&mu_);
+  reclaim_timer_ = 0;
+  if (!IsMemoryNeededLocked()) return;
   const absl::Duration now = clock_.Monotonic();
-  // A call that ends gives back what it holds besides: about as much as those wanted who were refused.
-  const auto given_back = [&](const Out& out) { return refused == 0 ? out.bytes : std::max(out.bytes, refused_each_); };
-  // No more than those who wait can use: with what those give back who have been called in and are about to end, or
-  // will be called as soon as there is a thread.
-  uint64_t bytes = 0;
-  for (const auto& [id, out] : being_reclaimed_) bytes += out.calls < kMaxReclaimAttempts ? given_back(out) : 0;
-  while (bytes < wanted_ + refused && !out_.empty()) {
-    const Out& oldest = out_.begin()->second;
+  if (now > refused_until_) num_refused_ = 0;
+  // Bytes that calls being reclaimed will release soon.
+  uint64_t expected_bytes = 0;
+  for (const auto& [id, deadline] : reclaiming_) {
+    expected_bytes += deadline.num_attempts < kMaxReclaimAttempts ? deadline.bytes : 0;
+  }
+  while (!deadlines_.empty() && (expected_bytes < waiting_bytes_ || num_refused_ > 0)) {
+    const Deadline& oldest = deadlines_.begin()->second;
     if (now - oldest.since < kReclaimAfter) break;
-    bytes += given_back(oldest);
-    being_reclaimed_.insert(out_.extract(out_.begin()));
+    expected_bytes += oldest.bytes;
+    num_refused_ -= std::min<uint64_t>(num_refused_, 1);
+    reclaiming_.insert(deadlines_.extract(deadlines_.begin()));
   }
-  for (auto& [id, out] : being_reclaimed_) {
-    if (!std::exchange(out.is_being_called, true)) pool_.Post([this, id = id] { Reclaim(id); });
+  for (auto& [id, deadline] : reclaiming_) {
+    if (!std::exchange(deadline.is_attempt_posted, true)) pool_.Post([this, id = id] { AttemptReclaim(id); });
   }
-  ArmLocked();
+  ScheduleReclaimsLocked();
 }
 
-// By then the peer may have done its part.
-void InFlightMemory::Reclaim(uint64_t id) {
+void InFlightMemory::AttemptReclaim(uint64_t deadline_id) {
   std::function<void()> reclaim;
   {
-    std::lock_guard lock(mu_);
-    const auto out = being_reclaimed_.find(id);
-    if (out == being_reclaimed_.end()) return;
-    reclaim = out->second.reclaim;
+    absl::MutexLock lock(&mu_);
+    const auto found = reclaiming_.find(deadline_id);
+    if (found == reclaiming_.end()) return;  // the peer has done its part meanwhile
+    reclaim = found->second.reclaim;
   }
   reclaim();
-  std::lock_guard lock(mu_);
-  const auto out = being_reclaimed_.find(id);
-  if (out == being_reclaimed_.end()) return;
-  out->second.is_being_called = false;
-  ++out->second.calls;
+  absl::MutexLock lock(&mu_);
+  const auto found = reclaiming_.find(deadline_id);
+  if (found == reclaiming_.end()) return;
+  found->second.is_attempt_posted = false;
+  ++found->second.num_attempts;
 }
 
-void InFlightMemory::Release(uint64_t bytes, uint64_t id, bool is_held) {
-  std::function<void()> dropped;  // destroyed after the lock
-  std::lock_guard lock(mu_);
-  taken_ -= bytes;
-  if (is_held) held_ -= bytes;
-  auto out = out_.extract(id);
-  if (out.empty()) out = being_reclaimed_.extract(id);
-  if (!out.empty()) dropped = std::move(out.mapped().reclaim);
+void InFlightMemory::Return(uint64_t bytes, uint64_t deadline_id, bool is_for_stream) {
+  std::function<void()> reclaim;  // destroyed after the lock is released: it may own a call
+  absl::MutexLock lock(&mu_);
+  reserved_ -= bytes;
+  if (is_for_stream) stream_bytes_ -= bytes;
+  auto ended = deadlines_.extract(deadline_id);
+  if (ended.empty()) ended = reclaiming_.extract(deadline_id);
+  if (!ended.empty()) reclaim = std::move(ended.mapped().reclaim);
   if (bytes > 0) GrantLocked();
 }
 

@@ -1,4 +1,4 @@
-// Memory of what is on its way: messages from the wire to a round, pages of results from a round to the wire.
+// Memory for messages and pages between the wire and a round.
 #ifndef SPARSEAGG_SERVICE_ADMISSION_IN_FLIGHT_MEMORY_H_
 #define SPARSEAGG_SERVICE_ADMISSION_IN_FLIGHT_MEMORY_H_
 
@@ -6,11 +6,11 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
-#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "service/base/clock.h"
 #include "service/base/timer.h"
@@ -20,10 +20,11 @@ namespace sparseagg::service {
 
 class InFlightMemory;
 
-// Bytes that InFlightMemory has given, given back on destruction. Not thread-safe.
+// Bytes reserved in an InFlightMemory, which must outlive the reservation. The destructor releases the bytes.
+// Not thread-safe.
 class InFlightReservation {
  public:
-  InFlightReservation() = default;
+  InFlightReservation() = default;  // empty
   InFlightReservation(InFlightReservation&& other) noexcept { Swap(other); }
   InFlightReservation& operator=(InFlightReservation&& other) noexcept {
     Swap(other);
@@ -31,132 +32,164 @@ class InFlightReservation {
   }
   ~InFlightReservation() { Release(); }
 
-  // The peer has done its part: from here on only `bytes` are taken, and the credit is not called in any more. Nothing
-  // changes with what is held (InFlightMemory::TryReserveForStream).
+  // Ends the peer's deadline, because the peer has done its part, and keeps at most `bytes` of the reservation.
+  // Does nothing to a reservation of TryReserveForStream.
   void ShrinkTo(uint64_t bytes);
-  // From here on it is for the peer to end the call: what is held, too, is called in as what was acquired.
+  // Starts the peer's deadline (InFlightMemory::kReclaimAfter) for a reservation that has none: the call has ended for
+  // the server, and the peer must take its status. `reclaim`: as in InFlightMemory::Acquire.
   void StartDeadline(std::function<void()> reclaim);
+  // Returns all bytes now. The reservation is empty afterwards.
   void Release();
+
   uint64_t bytes() const { return bytes_; }
-  explicit operator bool() const { return transit_ != nullptr; }
+  explicit operator bool() const { return memory_ != nullptr; }  // false: empty
 
  private:
   friend class InFlightMemory;
-  InFlightReservation(InFlightMemory* in_flight, uint64_t bytes, uint64_t id, bool is_held = false)
-      : transit_(in_flight), bytes_(bytes), id_(id), is_held_(is_held) {}
+  InFlightReservation(InFlightMemory* memory, uint64_t bytes, uint64_t deadline_id, bool is_for_stream = false)
+      : memory_(memory), bytes_(bytes), deadline_id_(deadline_id), is_for_stream_(is_for_stream) {}
   void Swap(InFlightReservation& other) {
-    std::swap(transit_, other.transit_);
+    std::swap(memory_, other.memory_);
     std::swap(bytes_, other.bytes_);
-    std::swap(id_, other.id_);
-    std::swap(is_held_, other.is_held_);
+    std::swap(deadline_id_, other.deadline_id_);
+    std::swap(is_for_stream_, other.is_for_stream_);
   }
 
-  InFlightMemory* transit_ = nullptr;
+  InFlightMemory* memory_ = nullptr;
   uint64_t bytes_ = 0;
-  uint64_t id_ = 0;       // in InFlightMemory::out_; 0: is not called in
-  bool is_held_ = false;  // of TryReserveForStream
+  uint64_t deadline_id_ = 0;    // 0: the peer has no deadline
+  bool is_for_stream_ = false;  // made by TryReserveForStream
 };
 
-// Gives out credit in the order in which it was asked for. How much of a message has arrived only gRPC knows, so that
-// credit is for all that one can have, and is asked for before the read begins: a stream whose turn has not come is not
-// read, and flow control holds its client back.
+// The server's limit on bytes between the wire and its rounds, with a queue in front of it.
 //
-// A peer that takes longer than kReclaimAfter while others wait has its credit called in: it must end then, and is
-// called in again until it has. So nobody keeps others waiting for long by being slow once. Its time begins with
-// `granted`, not while that waits for a thread.
+// Messages and pages: a handler calls Acquire before it reads a message or makes a page. Grants are first come, first
+// served. Only gRPC knows how much of a message has arrived, so a handler reserves the largest message possible, and
+// shrinks the reservation when the message is complete. A stream in the queue is not read, and HTTP/2 flow control
+// holds its client back.
 //
-// What is in transit never waits for anything but its peer and a thread, so that waiting for it cannot deadlock: memory
-// that rounds keep is counted elsewhere (MemoryBudget) and is given or refused at once. Thread-safe.
+// Streams: gRPC needs some memory for every open call. TryReserveForStream grants or refuses that memory at once.
+//
+// Slow peers: a grant starts the peer's deadline. While another call needs memory, a peer later than kReclaimAfter is
+// reclaimed: the server asks the handler to end the call, again every kReclaimInterval until the handler has released
+// the reservation. The oldest reservations are reclaimed first, and no more of them than the waiting calls need.
+//
+// No deadlock: a reservation waits for nothing but its peer and a pool thread. Memory that rounds keep is another limit
+// (MemoryBudget), which never makes a caller wait.
+//
+//   memory.Acquire(max_message_bytes,
+//                  [=](InFlightReservation granted) { call->Read(std::move(granted)); },  // empty: no memory in time
+//                  [=] { call->Cancel(); });                                              // reclaim
+//   …                                    // the message arrives
+//   reservation.ShrinkTo(message_bytes);  // ends the deadline
+//   reservation.Release();                // the round has the message
+//
+// Owned by ServerContext. Thread-safe.
 class InFlightMemory {
  public:
+  // Deadline of a peer, while another call needs memory.
   static constexpr absl::Duration kReclaimAfter = absl::Seconds(1);
-  // How long those wait at most who cannot be held back for any time: a few turns of slow peers.
-  static constexpr absl::Duration kBoundedWait = absl::Seconds(5);
-  // How often it is looked after those called in, who need a moment to end, and whether more have to be.
+  // Interval between reclaim attempts. An attempt needs a moment to end its call.
   static constexpr absl::Duration kReclaimInterval = absl::Milliseconds(100);
-  // Who has not ended after so many calls may not for long, and others are called in besides.
+  // After so many attempts the call is probably stuck, and another call is reclaimed in its place as well.
   static constexpr int kMaxReclaimAttempts = 3;
+  // Longest wait of Wait::kBounded: a few deadlines of slow peers.
+  static constexpr absl::Duration kBoundedWait = absl::Seconds(5);
 
   enum class Wait {
-    kUnbounded,  // for any time
-    kBounded,    // for kBoundedWait
+    kUnbounded,  // for calls that flow control holds back
+    kBounded,    // for calls that nothing holds back: they end after kBoundedWait
   };
 
-  // `limit_bytes` 0: no limit. All but the limit are borrowed; `pool` is used from the first call on.
+  // `limit_bytes` 0: no limit. Clock, timer and pool are borrowed; `pool` is not used before the first call.
   InFlightMemory(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerPool* pool);
   ~InFlightMemory();
 
-  // Calls `granted` once: before returning, or from the pool when its turn has come, or with an empty credit when that
-  // has taken longer than `wait`. `reclaim` is called, from the pool, only between `granted` and
-  // InFlightReservation::ShrinkTo; it must see to it that the credit is released. Until it is, it is called again every
-  // kReclaimInterval, while others wait. Returns the place in the line, 0 if there was no need to wait.
+  // Reserves `bytes` and calls `granted` exactly once, unless CancelWait succeeds: before Acquire returns if the bytes
+  // are free and no call waits, otherwise later on the pool. Streams aside, more bytes than the limit are granted when
+  // nothing else is reserved.
+  //
+  // `granted` gets an empty reservation if `wait` is kBounded and kBoundedWait has passed.
+  // `reclaim` runs on the pool, between `granted` and ShrinkTo or Release, and maybe several times. It must make the
+  // owner release the reservation soon.
+  //
+  // Returns: the ticket for CancelWait, 0 if `granted` has been called.
   uint64_t Acquire(uint64_t bytes, std::function<void(InFlightReservation)> granted, std::function<void()> reclaim,
                    Wait wait = Wait::kUnbounded);
-  // True: `granted` was not called, and never will be.
-  bool CancelWait(uint64_t place);
-  // For what lasts as long as a stream: nothing if all such come to more than half of the limit. Messages that have
-  // been granted all of it do not stand in the way, up to a quarter beyond the limit; the next ones wait until that has
-  // been given back. Not called in before InFlightReservation::StartDeadline. Who is refused counts for kBoundedWait as
-  // one of those who wait, or until there is room for all such: it comes again.
+  // Removes a waiting call from the queue. Returns: true if `granted` has not been called and will not be.
+  bool CancelWait(uint64_t ticket);
+
+  // Reserves `bytes` for as long as a stream lasts, without a deadline (InFlightReservation::StartDeadline sets one).
+  // Streams get at most half of the limit. Messages may already have the whole limit: then streams exceed it by up to a
+  // quarter, and new messages wait until the excess is gone.
+  //
+  // Returns: nullopt if there is no room. A refusal counts as a call that needs memory, until a stream reservation
+  // succeeds or kBoundedWait has passed; each refusal reclaims at most one slow peer.
   std::optional<InFlightReservation> TryReserveForStream(uint64_t bytes);
 
   uint64_t limit() const { return limit_; }
-  uint64_t taken() const;
+  uint64_t reserved() const;
   uint64_t num_waiting() const;
 
  private:
   friend class InFlightReservation;
 
+  // A call of Acquire in the queue.
   struct Waiter {
-    uint64_t id;
+    uint64_t ticket;
     uint64_t bytes;
     std::function<void(InFlightReservation)> granted;
     std::function<void()> reclaim;
-    Timer::Id give_up;  // 0: waits for any time
+    Timer::Id timeout;  // 0: the wait is unbounded
   };
-  struct Out {
+  // The deadline of a peer.
+  struct Deadline {
     uint64_t bytes;
     absl::Duration since;  // Clock::Monotonic
     std::function<void()> reclaim;
-    bool is_being_called = false;  // or waits for a thread to be
-    int calls = 0;                 // that have been made
+    bool is_attempt_posted = false;  // an attempt runs, or waits for a pool thread
+    int num_attempts = 0;            // attempts that have ended
   };
 
-  // What is larger than the limit goes alone, beside what is held.
-  bool FitsLocked(uint64_t bytes) const { return limit_ == 0 || taken_ == held_ || taken_ + bytes <= limit_; }
-  bool MayHoldLocked(uint64_t bytes) const {
-    return limit_ == 0 || (held_ + bytes <= limit_ / 2 && taken_ + bytes <= limit_ + limit_ / 4);
+  bool FitsLocked(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return limit_ == 0 || reserved_ == stream_bytes_ || reserved_ + bytes <= limit_;
   }
-  // Wanted by those who were refused lately.
-  uint64_t RefusedLocked() const;
-  void GiveUp(uint64_t id);
-  std::deque<Waiter>::iterator FindLocked(uint64_t id);
+  bool StreamFitsLocked(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return limit_ == 0 || (stream_bytes_ + bytes <= limit_ / 2 && reserved_ + bytes <= limit_ + limit_ / 4);
+  }
+  bool IsMemoryNeededLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Returns: end of the queue if no waiter has the ticket.
+  std::deque<Waiter>::iterator FindWaiterLocked(uint64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ExpireWait(uint64_t ticket);
+  // Grants to waiters at the front of the queue while they fit.
+  void GrantLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Return(uint64_t bytes, uint64_t deadline_id, bool is_for_stream);
+
+  // Returns: the id of the deadline.
   uint64_t StartDeadline(uint64_t bytes, std::function<void()> reclaim);
-  // The peer's time begins. Returns the credit's id.
-  uint64_t StartDeadlineLocked(uint64_t bytes, std::function<void()> reclaim);
-  void GrantLocked();
-  void ArmLocked();
-  void OnTimer();
-  void Reclaim(uint64_t id);
-  void Release(uint64_t bytes, uint64_t id, bool is_held);
+  uint64_t StartDeadlineLocked(uint64_t bytes, std::function<void()> reclaim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sets reclaim_timer_ if memory is needed and there is, or will be, a deadline to act on.
+  void ScheduleReclaimsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Runs on the timer: picks late peers and posts an attempt for each of them.
+  void PostReclaims();
+  void AttemptReclaim(uint64_t deadline_id);
 
   const uint64_t limit_;
   const Clock& clock_;
   Timer& timer_;
   WorkerPool& pool_;
-  mutable std::mutex mu_;
-  // All guarded by mu_.
-  uint64_t taken_ = 0;
-  uint64_t held_ = 0;  // of taken_, by TryReserveForStream
-  uint64_t next_id_ = 1;
-  std::deque<Waiter> waiting_;
-  uint64_t wanted_ = 0;                                    // by all of them
-  uint64_t refused_bytes_ = 0;                             // by TryReserveForStream, lately
-  uint64_t refused_each_ = 0;                              // the last of them
-  absl::Duration refused_at_ = -absl::InfiniteDuration();  // Clock::Monotonic
-  std::map<uint64_t, Out> out_;                            // not settled, the oldest first
-  std::map<uint64_t, Out> being_reclaimed_;                // the same, once the pool was told to
-  Timer::Id alarm_ = 0;                                    // 0: none is set
+  mutable absl::Mutex mu_;
+  uint64_t reserved_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t stream_bytes_ ABSL_GUARDED_BY(mu_) = 0;   // part of reserved_, by TryReserveForStream
+  uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;        // of tickets and deadlines
+  std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mu_);  // tickets ascend
+  uint64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of all waiters
+  uint64_t num_refused_ ABSL_GUARDED_BY(mu_) = 0;    // refused streams for which nothing was reclaimed yet
+  absl::Duration refused_until_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();  // refusals count until then
+  std::map<uint64_t, Deadline> deadlines_ ABSL_GUARDED_BY(mu_);   // of peers that are not reclaimed; oldest first
+  std::map<uint64_t, Deadline> reclaiming_ ABSL_GUARDED_BY(mu_);  // of peers that are being reclaimed
+  Timer::Id reclaim_timer_ ABSL_GUARDED_BY(mu_) = 0;              // 0: not set
 };
 
 }  // namespace sparseagg::service

@@ -9,7 +9,7 @@
 namespace sparseagg::service {
 
 bool MemoryBudget::TryReserve(uint64_t bytes) {
-  if (bytes == 0) return true;  // even where more is held than may be
+  if (bytes == 0) return true;  // even if Reserve has exceeded the limit
   uint64_t reserved = reserved_.load(std::memory_order_relaxed);
   do {
     if (limit_ != 0 && (reserved > limit_ || bytes > limit_ - reserved)) return false;
@@ -18,16 +18,17 @@ bool MemoryBudget::TryReserve(uint64_t bytes) {
 }
 
 absl::Status Reservation::Grow(uint64_t bytes, absl::string_view purpose) {
-  return Grow(bytes, purpose, keeps_ ? "FIXED_POINT numerics merge on arrival and hold only the distinct keys" : "");
+  return Grow(bytes, purpose,
+              keeps_submissions_ ? "FIXED_POINT numerics merge on arrival and keep only distinct keys" : "");
 }
 
-absl::Status Reservation::Grow(uint64_t bytes, absl::string_view purpose, absl::string_view way_around) {
+absl::Status Reservation::Grow(uint64_t bytes, absl::string_view purpose, absl::string_view advice) {
   if (!budget_->TryReserve(bytes)) {
-    const std::string wanted = bytes == UINT64_MAX ? "2^64 or" : absl::StrCat(bytes);  // as of sums that saturate
+    const std::string wanted = bytes == UINT64_MAX ? "2^64 or" : absl::StrCat(bytes);  // a sum that saturated
     return absl::ResourceExhaustedError(absl::StrCat(
-        purpose, " needs ", wanted, " more bytes, but ", budget_->reserved(), " of the ", budget_->limit(),
-        " bytes that rounds may hold of the server's memory limit of ", budget_->of(), " bytes are taken; ", way_around,
-        way_around.empty() ? "" : ", or ", "start the server with a larger --memory-limit"));
+        purpose, " needs ", wanted, " more bytes, but rounds already use ", budget_->reserved(), " of their ",
+        budget_->limit(), " bytes (the server's memory limit is ", budget_->process_limit(), " bytes); ", advice,
+        advice.empty() ? "" : ", or ", "start the server with a larger --memory-limit"));
   }
   bytes_ += bytes;
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Who may hold how much memory: admission by counting, before anything is allocated.
+// The memory that rounds keep: uploads, submissions and results.
 #ifndef SPARSEAGG_SERVICE_ADMISSION_MEMORY_BUDGET_H_
 #define SPARSEAGG_SERVICE_ADMISSION_MEMORY_BUDGET_H_
 
@@ -10,54 +10,61 @@
 
 namespace sparseagg::service {
 
-// What rounds may hold of the server's --memory-limit. Thread-safe, lock-free.
+// A counter of the bytes that all rounds keep, with a limit. A round reserves bytes before it allocates them; the
+// budget itself allocates nothing and never makes a caller wait. Rounds use it through Reservation.
+//
+// Owned by ServerContext. Thread-safe, lock-free.
 class MemoryBudget {
  public:
   explicit MemoryBudget(uint64_t limit_bytes) : MemoryBudget(limit_bytes, limit_bytes) {}  // 0: no limit
-  // `limit_bytes` of a --memory-limit of `of_bytes`, which messages are to name.
-  MemoryBudget(uint64_t limit_bytes, uint64_t of_bytes) : limit_(limit_bytes), of_(of_bytes) {}
+  // `process_limit_bytes`: the --memory-limit of which `limit_bytes` is the share of rounds, for error messages.
+  MemoryBudget(uint64_t limit_bytes, uint64_t process_limit_bytes)
+      : limit_(limit_bytes), process_limit_(process_limit_bytes) {}
 
-  // False, and nothing reserved, if `bytes` more would pass the limit.
+  // Returns: false, and reserves nothing, if `bytes` more would exceed the limit. True for 0 bytes in any case.
   bool TryReserve(uint64_t bytes);
-  // For memory that is held already, whatever the limit says.
+  // Reserves `bytes` of memory that is already allocated, even beyond the limit.
   void Reserve(uint64_t bytes) { reserved_.fetch_add(bytes, std::memory_order_relaxed); }
   void Release(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
 
   uint64_t limit() const { return limit_; }
-  uint64_t of() const { return of_; }
+  uint64_t process_limit() const { return process_limit_; }
   uint64_t reserved() const { return reserved_.load(std::memory_order_relaxed); }
 
  private:
   const uint64_t limit_;
-  const uint64_t of_;
+  const uint64_t process_limit_;
   std::atomic<uint64_t> reserved_{0};
 };
 
-// A share of the budget, given back on destruction. Not thread-safe.
+// Bytes reserved in a MemoryBudget, which must outlive the reservation. Starts with 0 bytes; the destructor releases
+// all of them. Not thread-safe.
 class Reservation {
  public:
-  // `keeps`: for a round that keeps submissions until its close; where the limit is reached, it is told of the way
-  // around that.
-  explicit Reservation(MemoryBudget* budget, bool keeps = true) : budget_(budget), keeps_(keeps) {}
+  // `keeps_submissions`: the round keeps every submission until it closes. Errors then advise FIXED_POINT numerics,
+  // which merge submissions on arrival.
+  explicit Reservation(MemoryBudget* budget, bool keeps_submissions = true)
+      : budget_(budget), keeps_submissions_(keeps_submissions) {}
   ~Reservation() { budget_->Release(bytes_); }
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
 
-  // RESOURCE_EXHAUSTED, and nothing changed, if it does not fit. `purpose` says in the message what asked.
+  // Reserves `bytes` more. `purpose` is the subject of the error message: "an upload".
+  // Errors: RESOURCE_EXHAUSTED, and nothing changes, if the budget has no room.
   absl::Status Grow(uint64_t bytes, absl::string_view purpose);
-  // The same for `purpose` that needs memory whatever is submitted, with another way around, or "".
-  absl::Status Grow(uint64_t bytes, absl::string_view purpose, absl::string_view way_around);
-  // Becomes `bytes`, whatever the limit says: for memory that is held already, or given back.
+  // The same with `advice` in the error message in place of FIXED_POINT. "": no advice.
+  absl::Status Grow(uint64_t bytes, absl::string_view purpose, absl::string_view advice);
+  // Sets the reservation to `bytes` of memory that is already allocated or released, even beyond the limit.
   void SetTo(uint64_t bytes);
-  // Takes over all that `other` holds.
+  // Moves all bytes of `other`, a reservation in the same budget, into this one.
   void Absorb(Reservation& other);
 
   uint64_t bytes() const { return bytes_; }
-  uint64_t limit() const { return budget_->limit(); }  // of all together; 0: none
+  uint64_t limit() const { return budget_->limit(); }  // of the whole budget; 0: no limit
 
  private:
   MemoryBudget* const budget_;
-  const bool keeps_;
+  const bool keeps_submissions_;
   uint64_t bytes_ = 0;
 };
 

@@ -7,46 +7,51 @@
 namespace sparseagg::service {
 namespace {
 
-// So far beyond max_message_bytes, at most, a message is refused by us, who name the flag; further on by gRPC.
-constexpr uint64_t kMostFuseBytes = uint64_t{1} << 20;
+// A message up to this much above max_message_bytes is refused by us, with the name of the flag; larger ones by gRPC.
+constexpr uint64_t kMaxMessageMarginBytes = uint64_t{1} << 20;
 
-// Without a limit of messages: what is reckoned with.
-constexpr uint64_t kLikelyMessageBytes = uint64_t{64} << 20;
+// The message size to plan for where max_message_bytes is unlimited.
+constexpr uint64_t kTypicalMessageBytes = uint64_t{64} << 20;
 
+// Code, threads and libraries.
 constexpr uint64_t kProcessBytes = uint64_t{64} << 20;
 
-// gRPC's of a connection without calls (2000 of them measured).
+// gRPC's memory of one connection without calls (measured with 2000 connections).
 constexpr uint64_t kConnectionBytes = uint64_t{20} << 10;
 
-// gRPC's and ours of a long poll (15 000 of them measured).
-constexpr uint64_t kWaitBytes = uint64_t{16} << 10;
+// gRPC's and our memory of one WaitRound call (measured with 15 000 calls).
+constexpr uint64_t kWaitingCallBytes = uint64_t{16} << 10;
 
-// Of a tensor in the spec of a round: its name and a dozen numbers.
-constexpr uint64_t kLikelyTensorBytes = 512;
-constexpr uint64_t kLeastSpecBytes = uint64_t{64} << 10;
-// A tensor's own fields and those of its aggregation are 22.
-constexpr uint64_t kLikelyTensorFields = 32;
-constexpr uint64_t kLeastSpecFields = 4096;
-// What is made of one before the round is there: of as many fields as it may have, of sixty bytes each, and of itself.
-constexpr uint64_t kMadeOfTensorBytes = 4096;
+// A tensor in the spec of a round on the wire: its name and a dozen numbers.
+constexpr uint64_t kSpecTensorBytes = 512;
+constexpr uint64_t kMinSpecBytes = uint64_t{64} << 10;
+// A tensor has 22 fields, those of its aggregation included.
+constexpr uint64_t kSpecTensorFields = 32;
+constexpr uint64_t kMinSpecFields = 4096;
+// A tensor of a parsed spec: kSpecTensorFields of about sixty bytes each, and its decoded form.
+constexpr uint64_t kParsedTensorBytes = 4096;
 
 }  // namespace
 
-uint64_t MaxBufferedMessageBytes(const Limits& limits) {
-  const uint64_t bytes = limits.max_message_bytes == 0 ? kLikelyMessageBytes : limits.max_message_bytes;
-  return SaturatingAdd(bytes, std::min(kMostFuseBytes, bytes / 4 + 4096));
+uint64_t DefaultMemoryLimit(uint64_t process_memory_bytes) {
+  return std::max(process_memory_bytes / 4 * 3, kMinMemoryLimitBytes);
 }
 
-uint64_t MaxWaitingCalls(const Limits& limits) { return DivideMemory(limits).process / 4 / kWaitBytes; }
+uint64_t MaxBufferedMessageBytes(const Limits& limits) {
+  const uint64_t bytes = limits.max_message_bytes == 0 ? kTypicalMessageBytes : limits.max_message_bytes;
+  return SaturatingAdd(bytes, std::min(kMaxMessageMarginBytes, bytes / 4 + 4096));
+}
+
+uint64_t MaxWaitingCalls(const Limits& limits) { return DivideMemory(limits).process / 4 / kWaitingCallBytes; }
 
 uint64_t MaxSpecBytes(const Limits& limits) {
   if (limits.max_tensors == 0) return 0;
-  return std::max(kLeastSpecBytes, SaturatingMultiply(kLikelyTensorBytes, limits.max_tensors));
+  return std::max(kMinSpecBytes, SaturatingMultiply(kSpecTensorBytes, limits.max_tensors));
 }
 
 uint64_t MaxSpecFields(const Limits& limits) {
   if (limits.max_tensors == 0) return 0;
-  return std::max(kLeastSpecFields, SaturatingMultiply(kLikelyTensorFields, limits.max_tensors));
+  return std::max(kMinSpecFields, SaturatingMultiply(kSpecTensorFields, limits.max_tensors));
 }
 
 uint64_t PageInFlightBytes(uint64_t page_bytes) { return SaturatingMultiply(2, page_bytes); }
@@ -54,12 +59,12 @@ uint64_t PageInFlightBytes(uint64_t page_bytes) { return SaturatingMultiply(2, p
 MemoryShares DivideMemory(const Limits& limits) {
   const uint64_t limit = limits.memory_limit_bytes;
   if (limit == 0) return {};
-  // Half of it for messages, so that two can be received at the same time in any case.
-  const uint64_t least_transit = SaturatingMultiply(4, MaxBufferedMessageBytes(limits));
-  if (limit < kMinMemoryLimitBytes) return {limit, least_transit, 0};
+  // Streams may take half of it. The other half has room for two messages at the same time.
+  const uint64_t min_in_flight = SaturatingMultiply(4, MaxBufferedMessageBytes(limits));
+  if (limit < kMinMemoryLimitBytes) return {limit, min_in_flight, 0};
   MemoryShares shares;
   shares.process = kProcessBytes + limit / 16;
-  shares.in_flight = std::min(std::max(limit / 8, least_transit), limit / 2);
+  shares.in_flight = std::min(std::max(limit / 8, min_in_flight), limit / 2);
   shares.kept = limit - shares.process - shares.in_flight;
   return shares;
 }
@@ -67,17 +72,17 @@ MemoryShares DivideMemory(const Limits& limits) {
 Limits FitToMemory(Limits limits) {
   if (limits.memory_limit_bytes < kMinMemoryLimitBytes) return limits;
   const auto lower = [](uint64_t most, uint64_t& limit) { limit = limit == 0 ? most : std::min(limit, most); };
-  // InFlightMemory grows with max_message_bytes to half of the limit; of that, half is left beside what is held.
-  const uint64_t most_message = limits.memory_limit_bytes / 4 - kMostFuseBytes;
-  lower(limits.max_message_bytes == 0 ? std::min(kLikelyMessageBytes, most_message) : most_message,
+  // In-flight memory grows with max_message_bytes, up to half of the memory limit. Streams leave half of that.
+  const uint64_t most_message = limits.memory_limit_bytes / 4 - kMaxMessageMarginBytes;
+  lower(limits.max_message_bytes == 0 ? std::min(kTypicalMessageBytes, most_message) : most_message,
         limits.max_message_bytes);
   const MemoryShares shares = DivideMemory(limits);
   lower(shares.in_flight / 2 / PageInFlightBytes(1), limits.max_page_bytes);
-  // A quarter of the process's share each. So much is for calls that wait (MaxWaitingCalls), three quarters for freed
-  // memory that is kept (main.cc), and code and threads take some: more than the share, seldom all there at once. Near
-  // the limit nothing freed is kept (HeapTrimmer), which is what makes it add up.
+  // The process's share is promised more than once: a quarter each to connections, parsed specs and waiting calls
+  // (MaxWaitingCalls), and three quarters to freed memory that is kept for reuse (main.cc). These peaks seldom
+  // coincide, and HeapTrimmer returns the freed memory near the limit.
   lower(shares.process / 4 / kConnectionBytes, limits.max_connections);
-  lower(shares.process / 4 / kMadeOfTensorBytes, limits.max_tensors);
+  lower(shares.process / 4 / kParsedTensorBytes, limits.max_tensors);
   return limits;
 }
 

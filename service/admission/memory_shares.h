@@ -1,4 +1,4 @@
-// What --memory-limit is spent on.
+// The division of --memory-limit, and the limits that follow from it.
 #ifndef SPARSEAGG_SERVICE_ADMISSION_MEMORY_SHARES_H_
 #define SPARSEAGG_SERVICE_ADMISSION_MEMORY_SHARES_H_
 
@@ -8,22 +8,26 @@
 
 namespace sparseagg::service {
 
-// Below this the process itself takes so much of it that nothing can be promised.
+// The least memory limit whose shares add up. Below it the process itself would need most of the limit.
 inline constexpr uint64_t kMinMemoryLimitBytes = uint64_t{256} << 20;
 
-// Bytes; 0 means no limit, as in Limits.
+// Returns: the value of --memory-limit where none is given: three quarters of the machine's or container's memory, but
+// at least kMinMemoryLimitBytes.
+uint64_t DefaultMemoryLimit(uint64_t process_memory_bytes);
+
+// Shares of the memory limit in bytes. 0: no limit, as in Limits.
 struct MemoryShares {
-  uint64_t kept = 0;       // what rounds hold: uploads, submissions, results
-  uint64_t in_flight = 0;  // messages and pages between the wire and a round
+  uint64_t kept = 0;       // MemoryBudget: uploads, submissions and results in rounds
+  uint64_t in_flight = 0;  // InFlightMemory: messages and pages between the wire and a round
   uint64_t process = 0;    // everything else: code, threads, connections, freed memory that is kept for reuse
 };
 
-// The three add up to memory_limit_bytes. Where that is below kMinMemoryLimitBytes it is all for rounds.
+// Divides memory_limit_bytes. From kMinMemoryLimitBytes on the three shares add up to the limit. Below, which only
+// tests use, rounds get the whole limit and in-flight memory comes on top.
 MemoryShares DivideMemory(const Limits& limits);
 
-// `limits`, with those lowered that memory_limit_bytes leaves no room for: messages and pages, of which one must fit
-// into transit beside as much again that is held, connections, by what idle ones take, and tensors, by what is made of
-// the spec of a round before it is one.
+// Returns: `limits`, lowered to what memory_limit_bytes has room for: messages and pages (one must fit into in-flight
+// memory when streams have their half of it), connections, and tensors of a round's spec.
 Limits FitToMemory(Limits limits);
 
 // HTTP/2 flow-control window of a stream that the server does not read.
@@ -31,19 +35,20 @@ inline constexpr int kStreamWindowBytes = 64 << 10;
 // The most memory of a stream that the server does not read: the window, gRPC's call and the server's reactor.
 inline constexpr uint64_t kStreamBytes = kStreamWindowBytes + (uint64_t{32} << 10);
 
-// What gRPC may hold of one message before it is refused as too large.
+// Returns: the most bytes that gRPC may buffer of one message before it refuses the message as too large. More than
+// max_message_bytes, so that slightly larger messages reach our own check, whose error names the flag.
 uint64_t MaxBufferedMessageBytes(const Limits& limits);
 
-// Calls that may wait for rounds at once, by what each takes, of the process's share; 0: any number.
+// Returns: the number of WaitRound calls that may wait at once; 0: no limit.
 uint64_t MaxWaitingCalls(const Limits& limits);
 
-// What the spec of a round may take on the wire: without a bound, what is made of it takes a hundred times as much
-// before it is known to have too many tensors. 0: no limit.
+// Returns: the most bytes that a round's spec may have on the wire; 0: no limit. Without this bound, a parsed spec
+// takes a hundred times the memory of its message before its tensors are counted.
 uint64_t MaxSpecBytes(const Limits& limits);
-// The same in fields.
+// Returns: the most protobuf fields that a round's spec may have on the wire; 0: no limit.
 uint64_t MaxSpecFields(const Limits& limits);
 
-// What a page of a result takes on its way out: itself, and what it is serialised to. Saturates.
+// Returns: the memory of a page of `page_bytes` on its way out: the page and its serialised copy. Saturates.
 uint64_t PageInFlightBytes(uint64_t page_bytes);
 
 }  // namespace sparseagg::service

@@ -15,11 +15,11 @@ namespace sparseagg::service {
 uint64_t ProcessMemory(const std::string& root) {
   uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
   const auto consider = [&](const std::string& path) {
-    uint64_t limit = 0;  // stays so if the file says "max"
+    uint64_t limit = 0;  // unchanged if the file says "max"
     if (std::ifstream(path) >> limit && limit > 0) bytes = std::min(bytes, limit);
   };
-  // Lines of number:controllers:path, of version 2 without controllers. In a container the path is often "/", or that
-  // of the host, where the container's own group is at the top.
+  // Each line is number:controllers:path; cgroup v2 leaves the controllers empty. In a container the path is often "/",
+  // or the path on the host, and the container's own group is mounted at the top. So the top counts in any case.
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
@@ -34,6 +34,13 @@ uint64_t ProcessMemory(const std::string& root) {
     consider(absl::StrCat(top, file));
   }
   return bytes;
+}
+
+uint64_t ResidentBytes() {
+  uint64_t total_pages = 0;
+  uint64_t resident_pages = 0;
+  if (!(std::ifstream("/proc/self/statm") >> total_pages >> resident_pages)) return 0;
+  return resident_pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace sparseagg::service

@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "service/admission/memory_shares.h"
 #include "tests/service/support/event.h"
 #include "tests/service/support/in_flight_memory_fixture.h"
 #include "tests/service/support/manual_clock.h"
@@ -20,7 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST_F(InFlightMemoryTest, Acquire_UpToTheLimit_IsGivenAtOnceAndGivenBack) {
+TEST_F(InFlightMemoryTest, Acquire_UpToTheLimit_IsGrantedAtOnceAndReleased) {
   {
     const InFlightReservation first = Take(60);
     const InFlightReservation second = Take(40);
@@ -29,60 +28,60 @@ TEST_F(InFlightMemoryTest, Acquire_UpToTheLimit_IsGivenAtOnceAndGivenBack) {
   EXPECT_EQ(in_flight_.reserved(), 0);
 }
 
-TEST_F(InFlightMemoryTest, Settle_KeepsWhatHasCome) {
-  InFlightReservation credit = Take(90);
-  credit.ShrinkTo(30);
+TEST_F(InFlightMemoryTest, ShrinkTo_ReleasesTheRest) {
+  InFlightReservation reservation = Take(90);
+  reservation.ShrinkTo(30);
   EXPECT_EQ(in_flight_.reserved(), 30);
-  credit.ShrinkTo(50);  // never more than it was
+  reservation.ShrinkTo(50);  // more than the reservation has
   EXPECT_EQ(in_flight_.reserved(), 30);
-  credit.Release();
-  credit.Release();
+  reservation.Release();
+  reservation.Release();
   EXPECT_EQ(in_flight_.reserved(), 0);
 }
 
-TEST_F(InFlightMemoryTest, Acquire_MoreThanTheLimit_GoesAlone) {
+TEST_F(InFlightMemoryTest, Acquire_MoreThanTheLimit_IsGrantedAlone) {
   const auto held = in_flight_.TryReserveForStream(10);
-  InFlightReservation credit = Take(1000);
+  InFlightReservation reservation = Take(1000);
   Event granted;
   in_flight_.Acquire(
       1, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
   EXPECT_EQ(in_flight_.num_waiting(), 1);
-  credit.Release();
+  reservation.Release();
   granted.Wait();
 }
 
-TEST_F(InFlightMemoryTest, AcquireShortly_TurnComes_IsGiven) {
+TEST_F(InFlightMemoryTest, AcquireBounded_MemoryInTime_IsGranted) {
   InFlightReservation all = Take(100);
   Event granted;
   in_flight_.Acquire(
-      60, [&](const InFlightReservation& credit) { credit ? granted.Notify() : void(); }, [] {},
+      60, [&](const InFlightReservation& reservation) { reservation ? granted.Notify() : void(); }, [] {},
       InFlightMemory::Wait::kBounded);
   clock_.Advance(InFlightMemory::kBoundedWait / 2, timer_);
   all.Release();
   granted.Wait();
-  clock_.Advance(InFlightMemory::kBoundedWait, timer_);  // no more than once
+  clock_.Advance(InFlightMemory::kBoundedWait, timer_);  // not granted twice
 }
 
-TEST_F(InFlightMemoryTest, AcquireShortly_TurnDoesNotCome_IsToldSoAndLetsTheNextPass) {
+TEST_F(InFlightMemoryTest, AcquireBounded_NoMemoryInTime_IsEmptyAndTheNextIsGranted) {
   InFlightReservation most = Take(90);
-  most.ShrinkTo(90);  // called in no more
-  Event given_up;
+  most.ShrinkTo(90);  // ends the deadline
+  Event expired;
   in_flight_.Acquire(
-      60, [&](const InFlightReservation& credit) { credit ? void() : given_up.Notify(); }, [] {},
+      60, [&](const InFlightReservation& reservation) { reservation ? void() : expired.Notify(); }, [] {},
       InFlightMemory::Wait::kBounded);
   Event granted;
   in_flight_.Acquire(
       10, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
   EXPECT_EQ(in_flight_.num_waiting(), 2);
   clock_.Advance(InFlightMemory::kBoundedWait, timer_);
-  given_up.Wait();
+  expired.Wait();
   granted.Wait();
   pool_.reset();
   EXPECT_EQ(in_flight_.num_waiting(), 0);
   EXPECT_EQ(in_flight_.reserved(), 90);
 }
 
-TEST_F(InFlightMemoryTest, Leave_LetsTheNextPassAndIsNotGivenAnything) {
+TEST_F(InFlightMemoryTest, CancelWait_NeverGrantedAndTheNextIsGranted) {
   const InFlightReservation most = Take(90);
   Event granted;
   const uint64_t first = in_flight_.Acquire(
@@ -98,19 +97,19 @@ TEST_F(InFlightMemoryTest, Leave_LetsTheNextPassAndIsNotGivenAnything) {
   clock_.AwaitDue(timer_);
 }
 
-TEST_F(InFlightMemoryTest, TryHold_HalfOfTheLimit_LeavesTheRestToMessages) {
+TEST_F(InFlightMemoryTest, TryReserveForStream_HalfOfTheLimit_LeavesTheRestToMessages) {
   auto held = in_flight_.TryReserveForStream(50);
   ASSERT_TRUE(held.has_value());
   EXPECT_FALSE(in_flight_.TryReserveForStream(1).has_value());
   const InFlightReservation message = Take(50);
-  held->ShrinkTo(0);  // lasts as long as it is there
+  held->ShrinkTo(0);  // does nothing to stream memory
   EXPECT_EQ(in_flight_.reserved(), 100);
   held.reset();
   EXPECT_EQ(in_flight_.reserved(), 50);
 }
 
-// Streams that are opened while messages have all, and more of them wait.
-TEST_F(InFlightMemoryTest, TryHold_MessagesHaveAll_IsGivenUpToAQuarterOnTop) {
+// Streams open while messages have the whole limit and more messages wait.
+TEST_F(InFlightMemoryTest, TryReserveForStream_MessagesHaveAll_ExceedsTheLimitByAQuarter) {
   InFlightReservation first = Take(60);
   InFlightReservation second = Take(40);
   auto held = in_flight_.TryReserveForStream(25);
@@ -120,19 +119,19 @@ TEST_F(InFlightMemoryTest, TryHold_MessagesHaveAll_IsGivenUpToAQuarterOnTop) {
   in_flight_.Acquire(
       20, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
   first.ShrinkTo(40);
-  EXPECT_EQ(in_flight_.num_waiting(), 1);  // 105 and 20 are too much
+  EXPECT_EQ(in_flight_.num_waiting(), 1);  // 105 + 20 exceed the limit
   auto more = in_flight_.TryReserveForStream(20);
   EXPECT_TRUE(more.has_value());
-  EXPECT_FALSE(in_flight_.TryReserveForStream(6).has_value());  // of half the limit
+  EXPECT_FALSE(in_flight_.TryReserveForStream(6).has_value());  // beyond half of the limit
   more.reset();
   first.Release();
   granted.Wait();
 }
 
-TEST_F(InFlightMemoryTest, Acquire_Full_IsServedInOrder) {
+TEST_F(InFlightMemoryTest, Acquire_Full_IsGrantedInOrder) {
   Event unused;
   InFlightReservation all = Take(100, &unused);
-  std::vector<int> order;  // only touched by the pool's thread until `done`
+  std::vector<int> order;  // the pool's thread owns it until `done`
   Event done;
   for (int i = 0; i < 3; ++i) {
     // The second is small and must not overtake the first.
@@ -152,12 +151,12 @@ TEST_F(InFlightMemoryTest, Acquire_Full_IsServedInOrder) {
   EXPECT_EQ(in_flight_.reserved(), 0);
 }
 
-TEST(TransitRaceTest, ManyThreads_NeverPassTheLimitAndAllAreServed) {
+TEST(InFlightMemoryRaceTest, ManyThreads_NeverExceedTheLimitAndAllAreGranted) {
   constexpr uint64_t kSeed = 7;
   ManualClock clock;
   Timer timer(&clock);
-  std::atomic<int> served{0};
-  std::atomic<bool> passed{false};
+  std::atomic<int> num_granted{0};
+  std::atomic<bool> exceeded{false};
   WorkerPool pool(2);
   InFlightMemory in_flight(100, &clock, &timer, &pool);
   std::vector<std::thread> threads;
@@ -167,83 +166,19 @@ TEST(TransitRaceTest, ManyThreads_NeverPassTheLimitAndAllAreServed) {
       for (int i = 0; i < 500; ++i) {
         in_flight.Acquire(
             1 + random() % 60,
-            [&](InFlightReservation credit) {
-              if (in_flight.reserved() > 100) passed = true;
-              credit.ShrinkTo(credit.bytes() / 2);
-              ++served;
+            [&](InFlightReservation reservation) {
+              if (in_flight.reserved() > 100) exceeded = true;
+              reservation.ShrinkTo(reservation.bytes() / 2);
+              ++num_granted;
             },
             [] {});
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  while (served < 2000) std::this_thread::yield();
+  while (num_granted < 2000) std::this_thread::yield();
   while (in_flight.reserved() > 0) std::this_thread::yield();
-  EXPECT_FALSE(passed) << "seed " << kSeed;
-}
-
-TEST(MemorySharesTest, Divide_SharesAddUpToTheLimit) {
-  Limits limits;
-  for (const uint64_t mib : {256, 384, 1024, 16384}) {
-    limits.memory_limit_bytes = mib << 20;
-    const MemoryShares shares = DivideMemory(limits);
-    EXPECT_EQ(shares.kept + shares.in_flight + shares.process, mib << 20);
-    EXPECT_GE(shares.kept, (mib << 20) / 2 - (uint64_t{1} << 20)) << mib;
-    EXPECT_GE(shares.in_flight, 4 * MaxBufferedMessageBytes(limits)) << mib;
-  }
-}
-
-TEST(MemorySharesTest, Divide_NoLimitOrTooSmall_BoundsOnlyRounds) {
-  Limits limits;
-  EXPECT_EQ(DivideMemory(limits).kept, 0);
-  EXPECT_EQ(DivideMemory(limits).in_flight, 0);
-  limits.memory_limit_bytes = 1'000'000;
-  EXPECT_EQ(DivideMemory(limits).kept, 1'000'000);
-}
-
-TEST(MemorySharesTest, FitToMemory_ConnectionsAreAsManyAsMemoryAndTheirLimitAllow) {
-  const auto most = [](uint64_t memory_mib, uint64_t max_connections) {
-    Limits limits;
-    limits.memory_limit_bytes = memory_mib << 20;
-    limits.max_connections = max_connections;
-    return FitToMemory(limits).max_connections;
-  };
-  EXPECT_EQ(most(256, 10'000), 1024);  // 20 KiB each of a quarter of 80 MiB
-  EXPECT_EQ(most(256, 0), 1024);
-  EXPECT_EQ(most(256, 4), 4);
-  EXPECT_EQ(most(0, 10'000), 10'000);
-  EXPECT_EQ(most(0, 0), 0);
-  EXPECT_EQ(most(100, 7), 7);  // too little to be divided
-}
-
-TEST(MemorySharesTest, FitToMemory_OneMessageAndOnePageFitBesideWhatMayBeHeld) {
-  for (const uint64_t mib : {256, 300, 1024, 16384}) {
-    for (const uint64_t wanted : {uint64_t{0}, uint64_t{1000}, uint64_t{4} << 20, uint64_t{128} << 20, UINT64_MAX}) {
-      Limits limits;
-      limits.memory_limit_bytes = mib << 20;
-      limits.max_message_bytes = wanted;
-      limits.max_page_bytes = wanted;
-      const Limits fitted = FitToMemory(limits);
-      const uint64_t in_flight = DivideMemory(fitted).in_flight;
-      EXPECT_LE(MaxBufferedMessageBytes(fitted), in_flight / 2) << mib << " " << wanted;
-      EXPECT_LE(PageInFlightBytes(fitted.max_page_bytes), in_flight / 2) << mib << " " << wanted;
-      EXPECT_GT(fitted.max_message_bytes, 0);
-      EXPECT_GT(fitted.max_page_bytes, 0);
-      if (wanted != 0 && wanted <= size_t{4} << 20) {
-        EXPECT_EQ(fitted.max_message_bytes, wanted);
-        EXPECT_EQ(fitted.max_page_bytes, wanted);
-      }
-    }
-  }
-}
-
-TEST(MemorySharesTest, FitToMemory_WithoutALimitChangesNothing) {
-  Limits limits;
-  limits.max_message_bytes = 0;
-  limits.max_page_bytes = UINT64_MAX;
-  EXPECT_EQ(FitToMemory(limits).max_message_bytes, 0);
-  EXPECT_EQ(FitToMemory(limits).max_page_bytes, UINT64_MAX);
-  EXPECT_EQ(PageInFlightBytes(UINT64_MAX), UINT64_MAX);
+  EXPECT_FALSE(exceeded) << "seed " << kSeed;
 }
 
 }  // namespace

@@ -6,9 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "service/admission/count_limit.h"
-#include "service/admission/memory_shares.h"
-
 namespace sparseagg::service {
 namespace {
 
@@ -105,42 +102,6 @@ TEST(MemoryBudgetTest, TryReserve_ManyThreads_NeverPassesTheLimit) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(taken, 333);
   EXPECT_EQ(budget.reserved(), 999);
-}
-
-TEST(MemorySharesTest, FitToMemory_TensorsAreAsManyAsMemoryAndTheirLimitAllow) {
-  const auto most = [](uint64_t memory_mib, uint64_t max_tensors) {
-    Limits limits;
-    limits.memory_limit_bytes = memory_mib << 20;
-    limits.max_tensors = max_tensors;
-    return FitToMemory(limits).max_tensors;
-  };
-  EXPECT_EQ(most(256, 0), 5120);  // 4 KiB each of a quarter of 80 MiB
-  EXPECT_EQ(most(256, 10'000), 5120);
-  EXPECT_EQ(most(256, 1000), 1000);
-  EXPECT_EQ(most(0, 0), 0);
-  EXPECT_EQ(most(0, 10'000), 10'000);
-}
-
-TEST(MemorySharesTest, MessagesOfAnySize_DoNotWrap) {
-  Limits limits;
-  limits.max_message_bytes = UINT64_MAX;
-  EXPECT_EQ(MaxBufferedMessageBytes(limits), UINT64_MAX);
-  limits.memory_limit_bytes = 1;  // so little that all of it is for rounds
-  EXPECT_EQ(DivideMemory(limits).in_flight, UINT64_MAX);
-}
-
-TEST(SlotsTest, Slot_AllTaken_RefusesUntilOneIsGivenBack) {
-  CountLimit slots(2);
-  ASSERT_TRUE(slots.TryAcquire());
-  Permit first(&slots);
-  ASSERT_TRUE(slots.TryAcquire());
-  Permit second(&slots);
-  EXPECT_FALSE(slots.TryAcquire());
-  Permit moved = std::move(first);
-  EXPECT_EQ(slots.taken(), 2);
-  moved.Release();
-  moved.Release();
-  EXPECT_EQ(slots.taken(), 1);
 }
 
 }  // namespace

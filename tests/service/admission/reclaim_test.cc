@@ -1,4 +1,4 @@
-// Peers that are slow while others wait for what they have in transit.
+// Slow peers whose reservations are reclaimed because other calls need the memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,9 +13,9 @@
 namespace sparseagg::service {
 namespace {
 
-class CallInTest : public InFlightMemoryTest {
+class ReclaimTest : public InFlightMemoryTest {
  protected:
-  // Until the pool has done what it was told to before.
+  // Waits until the pool has run the tasks posted so far.
   void AwaitPool() {
     Event passed;
     pool_->Post([&] { passed.Notify(); });
@@ -27,20 +27,20 @@ class CallInTest : public InFlightMemoryTest {
   }
 };
 
-// The pool's one thread is busy for longer than a peer may take: a peer is not to blame for that.
-TEST_F(CallInTest, GrantedButNoThread_TheTimeDoesNotRun) {
+// The pool's only thread is busy for longer than a peer may take. The peer does not pay for that.
+TEST_F(ReclaimTest, GrantedButNoThread_DeadlineDoesNotRun) {
   InFlightReservation all = Take(100);
   BusyThread thread(*pool_);
   Event granted;
-  Event called_in;
+  Event reclaimed;
   InFlightReservation kept;
   in_flight_.Acquire(
       100,
-      [&](InFlightReservation credit) {
-        kept = std::move(credit);
+      [&](InFlightReservation reservation) {
+        kept = std::move(reservation);
         granted.Notify();
       },
-      [&] { called_in.Notify(); });
+      [&] { reclaimed.Notify(); });
   Event other;
   in_flight_.Acquire(
       50, [&](const InFlightReservation&) { other.Notify(); }, [] {});
@@ -48,88 +48,88 @@ TEST_F(CallInTest, GrantedButNoThread_TheTimeDoesNotRun) {
   clock_.Advance(10 * InFlightMemory::kReclaimAfter, timer_);
   thread.Release();
   granted.Wait();
-  EXPECT_FALSE(called_in.HasHappened());
-  clock_.Advance(InFlightMemory::kReclaimAfter, timer_);  // now it is
-  called_in.Wait();
+  EXPECT_FALSE(reclaimed.HasHappened());
+  clock_.Advance(InFlightMemory::kReclaimAfter, timer_);
+  reclaimed.Wait();
   kept.Release();
   other.Wait();
 }
 
-// The pool has been told to call in a peer, and comes to it when that has done its part.
-TEST_F(CallInTest, SlowPeer_DoesItsPartBeforeTheCall_IsNotCalledIn) {
-  Event called_in;
-  InFlightReservation credit = Take(100, &called_in);
+// The reclaim attempt is posted, but the peer does its part before a pool thread runs the attempt.
+TEST_F(ReclaimTest, SlowPeer_DoesItsPartBeforeTheAttempt_IsNotReclaimed) {
+  Event reclaimed;
+  InFlightReservation reservation = Take(100, &reclaimed);
   BusyThread thread(*pool_);
   Event granted;
   in_flight_.Acquire(
       100, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
   clock_.Advance(InFlightMemory::kReclaimAfter, timer_);
   clock_.AwaitDue(timer_);
-  credit.ShrinkTo(0);
+  reservation.ShrinkTo(0);
   thread.Release();
-  granted.Wait();  // the pool's thread has passed the call
-  EXPECT_FALSE(called_in.HasHappened());
+  granted.Wait();  // the pool's thread is past the attempt
+  EXPECT_FALSE(reclaimed.HasHappened());
 }
 
-// Nobody is called in when the second ones get credit, and they are slow, too.
-TEST_F(CallInTest, SlowPeersThatHadToWait_AreCalledInForThoseBehindThem) {
-  Event first_called;
-  InFlightReservation first = Take(100, &first_called);
+// No call is being reclaimed when the second call gets its memory, and the second peer is slow, too.
+TEST_F(ReclaimTest, SlowPeersThatHadToWait_AreReclaimedForTheNext) {
+  Event first_reclaimed;
+  InFlightReservation first = Take(100, &first_reclaimed);
   Event second_granted;
-  Event second_called;
+  Event second_reclaimed;
   InFlightReservation second;
   in_flight_.Acquire(
       100,
-      [&](InFlightReservation credit) {
-        second = std::move(credit);
+      [&](InFlightReservation reservation) {
+        second = std::move(reservation);
         second_granted.Notify();
       },
-      [&] { second_called.Notify(); });
+      [&] { second_reclaimed.Notify(); });
   Event third;
   in_flight_.Acquire(
       100, [&](const InFlightReservation&) { third.Notify(); }, [] {});
   clock_.Advance(InFlightMemory::kReclaimAfter, timer_);
-  first_called.Wait();
+  first_reclaimed.Wait();
   first.Release();
   second_granted.Wait();
   clock_.Advance(InFlightMemory::kReclaimAfter, timer_);
-  second_called.Wait();
+  second_reclaimed.Wait();
   second.Release();
   third.Wait();
 }
 
-TEST_F(CallInTest, SlowPeers_OthersWait_OnlyAsManyAreCalledInAsAreNeeded) {
-  Event first_called;
-  Event second_called;
-  Event third_called;
-  InFlightReservation first = Take(30, &first_called);
-  InFlightReservation second = Take(30, &second_called);
-  InFlightReservation third = Take(30, &third_called);
+TEST_F(ReclaimTest, SlowPeers_OthersWait_OnlyAsManyAreReclaimedAsAreNeeded) {
+  Event first_reclaimed;
+  Event second_reclaimed;
+  Event third_reclaimed;
+  InFlightReservation first = Take(30, &first_reclaimed);
+  InFlightReservation second = Take(30, &second_reclaimed);
+  InFlightReservation third = Take(30, &third_reclaimed);
   first.ShrinkTo(30);  // its peer has done its part
   clock_.Advance(10 * InFlightMemory::kReclaimAfter, timer_);
   Event granted;
   in_flight_.Acquire(
       40, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
   clock_.Advance(InFlightMemory::kReclaimAfter, timer_);
-  second_called.Wait();
-  third_called.Wait();  // 10 are free, 30 are not enough
-  EXPECT_FALSE(first_called.HasHappened());
+  second_reclaimed.Wait();
+  third_reclaimed.Wait();  // 10 are free, 30 are not enough
+  EXPECT_FALSE(first_reclaimed.HasHappened());
   EXPECT_FALSE(granted.HasHappened());
   second.Release();
   granted.Wait();
 }
 
-TEST_F(CallInTest, CalledIn_ButNotGivenBack_IsCalledInAgainWhileOthersWait) {
+TEST_F(ReclaimTest, ReclaimedButNotReleased_IsReclaimedAgainWhileOthersWait) {
   std::atomic<int> calls = 0;
   const auto await_calls = [&](int count) {
     while (calls != count) std::this_thread::yield();
-    Event passed;  // the pool's thread has passed the last call
+    Event passed;  // the pool's thread is past the last attempt
     pool_->Post([&] { passed.Notify(); });
     passed.Wait();
   };
   InFlightReservation taken;
   in_flight_.Acquire(
-      100, [&](InFlightReservation credit) { taken = std::move(credit); }, [&] { ++calls; });
+      100, [&](InFlightReservation reservation) { taken = std::move(reservation); }, [&] { ++calls; });
   Event first;
   in_flight_.Acquire(
       100, [&](const InFlightReservation&) { first.Notify(); }, [] {}, InFlightMemory::Wait::kBounded);
@@ -140,7 +140,7 @@ TEST_F(CallInTest, CalledIn_ButNotGivenBack_IsCalledInAgainWhileOthersWait) {
     await_calls(i);
   }
   clock_.Advance(InFlightMemory::kBoundedWait, timer_);
-  first.Wait();  // has given up
+  first.Wait();  // has expired
   await_calls(calls);
   const int before = calls;
   for (int i = 0; i < 10; ++i) {
@@ -160,19 +160,19 @@ TEST_F(CallInTest, CalledIn_ButNotGivenBack_IsCalledInAgainWhileOthersWait) {
   await_calls(before + 1);
 }
 
-TEST_F(CallInTest, SlowPeer_NobodyWaits_HasAllTheTime) {
-  Event called_in;
-  const InFlightReservation credit = Take(100, &called_in);
+TEST_F(ReclaimTest, SlowPeer_NobodyWaits_IsNotReclaimed) {
+  Event reclaimed;
+  const InFlightReservation reservation = Take(100, &reclaimed);
   clock_.Advance(absl::Hours(1), timer_);
   pool_.reset();  // runs what was posted
-  EXPECT_FALSE(called_in.HasHappened());
+  EXPECT_FALSE(reclaimed.HasHappened());
 }
 
-// The pool comes to those called in when it has a thread: they have not been asked to end before.
-TEST_F(CallInTest, PoolIsBusy_NoMoreAreCalledInThanAreNeeded) {
-  std::array<Event, 3> called_in;
-  std::array<InFlightReservation, 3> credits;
-  for (size_t i = 0; i < credits.size(); ++i) credits[i] = Take(30, &called_in[i]);
+// Attempts wait for a pool thread. Until an attempt runs, its call cannot end, and no further call is reclaimed.
+TEST_F(ReclaimTest, PoolIsBusy_NoMoreAreReclaimedThanAreNeeded) {
+  std::array<Event, 3> reclaimed;
+  std::array<InFlightReservation, 3> reservations;
+  for (size_t i = 0; i < reservations.size(); ++i) reservations[i] = Take(30, &reclaimed[i]);
   BusyThread thread(*pool_);
   Event granted;
   in_flight_.Acquire(
@@ -180,103 +180,119 @@ TEST_F(CallInTest, PoolIsBusy_NoMoreAreCalledInThanAreNeeded) {
   PassTime(InFlightMemory::kReclaimAfter);
   for (int i = 0; i < 20; ++i) PassTime(InFlightMemory::kReclaimInterval);
   thread.Release();
-  called_in[0].Wait();
+  reclaimed[0].Wait();
   AwaitPool();
-  EXPECT_FALSE(called_in[1].HasHappened());
-  EXPECT_FALSE(called_in[2].HasHappened());
-  credits[0].Release();
+  EXPECT_FALSE(reclaimed[1].HasHappened());
+  EXPECT_FALSE(reclaimed[2].HasHappened());
+  reservations[0].Release();
   granted.Wait();
 }
 
-// Its connection is stuck, say.
-TEST_F(CallInTest, CalledInButDoesNotEnd_AnotherIsCalledInBesides) {
-  Event first_called;
-  Event second_called;
-  const InFlightReservation first = Take(50, &first_called);
-  InFlightReservation second = Take(50, &second_called);
+// As with a stuck connection.
+TEST_F(ReclaimTest, ReclaimedButDoesNotEnd_AnotherIsReclaimedAsWell) {
+  Event first_reclaimed;
+  Event second_reclaimed;
+  const InFlightReservation first = Take(50, &first_reclaimed);
+  InFlightReservation second = Take(50, &second_reclaimed);
   Event granted;
   in_flight_.Acquire(
       50, [&](const InFlightReservation&) { granted.Notify(); }, [] {});
   PassTime(InFlightMemory::kReclaimAfter);
-  first_called.Wait();
+  first_reclaimed.Wait();
   AwaitPool();
-  EXPECT_FALSE(second_called.HasHappened());
+  EXPECT_FALSE(second_reclaimed.HasHappened());
   for (int i = 0; i < InFlightMemory::kMaxReclaimAttempts; ++i) {
     PassTime(InFlightMemory::kReclaimInterval);
     AwaitPool();
   }
-  EXPECT_TRUE(second_called.HasHappened());
+  EXPECT_TRUE(second_reclaimed.HasHappened());
   second.Release();
   granted.Wait();
 }
 
-TEST_F(CallInTest, HoldIsRefused_SlowPeerIsCalledInUntilThereIsRoom) {
-  Event first_called;
-  Event second_called;
+TEST_F(ReclaimTest, StreamIsRefused_SlowPeerIsReclaimedUntilThereIsRoom) {
+  Event first_reclaimed;
+  Event second_reclaimed;
   InFlightReservation first = *in_flight_.TryReserveForStream(25);
   InFlightReservation second = *in_flight_.TryReserveForStream(25);
-  first.StartDeadline([&] { first_called.Notify(); });
-  second.StartDeadline([&] { second_called.Notify(); });
+  first.StartDeadline([&] { first_reclaimed.Notify(); });
+  second.StartDeadline([&] { second_reclaimed.Notify(); });
   PassTime(10 * InFlightMemory::kReclaimAfter);
   AwaitPool();
-  EXPECT_FALSE(first_called.HasHappened());
+  EXPECT_FALSE(first_reclaimed.HasHappened());
   EXPECT_FALSE(in_flight_.TryReserveForStream(10).has_value());
   PassTime(InFlightMemory::kReclaimInterval);
-  first_called.Wait();
+  first_reclaimed.Wait();
   first.Release();
   PassTime(InFlightMemory::kReclaimInterval);
   AwaitPool();
-  EXPECT_FALSE(second_called.HasHappened());
+  EXPECT_FALSE(second_reclaimed.HasHappened());
   EXPECT_TRUE(in_flight_.TryReserveForStream(10).has_value());
 }
 
-// A call gives back more than its page when it ends.
-TEST_F(CallInTest, HoldIsRefused_PagesAreSmall_NoMoreCallsThanNeededAreCalledIn) {
-  Event first_called;
-  Event second_called;
+// A call that ends releases its stream memory, which is more than its page.
+TEST_F(ReclaimTest, StreamIsRefused_PagesAreSmall_OneCallIsReclaimed) {
+  Event first_reclaimed;
+  Event second_reclaimed;
   InFlightReservation first = *in_flight_.TryReserveForStream(25);
   const InFlightReservation second = *in_flight_.TryReserveForStream(25);
-  InFlightReservation first_page = Take(1, &first_called);
-  const InFlightReservation second_page = Take(1, &second_called);
+  InFlightReservation first_page = Take(1, &first_reclaimed);
+  const InFlightReservation second_page = Take(1, &second_reclaimed);
   PassTime(10 * InFlightMemory::kReclaimAfter);
   EXPECT_FALSE(in_flight_.TryReserveForStream(25).has_value());
   PassTime(InFlightMemory::kReclaimInterval);
-  first_called.Wait();
+  first_reclaimed.Wait();
   AwaitPool();
-  EXPECT_FALSE(second_called.HasHappened());
+  EXPECT_FALSE(second_reclaimed.HasHappened());
   first_page.Release();
   first.Release();
   EXPECT_TRUE(in_flight_.TryReserveForStream(25).has_value());
 }
 
-TEST_F(CallInTest, HoldWasRefused_ThenGranted_WaitsNoMore) {
-  Event called_in;
+TEST_F(ReclaimTest, StreamsAreRefused_EachRefusalReclaimsOneSlowPeer) {
+  std::array<Event, 3> reclaimed;
+  std::array<InFlightReservation, 3> streams;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    streams[i] = *in_flight_.TryReserveForStream(16);
+    streams[i].StartDeadline([&, i] { reclaimed[i].Notify(); });
+  }
+  EXPECT_FALSE(in_flight_.TryReserveForStream(16).has_value());
+  EXPECT_FALSE(in_flight_.TryReserveForStream(16).has_value());
+  PassTime(InFlightMemory::kReclaimAfter);
+  AwaitPool();
+  EXPECT_TRUE(reclaimed[0].HasHappened());
+  EXPECT_TRUE(reclaimed[1].HasHappened());
+  EXPECT_FALSE(reclaimed[2].HasHappened());
+}
+
+TEST_F(ReclaimTest, StreamWasRefused_ThenGranted_NobodyIsReclaimed) {
+  Event reclaimed;
   InFlightReservation first = *in_flight_.TryReserveForStream(25);
   const InFlightReservation second = *in_flight_.TryReserveForStream(25);
-  const InFlightReservation page = Take(1, &called_in);
+  const InFlightReservation page = Take(1, &reclaimed);
   EXPECT_FALSE(in_flight_.TryReserveForStream(20).has_value());
   first.Release();
   const auto granted = in_flight_.TryReserveForStream(20);
   EXPECT_TRUE(granted.has_value());
   PassTime(2 * InFlightMemory::kReclaimAfter);
   AwaitPool();
-  EXPECT_FALSE(called_in.HasHappened());
+  EXPECT_FALSE(reclaimed.HasHappened());
 }
 
-TEST_F(CallInTest, HoldWasRefusedLongAgo_NobodyIsCalledIn) {
-  Event called_in;
-  const InFlightReservation message = Take(100, &called_in);
+TEST_F(ReclaimTest, StreamWasRefusedLongAgo_NobodyIsReclaimed) {
+  Event reclaimed;
+  const InFlightReservation message = Take(100, &reclaimed);
   const auto held = in_flight_.TryReserveForStream(25);
   EXPECT_FALSE(in_flight_.TryReserveForStream(10).has_value());
   PassTime(2 * InFlightMemory::kBoundedWait);
   AwaitPool();
-  EXPECT_FALSE(called_in.HasHappened());
+  EXPECT_FALSE(reclaimed.HasHappened());
 }
 
-TEST_F(CallInTest, WatchedThatWasHeld_IsGivenBackAsHeld) {
+TEST_F(ReclaimTest, StreamWithDeadline_IsReturnedAsStreamMemory) {
   auto held = in_flight_.TryReserveForStream(50);
   held->StartDeadline([] {});
-  held->ShrinkTo(0);  // changes nothing
+  held->ShrinkTo(0);  // does nothing to stream memory
   EXPECT_EQ(in_flight_.reserved(), 50);
   EXPECT_FALSE(in_flight_.TryReserveForStream(1).has_value());
   held.reset();

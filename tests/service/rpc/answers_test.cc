@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "service/admission/heap_trimmer.h"
 #include "service/admission/memory_shares.h"
+#include "service/admission/process_memory.h"
 #include "tests/service/support/raw_client.h"
 #include "tests/service/support/server_fixture.h"
 #include "tests/support/sanitized.h"

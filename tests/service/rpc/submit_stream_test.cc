@@ -11,8 +11,8 @@
 #include <set>
 #include <thread>
 
-#include "service/admission/heap_trimmer.h"
 #include "service/admission/memory_shares.h"
+#include "service/admission/process_memory.h"
 #include "tests/service/support/server_fixture.h"
 #include "tests/support/sanitized.h"
 

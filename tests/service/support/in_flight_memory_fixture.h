@@ -1,4 +1,4 @@
-// A InFlightMemory of 100 bytes, whose time passes by hand.
+// A test fixture: an InFlightMemory of 100 bytes with a manual clock.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_IN_FLIGHT_MEMORY_FIXTURE_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_IN_FLIGHT_MEMORY_FIXTURE_H_
 
@@ -18,16 +18,16 @@ namespace sparseagg::service {
 
 class InFlightMemoryTest : public ::testing::Test {
  protected:
-  // What the pool still does gives credit back.
+  // Tasks that the pool still runs release reservations.
   void TearDown() override { pool_.reset(); }
 
-  // Takes credit that must be there at once.
-  InFlightReservation Take(uint64_t bytes, Event* called_in = nullptr) {
+  // Reserves bytes that must be free.
+  InFlightReservation Take(uint64_t bytes, Event* reclaimed = nullptr) {
     InFlightReservation taken;
     in_flight_.Acquire(
-        bytes, [&](InFlightReservation credit) { taken = std::move(credit); },
-        [called_in] {
-          if (called_in != nullptr) called_in->Notify();
+        bytes, [&](InFlightReservation reservation) { taken = std::move(reservation); },
+        [reclaimed] {
+          if (reclaimed != nullptr) reclaimed->Notify();
         });
     EXPECT_EQ(taken.bytes(), bytes);
     return taken;
@@ -35,7 +35,7 @@ class InFlightMemoryTest : public ::testing::Test {
 
   ManualClock clock_;
   Timer timer_{&clock_};
-  std::unique_ptr<WorkerPool> pool_ = std::make_unique<WorkerPool>(1);  // may end before the rest
+  std::unique_ptr<WorkerPool> pool_ = std::make_unique<WorkerPool>(1);  // a test may destroy it first
   InFlightMemory in_flight_{100, &clock_, &timer_, pool_.get()};
 };
 
