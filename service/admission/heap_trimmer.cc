@@ -20,14 +20,22 @@ HeapTrimmer::HeapTrimmer(uint64_t limit_bytes) : limit_(limit_bytes) {
 }
 
 HeapTrimmer::~HeapTrimmer() {
-  stop_.Notify();
+  {
+    MutexLock lock(&mu_);
+    stopped_ = true;
+    changed_.Signal();
+  }
   if (thread_.joinable()) thread_.join();
 }
 
 void HeapTrimmer::Run() {
-  do {
+  MutexLock lock(&mu_);
+  while (!stopped_) {
+    mu_.Unlock();
     TrimIfNeeded();
-  } while (!stop_.WaitForNotificationWithTimeout(kCheckInterval));
+    mu_.Lock();
+    if (!stopped_) changed_.WaitWithTimeout(&mu_, kCheckInterval);
+  }
 }
 
 void HeapTrimmer::TrimIfNeeded() {

@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <thread>
 
-#include "absl/synchronization/notification.h"
+#include "absl/base/thread_annotations.h"
+#include "host/base/mutex.h"
 
 namespace sparseagg::service {
 
@@ -28,7 +29,9 @@ class HeapTrimmer {
 
   const uint64_t limit_;
   uint64_t resident_after_trim_ = 0;  // bytes; only the thread uses it
-  absl::Notification stop_;
+  Mutex mu_;
+  CondVar changed_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // the last member: starts when all others exist
 };
 

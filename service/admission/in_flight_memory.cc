@@ -25,7 +25,7 @@ InFlightMemory::InFlightMemory(uint64_t limit_bytes, const Clock* clock, Timer* 
     : limit_(limit_bytes), clock_(*clock), timer_(*timer), pool_(*pool) {}
 
 InFlightMemory::~InFlightMemory() {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   timer_.Cancel(reclaim_timer_);
   for (const Waiter& waiter : waiters_) timer_.Cancel(waiter.timeout);
 }
@@ -34,7 +34,7 @@ uint64_t InFlightMemory::Acquire(uint64_t bytes, std::function<void(InFlightRese
                                  std::function<void()> reclaim, Wait wait) {
   InFlightReservation reservation;
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     const uint64_t ticket = next_id_++;
     if (!waiters_.empty() || !FitsLocked(bytes)) {
       const Timer::Id timeout = wait == Wait::kUnbounded ? 0
@@ -59,7 +59,7 @@ std::deque<InFlightMemory::Waiter>::iterator InFlightMemory::FindWaiterLocked(ui
 }
 
 void InFlightMemory::ExpireWait(uint64_t ticket) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   const auto found = FindWaiterLocked(ticket);
   if (found == waiters_.end()) return;
   waiting_bytes_ -= found->bytes;
@@ -70,7 +70,7 @@ void InFlightMemory::ExpireWait(uint64_t ticket) {
 
 bool InFlightMemory::CancelWait(uint64_t ticket) {
   std::optional<Waiter> cancelled;  // destroyed after the lock is released: its functions may own a call
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   const auto found = FindWaiterLocked(ticket);
   if (found == waiters_.end()) return false;
   cancelled = std::move(*found);
@@ -82,7 +82,7 @@ bool InFlightMemory::CancelWait(uint64_t ticket) {
 }
 
 std::optional<InFlightReservation> InFlightMemory::TryReserveForStream(uint64_t bytes) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   if (!StreamFitsLocked(bytes)) {
     const absl::Duration now = clock_.Monotonic();
     num_refused_ = now <= refused_until_ ? num_refused_ + 1 : 1;
@@ -100,17 +100,17 @@ std::optional<InFlightReservation> InFlightMemory::TryReserveForStream(uint64_t 
 bool InFlightMemory::IsMemoryNeededLocked() const { return !waiters_.empty() || clock_.Monotonic() <= refused_until_; }
 
 uint64_t InFlightMemory::reserved() const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return reserved_;
 }
 
 uint64_t InFlightMemory::num_waiting() const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return waiters_.size();
 }
 
 uint64_t InFlightMemory::StartDeadline(uint64_t bytes, std::function<void()> reclaim) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return StartDeadlineLocked(bytes, std::move(reclaim));
 }
 
@@ -150,7 +150,7 @@ void InFlightMemory::ScheduleReclaimsLocked() {
 }
 
 void InFlightMemory::PostReclaims() {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   reclaim_timer_ = 0;
   if (!IsMemoryNeededLocked()) return;
   const absl::Duration now = clock_.Monotonic();
@@ -176,13 +176,13 @@ void InFlightMemory::PostReclaims() {
 void InFlightMemory::AttemptReclaim(uint64_t deadline_id) {
   std::function<void()> reclaim;
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     const auto found = reclaiming_.find(deadline_id);
     if (found == reclaiming_.end()) return;  // the peer has done its part meanwhile
     reclaim = found->second.reclaim;
   }
   reclaim();
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   const auto found = reclaiming_.find(deadline_id);
   if (found == reclaiming_.end()) return;
   found->second.is_attempt_posted = false;
@@ -191,7 +191,7 @@ void InFlightMemory::AttemptReclaim(uint64_t deadline_id) {
 
 void InFlightMemory::Return(uint64_t bytes, uint64_t deadline_id, bool is_for_stream) {
   std::function<void()> reclaim;  // destroyed after the lock is released: it may own a call
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   reserved_ -= bytes;
   if (is_for_stream) stream_bytes_ -= bytes;
   auto ended = deadlines_.extract(deadline_id);

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "host/base/mutex.h"
 #include "service/base/clock.h"
 #include "service/base/timer.h"
 #include "service/base/worker_pool.h"
@@ -179,7 +179,7 @@ class InFlightMemory {
   const Clock& clock_;
   Timer& timer_;
   WorkerPool& pool_;
-  mutable absl::Mutex mu_;
+  mutable Mutex mu_;
   uint64_t reserved_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t stream_bytes_ ABSL_GUARDED_BY(mu_) = 0;   // part of reserved_, by TryReserveForStream
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;        // of tickets and deadlines

@@ -1,55 +1,63 @@
-// Runs short tasks at given times.
+// A thread that runs short tasks at given times.
 #ifndef SPARSEAGG_SERVICE_BASE_TIMER_H_
 #define SPARSEAGG_SERVICE_BASE_TIMER_H_
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "host/base/mutex.h"
 #include "service/base/clock.h"
 
 namespace sparseagg::service {
 
-// One thread for all deadlines of the server. Tasks run on it one after the other and must be light: set a state, post
-// to the worker pool. Thread-safe.
+// All deadlines of the server, on one thread. Tasks run one after the other and must be short: set a state, or post to
+// the worker pool. A task may use the timer, but must not call Stop.
+//
+//   const Timer::Id id = timer.Schedule(clock.Monotonic() + absl::Seconds(5), [&] { … });
+//   if (timer.Cancel(id)) …  // the task will not run
+//
+// Owned by ServerContext. Thread-safe.
 class Timer {
  public:
   using Id = uint64_t;  // never 0
 
   explicit Timer(const Clock* clock);  // borrowed
-  ~Timer();                            // as Stop
+  ~Timer();                            // calls Stop
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  // Runs `task` once Clock::Monotonic reaches `when`; never if that is infinite or the timer has been stopped.
+  // Runs `task` when Clock::Monotonic reaches `when`. The task never runs if `when` is infinite or the timer is
+  // stopped.
   Id Schedule(absl::Duration when, std::function<void()> task);
-  // True: the task will not run. False: it has run, is running, or was cancelled before.
+  // Returns: true if the task will not run. False if the task runs, has run, or was cancelled before.
   bool Cancel(Id id);
-  // Looks at the clock again: for whoever moves an injected clock.
+  // Makes the thread read the clock again. Call it after an injected clock has moved.
   void Wake();
-  // Drops all tasks and waits for the one that is running. Not to be called from a task.
+  // Drops all tasks and stops the thread. Blocks: until the running task, if any, ends.
   void Stop();
 
  private:
   void Run();
+  // Blocks: until a task is due or the timer is stopped. Returns: the task, removed; empty if the timer is stopped.
+  std::function<void()> AwaitDueTaskLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Clock* const clock_;
-  std::mutex mu_;
-  std::condition_variable changed_;
-  bool stopped_ = false;
-  Id next_id_ = 1;
-  std::map<std::pair<absl::Duration, Id>, std::function<void()>> tasks_;
-  std::unordered_map<Id, absl::Duration> when_;
-  // Until then the thread sleeps, if it does. Nothing later wakes it, and it does not forget that time when the task is
-  // cancelled: most tasks are deadlines of what goes well, and waking it for each would cost more than all else here.
-  absl::Duration next_look_ = absl::InfiniteDuration();
-  std::thread thread_;  // last: starts when all else is there
+  Mutex mu_;
+  CondVar changed_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  Id next_id_ ABSL_GUARDED_BY(mu_) = 1;
+  std::map<std::pair<absl::Duration, Id>, std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
+  std::unordered_map<Id, absl::Duration> when_ ABSL_GUARDED_BY(mu_);  // of each task
+  // The thread sleeps until then. Only an earlier task wakes the thread, and a cancelled task leaves the time as it is:
+  // most tasks are timeouts of calls that go well, and a wake-up for each would cost more than all else here.
+  absl::Duration sleeps_until_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
+  std::thread thread_;  // the last member: starts when all others exist
 };
 
 }  // namespace sparseagg::service

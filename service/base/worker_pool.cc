@@ -10,30 +10,30 @@ WorkerPool::WorkerPool(int num_threads) {
 
 WorkerPool::~WorkerPool() {
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     stopped_ = true;
-    changed_.notify_all();
+    changed_.SignalAll();
   }
   for (std::thread& thread : threads_) thread.join();
 }
 
 void WorkerPool::Post(std::function<void()> task) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(&mu_);
   tasks_.push_back(std::move(task));
-  changed_.notify_one();
+  changed_.Signal();
 }
 
 void WorkerPool::Run() {
-  std::unique_lock lock(mu_);
   while (true) {
-    while (tasks_.empty() && !stopped_) changed_.wait(lock);
-    if (tasks_.empty()) return;
-    std::function<void()> task = std::move(tasks_.front());
-    tasks_.pop_front();
-    lock.unlock();
+    std::function<void()> task;
+    {
+      MutexLock lock(&mu_);
+      while (tasks_.empty() && !stopped_) changed_.Wait(&mu_);
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
     task();
-    task = nullptr;
-    lock.lock();
   }
 }
 

@@ -1,36 +1,42 @@
-// The threads that do the server's work: decoding, validating, preparing, merging, building pages.
+// The threads that do the server's work: decode, validate, prepare, merge, make pages.
 #ifndef SPARSEAGG_SERVICE_BASE_WORKER_POOL_H_
 #define SPARSEAGG_SERVICE_BASE_WORKER_POOL_H_
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "host/base/mutex.h"
+
 namespace sparseagg::service {
 
-// First in, first out. Threads of our own rather than a oneTBB arena, because a thread that waits inside a parallel
-// loop may be given another task of its arena: a commit that merges under a round's lock would then run a second
-// commit to the same round on top of itself, and wait for itself for ever. Thread-safe.
+// A fixed number of threads that run tasks first in, first out.
+//
+// Not a oneTBB arena, because oneTBB may give a thread that waits inside a parallel loop another task of its arena. A
+// commit that merges under a round's lock would then run a second commit to the same round, and wait for itself for
+// ever.
+//
+// Owned by ServerContext. Thread-safe.
 class WorkerPool {
  public:
   explicit WorkerPool(int num_threads);
-  ~WorkerPool();  // runs what has been posted, then joins
+  ~WorkerPool();  // Blocks: until all posted tasks have run.
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
+  // Runs `task` on a thread of the pool, after all tasks posted before have begun. Never blocks for long.
   void Post(std::function<void()> task);
   int num_threads() const { return static_cast<int>(threads_.size()); }
 
  private:
   void Run();
 
-  std::mutex mu_;
-  std::condition_variable changed_;
-  bool stopped_ = false;
-  std::deque<std::function<void()>> tasks_;
+  Mutex mu_;
+  CondVar changed_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
   std::vector<std::thread> threads_;
 };
 
