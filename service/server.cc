@@ -129,7 +129,7 @@ Gauges Server::CountNow() const {
     gauges.rounds.push_back({absl::AsciiStrToLower(Name(static_cast<RoundState>(i))), counts[i]});
   }
   gauges.uploads = server_.uploads.taken();
-  gauges.connections = server_.connections.open();
+  gauges.connections = server_.connections.num_open();
   gauges.in_flight_bytes = server_.in_flight.reserved();
   gauges.in_flight_limit_bytes = server_.in_flight.limit();
   gauges.in_flight_waiting = server_.in_flight.num_waiting();

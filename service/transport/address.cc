@@ -31,11 +31,11 @@ std::string HostOf(absl::string_view address) {
 
 }  // namespace
 
-// The system's functions would take 99999 for 34463, and no number for any port.
+// getaddrinfo() would take 99999 for 34463, and an empty string for any port.
 absl::Status CheckPort(absl::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon != absl::string_view::npos && IsPort(address.substr(colon + 1))) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT, with a port up to 65535"));
+  return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT with a port up to 65535"));
 }
 
 absl::Status CheckLoopback(absl::string_view address) {
@@ -49,8 +49,8 @@ absl::Status CheckLoopback(absl::string_view address) {
                         (inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
   if (loopback) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("other machines can reach ", address,
-                                                 ", and the server has neither TLS nor tokens; --insecure "
-                                                 "allows it all the same"));
+                                                 ", and the server has no TLS and no authentication; --insecure "
+                                                 "allows the address nevertheless"));
 }
 
 }  // namespace sparseagg::service

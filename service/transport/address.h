@@ -1,4 +1,4 @@
-// Addresses to listen on, as flags give them.
+// Checks of the addresses that flags give.
 #ifndef SPARSEAGG_SERVICE_TRANSPORT_ADDRESS_H_
 #define SPARSEAGG_SERVICE_TRANSPORT_ADDRESS_H_
 
@@ -7,11 +7,13 @@
 
 namespace sparseagg::service {
 
-// INVALID_ARGUMENT: `address` does not end in a colon and a port's number. What is before it can be anything.
+// Checks that `address` ends in a colon and a port number. Does not check the host.
+// Errors: INVALID_ARGUMENT.
 absl::Status CheckPort(absl::string_view address);
 
-// INVALID_ARGUMENT unless only this machine can reach `address`: 127.0.0.0/8, [::1] or localhost with a port, or
-// unix:PATH.
+// Checks that only this machine can reach `address`: 127.0.0.0/8, [::1] or localhost with a port, unix:PATH or
+// unix-abstract:NAME.
+// Errors: INVALID_ARGUMENT.
 absl::Status CheckLoopback(absl::string_view address);
 
 }  // namespace sparseagg::service

@@ -28,9 +28,10 @@ std::string PeerNameOf(int fd) {
   return getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 ? PeerName(peer) : kUnixPeer;
 }
 
+// Returns: true also for a connection that is closed.
 bool HasRoom(int fd) {
   pollfd polled{fd, POLLOUT, 0};
-  return poll(&polled, 1, 0) != 0;  // or it is over
+  return poll(&polled, 1, 0) != 0;
 }
 
 }  // namespace
@@ -44,43 +45,44 @@ std::string PeerName(const sockaddr_storage& peer) {
   }
   if (peer.ss_family != AF_INET6) return kUnixPeer;
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(peer);
-  // IPv4 through a socket of both families is IPv4.
+  // An IPv4 peer of a socket for both families has a mapped address.
   if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
     inet_ntop(AF_INET, v6.sin6_addr.s6_addr + 12, host.data(), host.size());
     return absl::StrCat("ipv4:", host.data(), ":", ntohs(v6.sin6_port));
   }
   inet_ntop(AF_INET6, &v6.sin6_addr, host.data(), host.size());
-  // The interface of an address that is valid on one only. A "%", as the brackets, escaped.
+  // The interface of a link-local address. "%25" is an escaped "%", as "%5B" is an escaped bracket.
   const std::string scope = v6.sin6_scope_id == 0 ? "" : absl::StrCat("%25", v6.sin6_scope_id);
   return absl::StrCat("ipv6:%5B", host.data(), scope, "%5D:", ntohs(v6.sin6_port));
 }
 
-ConnectionTable::ConnectionTable(const Clock* clock) : clock_(*clock), changed_(epoll_create1(EPOLL_CLOEXEC)) {}
+ConnectionTable::ConnectionTable(const Clock* clock) : clock_(*clock), closed_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 bool ConnectionTable::Add(int fd) {
   OwnedFd second(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (second.get() < 0) return false;
   const int key = second.get();
-  // Nothing but that it is over; only once, so that an error which gRPC does not see at once keeps nobody busy.
-  epoll_event over{EPOLLET, {}};
-  over.data.fd = key;
-  std::lock_guard lock(mu_);
-  if (epoll_ctl(changed_.get(), EPOLL_CTL_ADD, key, &over) != 0) return false;
+  // No events but the implicit EPOLLHUP and EPOLLERR. Edge-triggered, so that an error that gRPC does not handle at
+  // once does not wake the listener again and again.
+  epoll_event closed{EPOLLET, {}};
+  closed.data.fd = key;
+  MutexLock lock(&mu_);
+  if (epoll_ctl(closed_.get(), EPOLL_CTL_ADD, key, &closed) != 0) return false;
   by_fd_[key] = connections_.emplace(PeerNameOf(fd), Connection{std::move(second)});
   return true;
 }
 
-void ConnectionTable::Reap() {
-  std::lock_guard lock(mu_);
+void ConnectionTable::RemoveClosed() {
+  MutexLock lock(&mu_);
   std::array<epoll_event, 64> events;
   while (true) {
-    const int count = epoll_wait(changed_.get(), events.data(), events.size(), 0);
+    const int count = epoll_wait(closed_.get(), events.data(), events.size(), 0);
     for (int i = 0; i < count; ++i) {
       if ((events[i].events & EPOLLHUP) == 0) continue;
       const auto found = by_fd_.find(events[i].data.fd);
       if (found == by_fd_.end()) continue;
-      // By hand: closing does not do it while gRPC's descriptor is still open.
-      epoll_ctl(changed_.get(), EPOLL_CTL_DEL, found->first, nullptr);
+      // Closing the descriptor would not remove it from the epoll while gRPC's descriptor is open.
+      epoll_ctl(closed_.get(), EPOLL_CTL_DEL, found->first, nullptr);
       connections_.erase(found->second);
       by_fd_.erase(found);
     }
@@ -88,39 +90,38 @@ void ConnectionTable::Reap() {
   }
 }
 
-uint64_t ConnectionTable::open() const {
-  std::lock_guard lock(mu_);
+uint64_t ConnectionTable::num_open() const {
+  MutexLock lock(&mu_);
   return connections_.size();
 }
 
-uint64_t ConnectionTable::Taken(Connection& connection) {
+uint64_t ConnectionTable::BytesRead(Connection& connection) {
   const int fd = connection.fd.get();
   tcp_info info{};
   socklen_t size = sizeof(info);
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) {
     if (size < offsetof(tcp_info, tcpi_bytes_acked) + sizeof(info.tcpi_bytes_acked)) return 0;
-    return info.tcpi_bytes_acked - std::exchange(connection.mark, info.tcpi_bytes_acked);
+    return info.tcpi_bytes_acked - std::exchange(connection.counter, info.tcpi_bytes_acked);
   }
-  // A Unix socket only says what has not been taken. To add to that there must have been room.
-  int left = 0;
-  if (ioctl(fd, SIOCOUTQ, &left) != 0) return 0;
-  const uint64_t before = std::exchange(connection.mark, left);
-  return before < connection.mark ? kLeastTaken : before - connection.mark;
+  int unread = 0;
+  if (ioctl(fd, SIOCOUTQ, &unread) != 0) return 0;
+  const uint64_t before = std::exchange(connection.counter, unread);
+  return before < connection.counter ? kMinReadBytes : before - connection.counter;
 }
 
 int ConnectionTable::EndStuck(const std::string& peer) {
   const absl::Duration now = clock_.Monotonic();
   int ended = 0;
-  std::lock_guard lock(mu_);
+  MutexLock lock(&mu_);
   const auto [begin, end] = connections_.equal_range(absl::StartsWith(peer, "unix") ? kUnixPeer : peer);
   for (auto it = begin; it != end; ++it) {
     Connection& connection = it->second;
-    const bool looked_lately = now - std::exchange(connection.looked, now) <= kMostBetweenLooks;
-    connection.taken += Taken(connection);
-    if (HasRoom(connection.fd.get()) || !looked_lately || connection.taken >= kLeastTaken) {
+    const bool was_checked_lately = now - std::exchange(connection.checked, now) <= kMaxCheckGap;
+    connection.read_bytes += BytesRead(connection);
+    if (HasRoom(connection.fd.get()) || !was_checked_lately || connection.read_bytes >= kMinReadBytes) {
       connection.full_since = now;
-      connection.taken = 0;
-    } else if (now - connection.full_since >= kStuck) {
+      connection.read_bytes = 0;
+    } else if (now - connection.full_since >= kStuckAfter) {
       shutdown(connection.fd.get(), SHUT_RDWR);
       ++ended;
     }
@@ -129,7 +130,7 @@ int ConnectionTable::EndStuck(const std::string& peer) {
 }
 
 void ConnectionTable::EndAll() {
-  std::lock_guard lock(mu_);
+  MutexLock lock(&mu_);
   for (const auto& [peer, connection] : connections_) shutdown(connection.fd.get(), SHUT_RDWR);
 }
 

@@ -1,4 +1,4 @@
-// The connections that are open: counts them, and ends them whoever holds them.
+// The table of open connections, which counts them and can end them.
 #ifndef SPARSEAGG_SERVICE_TRANSPORT_CONNECTIONS_H_
 #define SPARSEAGG_SERVICE_TRANSPORT_CONNECTIONS_H_
 
@@ -6,66 +6,74 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "host/base/mutex.h"
 #include "service/base/clock.h"
 #include "service/transport/owned_fd.h"
 
 namespace sparseagg::service {
 
-// A peer as gRPC calls it: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234". Clients on Unix sockets have no names.
+// Returns: the peer in the form of grpc::ServerContext::peer(): "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234". All
+// clients on Unix sockets are "unix:".
 std::string PeerName(const sockaddr_storage& peer);
 
-// gRPC does not say which connections it has, and cannot end one: a call that is cancelled lasts until what gRPC has
-// put into its connection is out, which a peer that reads nothing can put off for ever. So each connection has a second
-// descriptor, here. Whoever ends a connection must shut it down, as gRPC does, and not only close its own descriptor.
-// Thread-safe.
+// A second descriptor of each open connection, beside gRPC's own. The listener adds connections and removes closed
+// ones; calls and the server end connections. Ending means shutdown(), which both descriptors see.
+//
+// Workaround: gRPC 1.51 neither lists its connections nor ends one. A cancelled call lasts until the peer has read all
+// that gRPC has written to the connection, which a peer that reads nothing delays for ever. Remove with: a version that
+// can end the connection of a call.
+//
+// Owned by ServerContext. Thread-safe.
 class ConnectionTable {
  public:
-  // What has had no room for more for so long, at every look that was taken, and whose peer has taken less than
-  // kLeastTaken, is stuck. The system sees room only when much of its buffer is free, which can be megabytes: a slow
-  // peer may have done nothing but read.
-  static constexpr absl::Duration kStuck = absl::Seconds(2);
-  static constexpr uint64_t kLeastTaken = uint64_t{128} << 10;
-  // Looks that are further apart say nothing about the time between them.
-  static constexpr absl::Duration kMostBetweenLooks = absl::Seconds(1);
+  // A connection is stuck if its send buffer was full at every check for kStuckAfter, and its peer read less than
+  // kMinReadBytes in that time. The bytes count because the system reports room only when much of the buffer, which can
+  // be megabytes, is free: the buffer of a slow peer that reads all the time may look full.
+  static constexpr absl::Duration kStuckAfter = absl::Seconds(2);
+  static constexpr uint64_t kMinReadBytes = uint64_t{128} << 10;
+  // Checks that are further apart say nothing about the time between them: the observation starts again.
+  static constexpr absl::Duration kMaxCheckGap = absl::Seconds(1);
 
   explicit ConnectionTable(const Clock* clock);  // borrowed
 
-  // Counts the connection of `fd` until it is shut down or reset. False: there is no descriptor left for it.
+  // Adds the connection of `fd`, which stays the caller's. Returns: false if the process has no descriptor left.
   bool Add(int fd);
-  // Lets go of those that are over; `changed_fd` is readable when there are any.
-  void Reap();
-  int changed_fd() const { return changed_.get(); }
-  uint64_t open() const;
+  // Removes connections that were shut down or reset.
+  void RemoveClosed();
+  // Readable when RemoveClosed has something to remove.
+  int closed_fd() const { return closed_.get(); }
+  uint64_t num_open() const;
 
-  // Looks at the connections from `peer`, in gRPC's words, and ends those that are stuck. Returns how many. All peers
-  // on Unix sockets have the same name; but one that reads what it is sent has room there at one look or another.
+  // Checks the connections of `peer`, a name as PeerName returns, and ends those that are stuck. Call it at least every
+  // kMaxCheckGap. All peers on Unix sockets share a name, but a peer that reads has room at one check or another.
+  // Returns: the number of connections ended.
   int EndStuck(const std::string& peer);
   void EndAll();
 
  private:
   struct Connection {
     OwnedFd fd;
-    absl::Duration looked = -absl::InfiniteDuration();  // when last; Clock::Monotonic
-    absl::Duration full_since = absl::ZeroDuration();   // since that look or one before it
-    uint64_t taken = 0;                                 // by its peer, since then
-    uint64_t mark = 0;                                  // at the last look: what `taken` is told by (Taken)
+    absl::Duration checked = -absl::InfiniteDuration();  // last check; Clock::Monotonic
+    absl::Duration full_since = absl::ZeroDuration();    // Clock::Monotonic
+    uint64_t read_bytes = 0;                             // by the peer, since full_since
+    uint64_t counter = 0;                                // the system's counter at the last check (BytesRead)
   };
   using ByPeer = std::multimap<std::string, Connection>;
 
-  // Bytes since it was called last.
-  static uint64_t Taken(Connection& connection);
+  // Returns: the bytes that the peer has read since the last call. For a Unix socket, which reports only unread bytes:
+  // the decrease, or kMinReadBytes if unread bytes have increased, because there must have been room for them.
+  static uint64_t BytesRead(Connection& connection);
 
   const Clock& clock_;
-  const OwnedFd changed_;  // an epoll
-  mutable std::mutex mu_;
-  // Both guarded by mu_.
-  ByPeer connections_;
-  std::unordered_map<int, ByPeer::iterator> by_fd_;
+  const OwnedFd closed_;  // an epoll of all connections
+  mutable Mutex mu_;
+  ByPeer connections_ ABSL_GUARDED_BY(mu_);
+  std::unordered_map<int, ByPeer::iterator> by_fd_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sparseagg::service

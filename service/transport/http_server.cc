@@ -28,7 +28,7 @@ class Handler final : public CivetHandler {
 
  private:
   bool Answer(mg_connection* connection, bool with_text) const {
-    // The library also brings what only begins with the path. What is not handled is 404.
+    // CivetWeb also calls the handler for longer paths. `false` makes the answer 404.
     if (mg_get_request_info(connection)->local_uri != path_) return false;
     const HttpPage page = page_();
     const std::string head =
@@ -53,9 +53,9 @@ bool IsHost(absl::string_view host) {
   return !host.empty() && std::all_of(host.begin(), host.end(), in_a_name);
 }
 
-// A connection that says nothing holds a thread until it is given up, and a probe waits its turn behind all that came
-// before it. So there are many threads, which take some 20 KiB each, and little patience: a hundred such connections
-// are gone after two turns. What has a thread or waits in the queue takes a file, for which the Listener leaves room.
+// A silent connection holds a thread until its request times out, and a probe waits behind all earlier connections. So
+// there are many threads, of about 20 KiB each, and a short timeout: a hundred silent connections delay a probe by two
+// timeouts. Each thread and each place in the queue may hold a descriptor (kReservedFds in listener.cc).
 std::vector<std::string> Settings(const std::string& address) {
   return {"listening_ports", address, "num_threads", "64", "connection_queue", "20", "request_timeout_ms", "1000"};
 }
@@ -64,7 +64,7 @@ std::vector<std::string> Settings(const std::string& address) {
 
 struct HttpServer::Impl {
   std::vector<std::unique_ptr<Handler>> handlers;
-  std::unique_ptr<CivetServer> server;  // first to go
+  std::unique_ptr<CivetServer> server;  // the last member: stops before the handlers go
 };
 
 HttpServer::HttpServer() : impl_(std::make_unique<Impl>()) {}
@@ -73,8 +73,8 @@ HttpServer::~HttpServer() = default;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, const HttpPages& pages) {
   RETURN_IF_ERROR(CheckPort(address));
-  // CivetWeb would also take a list with commas, and ports without a host: it would listen where nobody looked whether
-  // other machines reach it.
+  // CivetWeb also accepts lists of addresses and ports without a host. Nobody would have checked whether other machines
+  // reach those.
   if (!IsHost(absl::string_view(address).substr(0, address.rfind(':')))) {
     return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT"));
   }

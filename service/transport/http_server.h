@@ -1,4 +1,4 @@
-// A few pages of plain text over HTTP, for Prometheus and for probes.
+// An HTTP server for a few pages of plain text: metrics and probes.
 #ifndef SPARSEAGG_SERVICE_TRANSPORT_HTTP_SERVER_H_
 #define SPARSEAGG_SERVICE_TRANSPORT_HTTP_SERVER_H_
 
@@ -16,18 +16,19 @@ struct HttpPage {
   std::string text;
 };
 
-// By path, such as "/metrics". Each is called for each GET or HEAD, by several threads at once.
+// Pages by path, such as "/metrics". A page function runs for each GET or HEAD, on several threads at once.
 using HttpPages = std::map<std::string, std::function<HttpPage()>>;
 
-// Serves its pages until it is destroyed; any other path is 404.
+// A CivetWeb server that serves its pages from Start until it is destroyed. Any other path is 404. Owned by Server.
 class HttpServer {
  public:
-  // HOST:PORT, port 0 for any free one, an IPv6 host in brackets. INVALID_ARGUMENT: anything else. UNAVAILABLE: the
-  // address cannot be listened on. UNIMPLEMENTED: built without the library (SPARSEAGG_METRICS=OFF).
+  // Listens on `address`: HOST:PORT, port 0 for a free one, an IPv6 host in brackets.
+  // Errors: INVALID_ARGUMENT for any other address; UNAVAILABLE if the address is in use or not permitted;
+  // UNIMPLEMENTED in a build without CivetWeb (SPARSEAGG_METRICS=OFF).
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, const HttpPages& pages);
   ~HttpServer();
 
-  // With the port that was found.
+  // The address with the port in use.
   const std::string& address() const { return address_; }
 
  private:

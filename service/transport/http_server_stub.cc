@@ -1,4 +1,4 @@
-// The HTTP server of a build without prometheus-cpp: it never starts.
+// HttpServer in a build without CivetWeb: Start always fails.
 #include "service/transport/http_server.h"
 
 namespace sparseagg::service {
@@ -8,7 +8,7 @@ struct HttpServer::Impl {};
 HttpServer::HttpServer() = default;
 HttpServer::~HttpServer() = default;
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&, const HttpPages&) {
-  return absl::UnimplementedError("this server was built without metrics");
+  return absl::UnimplementedError("this server was built without metrics and probes");
 }
 
 }  // namespace sparseagg::service

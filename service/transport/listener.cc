@@ -29,18 +29,17 @@
 namespace sparseagg::service {
 namespace {
 
-// Left for files, for what gRPC opens for itself, and for the connections of the HttpServer, which are fewer than a
-// hundred.
+// Descriptors that connections leave to files, to gRPC itself, and to the fewer than a hundred connections of
+// HttpServer.
 constexpr uint64_t kReservedFds = 128;
 
-// What a peer does not acknowledge for so long, or keeps its window shut to, ends the connection, and with it all calls
-// on it, which otherwise go on until what they have sent is out. gRPC sets the same on sockets that it has opened
-// itself.
-constexpr unsigned int kMostStuckMs = 20'000;
+// TCP ends a connection whose peer acknowledges nothing, or keeps its window closed, for this long. Otherwise its calls
+// would last until the peer has read what they have sent. The same value as gRPC sets on sockets of its own listener.
+constexpr unsigned int kTcpUserTimeoutMs = 20'000;
 
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
-// As many files as the process is allowed, which by default is fewer than it could ask for.
+// Raises the soft limit on open files to the hard limit. Returns: the limit in force.
 uint64_t RaiseFileLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
@@ -65,16 +64,16 @@ absl::StatusOr<OwnedFd> Listen(int family, const sockaddr* address, socklen_t si
   return fd;
 }
 
-// Removes the socket of a server that has gone; what else is at the path bind() will complain about. That nobody takes
-// the path in between, nothing ensures: of two servers that start at the same moment, one may still lose its socket.
+// Removes the socket of a dead server. bind() reports anything else at the path. Of two servers that start at the same
+// moment, one may still lose its socket: nothing locks the path.
 absl::Status RemoveStaleSocket(const std::string& path, const sockaddr_un& address, socklen_t size) {
   struct stat left {};
   if (lstat(path.c_str(), &left) != 0 || !S_ISSOCK(left.st_mode)) return absl::OkStatus();
   const OwnedFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (probe.get() < 0) return Failed("socket");
-  const bool taken = connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0;
-  // EAGAIN: by one that has more connections waiting than it has room for.
-  if (taken || errno == EAGAIN) return absl::UnavailableError(absl::StrCat(path, ": a server listens there"));
+  const bool answers = connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0;
+  // EAGAIN: a server listens, but its queue of connections is full.
+  if (answers || errno == EAGAIN) return absl::UnavailableError(absl::StrCat(path, ": another server listens there"));
   if (errno == ECONNREFUSED) unlink(path.c_str());
   return absl::OkStatus();
 }
@@ -95,7 +94,7 @@ void SetPort(sockaddr* address, uint16_t port) {
   }
 }
 
-// The other side sees a reset, not an end that it might take for an orderly one.
+// Closes with a reset, so that the peer does not see an orderly end.
 void Refuse(int fd) {
   const linger now{1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
@@ -105,12 +104,12 @@ void Refuse(int fd) {
 }  // namespace
 
 Limits FitToFiles(Limits limits) {
-  // The lowest number that is free tells how many are not.
-  const OwnedFd lowest(OpenSpare());
-  const uint64_t taken = static_cast<uint64_t>(std::max(0, lowest.get())) + kReservedFds;
-  const uint64_t may_open = RaiseFileLimit();
-  // Each takes two: gRPC's and that of ConnectionTable.
-  const uint64_t most = may_open > taken + 2 ? (may_open - taken) / 2 : 1;
+  // The lowest free descriptor tells how many are open.
+  const OwnedFd lowest_free(OpenSpare());
+  const uint64_t unavailable = static_cast<uint64_t>(std::max(0, lowest_free.get())) + kReservedFds;
+  const uint64_t max_files = RaiseFileLimit();
+  // A connection has two descriptors: gRPC's and that of ConnectionTable.
+  const uint64_t most = max_files > unavailable + 2 ? (max_files - unavailable) / 2 : 1;
   limits.max_connections = limits.max_connections == 0 ? most : std::min(limits.max_connections, most);
   return limits;
 }
@@ -152,7 +151,7 @@ absl::Status Listener::OpenUnix(const std::string& path, bool abstract) {
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
   if (!abstract) RETURN_IF_ERROR(RemoveStaleSocket(path, address, size));
   ASSIGN_OR_RETURN(OwnedFd fd, Listen(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), size));
-  if (!abstract && lstat(path.c_str(), &at_path_) == 0) path_ = path;
+  if (!abstract && lstat(path.c_str(), &own_socket_) == 0) path_ = path;
   sockets_.push_back(std::move(fd));
   return absl::OkStatus();
 }
@@ -168,7 +167,7 @@ absl::Status Listener::OpenHost(const std::string& host, const std::string& port
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, &freeaddrinfo);
   absl::Status status;
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-    // All on the port that the first one got.
+    // All addresses use the port that the first one got.
     if (!sockets_.empty()) SetPort(at->ai_addr, PortOf(sockets_.front().get()));
     absl::StatusOr<OwnedFd> fd = Listen(at->ai_family, at->ai_addr, at->ai_addrlen);
     if (fd.ok()) {
@@ -177,18 +176,18 @@ absl::Status Listener::OpenHost(const std::string& host, const std::string& port
       status = fd.status();
     }
   }
-  // A name may stand for addresses of a family that this machine lacks, so that one is enough.
+  // One address is enough: a name may also have addresses of a family that this machine lacks.
   return sockets_.empty() ? status : absl::OkStatus();
 }
 
 Listener::~Listener() { Stop(); }
 
-void Listener::Start(uint64_t max_connections, ConnectionTable* connections, std::function<void(int fd)> take,
-                     std::function<void()> refused) {
+void Listener::Start(uint64_t max_connections, ConnectionTable* connections, std::function<void(int fd)> on_accepted,
+                     std::function<void()> on_refused) {
   connections_ = connections;
-  take_ = std::move(take);
-  refused_ = std::move(refused);
-  wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  on_accepted_ = std::move(on_accepted);
+  on_refused_ = std::move(on_refused);
+  stop_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   spare_.Reset(OpenSpare());
   max_connections_ = max_connections == 0 ? UINT64_MAX : max_connections;
   thread_ = std::thread([this] { AcceptAll(); });
@@ -197,13 +196,13 @@ void Listener::Start(uint64_t max_connections, ConnectionTable* connections, std
 void Listener::AcceptAll() {
   std::vector<pollfd> polled;
   for (const OwnedFd& socket : sockets_) polled.push_back({socket.get(), POLLIN, 0});
-  polled.push_back({connections_->changed_fd(), POLLIN, 0});
-  polled.push_back({wake_.get(), POLLIN, 0});
+  polled.push_back({connections_->closed_fd(), POLLIN, 0});
+  polled.push_back({stop_.get(), POLLIN, 0});
   while (true) {
     if (poll(polled.data(), polled.size(), -1) < 0) continue;  // interrupted
     if (polled.back().revents != 0) return;
-    // First: those that are over make room for others.
-    connections_->Reap();
+    // First, because closed connections make room for new ones.
+    connections_->RemoveClosed();
     for (size_t i = 0; i < sockets_.size(); ++i) {
       if (polled[i].revents != 0) AcceptOne(polled[i].fd);
     }
@@ -214,43 +213,43 @@ void Listener::AcceptOne(int listener) {
   constexpr int kFlags = SOCK_NONBLOCK | SOCK_CLOEXEC;
   const int fd = accept4(listener, nullptr, nullptr, kFlags);
   if (fd < 0) {
-    if (errno != EMFILE && errno != ENFILE) return;  // a client that has gone already
+    if (errno != EMFILE && errno != ENFILE) return;  // the client has gone already
     spare_.Reset();
     if (const int unwanted = accept4(listener, nullptr, nullptr, kFlags); unwanted >= 0) {
       Refuse(unwanted);
-      refused_();
+      on_refused_();
     }
     spare_.Reset(OpenSpare());
     return;
   }
-  // Clients that have gone already are nothing to gRPC but a complaint in its log for each.
+  // gRPC would log an error for each client that has gone already.
   sockaddr_storage peer;
   socklen_t peer_size = sizeof(peer);
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
     close(fd);
     return;
   }
-  if (connections_->open() >= max_connections_ || !connections_->Add(fd)) {
+  if (connections_->num_open() >= max_connections_ || !connections_->Add(fd)) {
     Refuse(fd);
-    refused_();
+    on_refused_();
     return;
   }
   const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on a Unix socket, which has no delay
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kMostStuckMs, sizeof(kMostStuckMs));
-  take_(fd);
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on a Unix socket, where it is not needed
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kTcpUserTimeoutMs, sizeof(kTcpUserTimeoutMs));
+  on_accepted_(fd);
 }
 
 void Listener::Stop() {
   if (thread_.joinable()) {
     const uint64_t one = 1;
-    (void)!write(wake_.get(), &one, sizeof(one));
+    (void)!write(stop_.get(), &one, sizeof(one));
     thread_.join();
   }
-  // Before the socket is closed: until then no other one at the path has its inode.
+  // Before the sockets are closed, because a later socket at the path might get the same inode.
   struct stat now {};
   const bool there = !path_.empty() && lstat(path_.c_str(), &now) == 0;
-  if (there && now.st_dev == at_path_.st_dev && now.st_ino == at_path_.st_ino) unlink(path_.c_str());
+  if (there && now.st_dev == own_socket_.st_dev && now.st_ino == own_socket_.st_ino) unlink(path_.c_str());
   path_.clear();
   sockets_.clear();
 }

@@ -1,4 +1,4 @@
-// Accepts connections, up to a number, and hands them over.
+// The listener for gRPC connections.
 #ifndef SPARSEAGG_SERVICE_TRANSPORT_LISTENER_H_
 #define SPARSEAGG_SERVICE_TRANSPORT_LISTENER_H_
 
@@ -18,30 +18,35 @@
 
 namespace sparseagg::service {
 
-// `limits`, with max_connections lowered to what the process may open beside the files that it has by now. Raises the
-// process's limit of files to what it may be.
+// Returns: `limits`, with max_connections lowered to what the process's limit on open files allows. Raises that limit
+// as far as the system permits.
 Limits FitToFiles(Limits limits);
 
-// gRPC 1.51's own listener stops for ever once accept() has run out of file descriptors (grpc#20418), which any client
-// can bring about; so it is given connections that this one has accepted. Those beyond `max_connections`, or beyond
-// what the process may open, are reset at once, which a client sees as UNAVAILABLE.
+// A listening address with a thread that accepts connections and passes them to gRPC. Connections beyond a limit, or
+// beyond the limit on open files, are reset at once, which a client sees as UNAVAILABLE.
+//
+// Life cycle: Open listens; Start accepts; Stop, or the destructor, ends both. Owned by Server. Not thread-safe.
+//
+// Workaround: gRPC 1.51 stops accepting for ever once accept() has run out of file descriptors (grpc#20418), which any
+// client can bring about. Remove with: a version that mends grpc#20418 and limits the number of connections.
 class Listener {
  public:
-  // Listens on HOST:PORT (all addresses of the host; port 0: a free one) or unix:PATH or unix-abstract:NAME. A socket
-  // that was left at the path is replaced, unless somebody answers there. INVALID_ARGUMENT: no such address;
-  // UNAVAILABLE: cannot listen there.
+  // Listens on HOST:PORT (all addresses of the host; port 0: a free one), unix:PATH or unix-abstract:NAME. Replaces a
+  // socket that a dead server has left at PATH.
+  // Errors: INVALID_ARGUMENT for a malformed or unknown address; UNAVAILABLE if the address is in use or not permitted.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address);
   ~Listener();
 
-  // Where it listens, with the true port.
+  // The address with the port in use.
   const std::string& address() const { return address_; }
 
-  // From now on calls take(fd), which owns it, for each connection: a stream socket that does not block. Calls
-  // refused() for each that is not wanted. Both from one thread, which also keeps `connections`, borrowed until Stop.
-  // max_connections 0: no limit but that of files.
-  void Start(uint64_t max_connections, ConnectionTable* connections, std::function<void(int fd)> take,
-             std::function<void()> refused);
-  // Accepts no more, and closes its sockets. Connections stay. May be called again.
+  // Starts the thread, which maintains `connections` (borrowed until Stop) and calls, from no other thread:
+  //   on_accepted(fd)   with a non-blocking socket that the callee owns from then on
+  //   on_refused()      after it has reset a connection
+  // max_connections 0: only the limit on open files applies.
+  void Start(uint64_t max_connections, ConnectionTable* connections, std::function<void(int fd)> on_accepted,
+             std::function<void()> on_refused);
+  // Stops accepting and closes the listening sockets. Accepted connections stay open. May be called again.
   void Stop();
 
  private:
@@ -52,15 +57,15 @@ class Listener {
   void AcceptOne(int listener);
 
   std::string address_;
-  std::string path_;        // to unlink, if what is there still is
-  struct stat at_path_ {};  // this one
+  std::string path_;           // of a Unix socket, to remove at the end
+  struct stat own_socket_ {};  // at path_: another server may have replaced the socket
   std::vector<OwnedFd> sockets_;
-  OwnedFd wake_;   // readable once the thread should end
-  OwnedFd spare_;  // given up for a moment to accept and refuse when there is no other left
+  OwnedFd stop_;   // an eventfd, readable when the thread must end
+  OwnedFd spare_;  // closed for a moment, to accept and refuse a connection when no descriptor is left
   uint64_t max_connections_ = 0;
   ConnectionTable* connections_ = nullptr;
-  std::function<void(int fd)> take_;
-  std::function<void()> refused_;
+  std::function<void(int fd)> on_accepted_;
+  std::function<void()> on_refused_;
   std::thread thread_;
 };
 

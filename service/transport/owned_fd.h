@@ -1,4 +1,4 @@
-// A file descriptor that is closed at the end.
+// An owner of a file descriptor.
 #ifndef SPARSEAGG_SERVICE_TRANSPORT_OWNED_FD_H_
 #define SPARSEAGG_SERVICE_TRANSPORT_OWNED_FD_H_
 
@@ -8,6 +8,7 @@
 
 namespace sparseagg::service {
 
+// A file descriptor, or none (-1). The destructor closes it. Not thread-safe.
 class OwnedFd {
  public:
   OwnedFd() = default;
@@ -19,8 +20,10 @@ class OwnedFd {
   }
   ~OwnedFd() { Reset(); }
 
-  int get() const { return fd_; }
+  int get() const { return fd_; }  // -1: none
+  // Gives up ownership. Returns: the descriptor, which the caller must close.
   int Release() { return std::exchange(fd_, -1); }
+  // Closes the descriptor and takes ownership of `fd`.
   void Reset(int fd = -1) {
     if (fd_ >= 0) close(fd_);
     fd_ = fd;

@@ -18,9 +18,9 @@
 namespace sparseagg::service {
 namespace {
 
-constexpr absl::Duration kBetweenLooks = absl::Milliseconds(200);
+constexpr absl::Duration kCheckInterval = absl::Milliseconds(200);
 
-class ConnectionsTest : public ::testing::Test {
+class ConnectionTableTest : public ::testing::Test {
  protected:
   struct Pair {
     OwnedFd server;
@@ -34,7 +34,7 @@ class ConnectionsTest : public ::testing::Test {
     return {OwnedFd(ends[0]), OwnedFd(ends[1])};
   }
 
-  // With as large a buffer as the system gives, so that much has to be taken until there is room again.
+  // The send buffer is as large as the system allows: the peer must read much until there is room again.
   Pair ConnectWithLargeBuffer(int family) {
     Pair pair;
     if (family == AF_UNIX) {
@@ -50,7 +50,7 @@ class ConnectionsTest : public ::testing::Test {
       EXPECT_EQ(listen(listener.get(), 1), 0);
       EXPECT_EQ(getsockname(listener.get(), at, &size), 0);
       pair.client.Reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      const int little = static_cast<int>(ConnectionTable::kLeastTaken) / 4;  // taken while it fills
+      const int little = static_cast<int>(ConnectionTable::kMinReadBytes) / 4;  // read while it fills
       setsockopt(pair.client.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
       EXPECT_EQ(connect(pair.client.get(), at, size), 0);
       pair.server.Reset(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -63,7 +63,7 @@ class ConnectionsTest : public ::testing::Test {
     return pair;
   }
 
-  static int NotTaken(const Pair& pair) {
+  static int UnreadBytes(const Pair& pair) {
     int bytes = 0;
     EXPECT_EQ(ioctl(pair.server.get(), SIOCOUTQ, &bytes), 0);
     return bytes;
@@ -72,10 +72,10 @@ class ConnectionsTest : public ::testing::Test {
     pollfd polled{pair.server.get(), POLLOUT, 0};
     return poll(&polled, 1, 0) != 0;
   }
-  // At least so many bytes, as the system counts them.
-  static void TakeSome(const Pair& pair, int bytes) {
+  // Reads at least `bytes`, as the system counts them.
+  static void ReadSome(const Pair& pair, int bytes) {
     std::array<char, 4096> taken;
-    for (const int before = NotTaken(pair); NotTaken(pair) > before - bytes;) {
+    for (const int before = UnreadBytes(pair); UnreadBytes(pair) > before - bytes;) {
       if (recv(pair.client.get(), taken.data(), taken.size(), MSG_DONTWAIT) <= 0) std::this_thread::yield();
     }
   }
@@ -92,7 +92,7 @@ class ConnectionsTest : public ::testing::Test {
   }
   static bool HasEnded(const Pair& pair) { return send(pair.client.get(), "x", 1, MSG_NOSIGNAL) < 0; }
 
-  int LookFor(absl::Duration time, absl::Duration between = kBetweenLooks) {
+  int CheckFor(absl::Duration time, absl::Duration between = kCheckInterval) {
     int ended = connections_.EndStuck(peer_);
     for (absl::Duration passed = between; passed <= time; passed += between) {
       clock_.Advance(between, timer_);
@@ -107,87 +107,87 @@ class ConnectionsTest : public ::testing::Test {
   std::string peer_ = "unix:";
 };
 
-class SlowConnectionsTest : public ConnectionsTest, public ::testing::WithParamInterface<int> {};
-INSTANTIATE_TEST_SUITE_P(Families, SlowConnectionsTest, ::testing::Values(AF_UNIX, AF_INET),
+class SlowConnectionTableTest : public ConnectionTableTest, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Families, SlowConnectionTableTest, ::testing::Values(AF_UNIX, AF_INET),
                          [](const auto& param) { return param.param == AF_UNIX ? "Unix" : "Tcp"; });
 
-TEST_F(ConnectionsTest, Open_CountsUntilOneSideEndsIt) {
+TEST_F(ConnectionTableTest, NumOpen_CountsUntilEitherSideCloses) {
   Pair first = Connect();
   Pair second = Connect();
   Pair third = Connect();
-  connections_.Reap();
-  EXPECT_EQ(connections_.open(), 3);
+  connections_.RemoveClosed();
+  EXPECT_EQ(connections_.num_open(), 3);
   shutdown(first.server.get(), SHUT_RDWR);
   second.client.Reset();
-  connections_.Reap();
-  EXPECT_EQ(connections_.open(), 1);
+  connections_.RemoveClosed();
+  EXPECT_EQ(connections_.num_open(), 1);
 }
 
-TEST_F(ConnectionsTest, EndStuck_TakesNothing_IsEndedInTime) {
+TEST_F(ConnectionTableTest, EndStuck_ReadsNothing_IsEndedInTime) {
   const Pair stuck = Connect();
   const Pair other = Connect();
   Fill(stuck);
-  EXPECT_EQ(LookFor(ConnectionTable::kStuck - kBetweenLooks), 0);
+  EXPECT_EQ(CheckFor(ConnectionTable::kStuckAfter - kCheckInterval), 0);
   EXPECT_FALSE(HasEnded(stuck));
-  clock_.Advance(kBetweenLooks, timer_);
+  clock_.Advance(kCheckInterval, timer_);
   EXPECT_EQ(connections_.EndStuck("unix:"), 1);
   EXPECT_TRUE(HasEnded(stuck));
   EXPECT_FALSE(HasEnded(other));
   EXPECT_EQ(connections_.EndStuck("unix:"), 0);
 }
 
-TEST_F(ConnectionsTest, EndStuck_IsFullButMoves_Stays) {
+TEST_F(ConnectionTableTest, EndStuck_IsFullButMoves_Stays) {
   const Pair busy = Connect();
   for (int i = 0; i < 5; ++i) {
     Fill(busy);
-    EXPECT_EQ(LookFor(ConnectionTable::kStuck - kBetweenLooks), 0);
+    EXPECT_EQ(CheckFor(ConnectionTable::kStuckAfter - kCheckInterval), 0);
     Drain(busy);
-    EXPECT_EQ(LookFor(kBetweenLooks), 0);
+    EXPECT_EQ(CheckFor(kCheckInterval), 0);
   }
   EXPECT_FALSE(HasEnded(busy));
 }
 
-// There is no room at any look, but its peer does nothing but read.
-TEST_P(SlowConnectionsTest, EndStuck_TakesLittleByLittle_Stays) {
+// The buffer is full at every check, but the peer reads all the time.
+TEST_P(SlowConnectionTableTest, EndStuck_ReadsLittleByLittle_Stays) {
   const Pair slow = ConnectWithLargeBuffer(GetParam());
   Fill(slow);
-  const int looks = static_cast<int>(ConnectionTable::kStuck / kBetweenLooks);
-  const int each = static_cast<int>(ConnectionTable::kLeastTaken) / looks + 1;
-  for (int i = 0; i < 3 * looks; ++i) {
+  const int checks = static_cast<int>(ConnectionTable::kStuckAfter / kCheckInterval);
+  const int each = static_cast<int>(ConnectionTable::kMinReadBytes) / checks + 1;
+  for (int i = 0; i < 3 * checks; ++i) {
     EXPECT_EQ(connections_.EndStuck(peer_), 0) << i;
-    clock_.Advance(kBetweenLooks, timer_);
-    TakeSome(slow, each);
+    clock_.Advance(kCheckInterval, timer_);
+    ReadSome(slow, each);
     if (HasRoom(slow)) Fill(slow);  // as gRPC does
   }
   EXPECT_FALSE(HasEnded(slow));
 }
 
-TEST_P(SlowConnectionsTest, EndStuck_TakesNextToNothing_IsEndedInTime) {
+TEST_P(SlowConnectionTableTest, EndStuck_ReadsNextToNothing_IsEndedInTime) {
   const Pair slow = ConnectWithLargeBuffer(GetParam());
   Fill(slow);
-  EXPECT_EQ(LookFor(ConnectionTable::kStuck / 2), 0);
+  EXPECT_EQ(CheckFor(ConnectionTable::kStuckAfter / 2), 0);
   std::array<char, 4096> taken;
   EXPECT_GT(recv(slow.client.get(), taken.data(), taken.size(), 0), 0);
-  EXPECT_EQ(LookFor(ConnectionTable::kStuck / 2), 1);
+  EXPECT_EQ(CheckFor(ConnectionTable::kStuckAfter / 2), 1);
 }
 
-TEST_F(ConnectionsTest, EndStuck_LooksFarApart_SayNothing) {
+TEST_F(ConnectionTableTest, EndStuck_ChecksFarApart_EndNothing) {
   const Pair full = Connect();
   Fill(full);
-  EXPECT_EQ(LookFor(5 * ConnectionTable::kStuck, 2 * ConnectionTable::kMostBetweenLooks), 0);
-  EXPECT_EQ(LookFor(ConnectionTable::kStuck), 1);
+  EXPECT_EQ(CheckFor(5 * ConnectionTable::kStuckAfter, 2 * ConnectionTable::kMaxCheckGap), 0);
+  EXPECT_EQ(CheckFor(ConnectionTable::kStuckAfter), 1);
 }
 
-TEST_F(ConnectionsTest, EndStuck_AnotherPeer_Stays) {
+TEST_F(ConnectionTableTest, EndStuck_AnotherPeer_Stays) {
   const Pair full = Connect();
   Fill(full);
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(connections_.EndStuck("ipv4:127.0.0.1:1"), 0);
-    clock_.Advance(kBetweenLooks, timer_);
+    clock_.Advance(kCheckInterval, timer_);
   }
 }
 
-// As gRPC calls its peers.
+// The names of grpc::ServerContext::peer().
 TEST(PeerNameTest, OfEveryFamily) {
   const auto v6 = [](const char* address, uint32_t scope) {
     sockaddr_storage peer{};
@@ -211,7 +211,7 @@ TEST(PeerNameTest, OfEveryFamily) {
   EXPECT_EQ(PeerName(peer), "unix:");
 }
 
-TEST_F(ConnectionsTest, EndAll_EndsAll) {
+TEST_F(ConnectionTableTest, EndAll_EndsAll) {
   const Pair first = Connect();
   const Pair second = Connect();
   connections_.EndAll();

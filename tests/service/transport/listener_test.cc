@@ -1,4 +1,3 @@
-// Connections: where they are accepted, and how many.
 #include "service/transport/listener.h"
 
 #include <gmock/gmock.h>
@@ -187,7 +186,8 @@ TEST(ListenerTest, UnixPath_WhereAServerListens_IsRefused_AndThatOneStays) {
   const auto first = MustOpen("unix:" + path);
   const auto second = Listener::Open("unix:" + path);
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
-  EXPECT_THAT(std::string(second.status().message()), AllOf(HasSubstr(path), HasSubstr("a server listens there")));
+  EXPECT_THAT(std::string(second.status().message()),
+              AllOf(HasSubstr(path), HasSubstr("another server listens there")));
   keeper.Start(*first, 0);
   EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
 }
@@ -200,7 +200,7 @@ TEST(ListenerTest, UnixPath_OfAServerThatIsTooBusyToAccept_IsRefused) {
   ASSERT_GE(waiting.get(), 0);
   const auto second = Listener::Open("unix:" + path);
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr("a server listens there"));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another server listens there"));
   unlink(path.c_str());
 }
 
@@ -223,14 +223,14 @@ TEST(ListenerTest, AbstractName) {
   EXPECT_EQ(AnswerOf(ConnectToUnix(name, true)), Answer::kTaken);
 }
 
-TEST(ListenerTest, AddressesThatAreNone_SayWhy) {
+TEST(ListenerTest, InvalidAddresses_AreErrorsWithTheReason) {
   const std::pair<std::string, std::string> cases[] = {
       {"nonsense", "'nonsense' is neither HOST:PORT nor unix:PATH"},
       {"8001", "'8001' is neither HOST:PORT nor unix:PATH"},
       {"127.0.0.1:http", "'127.0.0.1:http' is not HOST:PORT"},
       {"127.0.0.1:", "'127.0.0.1:' is not HOST:PORT"},
-      {"127.0.0.1:65536", "'127.0.0.1:65536' is not HOST:PORT, with a port up to 65535"},
-      {"127.0.0.1:99999999999999999999", "is not HOST:PORT, with a port up to 65535"},
+      {"127.0.0.1:65536", "'127.0.0.1:65536' is not HOST:PORT with a port up to 65535"},
+      {"127.0.0.1:99999999999999999999", "is not HOST:PORT with a port up to 65535"},
       {"no.such.host.invalid:1", "no address of 'no.such.host.invalid:1'"},
       {"unix:", "1 to 107 bytes, not 0"},
       {"unix:" + std::string(200, 'x'), "1 to 107 bytes, not 200"},
