@@ -1,4 +1,4 @@
-// Time, injectable: tests move it by hand.
+// The clock of the server, which tests replace.
 #ifndef SPARSEAGG_SERVICE_BASE_CLOCK_H_
 #define SPARSEAGG_SERVICE_BASE_CLOCK_H_
 
@@ -6,16 +6,17 @@
 
 namespace sparseagg::service {
 
-// Thread-safe.
+// A source of time. Tests inject a clock that they move by hand. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
-  // Time since a fixed moment. Never jumps: deadlines are measured with it.
+  // Returns: the time since a fixed moment. Never jumps; the clock of all deadlines.
   virtual absl::Duration Monotonic() const = 0;
-  // Time of day, for people. May jump.
+  // Returns: the time of day, for people. May jump.
   virtual absl::Time WallTime() const = 0;
 };
 
+// The real clock. Lives for ever.
 const Clock& SystemClock();
 
 }  // namespace sparseagg::service

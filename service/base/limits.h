@@ -1,4 +1,4 @@
-// Every limit that the server enforces. Each is a flag and is in GetServerInfo.
+// The limits that the server enforces.
 #ifndef SPARSEAGG_SERVICE_BASE_LIMITS_H_
 #define SPARSEAGG_SERVICE_BASE_LIMITS_H_
 
@@ -8,11 +8,11 @@
 
 namespace sparseagg::service {
 
-// Counts and bytes: 0 means none.
+// Every limit is a flag of the same name and a field of GetServerInfo. Counts and bytes: 0 means no limit.
 struct Limits {
-  uint64_t memory_limit_bytes = 0;
+  uint64_t memory_limit_bytes = 0;  // of the process's resident memory; see DivideMemory
   uint64_t max_message_bytes = uint64_t{4} << 20;
-  // Below the 4 MiB that gRPC clients accept by default.
+  // Less than the 4 MiB that gRPC clients accept by default.
   uint64_t max_page_bytes = uint64_t{2} << 20;
   uint64_t max_open_rounds = 1000;
   uint64_t max_tensors = 1000;

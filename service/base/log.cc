@@ -7,40 +7,44 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "host/base/mutex.h"
+#include "service/base/clock.h"
 
 namespace sparseagg::service {
 namespace {
 
-// That wait to be written: what a busy server says in a second or so, and most often less than 2 MB. Clients can have
-// some lines be longer: the reason for which a round is cancelled comes to 6 KiB, if all of it has to be escaped.
-constexpr size_t kMostWaitingLines = 4096;
+// Capacity of the queue: the lines of a busy server in about a second, mostly less than 2 MB. Clients can cause some
+// longer lines: the reason of a cancelled round has up to 6 KiB when every byte is escaped.
+constexpr size_t kQueueLines = 4096;
 
-// How long who logs an error waits for it to be written. The process may end with the error.
-constexpr absl::Duration kPatienceAtErrors = absl::Seconds(1);
+// The process may end after an error, so an error waits this long to be written.
+constexpr absl::Duration kErrorFlushTimeout = absl::Seconds(1);
 
-// The end of a wait must fit the system's clock.
-constexpr absl::Duration kLongestPatience = absl::Hours(1);
-
-// Runs on the log's own thread, the only one that ever waits for whoever reads standard error.
+// Writes lines to standard error. Runs on the log's thread, the only thread that waits for a reader.
 class StandardError final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   uint64_t num_flushed() {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     return num_flushed_;
   }
-  bool AwaitFlush(uint64_t more_than, absl::Duration patience) {
-    std::unique_lock lock(mu_);
-    return flushed_.wait_for(lock, absl::ToChronoMilliseconds(std::min(patience, kLongestPatience)),
-                             [&] { return num_flushed_ > more_than; });
+  // Returns: false if `timeout` passed before there were more than `count` flushes.
+  bool AwaitFlush(uint64_t count, absl::Duration timeout) {
+    const absl::Duration deadline = SystemClock().Monotonic() + timeout;
+    MutexLock lock(&mu_);
+    while (num_flushed_ <= count) {
+      const absl::Duration left = deadline - SystemClock().Monotonic();
+      if (left <= absl::ZeroDuration()) return false;
+      flushed_.WaitWithTimeout(&mu_, left);
+    }
+    return true;
   }
 
  private:
@@ -51,30 +55,29 @@ class StandardError final : public spdlog::sinks::base_sink<std::mutex> {
       const ssize_t written = write(STDERR_FILENO, line.data() + begin, line.size() - begin);
       if (written >= 0) {
         begin += static_cast<size_t>(written);
-      } else if (errno == EAGAIN) {  // somebody else has made it so
+      } else if (errno == EAGAIN) {  // another process has made the descriptor non-blocking
         pollfd room{STDERR_FILENO, POLLOUT, 0};
         poll(&room, 1, -1);
       } else if (errno != EINTR) {
-        return;  // nobody reads it any more
+        return;  // the reader is gone
       }
     }
   }
   void flush_() override {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     ++num_flushed_;
-    flushed_.notify_all();
+    flushed_.SignalAll();
   }
 
-  std::mutex mu_;
-  std::condition_variable flushed_;
-  uint64_t num_flushed_ = 0;
+  Mutex mu_;
+  CondVar flushed_;
+  uint64_t num_flushed_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 struct LogState {
   LogFormat format = LogFormat::kText;
   std::shared_ptr<StandardError> sink = std::make_shared<StandardError>();
-  std::shared_ptr<spdlog::details::thread_pool> thread =
-      std::make_shared<spdlog::details::thread_pool>(kMostWaitingLines, 1);
+  std::shared_ptr<spdlog::details::thread_pool> thread = std::make_shared<spdlog::details::thread_pool>(kQueueLines, 1);
   std::shared_ptr<spdlog::logger> logger = [this] {
     auto made = std::make_shared<spdlog::async_logger>("sparseagg", sink, thread,
                                                        spdlog::async_overflow_policy::overrun_oldest);
@@ -83,7 +86,7 @@ struct LogState {
   }();
 };
 
-// Never destroyed: its thread may wait for a reader for ever, and the process leaves without it.
+// Never destroyed: the log's thread may wait for a reader for ever, and the process exits without it.
 LogState& State() {
   static LogState& state = *new LogState;
   return state;
@@ -105,8 +108,8 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::off;
 }
 
-// As JSON, which is also what text uses for values that would be hard to tell apart otherwise. Bytes that are no ASCII
-// are escaped as if they were Latin-1: ids may hold anything.
+// Returns: a JSON string; text lines use it for values that are not plain. Escapes bytes beyond ASCII as if they were
+// Latin-1, because ids may hold any bytes.
 std::string Quote(absl::string_view value) {
   std::string out = "\"";
   for (const char c : value) {
@@ -122,6 +125,7 @@ std::string Quote(absl::string_view value) {
   return out + "\"";
 }
 
+// Returns: whether a text line can show `value` without quotes.
 bool IsPlain(absl::string_view value) {
   for (const char c : value) {
     if (!absl::ascii_isgraph(static_cast<unsigned char>(c)) || c == '"' || c == '\\' || c == '=') return false;
@@ -168,14 +172,14 @@ void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField
   const LogState& state = State();
   const std::string line = FormatLogLine(state.format, event, fields);
   state.logger->log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
-  if (level == LogLevel::kError) FlushLog(kPatienceAtErrors);
+  if (level == LogLevel::kError) FlushLog(kErrorFlushTimeout);
 }
 
-bool FlushLog(absl::Duration patience) {
+bool FlushLog(absl::Duration timeout) {
   const LogState& state = State();
   const uint64_t before = state.sink->num_flushed();
   state.logger->flush();
-  return state.sink->AwaitFlush(before, patience);
+  return state.sink->AwaitFlush(before, timeout);
 }
 
 uint64_t DroppedLogLines() { return State().thread->overrun_counter(); }

@@ -1,4 +1,4 @@
-// Structured logs: an event and its fields, as key=value text or as JSON lines.
+// The structured log: events with fields, as key=value text or as JSON lines.
 #ifndef SPARSEAGG_SERVICE_BASE_LOG_H_
 #define SPARSEAGG_SERVICE_BASE_LOG_H_
 
@@ -17,7 +17,7 @@ namespace sparseagg::service {
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 enum class LogFormat { kText, kJson };
 
-// One named value. Strings are borrowed for the call. Durations are written in milliseconds.
+// A named value of a log line. Borrows strings for the duration of the Log call. Writes durations in milliseconds.
 class LogField {
  public:
   LogField(absl::string_view key, absl::string_view value) : key_(key), value_(value) {}
@@ -35,25 +35,27 @@ class LogField {
   std::variant<absl::string_view, int64_t, double> value_;
 };
 
-// Logs go to standard error, by a thread that the first use starts and that has its signals blocked or not as that one
-// has. Before this is called: kInfo, as text. Call it before other threads log.
+// Sets level and format, which are kInfo and kText by default. Lines go to standard error, on a thread that the first
+// use of the log starts and that inherits the signal mask of its starter.
+// Requires: no other thread logs yet.
 void ConfigureLog(LogLevel level, LogFormat format);
 
-// Whether such lines are written: for whom it costs something to say what is in them.
+// Returns: whether lines of `level` are written. For callers whose fields are costly to make.
 bool IsLogged(LogLevel level);
 
-// `event` is a fixed lower_case name. Thread-safe; cheap when the level is off. Waits for nobody who reads the log, but
-// a second for what is an error: if thousands of lines wait to be written, the oldest are dropped.
+// Queues a line for the log's thread. `event` is a fixed lower_case name. A full queue drops its oldest lines.
+// Blocks: never for a slow reader of the log, except that an error waits up to a second to be written.
+// Cost: one comparison if the level is off. Thread-safe.
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
 
-// Until what has been logged is written; who asks while another does may get the other's answer, which says less.
-// False: it took longer than `patience`.
-bool FlushLog(absl::Duration patience);
+// Waits until the lines logged so far are written. Of two concurrent callers, the later one may return with the flush
+// of the earlier one. Returns: false if `timeout` passed first. Blocks: for `timeout` at most.
+bool FlushLog(absl::Duration timeout);
 
-// So far, for want of a reader.
+// Returns: the number of lines dropped since the start, because standard error was not read in time.
 uint64_t DroppedLogLines();
 
-// The line without time and level, which Log adds: for tests.
+// Returns: the line as Log writes it, without the time and level that Log adds. For tests.
 std::string FormatLogLine(LogFormat format, absl::string_view event, std::initializer_list<LogField> fields);
 
 }  // namespace sparseagg::service

@@ -26,19 +26,19 @@ using prometheus::Family;
 using prometheus::Gauge;
 using prometheus::Histogram;
 
-// Seconds, from a small message's decoding to the merge of a large round.
+// Bucket bounds in seconds, from the decoding of a small message to the merge of a large round.
 const Histogram::BucketBoundaries& Buckets() {
   static const Histogram::BucketBoundaries buckets = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2,
                                                       3e-2, 0.1,  0.3,  1,    3,    10,   30};
   return buckets;
 }
 
-// "RESOURCE_EXHAUSTED" as "resource_exhausted".
+// Returns: the name of the code in lower case, "resource_exhausted".
 std::string ReasonOf(absl::StatusCode code) { return absl::AsciiStrToLower(absl::StatusCodeToString(code)); }
 
 constexpr std::array<absl::string_view, 6> kResults = {"accepted", "duplicate", "stale", "invalid", "shed", "failed"};
 
-// Value of the label `result` of a submission that was refused so.
+// Returns: the label `result` of a submission that was refused with `status`.
 absl::string_view RefusalResult(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
@@ -90,77 +90,75 @@ struct Metrics::Impl {
 
   prometheus::Registry registry;
   Family<Counter>& submission_family =
-      BuildCounter().Name("sparseagg_submissions_total").Help("Submissions by what became of them.").Register(registry);
-  Family<Counter>& rejected_family = BuildCounter()
-                                         .Name("sparseagg_rejected_total")
-                                         .Help("Submissions that were refused, by the code of the answer.")
-                                         .Register(registry);
+      BuildCounter().Name("sparseagg_submissions_total").Help("Submissions by result.").Register(registry);
+  Family<Counter>& rejected_family =
+      BuildCounter().Name("sparseagg_rejected_total").Help("Refused submissions by status code.").Register(registry);
   Counter& refused_connections = BuildCounter()
                                      .Name("sparseagg_connections_refused_total")
-                                     .Help("Connections that were one too many.")
+                                     .Help("Connections reset because too many were open.")
                                      .Register(registry)
                                      .Add({});
-  Counter& ended_connections = BuildCounter()
-                                   .Name("sparseagg_connections_ended_total")
-                                   .Help("Connections whose peers took next to nothing while others waited.")
-                                   .Register(registry)
-                                   .Add({});
+  Counter& ended_connections =
+      BuildCounter()
+          .Name("sparseagg_connections_ended_total")
+          .Help("Connections ended because their peers read almost nothing while other calls waited for memory.")
+          .Register(registry)
+          .Add({});
   Counter& transit_refused = BuildCounter()
                                  .Name("sparseagg_transit_refused_total")
-                                 .Help("Calls for which there was no room in transit.")
+                                 .Help("Calls refused for lack of in-flight memory.")
                                  .Register(registry)
                                  .Add({});
   Counter& tuples = BuildCounter()
                         .Name("sparseagg_update_tuples_total")
-                        .Help("(key, row) tuples of submissions that count.")
+                        .Help("(key, row) tuples of accepted submissions.")
                         .Register(registry)
                         .Add({});
   Counter& bytes = BuildCounter()
                        .Name("sparseagg_update_bytes_total")
-                       .Help("Bytes of keys and values of submissions that count.")
+                       .Help("Bytes of keys and values of accepted submissions.")
                        .Register(registry)
                        .Add({});
   Family<Histogram>& stage_family = BuildHistogram()
                                         .Name("sparseagg_stage_seconds")
-                                        .Help("Time of single operations, by stage; of receive, waiting for a client.")
+                                        .Help("Time of single operations by stage; for receive, the wait for a client.")
                                         .Register(registry);
   Histogram& finish = BuildHistogram()
                           .Name("sparseagg_round_finish_seconds")
-                          .Help("From the close of a round to its end.")
+                          .Help("Time from the close of a round to its end.")
                           .Register(registry)
                           .Add({}, Buckets());
   Family<Gauge>& rounds_family =
-      BuildGauge().Name("sparseagg_rounds").Help("Rounds that the server knows, by state.").Register(registry);
+      BuildGauge().Name("sparseagg_rounds").Help("Rounds in the server by state.").Register(registry);
   Gauge& uploads =
-      BuildGauge().Name("sparseagg_uploads").Help("Uploads begun and not committed.").Register(registry).Add({});
-  Gauge& connections =
-      BuildGauge().Name("sparseagg_connections").Help("Connections that are open.").Register(registry).Add({});
+      BuildGauge().Name("sparseagg_uploads").Help("Uploads begun but not committed.").Register(registry).Add({});
+  Gauge& connections = BuildGauge().Name("sparseagg_connections").Help("Open connections.").Register(registry).Add({});
   Gauge& in_flight = BuildGauge()
                          .Name("sparseagg_transit_bytes")
-                         .Help("Memory held for messages and pages on their way.")
+                         .Help("In-flight memory: messages and pages between the wire and rounds.")
                          .Register(registry)
                          .Add({});
   Gauge& transit_limit = BuildGauge()
                              .Name("sparseagg_transit_limit_bytes")
-                             .Help("The limit of sparseagg_transit_bytes; 0: none.")
+                             .Help("Limit of sparseagg_transit_bytes; 0: no limit.")
                              .Register(registry)
                              .Add({});
   Gauge& transit_waiting = BuildGauge()
                                .Name("sparseagg_transit_waiting")
-                               .Help("Messages and pages that wait for room in transit.")
+                               .Help("Calls that wait for in-flight memory.")
                                .Register(registry)
                                .Add({});
   Gauge& held = BuildGauge()
                     .Name("sparseagg_inflight_bytes")
-                    .Help("Memory held or reserved for uploads, submissions and results.")
+                    .Help("Memory that rounds keep or have reserved: uploads, submissions and results.")
                     .Register(registry)
                     .Add({});
   Gauge& limit = BuildGauge()
                      .Name("sparseagg_memory_limit_bytes")
-                     .Help("The limit of sparseagg_inflight_bytes; 0: none.")
+                     .Help("Limit of sparseagg_inflight_bytes; 0: no limit.")
                      .Register(registry)
                      .Add({});
-  // By the name that all of Prometheus's libraries give it.
+  // The standard name of Prometheus's client libraries.
   Gauge& resident = BuildGauge()
                         .Name("process_resident_memory_bytes")
                         .Help("Resident memory size in bytes.")
@@ -168,18 +166,18 @@ struct Metrics::Impl {
                         .Add({});
   Gauge& process_limit = BuildGauge()
                              .Name("sparseagg_process_memory_limit_bytes")
-                             .Help("The limit of process_resident_memory_bytes, --memory-limit; 0: none.")
+                             .Help("Limit of process_resident_memory_bytes, the flag --memory-limit; 0: no limit.")
                              .Register(registry)
                              .Add({});
   Gauge& dropped_log_lines = BuildGauge()
                                  .Name("sparseagg_log_lines_dropped")
-                                 .Help("Lines of the log since the start that nobody has taken in time.")
+                                 .Help("Log lines dropped since the start because standard error was not read in time.")
                                  .Register(registry)
                                  .Add({});
   Family<Gauge>& build_family =
-      BuildGauge().Name("sparseagg_build_info").Help("1, with the version as a label.").Register(registry);
+      BuildGauge().Name("sparseagg_build_info").Help("Always 1; the version is a label.").Register(registry);
   Family<Gauge>& engine_family =
-      BuildGauge().Name("sparseagg_engine_info").Help("1, with engine and device as labels.").Register(registry);
+      BuildGauge().Name("sparseagg_engine_info").Help("Always 1; engine and device are labels.").Register(registry);
   std::map<std::string, Counter*, std::less<>> submissions;  // never changed after construction
   std::array<Histogram*, kNumStages> stages;
 };

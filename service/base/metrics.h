@@ -1,4 +1,4 @@
-// What the server counts about itself, in Prometheus's terms. docs/operations.md lists the names.
+// The server's metrics for Prometheus. docs/operations.md lists their names.
 #ifndef SPARSEAGG_SERVICE_BASE_METRICS_H_
 #define SPARSEAGG_SERVICE_BASE_METRICS_H_
 
@@ -14,7 +14,7 @@
 
 namespace sparseagg::service {
 
-// What can be counted only at the moment that somebody looks.
+// Values that the server reads only when the metrics page is asked for.
 struct Gauges {
   struct State {
     std::string name;  // "open", …
@@ -23,18 +23,20 @@ struct Gauges {
   std::vector<State> rounds;
   uint64_t uploads = 0;
   uint64_t connections = 0;
-  uint64_t kept_bytes = 0;
+  uint64_t kept_bytes = 0;          // MemoryBudget
   uint64_t memory_limit_bytes = 0;  // of kept_bytes
-  uint64_t in_flight_bytes = 0;
+  uint64_t in_flight_bytes = 0;     // InFlightMemory
   uint64_t in_flight_limit_bytes = 0;
-  uint64_t in_flight_waiting = 0;  // messages and pages
+  uint64_t in_flight_waiting = 0;  // calls in the queue
   uint64_t resident_bytes = 0;
   uint64_t process_memory_limit_bytes = 0;  // of resident_bytes
   uint64_t dropped_log_lines = 0;
 };
 
-// Labels have few values: never a round or a client, whose series would grow for ever. Thread-safe. Counting is a few
-// atomic operations. Without the library (SPARSEAGG_METRICS=OFF) nothing is counted.
+// Counters, histograms and the page that Prometheus reads. Labels have few values: a label per round or client would
+// make Prometheus's series grow for ever. A build without prometheus-cpp (SPARSEAGG_METRICS=OFF) counts nothing.
+//
+// Owned by ServerContext. Thread-safe. Cost: a few atomic operations per count.
 class Metrics {
  public:
   Metrics();
@@ -42,24 +44,24 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // What computes, for the label of sparseagg_engine_info.
+  // Sets the labels of sparseagg_engine_info.
   void SetEngine(const std::string& engine, const std::string& device);
-  // A submission that counts, or that had been counted before.
+  // Counts an accepted submission; `duplicate`: the repetition of an accepted one.
   void CountSubmission(bool duplicate, uint64_t tuples, uint64_t bytes);
-  // One that was refused.
+  // Counts a refused submission.
   void CountRefused(const absl::Status& status);
-  // One operation of a stage.
+  // Records the time of one operation of a stage.
   void ObserveStage(RoundStage stage, absl::Duration time);
-  // A connection that was one too many.
+  // Counts a connection reset by the listener.
   void CountRefusedConnection();
-  // Connections whose peers took next to nothing while others waited.
+  // Counts connections that ConnectionTable::EndStuck has ended.
   void CountEndedConnections(int number);
-  // A call for which there was no room in transit.
+  // Counts a call refused for lack of in-flight memory.
   void CountRefusedInFlight();
-  // A round, from its close to its end.
+  // Records the time from the close of a round to its end.
   void ObserveFinish(absl::Duration time);
 
-  // The whole page, in Prometheus's text format. `gauges` is called once, while nothing is locked.
+  // Returns: the metrics page in Prometheus's text format. Calls `gauges` once, without a lock.
   std::string Text(const std::function<Gauges()>& gauges) const;
 
  private:

@@ -1,4 +1,4 @@
-// Without prometheus-cpp.
+// Metrics in a build without prometheus-cpp: nothing is counted.
 #include "service/base/metrics.h"
 
 namespace sparseagg::service {

@@ -1,4 +1,4 @@
-// The stages that a round's bytes pass through, and what each of them takes.
+// The stages of a round's data and the time spent in each.
 #ifndef SPARSEAGG_SERVICE_BASE_ROUND_STAGE_H_
 #define SPARSEAGG_SERVICE_BASE_ROUND_STAGE_H_
 
@@ -12,32 +12,33 @@
 
 namespace sparseagg::service {
 
+// A stage has busy time, in which the server works, and wait time, in which the data waits.
 enum class RoundStage {
-  kReceive,  // waiting: for clients, between one message of an upload and the next. Busy: never, that is gRPC's part
-  kDecode,   // a message to validated columns. Waiting: for a thread of the pool
-  kPrepare,  // hashing, sorting and folding a submission
-  kMerge,    // adding submissions, and the result. Waiting: for other submissions' turn, and for the last one's end
-  kEncode,   // pages of the result. Waiting: for their readers
+  kReceive,  // wait: for a client, between two messages of an upload; busy: never, because gRPC receives
+  kDecode,   // busy: from message to validated columns; wait: for a pool thread
+  kPrepare,  // busy: hash, sort and fold a submission
+  kMerge,    // busy: add submissions, make the result; wait: for the commits of other submissions
+  kEncode,   // busy: make pages of the result; wait: for their readers
 };
 inline constexpr size_t kNumStages = 5;
 inline constexpr std::array<RoundStage, kNumStages> kAllStages = {
     RoundStage::kReceive, RoundStage::kDecode, RoundStage::kPrepare, RoundStage::kMerge, RoundStage::kEncode};
 
-// "receive", …
+// Returns: "receive", …
 absl::string_view Name(RoundStage stage);
 
-// Summed over uploads and threads, so that it may be more than the time that passed.
+// Time of one stage, summed over uploads and threads. The sum may exceed the elapsed time.
 struct StageTime {
   absl::Duration busy;
   absl::Duration wait;
-  uint64_t bytes = 0;  // that passed: messages in receive and encode, otherwise keys and values
+  uint64_t bytes = 0;  // data processed: messages in receive and encode, keys and values otherwise
 };
 using StageTimes = std::array<StageTime, kNumStages>;
 
-// The stage that took most, waiting included: the longest pole. The first of equals.
+// Returns: the stage with the most time, busy and wait; the first of equals.
 RoundStage LongestStage(const StageTimes& times);
 
-// Sums. Thread-safe, lock-free; the parts of one stage are read one by one.
+// Sums of stage times. Owned by a round. Thread-safe, lock-free; Read is not atomic over the three parts of a stage.
 class StageTotals {
  public:
   void Add(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes);

@@ -1,4 +1,4 @@
-// What has to be done once a lock is released.
+// Tasks that run when a lock has been released.
 #ifndef SPARSEAGG_SERVICE_BASE_RUN_AFTER_UNLOCK_H_
 #define SPARSEAGG_SERVICE_BASE_RUN_AFTER_UNLOCK_H_
 
@@ -8,7 +8,12 @@
 
 namespace sparseagg::service {
 
-// Declared before the lock, so that it is destroyed after it: runs its tasks then, in order.
+// A list of tasks that the destructor runs, in order. Declare it before the lock, so that the lock is released first.
+// Not thread-safe.
+//
+//   RunAfterUnlock after;
+//   MutexLock lock(&mu_);
+//   after.Add([on_done = std::move(on_done_)] { on_done(); });  // runs without the lock
 class RunAfterUnlock {
  public:
   RunAfterUnlock() = default;

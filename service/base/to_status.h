@@ -1,4 +1,4 @@
-// Where exceptions of the standard library end.
+// The conversion of exceptions to statuses.
 #ifndef SPARSEAGG_SERVICE_BASE_TO_STATUS_H_
 #define SPARSEAGG_SERVICE_BASE_TO_STATUS_H_
 
@@ -10,16 +10,17 @@
 
 namespace sparseagg::service {
 
-// Calls `function`, which returns a Status or StatusOr. RESOURCE_EXHAUSTED if an allocation fails on the way, INTERNAL
-// for any other exception.
+// Calls `function`, which returns a Status or StatusOr and may throw.
+// Returns: the result of `function`.
+// Errors: RESOURCE_EXHAUSTED for std::bad_alloc; INTERNAL for any other exception.
 template <typename Function>
 auto ToStatus(Function function) -> decltype(function()) {
   try {
     return function();
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("the machine has no memory left");
+    return absl::ResourceExhaustedError("out of memory");
   } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("unexpected: ", e.what()));
+    return absl::InternalError(absl::StrCat("unexpected exception: ", e.what()));
   }
 }
 
