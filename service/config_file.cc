@@ -11,7 +11,7 @@
 namespace sparseagg::service {
 namespace {
 
-// As a flag's argument is given; nothing for lists, tables and dates.
+// Returns: the value as an argument of a flag; nullopt for lists, tables and dates.
 std::optional<std::string> ArgumentOf(const toml::node& value) {
   if (const auto* text = value.as_string()) return text->get();
   if (const auto* number = value.as_integer()) return absl::StrCat(number->get());
@@ -45,7 +45,7 @@ std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const 
     if (option == nullptr || !option->get_configurable()) fail(absl::StrCat("unknown flag '", name, "'"), key.source());
     const std::optional<std::string> argument = ArgumentOf(value);
     if (!argument.has_value()) {
-      fail(absl::StrCat("'", name, "' is no string, number, true or false"), value.source());
+      fail(absl::StrCat("'", name, "' must be a string, a number, true or false"), value.source());
     }
     if (IsInEnvironment(*option)) continue;
     CLI::ConfigItem& setting = settings.emplace_back();

@@ -1,4 +1,4 @@
-// The file of flags.
+// The parser of the config file.
 #ifndef SPARSEAGG_SERVICE_CONFIG_FILE_H_
 #define SPARSEAGG_SERVICE_CONFIG_FILE_H_
 
@@ -9,18 +9,19 @@
 
 namespace sparseagg::service {
 
-// Reads TOML: flags without their dashes, each a string, a number, true or false. CLI11's own parser takes a list for
-// its element and a bare word for a flag that is set.
+// A CLI11 configuration in TOML: the keys are flags without dashes, the values are strings, numbers, true or false.
+// CLI11's own parser would accept a list as its element, and a bare word as a flag that is set.
 //
-// CLI11 reads the file before the environment, and what is set first stays. So what the environment sets is left out.
+// CLI11 reads the file before the environment, and the first value of a flag stays. So the parser leaves out keys that
+// the environment sets.
 class ConfigFile final : public CLI::Config {
  public:
   // `app` must outlive this.
   explicit ConfigFile(const CLI::App& app) : app_(app) {}
 
-  // Throws CLI::ConfigError with the file and the line of what is wrong.
+  // Errors: throws CLI::ConfigError with the file and line of the mistake.
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override;
-  // Nothing: there is no flag that would write a file.
+  // Required by CLI11. No flag writes a config file.
   std::string to_config(const CLI::App*, bool, bool, std::string) const override { return ""; }
 
  private:

@@ -1,4 +1,4 @@
-// sparseagg-server: the one place where engines, service and transport are put together.
+// The program sparseagg-server: puts engine, service and transport together, and handles signals.
 #include <malloc.h>
 
 #include <algorithm>
@@ -47,8 +47,8 @@ absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(Backend backend, int num_th
       return cuda;
     }
     if (backend == Backend::kCuda) {
-      return absl::Status(cuda.status().code(), absl::StrCat("--backend cuda was asked for, but is not available: ",
-                                                             cuda.status().message()));
+      return absl::Status(cuda.status().code(),
+                          absl::StrCat("--backend cuda is not available: ", cuda.status().message()));
     }
     Log(LogLevel::kInfo, "no_gpu", {{"reason", cuda.status().message()}});
   }
@@ -57,39 +57,40 @@ absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(Backend backend, int num_th
   return cpu;
 }
 
-constexpr uint64_t kMostKeptBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxFreedBytes = uint64_t{64} << 20;
 
-// Messages and columns come and go by the megabyte. Left to itself, the C library gives such memory back to the system
-// and asks for it again, and the system clears every page of it anew, which takes a fifth of the speed at which updates
-// can be received. Larger blocks are columns that keep their memory themselves (host/base/column.h).
-// What is kept comes out of the process's share of the memory limit, half of it for columns and a quarter for the
-// C library.
+// Makes the C library and the column store keep freed memory for reuse. Messages and columns are allocated by the
+// megabyte. By default, the C library returns such memory to the system at once, and the system clears every page
+// again, which costs a fifth of the speed of ingest. Blocks above the mmap threshold are columns, whose memory the
+// column store keeps (host/base/column.h). The kept memory is part of the process's share of the memory limit: half of
+// it for columns and a quarter for the C library.
 void KeepFreedMemory(const Limits& limits) {
   const uint64_t share = DivideMemory(limits).process;
-  const uint64_t kept = share == 0 ? kMostKeptBytes : std::min(kMostKeptBytes, share / 4);
-  KeepFreedColumns(2 * kept);
+  const uint64_t freed = share == 0 ? kMaxFreedBytes : std::min(kMaxFreedBytes, share / 4);
+  KeepFreedColumns(2 * freed);
   mallopt(M_MMAP_THRESHOLD, 4 << 20);
-  mallopt(M_TRIM_THRESHOLD, static_cast<int>(kept));
+  mallopt(M_TRIM_THRESHOLD, static_cast<int>(freed));
   mallopt(M_TOP_PAD, 1 << 20);
 }
 
-// As long as the last lines of the log may take; who stops a server does not wait for who reads its log.
-constexpr absl::Duration kPatienceWithLog = absl::Seconds(1);
-constexpr absl::Duration kPatienceWhenKilled = absl::Milliseconds(100);
+// Time for the last lines of the log to be written. A stop does not wait longer for a slow reader of the log.
+constexpr absl::Duration kFlushTimeout = absl::Seconds(1);
+constexpr absl::Duration kFlushTimeoutWhenKilled = absl::Milliseconds(100);
 
-// Whoever reads the log may go away: that is an error of a write, and not the end of the server.
+// Makes a write to a pipe without a reader an error, in place of the end of the process.
 void IgnoreBrokenPipes() { std::signal(SIGPIPE, SIG_IGN); }
 
-// After the deadline calls get a second to end, and then the metrics port two. A merge or a driver may take any time.
-constexpr absl::Duration kMostOverdue = absl::Seconds(5);
+// Time after the shutdown deadline before the process exits by force: a second for cancelled calls, two for the metrics
+// server, and a margin. A merge or a GPU driver may take any time.
+constexpr absl::Duration kForcedExitDelay = absl::Seconds(5);
 
-// Blocked in every thread, so that only WaitForSignal takes them.
+// Blocks the signals that stop the server in this thread and all threads it starts. WaitForSignal receives them.
 sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  // A terminal that closes, unless nohup or the like has it ignored.
+  // SIGHUP is a terminal that closes, unless nohup or the like ignores it.
   struct sigaction hangup;
   if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -103,7 +104,7 @@ int WaitForSignal(const sigset_t& signals) {
 }
 
 int Run(const Options& options) {
-  const sigset_t signals = BlockSignals();  // before anything starts a thread, as the log does
+  const sigset_t signals = BlockSignals();  // before the log or anything else starts a thread
   IgnoreBrokenPipes();
   DisableMutexDeadlockDetection();
   KeepFreedMemory(options.server.limits);
@@ -129,21 +130,22 @@ int Run(const Options& options) {
        {"threads", options.num_threads},
        {"memory_limit", options.server.limits.memory_limit_bytes}});
   if (options.server.insecure)
-    Log(LogLevel::kWarning, "insecure", {{"clients", "believed, whoever they say they are"}});
+    Log(LogLevel::kWarning, "insecure",
+        {{"clients", "not authenticated"}});
   const std::string metrics = (*server)->metrics_address();
-  FlushLog(kPatienceWithLog);  // so that who waits for the line finds in the log what was before
+  FlushLog(kFlushTimeout);  // the log is complete when a reader sees the line on standard output
   std::printf("listening grpc=%s%s%s\n", (*server)->grpc_address().c_str(),
               metrics.empty() ? "" : " metrics=", metrics.c_str());
   std::fflush(stdout);
 
   const int first = WaitForSignal(signals);
-  // A second signal ends the process wherever it is. Of SIGHUP a terminal that closes may send two.
-  sigset_t impatience = signals;
-  sigdelset(&impatience, SIGHUP);
-  std::thread([impatience] {
-    const int second = WaitForSignal(impatience);
+  // A second signal ends the process at once. SIGHUP does not count, because a terminal that closes may send two.
+  sigset_t killing_signals = signals;
+  sigdelset(&killing_signals, SIGHUP);
+  std::thread([killing_signals] {
+    const int second = WaitForSignal(killing_signals);
     Log(LogLevel::kWarning, "killed", {{"signal", second}});
-    FlushLog(kPatienceWhenKilled);
+    FlushLog(kFlushTimeoutWhenKilled);
     std::_Exit(128 + second);
   }).detach();
   (*server)->StopServing();
@@ -151,9 +153,9 @@ int Run(const Options& options) {
   absl::SleepFor(options.drain_delay);
   (*server)->Drain();
   absl::Notification stopped;
-  std::thread watchdog([&stopped, latest = options.shutdown_deadline + kMostOverdue] {
+  std::thread watchdog([&stopped, latest = options.shutdown_deadline + kForcedExitDelay] {
     if (stopped.WaitForNotificationWithTimeout(latest)) return;
-    Log(LogLevel::kError, "overdue", {{"reason", "what is under way does not end"}});
+    Log(LogLevel::kError, "overdue", {{"reason", "calls in progress do not end"}});
     std::_Exit(1);
   });
   (*server)->Shutdown(options.shutdown_deadline);
@@ -161,7 +163,7 @@ int Run(const Options& options) {
   stopped.Notify();
   watchdog.join();
   Log(LogLevel::kInfo, "stopped");
-  FlushLog(kPatienceWithLog);
+  FlushLog(kFlushTimeout);
   return 0;
 }
 

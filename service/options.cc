@@ -30,13 +30,13 @@ std::string EnvName(absl::string_view option) {
   return absl::StrCat("SPARSEAGG_", absl::AsciiStrToUpper(absl::StrReplaceAll(option, {{"-", "_"}})));
 }
 
-// CLI11 would take -1 for 2^64 - 1.
+// CLI11 would parse -1 as 2^64 - 1.
 std::optional<uint64_t> ParseCount(const std::string& text) {
   uint64_t count = 0;
   return absl::SimpleAtoi(text, &count) ? std::optional(count) : std::nullopt;
 }
 
-// Not GB, which is 1000³ to some and 1024³ to others.
+// Accepts no "GB", which means 1000³ to some people and 1024³ to others.
 std::optional<uint64_t> ParseBytes(const std::string& text) {
   const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
   const std::optional<uint64_t> number = ParseCount(text.substr(0, digits));
@@ -58,7 +58,7 @@ std::optional<uint64_t> ParseMemoryLimit(const std::string& text) {
   return bytes == 0u || bytes >= kMinMemoryLimitBytes ? bytes : std::nullopt;
 }
 
-// A bare number is seconds.
+// Parses a time such as "1.5s"; a bare number is seconds.
 std::optional<absl::Duration> ParseTime(const std::string& text) {
   double seconds = 0;
   absl::Duration time;
@@ -71,13 +71,13 @@ std::optional<absl::Duration> ParseTime(const std::string& text) {
   return sensible ? std::optional(time) : std::nullopt;
 }
 
-// For times after which something ends: with none it would end at once.
+// Parses a timeout, which must not be zero.
 std::optional<absl::Duration> ParsePositiveTime(const std::string& text) {
   const std::optional<absl::Duration> time = ParseTime(text);
   return time > absl::ZeroDuration() ? time : std::nullopt;
 }
 
-// Adds options whose environment variables go by their names.
+// Adds options with their environment variables to a CLI11 app.
 class Adder {
  public:
   explicit Adder(CLI::App& app) : app_(app) {}
@@ -94,11 +94,11 @@ class Adder {
   }
   void AddBytes(const std::string& name, uint64_t& variable, const std::string& help) {
     AddParsed(name, &ParseBytes, variable, help, "BYTES", absl::StrCat(variable),
-              "number of bytes such as 4096, or of KiB, MiB, GiB or TiB such as 4GiB");
+              "size in bytes such as 4096, or in KiB, MiB, GiB or TiB such as 4GiB");
   }
   void AddMemoryLimit(const std::string& name, uint64_t& variable, const std::string& help) {
     AddParsed(name, &ParseMemoryLimit, variable, help, "BYTES", absl::StrCat(variable),
-              "memory limit: 256MiB or more, in bytes or KiB, MiB, GiB or TiB, or 0 for none");
+              "memory limit: 256MiB or more, in bytes, KiB, MiB, GiB or TiB, or 0 for no limit");
   }
   void AddTime(const std::string& name, absl::Duration& variable, const std::string& help) {
     AddParsed(name, &ParseTime, variable, help, "TIME", absl::FormatDuration(variable),
@@ -106,9 +106,9 @@ class Adder {
   }
   void AddPositiveTime(const std::string& name, absl::Duration& variable, const std::string& help) {
     AddParsed(name, &ParsePositiveTime, variable, help, "TIME", absl::FormatDuration(variable),
-              "time such as 90, 1.5s, 250ms, 2m or 1h, which must be more than 0");
+              "time above zero such as 90, 1.5s, 250ms, 2m or 1h");
   }
-  // The first choice is the default.
+  // The first of `choices` is the default.
   template <typename T>
   void AddChoice(const std::string& name, T& variable, std::vector<std::pair<std::string, T>> choices,
                  const std::string& help) {
@@ -133,7 +133,7 @@ class Adder {
                  const std::string& expected) {
     const auto set = [name, parse, &variable, expected](const std::string& text) {
       const std::optional<T> value = parse(text);
-      if (!value.has_value()) throw CLI::ValidationError("--" + name, "'" + text + "' is no " + expected);
+      if (!value.has_value()) throw CLI::ValidationError("--" + name, "'" + text + "' is not a " + expected);
       variable = *value;
     };
     app_.add_option_function<std::string>("--" + name, set, help)
@@ -146,24 +146,30 @@ class Adder {
 };
 
 void AddLimits(Adder& add, Limits& limits) {
-  add.AddMemoryLimit("memory-limit", limits.memory_limit_bytes,
-                     "what the process may have resident, to within a tenth, from 256MiB on; 0: no limit");
-  add.AddBytes("max-message-bytes", limits.max_message_bytes, "one request message, so one chunk; 0: none");
-  add.AddBytes("max-page-bytes", limits.max_page_bytes, "one result page; 0: none");
-  add.AddCount("max-open-rounds", limits.max_open_rounds, "rounds that have not ended; 0: no limit");
+  add.AddMemoryLimit(
+      "memory-limit", limits.memory_limit_bytes,
+      "resident memory of the process, kept to within a tenth; 256MiB or more, 0: no limit. By default three quarters "
+      "of the memory of the machine or container");
+  add.AddBytes("max-message-bytes", limits.max_message_bytes,
+               "largest request message, and so largest chunk; 0: no limit");
+  add.AddBytes("max-page-bytes", limits.max_page_bytes, "largest result page; 0: no limit");
+  add.AddCount("max-open-rounds", limits.max_open_rounds, "rounds open at once; 0: no limit");
   add.AddCount("max-tensors", limits.max_tensors, "tensors in a round; 0: no limit");
-  add.AddCount("max-width", limits.max_width, "values per key; 0: no limit");
+  add.AddCount("max-width", limits.max_width, "values per row of a tensor; 0: no limit");
   add.AddCount("max-submissions", limits.max_submissions, "submissions in a round; 0: no limit");
-  add.AddCount("max-tuples-per-submission", limits.max_tuples_per_submission, "over all tensors; 0: no limit");
-  add.AddBytes("max-bytes-per-submission", limits.max_bytes_per_submission, "decoded keys and values; 0: none");
+  add.AddCount("max-tuples-per-submission", limits.max_tuples_per_submission,
+               "tuples in a submission, over all tensors; 0: no limit");
+  add.AddBytes("max-bytes-per-submission", limits.max_bytes_per_submission,
+               "decoded keys and values of a submission; 0: no limit");
   add.AddPositiveTime("max-result-ttl", limits.max_result_ttl,
-                      "how long an ended round is kept at most, and by default");
-  add.AddTime("max-wait", limits.max_wait, "how long WaitRound waits at most, and by default");
+                      "longest time that an ended round is kept, and the default");
+  add.AddTime("max-wait", limits.max_wait, "longest wait of WaitRound, and the default");
   add.AddPositiveTime("upload-timeout", limits.upload_timeout,
-                      "an upload without a new chunk for this long is discarded");
+                      "time without a new chunk after which an upload is discarded");
   add.AddCount("max-uploads", limits.max_uploads, "uploads open at once; 0: no limit");
-  add.AddCount("max-connections", limits.max_connections,
-               "connections open at once, fewer where memory or files are; 0: no limit of its own");
+  add.AddCount(
+      "max-connections", limits.max_connections,
+      "connections open at once; lowered to what the limits on memory and open files allow; 0: only those limits");
 }
 
 }  // namespace
@@ -175,39 +181,43 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   CLI::App app("Merges sparse updates of many clients into one sparse vector per tensor.", "sparseagg-server");
   app.set_version_flag("--version", std::string("sparseagg-server ") + kVersion);
   app.config_formatter(std::make_shared<ConfigFile>(app));
-  // Read here, because CLI11 looks for the variable of this one only when it is too late.
+  // Read here: CLI11 looks up the variable of --config only after it has read the config file.
   const char* config = std::getenv("SPARSEAGG_CONFIG");
   const std::string config_path = config == nullptr ? "" : config;
-  app.set_config("--config", config_path, "TOML file of flags, without their dashes; Env:SPARSEAGG_CONFIG",
+  app.set_config("--config", config_path, "TOML file with flags as keys, without dashes; Env:SPARSEAGG_CONFIG",
                  /*config_required=*/!config_path.empty());
   app.footer(
       "Every flag may be set in the environment as SPARSEAGG_NAME and in the config file as name.\n"
-      "A flag goes before the environment, and the environment before the file.");
+      "A flag takes precedence over the environment, and the environment over the file.");
 
   Adder add(app);
   add.Add("grpc-address", options.server.grpc_address,
           "HOST:PORT (port 0: any free one), unix:PATH or unix-abstract:NAME");
   CLI::Option* metrics_address = add.Add("metrics-address", options.server.metrics_address,
-                                         "HOST:PORT of GET /metrics, /healthz and /readyz, or none. Unless it is "
-                                         "given, the server starts without if the port is taken");
-  add.AddFlag("insecure", options.server.insecure, "allow addresses that other machines can reach, without TLS");
+                                         "HOST:PORT for GET /metrics, /healthz and /readyz, or none. If the default "
+                                         "port is in use, the server starts without them");
+  add.AddFlag("insecure", options.server.insecure,
+              "allow addresses that other machines can reach, without TLS or authentication");
   add.AddChoice<Backend>("backend", options.backend,
                          {{"auto", Backend::kAuto}, {"cpu", Backend::kCpu}, {"cuda", Backend::kCuda}},
-                         "engine; auto: the GPU if there is one");
+                         "engine; auto: cuda if a GPU works, else cpu");
   add.Add("threads", options.num_threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024));
-  add.Add("simd", options.simd, "SIMD target of the CPU engine, such as AVX2, for comparisons; empty: the best one");
+  add.Add("simd", options.simd,
+          "SIMD target of the CPU engine such as AVX2, for comparisons; empty: the best of this CPU");
   AddLimits(add, options.server.limits);
-  add.AddTime("drain-delay", options.drain_delay, "on SIGTERM, how long to serve on while health says NOT_SERVING");
-  add.AddTime("shutdown-deadline", options.shutdown_deadline, "then, how long calls under way may take to finish");
+  add.AddTime("drain-delay", options.drain_delay,
+              "time after SIGTERM in which the server still serves, but health says NOT_SERVING");
+  add.AddTime("shutdown-deadline", options.shutdown_deadline,
+              "time after the drain delay in which calls in progress may finish");
   add.AddChoice<LogLevel>("log-level", options.log_level,
                           {{"info", LogLevel::kInfo},
                            {"debug", LogLevel::kDebug},
                            {"warning", LogLevel::kWarning},
                            {"error", LogLevel::kError},
                            {"off", LogLevel::kOff}},
-                          "least level that is logged, to standard error");
+                          "lowest level logged to standard error");
   add.AddChoice<LogFormat>("log-format", options.log_format, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}},
-                           "key=value text, or JSON lines");
+                           "key=value text or JSON lines");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -217,7 +227,7 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
     return ExitWith{code, code == 0 ? out.str() : err.str()};
   }
   options.server.metrics_optional = metrics_address->count() == 0;
-  // A word for it, because an empty variable of the environment counts as none.
+  // "none" is a word, because CLI11 ignores an empty environment variable.
   if (options.server.metrics_address == "none") options.server.metrics_address.clear();
   // Submissions are numbered in 32 bits.
   uint64_t& max_submissions = options.server.limits.max_submissions;

@@ -1,4 +1,4 @@
-// The command line of sparseagg-server.
+// The settings of sparseagg-server: flags, environment and config file.
 #ifndef SPARSEAGG_SERVICE_OPTIONS_H_
 #define SPARSEAGG_SERVICE_OPTIONS_H_
 
@@ -11,26 +11,29 @@
 
 namespace sparseagg::service {
 
+// Choice of the engine. kAuto: CUDA if a GPU works, else the CPU.
 enum class Backend { kAuto, kCpu, kCuda };
 
+// All settings of the process.
 struct Options {
   ServerOptions server;
   Backend backend = Backend::kAuto;
-  int num_threads = 0;  // 0: one per core
-  std::string simd;     // target of the CPU engine's kernels; empty: the best
-  absl::Duration drain_delay = absl::ZeroDuration();
-  absl::Duration shutdown_deadline = absl::Seconds(10);
+  int num_threads = 0;                                   // 0: one per core
+  std::string simd;                                      // target of the CPU engine's kernels; empty: the best
+  absl::Duration drain_delay = absl::ZeroDuration();     // between SIGTERM and the end of new rounds
+  absl::Duration shutdown_deadline = absl::Seconds(10);  // for calls in progress, after drain_delay
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
 };
 
-// What main has to do instead of serving: print and leave.
+// The order to print `text` and exit in place of serving: for --help, --version and bad settings.
 struct ExitWith {
   int code = 0;
-  std::string text;  // on standard output if `code` is 0, else on standard error
+  std::string text;  // for standard output if `code` is 0, else for standard error
 };
 
-// Reads flags, the environment (SPARSEAGG_…) and the file of --config, in falling precedence.
+// Parses the flags, the environment (SPARSEAGG_…) and the file of --config, with precedence in this order.
+// Returns: the settings, or an order to exit.
 std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv);
 
 }  // namespace sparseagg::service

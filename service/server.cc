@@ -29,29 +29,30 @@
 namespace sparseagg::service {
 namespace {
 
-// For calls that are cancelled to end by themselves, before their connections are.
+// Time for cancelled calls to end by themselves, before the server ends their connections.
 constexpr absl::Duration kCancelTime = absl::Seconds(1);
 
-// What Protocol Buffers finds wrong with a message, which its sender learns anyhow: not for standard error, which a
-// client could fill with it.
+// Logs complaints of Protocol Buffers about messages at debug level: their senders get an error anyway, and a client
+// could fill the log.
 void LogProtobuf(google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
   Log(level == google::protobuf::LOGLEVEL_FATAL ? LogLevel::kError : LogLevel::kDebug, "protobuf",
       {{"file", file}, {"line", line}, {"message", message}});
 }
 
-// gRPC's own words, in the form of all others. After some of them it ends the process.
-void LogGrpc(gpr_log_func_args* said) {
-  const LogLevel level = said->severity != GPR_LOG_SEVERITY_ERROR              ? LogLevel::kDebug
-                         : absl::StartsWith(said->message, "assertion failed") ? LogLevel::kError
-                                                                               : LogLevel::kWarning;
-  Log(level, "grpc", {{"file", said->file}, {"line", said->line}, {"message", said->message}});
+// Logs gRPC's messages as events. After a failed assertion gRPC aborts the process, so that message is flushed.
+void LogGrpc(gpr_log_func_args* message) {
+  const LogLevel level = message->severity != GPR_LOG_SEVERITY_ERROR              ? LogLevel::kDebug
+                         : absl::StartsWith(message->message, "assertion failed") ? LogLevel::kError
+                                                                                  : LogLevel::kWarning;
+  Log(level, "grpc", {{"file", message->file}, {"line", message->line}, {"message", message->message}});
 }
 
-// Reflection and channelz are linked statically: once a process, before the first server is built.
+// Registers reflection, channelz and health, once per process, before the first server is built.
 void InitPlugins() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // Never undone: gRPC's library takes up to ten seconds to end, if it has just waited for a connection that is over.
+    // Workaround: gRPC 1.51 takes up to ten seconds to shut down its library after a connection has closed, so
+    // grpc_shutdown() is never called. Remove with: a version whose grpc_shutdown() does not wait.
     grpc_init();
     google::protobuf::SetLogHandler(&LogProtobuf);
     gpr_set_log_function(&LogGrpc);
@@ -103,7 +104,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(&grpc_->service);
   grpc_->server = builder.BuildAndStart();
-  if (grpc_->server == nullptr) return absl::InternalError("gRPC does not start");
+  if (grpc_->server == nullptr) return absl::InternalError("gRPC did not start");
   grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Aggregation", true);
   const auto take = [acceptor = grpc_->acceptor.get()](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -117,9 +118,9 @@ absl::Status Server::Listen(const ServerOptions& options) {
 void Server::RefuseConnection() {
   server_.metrics.CountRefusedConnection();
   const absl::Duration now = server_.clock.Monotonic();
-  if (now - told_refused_ < absl::Seconds(10)) return;  // who refuses many should not drown in lines that say so
-  told_refused_ = now;
-  Log(LogLevel::kWarning, "connection_refused", {{"reason", "too many are open"}});
+  if (now - refusal_logged_ < absl::Seconds(10)) return;  // many refusals must not flood the log
+  refusal_logged_ = now;
+  Log(LogLevel::kWarning, "connection_refused", {{"reason", "too many connections are open"}});
 }
 
 Gauges Server::CountNow() const {
@@ -184,15 +185,16 @@ void Server::Shutdown(absl::Duration grace) {
   if (grpc_ == nullptr || grpc_->server == nullptr) return;
   std::call_once(grpc_->shutdown, [&] {
     listener_->Stop();
-    // gRPC waits for what is in a connection even of calls that it has cancelled.
-    absl::Notification over;
-    std::thread cut([&] {
-      if (!over.WaitForNotificationWithTimeout(grace + kCancelTime)) server_.connections.EndAll();
+    // Workaround: gRPC 1.51 waits until the peer has read the data of a cancelled call. Remove with: a version that
+    // drops that data.
+    absl::Notification ended;
+    std::thread cutter([&] {
+      if (!ended.WaitForNotificationWithTimeout(grace + kCancelTime)) server_.connections.EndAll();
     });
     grpc_->server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
     grpc_->server->Wait();
-    over.Notify();
-    cut.join();
+    ended.Notify();
+    cutter.join();
   });
 }
 

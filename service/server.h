@@ -1,4 +1,4 @@
-// The server: rounds, their gRPC service, health, reflection.
+// The server: rounds, their gRPC service, health, reflection, metrics and probes.
 #ifndef SPARSEAGG_SERVICE_SERVER_H_
 #define SPARSEAGG_SERVICE_SERVER_H_
 
@@ -21,35 +21,46 @@
 namespace sparseagg::service {
 
 struct ServerOptions {
-  std::string grpc_address = "127.0.0.1:8001";  // port 0: any free one; or unix:PATH
+  std::string grpc_address = "127.0.0.1:8001";  // HOST:PORT (port 0: a free one), unix:PATH or unix-abstract:NAME
   bool insecure = false;                        // allows addresses that other machines can reach
-  std::string metrics_address;                  // HOST:PORT, port 0: any free one; empty: none
-  bool metrics_optional = false;                // serves all the same if that address is taken
+  std::string metrics_address;                  // HOST:PORT (port 0: a free one); empty: no metrics and probes
+  bool metrics_optional = false;                // starts without metrics if metrics_address cannot be used
   int num_threads = 1;                          // of the worker pool
   Limits limits;
 };
 
+// A running server: the owner of the engine, the rounds and all transports.
+//
+// Life cycle: Start; then, to stop, StopServing (load balancers look elsewhere), Drain (no new rounds) and Shutdown.
+// The destructor shuts down at once.
+//
+//   ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(options, CreateCpuEngine({2})));
+//   printf("%s\n", server->grpc_address().c_str());
+//   …
+//   server->Shutdown(absl::Seconds(10));
+//
 // Thread-safe.
 class Server {
  public:
-  // Listens and serves on return. INVALID_ARGUMENT: no address, or one that other machines can reach without
-  // `insecure`.
-  // UNAVAILABLE: the address cannot be listened on.
+  // Starts a server that serves on return. `clock` must outlive the server.
+  // Errors: INVALID_ARGUMENT for a malformed address, or one that other machines can reach without `insecure`;
+  // UNAVAILABLE if an address is in use or not permitted.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                        const Clock& clock = SystemClock());
-  ~Server();  // as Shutdown with no time left
+  ~Server();  // Shutdown without grace
 
-  // As given, with the port that was found for port 0.
+  // The address with the port in use.
   const std::string& grpc_address() const { return listener_->address(); }
-  // Likewise; empty: neither metrics nor probes are served.
+  // The same for metrics and probes; empty if they are not served.
   std::string metrics_address() const { return http_ == nullptr ? "" : http_->address(); }
 
-  // Health answers NOT_SERVING and /readyz 503 from here on; everything else goes on.
+  // Makes health answer NOT_SERVING and /readyz 503. The server still serves everything.
   void StopServing();
-  // No new rounds from here on.
+  // Refuses new rounds.
   void Drain() { registry_.Drain(); }
-  // Takes no new calls, and lets those that are under way run for `grace` before they are cancelled; a second later the
-  // connections are ended that are left. Returns when all are over. A second call has no effect.
+  // Refuses new calls, cancels calls that last longer than `grace`, and ends the remaining connections a second later.
+  // Another call has no effect.
+  // Blocks: until all calls have ended.
   void Shutdown(absl::Duration grace);
 
   ServerContext& context() { return server_; }
@@ -70,9 +81,9 @@ class Server {
   Registry registry_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;
-  absl::Duration told_refused_ = -absl::InfiniteDuration();  // when a refused connection was last logged
+  absl::Duration refusal_logged_ = -absl::InfiniteDuration();  // Clock::Monotonic of the last log line
   std::atomic<bool> ready_ = true;
-  std::unique_ptr<HttpServer> http_;  // asks all of the above
+  std::unique_ptr<HttpServer> http_;  // the last member: its pages use all others
 };
 
 }  // namespace sparseagg::service

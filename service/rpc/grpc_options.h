@@ -1,4 +1,4 @@
-// How gRPC is set up.
+// The settings of gRPC: limits, keepalive and threads.
 #ifndef SPARSEAGG_SERVICE_RPC_GRPC_OPTIONS_H_
 #define SPARSEAGG_SERVICE_RPC_GRPC_OPTIONS_H_
 
@@ -10,11 +10,15 @@ class ServerBuilder;
 
 namespace sparseagg::service {
 
-// Sizes of messages, threads, what holds for each connection. A benchmark that compares with bare gRPC uses it, too.
+// Sets message sizes, keepalive, flow control, compression, memory quota and threads of `builder`. The benchmark that
+// compares with bare gRPC uses the same settings.
 void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder);
 
-// For the whole process, before gRPC is used. Where Abseil was built with assertions, as Debian's is, it follows who
-// waits for whom among gRPC's mutexes, under a lock of its own; that took a twentieth of a server's time.
+// Switches off the deadlock detection of absl::Mutex, which gRPC uses, for the whole process. Call it before gRPC is
+// used.
+//
+// Workaround: Debian's Abseil 20220623 is built with assertions, and records the order of all locks under one lock of
+// its own. That took a twentieth of the server's time. Remove with: an Abseil that is built with NDEBUG.
 void DisableMutexDeadlockDetection();
 
 }  // namespace sparseagg::service

@@ -1,4 +1,4 @@
-// The log of sparseagg-server as a process: what is in it, and what becomes of the server when nobody reads it.
+// The log of sparseagg-server as a process: its content, and a server whose log nobody reads.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Code = absl::StatusCode;
 
-// A pipe that takes a few dozen lines, and then no more.
+// A pipe without a reader, with room for a few dozen lines.
 struct StalledPipe {
   StalledPipe() {
     int ends[2];
@@ -53,7 +53,7 @@ TEST(ProcessLogTest, NobodyReads_ASecondSignalStillEndsTheServerAtOnce) {
   Client client(server.address());
   MakeManyLines(client);
   server.Signal(SIGTERM);
-  server.Signal(SIGINT);  // which of the two comes to be the second is not told
+  server.Signal(SIGINT);  // either of the two may arrive second
   EXPECT_THAT(server.Wait(), AnyOf(128 + SIGTERM, 128 + SIGINT));
 }
 
@@ -80,7 +80,7 @@ TEST(ProcessLogTest, Call_IsLoggedOnceItIsKnownToBeGood) {
   EXPECT_EQ(log.find("method=CreateRound"), log.rfind("method=CreateRound"));
 }
 
-TEST(ProcessLogTest, FewFiles_AreTold_WhereTheyAllowFewerConnectionsThanAskedFor) {
+TEST(ProcessLogTest, FewFiles_FewerConnectionsThanAskedFor_IsLogged) {
   ServerProcess server({"--max-connections", "1000000000", "--memory-limit", "0"});
   Client client(server.address());
   grpc::ClientContext context;

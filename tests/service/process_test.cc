@@ -43,7 +43,7 @@ v1::ServerInfo InfoOf(const ServerProcess& server) {
   return info;
 }
 
-// Where the server listens.
+// Returns: the address of the server.
 sockaddr_in LoopbackOf(const ServerProcess& server) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -52,7 +52,7 @@ sockaddr_in LoopbackOf(const ServerProcess& server) {
   return to;
 }
 
-// A connection; -1: there is none.
+// Returns: a connection, or -1.
 int Connect(const sockaddr_in& to) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) return fd;
@@ -94,7 +94,7 @@ TEST(ProcessTest, Backend_CudaWithoutIt_FailsAtStartAndSaysWhy) {
   }
 }
 
-TEST(ProcessTest, Simd_UnknownTarget_FailsAtStartAndNamesThoseThereAre) {
+TEST(ProcessTest, Simd_UnknownTarget_FailsAtStartAndNamesTheTargets) {
   ServerProcess server({}, {"SPARSEAGG_SIMD=MMX"});
   EXPECT_EQ(server.address(), "");
   EXPECT_EQ(server.Wait(), 1);
@@ -158,7 +158,7 @@ TEST(ProcessTest, Connections_FarTooMany_ServesAgainOnceTheyEnd) {
   for (int i = 0; i < 40; ++i) {
     connections.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const int fd = connections.back().get();
-    char byte = 0;  // gRPC speaks first; a reset may come before connect() returns
+    char byte = 0;  // gRPC sends first; a reset may come before connect() returns
     const bool served = connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 && read(fd, &byte, 1) == 1;
     if (!served) ++refused;
   }
@@ -167,7 +167,7 @@ TEST(ProcessTest, Connections_FarTooMany_ServesAgainOnceTheyEnd) {
   connections.clear();
   Client client(server.address());
   grpc::ClientContext context;
-  context.set_wait_for_ready(true);  // they may not have ended yet
+  context.set_wait_for_ready(true);  // the closed connections may still count
   v1::ServerInfo info;
   EXPECT_THAT(FromGrpc(client.stub().GetServerInfo(&context, {}, &info)), IsOk());
   EXPECT_EQ(info.limits().max_connections(), 4);
@@ -190,7 +190,7 @@ TEST(ProcessTest, Connection_SaysHowManyCallsItTakes) {
 
 TEST(ProcessTest, BrokenPipe_IsNoReasonToStop) {
   ServerProcess server;
-  server.Signal(SIGPIPE);  // as a write to a log that nobody reads
+  server.Signal(SIGPIPE);  // as a write to a log without a reader would
   EXPECT_EQ(InfoOf(server).engine(), "cpu");
   server.Signal(SIGTERM);
   EXPECT_EQ(server.Wait(), 0);
@@ -200,7 +200,7 @@ TEST(ProcessTest, Sighup_StopsLikeSigterm) {
   ServerProcess server({"--shutdown-deadline", "60s"});
   server.Signal(SIGHUP);
   ASSERT_TRUE(server.AwaitLog("draining"));
-  server.Signal(SIGHUP);  // a terminal that closes may send two, and that is no impatience
+  server.Signal(SIGHUP);  // a terminal that closes may send two; the second must not kill
   EXPECT_EQ(server.Wait(), 0) << server.Log();
   EXPECT_THAT(server.Log(), HasSubstr("stopped"));
 }
@@ -232,7 +232,7 @@ TEST(ProcessTest, Message_NotEvenUtf8_IsRefusedWithoutAWordOnStandardError) {
 TEST(ProcessTest, Connections_ResetAtOnce_LeaveNoWordOnStandardError) {
   ServerProcess server;
   const sockaddr_in to = LoopbackOf(server);
-  server.Pause();  // so that it finds them gone when it accepts them
+  server.Pause();  // the clients are gone when the server accepts them
   for (int i = 0; i < 50; ++i) {
     const int fd = Connect(to);
     ASSERT_GE(fd, 0);
@@ -266,7 +266,7 @@ TEST(ProcessTest, Log_Json_HasRoundsTimelineAndTraceparent) {
               AllOf(HasSubstr("\"event\":\"round_created\",\"round\":\"logged\""), HasSubstr("\"state\":\"DONE\""),
                     HasSubstr("\"finish_ms\":"), HasSubstr("\"longest\":"),
                     HasSubstr("\"traceparent\":\"00-0af7651916cd43dd8448eb211c80319c-")));
-  // Nothing else writes there: not the scheduler either, that it has fewer cores than threads.
+  // Nothing else writes to standard error, not even oneTBB about fewer cores than threads.
   for (const absl::string_view line : absl::StrSplit(server.Log(), '\n', absl::SkipEmpty())) {
     EXPECT_TRUE(absl::StartsWith(line, "{")) << line;
   }
@@ -319,7 +319,7 @@ TEST(ProcessTest, Sigterm_StreamThatNeverEnds_IsCutAtTheDeadline) {
   EXPECT_THAT(FromGrpc(writer->Finish()), HasCode(Code::kUnavailable));
 }
 
-// gRPC waits for what is in a connection, even of a call that it has cancelled.
+// gRPC 1.51 waits until the peer has read the data of a cancelled call.
 TEST(ProcessTest, Sigterm_ReadersThatTakeNothing_AreCutAfterTheDeadline) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/process_test.", getpid());
   for (const std::string& address : {std::string("127.0.0.1:0"), "unix:" + path}) {
@@ -341,7 +341,7 @@ TEST(ProcessTest, Sigterm_ReadersThatTakeNothing_AreCutAfterTheDeadline) {
   }
 }
 
-// They would only ask again, and gRPC cancels what comes while it shuts down.
+// Without an answer the clients would call again, and gRPC cancels new calls while it shuts down.
 TEST(ProcessTest, Sigterm_WhileSomebodyWaits_TellsThemThatItStops) {
   ServerProcess server({"--shutdown-deadline", "60s", "--log-level", "debug"});
   Client client(server.address());

@@ -1,4 +1,4 @@
-// A thread of a pool that has something to do until it is let go.
+// A thread of a pool that is busy until its release.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_BUSY_THREAD_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_BUSY_THREAD_H_
 

@@ -1,4 +1,4 @@
-// A client over real sockets, one call a line.
+// A client over real sockets with one function per call.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_CLIENT_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_CLIENT_H_
 
@@ -34,7 +34,7 @@ class Client {
   absl::StatusOr<v1::UploadStatus> Progress(const v1::UpdateChunk& of);
   // All chunks and the commit, by unary calls.
   absl::StatusOr<v1::Submission> SubmitUnary(const std::vector<v1::UpdateChunk>& chunks);
-  // The same in one stream.
+  // The same chunks in one stream.
   absl::StatusOr<v1::Submission> SubmitStream(const std::vector<v1::UpdateChunk>& chunks);
 
   absl::StatusOr<v1::ResultPage> Page(const v1::GetResultRequest& request);

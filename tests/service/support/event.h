@@ -1,4 +1,4 @@
-// Something that happens once.
+// An event that happens once.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_EVENT_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_EVENT_H_
 
@@ -7,7 +7,8 @@
 
 namespace sparseagg::service {
 
-// Thread-safe. Of the standard library, unlike absl::Notification, so that the thread sanitizer sees what it orders.
+// Not absl::Notification: the thread sanitizer does not see the order that an Abseil built without it establishes.
+// Thread-safe.
 class Event {
  public:
   void Notify() {

@@ -1,4 +1,4 @@
-// The CPU engine, with a hand in between: tests hold it up or make it fail.
+// The CPU engine with hooks, by which tests delay it or make it fail.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_HOOKED_ENGINE_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_HOOKED_ENGINE_H_
 
@@ -15,7 +15,8 @@
 
 namespace sparseagg::service {
 
-// Called before the engine's own operation; an error is returned in its place. Set them before the server starts.
+// Functions that run before the engine's operations. An error of a hook replaces the operation. Set them before the
+// server starts.
 struct EngineHooks {
   std::function<absl::Status()> prepare = [] { return absl::OkStatus(); };
   std::function<absl::Status()> add = [] { return absl::OkStatus(); };

@@ -2,9 +2,9 @@
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_MANUAL_CLOCK_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_MANUAL_CLOCK_H_
 
-#include <mutex>
-
+#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "host/base/mutex.h"
 #include "service/base/clock.h"
 #include "service/base/timer.h"
 #include "tests/service/support/event.h"
@@ -14,21 +14,21 @@ namespace sparseagg::service {
 class ManualClock final : public Clock {
  public:
   absl::Duration Monotonic() const override {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     return now_;
   }
   absl::Time WallTime() const override { return absl::FromUnixSeconds(1'700'000'000) + Monotonic(); }
 
-  // Tasks of `timer` that have become due run soon, on its thread.
+  // Moves the clock. Tasks of `timer` that are due now run soon, on the thread of the timer.
   void Advance(absl::Duration duration, Timer& timer) {
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(&mu_);
       now_ += duration;
     }
     timer.Wake();
   }
 
-  // Until `timer` has run what had become due.
+  // Waits until `timer` has run all tasks that are due.
   void AwaitDue(Timer& timer) const {
     Event ran;
     timer.Schedule(Monotonic(), [&] { ran.Notify(); });
@@ -36,8 +36,8 @@ class ManualClock final : public Clock {
   }
 
  private:
-  mutable std::mutex mu_;
-  absl::Duration now_ = absl::Hours(1);
+  mutable Mutex mu_;
+  absl::Duration now_ ABSL_GUARDED_BY(mu_) = absl::Hours(1);
 };
 
 }  // namespace sparseagg::service

@@ -1,4 +1,4 @@
-// A client that speaks HTTP/2 by hand, and reads nothing unless it is told to.
+// A client with its own HTTP/2, which reads nothing unless asked to.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_RAW_CLIENT_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_RAW_CLIENT_H_
 
@@ -13,18 +13,18 @@ namespace sparseagg::service {
 
 class RawClient {
  public:
-  // Of each answer, and of all together.
+  // Flow-control windows of each stream and of the connection.
   static constexpr uint32_t kNoWindow = 0;
   static constexpr uint32_t kWideWindow = 0x7fff0000;
 
   // `address`: HOST:PORT with a numeric host, or unix:PATH.
   RawClient(const std::string& address, uint32_t window);
 
-  // Sends a whole call of the service's `method`.
+  // Sends the whole request of a call of `method`.
   void Call(const std::string& method, const google::protobuf::MessageLite& request);
-  // Widens its windows.
+  // Enlarges all windows.
   void OpenWindow();
-  // Reads to the end of the connection.
+  // Reads until the connection ends.
   void ReadToTheEnd();
 
  private:

@@ -65,7 +65,7 @@ RoundSnapshot RoundFixture::AwaitEnd(Round& round) {
 
 void RoundFixture::RunPendingTasks() {
   clock_.AwaitDue(context().timer);
-  // One task a thread, all of which must be running at once: then nothing posted before is left.
+  // One task per thread, all of which must run at the same time: then no earlier task is left.
   struct Barrier {
     std::mutex mu;
     std::condition_variable changed;

@@ -1,4 +1,4 @@
-// Rounds without sockets: a machine with a clock moved by hand and an engine that can be held up.
+// A test fixture for rounds without sockets: a server context with a manual clock and a hooked engine.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_ROUND_FIXTURE_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_ROUND_FIXTURE_H_
 
@@ -28,7 +28,7 @@ class RoundFixture : public ::testing::Test {
     if (server_ != nullptr) server_->timer.Stop();
   }
 
-  // Made on first use, from `limits_` and `hooks_` as they then are.
+  // Made at the first use, with `limits_` and `hooks_` at that time.
   ServerContext& context();
   Registry& registry();
 
@@ -47,7 +47,7 @@ class RoundFixture : public ::testing::Test {
   void Advance(absl::Duration duration) { clock_.Advance(duration, context().timer); }
   // Waits until the round has ended.
   static RoundSnapshot AwaitEnd(Round& round);
-  // Runs what has been posted to the pool and the timer so far.
+  // Waits until the tasks posted to the timer and the pool so far have run.
   void RunPendingTasks();
   static std::map<uint64_t, float> ResultOf(Round& round);
 

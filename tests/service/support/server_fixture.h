@@ -1,4 +1,4 @@
-// A server in this process, on a free port, and a client of it.
+// A test fixture: a server in this process on a free port, and a client.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_SERVER_FIXTURE_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_SERVER_FIXTURE_H_
 
@@ -26,7 +26,7 @@ class ServerFixture : public ::testing::Test {
     options_.num_threads = 2;
   }
 
-  // Started on first use, with what is set by then.
+  // Started at the first use, with `options_` and `hooks_` at that time.
   Server& server() {
     if (server_ == nullptr) {
       auto started = Server::Start(options_, std::make_unique<HookedEngine>(&hooks_),
@@ -46,7 +46,7 @@ class ServerFixture : public ::testing::Test {
     EXPECT_THAT(round, IsOk());
     return round.ok() ? round->name() : "";
   }
-  // What the round of one float32 tensor comes to: closes it.
+  // Closes the round, whose one tensor is float32. Returns: its result.
   std::map<uint64_t, float> ResultOf(const std::string& name) {
     const auto round = client().Finish(name);
     EXPECT_THAT(round, IsOk());

@@ -1,4 +1,4 @@
-// The real sparseagg-server, as a process.
+// The program sparseagg-server as a child process.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_SERVER_PROCESS_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_SERVER_PROCESS_H_
 
@@ -12,27 +12,27 @@ namespace sparseagg::service {
 
 class ServerProcess {
  public:
-  // Starts the server with `args`, on a free port and without metrics unless they say otherwise, and `environment`
-  // ("NAME=value") on top of this process's own. It logs to `log_fd`, borrowed, if there is one, and to a file of ours
-  // otherwise.
+  // Starts the server with `args` after --grpc-address 127.0.0.1:0 and no metrics, and with `environment`
+  // ("NAME=value") in addition to this process's. The log goes to `log_fd` (borrowed), or to a temporary file if that
+  // is -1.
   explicit ServerProcess(std::vector<std::string> args = {}, std::vector<std::string> environment = {},
                          int log_fd = -1);
-  ~ServerProcess();  // kills it if it still runs
+  ~ServerProcess();  // kills the process if it runs
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
 
-  // Where it listens: waits for its line on standard output. Empty if it has left without one.
+  // Waits for the line on standard output. Returns: the address of the server; empty if the process exits first.
   const std::string& address() const { return address_; }
   void Signal(int number) const;
-  // Stops it in the middle of what it does, until it gets SIGCONT. Returns when it has stopped.
+  // Stops the process until SIGCONT. Blocks: until it has stopped.
   void Pause() const;
-  // Waits until it has left: its exit code, or 1000 + the signal that killed it.
+  // Waits for the exit. Returns: the exit code, or 1000 + the signal that killed the process.
   int Wait();
-  // What it has logged so far.
+  // Returns: the log so far.
   std::string Log() const;
-  // Waits until it has logged `text`; false if it leaves without.
+  // Waits until the log contains `text`. Returns: false if the process exits first.
   bool AwaitLog(const std::string& text) const;
-  // The most memory it has had in RAM so far.
+  // Returns: the peak resident memory so far.
   uint64_t PeakBytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// Specs, chunks and results as messages, for tests.
+// Protobuf messages for tests: specs, chunks and results.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_WIRE_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_WIRE_H_
 
@@ -12,7 +12,7 @@
 
 namespace sparseagg::service {
 
-// The bytes of some numbers, one after the other.
+// Returns: the little-endian bytes of `numbers`.
 template <typename T>
 std::string Packed(const std::vector<T>& numbers) {
   return std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T));
@@ -25,17 +25,17 @@ std::vector<T> Unpacked(absl::string_view bytes) {
   return numbers;
 }
 
-// One float32 tensor "v".
+// Returns: the spec of a sum of one float32 tensor "v".
 v1::RoundSpec SumSpec(uint64_t dimension = 100);
 
-// U32 keys and float32 values of tensor "v".
+// Returns: u32 keys and float32 values of tensor "v".
 v1::TensorSlice Slice(const std::vector<uint32_t>& keys, const std::vector<float>& values);
 
-// Chunk `sequence`, marked last, with what Slice makes. `round`: "rounds/ID".
+// Returns: chunk `sequence` with Slice(keys, values). `round`: "rounds/ID".
 v1::UpdateChunk MakeChunk(const std::string& round, const std::string& client, const std::vector<uint32_t>& keys,
                           const std::vector<float>& values, uint64_t sequence = 0, bool last = true);
 
-// Key to value of float32 pages of width 1.
+// Returns: key to value of float32 pages of width 1.
 std::map<uint64_t, float> ToMap(const std::vector<v1::ResultPage>& pages);
 inline std::map<uint64_t, float> ToMap(const v1::ResultPage& page) { return ToMap(std::vector{page}); }
 
