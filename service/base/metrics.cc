@@ -78,8 +78,8 @@ struct Metrics::Impl {
     uploads.Set(static_cast<double>(now.uploads));
     connections.Set(static_cast<double>(now.connections));
     in_flight.Set(static_cast<double>(now.in_flight_bytes));
-    transit_limit.Set(static_cast<double>(now.in_flight_limit_bytes));
-    transit_waiting.Set(static_cast<double>(now.in_flight_waiting));
+    in_flight_limit.Set(static_cast<double>(now.in_flight_limit_bytes));
+    in_flight_waiting.Set(static_cast<double>(now.in_flight_waiting));
     held.Set(static_cast<double>(now.kept_bytes));
     limit.Set(static_cast<double>(now.memory_limit_bytes));
     resident.Set(static_cast<double>(now.resident_bytes));
@@ -104,11 +104,11 @@ struct Metrics::Impl {
           .Help("Connections ended because their peers read almost nothing while other calls waited for memory.")
           .Register(registry)
           .Add({});
-  Counter& transit_refused = BuildCounter()
-                                 .Name("sparseagg_transit_refused_total")
-                                 .Help("Calls refused for lack of in-flight memory.")
-                                 .Register(registry)
-                                 .Add({});
+  Counter& in_flight_refused = BuildCounter()
+                                   .Name("sparseagg_transit_refused_total")
+                                   .Help("Calls refused for lack of in-flight memory.")
+                                   .Register(registry)
+                                   .Add({});
   Counter& tuples = BuildCounter()
                         .Name("sparseagg_update_tuples_total")
                         .Help("(key, row) tuples of accepted submissions.")
@@ -138,16 +138,16 @@ struct Metrics::Impl {
                          .Help("In-flight memory: messages and pages between the wire and rounds.")
                          .Register(registry)
                          .Add({});
-  Gauge& transit_limit = BuildGauge()
-                             .Name("sparseagg_transit_limit_bytes")
-                             .Help("Limit of sparseagg_transit_bytes; 0: no limit.")
-                             .Register(registry)
-                             .Add({});
-  Gauge& transit_waiting = BuildGauge()
-                               .Name("sparseagg_transit_waiting")
-                               .Help("Calls that wait for in-flight memory.")
+  Gauge& in_flight_limit = BuildGauge()
+                               .Name("sparseagg_transit_limit_bytes")
+                               .Help("Limit of sparseagg_transit_bytes; 0: no limit.")
                                .Register(registry)
                                .Add({});
+  Gauge& in_flight_waiting = BuildGauge()
+                                 .Name("sparseagg_transit_waiting")
+                                 .Help("Calls that wait for in-flight memory.")
+                                 .Register(registry)
+                                 .Add({});
   Gauge& held = BuildGauge()
                     .Name("sparseagg_inflight_bytes")
                     .Help("Memory that rounds keep or have reserved: uploads, submissions and results.")
@@ -204,7 +204,7 @@ void Metrics::ObserveStage(RoundStage stage, absl::Duration time) {
 
 void Metrics::CountRefusedConnection() { impl_->refused_connections.Increment(); }
 void Metrics::CountEndedConnections(int number) { impl_->ended_connections.Increment(number); }
-void Metrics::CountRefusedInFlight() { impl_->transit_refused.Increment(); }
+void Metrics::CountRefusedInFlight() { impl_->in_flight_refused.Increment(); }
 void Metrics::ObserveFinish(absl::Duration time) { impl_->finish.Observe(absl::ToDoubleSeconds(time)); }
 
 void Metrics::SetEngine(const std::string& engine, const std::string& device) {

@@ -1,4 +1,4 @@
-// A large round through a server process takes the memory of its updates, and little besides.
+// The memory of a server process in a large round: its updates and little more.
 #include <algorithm>
 #include <atomic>
 #include <iostream>
@@ -45,7 +45,7 @@ TEST(ServerMemoryTest, Round_1000ClientsOf10000Tuples_TakesItsUpdatesAnd256MiB) 
   const uint64_t peak = server.PeakBytes();
   std::cout << "baseline " << (baseline >> 20) << " MiB, updates " << (kUpdateBytes >> 20) << " MiB, peak "
             << (peak >> 20) << " MiB: " << ((peak - baseline - std::min(peak - baseline, kUpdateBytes)) >> 20)
-            << " MiB besides\n";
+            << " MiB more\n";
   v1::StreamResultRequest request;
   request.set_name(round->name());
   const auto pages = coordinator.Stream(request);

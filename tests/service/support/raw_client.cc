@@ -67,7 +67,7 @@ OwnedFd Connect(const std::string& address) {
   addrinfo* to = nullptr;
   EXPECT_EQ(getaddrinfo(std::string(host).c_str(), address.c_str() + colon + 1, &hints, &to), 0) << address;
   OwnedFd fd(socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int little = 4096;  // before it connects, so that the server's side holds most of what is not read
+  const int little = 4096;  // set before connecting, so that the server's side buffers most unread bytes
   setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
   EXPECT_EQ(connect(fd.get(), to->ai_addr, to->ai_addrlen), 0) << std::strerror(errno);
   freeaddrinfo(to);

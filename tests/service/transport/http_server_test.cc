@@ -45,7 +45,7 @@ OwnedFd Connect(const HttpServer& server) {
   return fd;
 }
 
-// What comes within `seconds`, to the end.
+// Sends a GET. Returns: the whole answer within `seconds`.
 std::string Get(const OwnedFd& fd, int seconds, const std::string& path = "/healthz") {
   const timeval limit{seconds, 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
@@ -56,12 +56,12 @@ std::string Get(const OwnedFd& fd, int seconds, const std::string& path = "/heal
   return answer;
 }
 
-TEST(HttpServerTest, Probe_BesideAHundredConnectionsThatSayNothing_IsAnswered) {
+TEST(HttpServerTest, Probe_AmongAHundredSilentConnections_IsAnswered) {
   const auto server = Start("127.0.0.1:0");
   ASSERT_THAT(server, IsOk());
   std::vector<OwnedFd> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(Connect(**server));
-  // Four threads that wait five seconds each for a word would take two minutes.
+  // Four threads with a timeout of five seconds each would take two minutes.
   EXPECT_THAT(Get(Connect(**server), 20), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("ok\n")));
 }
 
@@ -80,11 +80,11 @@ TEST(HttpServerTest, Address_HostAndPort_IsServed) {
     ASSERT_THAT(server, IsOk()) << address;
     EXPECT_THAT(Get(Connect(**server), 20), StartsWith("HTTP/1.1 200")) << address;
   }
-  // Whether it can be had depends on the machine, and on how the library was built.
+  // IPv6 depends on the machine and on the build of CivetWeb.
   EXPECT_NE(Start("[::1]:0").status().code(), Code::kInvalidArgument);
 }
 
-// To the library some of these are lists of ports, or ports for TLS.
+// CivetWeb takes some of these for lists of ports, or for ports with TLS.
 TEST(HttpServerTest, Address_ThatIsNoHostAndPort_IsRefused) {
   for (const char* address : {"127.0.0.1:0,0",
                               "127.0.0.1:0,127.0.0.1:0",

@@ -1,4 +1,4 @@
-// Clients that hold what others need: memory for messages that do not come, and for pages that are not taken.
+// Slow clients that occupy in-flight memory: their messages do not arrive, or their pages are not read.
 #include <thread>
 
 #include "service/admission/memory_shares.h"
@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-// Room for three messages, whose size is the only thing that is known about one which has not come.
+// In-flight memory for three messages of the largest size.
 class SlowClientsTest : public ServerFixture {
  protected:
   SlowClientsTest() {
@@ -30,7 +30,7 @@ class SlowClientsTest : public ServerFixture {
     std::unique_ptr<grpc::ClientWriter<v1::UpdateChunk>> writer;
   };
 
-  // One chunk, of more, and then silence.
+  // Sends the first of several chunks and then nothing.
   std::unique_ptr<Stream> Stall(const std::string& round, const std::string& name) {
     auto stream = std::make_unique<Stream>(client().stub(), MakeChunk(round, name, {1}, {1}, 0, false));
     const uint64_t others = num_stalled_++;
@@ -47,7 +47,7 @@ class SlowClientsTest : public ServerFixture {
   uint64_t num_stalled_ = 0;
 };
 
-TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsGivenUpAndTheyGoOn) {
+TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsReclaimedAndTheyGoOn) {
   const std::string round = Create(SumSpec());
   const auto first = Stall(round, "a");
   const auto second = Stall(round, "b");
@@ -59,7 +59,7 @@ TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsGivenUpAndTheyGoOn) {
   EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("others wait")));
   good.join();
   EXPECT_THAT(submitted, IsOk());
-  // The others have lost nothing.
+  // The other stalled streams are unharmed.
   for (Stream* stream : {second.get(), third.get()}) {
     const std::string name = stream == second.get() ? "b" : "c";
     EXPECT_TRUE(stream->writer->Write(MakeChunk(round, name, {2}, {1}, 1)));
@@ -70,7 +70,7 @@ TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsGivenUpAndTheyGoOn) {
   EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 2), ::testing::Pair(2, 7)));
 }
 
-TEST_F(SlowClientsTest, Unary_OthersStall_WaitsForItsTurnAsStreamsDo) {
+TEST_F(SlowClientsTest, Unary_OthersStall_WaitsAsStreamsDo) {
   const std::string round = Create(SumSpec());
   const auto first = Stall(round, "a");
   const auto second = Stall(round, "b");
@@ -90,10 +90,10 @@ TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
   EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 1)));
   while (in_flight().reserved() != 0) std::this_thread::yield();
   InFlightReservation all;
-  const uint64_t bytes = in_flight().limit() - kStreamBytes;  // the call itself finds room
+  const uint64_t bytes = in_flight().limit() - kStreamBytes;  // room for the call itself
   in_flight().Acquire(
-      bytes, [&](InFlightReservation credit) { all = std::move(credit); }, [] {});
-  all.ShrinkTo(bytes);  // of messages that have come, say
+      bytes, [&](InFlightReservation reservation) { all = std::move(reservation); }, [] {});
+  all.ShrinkTo(bytes);  // as for complete messages
   const auto is_refused_with_a_delay = [this](const std::function<grpc::Status(grpc::ClientContext&)>& call) {
     grpc::ClientContext context;
     grpc::Status refused;
@@ -121,8 +121,8 @@ TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
   EXPECT_THAT(ResultOf(round), ::testing::ElementsAre(::testing::Pair(1, 1)));
 }
 
-// A client's time would run meanwhile.
-TEST_F(SlowClientsTest, GetResult_BeforeAThreadTakesIt_HoldsNoRoomForItsPage) {
+// The client's deadline would run while the call waits for a thread.
+TEST_F(SlowClientsTest, GetResult_BeforeAThreadRunsIt_ReservesNothingForItsPage) {
   options_.num_threads = 1;
   const std::string round = Create(SumSpec());
   ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, {1})}), IsOk());
@@ -152,7 +152,8 @@ TEST_F(SlowClientsTest, Page_OfARowThatIsLongerThanAskedFor_WaitsForRoomForTheRo
   while (in_flight().reserved() != 0) std::this_thread::yield();
   InFlightReservation most;
   in_flight().Acquire(
-      in_flight().limit() - 2 * kStreamBytes, [&](InFlightReservation credit) { most = std::move(credit); }, [] {});
+      in_flight().limit() - 2 * kStreamBytes, [&](InFlightReservation reservation) { most = std::move(reservation); },
+      [] {});
   absl::Status page;
   std::thread pager([&] {
     v1::GetResultRequest request;
@@ -176,7 +177,7 @@ TEST_F(SlowClientsTest, Page_OfARowThatIsLongerThanAskedFor_WaitsForRoomForTheRo
   EXPECT_THAT(stream, IsOk());
 }
 
-// The status takes no room, even if others wait for that of the last page.
+// The status needs no memory, even if other calls wait for the memory of the last page.
 TEST_F(SlowClientsTest, StreamResult_AfterItsLastPage_EndsAtOnce) {
   const std::string round = Create(SumSpec());
   ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, {1})}), IsOk());
@@ -192,8 +193,8 @@ TEST_F(SlowClientsTest, StreamResult_AfterItsLastPage_EndsAtOnce) {
   Event granted;
   in_flight().Acquire(
       bytes,
-      [&](InFlightReservation credit) {
-        most = std::move(credit);
+      [&](InFlightReservation reservation) {
+        most = std::move(reservation);
         granted.Notify();
       },
       [] {});
@@ -203,7 +204,7 @@ TEST_F(SlowClientsTest, StreamResult_AfterItsLastPage_EndsAtOnce) {
   EXPECT_EQ(in_flight().num_waiting(), 2);
   reader.OpenWindow();
   granted.Wait();
-  while (in_flight().reserved() != bytes) std::this_thread::yield();  // the stream itself is over
+  while (in_flight().reserved() != bytes) std::this_thread::yield();  // the stream has ended
   EXPECT_FALSE(last.HasHappened());
   most.Release();
   last.Wait();
@@ -233,13 +234,13 @@ TEST_F(SlowClientsTest, HeldBackInMidStream_LongerThanTheUploadTimeout_IsNotStal
   options_.limits.upload_timeout = absl::Seconds(30);
   const std::string round = Create(SumSpec());
   const auto stream = Stall(round, "a");
-  // Next in turn for almost everything, so that the stream's second chunk is read and its third is not.
+  // The next waiter needs almost all memory, so that the second chunk of the stream is read and the third is not.
   Event granted;
   InFlightReservation everything;
   in_flight().Acquire(
       in_flight().limit() - (uint64_t{256} << 10),
-      [&](InFlightReservation credit) {
-        everything = std::move(credit);
+      [&](InFlightReservation reservation) {
+        everything = std::move(reservation);
         granted.Notify();
       },
       [] {});
@@ -267,7 +268,7 @@ TEST_F(SlowClientsTest, Streams_MoreThanThereIsRoomFor_AreRefusedWithADelay) {
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1);
 }
 
-// All that may be open at a time hold little, and nobody waits: those who come are refused.
+// Each open call reserves little and no call waits: further calls are refused.
 TEST_F(SlowClientsTest, SmallAnswersAreNotTaken_OthersAreRefused_MakeRoom) {
   const std::string read = Create(SumSpec());
   ASSERT_THAT(client().SubmitStream({MakeChunk(read, "a", {1}, {1})}), IsOk());
@@ -296,8 +297,8 @@ TEST_F(SlowClientsTest, SmallAnswersAreNotTaken_OthersAreRefused_MakeRoom) {
   expect_room_is_made("PutChunk", chunk);
 }
 
-// It is called in at the moment in which the client ends its side: what is asked for by then is answered.
-TEST_F(SlowClientsTest, Aggregate_CalledInAsItEnds_IsAnswered) {
+// The call is reclaimed at the moment when the client ends its side: it is still answered.
+TEST_F(SlowClientsTest, Aggregate_ReclaimedAsItEnds_IsAnswered) {
   options_.num_threads = 1;
   Event prepared;
   hooks_.prepare = [&] {
@@ -325,9 +326,9 @@ TEST_F(SlowClientsTest, Aggregate_CalledInAsItEnds_IsAnswered) {
   AwaitWaiting(1);
   BusyThread thread(pool);
   clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
-  clock_.AwaitDue(server().context().timer);  // the pool is told to call it in
+  clock_.AwaitDue(server().context().timer);  // the attempt is posted to the pool
   EXPECT_TRUE(stream->WritesDone());
-  AwaitWaiting(0);  // the server has seen that
+  AwaitWaiting(0);  // the server has seen the end
   thread.Release();
   first->context.TryCancel();  // room for the pages
   second->context.TryCancel();
@@ -338,7 +339,7 @@ TEST_F(SlowClientsTest, Aggregate_CalledInAsItEnds_IsAnswered) {
   EXPECT_THAT(ToMap(pages), ::testing::ElementsAre(::testing::Pair(1, 2)));
 }
 
-TEST_F(SlowClientsTest, ManyPagesAndMessages_GiveAllBack) {
+TEST_F(SlowClientsTest, ManyPagesAndMessages_ReleaseAll) {
   const std::string round = Create(SumSpec(100'000));
   for (int c = 0; c < 5; ++c) {
     std::vector<uint32_t> keys(10'000);

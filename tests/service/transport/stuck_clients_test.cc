@@ -1,4 +1,4 @@
-// Clients that take nothing of what they are sent, with which gRPC has filled their connections.
+// Clients that read nothing, so that gRPC fills their connections.
 #include <atomic>
 #include <numeric>
 #include <thread>
@@ -11,7 +11,7 @@ namespace {
 
 class StuckClientsTest : public ServerFixture, public ::testing::WithParamInterface<const char*> {
  protected:
-  // Room for one page of 2 MiB.
+  // In-flight memory for one page of 2 MiB.
   StuckClientsTest() {
     manual_time_ = true;
     options_.num_threads = 1;
@@ -23,7 +23,7 @@ class StuckClientsTest : public ServerFixture, public ::testing::WithParamInterf
     }
   }
 
-  // A look after those called in, from beginning to end.
+  // Advances the clock and waits for the reclaim attempts to end.
   void PassTime(absl::Duration time) {
     clock_.Advance(time, server().context().timer);
     clock_.AwaitDue(server().context().timer);
@@ -33,7 +33,7 @@ class StuckClientsTest : public ServerFixture, public ::testing::WithParamInterf
   }
 };
 
-TEST_P(StuckClientsTest, TakesNothing_OthersWait_ItsConnectionIsEnded) {
+TEST_P(StuckClientsTest, ReadsNothing_OthersWait_ItsConnectionIsEnded) {
   if (options_.grpc_address == "[::1]:0" && !Listener::Open(options_.grpc_address).ok()) GTEST_SKIP() << "no IPv6";
   const std::string round = Create(SumSpec(1'000'000));
   for (uint32_t part = 0; part < 8; ++part) {
@@ -50,12 +50,12 @@ TEST_P(StuckClientsTest, TakesNothing_OthersWait_ItsConnectionIsEnded) {
   page.set_name(round);
   page.set_page_size(2 << 20);
   RawClient stuck(server().grpc_address(), RawClient::kWideWindow);
-  // What is sent of several calls is more than any socket has room for.
+  // The answers of several calls exceed the buffers of any socket.
   constexpr uint64_t kStuckCalls = 8;
   for (uint64_t i = 0; i < kStuckCalls; ++i) stuck.Call("GetResult", page);
   while (in_flight.num_waiting() == 0) std::this_thread::yield();
 
-  // In the same line, from the same address.
+  // Waits in the same queue, from the same address.
   v1::StreamResultRequest request;
   request.set_name(round);
   request.set_page_size(2 << 20);
