@@ -34,7 +34,8 @@ namespace {
 constexpr uint64_t kReservedFds = 128;
 
 // TCP ends a connection whose peer acknowledges nothing, or keeps its window closed, for this long. Otherwise its calls
-// would last until the peer has read what they have sent. The same value as gRPC sets on sockets of its own listener.
+// would last until the peer has read what they have sent.
+// Workaround: gRPC 1.51 sets this option only on sockets of its own listener, to the same value. Remove with: Listener.
 constexpr unsigned int kTcpUserTimeoutMs = 20'000;
 
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
@@ -222,7 +223,7 @@ void Listener::AcceptOne(int listener) {
     spare_.Reset(OpenSpare());
     return;
   }
-  // gRPC would log an error for each client that has gone already.
+  // Workaround: gRPC 1.51 logs an error for each connection whose client has gone already. Remove with: Listener.
   sockaddr_storage peer;
   socklen_t peer_size = sizeof(peer);
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
