@@ -4,9 +4,9 @@
 
     with sa.Client("localhost:8001") as client:
         spec = sa.RoundSpec([sa.TensorSpec("embedding", dtype="float32", dimension=50_000, width=16)], op="mean")
-        round = client.create_round(spec)
-        round.submit("client-7", {"embedding": (keys, rows)})
-        result = round.close()
+        rnd = client.create_round(spec)
+        rnd.submit("client-7", {"embedding": (keys, rows)})
+        result = rnd.close()
         result["embedding"].keys, result["embedding"].values
 
 ``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process instead, without a server;
@@ -15,7 +15,7 @@
 """
 
 from sparseagg import aio
-from sparseagg.client.client import Client, Round
+from sparseagg.client.blocking_client import Client, Round
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.errors import (
     Aborted,

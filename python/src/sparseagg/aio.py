@@ -1,5 +1,5 @@
-"""The asyncio twin of ``sparseagg.Client`` and ``sparseagg.Round``: the same names, awaited."""
+"""The client for asyncio: ``Client`` and ``Round`` with the methods of ``sparseagg.Client`` and ``sparseagg.Round``."""
 
-from sparseagg.client.aio_client import Client, Round
+from sparseagg.client.async_client import Client, Round
 
 __all__ = ["Client", "Round"]

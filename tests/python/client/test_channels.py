@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg.client.channel import channel_options
-from sparseagg.client.channels import Channels
+from sparseagg.client.channel_pool import ChannelPool
 from sparseagg.v1 import aggregation_pb2 as pb
 
 
@@ -29,7 +29,7 @@ class Opener:
 
 def test_least_busy_one_after_the_other_is_one_channel() -> None:
     opener = Opener()
-    channels = Channels(opener, 4)
+    channels = ChannelPool(opener, 4)
     for _ in range(3):
         with channels.first() as first, channels.least_busy() as stub:
             assert stub is first
@@ -39,7 +39,7 @@ def test_least_busy_one_after_the_other_is_one_channel() -> None:
 
 def test_least_busy_at_the_same_time_opens_more_up_to_the_most() -> None:
     opener = Opener()
-    channels = Channels(opener, 3)
+    channels = ChannelPool(opener, 3)
     loans = [channels.least_busy() for _ in range(7)]
     stubs = [loan.__enter__() for loan in loans]
     assert len(opener.opened) == 3
@@ -53,7 +53,7 @@ def test_least_busy_at_the_same_time_opens_more_up_to_the_most() -> None:
 
 def test_least_busy_after_an_error_is_given_back() -> None:
     opener = Opener()
-    channels = Channels(opener, 2)
+    channels = ChannelPool(opener, 2)
     with pytest.raises(RuntimeError), channels.least_busy():
         raise RuntimeError
     with channels.first() as first, channels.least_busy() as stub:
@@ -64,7 +64,7 @@ def test_least_busy_after_an_error_is_given_back() -> None:
 @pytest.mark.parametrize("lend", ["first", "least_busy"])
 def test_channels_once_closed_lend_nothing(lend: str) -> None:
     opener = Opener()
-    channels = Channels(opener, 2)
+    channels = ChannelPool(opener, 2)
     with channels.least_busy():
         assert channels.close() == opener.opened
         with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"), getattr(channels, lend)():
@@ -74,7 +74,7 @@ def test_channels_once_closed_lend_nothing(lend: str) -> None:
 
 @pytest.mark.parametrize("lend", ["first", "least_busy"])
 def test_channels_closed_while_on_loan_say_so(lend: str) -> None:
-    channels = Channels(Opener(), 2)
+    channels = ChannelPool(Opener(), 2)
 
     def call_too_late() -> None:
         with getattr(channels, lend)() as stub:
@@ -87,7 +87,7 @@ def test_channels_closed_while_on_loan_say_so(lend: str) -> None:
 
 
 def test_channels_leave_other_errors_alone() -> None:
-    channels = Channels(Opener(), 2)
+    channels = ChannelPool(Opener(), 2)
 
     def fail() -> None:
         with channels.first():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg import aio
-from sparseagg.client import aio_connection, connection
+from sparseagg.client import connection
 from sparseagg.client.resumption import Resumption
 from sparseagg.client.upload import make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -161,7 +161,6 @@ class Halts:
                 yield chunk
 
         monkeypatch.setattr(connection, "counted", counted)
-        monkeypatch.setattr(aio_connection, "counted", counted)
 
     def start(self, pool: futures.Executor, *submit: Any, **options: Any) -> tuple[futures.Future, threading.Event]:
         """Starts an upload and returns when it waits; with what lets it go on."""
@@ -261,7 +260,6 @@ class Stalls:
                 self._sleep()
 
         monkeypatch.setattr(connection, "counted", counted)
-        monkeypatch.setattr(aio_connection, "counted", counted)
 
     def _sleep(self) -> None:
         if self.left > 0:

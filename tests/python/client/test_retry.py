@@ -17,8 +17,8 @@ import pytest
 import sparseagg as sa
 from conftest import REPOSITORY
 from google.protobuf import empty_pb2
-from sparseagg.client.calls import poll_pause
 from sparseagg.client.channel import channel_options
+from sparseagg.client.deadlines import poll_pause
 from sparseagg.client.retry import wait_before_retry
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc

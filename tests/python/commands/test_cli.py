@@ -228,8 +228,12 @@ def test_cli_submits_and_reads_as_told(run, tmp_path, client, monkeypatch):
 
 def test_cli_close_ends_with_its_timeout(tmp_path, capsys, monkeypatch):
     timeouts = []
+
+    async def close(self):
+        pass
+
     monkeypatch.setattr(Connection, "__init__", lambda self, *arguments: timeouts.append(arguments[3]))
-    monkeypatch.setattr(Connection, "close", lambda self: None)
+    monkeypatch.setattr(Connection, "close", close)
     monkeypatch.setattr(Connection, "get_round", lambda self, name: (_ for _ in ()).throw(TimeoutError("late")))
     assert main(["rounds", "close", "r", "--timeout", "2.5"]) == 1
     assert timeouts == [2.5]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg.arrays import update_data
-from sparseagg.client.calls import counted
-from sparseagg.client.upload import make_upload
+from sparseagg.client.upload import counted, make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.encode import encode_chunks
 from sparseagg.wire.formats import DEFAULT_CHUNK_BYTES, WireFormat, chunk_bytes_for

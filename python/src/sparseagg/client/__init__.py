@@ -1,1 +1,8 @@
-"""The client of a server, blocking and asyncio."""
+"""The client of a server: blocking (``sparseagg.Client``) and for asyncio (``sparseagg.aio.Client``).
+
+Every operation is written once, as a coroutine that waits through a transport: see ``transport``. From the top down:
+
+    blocking_client  async_client      what people call; the blocking one runs the coroutines of the other
+    connection                         calls with retries, uploads and results that resume
+    transport  channel_pool  retry     how to wait, over which channel, and when to repeat
+"""

@@ -1,4 +1,4 @@
-"""How a channel to the server is made; shared by the sync and the asyncio client."""
+"""What a channel to a server is opened with: address, options, credentials and metadata."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ __all__ = [
     "checked_connections",
     "credentials",
     "metadata",
-    "round_name",
 ]
 
-# False: plain; True: the system's certificate authorities; a path: those in this PEM file; or credentials of one's own.
+# False: plain. True: TLS, with the system's certificate authorities. A path: TLS, with those in that PEM file.
 TLS = Union[bool, str, "os.PathLike[str]", grpc.ChannelCredentials]
 
 _HOST_AND_PORT = re.compile(r"(\[[^]\s]+\]|[^][:/\s]+):(\d{1,5})")
-# Of gRPC's other ways to name a server; it takes what it does not know for a host of the name service.
+# gRPC's other ways to name a server. gRPC asks the name service for a host with the name of any other scheme.
 _SCHEMES = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds):")
 _LOOPBACK = re.compile(
     r"(.*[:/])?(localhost\.?|127\.\d+\.\d+\.\d+|\[::1\]|\[::ffff:127\.\d+\.\d+\.\d+\]):\d+", re.IGNORECASE
@@ -38,7 +37,7 @@ def checked_address(address: Any) -> str:
     """Returns a server's address.
 
     Raises:
-        InvalidArgument: gRPC would look for it, or for a port of its own choice, until all retries are over.
+        InvalidArgument: no address. gRPC would look for it, or for a port of gRPC's choice, until the last retry.
     """
     text = checked_text("an address", address)
     match = _HOST_AND_PORT.fullmatch(text)
@@ -48,7 +47,11 @@ def checked_address(address: Any) -> str:
 
 
 def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:
-    """Returns our defaults for an address, or the caller's, which are pairs; ``InvalidArgument`` if they are not."""
+    """Returns the options of a channel to ``address``: our defaults, replaced by the caller's where both have one.
+
+    Raises:
+        InvalidArgument: ``extra`` is no list of pairs (name, value).
+    """
     if not isinstance(extra, (list, tuple, type(None))) or not all(map(_is_option, extra or ())):
         raise InvalidArgument(
             f"options is a list of pairs (name, value), not {shown(extra)}; a value is an integer or a string"
@@ -60,26 +63,31 @@ def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[t
         "grpc.initial_reconnect_backoff_ms": 100,
         "grpc.min_reconnect_backoff_ms": 100,
         "grpc.max_reconnect_backoff_ms": 2000,
-        # Asks a server that is silent during a call whether it is there: one that hangs, or is behind a network that
-        # drops everything, would be waited for for ever. Servers take a ping every ten seconds.
+        # Pings a server that is silent during a call. Without pings, a call would wait for ever for a server that hangs
+        # or that a broken network hides. Our servers take a ping every ten seconds.
         "grpc.keepalive_time_ms": 20_000,
         "grpc.keepalive_timeout_ms": 20_000,
-        "grpc.http2.max_pings_without_data": 0,  # as many as it takes
-        # A proxy that the environment names is elsewhere: its loopback is another one.
+        "grpc.http2.max_pings_without_data": 0,  # no limit
+        # A proxy cannot reach this machine's loopback.
         "grpc.enable_http_proxy": 0 if _LOOPBACK.fullmatch(address) else 1,
     }
-    return list({**options, **dict(extra or ())}.items())  # of an option that comes twice, gRPC takes the first
+    return list({**options, **dict(extra or ())}.items())  # each once: gRPC takes the first of two
 
 
 def _is_option(pair: Any) -> bool:
-    """Whether gRPC takes this, of which it would tell at the first call."""
+    """Returns whether gRPC takes this option; otherwise gRPC would raise at the first call only."""
     if not isinstance(pair, tuple) or len(pair) != 2:
         return False
     return isinstance(pair[0], str) and isinstance(pair[1], (int, str, bytes))
 
 
 def credentials(tls: TLS) -> grpc.ChannelCredentials | None:
-    """Returns what to secure the channel with, or None for a plain one; ``InvalidArgument`` if it is nothing such."""
+    """Returns the credentials of a channel; None for a plain one.
+
+    Raises:
+        InvalidArgument: ``tls`` is none of what ``TLS`` lists, or a file without a certificate.
+        OSError: the file cannot be read.
+    """
     if tls is False:
         return None
     if tls is True:
@@ -95,20 +103,18 @@ def credentials(tls: TLS) -> grpc.ChannelCredentials | None:
 
 
 def checked_connections(connections: Any) -> int:
-    """Returns how many connections a client may make at most."""
+    """Returns the number of connections that a client may make; ``InvalidArgument`` if it is not 1 or more."""
     return checked_integer("connections is a number from 1 on", connections, 1, sys.maxsize)
 
 
 def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
-    """Returns what every call carries; ``InvalidArgument``, which does not show it, if the token is none."""
+    """Returns the metadata of every call: the bearer token, if there is one.
+
+    Raises:
+        InvalidArgument: ``token`` is no printable ASCII. The error does not show the token.
+    """
     if token is None:
         return ()
     if not isinstance(token, str) or re.fullmatch("[ -~]*", token) is None:
         raise InvalidArgument("a token is a string of printable ASCII, without the end of a line; this one is not")
     return (("authorization", f"Bearer {token}"),)
-
-
-def round_name(name: str) -> str:
-    """Returns "rounds/{id}" of a name or an id."""
-    name = checked_text("a round's name", name)
-    return name if name.startswith("rounds/") else f"rounds/{name}"

@@ -1,30 +1,22 @@
-"""The calls of the client without an event loop."""
+"""The calls of a client, with retries, typed errors, and uploads and results that resume."""
 
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, SupportsIndex, TypeVar
 
 import grpc
 
-from sparseagg.client.calls import (
-    call_seconds,
-    commit_request,
-    counted,
-    named_if_late,
-    pause_after,
-    status_request,
-    streamed,
-)
 from sparseagg.client.channel import channel_options, checked_connections
-from sparseagg.client.channels import Channels
+from sparseagg.client.channel_pool import ChannelPool
+from sparseagg.client.deadlines import call_seconds, named_if_late, pause_after
 from sparseagg.client.progress import ProgressBar
 from sparseagg.client.result_reader import ResultReader
 from sparseagg.client.resumption import Resumption
-from sparseagg.client.retry import RetryPolicy, error_from_call, wait_before_retry
-from sparseagg.client.upload import Upload
+from sparseagg.client.retry import Retries, RetryPolicy, error_from_call
+from sparseagg.client.transport import Transport
+from sparseagg.client.upload import Upload, counted, streamed
 from sparseagg.errors import Aborted, NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -36,7 +28,14 @@ T = TypeVar("T")
 
 
 class Connection:
-    """What clients and rounds share: the channels, with retries, errors and uploads. Thread-safe."""
+    """The channels of one client to its server, and the calls over these channels.
+
+    A client owns its connection and shares it with its rounds, until ``close``. All methods wait through the transport
+    alone. Thread-safe with a ``BlockingTransport``; for one event loop with an ``AsyncioTransport``.
+
+    Deadlines are times on ``time.monotonic``'s clock; None is no limit. A method with a deadline gives up at that time,
+    whatever number of retries is left. All methods that call the server raise the ``SparseaggError`` of its answer.
+    """
 
     def __init__(
         self,
@@ -48,197 +47,204 @@ class Connection:
         chunk_bytes: SupportsIndex | None,
         connections: SupportsIndex,
         options: list[tuple[str, Any]] | None,
+        transport: Transport,
     ) -> None:
+        self.transport = transport
+        self.retry = retry or RetryPolicy()
         self._metadata = metadata
         self._timeout = timeout
-        self.retry = retry or RetryPolicy()
         self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
-        self._server_wire: ServerWire | None = None
-
+        self._server_wire: ServerWire | None = None  # None: unknown, or out of date
         options = channel_options(address, options)
+        self._channels = ChannelPool(
+            lambda: transport.open_channel(address, credentials, options), checked_connections(connections)
+        )
 
-        def open_channel() -> Any:
-            if credentials is None:
-                return grpc.insecure_channel(address, options)
-            return grpc.secure_channel(address, credentials, options)
-
-        self._channels = Channels(open_channel, checked_connections(connections))
-
-    def close(self) -> None:
-        """Closes the channels; calls under way are cancelled: ``Cancelled``."""
+    async def close(self) -> None:
+        """Closes the channels. Calls under way raise ``Cancelled``, later ones ``FailedPrecondition``."""
+        self.transport.check_thread()
         for channel in self._channels.close():
-            channel.close()
+            await self.transport.close_channel(channel)
 
-    def call(
-        self, method: str, request: Any, extra_s: float = 0.0, deadline: float | None = None, patient: bool = False
+    async def call(
+        self, method: str, request: Any, wait_s: float = 0.0, deadline: float | None = None, patient: bool = False
     ) -> Any:
-        """Calls a unary method until it answers.
+        """Calls a method with one answer, and returns the answer.
 
         Args:
-            method: its name.
+            method: the method's name.
             request: its message.
-            extra_s: what the server may wait before it answers, on top of the timeout.
-            deadline: on the monotonic clock. The call is given up then, and not tried again.
-            patient: whether an answer is waited for a little longer, which may be on its way.
+            wait_s: how long the server may wait before it answers, in addition to the client's timeout.
+            deadline: of all attempts.
+            patient: whether to wait a few seconds beyond the deadline for an answer that may be on its way.
         """
 
-        def attempt() -> Any:
-            timeout = call_seconds(deadline, self._timeout, extra_s, patient)
+        async def attempt() -> Any:
+            timeout = call_seconds(deadline, self._timeout, wait_s, patient)
             with self._channels.first() as stub, named_if_late(method, timeout):
-                return getattr(stub, method)(request, timeout=timeout, metadata=self._metadata)
+                return await self._answer(getattr(stub, method), request, timeout)
 
-        return self._retried(attempt, deadline, patient=patient)
+        return await self._retried(attempt, deadline, patient=patient)
 
-    def aggregate(self, make_requests: Callable[[], Iterator[Any]], deadline: float | None = None) -> ResultReader:
-        """Aggregates in one call, from the beginning again if the connection breaks.
+    async def aggregate(
+        self, make_requests: Callable[[], Iterator[Any]], deadline: float | None = None
+    ) -> ResultReader:
+        """Aggregates in one call, which begins again if the connection breaks.
 
         Args:
-            make_requests: returns an iterator over the messages.
-            deadline: on the monotonic clock, of all attempts.
+            make_requests: returns an iterator over the messages; called once for each attempt.
+            deadline: of all attempts.
         """
 
-        def attempt() -> ResultReader:
+        async def attempt() -> ResultReader:
             reader, timeout = ResultReader(), call_seconds(deadline)
             with self._channels.least_busy() as stub, streamed(make_requests()) as requests:
-                for page in stub.Aggregate(requests, timeout=timeout, metadata=self._metadata):
-                    reader.add(page)
+                pages = stub.Aggregate(requests, timeout=timeout, metadata=self._metadata)
+                await self.transport.read(pages, reader.add)
             return reader
 
-        return self._retried(attempt, deadline)
+        return await self._retried(attempt, deadline)
 
-    def read(self, request: pb.StreamResultRequest, info: RoundInfo, deadline: float | None = None) -> ResultReader:
-        """Reads a round's result: in one stream and, from where that breaks off, by single calls.
+    async def read(
+        self, request: pb.StreamResultRequest, info: RoundInfo, deadline: float | None = None
+    ) -> ResultReader:
+        """Reads a round's result in one stream. If the stream breaks, single calls read the pages that are missing.
 
         Args:
             request: of the stream.
             info: the round.
-            deadline: on the monotonic clock, of all attempts.
+            deadline: of all attempts.
 
         Raises:
-            Aborted: the connection broke, and there is another round of that name now.
+            Aborted: the stream broke, and the round's name is now that of another round.
         """
         reader = ResultReader()
         is_resumed = False
 
-        def attempt() -> None:
+        async def attempt() -> None:
             nonlocal is_resumed
             with self._channels.least_busy() as stub:
                 if reader.num_pages == 0:
-                    timeout = call_seconds(deadline)
-                    for page in stub.StreamResult(request, timeout=timeout, metadata=self._metadata):
-                        reader.add(page)
+                    pages = stub.StreamResult(request, timeout=call_seconds(deadline), metadata=self._metadata)
+                    await self.transport.read(pages, reader.add)
                     return
                 is_resumed = True
                 for rest in reader.rest(request, info.spec):
-                    timeout = call_seconds(deadline)
-                    reader.add(stub.GetResult(rest, timeout=timeout, metadata=self._metadata))
+                    reader.add(await self._answer(stub.GetResult, rest, call_seconds(deadline)))
 
-        self._retried(attempt, deadline, lambda: reader.num_pages)
-        if is_resumed and self.get_round(info.name, deadline).create_time != info.create_time:
+        await self._retried(attempt, deadline, Retries(self.retry, lambda: reader.num_pages))
+        if is_resumed and (await self.get_round(info.name, deadline)).create_time != info.create_time:
             raise Aborted(f"{info.name} is another round than the one whose result was begun")
         return reader
 
-    def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
+    async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
-        return RoundInfo.from_proto(self.call("GetRound", pb.GetRoundRequest(name=name), deadline=deadline))
+        return RoundInfo.from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name), deadline=deadline))
 
-    def delete_round(self, name: str) -> None:
-        """Deletes a round; one that is gone when the call is repeated was deleted by the call before."""
-        repeated = False
+    async def delete_round(self, name: str) -> None:
+        """Deletes a round. NOT_FOUND in a later attempt is success: an earlier attempt has deleted the round."""
+        is_repeated = False
 
-        def attempt() -> None:
-            nonlocal repeated
+        async def attempt() -> None:
+            nonlocal is_repeated
             try:
                 with self._channels.first() as stub:
-                    request = pb.DeleteRoundRequest(name=name)
-                    stub.DeleteRound(request, timeout=self._timeout, metadata=self._metadata)
+                    await self._answer(stub.DeleteRound, pb.DeleteRoundRequest(name=name), self._timeout)
             except grpc.RpcError as error:
-                if not repeated or error.code() is not grpc.StatusCode.NOT_FOUND:
-                    repeated = True
+                if not is_repeated or error.code() is not grpc.StatusCode.NOT_FOUND:
+                    is_repeated = True
                     raise
 
-        self._retried(attempt)
+        await self._retried(attempt)
 
-    def server_wire(self, deadline: float | None = None) -> ServerWire:
-        """Returns what the server takes, for which it is asked once, and again when it may be another one."""
+    async def server_wire(self, deadline: float | None = None) -> ServerWire:
+        """Returns the encodings and the chunk size that the server takes. The server is asked once."""
         wire = self._server_wire
         if wire is None:
-            message = self.call("GetServerInfo", pb.GetServerInfoRequest(), deadline=deadline)
-            info = ServerInfo.from_proto(message)
-            wire = self._server_wire = ServerWire.of(info, self._wanted_chunk_bytes)
+            message = await self.call("GetServerInfo", pb.GetServerInfoRequest(), deadline=deadline)
+            wire = self._server_wire = ServerWire.of(ServerInfo.from_proto(message), self._wanted_chunk_bytes)
         return wire
 
-    def submit(
+    async def submit(
         self, upload: Upload, resumable: bool, bar: ProgressBar | None, deadline: float | None = None
     ) -> Submission:
-        """Uploads in one stream or, if ``resumable`` and in any case after a failure, by single calls that resume."""
-        resumption = Resumption(self.retry)
-        while True:
-            try:
-                with self._channels.least_busy() as stub:
-                    if not resumable:
-                        return self._submit_stream(stub, upload, bar, deadline)
-                    first = resumption.first_chunk(self._upload_status(upload, deadline))
-                    return self._submit_unary(stub, upload, first, bar, resumption, deadline)
-            except grpc.RpcError as call_error:
-                self._forget_server_after(call_error)
-                wait = resumption.wait_after(call_error)
-                pause, again = pause_after(wait, deadline)
-                if not again:
-                    time.sleep(pause)
-                    raise error_from_call(call_error, is_late=wait is not None) from call_error
-            resumable = True  # from here on, what has arrived is not sent again
-            time.sleep(pause)
+        """Sends an upload and commits it.
 
-    def _retried(
+        Args:
+            upload: the upload.
+            resumable: whether already the first attempt uses single calls, which resume where the server's part of the
+                upload ends. Otherwise the first attempt is one stream; all later attempts use single calls.
+            bar: shows the progress; None: nothing does.
+            deadline: of all attempts.
+        """
+        resumption = Resumption(self.retry)
+        is_stream = not resumable
+
+        async def attempt() -> Submission:
+            nonlocal is_stream
+            with self._channels.least_busy() as stub:
+                if is_stream:
+                    is_stream = False
+                    return await self._submit_stream(stub, upload, bar, deadline)
+                await self.transport.convert(getattr, upload, "tag")  # computed here, since it takes long
+                first = resumption.first_chunk(await self._upload_status(upload, deadline))
+                return await self._submit_chunks(stub, upload, first, bar, resumption, deadline)
+
+        return await self._retried(attempt, deadline, resumption)
+
+    async def _retried(
         self,
-        attempt: Callable[[], T],
+        attempt: Callable[[], Coroutine[Any, Any, T]],
         deadline: float | None = None,
-        progress: Callable[[], int] = lambda: 0,
+        retries: Retries | Resumption | None = None,
         patient: bool = False,
     ) -> T:
-        """Attempts something until it succeeds; attempts count anew when ``progress`` has got on."""
-        waits, before = self.retry.waits(), progress()
+        """Repeats ``attempt`` until it succeeds, ``retries`` gives no further wait, or the deadline is there."""
+        self.transport.check_thread()
+        retries = retries or Retries(self.retry)
         while True:
             try:
-                return attempt()
+                return await self.transport.attempt(attempt())
             except grpc.RpcError as call_error:
                 self._forget_server_after(call_error)
-                if progress() > before:
-                    waits, before = self.retry.waits(), progress()
-                wait = wait_before_retry(call_error, waits)
+                wait = retries.wait_after(call_error)
                 pause, again = pause_after(wait, deadline, patient)
+                await self.transport.sleep(pause)
                 if not again:
-                    time.sleep(pause)
                     raise error_from_call(call_error, is_late=wait is not None) from call_error
-            time.sleep(pause)
+
+    async def _answer(self, method: Any, request: Any, timeout: float | None) -> Any:
+        return await self.transport.answer(method(request, timeout=timeout, metadata=self._metadata))
 
     def _forget_server_after(self, error: grpc.RpcError) -> None:
-        """Asks anew what the server takes when one that has restarted may take less."""
+        """Lets the server be asked again for its limits, when another server, with lower limits, may have answered."""
         if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED):
             self._server_wire = None
 
-    def _upload_status(self, upload: Upload, deadline: float | None) -> pb.UploadStatus | None:
-        """Returns what the server has of it; None: nothing."""
+    async def _upload_status(self, upload: Upload, deadline: float | None) -> pb.UploadStatus | None:
+        """Returns how much of the upload the server has; None where the server does not know the upload."""
         try:
-            status: pb.UploadStatus = self.call("GetUploadStatus", status_request(upload), deadline=deadline)
+            request = pb.GetUploadStatusRequest(**upload.identity)
+            status: pb.UploadStatus = await self.call("GetUploadStatus", request, deadline=deadline)
         except NotFound:
             return None
         return status
 
-    def _submit_stream(self, stub: Any, upload: Upload, bar: ProgressBar | None, deadline: float | None) -> Submission:
+    async def _submit_stream(
+        self, stub: Any, upload: Upload, bar: ProgressBar | None, deadline: float | None
+    ) -> Submission:
         chunks = counted(upload.chunks(), bar)
         first = next(chunks)
         timeout = call_seconds(deadline)
         if first.head.last:
-            message = stub.SubmitWhole(first, timeout=timeout, metadata=self._metadata)
+            message = await self._answer(stub.SubmitWhole, first, timeout)
             next(chunks, None)  # for the bar
         else:
             with streamed(itertools.chain((first,), chunks)) as requests:
-                message = stub.SubmitUpdate(requests, timeout=timeout, metadata=self._metadata)
+                message = await self._answer(stub.SubmitUpdate, requests, timeout)
         return Submission.from_proto(message)
 
-    def _submit_unary(
+    async def _submit_chunks(
         self,
         stub: Any,
         upload: Upload,
@@ -248,9 +254,9 @@ class Connection:
         deadline: float | None,
     ) -> Submission:
         for chunk in counted(upload.chunks(first, upload.tag), bar):
-            # No timeout of its own, as a stream has none: pings find a server that is dead, and a network that stalls
-            # goes on.
-            stub.PutChunk(chunk, timeout=call_seconds(deadline), metadata=self._metadata)
+            # Like a stream, without a timeout for the single call: keepalive pings find a dead server, and a network
+            # that stalls may go on.
+            await self._answer(stub.PutChunk, chunk, call_seconds(deadline))
             resumption.arrived()
-        request, timeout = commit_request(upload), call_seconds(deadline)
-        return Submission.from_proto(stub.CommitSubmission(request, timeout=timeout, metadata=self._metadata))
+        request = pb.CommitSubmissionRequest(**upload.identity)
+        return Submission.from_proto(await self._answer(stub.CommitSubmission, request, call_seconds(deadline)))

@@ -13,13 +13,15 @@ _INTERVAL_S = 0.1
 
 
 class ProgressBar:
-    """One line that is drawn over; nothing where ``stream`` is no terminal. A context manager. Not thread-safe.
+    """A bar of one line, which shows nothing on a stream that is no terminal. A context manager: removes the line.
+
+    Not thread-safe.
 
     Args:
-        label: before the bar.
-        total: of the units that ``advance`` counts.
-        unit: after the numbers; "B" gives MB.
-        stream: where to draw; by default standard error.
+        label: text before the bar.
+        total: number of units of the whole task.
+        unit: text after the numbers; "B" shows bytes as MB.
+        stream: where to draw; None: standard error.
     """
 
     def __init__(self, label: str, total: int, unit: str = "", stream: TextIO | None = None) -> None:
@@ -39,11 +41,11 @@ class ProgressBar:
         self.clear()
 
     def advance(self, units: int = 1) -> None:
-        """Counts ``units`` more as done, and draws at most ten times a second."""
+        """Counts ``units`` more units as done. Draws at most ten times a second."""
         self.move_to(self._done + units)
 
     def move_to(self, units: int) -> None:
-        """Says that ``units`` in all are done, which may be fewer than before, and draws likewise."""
+        """Sets the number of units that are done, which may be lower than before. Draws as ``advance``."""
         self._done = units
         now = time.monotonic()
         if self._shown and (now - self._drawn >= _INTERVAL_S or self._done >= self._total):
@@ -52,7 +54,7 @@ class ProgressBar:
             self._stream.flush()
 
     def line(self) -> str:
-        """Returns the line as it is now."""
+        """Returns the text of the line."""
         share = min(1.0, self._done / self._total) if self._total else 1.0
         bar = ("█" * round(share * _WIDTH)).ljust(_WIDTH, "·")
         if self._unit == "B":

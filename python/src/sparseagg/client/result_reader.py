@@ -1,4 +1,4 @@
-"""A result put together from its pages."""
+"""The reader that puts a result together from its pages."""
 
 from __future__ import annotations
 
@@ -19,20 +19,27 @@ __all__ = ["ResultReader"]
 
 
 class ResultReader:
-    """Puts pages together. Not thread-safe.
+    """The pages of one result, decoded as they arrive. Not thread-safe.
+
+    The call that reads the result owns the reader. Calls, in order: ``add`` for every page of a stream; if the stream
+    breaks, ``add`` for the answer to each request of ``rest``; ``result``.
 
     Attributes:
-        num_pages: added so far.
+        num_pages: number of pages added.
     """
 
     def __init__(self) -> None:
         self.num_pages = 0
         self._parts: dict[str, _Parts] = {}
-        self._next: dict[str, str] = {}  # of each tensor: where its next page is; empty behind the last one
+        self._next: dict[str, str] = {}  # by tensor: the token of the next page; empty after the last page
         self._info: RoundInfo | None = None
 
     def add(self, page: pb.ResultPage) -> None:
-        """Takes the next page of a tensor; the first one carries its summary."""
+        """Adds the next page of a tensor. The first page of a tensor has the tensor's summary.
+
+        Raises:
+            Internal: the page is malformed.
+        """
         if page.HasField("round"):
             self._info = RoundInfo.from_proto(page.round)
         name = page.slice.tensor
@@ -46,12 +53,12 @@ class ResultReader:
         self.num_pages += 1
 
     def rest(self, stream: pb.StreamResultRequest, spec: RoundSpec) -> Iterator[pb.GetResultRequest]:
-        """Yields the requests of the pages that a stream did not bring, each when the one before it has been added.
+        """Yields the requests of the missing pages. The caller adds each page before it asks for the next request.
 
-        Pages end where those of the stream would, so that values that are rounded together are the same.
+        The pages have the bounds that they would have in the stream, so that the same values share a scale.
 
         Args:
-            stream: the request of the stream.
+            stream: the request of the stream that broke.
             spec: of the round.
         """
         for name in list(stream.tensors) or [tensor.name for tensor in spec.tensors]:
@@ -65,7 +72,11 @@ class ResultReader:
                 )
 
     def result(self, info: RoundInfo | None = None) -> Result:
-        """Returns the tensors read, of the round ``info`` where the pages do not bring it."""
+        """Returns the result of all pages; ``info`` is the round, if no page has it.
+
+        Raises:
+            Internal: the pages do not fit together.
+        """
         info = self._info or info
         if info is None:
             raise Internal("the server sent a result without its round")
@@ -74,7 +85,7 @@ class ResultReader:
 
 
 class _Parts:
-    """The pages of one tensor, decoded as they come."""
+    """The pages of one tensor, decoded as they arrive."""
 
     def __init__(self, summary: pb.TensorSummary) -> None:
         self._summary = summary
@@ -88,7 +99,7 @@ class _Parts:
         self._weights = bytearray()
 
     def add(self, page: pb.ResultPage) -> None:
-        """Takes the next page; ``Internal`` if its parts do not go together."""
+        """Adds the next page; ``Internal`` if the page is malformed."""
         try:
             keys = decode_keys(page.slice, self._key_type)
             if self._summary.has_values:
@@ -101,7 +112,7 @@ class _Parts:
         self._weights += page.weights
 
     def tensor(self, fill: float) -> TensorResult:
-        """Returns all pages as one; ``fill`` is the spec's."""
+        """Returns the tensor; ``fill`` is that of the spec."""
         summary = self._summary
         return TensorResult(
             name=summary.name,
@@ -131,5 +142,5 @@ class _Parts:
 
 
 def _joined(pieces: list[Array]) -> Array:
-    """One array that can be written to; there is at least one piece."""
+    """Returns one writable array; there is at least one piece."""
     return np.concatenate(pieces)

@@ -1,4 +1,4 @@
-"""How the attempts at one upload follow each other: what both clients decide alike."""
+"""The attempts at one upload: from which chunk each attempt goes on, and whether another attempt follows."""
 
 from __future__ import annotations
 
@@ -10,43 +10,47 @@ from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Resumption"]
 
-# What chunks and commits of an upload are answered that is not where it was.
+# The server's answers to chunks and commits of an upload that it has discarded.
 _LOST = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND)
 
 
 class Resumption:
-    """Where an upload goes on, and whether it does.
+    """The state of one upload over all its attempts. The upload's submit call owns it. Not thread-safe.
 
-    The server discards an upload of which it hears nothing for upload_timeout; then it begins anew. It also discards
-    one whose place under its submission id another upload takes, of other content or in other chunks, such as that of
-    a worker that was started in place of this one. That one goes on then, and this one does not: they would take turns
-    for ever.
+    Calls, for each attempt: ``first_chunk``, ``arrived`` after each chunk, ``wait_after`` if the attempt has failed.
+
+    The server discards an upload for two reasons. No chunk came for upload_timeout: the upload begins again. Or another
+    upload, with other content or other chunks, has begun under the same submission id, such as that of a worker which
+    was started in place of this one: this upload fails, since otherwise the two would replace each other for ever.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
         self._waits = policy.waits()
-        self._most = 0  # chunks that the server has been known to have
-        self._has_begun = False  # it has had one since the upload began, or began anew
-        self._has_some = False  # it has had one in this attempt
+        self._most = 0  # the most chunks that the server has had at the beginning of an attempt
+        self._has_begun = False  # the server has had a chunk since the upload began, or began again
+        self._has_some = False  # the server has had a chunk in this attempt
         self._error: grpc.RpcError | None = None  # of the last attempt
 
     def first_chunk(self, status: pb.UploadStatus | None) -> int:
-        """Returns the number of the chunk to go on with; ``status``: None where nothing of the upload is there.
+        """Returns the number of the chunk to go on with.
+
+        Args:
+            status: the server's answer; None: the server does not know the upload.
 
         Raises:
-            FailedPrecondition: the place is taken.
+            FailedPrecondition: another upload has begun under the submission id.
         """
         first = 0 if status is None else int(status.next_sequence)
         if status is None:
-            # It begins anew, and may be found opened, but without its first chunk, when this attempt breaks off.
+            # The upload begins again. If this attempt breaks off, the server may have it open without a first chunk.
             self._has_begun = False
         elif self._has_begun and first == 0:
             raise FailedPrecondition(
                 "another upload, of other content or in other chunks, has taken the place of this one under submission "
                 f"{status.submission_id!r} of client {status.client_id!r}"
             ) from self._error
-        if first > self._most:  # it is getting on
+        if first > self._most:  # progress: all retries again
             self._most = first
             self._waits = self._policy.waits()
         self._has_some = first > 0
@@ -54,11 +58,11 @@ class Resumption:
         return first
 
     def arrived(self) -> None:
-        """The server has a chunk more."""
+        """Tells that the server has received another chunk."""
         self._has_some = self._has_begun = True
 
     def wait_after(self, error: grpc.RpcError) -> float | None:
-        """Returns how long to wait before the next attempt; None: there is none."""
+        """Returns the wait before the next attempt, in seconds; None: ``error`` is final."""
         wait = wait_before_retry(error, self._waits)
         if wait is None and self._has_some and error.code() in _LOST:
             wait = next(self._waits, None)

@@ -1,11 +1,11 @@
-"""When to try again, and how long to wait before."""
+"""Retries: which failed calls are repeated, and how long to wait before."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -13,25 +13,25 @@ import grpc
 from sparseagg.arguments import checked_integer, checked_number, shown
 from sparseagg.errors import InvalidArgument, SparseaggError, error_of
 
-__all__ = ["RetryPolicy", "checked_retry", "error_from_call", "wait_before_retry"]
+__all__ = ["Retries", "RetryPolicy", "checked_retry", "error_from_call", "wait_before_retry"]
 
 _RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 @dataclasses.dataclass(frozen=True)
 class RetryPolicy:
-    """Exponential backoff with jitter, for calls that answer UNAVAILABLE or CANCELLED, or are to be repeated.
+    """Exponential backoff with jitter, for calls that fail with UNAVAILABLE or CANCELLED, or that the server delays.
 
-    An upload that the server has given up, since nothing of it came for upload_timeout, is begun anew.
+    An upload that the server has discarded, because no chunk came for upload_timeout, begins again.
 
-    All calls are safe to repeat: what has arrived twice counts once, and a round that is gone at the second attempt to
-    delete it was deleted by the first.
+    All calls are safe to repeat: a submission counts once however often it arrives, and a round that a second attempt
+    to delete does not find was deleted by the first attempt.
 
     Args:
-        attempts: calls in all; 1 for no retries.
-        initial: the first wait is up to this long, in seconds.
-        multiplier: each following one up to this many times longer.
-        maximum: no wait is longer, in seconds.
+        attempts: number of calls in all; 1 for no retries.
+        initial: longest first wait, in seconds.
+        multiplier: factor between the longest wait of one retry and that of the next.
+        maximum: longest wait of any retry, in seconds.
     """
 
     attempts: int = 8
@@ -40,7 +40,7 @@ class RetryPolicy:
     maximum: float = 5.0
 
     def __post_init__(self) -> None:
-        # What is kept are Python's own numbers: clocks take no fractions, and numpy's do not pass for floats either.
+        # Kept as Python's own numbers: clocks take no fractions, and not every number of NumPy is a float.
         attempts = checked_integer("attempts is a number of calls from 1 on", self.attempts, 1, sys.maxsize)
         object.__setattr__(self, "attempts", attempts)
         for name in ("initial", "multiplier", "maximum"):
@@ -48,12 +48,33 @@ class RetryPolicy:
             object.__setattr__(self, name, number)
 
     def waits(self) -> Iterator[float]:
-        """Yields the wait before each retry, ``attempts`` − 1 of them."""
+        """Yields the wait before each retry, in seconds: ``attempts`` − 1 waits."""
         bound = min(self.maximum, self.initial)
         for _ in range(self.attempts - 1):
-            # At least half of it, so that a restarting server is never asked in a burst.
+            # At least half of the bound, so that many clients do not ask a restarting server in a burst.
             yield bound * random.uniform(0.5, 1.0)  # allow(randomness): clients must not wait in step
             bound = min(self.maximum, bound * self.multiplier)
+
+
+class Retries:
+    """The waits between the attempts of one operation. An operation that makes progress starts with all of them again.
+
+    Args:
+        policy: the policy.
+        progress: returns a number that grows when an attempt has made progress.
+    """
+
+    def __init__(self, policy: RetryPolicy, progress: Callable[[], int] = lambda: 0) -> None:
+        self._policy = policy
+        self._progress = progress
+        self._before = progress()
+        self._waits = policy.waits()
+
+    def wait_after(self, error: grpc.RpcError) -> float | None:
+        """Returns the wait before the next attempt, in seconds; None: ``error`` is final."""
+        if self._progress() > self._before:
+            self._waits, self._before = self._policy.waits(), self._progress()
+        return wait_before_retry(error, self._waits)
 
 
 def checked_retry(retry: Any) -> RetryPolicy | None:
@@ -64,20 +85,23 @@ def checked_retry(retry: Any) -> RetryPolicy | None:
 
 
 def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | None:
-    """Returns how long to wait before a failed call is tried again.
+    """Returns the wait before a failed call is repeated, in seconds; None: the call is not repeated.
 
-    None: it is not. A connection that breaks is UNAVAILABLE, or what ``_broke_while_sending`` finds. A server that
-    stops may cancel what is under way; this client does so by disconnecting alone, which ``Channels`` tells apart. A
-    server whose memory for messages under way is taken for the moment answers RESOURCE_EXHAUSTED and says when to come
-    back; without that, what is exhausted stays so. One that has given up a stream of which nothing came, since this
-    machine slept or its network stalled, answers DEADLINE_EXCEEDED and names the limit, upload_timeout.
+    These errors are temporary:
 
-    The error loses its traceback. That holds frames, of which one may hold the error; then the update, or the part of a
-    result, and whatever the callers' frames have, would stay until Python looks for cycles.
+    - UNAVAILABLE: the connection broke, or there is no server.
+    - CANCELLED: a server that stops has cancelled the call. (``ChannelPool`` handles the calls that this client
+      cancels by disconnecting.)
+    - INTERNAL, if ``_broke_while_sending``.
+    - RESOURCE_EXHAUSTED with a suggested retry delay: the server's in-flight memory is full at the moment. Without the
+      delay, a limit is exceeded, and will be again.
+    - DEADLINE_EXCEEDED that names upload_timeout: the server has discarded a stream on which no chunk came for so long,
+      because this machine slept or the network stalled.
 
     Args:
-        error: of the call.
-        waits: of the policy; the next one is taken.
+        error: of the call. It loses its traceback: the traceback's frames hold the update, or a part of the result, and
+            may hold the error, so that all these would live until Python's search for cycles.
+        waits: of the policy; the next wait is taken.
     """
     error.__traceback__ = None
     asked = 0.0
@@ -87,7 +111,7 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
             return None
         asked = int(delays[0]) / 1e3
     elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        if "upload_timeout" not in (error.details() or ""):  # the caller's own
+        if "upload_timeout" not in (error.details() or ""):  # the timeout is the caller's own
             return None
     elif error.code() not in _RETRIED and not _broke_while_sending(error):
         return None
@@ -96,10 +120,10 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
 
 
 def _broke_while_sending(error: grpc.RpcError) -> bool:
-    """Whether the call ended, by a break or by an answer, while grpc.aio was handing it another message.
+    """Returns whether the call ended while grpc.aio was sending another of its messages.
 
-    That race hides the call's true status behind an INTERNAL of the client's own (grpc#36066). Asked again, the server
-    gives the answer, if it had one.
+    grpc.aio (up to 1.85 at least): this race replaces the call's true status by an INTERNAL of the client's own
+    (grpc#36066). The server gives the true status again when the call is repeated. Remove when that issue is fixed.
     """
     if error.code() is not grpc.StatusCode.INTERNAL:
         return False
@@ -108,5 +132,10 @@ def _broke_while_sending(error: grpc.RpcError) -> bool:
 
 
 def error_from_call(error: grpc.RpcError, is_late: bool = False) -> SparseaggError:
-    """Returns the typed error of a failed call; ``is_late``: it would be tried again, but its time has run out."""
+    """Returns the typed error of a failed call.
+
+    Args:
+        error: of the call.
+        is_late: the call would be repeated, but its deadline has passed: the error is a ``DeadlineExceeded``.
+    """
     return error_of(grpc.StatusCode.DEADLINE_EXCEEDED if is_late else error.code(), error.details() or "")

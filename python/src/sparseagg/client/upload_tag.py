@@ -1,4 +1,4 @@
-"""What an upload is known by beside its submission id, so that nobody resumes another one."""
+"""The hash of an upload, which keeps it from being resumed with other content."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["upload_tag"]
 
 
 def upload_tag(tensors: Sequence[TensorData], weight: float | None, chunk_bytes: int, wire: WireFormat) -> bytes:
-    """Returns a hash of what is uploaded and of how it is cut: with the same tag a chunk of some number is the same.
+    """Returns a hash of the content and of the cut into chunks: with equal tags, chunks of equal numbers are equal.
 
-    How keys are packed says nothing about what a chunk holds, and is left out. Takes a pass over the arrays, at the
-    speed of BLAKE2b, 1.2 to 1.5 ms a megabyte, without copying them.
+    The encoding of keys does not change the tuples of a chunk, and is left out of the hash. Cost: BLAKE2b over the
+    arrays, 1.2 to 1.5 ms a megabyte, without a copy.
     """
     digest = hashlib.blake2b(digest_size=16)
     columns = [

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from google.protobuf import json_format
 
 import sparseagg
-from sparseagg.client.client import Client
+from sparseagg.client.blocking_client import Client
 from sparseagg.commands import demo, merge, npz
 from sparseagg.commands.demo import run as demo_run
 from sparseagg.commands.spec_file import SPEC_HELP, read_spec

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from sparseagg.client.client import Client
+from sparseagg.client.blocking_client import Client
 from sparseagg.commands.demo import check, corpus, report
 from sparseagg.commands.demo.coordinator import Coordinator
 from sparseagg.commands.demo.model import ClientData, HeldOut, Model

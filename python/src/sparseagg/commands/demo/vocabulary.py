@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg.client.client import Client
+from sparseagg.client.blocking_client import Client
 from sparseagg.client.progress import ProgressBar
 from sparseagg.commands.demo.corpus import Text
 from sparseagg.info import RoundInfo

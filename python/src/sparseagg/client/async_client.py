@@ -1,40 +1,22 @@
-"""The client for programs with an event loop."""
+"""``sparseagg.aio``: the client and its rounds, with every operation of both clients as a coroutine."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, SupportsFloat, SupportsIndex, TypeVar
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg.arguments import Timeout, checked_seconds, checked_text
-from sparseagg.client.aio_connection import Connection
-from sparseagg.client.calls import (
-    checked_deadline,
-    create_request,
-    naming_round,
-    poll_pause,
-    poll_seconds,
-    raise_if_failed,
-    raise_if_going_on,
-    raise_if_late,
-    raise_if_past,
-    raise_if_unheard,
-    result_format,
-    result_request,
-    wait_request,
-)
-from sparseagg.client.channel import TLS, checked_address, credentials, metadata, round_name
+from sparseagg.client.channel import TLS, checked_address, credentials, metadata
+from sparseagg.client.connection import Connection
+from sparseagg.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
 from sparseagg.client.progress import ProgressBar
+from sparseagg.client.requests import create_request, result_format, result_request, round_name, wait_request
 from sparseagg.client.retry import RetryPolicy, checked_retry
-from sparseagg.client.upload import (
-    Upload,
-    aggregate_requests,
-    aggregate_upload,
-    aggregate_uploads,
-    make_upload,
-)
-from sparseagg.errors import FailedPrecondition
+from sparseagg.client.round_errors import naming_round, raise_if_failed, raise_if_not_ended
+from sparseagg.client.transport import AsyncioTransport, Transport
+from sparseagg.client.upload import Upload, aggregate_requests, aggregate_upload, aggregate_uploads, make_upload
+from sparseagg.errors import DeadlineExceeded, FailedPrecondition
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, checked_spec
@@ -44,15 +26,20 @@ from sparseagg.wire.formats import Values, WireFormat
 
 __all__ = ["Client", "Round"]
 
-T = TypeVar("T")
-
 
 class Client:
-    """A connection to a server, for one event loop, that of the first call.
+    """A client of one server, for the event loop that makes the first call.
 
-    See ``sparseagg.Client`` for the arguments and the errors. An asynchronous context manager that closes the
-    connection. Calls may run concurrently.
+    An asynchronous context manager that disconnects. Calls may run concurrently. ``sparseagg.Client`` has the same
+    methods, and documents their arguments and errors; it runs these methods over a ``BlockingTransport``.
+
+        async with sparseagg.aio.Client("localhost:8001") as client:
+            rnd = await client.create_round(spec)
+            await rnd.submit("client-7", {"embedding": (keys, rows)})
+            result = await rnd.close()
     """
+
+    _transport_class: type[Transport] = AsyncioTransport
 
     def __init__(
         self,
@@ -76,6 +63,7 @@ class Client:
             chunk_bytes,
             connections,
             options,
+            self._transport_class(),
         )
 
     async def __aenter__(self) -> Client:
@@ -85,11 +73,11 @@ class Client:
         await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Closes the connection. Calls under way raise ``errors.Cancelled``, later ones ``FailedPrecondition``."""
+        """Closes the connection. Calls under way raise ``errors.Cancelled``, later calls ``FailedPrecondition``."""
         await self._connection.close()
 
     async def close(self) -> None:
-        """The same as ``disconnect``. No round is closed."""
+        """The same as ``disconnect``. Rounds stay open."""
         await self.disconnect()
 
     async def server_info(self) -> ServerInfo:
@@ -102,19 +90,22 @@ class Client:
         return Round(self._connection, RoundInfo.from_proto(await self._connection.call("CreateRound", request)))
 
     async def get_round(self, name: str) -> Round:
-        """Returns a round by id or by name ("rounds/{id}"); ``NotFound`` if there is none."""
+        """Returns a round by its id or its name ("rounds/{id}"); ``NotFound`` if the server has none."""
         return Round(self._connection, await self._connection.get_round(round_name(name)))
 
     async def list_rounds(self) -> AsyncIterator[Round]:
-        """Yields all rounds the server knows, oldest first."""
-        token = ""
-        while True:
-            response = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=token))
-            for proto in response.rounds:
-                yield Round(self._connection, RoundInfo.from_proto(proto))
-            token = response.next_page_token
-            if not token:
-                return
+        """Yields all rounds of the server, oldest first."""
+        token: str | None = ""
+        while token is not None:
+            rounds, token = await self._page_of_rounds(token)
+            for each in rounds:
+                yield each
+
+    async def _page_of_rounds(self, token: str) -> tuple[list[Round], str | None]:
+        """Returns the rounds of one page, and the next page's token; None behind the last page."""
+        response = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=token))
+        rounds = [Round(self._connection, RoundInfo.from_proto(proto)) for proto in response.rounds]
+        return rounds, response.next_page_token or None
 
     async def aggregate(
         self,
@@ -127,49 +118,36 @@ class Client:
     ) -> Result:
         """Merges updates in one call; see ``sparseagg.Client.aggregate``.
 
-        They are converted in other threads, in which the event loop does not wait for them. Iterators are asked for
-        updates, one by one, in that of the event loop.
+        Other threads convert the updates while the event loop goes on. An iterator of updates runs in the event loop.
         """
         spec, updates = checked_spec(spec), checked_updates(updates)
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, "the aggregation has not ended"):
             server = await self._connection.server_wire(deadline)
-            uploads = await _uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
+            uploads = await self._uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
             answer = result_format(encoding, None)
             reader = await self._connection.aggregate(lambda: aggregate_requests(spec, uploads, answer), deadline)
         return reader.result()
 
-
-async def _apart(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """Returns what a conversion does in another thread, in which the event loop does not wait for it."""
-
-    def convert() -> T:
-        try:
-            return function(*arguments, **named)
-        except StopIteration as error:  # of a caller's mapping; no future takes one, and its await would never end
-            raise RuntimeError("an update raised StopIteration") from error
-
-    return await asyncio.to_thread(convert)
+    async def _uploads(self, spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFormat) -> list[Upload]:
+        convert = self._connection.transport.convert
+        if isinstance(updates, (list, Mapping)):
+            return await convert(aggregate_uploads, spec, updates, chunk_bytes, wire)
+        return [await convert(aggregate_upload, spec, *named, chunk_bytes, wire) for named in named_updates(updates)]
 
 
-async def _uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFormat) -> list[Upload]:
-    """Converts the updates of a one-shot aggregation apart, since that may take long."""
-    if isinstance(updates, (list, Mapping)):
-        return await _apart(aggregate_uploads, spec, updates, chunk_bytes, wire)
-    return [await _apart(aggregate_upload, spec, *named, chunk_bytes, wire) for named in named_updates(updates)]
+class RoundAttributes:
+    """What rounds of both clients say of themselves, from their ``info``."""
 
-
-class Round:
-    """A round on the server. Made by ``Client.create_round``, ``get_round`` and ``list_rounds``."""
-
-    def __init__(self, connection: Connection, info: RoundInfo) -> None:
-        self._connection = connection
-        self._info = info
+    @property
+    def info(self) -> RoundInfo:
+        """The round as the server described it last; ``refresh`` asks again."""
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
         """The name, "rounds/{id}"."""
-        return self._info.name
+        return self.info.name
 
     @property
     def id(self) -> str:
@@ -178,19 +156,30 @@ class Round:
 
     @property
     def spec(self) -> RoundSpec:
-        """What it computes."""
-        return self._info.spec
+        """The round's spec."""
+        return self.info.spec
+
+    def __repr__(self) -> str:
+        return f"Round({self.name!r}, {self.info.state})"
+
+
+class Round(RoundAttributes):
+    """A round on the server, from ``Client.create_round``, ``get_round`` or ``list_rounds``.
+
+    ``sparseagg.Round`` has the same methods, and documents their arguments and errors.
+    """
+
+    def __init__(self, connection: Connection, info: RoundInfo) -> None:
+        self._connection = connection
+        self._info = info
 
     @property
     def info(self) -> RoundInfo:
-        """The round as last heard of; ``refresh`` asks again."""
+        """The round as the server described it last; ``refresh`` asks again."""
         return self._info
 
-    def __repr__(self) -> str:
-        return f"Round({self.name!r}, {self._info.state})"
-
     async def refresh(self) -> RoundInfo:
-        """Asks the server for the round as it is now."""
+        """Asks the server for the round, and returns it as it is now."""
         self._info = await self._connection.get_round(self.name)
         return self._info
 
@@ -207,11 +196,11 @@ class Round:
         progress: bool = False,
         timeout: Timeout = None,
     ) -> Submission:
-        """Sends one client's update; see ``sparseagg.Round.submit``. It is converted in another thread."""
+        """Sends one client's update; see ``sparseagg.Round.submit``. Another thread converts the update."""
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, f"the submission to {self.name} has not ended"), naming_round(self.name):
             server = await self._connection.server_wire(deadline)
-            upload = await _apart(
+            upload = await self._connection.transport.convert(
                 make_upload,
                 self.spec,
                 update,
@@ -228,41 +217,19 @@ class Round:
                 return await self._connection.submit(upload, resumable, bar, deadline)
 
     async def close(self, timeout: Timeout = None, *, encoding: str = "auto", values: str | None = None) -> Result:
-        """Stops taking submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``."""
-        request = result_request(self.name, None, None, result_format(encoding, values))  # refuses what is unknown
+        """Ends the submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``."""
+        request = result_request(self.name, None, None, result_format(encoding, values))  # checks the arguments first
         deadline = checked_deadline(timeout)
         await self._end(deadline)
         return await self._read(request, deadline)
 
     async def end(self, timeout: Timeout = None) -> RoundInfo:
-        """Stops taking submissions and waits for the merge, but reads nothing; see ``sparseagg.Round.end``."""
+        """Ends the submissions and waits for the merge; see ``sparseagg.Round.end``."""
         return await self._end(checked_deadline(timeout))
-
-    async def _end(self, deadline: float | None) -> RoundInfo:
-        request = pb.CloseRoundRequest(name=self.name)
-        with raise_if_unheard(deadline, self._info):
-            self._info = RoundInfo.from_proto(
-                await self._connection.call("CloseRound", request, deadline=deadline, patient=True)
-            )
-        raise_if_failed(await self._wait(deadline))
-        return self._info
 
     async def wait(self, timeout: Timeout = None) -> RoundInfo:
         """Waits until the round has ended; see ``sparseagg.Round.wait``."""
         return await self._wait(checked_deadline(timeout))
-
-    async def _wait(self, deadline: float | None) -> RoundInfo:
-        while True:
-            begun, poll = time.monotonic(), poll_seconds(deadline)
-            request = wait_request(self.name, poll)
-            with raise_if_unheard(deadline, self._info):
-                self._info = RoundInfo.from_proto(
-                    await self._connection.call("WaitRound", request, poll, deadline, patient=True)
-                )
-            if self._info.ended:
-                return self._info
-            raise_if_past(deadline, self._info)
-            await asyncio.sleep(poll_pause(self._connection.retry, poll, begun))
 
     async def result(
         self,
@@ -277,6 +244,38 @@ class Round:
         request = result_request(self.name, tensors, keys, result_format(encoding, values))
         return await self._read(request, checked_deadline(timeout))
 
+    async def cancel(self, reason: str = "") -> RoundInfo:
+        """Ends the round without a result; see ``sparseagg.Round.cancel``."""
+        return await self._call(
+            "CancelRound", pb.CancelRoundRequest(name=self.name, reason=checked_text("a reason", reason))
+        )
+
+    async def delete(self) -> None:
+        """Removes the round and its result from the server; ``NotFound`` if the server has no such round."""
+        await self._connection.delete_round(self.name)
+
+    async def _end(self, deadline: float | None) -> RoundInfo:
+        await self._call("CloseRound", pb.CloseRoundRequest(name=self.name), deadline)
+        raise_if_failed(await self._wait(deadline))
+        return self._info
+
+    async def _wait(self, deadline: float | None) -> RoundInfo:
+        while True:
+            begun, poll = time.monotonic(), poll_seconds(deadline)
+            await self._call("WaitRound", wait_request(self.name, poll), deadline, poll)
+            if self._info.ended:
+                return self._info
+            if seconds_to(deadline) == 0:
+                raise DeadlineExceeded(f"{self.name} is still {self._info.state}")
+            await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
+
+    async def _call(self, method: str, request: Any, deadline: float | None = None, wait_s: float = 0.0) -> RoundInfo:
+        """Calls a method whose answer is the round, keeps the answer and returns it."""
+        with raise_if_late(deadline, f"{self.name} was {self._info.state} when last heard of"):
+            answer = await self._connection.call(method, request, wait_s, deadline, patient=True)
+        self._info = RoundInfo.from_proto(answer)
+        return self._info
+
     async def _read(self, request: pb.StreamResultRequest, deadline: float | None) -> Result:
         with raise_if_late(deadline, f"the result of {self.name} has not been read"):
             try:
@@ -284,18 +283,8 @@ class Round:
             except FailedPrecondition as error:
                 self._info = await self._connection.get_round(self.name, deadline)
                 raise_if_failed(self._info, error)
-                raise_if_going_on(self._info, error)
+                raise_if_not_ended(self._info, error)
                 raise
             if not self._info.ended:
                 self._info = await self._connection.get_round(self.name, deadline)
         return reader.result(self._info)
-
-    async def cancel(self, reason: str = "") -> RoundInfo:
-        """Ends the round without a result and drops its submissions; ``FailedPrecondition`` if it is done or failed."""
-        request = pb.CancelRoundRequest(name=self.name, reason=checked_text("a reason", reason))
-        self._info = RoundInfo.from_proto(await self._connection.call("CancelRound", request))
-        return self._info
-
-    async def delete(self) -> None:
-        """Makes the server forget the round and its result; ``NotFound`` if it has none of this name."""
-        await self._connection.delete_round(self.name)

@@ -1,4 +1,4 @@
-"""The connections of one client."""
+"""The gRPC channels of one client."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from sparseagg.errors import Cancelled, FailedPrecondition, SparseaggError
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
 from sparseagg.wire.message import send_chunk_messages
 
-__all__ = ["Channels"]
+__all__ = ["ChannelPool"]
 
 _DISCONNECTED = "this client is disconnected"
 
 
-class Channels:
-    """Channels to one server, with a TCP connection each. Thread-safe.
+class ChannelPool:
+    """Channels to one server, each with its own TCP connection. Thread-safe.
 
-    gRPC carries all calls of a channel over one connection, whose bytes are moved by one thread at a time, and whose
-    pace on a long way is one window a round trip. So bulk that is sent or read at the same time goes over several.
+    gRPC carries all calls of a channel over one connection. One thread at a time moves the connection's bytes, and on a
+    long way the connection carries one window a round trip. So updates and results that are transferred at the same
+    time use several channels. The pool opens a channel when it is first needed.
+
+        with pool.least_busy() as stub:
+            stub.StreamResult(request)
 
     Args:
-        open_channel: opens a channel; those with the same options must not share a connection.
-        most: of them, at least one.
+        open_channel: opens a channel. Channels with the same options must not share a connection.
+        most: number of channels at most, 1 or more.
     """
 
     def __init__(self, open_channel: Callable[[], Any], most: int) -> None:
@@ -34,18 +38,19 @@ class Channels:
         self._most = most
         self._lock = threading.Lock()
         self._closed = False
-        # Guarded by _lock. None before the first loan: those of asyncio are of the event loop that they are opened in.
+        # Guarded by _lock. Empty before the first loan: a channel of grpc.aio belongs to the event loop that opens it.
+        # Stubs and loans (numbers) have the indices of their channels.
         self._channels: list[Any] = []
         self._stubs: list[Any] = []
-        self._busy: list[int] = []
+        self._loans: list[int] = []
 
     @contextlib.contextmanager
     def first(self) -> Iterator[Any]:
-        """Lends the stub of the first channel, for calls that carry little.
+        """Lends the stub of the first channel, for calls with short messages.
 
         Raises:
-            FailedPrecondition: the channels are closed, or were while the stub was on loan, and it was used after that.
-            Cancelled: they were closed during a call.
+            FailedPrecondition: the pool is closed, or was closed before the last use of the stub.
+            Cancelled: the pool was closed during a call.
         """
         with self._lock:
             self._have_one()
@@ -54,33 +59,33 @@ class Channels:
 
     @contextlib.contextmanager
     def least_busy(self) -> Iterator[Any]:
-        """Lends the stub of the channel with the fewest loans; of a new one if all have some and there may be more.
+        """Lends the stub of the channel with the fewest loans; of a new channel if all have loans and there is room.
 
         Raises:
-            FailedPrecondition: as ``first`` does.
+            FailedPrecondition, Cancelled: as ``first``.
         """
         with self._lock:
             self._have_one()
-            at = self._busy.index(min(self._busy))
-            if self._busy[at] > 0 and len(self._busy) < self._most and not self._closed:
+            at = self._loans.index(min(self._loans))
+            if self._loans[at] > 0 and len(self._loans) < self._most and not self._closed:
                 at = self._add()
-            self._busy[at] += 1
+            self._loans[at] += 1
         try:
             with self._open():
                 yield self._stubs[at]
         finally:
             with self._lock:
-                self._busy[at] -= 1
+                self._loans[at] -= 1
 
     def close(self) -> list[Any]:
-        """Returns all channels, for the caller to close: there will be no others."""
+        """Closes the pool, which opens no further channels. Returns all its channels, which the caller must close."""
         with self._lock:
             self._closed = True
             return self._channels
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[None]:
-        """Refuses what is done with channels that are closed, and tells calls that closing them has ended."""
+        """Raises ``FailedPrecondition`` if the pool is closed, and ``Cancelled`` in calls that the closing ended."""
         if self._closed:
             raise FailedPrecondition(_DISCONNECTED)
         try:
@@ -90,23 +95,24 @@ class Channels:
                 raise
             raise Cancelled(_DISCONNECTED) from error
         except (ValueError, grpc.aio.UsageError) as error:
-            # What gRPC raises when a channel that is closed is told to call, which another thread may have done.
+            # gRPC raises these for a call on a closed channel, which another thread may have closed.
             if isinstance(error, SparseaggError) or not self._closed:
                 raise
             raise FailedPrecondition(_DISCONNECTED) from error
 
     def _have_one(self) -> None:
-        """Opens the first channel, unless there are to be none. Requires _lock."""
+        """Opens the first channel if there is none. Requires _lock."""
         if self._closed and not self._channels:
             raise FailedPrecondition(_DISCONNECTED)
         if not self._channels:
             self._add()
 
     def _add(self) -> int:
+        """Opens a channel and returns its index. Requires _lock."""
         channel = self._open_channel()
         stub = pb_grpc.AggregationStub(channel)  # type: ignore[no-untyped-call]
         send_chunk_messages(stub, channel)
         self._channels.append(channel)
         self._stubs.append(stub)
-        self._busy.append(0)
-        return len(self._busy) - 1
+        self._loans.append(0)
+        return len(self._loans) - 1
