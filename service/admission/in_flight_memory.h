@@ -1,4 +1,4 @@
-// Memory for messages and pages between the wire and a round.
+// InFlightMemory: the limit on memory between the network and the rounds: messages, result pages and open streams.
 #ifndef SPARSEAGG_SERVICE_ADMISSION_IN_FLIGHT_MEMORY_H_
 #define SPARSEAGG_SERVICE_ADMISSION_IN_FLIGHT_MEMORY_H_
 
@@ -20,23 +20,25 @@ namespace sparseagg::service {
 
 class InFlightMemory;
 
-// Bytes reserved in an InFlightMemory, which must outlive the reservation. The destructor releases the bytes.
-// Not thread-safe.
+// Bytes reserved in an InFlightMemory, which must outlive the reservation. The destructor releases the bytes. A method
+// of an empty reservation does nothing. Not thread-safe.
 class InFlightReservation {
  public:
   InFlightReservation() = default;  // empty
   InFlightReservation(InFlightReservation&& other) noexcept { Swap(other); }
+  // Releases what this reservation holds when `other` is destroyed.
   InFlightReservation& operator=(InFlightReservation&& other) noexcept {
     Swap(other);
     return *this;
   }
   ~InFlightReservation() { Release(); }
 
-  // Ends the peer's deadline, because the peer has done its part, and keeps at most `bytes` of the reservation.
-  // Does nothing to a reservation of TryReserveForStream.
+  // Ends the peer's deadline and keeps at most `bytes`; never grows. Call it when the server no longer waits for the
+  // peer: a message has arrived completely, or the peer has taken a page. No effect on a reservation of
+  // TryReserveForStream.
   void ShrinkTo(uint64_t bytes);
-  // Starts the peer's deadline (InFlightMemory::kReclaimAfter) for a reservation that has none: the call has ended for
-  // the server, and the peer must take its status. `reclaim`: as in InFlightMemory::Acquire.
+  // Starts a deadline for the peer if the reservation has none. Call it when the server has finished the call and waits
+  // for the peer to take its status. `reclaim`: as in InFlightMemory::Acquire.
   void StartDeadline(std::function<void()> reclaim);
   // Returns all bytes now. The reservation is empty afterwards.
   void Release();
@@ -61,21 +63,24 @@ class InFlightReservation {
   bool is_for_stream_ = false;  // made by TryReserveForStream
 };
 
-// The server's limit on bytes between the wire and its rounds, with a queue in front of it.
+// The server's limit on bytes between the network and its rounds (aggregations), with a queue in front of it.
 //
-// Messages and pages: a handler calls Acquire before it reads a message or makes a page. Grants are first come, first
-// served. Only gRPC knows how much of a message has arrived, so a handler reserves the largest message possible, and
-// shrinks the reservation when the message is complete. A stream in the queue is not read, and HTTP/2 flow control
-// holds its client back.
+// Messages and pages: a handler calls Acquire before it reads a message or makes a page of a result. Grants are first
+// come, first served. Only gRPC knows how much of a message has arrived, so a handler reserves the largest message
+// possible, and shrinks the reservation when the message is complete. A stream in the queue is not read, and HTTP/2
+// flow control holds its client back.
 //
 // Streams: gRPC needs some memory for every open call. TryReserveForStream grants or refuses that memory at once.
 //
-// Slow peers: a grant starts the peer's deadline. While another call needs memory, a peer later than kReclaimAfter is
-// reclaimed: the server asks the handler to end the call, again every kReclaimInterval until the handler has released
-// the reservation. The oldest reservations are reclaimed first, and no more of them than the waiting calls need.
+// Slow peers: a grant starts the peer's deadline, which ends kReclaimAfter later. The deadline has an effect only while
+// another call needs memory. Then `reclaim` of the late peer's call is called, again every kReclaimInterval, until the
+// handler has released the reservation. The oldest reservations are reclaimed first, only as many as free the bytes
+// that the waiting calls need.
 //
-// No deadlock: a reservation waits for nothing but its peer and a pool thread. Memory that rounds keep is another limit
-// (MemoryBudget), which never makes a caller wait.
+// No deadlock: the release of a reservation waits only for its peer and for a pool thread. Memory that rounds keep is
+// another limit (MemoryBudget), which never makes a caller wait.
+//
+// Callbacks run without the lock and may call every method. No method blocks, but for `granted` inside Acquire.
 //
 //   memory.Acquire(max_message_bytes,
 //                  [=](InFlightReservation granted) { call->Read(std::move(granted)); },  // empty: no memory in time
@@ -87,44 +92,47 @@ class InFlightReservation {
 // Owned by ServerContext. Thread-safe.
 class InFlightMemory {
  public:
-  // Deadline of a peer, while another call needs memory.
+  // Time that a peer has for its part, while another call needs memory.
   static constexpr absl::Duration kReclaimAfter = absl::Seconds(1);
   // Interval between reclaim attempts. An attempt needs a moment to end its call.
   static constexpr absl::Duration kReclaimInterval = absl::Milliseconds(100);
-  // After so many attempts the call is probably stuck, and another call is reclaimed in its place as well.
+  // After so many attempts the call is probably stuck: one more call is reclaimed, and the attempts for this one go on.
   static constexpr int kMaxReclaimAttempts = 3;
   // Longest wait of Wait::kBounded: a few deadlines of slow peers.
   static constexpr absl::Duration kBoundedWait = absl::Seconds(5);
 
   enum class Wait {
-    kUnbounded,  // for calls that flow control holds back
-    kBounded,    // for calls that nothing holds back: they end after kBoundedWait
+    kUnbounded,  // waits until granted: for streams, which flow control holds back
+    kBounded,    // gives up after kBoundedWait: for unary calls, which the client has sent completely
   };
 
-  // `limit_bytes` 0: no limit. Clock, timer and pool are borrowed; `pool` is not used before the first call.
+  // `limit_bytes` 0: no limit. Clock, timer and pool are borrowed; the constructor does not use `pool`, which may be
+  // constructed later.
   InFlightMemory(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerPool* pool);
+  // Drops waiting calls. Requires: no reservation exists, and the pool has run all callbacks.
   ~InFlightMemory();
 
-  // Reserves `bytes` and calls `granted` exactly once, unless CancelWait succeeds: before Acquire returns if the bytes
-  // are free and no call waits, otherwise later on the pool. Streams aside, more bytes than the limit are granted when
-  // nothing else is reserved.
+  // Reserves `bytes` and calls `granted` with the reservation, exactly once, unless CancelWait succeeds first.
   //
-  // `granted` gets an empty reservation if `wait` is kBounded and kBoundedWait has passed.
-  // `reclaim` runs on the pool, between `granted` and ShrinkTo or Release, and maybe several times. It must make the
-  // owner release the reservation soon.
+  // If the bytes are free and no call waits, `granted` runs before Acquire returns, on the calling thread. Otherwise it
+  // runs later, on the pool. With Wait::kBounded it gets an empty reservation after kBoundedWait.
+  // A request larger than the limit is granted when only streams hold memory.
   //
-  // Returns: the ticket for CancelWait, 0 if `granted` has been called.
+  // `reclaim` runs on the pool, zero or more times, while the peer's deadline is over and memory is needed; an attempt
+  // that has begun may end after ShrinkTo or Release. It must make the owner release the reservation soon.
+  //
+  // Returns: the ticket for CancelWait, or 0 if `granted` ran on the calling thread.
   uint64_t Acquire(uint64_t bytes, std::function<void(InFlightReservation)> granted, std::function<void()> reclaim,
                    Wait wait = Wait::kUnbounded);
   // Removes a waiting call from the queue. Returns: true if `granted` has not been called and will not be.
   bool CancelWait(uint64_t ticket);
 
   // Reserves `bytes` for as long as a stream lasts, without a deadline (InFlightReservation::StartDeadline sets one).
-  // Streams get at most half of the limit. Messages may already have the whole limit: then streams exceed it by up to a
-  // quarter, and new messages wait until the excess is gone.
+  // All streams together get at most half of the limit. When messages have taken the whole limit, streams may pass the
+  // limit by a quarter of it; messages then wait until the total is below the limit again.
   //
-  // Returns: nullopt if there is no room. A refusal counts as a call that needs memory, until a stream reservation
-  // succeeds or kBoundedWait has passed; each refusal reclaims at most one slow peer.
+  // Returns: nullopt if there is no room. Each refusal may reclaim one slow peer, within kBoundedWait; the next stream
+  // reservation that succeeds clears all earlier refusals.
   std::optional<InFlightReservation> TryReserveForStream(uint64_t bytes);
 
   uint64_t limit() const { return limit_; }
@@ -187,7 +195,7 @@ class InFlightMemory {
   uint64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of all waiters
   uint64_t num_refused_ ABSL_GUARDED_BY(mu_) = 0;    // refused streams for which nothing was reclaimed yet
   absl::Duration refused_until_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();  // refusals count until then
-  std::map<uint64_t, Deadline> deadlines_ ABSL_GUARDED_BY(mu_);   // of peers that are not reclaimed; oldest first
+  std::map<uint64_t, Deadline> deadlines_ ABSL_GUARDED_BY(mu_);   // of peers not being reclaimed yet; oldest first
   std::map<uint64_t, Deadline> reclaiming_ ABSL_GUARDED_BY(mu_);  // of peers that are being reclaimed
   Timer::Id reclaim_timer_ ABSL_GUARDED_BY(mu_) = 0;              // 0: not set
 };
