@@ -33,22 +33,29 @@ class DevicePrepared : public PreparedUpdate {
 };
 
 // One tensor's state in one aggregation whose merges run on a device. Created by DeviceEngine::CreateAccumulator, owned
-// by an Aggregation, which calls it as host/engine.h says:
+// by an Aggregation. host/engine.h has the contract of every method, its errors and its thread-safety; this class adds
+// only what is said here.
 //
-//   auto accumulator = engine.CreateAccumulator(spec).value();
-//   auto prepared = accumulator->Prepare(update);          // checked on the device, or on the host if it is small
-//   accumulator->Add(*std::move(prepared));                // kept in host memory; merged on arrival where that is
-//   exact Result result = std::move(*accumulator).Finish(order).value();
+//   std::unique_ptr<Accumulator> accumulator = *engine.CreateAccumulator(spec);
+//   std::unique_ptr<PreparedUpdate> prepared = *accumulator->Prepare(update);
+//   RETURN_IF_ERROR(accumulator->Add(std::move(prepared)));
+//   Result result = *std::move(*accumulator).Finish(order);
 //
-// Where the data is: between operations everything is in host memory, the updates as they were sent and the rows of
-// earlier merges (`bases_`). An operation copies to the device what it needs and copies the result back.
+// Data: between operations all data is in host memory: the updates as they were sent, and the rows of earlier merges.
+// An operation copies its input to the device and its output back. Where the spec makes the order of submissions
+// irrelevant (OrderMatters in host/spec/spec.h), pending updates are merged while others still arrive; otherwise all
+// updates are kept until Finish.
 //
-// Device failure: a failed device takes nothing with it. An accumulator without merged rows hands its updates to the
-// CPU engine and goes on there. An accumulator with merged rows goes on with the device's kernels executed on the host,
-// because the CPU engine cannot take those rows. Both give the same bits.
+// Device failure is not an error for the caller, and changes no bit of the result. No data is lost, because none is
+// only on the device. The accumulator goes on in one of two ways:
+//   without merged rows   it hands its updates to an accumulator of the CPU engine (on_cpu_), and forwards all calls;
+//   with merged rows      it runs the device's kernels on the host, because the CPU engine cannot import merged rows.
+// A hand-over that fails for lack of memory returns RESOURCE_EXHAUSTED from the method that needed it; the next call
+// continues it, and no update is lost or counted twice.
 //
-// Thread-safety: as Accumulator. Operations on the device of all accumulators of an engine happen one at a time.
-// Deterministic: the bits depend on the updates and on their canonical order only, not on batches or on failures.
+// Blocks: Prepare (of updates with Tuning::min_check_values values or more), Add and MergeFrom (when they merge),
+// FoldPending and Finish wait for the device, which runs one operation of all accumulators at a time.
+// Deterministic: the bits depend on the updates and on the order given to Finish, not on batches or failures.
 class DeviceAccumulator : public Accumulator {
  public:
   // `engine` outlives the accumulator. `cpu` is an empty accumulator of the CPU engine for the same spec; with `on_cpu`
@@ -59,11 +66,11 @@ class DeviceAccumulator : public Accumulator {
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override;
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override;
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override;
-  // Errors: besides those of Accumulator, UNIMPLEMENTED when one of the two has gone over to the CPU engine and the
-  // other has merged rows.
+  // Errors: besides those of Accumulator, UNIMPLEMENTED when this accumulator or `other` works on the CPU engine and
+  // the other one has merged rows.
   absl::Status MergeFrom(Accumulator&& other) override;
   // Errors: besides those of Accumulator, UNIMPLEMENTED where the order of submissions matters, unless the accumulator
-  // has gone over to the CPU engine.
+  // works on the CPU engine.
   absl::Status FoldPending(SubmissionOrder order) override;
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override;
   uint64_t num_submissions() const override;
@@ -75,6 +82,7 @@ class DeviceAccumulator : public Accumulator {
   // Merges the pending updates if they take enough memory (host/accumulation.h).
   absl::Status MergeIfDue();
   absl::Status MergePending();
+  // Bytes by which an update grows when the CPU engine prepares it. Returns: 0 for null.
   uint64_t GrowthBytesOf(const PreparedUpdate* prepared) const;
   // The sizes of what is pending and merged, with `next` added if it is not null.
   FallbackInput FallbackInputWith(const PreparedUpdate* next) const;
@@ -91,17 +99,19 @@ class DeviceAccumulator : public Accumulator {
 
   DeviceEngine& engine_;
   const TensorSpec spec_;
-  const TensorShape shape_;
+  const TensorShape shape_;  // the spec in the terms of the kernels
   std::unique_ptr<Accumulator> cpu_;
-  // The accumulator works on cpu_. pending_ then holds only updates that could not be handed over yet; the other
-  // members below are empty.
+  // The accumulator works on cpu_. Then bases_ and weights_ are empty, and pending_ (with its sizes) holds only updates
+  // that could not be handed over yet.
   bool on_cpu_;
   std::deque<std::unique_ptr<DevicePrepared>> pending_;  // all updates, or those not merged yet
   PendingSize pending_size_{sizeof(DevicePrepared)};     // of pending_
-  std::vector<double> weights_;                          // of every submission, in order of Add
+  std::vector<double> weights_;                          // of every submission; those of MergeFrom follow ours
   std::vector<HostRows> bases_;                          // rows of earlier merges; several only after MergeFrom
-  uint64_t growth_bytes_ = 0;   // by how much the pending updates grow when the CPU engine prepares them; saturates
-  uint64_t prepare_bytes_ = 0;  // the most temporary memory that preparing one of them takes
+  // If the pending updates are handed to the CPU engine: by how many bytes they grow together (at most 2^64 - 1), and
+  // the temporary memory of preparing the most expensive one.
+  uint64_t growth_bytes_ = 0;
+  uint64_t prepare_bytes_ = 0;
 };
 
 }  // namespace sparseagg::cuda
