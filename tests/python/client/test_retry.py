@@ -281,8 +281,8 @@ def test_wait_before_retry_internal_only_where_a_send_met_the_end_of_the_call(de
 
 def test_channels_ping_by_default_no_more_often_than_servers_allow():
     options = dict(channel_options("localhost:1", None))
-    transport = (REPOSITORY / "service" / "transport.cc").read_text(encoding="utf-8")
-    (allowed,) = re.findall(r"GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, ([\d']+)\)", transport)
+    sources = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "service").rglob("*.cc"))
+    (allowed,) = re.findall(r"GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, ([\d']+)\)", sources)
     assert int(allowed.replace("'", "")) < options["grpc.keepalive_time_ms"] <= 30_000
     assert options["grpc.keepalive_timeout_ms"] <= 30_000
     assert options["grpc.http2.max_pings_without_data"] == 0
