@@ -9,9 +9,9 @@
         result = rnd.close()
         result["embedding"].keys, result["embedding"].values
 
-``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process instead, without a server;
-``sparseagg.release_memory`` gives back what they keep for the next merge.
-``sparseagg.aio`` has the client for asyncio, ``sparseagg.errors`` all error classes.
+``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process, without a server.
+``sparseagg.release_memory`` returns the memory that these keep for the next merge. ``sparseagg.aio`` has the client for
+asyncio, ``sparseagg.errors`` all error classes.
 """
 
 from sparseagg import aio

@@ -1,4 +1,4 @@
-"""What arguments of any call have to be, and how errors show those that are not."""
+"""Checks of arguments, and the form in which errors show them."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from sparseagg.errors import InvalidArgument
 
 __all__ = ["Timeout", "checked_integer", "checked_number", "checked_seconds", "checked_text", "is_number", "shown"]
 
-_FOR_EVER_S = 1e9  # some thirty years
+_FOR_EVER_S = 1e9  # thirty years
 
 _MOST_SHOWN = 200
 
-Timeout = Union[SupportsFloat, datetime.timedelta, None]  # seconds, of any type of number; None: for ever
+Timeout = Union[SupportsFloat, datetime.timedelta, None]  # seconds, a number of any type; None: no limit
 
 
 def checked_text(what: str, text: Any) -> str:
-    """Returns ``text``, which can be sent.
+    """Returns ``text``.
 
     Args:
-        what: it is, with an article, for the error.
+        what: what the text is, with an article, for the error.
         text: any value.
 
     Raises:
-        InvalidArgument: it is no string, or has no form in UTF-8.
+        InvalidArgument: ``text`` is no string, or UTF-8 cannot encode it.
     """
     if not isinstance(text, str):
         raise InvalidArgument(f"{what} is a string, not {shown(text)}")
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # lone surrogates, as in names of files that are not in UTF-8
+    except UnicodeEncodeError as error:  # lone surrogates, as in file names that are not UTF-8
         raise InvalidArgument(f"{what} is a string that UTF-8 can encode, not {shown(text)}") from error
     return text
 
 
 def checked_integer(what: str, value: Any, least: int, most: int) -> int:
-    """Returns an integer of any type (numpy's, too) that is within these bounds.
+    """Returns an integer of any type, also NumPy's, within bounds.
 
     Args:
-        what: it is, and within which bounds, for the error.
-        value: any.
-        least: that it may be.
-        most: likewise.
+        what: what the value is, and its bounds, for the error.
+        value: any value.
+        least: lower bound.
+        most: upper bound.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: ``value`` is no integer within the bounds.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -62,18 +62,22 @@ def checked_integer(what: str, value: Any, least: int, most: int) -> int:
 
 
 def is_number(value: Any) -> bool:
-    """Whether this is a real number, of Python's or numpy's; bools are not meant, nor numpy's lengths of time.
+    """Returns whether this is a real number of Python or NumPy.
 
-    Those pass for integers, of a unit of their own.
+    Bools are not, nor NumPy's timedelta64, which is an integer in a unit of its own.
     """
     return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.timedelta64))
 
 
 def checked_number(what: str, value: Any) -> float:
-    """Returns a number of any type that is not negative; infinity for what is beyond float64.
+    """Returns a number, 0 or more, of any type; infinity for a number beyond float64.
+
+    Args:
+        what: what the value is, for the error.
+        value: any value.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: ``value`` is no number, NaN or negative.
     """
     try:
         number = float(value) if is_number(value) else math.nan
@@ -85,10 +89,16 @@ def checked_number(what: str, value: Any) -> float:
 
 
 def checked_seconds(what: str, seconds: Any) -> float | None:
-    """Returns a time in seconds; None for ever, which infinity means, too, and what gRPC's clock does not reach.
+    """Returns a length of time in seconds; None for no limit.
+
+    Infinity is no limit, too, and so is a length that gRPC's clock cannot reach.
+
+    Args:
+        what: the argument's name, for the error.
+        seconds: any value.
 
     Raises:
-        InvalidArgument: it is neither a number nor a timedelta, or negative.
+        InvalidArgument: ``seconds`` is neither a number nor a timedelta nor None, or negative.
     """
     if seconds is None:
         return None
@@ -99,7 +109,7 @@ def checked_seconds(what: str, seconds: Any) -> float | None:
 
 
 def shown(value: Any) -> str:
-    """Returns ``repr(value)``, or its beginning where it is long."""
+    """Returns ``repr(value)`` for an error, cut where it is long."""
     try:
         text = repr(value)
     except ValueError:  # Python prints no integers of thousands of digits

@@ -1,6 +1,6 @@
-"""From what people have (numpy, torch, SciPy, TensorFlow, JAX) to keys and values of one tensor.
+"""Conversion of the arrays that callers have (NumPy, torch, SciPy, TensorFlow, JAX) to keys and values of one tensor.
 
-Nothing of these packages is imported: their objects are known by their attributes.
+Objects of other packages are recognised by their attributes, so that none of these packages is imported.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass(frozen=True)
 class TensorData:
-    """The (key, row) tuples of one tensor in wire types.
+    """The (key, row) tuples of one tensor, in the types of the wire.
 
     Attributes:
         spec: the tensor.
-        keys: uint32 or uint64, shape (n,), as ``spec.key_bytes`` says. None: 0, 1, …, n − 1.
-        values: shape (n, width), contiguous, little-endian; bfloat16 as uint16 bits. None: no values (union).
+        keys: uint32 or uint64, by ``spec.key_bytes``; shape (n,). None: 0, 1, …, n − 1.
+        values: shape (n, width), contiguous, little-endian; bfloat16 as its bits, uint16. None: no values (union).
         num_keys: n.
     """
 
@@ -41,38 +41,34 @@ class TensorData:
     num_keys: int
 
     def copied(self) -> TensorData:
-        """Returns the same in arrays of its own."""
+        """Returns the same tuples in new arrays."""
         keys, values = (None if array is None else array.copy() for array in (self.keys, self.values))
         return dataclasses.replace(self, keys=keys, values=values)
 
 
 def is_module(update: Any) -> bool:
-    """Whether this is a torch module, whose gradients are the same arrays from step to step."""
+    """Returns whether this is a torch module, whose gradients stay in the same arrays from step to step."""
     return callable(getattr(update, "named_parameters", None))
 
 
 def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
-    """Converts one client's update, without copying arrays that have the wire's type already.
+    """Converts one client's update. Arrays that have the wire's type are not copied.
 
     Args:
         spec: of the round.
-        update: a mapping from tensor names to tensors; or, in a round of one tensor, that tensor; or a torch module,
-            for the gradients of its parameters. A tensor is (keys, rows), where rows may be None for a union; a sparse
-            torch, SciPy or TensorFlow tensor or IndexedSlices, of whose rows columns that are not stored are zeros, as
-            soon as one is; a ``TensorResult``; or anything dense, which touches every key. Axes make first the
-            dimension, then the width. Rows and dense values may also come flat, row after row. Tensors that are left
-            out, and parameters without a gradient, are not touched.
+        update: as ``Round.submit`` documents it. Rows and dense values may also be flat, row after row. Parameters of a
+            module without a gradient are not touched.
 
     Returns:
-        The tensors in the order of the spec.
+        The tensors of the update in the order of the spec.
 
     Raises:
-        InvalidArgument: a tensor the round does not have, or one of a wrong shape or type.
+        InvalidArgument: the round has no such tensor, or a tensor has a wrong shape, type or value.
     """
     if is_module(update):
         update = {name: parameter.grad for name, parameter in update.named_parameters()}
         update = {name: gradient for name, gradient in update.items() if gradient is not None}
-    elif not isinstance(update, Mapping) or hasattr(update, "tocoo"):  # SciPy's dictionary of keys is one tensor
+    elif not isinstance(update, Mapping) or hasattr(update, "tocoo"):  # SciPy's dok_matrix is a mapping
         if len(spec.tensors) != 1:
             raise InvalidArgument(f"an update is a mapping from tensor names to tensors, not {_kind(update)}")
         update = {spec.tensors[0].name: update}
@@ -89,12 +85,12 @@ def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
 
 @contextlib.contextmanager
 def _readable(spec: TensorSpec, thing: Any, part: str = "") -> Iterator[None]:
-    """Names a thing, and which part of the tensor it is, where reading it fails."""
+    """Turns any error of reading ``thing`` into an ``InvalidArgument`` that names tensor, part and type."""
     try:
         yield
     except (InvalidArgument, MemoryError):
         raise
-    except Exception as error:  # of whatever kind the thing's library has
+    except Exception as error:  # any kind of error that the thing's library raises
         raise InvalidArgument(f"tensor {spec.name!r}: cannot read {part}{_kind(thing)}: {error}") from error
 
 
@@ -116,7 +112,7 @@ def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
         if coordinates is None:
             coordinates = (coo.row, coo.col)
         return _from_coordinates(spec, list(coordinates), to_numpy(coo.data), tuple(coo.shape))
-    if getattr(tensor, "is_sparse", False) is True:  # torch COO and hybrid; uncoalesced is fine, for duplicates add up
+    if getattr(tensor, "is_sparse", False) is True:  # torch COO and hybrid; uncoalesced ones, too: duplicates add up
         tensor = tensor.detach().cpu()
         return _from_coordinates(spec, list(to_numpy(tensor._indices())), to_numpy(tensor._values()), tensor.shape)
     layout = str(getattr(tensor, "layout", ""))
@@ -137,7 +133,7 @@ def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
 
 
 def to_numpy(array: Any) -> Array:
-    """Returns ``array`` as numpy's, sharing its memory where the other side can."""
+    """Returns a NumPy array, which shares memory with ``array`` where its library can."""
     if isinstance(array, np.ndarray):
         if np.ma.is_masked(array):
             raise ValueError("some of its entries are masked")
@@ -145,9 +141,9 @@ def to_numpy(array: Any) -> Array:
     if hasattr(array, "detach") and hasattr(array, "cpu"):  # torch
         array = array.detach().cpu()
         if hasattr(array, "resolve_neg"):
-            array = array.resolve_neg()  # numpy has no views that are negated
+            array = array.resolve_neg()  # NumPy has no negated views
         if str(array.dtype) == "torch.bfloat16":
-            array = array.float()  # exact; numpy has no bfloat16
+            array = array.float()  # exact; NumPy has no bfloat16
         return np.asarray(array.numpy())
     if callable(getattr(array, "numpy", None)):  # TensorFlow
         return np.asarray(array.numpy())
@@ -162,7 +158,7 @@ def _kind(thing: Any) -> str:
 
 def _key_array(keys: Any) -> Array:
     array = to_numpy(keys)
-    # numpy makes floats of integers that have no type in common, such as 0 and 2^64 - 1.
+    # NumPy makes floats from integers without a common type, such as 0 and 2^64 - 1.
     if array.dtype.kind == "f" and isinstance(keys, (list, tuple)) and all(type(key) is int for key in keys):
         return np.array(keys, dtype=np.uint64)
     return array
@@ -185,10 +181,10 @@ def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
 
 
 def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...], num_key_axes: int) -> None:
-    """Refuses an array whose first axes do not make the keys, as one that is transposed; of one axis it is flat.
+    """Refuses an array whose first axes do not make the dimension, such as a transposed array.
 
-    A parameter may have its keys, or its columns, on several axes, but not columns before keys. Only the first
-    ``num_key_axes`` can be of keys.
+    Keys, and also columns, may be on several axes. Keys come first, and on the first ``num_key_axes`` only. An array
+    with one axis is flat.
     """
     sizes = itertools.accumulate(shape[:num_key_axes], operator.mul, initial=1)
     if len(shape) > 1 and spec.dimension not in sizes:
@@ -205,9 +201,9 @@ def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
 
 
 def _from_coordinates(spec: TensorSpec, coordinates: list[Array], values: Array, shape: Any) -> TensorData:
-    """Of entries at ``coordinates`` of a sparse array of that shape, whose trailing axes may be dense.
+    """Converts entries at ``coordinates`` of a sparse array of that shape, whose last axes may be dense.
 
-    Its axes make first the keys, then the columns, as those of dense arrays do.
+    As in dense arrays, the axes make first the keys, then the columns.
     """
     shape = tuple(int(size) for size in shape)
     sparse_shape = shape[: len(coordinates)]
@@ -248,10 +244,9 @@ def _refuse_coordinates(spec: TensorSpec, coordinates: list[Array], sparse_shape
 
 
 def _from_entries(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
-    """Of single values at key · width + column: rows with zeros elsewhere.
+    """Converts single values at key · width + column to rows, with zeros in the other columns.
 
-    An entry that is given again goes to another row of the same key, for rows of one key add up, in wide arithmetic,
-    at the server.
+    A repeated entry goes to another row of its key. The merge adds up the rows of a key, in float64.
     """
     if not (flat[1:] > flat[:-1]).all():
         order = np.argsort(flat, kind="stable")
@@ -272,7 +267,7 @@ def _from_entries(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
 
 
 def _differs(array: Array) -> Array:
-    """Of each entry: whether it differs from the one before; the first one does."""
+    """Returns for each entry whether it differs from the entry before; true for the first entry."""
     mask = np.ones(len(array), dtype=bool)
     mask[1:] = array[1:] != array[:-1]
     return mask
@@ -354,9 +349,10 @@ def _to_float(spec: TensorSpec, values: Array) -> Array:
 
 
 def _rounded_to_odd(values: Array) -> Array:
-    """Returns longdoubles as float64, those that are between two of them as the odd one.
+    """Returns longdoubles as float64; a longdouble between two float64 values becomes the odd one of the two.
 
-    That is never half-way between two values of a narrower type, which may be rounded to then as from the longdouble.
+    An odd float64 is never half-way between two values of a narrower type. So rounding it again gives the same value
+    as rounding the longdouble.
     """
     near = values.astype(np.float64)
     other = np.nextafter(near, np.where(values > near, np.inf, -np.inf))
@@ -364,7 +360,7 @@ def _rounded_to_odd(values: Array) -> Array:
 
 
 def _to_bfloat16(spec: TensorSpec, values: Array) -> Array:
-    if values.dtype.kind == "u" and values.dtype.itemsize == 2:  # bits, in any order of bytes
+    if values.dtype.kind == "u" and values.dtype.itemsize == 2:  # bits, in any byte order
         return values
     if bfloat16.is_bfloat16(values.dtype):
         return values.view(np.dtype(np.uint16).newbyteorder(values.dtype.byteorder))
@@ -389,7 +385,7 @@ def _to_integer(spec: TensorSpec, values: Array) -> Array:
         return values
     if not np.can_cast(values.dtype, dtype):
         limits = np.iinfo(dtype)
-        # Comparisons of mixed signs go by float64 in older numpy; minima and maxima as Python integers do not.
+        # Older NumPy compares integers of mixed signs as float64. Minima and maxima as Python integers are exact.
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
             outside = np.array([not limits.min <= int(v) <= limits.max for v in values.reshape(-1)])
             raise _refuse_value(spec, values, outside)

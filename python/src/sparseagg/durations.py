@@ -1,4 +1,4 @@
-"""Lengths of time, as callers give them and as the wire has them."""
+"""Lengths of time as numbers, timedeltas and protobuf messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Seconds = Union[float, datetime.timedelta]
 
 
 def duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:
-    """Returns seconds or a timedelta as a message; ``InvalidArgument``, which names the field, if it is neither."""
+    """Returns a number of seconds or a timedelta as a message; ``InvalidArgument`` names the field otherwise."""
     if value is None:
         return None
     what = f"{field} is a number of seconds or a timedelta"
@@ -28,11 +28,11 @@ def duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:
             message.FromTimedelta(datetime.timedelta(seconds=checked_number(what, value)))
     except InvalidArgument:
         raise
-    except (ValueError, OverflowError) as error:  # beyond what a timedelta, or the message, holds
+    except (ValueError, OverflowError) as error:  # beyond the range of a timedelta or of the message
         raise InvalidArgument(f"{what}, not {shown(value)}: {error}") from error
     return message
 
 
 def seconds_of(duration: duration_pb2.Duration) -> float:
-    """Returns a duration in seconds: the float next to it, so that 0.3 comes back as 0.3."""
+    """Returns a duration as the nearest float of seconds, so that 0.3 comes back as 0.3."""
     return float((duration.seconds * 10**9 + duration.nanos) / 10**9)

@@ -1,4 +1,4 @@
-"""Errors: one class for each canonical code that a server or this client answers with."""
+"""The error classes: one for each canonical status code."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ __all__ = [
 
 
 class SparseaggError(Exception):
-    """Any refusal or failure. ``str(error)`` is the server's text, ``error.code`` the canonical code."""
+    """The base class. ``str(error)`` is the server's text, ``error.code`` the canonical code."""
 
     code: grpc.StatusCode = grpc.StatusCode.UNKNOWN
 
 
 class Cancelled(SparseaggError):
-    """The call was cancelled, by this side or by the server."""
+    """This client or the server has cancelled the call."""
 
     code = grpc.StatusCode.CANCELLED
 
 
 class InvalidArgument(SparseaggError, ValueError):
-    """The update or the spec is wrong, and sending it again will fail again."""
+    """The update, the spec or an argument is wrong. The same call will fail again."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
 
@@ -53,37 +53,37 @@ class DeadlineExceeded(SparseaggError, TimeoutError):
 
 
 class NotFound(SparseaggError, LookupError):
-    """No such round, upload or tensor."""
+    """The server has no such round, upload or tensor."""
 
     code = grpc.StatusCode.NOT_FOUND
 
 
 class AlreadyExists(SparseaggError):
-    """The round exists with another spec, or the client has submitted other content; the first stands."""
+    """The round exists with another spec, or the client has submitted other content. The first one counts."""
 
     code = grpc.StatusCode.ALREADY_EXISTS
 
 
 class PermissionDenied(SparseaggError):
-    """This identity may not do that."""
+    """The caller has no permission for the call."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
 
 class Unauthenticated(SparseaggError):
-    """The server wants a valid token or certificate."""
+    """The call has no valid token or certificate."""
 
     code = grpc.StatusCode.UNAUTHENTICATED
 
 
 class ResourceExhausted(SparseaggError):
-    """A limit of the spec or of the server; ``Client.server_info().limits`` lists the latter."""
+    """A limit of the spec or of the server is exceeded. ``Client.server_info().limits`` has the server's limits."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class FailedPrecondition(SparseaggError):
-    """The right call in the wrong phase, such as a submission to a closed round."""
+    """The state does not allow the call, as with a submission to a closed round."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
@@ -96,12 +96,12 @@ class RoundFailed(FailedPrecondition):
         self.state = state
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are made anew of ``args`` alone, which fails here, and lets a pool of processes wait for ever.
+        # Pickle makes exceptions from ``args`` alone, which fails here: a process pool would wait for ever.
         return type(self), (str(self), self.state), vars(self)
 
 
 class Aborted(SparseaggError):
-    """The call lost a race with another one."""
+    """Another call has changed the state meanwhile."""
 
     code = grpc.StatusCode.ABORTED
 
@@ -119,7 +119,7 @@ class Unimplemented(SparseaggError):
 
 
 class EngineMissing(Unimplemented, ImportError):
-    """This installation has no engine of its own, only the client; the message says what to install."""
+    """This installation has the client alone, without the engine. The message says what to install."""
 
 
 class Internal(SparseaggError):
@@ -129,7 +129,7 @@ class Internal(SparseaggError):
 
 
 class Unavailable(SparseaggError, ConnectionError):
-    """The server cannot be reached, after all retries."""
+    """The server could not be reached in all attempts."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
@@ -156,7 +156,7 @@ _BY_CODE: dict[grpc.StatusCode, type[SparseaggError]] = {
 
 
 def error_of(code: grpc.StatusCode, message: str) -> SparseaggError:
-    """Returns the error of a canonical code."""
+    """Returns the error of a canonical code; ``SparseaggError`` for codes without a class."""
     error = _BY_CODE.get(code, SparseaggError)(message or code.name)
     error.code = code
     return error

@@ -1,4 +1,4 @@
-"""What the server says about itself, its rounds and submissions, as plain values."""
+"""The server's descriptions of itself, of its rounds and of submissions, as plain values."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _time(message: pb.Round, field: str) -> datetime.datetime | None:
 
 
 def _names(enum: Any, prefix: str, numbers: Iterable[int]) -> tuple[str, ...]:
-    """Names of encodings; those that are newer than this client are left out."""
+    """Returns the names of encodings, without those that this client does not know."""
     known = {number: name[len(prefix) :].lower() for name, number in enum.items()}
     return tuple(known[number] for number in numbers if number in known)
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerLimits:
-    """Every limit that the server enforces; 0: none. Times in seconds."""
+    """The limits that the server enforces; 0 is no limit. Times are in seconds."""
 
     memory_limit_bytes: int
     max_message_bytes: int
@@ -51,7 +51,7 @@ class ServerLimits:
 
 @dataclasses.dataclass(frozen=True)
 class ServerInfo:
-    """A server: its version, what it computes with, its limits, and the encodings of keys and values that it knows."""
+    """A server: its version, its engine, its limits, and the encodings of keys and values that it knows."""
 
     version: str
     api_versions: tuple[str, ...]
@@ -86,9 +86,12 @@ class Submission:
     """A submission that counts.
 
     Attributes:
-        duplicate: the same content had been committed before; it counts once.
-        num_tuples: (key, row) tuples in it.
-        num_bytes: of its keys and values.
+        round: name of the round, "rounds/{id}".
+        client_id: the client.
+        submission_id: the content.
+        duplicate: the same content was committed before. It counts once.
+        num_tuples: number of (key, row) tuples.
+        num_bytes: bytes of keys and values.
     """
 
     round: str
@@ -113,7 +116,7 @@ class Submission:
 
 @dataclasses.dataclass(frozen=True)
 class StageTime:
-    """What one stage took, in seconds summed over uploads and threads, and the bytes that passed it."""
+    """One stage's times, in seconds summed over uploads and threads, and the bytes that passed the stage."""
 
     stage: str
     busy: float
@@ -123,11 +126,11 @@ class StageTime:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """Where a round's time went, in seconds. ``finish`` and ``open`` are wall time, the others summed over threads.
+    """The times of a round, in seconds. ``finish`` and ``open`` are wall times, the others are summed over threads.
 
     Attributes:
-        stages: receive, decode, prepare, merge, encode; of a server's round only.
-        longest: the one of them that took most, waiting included.
+        stages: receive, decode, prepare, merge and encode; empty for a round in this process.
+        longest: name of the stage with the longest time, with its waits.
     """
 
     decode: float
@@ -160,8 +163,8 @@ class TensorSummary:
     """One tensor's result in outline.
 
     Attributes:
-        num_keys: rows in the result.
-        plan: which algorithm of the server merged how much and why, for people to read; empty if it does not say.
+        num_keys: number of rows.
+        plan: the algorithms that merged the tensor, how much each and why, for people to read; may be empty.
     """
 
     name: str
@@ -179,13 +182,15 @@ class RoundInfo:
 
     Attributes:
         name: "rounds/{id}".
-        state: "open", "finalizing", "done", "failed" or "cancelled"; of a newer server perhaps "round_state_9".
-        state_reason: of "failed" and "cancelled".
-        num_submissions: committed.
-        num_tuples: in the committed submissions, as is ``num_bytes``.
-        num_refused: submissions refused so far.
-        num_uploads: begun and not committed.
-        results: when "done".
+        state: "open", "finalizing", "done", "failed" or "cancelled"; for a state that only a newer server has, a name
+            such as "round_state_9".
+        state_reason: why the round is "failed" or "cancelled".
+        num_submissions: number of committed submissions.
+        num_tuples: number of tuples in committed submissions.
+        num_bytes: bytes of keys and values in committed submissions.
+        num_refused: number of refused submissions.
+        num_uploads: number of uploads that are not committed yet.
+        results: the tensors of a round that is "done".
     """
 
     name: str
@@ -207,7 +212,7 @@ class RoundInfo:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the round is in a final state."""
         return self.state in ("done", "failed", "cancelled")
 
     @classmethod

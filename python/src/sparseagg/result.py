@@ -18,22 +18,22 @@ __all__ = ["Result", "TensorResult"]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)  # arrays have no single answer to ==
 class TensorResult:
-    """One tensor's result, or the part of it in the range of keys that was asked for.
+    """One tensor's result, or the part of it within the range of keys that the caller asked for.
 
     Attributes:
-        name: of the tensor.
+        name: the tensor's name.
         layout: "sparse" or "dense".
-        dtype: of the values, by name.
+        dtype: name of the values' dtype.
         dimension: number of rows of the tensor; 0: all of uint64.
         width: values per key.
-        keys: shape (n,), ascending and unique; uint32 where the dimension allows, else uint64. In a dense result all
-            keys of the range; those of a whole tensor, for which None may be given, are made when they are asked for.
-        values: shape (n,) if ``width`` is 1, else (n, width). bfloat16 values have ml_dtypes' type where that package
-            is installed, and are widened to float32, exactly, where it is not. None for a union.
-        counts: contributors of each key, uint32, shape (n,); None if not asked for.
-        weights: sum of their weights, float64, shape (n,); None if not asked for.
-        fixed_point_shift: s, where the sums are exact multiples of 2^-s; else None.
-        fill: what a dense result holds at keys that nobody listed, as the spec says.
+        keys: shape (n,), ascending and unique; uint32 where the dimension allows, else uint64. A dense result has all
+            keys of the range. Given as None, all keys of the tensor, which are made at their first use.
+        values: shape (n,) if ``width`` is 1, else (n, width). bfloat16 values have the type of ml_dtypes, if that
+            package is installed; otherwise they are widened to float32, exactly. None for a union.
+        counts: number of contributors of each key, uint32, shape (n,); None without ``return_counts``.
+        weights: sum of the contributors' weights, float64, shape (n,); None without ``return_weights``.
+        fixed_point_shift: s, if the sums are exact multiples of 2^-s; else None.
+        fill: the spec's value at keys of a dense result that no submission lists.
     """
 
     name: str
@@ -49,7 +49,7 @@ class TensorResult:
     fill: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.keys is None:  # all keys, which are made when they are asked for
+        if self.keys is None:  # all keys: __getattr__ makes them
             object.__delattr__(self, "keys")
 
     if not TYPE_CHECKING:
@@ -72,11 +72,12 @@ class TensorResult:
         """Returns all rows: shape (dimension,) if ``width`` is 1, else (dimension, width).
 
         Args:
-            fill: what keys hold that are not here; None: the spec's fill where the result is dense, else 0. (A dense
-                result that is whole has been filled already.)
+            fill: value at keys that this result does not have; None: the spec's fill if the result is dense, else 0.
+                A dense result of the whole tensor has all keys.
 
         Raises:
-            FailedPrecondition: there are no values (union), or no bound on the keys (dimension 0), or too many rows.
+            FailedPrecondition: there are no values (union), no bound on the keys (dimension 0), or too many rows for
+                the memory.
         """
         values = self._values()
         if self.dimension == 0:
@@ -91,9 +92,9 @@ class TensorResult:
         return rows
 
     def as_update(self) -> Any:
-        """Returns the tensor as updates have it: all rows where it is dense and whole, else (keys, values).
+        """Returns the tensor of an update: all rows if the result is dense and whole, else (keys, values).
 
-        ``Round.submit`` and the others that take updates do this by themselves. Counts and weights stay behind.
+        Methods that take updates, such as ``Round.submit``, call this. Counts and weights are no part of an update.
         """
         if self.layout == "dense" and len(self) == self.dimension and self.values is not None:
             return self.values
@@ -102,7 +103,11 @@ class TensorResult:
     def to_scipy(self) -> Any:
         """Returns a ``scipy.sparse.csr_matrix`` of shape (dimension, width), with one stored row per key.
 
-        SciPy reckons with no 16-bit floats: they are widened to float32, exactly.
+        16-bit floats, with which SciPy does not compute, are widened to float32, exactly.
+
+        Raises:
+            FailedPrecondition: there are no values (union), no bound on the keys (dimension 0), or too many rows for
+                the memory.
         """
         import scipy.sparse
 
@@ -119,7 +124,11 @@ class TensorResult:
         return scipy.sparse.csr_matrix((flat, columns, np.cumsum(present)), shape=(self.dimension, self.width))
 
     def to_torch(self) -> Any:
-        """Returns a torch tensor: a coalesced COO tensor with dense rows (hybrid) if sparse, else that of ``dense``."""
+        """Returns a torch tensor: ``dense()`` if the result is dense, else a coalesced COO tensor with dense rows.
+
+        Raises:
+            FailedPrecondition: there are no values (union), or the dimension is 0 or does not fit int64.
+        """
         import torch
 
         values = self.dense() if self.layout == "dense" else self._values()
@@ -136,7 +145,11 @@ class TensorResult:
         return torch.sparse_coo_tensor(keys, rows, (self.dimension, *values.shape[1:])).coalesce()
 
     def to_tf(self) -> Any:
-        """Returns a ``tf.IndexedSlices`` if sparse, else a ``tf.Tensor`` of what ``dense`` returns."""
+        """Returns a ``tf.Tensor`` of ``dense()`` if the result is dense, else a ``tf.IndexedSlices``.
+
+        Raises:
+            FailedPrecondition: there are no values (union), or the dimension or a key does not fit int64.
+        """
         import tensorflow as tf
 
         if self.layout == "dense":
@@ -153,7 +166,7 @@ class TensorResult:
     def _array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         try:
             return np.empty(shape, dtype)
-        except (MemoryError, OverflowError, ValueError) as error:  # also of more entries than there are addresses
+        except (MemoryError, OverflowError, ValueError) as error:  # also for more entries than there are addresses
             raise FailedPrecondition(
                 f"tensor {self.name!r} of dimension {self.dimension} is too large for an array of all keys: {error}"
             ) from error
@@ -171,10 +184,10 @@ class TensorResult:
 
 
 class Result(Mapping[str, TensorResult]):
-    """The tensors of a round by name, in the order of the spec.
+    """The merged tensors of a round by name, in the order of the spec.
 
     Attributes:
-        info: the round they are of.
+        info: the round.
     """
 
     def __init__(self, tensors: Mapping[str, TensorResult], info: RoundInfo) -> None:

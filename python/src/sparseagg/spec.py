@@ -24,7 +24,7 @@ __all__ = [
     "words_of",
 ]
 
-# Bytes of one value, by name of dtype.
+# Bytes of one value, by dtype name.
 DTYPES: dict[str, int] = {
     "float32": 4,
     "float16": 2,
@@ -57,7 +57,7 @@ _SCALARS = (
     "weight_bound",
 )
 
-# Fields of TensorSpec that are integers, and what they may be. On the wire a width of 0 is one of 1.
+# Fields of TensorSpec that are integers: name, description, bounds. On the wire, a width of 0 means 1.
 _SIZES = (
     ("dimension", "a number of rows from 0 to 2^64 - 1, 0 for all of uint64", 0, (1 << 64) - 1),
     ("width", "a number of values from 1 to 2^32 - 1", 1, (1 << 32) - 1),
@@ -71,7 +71,7 @@ def dtype_name(dtype: Any) -> str:
     """Returns the name of a dtype given as a name, a numpy dtype or type, or a torch, TensorFlow or JAX dtype.
 
     Raises:
-        InvalidArgument: it is none of ``DTYPES``.
+        InvalidArgument: ``dtype`` is none of ``DTYPES``.
     """
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     name = str(name).rpartition(".")[2]  # torch.float32
@@ -86,7 +86,7 @@ def key_bytes(dimension: int) -> int:
 
 
 def words_of(field: str) -> list[str]:
-    """Returns what an option may be that is a word, such as "sum" and "mean" of "op"."""
+    """Returns the values of an option that is a word, such as "sum" and "mean" for "op"."""
     _, enum, prefix = _ENUMS[field]
     return [name[len(prefix) :].lower() for name, number in enum.items() if number]
 
@@ -102,7 +102,7 @@ def _enum_value(field: str, value: str | None) -> int:
 
 
 def enum_name(enum: Any, prefix: str, number: int) -> str:
-    """Returns our name of an enumerator: "done" of ROUND_STATE_DONE; of one newer than this client, "round_state_9"."""
+    """Returns our name of an enumerator: "done" for ROUND_STATE_DONE, "round_state_9" for an unknown number."""
     name = str(enum.Name(number))[len(prefix) :] if number in enum.values() else f"{prefix}{number}"
     return name.lower()
 
@@ -113,7 +113,7 @@ def _enum_name(field: str, number: int) -> str | None:
 
 
 def _set_fields(proto: Any, spec: Any, fields: Iterable[str]) -> None:
-    """Sets these fields of the message as the spec has them; those of None stay unset."""
+    """Copies fields of the spec into the message. Fields of None stay unset."""
     for field in fields:
         value = getattr(spec, field)
         if value is None:
@@ -126,7 +126,7 @@ def _set_fields(proto: Any, spec: Any, fields: Iterable[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Aggregation:
-    """How one tensor is aggregated, with nothing left open. ``RoundSpec.aggregation_of`` makes it."""
+    """How one tensor is aggregated, with all defaults filled in. From ``RoundSpec.aggregation_of``."""
 
     op: str = "sum"
     weighting: str = "uniform"
@@ -147,10 +147,10 @@ class Aggregation:
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    """The options that a round sets and a tensor may override. None: not set here."""
+    """The options that a round sets and a tensor may override. None: not set."""
 
     def _check_words(self) -> None:
-        """Refuses words that are unknown, but for those of ``enum_name``, which a newer server may know."""
+        """Raises ``InvalidArgument`` for unknown words. Words that ``enum_name`` makes for unknown numbers are fine."""
         for field, (_, _, prefix) in _ENUMS.items():
             value = getattr(self, field)
             if not isinstance(value, str) or re.fullmatch(rf"{prefix.lower()}\d+", value) is None:
@@ -183,16 +183,16 @@ class TensorSpec(_Options):
 
     Args:
         name: 1–256 bytes in UTF-8, unique in the round.
-        dtype: what clients send: one of ``DTYPES``, or a numpy or torch dtype of that name.
-        dimension: number of rows; keys are below it. 0: all of uint64 (hashed keys).
+        dtype: of the values in updates: one of ``DTYPES``, or a NumPy or torch dtype of that name.
+        dimension: number of rows; keys are below it. 0: keys are any uint64 (hashed keys).
         width: values per key.
         layout: "sparse", or "dense" when every update carries all ``dimension`` rows.
-        modular: for uint32 and uint64, whose sums wrap by definition (secure aggregation).
-        op: and the arguments after it override what ``RoundSpec`` says, for this tensor; see there.
+        modular: true for uint32 and uint64, whose sums wrap (secure aggregation).
+        op: this and the following arguments override those of ``RoundSpec`` for this tensor.
     """
 
     name: str
-    dtype: Any  # of what is given; its name from then on
+    dtype: Any  # its name, once __post_init__ has run
     dimension: int
     width: int = 1
     layout: str = "sparse"
@@ -217,7 +217,7 @@ class TensorSpec(_Options):
         checked_text("a tensor's name", self.name)
         try:
             object.__setattr__(self, "dtype", dtype_name(self.dtype))
-            # Python's integers, for numpy's overflow in products.
+            # Python's integers: NumPy's overflow in products.
             for field, what, least, most in _SIZES:
                 size = checked_integer(f"{field} is {what}", getattr(self, field), least, most)
                 object.__setattr__(self, field, size)
@@ -235,7 +235,7 @@ class TensorSpec(_Options):
         return key_bytes(self.dimension)
 
     def to_proto(self) -> pb.TensorSpec:
-        """Returns the message; fields that are not set stay unset.
+        """Returns the message. Fields of None stay unset.
 
         Raises:
             InvalidArgument: a field's value does not fit the message.
@@ -253,7 +253,7 @@ class TensorSpec(_Options):
 
     @classmethod
     def from_proto(cls, proto: pb.TensorSpec) -> TensorSpec:
-        """Returns the spec of a message; ``InvalidArgument`` if it has no dtype, or one that is unknown here."""
+        """Returns the spec of a message; ``InvalidArgument`` if its dtype is missing or unknown."""
         if proto.dtype == pb.DTYPE_UNSPECIFIED:
             raise InvalidArgument(f"tensor {proto.name!r} has no dtype; known: {', '.join(DTYPES)}")
         return cls(
@@ -269,38 +269,38 @@ class TensorSpec(_Options):
 
 @dataclasses.dataclass(frozen=True)
 class RoundSpec(_Options):
-    """What a round aggregates, and when it ends.
+    """The tensors of a round, how they are aggregated, and when the round ends.
 
-    With v_k(i) the row of submission k at key i, w_k its weight (1 when ``weighting`` is "uniform") and C(i) the
-    submissions that contain key i; a key is in the result when C(i) is not empty.
+    v_k(i) is the row of submission k at key i, w_k the submission's weight (1 with ``weighting`` "uniform"), and C(i)
+    the set of submissions that list key i. The result has the keys for which C(i) is not empty.
 
     Args:
-        tensors: the tensors, each of its own name.
-        op: "sum": Σ_{C(i)} w_k·v_k(i). "mean": that over Σ w_k of all submissions, so that an absent key counts as 0.
-            "coordinate_mean": that over Σ_{C(i)} w_k, so that an absent key does not vote. "union": no values, only
-            keys and counts. "min", "max": element-wise over C(i), unweighted.
-        weighting: "uniform" or "by_weight"; with the latter every submission carries a weight ≥ 0.
-        result: "sparse", "dense", or "auto" for whichever is smaller. None: as the tensor is sent.
+        tensors: the tensors, with distinct names.
+        op: "sum": Σ_{C(i)} w_k·v_k(i). "mean": that sum over Σ w_k of all submissions, so that an absent key counts as
+            0. "coordinate_mean": that sum over Σ_{C(i)} w_k, so that an absent key does not vote. "union": keys and
+            counts, without values. "min", "max": element-wise over C(i), unweighted.
+        weighting: "uniform" or "by_weight". With "by_weight", every submission has a weight of 0 or more.
+        result: "sparse", "dense", or "auto" for the smaller of the two. None: the layout of the tensor.
         numerics: "canonical": float64, folded per key in order of client id. "fixed_point": int64 multiples of 2^-s,
-            added exactly on arrival; needs ``value_bound`` and ``max_submissions``. Either gives the same bits for the
-            same submissions, in whatever order they come.
+            added exactly on arrival; needs ``value_bound`` and ``max_submissions``. With either one, the same
+            submissions give the same bits in any order of arrival.
         return_counts: adds |C(i)|, uint32; always with "union".
         return_weights: adds Σ_{C(i)} w_k, float64.
-        min_contributors: keys that fewer submissions touch are left out.
+        min_contributors: leaves out keys that fewer submissions list.
         prune_zeros: leaves out keys whose whole row, rounded, is zero.
-        fill: value of absent keys in a dense result; 0 if not given.
-        dense_threshold: "auto" goes dense from this density on, in (0, 1].
-        result_dtype: "float32" or "float64"; by default the tensor's, and int64 for integers.
-        on_nonfinite: "reject" refuses submissions with NaN or ±Inf; "propagate" lets IEEE arithmetic have them.
+        fill: value of absent keys in a dense result; None for 0.
+        dense_threshold: density, in (0, 1], from which on "auto" is dense.
+        result_dtype: "float32" or "float64"; None for the tensor's dtype, and for int64 if that is int32.
+        on_nonfinite: "reject" refuses submissions with NaN or ±Inf; "propagate" follows IEEE arithmetic.
         on_bound: "reject" refuses submissions with |w·v| > ``value_bound``; "clip" makes the term ±``value_bound``.
         value_bound: the largest |w·v| with "fixed_point".
         weight_bound: the largest weight with "fixed_point" and "by_weight".
-        min_submissions: a round that closes with fewer fails.
-        max_submissions: the round closes itself on reaching it. None: up to the server's limit.
-        deadline: the round closes itself this long after its creation. Seconds or a timedelta; None: never.
-        result_ttl: how long an ended round is kept. Seconds or a timedelta; None: as long as the server keeps any.
-        max_tuples_per_submission: over all tensors. None: the server's limit.
-        max_bytes_per_submission: keys and values. None: the server's limit.
+        min_submissions: a round that closes with fewer submissions fails.
+        max_submissions: the round closes itself at this number. None: the server's limit.
+        deadline: the round closes itself this long after its creation, in seconds or as a timedelta. None: never.
+        result_ttl: how long the server keeps the ended round, in seconds or as a timedelta. None: the server's limit.
+        max_tuples_per_submission: limit over all tensors. None: the server's limit.
+        max_bytes_per_submission: limit of keys and values. None: the server's limit.
     """
 
     tensors: Sequence[TensorSpec]
@@ -336,10 +336,10 @@ class RoundSpec(_Options):
         self._check_words()
 
     def tensor(self, name: str) -> TensorSpec:
-        """Returns the tensor of that name.
+        """Returns the tensor with this name.
 
         Raises:
-            InvalidArgument: there is none; the message lists the known ones.
+            InvalidArgument: there is no such tensor; the message lists the tensors.
         """
         for tensor in self.tensors:
             if tensor.name == name:
@@ -348,12 +348,12 @@ class RoundSpec(_Options):
         raise InvalidArgument(f"unknown tensor {name!r}; this round has {known or 'none'}")
 
     def aggregation_of(self, tensor: TensorSpec) -> Aggregation:
-        """Returns how ``tensor`` is aggregated: its own options over the round's, over the defaults."""
+        """Returns how ``tensor`` is aggregated: the tensor's options, then the round's options, then the defaults."""
         defaults = {"result": tensor.layout}
         return Aggregation(**{**defaults, **self._options(), **tensor._options()})
 
     def to_proto(self) -> pb.RoundSpec:
-        """Returns the message; fields that are not set stay unset.
+        """Returns the message. Fields of None stay unset.
 
         Raises:
             InvalidArgument: a field's value does not fit the message.
@@ -369,7 +369,7 @@ class RoundSpec(_Options):
 
     @classmethod
     def from_proto(cls, proto: pb.RoundSpec) -> RoundSpec:
-        """Returns the spec of a message; ``InvalidArgument`` if a tensor has no dtype, or one that is unknown here."""
+        """Returns the spec of a message; ``InvalidArgument`` if a tensor's dtype is missing or unknown."""
         return cls(
             tensors=[TensorSpec.from_proto(tensor) for tensor in proto.tensors],
             min_submissions=proto.min_submissions,
@@ -383,7 +383,7 @@ class RoundSpec(_Options):
 
 
 def checked_spec(spec: Any) -> RoundSpec:
-    """Returns ``spec``; ``InvalidArgument`` if it is no ``RoundSpec``."""
+    """Returns ``spec``; ``InvalidArgument`` if ``spec`` is no ``RoundSpec``."""
     if not isinstance(spec, RoundSpec):
         raise InvalidArgument(f"spec is a RoundSpec, not {shown(spec)}")
     return spec

@@ -1,4 +1,4 @@
-"""Updates as callers give them: ids of clients, weights, and collections of updates."""
+"""Updates as callers give them: client ids, weights, and collections of updates."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = [
 
 
 def checked_client_id(client_id: Any) -> str:
-    """Returns a client's id, which is a string; whether its length will do is for the round to say."""
+    """Returns a client's id; ``InvalidArgument`` if it is no string. The round checks its length."""
     return checked_text("a client id", client_id)
 
 
 def checked_weight(weight: Any) -> float | None:
-    """Returns a weight as a float; whether its value makes sense is for the spec to say."""
+    """Returns a weight as a float; ``InvalidArgument`` if it is no number. The round checks its value."""
     if weight is None:
         return None
     number = weight
@@ -45,7 +45,7 @@ def checked_weight(weight: Any) -> float | None:
 
 
 def checked_updates(updates: Any) -> Any:
-    """Returns ``updates``; ``InvalidArgument`` if they cannot be gone through."""
+    """Returns ``updates``; ``InvalidArgument`` if they are neither a mapping nor an iterable."""
     if hasattr(updates, "__aiter__"):
         raise InvalidArgument("updates is no asynchronous iterator; [update async for update in updates] is a list")
     if isinstance(updates, (str, bytes)) or not isinstance(updates, Iterable):
@@ -56,31 +56,34 @@ def checked_updates(updates: Any) -> Any:
 
 
 def split_weight(update: Any) -> tuple[Any, Any]:
-    """Returns an update and its weight, from that pair or from an update alone, whose weight is None."""
+    """Returns an update and its weight from a pair (update, weight); a weight of None for an update alone.
+
+    A tuple of two may also be (keys, rows). The types of its parts decide.
+    """
     if not isinstance(update, tuple) or len(update) != 2:
         return update, None
     first, second = update
-    # A mapping, or a pair (keys, rows), cannot be keys itself: what comes with it is meant as a weight.
+    # A mapping or a pair (keys, rows) cannot be keys, so the second part is a weight.
     if isinstance(second, numbers.Real) or isinstance(first, Mapping) or _is_pair_of_arrays(first):
         return update
-    # An array without axes may be the row of one key.
+    # An array without axes is a weight, unless the first part is one key: then it may be the key's row.
     if _is_scalar_array(second) and not _has_one_entry(first):
         return update
     return update, None
 
 
 def _is_scalar_array(thing: Any) -> bool:
-    """Whether this is an array or tensor without axes; numbers of numpy, which are numbers, are not meant."""
+    """Returns whether this is an array or tensor without axes. Numbers of NumPy are not: they are numbers."""
     if isinstance(thing, numbers.Real):
         return False
     try:
         return len(thing.shape) == 0
-    except Exception:  # of whatever kind its library has
+    except Exception:  # any kind of error that the thing's library raises
         return False
 
 
 def _is_pair_of_arrays(thing: Any) -> bool:
-    """Whether this is (keys, rows), and not a tuple of two keys."""
+    """Returns whether this is a pair (keys, rows), and not a tuple of two keys."""
     return isinstance(thing, tuple) and len(thing) == 2 and not is_number(thing[0])
 
 
@@ -91,7 +94,7 @@ def _has_one_entry(keys: Any) -> bool:
 
 
 def named_updates(updates: Any) -> Iterable[tuple[Any, Any]]:
-    """Returns pairs of a client's id and its update, which may come with a weight, in the order of ``updates``."""
+    """Returns pairs (client id, update or (update, weight)) in the order of ``updates``."""
     if isinstance(updates, Mapping):
         return updates.items()
     return ((f"{position:020}", update) for position, update in enumerate(updates))
@@ -99,7 +102,7 @@ def named_updates(updates: Any) -> Iterable[tuple[Any, Any]]:
 
 @contextlib.contextmanager
 def naming_client(client_id: Any) -> Iterator[None]:
-    """Puts the client's id before what is wrong with its update, as the engine does."""
+    """Names the client in an ``InvalidArgument``, in the engine's form."""
     try:
         yield
     except InvalidArgument as error:

@@ -1,1 +1,1 @@
-"""The command ``sparseagg``."""
+"""The command ``sparseagg`` and its subcommands."""

@@ -29,11 +29,11 @@ DEFAULT_ADDRESS = "127.0.0.1:8001"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with these arguments (by default the process's), and returns the exit status."""
+    """Runs the command and returns its exit status; ``argv`` of None takes the process's arguments."""
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
-    except BrokenPipeError:  # the reader of our output has left
+    except BrokenPipeError:  # the reader of our output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -57,45 +57,52 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     at_server.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="of a submission, a merge or reading, or of any other call"
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="limit of a submission, of a merge or of reading a result (no limit), or of any other call (60)",
     )
 
     info = commands.add_parser("info", parents=[at_server], help="the server's version, engine and limits")
     info.set_defaults(run=_info)
 
-    rounds = commands.add_parser("rounds", help="list, create and end rounds")
+    rounds = commands.add_parser("rounds", help="list, create, show and end rounds")
     actions = rounds.add_subparsers(title="actions", required=True, metavar="ACTION")
     actions.add_parser("list", parents=[at_server], help="all rounds, oldest first").set_defaults(run=_list)
     create = actions.add_parser("create", parents=[at_server], help="open a round")
     create.add_argument("spec", type=pathlib.Path, help=SPEC_HELP)
-    create.add_argument("--id", help="by default a random one")
+    create.add_argument("--id", help="the round's id (a random one)")
     create.set_defaults(run=_create)
     for name, run, text in (
         ("show", _show, "everything about a round"),
-        ("close", _close, "stop taking submissions, and wait for the merge"),
+        ("close", _close, "end the submissions, and wait for the merge"),
         ("cancel", _cancel, "end a round without a result"),
-        ("delete", _delete, "forget a round and its result"),
+        ("delete", _delete, "remove a round and its result from the server"),
     ):
         action = actions.add_parser(name, parents=[at_server], help=text)
-        action.add_argument("round", help="its id")
+        action.add_argument("round", help="the round's id")
         action.set_defaults(run=run)
 
     submit = commands.add_parser("submit", parents=[at_server], help="submit an update from a .npz file")
     submit.add_argument("round", help="the round's id")
     submit.add_argument("client", help="the client's id")
     submit.add_argument("file", help="arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense tensor")
-    submit.add_argument("--weight", type=float, help="of the update; matters in rounds by_weight alone")
-    submit.add_argument("--encoding", choices=ENCODINGS, default="auto", help="of keys (%(default)s)")
-    submit.add_argument("--values", choices=NARROW, help="round floats to these, which take fewer bytes")
-    submit.add_argument("--submission-id", metavar="ID", help="given again with the same file, it goes on from there")
+    submit.add_argument("--weight", type=float, help="weight of the update, for rounds with weighting by_weight")
+    submit.add_argument("--encoding", choices=ENCODINGS, default="auto", help="encoding of the keys (%(default)s)")
+    submit.add_argument("--values", choices=NARROW, help="round floats to this narrower type, to send fewer bytes")
+    submit.add_argument(
+        "--submission-id", metavar="ID", help="name of this content: the same id with the same file resumes an upload"
+    )
     submit.set_defaults(run=_submit)
 
     result = commands.add_parser("result", parents=[at_server], help="read a round's result into a .npz file")
-    result.add_argument("round", help="its id")
-    result.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write")
-    result.add_argument("--tensor", action="append", metavar="NAME", help="of those wanted (all)")
-    result.add_argument("--keys", metavar="[BEGIN]:[END]", help="those from BEGIN on, and before END (all)")
-    result.add_argument("--values", choices=NARROW, help="round floats to these on their way")
+    result.add_argument("round", help="the round's id")
+    result.add_argument("-o", "--output", required=True, metavar="FILE", help="the .npz file to write")
+    result.add_argument(
+        "--tensor", action="append", metavar="NAME", help="a tensor to read; may be repeated (all tensors)"
+    )
+    result.add_argument("--keys", metavar="[BEGIN]:[END]", help="read keys from BEGIN on and below END (all keys)")
+    result.add_argument("--values", choices=NARROW, help="round floats to this narrower type on their way")
     result.set_defaults(run=_result)
 
     merging = commands.add_parser(
@@ -104,9 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     merge.add_arguments(merging)
     merging.set_defaults(run=merge.main)
 
-    commands.add_parser("engine", help="which engine this installation has, for merging without a server").set_defaults(
-        run=_engine
-    )
+    commands.add_parser(
+        "engine", help="show the engine that this installation has for merging without a server"
+    ).set_defaults(run=_engine)
 
     training = commands.add_parser(
         "demo", help="federated training on real text, through a real server", description=demo.__doc__
@@ -185,7 +192,7 @@ def _summary(tensor: TensorSummary) -> str:
 
 
 def _timeline(timeline: Timeline) -> str:
-    """A line of wall times, and one a stage."""
+    """Returns a line of wall times, and a line for each stage."""
     lines = [f"open {timeline.open * 1e3:.1f} ms, finish {timeline.finish * 1e3:.1f} ms, longest {timeline.longest}"]
     lines += [
         f"{time.stage:8} busy {time.busy * 1e3:10.1f} ms  wait {time.wait * 1e3:10.1f} ms  {time.bytes / 1e6:10.3f} MB"

@@ -1,4 +1,4 @@
-"""The command ``sparseagg merge``: .npz files in, one out, in this process."""
+"""The command ``sparseagg merge``, which merges .npz files in this process."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ from sparseagg.spec import RoundSpec, TensorSpec, dtype_name, words_of
 __all__ = ["add_arguments", "guess_tensors", "main"]
 
 DESCRIPTION = """Merges updates in .npz files, which hold arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense
-tensor. What to compute comes from --spec, or from the other options and from the arrays: dtype, width, and the
-dimension of dense tensors, in which all files have to agree. TENSOR.counts and TENSOR.weights of results are no part of
-an update, and refused; without them a result is written as updates are, and can be merged again. Files are summed in
-the order of their names, bytewise, so that the order in which they are given does not matter."""
+tensor. The spec comes from --spec, or from the other options and the arrays: dtype, width, and the dimension of dense
+tensors, which must be the same in all files. A result without TENSOR.counts and TENSOR.weights is an update, too; with
+them it is refused. Files are summed in the bytewise order of their names, whatever their order on the command line."""
 
 _OPTIONS = {
     **{field.replace("_", "-"): words_of(field) for field in ("op", "result", "numerics", "on_bound", "on_nonfinite")},
     "result-dtype": ["float32", "float64"],
 }
 
-# What numpy.savez calls arrays that come without a name.
+# numpy.savez gives such names to arrays without a name.
 _UNNAMED = re.compile(r"arr_\d+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="an update")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write the result")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the .npz file to write")
     parser.add_argument("--spec", type=pathlib.Path, help=SPEC_HELP)
     for name, choices in _OPTIONS.items():
         parser.add_argument(f"--{name}", choices=choices)
@@ -45,24 +44,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dimension",
         action="append",
         metavar="[TENSOR=]N",
-        help="keys are below N; by default any of 64 bits (may be given for each tensor)",
+        help="keys are below N; may be repeated, for each tensor (any 64-bit keys)",
     )
     parser.add_argument(
-        "--weights", metavar="W,W,…", help="of the files, in their order; weighs by them, and a --spec has to"
+        "--weights",
+        metavar="W,W,…",
+        help="weights of the files, in their order; makes the weighting by_weight, which a --spec must have",
     )
-    parser.add_argument("--counts", action="store_true", help="write TENSOR.counts, the files that list each key")
-    parser.add_argument("--min-contributors", type=int, metavar="N", help="drop keys that fewer files list")
-    parser.add_argument("--prune-zeros", action="store_true", help="drop keys whose rows are zero")
-    parser.add_argument("--fill", type=float, help="absent keys of a dense result")
-    parser.add_argument("--modular", action="store_true", help="unsigned sums, which wrap")
-    parser.add_argument("--value-bound", type=float, help="of fixed_point: the largest value times weight")
-    parser.add_argument("--weight-bound", type=float, help="of fixed_point: the largest weight")
-    parser.add_argument("--threads", type=int, help="by default one per core")
+    parser.add_argument(
+        "--counts", action="store_true", help="write TENSOR.counts, the number of files that list each key"
+    )
+    parser.add_argument("--min-contributors", type=int, metavar="N", help="leave out keys that fewer files list")
+    parser.add_argument("--prune-zeros", action="store_true", help="leave out keys whose rows are zero")
+    parser.add_argument("--fill", type=float, help="value at absent keys of a dense result (0)")
+    parser.add_argument("--modular", action="store_true", help="unsigned sums that wrap")
+    parser.add_argument("--value-bound", type=float, help="largest value times weight, with fixed_point")
+    parser.add_argument("--weight-bound", type=float, help="largest weight, with fixed_point")
+    parser.add_argument("--threads", type=int, help="number of threads (one per core)")
     parser.add_argument(
         "--memory-limit",
         type=_size,
         metavar="SIZE",
-        help="of updates, partial sums and result, such as 2GiB: files are then merged as they are read, any number",
+        help="limit of updates, partial sums and result, such as 2GiB; files are then merged as they are read",
     )
 
 
@@ -77,7 +80,7 @@ def main(arguments: argparse.Namespace) -> int:
     for position, (file, weight) in enumerate(updates):
         update = npz.read_update(file, spec)
         try:
-            # A name can be too long for an id, or not in UTF-8; positions have the same order.
+            # A file name may be too long for a client id, or not UTF-8. Positions have the same order.
             client_id = f"{position:020}"
             aggregator.add(client_id, update, weight)
         except SparseaggError as error:
@@ -90,7 +93,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _check_files(files: Sequence[str], output: str) -> None:
-    """Refuses a file that is there twice, by whatever name, or is to be the output as well."""
+    """Refuses a file that is given twice, also under two names, or that is the output, too."""
     names: dict[tuple[int, int], str] = {}
     for file in files:
         identity = _identity(file)
@@ -108,15 +111,15 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def guess_tensors(files: Sequence[str], dimensions: dict[str | None, int], modular: bool = False) -> list[TensorSpec]:
-    """Returns the tensors of the files, by name. Only the headers of arrays are read.
+    """Returns the tensors of the files, in order of name. Reads the headers of the arrays only.
 
-    Arrays without rows, and keys without values, decide nothing where another file has rows of that tensor.
+    Arrays without rows, and keys without values, count only if no file has rows of the tensor.
 
     Raises:
-        InvalidArgument: files have a tensor with another dtype, width or layout, or one that cannot be merged; the
-            message names files and tensor.
+        InvalidArgument: files disagree in the dtype, width or layout of a tensor, or have a tensor that cannot be
+            merged; the message names files and tensor.
     """
-    # Of each tensor: by how much it is worth, what the files show it to be, and the first file that does.
+    # By tensor name and by what the array tells: the tensors found, with the first file that has each.
     shown: dict[str, dict[_Worth, dict[TensorSpec, str]]] = {}
     for path in files:
         with npz.open_npz(path) as file:
@@ -142,7 +145,7 @@ def guess_tensors(files: Sequence[str], dimensions: dict[str | None, int], modul
 
 
 class _Worth(enum.IntEnum):
-    """How much an array says about its tensor."""
+    """How much an array tells about its tensor."""
 
     KEYS = 0
     NO_ROWS = 1
@@ -189,7 +192,7 @@ def _tensors_of(
 
 
 def _check_dense_name(file: npz.NpzFile, array: str) -> None:
-    """Refuses what would be added up position by position, though it is a part of a tensor with keys."""
+    """Refuses an array that is a column of a tensor with keys, and would be merged as a dense tensor."""
     name, _, column = array.rpartition(".")
     beside = [other for other in (f"{name}.keys", name) if other in file.names]
     if column in ("counts", "weights") and beside:

@@ -1,4 +1,4 @@
-"""Updates and results as .npz files: arrays ``TENSOR.keys`` and ``TENSOR.values``, or ``TENSOR`` for a dense one."""
+"""Updates and results in .npz files: arrays ``TENSOR.keys`` and ``TENSOR.values``, or ``TENSOR`` if dense."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["ArrayHeader", "NpzFile", "Path", "check_output", "open_npz", "print_
 Path = Union[str, "os.PathLike[str]"]
 ArrayHeader = tuple[tuple[int, ...], "np.dtype[Any]"]
 
-# What zipfile, its decompressors and NumPy's parser of headers raise on bytes that are not what they should be.
+# The errors of zipfile, its decompressors and NumPy's header parser on malformed files.
 _WRONG_BYTES = (
     zipfile.BadZipFile,
     zlib.error,
@@ -38,8 +38,8 @@ _WRONG_BYTES = (
     EOFError,
     IndexError,
     KeyError,
-    OSError,  # a place before the file's beginning; bytes that bzip2 does not know
-    RuntimeError,  # encrypted, or NotImplementedError: compressed in a way that this Python does not know
+    OSError,  # an offset before the file's beginning, or malformed bzip2 data
+    RuntimeError,  # an encrypted file, or (NotImplementedError) an unknown compression
     SyntaxError,
     TypeError,
     ValueError,
@@ -47,11 +47,11 @@ _WRONG_BYTES = (
 
 
 class NpzFile:
-    """The arrays of a .npz file, each of which is read when it is asked for. Pickled objects never are.
+    """The arrays of an open .npz file. Each is read when the caller asks for it; pickled objects are refused.
 
     Attributes:
-        path: of the file.
-        names: of the arrays, in their order; each is there once.
+        path: the file's path.
+        names: names of the arrays, in the file's order, without duplicates.
     """
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
@@ -66,16 +66,16 @@ class NpzFile:
         self.names = list(self._members)
 
     def header(self, name: str) -> ArrayHeader:
-        """Returns shape and dtype of an array, and reads no more than that.
+        """Returns shape and dtype of an array. Reads the array's header only.
 
         Raises:
-            InvalidArgument: it is no array of numbers; the message names file and array.
+            InvalidArgument: the array is malformed, or not of numbers; the message names file and array.
         """
         with self._open(name) as member:
             return self._header(name, member)
 
     def read(self, name: str) -> Array:
-        """Returns an array; errors are those of ``header``."""
+        """Returns an array. Errors are those of ``header``."""
         self.header(name)
         with self._open(name) as member:
             return np.asarray(npy.read_array(member, allow_pickle=False))
@@ -96,11 +96,11 @@ class NpzFile:
             shape, _, dtype = npy.read_array_header_1_0(member)
         elif version == (2, 0):
             shape, _, dtype = npy.read_array_header_2_0(member)
-        else:  # (3, 0) is for fields with names that are not ASCII
+        else:  # (3, 0) is for structured types with names beyond ASCII
             raise ValueError(f"it is of version {version} of the .npy format, which is not that of numbers")
         if dtype.hasobject:
             raise InvalidArgument(f"{self.path}: array {name!r} holds Python objects, not numbers")
-        # Before an array of that size is made.
+        # Checked before read_array allocates the array.
         expected, found = math.prod(shape) * dtype.itemsize, self._members[name].file_size - member.tell()
         if expected != found:
             raise ValueError(f"{shape} of {dtype} take {expected} bytes, and there are {found}")
@@ -112,8 +112,8 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
     """Opens a file that ``numpy.savez`` or ``savez_compressed`` wrote.
 
     Raises:
-        InvalidArgument: it is no such file, or has an array twice; the message names it.
-        OSError: it cannot be opened.
+        InvalidArgument: the file is malformed, or has an array twice; the message names it.
+        OSError: the file cannot be opened.
     """
     with open(path, "rb") as file:
         try:
@@ -125,14 +125,14 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
 
 
 def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
-    """Returns the update in a file, as ``Round.submit`` takes it. Keys without values are those of a union.
+    """Returns the update in a file, as an update of ``Round.submit``. Keys without values are a tensor of a union.
 
-    All keys of a dense tensor, in their order, are those of its rows.
+    A dense tensor may have keys, which then are all keys in order.
 
     Raises:
-        InvalidArgument: no .npz file, an array that belongs to no tensor of the round, values without keys, or a tensor
-            that is given twice, dense and with keys.
-        OSError: it cannot be opened.
+        InvalidArgument: the file is malformed, an array belongs to no tensor of the round, values have no keys, or a
+            tensor is there both dense and with keys.
+        OSError: the file cannot be opened.
     """
     update: dict[str, Any] = {}
     with open_npz(path) as file:
@@ -157,7 +157,7 @@ def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
 
 
 def _values(tensor: TensorSpec, values: Array) -> Array:
-    """bfloat16 of ml_dtypes, for which the format has no name, is two bytes of no type there: its bits."""
+    """Returns the values; bfloat16 of ml_dtypes, which a .npy file has as two bytes without a type, as its bits."""
     return values.view("<u2") if tensor.dtype == "bfloat16" and values.dtype == np.dtype("V2") else values
 
 
@@ -169,7 +169,7 @@ def _rows(tensor: TensorSpec, keys: Array, values: Array | None) -> Any:
 
 
 def check_output(path: Path) -> None:
-    """Raises ``InvalidArgument`` where ``write_result`` will find no folder for the file, or a folder in its place."""
+    """Raises ``InvalidArgument`` if the file's folder does not exist, or if the path is a folder."""
     output = os.fspath(path)
     folder = os.path.dirname(os.path.realpath(output) if os.path.islink(output) else output)
     if folder and not os.path.isdir(folder):
@@ -179,33 +179,33 @@ def check_output(path: Path) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether this is a pipe or a device, which ``write_result`` leaves what it is."""
+    """Returns whether this is a pipe or a device, which ``write_result`` does not replace by a file."""
     return os.path.exists(path) and not os.path.isfile(path)
 
 
 def print_rows(path: Path, result: Result) -> None:
-    """Says what has been written to ``path``: on standard error where that is a stream, for it may be the other one."""
+    """Prints a line for each tensor; on standard error if ``path`` is a stream, which may be standard output."""
     for name, tensor in result.items():
         print(f"{name}: {len(tensor)} rows, {tensor.layout}", file=sys.stderr if _is_stream(path) else sys.stdout)
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Writes ``TENSOR.keys``, ``.values``, ``.counts`` and ``.weights``, those that there are.
+    """Writes the arrays ``TENSOR.keys``, ``.values``, ``.counts`` and ``.weights`` that the result has.
 
-    A dense result of a tensor that is sent dense is ``TENSOR`` in place of keys and values, as in updates, so that the
-    file can be merged with others. bfloat16, for which the format has no name, is widened to float32, exactly.
+    A dense result of a tensor with dense layout is one array ``TENSOR`` instead of keys and values, as in an update, so
+    that the file can be merged again. bfloat16, which the format does not know, is widened to float32, exactly.
     """
     taken = {f"{name}.{column}" for name in result for column in ("keys", "values", "counts", "weights")}
     arrays: dict[str, Array | None] = {}
     for name, tensor in result.items():
         is_whole = tensor.layout == "dense" and len(tensor) == tensor.dimension and tensor.values is not None
-        # A name that another tensor's column may have leaves it at keys and values.
+        # Not under a name that is also another tensor's column.
         if is_whole and result.info.spec.tensor(name).layout == "dense" and name not in taken:
             arrays[name] = _numbers(tensor)
         else:
             arrays.update({f"{name}.keys": tensor.keys, f"{name}.values": _numbers(tensor)})
         arrays.update({f"{name}.counts": tensor.counts, f"{name}.weights": tensor.weights})
-    # Not by numpy.savez, whose own arguments are no names of arrays.
+    # Not with numpy.savez, whose own arguments cannot be names of arrays.
     with _replaced(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             if array is not None:
@@ -222,9 +222,9 @@ def _numbers(tensor: TensorResult) -> Array | None:
 
 @contextlib.contextmanager
 def _replaced(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file that takes the place of ``path`` when it is complete, and leaves nothing behind if it is not."""
+    """Opens a file that replaces ``path`` when it is complete, and that is removed if it is not."""
     if _is_stream(path):
-        with open(path, "wb") as file:  # by the name given: that of a pipe behind /dev/stdout opens nothing
+        with open(path, "wb") as file:  # not the resolved path: a pipe behind /dev/stdout has none
             yield file
         return
     target = os.path.realpath(path)

@@ -1,4 +1,4 @@
-"""A round's spec in a JSON file."""
+"""The reader of a round's spec in a JSON file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["SPEC_HELP", "read_spec"]
 
-# Of the commands that take such a file.
+# Help text of the commands that take such a file.
 SPEC_HELP = """a file with a sparseagg.v1.RoundSpec in JSON, such as {"tensors": [{"name": "emb", "dtype": "float32",
 "dimension": 1000, "width": 16}], "aggregation": {"op": "mean"}}; docs/operations.md has more"""
 
@@ -23,11 +23,11 @@ SPEC_HELP = """a file with a sparseagg.v1.RoundSpec in JSON, such as {"tensors":
 def read_spec(path: pathlib.Path) -> RoundSpec:
     """Reads a sparseagg.v1.RoundSpec in the JSON form of Protocol Buffers.
 
-    The values of enums may have their names in Python as well: "float32" is "DTYPE_FLOAT32".
+    Values of enums may also have their Python names: "float32" is "DTYPE_FLOAT32".
 
     Raises:
-        InvalidArgument: it is no JSON, or no RoundSpec; the message names the file and the field.
-        OSError: it cannot be read.
+        InvalidArgument: the file is no JSON, or no RoundSpec; the message names file and field.
+        OSError: the file cannot be read.
     """
     proto = pb.RoundSpec()
     try:
@@ -39,7 +39,7 @@ def read_spec(path: pathlib.Path) -> RoundSpec:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object of these members; the last of a name would win otherwise."""
+    """Returns a JSON object as a dict. Refuses repeated names, of which Python would take the last."""
     made = dict(pairs)
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
@@ -49,15 +49,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _message(value: Any, descriptor: Any, place: str) -> dict[str, Any]:
-    """Returns a message as JSON has it, with the values of its enums as the proto names them.
+    """Returns a JSON message in which all enums have their proto names.
 
     Args:
-        value: the message. Members of no field are left as they are, for the parser to refuse.
-        descriptor: of the message.
-        place: where it is in the file, such as "tensors[0].aggregation"; empty for the whole.
+        value: the message. Unknown members stay, and the parser refuses them.
+        descriptor: of the message type.
+        place: of the message in the file, such as "tensors[0].aggregation"; empty for the whole file.
 
     Raises:
-        InvalidArgument: it is no object, or an enum has no such value; the message names the field and what it may be.
+        InvalidArgument: the message is no object, or an enum has no such value; the text names the field.
     """
     if not isinstance(value, dict):
         raise InvalidArgument(f"{place or descriptor.name} is an object, not {shown(value)}")
@@ -75,11 +75,11 @@ def _message(value: Any, descriptor: Any, place: str) -> dict[str, Any]:
 
 
 def _member(value: Any, field: Any, place: str) -> Any:
-    if value is None:  # as if it were not there
+    if value is None:  # like a member that is not there
         return value
     if field.enum_type is not None:
         return _enum_value(value, field.enum_type, place)
-    # Durations are messages, too, but strings in JSON.
+    # Durations are messages in the proto, but strings in JSON.
     if field.message_type is None or field.message_type.file.package == "google.protobuf":
         return value
     return _message(value, field.message_type, place)

@@ -1,4 +1,4 @@
-"""From the slices of a result to arrays."""
+"""The decoder: from the slices of a result to arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def decode_keys(piece: pb.TensorSlice, key_type: np.dtype[Any]) -> Array:
     """Returns the keys of a slice, shape (n,), as ``key_type``, uint32 or uint64.
 
     Raises:
-        InvalidArgument: an unknown encoding, or bytes that do not go with it or with num_keys.
+        InvalidArgument: the encoding is unknown, or the bytes are no encoding of num_keys keys.
     """
     keys = _decode(piece)
     if piece.num_keys not in (0, len(keys)):
@@ -33,7 +33,7 @@ def decode_rows(piece: pb.TensorSlice, dtype: str, num_values: int) -> Array:
     """Returns the values of a slice, shape (num_values,), as ``dtype``; bfloat16 as uint16 bits.
 
     Raises:
-        InvalidArgument: an unknown encoding, or bytes that do not go with it or with ``num_values``.
+        InvalidArgument: the encoding is unknown, or the bytes are no encoding of ``num_values`` values.
     """
     if piece.value_encoding == pb.VALUE_ENCODING_UNSPECIFIED:
         return decode_values(piece.values, dtype, dtype, num_values)
@@ -54,6 +54,6 @@ def _decode(piece: pb.TensorSlice) -> Array:
         return decode_delta(piece.keys, piece.first_key, piece.num_keys)
     if piece.key_encoding == pb.KEY_ENCODING_BITMAP:
         return decode_bitmap(piece.keys, piece.first_key)
-    if piece.key_encoding == pb.KEY_ENCODING_UNSPECIFIED and not piece.keys:  # nothing came
+    if piece.key_encoding == pb.KEY_ENCODING_UNSPECIFIED and not piece.keys:  # a page without keys
         return np.empty(0, dtype=np.uint64)
     raise InvalidArgument(f"key_encoding {piece.key_encoding} is unknown here")

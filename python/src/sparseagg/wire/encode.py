@@ -1,4 +1,4 @@
-"""From keys and values to the chunks that go over the wire."""
+"""The encoder: from keys and values to chunk messages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sparseagg.wire.values import SCALE_BLOCK
 
 __all__ = ["Piece", "encode_chunks", "plan_chunks"]
 
-_SLICE_OVERHEAD = 64  # what a slice takes besides its name, keys and values
-_MOST_SLICES = 4096  # of a chunk; a server takes twice as many
+_SLICE_OVERHEAD = 64  # bytes of a slice besides its name, keys and values
+_MOST_SLICES = 4096  # of one chunk; a server takes twice as many
 
 
 def encode_chunks(
@@ -30,24 +30,24 @@ def encode_chunks(
     upload_tag: bytes = b"",
     first: int = 0,
 ) -> Iterator[ChunkMessage]:
-    """Yields the chunks of one submission, each of about ``chunk_bytes`` at most, but never less than one row.
+    """Yields the chunks of one submission, each of about ``chunk_bytes`` at most, and of one row at least.
 
-    Values as "int8_scaled" are cut behind whole blocks only, so that ``chunk_bytes`` does not change them; a chunk then
-    has no less than the rows that fill blocks, 64 at most.
+    "int8_scaled" values are cut between blocks of a scale only, so that ``chunk_bytes`` does not change the values. A
+    chunk then has at least the rows that fill whole blocks, which are up to 64.
 
-    The same arguments give the same chunks. Chunks borrow the arrays, and what is packed of them is made as the chunks
-    are asked for, so that the memory taken is that of one chunk.
+    Deterministic: the same arguments give the same chunks.
+    Cost: memory for the packed keys and rounded values of one chunk. Everything else is borrowed from the arrays.
 
     Args:
-        tensors: what to send; tensors without keys take no place.
+        tensors: the update. A tensor without keys is not sent.
         client_id: of the client.
-        submission_id: of this content.
+        submission_id: of the content.
         round_name: "rounds/{id}", or empty for ``Aggregate``.
-        weight: of the whole submission.
-        chunk_bytes: of one chunk's slices, as long as they are in plain encodings; packed ones take less.
+        weight: of the submission; None for none.
+        chunk_bytes: of one chunk's slices in plain encodings. Packed slices take less.
         wire: the encodings that may be used.
         upload_tag: of an upload that may be resumed.
-        first: the first chunk to yield; those before it are skipped without being encoded.
+        first: number of the first chunk to yield. Earlier chunks are not encoded.
     """
     sequence, end_bytes = 0, 0
     plan = plan_chunks(tensors, chunk_bytes, wire)
@@ -73,11 +73,11 @@ def encode_chunks(
         sequence += 1
 
 
-Piece = tuple[TensorData, int, int]  # of a tensor, the rows from … to …
+Piece = tuple[TensorData, int, int]  # a tensor, its first row, and the row behind its last
 
 
 def plan_chunks(tensors: Sequence[TensorData], chunk_bytes: int, wire: WireFormat) -> Iterator[list[Piece]]:
-    """Yields what each chunk holds; at least one, though it may be empty."""
+    """Yields the pieces of each chunk. There is at least one chunk, which may be empty."""
     pieces: list[Piece] = []
     room = chunk_bytes
     for data in tensors:
@@ -98,19 +98,19 @@ def plan_chunks(tensors: Sequence[TensorData], chunk_bytes: int, wire: WireForma
 
 
 def _plain_row_bytes(data: TensorData) -> int:
-    """Bytes of a row, and of its key, as the arrays have them."""
+    """Returns the bytes of a row and its key in the caller's arrays."""
     return sum(array.nbytes for array in (data.keys, data.values) if array is not None) // data.num_keys
 
 
 def _row_bytes(data: TensorData, wire: WireFormat) -> tuple[float, int]:
-    """Bytes of a row at most, and how many rows stay together, whatever room there is."""
+    """Returns the most bytes of an encoded row and its key, and the number of rows that are not cut."""
     key_bytes = 0 if data.keys is None else data.spec.key_bytes
     if data.values is None:
         return key_bytes, 1
     encoding = wire.value_encoding(data.spec)
     if encoding != "int8_scaled":
         return key_bytes + data.spec.width * DTYPES[encoding], 1
-    # With whole blocks in every slice, the same values share a scale however the update is cut.
+    # Every slice has whole blocks, so that the same values share a scale for any chunk_bytes.
     together = SCALE_BLOCK // math.gcd(SCALE_BLOCK, data.spec.width)
     return key_bytes + data.spec.width * (1 + 4 / SCALE_BLOCK), together
 

@@ -1,4 +1,4 @@
-"""How keys and values are put into bytes: what is asked for, and what the other side knows."""
+"""The encodings of keys and values that a caller asks for and a server knows, and the size of chunks."""
 
 from __future__ import annotations
 
@@ -31,24 +31,23 @@ __all__ = [
 ]
 
 DEFAULT_CHUNK_BYTES = 1 << 20
-_CHUNK_OVERHEAD = 1024  # ids and the round's name, generously
+_CHUNK_OVERHEAD = 1024  # upper bound of ids and the round's name
 ENCODINGS = ("auto", "plain")
-# Not "implicit", which servers count as no bytes: a run takes one byte in 128 keys as it is.
+# Not "implicit", whose keys servers count as no bytes: delta_bitpacked takes only one byte for 128 consecutive keys.
 _PACKED_KEYS = ("delta_bitpacked", "bitmap")
 
-# What callers say of the values: nothing, a name for all tensors that it fits, or names by tensor.
+# A narrower encoding of values: none, one for all tensors whose dtype is wider, or one by tensor name.
 Values = Union[None, str, Mapping[str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
 class WireFormat:
-    """What may be used beside the plain encodings, which every server knows.
+    """The encodings of one upload, in addition to the plain ones, which every server knows.
 
     Attributes:
-        keys: names of key encodings, of which the smallest is used for each slice: "implicit" (for keys that are a
-            run), "delta_bitpacked", "bitmap". None of them loses anything or changes the order of the keys.
-        values: names of the narrower encodings that values are rounded to, by tensor; those of other tensors are sent
-            as they are.
+        keys: names of key encodings, of which the smallest is used for each slice: "implicit" (for consecutive keys),
+            "delta_bitpacked", "bitmap". All of them keep the keys and their order.
+        values: names of the narrower value encodings, by tensor. Values of other tensors are not rounded.
     """
 
     keys: frozenset[str] = frozenset()
@@ -59,12 +58,12 @@ class WireFormat:
         return self.values.get(spec.name, spec.dtype)
 
     def encode_values(self, spec: TensorSpec, rows: Array) -> Bulk:
-        """Packs values of the tensor's dtype, shape (n, width). What stays as it is is borrowed."""
+        """Encodes values of the tensor's dtype, shape (n, width). Values in the plain encoding are borrowed."""
         encoding = self.value_encoding(spec)
         return bulk_of(rows) if encoding == spec.dtype else encode_values(rows, encoding)
 
     def check_values(self, tensors: Iterable[TensorData]) -> None:
-        """Raises ``InvalidArgument``, with tensor, value and position, where a value is beyond its encoding's range."""
+        """Raises ``InvalidArgument`` if a value is beyond its encoding's range; names tensor, value and position."""
         for data in tensors:
             encoding = self.value_encoding(data.spec)
             if data.values is None or encoding == data.spec.dtype:
@@ -77,13 +76,13 @@ class WireFormat:
                 )
 
     def encode_keys(self, keys: Array) -> tuple[str, int, Bulk]:
-        """Packs keys in the smallest way, the plain one, which borrows them, where others are not smaller.
+        """Encodes keys in the smallest encoding. The plain encoding, which wins a tie, borrows the keys.
 
         Args:
             keys: uint32 or uint64, shape (n,), contiguous and little-endian.
 
         Returns:
-            The encoding's name as in ``KeyEncoding``, first_key, and the bytes.
+            The encoding's name in ``KeyEncoding`` of the proto, first_key, and the bytes.
         """
         plain = f"U{keys.dtype.itemsize * 8}"
         if not self.keys or len(keys) == 0 or not strictly_ascends(keys):
@@ -104,25 +103,25 @@ PLAIN = WireFormat()
 
 
 def checked_chunk_bytes(chunk_bytes: Any) -> int:
-    """Returns how many bytes of slices a caller wants in a message; None: the default."""
+    """Returns the bytes of slices in one message that a caller asks for; the default for None."""
     if chunk_bytes is None:
         return DEFAULT_CHUNK_BYTES
     return checked_integer("chunk_bytes is a number from 1 on, or None", chunk_bytes, 1, sys.maxsize)
 
 
 def chunk_bytes_for(max_message_bytes: int, wanted: int = DEFAULT_CHUNK_BYTES) -> int:
-    """Returns how many bytes of slices to put in a message, given the server's limit (0: none)."""
+    """Returns the bytes of slices in one message, within the server's limit (0: no limit)."""
     return wanted if max_message_bytes == 0 else max(1, min(wanted, max_message_bytes - _CHUNK_OVERHEAD))
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerWire:
-    """What one server takes.
+    """The limits and encodings of one server.
 
     Attributes:
-        chunk_bytes: how much to put in one message.
-        key_encodings: that it knows, by name.
-        value_encodings: likewise.
+        chunk_bytes: bytes of slices in one message.
+        key_encodings: names of the key encodings that the server knows.
+        value_encodings: names of the value encodings that the server knows.
     """
 
     chunk_bytes: int
@@ -131,21 +130,22 @@ class ServerWire:
 
     @classmethod
     def of(cls, info: ServerInfo, wanted_chunk_bytes: int) -> ServerWire:
-        """Returns what a server takes that says this of itself."""
+        """Returns the limits of the server that ``info`` describes."""
         chunk_bytes = chunk_bytes_for(info.limits.max_message_bytes, wanted_chunk_bytes)
         return cls(chunk_bytes, frozenset(info.key_encodings), frozenset(info.value_encodings))
 
     def format(self, spec: RoundSpec, encoding: str, values: Values) -> WireFormat:
-        """Returns the encodings for the tensors of a round.
+        """Returns the encodings of an upload.
 
         Args:
             spec: of the round.
             encoding: of the keys, one of ``ENCODINGS``.
-            values: None: as they are. A name of ``NARROW``: for all tensors whose dtype is a wider float. A mapping
-                from tensors to such names: for those.
+            values: a name of ``NARROW``, for all tensors whose dtype is a wider float; or a mapping from tensor names
+                to such names; or None: values are not rounded.
 
         Raises:
-            InvalidArgument: an encoding that is not known here or to the server, or does not go with a tensor.
+            InvalidArgument: the client or the server does not know an encoding, or it is not narrower than its
+                tensor's dtype.
         """
         check_encoding(encoding)
         by_tensor = values_by_tensor(spec, values)
@@ -158,13 +158,13 @@ class ServerWire:
 
 
 def check_encoding(encoding: str) -> None:
-    """Raises ``InvalidArgument`` if this is none of ``ENCODINGS``."""
+    """Raises ``InvalidArgument`` if ``encoding`` is none of ``ENCODINGS``."""
     if encoding not in ENCODINGS:
         raise InvalidArgument(f"unknown encoding {encoding!r}; known: {', '.join(ENCODINGS)}")
 
 
 def values_by_tensor(spec: RoundSpec, values: Values) -> dict[str, str]:
-    """Returns the narrower encoding of each tensor that has one; see ``ServerWire.format``."""
+    """Returns narrower encodings by tensor name, from the ``values`` of ``ServerWire.format``."""
     if values is None:
         return {}
     if isinstance(values, str):
@@ -181,6 +181,6 @@ def values_by_tensor(spec: RoundSpec, values: Values) -> dict[str, str]:
 
 
 def check_narrow(encoding: str) -> None:
-    """Raises ``InvalidArgument`` if this is no name of a narrower encoding of values."""
+    """Raises ``InvalidArgument`` if ``encoding`` is none of ``NARROW``."""
     if not isinstance(encoding, str) or encoding not in NARROW:
         raise InvalidArgument(f"unknown values {encoding!r}; known: {', '.join(NARROW)}")

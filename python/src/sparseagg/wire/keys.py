@@ -1,8 +1,8 @@
-"""Keys in fewer bytes: the encodings DELTA_BITPACKED and BITMAP of docs/wire-format.md, both ways.
+"""The key encodings DELTA_BITPACKED and BITMAP of docs/wire-format.md: encoders and decoders.
 
     keys 1000, 1001, 1007, 1010   delta: 03 40 05   bitmap: 83 04   (both with first_key 1000)
 
-All functions go over whole arrays at a time; what they loop over is blocks of 128 keys.
+All functions work on whole arrays. Loops in Python run over blocks of 128 keys.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from sparseagg.errors import InvalidArgument
 __all__ = ["Gaps", "bitmap_bytes", "decode_bitmap", "decode_delta", "encode_bitmap", "strictly_ascends"]
 
 BLOCK_KEYS = 128
-_GROUP = 8  # keys that fill whole bytes, whatever their width
+_GROUP = 8  # keys of any width together fill whole bytes
 _MAX_WIDTH = 64
 
 
 def strictly_ascends(keys: Array) -> bool:
-    """Whether each key, of shape (n,), is larger than the one before it, as both encodings need."""
-    # Most that do not show it early.
+    """Returns whether each key, of shape (n,), is larger than the key before, which both encodings require."""
+    # Keys in no order mostly show that among the first.
     return bool((keys[1:64] > keys[:63][: len(keys[1:64])]).all()) and bool((keys[1:] > keys[:-1]).all())
 
 
 class Gaps:
-    """The gaps between keys and what they take, which is known before anything is packed.
+    """The gaps between keys, and the size of their encoding, which is known before ``encode``.
 
     Args:
         keys: uint32 or uint64, shape (n,) with n ≥ 1, strictly ascending.
 
     Attributes:
-        num_bytes: of the encoding.
+        num_bytes: size of the encoding.
     """
 
     def __init__(self, keys: Array) -> None:
@@ -47,7 +47,7 @@ class Gaps:
         self.num_bytes = num_blocks + int(_block_sizes(self._widths, len(keys)).sum())
 
     def encode(self) -> bytes:
-        """Returns the bytes of DELTA_BITPACKED; first_key is the first key."""
+        """Returns the bytes of DELTA_BITPACKED, whose first_key is the first key."""
         pieces: list[bytes] = [b""] * len(self._widths)
         for width in np.unique(self._widths).tolist():
             rows = np.flatnonzero(self._widths == width)
@@ -55,7 +55,7 @@ class Gaps:
             size = BLOCK_KEYS // 8 * width
             for position, row in enumerate(rows.tolist()):
                 pieces[row] = packed[position * size : (position + 1) * size]
-        # Behind the last key the last block is padded with gaps of zero.
+        # The last block ends with its last key, without the padding.
         return (self._widths.tobytes() + b"".join(pieces))[: self.num_bytes]
 
 
@@ -106,7 +106,7 @@ def encode_bitmap(keys: Array) -> bytes:
 
 
 def bitmap_bytes(keys: Array) -> int:
-    """Returns the length of ``encode_bitmap(keys)``, from the first and the last key, of which there must be one."""
+    """Returns the length of ``encode_bitmap(keys)``; ``keys`` are not empty."""
     return (int(keys[-1]) - int(keys[0])) // 8 + 1
 
 
@@ -125,7 +125,7 @@ def decode_bitmap(data: bytes, first_key: int) -> Array:
 
 
 def _bit_lengths(numbers: Array) -> Array:
-    """Bits of each number, uint8; exact for all of uint64."""
+    """Returns the number of bits of each number, uint8; exact for all of uint64."""
     high = numbers.astype(np.uint64) >> np.uint64(32)
     low = (numbers & numbers.dtype.type(0xFFFFFFFF)).astype(np.float64)
     lengths = np.where(high > 0, 32 + np.frexp(high.astype(np.float64))[1], np.frexp(low)[1])
@@ -133,7 +133,7 @@ def _bit_lengths(numbers: Array) -> Array:
 
 
 def _block_sizes(widths: Array, num_keys: int) -> Array:
-    """Bytes of each block, int64; the last one may have fewer keys."""
+    """Returns the bytes of each block, int64; the last block may have fewer keys."""
     sizes = widths.astype(np.int64) * (BLOCK_KEYS // 8)
     if len(sizes):
         last = num_keys - (len(sizes) - 1) * BLOCK_KEYS
@@ -142,12 +142,12 @@ def _block_sizes(widths: Array, num_keys: int) -> Array:
 
 
 def _places(width: int) -> list[tuple[int, int, int]]:
-    """For each of a group's keys: its position, the 64-bit word that it begins in, and where."""
+    """Returns for each key of a group: its position, the 64-bit word in which it begins, and the bit there."""
     return [(k, k * width // 64, k * width % 64) for k in range(_GROUP)]
 
 
 def _pack(blocks: Array, width: int) -> bytes:
-    """The bits of whole blocks of gaps, of ``width`` bits each."""
+    """Returns the bytes of whole blocks of gaps, of ``width`` bits each."""
     if width == 0:
         return b""
     groups = blocks.reshape(-1, _GROUP)
@@ -161,7 +161,7 @@ def _pack(blocks: Array, width: int) -> bytes:
 
 
 def _unpack(data: bytes, width: int) -> Array:
-    """The gaps, uint64, of whole blocks."""
+    """Returns the gaps, uint64, of whole blocks."""
     octets = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
     padded = np.zeros((len(octets), -(-width // 8) * 8), dtype=np.uint8)
     padded[:, :width] = octets

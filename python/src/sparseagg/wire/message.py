@@ -1,4 +1,4 @@
-"""Chunks as they go over the wire, made with one copy of their keys and values."""
+"""Chunk messages, serialised with one copy of their keys and values."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Bulk = Union[bytes, memoryview]  # of bytes
 
 
 def bulk_of(array: Array) -> Bulk:
-    """Returns an array's bytes, without a copy where they lie in one piece."""
+    """Returns an array's bytes; a contiguous array is not copied."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 @dataclasses.dataclass(frozen=True)
 class ChunkMessage:
-    """An ``UpdateChunk`` that borrows its bulk. Protocol Buffers would copy that twice, into the message and out of it.
+    """An ``UpdateChunk`` that borrows keys and values. Protocol Buffers would copy them twice: in and out of a message.
 
     Attributes:
-        head: all but the slices.
-        slices: each without keys and values, its keys, and its values.
-        end_bytes: keys and values of the update up to the end of this chunk, in bytes as the arrays have them.
+        head: the message without its slices.
+        slices: for each slice the message without keys and values, the keys, and the values.
+        end_bytes: bytes of the caller's arrays up to the end of this chunk, for the progress.
     """
 
     head: pb.UpdateChunk
@@ -35,11 +35,11 @@ class ChunkMessage:
     end_bytes: int
 
     def serialise(self) -> bytes:
-        """Returns the bytes that Protocol Buffers would parse."""
+        """Returns the bytes of the ``UpdateChunk``."""
         return b"".join(self._parts())
 
     def serialise_for_aggregate(self) -> bytes:
-        """Returns the bytes of an ``AggregateRequest`` with this chunk."""
+        """Returns the bytes of an ``AggregateRequest`` that has this chunk."""
         parts = self._parts()
         head = _head_of_field(pb.AggregateRequest.CHUNK_FIELD_NUMBER, sum(map(len, parts)))
         return b"".join([head, *parts])
@@ -56,10 +56,10 @@ class ChunkMessage:
 
 
 def send_chunk_messages(stub: Any, channel: Any) -> None:
-    """Lets the methods of a stub that upload take ``ChunkMessage`` as it is; ``Aggregate`` takes requests, too.
+    """Makes the uploading methods of a stub take ``ChunkMessage``; ``Aggregate`` takes ``AggregateRequest``, too.
 
-    Adds ``SubmitWhole``: ``SubmitUpdate`` of one message. On the wire that is the same; but for a stream of requests
-    gRPC starts a thread at each call, which costs more than sending a message.
+    Adds ``SubmitWhole``, which is ``SubmitUpdate`` with one message. The bytes on the wire are the same. gRPC starts a
+    thread for every call with a stream of requests, which costs more than sending one message.
     """
     service = f"/{pb.DESCRIPTOR.services_by_name['Aggregation'].full_name}/"
     stub.SubmitUpdate = channel.stream_unary(
@@ -94,7 +94,7 @@ def _append_field(parts: list[Bulk], number: int, data: Bulk) -> None:
 
 
 def _head_of_field(number: int, size: int) -> bytes:
-    """Returns the tag and the length of a field of ``size`` bytes."""
+    """Returns tag and length of a length-delimited field of ``size`` bytes."""
     head = bytearray([number << 3 | 2])
     while size >= 0x80:
         head.append(size & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""Values in fewer bytes: narrower floats, and 8-bit multiples of a scale (INT8_SCALED of docs/wire-format.md)."""
+"""The narrower value encodings: floats of fewer bytes, and 8-bit multiples of a scale (INT8_SCALED)."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from sparseagg.spec import DTYPES
 
 __all__ = ["NARROW", "SCALE_BLOCK", "decode_values", "encode_values", "encoded_bytes", "first_misfit", "widens"]
 
-# Value encodings that lose something, by name; all but the last are dtypes, too.
+# Value encodings that round, by name; all but the last are names of dtypes, too.
 NARROW = ("float32", "float16", "bfloat16", "int8_scaled")
 SCALE_BLOCK = 64  # values that share a scale
-_MAX_SCALE = 2.0**120  # so that 127 times it is within float32
+_MAX_SCALE = 2.0**120  # 127 times this is within float32
 _LARGEST_MULTIPLE = 127
 
 
 def widens(encoding: str, dtype: str) -> bool:
-    """Whether values of a tensor of ``dtype`` may be sent in the narrower ``encoding``."""
+    """Returns whether values of a tensor of ``dtype`` may be sent as ``encoding``, which is narrower."""
     return encoding in NARROW and (dtype == "float64" or (dtype == "float32" and encoding != "float32"))
 
 
 def encoded_bytes(encoding: str, num_values: int) -> int:
-    """Returns the bytes of so many values; ``encoding`` is one of ``NARROW`` or a dtype."""
+    """Returns the bytes of ``num_values`` values; ``encoding`` is one of ``NARROW`` or a dtype."""
     if encoding == "int8_scaled":
         return num_values + 4 * -(-num_values // SCALE_BLOCK)
     return num_values * DTYPES[encoding]
 
 
 def first_misfit(values: Array, encoding: str) -> int | None:
-    """Returns the position, in row-major order, of the first value that ``encoding`` cannot hold; None: it holds all.
+    """Returns the row-major position of the first value beyond the range of ``encoding``; None if there is none.
 
-    Finite values must not round to infinity; for "int8_scaled" all must be finite, too.
+    A finite value is beyond the range if it rounds to infinity. "int8_scaled" holds finite values only.
     """
     flat = values.reshape(-1)
     if flat.size == 0:
@@ -55,7 +55,7 @@ def _misfits(flat: Array, encoding: str) -> Array:
 
 
 def encode_values(values: Array, encoding: str) -> bytes:
-    """Rounds float values to nearest even and packs them, row-major.
+    """Returns the bytes of float values, rounded to nearest even, row-major.
 
     Args:
         values: float32 or float64, of any shape; for "int8_scaled" all of them finite.
@@ -82,7 +82,7 @@ def decode_values(data: bytes, encoding: str, dtype: str, num_values: int) -> Ar
     """Returns values of ``dtype``, shape (num_values,); bfloat16 as uint16 bits.
 
     Raises:
-        InvalidArgument: the bytes are not those of so many values, or not of such a tensor.
+        InvalidArgument: ``data`` has the wrong length, or ``dtype`` is not wider than ``encoding``.
     """
     if encoding != dtype and not widens(encoding, dtype):
         raise InvalidArgument(f"values of {dtype} do not come as {encoding}")
@@ -103,5 +103,5 @@ def decode_values(data: bytes, encoding: str, dtype: str, num_values: int) -> Ar
 
 
 def _wire_type(dtype: str) -> np.dtype[np.generic]:
-    """The little-endian type of a dtype, bfloat16 as its bits."""
+    """Returns the little-endian type of a dtype; uint16 for bfloat16."""
     return np.dtype("uint16" if dtype == "bfloat16" else dtype).newbyteorder("<")

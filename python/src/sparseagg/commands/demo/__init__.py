@@ -1,5 +1,5 @@
 """Federated training on real text, through a real server: ``sparseagg demo``.
 
-Many clients, each with text of its own, learn one skip-gram model with negative sampling. What a client sends are rows
-of two embedding tables: those of the tokens it has. The server merges them; the coordinator steps the tables.
+Many clients, each with its own text, learn one skip-gram model with negative sampling. A client sends the rows of two
+embedding tables that belong to its tokens. The server merges the rows, and the coordinator updates the tables.
 """

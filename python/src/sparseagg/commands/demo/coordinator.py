@@ -1,4 +1,4 @@
-"""The training rounds: open one, let the clients submit, read the merged gradient, take the step."""
+"""The coordinator of the training rounds: opens a round, lets clients submit, applies the merged gradient."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["Coordinator", "RoundReport"]
 
 @dataclasses.dataclass(frozen=True)
 class RoundReport:
-    """A round in figures; times in milliseconds.
+    """The figures of a round; times are in milliseconds.
 
-    ``compute_ms`` and ``upload_ms`` are summed over the clients, several of which work at a time; ``merge_ms`` is the
-    server's, from the close to the result; ``wall_ms`` is the whole round.
+    ``compute_ms`` and ``upload_ms`` are summed over the clients, several of which work at the same time. ``merge_ms``
+    is the server's time from the close to the result, ``wall_ms`` the time of the whole round.
     """
 
     number: int
@@ -43,9 +43,9 @@ class RoundReport:
 class Coordinator:
     """Trains ``model`` on the clients' texts through the server.
 
-    The rounds take the mean weighted by the number of examples, in which a client that does not have a token counts as
-    a zero: that is exactly the gradient of the mean loss over everybody's examples, as if all the text were in one
-    place. It is small at rare tokens; Adagrad, which divides by the size of past gradients, makes up for that.
+    A round takes the mean weighted by the number of examples, in which a client without a token counts as zero. This is
+    exactly the gradient of the mean loss over the examples of all clients, as if all text were in one place. The
+    gradient is small at rare tokens, for which Adagrad makes up: it divides by the size of past gradients.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Coordinator:
         """Runs one round.
 
         Args:
-            number: from 1 on.
-            label: of the progress bar.
-            keep: return what was submitted too, by client id.
+            number: of the round, from 1 on.
+            label: text of the progress bar.
+            keep: whether to return the submissions by client id, too; otherwise that mapping is empty.
         """
         start = time.perf_counter()
         submitted: dict[str, Submitted] = {}
@@ -132,7 +132,7 @@ class Coordinator:
         return report, result, submitted
 
     def _take_part(self, opened: Round, number: int, k: int) -> tuple[str, Submitted | None, float, float]:
-        """What client k does in a round. Returns its name, its update, and the seconds it computed and uploaded."""
+        """Runs client k's part of a round. Returns the name, the submission, the seconds of computing and sending."""
         start = time.perf_counter()
         rng = np.random.default_rng([self._seed, number, k])
         gradient = client_gradient(self._model, self._data[k], self._max_pairs, rng)

@@ -1,4 +1,4 @@
-"""Texts and who has them: each file, or each speaker of a play, is a client."""
+"""The clients' texts: each file, or each speaker of a play, is a client."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sysconfig
 
 __all__ = ["Corpus", "Text", "load", "load_directory", "load_play", "load_standard_library"]
 
-# A word together with the mark right after it, if any: a call, an attribute's owner and a keyword argument are
-# different tokens, and so are a word in the sentence and the one at its end.
+# A word with the punctuation mark after it, if any. So `f(`, `f.` and `f=` are different tokens, and so are a word
+# within a sentence and the same word at its end.
 _TOKEN = re.compile(r"\w+[^\w\s]?")
 _SPEAKER = re.compile(r"^([A-Z][^:\n]{0,40}):[ \t]*$", re.MULTILINE)
 _MIN_TOKENS = 20
@@ -28,7 +28,7 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Who takes part, and the texts that only serve to measure the loss."""
+    """The clients that take part, and the held-out texts, which measure the loss."""
 
     description: str
     clients: list[Text]
@@ -36,11 +36,11 @@ class Corpus:
 
 
 def load(source: str | None, max_clients: int | None = None) -> Corpus:
-    """Loads a folder (each file a client), a play (each speaker one) or, for None, Python's standard library.
+    """Loads a folder (a client for each file), a play (a client for each speaker) or Python's standard library.
 
     Args:
-        source: a path, or None.
-        max_clients: take no more than these first ones.
+        source: path of a folder or a play; None for the standard library.
+        max_clients: number of clients at most, the first ones; None for all.
 
     Raises:
         ValueError: fewer than two texts of a useful length.
@@ -65,14 +65,14 @@ def load(source: str | None, max_clients: int | None = None) -> Corpus:
 
 
 def load_standard_library() -> list[Text]:
-    """Every Python file of this interpreter's standard library but its tests, by path."""
+    """Returns the Python files of this interpreter's standard library, without its tests, in order of path."""
     root = pathlib.Path(sysconfig.get_path("stdlib"))
     paths = (path for path in root.rglob("*.py") if not _NOT_OURS & set(path.relative_to(root).parts))
     return [_read(path, root) for path in sorted(paths)]
 
 
 def load_directory(root: pathlib.Path) -> list[Text]:
-    """Every file below a folder that is text, by path."""
+    """Returns the text files below a folder, in order of path."""
     texts = []
     for path in sorted(root.rglob("*")):
         if path.is_file() and b"\0" not in path.open("rb").read(4096):
@@ -81,7 +81,7 @@ def load_directory(root: pathlib.Path) -> list[Text]:
 
 
 def load_play(path: pathlib.Path) -> list[Text]:
-    """Every speaker of a play: a line ``Name:`` begins a speech, which goes on to the next one."""
+    """Returns the speakers of a play. A line ``Name:`` begins a speech, which ends at the next such line."""
     parts = _SPEAKER.split(path.read_text(encoding="utf-8", errors="replace"))
     speeches: dict[str, list[str]] = {}
     for name, speech in zip(parts[1::2], parts[2::2]):

@@ -1,6 +1,6 @@
 """Skip-gram with negative sampling: the two tables, a client's gradient, the loss on held-out text.
 
-For a token c and one o found near it, the model is asked to tell o from tokens drawn at random: with rows i_c of the
+For a token c and a token o near it, the model learns to tell o from random tokens, the negatives. With rows i_c of the
 input table and o_o of the output table, the loss is −log σ(i_c·o_o) − Σ over negatives n of log σ(−i_c·o_n).
 """
 
@@ -17,16 +17,16 @@ __all__ = ["ClientData", "Gradient", "HeldOut", "Model", "client_gradient"]
 
 Array = np.ndarray[Any, Any]
 
-WINDOW = 5  # contexts are at most this far away
-NEGATIVES = 5  # a pair is weighed against this many negatives
-_SHARED_NEGATIVES = 64  # drawn once for all pairs of a client, for the sake of matrix products, and weighed down to 5
+WINDOW = 5  # largest distance of a context from its token
+NEGATIVES = 5  # number of negatives in the loss of a pair
+_SHARED_NEGATIVES = 64  # drawn once for all pairs of a client, for matrix products, with the weight of NEGATIVES
 _HELD_OUT_PAIRS = 20_000
-_SMOOTHING = 0.75  # of the frequencies that negatives are drawn by
+_SMOOTHING = 0.75  # exponent of the frequencies with which negatives are drawn
 
 
 @dataclasses.dataclass(frozen=True)
 class ClientData:
-    """A client's text: its distinct ids, ascending, and the text as positions in them."""
+    """A client's text: its distinct ids, ascending, and for each token the position of its id."""
 
     ids: Array
     local: Array
@@ -40,7 +40,7 @@ class ClientData:
 
 @dataclasses.dataclass(frozen=True)
 class Gradient:
-    """What a client submits: rows of both tables, the mean over its ``num_pairs`` examples."""
+    """A client's update: rows of both tables, as the mean over its ``num_pairs`` examples."""
 
     input_keys: Array
     input_rows: Array
@@ -78,10 +78,10 @@ class Model:
 
 
 def client_gradient(model: Model, data: ClientData, max_pairs: int, rng: np.random.Generator) -> Gradient | None:
-    """Computes a client's gradient on its own text: each token with one of its neighbours, at most ``max_pairs``.
+    """Computes a client's gradient on its own text: each token with one neighbour, ``max_pairs`` pairs at most.
 
     Returns:
-        Rows at the client's own tokens, and in the output table at its negatives too; None if the text has no pairs.
+        Rows at the client's tokens, and in the output table also at the negatives; None if the text has no pairs.
     """
     length = len(data.local)
     centers = np.arange(length) if length <= max_pairs else rng.integers(0, length, max_pairs)
@@ -109,7 +109,7 @@ def client_gradient(model: Model, data: ClientData, max_pairs: int, rng: np.rand
 
 
 class HeldOut:
-    """Pairs and negatives that are the same in every round, from texts that no client has."""
+    """Pairs and negatives of the held-out texts, the same in every round."""
 
     def __init__(self, model: Model, texts: list[Array], seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -128,7 +128,7 @@ class HeldOut:
         self._negatives = model.draw_negatives(rng, (len(self._centers), NEGATIVES))
 
     def loss(self, model: Model) -> float:
-        """Returns the mean loss of a pair; (1 + NEGATIVES)·log 2 for a model that knows nothing."""
+        """Returns the mean loss of a pair; (1 + NEGATIVES)·log 2 for an untrained model."""
         inputs = model.tables["input"][self._centers]
         outputs = model.tables["output"]
         pair_scores = np.einsum("ij,ij->i", inputs, outputs[self._contexts])

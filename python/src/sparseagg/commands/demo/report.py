@@ -1,4 +1,4 @@
-"""What the demo prints and plots."""
+"""The table and the plot of the demo."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 def table_header() -> str:
-    """Returns the head of the table, of two lines and a rule."""
+    """Returns the head of the table: two lines and a rule."""
     titles = "  ".join(title.rjust(width) for title, width, _ in _COLUMNS)
     units = "  ".join(unit.rjust(width) for _, width, unit in _COLUMNS)
     return f"{titles}\n{units}\n{'─' * len(titles)}"
@@ -59,11 +59,11 @@ def plot(path: pathlib.Path, losses: Sequence[float], reports: Sequence[RoundRep
 
     Args:
         path: of the picture.
-        losses: before the first round and after each.
+        losses: before the first round, and after each round.
         reports: of the rounds.
 
     Returns:
-        Whether it was drawn; not without matplotlib.
+        Whether matplotlib is installed and has drawn the picture.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

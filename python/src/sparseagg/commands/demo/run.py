@@ -27,7 +27,7 @@ _CHECKED_ROUND = 2
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What to run; the command's flags have the same names."""
+    """The options of the demo, which are the command's flags."""
 
     server: str | None = None
     address: str | None = None
@@ -55,19 +55,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--corpus",
         metavar="PATH",
-        help="a folder, each of whose files is a client, or a play with 'Name:' speeches, each of whose speakers is "
-        "one; by default this Python's standard library",
+        help="a folder, with a client for each file, or a play with 'Name:' speeches, with a client for each speaker "
+        "(this Python's standard library)",
     )
-    parser.add_argument("--out", default=default.out, metavar="DIR", help="where the plot goes (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help=f"a small run, of {_QUICK}")
+    parser.add_argument("--out", default=default.out, metavar="DIR", help="folder of the plot (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help=f"a small run: {_QUICK}")
     parser.add_argument("--rounds", type=int, help=f"training rounds ({default.rounds})")
-    parser.add_argument("--clients", type=int, help="at most so many clients (all)")
-    parser.add_argument("--vocabulary", type=int, help=f"at most so many tokens ({default.vocabulary})")
-    parser.add_argument("--width", type=int, help=f"of an embedding ({default.width})")
-    parser.add_argument("--pairs", type=int, help=f"examples of one client in a round, at most ({default.pairs})")
-    parser.add_argument("--concurrency", type=int, help=f"clients working at a time ({default.concurrency})")
-    parser.add_argument("--learning-rate", type=float, help=f"({default.learning_rate})")
-    parser.add_argument("--seed", type=int, help=f"of initial values and samples ({default.seed})")
+    parser.add_argument("--clients", type=int, help="number of clients at most (all)")
+    parser.add_argument("--vocabulary", type=int, help=f"number of tokens at most ({default.vocabulary})")
+    parser.add_argument("--width", type=int, help=f"width of an embedding ({default.width})")
+    parser.add_argument(
+        "--pairs", type=int, help=f"number of examples of one client in a round at most ({default.pairs})"
+    )
+    parser.add_argument(
+        "--concurrency", type=int, help=f"number of clients that work at the same time ({default.concurrency})"
+    )
+    parser.add_argument("--learning-rate", type=float, help=f"learning rate ({default.learning_rate})")
+    parser.add_argument("--seed", type=int, help=f"seed of initial values and samples ({default.seed})")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -106,9 +110,9 @@ def run(options: Options) -> int:
 
 
 def _single_threaded_algebra() -> contextlib.AbstractContextManager[object]:
-    """Keeps matrix products to their caller's thread, where threadpoolctl is there to do it.
+    """Keeps matrix products in their caller's thread, if threadpoolctl is installed.
 
-    Several clients compute at a time already; with more threads below them, they would wait for each other.
+    Several clients compute at the same time already. More threads below them would wait for each other.
     """
     try:
         import threadpoolctl

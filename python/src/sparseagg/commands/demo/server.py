@@ -1,4 +1,4 @@
-"""A server process for the time of the demo."""
+"""The server process of the demo."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def running_server(path: str, log: pathlib.Path) -> Iterator[str]:
     """Starts the server at ``path`` on a free port of the loopback, yields its address, and stops it.
 
     Args:
-        path: of the binary.
-        log: where its log goes.
+        path: the server's binary.
+        log: file for the server's log.
 
     Raises:
-        RuntimeError: it does not start, or does not stop in order.
+        RuntimeError: the server does not start, or does not stop in order.
     """
     with log.open("w") as log_file:
         process = subprocess.Popen(

@@ -1,8 +1,8 @@
-"""A vocabulary that nobody has to show their words for.
+"""A vocabulary that reveals no client's own words.
 
-Each client submits how often it uses each token, at the token's 64-bit hash. The server adds the counts up, and with
-``min_contributors`` = 2 reveals only hashes that two clients share: what only one of them writes stays with that one.
-The most frequent of the rest get ids. A client finds its own tokens by hashing them; nobody needs to invert a hash.
+Each client submits the number of times it uses each token, at the token's 64-bit hash. The server adds up the counts.
+With ``min_contributors`` = 2 the result has only the hashes of tokens that two clients or more use. The most frequent
+of these tokens get ids. A client finds its own tokens by hashing them, so nobody has to invert a hash.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SPEC = RoundSpec(
 
 @functools.cache
 def hash_token(token: str) -> int:
-    """Returns 64 bits that stand for the token."""
+    """Returns the token's 64-bit hash."""
     return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8).digest(), "little")
 
 
@@ -44,9 +44,9 @@ class Vocabulary:
     """Tokens by id, the most frequent first.
 
     Attributes:
-        hashes: of the tokens, ascending, uint64.
-        ids: of ``hashes``, in their order.
-        counts: how often each id occurs in all clients' texts.
+        hashes: hashes of the tokens, ascending, uint64.
+        ids: the id of each hash.
+        counts: by id, how often the token occurs in all clients' texts.
     """
 
     hashes: Array
@@ -57,7 +57,7 @@ class Vocabulary:
         return len(self.ids)
 
     def encode(self, tokens: list[str]) -> Array:
-        """Returns the ids of the known ones among the tokens."""
+        """Returns the ids of those tokens that the vocabulary has."""
         hashes = np.fromiter((hash_token(token) for token in tokens), np.uint64, len(tokens))
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         encoded: Array = self.ids[at[self.hashes[at] == hashes]]
@@ -65,7 +65,7 @@ class Vocabulary:
 
 
 def count_tokens(tokens: list[str]) -> tuple[Array, Array]:
-    """Returns a client's update: the hashes of its distinct tokens, and how often it uses each."""
+    """Returns a client's update: the hashes of its tokens, and how often the client uses each token."""
     counts = collections.Counter(tokens)
     hashes = np.fromiter((hash_token(token) for token in counts), np.uint64, len(counts))
     return hashes, np.fromiter(counts.values(), np.int64, len(counts))
@@ -79,8 +79,8 @@ def learn_vocabulary(
     Args:
         client: of the server.
         texts: of the clients that take part.
-        size: the most tokens to keep.
-        concurrency: clients that submit at a time.
+        size: number of tokens to keep at most.
+        concurrency: number of clients that submit at the same time.
 
     Returns:
         The vocabulary, the round, and the number of tokens that at least two clients use.
@@ -99,7 +99,7 @@ def learn_vocabulary(
     counting.delete()
     if len(merged) == 0 or merged.values is None:
         raise ValueError("no two clients share a token")
-    # The most frequent first; hashes break ties, so that the ids are the same in every run.
+    # The most frequent tokens first. Hashes break ties, so that every run gives the same ids.
     chosen = np.lexsort((merged.keys, -merged.values))[:size]
     by_hash = np.argsort(merged.keys[chosen])
     vocabulary = Vocabulary(hashes=merged.keys[chosen][by_hash], ids=by_hash, counts=merged.values[chosen])
