@@ -59,7 +59,7 @@ class AnswersTest : public ServerFixture {
     AwaitWaiting(1);
     clock_.Advance(InFlightMemory::kBoundedWait, server().context().timer);
     caller.join();
-    EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("try again in 500 ms")));
+    EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("suggested retry delay: 500 ms")));
   }
 };
 

@@ -101,7 +101,7 @@ TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
     AwaitWaiting(1);
     clock_.Advance(InFlightMemory::kBoundedWait, server().context().timer);
     caller.join();
-    EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("try again in 500 ms")));
+    EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("suggested retry delay: 500 ms")));
     const auto& metadata = context.GetServerTrailingMetadata();
     const auto delay = metadata.find("grpc-retry-pushback-ms");
     ASSERT_NE(delay, metadata.end());
