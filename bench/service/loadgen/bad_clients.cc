@@ -12,8 +12,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "bench/service/loadgen/raw_client.h"
+#include "absl/time/time.h"
 #include "sparseagg/v1/aggregation.grpc.pb.h"
+#include "tests/service/support/raw_client.h"
 
 namespace sparseagg::bench {
 namespace {
@@ -98,10 +99,10 @@ class BadClients::Client {
   }
 
   int StallWithinMessage() {
-    RawClient client(all_.target_);
-    client.OpenSubmit();
-    client.SendMessage(1'000'000, std::string(1 + Draw(RawClient::kMostBytes - 5), '\n'));
-    client.Drain(Jittered(3));
+    service::RawClient client(all_.target_);
+    client.OpenCall("SubmitUpdate");
+    client.SendMessage(1'000'000, std::string(1 + Draw(service::RawClient::kMaxSentBytes - 5), '\n'));
+    client.Drain(absl::Seconds(Jittered(3)));
     return kNoAnswer;
   }
 
@@ -140,10 +141,10 @@ class BadClients::Client {
   }
 
   int VanishWithinMessage() {
-    RawClient client(all_.target_);
-    client.OpenSubmit();
-    client.SendMessage(1'000'000, std::string(1 + Draw(RawClient::kMostBytes - 5), '\n'));
-    client.Vanish();
+    service::RawClient client(all_.target_);
+    client.OpenCall("SubmitUpdate");
+    client.SendMessage(1'000'000, std::string(1 + Draw(service::RawClient::kMaxSentBytes - 5), '\n'));
+    client.Reset();
     return kNoAnswer;
   }
 
@@ -152,11 +153,11 @@ class BadClients::Client {
     if (kind < 2) {
       std::string bytes(1 + Draw(50'000), '\0');
       for (char& byte : bytes) byte = static_cast<char>(random_());
-      RawClient client(all_.target_);
-      if (kind == 0) client.OpenSubmit();
+      service::RawClient client(all_.target_);
+      if (kind == 0) client.OpenCall("SubmitUpdate");
       kind == 0 ? client.SendMessage(static_cast<uint32_t>(bytes.size()), bytes, /*last=*/true)
                 : client.SendBytes(bytes);  // not even HTTP/2
-      client.Drain(1);
+      client.Drain(absl::Seconds(1));
       return kNoAnswer;
     }
     v1::UpdateChunk chunk = First();

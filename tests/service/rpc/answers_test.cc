@@ -213,6 +213,7 @@ TEST_F(AnswersTest, Large_NotRead_IsCountedAndGivenUpForOthers) {
   request.set_name(round);
   RawClient unread(server().grpc_address(), RawClient::kNoWindow);
   for (int i = 0; i < 100; ++i) unread.Call("GetRound", request);
+  ASSERT_TRUE(unread.ok());
   while (in_flight().num_waiting() == 0) std::this_thread::yield();
   EXPECT_GE(in_flight().reserved(), in_flight().limit() / 2);
   std::atomic<bool> is_answered = false;

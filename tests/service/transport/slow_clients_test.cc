@@ -187,6 +187,7 @@ TEST_F(SlowClientsTest, StreamResult_AfterItsLastPage_EndsAtOnce) {
   request.set_name(round);
   RawClient reader(server().grpc_address(), RawClient::kNoWindow);
   reader.Call("StreamResult", request);
+  ASSERT_TRUE(reader.ok());
   while (in_flight().reserved() <= kStreamBytes) std::this_thread::yield();
   const uint64_t bytes = in_flight().limit() - kStreamBytes;
   InFlightReservation most;
