@@ -335,8 +335,9 @@ TEST_F(RoundsApiTest, WaitRound_MoreThanThereIsMemoryFor_AreRefusedUntilOneIsOve
   CountLimit& waits = server().context().waits;
   EXPECT_EQ(waits.limit(), 1280);  // 16 KiB each of a quarter of 80 MiB
   for (uint64_t i = 0; i < waits.limit(); ++i) ASSERT_TRUE(waits.TryAcquire());
-  EXPECT_THAT(client().Wait(name, absl::ZeroDuration()),
-              Fails(Code::kResourceExhausted, AllOf(HasSubstr("1280 calls wait"), HasSubstr("try again"))));
+  EXPECT_THAT(
+      client().Wait(name, absl::ZeroDuration()),
+      Fails(Code::kResourceExhausted, AllOf(HasSubstr("1280 calls already wait"), HasSubstr("suggested retry delay"))));
   waits.Release();
   EXPECT_THAT(client().Wait(name, absl::ZeroDuration()), IsOk());
   while (waits.taken() != waits.limit() - 1) std::this_thread::yield();

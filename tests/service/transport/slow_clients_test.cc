@@ -56,7 +56,7 @@ TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsReclaimedAndTheyGoOn) {
   std::thread good([&] { submitted = client().SubmitStream({MakeChunk(round, "good", {2}, {5})}); });
   AwaitWaiting(1);
   clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
-  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("others wait")));
+  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("other calls waited")));
   good.join();
   EXPECT_THAT(submitted, IsOk());
   // The other stalled streams are unharmed.
@@ -81,7 +81,7 @@ TEST_F(SlowClientsTest, Unary_OthersStall_WaitsAsStreamsDo) {
   clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
   good.join();
   EXPECT_THAT(put, IsOk());
-  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("others wait")));
+  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("other calls waited")));
 }
 
 TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
@@ -265,7 +265,7 @@ TEST_F(SlowClientsTest, Streams_MoreThanThereIsRoomFor_AreRefusedWithADelay) {
   grpc::ClientContext context;
   v1::Submission response;
   const auto second = client().stub().SubmitUpdate(&context, &response);
-  EXPECT_THAT(FromGrpc(second->Finish()), Fails(Code::kResourceExhausted, HasSubstr("try again")));
+  EXPECT_THAT(FromGrpc(second->Finish()), Fails(Code::kResourceExhausted, HasSubstr("suggested retry delay")));
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1);
 }
 
