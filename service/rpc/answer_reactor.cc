@@ -11,7 +11,7 @@ namespace sparseagg::service {
 
 void AnswerReactor::OnCancel() {
   is_cancelled_ = true;
-  if (server_.in_flight.CancelWait(waiter_id_)) Finish(grpc::Status::CANCELLED);
+  if (server_.in_flight.CancelWait(ticket_)) Finish(grpc::Status::CANCELLED);
 }
 
 void AnswerReactor::ReserveAndAnswer(uint64_t bytes, Wait wait, std::function<absl::Status()> answer) {
@@ -22,10 +22,10 @@ void AnswerReactor::ReserveAndAnswer(uint64_t bytes, Wait wait, std::function<ab
     self->response_reservation_ = std::move(reservation);
     self->Answer(answer);
   };
-  waiter_id_ = server_.in_flight.Acquire(
+  ticket_ = server_.in_flight.Acquire(
       PageInFlightBytes(bytes), std::move(granted), [canceller = canceller_] { canceller->Cancel(); }, wait);
-  // OnCancel may have run before waiter_id_ was set.
-  if (is_cancelled_ && server_.in_flight.CancelWait(waiter_id_)) Finish(grpc::Status::CANCELLED);
+  // OnCancel may have run before ticket_ was set.
+  if (is_cancelled_ && server_.in_flight.CancelWait(ticket_)) Finish(grpc::Status::CANCELLED);
 }
 
 void AnswerReactor::Answer(const std::function<absl::Status()>& answer) {

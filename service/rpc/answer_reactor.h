@@ -40,7 +40,7 @@ class AnswerReactor : public CallReactor<AnswerReactor, grpc::ServerUnaryReactor
 
   InFlightReservation response_reservation_;
   std::atomic<bool> is_cancelled_ = false;
-  std::atomic<uint64_t> waiter_id_ = 0;  // in InFlightMemory, while the call waits for the reservation
+  std::atomic<uint64_t> ticket_ = 0;  // of InFlightMemory, while the call waits for the reservation
 };
 
 }  // namespace sparseagg::service

@@ -5,14 +5,14 @@
 namespace sparseagg::service {
 
 void CallCanceller::Cancel() {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   if (context_ == nullptr) return;
   context_->TryCancel();
   EndStuckConnectionLocked();
 }
 
 void CallCanceller::EndStuckConnection() {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   if (context_ != nullptr) EndStuckConnectionLocked();
 }
 
@@ -25,7 +25,7 @@ void CallCanceller::EndStuckConnectionLocked() {
 }
 
 void CallCanceller::Detach() {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   context_ = nullptr;
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "host/base/mutex.h"
 #include "service/server_context.h"
 
 namespace sparseagg::service {
@@ -43,7 +43,7 @@ class CallCanceller {
   ServerContext& server_;
   // Workaround: gRPC 1.51 forgets the peer of a cancelled call. Remove with: a gRPC whose peer() outlasts cancellation.
   const std::string peer_;
-  absl::Mutex mu_;
+  Mutex mu_;
   grpc::CallbackServerContext* context_ ABSL_GUARDED_BY(mu_);  // null: the call is over
 };
 

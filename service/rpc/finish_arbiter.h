@@ -6,7 +6,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "host/base/mutex.h"
 
 namespace sparseagg::service {
 
@@ -49,7 +49,7 @@ class FinishArbiter {
   bool Abort(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  absl::Mutex mu_;
+  Mutex mu_;
   int running_steps_ ABSL_GUARDED_BY(mu_) = 0;
   bool completed_ ABSL_GUARDED_BY(mu_) = false;  // Abort has no effect any more
   bool finished_ ABSL_GUARDED_BY(mu_) = false;   // a caller was told to finish the stream

@@ -5,7 +5,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "host/base/mutex.h"
 #include "host/base/status_macros.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
@@ -91,7 +91,7 @@ class AggregateReactor final
     ASSIGN_OR_RETURN(std::shared_ptr<Round> round, service_.registry().CreatePrivate(std::move(config)));
     LogCall(LogLevel::kInfo, context_, "Aggregate", "");
     round_ = round;
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     round_to_cancel_ = std::move(round);
     return absl::OkStatus();
   }
@@ -166,7 +166,7 @@ class AggregateReactor final
   void CancelRound() {
     std::shared_ptr<Round> round;
     {
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(&mu_);
       round = round_to_cancel_;
     }
     if (round != nullptr) (void)round->Cancel("the Aggregate call ended");
@@ -177,7 +177,7 @@ class AggregateReactor final
   std::map<std::string, std::shared_ptr<UploadHandle>> uploads_;  // not committed, by client id
   PageFormat format_;
   PageWriter writer_;
-  absl::Mutex mu_;
+  Mutex mu_;
   std::shared_ptr<Round> round_to_cancel_ ABSL_GUARDED_BY(mu_);  // round_, for other threads
 };
 

@@ -5,7 +5,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "host/base/mutex.h"
 #include "host/base/status_macros.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
@@ -50,7 +50,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     bool read_next = false;
     bool decode = false;
     {
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(&mu_);
       waiting_.push_back({ok, {}, read_time_, received_at_, std::move(reservation_)});
       waiting_.back().bytes.Swap(&received_);
       read_next = ok && waiting_.size() <= kMaxWaiting;
@@ -114,7 +114,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     if (!next_.has_value()) {
       bool read_next = false;
       {
-        absl::MutexLock lock(&mu_);
+        MutexLock lock(&mu_);
         if (waiting_.empty()) {
           has_decoder_ = false;
           return Decoded::kNone;
@@ -218,7 +218,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
   }
 
   grpc::ByteBuffer* const response_;
-  absl::Mutex mu_;
+  Mutex mu_;
   std::deque<Received> waiting_ ABSL_GUARDED_BY(mu_);
   bool has_decoder_ ABSL_GUARDED_BY(mu_) = false;     // a thread is the decoder
   bool is_read_paused_ ABSL_GUARDED_BY(mu_) = false;  // the decoder begins the next read when it takes a message

@@ -55,7 +55,7 @@ class ReadingReactor : public CallReactor<Derived, Base> {
       : CallReactor<Derived, Base>(&service->context(), context), service_(*service), timeout_(&service->context()) {}
 
   // Reads the next message into received_, as soon as memory for it is reserved; gRPC then calls OnReadDone. A call
-  // whose client cannot wait for long (Wait::kBounded) is finished with RESOURCE_EXHAUSTED after a few seconds.
+  // that flow control cannot hold back (Wait::kBounded) is finished with RESOURCE_EXHAUSTED after a few seconds.
   void ReadNext(Wait wait = Wait::kUnbounded) {
     auto granted = [weak = std::weak_ptr<Derived>(self_)](InFlightReservation reservation) {
       const std::shared_ptr<Derived> derived = weak.lock();
