@@ -1,4 +1,4 @@
-// What the handlers have in common whose calls are not answered at once.
+// The base of all reactors that outlive the handler which made them.
 #ifndef SPARSEAGG_SERVICE_RPC_CALL_REACTOR_H_
 #define SPARSEAGG_SERVICE_RPC_CALL_REACTOR_H_
 
@@ -9,54 +9,79 @@
 #include <utility>
 
 #include "service/admission/in_flight_memory.h"
-#include "service/rpc/call_end.h"
-#include "service/rpc/grpc_util.h"
+#include "service/rpc/call_canceller.h"
+#include "service/rpc/call_errors.h"
 #include "service/server_context.h"
 
 namespace sparseagg::service {
 
-// `Base` is gRPC's reactor.
+// One call in gRPC's callback API: the object on which gRPC reports what happens to the call.
+//
+// Owned by itself from KeepAlive to OnDone, and by every task and callback that uses it. Order of calls:
+//
+//   auto self = std::make_shared<Derived>(...);    // the handler, on a gRPC thread
+//   self->KeepAlive(self);
+//   self->ReserveForCall(bytes);                   // the handler, or a task; may finish the call
+//   return self.get();                             // the handler returns the reactor to gRPC
+//   Derived's reads, work and writes               // OnReadDone, OnWriteDone: gRPC threads; work: the worker pool
+//   Finish(status);                                // exactly once, from any thread
+//   OnCancel();                                    // gRPC thread; at any time before OnDone, or never
+//   OnDone();                                      // gRPC thread; the last call, always
+//
+// gRPC threads must not block: other calls share them. Members that gRPC calls only take short locks and post tasks.
+// The exception is a short decode (see grpc_submit.cc).
+//
+// A call ends when
+//   - its handler has a response or an error;
+//   - its client cancels it, reaches its deadline or disconnects: gRPC calls OnCancel, and reads and writes fail;
+//   - its client sends nothing for upload_timeout (ReadTimeout);
+//   - it is slow while others wait for its in-flight memory: InFlightMemory runs the reclaim callback of a reservation;
+//   - the server shuts down: gRPC cancels the calls that are left after the grace period.
+//
+// `Base` is gRPC's reactor. Derived classes say which of their members are safe to call from several threads.
 template <typename Derived, typename Base>
 class CallReactor : public Base {
  public:
   using Wait = InFlightMemory::Wait;
 
-  // Until OnDone the reactor keeps itself, and so do the tasks that use it.
-  void Keep(std::shared_ptr<Derived> self) { self_ = std::move(self); }
+  // Keeps the reactor alive until OnDone. Call it before anything else.
+  void KeepAlive(std::shared_ptr<Derived> self) { self_ = std::move(self); }
+
   void OnDone() override {
-    canceller_->Done();
+    canceller_->Detach();
     self_.reset();
   }
 
-  // For what the call takes besides messages, as long as it lasts. False: there is no room, and the call is finished.
-  bool Hold(uint64_t bytes) {
-    auto held = server_.in_flight.TryReserveForStream(bytes);
-    if (held.has_value()) {
-      held_ = *std::move(held);
+  // Reserves in-flight memory that the call needs besides its messages, until the call is over.
+  // Returns: false for lack of memory; the call is then finished with RESOURCE_EXHAUSTED and a suggested retry delay.
+  bool ReserveForCall(uint64_t bytes) {
+    auto reservation = server_.in_flight.TryReserveForStream(bytes);
+    if (reservation.has_value()) {
+      call_reservation_ = *std::move(reservation);
       return true;
     }
     Finish(NoInFlightMemory(server_, context_));
     return false;
   }
 
-  // In place of gRPC's. What the call holds it holds until the client has taken its status, and the answer, if it is a
-  // unary one: from here on the client's time runs.
+  // Finishes the call, in place of gRPC's Finish. From now on the client has to read the status, and the response of a
+  // unary call, in time: the memory of ReserveForCall is reclaimed from a slow client by cancelling the call.
   void Finish(const grpc::Status& status) {
-    held_.StartDeadline([canceller = canceller_] { canceller->Reclaim(); });
+    call_reservation_.StartDeadline([canceller = canceller_] { canceller->Cancel(); });
     Base::Finish(status);
   }
 
  protected:
   CallReactor(ServerContext* server, grpc::CallbackServerContext* context)
-      : server_(*server), context_(*context), canceller_(std::make_shared<Canceller>(server, context)) {}
+      : server_(*server), context_(*context), canceller_(std::make_shared<CallCanceller>(server, context)) {}
 
   ServerContext& server_;
   grpc::CallbackServerContext& context_;
-  const std::shared_ptr<Canceller> canceller_;
+  const std::shared_ptr<CallCanceller> canceller_;
   std::shared_ptr<Derived> self_;
 
  private:
-  InFlightReservation held_;
+  InFlightReservation call_reservation_;
 };
 
 }  // namespace sparseagg::service

@@ -1,17 +1,20 @@
-// AggregationService: the one-shot call, which is a private round.
+// The one-shot call Aggregate.
 #include <map>
 #include <numeric>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "host/base/mutex.h"
 #include "host/base/status_macros.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/chunk_message.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/spec_codec.h"
+#include "service/rpc/call_errors.h"
+#include "service/rpc/call_log.h"
 #include "service/rpc/grpc_service.h"
-#include "service/rpc/grpc_util.h"
 #include "service/rpc/page_stream.h"
 #include "service/rpc/page_writer.h"
 #include "service/rpc/reading_reactor.h"
@@ -19,9 +22,12 @@
 namespace sparseagg::service {
 namespace {
 
-// Reads the spec and the chunks, one message a step as SubmitUpdate does; closes the round when the client has closed
-// its side. From there on all is one step, the merge and the pages, so that nothing that comes late from the time of
-// reading ends the call while a page may be written.
+// An Aggregate call: a private round that only this call knows.
+//
+// First the reactor reads the spec and the chunks; each message is a step on the worker pool. When the client has
+// closed its side, the reactor closes the round, and when the round has ended, it writes the pages of the result. The
+// merge and all pages belong to one last step, so that a late Abort from the reading cannot finish the call during a
+// write.
 class AggregateReactor final
     : public ReadingReactor<AggregateReactor, grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
  public:
@@ -29,16 +35,13 @@ class AggregateReactor final
       : ReadingReactor(service, context), writer_(&service->context(), canceller_) {}
 
   void OnReadDone(bool ok) override {
-    waited_ = idle_.Stop();
-    if (!gate_.Begin()) return;
-    reservation_.ShrinkTo(received_.Length());
-    came_ = context().clock.Monotonic();
+    if (!EndRead()) return;
     context().pool.Post([self = self_, ok] {
       const absl::Status status = ToStatus([&] { return ok ? self->TakeRequest() : self->TakeEnd(); });
-      if (!ok && status.ok()) return;  // the step goes on with the answer
+      if (!ok && status.ok()) return;  // the step goes on until EndAnswer
       self->reservation_.Release();
       if (!status.ok()) {
-        self->Conclude(status);
+        self->Complete(status);
       } else if (ok) {
         self->ReadNext();
       }
@@ -47,12 +50,12 @@ class AggregateReactor final
   }
 
   void OnWriteDone(bool ok) override {
-    writer_.Taken();
+    writer_.OnWritten();
     if (!ok) return EndAnswer(absl::CancelledError("the stream was cancelled"));
     context().pool.Post([self = self_] { self->WriteNext(); });
   }
 
-  // What a pending read does not notice: that the client no longer waits for the merge.
+  // Stops a merge for which the client no longer waits. A pending read would not notice the cancellation.
   void OnCancel() override { CancelRound(); }
 
   void FinishWith(const absl::Status& status) {
@@ -66,19 +69,19 @@ class AggregateReactor final
     const absl::Duration begin = clock.Monotonic();
     const uint64_t size = received_.Length();
     v1::AggregateRequest request;
-    ChunkMessage message;  // freed on return, when its tuples have been copied
+    ChunkMessage message;  // freed on return; the round has copied its tuples by then
     const absl::Status parsed = message.ParseFrom(received_, context().limits, &request);
     received_.Clear();
     RETURN_IF_ERROR(parsed);
     const absl::Duration parsing = clock.Monotonic() - begin;
     RETURN_IF_ERROR(service_.CheckMessageSize(size));
     if (request.has_spec() == (round_ != nullptr)) {
-      return absl::InvalidArgumentError("the first message, and no other, has the spec");
+      return absl::InvalidArgumentError("the first message, and only the first, must have the spec");
     }
     if (request.has_spec()) return Open(request);
-    if (!request.has_chunk()) return absl::InvalidArgumentError("a message without a chunk");
+    if (!request.has_chunk()) return absl::InvalidArgumentError("the message has no chunk");
     RETURN_IF_ERROR(CheckId(message.head().client_id(), "client_id"));
-    round_->NoteMessage(size, waited_, begin - came_, parsing);
+    round_->NoteMessage(size, read_time_, begin - received_at_, parsing);
     return InClient(message.head().client_id(), TakeChunk(message));
   }
 
@@ -87,8 +90,9 @@ class AggregateReactor final
     ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), context().limits));
     ASSIGN_OR_RETURN(std::shared_ptr<Round> round, service_.registry().CreatePrivate(std::move(config)));
     LogCall(LogLevel::kInfo, context_, "Aggregate", "");
-    std::lock_guard lock(mu_);
-    round_ = std::move(round);
+    round_ = round;
+    MutexLock lock(&mu_);
+    round_to_cancel_ = std::move(round);
     return absl::OkStatus();
   }
 
@@ -96,10 +100,10 @@ class AggregateReactor final
     const v1::UpdateChunk& wire = message.head();
     std::shared_ptr<UploadHandle>& upload = uploads_[wire.client_id()];
     if (upload == nullptr) {
-      // Retries are no matter within one stream, so that the submission needs no name of its own.
+      // A submission id tells retries apart. One stream has no retries, so that the id may be left out.
       const std::string& submission_id = wire.submission_id().empty() ? wire.client_id() : wire.submission_id();
       RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
-      ASSIGN_OR_RETURN(upload, round_->OpenUpload(wire.client_id(), submission_id, Interrupter()));
+      ASSIGN_OR_RETURN(upload, round_->OpenUpload(wire.client_id(), submission_id, AbortCallback()));
     }
     ASSIGN_OR_RETURN(const Chunk chunk, message.Decode());
     RETURN_IF_ERROR(round_->Append(*upload, chunk, Repeats::kRefuse));
@@ -109,13 +113,13 @@ class AggregateReactor final
     return absl::OkStatus();
   }
 
-  // One answer is for all clients of the stream, so it says which one it is about.
+  // Names the client in an error: the stream carries the updates of many.
   static absl::Status InClient(absl::string_view client_id, const absl::Status& status) {
     if (status.ok()) return status;
     return absl::Status(status.code(), absl::StrCat("client '", client_id, "': ", status.message()));
   }
 
-  // The client has closed its side, or the stream is broken.
+  // The client has closed its side, or the stream is broken. OK: the answer has begun, and EndAnswer will end it.
   absl::Status TakeEnd() {
     if (context_.IsCancelled()) return absl::CancelledError("the stream was cancelled");
     if (round_ == nullptr) return absl::InvalidArgumentError("the stream has no spec");
@@ -134,10 +138,10 @@ class AggregateReactor final
     return absl::OkStatus();
   }
 
-  // The step that began when the client closed its side is over, and so is the call.
+  // Ends the last step, and the call.
   void EndAnswer(const absl::Status& status) {
-    const std::shared_ptr<AggregateReactor> self = self_;  // the stream may end here
-    Conclude(status);
+    const std::shared_ptr<AggregateReactor> self = self_;  // the call may end in Complete
+    Complete(status);
     EndStep();
   }
 
@@ -153,28 +157,28 @@ class AggregateReactor final
   }
 
   void WriteNext() {
-    writer_.Next([self = self_](const absl::StatusOr<const grpc::ByteBuffer*>& page) {
+    writer_.Prepare([self = self_](const absl::StatusOr<const grpc::ByteBuffer*>& page) {
       page.ok() && *page != nullptr ? self->StartWrite(*page) : self->EndAnswer(page.status());
     });
   }
 
-  // Of no effect on a round that has ended.
+  // From any thread. No effect on a round that has ended.
   void CancelRound() {
     std::shared_ptr<Round> round;
     {
-      std::lock_guard lock(mu_);
-      round = round_;
+      MutexLock lock(&mu_);
+      round = round_to_cancel_;
     }
-    if (round != nullptr) (void)round->Cancel("the call is over");
+    if (round != nullptr) (void)round->Cancel("the Aggregate call ended");
   }
 
-  absl::Duration waited_ = absl::ZeroDuration();                  // for the message that is read
-  absl::Duration came_ = absl::ZeroDuration();                    // when it came: Clock::Monotonic
-  std::map<std::string, std::shared_ptr<UploadHandle>> uploads_;  // open ones, by client
+  // Used by one step at a time.
+  std::shared_ptr<Round> round_;                                  // null: the spec has not come
+  std::map<std::string, std::shared_ptr<UploadHandle>> uploads_;  // not committed, by client id
   PageFormat format_;
   PageWriter writer_;
-  std::mutex mu_;
-  std::shared_ptr<Round> round_;  // written once, by a step and under mu_
+  Mutex mu_;
+  std::shared_ptr<Round> round_to_cancel_ ABSL_GUARDED_BY(mu_);  // round_, for other threads
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// AggregationService: the server and its rounds.
+// Calls about the server and its rounds.
 #include <algorithm>
 #include <utility>
 
@@ -6,11 +6,14 @@
 #include "host/base/status_macros.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
+#include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/spec_codec.h"
 #include "service/rpc/answer_reactor.h"
+#include "service/rpc/call_errors.h"
+#include "service/rpc/call_log.h"
 #include "service/rpc/grpc_service.h"
-#include "service/rpc/grpc_util.h"
+#include "service/rpc/serialize.h"
 #include "service/version.h"
 
 namespace sparseagg::service {
@@ -18,16 +21,16 @@ namespace {
 
 constexpr int kDefaultListSize = 100;
 constexpr int kMaxListSize = 1000;
-// Of the reason for which a round is cancelled, which is kept as long as the round.
+// The longest reason of a cancelled round, which the round keeps.
 constexpr size_t kMaxReasonBytes = 1024;
 constexpr uint64_t kDefaultPageBytes = uint64_t{1} << 20;
 
-// gRPC's and ours of a call that waits until there is room for its answer.
+// Memory of a call that waits for a reservation: gRPC's call and the reactor.
 constexpr uint64_t kCallBytes = uint64_t{16} << 10;
 
 std::shared_ptr<AnswerReactor> MakeReactor(ServerContext* server, grpc::CallbackServerContext* context) {
   auto reactor = std::make_shared<AnswerReactor>(server, context);
-  reactor->Keep(reactor);
+  reactor->KeepAlive(reactor);
   return reactor;
 }
 
@@ -50,9 +53,8 @@ absl::StatusOr<std::shared_ptr<Round>> AggregationService::FindRound(absl::strin
 absl::Status AggregationService::CheckMessageSize(uint64_t bytes) const {
   const uint64_t limit = server_.limits.max_message_bytes;
   if (limit == 0 || bytes <= limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("a message of ", bytes,
-                                                   " bytes is beyond the server's max_message_bytes ", limit,
-                                                   "; send more and smaller chunks"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a message of ", bytes, " bytes exceeds the server's max_message_bytes ", limit, "; send smaller chunks"));
 }
 
 uint64_t AggregationService::PageBytes(uint64_t asked) const {
@@ -65,10 +67,10 @@ void AggregationService::Encode(const Round& round, v1::Round* wire) const {
   EncodeRound(round.config(), round.Snapshot(), server_.engine.name(), wire);
 }
 
-absl::Status AggregationService::Answer(const Round& round, grpc::ByteBuffer* response) const {
-  v1::Round answer;
-  Encode(round, &answer);
-  return Serialize(answer, response);
+absl::Status AggregationService::Respond(const Round& round, grpc::ByteBuffer* response) const {
+  v1::Round wire;
+  Encode(round, &wire);
+  return Serialize(wire, response);
 }
 
 AggregationService::Unary* AggregationService::OnPool(Context* context, std::function<absl::Status()> work) {
@@ -84,27 +86,27 @@ AggregationService::Unary* AggregationService::AtOnce(Context* context, const st
 }
 
 AggregationService::Unary* AggregationService::AnswerOnPool(Context* context, const grpc::ByteBuffer* message,
-                                                            std::function<absl::StatusOr<Answerable>()> work) {
+                                                            std::function<absl::StatusOr<PlannedAnswer>()> plan) {
   auto reactor = MakeReactor(&server_, context);
   Unary* const started = reactor.get();
-  server_.pool.Post([reactor = std::move(reactor), message, work = std::move(work)] {
-    AnswerWith(*reactor, message->Length(), ToStatus(work));
+  server_.pool.Post([reactor = std::move(reactor), message, plan = std::move(plan)] {
+    RunPlanned(*reactor, message->Length(), ToStatus(plan));
   });
   return started;
 }
 
-AggregationService::Unary* AggregationService::AnswerAtOnce(Context* context,
-                                                            const std::function<absl::StatusOr<Answerable>()>& work) {
+AggregationService::Unary* AggregationService::AnswerAtOnce(
+    Context* context, const std::function<absl::StatusOr<PlannedAnswer>()>& plan) {
   const auto reactor = MakeReactor(&server_, context);
-  AnswerWith(*reactor, 0, ToStatus(work));
+  RunPlanned(*reactor, 0, ToStatus(plan));
   return reactor.get();
 }
 
-void AggregationService::AnswerWith(AnswerReactor& reactor, uint64_t waiting_bytes,
-                                    absl::StatusOr<Answerable> answerable) {
-  if (!answerable.ok()) return reactor.Finish(ToGrpc(answerable.status()));
-  if (!AnswerReactor::IsSmall(answerable->most_bytes) && !reactor.Hold(kCallBytes + waiting_bytes)) return;
-  reactor.AnswerWithin(answerable->most_bytes, AnswerReactor::Wait::kBounded, std::move(answerable->make));
+void AggregationService::RunPlanned(AnswerReactor& reactor, uint64_t held_bytes,
+                                    absl::StatusOr<PlannedAnswer> planned) {
+  if (!planned.ok()) return reactor.Finish(ToGrpc(planned.status()));
+  if (!AnswerReactor::IsSmall(planned->max_bytes) && !reactor.ReserveForCall(kCallBytes + held_bytes)) return;
+  reactor.ReserveAndAnswer(planned->max_bytes, AnswerReactor::Wait::kBounded, std::move(planned->answer));
 }
 
 AggregationService::Unary* AggregationService::GetServerInfo(Context* context, const grpc::ByteBuffer* message,
@@ -125,34 +127,70 @@ AggregationService::Unary* AggregationService::GetServerInfo(Context* context, c
 
 AggregationService::Unary* AggregationService::CreateRound(Context* context, const grpc::ByteBuffer* message,
                                                            grpc::ByteBuffer* response) {
-  return AnswerOnPool(context, message, [this, context, message, response]() -> absl::StatusOr<Answerable> {
+  return AnswerOnPool(context, message, [this, context, message, response]() -> absl::StatusOr<PlannedAnswer> {
     RETURN_IF_ERROR(CheckMessageSize(message->Length()));
     ASSIGN_OR_RETURN(const RoundConfig checked, DecodeCreate(*message, server_.limits));
-    // Decoded again when there is room: the message is what is counted of a call that waits, and what is made of it
-    // may be thirty times as much.
-    return Answerable{MostRoundBytes(checked), [this, context, message, response]() -> absl::Status {
-                        ASSIGN_OR_RETURN(RoundConfig config, DecodeCreate(*message, server_.limits));
-                        const std::string id = config.id;
-                        ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
-                        LogCall(LogLevel::kInfo, *context, "CreateRound", id);
-                        return Answer(*round, response);
-                      }};
+    // While the call waits it keeps only the message, whose memory is counted. The decoded config can take thirty times
+    // as much, so that it is decoded again when memory is reserved.
+    return PlannedAnswer{MostRoundBytes(checked), [this, context, message, response]() -> absl::Status {
+                           ASSIGN_OR_RETURN(RoundConfig config, DecodeCreate(*message, server_.limits));
+                           const std::string id = config.id;
+                           ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
+                           LogCall(LogLevel::kInfo, *context, "CreateRound", id);
+                           return Respond(*round, response);
+                         }};
+  });
+}
+
+template <typename Request>
+AggregationService::Unary* AggregationService::AnswerWithRound(
+    Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response,
+    std::function<absl::Status(const Request&, Round&)> act) {
+  return AnswerAtOnce(context, [&]() -> absl::StatusOr<PlannedAnswer> {
+    Request request;
+    RETURN_IF_ERROR(ParseNames(*message, &request));
+    request.DiscardUnknownFields();  // they take more memory than the message, and the call may wait
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
+    return PlannedAnswer{MostRoundBytes(round->config()), [this, request, round, act, response]() -> absl::Status {
+                           RETURN_IF_ERROR(act(request, *round));
+                           return Respond(*round, response);
+                         }};
   });
 }
 
 AggregationService::Unary* AggregationService::GetRound(Context* context, const grpc::ByteBuffer* message,
                                                         grpc::ByteBuffer* response) {
-  return AnswerAtOnce(context, [&]() -> absl::StatusOr<Answerable> {
-    v1::GetRoundRequest request;
-    RETURN_IF_ERROR(ParseNames(*message, &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
-    return Answerable{MostRoundBytes(round->config()), [this, round, response] { return Answer(*round, response); }};
-  });
+  return AnswerWithRound<v1::GetRoundRequest>(context, message, response,
+                                              [](const v1::GetRoundRequest&, Round&) { return absl::OkStatus(); });
+}
+
+AggregationService::Unary* AggregationService::CloseRound(Context* context, const grpc::ByteBuffer* message,
+                                                          grpc::ByteBuffer* response) {
+  return AnswerWithRound<v1::CloseRoundRequest>(context, message, response,
+                                                [context](const v1::CloseRoundRequest& request, Round& round) {
+                                                  round.Close();
+                                                  LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
+                                                  return absl::OkStatus();
+                                                });
+}
+
+AggregationService::Unary* AggregationService::CancelRound(Context* context, const grpc::ByteBuffer* message,
+                                                           grpc::ByteBuffer* response) {
+  const auto cancel = [context](const v1::CancelRoundRequest& request, Round& round) -> absl::Status {
+    if (request.reason().size() > kMaxReasonBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("reason has ", request.reason().size(), " bytes; up to ", kMaxReasonBytes, " are allowed"));
+    }
+    RETURN_IF_ERROR(round.Cancel(request.reason().empty() ? "no reason given" : request.reason()));
+    LogCall(LogLevel::kInfo, *context, "CancelRound", request.name());
+    return absl::OkStatus();
+  };
+  return AnswerWithRound<v1::CancelRoundRequest>(context, message, response, cancel);
 }
 
 AggregationService::Unary* AggregationService::ListRounds(Context* context, const grpc::ByteBuffer* message,
                                                           grpc::ByteBuffer* response) {
-  return AnswerOnPool(context, message, [this, message, response]() -> absl::StatusOr<Answerable> {
+  return AnswerOnPool(context, message, [this, message, response]() -> absl::StatusOr<PlannedAnswer> {
     v1::ListRoundsRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     if (request.page_size() < 0) {
@@ -160,19 +198,19 @@ AggregationService::Unary* AggregationService::ListRounds(Context* context, cons
     }
     const int size = request.page_size() == 0 ? kDefaultListSize : std::min(request.page_size(), kMaxListSize);
     ASSIGN_OR_RETURN(const Registry::Page page, registry_.List(size, request.page_token()));
-    uint64_t most_bytes = 0;
+    uint64_t max_bytes = 0;
     for (const Registry::Entry& entry : page.entries) {
-      most_bytes += MostRoundBytes(entry.round->config());
-      if (most_bytes > PageBytes(0)) break;  // one at least, and then no more than a page
+      max_bytes += MostRoundBytes(entry.round->config());
+      if (max_bytes > PageBytes(0)) break;  // at least one round, and then no more than a result page
     }
-    return Answerable{most_bytes, [this, size, token = request.page_token(), most_bytes, response] {
-                        return List(size, token, most_bytes, response);
-                      }};
+    return PlannedAnswer{max_bytes, [this, size, token = request.page_token(), max_bytes, response] {
+                           return RespondWithList(size, token, max_bytes, response);
+                         }};
   });
 }
 
-absl::Status AggregationService::List(int size, const std::string& token, uint64_t most_bytes,
-                                      grpc::ByteBuffer* response) const {
+absl::Status AggregationService::RespondWithList(int size, const std::string& token, uint64_t max_bytes,
+                                                 grpc::ByteBuffer* response) const {
   ASSIGN_OR_RETURN(const Registry::Page page, registry_.List(size, token));
   v1::ListRoundsResponse list;
   list.set_next_page_token(page.next_page_token);
@@ -180,47 +218,13 @@ absl::Status AggregationService::List(int size, const std::string& token, uint64
   for (const Registry::Entry& entry : page.entries) {
     Encode(*entry.round, list.add_rounds());
     bytes += list.rounds(list.rounds_size() - 1).ByteSizeLong();
-    if (bytes > std::min(most_bytes, PageBytes(0)) && list.rounds_size() > 1) {  // specs can be long
+    if (bytes > std::min(max_bytes, PageBytes(0)) && list.rounds_size() > 1) {
       list.mutable_rounds()->RemoveLast();
       list.set_next_page_token(entry.token);
       break;
     }
   }
   return Serialize(list, response);
-}
-
-AggregationService::Unary* AggregationService::CloseRound(Context* context, const grpc::ByteBuffer* message,
-                                                          grpc::ByteBuffer* response) {
-  return AnswerAtOnce(context, [&]() -> absl::StatusOr<Answerable> {
-    v1::CloseRoundRequest request;
-    RETURN_IF_ERROR(ParseNames(*message, &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
-    return Answerable{MostRoundBytes(round->config()), [this, context, round, name = request.name(), response] {
-                        round->Close();
-                        LogCall(LogLevel::kInfo, *context, "CloseRound", name);
-                        return Answer(*round, response);
-                      }};
-  });
-}
-
-AggregationService::Unary* AggregationService::CancelRound(Context* context, const grpc::ByteBuffer* message,
-                                                           grpc::ByteBuffer* response) {
-  return AnswerAtOnce(context, [&]() -> absl::StatusOr<Answerable> {
-    v1::CancelRoundRequest request;
-    RETURN_IF_ERROR(ParseNames(*message, &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
-    if (request.reason().size() > kMaxReasonBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("reason has ", request.reason().size(), " bytes; up to ", kMaxReasonBytes, " are allowed"));
-    }
-    const std::string reason = request.reason().empty() ? "no reason given" : request.reason();
-    const auto cancel = [this, context, round, name = request.name(), reason, response]() -> absl::Status {
-      RETURN_IF_ERROR(round->Cancel(reason));
-      LogCall(LogLevel::kInfo, *context, "CancelRound", name);
-      return Answer(*round, response);
-    };
-    return Answerable{MostRoundBytes(round->config()), cancel};
-  });
 }
 
 AggregationService::Unary* AggregationService::DeleteRound(Context* context, const grpc::ByteBuffer* message,

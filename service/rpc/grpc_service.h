@@ -1,4 +1,4 @@
-// sparseagg.v1.Aggregation over gRPC: handlers decode, delegate to the registry and its rounds, and encode.
+// The gRPC service sparseagg.v1.Aggregation.
 #ifndef SPARSEAGG_SERVICE_RPC_GRPC_SERVICE_H_
 #define SPARSEAGG_SERVICE_RPC_GRPC_SERVICE_H_
 
@@ -18,19 +18,22 @@ namespace sparseagg::service {
 
 class AnswerReactor;
 
-// A unary method whose message is received when the server starts to read it, as that of a stream is, and comes
-// unparsed: PutChunk, as ReceiveChunk. The generated handlers are called when all of it is in memory. Clients see no
-// difference.
+// Serves the unary method PutChunk as a client stream of one message, which clients cannot tell apart. The handler
+// ReceiveChunk gets the message unparsed, and reads it when in-flight memory for it is reserved.
+//
+// Workaround: gRPC 1.51 receives all of a unary message before it calls the handler (grpc#29836). Remove with: a gRPC
+// whose unary handlers start the read themselves.
 template <typename Base>
-class PutChunkReadByUs : public Base {
+class WithStreamedPutChunk : public Base {
  public:
-  PutChunkReadByUs();
+  WithStreamedPutChunk();
   virtual grpc::ServerReadReactor<grpc::ByteBuffer>* ReceiveChunk(grpc::CallbackServerContext*,
                                                                   grpc::ByteBuffer* response) = 0;
 };
 
-// All methods get their messages unparsed: what they become is bounded before they are parsed, and most of what is in
-// chunks is to be copied once only (codec/chunk_message.h).
+// Adds the methods to the generated service, each as a base class of the one before. Every method gets its message
+// unparsed, for two reasons: the server bounds the memory of the parsed message before it parses (codec/parse.h), and
+// it copies the keys and values of a chunk only once (codec/chunk_message.h).
 template <template <typename> typename... Methods>
 struct Compose;
 template <template <typename> typename First, template <typename> typename... Rest>
@@ -46,12 +49,18 @@ using AggregationBase =
             v1::Aggregation::WithRawCallbackMethod_GetRound, v1::Aggregation::WithRawCallbackMethod_ListRounds,
             v1::Aggregation::WithRawCallbackMethod_WaitRound, v1::Aggregation::WithRawCallbackMethod_CloseRound,
             v1::Aggregation::WithRawCallbackMethod_CancelRound, v1::Aggregation::WithRawCallbackMethod_DeleteRound,
-            PutChunkReadByUs, v1::Aggregation::WithRawCallbackMethod_CommitSubmission,
+            WithStreamedPutChunk, v1::Aggregation::WithRawCallbackMethod_CommitSubmission,
             v1::Aggregation::WithRawCallbackMethod_GetUploadStatus, v1::Aggregation::WithRawCallbackMethod_SubmitUpdate,
             v1::Aggregation::WithRawCallbackMethod_GetResult, v1::Aggregation::WithRawCallbackMethod_StreamResult,
             v1::Aggregation::WithRawCallbackMethod_Aggregate>::Type;
 
-// Reactions of gRPC never block: what takes time runs on the machine's pool. Thread-safe.
+// The handlers of the service. A handler decodes the request, calls the registry or a round, and encodes the response.
+//
+// gRPC calls a handler on one of its own threads, where it must not block: a handler answers at once only if the work
+// is short, otherwise it posts the work to the worker pool. A handler returns a reactor (call_reactor.h), on which gRPC
+// reports the rest of the call.
+//
+// Owned by the server, which outlives all calls. Borrows the server context and the registry. Thread-safe.
 class AggregationService final : public AggregationBase {
  public:
   AggregationService(ServerContext* server, Registry* registry);
@@ -81,35 +90,49 @@ class AggregationService final : public AggregationBase {
   // grpc_aggregate.cc
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Aggregate(Context*) override;
 
-  // For the reactors of the streams.
+  // ---- for the reactors ----
+
   ServerContext& context() { return server_; }
   Registry& registry() { return registry_; }
+  // Finds a round by its resource name, "rounds/{id}".
+  // Errors: INVALID_ARGUMENT for another form of name, NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Round>> FindRound(absl::string_view name) const;
-  // RESOURCE_EXHAUSTED: the message is larger than max_message_bytes.
+  // Errors: RESOURCE_EXHAUSTED if a message of `bytes` exceeds max_message_bytes.
   absl::Status CheckMessageSize(uint64_t bytes) const;
-  // Bytes of a result page: what was asked for, within the server's limit.
+  // Returns: the size of a result page for a request of `asked` bytes (0: the default), within max_page_bytes.
   uint64_t PageBytes(uint64_t asked) const;
+  // Encodes the spec and the present figures of a round.
   void Encode(const Round& round, v1::Round* wire) const;
-  absl::Status Answer(const Round& round, grpc::ByteBuffer* response) const;
+  // Serializes what Encode makes, as the response of a call.
+  absl::Status Respond(const Round& round, grpc::ByteBuffer* response) const;
 
  private:
-  // An answer about rounds that can be made: when there is room for it.
-  struct Answerable {
-    uint64_t most_bytes;
-    std::function<absl::Status()> make;
+  // A checked call whose response needs a reservation of in-flight memory.
+  struct PlannedAnswer {
+    uint64_t max_bytes;                    // of the response
+    std::function<absl::Status()> answer;  // does the work of the call, and serializes the response
   };
 
-  // Finishes the call with what `work` returns; on the pool, or at once where it is short.
+  // Runs `work` and finishes the call with the status that it returns: on the worker pool, or before the return, for
+  // work that is short.
   Unary* OnPool(Context* context, std::function<absl::Status()> work);
   Unary* AtOnce(Context* context, const std::function<absl::Status()>& work);
-  // The same, where the answer may be large. `work` changes nothing yet: a call for whose answer there is no room is
-  // refused, and tried again.
+
+  // The same for calls whose response may be large: runs `plan`, reserves in-flight memory and then runs the planned
+  // answer. `plan` must not change anything: without memory the call is refused, and its client tries again.
   Unary* AnswerOnPool(Context* context, const grpc::ByteBuffer* message,
-                      std::function<absl::StatusOr<Answerable>()> work);
-  Unary* AnswerAtOnce(Context* context, const std::function<absl::StatusOr<Answerable>()>& work);
-  // `waiting_bytes`: what `answerable` has of its own.
-  static void AnswerWith(AnswerReactor& reactor, uint64_t waiting_bytes, absl::StatusOr<Answerable> answerable);
-  absl::Status List(int size, const std::string& token, uint64_t most_bytes, grpc::ByteBuffer* response) const;
+                      std::function<absl::StatusOr<PlannedAnswer>()> plan);
+  Unary* AnswerAtOnce(Context* context, const std::function<absl::StatusOr<PlannedAnswer>()>& plan);
+  // `held_bytes`: memory that `planned` uses while it waits for the reservation.
+  static void RunPlanned(AnswerReactor& reactor, uint64_t held_bytes, absl::StatusOr<PlannedAnswer> planned);
+
+  // Answers a call about one round: parses the request, finds the round, runs `act` and responds with the round.
+  template <typename Request>
+  Unary* AnswerWithRound(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response,
+                         std::function<absl::Status(const Request&, Round&)> act);
+  // Serializes a page of rounds: as many as fit `max_bytes` and a result page, and at least one.
+  absl::Status RespondWithList(int size, const std::string& token, uint64_t max_bytes,
+                               grpc::ByteBuffer* response) const;
 
   ServerContext& server_;
   Registry& registry_;

@@ -1,138 +1,146 @@
-// AggregationService: one submission in one stream.
+// The streaming upload SubmitUpdate.
 #include <deque>
 #include <optional>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "host/base/mutex.h"
 #include "host/base/status_macros.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/chunk_message.h"
 #include "service/codec/round_codec.h"
+#include "service/rpc/call_errors.h"
+#include "service/rpc/call_log.h"
 #include "service/rpc/grpc_service.h"
-#include "service/rpc/grpc_util.h"
 #include "service/rpc/reading_reactor.h"
+#include "service/rpc/serialize.h"
 
 namespace sparseagg::service {
 namespace {
 
-// Messages of one stream that may wait for the one that is being decoded. One suffices to receive and decode at the
-// same time.
-constexpr size_t kMostWaiting = 1;
+// Messages of one stream that may wait while one is being decoded. One is enough to receive and decode in parallel.
+constexpr size_t kMaxWaiting = 1;
 
-// What one of gRPC's threads may do itself: at hundreds of MB a second, it is back with its other calls in a moment.
-constexpr uint64_t kMostBytesAtOnce = uint64_t{1} << 20;
-// Keys that come without values may be packed so that a byte stands for many.
-constexpr uint64_t kMostKeysAtOnce = kMostBytesAtOnce / sizeof(uint32_t);
+// The most bytes of a message that a gRPC thread decodes itself. At hundreds of MB/s that blocks the thread's other
+// calls for a few milliseconds.
+constexpr uint64_t kMaxShortBytes = uint64_t{1} << 20;
+// The most keys without values that a gRPC thread decodes: such keys may be packed, with many in one byte.
+constexpr uint64_t kMaxShortKeys = kMaxShortBytes / sizeof(uint32_t);
 
-// Messages are parsed and decoded one after the other. The thread that has taken one from the wire does that itself,
-// since it has the bytes in its cache, and waking another costs more than decoding (measured against a pool that does
-// all of it: a tenth more bytes a second). Larger messages go to the pool, and so does the end of a submission whose
-// commit may sort or merge much. A client that sends faster than that is held back by flow control: of each stream the
-// message being decoded, one that waits and one that arrives are in memory, each with a credit.
+// A SubmitUpdate call: one submission in one stream.
+//
+// The messages are decoded one after the other. Short messages are decoded by the gRPC thread that received them: the
+// bytes are in its cache, and waking a thread of the pool costs more than decoding (measured: decoding everything on
+// the pool gives 10 % fewer bytes per second). Long messages go to the worker pool, and so does the end of a submission
+// whose commit may sort or merge much.
+//
+// A stream has at most three messages in memory, each with a reservation: one is decoded, one waits, and one arrives.
+// Then the next read has to wait, and flow control holds the client back.
 class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
   SubmitReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
       : ReadingReactor(service, context), response_(response) {}
 
   void OnReadDone(bool ok) override {
-    const absl::Duration waited = idle_.Stop();
-    // One step for the message, which may be over on another thread before this one has begun the next read.
-    if (!gate_.Begin(2)) return;
-    bool read_on = false;
+    // Two steps: one for this function, and one for the message, which another thread may decode and end before this
+    // function has begun the next read.
+    if (!EndRead(2)) return;
+    bool read_next = false;
     bool decode = false;
     {
-      std::lock_guard lock(mu_);
-      waiting_.push_back({ok, {}, waited, context().clock.Monotonic(), std::move(reservation_)});
+      MutexLock lock(&mu_);
+      waiting_.push_back({ok, {}, read_time_, received_at_, std::move(reservation_)});
       waiting_.back().bytes.Swap(&received_);
-      waiting_.back().credit.ShrinkTo(waiting_.back().bytes.Length());
-      read_on = ok && waiting_.size() <= kMostWaiting;
-      held_back_ = ok && !read_on;
-      decode = !std::exchange(decoding_, true);
+      read_next = ok && waiting_.size() <= kMaxWaiting;
+      is_read_paused_ = ok && !read_next;
+      decode = !std::exchange(has_decoder_, true);
     }
-    if (read_on) ReadNext();
-    if (decode) DecodeOnReceipt();
+    if (read_next) ReadNext();
+    if (decode) DecodeOnGrpcThread();
     EndStep();
   }
 
   void OnDone() override {
-    LetGo(absl::OkStatus());
+    ReleaseUpload(absl::OkStatus());
     ReadingReactor::OnDone();
   }
 
   void FinishWith(const absl::Status& status) {
-    LetGo(status);
+    ReleaseUpload(status);
     Finish(ToGrpc(status));
   }
 
  private:
-  // What a read has brought.
+  // The outcome of a read.
   struct Received {
-    bool ok;  // false: the client has closed its side, or the stream is broken
+    bool ok;  // false: no message; the client has closed its side, or the stream is broken
     grpc::ByteBuffer bytes;
-    absl::Duration waited;  // for the client
-    absl::Duration came;    // Clock::Monotonic
-    InFlightReservation credit;
-    // Once parsed.
+    absl::Duration read_time;
+    absl::Duration received_at;  // Clock::Monotonic
+    InFlightReservation reservation;
+    // Set by Parse.
     std::optional<ChunkMessage> message = std::nullopt;
-    uint64_t size = 0;  // in bytes
+    uint64_t size = 0;  // bytes
     absl::Duration queued = absl::ZeroDuration();
     absl::Duration parsing = absl::ZeroDuration();
   };
 
-  // On gRPC's thread, until nothing waits or something is for the pool.
-  void DecodeOnReceipt() {
-    const std::shared_ptr<SubmitReactor> self = self_;  // the stream may end here
+  enum class Thread { kGrpc, kPool };
+  enum class Decoded {
+    kOne,
+    kNone,       // no message waits; this thread is the decoder no more
+    kNeedsPool,  // the next message is too long for a gRPC thread; this thread is still the decoder
+  };
+
+  // Decodes short messages, until none waits. Leaves the rest to the pool when a long one comes.
+  void DecodeOnGrpcThread() {
+    const std::shared_ptr<SubmitReactor> self = self_;  // the call may end in DecodeNext
     Decoded decoded = Decoded::kOne;
-    while (decoded == Decoded::kOne) decoded = DecodeNext(Wanted::kShort);
-    if (decoded == Decoded::kLeft) context().pool.Post([self] { self->DecodeWaiting(); });
+    while (decoded == Decoded::kOne) decoded = DecodeNext(Thread::kGrpc);
+    if (decoded == Decoded::kNeedsPool) context().pool.Post([self] { self->DecodeOnPool(); });
   }
 
-  // On the pool, until nothing waits.
-  void DecodeWaiting() {
-    while (DecodeNext(Wanted::kAll) == Decoded::kOne) {
+  // Decodes until no message waits.
+  void DecodeOnPool() {
+    while (DecodeNext(Thread::kPool) == Decoded::kOne) {
     }
   }
 
-  enum class Wanted { kShort, kAll };
-  enum class Decoded {
-    kOne,
-    kNone,  // nothing waits, and the turn to decode is over
-    kLeft,  // what comes next is not wanted; the turn goes on
-  };
-
-  // One thread at a time has the turn to decode. Every message is a step of its own, begun when it came.
-  Decoded DecodeNext(Wanted wanted) {
+  // Decodes the next message and gives it to the round, or ends the submission. Ends the step of the message.
+  // Requires: the caller is the decoder (has_decoder_), as one thread at a time is.
+  Decoded DecodeNext(Thread thread) {
     if (!next_.has_value()) {
-      bool read_on = false;
+      bool read_next = false;
       {
-        std::lock_guard lock(mu_);
+        MutexLock lock(&mu_);
         if (waiting_.empty()) {
-          decoding_ = false;
+          has_decoder_ = false;
           return Decoded::kNone;
         }
         next_ = std::move(waiting_.front());
         waiting_.pop_front();
-        read_on = std::exchange(held_back_, false);
+        read_next = std::exchange(is_read_paused_, false);
       }
-      if (read_on && !refused_) ReadNext();
+      if (read_next && !has_ended_) ReadNext();
     }
     absl::Status status;
-    if (!refused_) {
-      if (wanted == Wanted::kShort && !IsShort(*next_)) return Decoded::kLeft;
+    if (!has_ended_) {
+      if (thread == Thread::kGrpc && !IsShort(*next_)) return Decoded::kNeedsPool;
       status = ToStatus([&] { return Parse(*next_); });
-      if (status.ok() && wanted == Wanted::kShort && HasManyKeys(*next_)) {
-        next_->message.reset();  // its credit is for the bytes, and what was made of them may be forty times as much
-        return Decoded::kLeft;
+      if (status.ok() && thread == Thread::kGrpc && HasManyKeys(*next_)) {
+        next_->message.reset();  // may be forty times as large as the bytes that are reserved
+        return Decoded::kNeedsPool;
       }
     }
-    // Its credit is given back when it is done with.
+    // Destroyed on return: releases the reservation.
     Received next = *std::exchange(next_, std::nullopt);
-    if (!refused_) {
+    if (!has_ended_) {
       if (status.ok()) status = ToStatus([&] { return next.ok ? TakeChunk(next) : TakeEnd(); });
       if (!status.ok() || !next.ok) {
-        refused_ = true;
-        End(status);
+        has_ended_ = true;
+        EndSubmission(status);
       }
     }
     EndStep();
@@ -140,20 +148,20 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
   }
 
   bool IsShort(const Received& next) const {
-    if (next.ok) return next.bytes.Length() <= kMostBytesAtOnce;
-    return taken_bytes_ <= kMostBytesAtOnce && (round_ == nullptr || !round_->MergesOnArrival());
+    if (next.ok) return next.bytes.Length() <= kMaxShortBytes;
+    return taken_bytes_ <= kMaxShortBytes && (round_ == nullptr || !round_->MergesOnArrival());
   }
   static bool HasManyKeys(const Received& next) {
-    return next.message.has_value() && next.message->MostKeysWithoutValues() > kMostKeysAtOnce;
+    return next.message.has_value() && next.message->MostKeysWithoutValues() > kMaxShortKeys;
   }
 
-  // No effect on the client's end.
+  // Parses the message, if there is one.
   absl::Status Parse(Received& received) {
     if (!received.ok) return absl::OkStatus();
     const Clock& clock = context().clock;
     const absl::Duration begin = clock.Monotonic();
     received.size = received.bytes.Length();
-    received.queued = begin - received.came;
+    received.queued = begin - received.received_at;
     absl::Status status = received.message.emplace().Parse(received.bytes);
     received.parsing = clock.Monotonic() - begin;
     return status;
@@ -167,12 +175,12 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     } else if ((!chunk.round().empty() && chunk.round() != round_name_) ||
                (!chunk.client_id().empty() && chunk.client_id() != upload_->client_id) ||
                (!chunk.submission_id().empty() && chunk.submission_id() != upload_->submission_id)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("chunk ", chunk.sequence(), " is of another submission than the stream's first chunk"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "chunk ", chunk.sequence(), " belongs to another submission than the first chunk of the stream"));
     }
     RETURN_IF_ERROR(service_.CheckMessageSize(received.size));
     ASSIGN_OR_RETURN(const Chunk decoded, received.message->Decode());
-    round_->NoteMessage(received.size, received.waited, received.queued, received.parsing);
+    round_->NoteMessage(received.size, received.read_time, received.queued, received.parsing);
     return round_->Append(*upload_, decoded, Repeats::kRefuse);
   }
 
@@ -182,7 +190,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     ASSIGN_OR_RETURN(round_, service_.FindRound(chunk.round()));
     round_name_ = chunk.round();
     LogCall(LogLevel::kDebug, context_, "SubmitUpdate", round_name_, chunk.client_id());
-    ASSIGN_OR_RETURN(upload_, round_->OpenUpload(chunk.client_id(), chunk.submission_id(), Interrupter()));
+    ASSIGN_OR_RETURN(upload_, round_->OpenUpload(chunk.client_id(), chunk.submission_id(), AbortCallback()));
     return absl::OkStatus();
   }
 
@@ -196,29 +204,28 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     return Serialize(submission, response_);
   }
 
-  // `status` OK: the submission counts.
-  void End(const absl::Status& status) {
-    const bool broken = absl::IsCancelled(status) && context_.IsCancelled();
-    LetGo(broken ? absl::OkStatus() : status);
-    Conclude(status);
+  // `status` OK: the submission is committed.
+  void EndSubmission(const absl::Status& status) {
+    const bool client_is_gone = absl::IsCancelled(status) && context_.IsCancelled();
+    ReleaseUpload(client_is_gone ? absl::OkStatus() : status);
+    Complete(status);
   }
 
-  // `status` OK: the upload is committed, or its client is gone.
-  void LetGo(const absl::Status& status) {
+  // Releases the upload, if the round still has it. An error counts it as refused.
+  void ReleaseUpload(const absl::Status& status) {
     if (upload_ == nullptr) return;
     status.ok() ? round_->Forget(*upload_) : round_->Refuse(*upload_, status);
   }
 
   grpc::ByteBuffer* const response_;
-  std::mutex mu_;
-  // Guarded by mu_.
-  std::deque<Received> waiting_;
-  bool decoding_ = false;   // a thread has the turn to decode what waits
-  bool held_back_ = false;  // the next read begins when it has taken something
-  // Used by one thread at a time.
-  std::optional<Received> next_;  // taken from waiting_, to be decoded
-  bool refused_ = false;          // nothing more is decoded
-  uint64_t taken_bytes_ = 0;      // of messages
+  Mutex mu_;
+  std::deque<Received> waiting_ ABSL_GUARDED_BY(mu_);
+  bool has_decoder_ ABSL_GUARDED_BY(mu_) = false;     // a thread is the decoder
+  bool is_read_paused_ ABSL_GUARDED_BY(mu_) = false;  // the decoder begins the next read when it takes a message
+  // Used by the decoder.
+  std::optional<Received> next_;  // taken from waiting_, not decoded yet
+  bool has_ended_ = false;        // committed or refused: later messages are dropped
+  uint64_t taken_bytes_ = 0;      // of all messages
   std::string round_name_;
   std::shared_ptr<Round> round_;
   std::shared_ptr<UploadHandle> upload_;

@@ -1,4 +1,4 @@
-// AggregationService: unary, resumable uploads.
+// Calls of unary, resumable uploads.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -6,17 +6,20 @@
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/chunk_message.h"
+#include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
+#include "service/rpc/call_errors.h"
+#include "service/rpc/call_log.h"
 #include "service/rpc/grpc_service.h"
-#include "service/rpc/grpc_util.h"
 #include "service/rpc/reading_reactor.h"
+#include "service/rpc/serialize.h"
 
 namespace sparseagg::service {
 namespace {
 
 constexpr size_t kMaxTagBytes = 64;
 
-// Request: UpdateChunk, CommitSubmissionRequest or GetUploadStatusRequest.
+// Checks the ids that an UpdateChunk, a CommitSubmissionRequest and a GetUploadStatusRequest have.
 template <typename Request>
 absl::Status CheckIds(const Request& request) {
   RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
@@ -33,23 +36,20 @@ void EncodeStatus(const Request& request, const UploadProgress& progress, v1::Up
   response->set_submission_id(request.submission_id());
 }
 
-// Reads the one message of a call, as soon as there is credit for it.
+// A PutChunk call: reads its one message and gives it to the round, on the worker pool (WithStreamedPutChunk).
 class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
   PutReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
       : ReadingReactor(service, context), response_(response) {}
 
   void OnReadDone(bool ok) override {
-    waited_ = idle_.Stop();
-    if (!gate_.Begin()) return;
-    reservation_.ShrinkTo(received_.Length());
-    came_ = context().clock.Monotonic();
+    if (!EndRead()) return;
     context().pool.Post([self = self_, ok] {
-      const absl::Status status = ok ? ToStatus([&] { return self->Take(); }) : self->NoMessage();
-      // A client that does not take the answer keeps the call.
+      const absl::Status status = ok ? ToStatus([&] { return self->TakeChunk(); }) : self->NoMessage();
+      // The call lasts until the client has read the response, and must not keep the memory until then.
       self->received_.Clear();
       self->reservation_.Release();
-      self->Conclude(status);
+      self->Complete(status);
       self->EndStep();
     });
   }
@@ -62,8 +62,7 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
                                   : absl::InvalidArgumentError("the call has no message");
   }
 
-  // On the pool.
-  absl::Status Take() {
+  absl::Status TakeChunk() {
     const Clock& clock = context().clock;
     const absl::Duration begin = clock.Monotonic();
     const uint64_t size = received_.Length();
@@ -83,7 +82,7 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
       round->RefuseNamed(head.client_id(), head.submission_id(), head.upload_tag(), chunk.status());
       return chunk.status();
     }
-    round->NoteMessage(size, waited_, begin - came_, parsing);
+    round->NoteMessage(size, read_time_, begin - received_at_, parsing);
     ASSIGN_OR_RETURN(const UploadProgress progress,
                      round->PutChunk(head.client_id(), head.submission_id(), *chunk, head.upload_tag()));
     v1::UploadStatus answer;
@@ -92,17 +91,15 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
   }
 
   grpc::ByteBuffer* const response_;
-  absl::Duration waited_ = absl::ZeroDuration();  // for the message
-  absl::Duration came_ = absl::ZeroDuration();    // when it came: Clock::Monotonic
 };
 
 }  // namespace
 
 template <typename Base>
-PutChunkReadByUs<Base>::PutChunkReadByUs() {
+WithStreamedPutChunk<Base>::WithStreamedPutChunk() {
   const int index =
       v1::UpdateChunk::descriptor()->file()->FindServiceByName("Aggregation")->FindMethodByName("PutChunk")->index();
-  // Says that the payload is not to be read ahead.
+  // A method marked as streamed has no message read ahead of its handler.
   this->MarkMethodStreamed(index, nullptr);
   this->MarkMethodRawCallback(index,
                               new grpc::internal::CallbackClientStreamingHandler<grpc::ByteBuffer, grpc::ByteBuffer>(

@@ -1,4 +1,4 @@
-// AggregationService: the long poll. No thread waits.
+// The long poll WaitRound.
 #include <algorithm>
 #include <utility>
 
@@ -6,33 +6,37 @@
 #include "host/base/status_macros.h"
 #include "service/base/to_status.h"
 #include "service/codec/duration_codec.h"
+#include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/rpc/answer_reactor.h"
+#include "service/rpc/call_errors.h"
+#include "service/rpc/call_log.h"
 #include "service/rpc/grpc_service.h"
-#include "service/rpc/grpc_util.h"
 
 namespace sparseagg::service {
 namespace {
 
+// A call that waits until its round has ended, or until a timeout. No thread waits meanwhile. The permit counts the
+// call among those that wait.
 class WaitReactor final : public AnswerReactor {
  public:
   WaitReactor(AggregationService* service, grpc::CallbackServerContext* context, std::shared_ptr<Round> round,
-              Permit slot, grpc::ByteBuffer* response)
+              Permit permit, grpc::ByteBuffer* response)
       : AnswerReactor(&service->context(), context),
         service_(*service),
         round_(std::move(round)),
-        permit_(std::move(slot)),
+        permit_(std::move(permit)),
         response_(response) {}
 
   static WaitReactor* Start(const std::shared_ptr<WaitReactor>& self, absl::Duration timeout) {
-    self->Keep(self);
+    self->KeepAlive(self);
     self->wait_ = self->round_->Wait(timeout, [self] {
       self->server_.pool.Post([self] {
-        self->AnswerWithin(MostRoundBytes(self->round_->config()), Wait::kUnbounded,
-                           [reactor = self.get()] { return reactor->Answer(); });
+        self->ReserveAndAnswer(MostRoundBytes(self->round_->config()), Wait::kUnbounded,
+                               [reactor = self.get()] { return reactor->Answer(); });
       });
     });
-    // Nobody waits on a server that is shutting down, nor who comes while it begins to.
+    // A drain releases the calls that wait, but this call may have begun to wait just after that.
     if (self->service_.registry().draining()) self->round_->ReleaseWaiters();
     return self.get();
   }
@@ -44,10 +48,10 @@ class WaitReactor final : public AnswerReactor {
 
  private:
   absl::Status Answer() {
-    // Who got a round that has not ended would ask again at once, while gRPC shuts down and cancels what comes.
+    // A client that gets an unfinished round waits again at once, and gRPC would cancel that call as it shuts down.
     if (service_.registry().draining() && !HasEnded(round_->state()))
       return absl::UnavailableError("the server is shutting down");
-    return service_.Answer(*round_, response_);
+    return service_.Respond(*round_, response_);
   }
 
   AggregationService& service_;
@@ -76,11 +80,11 @@ AggregationService::Unary* AggregationService::WaitRound(Context* context, const
   if (!asked.ok()) return AtOnce(context, [&] { return asked; });
   if (!server_.waits.TryAcquire()) {
     Unary* const reactor = context->DefaultReactor();
-    reactor->Finish(TryAgain(absl::StrCat(server_.waits.limit(),
-                                          " calls wait for rounds, as many as the server's "
-                                          "memory limit of ",
-                                          server_.limits.memory_limit_bytes, " bytes has room for"),
-                             *context));
+    reactor->Finish(
+        RetryLater(absl::StrCat(server_.waits.limit(),
+                                " calls already wait for rounds, the most that the server's memory limit of ",
+                                server_.limits.memory_limit_bytes, " bytes allows"),
+                   *context));
     return reactor;
   }
   return WaitReactor::Start(

@@ -5,39 +5,39 @@
 #include "host/base/status_macros.h"
 #include "service/admission/memory_shares.h"
 #include "service/base/to_status.h"
-#include "service/rpc/grpc_util.h"
+#include "service/rpc/serialize.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 
-void PageWriter::Open(PageStream pages, std::function<void(v1::ResultPage*)> complete) {
+void PageWriter::Open(PageStream pages, std::function<void(v1::ResultPage*)> complete_first) {
   pages_.emplace(std::move(pages));
-  complete_ = std::move(complete);
+  complete_first_ = std::move(complete_first);
 }
 
-void PageWriter::Next(std::function<void(absl::StatusOr<const grpc::ByteBuffer*>)> write) {
-  if (!pages_->more()) return write(nullptr);
+void PageWriter::Prepare(OnPrepared on_prepared) {
+  if (!pages_->HasNext()) return on_prepared(nullptr);
   server_.in_flight.Acquire(
       PageInFlightBytes(pages_->NextBytes()),
-      [this, write = std::move(write)](InFlightReservation credit) {
-        reservation_ = std::move(credit);
-        const absl::Status made = ToStatus([this] { return Make(); });
-        if (!made.ok()) return write(made);
-        written_ = server_.clock.Monotonic();
-        write(&page_);
+      [this, on_prepared = std::move(on_prepared)](InFlightReservation reservation) {
+        reservation_ = std::move(reservation);
+        const absl::Status made = ToStatus([this] { return MakePage(); });
+        if (!made.ok()) return on_prepared(made);
+        write_began_ = server_.clock.Monotonic();
+        on_prepared(&page_);
       },
-      [canceller = canceller_] { canceller->Reclaim(); });
+      [canceller = canceller_] { canceller->Cancel(); });
 }
 
-void PageWriter::Taken() {
-  pages_->round().NotePageTaken(server_.clock.Monotonic() - written_);
+void PageWriter::OnWritten() {
+  pages_->round().NotePageTaken(server_.clock.Monotonic() - write_began_);
   reservation_.Release();
 }
 
-absl::Status PageWriter::Make() {
+absl::Status PageWriter::MakePage() {
   v1::ResultPage page;
   pages_->Next(&page);
-  if (complete_) std::exchange(complete_, nullptr)(&page);
+  if (complete_first_) std::exchange(complete_first_, nullptr)(&page);
   page_.Clear();
   return Serialize(page, &page_);
 }

@@ -1,4 +1,4 @@
-// How the pages of a result go to a stream.
+// The pages of a result on their way to a stream.
 #ifndef SPARSEAGG_SERVICE_RPC_PAGE_WRITER_H_
 #define SPARSEAGG_SERVICE_RPC_PAGE_WRITER_H_
 
@@ -13,37 +13,45 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "service/admission/in_flight_memory.h"
-#include "service/rpc/call_end.h"
+#include "service/rpc/call_canceller.h"
 #include "service/rpc/page_stream.h"
 #include "service/server_context.h"
 
 namespace sparseagg::service {
 
-// One page is in memory at a time, and there only when there is credit for it: a slow reader costs no more. Not
-// thread-safe: one page is made or written at a time.
+// Serializes the pages of a stream, one at a time, each when in-flight memory for it is reserved. So a slow reader
+// costs one page of memory. If other calls wait for that memory, the call of a slow reader is cancelled.
+//
+// Owned by the reactor. Order of calls: Open; then for each page Prepare, gRPC's StartWrite, and OnWritten from
+// OnWriteDone. Not thread-safe: one page is prepared or written at a time.
 class PageWriter {
  public:
-  PageWriter(ServerContext* server, std::shared_ptr<Canceller> canceller)
+  // Gets the serialized page, null after the last page, or an error.
+  using OnPrepared = std::function<void(absl::StatusOr<const grpc::ByteBuffer*>)>;
+
+  PageWriter(ServerContext* server, std::shared_ptr<CallCanceller> canceller)
       : server_(*server), canceller_(std::move(canceller)) {}
 
-  // `complete`, if there is one, adds what goes with the first page.
-  void Open(PageStream pages, std::function<void(v1::ResultPage*)> complete);
-  // Makes the next page as soon as there is credit for it, and calls `write` on the pool, which keeps the stream: with
-  // the message, where gRPC may write from until Taken; with none after the last one.
-  void Next(std::function<void(absl::StatusOr<const grpc::ByteBuffer*>)> write);
-  // OnWriteDone.
-  void Taken();
+  // `complete_first`, if not null, adds to the first page.
+  void Open(PageStream pages, std::function<void(v1::ResultPage*)> complete_first);
+
+  // Makes the next page as soon as memory for it is reserved, and calls `on_prepared`, before the return or on the
+  // worker pool. The page stays valid until OnWritten. `on_prepared` must keep the owner of this writer alive.
+  void Prepare(OnPrepared on_prepared);
+
+  // The write of the page has ended: releases the memory of the page.
+  void OnWritten();
 
  private:
-  absl::Status Make();
+  absl::Status MakePage();
 
   ServerContext& server_;
-  const std::shared_ptr<Canceller> canceller_;
+  const std::shared_ptr<CallCanceller> canceller_;
   std::optional<PageStream> pages_;
-  std::function<void(v1::ResultPage*)> complete_;
+  std::function<void(v1::ResultPage*)> complete_first_;
   InFlightReservation reservation_;
   grpc::ByteBuffer page_;
-  absl::Duration written_ = absl::ZeroDuration();  // when the last write began: Clock::Monotonic
+  absl::Duration write_began_ = absl::ZeroDuration();  // Clock::Monotonic
 };
 
 }  // namespace sparseagg::service

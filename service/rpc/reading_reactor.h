@@ -1,4 +1,4 @@
-// What the handlers have in common that read messages by themselves.
+// The base of the reactors that read messages from a client.
 #ifndef SPARSEAGG_SERVICE_RPC_READING_REACTOR_H_
 #define SPARSEAGG_SERVICE_RPC_READING_REACTOR_H_
 
@@ -12,27 +12,37 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "service/admission/memory_shares.h"
-#include "service/rpc/call_end.h"
+#include "service/rpc/call_errors.h"
 #include "service/rpc/call_reactor.h"
+#include "service/rpc/finish_arbiter.h"
 #include "service/rpc/grpc_service.h"
-#include "service/rpc/grpc_util.h"
+#include "service/rpc/read_timeout.h"
 
 namespace sparseagg::service {
 
-// Reads one message at a time, each when there is credit for it, and ends the call if its client is silent for too long
-// or others need the memory. `Base` is gRPC's reactor. `Derived` has OnReadDone, where a step begins (FinishGate), and
+// A call that reads one message at a time. Each read begins when in-flight memory for the largest message is reserved;
+// until then gRPC's flow control holds the client back. The call is aborted if a read takes longer than upload_timeout,
+// or if other calls need the memory of a slow read.
 //
-//   void FinishWith(const absl::Status&);  // calls Finish; no step is under way
+// Life cycle: see CallReactor. The handler calls Start. Derived::OnReadDone(ok) calls EndRead, posts the message to the
+// worker pool and begins the next read with ReadNext. Steps are those of FinishArbiter: the step that EndRead begins
+// ends with EndStep, and Complete ends the call.
+//
+// `Base` is gRPC's reactor. `Derived` has OnReadDone, and
+//
+//   void FinishWith(const absl::Status&);  // releases what the call uses, and calls Finish; no step is running
 template <typename Derived, typename Base>
 class ReadingReactor : public CallReactor<Derived, Base> {
  public:
   using Wait = InFlightMemory::Wait;
 
+  // Keeps the reactor alive and begins the first read.
+  // Returns: the reactor, for gRPC.
   static Derived* Start(std::shared_ptr<Derived> started, Wait wait) {
     Derived* const reactor = started.get();
     ReadingReactor& self = *reactor;
-    self.Keep(std::move(started));
-    if (self.Hold(kStreamBytes)) self.ReadNext(wait);
+    self.KeepAlive(std::move(started));
+    if (self.ReserveForCall(kStreamBytes)) self.ReadNext(wait);
     return reactor;
   }
 
@@ -42,54 +52,67 @@ class ReadingReactor : public CallReactor<Derived, Base> {
   using CallReactor<Derived, Base>::self_;
 
   ReadingReactor(AggregationService* service, grpc::CallbackServerContext* context)
-      : CallReactor<Derived, Base>(&service->context(), context), service_(*service), idle_(&service->context()) {}
+      : CallReactor<Derived, Base>(&service->context(), context), service_(*service), timeout_(&service->context()) {}
 
-  // Brings OnReadDone, with the message in received_ and what it takes in reservation_. Meanwhile flow control holds
-  // the client back; who waits only shortly is then told to try again.
+  // Reads the next message into received_, as soon as memory for it is reserved; gRPC then calls OnReadDone. A call
+  // that flow control cannot hold back (Wait::kBounded) is finished with RESOURCE_EXHAUSTED after a few seconds.
   void ReadNext(Wait wait = Wait::kUnbounded) {
-    auto granted = [weak = std::weak_ptr<Derived>(self_)](InFlightReservation credit) {
+    auto granted = [weak = std::weak_ptr<Derived>(self_)](InFlightReservation reservation) {
       const std::shared_ptr<Derived> derived = weak.lock();
       if (derived == nullptr) return;
       ReadingReactor& self = *derived;
-      if (!credit) return self.Finish(NoInFlightMemory(self.context(), self.context_));
-      if (!self.gate_.Begin()) return;
-      self.reservation_ = std::move(credit);
-      self.idle_.Start(self.Interrupter());
+      if (!reservation) return self.Finish(NoInFlightMemory(self.context(), self.context_));
+      if (!self.arbiter_.BeginSteps()) return;
+      self.reservation_ = std::move(reservation);
+      self.timeout_.Start(self.AbortCallback());
       self.StartRead(&self.received_);
       self.EndStep();
     };
-    auto reclaim = [interrupt = Interrupter(), canceller = canceller_, &server = context()] {
-      interrupt(Reclaimed(server));
-      canceller->EndStuckConnection();  // where other calls on it leave no room for the status
+    auto reclaim = [abort = AbortCallback(), canceller = canceller_, &server = context()] {
+      abort(ReclaimedError(server));
+      // Pages of other calls on the same connection may leave no room for the status.
+      canceller->EndStuckConnection();
     };
     context().in_flight.Acquire(MaxBufferedMessageBytes(context().limits), std::move(granted), std::move(reclaim),
                                 wait);
   }
 
-  // From a step: the call is to end with `status`.
-  void Conclude(const absl::Status& status) {
-    if (gate_.Conclude(status)) static_cast<Derived*>(this)->FinishWith(status);
+  // For OnReadDone: ends the read, begins `steps` steps, and gives back the memory that the message does not need.
+  // Returns: false if the call is ending; OnReadDone must then return.
+  bool EndRead(int steps = 1) {
+    read_time_ = timeout_.Stop();
+    if (!arbiter_.BeginSteps(steps)) return false;
+    reservation_.ShrinkTo(received_.Length());
+    received_at_ = context().clock.Monotonic();
+    return true;
+  }
+
+  // From a step: ends the call with `status`.
+  void Complete(const absl::Status& status) {
+    if (arbiter_.Complete(status)) static_cast<Derived*>(this)->FinishWith(status);
   }
 
   void EndStep() {
-    if (const auto outcome = gate_.End()) static_cast<Derived*>(this)->FinishWith(*outcome);
+    if (const auto outcome = arbiter_.EndStep()) static_cast<Derived*>(this)->FinishWith(*outcome);
   }
 
-  // Ends the call from outside.
-  std::function<void(absl::Status)> Interrupter() {
+  // Returns: a function that ends the call with a status, from any thread and at any time, even after the call.
+  std::function<void(absl::Status)> AbortCallback() {
     return [weak = std::weak_ptr<Derived>(self_)](const absl::Status& status) {
       const std::shared_ptr<Derived> self = weak.lock();
-      if (self != nullptr && self->gate_.Interrupt(status)) self->FinishWith(status);
+      if (self != nullptr && self->arbiter_.Abort(status)) self->FinishWith(status);
     };
   }
 
   ServerContext& context() { return this->server_; }
 
   AggregationService& service_;
-  grpc::ByteBuffer received_;        // where gRPC reads to
-  InFlightReservation reservation_;  // for that
-  FinishGate gate_;
-  IdleTimer idle_;
+  grpc::ByteBuffer received_;                          // the message of the current read
+  InFlightReservation reservation_;                    // for received_
+  absl::Duration read_time_ = absl::ZeroDuration();    // how long the last read took
+  absl::Duration received_at_ = absl::ZeroDuration();  // when the last read ended: Clock::Monotonic
+  FinishArbiter arbiter_;
+  ReadTimeout timeout_;
 };
 
 }  // namespace sparseagg::service

@@ -335,6 +335,7 @@ TEST(ProcessTest, Sigterm_ReadersThatTakeNothing_AreCutAfterTheDeadline) {
     request.set_page_size(2 << 20);
     RawClient stuck(server.address(), RawClient::kWideWindow);
     for (int i = 0; i < 4; ++i) stuck.Call("GetResult", request);
+    ASSERT_TRUE(stuck.ok());
     ASSERT_TRUE(server.AwaitLog("method=GetResult"));
     server.Signal(SIGTERM);
     EXPECT_EQ(server.Wait(), 0) << address;

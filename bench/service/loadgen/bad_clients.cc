@@ -12,34 +12,36 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "bench/service/loadgen/raw_client.h"
+#include "absl/time/time.h"
 #include "sparseagg/v1/aggregation.grpc.pb.h"
+#include "tests/service/support/raw_client.h"
 
 namespace sparseagg::bench {
 namespace {
 
 constexpr auto kLongestStall = std::chrono::seconds(20);
 constexpr int kNoAnswer = -1;
-// One upload in so many is much larger than those of good clients: what it leaves behind fits none of theirs.
+// One upload in this many is much larger than those of good clients: the memory that it frees fits none of theirs.
 constexpr size_t kOneLargeIn = 8;
 constexpr size_t kMostChunks = 32;
 
 }  // namespace
 
-// One of them. Not thread-safe.
+// One bad client. Not thread-safe.
 class BadClients::Client {
  public:
   Client(BadClients* all, int number, uint64_t seed)
       : all_(*all), number_(number), random_(seed), stub_(v1::Aggregation::NewStub(Connect(all->target_))) {}
 
-  // Returns the code of the server's answer, or kNoAnswer.
-  int Do(Misdeed misdeed) {
-    switch (misdeed) {
-      case Misdeed::kStall:
+  // Makes one faulty call.
+  // Returns: the code of the server's answer, or kNoAnswer.
+  int Do(Fault fault) {
+    switch (fault) {
+      case Fault::kStall:
         return Flip() ? StallBetweenMessages() : Flip() ? StallWithinMessage() : AggregateSlowly();
-      case Misdeed::kVanish:
+      case Fault::kVanish:
         return Flip() ? VanishBetweenMessages() : VanishWithinMessage();
-      case Misdeed::kGarbage:
+      case Fault::kGarbage:
         return SendGarbage();
     }
     return kNoAnswer;
@@ -70,7 +72,7 @@ class BadClients::Client {
     context.set_deadline(std::chrono::system_clock::now() + kLongestStall);
   }
 
-  // A chunk of somebody's submission, as number `sequence` of another.
+  // Returns: a random chunk of the traffic, renumbered to `sequence`.
   v1::UpdateChunk AnyChunk(uint64_t sequence) {
     const Submission& submission = all_.traffic_.submissions[Draw(all_.traffic_.submissions.size())];
     grpc::ByteBuffer bytes = submission.chunks[Draw(submission.chunks.size())];
@@ -81,7 +83,7 @@ class BadClients::Client {
     return chunk;
   }
 
-  // The head of a submission and some chunks, but never the last.
+  // Sends the ids of a submission and some chunks, but never the last.
   void BeginWell(grpc::ClientWriter<v1::UpdateChunk>& writer) {
     const size_t count = Draw(kOneLargeIn) == 0 ? Draw(kMostChunks) : Draw(2);
     bool goes_on = writer.Write(First());
@@ -98,14 +100,14 @@ class BadClients::Client {
   }
 
   int StallWithinMessage() {
-    RawClient client(all_.target_);
-    client.OpenSubmit();
-    client.SendMessage(1'000'000, std::string(1 + Draw(RawClient::kMostBytes - 5), '\n'));
-    client.Drain(Jittered(3));
+    service::RawClient client(all_.target_);
+    client.OpenCall("SubmitUpdate");
+    client.SendMessage(1'000'000, std::string(1 + Draw(service::RawClient::kMaxSentBytes - 5), '\n'));
+    client.Drain(absl::Seconds(Jittered(3)));
     return kNoAnswer;
   }
 
-  // A call in which nothing is wrong but that it takes so long to end.
+  // Makes a correct Aggregate call, slowly.
   int AggregateSlowly() {
     grpc::ClientContext context;
     SetDeadline(context);
@@ -140,10 +142,10 @@ class BadClients::Client {
   }
 
   int VanishWithinMessage() {
-    RawClient client(all_.target_);
-    client.OpenSubmit();
-    client.SendMessage(1'000'000, std::string(1 + Draw(RawClient::kMostBytes - 5), '\n'));
-    client.Vanish();
+    service::RawClient client(all_.target_);
+    client.OpenCall("SubmitUpdate");
+    client.SendMessage(1'000'000, std::string(1 + Draw(service::RawClient::kMaxSentBytes - 5), '\n'));
+    client.Reset();
     return kNoAnswer;
   }
 
@@ -152,11 +154,11 @@ class BadClients::Client {
     if (kind < 2) {
       std::string bytes(1 + Draw(50'000), '\0');
       for (char& byte : bytes) byte = static_cast<char>(random_());
-      RawClient client(all_.target_);
-      if (kind == 0) client.OpenSubmit();
+      service::RawClient client(all_.target_);
+      if (kind == 0) client.OpenCall("SubmitUpdate");
       kind == 0 ? client.SendMessage(static_cast<uint32_t>(bytes.size()), bytes, /*last=*/true)
                 : client.SendBytes(bytes);  // not even HTTP/2
-      client.Drain(1);
+      client.Drain(absl::Seconds(1));
       return kNoAnswer;
     }
     v1::UpdateChunk chunk = First();
@@ -194,9 +196,9 @@ BadClients::~BadClients() { Stop(); }
 
 void BadClients::Run(int number, uint64_t seed) {
   Client client(this, number, seed);
-  const auto misdeed = static_cast<Misdeed>(number % kNumMisdeeds);
+  const auto fault = static_cast<Fault>(number % kNumFaults);
   while (Pause(client.Jittered(pause_s_))) {
-    if (!round().empty()) Count(misdeed, client.Do(misdeed));
+    if (!round().empty()) Count(fault, client.Do(fault));
   }
 }
 
@@ -229,9 +231,9 @@ void BadClients::Stop() {
   threads_.clear();
 }
 
-void BadClients::Count(Misdeed misdeed, int code) {
+void BadClients::Count(Fault fault, int code) {
   std::lock_guard lock(mu_);
-  ++attempts_[static_cast<size_t>(misdeed)];
+  ++attempts_[static_cast<size_t>(fault)];
   if (code != kNoAnswer) ++answers_[code];
 }
 

@@ -1,4 +1,4 @@
-// Clients that stall, in uploads and in one-shot calls, that vanish in the middle of a stream, and that send garbage.
+// Clients that stall, disappear or send garbage.
 #ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_BAD_CLIENTS_H_
 #define SPARSEAGG_BENCH_SERVICE_LOADGEN_BAD_CLIENTS_H_
 
@@ -14,35 +14,36 @@
 
 namespace sparseagg::bench {
 
-enum class Misdeed { kStall, kVanish, kGarbage };
+// What a bad client does wrong: it stops sending, disappears in the middle of a stream, or sends wrong bytes.
+enum class Fault { kStall, kVanish, kGarbage };
 
-inline constexpr int kNumMisdeeds = 3;
+inline constexpr int kNumFaults = 3;
 
-// Threads that go on until Stop, each with a connection of its own, a third of them for each misdeed. What they do is
-// drawn with a seed. Thread-safe.
+// Threads that make one faulty call after the other until Stop, each on its own connection, a third of them for each
+// fault. The seed determines what they do. Thread-safe.
 class BadClients {
  public:
-  // They take `traffic`, which must outlive them, for what they send before they fail. `pause_s`: between two attempts
-  // of each, about.
+  // The clients send parts of `traffic`, which must outlive them, before they fail. `pause_s`: the mean pause between
+  // two calls of a client.
   BadClients(std::string target, const Traffic& traffic, int count, double pause_s, uint64_t seed);
   ~BadClients();
 
-  // The round that they go for from here on.
+  // Sets the round of all further calls.
   void SetRound(const std::string& name);
   void Stop();
 
-  // Attempts, by misdeed.
+  // Returns: the number of calls, by fault.
   std::vector<uint64_t> attempts() const;
-  // How the server answered those that waited for an answer, by code.
+  // Returns: the number of calls that waited for their status, by code.
   std::map<int, uint64_t> answers() const;
 
  private:
   class Client;
 
   void Run(int number, uint64_t seed);
-  bool Pause(double seconds);  // false: it is time to stop
+  bool Pause(double seconds);  // false: Stop was called
   std::string round() const;
-  void Count(Misdeed misdeed, int code);
+  void Count(Fault fault, int code);
 
   const std::string target_;
   const Traffic& traffic_;
@@ -52,7 +53,7 @@ class BadClients {
   // All guarded by mu_.
   bool stopped_ = false;
   std::string round_;
-  std::vector<uint64_t> attempts_ = std::vector<uint64_t>(kNumMisdeeds);
+  std::vector<uint64_t> attempts_ = std::vector<uint64_t>(kNumFaults);
   std::map<int, uint64_t> answers_;
   std::vector<std::thread> threads_;
 };

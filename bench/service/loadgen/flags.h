@@ -1,4 +1,4 @@
-// What the command line says.
+// The flags of sparseagg-loadgen.
 #ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_FLAGS_H_
 #define SPARSEAGG_BENCH_SERVICE_LOADGEN_FLAGS_H_
 
@@ -11,7 +11,7 @@
 
 namespace sparseagg::bench {
 
-// main.cc explains them.
+// main.cc has the help of each flag.
 struct Flags {
   std::string target;
   std::string workload = "A";

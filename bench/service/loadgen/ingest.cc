@@ -16,7 +16,7 @@
 namespace sparseagg::bench {
 namespace {
 
-// One sink's process, its connections, and what was measured of it.
+// One sink: its process, the connections to it, and the measured times.
 struct Sink {
   Sink(const std::string& the_name, int connections)
       : name(the_name), process(KindOf(the_name)), channels(process.address(), connections) {}
@@ -26,13 +26,13 @@ struct Sink {
   std::vector<double> seconds;
 };
 
-// What was measured of one form of the traffic, in all repetitions.
+// The measurements of one wire form in all repetitions.
 struct Measured {
   std::vector<double> ingest_s;
   std::vector<double> tail_s;
   std::vector<double> total_s;
-  Outcome all;           // without its seconds
-  bool verified = true;  // whatever was to be verified; false once something was refused
+  Outcome all;           // sums; `seconds` is not set
+  bool verified = true;  // false after a refusal
 
   void Add(const IngestRun& run) {
     ingest_s.push_back(run.outcome.seconds);
@@ -48,7 +48,7 @@ struct Measured {
     }
   }
 
-  // Of all repetitions, to a second of the median one.
+  // Returns: the mean of a repetition per second of the median repetition.
   double PerSecond(uint64_t sum) const { return PerSecond(sum, ingest_s); }
   double PerSecondWithMerge(uint64_t sum) const { return PerSecond(sum, total_s); }
 
@@ -58,7 +58,7 @@ struct Measured {
   }
 };
 
-// Null where there is nothing to divide by, for which JSON has no number.
+// JSON has no number for a division by zero: null.
 std::string RatioJson(double above, double below) {
   return below > 0 ? absl::StrFormat("%.4f", above / below) : "null";
 }
@@ -96,14 +96,14 @@ std::string PlainJson(const Plan& plain, const Measured& of_plain, const Measure
       RatioJson(measured.PerSecond(measured.all.tuples), tuples_per_s), RefusedJson(of_plain.all.refused));
 }
 
-// Once, which also warms the server.
+// Verifies one run, which also warms the server.
 void VerifyFirst(const Flags& flags, Plan& plan, Connections& server, const Pacing& pacing, Measured& measured) {
   const IngestRun run = MeasureIngest(server, plan, pacing, 0, /*verify=*/true);
   FailOnRefusals(flags, run.outcome);
   measured.verified = run.verified;
 }
 
-// With a rate nothing is verified first, and so every run.
+// With a rate, VerifyFirst did not run, so that every run is verified.
 void TakeTurn(const Flags& flags, Plan& plan, Connections& server, const Pacing& pacing, Measured& measured) {
   const bool verify = flags.rate != 0;
   const IngestRun run = MeasureIngest(server, plan, pacing, flags.duration_s, verify);

@@ -1,4 +1,4 @@
-// Ingest, measured in turns with what it is compared with.
+// The ingest benchmark.
 #ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_INGEST_H_
 #define SPARSEAGG_BENCH_SERVICE_LOADGEN_INGEST_H_
 
@@ -10,9 +10,10 @@
 
 namespace sparseagg::bench {
 
-// Members of a JSON object. Server, sinks and, with --against-plain, the same tuples in plain encodings take turns, so
-// that what else happens on the machine meets them alike. "verified" is false where a refusal that is allowed left
-// results that are not held to the engine's. std::runtime_error: a wrong result, or a refusal that is not allowed.
+// Measures how fast the server takes submissions. Server, sinks and, with --against-plain, the same tuples in plain
+// encodings take turns, so that other load on the machine affects all of them alike.
+// Returns: members of a JSON object. "verified" is false if refusals left results that were not compared.
+// Errors: std::runtime_error for a wrong result, or a refusal without --allow-refusals.
 std::string MeasureIngestAndSinks(const Flags& flags, Plan& plan, Connections& server);
 
 }  // namespace sparseagg::bench

@@ -17,7 +17,7 @@ void SleepUntil(double time) {
   if (left > 0) std::this_thread::sleep_for(std::chrono::duration<double>(left));
 }
 
-// Outlives its calls: Wait returns when the last one is over.
+// One run. Outlives its calls: Wait returns after the last one.
 class Load {
  public:
   Load(Connections& connections, const std::vector<Job>& jobs) : connections_(connections), jobs_(jobs), begin_(Now()) {
@@ -26,7 +26,7 @@ class Load {
 
   double begin() const { return begin_; }
 
-  // One stream after the other, until there is no job left.
+  // Sends the jobs that are left, one after the other.
   void StartLane(size_t lane) {
     size_t job;
     {
@@ -40,7 +40,7 @@ class Load {
   void Start(size_t job, size_t lane, double due, bool then_next) {
     Submit(connections_.stub(lane), jobs_[job], [this, job, lane, due, then_next](const grpc::Status& status) {
       const double now = Now();
-      // The next one first: once the last job is recorded, this object may be gone.
+      // Before Record: after the last job is recorded, Wait returns and this object may be destroyed.
       if (then_next) StartLane(lane);
       Record(job, now - due, now, status);
     });

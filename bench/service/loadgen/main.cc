@@ -1,4 +1,4 @@
-// sparseagg-loadgen: puts a server under load, checks what it answers, and compares it with what gRPC itself takes.
+// sparseagg-loadgen: puts a server under load, verifies its results, and compares it with bare gRPC.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
@@ -79,7 +79,8 @@ void Measure(const Flags& flags) {
   const Workload workload = Prepare(flags);
   const WireForm form{flags.keys == "packed", flags.values == "float16"};
   Plan plan(workload, flags.chunk_bytes, flags.whole_rounds > 0 ? 1 : flags.rounds, form);
-  Connections server(flags.target, flags.soak ? 1 : NumConnections(flags), flags.silence_s);  // the soak makes its own
+  Connections server(flags.target, flags.soak ? 1 : NumConnections(flags),
+                     flags.silence_s);  // the soak opens its own connections
   const std::string header = Header(flags, plan, server);
   const std::string json = absl::StrCat("{", header, ", ", MeasureWhat(flags, plan, server), "}\n");
   if (flags.out.empty()) {
@@ -98,81 +99,82 @@ int main(int argc, char** argv) {
   using sparseagg::bench::Flags;
   sparseagg::service::DisableMutexDeadlockDetection();
   CLI::App app(
-      "Puts a server under load over real sockets, holds what it answers to the engine in this process bit for bit, "
-      "and writes one JSON object. Exit status 1 if anything was wrong, or was refused without --allow-refusals.",
+      "Puts a server under load over real sockets, compares its results bit for bit with the engine in this process, "
+      "and writes one JSON object. The exit status is 1 for a wrong result, or a refusal without --allow-refusals.",
       "sparseagg-loadgen");
   Flags flags;
   CLI::Option* target = app.add_option("--target", flags.target, "HOST:PORT of the server");
-  app.add_option("--workload", flags.workload, "A to H, of bench/common/workloads.cc")
+  app.add_option("--workload", flags.workload, "A to H, see bench/common/workloads.cc")
       ->check(CLI::IsMember({"A", "B", "C", "D", "E", "F", "G", "H"}))
       ->capture_default_str();
-  app.add_option("--divide-clients", flags.divide_clients, "take fewer clients")
+  app.add_option("--divide-clients", flags.divide_clients, "divide the number of clients by this")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--numerics", flags.numerics, "canonical or fixed_point")
       ->check(CLI::IsMember({"canonical", "fixed_point"}))
       ->capture_default_str();
-  app.add_option("--keys", flags.keys, "plain, or packed (DELTA_BITPACKED), which wants them sorted: not those of D")
+  app.add_option("--keys", flags.keys,
+                 "plain, or packed (DELTA_BITPACKED), which needs sorted keys: not for workload D")
       ->check(CLI::IsMember({"plain", "packed"}))
       ->capture_default_str();
-  app.add_option("--values", flags.values,
-                 "float32, or float16: the workload's are rounded to it, and the result is that of the rounded ones")
+  app.add_option("--values", flags.values, "float32, or float16: rounds the values of the workload first")
       ->check(CLI::IsMember({"float32", "float16"}))
       ->capture_default_str();
-  CLI::Option* against_plain = app.add_flag("--against-plain", flags.against_plain,
-                                            "between runs, send the same tuples with plain keys and float32 values");
-  app.add_option("--chunk-bytes", flags.chunk_bytes, "keys and values in one message")->capture_default_str();
-  app.add_option("--streams", flags.streams, "submissions under way at once, without --rate")
+  CLI::Option* against_plain =
+      app.add_flag("--against-plain", flags.against_plain,
+                   "between runs, also send the same tuples with plain keys and float32 values");
+  app.add_option("--chunk-bytes", flags.chunk_bytes, "encoded keys and values per message")->capture_default_str();
+  app.add_option("--streams", flags.streams, "concurrent submissions, without --rate")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--connections", flags.connections, "TCP connections; 0: as many as streams")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--rounds", flags.rounds, "rounds open at once, among which the clients are dealt out")
+  app.add_option("--rounds", flags.rounds, "open rounds; the clients are divided among them")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   CLI::Option* rate =
       app.add_option(
              "--rate", flags.rate,
-             "submissions a second, begun on time whatever becomes of earlier ones; rounds stay open to the end")
+             "submissions per second, each started on time even if earlier ones are late; rounds stay open to the end")
           ->check(CLI::NonNegativeNumber);
   app.add_option("--duration", flags.duration_s,
-                 "with --rate: seconds, to the end of a pass over all clients; with --soak: to the end of a round")
+                 "seconds; with --rate completes the last pass over all clients, with --soak the last rounds")
       ->capture_default_str();
-  app.add_option("--ramp", flags.ramp_s, "seconds over which the rate grows or the streams are started")
+  app.add_option("--ramp", flags.ramp_s, "seconds over which the rate grows from 0, or the streams are started")
       ->check(CLI::NonNegativeNumber);
-  CLI::Option* whole_rounds =
-      app.add_option(
-             "--whole-rounds", flags.whole_rounds,
-             "measure so many rounds, one after the other, from their creation to the last page of the result; all "
-             "clients of a round submit at once")
-          ->check(CLI::NonNegativeNumber);
+  CLI::Option* whole_rounds = app.add_option("--whole-rounds", flags.whole_rounds,
+                                             "measure this many rounds, one after the other, each from its creation to "
+                                             "the last page of the result; all "
+                                             "clients submit at once")
+                                  ->check(CLI::NonNegativeNumber);
   CLI::Option* soak = app.add_flag(
       "--soak", flags.soak,
-      "one round after the other, of good clients among bad ones: of the connections (200 unless --connections "
-      "says otherwise) a quarter each is good, stalls, vanishes in mid-stream, and sends garbage; --rate bounds "
-      "the good submissions a second (20)");
-  app.add_option("--server-pid", flags.server_pid, "with --soak: process on this machine whose memory is sampled");
-  app.add_option("--repetitions", flags.repetitions, "timed runs; medians are quoted")
+      "run rounds with good clients among bad ones: of the connections (default 200) a quarter each is good, stalls, "
+      "disappears in mid-stream, and sends garbage; --rate limits the good submissions per second (default 20)");
+  app.add_option("--server-pid", flags.server_pid, "with --soak: process on this machine whose memory to sample");
+  app.add_option("--repetitions", flags.repetitions, "timed runs; the report has their medians")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--sink", flags.sinks,
-                 "raw, typed or both: between runs, send the same to a server in a process of its own that drops "
-                 "messages as they come, or parses and drops them")
+  app.add_option(
+         "--sink", flags.sinks,
+         "raw, typed or both: between runs, also send to a gRPC server in another process that drops the bytes of "
+         "messages (raw), or parses and drops them (typed)")
       ->check(CLI::IsMember({"raw", "typed"}))
       ->excludes(rate);
-  app.add_option("--silence", flags.silence_s,
-                 "seconds after which a server that is silent is asked whether it is there, and after as many more "
-                 "given up")
+  app.add_option(
+         "--silence", flags.silence_s,
+         "seconds without data from the server before a keepalive ping, and from the ping to the failure of the call")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_flag("--allow-refusals", flags.allow_refusals,
-               "count refused submissions instead of giving up; rounds must still count exactly what was acknowledged, "
-               "but if anything was refused, not every result is held to the engine, and \"verified\" is false")
+  app.add_flag(
+         "--allow-refusals", flags.allow_refusals,
+         "count refused submissions instead of failing; rounds must still count exactly the acknowledged submissions, "
+         "but after a refusal not every result is compared, and \"verified\" is false")
       ->excludes(whole_rounds)
       ->excludes(soak);
   app.add_option("--out", flags.out, "JSON file to write, instead of standard output");
-  app.add_option("--serve-sink", flags.serve_sink, "be such a server, until standard input ends")
+  app.add_option("--serve-sink", flags.serve_sink, "run as the server of --sink, until standard input ends")
       ->check(CLI::IsMember({"raw", "typed"}))
       ->excludes(target);
   against_plain->excludes(whole_rounds)->excludes(soak);

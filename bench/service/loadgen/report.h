@@ -1,4 +1,4 @@
-// Medians, percentiles and JSON.
+// Percentiles and JSON.
 #ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_REPORT_H_
 #define SPARSEAGG_BENCH_SERVICE_LOADGEN_REPORT_H_
 
@@ -9,16 +9,14 @@
 
 namespace sparseagg::bench {
 
-// The smallest of `values` that `fraction` of them do not pass; 0 of none.
+// Returns: the smallest of `values` that is at least as large as `fraction` of them; 0 if there are none.
 double Percentile(std::vector<double> values, double fraction);
 inline double Median(const std::vector<double>& values) { return Percentile(values, 0.5); }
 
-// JSON of numbers, of milliseconds {"p50", "p90", "p99", "max"}, of refusals by code.
+// Return JSON: an array of numbers; percentiles in milliseconds; an array of refusals by code; a quoted string.
 std::string NumbersJson(const std::vector<double>& values);
 std::string LatencyJson(const std::vector<double>& seconds);
 std::string RefusedJson(const std::map<int, Refusals>& refused);
-
-// With quotes.
 std::string StringJson(const std::string& text);
 
 }  // namespace sparseagg::bench

@@ -21,7 +21,7 @@ void Check(const grpc::Status& status, const std::string& call) {
       absl::StrCat(call, " was answered with code ", status.error_code(), ": ", status.error_message()));
 }
 
-// Only of the kinds that workloads have: sums and no dense layouts.
+// Encodes the kinds of spec that workloads have: sums without dense layouts.
 v1::RoundSpec EncodeSpec(const TensorSpec& spec) {
   v1::RoundSpec wire;
   v1::TensorSpec* tensor = wire.add_tensors();

@@ -1,4 +1,4 @@
-// The coordinator's part: rounds are opened, closed and read, and their results held to the engine in this process.
+// The part of the coordinator: creates, closes, reads and deletes rounds, and checks their results.
 #ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_ROUNDS_H_
 #define SPARSEAGG_BENCH_SERVICE_LOADGEN_ROUNDS_H_
 
@@ -13,13 +13,14 @@
 
 namespace sparseagg::bench {
 
-// Blocking calls; std::runtime_error with the server's status for any that fails. Thread-safe.
+// Makes the calls of a coordinator. Every call blocks, and throws std::runtime_error if the server refuses it.
+// Thread-safe.
 class Rounds {
  public:
   Rounds(Connections& connections, const TensorSpec& spec);
 
   v1::ServerInfo Info();
-  std::string Create();  // its name
+  std::string Create();  // returns the name of the round
   void Close(const std::string& name);
   v1::Round AwaitDone(const std::string& name);
   std::vector<v1::ResultPage> Read(const std::string& name);
@@ -30,10 +31,10 @@ class Rounds {
   v1::RoundSpec spec_;
 };
 
-// What the workload's clients number first, first + step, … merge to, by the CPU engine.
+// Merges the updates of the clients first, first + step, … with the CPU engine in this process.
 Result MergeHere(const Workload& workload, size_t first, size_t step);
 
-// Empty if the pages hold exactly the bits of `expected`, otherwise where they do not.
+// Returns: an empty string if the pages have exactly the bits of `expected`, otherwise the first difference.
 std::string FindDifference(const Result& expected, const std::vector<v1::ResultPage>& pages);
 
 }  // namespace sparseagg::bench

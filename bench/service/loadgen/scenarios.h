@@ -1,4 +1,4 @@
-// What is measured: how fast submissions are taken, and how long whole rounds last.
+// The measured scenarios: ingest, and whole rounds.
 #ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_SCENARIOS_H_
 #define SPARSEAGG_BENCH_SERVICE_LOADGEN_SCENARIOS_H_
 
@@ -13,21 +13,22 @@
 
 namespace sparseagg::bench {
 
-// A workload, ready to be sent to rounds open at the same time: client k goes to round k mod num_rounds. `workload`
-// must outlive it.
+// A workload, encoded for several open rounds: client k submits to round k mod num_rounds. Borrows `workload`.
 class Plan {
  public:
-  // Encodes what is sent; std::invalid_argument as MakeTraffic.
+  // Encodes the traffic. Errors: std::invalid_argument as MakeTraffic.
   Plan(const Workload& workload, uint64_t chunk_bytes, int num_rounds, const WireForm& form = {});
 
   const Workload& workload() const { return workload_; }
   const Traffic& traffic() const { return traffic_; }
   size_t num_rounds() const { return num_rounds_; }
-  // `names` has num_rounds() names of rounds; with `passes`, that many times so many, and each client once for each.
+  // `names`: the names of passes · num_rounds() rounds.
+  // Returns: for each pass, one job per client.
   std::vector<Job> Jobs(const std::vector<std::string>& names, size_t passes = 1) const;
-  // For a sink, where rounds have no meaning.
+  // Returns: one job per client for a sink, which ignores the round.
   std::vector<Job> SinkJobs() const;
-  // Empty, or how the pages of round number `round` differ from what the engine in this process comes to.
+  // Compares the pages of round number `round` with the result of the engine in this process.
+  // Returns: an empty string, or the first difference.
   std::string FindDifference(size_t round, const std::vector<v1::ResultPage>& pages);
 
  private:
@@ -37,20 +38,21 @@ class Plan {
   std::vector<Result> expected_;  // by round; made on first use
 };
 
+// The measurements of one ingest run.
 struct IngestRun {
   Outcome outcome;
-  double tail_s = 0;   // from the first close to the last result that is ready
-  double total_s = 0;  // from the first submission to the last result that is ready
+  double tail_s = 0;   // from the first close until all results are ready
+  double total_s = 0;  // from the first submission until all results are ready
   bool verified = false;
 };
 
-// One pass over the plan, or, with a rate, as many as `duration_s` takes. The rounds' figures must agree with what was
-// answered (std::runtime_error); with `verify`, and if nothing was refused, so must their results, bit for bit, which
-// are then `verified`.
+// Submits all clients of the plan once, or, with a rate, as often as `duration_s` takes. With `verify`, and if nothing
+// was refused, compares all results bit for bit. Errors: std::runtime_error if the counts of the rounds differ from the
+// acknowledged submissions, or a result is wrong.
 IngestRun MeasureIngest(Connections& connections, Plan& plan, const Pacing& pacing, double duration_s, bool verify);
 
-// Seconds from CreateRound to the last page of the result, of `count` rounds one after the other, each of all clients
-// of the plan at once. All results are verified.
+// Runs `count` rounds, one after the other; all clients submit at once. Verifies all results.
+// Returns: for each round, the seconds from CreateRound to the last page of the result.
 std::vector<double> MeasureRounds(Connections& connections, Plan& plan, int count);
 
 }  // namespace sparseagg::bench

@@ -1,5 +1,4 @@
-// What gRPC itself takes: a server that receives the bytes of submissions, on the same kind of stream and with the
-// settings of sparseagg-server, and does nothing with them.
+// The sink: a bare gRPC server with the settings of sparseagg-server, which drops the submissions that it receives.
 #ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_SINK_H_
 #define SPARSEAGG_BENCH_SERVICE_LOADGEN_SINK_H_
 
@@ -9,19 +8,21 @@
 
 namespace sparseagg::bench {
 
+// How much a sink does.
 enum class SinkKind {
-  kRaw,    // messages are dropped as they come from the wire
-  kTyped,  // messages are parsed into v1.UpdateChunk first
+  kRaw,    // drops the bytes of messages
+  kTyped,  // parses messages into v1.UpdateChunk, then drops them
 };
 
-// Serves on a free port of the loopback, prints "listening grpc=ADDRESS", and returns when standard input ends.
+// Serves on a free port of the loopback interface, prints "listening grpc=ADDRESS", and returns when standard input
+// ends.
 int ServeSink(SinkKind kind);
 
-// This program, run again as a sink: in a process of its own, as a server is.
+// A process of this program that runs ServeSink.
 class SinkProcess {
  public:
-  explicit SinkProcess(SinkKind kind);  // std::runtime_error if it does not start
-  ~SinkProcess();                       // ends it
+  explicit SinkProcess(SinkKind kind);  // throws std::runtime_error if the process does not start
+  ~SinkProcess();                       // ends the process
   SinkProcess(const SinkProcess&) = delete;
   SinkProcess& operator=(const SinkProcess&) = delete;
 

@@ -27,7 +27,7 @@ constexpr int kMostSamples = 600;
 constexpr double kFirstRetrySeconds = 0.1;
 constexpr double kLongestRetrySeconds = 2;
 
-// Of /proc/PID/status, in bytes; 0 if there is none.
+// Returns: a field of /proc/PID/status in bytes; 0 if it is missing.
 uint64_t StatusBytes(int pid, const std::string& field) {
   std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
   for (std::string word; status >> word;) {
@@ -42,7 +42,7 @@ bool MayRetry(int code) {
          code == grpc::StatusCode::DEADLINE_EXCEEDED;
 }
 
-// Looks at the server's memory every so often, until it is destroyed.
+// Samples the memory of the server at intervals, until it is stopped.
 class Sampler {
  public:
   Sampler(int pid, double every_s) : pid_(pid), every_s_(every_s), begin_(Now()) {
@@ -79,7 +79,7 @@ class Sampler {
   std::thread thread_;
 };
 
-// The good clients: a thread a connection, which takes the next submission that is to be made.
+// The good clients: one thread per connection; each takes the next job from a shared queue.
 class GoodClients {
  public:
   GoodClients(const SoakFlags& flags, int count)
@@ -97,7 +97,7 @@ class GoodClients {
 
   Connections& connections() { return connections_; }
 
-  // Returns when all jobs are acknowledged.
+  // Blocks: until all jobs are acknowledged.
   void Submit(const std::vector<Job>& jobs) {
     std::unique_lock lock(mu_);
     jobs_.assign(jobs.begin(), jobs.end());
@@ -107,7 +107,7 @@ class GoodClients {
     if (!failure_.empty()) throw std::runtime_error(failure_);
   }
 
-  // What was measured, when none is under way.
+  // Adds the measurements to `run`. Requires: no submission is running.
   void Report(SoakRun& run) const {
     std::lock_guard lock(mu_);
     run.submissions = latency_s_.size();
@@ -139,7 +139,7 @@ class GoodClients {
     }
   }
 
-  // At its time; nothing: it is time to stop.
+  // Blocks: until the next job is due. Returns: the job, or nothing after the destructor was called.
   std::optional<Job> Next() {
     std::unique_lock lock(mu_);
     while (!stopped_ && (jobs_.empty() || !failure_.empty())) changed_.wait(lock);
@@ -181,14 +181,14 @@ class GoodClients {
   bool stopped_ = false;
   std::deque<Job> jobs_;
   size_t pending_ = 0;
-  double due_;  // of the latest that was begun
+  double due_;  // time of the latest started job
   std::string failure_;
   std::vector<double> latency_s_;
   std::map<int, Refusals> refused_;
   std::vector<std::thread> threads_;
 };
 
-// One generation: as many rounds as the plan has, at the same time.
+// Runs all rounds of the plan at the same time.
 void RunGeneration(Plan& plan, Rounds& rounds, GoodClients& good, BadClients& bad) {
   std::vector<std::string> names;
   for (size_t i = 0; i < plan.num_rounds(); ++i) names.push_back(rounds.Create());
@@ -216,7 +216,7 @@ void RunGeneration(Plan& plan, Rounds& rounds, GoodClients& good, BadClients& ba
 }  // namespace
 
 SoakRun Soak(Plan& plan, const SoakFlags& flags) {
-  const int bad_count = flags.connections / 4 * kNumMisdeeds;
+  const int bad_count = flags.connections / 4 * kNumFaults;
   GoodClients good(flags, flags.connections - bad_count);
   Rounds rounds(good.connections(), plan.workload().spec);
   BadClients bad(flags.target, plan.traffic(), bad_count, flags.pause_s, flags.seed);
@@ -231,7 +231,7 @@ SoakRun Soak(Plan& plan, const SoakFlags& flags) {
   run.resident = sampler.Stop();
   run.peak_bytes = StatusBytes(flags.server_pid, "VmHWM:");
   bad.Stop();
-  run.misdeeds = bad.attempts();
+  run.faults = bad.attempts();
   run.answers = bad.answers();
   good.Report(run);
   if (run.answers.contains(grpc::StatusCode::OK)) throw std::runtime_error("the server took a bad submission");
@@ -250,9 +250,8 @@ std::string SoakJson(const SoakRun& run, const SoakFlags& flags) {
       R"("rounds": %d, "submissions": %d, "latency": %s, "retried": %s, "stalled": %d, "vanished": %d, "garbage": %d, )"
       R"("answers_to_bad": {%s}, "peak_bytes": %s, "resident": [%s])",
       flags.seed, run.seconds, flags.connections, run.rounds, run.submissions, LatencyJson(run.latency_s),
-      RefusedJson(run.refused), run.misdeeds[0], run.misdeeds[1], run.misdeeds[2],
-      absl::StrJoin(run.answers, ", ", answer), run.peak_bytes == 0 ? "null" : absl::StrCat(run.peak_bytes),
-      absl::StrJoin(run.resident, ", ", point));
+      RefusedJson(run.refused), run.faults[0], run.faults[1], run.faults[2], absl::StrJoin(run.answers, ", ", answer),
+      run.peak_bytes == 0 ? "null" : absl::StrCat(run.peak_bytes), absl::StrJoin(run.resident, ", ", point));
 }
 
 }  // namespace sparseagg::bench

@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kMethod[] = "/sparseagg.v1.Aggregation/SubmitUpdate";
 
-// Deletes itself when the call is over.
+// One call. Deletes itself in OnDone.
 class SubmitCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   SubmitCall(const Job& job, std::function<void(grpc::Status)> done)

@@ -1,4 +1,4 @@
-// One submission in one stream, at the speed of the wire: what it sends is serialised already.
+// SubmitUpdate calls that send serialized messages.
 #ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_SUBMIT_CALL_H_
 #define SPARSEAGG_BENCH_SERVICE_LOADGEN_SUBMIT_CALL_H_
 
@@ -15,16 +15,16 @@
 
 namespace sparseagg::bench {
 
-// Connections to one server. Each is a TCP connection of its own, as clients on different machines have.
+// TCP connections to one server.
 class Connections {
  public:
-  // Connected on return; std::runtime_error if that takes more than ten seconds. A server that is silent during a call
-  // for `silence_s` seconds is asked whether it is there, and its calls fail if it does not answer for as long again.
+  // Connects. Errors: std::runtime_error after ten seconds. If the server is silent for `silence_s` seconds during a
+  // call, gRPC sends a keepalive ping; without an answer within `silence_s` seconds the call fails.
   Connections(const std::string& target, int count, int silence_s = kSilence);
 
   static constexpr int kSilence = 20;
 
-  // Number i, counted around.
+  // Returns: connection i mod size().
   grpc::GenericStub& stub(size_t i) { return stubs_[i % stubs_.size()]; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channels_[0]; }
   size_t size() const { return channels_.size(); }
@@ -34,14 +34,15 @@ class Connections {
   std::vector<grpc::GenericStub> stubs_;
 };
 
+// One submission to one round.
 struct Job {
   const Submission* submission;
   std::string round;
-  bool counted = true;  // the answer must say that all tuples were; a sink's does not
+  bool counted = true;  // the response must count all tuples; false for sinks
 };
 
-// Sends `job`, which is borrowed until then, and calls `done` on one of gRPC's threads. A call that is refused ends
-// with the server's status; one that is answered with another number of tuples than was sent, with INTERNAL.
+// Sends `job` and calls `done` once, on a gRPC thread, with the status of the call: INTERNAL if the response counts
+// another number of tuples than were sent. Borrows `job` until then.
 void Submit(grpc::GenericStub& stub, const Job& job, std::function<void(grpc::Status)> done);
 
 }  // namespace sparseagg::bench

@@ -19,7 +19,7 @@
 namespace sparseagg::bench {
 namespace {
 
-grpc::ByteBuffer Serialise(const v1::UpdateChunk& chunk) {
+grpc::ByteBuffer Serialize(const v1::UpdateChunk& chunk) {
   const grpc::Slice slice(chunk.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
 }
@@ -61,7 +61,7 @@ void SetValues(absl::Span<const float> values, const WireForm& form, v1::TensorS
   slice->set_values(*wire::PackValues(wire::ValuePacking::kFloat16, DType::kFloat32, bytes, values.size()));
 }
 
-// Tuples in a chunk, by what one takes on average.
+// Returns: tuples per chunk, from the mean size of a tuple.
 template <typename Key>
 size_t ChunkTuples(const TensorSpec& spec, const std::vector<Key>& keys, uint64_t chunk_bytes, const WireForm& form) {
   const uint64_t key_bytes = spec.layout == Layout::kDense ? 0
@@ -90,7 +90,7 @@ Submission MakeSubmission(const TensorSpec& spec, const std::vector<Key>& keys, 
     slice->set_tensor(spec.name);
     SetKeys(spec, absl::MakeConstSpan(keys).subspan(begin, end - begin), form, slice);
     SetValues(absl::MakeConstSpan(values).subspan(begin * spec.width, (end - begin) * spec.width), form, slice);
-    submission.chunks.push_back(Serialise(chunk));
+    submission.chunks.push_back(Serialize(chunk));
     submission.bytes += submission.chunks.back().Length();
   }
   return submission;
@@ -128,7 +128,7 @@ grpc::ByteBuffer WithIds(const Submission& submission, const std::string& round)
   ids.set_round(round);
   ids.set_client_id(submission.client_id);
   ids.set_submission_id("s");
-  // One message's bytes behind another's are those of both merged.
+  // The concatenation of two serialized messages is the serialization of both, merged.
   std::vector<grpc::Slice> slices;
   if (!submission.chunks.front().Dump(&slices).ok()) throw std::runtime_error("a chunk that gRPC cannot read");
   slices.insert(slices.begin(), grpc::Slice(ids.SerializeAsString()));

@@ -1,4 +1,4 @@
-// A workload as it goes over the wire: serialised once, sent many times.
+// A workload in serialized messages.
 #ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_TRAFFIC_H_
 #define SPARSEAGG_BENCH_SERVICE_LOADGEN_TRAFFIC_H_
 
@@ -12,38 +12,39 @@
 
 namespace sparseagg::bench {
 
-// One client's update. The first chunk lacks its ids, so that it fits any round: see WithIds.
+// The update of one client. The first chunk has no ids, so that it can be sent to any round (WithIds).
 struct Submission {
   std::string client_id;
   std::vector<grpc::ByteBuffer> chunks;  // at least one
   uint64_t tuples = 0;
-  uint64_t bytes = 0;  // of the serialised chunks
+  uint64_t bytes = 0;  // of the serialized chunks
 };
 
+// The updates of all clients.
 struct Traffic {
-  std::vector<Submission> submissions;  // in the order of the workload's clients, and of their ids
+  std::vector<Submission> submissions;  // in the order of the clients, which is that of their ids
   uint64_t tuples = 0;
   uint64_t bytes = 0;
 };
 
-// How keys and values are put into bytes.
+// The encodings of keys and values.
 struct WireForm {
   bool packed_keys = false;     // DELTA_BITPACKED instead of U32 or U64; keys must strictly ascend
   bool float16_values = false;  // instead of FLOAT32
 };
 
-// Rounds the workload's values to float16, so that packing them changes nothing any more. std::invalid_argument: one is
-// beyond its range.
+// Rounds the values of the workload to float16, so that FLOAT16 encodes them exactly.
+// Errors: std::invalid_argument if a value is beyond the range of float16.
 void RoundValuesToFloat16(Workload& workload);
 
-// Chunks of about `chunk_bytes` of packed keys and values each, at least one tuple. std::invalid_argument: the keys or
-// values do not go into `form` as they are.
+// Encodes the updates in chunks of about `chunk_bytes` encoded keys and values, and at least one tuple.
+// Errors: std::invalid_argument if `form` cannot represent the keys or values exactly.
 Traffic MakeTraffic(const Workload& workload, uint64_t chunk_bytes, const WireForm& form = {});
 
-// "c00000007": in the order of the numbers.
+// Returns: an id like "c00000007"; ids sort as their numbers do.
 std::string ClientId(size_t number);
 
-// The submission's first chunk as one to `round`; the tuples are shared, not copied.
+// Returns: the first chunk of the submission with its ids, for `round`. Shares the memory of the tuples.
 grpc::ByteBuffer WithIds(const Submission& submission, const std::string& round);
 
 }  // namespace sparseagg::bench

@@ -1,4 +1,4 @@
-// The one-shot call.
+// The Aggregate call.
 #include <memory>
 #include <thread>
 
@@ -18,7 +18,7 @@ using Code = absl::StatusCode;
 class AggregateTest : public ServerFixture {
  protected:
   ~AggregateTest() override {
-    // Whatever happened, no private round is left.
+    // No test may leave a private round behind.
     while (server().context().open_rounds.taken() != 0) std::this_thread::yield();
   }
 };
@@ -144,7 +144,7 @@ TEST_F(AggregateTest, Aggregate_MaxSubmissions_RefusesTheNext) {
 }
 
 TEST_F(AggregateTest, Aggregate_CancelledWhileMerging_LeavesNothingBehind) {
-  // Shared with the hook, which may still be waking up when this is over.
+  // Shared with the hook, which may still run when the test ends.
   const auto finishing = std::make_shared<Event>();
   const auto go = std::make_shared<Event>();
   hooks_.finish = [finishing, go] {
@@ -163,7 +163,7 @@ TEST_F(AggregateTest, Aggregate_CancelledWhileMerging_LeavesNothingBehind) {
   finishing->Wait();
   context.TryCancel();
   EXPECT_THAT(FromGrpc(stream->Finish()), HasCode(Code::kCancelled));
-  // The round is over although the merge is not.
+  // The round has ended, although the merge has not.
   while (server().context().open_rounds.taken() != 0) std::this_thread::yield();
   go->Notify();
 }

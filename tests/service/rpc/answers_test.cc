@@ -1,4 +1,4 @@
-// Answers about rounds are of the memory that is in transit, if they are large.
+// Large responses of unary calls: their in-flight memory.
 #include <algorithm>
 #include <future>
 #include <string>
@@ -41,7 +41,7 @@ class AnswersTest : public ServerFixture {
   void AwaitWaiting(uint64_t count) {
     while (in_flight().num_waiting() != count) std::this_thread::yield();
   }
-  // Messages that have come, say, have all but the little that calls hold.
+  // Takes all in-flight memory except for the reservations of calls, as received messages would.
   InFlightReservation TakeAll() {
     while (in_flight().reserved() != 0) std::this_thread::yield();
     InFlightReservation all;
@@ -51,7 +51,7 @@ class AnswersTest : public ServerFixture {
     all.ShrinkTo(bytes);
     return all;
   }
-  // `call` waits for room, and is told to try again.
+  // Expects that `call` waits for memory, and then gets a suggested retry delay.
   void ExpectRefused(const std::function<grpc::Status(grpc::ClientContext&)>& call) {
     grpc::ClientContext context;
     grpc::Status refused;
@@ -59,7 +59,7 @@ class AnswersTest : public ServerFixture {
     AwaitWaiting(1);
     clock_.Advance(InFlightMemory::kBoundedWait, server().context().timer);
     caller.join();
-    EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("try again in 500 ms")));
+    EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("suggested retry delay: 500 ms")));
   }
 };
 
@@ -127,7 +127,7 @@ TEST_F(AnswersTest, Wait_NoRoomAtTheEnd_WaitsForItsTurn) {
   EXPECT_THAT(second, IsOk());
 }
 
-// A tensor of nine bytes becomes thirty times as much.
+// A parsed tensor of nine bytes takes thirty times as much memory.
 TEST_F(AnswersTest, CreateRound_WaitingForRoom_TakesItsMessageOnly) {
   options_.limits.memory_limit_bytes = uint64_t{1} << 30;
   v1::CreateRoundRequest request;
@@ -161,7 +161,7 @@ TEST_F(AnswersTest, CreateRound_WaitingForRoom_TakesItsMessageOnly) {
   EXPECT_LE(taken, uint64_t{64} << 20);
 }
 
-// What nobody waits for any more is not done.
+// A call whose client has cancelled it must not change anything.
 TEST_F(AnswersTest, Large_ClientGivesUpInLine_NothingHappens) {
   const std::string round = Create(LargeSpec());
   const InFlightReservation all = TakeAll();
@@ -205,7 +205,7 @@ TEST_F(AnswersTest, Wait_ClientGivesUpInLine_LeavesIt) {
   while (server().context().waits.taken() != 0) std::this_thread::yield();
 }
 
-// Its connection has room for the answer, but its client does not let it be sent.
+// The HTTP/2 window of the client is closed, so that the server cannot send the response.
 TEST_F(AnswersTest, Large_NotRead_IsCountedAndGivenUpForOthers) {
   const std::string round = Create(LargeSpec());
   while (in_flight().reserved() != 0) std::this_thread::yield();
@@ -213,6 +213,7 @@ TEST_F(AnswersTest, Large_NotRead_IsCountedAndGivenUpForOthers) {
   request.set_name(round);
   RawClient unread(server().grpc_address(), RawClient::kNoWindow);
   for (int i = 0; i < 100; ++i) unread.Call("GetRound", request);
+  ASSERT_TRUE(unread.ok());
   while (in_flight().num_waiting() == 0) std::this_thread::yield();
   EXPECT_GE(in_flight().reserved(), in_flight().limit() / 2);
   std::atomic<bool> is_answered = false;

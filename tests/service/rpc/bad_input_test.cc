@@ -1,5 +1,4 @@
-// The table of bad input, row by row: the code, what the message names, and the round, which must be as if the
-// submission had never been sent.
+// Bad input: the code and the text of each error. The round must be as if the submission had never been sent.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -25,7 +24,7 @@ struct BadInput {
 
 void PrintTo(const BadInput& input, std::ostream* out) { *out << input.name; }
 
-// Sparse "v" of width 2 and dense "d", by weight.
+// Returns: a spec of sparse "v" with width 2 and dense "d", weighted.
 v1::RoundSpec TableSpec() {
   v1::RoundSpec spec = SumSpec(100);
   spec.mutable_tensors(0)->set_width(2);
@@ -67,7 +66,7 @@ void SetPackedKeys(v1::UpdateChunk& chunk, v1::KeyEncoding encoding, uint64_t nu
 
 class BadInputTest : public ServerFixture, public ::testing::WithParamInterface<BadInput> {
  protected:
-  // The result of a round of two good clients, with `between` done in between; as bytes.
+  // Runs a round of two good clients, and `between` between them. Returns: the serialized result.
   std::string ResultWith(const std::string& id, const std::function<void(const std::string&)>& between) {
     const std::string name = Create(TableSpec(), id);
     EXPECT_THAT(client().SubmitUnary({GoodChunk(name, "a")}), IsOk());

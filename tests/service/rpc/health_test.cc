@@ -1,5 +1,5 @@
-// What every gRPC server should have: health, reflection, channelz. Their protocols are written out by hand, so that
-// the test needs no other package's .proto files.
+// The standard services of gRPC: health, reflection, channelz. The test encodes their messages by hand, so that it
+// needs no .proto files of other packages.
 #include <grpcpp/channel.h>
 #include <grpcpp/generic/generic_stub.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A call by name with bytes in and bytes out.
+// Makes a call by its name, with serialized request and response.
 absl::StatusOr<std::string> CallRaw(Client& client, const std::string& method, const std::string& request) {
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(client.channel());
   grpc::ClientContext context;
@@ -25,7 +25,7 @@ absl::StatusOr<std::string> CallRaw(Client& client, const std::string& method, c
   };
   call->StartCall(nullptr);
   await();
-  // Unary and bidirectional calls look the same on the wire: one message, half-close, one message.
+  // On the wire, a unary call is a stream with one message in each direction.
   call->Write(buffer, nullptr);
   await();
   call->WritesDone(nullptr);

@@ -1,4 +1,4 @@
-// Results over sockets: pages, key ranges, streams.
+// GetResult and StreamResult: pages, key ranges, tensors.
 #include "tests/service/support/server_fixture.h"
 
 namespace sparseagg::service {
@@ -12,7 +12,7 @@ using Code = absl::StatusCode;
 
 class ResultsApiTest : public ServerFixture {
  protected:
-  // A round of 1000 keys 0, 10, 20, … with key as value, sparse; and the same as "dense".
+  // Makes a round with keys 0, 10, 20, … of which each is its own value; tensor "dense" has a dense result.
   std::string Finished() {
     v1::RoundSpec spec = SumSpec(10'000);
     spec.mutable_aggregation()->set_return_counts(true);

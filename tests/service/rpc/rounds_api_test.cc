@@ -1,4 +1,4 @@
-// The calls about rounds and the server, over sockets.
+// The calls about the server and its rounds.
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -217,7 +217,7 @@ TEST_F(RoundsApiTest, WaitRound_MoreWaitersThanThreads_HoldsNone) {
       done += round.ok() && round->state() == v1::ROUND_STATE_DONE ? 1 : 0;
     });
   }
-  // The two threads of the pool are free for work all the same.
+  // The waiting calls take none of the two threads of the pool.
   EXPECT_THAT(client().SubmitUnary({MakeChunk(name, "a", {1}, {1})}), IsOk());
   EXPECT_THAT(client().Finish(name), IsOk());
   for (std::thread& waiter : waiters) waiter.join();
@@ -242,7 +242,7 @@ TEST_F(RoundsApiTest, CancelRound_ReasonOfMoreThanAKiB_IsRefused) {
   EXPECT_THAT(client().Cancel(name, std::string(1024, 'x')), IsOk());
 }
 
-// What the calls have in common that say names and little else.
+// Calls whose requests have only names and ids.
 TEST_F(RoundsApiTest, Calls_OfMessagesFarBeyondNames_AreRefusedUnparsed) {
   options_.limits.max_tensors = 1;
   std::string groups;  // a field that nobody knows, begun and ended, each of which becomes 48 bytes
@@ -335,8 +335,9 @@ TEST_F(RoundsApiTest, WaitRound_MoreThanThereIsMemoryFor_AreRefusedUntilOneIsOve
   CountLimit& waits = server().context().waits;
   EXPECT_EQ(waits.limit(), 1280);  // 16 KiB each of a quarter of 80 MiB
   for (uint64_t i = 0; i < waits.limit(); ++i) ASSERT_TRUE(waits.TryAcquire());
-  EXPECT_THAT(client().Wait(name, absl::ZeroDuration()),
-              Fails(Code::kResourceExhausted, AllOf(HasSubstr("1280 calls wait"), HasSubstr("try again"))));
+  EXPECT_THAT(
+      client().Wait(name, absl::ZeroDuration()),
+      Fails(Code::kResourceExhausted, AllOf(HasSubstr("1280 calls already wait"), HasSubstr("suggested retry delay"))));
   waits.Release();
   EXPECT_THAT(client().Wait(name, absl::ZeroDuration()), IsOk());
   while (waits.taken() != waits.limit() - 1) std::this_thread::yield();

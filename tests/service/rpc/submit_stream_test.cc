@@ -1,4 +1,4 @@
-// SubmitUpdate: messages that come faster than they are decoded, or are none.
+// SubmitUpdate: which thread decodes, back pressure, bad messages.
 #include <grpcpp/channel.h>
 #include <grpcpp/generic/generic_stub.h>
 
@@ -42,7 +42,7 @@ class SubmitStreamTest : public ServerFixture {
     WorkerPool& pool = server().context().pool;
     const auto count = static_cast<size_t>(pool.num_threads());
     for (size_t i = 0; i < count; ++i) {
-      // A thread that waits for the others cannot be called twice.
+      // Each task waits for all others, so that every thread of the pool runs one.
       pool.Post([roll, count] {
         {
           const std::lock_guard lock(roll->mu);
@@ -56,7 +56,7 @@ class SubmitStreamTest : public ServerFixture {
     const std::lock_guard lock(roll->mu);
     return roll->threads;
   }
-  // Whether a submission of `num_chunks` chunks of `num_keys` keys each was prepared on the pool.
+  // Returns: whether the pool prepared a submission of `num_chunks` chunks with `num_keys` keys each.
   bool IsPreparedOnPool(const std::string& round, uint32_t num_chunks, uint32_t num_keys) {
     std::vector<v1::UpdateChunk> chunks;
     std::vector<uint32_t> keys(num_keys);
@@ -72,7 +72,7 @@ class SubmitStreamTest : public ServerFixture {
   std::atomic<std::thread::id> prepared_by_;
 };
 
-// gRPC's threads are few, and all calls need them.
+// Long work must not run on the few threads of gRPC, which all calls need.
 TEST_F(SubmitStreamTest, LargeSubmissions_AreThePools) {
   const std::string round = Create(SumSpec(1'000'000));
   EXPECT_TRUE(IsPreparedOnPool(round, 4, 100'000));
@@ -86,7 +86,7 @@ TEST_F(SubmitStreamTest, CommitsThatMayMerge_AreThePools) {
   EXPECT_TRUE(IsPreparedOnPool(Create(spec), 1, 10));
 }
 
-// A byte stands for 128 keys. The thread that received them has other clients, whom it answers while the pool is busy.
+// A byte encodes 128 keys. The gRPC thread that received them must still answer other clients while the pool is busy.
 TEST_F(SubmitStreamTest, ShortMessagesOfManyKeys_AreThePools) {
   v1::RoundSpec spec = SumSpec(1'000'000);
   spec.mutable_aggregation()->set_op(v1::OP_UNION);
@@ -126,8 +126,8 @@ TEST_F(SubmitStreamTest, ShortMessagesOfManyKeys_AreThePools) {
   EXPECT_THAT(answer, Fails(Code::kInvalidArgument, HasSubstr("key 1000000")));
 }
 
-// Slices of two bytes, each of which becomes a message of its own: what is counted while the pool is busy are the
-// bytes.
+// Slices of two bytes, which take much more memory once parsed. Messages that wait for the busy pool must not be
+// parsed.
 TEST_F(SubmitStreamTest, ShortMessagesThatWaitForThePool_TakeTheirBytesOnly) {
   const std::string round = Create(SumSpec());
   v1::UpdateChunk chunk = MakeChunk(round, "a", {}, {});

@@ -1,4 +1,4 @@
-// Where a round says that its time went.
+// The timeline of a round.
 #include <atomic>
 #include <future>
 
@@ -56,7 +56,7 @@ TEST_F(TimelineTest, Receive_ClientThatTakesItsTime_IsTheLongestPole) {
   v1::Submission submission;
   const auto writer = client().stub().SubmitUpdate(&context, &submission);
   ASSERT_TRUE(writer->Write(MakeChunk(round, "a", {1}, {1}, 0, false)));
-  // The server waits for the second chunk already when it decodes the first.
+  // The server reads the second chunk while it decodes the first.
   while (client().Get(round)->num_uploads() != 1) {
   }
   clock_.Advance(absl::Seconds(3), server().context().timer);

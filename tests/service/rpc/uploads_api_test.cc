@@ -1,4 +1,4 @@
-// Submissions over sockets, unary and streamed.
+// Uploads by unary calls and by SubmitUpdate.
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -19,7 +19,7 @@ using Code = absl::StatusCode;
 
 class UploadsApiTest : public ServerFixture {
  protected:
-  // Waits until the round has as many open uploads.
+  // Waits until the round has this many open uploads.
   void AwaitUploads(const std::string& name, uint64_t count) {
     while (client().Get(name)->num_uploads() != count) std::this_thread::yield();
   }
@@ -56,7 +56,7 @@ TEST_F(UploadsApiTest, Unary_ChunksCommitStatus_TellsWhereItIs) {
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
 }
 
-// A client's retries may overtake each other, and may come when all is over.
+// Retries of a client may overtake each other, and may arrive after the commit.
 TEST_F(UploadsApiTest, Unary_FirstChunkAgainAfterTheCommit_DoesNotUndoIt) {
   const std::string name = Create(SumSpec());
   const v1::UpdateChunk zero = MakeChunk(name, "a", {1, 2}, {1, 2}, 0, false);
@@ -123,7 +123,7 @@ TEST_F(UploadsApiTest, Unary_LongTag_IsRefusedEverywhere) {
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1)));
 }
 
-// Unpacked before anybody has looked at its size, a message may take a thousand times what was sent.
+// gRPC would decompress a message before it checks the size, to a thousand times the bytes that were sent.
 TEST_F(UploadsApiTest, Compressed_IsRefused) {
   const std::string name = Create(SumSpec());
   grpc::ClientContext context;
@@ -232,7 +232,7 @@ TEST_F(UploadsApiTest, Stream_RoundClosesMeanwhile_IsToldAtOnce) {
   ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, false)));
   AwaitUploads(name, 1);
   EXPECT_THAT(ResultOf(name), IsEmpty());
-  // Nothing more is sent, and yet the answer comes.
+  // The server answers although the client sends nothing more.
   EXPECT_THAT(FromGrpc(writer->Finish()), Fails(Code::kFailedPrecondition, HasSubstr("FINALIZING")));
 }
 
@@ -264,7 +264,7 @@ TEST_F(UploadsApiTest, Stream_NothingAtAllForUploadTimeout_IsGivenUp) {
   *request.mutable_spec() = SumSpec();
   ASSERT_TRUE(other->Write(request));
   while (server().context().open_rounds.taken() != 2) std::this_thread::yield();
-  // Whether the other call has got there, nobody can tell: time goes on until it is over.
+  // The test cannot see whether the other call has begun to wait, so that it advances the clock until the call ends.
   std::atomic<bool> over{false};
   std::thread time([&] {
     for (; !over; std::this_thread::yield()) clock_.Advance(absl::Seconds(30), server().context().timer);
@@ -289,7 +289,7 @@ TEST_F(UploadsApiTest, Stream_RefusedInTheMiddle_EndsThereWhateverTheClientSends
   EXPECT_THAT(ResultOf(name), IsEmpty());
 }
 
-// As a client does whose patience is shorter than the merge that its commit brings about.
+// Like a client whose timeout is shorter than the merge that its commit starts.
 TEST_F(UploadsApiTest, Commit_AskedForAgainAndAgain_LeavesTheOthersTheirThreads) {
   Event preparing;
   Event go;
@@ -348,7 +348,7 @@ TEST_F(UploadsApiTest, Message_LargerThanTheLimit_SaysWhichLimit) {
   const auto matcher = Fails(Code::kResourceExhausted, HasSubstr("max_message_bytes 100000"));
   EXPECT_THAT(client().Put(chunk_of(12'500)), matcher);
   EXPECT_THAT(client().SubmitStream({chunk_of(12'500)}), matcher);
-  // Far beyond it, gRPC itself refuses.
+  // Far larger messages are refused by gRPC itself.
   EXPECT_THAT(client().Put(chunk_of(200'000)), HasCode(Code::kResourceExhausted));
   EXPECT_EQ(client().Get(name)->num_uploads(), 0);
   EXPECT_THAT(client().SubmitUnary({chunk_of(12'000)}), IsOk());

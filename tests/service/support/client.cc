@@ -12,8 +12,9 @@
 namespace sparseagg::service {
 namespace {
 
-// A channel that no call is using looks at its connection only so often (milliseconds; gRPC's default is 5 s), and a
-// server that is shutting down waits until it has. gRPC reads this when it is initialised.
+// Milliseconds; read when gRPC is initialised.
+// Workaround: gRPC 1.51 polls the connection of a channel without calls only every 5 s by default, and a server that
+// shuts down waits for that. Remove with: a gRPC that polls idle channels all the time.
 [[maybe_unused]] const int kPollIdleChannels = setenv("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "50", 1);
 
 template <typename Response>
@@ -29,7 +30,7 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
-// Request: CommitSubmissionRequest or GetUploadStatusRequest.
+// Makes a CommitSubmissionRequest or a GetUploadStatusRequest for the upload of `chunk`.
 template <typename Request>
 Request IdsOf(const v1::UpdateChunk& chunk) {
   Request request;
@@ -110,16 +111,16 @@ absl::StatusOr<v1::UploadStatus> Client::Put(const v1::UpdateChunk& chunk) {
   return Either(stub_->PutChunk(&context, chunk, &response), response);
 }
 
-absl::StatusOr<v1::Submission> Client::Commit(const v1::UpdateChunk& of) {
+absl::StatusOr<v1::Submission> Client::Commit(const v1::UpdateChunk& chunk) {
   grpc::ClientContext context;
   v1::Submission response;
-  return Either(stub_->CommitSubmission(&context, IdsOf<v1::CommitSubmissionRequest>(of), &response), response);
+  return Either(stub_->CommitSubmission(&context, IdsOf<v1::CommitSubmissionRequest>(chunk), &response), response);
 }
 
-absl::StatusOr<v1::UploadStatus> Client::Progress(const v1::UpdateChunk& of) {
+absl::StatusOr<v1::UploadStatus> Client::Progress(const v1::UpdateChunk& chunk) {
   grpc::ClientContext context;
   v1::UploadStatus response;
-  return Either(stub_->GetUploadStatus(&context, IdsOf<v1::GetUploadStatusRequest>(of), &response), response);
+  return Either(stub_->GetUploadStatus(&context, IdsOf<v1::GetUploadStatusRequest>(chunk), &response), response);
 }
 
 absl::StatusOr<v1::Submission> Client::SubmitUnary(const std::vector<v1::UpdateChunk>& chunks) {
@@ -132,7 +133,7 @@ absl::StatusOr<v1::Submission> Client::SubmitStream(const std::vector<v1::Update
   v1::Submission response;
   const auto writer = stub_->SubmitUpdate(&context, &response);
   for (const v1::UpdateChunk& chunk : chunks) {
-    if (!writer->Write(chunk)) break;  // refused already: Finish has the reason
+    if (!writer->Write(chunk)) break;  // the server has refused the stream; Finish returns its status
   }
   writer->WritesDone();
   return Either(writer->Finish(), response);
@@ -184,7 +185,7 @@ absl::StatusOr<std::vector<v1::ResultPage>> Client::Aggregate(const v1::RoundSpe
   bool open = stream->Write(request);
   request.Clear();
   for (const v1::UpdateChunk& chunk : chunks) {
-    if (!open) break;  // refused already: Finish has the reason
+    if (!open) break;  // the server has refused the stream; Finish returns its status
     *request.mutable_chunk() = chunk;
     open = stream->Write(request);
   }

@@ -1,4 +1,4 @@
-// A client over real sockets with one function per call.
+// A blocking gRPC client for tests.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_CLIENT_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_CLIENT_H_
 
@@ -13,9 +13,10 @@
 
 namespace sparseagg::service {
 
+// Converts a status; the codes have the same numbers.
 absl::Status FromGrpc(const grpc::Status& status);
 
-// Thread-safe.
+// One connection to a server. Every member makes a call and blocks until it ends. Thread-safe.
 class Client {
  public:
   explicit Client(const std::string& address);
@@ -30,18 +31,19 @@ class Client {
   absl::Status Delete(const std::string& name);
 
   absl::StatusOr<v1::UploadStatus> Put(const v1::UpdateChunk& chunk);
-  absl::StatusOr<v1::Submission> Commit(const v1::UpdateChunk& of);
-  absl::StatusOr<v1::UploadStatus> Progress(const v1::UpdateChunk& of);
-  // All chunks and the commit, by unary calls.
+  // The upload that `chunk` belongs to.
+  absl::StatusOr<v1::Submission> Commit(const v1::UpdateChunk& chunk);
+  absl::StatusOr<v1::UploadStatus> Progress(const v1::UpdateChunk& chunk);
+  // Sends all chunks and the commit with unary calls.
   absl::StatusOr<v1::Submission> SubmitUnary(const std::vector<v1::UpdateChunk>& chunks);
-  // The same chunks in one stream.
+  // Sends all chunks in one stream.
   absl::StatusOr<v1::Submission> SubmitStream(const std::vector<v1::UpdateChunk>& chunks);
 
   absl::StatusOr<v1::ResultPage> Page(const v1::GetResultRequest& request);
-  // All pages of GetResult.
+  // Reads all pages with GetResult.
   absl::StatusOr<std::vector<v1::ResultPage>> Pages(v1::GetResultRequest request);
   absl::StatusOr<std::vector<v1::ResultPage>> Stream(const v1::StreamResultRequest& request);
-  // All tensors of a round that must be DONE, in one string.
+  // Returns: the serialized pages of all tensors. Requires: the round is DONE.
   std::string ResultBytes(const std::string& name);
   absl::StatusOr<std::vector<v1::ResultPage>> Aggregate(const v1::RoundSpec& spec,
                                                         const std::vector<v1::UpdateChunk>& chunks,

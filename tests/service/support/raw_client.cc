@@ -1,27 +1,31 @@
 #include "tests/service/support/raw_client.h"
 
 #include <arpa/inet.h>
-#include <gtest/gtest.h>
 #include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 
 namespace sparseagg::service {
 namespace {
 
+// Frame types and flags of RFC 9113.
 constexpr char kData = 0;
 constexpr char kHeaders = 1;
 constexpr char kSettings = 4;
 constexpr char kWindowUpdate = 8;
 constexpr char kEndStream = 1;
 constexpr char kEndHeaders = 4;
+constexpr size_t kMaxFrameBytes = 16384;
 
 // Big-endian.
 std::string Number(uint32_t value) {
@@ -34,74 +38,113 @@ std::string Frame(char type, char flags, uint32_t stream, absl::string_view payl
                       Number(stream), payload);
 }
 
-// A literal without indexing.
+// An HPACK literal without indexing or compression. Requires: both strings have less than 127 bytes.
 std::string Header(absl::string_view name, absl::string_view value) {
   return absl::StrCat(std::string({0, static_cast<char>(name.size())}), name,
                       std::string(1, static_cast<char>(value.size())), value);
 }
 
-// Of each stream.
-std::string InitialWindow(uint32_t window) { return Frame(kSettings, 0, 0, std::string({0, 4}) + Number(window)); }
+// Sets the window of each stream.
+std::string StreamWindow(uint32_t window) { return Frame(kSettings, 0, 0, std::string({0, 4}) + Number(window)); }
 
 std::string WidenConnection() {
-  constexpr uint32_t kDefaultWindow = 65535;
-  return Frame(kWindowUpdate, 0, 0, Number(RawClient::kWideWindow - kDefaultWindow));
+  return Frame(kWindowUpdate, 0, 0, Number(RawClient::kWideWindow - RawClient::kDefaultWindow));
 }
 
-OwnedFd Connect(const std::string& address) {
-  absl::string_view path = address;
-  if (absl::ConsumePrefix(&path, "unix:")) {
-    OwnedFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_un to{};
-    to.sun_family = AF_UNIX;
-    std::memcpy(to.sun_path, path.data(), path.size());
-    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0) << std::strerror(errno);
-    return fd;
-  }
-  const size_t colon = address.rfind(':');
-  absl::string_view host = absl::string_view(address).substr(0, colon);
+// Returns: a descriptor that is not open if the connection fails.
+OwnedFd ConnectUnix(absl::string_view path) {
+  OwnedFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  std::memcpy(to.sun_path, path.data(), std::min(path.size(), sizeof(to.sun_path) - 1));
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 ? std::move(fd) : OwnedFd();
+}
+
+OwnedFd ConnectTcp(absl::string_view host, const std::string& port) {
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* to = nullptr;
-  EXPECT_EQ(getaddrinfo(std::string(host).c_str(), address.c_str() + colon + 1, &hints, &to), 0) << address;
+  if (getaddrinfo(std::string(host).c_str(), port.c_str(), &hints, &to) != 0) return OwnedFd();
   OwnedFd fd(socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int little = 4096;  // set before connecting, so that the server's side buffers most unread bytes
-  setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
-  EXPECT_EQ(connect(fd.get(), to->ai_addr, to->ai_addrlen), 0) << std::strerror(errno);
+  // Small, and set before connecting: so the server's side has to hold most of the bytes that this client does not
+  // read.
+  const int receive_bytes = 4096;
+  setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof(receive_bytes));
+  const bool connected = connect(fd.get(), to->ai_addr, to->ai_addrlen) == 0;
   freeaddrinfo(to);
-  return fd;
+  return connected ? std::move(fd) : OwnedFd();
+}
+
+OwnedFd Connect(const std::string& address) {
+  absl::string_view path = address;
+  if (absl::ConsumePrefix(&path, "unix:")) return ConnectUnix(path);
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return OwnedFd();
+  return ConnectTcp(absl::string_view(address).substr(0, colon), address.substr(colon + 1));
 }
 
 }  // namespace
 
-RawClient::RawClient(const std::string& address, uint32_t window) : fd_(Connect(address)) {
-  Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + InitialWindow(window));
-  if (window == kWideWindow) Send(WidenConnection());
+RawClient::RawClient(const std::string& address, uint32_t window)
+    : fd_(Connect(address)), window_(window), ok_(fd_.get() >= 0) {}
+
+void RawClient::OpenCall(absl::string_view method) {
+  if (stream_ == 0) {
+    SendBytes(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", StreamWindow(window_),
+                           window_ == kWideWindow ? WidenConnection() : ""));
+  }
+  stream_ += stream_ == 0 ? 1 : 2;
+  SendBytes(Frame(kHeaders, kEndHeaders, stream_,
+                  absl::StrCat(Header(":method", "POST"), Header(":scheme", "http"),
+                               Header(":path", absl::StrCat("/sparseagg.v1.Aggregation/", method)),
+                               Header(":authority", "localhost"), Header("content-type", "application/grpc"),
+                               Header("te", "trailers"))));
 }
 
-void RawClient::OpenWindow() { Send(InitialWindow(kWideWindow) + WidenConnection()); }
-
-void RawClient::Call(const std::string& method, const google::protobuf::MessageLite& request) {
-  const std::string message = request.SerializeAsString();
-  Send(Frame(kHeaders, kEndHeaders, stream_,
-             absl::StrCat(Header(":method", "POST"), Header(":scheme", "http"),
-                          Header(":path", "/sparseagg.v1.Aggregation/" + method), Header(":authority", "x"),
-                          Header("content-type", "application/grpc"), Header("te", "trailers"))) +
-       Frame(kData, kEndStream, stream_,
-             absl::StrCat(std::string(1, 0), Number(static_cast<uint32_t>(message.size())), message)));
-  stream_ += 2;
-}
-
-void RawClient::ReadToTheEnd() {
-  std::array<char, 1 << 16> bytes;
-  while (recv(fd_.get(), bytes.data(), bytes.size(), 0) > 0) {
+void RawClient::SendMessage(uint32_t length, absl::string_view first_bytes, bool last) {
+  const std::string bytes = absl::StrCat(std::string(1, '\0'), Number(length), first_bytes);  // 0: not compressed
+  for (size_t begin = 0; begin < bytes.size(); begin += kMaxFrameBytes) {
+    const absl::string_view part = absl::string_view(bytes).substr(begin, kMaxFrameBytes);
+    const bool is_end = last && begin + part.size() == bytes.size();
+    SendBytes(Frame(kData, is_end ? kEndStream : 0, stream_, part));
   }
 }
 
-void RawClient::Send(const std::string& bytes) {
-  EXPECT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+void RawClient::Call(absl::string_view method, const google::protobuf::MessageLite& request) {
+  const std::string message = request.SerializeAsString();
+  OpenCall(method);
+  SendMessage(static_cast<uint32_t>(message.size()), message, /*last=*/true);
+}
+
+void RawClient::SendBytes(absl::string_view bytes) {
+  while (ok_ && !bytes.empty()) {
+    const ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    ok_ = sent > 0;
+    if (ok_) bytes.remove_prefix(static_cast<size_t>(sent));
+  }
+}
+
+void RawClient::OpenWindow() { SendBytes(StreamWindow(kWideWindow) + WidenConnection()); }
+
+void RawClient::Drain(absl::Duration limit) {
+  const absl::Time end = absl::Now() + limit;
+  std::array<char, 1 << 16> dropped;
+  while (fd_.get() >= 0) {
+    const absl::Duration left = std::min(end - absl::Now(), absl::Hours(1));
+    if (left <= absl::ZeroDuration()) return;
+    pollfd readable = {fd_.get(), POLLIN, 0};
+    if (poll(&readable, 1, 1 + static_cast<int>(absl::ToInt64Milliseconds(left))) <= 0) continue;
+    if (recv(fd_.get(), dropped.data(), dropped.size(), 0) <= 0) return;
+  }
+}
+
+void RawClient::Reset() {
+  const linger at_once = {1, 0};
+  setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  fd_ = OwnedFd();
+  ok_ = false;
 }
 
 }  // namespace sparseagg::service

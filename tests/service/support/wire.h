@@ -1,4 +1,4 @@
-// Protobuf messages for tests: specs, chunks and results.
+// Makers and readers of API messages for tests.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_WIRE_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_WIRE_H_
 
@@ -12,12 +12,13 @@
 
 namespace sparseagg::service {
 
-// Returns: the little-endian bytes of `numbers`.
+// Returns: the bytes of the numbers, one after the other.
 template <typename T>
 std::string Packed(const std::vector<T>& numbers) {
   return std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T));
 }
 
+// The inverse of Packed.
 template <typename T>
 std::vector<T> Unpacked(absl::string_view bytes) {
   std::vector<T> numbers(bytes.size() / sizeof(T));
@@ -25,17 +26,17 @@ std::vector<T> Unpacked(absl::string_view bytes) {
   return numbers;
 }
 
-// Returns: the spec of a sum of one float32 tensor "v".
+// Returns: the spec of a round with one float32 tensor "v".
 v1::RoundSpec SumSpec(uint64_t dimension = 100);
 
-// Returns: u32 keys and float32 values of tensor "v".
+// Returns: a slice of tensor "v" with U32 keys and float32 values.
 v1::TensorSlice Slice(const std::vector<uint32_t>& keys, const std::vector<float>& values);
 
-// Returns: chunk `sequence` with Slice(keys, values). `round`: "rounds/ID".
+// Returns: a chunk with one Slice, of the submission "CLIENT-1". `round`: "rounds/ID".
 v1::UpdateChunk MakeChunk(const std::string& round, const std::string& client, const std::vector<uint32_t>& keys,
                           const std::vector<float>& values, uint64_t sequence = 0, bool last = true);
 
-// Returns: key to value of float32 pages of width 1.
+// Returns: the keys and values of float32 pages of width 1.
 std::map<uint64_t, float> ToMap(const std::vector<v1::ResultPage>& pages);
 inline std::map<uint64_t, float> ToMap(const v1::ResultPage& page) { return ToMap(std::vector{page}); }
 

@@ -56,7 +56,7 @@ TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsReclaimedAndTheyGoOn) {
   std::thread good([&] { submitted = client().SubmitStream({MakeChunk(round, "good", {2}, {5})}); });
   AwaitWaiting(1);
   clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
-  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("others wait")));
+  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("other calls waited")));
   good.join();
   EXPECT_THAT(submitted, IsOk());
   // The other stalled streams are unharmed.
@@ -81,7 +81,7 @@ TEST_F(SlowClientsTest, Unary_OthersStall_WaitsAsStreamsDo) {
   clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
   good.join();
   EXPECT_THAT(put, IsOk());
-  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("others wait")));
+  EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("other calls waited")));
 }
 
 TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
@@ -101,7 +101,7 @@ TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
     AwaitWaiting(1);
     clock_.Advance(InFlightMemory::kBoundedWait, server().context().timer);
     caller.join();
-    EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("try again in 500 ms")));
+    EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("suggested retry delay: 500 ms")));
     const auto& metadata = context.GetServerTrailingMetadata();
     const auto delay = metadata.find("grpc-retry-pushback-ms");
     ASSERT_NE(delay, metadata.end());
@@ -187,6 +187,7 @@ TEST_F(SlowClientsTest, StreamResult_AfterItsLastPage_EndsAtOnce) {
   request.set_name(round);
   RawClient reader(server().grpc_address(), RawClient::kNoWindow);
   reader.Call("StreamResult", request);
+  ASSERT_TRUE(reader.ok());
   while (in_flight().reserved() <= kStreamBytes) std::this_thread::yield();
   const uint64_t bytes = in_flight().limit() - kStreamBytes;
   InFlightReservation most;
@@ -264,7 +265,7 @@ TEST_F(SlowClientsTest, Streams_MoreThanThereIsRoomFor_AreRefusedWithADelay) {
   grpc::ClientContext context;
   v1::Submission response;
   const auto second = client().stub().SubmitUpdate(&context, &response);
-  EXPECT_THAT(FromGrpc(second->Finish()), Fails(Code::kResourceExhausted, HasSubstr("try again")));
+  EXPECT_THAT(FromGrpc(second->Finish()), Fails(Code::kResourceExhausted, HasSubstr("suggested retry delay")));
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1);
 }
 

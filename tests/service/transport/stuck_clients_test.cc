@@ -53,6 +53,7 @@ TEST_P(StuckClientsTest, ReadsNothing_OthersWait_ItsConnectionIsEnded) {
   // The answers of several calls exceed the buffers of any socket.
   constexpr uint64_t kStuckCalls = 8;
   for (uint64_t i = 0; i < kStuckCalls; ++i) stuck.Call("GetResult", page);
+  ASSERT_TRUE(stuck.ok());
   while (in_flight.num_waiting() == 0) std::this_thread::yield();
 
   // Waits in the same queue, from the same address.
@@ -66,7 +67,7 @@ TEST_P(StuckClientsTest, ReadsNothing_OthersWait_ItsConnectionIsEnded) {
   });
   while (!is_read) PassTime(InFlightMemory::kReclaimInterval);
   reader.join();
-  stuck.ReadToTheEnd();
+  stuck.Drain();
   while (in_flight.reserved() != 0) std::this_thread::yield();
 }
 

@@ -96,114 +96,120 @@ class AggregationServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def GetServerInfo(self, request, context):
-        """Version, engine, features and every limit that this server enforces.
+        """Returns the version, the engine, the features and all limits of this server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateRound(self, request, context):
-        """Opens a round. ALREADY_EXISTS if the id is taken by a round with another spec; the same id with the same spec
-        returns the standing round, so that a retry is safe.
+        """Opens a round. Safe to retry: the same id with the same spec returns the existing round.
+        ALREADY_EXISTS: the id is taken by a round with another spec.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRound(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the round as it is now.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRounds(self, request, context):
-        """Rounds in order of creation, oldest first.
+        """Lists the rounds in order of creation, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WaitRound(self, request, context):
-        """Long poll: answers when the round is DONE, FAILED or CANCELLED, or when the timeout has passed, with the round as
-        it then is. A timeout is not an error. UNAVAILABLE for a round that has not ended on a server that shuts down.
+        """Waits until the round is DONE, FAILED or CANCELLED, or until the timeout, and returns the round as it then is. A
+        timeout is not an error.
+        UNAVAILABLE: the server shuts down before the round has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseRound(self, request, context):
-        """Stops taking submissions and starts the merge; answers at once, with state FINALIZING or later. Closing a round
-        that is closed already changes nothing and is OK. Uploads that were not committed are discarded.
+        """Refuses further submissions, discards uploads that are not committed, and starts the merge. Returns at once, with
+        the round in state FINALIZING or later. No effect on a round that is closed already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelRound(self, request, context):
-        """Drops all submissions. OK and without effect on a round that is CANCELLED already; FAILED_PRECONDITION on one
-        that is DONE or FAILED.
+        """Cancels the round and drops its submissions. No effect on a round that is CANCELLED already.
+        FAILED_PRECONDITION: the round is DONE or FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRound(self, request, context):
-        """Forgets the round and its result; an open one is cancelled first.
+        """Deletes the round and its result. Cancels an open round first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutChunk(self, request, context):
-        """Unary upload, resumable: chunks 0, 1, 2, … and then CommitSubmission. A chunk that was received already is OK and
-        ignored; a gap is FAILED_PRECONDITION and the answer names the chunk expected next. An upload is known by its
-        submission id and its upload_tag: a chunk 0 with another tag discards what is here under the id, and begins anew;
-        another chunk with another tag is FAILED_PRECONDITION.
+        """Adds one chunk to a resumable upload: chunks 0, 1, 2, …, then CommitSubmission. A repeated chunk is ignored.
+        An upload is identified by round, client id and submission id. A chunk 0 with another upload_tag discards the
+        existing upload and begins a new one.
+        FAILED_PRECONDITION: a chunk is missing before this one (the error names the expected chunk); or the existing
+        upload has another upload_tag, and this is not chunk 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitSubmission(self, request, context):
-        """Counts the upload, completely or not at all. FAILED_PRECONDITION before the chunk marked `last` has arrived, and
-        when an upload with another tag has taken its place.
+        """Counts the upload, completely or not at all. Safe to retry.
+        FAILED_PRECONDITION: the chunk marked `last` has not arrived, or an upload with another tag has replaced this one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUploadStatus(self, request, context):
-        """Where to resume an upload. NOT_FOUND when nothing of it is here; next_sequence 0 when an upload with another tag is.
+        """Returns where to resume an upload: next_sequence is 0 if the existing upload has another tag.
+        NOT_FOUND: there is no upload with these ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitUpdate(self, request_iterator, context):
-        """The fast path: all chunks of one submission in one stream; the end of the stream commits. A stream that breaks
-        off before the chunk marked `last` is discarded.
+        """Sends all chunks of one submission in one stream, and commits at the end of the stream: the fastest upload. If the
+        stream ends before the chunk marked `last`, the upload is discarded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetResult(self, request, context):
-        """One page of one tensor's result. FAILED_PRECONDITION until the round is DONE (a FAILED round gives its reason).
+        """Returns one page of the result of one tensor.
+        FAILED_PRECONDITION: the round is not DONE. For a FAILED round the error has the reason.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamResult(self, request, context):
-        """All pages, of one tensor or of all of them in the order of the spec.
+        """Returns all pages of some tensors, in the order of the request; of all tensors in the order of the spec.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Aggregate(self, request_iterator, context):
-        """One shot, with no round to manage: first the spec, then the updates' chunks, then half-close; the merged result
-        comes back in pages. The chunks of one client form one submission; several clients' chunks may be interleaved.
+        """Merges updates in one call, without a round to manage. The client sends the spec, then the chunks, then closes its
+        side; the server returns the result in pages. The chunks of one client form one submission. Chunks of several
+        clients may be interleaved.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
