@@ -89,21 +89,20 @@ class Column {
 
   // New elements are uninitialised. Grows ahead.
   void resize(size_t size) {
-    MakeRoom(size, Growth::kAhead);
+    reserve(size, Growth::kAhead);
     size_ = size;
   }
   size_t capacity() const { return capacity_; }
-  // Makes room for `size` elements, if there is less.
-  void MakeRoom(size_t size, Growth growth) {
+  // Extends the capacity to `size` elements or more. Does nothing if the capacity is enough.
+  void reserve(size_t size, Growth growth = Growth::kExact) {
     if (size <= capacity_) return;
     Extends(growth) ? Extend(size) : Grow(CapacityFor(size, growth));
   }
-  // Bytes that MakeRoom takes, for the while, beside those of the capacity. Saturates.
-  uint64_t RoomBytes(uint64_t size, Growth growth) const {
+  // Returns: bytes that reserve temporarily needs in addition to those of the capacity. Saturates.
+  uint64_t ReserveBytes(uint64_t size, Growth growth) const {
     if (size <= capacity_) return 0;
     return SaturatingMultiply(CapacityFor(size, growth) - (Extends(growth) ? capacity_ : 0), sizeof(T));
   }
-  void reserve(size_t capacity) { MakeRoom(capacity, Growth::kExact); }
   void clear() { size_ = 0; }
   void push_back(T value) {
     if (size_ == capacity_) Grow(std::max<size_t>(size_ + 1, 2 * capacity_));

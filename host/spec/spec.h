@@ -79,6 +79,9 @@ constexpr bool HasNarrowKeys(const TensorSpec& spec) {
   return spec.dimension != 0 && spec.dimension <= (uint64_t{1} << 32);
 }
 
+// Bytes of a key as stored.
+constexpr size_t KeyBytes(const TensorSpec& spec) { return HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t); }
+
 // Type of the result's values: the tensor's own unless another is asked for, and int64 for integers. Meaningless for
 // kUnion, which has none.
 inline DType ResultDType(const TensorSpec& spec) {

@@ -135,6 +135,22 @@ std::optional<std::string> Pack(ValuePacking packing, const T* values, uint64_t 
 
 }  // namespace
 
+absl::string_view Name(ValuePacking packing) {
+  switch (packing) {
+    case ValuePacking::kOwn:
+      return "own";
+    case ValuePacking::kFloat32:
+      return sparseagg::Name(DType::kFloat32);
+    case ValuePacking::kFloat16:
+      return sparseagg::Name(DType::kFloat16);
+    case ValuePacking::kBFloat16:
+      return sparseagg::Name(DType::kBFloat16);
+    case ValuePacking::kInt8Scaled:
+      return "INT8_SCALED";
+  }
+  return "?";
+}
+
 bool Widens(ValuePacking packing, DType dtype) {
   if (packing == ValuePacking::kOwn) return true;
   return dtype == DType::kFloat64 || (dtype == DType::kFloat32 && packing != ValuePacking::kFloat32);
@@ -177,12 +193,9 @@ absl::StatusOr<uint64_t> CountValues(ValuePacking packing, DType dtype, uint64_t
   }
   const size_t size = PackedSize(packing, dtype);
   if (num_bytes % size == 0) return num_bytes / size;
-  const auto type = packing == ValuePacking::kOwn       ? dtype
-                    : packing == ValuePacking::kFloat32 ? DType::kFloat32
-                    : packing == ValuePacking::kFloat16 ? DType::kFloat16
-                                                        : DType::kBFloat16;
+  const absl::string_view type = packing == ValuePacking::kOwn ? sparseagg::Name(dtype) : Name(packing);
   return absl::InvalidArgumentError(
-      absl::StrCat(num_bytes, " bytes of values are no multiple of ", size, ", the size of a ", Name(type)));
+      absl::StrCat(num_bytes, " bytes of values are no multiple of ", size, ", the size of a ", type));
 }
 
 absl::Status CheckScales(absl::string_view bytes, uint64_t count) {

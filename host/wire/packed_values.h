@@ -17,6 +17,9 @@ namespace sparseagg::wire {
 
 enum class ValuePacking : uint8_t { kOwn, kFloat32, kFloat16, kBFloat16, kInt8Scaled };
 
+// "float16", "INT8_SCALED", …; "own" for kOwn.
+absl::string_view Name(ValuePacking packing);
+
 // Values that share a scale in kInt8Scaled.
 inline constexpr size_t kScaleBlock = 64;
 // The largest scale: 127 times it is within float32.

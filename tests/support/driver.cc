@@ -58,7 +58,8 @@ absl::Status AppendPiece(const TensorSpec& spec, const RawTensor& raw, size_t be
     slice.values = is_whole ? absl::string_view(raw.values)
                             : absl::string_view(raw.values).substr(begin * row_bytes, count * row_bytes);
   }
-  return builder.Append(chunk, slice);
+  const auto checked = CheckedSlice::Create(spec, chunk, slice);
+  return checked.ok() ? builder.Append(*checked) : checked.status();
 }
 
 absl::StatusOr<ValidatedUpdate> BuildUpdate(const TensorSpec& spec, const RawTensor& raw, double weight, Rng* rng) {

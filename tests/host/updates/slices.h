@@ -61,6 +61,11 @@ inline Slice Bitmap(const std::vector<uint64_t>& keys, const std::vector<double>
   return {SliceView::Keys::kBitmap, wire::EncodeBitmapKeys(keys), Floats(values), keys.empty() ? 0 : keys[0]};
 }
 
+inline absl::Status Append(UpdateBuilder& builder, const TensorSpec& spec, uint64_t chunk, const SliceView& view) {
+  const auto slice = CheckedSlice::Create(spec, chunk, view);
+  return slice.ok() ? builder.Append(*slice) : slice.status();
+}
+
 inline std::vector<uint64_t> KeysOf(const ValidatedUpdate& update) {
   std::vector<uint64_t> keys;
   if (const auto* run = std::get_if<KeyRun>(&update.keys())) {

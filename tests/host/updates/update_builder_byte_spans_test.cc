@@ -18,6 +18,7 @@
 namespace sparseagg {
 namespace {
 
+using testing::Append;
 using testing::Bitmap;
 using testing::Delta;
 using testing::FloatsOf;
@@ -56,10 +57,10 @@ TEST(UpdateBuilderPieces, Append_BytesInPieces_AreTakenAsTheWhole) {
           UpdateBuilder whole(&spec);
           UpdateBuilder pieces(&spec);
           // After something, so that they are not taken to the front.
-          ASSERT_TRUE(whole.Append(0, Implicit(4, 2, {8, 9}).view()).ok());
-          ASSERT_TRUE(pieces.Append(0, Implicit(4, 2, {8, 9}).view()).ok());
-          ASSERT_TRUE(whole.Append(1, slices[s].view()).ok());
-          ASSERT_TRUE(pieces.Append(1, view).ok());
+          ASSERT_TRUE(Append(whole, spec, 0, Implicit(4, 2, {8, 9}).view()).ok());
+          ASSERT_TRUE(Append(pieces, spec, 0, Implicit(4, 2, {8, 9}).view()).ok());
+          ASSERT_TRUE(Append(whole, spec, 1, slices[s].view()).ok());
+          ASSERT_TRUE(Append(pieces, spec, 1, view).ok());
           EXPECT_EQ(whole.HashContent(), pieces.HashContent());
           const auto expected = std::move(whole).Finish(1.0);
           const auto update = std::move(pieces).Finish(1.0);
@@ -96,8 +97,8 @@ TEST(UpdateBuilderPieces, Append_LongSlices_AreTakenAsTheyAre) {
         view.keys = ByteSpans(key_pieces);
         view.values = ByteSpans(value_pieces);
         UpdateBuilder builder(&spec);
-        ASSERT_TRUE(builder.Append(0, U32({3}, {5}).view()).ok());  // so that places are aligned to no vector
-        ASSERT_TRUE(builder.Append(1, view).ok());
+        ASSERT_TRUE(Append(builder, spec, 0, U32({3}, {5}).view()).ok());  // so that places are aligned to no vector
+        ASSERT_TRUE(Append(builder, spec, 1, view).ok());
         const auto update = std::move(builder).Finish(1.0);
         std::vector<uint64_t> expected_keys = {3};
         std::vector<double> expected_values = {5};
@@ -126,11 +127,11 @@ TEST(UpdateBuilderPieces, Append_LongNarrowValues_AreWidenedWhereverTheyAreCut) 
     view.value_packing = packing;
     view.values = packed;
     UpdateBuilder whole(&spec);
-    ASSERT_TRUE(whole.Append(0, view).ok());
+    ASSERT_TRUE(Append(whole, spec, 0, view).ok());
     const std::vector<absl::string_view> cut = Cut(packed, 4099);
     view.values = ByteSpans(cut);
     UpdateBuilder pieces(&spec);
-    ASSERT_TRUE(pieces.Append(0, view).ok());
+    ASSERT_TRUE(Append(pieces, spec, 0, view).ok());
     EXPECT_EQ(pieces.HashContent(), whole.HashContent());
     const std::vector<double> floats = FloatsOf(*std::move(pieces).Finish(1.0));
     EXPECT_EQ(floats, FloatsOf(*std::move(whole).Finish(1.0)));
@@ -158,7 +159,7 @@ TEST(UpdateBuilderPieces, Append_LongSlices_NameTheBadPosition) {
     view.keys = ByteSpans(key_pieces);
     view.values = ByteSpans(value_pieces);
     UpdateBuilder builder(&spec);
-    EXPECT_THAT(std::string(builder.Append(17, view).message()), HasSubstr("chunk 17, position 98765"));
+    EXPECT_THAT(std::string(Append(builder, spec, 17, view).message()), HasSubstr("chunk 17, position 98765"));
   }
 }
 
@@ -171,8 +172,8 @@ TEST(UpdateBuilderPieces, Append_BadPieces_AreRefused) {
     view.keys = ByteSpans(keys);
     view.values = ByteSpans(values);
     UpdateBuilder builder(&spec);
-    ASSERT_TRUE(builder.Append(0, U32({7, 9}, {1, 2}).view()).ok());
-    const absl::Status status = builder.Append(17, view);
+    ASSERT_TRUE(Append(builder, spec, 0, U32({7, 9}, {1, 2}).view()).ok());
+    const absl::Status status = Append(builder, spec, 17, view);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 17, position 1"));
   }
