@@ -24,7 +24,7 @@ bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys) {
 
 namespace {
 
-// Of one row, without its key.
+// Bytes of one row without its key.
 uint64_t RowBytes(const TensorSpec& spec) {
   uint64_t bytes = spec.aggregation.op == Op::kUnion ? 0 : uint64_t{spec.width} * SizeOf(ResultDType(spec));
   if (ReturnsCounts(spec)) bytes += sizeof(uint32_t);

@@ -55,14 +55,14 @@ absl::Status UpdateBuilder::Append(const CheckedSlice& slice, Growth growth) {
   if (count > std::numeric_limits<uint64_t>::max() - num_keys_) {
     return InvalidSlice(*spec_, slice.chunk(), absl::StrCat("with ", count, " more keys there are 2^64 or more"));
   }
-  const internal::Place place{spec_, slice.chunk()};
+  const internal::InputLocation location{spec_, slice.chunk()};
   const bool is_run = slice.view().key_type == SliceView::Keys::kImplicit;
   if (spec_->layout == Layout::kDense && (!is_run || (count > 0 && first_key != num_keys_))) {
     return InvalidSlice(*spec_, slice.chunk(),
                         is_run ? absl::StrCat("layout dense continues at key ", num_keys_, ", not at ", first_key)
                                : std::string("layout dense takes implicit keys"));
   }
-  if (is_run) RETURN_IF_ERROR(internal::ScanRun(place, first_key, count, order_));
+  if (is_run) RETURN_IF_ERROR(internal::CheckKeyRun(location, first_key, count, order_));
   const Sizes sizes = SizesWith(slice);
   HasNarrowKeys(*spec_) ? narrow_keys_.reserve(sizes.keys, growth) : wide_keys_.reserve(sizes.keys, growth);
   values_.reserve(sizes.value_bytes, growth);
@@ -70,24 +70,25 @@ absl::Status UpdateBuilder::Append(const CheckedSlice& slice, Growth growth) {
     AppendRun({first_key, count});
   } else if (count > 0) {
     ExpandRun();
-    RETURN_IF_ERROR(AppendKeys(place, slice));
+    RETURN_IF_ERROR(AppendKeys(location, slice));
   }
   if (count > 0) chunk_begins_.push_back({slice.chunk(), num_keys_});
   num_keys_ += count;
-  return slice.view().has_values ? AppendValues(place, slice) : absl::OkStatus();
+  return slice.view().has_values ? AppendValues(location, slice) : absl::OkStatus();
 }
 
 // Requires: the slice has keys.
-absl::Status UpdateBuilder::AppendKeys(const internal::Place& place, const CheckedSlice& slice) {
+absl::Status UpdateBuilder::AppendKeys(const internal::InputLocation& location, const CheckedSlice& slice) {
   const auto append = [&](auto& column) {
     column.resize(num_keys_ + slice.num_keys());
-    return slice.has_packed_keys() ? AppendPackedKeys(place, slice, column) : AppendPlainKeys(place, slice, column);
+    return slice.has_packed_keys() ? AppendPackedKeys(location, slice, column)
+                                   : AppendPlainKeys(location, slice, column);
   };
   return HasNarrowKeys(*spec_) ? append(narrow_keys_) : append(wide_keys_);
 }
 
 template <typename Key>
-absl::Status UpdateBuilder::AppendPlainKeys(const internal::Place& place, const CheckedSlice& slice,
+absl::Status UpdateBuilder::AppendPlainKeys(const internal::InputLocation& location, const CheckedSlice& slice,
                                             Column<Key>& column) {
   const size_t sent_bytes = slice.view().key_type == SliceView::Keys::kU32 ? sizeof(uint32_t) : sizeof(uint64_t);
   using Other = std::conditional_t<sizeof(Key) == sizeof(uint32_t), uint64_t, uint32_t>;
@@ -96,7 +97,7 @@ absl::Status UpdateBuilder::AppendPlainKeys(const internal::Place& place, const 
   return slice.view().keys.ForEachBatch(sent_bytes, [&](absl::string_view batch) -> absl::Status {
     Key* const out = column.data() + num_keys_ + position;
     const size_t n = batch.size() / sent_bytes;
-    RETURN_IF_ERROR(internal::ScanKeys(place, position, batch.data(), n, static_cast<int>(sent_bytes), order_));
+    RETURN_IF_ERROR(internal::CheckKeys(location, position, batch.data(), n, static_cast<int>(sent_bytes), order_));
     if (sent_bytes == sizeof(Key)) {
       key_hash_.Add(batch.data(), batch.size());
       copier.Copy(out, batch);
@@ -115,7 +116,7 @@ absl::Status UpdateBuilder::AppendPlainKeys(const internal::Place& place, const 
 
 // Packed keys strictly ascend, so that the first and the last key of the slice are enough to follow the order.
 template <typename Key>
-absl::Status UpdateBuilder::AppendPackedKeys(const internal::Place& place, const CheckedSlice& slice,
+absl::Status UpdateBuilder::AppendPackedKeys(const internal::InputLocation& location, const CheckedSlice& slice,
                                              Column<Key>& column) {
   Column<char> storage;
   const absl::string_view keys = slice.view().keys.Flatten(storage);
@@ -131,19 +132,19 @@ absl::Status UpdateBuilder::AppendPackedKeys(const internal::Place& place, const
     key_hash_.Add(out, count * sizeof(Key));
     return absl::OkStatus();
   }
-  if (!decoded.wraps) return internal::KeyTooLarge(place, decoded.count, decoded.bad_key);
-  return absl::InvalidArgumentError(absl::StrCat(place.ToString(decoded.count), ": the keys pass 2^64-1"));
+  if (!decoded.wraps) return internal::KeyBeyondDimension(location, decoded.count, decoded.bad_key);
+  return absl::InvalidArgumentError(absl::StrCat(location.ToString(decoded.count), ": the keys pass 2^64-1"));
 }
 
-absl::Status UpdateBuilder::AppendValues(const internal::Place& place, const CheckedSlice& slice) {
+absl::Status UpdateBuilder::AppendValues(const internal::InputLocation& location, const CheckedSlice& slice) {
   const size_t size_before = values_.size();
   if (KeepsValues()) values_.resize(size_before + slice.value_bytes());
   std::byte* const out = values_.data() + size_before;
   return slice.view().value_packing == wire::ValuePacking::kInt8Scaled ? AppendScaledValues(slice, out)
-                                                                       : AppendFloatsOrIntegers(place, slice, out);
+                                                                       : AppendFloatsOrIntegers(location, slice, out);
 }
 
-absl::Status UpdateBuilder::AppendFloatsOrIntegers(const internal::Place& place, const CheckedSlice& slice,
+absl::Status UpdateBuilder::AppendFloatsOrIntegers(const internal::InputLocation& location, const CheckedSlice& slice,
                                                    std::byte* out) {
   const wire::ValuePacking packing = slice.view().value_packing;
   const bool is_packed = packing != wire::ValuePacking::kOwn;
@@ -159,7 +160,7 @@ absl::Status UpdateBuilder::AppendFloatsOrIntegers(const internal::Place& place,
       RETURN_IF_ERROR(wire::UnpackValues(packing, spec_->dtype, batch, n, widened.data()));
       batch = {reinterpret_cast<const char*>(widened.data()), widened.size()};
     }
-    RETURN_IF_ERROR(internal::ScanValues(place, before, batch.data(), n));
+    RETURN_IF_ERROR(internal::CheckValues(location, before, batch.data(), n));
     before += n;
     if (!KeepsValues()) return absl::OkStatus();
     value_hash_.Add(batch.data(), batch.size());
@@ -278,7 +279,7 @@ absl::Status UpdateBuilder::InvalidKey(uint64_t index, absl::string_view problem
                                       [](uint64_t i, const ChunkBegin& begin) { return i < begin.first; });
   const ChunkBegin& begin = *std::prev(after);
   return absl::InvalidArgumentError(
-      absl::StrCat(internal::Place{spec_, begin.chunk}.ToString(index - begin.first), ": ", problem));
+      absl::StrCat(internal::InputLocation{spec_, begin.chunk}.ToString(index - begin.first), ": ", problem));
 }
 
 template <typename Key>

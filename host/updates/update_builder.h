@@ -13,7 +13,7 @@
 #include "host/base/column.h"
 #include "host/base/content_hash.h"
 #include "host/spec/spec.h"
-#include "host/updates/scan.h"
+#include "host/updates/input_checks.h"
 #include "host/updates/slice.h"
 #include "host/updates/update.h"
 
@@ -69,14 +69,16 @@ class UpdateBuilder {
   absl::StatusOr<ValidatedUpdate> Finish(double weight) &&;
 
  private:
-  absl::Status AppendKeys(const internal::Place& place, const CheckedSlice& slice);
+  absl::Status AppendKeys(const internal::InputLocation& location, const CheckedSlice& slice);
   template <typename Key>
-  absl::Status AppendPlainKeys(const internal::Place& place, const CheckedSlice& slice, Column<Key>& column);
+  absl::Status AppendPlainKeys(const internal::InputLocation& location, const CheckedSlice& slice, Column<Key>& column);
   template <typename Key>
-  absl::Status AppendPackedKeys(const internal::Place& place, const CheckedSlice& slice, Column<Key>& column);
-  absl::Status AppendValues(const internal::Place& place, const CheckedSlice& slice);
+  absl::Status AppendPackedKeys(const internal::InputLocation& location, const CheckedSlice& slice,
+                                Column<Key>& column);
+  absl::Status AppendValues(const internal::InputLocation& location, const CheckedSlice& slice);
   // Validate the values of a slice and write them to `out`, if values are kept.
-  absl::Status AppendFloatsOrIntegers(const internal::Place& place, const CheckedSlice& slice, std::byte* out);
+  absl::Status AppendFloatsOrIntegers(const internal::InputLocation& location, const CheckedSlice& slice,
+                                      std::byte* out);
   absl::Status AppendScaledValues(const CheckedSlice& slice, std::byte* out);
   bool KeepsValues() const { return spec_->aggregation.op != Op::kUnion; }
   // Whether all keys so far, followed by `keys`, are one run.

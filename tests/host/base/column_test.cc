@@ -1,4 +1,4 @@
-// Columns: memory that is kept for the next one.
+// Column, and the freed columns that are kept for later ones.
 #include "host/base/column.h"
 
 #include <gtest/gtest.h>

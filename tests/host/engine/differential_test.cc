@@ -1,7 +1,8 @@
-// Seeded random aggregations: engine and reference agree on every submission and on every bit, in any order of arrival,
-// any chunking, any number of threads, split over aggregations that are merged, and folded before all have come.
+// Seeded random aggregations: engine and reference agree on every submission and on every bit.
 //
-//   SPARSEAGG_TEST_SEED=17 SPARSEAGG_TEST_CASES=1 …   one case again
+// In any order of arrival, chunking and number of threads, split over aggregations that are merged, and folded early.
+// Repeat one case with
+//   SPARSEAGG_TEST_SEED=17 SPARSEAGG_TEST_CASES=1
 #include <gtest/gtest.h>
 
 #include <exception>

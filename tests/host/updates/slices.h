@@ -1,4 +1,4 @@
-// Slices in wire form, for the tests of what is built from them.
+// Slices in wire form, for tests of UpdateBuilder.
 #ifndef SPARSEAGG_TESTS_HOST_UPDATES_SLICES_H_
 #define SPARSEAGG_TESTS_HOST_UPDATES_SLICES_H_
 

@@ -1,4 +1,4 @@
-// An update is the same in how many pieces its chunks came from the wire.
+// UpdateBuilder with bytes in several spans: the same update as from one span.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What appended chunks become as a whole: weight, promises, dense tensors, the hash of the content.
+// UpdateBuilder::Finish: weight, declarations, dense tensors, content hash.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

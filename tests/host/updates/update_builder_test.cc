@@ -1,4 +1,4 @@
-// Chunks in wire form are appended to an update, or are refused with chunk, position and value.
+// UpdateBuilder::Append: chunks in wire form are appended, or refused with chunk, position and value.
 #include "host/updates/update_builder.h"
 
 #include <gmock/gmock.h>
@@ -304,7 +304,7 @@ TEST(UpdateBuilder, Append_BadPackedValues_AreRefused) {
        {"position 0", "column 1", "-inf"}},
       {wire::ValuePacking::kInt8Scaled, "1234", {"4 bytes of values end with a scale"}},
       {wire::ValuePacking::kInt8Scaled, Floats({1}) + "12345", {"2 keys", "5 values"}},
-      {wire::ValuePacking::kInt8Scaled, Floats({-1}) + "1234", {"scale -1 of values 0 and on", "2^120"}},
+      {wire::ValuePacking::kInt8Scaled, Floats({-1}) + "1234", {"scale -1 of values 0 and following", "2^120"}},
       {wire::ValuePacking::kInt8Scaled, Floats({std::nan("")}) + "1234", {"scale nan"}},
       {wire::ValuePacking::kInt8Scaled, Floats({0x1p121}) + "1234", {"scale 2.65846e+36"}},
       {wire::ValuePacking::kFloat32, Floats({1, 2, 3, 4}), {"float32 values do not widen to float32"}},
