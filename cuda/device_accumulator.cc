@@ -122,13 +122,12 @@ absl::Status DeviceAccumulator::MergePending() {
 }
 
 absl::Status DeviceAccumulator::FoldPending(SubmissionOrder order) {
-  if (on_cpu_) {
+  // The device folds sums whose order matters only at the end.
+  if (on_cpu_ || OrderMatters(spec_)) {
     RETURN_IF_ERROR(GoToCpu());
     return cpu_->FoldPending(order);
   }
-  if (!OrderMatters(spec_)) return pending_.empty() ? absl::OkStatus() : MergePending();
-  return absl::UnimplementedError(
-      absl::StrCat(Quoted(spec_), ": only the CPU engine folds sums whose order matters before the end"));
+  return pending_.empty() ? absl::OkStatus() : MergePending();
 }
 
 absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {

@@ -69,8 +69,8 @@ class DeviceAccumulator : public Accumulator {
   // Errors: besides those of Accumulator, UNIMPLEMENTED when this accumulator or `other` works on the CPU engine and
   // the other one has merged rows.
   absl::Status MergeFrom(Accumulator&& other) override;
-  // Errors: besides those of Accumulator, UNIMPLEMENTED where the order of submissions matters, unless the accumulator
-  // works on the CPU engine.
+  // Where the order of submissions matters, the accumulator goes over to the CPU engine: only that one folds such sums
+  // before the end.
   absl::Status FoldPending(SubmissionOrder order) override;
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override;
   uint64_t num_submissions() const override;

@@ -51,7 +51,7 @@ UpdateBuilder::UpdateBuilder(const TensorSpec* spec) : spec_(spec) {}
 absl::Status UpdateBuilder::Append(const CheckedSlice& slice, Growth growth) {
   const uint64_t count = slice.num_keys();
   const uint64_t first_key = slice.view().first_key;
-  // Implicit keys of UNION take no bytes.
+  // Implicit keys of UNION take no bytes, so that no limit on bytes keeps their number below 2^64.
   if (count > std::numeric_limits<uint64_t>::max() - num_keys_) {
     return InvalidSlice(*spec_, slice.chunk(), absl::StrCat("with ", count, " more keys there are 2^64 or more"));
   }

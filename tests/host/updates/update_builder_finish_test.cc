@@ -43,25 +43,25 @@ TEST(UpdateBuilder, Finish_Weight_IsOneUnderUniform) {
   EXPECT_FALSE(std::signbit(UpdateBuilder(&spec).Finish(-0.0)->weight()));
 }
 
-// ---- promises
+// ---- declarations
 
-struct Promise {
+struct Declaration {
   std::vector<std::vector<uint64_t>> chunks;
   bool sorted_holds;
   bool unique_holds;
 };
 
-TEST(UpdateBuilder, Finish_FalsePromises_AreRefused) {
-  const std::vector<Promise> table = {{{{1, 2, 3}}, true, true},
-                                      {{{1, 2, 2}}, true, false},
-                                      {{{3, 2, 1}}, false, true},
-                                      {{{1, 5}, {3, 7}}, false, true},
-                                      {{{1, 5}, {5, 7}}, true, false},
-                                      {{{9, 5}, {5, 7}}, false, false},
-                                      {{{}}, true, true},
-                                      {{{9, 3, 4, 9}}, false, false}};
+TEST(UpdateBuilder, Finish_FalseDeclarations_AreRefused) {
+  const std::vector<Declaration> table = {{{{1, 2, 3}}, true, true},
+                                          {{{1, 2, 2}}, true, false},
+                                          {{{3, 2, 1}}, false, true},
+                                          {{{1, 5}, {3, 7}}, false, true},
+                                          {{{1, 5}, {5, 7}}, true, false},
+                                          {{{9, 5}, {5, 7}}, false, false},
+                                          {{{}}, true, true},
+                                          {{{9, 3, 4, 9}}, false, false}};
   for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
-    for (const Promise& row : table) {
+    for (const Declaration& row : table) {
       for (const bool declare_sorted : {false, true}) {
         for (const bool declare_unique : {false, true}) {
           const TensorSpec spec = Spec(dimension);
@@ -85,7 +85,7 @@ TEST(UpdateBuilder, Finish_FalsePromises_AreRefused) {
   }
 }
 
-TEST(UpdateBuilder, Finish_FalseUniquePromise_NamesTheKey) {
+TEST(UpdateBuilder, Finish_FalseUniqueDeclaration_NamesTheKey) {
   const TensorSpec spec = Spec();
   UpdateBuilder builder(&spec);
   builder.DeclareUnique();
@@ -94,7 +94,7 @@ TEST(UpdateBuilder, Finish_FalseUniquePromise_NamesTheKey) {
   EXPECT_THAT(std::string(std::move(builder).Finish(1.0).status().message()), HasSubstr("77"));
 }
 
-TEST(UpdateBuilder, Finish_Promises_OfRuns) {
+TEST(UpdateBuilder, Finish_Declarations_OfRuns) {
   const TensorSpec spec = Spec();
   UpdateBuilder builder(&spec);
   builder.DeclareSorted();

@@ -208,7 +208,7 @@ TEST(UpdateBuilder, Append_PackedValues_AreWidened) {
   EXPECT_EQ(std::move(keys_only).Finish(1.0)->values(), nullptr);
 }
 
-// ---- what bad chunks are told
+// ---- errors of bad chunks
 
 struct BadSlice {
   std::string name;
