@@ -44,7 +44,7 @@ class DevicePrepared : public PreparedUpdate {
 // Data: between operations all data is in host memory: the updates as they were sent, and the rows of earlier merges.
 // An operation copies its input to the device and its output back. Where the spec makes the order of submissions
 // irrelevant (OrderMatters in host/spec/spec.h), pending updates are merged while others still arrive; otherwise all
-// updates are kept until Finish.
+// updates are kept until FoldPending or Finish.
 //
 // Device failure is not an error for the caller, and changes no bit of the result. No data is lost, because none is
 // only on the device. The accumulator goes on in one of two ways:
