@@ -11,7 +11,7 @@
 #include "cuda/finisher.h"
 #include "cuda/merger.h"
 #include "host/accumulation.h"
-#include "host/base/make_room.h"
+#include "host/base/reserve_one.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/result.h"
@@ -66,7 +66,7 @@ absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
     RETURN_IF_ERROR(GoToCpu());
     return AddToCpu(prepared->update());
   }
-  MakeRoomForOne(weights_);
+  ReserveOne(weights_);
   pending_.push_back(std::move(prepared));
   const DevicePrepared& added = *pending_.back();
   weights_.push_back(added.update().weight());
@@ -122,13 +122,12 @@ absl::Status DeviceAccumulator::MergePending() {
 }
 
 absl::Status DeviceAccumulator::FoldPending(SubmissionOrder order) {
-  if (on_cpu_) {
+  // The device folds sums whose order matters only at the end.
+  if (on_cpu_ || OrderMatters(spec_)) {
     RETURN_IF_ERROR(GoToCpu());
     return cpu_->FoldPending(order);
   }
-  if (!OrderMatters(spec_)) return pending_.empty() ? absl::OkStatus() : MergePending();
-  return absl::UnimplementedError(
-      absl::StrCat(Quoted(spec_), ": only the CPU engine folds sums whose order matters before the end"));
+  return pending_.empty() ? absl::OkStatus() : MergePending();
 }
 
 absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {

@@ -44,7 +44,7 @@ class DevicePrepared : public PreparedUpdate {
 // Data: between operations all data is in host memory: the updates as they were sent, and the rows of earlier merges.
 // An operation copies its input to the device and its output back. Where the spec makes the order of submissions
 // irrelevant (OrderMatters in host/spec/spec.h), pending updates are merged while others still arrive; otherwise all
-// updates are kept until Finish.
+// updates are kept until FoldPending or Finish.
 //
 // Device failure is not an error for the caller, and changes no bit of the result. No data is lost, because none is
 // only on the device. The accumulator goes on in one of two ways:
@@ -69,8 +69,8 @@ class DeviceAccumulator : public Accumulator {
   // Errors: besides those of Accumulator, UNIMPLEMENTED when this accumulator or `other` works on the CPU engine and
   // the other one has merged rows.
   absl::Status MergeFrom(Accumulator&& other) override;
-  // Errors: besides those of Accumulator, UNIMPLEMENTED where the order of submissions matters, unless the accumulator
-  // works on the CPU engine.
+  // Where the order of submissions matters, the accumulator goes over to the CPU engine: only that one folds such sums
+  // before the end.
   absl::Status FoldPending(SubmissionOrder order) override;
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override;
   uint64_t num_submissions() const override;

@@ -8,7 +8,7 @@
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/finish/assemble.h"
-#include "host/no_result.h"
+#include "host/merge_errors.h"
 #include "host/spec/fixed_point.h"
 
 namespace sparseagg::cuda {
@@ -128,13 +128,13 @@ class Finisher {
 
   absl::Status ZeroWeight(uint64_t row) {
     ASSIGN_OR_RETURN(const FailedRow failed, FailedAt(row));
-    finished_.failure = NoWeight(spec_, failed);
+    finished_.failure = ZeroWeightError(spec_, failed);
     return absl::OkStatus();
   }
 
   absl::Status Overflow(uint64_t value) {
     ASSIGN_OR_RETURN(const FailedRow failed, FailedAt(value / shape_.columns));
-    finished_.failure = LeavesInt64(spec_, failed, value % shape_.columns);
+    finished_.failure = OverflowError(spec_, failed, value % shape_.columns);
     return absl::OkStatus();
   }
 

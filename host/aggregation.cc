@@ -15,7 +15,7 @@
 namespace sparseagg {
 namespace {
 
-// No process has more.
+// The user address space of x86-64 with four-level page tables.
 constexpr uint64_t kAddressableBytes = uint64_t{1} << 47;
 
 }  // namespace
@@ -74,13 +74,13 @@ uint64_t Aggregation::PrepareBytes(absl::Span<const ValidatedUpdate> updates) co
   return bytes;
 }
 
-absl::Status Aggregation::CheckRoom(uint64_t num_more) const {
+absl::Status Aggregation::CheckMaxSubmissions(uint64_t num_more) const {
   for (const TensorSpec& spec : tensors_) {
     const uint64_t limit = spec.aggregation.max_submissions;
     // More terms than the scale was chosen for could overflow.
     if (spec.aggregation.numerics == Numerics::kFixedPoint && limit != 0 && num_submissions() + num_more > limit) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(Quoted(spec), ": fixed_point was set up for max_submissions ", limit, ", which is reached"));
+      return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ": fixed_point was set up for max_submissions ",
+                                                       limit, ", and that many have been added"));
     }
   }
   return absl::OkStatus();
@@ -92,7 +92,7 @@ uint64_t Aggregation::BytesWith(const PreparedSubmission* next) const {
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     const Accumulator& accumulator = *accumulators_[t];
     const PreparedUpdate* const update = next == nullptr ? nullptr : next->updates[t].get();
-    // Sums whose order matters are folded before the end only to stay within a limit.
+    // Sums whose order matters are folded before Finish only to stay within a memory limit.
     const bool folds = memory_limit_ != 0 || !OrderMatters(tensors_[t]);
     const uint64_t fold_bytes = folds ? accumulator.FoldBytes(update) : 0;
     bytes = SaturatingAdd(bytes, std::max(fold_bytes, accumulator.FinishBytes(update)));
@@ -103,42 +103,42 @@ uint64_t Aggregation::BytesWith(const PreparedSubmission* next) const {
 absl::Status Aggregation::CheckFollows(absl::string_view client_id, absl::string_view last_folded) const {
   if (client_id >= last_folded) return absl::OkStatus();
   const std::string folded = memory_limit_ == 0
-                                 ? "is part of a sum already"
-                                 : absl::StrCat("the memory_limit ", memory_limit_, " makes part of a sum before");
+                                 ? std::string("is folded into the sum already")
+                                 : absl::StrCat("the memory_limit ", memory_limit_, " has folded into the sum already");
   return absl::FailedPreconditionError(
       absl::StrCat("client '", client_id, "' comes before '", last_folded, "', which ", folded,
                    ": add clients in ascending order of their ids, or sum in fixed point"));
 }
 
-absl::Status Aggregation::MakeRoomFor(absl::string_view client_id, const PreparedSubmission& submission) {
+absl::Status Aggregation::FitIntoLimit(absl::string_view client_id, const PreparedSubmission& submission) {
   const auto fits = [&] { return BytesWith(&submission) <= memory_limit_; };
   if (fits()) return absl::OkStatus();
-  const auto no_room = [&] {
+  const auto does_not_fit = [&] {
     return absl::ResourceExhaustedError(
         absl::StrCat("with the update of client '", client_id, "', of ", submission.memory_bytes(),
                      " bytes, the merged rows (", memory_bytes(), " bytes) and the result take up to ",
                      BytesWith(&submission), " bytes, beyond the memory_limit ", memory_limit_));
   };
-  // Its rows alone take as much again: no fold of the others would help.
-  if (submission.memory_bytes() > memory_limit_ / 2) return no_room();
+  // The submission and its rows alone are beyond the limit. Folding the others would not help.
+  if (submission.memory_bytes() > memory_limit_ / 2) return does_not_fit();
   RETURN_IF_ERROR(MergePending());
   if (fits()) return absl::OkStatus();
   if (OrderMattersSomewhere() && !client_ids_.empty()) {
     RETURN_IF_ERROR(CheckFollows(client_id, *std::max_element(client_ids_.begin(), client_ids_.end())));
   }
   RETURN_IF_ERROR(FoldPending());
-  return fits() ? absl::OkStatus() : no_room();
+  return fits() ? absl::OkStatus() : does_not_fit();
 }
 
 absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submission) {
   const DefaultFloatEnvironment environment;
-  RETURN_IF_ERROR(CheckRoom(1));
+  RETURN_IF_ERROR(CheckMaxSubmissions(1));
   if (known_clients_.contains(client_id)) {
     return absl::AlreadyExistsError(absl::StrCat("client '", client_id, "' has a submission already"));
   }
   if (!folded_.empty()) RETURN_IF_ERROR(CheckFollows(client_id, client_ids_[folded_.back()]));
-  if (memory_limit_ != 0) RETURN_IF_ERROR(MakeRoomFor(client_id, submission));
-  client_ids_.push_back(client_id);  // first: an error from here on is told by num_submissions()
+  if (memory_limit_ != 0) RETURN_IF_ERROR(FitIntoLimit(client_id, submission));
+  client_ids_.push_back(client_id);  // first, so that num_submissions() reports an error from here on
   known_clients_.insert(std::move(client_id));
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     RETURN_IF_ERROR(accumulators_[t]->Add(std::move(submission.updates[t])));
@@ -148,23 +148,23 @@ absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submissi
 
 absl::Status Aggregation::MergeFrom(Aggregation&& other) {
   const DefaultFloatEnvironment environment;
-  RETURN_IF_ERROR(CheckRoom(other.num_submissions()));
+  RETURN_IF_ERROR(CheckMaxSubmissions(other.num_submissions()));
   for (const Aggregation* const folded :
        {static_cast<const Aggregation*>(this), static_cast<const Aggregation*>(&other)}) {
     if (folded->folded_.empty()) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("the clients up to '", folded->client_ids_[folded->folded_.back()],
-                     "' are part of a sum already, in one of the two, and others may precede them"));
+                     "' are folded into a sum already, in one of the two, and clients of the other may precede them"));
   }
   for (const std::string& id : other.client_ids_) {
     if (known_clients_.contains(id)) {
-      return absl::AlreadyExistsError(absl::StrCat("client '", id, "' has a submission in both"));
+      return absl::AlreadyExistsError(absl::StrCat("client '", id, "' has a submission in both aggregations"));
     }
   }
   if (const uint64_t bytes = SaturatingAdd(BytesWith(nullptr), other.BytesWith(nullptr));
       memory_limit_ != 0 && bytes > memory_limit_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("together they take up to ", bytes, " bytes, beyond the memory_limit ", memory_limit_));
+    return absl::ResourceExhaustedError(absl::StrCat("the two aggregations together take up to ", bytes,
+                                                     " bytes, beyond the memory_limit ", memory_limit_));
   }
   client_ids_.insert(client_ids_.end(), other.client_ids_.begin(), other.client_ids_.end());  // first, as in Add
   known_clients_.insert(other.client_ids_.begin(), other.client_ids_.end());
@@ -200,11 +200,11 @@ absl::Status Aggregation::FoldPending() {
   RETURN_IF_ERROR(MergePending());
   if (!OrderMattersSomewhere()) return absl::OkStatus();
   const std::vector<uint32_t> order = CanonicalOrder();
-  std::vector<uint32_t> folded = order;  // here, where no memory for it leaves all as it was
+  std::vector<uint32_t> folded = order;  // copied first, so that a failed allocation changes nothing
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     if (!OrderMatters(tensors_[t])) continue;
     RETURN_IF_ERROR(accumulators_[t]->FoldPending(order));
-    // As soon as one has: were another tensor's fold to fail, the order would count nevertheless.
+    // With the first fold the order counts, even if the fold of another tensor fails.
     if (folded_.size() != order.size()) folded_.swap(folded);
   }
   return absl::OkStatus();

@@ -15,17 +15,16 @@ bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys) {
   const AggregationSpec& a = spec.aggregation;
   if (a.result_layout != ResultLayout::kAuto) return a.result_layout == ResultLayout::kDense;
   if (spec.dimension == 0) return false;
-  const uint64_t key_bytes = HasNarrowKeys(spec) ? 4 : 8;
   const uint64_t row_bytes = a.op == Op::kUnion ? sizeof(uint32_t) : SizeOf(ResultDType(spec)) * spec.width;
   using Wide = unsigned __int128;
-  if (Wide{num_keys} * (key_bytes + row_bytes) >= Wide{spec.dimension} * row_bytes) return true;
+  if (Wide{num_keys} * (KeyBytes(spec) + row_bytes) >= Wide{spec.dimension} * row_bytes) return true;
   return a.dense_threshold.has_value() &&
          static_cast<double>(num_keys) / static_cast<double>(spec.dimension) >= *a.dense_threshold;
 }
 
 namespace {
 
-// Of one row, without its key.
+// Bytes of one row without its key.
 uint64_t RowBytes(const TensorSpec& spec) {
   uint64_t bytes = spec.aggregation.op == Op::kUnion ? 0 : uint64_t{spec.width} * SizeOf(ResultDType(spec));
   if (ReturnsCounts(spec)) bytes += sizeof(uint32_t);
@@ -39,8 +38,7 @@ uint64_t DenseResultBytes(const TensorSpec& spec) { return SaturatingMultiply(sp
 
 uint64_t ResultBytes(const TensorSpec& spec, uint64_t max_keys) {
   const uint64_t rows = spec.dimension == 0 ? max_keys : std::min(max_keys, spec.dimension);
-  const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
-  const uint64_t sparse = SaturatingMultiply(rows, SaturatingAdd(key_bytes, RowBytes(spec)));
+  const uint64_t sparse = SaturatingMultiply(rows, SaturatingAdd(KeyBytes(spec), RowBytes(spec)));
   return IsDenseResult(spec, rows) ? SaturatingAdd(sparse, DenseResultBytes(spec)) : sparse;
 }
 

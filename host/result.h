@@ -1,4 +1,4 @@
-// The merged tensor.
+// The result of one tensor.
 #ifndef SPARSEAGG_HOST_RESULT_H_
 #define SPARSEAGG_HOST_RESULT_H_
 
@@ -17,14 +17,15 @@ namespace sparseagg {
 // Keys as stored: 32 bits where the dimension allows (HasNarrowKeys), else 64.
 using KeyVector = std::variant<Column<uint32_t>, Column<uint64_t>>;
 
-// One tensor's result. The same committed submissions give the same bits here on every engine.
+// The merged rows of one tensor.
+// Deterministic: the same committed submissions give the same bits on every engine, but for `plan`.
 struct Result {
   Layout layout = Layout::kSparse;
   DType dtype = DType::kFloat32;
   bool has_values = true;  // false for kUnion
   uint32_t width = 1;
   uint64_t dimension = 0;
-  uint64_t num_rows = 0;  // keys if sparse, `dimension` if dense
+  uint64_t num_rows = 0;  // sparse: number of keys; dense: `dimension`
 
   KeyVector keys;                        // sparse: ascending, unique; dense: empty
   Column<std::byte> values;              // num_rows × width of `dtype`, row-major
@@ -32,8 +33,7 @@ struct Result {
   Column<double> weights;                // num_rows, or empty when not asked for
   std::optional<int> fixed_point_shift;  // s: the sums are exact multiples of 2^-s
 
-  // How the last merge was done and why, for people to read; empty where an engine has nothing to say. Depends on the
-  // machine: no part of what is equal on every engine.
+  // How the last merge was done and why, for people to read; may be empty. Depends on the machine.
   std::string plan;
 
   // Key of row r.
@@ -42,20 +42,20 @@ struct Result {
     if (const auto* narrow = std::get_if<Column<uint32_t>>(&keys)) return (*narrow)[row];
     return std::get<Column<uint64_t>>(keys)[row];
   }
-  // Of one row's values.
+  // Bytes of one row's values.
   size_t row_bytes() const { return has_values ? SizeOf(dtype) * width : 0; }
   size_t memory_bytes() const;
 };
 
-// Whether a result of `num_keys` keys is dense. AUTO: when dense is not larger (kUnion: by its counts), or the density
-// reaches dense_threshold.
+// Whether a result of `num_keys` keys is dense. kAuto: if dense is not larger (kUnion compares the bytes of counts), or
+// if the density reaches dense_threshold.
 bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys);
 
-// What the columns of a dense result take. Saturates.
+// Returns: bytes of the columns of a dense result. Saturates.
 uint64_t DenseResultBytes(const TensorSpec& spec);
 
-// The most bytes that making a result of up to `max_keys` keys takes where a dense one is made of a sparse one.
-// Saturates.
+// Returns: the most bytes that making a result of up to `max_keys` keys takes, if a dense result is made from a sparse
+// one. Saturates.
 uint64_t ResultBytes(const TensorSpec& spec, uint64_t max_keys);
 
 }  // namespace sparseagg

@@ -20,19 +20,20 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr size_t kPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
-// From here on memory is kept; from there on it is mapped, in huge pages.
+// Smaller memory is not kept when it is freed.
 constexpr size_t kSmallestKept = size_t{128} << 10;
+// Larger memory is mapped, in huge pages.
 constexpr size_t kSmallestMapped = 2 * kHugePage;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Kept blocks come in few sizes, so that one fits often, and at most an eighth is too much, since it is counted
-// nowhere. So the tail of a mapped one may be too short for a huge page.
+// Kept blocks come in few sizes, so that a kept block often fits. At most an eighth of a block is surplus, since no
+// limit counts the surplus. Therefore the tail of a mapped block may be too short for a huge page.
 size_t BlockSize(size_t bytes) { return RoundUp(bytes, std::clamp(std::bit_floor(bytes) / 8, kPage, kHugePage)); }
 bool IsMapped(size_t block_size) { return block_size >= kSmallestMapped; }
 
-// Aligned by hand, since aligned allocations pass by the C library's caches of small blocks and take it several times
-// as long. The byte before the memory says how far it was moved.
+// Aligned by hand: the C library's aligned allocations bypass its caches of small blocks and take several times as
+// long. The byte before the memory holds the distance from the start of the allocation.
 void* Allocate(size_t size) {
   auto* const block = static_cast<std::byte*>(::operator new(size + kAlignment));
   const size_t moved = kAlignment - reinterpret_cast<uintptr_t>(block) % kAlignment;
@@ -46,23 +47,25 @@ void Free(void* memory) noexcept {
 }
 
 void* Map(size_t size) {
-  // One huge page more than needed, so that the start can be aligned to one; the surplus is unmapped. Not NORESERVE:
-  // the system refuses what is beyond all its memory, rather than end the process that touches it.
+  // Maps one huge page more than needed, so that the start can be aligned to a huge page, and unmaps the surplus.
+  // Without MAP_NORESERVE, so that the system refuses a mapping beyond all its memory instead of killing the process
+  // later.
   size_t space = size + kHugePage;
   void* mapping = mmap(nullptr, space, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();
   void* start = mapping;
-  std::align(kHugePage, size, start, space);  // leaves in `space` what lies from `start` to the mapping's end
+  std::align(kHugePage, size, start, space);  // `space` becomes the bytes from `start` to the end of the mapping
   const size_t before = size + kHugePage - space;
   if (before > 0) munmap(mapping, before);
   if (space > size) munmap(static_cast<std::byte*>(start) + size, space - size);
-  madvise(start, size, MADV_HUGEPAGE);  // a wish: without huge pages it works as well
+  madvise(start, size, MADV_HUGEPAGE);  // without huge pages it works too, only slower
   return start;
 }
 
+// Moves a mapping of `size` bytes to a new one of `larger` bytes, without copying. Throws std::bad_alloc.
 void* Move(void* start, size_t size, size_t larger) {
   void* const target = Map(larger);
-  // Takes the place of what has been mapped there.
+  // Replaces the pages mapped at `target`.
   if (mremap(start, size, larger, MREMAP_MAYMOVE | MREMAP_FIXED, target) != MAP_FAILED) return target;
   munmap(target, larger);
   throw std::bad_alloc();
@@ -71,23 +74,24 @@ void* Move(void* start, size_t size, size_t larger) {
 class KeptBlocks;
 KeptBlocks& Blocks();
 
-// Keeps freed blocks for the next columns: fresh pages cost a merge up to a third of its time, since the system clears
+// Freed blocks, kept for the next columns. Fresh pages cost a merge up to a third of its time, since the system clears
 // them at first touch. Thread-safe.
 class KeptBlocks {
  public:
   KeptBlocks() {
-    kept_.reserve(kMostKept + 1);  // so that to return one never takes memory
-    // Held over a fork, the lock is free in the child.
+    kept_.reserve(kMostKept + 1);  // so that Return never allocates
+    // The lock is held during a fork, so that it is free in the child.
     pthread_atfork([] { Blocks().mutex_.lock(); }, [] { Blocks().mutex_.unlock(); }, [] { Blocks().mutex_.unlock(); });
   }
 
+  // Returns: a kept block that fits, or a new one. Throws std::bad_alloc.
   void* Take(size_t bytes) {
     const size_t size = BlockSize(bytes);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       size_t best = kept_.size();
       for (size_t i = 0; i < kept_.size(); ++i) {
-        // Of equals the most recent one, which may still be in the cache.
+        // Among equal sizes the most recently freed block: it may still be in the cache.
         if (Fits(kept_[i], bytes) && (best == kept_.size() || kept_[i].size <= kept_[best].size)) best = i;
       }
       if (best < kept_.size()) {
@@ -110,8 +114,9 @@ class KeptBlocks {
     return start;
   }
 
+  // See ExtendColumn.
   void* Extend(void* start, size_t bytes) {
-    // Held to the end: as soon as the pages have moved, another block may be mapped where they were.
+    // Held to the end: once the pages have moved, another thread may map a block at their old address.
     const std::lock_guard<std::mutex> lock(mutex_);
     Block block = mapped_.at(start);
     if (bytes > block.size) {
@@ -127,6 +132,7 @@ class KeptBlocks {
     return block.start;
   }
 
+  // See TrimColumn.
   void Trim(void* start, size_t used_bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Block& block = mapped_.at(start);
@@ -136,6 +142,7 @@ class KeptBlocks {
     block.resident = resident;
   }
 
+  // Keeps a freed block, or gives it back to the system if the limit is reached.
   void Return(void* start, size_t bytes) {
     const size_t size = BlockSize(bytes);
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -163,21 +170,21 @@ class KeptBlocks {
   struct Block {
     void* start = nullptr;
     size_t size = 0;
-    size_t resident = 0;  // at most so much of it, from the start on, has pages
+    size_t resident = 0;  // pages exist at most in this many bytes from the start on
   };
 
-  // Once `bytes` of it have been written to.
+  // Returns: the resident bytes of the block once its first `bytes` bytes have been written.
   static size_t ResidentWith(const Block& block, size_t bytes) {
     return std::max(block.resident, std::min(block.size, RoundUp(bytes, kHugePage)));
   }
-  // Only mapped blocks tell their size themselves. They may be larger, as far as no pages lie there: those would be
-  // resident with a column that does not count them.
+  // Whether a column of `bytes` can use the block. Only mapped blocks record their size, so only they may be larger
+  // than needed, and only if the surplus has no pages: the column would not count them.
   static bool Fits(const Block& block, size_t bytes) {
     if (!IsMapped(block.size)) return block.size == BlockSize(bytes);
     return block.size >= bytes && ResidentWith(block, bytes) <= bytes + bytes / 8 && IsMapped(BlockSize(bytes));
   }
 
-  // Those not needed for longest go first.
+  // Gives the least recently freed blocks back until at most `most_bytes` are kept.
   void Shrink(size_t most_bytes) {
     size_t gone = 0;
     while (gone < kept_.size() && (kept_bytes_ > most_bytes || kept_.size() - gone > kMostKept)) {
@@ -189,13 +196,13 @@ class KeptBlocks {
   }
 
   std::mutex mutex_;
-  std::unordered_map<void*, Block> mapped_;  // in use
+  std::unordered_map<void*, Block> mapped_;  // blocks in use
   std::vector<Block> kept_;                  // the most recent last
   size_t kept_bytes_ = 0;
   size_t limit_bytes_ = kDefaultKeptColumnBytes;
 };
 
-// Never destroyed: columns of static storage may outlive any other static object.
+// Never destroyed, since columns with static storage may outlive any other static object.
 KeptBlocks& Blocks() {
   static auto* const blocks = new KeptBlocks;
   return *blocks;

@@ -1,4 +1,4 @@
-// Memory for bulk data: uninitialised, and in huge pages once it is large.
+// Arrays of bulk data: uninitialised, and in huge pages once they are large.
 #ifndef SPARSEAGG_HOST_BASE_COLUMN_H_
 #define SPARSEAGG_HOST_BASE_COLUMN_H_
 
@@ -16,41 +16,51 @@
 namespace sparseagg {
 namespace internal {
 
-// `bytes` of memory, aligned to 64; pages are taken from the system only when first touched. Throws std::bad_alloc.
+// Allocates `bytes` of uninitialised memory, aligned to 64. The system provides pages when they are first touched.
+// Throws std::bad_alloc.
 void* AllocateColumn(size_t bytes);
 void FreeColumn(void* memory, size_t bytes) noexcept;
-// Gives pages behind the first `used` bytes back to the system; the memory stays valid. False: it is too small for
-// that.
+
+// Gives pages behind the first `used` bytes back to the system. The memory stays valid.
+// Returns: false if the memory is too small to have pages of its own.
 bool TrimColumn(void* memory, size_t bytes, size_t used) noexcept;
 
-// Whether columns of `bytes` have pages of their own.
+// Whether columns of `bytes` are mapped: have pages of their own.
 bool IsMappedColumn(size_t bytes);
-// Makes a mapped column one of `bytes`, which are more, and returns where it is now. Pages move, not what they hold, so
-// that no more is held meanwhile. Throws std::bad_alloc, and nothing changed.
+// Extends a mapped column to `bytes`. Moves its pages in the address space instead of copying them, so that old and new
+// memory are never held together. Throws std::bad_alloc, and then the column is unchanged.
+// Returns: where the column is now.
+// Requires: the column is mapped and has fewer bytes.
 void* ExtendColumn(void* memory, size_t bytes);
 
+// Default of KeepFreedColumns.
 inline constexpr size_t kDefaultKeptColumnBytes = size_t{256} << 20;
 
-// No machine addresses more; sums of this and a few pages do not wrap.
+// Beyond what any machine addresses. Sums of this and a few pages do not wrap.
 inline constexpr size_t kMaxColumnBytes = size_t{1} << 62;
 
 }  // namespace internal
 
-// Large columns that are freed are kept for later ones, up to `bytes` in all, the most recent first. 0 gives all back
-// to the system at once. The default is 256 MiB. Thread-safe.
+// Sets how many bytes of freed columns are kept for later columns; the default is 256 MiB. Beyond the limit the least
+// recently freed columns go back to the system. Only columns of 128 KiB or more are kept.
+// Thread-safe.
 void KeepFreedColumns(size_t bytes);
-// Gives back those that are kept now; later ones are kept as before. Thread-safe.
+// Gives all kept columns back to the system. Columns freed later are kept as before.
+// Thread-safe.
 void ReleaseFreedColumns();
 
-// How a column grows that holds something.
+// How a column that holds elements gets more capacity.
 enum class Growth {
-  kAhead,  // to twice its capacity at least, by copying
-  kExact,  // to what is asked for; a large one never holds more than that
+  kAhead,  // to at least twice its capacity, by copying: amortised O(1) for each element
+  kExact,  // to the size that is asked for; large columns grow without holding old and new memory together
 };
 
-// A contiguous array that, unlike std::vector, does not write to elements it only makes room for: resize() leaves new
-// ones uninitialised, so a column may be made as long as it could get and be cut to what it got, at the cost of the
-// latter. Large columns come from huge pages, since faults on small ones cost a merge almost half its speed.
+// A contiguous array that owns its memory. Unlike std::vector, it does not initialise new elements: resize() leaves
+// them undefined, and untouched pages cost nothing. So a column may be made as long as it could become and then be cut
+// to its true size. Large columns come from huge pages, since page faults on small pages cost a merge almost half its
+// speed.
+//
+// Functions throw std::bad_alloc, and then the column is unchanged. Not thread-safe.
 template <typename T>
 class Column {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -87,23 +97,22 @@ class Column {
   const T* end() const { return data_ + size_; }
   T& back() { return data_[size_ - 1]; }
 
-  // New elements are uninitialised. Grows ahead.
+  // New elements are uninitialised. Capacity grows ahead.
   void resize(size_t size) {
-    MakeRoom(size, Growth::kAhead);
+    reserve(size, Growth::kAhead);
     size_ = size;
   }
   size_t capacity() const { return capacity_; }
-  // Makes room for `size` elements, if there is less.
-  void MakeRoom(size_t size, Growth growth) {
+  // Extends the capacity to `size` elements or more. Does nothing if the capacity is enough.
+  void reserve(size_t size, Growth growth = Growth::kExact) {
     if (size <= capacity_) return;
     Extends(growth) ? Extend(size) : Grow(CapacityFor(size, growth));
   }
-  // Bytes that MakeRoom takes, for the while, beside those of the capacity. Saturates.
-  uint64_t RoomBytes(uint64_t size, Growth growth) const {
+  // Returns: bytes that reserve temporarily needs in addition to those of the capacity. Saturates.
+  uint64_t ReserveBytes(uint64_t size, Growth growth) const {
     if (size <= capacity_) return 0;
     return SaturatingMultiply(CapacityFor(size, growth) - (Extends(growth) ? capacity_ : 0), sizeof(T));
   }
-  void reserve(size_t capacity) { MakeRoom(capacity, Growth::kExact); }
   void clear() { size_ = 0; }
   void push_back(T value) {
     if (size_ == capacity_) Grow(std::max<size_t>(size_ + 1, 2 * capacity_));
@@ -114,7 +123,7 @@ class Column {
     resize(before + count);
     std::copy_n(values, count, data_ + before);
   }
-  // Gives back what it takes beyond its size, but for an eighth. Elements may move.
+  // Releases capacity beyond 9/8 of the size. Elements may move.
   void Trim() {
     if (capacity_ - size_ <= size_ / 8) return;
     if (!internal::TrimColumn(data_, capacity_ * sizeof(T), size_ * sizeof(T))) *this = Column(begin(), end());
@@ -125,6 +134,7 @@ class Column {
   }
 
  private:
+  // Throws std::bad_alloc if no machine has that many bytes.
   static size_t BytesOf(size_t capacity) {
     if (capacity > internal::kMaxColumnBytes / sizeof(T)) throw std::bad_alloc();
     return capacity * sizeof(T);
@@ -132,6 +142,7 @@ class Column {
   size_t CapacityFor(size_t size, Growth growth) const {
     return growth == Growth::kExact || size_ == 0 ? size : std::max(size, 2 * capacity_);
   }
+  // Whether reserve moves pages (Extend) rather than copies elements (Grow).
   bool Extends(Growth growth) const {
     return growth == Growth::kExact && internal::IsMappedColumn(capacity_ * sizeof(T));
   }

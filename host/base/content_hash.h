@@ -1,4 +1,4 @@
-// A digest of content, which may come bit by bit.
+// XXH3-128 hashes of content that comes whole or in parts.
 #ifndef SPARSEAGG_HOST_BASE_CONTENT_HASH_H_
 #define SPARSEAGG_HOST_BASE_CONTENT_HASH_H_
 
@@ -14,9 +14,12 @@ namespace sparseagg {
 // High and low half of an XXH3-128 hash.
 using ContentHash = std::pair<uint64_t, uint64_t>;
 
+// Returns: the hash of bytes that are in one place.
 ContentHash HashOf(const void* bytes, size_t size);
 
-// The same of everything it is given, however that was divided. Copies go on independently. Not thread-safe.
+// The hash of content that is added in parts. The same content gives the same hash, however it is divided. A copy
+// continues independently.
+// Not thread-safe.
 class ContentHasher {
  public:
   ContentHasher();

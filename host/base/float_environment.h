@@ -1,4 +1,4 @@
-// Floating-point arithmetic as the results are defined by, whatever the caller's thread is set to.
+// The floating-point environment in which results are defined.
 #ifndef SPARSEAGG_HOST_BASE_FLOAT_ENVIRONMENT_H_
 #define SPARSEAGG_HOST_BASE_FLOAT_ENVIRONMENT_H_
 
@@ -10,9 +10,10 @@
 
 namespace sparseagg {
 
-// While it lives, the thread rounds to the nearest, keeps denormals and traps nothing; then what was set before is
-// back, and no exception of ours is flagged. In the way of a caller that has denormals flushed
-// (torch.set_flush_denormal, -ffast-math in any library) or rounds otherwise. For entries and workers, not for loops.
+// Scope in which the thread rounds to nearest, keeps denormals and traps nothing. The destructor restores the caller's
+// environment and flags. Callers may have changed theirs: torch.set_flush_denormal, or -ffast-math in any library,
+// flushes denormals. Belongs at the entries of the library and of worker threads. Cost: a few nanoseconds; keep it out
+// of inner loops.
 class DefaultFloatEnvironment {
  public:
   DefaultFloatEnvironment() { SetDefault(); }
@@ -22,8 +23,8 @@ class DefaultFloatEnvironment {
 
  private:
 #if defined(__SSE2__)
-  // Of SSE and AVX alone: nothing here is reckoned by the x87, whose state takes so long to set that it was a tenth of
-  // a merge of ten thousand small updates.
+  // The control register of SSE and AVX alone. Nothing here computes on the x87, and setting its state too took a tenth
+  // of a merge of ten thousand small updates.
   using Environment = unsigned int;
   static Environment Get() { return _mm_getcsr(); }
   static void Set(Environment environment) { _mm_setcsr(environment); }

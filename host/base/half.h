@@ -21,8 +21,8 @@ inline float WidenFloat16(uint16_t bits) {
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
-// Rounds to a format of 16 bits with `kMantissaBits` stored bits and an exponent bias of `kBias`. Going through
-// float32 would round twice. NaN becomes the canonical quiet one; too large becomes infinity.
+// Rounds to a format of 16 bits with `kMantissaBits` stored bits and an exponent bias of `kBias`. A detour over float32
+// would round twice. NaN becomes the canonical quiet NaN. Values beyond the format's range become infinity.
 template <int kMantissaBits, int kBias>
 uint16_t RoundToSixteenBits(double value) {
   constexpr uint32_t kExponentMax = (1u << (15 - kMantissaBits)) - 1;
@@ -48,7 +48,7 @@ uint16_t RoundToSixteenBits(double value) {
   const uint64_t rest = significand & ((uint64_t{1} << shift) - 1);
   const uint64_t half = uint64_t{1} << (shift - 1);
   if (rest > half || (rest == half && (rounded & 1) != 0)) ++rounded;
-  // A carry out of the significand runs into the exponent, which is what rounding up to the next binade means.
+  // A carry out of the significand increments the exponent: the value is rounded up to the next binade.
   const uint64_t magnitude = exponent == 0 ? rounded : (static_cast<uint64_t>(exponent - 1) << kMantissaBits) + rounded;
   if (magnitude >= kInfinity) return static_cast<uint16_t>(sign | kInfinity);
   return static_cast<uint16_t>(sign | magnitude);

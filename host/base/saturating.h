@@ -1,4 +1,4 @@
-// Sums and products of sizes that callers choose: too large instead of wrapped.
+// Sums and products that saturate at 2^64-1 instead of wrapping, for sizes that callers choose.
 #ifndef SPARSEAGG_HOST_BASE_SATURATING_H_
 #define SPARSEAGG_HOST_BASE_SATURATING_H_
 

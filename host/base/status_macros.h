@@ -1,4 +1,4 @@
-// Early return on errors, for code whose one currency is absl::Status.
+// Early return on absl::Status errors.
 #ifndef SPARSEAGG_HOST_BASE_STATUS_MACROS_H_
 #define SPARSEAGG_HOST_BASE_STATUS_MACROS_H_
 
@@ -10,6 +10,7 @@
 #define SPARSEAGG_CONCAT_INNER(a, b) a##b
 #define SPARSEAGG_CONCAT(a, b) SPARSEAGG_CONCAT_INNER(a, b)
 
+// Returns the error of `expression` from the enclosing function, if there is one.
 #define RETURN_IF_ERROR(expression)                           \
   do {                                                        \
     if (absl::Status status_ = (expression); !status_.ok()) { \
@@ -22,6 +23,7 @@
   if (!result.ok()) return std::move(result).status();      \
   lhs = *std::move(result)
 
+// Assigns the value of a StatusOr to `lhs`, or returns its error from the enclosing function.
 #define ASSIGN_OR_RETURN(lhs, expression) \
   SPARSEAGG_ASSIGN_OR_RETURN(SPARSEAGG_CONCAT(result_, __LINE__), lhs, expression)
 

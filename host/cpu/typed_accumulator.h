@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/accumulation.h"
-#include "host/base/make_room.h"
+#include "host/base/reserve_one.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/finish/assemble.h"
@@ -48,8 +48,8 @@ class TypedAccumulator : public Accumulator {
 
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
     std::unique_ptr<CpuUpdate> cpu_update(static_cast<CpuUpdate*>(update.release()));
-    MakeRoomForOne(weights_);
-    MakeRoomForOne(updates_);
+    ReserveOne(weights_);
+    ReserveOne(updates_);
     weights_.push_back(cpu_update->weight);
     if (merges_on_arrival_ && cpu_update->num_keys == 0) return absl::OkStatus();
     pending_.Add(cpu_update->bytes, cpu_update->num_keys);

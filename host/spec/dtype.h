@@ -1,4 +1,4 @@
-// Element types of tensors, as they are on the wire and in results.
+// Element types of tensors and results.
 #ifndef SPARSEAGG_HOST_SPEC_DTYPE_H_
 #define SPARSEAGG_HOST_SPEC_DTYPE_H_
 

@@ -1,4 +1,4 @@
-// Scales of fixed-point sums: terms are int64 multiples of 2^-shift, chosen so that no sum can overflow.
+// Scales of fixed-point sums. Terms are int64 multiples of 2^-shift; the shift is chosen so that no sum can overflow.
 #ifndef SPARSEAGG_HOST_SPEC_FIXED_POINT_H_
 #define SPARSEAGG_HOST_SPEC_FIXED_POINT_H_
 

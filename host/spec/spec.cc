@@ -58,7 +58,7 @@ absl::Status ValidateLayouts(const TensorSpec& spec) {
       high = result == DType::kUInt32 ? 0x1p32 : 0x1p64;
     }
     if (a.fill != std::rint(a.fill) || a.fill < low || a.fill >= high) {
-      return Invalid(spec, absl::StrFormat("fill %g is no %s", a.fill, std::string(Name(result))));
+      return Invalid(spec, absl::StrFormat("fill %g is not a value of %s", a.fill, std::string(Name(result))));
     }
   }
   return absl::OkStatus();

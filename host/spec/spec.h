@@ -1,4 +1,4 @@
-// What to compute: one tensor and how it is aggregated.
+// Specification of one tensor and of its aggregation.
 #ifndef SPARSEAGG_HOST_SPEC_SPEC_H_
 #define SPARSEAGG_HOST_SPEC_SPEC_H_
 
@@ -11,22 +11,23 @@
 
 namespace sparseagg {
 
-// The sparse sums. v_k(i): row of submission k at key i; w_k: its weight (1 when UNIFORM); C(i): the contributors of i.
+// The operators. v_k(i): the row of submission k at key i; w_k: its weight (1 under kUniform); C(i): the contributors
+// of i.
 enum class Op : uint8_t {
   kSum,             // Σ_{C(i)} w_k·v_k(i)
   kMean,            // Σ_{C(i)} w_k·v_k(i) / Σ w_k over all submissions
   kCoordinateMean,  // Σ_{C(i)} w_k·v_k(i) / Σ_{C(i)} w_k
   kUnion,           // keys and counts, no values
-  kMin,             // element-wise, unweighted
-  kMax,
+  kMin,             // element-wise minimum over C(i), unweighted
+  kMax,             // element-wise maximum over C(i), unweighted
 };
 
 enum class Weighting : uint8_t { kUniform, kByWeight };
 
-// Of a tensor as clients send it, and of a result.
+// How the keys of a tensor are sent, and of a result are stored.
 enum class Layout : uint8_t { kSparse, kDense };
 
-// kAuto is the dense-fallback: dense as soon as that is not larger, or as the density reaches dense_threshold.
+// kAuto: dense as soon as dense is not larger, or as the density reaches dense_threshold (IsDenseResult).
 enum class ResultLayout : uint8_t { kSparse, kDense, kAuto };
 
 enum class Numerics : uint8_t {
@@ -34,9 +35,12 @@ enum class Numerics : uint8_t {
   kFixedPoint,  // exact sums of int64 multiples of 2^-s
 };
 
+// What happens to NaN and ±Inf in an update.
 enum class OnNonfinite : uint8_t { kReject, kPropagate };
+// What happens to a term beyond value_bound.
 enum class OnBound : uint8_t { kReject, kClip };
 
+// "sum", "coordinate_mean", … as in the Python API.
 absl::string_view Name(Op op);
 
 // How one tensor is aggregated.
@@ -47,16 +51,16 @@ struct AggregationSpec {
   Numerics numerics = Numerics::kCanonical;
   bool return_counts = false;  // kUnion returns counts in any case
   bool return_weights = false;
-  uint32_t min_contributors = 1;
-  bool prune_zeros = false;
+  uint32_t min_contributors = 1;          // keys with fewer contributors are removed from the result
+  bool prune_zeros = false;               // removes keys whose whole row is zero
   double fill = 0.0;                      // value of absent keys in a dense result
   std::optional<double> dense_threshold;  // in (0, 1]
   std::optional<DType> result_dtype;      // kFloat32 or kFloat64; default: the tensor's
   OnNonfinite on_nonfinite = OnNonfinite::kReject;
-  // kFixedPoint only.
+  // For kFixedPoint only.
   OnBound on_bound = OnBound::kReject;
-  double value_bound = 0.0;      // B; 0: not given
-  double weight_bound = 0.0;     // W; 0: not given
+  double value_bound = 0.0;      // B, the largest magnitude of a term; 0: not given
+  double weight_bound = 0.0;     // W, the largest weight; 0: not given
   uint64_t max_submissions = 0;  // M; 0: not given
 };
 
@@ -71,29 +75,33 @@ struct TensorSpec {
   AggregationSpec aggregation;
 };
 
-// INVALID_ARGUMENT, naming tensor, field and value, unless every combination in `spec` has a meaning.
+// Checks that every combination of fields in `spec` has a meaning.
+// Errors: INVALID_ARGUMENT names tensor, field and value.
 absl::Status Validate(const TensorSpec& spec);
 
-// Keys of this tensor are stored in 32 bits.
+// Whether keys of this tensor are stored in 32 bits.
 constexpr bool HasNarrowKeys(const TensorSpec& spec) {
   return spec.dimension != 0 && spec.dimension <= (uint64_t{1} << 32);
 }
 
-// Type of the result's values: the tensor's own unless another is asked for, and int64 for integers. Meaningless for
-// kUnion, which has none.
+// Bytes of a key as stored.
+constexpr size_t KeyBytes(const TensorSpec& spec) { return HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t); }
+
+// Dtype of the result's values: result_dtype if given, otherwise the tensor's own, with int64 for int32. Meaningless
+// for kUnion, which has no values.
 inline DType ResultDType(const TensorSpec& spec) {
   return spec.aggregation.result_dtype.value_or(spec.dtype == DType::kInt32 ? DType::kInt64 : spec.dtype);
 }
 
-// Whether the sum is taken over fixed-point terms: float sums under kFixedPoint. Integers are exact as they are.
+// Whether the sum is over fixed-point terms: float sums under kFixedPoint. Integer sums are exact without them.
 inline bool UsesFixedPoint(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   return a.numerics == Numerics::kFixedPoint && IsFloat(spec.dtype) &&
          (a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean);
 }
 
-// Whether the order of submissions can be seen in the result: canonical sums of floats, of values or of the weights at
-// a key. Where not, submissions may be merged as they arrive.
+// Whether the result depends on the order of submissions: canonical float sums, of values or of the weights at a key.
+// Where it does not, submissions may be merged as they arrive.
 inline bool OrderMatters(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   if (a.numerics == Numerics::kFixedPoint) return false;
@@ -106,7 +114,7 @@ inline bool ReturnsCounts(const TensorSpec& spec) {
   return spec.aggregation.return_counts || spec.aggregation.op == Op::kUnion;
 }
 
-// "tensor 'NAME'", how messages name a tensor.
+// "tensor 'NAME'": how error texts name a tensor.
 std::string Quoted(const TensorSpec& spec);
 
 }  // namespace sparseagg

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/float_environment.h"
 #include "host/base/status_macros.h"
-#include "host/updates/scan.h"
+#include "host/updates/input_checks.h"
 
 namespace sparseagg {
 
@@ -25,12 +25,12 @@ absl::Status ValidateWeight(const TensorSpec& spec, double weight) {
   if (weight < 0.0) return invalid("is negative");
   const AggregationSpec& a = spec.aggregation;
   if (a.weighting != Weighting::kByWeight) return absl::OkStatus();
-  if (weight > kMaxWeight) return invalid("is beyond 2^960: sums of weights have to stay finite");
+  if (weight > kMaxWeight) return invalid("is beyond 2^960: sums of weights must stay finite");
   if (a.numerics == Numerics::kFixedPoint && a.weight_bound != 0.0 && weight > a.weight_bound) {
     return invalid(absl::StrCat("is beyond weight_bound ", a.weight_bound));
   }
   if (IsSignedInteger(spec.dtype) && (weight != std::rint(weight) || weight >= 0x1p53)) {
-    return invalid("is no integer below 2^53, as integer tensors need by_weight");
+    return invalid("is not an integer below 2^53, which integer tensors need under by_weight");
   }
   return absl::OkStatus();
 }
@@ -41,32 +41,33 @@ double WeightInUse(const TensorSpec& spec, double weight) {
 
 absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, UpdateColumns columns, double weight) {
   RETURN_IF_ERROR(ValidateWeight(spec, weight));
-  const internal::Place place{&spec, std::nullopt};
+  const internal::InputLocation location{&spec, std::nullopt};
   const uint64_t count = NumKeys(columns.keys);
   internal::KeyOrder order;
   const auto scan = [&](const auto& keys) {
     const auto* const bytes = reinterpret_cast<const char*>(keys.data());
-    if (columns.keys_unchecked && internal::EndsAscend(place, bytes, count, sizeof(keys[0]))) return absl::OkStatus();
-    return internal::ScanKeys(place, 0, bytes, count, sizeof(keys[0]), order);
+    if (columns.keys_unchecked && internal::EndsAscend(location, bytes, count, sizeof(keys[0])))
+      return absl::OkStatus();
+    return internal::CheckKeys(location, 0, bytes, count, sizeof(keys[0]), order);
   };
   if (const auto* run = std::get_if<KeyRun>(&columns.keys)) {
-    RETURN_IF_ERROR(internal::ScanRun(place, run->first, run->count, order));
+    RETURN_IF_ERROR(internal::CheckKeyRun(location, run->first, run->count, order));
   } else if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&columns.keys)) {
     if (!HasNarrowKeys(spec)) {
-      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 32 bits, its dimension needs 64"));
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 32 bits, but the dimension needs 64"));
     }
     RETURN_IF_ERROR(scan(*narrow));
   } else {
     if (HasNarrowKeys(spec)) {
-      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 64 bits, its dimension needs 32"));
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 64 bits, but the dimension needs 32"));
     }
     RETURN_IF_ERROR(scan(std::get<absl::Span<const uint64_t>>(columns.keys)));
   }
   if (spec.layout == Layout::kDense) {
     const auto* run = std::get_if<KeyRun>(&columns.keys);
     if (run == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": layout dense takes all ", spec.dimension,
-                                                     " rows in order, as a run of keys, and no list of ", count));
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": layout dense needs all ", spec.dimension,
+                                                     " rows in order, as a run of keys, not a list of ", count));
     }
     if (run->first != 0 || run->count != spec.dimension) {
       return absl::InvalidArgumentError(
@@ -74,7 +75,8 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
     }
   }
   if (columns.values != nullptr) {
-    RETURN_IF_ERROR(internal::ScanValues(place, 0, reinterpret_cast<const char*>(columns.values), count * spec.width));
+    RETURN_IF_ERROR(
+        internal::CheckValues(location, 0, reinterpret_cast<const char*>(columns.values), count * spec.width));
   } else if (spec.aggregation.op != Op::kUnion && count > 0) {
     return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": ", count, " keys without values"));
   }

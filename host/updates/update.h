@@ -1,4 +1,4 @@
-// One client's update of one tensor, after validation.
+// One client's update of one tensor, validated.
 #ifndef SPARSEAGG_HOST_UPDATES_UPDATE_H_
 #define SPARSEAGG_HOST_UPDATES_UPDATE_H_
 
@@ -13,7 +13,7 @@
 
 namespace sparseagg {
 
-// The keys first, first + 1, …, first + count − 1: a dense run, which needs no memory.
+// The keys first, first + 1, …, first + count − 1. A run takes no memory.
 struct KeyRun {
   uint64_t first = 0;
   uint64_t count = 0;
@@ -21,34 +21,39 @@ struct KeyRun {
 
 using KeyColumn = std::variant<KeyRun, absl::Span<const uint32_t>, absl::Span<const uint64_t>>;
 
-// The keys and rows of one update, borrowed; `owner` keeps them alive.
+// The keys and rows of one update, borrowed. `owner` keeps them alive.
 struct UpdateColumns {
   KeyColumn keys;
-  const std::byte* values = nullptr;  // num_keys × width of the tensor's dtype, row-major, aligned; kUnion: or null
+  // num_keys × width values of the tensor's dtype, row-major, aligned. May be null for kUnion.
+  const std::byte* values = nullptr;
   std::shared_ptr<const void> owner;
-  // A look at the ends of a list of keys will do, which are found to ascend below the dimension or are not: for an
-  // engine that looks at all of them as it merges (the CPU's).
+  // Validation may skip a list of keys whose first and last few keys strictly ascend below the dimension. Only for the
+  // CPU engine, which checks every key during the merge.
   bool keys_unchecked = false;
 };
 
+// Returns: the number of keys in a run or list.
 uint64_t NumKeys(const KeyColumn& keys);
 
-// An update that engines trust: keys are below the dimension, in the tensor's key type, and values are finite where
-// the spec says so. Sortedness and uniqueness are facts found on the way. Immutable, cheap to copy, thread-safe.
+// An update that engines trust: keys are below the dimension and in the tensor's key type; values are finite where the
+// spec demands it. Validation also finds whether keys are sorted and unique. Only Create and UpdateBuilder make one.
+// Immutable and cheap to copy. Thread-safe.
 class ValidatedUpdate {
  public:
-  // Checks `columns`, one pass over the keys, unless they are unchecked and seem well, and one over the values; copies
-  // nothing. Key spans must have the width of HasNarrowKeys. INVALID_ARGUMENT names tensor, position and value.
-  // `weight` is 1 under kUniform.
+  // Validates columns that are in memory already.
+  // Requires: key spans have the width that HasNarrowKeys says.
+  // Errors: INVALID_ARGUMENT names tensor, position and value.
+  // Cost: one pass over the keys (but see keys_unchecked) and one over the values. Copies nothing.
   static absl::StatusOr<ValidatedUpdate> Create(const TensorSpec& spec, UpdateColumns columns, double weight);
 
   const KeyColumn& keys() const { return columns_.keys; }
-  const std::byte* values() const { return columns_.values; }  // null if kUnion
+  const std::byte* values() const { return columns_.values; }  // null for kUnion
   const std::shared_ptr<const void>& owner() const { return columns_.owner; }
   uint64_t num_keys() const { return num_keys_; }
-  double weight() const { return weight_; }
-  // Keys never descend / no key occurs twice. `unique` is only found for sorted keys, and false otherwise.
+  double weight() const { return weight_; }  // 1 under kUniform
+  // Keys never descend.
   bool sorted() const { return sorted_; }
+  // No key occurs twice. Validation finds this for sorted keys only; false otherwise.
   bool unique() const { return unique_; }
 
  private:
@@ -62,15 +67,15 @@ class ValidatedUpdate {
   bool unique_ = true;
 };
 
-// The largest weight: the sum of as many as 2^63 of them is finite.
+// The largest weight. Even the sum of 2^63 such weights is finite.
 inline constexpr double kMaxWeight = 0x1p960;
 
-// Checks a weight against the tensor's weighting: finite, ≥ 0; under kByWeight ≤ kMaxWeight, ≤ weight_bound where that
-// is kFixedPoint, and an integer below 2^53 for integer tensors. INVALID_ARGUMENT names the value.
+// Checks a weight against the tensor's weighting: finite and ≥ 0. Under kByWeight also: ≤ kMaxWeight; ≤ weight_bound
+// with kFixedPoint; an integer below 2^53 for integer tensors. Errors: INVALID_ARGUMENT names the value.
 absl::Status ValidateWeight(const TensorSpec& spec, double weight);
 
-// What a weight that passed ValidateWeight counts as: 1 under kUniform. −0.0 is 0.0: a sum of one weight may be that
-// weight itself, or 0.0 + it.
+// Returns: the weight that enters sums: 1 under kUniform, and 0.0 for −0.0, so that a sum of one weight has the same
+// bits whether it starts from 0.0 or from the weight. Requires: `weight` has passed ValidateWeight.
 double WeightInUse(const TensorSpec& spec, double weight);
 
 }  // namespace sparseagg

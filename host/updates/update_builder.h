@@ -1,4 +1,4 @@
-// Builds a validated update from chunks as they arrive.
+// Builder of a validated update from chunks as they arrive.
 #ifndef SPARSEAGG_HOST_UPDATES_UPDATE_BUILDER_H_
 #define SPARSEAGG_HOST_UPDATES_UPDATE_BUILDER_H_
 
@@ -10,100 +10,99 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "host/base/byte_spans.h"
 #include "host/base/column.h"
 #include "host/base/content_hash.h"
 #include "host/spec/spec.h"
-#include "host/updates/scan.h"
+#include "host/updates/input_checks.h"
+#include "host/updates/slice.h"
 #include "host/updates/update.h"
-#include "host/wire/packed_values.h"
 
 namespace sparseagg {
 
-// Some (key, row) tuples in wire form: little-endian, packed, unaligned, borrowed for the call.
-struct SliceView {
-  enum class Keys { kU32, kU64, kImplicit, kDeltaBitpacked, kBitmap };
-  Keys key_type = Keys::kU32;
-  ByteSpans keys;          // bytes; empty for kImplicit
-  uint64_t first_key = 0;  // all but kU32 and kU64
-  uint64_t num_keys = 0;   // kImplicit and kDeltaBitpacked; otherwise found from `keys`
-  bool has_values = true;  // false: no values, which only kUnion tensors take
-  ByteSpans values;        // bytes
-  wire::ValuePacking value_packing = wire::ValuePacking::kOwn;  // one that widens to the tensor's dtype
-
-  // Keys that strictly ascend, and are decoded rather than copied.
-  bool has_packed_keys() const { return key_type == Keys::kDeltaBitpacked || key_type == Keys::kBitmap; }
-};
-
-// Number of keys in a slice. INVALID_ARGUMENT: bytes that are no keys, or not num_keys of them where that has to be
-// given. At most one pass; nothing is allocated.
-absl::StatusOr<uint64_t> CountKeys(const SliceView& slice);
-
-// Collects the chunks of one tensor of one submission. Each Append is validated at once and completely, so that a bad
-// chunk is refused when it comes, with its chunk number and position in the message. Not thread-safe.
+// The update of one tensor in the making, owned by its upload. Each chunk is validated completely when it is appended,
+// so that the sender of a bad chunk hears at once which chunk, position and value is wrong.
+//
+//   UpdateBuilder builder(&spec);
+//   ASSIGN_OR_RETURN(const CheckedSlice slice, CheckedSlice::Create(spec, chunk, view));
+//   RETURN_IF_ERROR(builder.Append(slice));                    // for each chunk, in order
+//   builder.DeclareSorted();                                   // if the sender declared it
+//   ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(builder).Finish(weight));
+//
+// Append, DeclareSorted and DeclareUnique may come in any order; Finish is the last call.
+// Not thread-safe.
 class UpdateBuilder {
  public:
-  explicit UpdateBuilder(const TensorSpec* spec);  // borrowed; must outlive the builder
+  // Borrows `spec`, which must outlive the builder.
+  explicit UpdateBuilder(const TensorSpec* spec);
 
-  // After INVALID_ARGUMENT the builder is good for nothing, and must be discarded.
-  absl::Status Append(uint64_t chunk, const SliceView& slice, Growth growth = Growth::kAhead);
-  // Bytes that Append of this slice, with its num_keys, takes for the while beside memory_bytes(). A run of implicit
-  // keys is not held, but all of it is once something else follows. Saturates.
-  uint64_t RoomBytes(const SliceView& slice, Growth growth) const;
+  // Validates the keys and values of `slice` and appends them.
+  // Requires: the slice was checked against the builder's spec.
+  // Errors: INVALID_ARGUMENT names tensor, chunk, position and value. The builder is unusable after it; discard it.
+  // Cost: one pass over keys and values, which copies, validates and hashes them.
+  absl::Status Append(const CheckedSlice& slice, Growth growth = Growth::kAhead);
+  // Returns: bytes that Append of this slice temporarily needs in addition to memory_bytes(). Saturates.
+  // A run of implicit keys takes no memory until other keys follow it; then all keys of the run are written out.
+  uint64_t AppendBytes(const CheckedSlice& slice, Growth growth) const;
 
-  // Makes room for `num_keys` explicit keys in all and their values, so that chunks up to there copy nothing twice.
-  // They need not come.
+  // Reserves memory for `num_keys` explicit keys and their values in all, so that appending them copies nothing twice.
   void Reserve(uint64_t num_keys);
+  // Returns: bytes that Reserve of an empty builder takes. Saturates.
+  uint64_t ReserveBytes(uint64_t num_keys) const;
 
-  // Promises to be checked: by Finish, over all chunks.
+  // Notes what the sender declared of the keys of all chunks. Finish checks it.
   void DeclareSorted() { declared_sorted_ = true; }
   void DeclareUnique() { declared_unique_ = true; }
 
   uint64_t num_keys() const { return num_keys_; }
-  // Room for keys and values held.
+  // Returns: capacity for keys and values, in bytes.
   size_t memory_bytes() const;
-  // XXH3-128 of the decoded content (keys in the tensor's type, and values), the same for every chunking and packing.
-  // Cost: one pass over implicit keys; all else has been hashed as it came.
+  // Returns: XXH3-128 of the decoded content: keys in the tensor's key type, and values.
+  // Deterministic: the same for every chunking and packing of the same content.
+  // Cost: one pass over a run of implicit keys; everything else was hashed by Append.
   ContentHash HashContent() const;
 
-  // Bytes that Finish takes for the while: whether keys are repeated that do not ascend only a sorted copy tells.
+  // Returns: bytes that Finish temporarily needs. Only the check of a declared uniqueness of unsorted keys needs any:
+  // it sorts a copy.
   uint64_t FinishBytes() const;
-  // Dense tensors must be complete. The builder is spent.
+  // Makes the update. The builder is spent.
+  // Errors: INVALID_ARGUMENT: a bad weight; a dense tensor with missing rows; keys that are not as declared.
   absl::StatusOr<ValidatedUpdate> Finish(double weight) &&;
 
  private:
-  absl::Status AppendKeys(const internal::Place& place, const SliceView& slice, uint64_t count);
+  absl::Status AppendKeys(const internal::InputLocation& location, const CheckedSlice& slice);
   template <typename Key>
-  absl::Status AppendPlainKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
-                               Column<Key>& column);
+  absl::Status AppendPlainKeys(const internal::InputLocation& location, const CheckedSlice& slice, Column<Key>& column);
   template <typename Key>
-  absl::Status AppendPackedKeys(const internal::Place& place, const SliceView& slice, uint64_t count,
+  absl::Status AppendPackedKeys(const internal::InputLocation& location, const CheckedSlice& slice,
                                 Column<Key>& column);
-  absl::Status AppendValues(const internal::Place& place, const SliceView& slice, uint64_t count);
-  absl::Status TakeValues(const internal::Place& place, const SliceView& slice, uint64_t num_values, std::byte* out);
-  absl::Status TakeScaledValues(const internal::Place& place, const SliceView& slice, uint64_t num_values,
-                                std::byte* out);
+  absl::Status AppendValues(const internal::InputLocation& location, const CheckedSlice& slice);
+  // Validate the values of a slice and write them to `out`, if values are kept.
+  absl::Status AppendFloatsOrIntegers(const internal::InputLocation& location, const CheckedSlice& slice,
+                                      std::byte* out);
+  absl::Status AppendScaledValues(const CheckedSlice& slice, std::byte* out);
   bool KeepsValues() const { return spec_->aggregation.op != Op::kUnion; }
-  bool GoesOnRun(KeyRun keys) const;
-  // What is held once `slice`, of `count` keys, has been appended. Saturates.
+  // Whether all keys so far, followed by `keys`, are one run.
+  bool ExtendsRun(KeyRun keys) const;
+  // Sizes of the columns once a slice has been appended. Saturate.
   struct Sizes {
     uint64_t keys;
     uint64_t value_bytes;
   };
-  Sizes SizesWith(const SliceView& slice, uint64_t count) const;
-  void StoreImplicit(KeyRun keys);
-  void LeaveRun();
-  void StoreRun(KeyRun run);
+  Sizes SizesWith(const CheckedSlice& slice) const;
+  void AppendRun(KeyRun keys);
+  // Writes out the keys that are held as a run.
+  void ExpandRun();
+  void WriteRun(KeyRun run);
   ContentHash HashKeys() const;
-  bool MustSeekRepeats() const { return declared_unique_ && !order_.unique; }
-  absl::Status CheckPromises() const;
+  bool MustSearchRepeats() const { return declared_unique_ && !order_.unique; }
+  absl::Status CheckDeclarations() const;
   template <typename Key>
-  absl::Status CheckPromisesOf(const Column<Key>& keys) const;
-  // `index`: of the key among all, which have been stored.
-  absl::Status BrokenPromise(uint64_t index, absl::string_view what) const;
+  absl::Status CheckDeclarationsOf(const Column<Key>& keys) const;
+  // INVALID_ARGUMENT that names the chunk and position of the key at `index` among all stored keys.
+  absl::Status InvalidKey(uint64_t index, absl::string_view problem) const;
 
   const TensorSpec* spec_;
-  // Either all keys so far are one run, or they are stored in one of the vectors.
+  // All keys so far are either one run, or stored in one of the two columns.
   bool is_run_ = false;
   KeyRun run_;
   Column<uint32_t> narrow_keys_;
@@ -112,11 +111,11 @@ class UpdateBuilder {
   uint64_t num_keys_ = 0;
   struct ChunkBegin {
     uint64_t chunk;
-    uint64_t first;  // of its keys, among all
+    uint64_t first;  // index of the chunk's first key among all keys
   };
-  absl::InlinedVector<ChunkBegin, 2> chunk_begins_;  // of those that have keys
+  absl::InlinedVector<ChunkBegin, 2> chunk_begins_;  // of chunks that have keys
   internal::KeyOrder order_;
-  ContentHasher key_hash_;  // but not of those in run_
+  ContentHasher key_hash_;  // of stored keys; those of run_ are hashed by HashKeys
   ContentHasher value_hash_;
   bool declared_sorted_ = false;
   bool declared_unique_ = false;

@@ -11,7 +11,8 @@ namespace {
 
 const uint8_t* Begin(absl::string_view bytes) { return reinterpret_cast<const uint8_t*>(bytes.data()); }
 
-// The first key beyond `largest`, which there is.
+// Returns: the first key beyond `largest`.
+// Requires: there is one.
 DecodedKeys FindBadKey(absl::string_view bytes, uint64_t first_key, uint64_t largest) {
   DecodedKeys bad;
   for (uint64_t i = 0; i < bytes.size(); ++i) {

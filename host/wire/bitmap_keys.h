@@ -1,8 +1,8 @@
-// BITMAP: ascending keys as the bits of a set, for keys that lie densely. docs/wire-format.md has the layout.
+// Codec BITMAP: ascending keys as the bits of a set, for dense key ranges. The layout is in docs/wire-format.md.
 //
 //   keys 1000, 1001, 1007, 1010   first_key 1000, bits 0 1 7 10: 83 04
 //
-// Bit i, the lowest of each byte first, stands for the key first_key + i. The last byte is not zero.
+// Bit i stands for the key first_key + i; the lowest bit of a byte comes first. The last byte is not zero.
 #ifndef SPARSEAGG_HOST_WIRE_BITMAP_KEYS_H_
 #define SPARSEAGG_HOST_WIRE_BITMAP_KEYS_H_
 
@@ -16,21 +16,26 @@
 
 namespace sparseagg::wire {
 
-// Number of keys. INVALID_ARGUMENT: the last byte is zero. One pass.
+// Returns: the number of keys.
+// Errors: INVALID_ARGUMENT: the last byte is zero.
+// Cost: one pass.
 absl::StatusOr<uint64_t> CountBitmapKeys(absl::string_view bytes);
 
-// Writes the keys of `bytes`, of which CountBitmapKeys counted `num_keys`, if all are at most `largest`; otherwise
-// writes none and tells the first that is not. With 32 bits, `largest` must fit them.
+// Decodes keys to `out` if all are at most `largest`; otherwise writes nothing and returns the first key that is not.
+// Requires: `num_keys` is from CountBitmapKeys; for 32-bit keys `largest` fits 32 bits.
 DecodedKeys DecodeBitmapKeys(absl::string_view bytes, uint64_t first_key, uint64_t num_keys, uint64_t largest,
                              uint32_t* out);
 DecodedKeys DecodeBitmapKeys(absl::string_view bytes, uint64_t first_key, uint64_t num_keys, uint64_t largest,
                              uint64_t* out);
 
-// Bytes that these keys take, which must strictly ascend. Cost: O(1).
+// Returns: bytes of the encoded keys.
+// Requires: keys strictly ascend.
+// Cost: O(1).
 uint64_t BitmapKeyBytes(absl::Span<const uint32_t> keys);
 uint64_t BitmapKeyBytes(absl::Span<const uint64_t> keys);
 
-// Encodes keys that strictly ascend; first_key is the first of them.
+// Encodes keys; their first_key is keys[0].
+// Requires: keys strictly ascend.
 std::string EncodeBitmapKeys(absl::Span<const uint32_t> keys);
 std::string EncodeBitmapKeys(absl::Span<const uint64_t> keys);
 

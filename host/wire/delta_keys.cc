@@ -16,10 +16,10 @@ constexpr int kMaxWidth = 64;
 
 uint64_t NumBlocks(uint64_t num_keys) { return num_keys / kBlockKeys + (num_keys % kBlockKeys != 0 ? 1 : 0); }
 
-// Of `count` gaps, at most a block.
+// Bytes of `count` ≤ kBlockKeys gaps.
 constexpr uint64_t BlockBytes(uint64_t count, int width) { return (count * static_cast<uint64_t>(width) + 7) / 8; }
 
-// Gap `index` of a block of `size` bytes, bit by bit from the lowest.
+// Returns: gap `index` of a block of `size` bytes.
 uint64_t ReadGap(const uint8_t* block, uint64_t size, uint64_t index, int width) {
   if (width == 0) return 0;
   const uint64_t bit = index * static_cast<uint64_t>(width);
@@ -38,13 +38,13 @@ uint64_t ReadGap(const uint8_t* block, uint64_t size, uint64_t index, int width)
   return width == 64 ? gap : gap & ((uint64_t{1} << width) - 1);
 }
 
-// Where decoding stands: the least key that may come next.
+// The progress of decoding: the smallest key that may come next.
 struct Position {
   uint64_t next = 0;
-  bool past_the_end = false;  // 2^64-1 was there
+  bool past_the_end = false;  // key 2^64-1 has been decoded, so that no key may follow
 };
 
-// The keys of one block one by one, each checked: for the last block, for the widest gaps, and to find a bad key.
+// Decodes a block key by key and checks each key. For the last block, for the widest gaps, and to find a bad key.
 template <typename Key>
 DecodedKeys DecodeSlowly(const uint8_t* block, uint64_t count, int width, uint64_t largest, Position& position,
                          Key* out) {
@@ -61,8 +61,8 @@ DecodedKeys DecodeSlowly(const uint8_t* block, uint64_t count, int width, uint64
   return {count, 0, false};
 }
 
-// A whole block by the kernel. False if a key is beyond `largest`, or may be: then `position` stays, and the block is
-// to be decoded slowly.
+// Decodes a whole block with the kernel.
+// Returns: false if a key is or may be beyond `largest`. Then `position` is unchanged; use DecodeSlowly.
 template <typename Key>
 bool DecodeFast(const uint8_t* block, int width, uint64_t largest, Position& position, Key* out) {
   if (position.past_the_end || position.next > largest) return false;
@@ -72,7 +72,7 @@ bool DecodeFast(const uint8_t* block, int width, uint64_t largest, Position& pos
   } else {
     internal::UnpackBlock64(block, width, before, out);
   }
-  // Below 2^32, so that the low bits tell it.
+  // The span is below 2^32, so that the low 32 bits of its ends are enough.
   const uint64_t span = uint64_t{static_cast<uint32_t>(out[kBlockKeys - 1] - static_cast<Key>(position.next))};
   if (span > largest - position.next) return false;
   position.next += span + 1;
@@ -80,10 +80,10 @@ bool DecodeFast(const uint8_t* block, int width, uint64_t largest, Position& pos
   return true;
 }
 
-// Widest gaps whose block adds up to less than 2^64, and which a load of 64 bits holds wherever they begin.
+// Widest gaps that one 64-bit load holds wherever they begin, and whose sum over a block is below 2^64.
 constexpr int kMaxWordWidth = 57;
 
-// A whole block of gaps that are too wide for the kernel. As DecodeFast; 8 bytes behind the block may be read.
+// As DecodeFast for gaps that are too wide for the kernel. Reads up to 8 bytes behind the block.
 template <typename Key>
 bool DecodeWide(const uint8_t* block, int width, uint64_t largest, Position& position, Key* out) {
   if (position.past_the_end || position.next > largest) return false;
@@ -142,12 +142,12 @@ DecodedKeys Decode(absl::string_view bytes, uint64_t first_key, uint64_t num_key
   return {num_keys, 0, false};
 }
 
-// Calls step(keys of the block, width).
+// Calls step(begin, end, width) for each block of keys.
 template <typename Key, typename Step>
 void ForBlocks(absl::Span<const Key> keys, Step step) {
   for (size_t begin = 0; begin < keys.size(); begin += kBlockKeys) {
     const size_t end = std::min(keys.size(), begin + kBlockKeys);
-    Key widest = 0;  // the widest gap has all bits that any has; so has the union of their bits
+    Key widest = 0;  // the union of the bits of all gaps is as wide as the widest gap
     for (size_t i = std::max<size_t>(begin, 1); i < end; ++i) {
       widest |= static_cast<Key>(keys[i] - keys[i - 1] - 1);
     }
@@ -194,7 +194,7 @@ absl::Status CheckDeltaKeys(absl::string_view bytes, uint64_t num_keys) {
   const uint64_t num_blocks = NumBlocks(num_keys);
   if (bytes.size() < num_blocks) {
     return absl::InvalidArgumentError(absl::StrCat(bytes.size(), " bytes of keys are too few for the widths of ",
-                                                   num_blocks, " blocks, which num_keys ", num_keys, " makes"));
+                                                   num_blocks, " blocks of num_keys ", num_keys));
   }
   uint64_t size = num_blocks;
   for (uint64_t b = 0; b < num_blocks; ++b) {
@@ -207,7 +207,7 @@ absl::Status CheckDeltaKeys(absl::string_view bytes, uint64_t num_keys) {
   }
   if (size != bytes.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(bytes.size(), " bytes of keys, where num_keys ", num_keys, " and the widths make ", size));
+        absl::StrCat(bytes.size(), " bytes of keys, but num_keys ", num_keys, " with these widths needs ", size));
   }
   // Only the last block can end within a byte.
   const uint64_t rest_bits =

@@ -36,7 +36,7 @@ absl::Status UnpackInt8s(absl::string_view bytes, uint64_t count, float* out) {
   return absl::OkStatus();
 }
 
-// In float64 the product is exact, so that it does not go by float32.
+// Multiplies in float64, where the product is exact.
 absl::Status UnpackInt8s(absl::string_view bytes, uint64_t count, double* out) {
   absl::Status good = CheckScales(bytes, count);
   if (!good.ok()) return good;
@@ -59,7 +59,7 @@ absl::Status Unpack(ValuePacking packing, absl::string_view bytes, uint64_t coun
     case ValuePacking::kInt8Scaled:
       return UnpackInt8s(bytes, count, out);
     default:
-      return absl::InternalError("values that do not widen to float32");
+      return absl::InternalError("these values do not widen to float32");
   }
 }
 
@@ -135,6 +135,22 @@ std::optional<std::string> Pack(ValuePacking packing, const T* values, uint64_t 
 
 }  // namespace
 
+absl::string_view Name(ValuePacking packing) {
+  switch (packing) {
+    case ValuePacking::kOwn:
+      return "own";
+    case ValuePacking::kFloat32:
+      return sparseagg::Name(DType::kFloat32);
+    case ValuePacking::kFloat16:
+      return sparseagg::Name(DType::kFloat16);
+    case ValuePacking::kBFloat16:
+      return sparseagg::Name(DType::kBFloat16);
+    case ValuePacking::kInt8Scaled:
+      return "INT8_SCALED";
+  }
+  return "?";
+}
+
 bool Widens(ValuePacking packing, DType dtype) {
   if (packing == ValuePacking::kOwn) return true;
   return dtype == DType::kFloat64 || (dtype == DType::kFloat32 && packing != ValuePacking::kFloat32);
@@ -173,16 +189,13 @@ absl::StatusOr<uint64_t> CountValues(ValuePacking packing, DType dtype, uint64_t
       return num_bytes / kBlockBytes * kScaleBlock + (rest == 0 ? 0 : rest - sizeof(float));
     }
     return absl::InvalidArgumentError(
-        absl::StrCat(num_bytes, " bytes of values end with a scale and no value of it, or within it"));
+        absl::StrCat(num_bytes, " bytes of values end with a scale that has no value, or within a scale"));
   }
   const size_t size = PackedSize(packing, dtype);
   if (num_bytes % size == 0) return num_bytes / size;
-  const auto type = packing == ValuePacking::kOwn       ? dtype
-                    : packing == ValuePacking::kFloat32 ? DType::kFloat32
-                    : packing == ValuePacking::kFloat16 ? DType::kFloat16
-                                                        : DType::kBFloat16;
+  const absl::string_view type = packing == ValuePacking::kOwn ? sparseagg::Name(dtype) : Name(packing);
   return absl::InvalidArgumentError(
-      absl::StrCat(num_bytes, " bytes of values are no multiple of ", size, ", the size of a ", Name(type)));
+      absl::StrCat(num_bytes, " bytes of values are no multiple of ", size, ", the size of a ", type));
 }
 
 absl::Status CheckScales(absl::string_view bytes, uint64_t count) {
@@ -190,7 +203,7 @@ absl::Status CheckScales(absl::string_view bytes, uint64_t count) {
     const auto scale = Load<float>(bytes.data(), block);
     if (scale >= 0.0f && scale <= kMaxScale) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("scale ", scale, " of values ", block * kScaleBlock, " and on is not in [0, 2^120]"));
+        absl::StrCat("scale ", scale, " of values ", block * kScaleBlock, " and following is not in [0, 2^120]"));
   }
   return absl::OkStatus();
 }
@@ -199,7 +212,7 @@ absl::Status UnpackValues(ValuePacking packing, DType dtype, absl::string_view b
   const DefaultFloatEnvironment environment;
   if (dtype == DType::kFloat32) return Unpack(packing, bytes, count, reinterpret_cast<float*>(out));
   if (dtype == DType::kFloat64) return Unpack(packing, bytes, count, reinterpret_cast<double*>(out));
-  return absl::InternalError("values that do not widen");
+  return absl::InternalError("these values do not widen");
 }
 
 std::optional<std::string> PackValues(ValuePacking packing, DType dtype, const std::byte* values, uint64_t count) {

@@ -15,11 +15,11 @@
 #define SPARSEAGG_HOST_WIRE_UNPACK_TABLES_
 namespace sparseagg::wire::internal {
 
-// How to take eight gaps of one width out of their bytes, four in each half. The first half begins with the group; the
-// second begins width / 2 bytes on, and half a byte later if the width is odd.
+// Where the eight gaps of a group are in its bytes, for one width. Each half of a vector takes four gaps. The first
+// half begins with the group. The second half begins width / 2 bytes later, plus half a byte if the width is odd.
 struct GroupTable {
-  alignas(32) std::array<uint8_t, 32> bytes;   // the four bytes that each gap is in, within its half
-  alignas(32) std::array<uint32_t, 8> shifts;  // where in them it begins
+  alignas(32) std::array<uint8_t, 32> bytes;   // indices, within its half, of the four bytes that hold each gap
+  alignas(32) std::array<uint32_t, 8> shifts;  // bit in these bytes at which the gap begins
 };
 
 constexpr std::array<GroupTable, kMaxKernelWidth + 1> MakeGroupTables() {
@@ -70,7 +70,7 @@ constexpr size_t kLanes = hn::MaxLanes(Keys());
 static_assert(kLanes == 4 || kLanes == 8);
 using Vec = hn::Vec<Keys>;
 
-// Σ over the lanes up to and with each.
+// Inclusive prefix sums over the lanes.
 HWY_INLINE Vec PrefixSum(Vec v) {
   const Keys d;
   v = hn::Add(v, hn::ShiftLeftLanes<1>(d, v));
@@ -116,7 +116,7 @@ void Unpack32(const uint8_t* packed, int width, uint32_t before, uint32_t* HWY_R
 #endif
 
 void Unpack64(const uint8_t* packed, int width, uint64_t before, uint64_t* HWY_RESTRICT out) {
-  // Offsets from the least key that may follow `before`; they fit 32 bits, as the gaps of a block do.
+  // Offsets from before + 1. They fit 32 bits, as the sum of a block's gaps does.
   HWY_ALIGN uint32_t offsets[kBlockKeys];
   Unpack32(packed, width, ~uint32_t{0}, offsets);
   const hn::ScalableTag<uint64_t> d;
@@ -141,7 +141,7 @@ uint64_t CountBitsSet(const uint8_t* bits, size_t num_bytes) {
   return count;
 }
 
-// The bits of one word, one by one.
+// Lists the set bits of one word bit by bit.
 HWY_INLINE size_t ListBits(uint64_t word, uint32_t base, size_t room, uint32_t* HWY_RESTRICT out) {
   size_t n = 0;
   for (; word != 0 && n < room; word &= word - 1) out[n++] = base + static_cast<uint32_t>(std::countr_zero(word));
@@ -150,24 +150,25 @@ HWY_INLINE size_t ListBits(uint64_t word, uint32_t base, size_t room, uint32_t* 
 
 #if HWY_TARGET == HWY_SCALAR
 
-constexpr int kDenseWord = 65;  // none
+constexpr int kDenseWord = 65;  // no word is dense
 HWY_INLINE size_t ListDenseWord(uint64_t word, uint32_t base, uint32_t* HWY_RESTRICT out) {
   return ListBits(word, base, 64, out);
 }
 
 #else
 
-// Words with fewer bits than this are listed bit by bit.
+// Words with fewer set bits than this are listed bit by bit.
 constexpr int kDenseWord = 10;
 
-// Each step stores a whole vector, of which the next one overwrites what is too much: `out` has room for 64.
+// Each step stores a whole vector; the next step overwrites its surplus lanes.
+// Requires: `out` has room for 64 elements.
 HWY_INLINE size_t ListDenseWord(uint64_t word, uint32_t base, uint32_t* HWY_RESTRICT out) {
   const Keys d;
   auto positions = hn::Iota(d, base);
   const auto step = hn::Set(d, static_cast<uint32_t>(kLanes));
   size_t n = 0;
   for (size_t bit = 0; bit < 64; bit += kLanes) {
-    // Highway reads eight bytes from where the mask is.
+    // Highway reads eight bytes of the mask.
     const uint64_t lanes = (word >> bit) & ((uint64_t{1} << kLanes) - 1);
     uint8_t mask[8];
     std::memcpy(mask, &lanes, sizeof(mask));

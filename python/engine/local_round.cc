@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/cpu_engine.h"
-#include "host/updates/scan.h"
+#include "host/updates/input_checks.h"
 #include "python/engine/keys.h"
 
 namespace sparseagg::python {
@@ -297,7 +297,7 @@ bool LocalRound::IsFinite(const Result& result) const {
       const size_t begin = piece * kPieceValues;
       const auto* values = reinterpret_cast<const char*>(result.values.data()) + begin * value_bytes;
       const size_t count = std::min(kPieceValues, num_values - begin);
-      if (!internal::ScanValues({&spec, std::nullopt}, begin, values, count).ok()) finite = false;
+      if (!internal::CheckValues({&spec, std::nullopt}, begin, values, count).ok()) finite = false;
     });
   });
   return finite;

@@ -16,47 +16,6 @@ constexpr uint64_t kUploadOverheadBytes = 2048;
 // Times the tuples of a first chunk for which room is made at most.
 constexpr uint64_t kMostAhead = 8;
 
-absl::Status Invalid(const TensorSpec& spec, uint64_t chunk, absl::string_view problem) {
-  return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ", chunk ", chunk, ": ", problem));
-}
-
-// Of the keys, as received or, where they are packed, as they will be held.
-uint64_t KeyBytes(const TensorSpec& spec, const SliceView& view) {
-  if (!view.has_packed_keys()) return view.keys.size();
-  return SaturatingMultiply(view.num_keys, HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t));
-}
-
-// Of the values, as received or, where they are packed, as they will be held.
-uint64_t ValueBytes(const TensorSpec& spec, const SliceView& view) {
-  if (view.value_packing == wire::ValuePacking::kOwn) return view.values.size();
-  return SaturatingMultiply(view.num_keys, uint64_t{spec.width} * SizeOf(spec.dtype));
-}
-
-// Turns the declared number of keys into the one that the builder wants, or finds that it is false.
-absl::Status ResolveNumKeys(const TensorSpec& spec, uint64_t chunk, SliceView& view) {
-  const uint64_t declared = view.num_keys;
-  if (view.key_type == SliceView::Keys::kImplicit) {
-    // Found from the values where it was left out.
-    if (declared != 0) return absl::OkStatus();
-    const absl::StatusOr<uint64_t> num_values = wire::CountValues(view.value_packing, spec.dtype, view.values.size());
-    if (!num_values.ok()) return Invalid(spec, chunk, num_values.status().message());
-    view.num_keys = *num_values / spec.width;
-    return absl::OkStatus();
-  }
-  if (!view.has_packed_keys() && view.first_key != 0) {
-    return Invalid(spec, chunk, absl::StrCat("first_key ", view.first_key, " does not go with U32 and U64 keys"));
-  }
-  const absl::StatusOr<uint64_t> count = CountKeys(view);
-  if (!count.ok()) return Invalid(spec, chunk, count.status().message());
-  view.num_keys = *count;
-  if (declared != 0 && declared != view.num_keys) {
-    return Invalid(spec, chunk,
-                   absl::StrCat("num_keys ", declared, " does not agree with ", view.keys.size(),
-                                " bytes of keys, which hold ", view.num_keys));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last) {
@@ -102,7 +61,7 @@ absl::Status Upload::CheckWeight(const Chunk& chunk) const {
     if (chunk.weight.has_value()) {
       RETURN_IF_ERROR(ValidateWeight(spec, *chunk.weight));
     } else if (spec.aggregation.weighting == Weighting::kByWeight) {
-      return Invalid(spec, 0, "the weight is missing, which by_weight needs");
+      return InvalidSlice(spec, 0, "the weight is missing, which by_weight needs");
     }
   }
   return absl::OkStatus();
@@ -132,18 +91,14 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool m
   if (slice.dtype.has_value()) {
     const auto packing = wire::PackingOf(*slice.dtype, spec.dtype);
     if (!packing.has_value()) {
-      return Invalid(spec, chunk,
-                     absl::StrCat("values are ", Name(*slice.dtype), ", but the tensor is ", Name(spec.dtype)));
+      return InvalidSlice(spec, chunk,
+                          absl::StrCat("values are ", Name(*slice.dtype), ", but the tensor is ", Name(spec.dtype)));
     }
     view.value_packing = *packing;
-  } else if (!wire::Widens(view.value_packing, spec.dtype)) {
-    return Invalid(
-        spec, chunk,
-        absl::StrCat("INT8_SCALED values are for float32 and float64, but the tensor is ", Name(spec.dtype)));
   }
-  RETURN_IF_ERROR(ResolveNumKeys(spec, chunk, view));
-  const uint64_t tuples = SaturatingAdd(num_tuples_, view.num_keys);
-  const uint64_t bytes = SaturatingAdd(num_bytes_, SaturatingAdd(KeyBytes(spec, view), ValueBytes(spec, view)));
+  ASSIGN_OR_RETURN(const CheckedSlice checked, CheckedSlice::Create(spec, chunk, view));
+  const uint64_t tuples = SaturatingAdd(num_tuples_, checked.num_keys());
+  const uint64_t bytes = SaturatingAdd(num_bytes_, SaturatingAdd(checked.key_bytes(), checked.value_bytes()));
   RETURN_IF_ERROR(CheckLimits(spec, chunk, tuples, bytes));
 
   auto found = builders_.find(tensor);
@@ -153,9 +108,9 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool m
   }
   UpdateBuilder& builder = found->second;
   const uint64_t other_bytes = reservation_.bytes() - builder.memory_bytes();
-  if (more_chunks && builder.num_keys() == 0) MakeRoom(tensor, view, builder);
-  ASSIGN_OR_RETURN(const Growth growth, ReserveFor(builder, spec, view));
-  RETURN_IF_ERROR(builder.Append(chunk, view, growth));
+  if (more_chunks && builder.num_keys() == 0) MakeRoom(tensor, checked, builder);
+  ASSIGN_OR_RETURN(const Growth growth, ReserveFor(builder, spec, checked));
+  RETURN_IF_ERROR(builder.Append(checked, growth));
   // Gives back what was held only while columns grew.
   reservation_.SetTo(other_bytes + builder.memory_bytes());
   if (slice.keys_sorted) builder.DeclareSorted();
@@ -165,23 +120,20 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool m
   return absl::OkStatus();
 }
 
-void Upload::MakeRoom(size_t tensor, const SliceView& first, UpdateBuilder& builder) {
-  if (expected_ == nullptr || first.key_type == SliceView::Keys::kImplicit) return;
-  const uint64_t num_keys = std::min((*expected_)[tensor], SaturatingMultiply(kMostAhead, first.num_keys));
-  if (num_keys <= first.num_keys) return;
-  const TensorSpec& spec = config_->tensors[tensor];
-  const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
-  const uint64_t bytes =
-      SaturatingMultiply(num_keys, SaturatingAdd(key_bytes, SaturatingMultiply(SizeOf(spec.dtype), spec.width)));
+void Upload::MakeRoom(size_t tensor, const CheckedSlice& first, UpdateBuilder& builder) {
+  if (expected_ == nullptr || first.view().key_type == SliceView::Keys::kImplicit) return;
+  const uint64_t num_keys = std::min((*expected_)[tensor], SaturatingMultiply(kMostAhead, first.num_keys()));
+  if (num_keys <= first.num_keys()) return;
   // Where memory is short the upload does without.
-  if (reservation_.Grow(bytes, "").ok()) builder.Reserve(num_keys);
+  if (reservation_.Grow(builder.ReserveBytes(num_keys), "").ok()) builder.Reserve(num_keys);
 }
 
-absl::StatusOr<Growth> Upload::ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec, const SliceView& view) {
-  if (reservation_.Grow(builder.RoomBytes(view, Growth::kAhead), "").ok()) return Growth::kAhead;
+absl::StatusOr<Growth> Upload::ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec,
+                                          const CheckedSlice& slice) {
+  if (reservation_.Grow(builder.AppendBytes(slice, Growth::kAhead), "").ok()) return Growth::kAhead;
   // Where memory is short, chunk by chunk.
   RETURN_IF_ERROR(
-      reservation_.Grow(builder.RoomBytes(view, Growth::kExact), absl::StrCat("an upload to ", Quoted(spec))));
+      reservation_.Grow(builder.AppendBytes(slice, Growth::kExact), absl::StrCat("an upload to ", Quoted(spec))));
   return Growth::kExact;
 }
 

@@ -16,6 +16,7 @@
 #include "host/base/column.h"
 #include "host/base/content_hash.h"
 #include "host/spec/dtype.h"
+#include "host/updates/slice.h"
 #include "host/updates/update.h"
 #include "host/updates/update_builder.h"
 #include "service/admission/memory_budget.h"
@@ -26,7 +27,7 @@ namespace sparseagg::service {
 // One tensor's part of a chunk, borrowed from the message it came in.
 struct ChunkSlice {
   absl::string_view tensor;
-  SliceView view;              // view.num_keys: as declared, 0 if it was not
+  SliceView view;
   std::optional<DType> dtype;  // of the values, as declared; default: the tensor's
   bool keys_sorted = false;    // promises
   bool keys_unique = false;
@@ -83,10 +84,10 @@ class Upload {
   absl::Status CheckSequence(const Chunk& chunk) const;
   absl::Status CheckWeight(const Chunk& chunk) const;
   absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks);
-  void MakeRoom(size_t tensor, const SliceView& first, UpdateBuilder& builder);
+  void MakeRoom(size_t tensor, const CheckedSlice& first, UpdateBuilder& builder);
   absl::Status CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const;
-  // What appending `view` takes, all that is held at once counted. Returns how the builder is to grow.
-  absl::StatusOr<Growth> ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec, const SliceView& view);
+  // What appending `slice` takes, all that is held at once counted. Returns how the builder is to grow.
+  absl::StatusOr<Growth> ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec, const CheckedSlice& slice);
 
   const std::shared_ptr<const RoundConfig> config_;
   Reservation reservation_;

@@ -1,4 +1,4 @@
-// Aggregation itself: creation, submissions of several tensors, merging, concurrent Prepare.
+// Aggregation: creation, submissions of several tensors, merging, concurrent Prepare.
 #include "host/aggregation.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,6 @@
-// Who judges the judge: its number formats, its scales and its comparisons against hand-computed values. Its results
-// are judged by the contract suite, which runs on the reference like on an engine.
+// The reference's number formats, scales and comparisons against hand-computed values.
+//
+// Its results are judged by the contract suite, which runs on the reference as on an engine.
 #include "tests/support/reference.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Specs and cases in words.
+// Descriptions of specs and cases for failure messages.
 #include <algorithm>
 #include <string>
 

@@ -35,9 +35,9 @@ Keys ChooseEncoding(const TensorSpec& spec, const uint64_t* keys, size_t count, 
   return fits_narrow && rng->Coin() ? Keys::kU32 : Keys::kU64;
 }
 
-// Appends keys [begin, end) and their share of the values.
-absl::Status AppendPiece(const TensorSpec& spec, const RawTensor& raw, size_t begin, size_t end, uint64_t chunk,
-                         Rng* rng, UpdateBuilder& builder) {
+// Appends keys [begin, end) and their values as one chunk.
+absl::Status AppendPart(const TensorSpec& spec, const RawTensor& raw, size_t begin, size_t end, uint64_t chunk,
+                        Rng* rng, UpdateBuilder& builder) {
   const uint64_t* keys = raw.keys.data() + begin;
   const size_t count = end - begin;
   SliceView slice;
@@ -58,22 +58,23 @@ absl::Status AppendPiece(const TensorSpec& spec, const RawTensor& raw, size_t be
     slice.values = is_whole ? absl::string_view(raw.values)
                             : absl::string_view(raw.values).substr(begin * row_bytes, count * row_bytes);
   }
-  return builder.Append(chunk, slice);
+  const auto checked = CheckedSlice::Create(spec, chunk, slice);
+  return checked.ok() ? builder.Append(*checked) : checked.status();
 }
 
 absl::StatusOr<ValidatedUpdate> BuildUpdate(const TensorSpec& spec, const RawTensor& raw, double weight, Rng* rng) {
   UpdateBuilder builder(&spec);
-  // Lengths that disagree cannot be cut into pieces that agree.
+  // Lengths that disagree cannot be cut into parts that agree.
   const bool can_cut =
       rng != nullptr && (!raw.has_values || raw.values.size() == raw.keys.size() * spec.width * SizeOf(spec.dtype));
   uint64_t chunk = 0;
   size_t begin = 0;
   while (can_cut && begin < raw.keys.size() && !rng->OneIn(4)) {
-    const size_t end = begin + rng->Below(raw.keys.size() - begin + 1);  // empty pieces are pieces too
-    RETURN_IF_ERROR(AppendPiece(spec, raw, begin, end, chunk++, rng, builder));
+    const size_t end = begin + rng->Below(raw.keys.size() - begin + 1);  // may be empty
+    RETURN_IF_ERROR(AppendPart(spec, raw, begin, end, chunk++, rng, builder));
     begin = end;
   }
-  RETURN_IF_ERROR(AppendPiece(spec, raw, begin, raw.keys.size(), chunk, rng, builder));
+  RETURN_IF_ERROR(AppendPart(spec, raw, begin, raw.keys.size(), chunk, rng, builder));
   return std::move(builder).Finish(weight);
 }
 

@@ -1,4 +1,4 @@
-// Takes raw submissions through the real path: chunks, UpdateBuilder, ValidatedUpdate, Aggregation.
+// The path of raw submissions through chunks, UpdateBuilder, ValidatedUpdate and Aggregation.
 #ifndef SPARSEAGG_TESTS_SUPPORT_DRIVER_H_
 #define SPARSEAGG_TESTS_SUPPORT_DRIVER_H_
 
@@ -19,36 +19,41 @@
 namespace sparseagg::testing {
 
 struct DriveOptions {
-  // Shuffles the submissions, cuts them into random chunks and packs their keys in random ways; none: in the order
-  // given, one chunk each.
+  // If given: shuffles the submissions, cuts them into random chunks and encodes their keys in random ways. Otherwise
+  // the submissions come in the order given, in one chunk each.
   std::optional<uint64_t> shuffle_seed = std::nullopt;
-  // Submissions are dealt to so many aggregations, which are then merged in random pairs.
+  // Deals the submissions to this many aggregations, and then merges these in random pairs.
   int num_aggregations = 1;
-  // Gives the submissions in ascending order of their client ids, and folds what there is after some of them. Only for
-  // the CPU engine, in one aggregation.
+  // If given: adds the submissions in ascending order of client id, and folds the pending ones after random
+  // submissions. For one aggregation only.
   std::optional<uint64_t> fold_seed = std::nullopt;
 };
 
+// The outcome of Drive.
 struct Driven {
-  std::vector<absl::Status> submissions;  // of each submission, in the order given
+  std::vector<absl::Status> submissions;  // one status for each submission, in the order given
   absl::StatusOr<std::vector<Result>> results;
 };
 
-// The validated updates of one submission; an error when it is refused.
+// Builds the validated updates of one submission.
+// Errors: the submission is refused.
 absl::StatusOr<std::vector<ValidatedUpdate>> BuildUpdates(const std::vector<TensorSpec>& specs,
                                                           const RawSubmission& submission,
                                                           std::optional<uint64_t> chunk_seed = std::nullopt);
 
-// One submission, all the way into an aggregation.
+// Adds one submission to an aggregation.
+// Errors: the submission is refused.
 absl::Status Submit(Aggregation& aggregation, const RawSubmission& submission,
                     std::optional<uint64_t> chunk_seed = std::nullopt);
 
-// `specs` must pass Validate.
+// Runs a whole aggregation of `submissions`.
+// Requires: `specs` pass Validate.
 Driven Drive(Engine& engine, const std::vector<TensorSpec>& specs, const std::vector<RawSubmission>& submissions,
              const DriveOptions& options = {});
 
-// Empty when the engine did what the reference demands: every submission counted or refused with the right code, and
-// the same bits or the right failure. Else the first disagreement.
+// Compares the engine with the reference: every submission counted or refused with the right code, and the same bits or
+// the right failure.
+// Returns: the first disagreement; empty if there is none.
 std::string Disagreement(const std::vector<TensorSpec>& specs, const Driven& driven, const Verdict& verdict);
 
 }  // namespace sparseagg::testing

@@ -39,7 +39,7 @@ absl::Status CudaStatus() {
 
 namespace {
 
-// The target stays in force until the next engine is made, and so for the test that made this one.
+// The SIMD target stays in force until the next engine is made: for the whole test that makes this one.
 std::unique_ptr<Engine> ForcedEngine(const std::string& target, int num_threads) {
   const absl::Status status = cpu::ForceSimdTarget(target);
   return status.ok() ? CreateCpuEngine({.num_threads = num_threads}) : nullptr;
@@ -52,16 +52,15 @@ std::vector<EngineCase> AvailableEngines() {
   for (const int num_threads : {1, 4}) {
     engines.push_back({"cpu" + std::to_string(num_threads), [num_threads] { return ForcedEngine("", num_threads); }});
   }
-  // Whatever the machine has beside its best SIMD target; not in the sanitizers' builds, where all takes ten times as
-  // long.
+  // All SIMD targets of the machine but the best. Not in the sanitizers' builds, which are ten times as slow.
 #ifndef SPARSEAGG_TINY_BLOCKS
   const std::vector<std::string> targets = cpu::SimdTargets();
   for (size_t i = 1; i < targets.size(); ++i) {
     engines.push_back({"cpu" + targets[i], [target = targets[i]] { return ForcedEngine(target, 1); }});
   }
 #endif
-  // The CUDA engine over a device in host memory: everything but the driver, CUB and true concurrency. Once as it is
-  // where a real device failed, and on either path at its worst, with sizes that make small inputs meet every boundary.
+  // The CUDA engine over a device in host memory tests everything but the driver, CUB and true concurrency. Once with
+  // the sizes of a real device, and once for each path with tiny sizes in torture mode.
 #ifndef SPARSEAGG_TINY_BLOCKS
   engines.push_back({"cudahost", [] {
                        return std::make_unique<cuda::DeviceEngine>(std::make_unique<cuda::HostDevice>(),
@@ -71,7 +70,7 @@ std::vector<EngineCase> AvailableEngines() {
   engines.push_back({"cudatiles", [] { return TortureEngine(TestSeed(2027), /*tiles=*/true); }});
 #endif
   if (CudaStatus().ok()) {
-    // With little pinned memory, which is slow to get: the contract suite makes a thousand engines.
+    // With little pinned memory, since that is slow to allocate and the contract suite makes a thousand engines.
     engines.push_back({"cuda", [] {
                          cuda::DeviceEngineOptions options;
                          options.tuning.staging_slot_bytes = size_t{64} << 10;

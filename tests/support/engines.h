@@ -1,4 +1,4 @@
-// The engines that the contract suite runs against.
+// The engines that the contract suite runs on.
 #ifndef SPARSEAGG_TESTS_SUPPORT_ENGINES_H_
 #define SPARSEAGG_TESTS_SUPPORT_ENGINES_H_
 
@@ -14,6 +14,7 @@
 
 namespace sparseagg::testing {
 
+// An engine by name.
 struct EngineCase {
   std::string name;  // letters and digits, for test names
   std::function<std::unique_ptr<Engine>()> create;
@@ -21,17 +22,18 @@ struct EngineCase {
 
 inline void PrintTo(const EngineCase& engine, std::ostream* out) { *out << engine.name; }
 
-// Engines that work on this machine: the CPU engine with one and with two threads, and on each SIMD target; the CUDA
-// engine over a device in host memory, and, where there is a device, CUDA.
+// Returns: the engines that work on this machine: the CPU engine with one and with four threads, and on each SIMD
+// target; the CUDA engine over a device in host memory; and the CUDA engine over a GPU, if there is one.
 std::vector<EngineCase> AvailableEngines();
 
-// Sizes of the CUDA engine that make small inputs meet every boundary: staging slots, long segments, checks, merges.
+// Returns: sizes of the CUDA engine with which small inputs reach every boundary: staging slots, long segments, checks,
+// merges.
 cuda::Tuning TinyTuning();
-// The CUDA engine over a host device that is as unhelpful as it may be, with tiny sizes. With `tiles` it takes the tile
-// path wherever that is possible, else the sort path.
+// Returns: the CUDA engine with tiny sizes over a host device in torture mode. With `tiles` it takes the tile path
+// wherever possible, otherwise the sort path.
 std::unique_ptr<Engine> TortureEngine(uint64_t seed, bool tiles);
 
-// Why the CUDA engine is not among them; OK when it is.
+// Returns: why AvailableEngines has no engine over a GPU; OK if it has one.
 absl::Status CudaStatus();
 
 }  // namespace sparseagg::testing

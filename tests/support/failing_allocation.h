@@ -1,4 +1,4 @@
-// Makes one allocation of memory fail.
+// A scope in which one memory allocation fails.
 #ifndef SPARSEAGG_TESTS_SUPPORT_FAILING_ALLOCATION_H_
 #define SPARSEAGG_TESTS_SUPPORT_FAILING_ALLOCATION_H_
 
@@ -9,8 +9,8 @@
 
 namespace sparseagg::testing {
 
-// While it lives, `before` calls of operator new for `least_bytes` or more succeed, on whatever threads, and the one
-// after those throws std::bad_alloc. One at a time.
+// Scope in which `before` calls of operator new for `least_bytes` or more succeed, on all threads together, and the
+// next such call throws std::bad_alloc. Only one scope at a time.
 class FailingAllocation {
  public:
   explicit FailingAllocation(long before, size_t least_bytes = 1);
@@ -18,11 +18,11 @@ class FailingAllocation {
   FailingAllocation(const FailingAllocation&) = delete;
   FailingAllocation& operator=(const FailingAllocation&) = delete;
 
-  // Whether it has come to that.
+  // Whether the call that throws has happened.
   bool failed() const;
 };
 
-// What `step` returns; RESOURCE_EXHAUSTED where it throws for want of memory.
+// Returns: what `step` returns; RESOURCE_EXHAUSTED if it throws std::bad_alloc.
 template <typename Step>
 absl::Status Try(Step step) {
   try {

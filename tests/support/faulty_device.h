@@ -1,4 +1,4 @@
-// A device that fails when it is told to.
+// A device that fails at a planned call.
 #ifndef SPARSEAGG_TESTS_SUPPORT_FAULTY_DEVICE_H_
 #define SPARSEAGG_TESTS_SUPPORT_FAULTY_DEVICE_H_
 
@@ -17,29 +17,31 @@ namespace sparseagg::testing {
 
 enum class Fault {
   kNone,
-  kOutOfMemory,      // the one call has no memory
-  kOutOfMemoryNow,   // that call and all allocations behind it have none
-  kSticky,           // the one call fails, and all behind it
-  kSilentThenSticky  // work is no longer done, but only waiting for it tells: how asynchronous errors show
+  kOutOfMemory,      // the planned call has no memory
+  kOutOfMemoryNow,   // the planned call and all later allocations have no memory
+  kSticky,           // the planned call and all later calls fail
+  kSilentThenSticky  // from the planned call on no work is done, and only waiting calls report it, as with asynchronous
+                     // errors; after the report all calls fail
 };
 
+// Which call fails and how.
 struct FaultPlan {
   Fault fault = Fault::kNone;
   uint64_t at_call = 0;  // counted from 1
 };
 
-// Passes calls on to another device and counts them, until the plan says otherwise.
+// Forwards calls to another device and counts them. From the planned call on it fails.
 class FaultyDevice : public cuda::Device {
  public:
-  // What happened, for after the engine that owns the device is gone.
+  // What happened. Outlives the engine that owns the device.
   struct Record {
     uint64_t num_calls = 0;
     uint64_t num_sorts = 0;
     uint64_t num_launches = 0;
-    uint64_t num_results = 0;  // written, as the last step of a round on the device
-    uint64_t num_pinned = 0;   // allocations of host memory
+    uint64_t num_results = 0;  // results written, the last step of a round on the device
+    uint64_t num_pinned = 0;   // allocations of pinned host memory
     bool faulted = false;
-    size_t num_leaked = 0;  // allocations left when the device went
+    size_t num_leaked = 0;  // allocations that the destructor found
   };
 
   FaultyDevice(const cuda::HostDeviceOptions& options, FaultPlan plan, Record* record)
@@ -125,7 +127,7 @@ class FaultyDevice : public cuda::Device {
     const bool is_now = ++record_.num_calls == plan_.at_call;
     if (is_now && plan_.fault != Fault::kNone) record_.faulted = true;
     if (is_now && (plan_.fault == Fault::kSticky || plan_.fault == Fault::kSilentThenSticky)) {
-      // Nothing that was asked for may still happen when memory it uses is gone.
+      // Queued work must end before its memory is freed.
       for (const cuda::Lane lane : {cuda::Lane::kCopy, cuda::Lane::kCompute}) device_->AwaitLane(lane).IgnoreError();
     }
     switch (plan_.fault) {
@@ -153,7 +155,7 @@ class FaultyDevice : public cuda::Device {
     return silent_ ? absl::OkStatus() : work();
   }
 
-  // Waiting brings the error to light.
+  // A waiting call, which reports a silent fault.
   template <typename Wait>
   absl::Status Tell(Wait wait) {
     if (absl::Status status = Count(); !status.ok()) return status;

@@ -1,4 +1,4 @@
-// FIXED_POINT as the reference does it.
+// The reference's fixed-point arithmetic.
 #ifndef SPARSEAGG_TESTS_SUPPORT_FIXED_POINT_H_
 #define SPARSEAGG_TESTS_SUPPORT_FIXED_POINT_H_
 

@@ -1,4 +1,4 @@
-// Which submissions are refused, and why.
+// The reference for refusals: which submissions are refused, and with which code.
 #include <cmath>
 #include <limits>
 #include <string>

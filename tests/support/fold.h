@@ -11,15 +11,16 @@
 
 namespace sparseagg::testing {
 
-// The row that one submission has at one key: all rows given for that key, added in order of occurrence. Float tensors
-// fill `floats`, integer tensors `integers`, UNION neither.
+// The row of one submission at one key: the sum, in order of occurrence, of all rows that the update lists for the key.
+// Float tensors use `floats`, integer tensors `integers`, UNION neither.
 struct FoldedRow {
   uint64_t key = 0;
   std::vector<double> floats;
   std::vector<Int128> integers;
 };
 
-// In ascending order of key, each key once. The lengths of keys and values must agree.
+// Returns: the rows in ascending order of key, each key once.
+// Requires: the numbers of keys and values agree.
 std::vector<FoldedRow> Fold(const TensorSpec& spec, const RawTensor& raw);
 
 }  // namespace sparseagg::testing

@@ -1,4 +1,4 @@
-// Random keys and values.
+// Generators of random keys and values.
 #include <algorithm>
 #include <cmath>
 #include <functional>

@@ -1,4 +1,4 @@
-// Random specs and whole cases.
+// Generators of random specs and cases.
 #include "tests/support/generators.h"
 
 #include <algorithm>
@@ -82,7 +82,7 @@ TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
   return spec;
 }
 
-// What all submissions of a case have in common for one tensor, so that their keys meet.
+// What the submissions of a case have in common for one tensor, so that they share keys.
 struct TensorStyle {
   KeyStyle keys;
   ValueStyle values;
@@ -111,7 +111,7 @@ std::string BoundedValues(Rng& rng, const TensorSpec& spec, size_t count) {
   const double by = a.weighting == Weighting::kByWeight ? a.weight_bound : 1.0;
   double scale = a.value_bound / by / 4.0;
   if (rng.OneIn(8)) scale *= 8.0;
-  // What is below the dtype's range becomes zero; nothing should become infinite.
+  // Values below the dtype's range become zero. No value should become infinite.
   if (spec.dtype == DType::kFloat16) scale = std::min(scale, 60000.0);
   if (spec.dtype != DType::kFloat64) scale = std::min(scale, 3e38);
   std::vector<double> values(count);
@@ -161,7 +161,7 @@ double RandomWeight(Rng& rng, const std::vector<TensorSpec>& specs, bool may_be_
   return std::min(bound, rng.Pick({1.0, 10.0 * rng.Unit(), rng.Unit(), std::ldexp(rng.Unit(), -40)}));
 }
 
-// Makes the submission one that may have to be refused.
+// Changes the submission so that it may have to be refused.
 void Corrupt(Rng& rng, const std::vector<TensorSpec>& specs, RawSubmission& submission) {
   const size_t t = rng.Below(specs.size());
   const TensorSpec& spec = specs[t];

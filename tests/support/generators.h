@@ -12,14 +12,14 @@
 
 namespace sparseagg::testing {
 
-// The seed that a test starts from: `fallback`, or SPARSEAGG_TEST_SEED when that is set.
+// Returns: the seed of a test: SPARSEAGG_TEST_SEED if set, otherwise `fallback`.
 uint64_t TestSeed(uint64_t fallback);
-// How many random cases a test tries: `fallback`, or SPARSEAGG_TEST_CASES when that is set.
+// Returns: the number of random cases of a test: SPARSEAGG_TEST_CASES if set, otherwise `fallback`.
 uint64_t TestCases(uint64_t fallback);
 
-// Where keys come from.
+// The distribution of keys.
 enum class KeyStyle { kUniform, kZipf, kClustered, kOneKey, kLargest, kEdges };
-// In which order one submission gives its keys.
+// The order of keys in a submission.
 enum class KeyOrder { kSortedUnique, kSorted, kDescending, kShuffled, kShuffledUnique };
 
 // `count` keys below `dimension` (0: any); the unique ones may be fewer. Zipf's exponent is 1.

@@ -1,4 +1,4 @@
-// Seeded randomness that gives the same numbers with every compiler and standard library.
+// Seeded random numbers, the same with every compiler and standard library.
 #ifndef SPARSEAGG_TESTS_SUPPORT_RANDOM_H_
 #define SPARSEAGG_TESTS_SUPPORT_RANDOM_H_
 

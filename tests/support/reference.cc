@@ -18,10 +18,10 @@
 namespace sparseagg::testing {
 namespace {
 
-// What one submission has at one key, and the submission's weight as the tensor sees it.
+// One submission's row at one key, with the submission's weight (1 under kUniform).
 struct Contribution {
   FoldedRow row;
-  size_t rank = 0;  // of its client, in bytewise order
+  size_t rank = 0;  // of the client in ascending bytewise order
   double weight = 1.0;
 };
 
@@ -159,7 +159,7 @@ class TensorReference {
     }
     const auto exact = static_cast<int64_t>(total);
     if (!IsMean()) {
-      // From int64 to float32 directly: by way of float64 it would be rounded twice.
+      // Directly from int64 to float32, since a detour over float64 rounds twice.
       if (dtype == DType::kFloat32) return AppendFloat(static_cast<double>(static_cast<float>(exact)), bytes);
       if (dtype == DType::kFloat64) return AppendFloat(static_cast<double>(exact), bytes);
       return AppendBits(dtype, static_cast<uint64_t>(exact), bytes);
@@ -168,7 +168,7 @@ class TensorReference {
     if (IsFloat(dtype)) return AppendFloat(mean, bytes);
     const double rounded = std::nearbyint(mean);
     if (!(rounded >= -9223372036854775808.0 && rounded < 9223372036854775808.0)) {
-      // 0/0 is the zero weight's failure, which is noted already.
+      // 0/0 is the failure of a zero weight, which Merge has recorded already.
       if (denominator != 0.0) Fail(absl::StatusCode::kOutOfRange, key);
       return;
     }

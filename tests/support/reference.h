@@ -1,5 +1,6 @@
-// The judge of the engines: the whole semantics, slow and obvious, over raw submissions. It shares no code with host/,
-// only the types of specs and results, and is never linked into a program that people run.
+// The slow reference of the engines: the whole semantics over raw submissions.
+//
+// Shares no code with host/, only the types of specs and results. Never linked into a program that people run.
 #ifndef SPARSEAGG_TESTS_SUPPORT_REFERENCE_H_
 #define SPARSEAGG_TESTS_SUPPORT_REFERENCE_H_
 

@@ -1,4 +1,4 @@
-// Reading and comparing results.
+// Reading and comparing of results.
 #ifndef SPARSEAGG_TESTS_SUPPORT_RESULTS_H_
 #define SPARSEAGG_TESTS_SUPPORT_RESULTS_H_
 

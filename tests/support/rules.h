@@ -1,5 +1,4 @@
-// What results are made of, once more beside host/spec/spec.h, so that the engines' reference does not share its
-// errors.
+// The reference's own rules about result types, so that it does not share errors of host/spec/spec.h.
 #ifndef SPARSEAGG_TESTS_SUPPORT_RULES_H_
 #define SPARSEAGG_TESTS_SUPPORT_RULES_H_
 

@@ -1,4 +1,4 @@
-// Whether a sanitizer takes memory of its own.
+// Whether the build has a sanitizer, which takes memory of its own.
 #ifndef SPARSEAGG_TESTS_SUPPORT_SANITIZED_H_
 #define SPARSEAGG_TESTS_SUPPORT_SANITIZED_H_
 

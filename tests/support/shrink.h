@@ -1,4 +1,4 @@
-// Makes a failing random case small enough to read.
+// Reduction of a failing random case to one that is small enough to read.
 #ifndef SPARSEAGG_TESTS_SUPPORT_SHRINK_H_
 #define SPARSEAGG_TESTS_SUPPORT_SHRINK_H_
 
@@ -8,7 +8,7 @@
 
 namespace sparseagg::testing {
 
-// Leaves out tensors, submissions and tuples for as long as `fails` holds, greedily, within `max_attempts` calls.
+// Removes tensors, submissions and tuples greedily while `fails` holds, in at most `max_attempts` calls of `fails`.
 Case Shrink(Case c, const std::function<bool(const Case&)>& fails, int max_attempts = 2000);
 
 }  // namespace sparseagg::testing

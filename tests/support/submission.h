@@ -1,4 +1,4 @@
-// A client's update as plain as it gets: what the tests feed to the engines and to the reference alike.
+// A client's update in plain form, the common input of engines and reference.
 #ifndef SPARSEAGG_TESTS_SUPPORT_SUBMISSION_H_
 #define SPARSEAGG_TESTS_SUPPORT_SUBMISSION_H_
 

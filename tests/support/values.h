@@ -1,4 +1,4 @@
-// The tests' own view of number formats: written from their definitions, and sharing nothing with host/.
+// The tests' own number formats, written from their definitions; shares nothing with host/.
 #ifndef SPARSEAGG_TESTS_SUPPORT_VALUES_H_
 #define SPARSEAGG_TESTS_SUPPORT_VALUES_H_
 

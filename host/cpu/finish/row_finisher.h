@@ -20,7 +20,7 @@
 #include "host/cpu/rows/folded_rows.h"
 #include "host/cpu/simd/kernels.h"
 #include "host/cpu/tuning.h"
-#include "host/no_result.h"
+#include "host/merge_errors.h"
 #include "host/spec/spec.h"
 
 namespace sparseagg::cpu {
@@ -93,7 +93,7 @@ class RowFinisher {
     rows_ = &rows;
     size_ = rows.size();
     const AggregationSpec& a = params_.spec->aggregation;
-    if (a.op == Op::kMean && size_ > 0 && params_.total_weight == 0.0) return NoWeight(*params_.spec, FailedAt(0));
+    if (a.op == Op::kMean && size_ > 0 && params_.total_weight == 0.0) return ZeroWeightError(*params_.spec, FailedAt(0));
     size_t divisible = size_;  // rows before the first whose weights add up to 0
     if (a.op == Op::kCoordinateMean) {
       divisible = 0;
@@ -101,7 +101,7 @@ class RowFinisher {
     }
     values_.resize(size_ * row_bytes_);
     if constexpr (kInteger) RETURN_IF_ERROR(FinishIntegers(divisible));
-    if (divisible < size_) return NoWeight(*params_.spec, FailedAt(divisible));
+    if (divisible < size_) return ZeroWeightError(*params_.spec, FailedAt(divisible));
     if constexpr (kModular) {
       FinishModular();
     } else if constexpr (!kInteger) {
@@ -234,7 +234,7 @@ class RowFinisher {
 
   FailedRow FailedAt(size_t row) const { return {rows_->keys[row], params_.shape.counts ? rows_->counts[row] : 0}; }
   absl::Status Overflow(size_t value) const {
-    return LeavesInt64(*params_.spec, FailedAt(value / columns_), value % columns_);
+    return OverflowError(*params_.spec, FailedAt(value / columns_), value % columns_);
   }
 
   const FinishParams& params_;

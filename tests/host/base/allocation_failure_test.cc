@@ -1,4 +1,4 @@
-// Memory that cannot be had, wherever a merge asks for it: an error, or the same bits as ever.
+// Allocation failures at every point of a merge: an error or the right bits, never a wrong sum.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Columns: memory that is kept for the next one.
+// Column, and the freed columns that are kept for later ones.
 #include "host/base/column.h"
 
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST_F(ColumnTest, Reserve_MakesRoomOnce) {
   EXPECT_EQ(column.size(), 1);
   EXPECT_EQ(column[0], 9);
   const uint32_t* const before = column.data();
-  EXPECT_EQ(column.RoomBytes(10, Growth::kAhead), 0);
+  EXPECT_EQ(column.ReserveBytes(10, Growth::kAhead), 0);
   column.resize(10);
   column.reserve(2);
   EXPECT_EQ(column.data(), before);
@@ -173,16 +173,16 @@ uint64_t PeakBytes() {
   return 0;
 }
 
-TEST_F(ColumnTest, MakeRoom_Exactly_NeverHoldsOldAndNewAtOnce) {
+TEST_F(ColumnTest, Reserve_Exactly_NeverHoldsOldAndNewAtOnce) {
   Column<uint8_t> column(64 * kMiB);
   std::fill(column.begin(), column.end(), uint8_t{7});
   if (!(std::ofstream("/proc/self/clear_refs") << "5" << std::flush)) GTEST_SKIP() << "the peak cannot be reset";
   const uint64_t before = PeakBytes();
-  EXPECT_EQ(column.RoomBytes(65 * kMiB, Growth::kAhead), 128 * kMiB);
+  EXPECT_EQ(column.ReserveBytes(65 * kMiB, Growth::kAhead), 128 * kMiB);
   for (const size_t more : {1, 2, 3, 5, 30}) {
     const size_t size = column.size();
-    EXPECT_EQ(column.RoomBytes(size + more * kMiB, Growth::kExact), more * kMiB);
-    column.MakeRoom(size + more * kMiB, Growth::kExact);
+    EXPECT_EQ(column.ReserveBytes(size + more * kMiB, Growth::kExact), more * kMiB);
+    column.reserve(size + more * kMiB, Growth::kExact);
     EXPECT_EQ(column.capacity(), size + more * kMiB);
     EXPECT_EQ(column.size(), size);
     column.resize(column.capacity());
@@ -193,14 +193,14 @@ TEST_F(ColumnTest, MakeRoom_Exactly_NeverHoldsOldAndNewAtOnce) {
   EXPECT_LE(PeakBytes(), before + 41 * kMiB + 8 * kMiB);
 }
 
-TEST_F(ColumnTest, MakeRoom_ExactlyForASmallOne_CopiesToJustThat) {
+TEST_F(ColumnTest, Reserve_ExactlyForASmallOne_CopiesToJustThat) {
   Column<uint32_t> column({1, 2, 3});
-  EXPECT_EQ(column.RoomBytes(5, Growth::kExact), 5 * sizeof(uint32_t));
-  EXPECT_EQ(column.RoomBytes(5, Growth::kAhead), 6 * sizeof(uint32_t));
-  column.MakeRoom(5, Growth::kExact);
+  EXPECT_EQ(column.ReserveBytes(5, Growth::kExact), 5 * sizeof(uint32_t));
+  EXPECT_EQ(column.ReserveBytes(5, Growth::kAhead), 6 * sizeof(uint32_t));
+  column.reserve(5, Growth::kExact);
   EXPECT_EQ(column.capacity(), 5);
   EXPECT_EQ(column, (Column<uint32_t>{1, 2, 3}));
-  EXPECT_EQ(column.RoomBytes(UINT64_MAX, Growth::kExact), UINT64_MAX);
+  EXPECT_EQ(column.ReserveBytes(UINT64_MAX, Growth::kExact), UINT64_MAX);
 }
 
 TEST_F(ColumnTest, Extended_IsKeptAsWhatItIsNow) {

@@ -1,4 +1,4 @@
-// The bits of a result do not depend on how the caller's thread is set to round, nor on what it does to denormals.
+// Results in callers' threads that flush denormals or round otherwise: the same bits.
 #include "host/base/float_environment.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
-// The fixture of the contract suite: every test runs once per engine, and once on the reference itself, so that the
-// hand-computed expectations judge the judge as well. Engines are also compared with the reference bit for bit.
+// The fixture of the contract suite, which runs on every engine and on the reference itself.
+//
+// Hand-computed expectations thereby judge the reference too. Engines are also compared with it bit for bit.
 #ifndef SPARSEAGG_TESTS_HOST_ENGINE_CONTRACT_H_
 #define SPARSEAGG_TESTS_HOST_ENGINE_CONTRACT_H_
 

@@ -1,4 +1,4 @@
-// NaN and Inf, weights, and refused submissions: what counts, what does not, and what fails a round.
+// NaN and ±Inf, bad weights and refused submissions on every engine.
 #include <cmath>
 #include <limits>
 #include <string>

@@ -1,4 +1,4 @@
-// What leaves the result and in which layout: sparse, dense, dense-fallback, prune_zeros, min_contributors, fill.
+// Which keys leave the result and in which layout: sparse, dense, auto, prune_zeros, min_contributors, fill.
 #include <numeric>
 #include <optional>
 #include <string>

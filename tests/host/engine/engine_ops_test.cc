@@ -1,4 +1,4 @@
-// The sum family, worked by hand: op × weighting × dtype × numerics.
+// The operators, worked by hand: op × weighting × dtype × numerics.
 #include <cmath>
 #include <optional>
 #include <string>

@@ -1,4 +1,4 @@
-// Shapes that block sizes, digits and vector widths of engines might trip over; judged by the reference.
+// Shapes at the boundaries of blocks, radix digits and vectors, compared with the reference.
 #include <algorithm>
 #include <limits>
 #include <numeric>

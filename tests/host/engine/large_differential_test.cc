@@ -1,5 +1,6 @@
-// About a million tuples in each of the shapes that decide which path an engine takes; against the reference, bit for
-// bit. What is small stays in differential_test.cc.
+// About a million tuples in each shape that selects a merge path, compared with the reference.
+//
+// Small cases are in differential_test.cc.
 #include <gtest/gtest.h>
 
 #include <algorithm>

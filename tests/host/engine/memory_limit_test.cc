@@ -1,5 +1,4 @@
-// An aggregation with a memory limit: it folds what it has before it would pass the limit, and the bits are those of an
-// aggregation without one.
+// Aggregations with a memory limit: they fold early and give the same bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

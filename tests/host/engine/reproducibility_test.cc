@@ -1,4 +1,4 @@
-// One hash per numerics mode, whatever the order, the chunking, the threads and the merges.
+// One result hash for each numerics mode, in any order, chunking, thread count and merge tree.
 #include <gtest/gtest.h>
 
 #include <memory>

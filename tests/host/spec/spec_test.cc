@@ -1,4 +1,4 @@
-// Which specs have a meaning.
+// Validate: which specs have a meaning.
 #include "host/spec/spec.h"
 
 #include <gmock/gmock.h>

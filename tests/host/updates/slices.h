@@ -1,4 +1,4 @@
-// Slices in wire form, for the tests of what is built from them.
+// Slices in wire form, for tests of UpdateBuilder.
 #ifndef SPARSEAGG_TESTS_HOST_UPDATES_SLICES_H_
 #define SPARSEAGG_TESTS_HOST_UPDATES_SLICES_H_
 
@@ -59,6 +59,11 @@ inline Slice Delta(const std::vector<uint64_t>& keys, const std::vector<double>&
 
 inline Slice Bitmap(const std::vector<uint64_t>& keys, const std::vector<double>& values) {
   return {SliceView::Keys::kBitmap, wire::EncodeBitmapKeys(keys), Floats(values), keys.empty() ? 0 : keys[0]};
+}
+
+inline absl::Status Append(UpdateBuilder& builder, const TensorSpec& spec, uint64_t chunk, const SliceView& view) {
+  const auto slice = CheckedSlice::Create(spec, chunk, view);
+  return slice.ok() ? builder.Append(*slice) : slice.status();
 }
 
 inline std::vector<uint64_t> KeysOf(const ValidatedUpdate& update) {

@@ -1,4 +1,4 @@
-// An update is the same in how many pieces its chunks came from the wire.
+// UpdateBuilder with bytes in several spans: the same update as from one span.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,6 +18,7 @@
 namespace sparseagg {
 namespace {
 
+using testing::Append;
 using testing::Bitmap;
 using testing::Delta;
 using testing::FloatsOf;
@@ -31,12 +32,12 @@ using testing::U64;
 
 // Cuts `bytes` after every `size`.
 std::vector<absl::string_view> Cut(absl::string_view bytes, size_t size) {
-  std::vector<absl::string_view> pieces;
-  for (size_t begin = 0; begin < bytes.size(); begin += size) pieces.push_back(bytes.substr(begin, size));
-  return pieces;
+  std::vector<absl::string_view> spans;
+  for (size_t begin = 0; begin < bytes.size(); begin += size) spans.push_back(bytes.substr(begin, size));
+  return spans;
 }
 
-TEST(UpdateBuilderPieces, Append_BytesInPieces_AreTakenAsTheWhole) {
+TEST(UpdateBuilderByteSpans, Append_SeveralSpans_GiveTheSameUpdate) {
   const std::vector<double> values = {1, 2, 3, 4, 5};
   const std::vector<Slice> slices = {U32({7, 3, 9, 9, 1}, values), U64({7, 3, 9, 9, 1}, values),
                                      Delta({1, 3, 7, 9, 500}, values), Bitmap({1, 3, 7, 9, 500}, values),
@@ -47,22 +48,22 @@ TEST(UpdateBuilderPieces, Append_BytesInPieces_AreTakenAsTheWhole) {
       spec.aggregation.op = op;
       for (size_t s = 0; s < slices.size(); ++s) {
         for (size_t size = 1; size < 12; ++size) {
-          SCOPED_TRACE(::testing::Message() << "dimension " << dimension << ", slice " << s << ", pieces of " << size);
+          SCOPED_TRACE(::testing::Message() << "dimension " << dimension << ", slice " << s << ", spans of " << size);
           const std::vector<absl::string_view> keys = Cut(slices[s].keys, size);
-          const std::vector<absl::string_view> values_in_pieces = Cut(slices[s].values, size);
+          const std::vector<absl::string_view> values_in_spans = Cut(slices[s].values, size);
           SliceView view = slices[s].view();
           view.keys = ByteSpans(keys);
-          view.values = ByteSpans(values_in_pieces);
+          view.values = ByteSpans(values_in_spans);
           UpdateBuilder whole(&spec);
-          UpdateBuilder pieces(&spec);
+          UpdateBuilder spans(&spec);
           // After something, so that they are not taken to the front.
-          ASSERT_TRUE(whole.Append(0, Implicit(4, 2, {8, 9}).view()).ok());
-          ASSERT_TRUE(pieces.Append(0, Implicit(4, 2, {8, 9}).view()).ok());
-          ASSERT_TRUE(whole.Append(1, slices[s].view()).ok());
-          ASSERT_TRUE(pieces.Append(1, view).ok());
-          EXPECT_EQ(whole.HashContent(), pieces.HashContent());
+          ASSERT_TRUE(Append(whole, spec, 0, Implicit(4, 2, {8, 9}).view()).ok());
+          ASSERT_TRUE(Append(spans, spec, 0, Implicit(4, 2, {8, 9}).view()).ok());
+          ASSERT_TRUE(Append(whole, spec, 1, slices[s].view()).ok());
+          ASSERT_TRUE(Append(spans, spec, 1, view).ok());
+          EXPECT_EQ(whole.HashContent(), spans.HashContent());
           const auto expected = std::move(whole).Finish(1.0);
-          const auto update = std::move(pieces).Finish(1.0);
+          const auto update = std::move(spans).Finish(1.0);
           EXPECT_EQ(KeysOf(*update), KeysOf(*expected));
           if (op == Op::kSum) {
             EXPECT_EQ(FloatsOf(*update), FloatsOf(*expected));
@@ -76,7 +77,7 @@ TEST(UpdateBuilderPieces, Append_BytesInPieces_AreTakenAsTheWhole) {
 }
 
 // Long slices are gone through in batches, and copied past the caches.
-TEST(UpdateBuilderPieces, Append_LongSlices_AreTakenAsTheyAre) {
+TEST(UpdateBuilderByteSpans, Append_LongSlices_AreKeptUnchanged) {
   constexpr uint64_t kCount = 100'000;
   std::vector<uint64_t> keys(kCount);
   std::vector<double> values(kCount);
@@ -89,15 +90,15 @@ TEST(UpdateBuilderPieces, Append_LongSlices_AreTakenAsTheyAre) {
     const TensorSpec spec = Spec(dimension);
     for (const Slice& slice : {U32(keys, values), U64(keys, values)}) {
       for (const size_t size : {size_t{4099}, size_t{8192}, size_t{70'001}, size_t{1} << 20}) {
-        SCOPED_TRACE(::testing::Message() << "dimension " << dimension << ", pieces of " << size);
-        const std::vector<absl::string_view> key_pieces = Cut(slice.keys, size);
-        const std::vector<absl::string_view> value_pieces = Cut(slice.values, size);
+        SCOPED_TRACE(::testing::Message() << "dimension " << dimension << ", spans of " << size);
+        const std::vector<absl::string_view> key_spans = Cut(slice.keys, size);
+        const std::vector<absl::string_view> value_spans = Cut(slice.values, size);
         SliceView view = slice.view();
-        view.keys = ByteSpans(key_pieces);
-        view.values = ByteSpans(value_pieces);
+        view.keys = ByteSpans(key_spans);
+        view.values = ByteSpans(value_spans);
         UpdateBuilder builder(&spec);
-        ASSERT_TRUE(builder.Append(0, U32({3}, {5}).view()).ok());  // so that places are aligned to no vector
-        ASSERT_TRUE(builder.Append(1, view).ok());
+        ASSERT_TRUE(Append(builder, spec, 0, U32({3}, {5}).view()).ok());  // so that places are aligned to no vector
+        ASSERT_TRUE(Append(builder, spec, 1, view).ok());
         const auto update = std::move(builder).Finish(1.0);
         std::vector<uint64_t> expected_keys = {3};
         std::vector<double> expected_values = {5};
@@ -111,7 +112,7 @@ TEST(UpdateBuilderPieces, Append_LongSlices_AreTakenAsTheyAre) {
   }
 }
 
-TEST(UpdateBuilderPieces, Append_LongNarrowValues_AreWidenedWhereverTheyAreCut) {
+TEST(UpdateBuilderByteSpans, Append_LongNarrowValues_AreWidenedWhereverTheyAreCut) {
   constexpr uint64_t kCount = 50'000;
   Column<float> values(kCount);
   for (uint64_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(i % 2048);  // exact in all
@@ -126,13 +127,13 @@ TEST(UpdateBuilderPieces, Append_LongNarrowValues_AreWidenedWhereverTheyAreCut) 
     view.value_packing = packing;
     view.values = packed;
     UpdateBuilder whole(&spec);
-    ASSERT_TRUE(whole.Append(0, view).ok());
+    ASSERT_TRUE(Append(whole, spec, 0, view).ok());
     const std::vector<absl::string_view> cut = Cut(packed, 4099);
     view.values = ByteSpans(cut);
-    UpdateBuilder pieces(&spec);
-    ASSERT_TRUE(pieces.Append(0, view).ok());
-    EXPECT_EQ(pieces.HashContent(), whole.HashContent());
-    const std::vector<double> floats = FloatsOf(*std::move(pieces).Finish(1.0));
+    UpdateBuilder spans(&spec);
+    ASSERT_TRUE(Append(spans, spec, 0, view).ok());
+    EXPECT_EQ(spans.HashContent(), whole.HashContent());
+    const std::vector<double> floats = FloatsOf(*std::move(spans).Finish(1.0));
     EXPECT_EQ(floats, FloatsOf(*std::move(whole).Finish(1.0)));
     if (packing == wire::ValuePacking::kFloat16) {
       EXPECT_EQ(floats, std::vector<double>(values.begin(), values.end()));
@@ -140,7 +141,7 @@ TEST(UpdateBuilderPieces, Append_LongNarrowValues_AreWidenedWhereverTheyAreCut) 
   }
 }
 
-TEST(UpdateBuilderPieces, Append_LongSlices_NameTheBadPosition) {
+TEST(UpdateBuilderByteSpans, Append_LongSlices_NameTheBadPosition) {
   constexpr uint64_t kCount = 100'000;
   constexpr uint64_t kBad = 98'765;
   std::vector<uint64_t> keys(kCount);
@@ -152,17 +153,17 @@ TEST(UpdateBuilderPieces, Append_LongSlices_NameTheBadPosition) {
   bad_values[kBad] = std::nan("");
   const TensorSpec spec = Spec(1'000'000);
   for (const Slice& slice : {U32(bad_keys, values), U64(bad_keys, values), U32(keys, bad_values)}) {
-    const std::vector<absl::string_view> key_pieces = Cut(slice.keys, 10'001);
-    const std::vector<absl::string_view> value_pieces = Cut(slice.values, 10'001);
+    const std::vector<absl::string_view> key_spans = Cut(slice.keys, 10'001);
+    const std::vector<absl::string_view> value_spans = Cut(slice.values, 10'001);
     SliceView view = slice.view();
-    view.keys = ByteSpans(key_pieces);
-    view.values = ByteSpans(value_pieces);
+    view.keys = ByteSpans(key_spans);
+    view.values = ByteSpans(value_spans);
     UpdateBuilder builder(&spec);
-    EXPECT_THAT(std::string(builder.Append(17, view).message()), HasSubstr("chunk 17, position 98765"));
+    EXPECT_THAT(std::string(Append(builder, spec, 17, view).message()), HasSubstr("chunk 17, position 98765"));
   }
 }
 
-TEST(UpdateBuilderPieces, Append_BadPieces_AreRefused) {
+TEST(UpdateBuilderByteSpans, Append_BadSpans_AreRefused) {
   const TensorSpec spec = Spec(1000);
   for (const Slice& slice : {U32({1, 1000}, {1, 2}), U64({1, 1000}, {1, 2}), U32({1, 2}, {1, std::nan("")})}) {
     const std::vector<absl::string_view> keys = Cut(slice.keys, 3);
@@ -171,8 +172,8 @@ TEST(UpdateBuilderPieces, Append_BadPieces_AreRefused) {
     view.keys = ByteSpans(keys);
     view.values = ByteSpans(values);
     UpdateBuilder builder(&spec);
-    ASSERT_TRUE(builder.Append(0, U32({7, 9}, {1, 2}).view()).ok());
-    const absl::Status status = builder.Append(17, view);
+    ASSERT_TRUE(Append(builder, spec, 0, U32({7, 9}, {1, 2}).view()).ok());
+    const absl::Status status = Append(builder, spec, 17, view);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 17, position 1"));
   }

@@ -1,4 +1,4 @@
-// What appended chunks become as a whole: weight, promises, dense tensors, the hash of the content.
+// UpdateBuilder::Finish: weight, declarations, dense tensors, content hash.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +15,7 @@ namespace sparseagg {
 namespace {
 
 using ::testing::AllOf;
+using testing::Append;
 using testing::Bitmap;
 using testing::Delta;
 using ::testing::ElementsAre;
@@ -42,25 +43,25 @@ TEST(UpdateBuilder, Finish_Weight_IsOneUnderUniform) {
   EXPECT_FALSE(std::signbit(UpdateBuilder(&spec).Finish(-0.0)->weight()));
 }
 
-// ---- promises
+// ---- declarations
 
-struct Promise {
+struct Declaration {
   std::vector<std::vector<uint64_t>> chunks;
   bool sorted_holds;
   bool unique_holds;
 };
 
-TEST(UpdateBuilder, Finish_FalsePromises_AreRefused) {
-  const std::vector<Promise> table = {{{{1, 2, 3}}, true, true},
-                                      {{{1, 2, 2}}, true, false},
-                                      {{{3, 2, 1}}, false, true},
-                                      {{{1, 5}, {3, 7}}, false, true},
-                                      {{{1, 5}, {5, 7}}, true, false},
-                                      {{{9, 5}, {5, 7}}, false, false},
-                                      {{{}}, true, true},
-                                      {{{9, 3, 4, 9}}, false, false}};
+TEST(UpdateBuilder, Finish_FalseDeclarations_AreRefused) {
+  const std::vector<Declaration> table = {{{{1, 2, 3}}, true, true},
+                                          {{{1, 2, 2}}, true, false},
+                                          {{{3, 2, 1}}, false, true},
+                                          {{{1, 5}, {3, 7}}, false, true},
+                                          {{{1, 5}, {5, 7}}, true, false},
+                                          {{{9, 5}, {5, 7}}, false, false},
+                                          {{{}}, true, true},
+                                          {{{9, 3, 4, 9}}, false, false}};
   for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
-    for (const Promise& row : table) {
+    for (const Declaration& row : table) {
       for (const bool declare_sorted : {false, true}) {
         for (const bool declare_unique : {false, true}) {
           const TensorSpec spec = Spec(dimension);
@@ -68,7 +69,7 @@ TEST(UpdateBuilder, Finish_FalsePromises_AreRefused) {
           if (declare_sorted) builder.DeclareSorted();
           uint64_t chunk = 0;
           for (const std::vector<uint64_t>& keys : row.chunks) {
-            ASSERT_TRUE(builder.Append(chunk++, U32(keys, std::vector<double>(keys.size(), 1.0)).view()).ok());
+            ASSERT_TRUE(Append(builder, spec, chunk++, U32(keys, std::vector<double>(keys.size(), 1.0)).view()).ok());
           }
           if (declare_unique) builder.DeclareUnique();
           const bool holds = (row.sorted_holds || !declare_sorted) && (row.unique_holds || !declare_unique);
@@ -84,28 +85,28 @@ TEST(UpdateBuilder, Finish_FalsePromises_AreRefused) {
   }
 }
 
-TEST(UpdateBuilder, Finish_FalseUniquePromise_NamesTheKey) {
+TEST(UpdateBuilder, Finish_FalseUniqueDeclaration_NamesTheKey) {
   const TensorSpec spec = Spec();
   UpdateBuilder builder(&spec);
   builder.DeclareUnique();
-  ASSERT_TRUE(builder.Append(0, U32({900, 77}, {1, 1}).view()).ok());
-  ASSERT_TRUE(builder.Append(1, U32({77}, {1}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 0, U32({900, 77}, {1, 1}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 1, U32({77}, {1}).view()).ok());
   EXPECT_THAT(std::string(std::move(builder).Finish(1.0).status().message()), HasSubstr("77"));
 }
 
-TEST(UpdateBuilder, Finish_Promises_OfRuns) {
+TEST(UpdateBuilder, Finish_Declarations_OfRuns) {
   const TensorSpec spec = Spec();
   UpdateBuilder builder(&spec);
   builder.DeclareSorted();
   builder.DeclareUnique();
-  ASSERT_TRUE(builder.Append(0, Implicit(5, 3, {1, 2, 3}).view()).ok());
-  ASSERT_TRUE(builder.Append(1, Implicit(8, 1, {4}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 0, Implicit(5, 3, {1, 2, 3}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 1, Implicit(8, 1, {4}).view()).ok());
   EXPECT_TRUE(std::move(builder).Finish(1.0).ok());
 
   UpdateBuilder overlapping(&spec);
   overlapping.DeclareUnique();
-  ASSERT_TRUE(overlapping.Append(0, Implicit(5, 3, {1, 2, 3}).view()).ok());
-  ASSERT_TRUE(overlapping.Append(1, Implicit(7, 1, {4}).view()).ok());
+  ASSERT_TRUE(Append(overlapping, spec, 0, Implicit(5, 3, {1, 2, 3}).view()).ok());
+  ASSERT_TRUE(Append(overlapping, spec, 1, Implicit(7, 1, {4}).view()).ok());
   EXPECT_EQ(std::move(overlapping).Finish(1.0).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -115,9 +116,9 @@ TEST(UpdateBuilder, Dense_AllRowsInOrder_InAnyChunks) {
   TensorSpec spec = Spec(6);
   spec.layout = Layout::kDense;
   UpdateBuilder builder(&spec);
-  ASSERT_TRUE(builder.Append(0, Implicit(0, 2, {1, 2}).view()).ok());
-  ASSERT_TRUE(builder.Append(1, Implicit(0, 0, {}).view()).ok());
-  ASSERT_TRUE(builder.Append(2, Implicit(2, 4, {3, 4, 5, 6}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 0, Implicit(0, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 1, Implicit(0, 0, {}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 2, Implicit(2, 4, {3, 4, 5, 6}).view()).ok());
   const auto update = std::move(builder).Finish(1.0);
   ASSERT_TRUE(update.ok()) << update.status();
   EXPECT_THAT(KeysOf(*update), ElementsAre(0, 1, 2, 3, 4, 5));
@@ -128,12 +129,14 @@ TEST(UpdateBuilder, Dense_GapsRepeatsAndMissingRows_AreRefused) {
   TensorSpec spec = Spec(6);
   spec.layout = Layout::kDense;
   UpdateBuilder builder(&spec);
-  ASSERT_TRUE(builder.Append(0, Implicit(0, 2, {1, 2}).view()).ok());
-  EXPECT_EQ(builder.Append(1, Implicit(3, 3, {4, 5, 6}).view()).code(), absl::StatusCode::kInvalidArgument) << "a gap";
-  EXPECT_EQ(builder.Append(1, Implicit(1, 2, {2, 3}).view()).code(), absl::StatusCode::kInvalidArgument) << "a repeat";
-  EXPECT_EQ(builder.Append(1, Implicit(2, 5, {1, 2, 3, 4, 5}).view()).code(), absl::StatusCode::kInvalidArgument)
+  ASSERT_TRUE(Append(builder, spec, 0, Implicit(0, 2, {1, 2}).view()).ok());
+  EXPECT_EQ(Append(builder, spec, 1, Implicit(3, 3, {4, 5, 6}).view()).code(), absl::StatusCode::kInvalidArgument)
+      << "a gap";
+  EXPECT_EQ(Append(builder, spec, 1, Implicit(1, 2, {2, 3}).view()).code(), absl::StatusCode::kInvalidArgument)
+      << "a repeat";
+  EXPECT_EQ(Append(builder, spec, 1, Implicit(2, 5, {1, 2, 3, 4, 5}).view()).code(), absl::StatusCode::kInvalidArgument)
       << "too many";
-  ASSERT_TRUE(builder.Append(1, Implicit(2, 3, {3, 4, 5}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 1, Implicit(2, 3, {3, 4, 5}).view()).ok());
   const auto update = std::move(builder).Finish(1.0);
   EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(update.status().message()), AllOf(HasSubstr("embedding"), HasSubstr("6"), HasSubstr("5")));
@@ -144,7 +147,7 @@ TEST(UpdateBuilder, Dense_GapsRepeatsAndMissingRows_AreRefused) {
 ContentHash HashOfContent(const TensorSpec& spec, const std::vector<Slice>& slices) {
   UpdateBuilder builder(&spec);
   uint64_t chunk = 0;
-  for (const Slice& slice : slices) EXPECT_TRUE(builder.Append(chunk++, slice.view()).ok());
+  for (const Slice& slice : slices) EXPECT_TRUE(Append(builder, spec, chunk++, slice.view()).ok());
   return builder.HashContent();
 }
 

@@ -1,4 +1,4 @@
-// Chunks in wire form are appended to an update, or are refused with chunk, position and value.
+// UpdateBuilder::Append: chunks in wire form are appended, or refused with chunk, position and value.
 #include "host/updates/update_builder.h"
 
 #include <gmock/gmock.h>
@@ -17,6 +17,7 @@ namespace sparseagg {
 namespace {
 
 using ::testing::AllOf;
+using testing::Append;
 using testing::Bitmap;
 using testing::Delta;
 using ::testing::ElementsAre;
@@ -37,11 +38,11 @@ TEST(UpdateBuilder, Append_SeveralChunks_KeepTheOrderOfOccurrence) {
   for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
     const TensorSpec spec = Spec(dimension);
     UpdateBuilder builder(&spec);
-    ASSERT_TRUE(builder.Append(0, U32({7, 3}, {1, 2}).view()).ok());
-    ASSERT_TRUE(builder.Append(1, U64({9}, {3}).view()).ok());
-    ASSERT_TRUE(builder.Append(2, Implicit(4, 3, {4, 5, 6}).view()).ok());
-    ASSERT_TRUE(builder.Append(3, U32({}, {}).view()).ok());
-    ASSERT_TRUE(builder.Append(4, U32({7}, {7}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 0, U32({7, 3}, {1, 2}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 1, U64({9}, {3}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 2, Implicit(4, 3, {4, 5, 6}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 3, U32({}, {}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 4, U32({7}, {7}).view()).ok());
     EXPECT_EQ(builder.num_keys(), 7u);
     EXPECT_GE(builder.memory_bytes(), 7 * (dimension == 0 ? 12u : 8u));
     const auto update = std::move(builder).Finish(1.0);
@@ -57,11 +58,11 @@ TEST(UpdateBuilder, Append_PackedKeys_MixWithAllOthers) {
   for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
     const TensorSpec spec = Spec(dimension);
     UpdateBuilder builder(&spec);
-    ASSERT_TRUE(builder.Append(0, Implicit(4, 2, {1, 2}).view()).ok());
-    ASSERT_TRUE(builder.Append(1, Delta({6, 9, 500}, {3, 4, 5}).view()).ok());
-    ASSERT_TRUE(builder.Append(2, Delta({}, {}).view()).ok());
-    ASSERT_TRUE(builder.Append(3, Bitmap({501, 503}, {6, 7}).view()).ok());
-    ASSERT_TRUE(builder.Append(4, Bitmap({}, {}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 0, Implicit(4, 2, {1, 2}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 1, Delta({6, 9, 500}, {3, 4, 5}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 2, Delta({}, {}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 3, Bitmap({501, 503}, {6, 7}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 4, Bitmap({}, {}).view()).ok());
     EXPECT_EQ(builder.num_keys(), 7u);
     UpdateBuilder again = builder;
     const auto update = std::move(builder).Finish(1.0);
@@ -70,11 +71,11 @@ TEST(UpdateBuilder, Append_PackedKeys_MixWithAllOthers) {
     EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2, 3, 4, 5, 6, 7));
     EXPECT_TRUE(update->sorted());
     EXPECT_TRUE(update->unique());
-    ASSERT_TRUE(again.Append(5, Delta({503}, {8}).view()).ok());
+    ASSERT_TRUE(Append(again, spec, 5, Delta({503}, {8}).view()).ok());
     const auto repeated = UpdateBuilder(again).Finish(1.0);
     EXPECT_TRUE(repeated->sorted());
     EXPECT_FALSE(repeated->unique());
-    ASSERT_TRUE(again.Append(6, Bitmap({502}, {9}).view()).ok());
+    ASSERT_TRUE(Append(again, spec, 6, Bitmap({502}, {9}).view()).ok());
     const auto descended = std::move(again).Finish(1.0);
     EXPECT_THAT(KeysOf(*descended), ElementsAre(4, 5, 6, 9, 500, 501, 503, 503, 502));
     EXPECT_FALSE(descended->sorted());
@@ -90,7 +91,7 @@ TEST(UpdateBuilder, Append_UnalignedBytes_AreRead) {
   view.keys = absl::string_view(keys).substr(1);
   view.values = absl::string_view(values).substr(3);
   UpdateBuilder builder(&spec);
-  ASSERT_TRUE(builder.Append(0, view).ok());
+  ASSERT_TRUE(Append(builder, spec, 0, view).ok());
   const auto update = std::move(builder).Finish(1.0);
   ASSERT_TRUE(update.ok());
   EXPECT_THAT(KeysOf(*update), ElementsAre(5, ~uint64_t{0}));
@@ -100,8 +101,8 @@ TEST(UpdateBuilder, Append_UnalignedBytes_AreRead) {
 TEST(UpdateBuilder, Append_Runs_StayARunAsLongAsTheyGoOn) {
   const TensorSpec spec = Spec();
   UpdateBuilder builder(&spec);
-  ASSERT_TRUE(builder.Append(0, Implicit(10, 2, {1, 2}).view()).ok());
-  ASSERT_TRUE(builder.Append(1, Implicit(12, 1, {3}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 0, Implicit(10, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 1, Implicit(12, 1, {3}).view()).ok());
   const auto run = std::move(builder).Finish(1.0);
   ASSERT_TRUE(run.ok());
   EXPECT_TRUE(std::holds_alternative<KeyRun>(run->keys()));
@@ -109,8 +110,8 @@ TEST(UpdateBuilder, Append_Runs_StayARunAsLongAsTheyGoOn) {
   EXPECT_TRUE(run->sorted() && run->unique());
 
   UpdateBuilder broken(&spec);
-  ASSERT_TRUE(broken.Append(0, Implicit(10, 2, {1, 2}).view()).ok());
-  ASSERT_TRUE(broken.Append(1, Implicit(11, 2, {3, 4}).view()).ok());
+  ASSERT_TRUE(Append(broken, spec, 0, Implicit(10, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(Append(broken, spec, 1, Implicit(11, 2, {3, 4}).view()).ok());
   const auto keys = std::move(broken).Finish(1.0);
   ASSERT_TRUE(keys.ok());
   EXPECT_THAT(KeysOf(*keys), ElementsAre(10, 11, 11, 12));
@@ -121,8 +122,8 @@ TEST(UpdateBuilder, Append_Runs_StayARunAsLongAsTheyGoOn) {
 TEST(UpdateBuilder, Append_RunAtTheEndOfTheKeySpace_DoesNotGoOnAtZero) {
   const TensorSpec spec = Spec(0);
   UpdateBuilder builder(&spec);
-  ASSERT_TRUE(builder.Append(0, Implicit(~uint64_t{0} - 1, 2, {1, 2}).view()).ok());
-  ASSERT_TRUE(builder.Append(1, Implicit(0, 2, {3, 4}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 0, Implicit(~uint64_t{0} - 1, 2, {1, 2}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 1, Implicit(0, 2, {3, 4}).view()).ok());
   const auto update = std::move(builder).Finish(1.0);
   ASSERT_TRUE(update.ok());
   EXPECT_FALSE(std::holds_alternative<KeyRun>(update->keys()));
@@ -144,7 +145,7 @@ TEST(UpdateBuilder, Sortedness_IsFoundAcrossChunks) {
     UpdateBuilder builder(&spec);
     uint64_t chunk = 0;
     for (const std::vector<uint64_t>& keys : row.chunks) {
-      ASSERT_TRUE(builder.Append(chunk++, U32(keys, std::vector<double>(keys.size(), 1.0)).view()).ok());
+      ASSERT_TRUE(Append(builder, spec, chunk++, U32(keys, std::vector<double>(keys.size(), 1.0)).view()).ok());
     }
     const auto update = std::move(builder).Finish(1.0);
     ASSERT_TRUE(update.ok());
@@ -168,11 +169,11 @@ TEST(UpdateBuilder, Union_TakesKeysWithOrWithoutValues) {
   UpdateBuilder builder(&spec);
   Slice without = U32({3, 1}, {});
   without.has_values = false;
-  ASSERT_TRUE(builder.Append(0, without.view()).ok());
-  ASSERT_TRUE(builder.Append(1, U32({7}, {1}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 0, without.view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 1, U32({7}, {1}).view()).ok());
   Slice run = Implicit(5, 2, {});
   run.has_values = false;
-  ASSERT_TRUE(builder.Append(2, run.view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 2, run.view()).ok());
   const auto update = std::move(builder).Finish(1.0);
   ASSERT_TRUE(update.ok());
   EXPECT_THAT(KeysOf(*update), ElementsAre(3, 1, 7, 5, 6));
@@ -185,29 +186,29 @@ TEST(UpdateBuilder, Append_PackedValues_AreWidened) {
   half.values = PackFloats(DType::kFloat16, {1.5, -2});
   SliceView view = half.view();
   view.value_packing = wire::ValuePacking::kFloat16;
-  ASSERT_TRUE(builder.Append(0, view).ok());
-  ASSERT_TRUE(builder.Append(1, Delta({4, 5}, {1, 2, 3, 4}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 0, view).ok());
+  ASSERT_TRUE(Append(builder, spec, 1, Delta({4, 5}, {1, 2, 3, 4}).view()).ok());
   Slice scaled = Bitmap({6}, {});
   scaled.values = Floats({0.25}) + "\x04\xff";
   view = scaled.view();
   view.value_packing = wire::ValuePacking::kInt8Scaled;
-  ASSERT_TRUE(builder.Append(2, view).ok());
+  ASSERT_TRUE(Append(builder, spec, 2, view).ok());
   const auto hash = builder.HashContent();
   const auto update = std::move(builder).Finish(1.0);
   ASSERT_TRUE(update.ok()) << update.status();
   EXPECT_THAT(KeysOf(*update), ElementsAre(3, 4, 5, 6));
   EXPECT_THAT(FloatsOf(*update, 2), ElementsAre(1.5, -2, 1, 2, 3, 4, 1, -0.25));
   UpdateBuilder plain(&spec);
-  ASSERT_TRUE(plain.Append(0, U32({3, 4, 5, 6}, {1.5, -2, 1, 2, 3, 4, 1, -0.25}).view()).ok());
+  ASSERT_TRUE(Append(plain, spec, 0, U32({3, 4, 5, 6}, {1.5, -2, 1, 2, 3, 4, 1, -0.25}).view()).ok());
   EXPECT_EQ(plain.HashContent(), hash);
 
   spec.aggregation.op = Op::kUnion;
   UpdateBuilder keys_only(&spec);
-  ASSERT_TRUE(keys_only.Append(0, view).ok());
+  ASSERT_TRUE(Append(keys_only, spec, 0, view).ok());
   EXPECT_EQ(std::move(keys_only).Finish(1.0)->values(), nullptr);
 }
 
-// ---- what bad chunks are told
+// ---- errors of bad chunks
 
 struct BadSlice {
   std::string name;
@@ -273,8 +274,8 @@ TEST(UpdateBuilder, Append_BadChunks_AreRefused) {
   for (const BadSlice& row : table) {
     SCOPED_TRACE(row.name);
     UpdateBuilder builder(&spec);
-    ASSERT_TRUE(builder.Append(0, U32({7, 9}, {1, 2, 3, 4}).view()).ok());
-    const absl::Status status = builder.Append(17, row.slice.view());
+    ASSERT_TRUE(Append(builder, spec, 0, U32({7, 9}, {1, 2, 3, 4}).view()).ok());
+    const absl::Status status = Append(builder, spec, 17, row.slice.view());
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("chunk 17")));
     for (const std::string& word : row.words) EXPECT_THAT(std::string(status.message()), HasSubstr(word));
@@ -303,10 +304,10 @@ TEST(UpdateBuilder, Append_BadPackedValues_AreRefused) {
        {"position 0", "column 1", "-inf"}},
       {wire::ValuePacking::kInt8Scaled, "1234", {"4 bytes of values end with a scale"}},
       {wire::ValuePacking::kInt8Scaled, Floats({1}) + "12345", {"2 keys", "5 values"}},
-      {wire::ValuePacking::kInt8Scaled, Floats({-1}) + "1234", {"scale -1 of values 0 and on", "2^120"}},
+      {wire::ValuePacking::kInt8Scaled, Floats({-1}) + "1234", {"scale -1 of values 0 and following", "2^120"}},
       {wire::ValuePacking::kInt8Scaled, Floats({std::nan("")}) + "1234", {"scale nan"}},
       {wire::ValuePacking::kInt8Scaled, Floats({0x1p121}) + "1234", {"scale 2.65846e+36"}},
-      {wire::ValuePacking::kFloat32, Floats({1, 2, 3, 4}), {"does not widen to float32"}},
+      {wire::ValuePacking::kFloat32, Floats({1, 2, 3, 4}), {"float32 values do not widen to float32"}},
   };
   for (const Row& row : table) {
     SCOPED_TRACE(row.words[0]);
@@ -314,12 +315,12 @@ TEST(UpdateBuilder, Append_BadPackedValues_AreRefused) {
          {std::pair(false, Op::kSum), std::pair(true, Op::kSum), std::pair(false, Op::kUnion)}) {
       spec.aggregation.op = op;
       UpdateBuilder builder(&spec);
-      ASSERT_TRUE(builder.Append(0, U32({7, 9}, {1, 2, 3, 4}).view()).ok());
+      ASSERT_TRUE(Append(builder, spec, 0, U32({7, 9}, {1, 2, 3, 4}).view()).ok());
       Slice slice = packed ? Delta({1, 2}, {}) : U32({1, 2}, {});
       slice.values = row.values;
       SliceView view = slice.view();
       view.value_packing = row.packing;
-      const absl::Status status = builder.Append(17, view);
+      const absl::Status status = Append(builder, spec, 17, view);
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("chunk 17")));
       for (const std::string& word : row.words) EXPECT_THAT(std::string(status.message()), HasSubstr(word));
@@ -330,10 +331,10 @@ TEST(UpdateBuilder, Append_BadPackedValues_AreRefused) {
 TEST(UpdateBuilder, Append_PackedKeysWithoutABound_StopAtTheLargest) {
   const TensorSpec spec = Spec(0);
   UpdateBuilder builder(&spec);
-  ASSERT_TRUE(builder.Append(0, Delta({5, ~uint64_t{0}}, {1, 2}).view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 0, Delta({5, ~uint64_t{0}}, {1, 2}).view()).ok());
   Slice wraps = Delta({5, 6, 7}, {1, 2, 3});
   wraps.first_key = ~uint64_t{0} - 1;
-  const absl::Status status = builder.Append(1, wraps.view());
+  const absl::Status status = Append(builder, spec, 1, wraps.view());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 1, position 2: the keys pass 2^64-1"));
 }
@@ -342,7 +343,8 @@ TEST(UpdateBuilder, Append_WidthTimesCount_DoesNotOverflow) {
   // 2^33 keys of width 2^31 times 4 bytes is 2^66.
   TensorSpec spec = Spec(0, uint32_t{1} << 31);
   UpdateBuilder builder(&spec);
-  EXPECT_EQ(builder.Append(0, Implicit(0, uint64_t{1} << 33, {}).view()).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Append(builder, spec, 0, Implicit(0, uint64_t{1} << 33, {}).view()).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(UpdateBuilder, Append_NumberOfKeys_DoesNotWrap) {
@@ -351,10 +353,10 @@ TEST(UpdateBuilder, Append_NumberOfKeys_DoesNotWrap) {
   UpdateBuilder builder(&spec);
   Slice run = Implicit(0, ~uint64_t{0}, {});
   run.has_values = false;
-  ASSERT_TRUE(builder.Append(0, run.view()).ok());
+  ASSERT_TRUE(Append(builder, spec, 0, run.view()).ok());
   run.first_key = ~uint64_t{0};
   run.num_keys = 1;
-  const absl::Status status = builder.Append(1, run.view());
+  const absl::Status status = Append(builder, spec, 1, run.view());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 1"));
   EXPECT_EQ(builder.num_keys(), ~uint64_t{0});

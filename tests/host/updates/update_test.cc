@@ -225,7 +225,7 @@ TEST(ValidatedUpdate, Create_DenseTensorWithAListOfKeys_SaysWhatItTakes) {
   TensorSpec spec = Spec(4);
   spec.layout = Layout::kDense;
   EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({0, 1, 2, 3}, {1, 2, 3, 4}), 1.0).status().message(),
-            "tensor 'embedding': layout dense takes all 4 rows in order, as a run of keys, and no list of 4");
+            "tensor 'embedding': layout dense needs all 4 rows in order, as a run of keys, not a list of 4");
   EXPECT_EQ(ValidatedUpdate::Create(spec, RunOf(0, 3), 1.0).status().message(),
             "tensor 'embedding': layout dense needs all 4 rows, not 3");
 }

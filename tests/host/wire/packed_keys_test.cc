@@ -1,4 +1,4 @@
-// DELTA_BITPACKED and BITMAP against decoders that go bit by bit, on every SIMD target of the machine.
+// DELTA_BITPACKED and BITMAP against bit-by-bit decoders, on every SIMD target of the machine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -249,16 +249,16 @@ TEST(PackedKeysLayout, CheckDeltaKeys_WrongLengths_AreNamed) {
     std::string words;
   };
   const std::vector<Row> table = {
-      {"\x03\x40"s, 4, "2 bytes of keys, where num_keys 4 and the widths make 3"},
-      {"\x03\x40\x05\x00"s, 4, "4 bytes of keys, where num_keys 4 and the widths make 3"},
-      {"\x03\x40\x05"s, 6, "3 bytes of keys, where num_keys 6 and the widths make 4"},
+      {"\x03\x40"s, 4, "2 bytes of keys, but num_keys 4 with these widths needs 3"},
+      {"\x03\x40\x05\x00"s, 4, "4 bytes of keys, but num_keys 4 with these widths needs 3"},
+      {"\x03\x40\x05"s, 6, "3 bytes of keys, but num_keys 6 with these widths needs 4"},
       {"\x03\x40\x15"s, 4, "the bits behind the last key are not zero"},
       {"\x41\x40\x05"s, 4, "block 0 of keys has gaps of 65 bits; at most 64"},
       {"\xff\x40\x05"s, 4, "block 0 of keys has gaps of 255 bits"},
       {""s, 1, "0 bytes of keys are too few for the widths of 1 blocks"},
-      {"\x03\x40\x05"s, 0, "3 bytes of keys, where num_keys 0 and the widths make 0"},
+      {"\x03\x40\x05"s, 0, "3 bytes of keys, but num_keys 0 with these widths needs 0"},
       {"\x03\x40\x05"s, kMax, "too few for the widths of 144115188075855872 blocks"},
-      {"\x03\x40\x05"s, 500, "too few for the widths of 4 blocks, which num_keys 500 makes"},
+      {"\x03\x40\x05"s, 500, "too few for the widths of 4 blocks of num_keys 500"},
   };
   for (const Row& row : table) {
     const absl::Status status = CheckDeltaKeys(row.bytes, row.num_keys);

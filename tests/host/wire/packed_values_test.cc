@@ -1,4 +1,4 @@
-// Narrow values both ways, against the tests' own conversions, on every SIMD target of the machine.
+// Packed values in both directions against the tests' own conversions, on every SIMD target of the machine.
 #include "host/wire/packed_values.h"
 
 #include <gmock/gmock.h>
@@ -216,7 +216,7 @@ TEST(UnpackValues, BadScale_IsNamed) {
       const absl::Status status =
           UnpackValues(ValuePacking::kInt8Scaled, dtype, bytes, 65, reinterpret_cast<std::byte*>(out));
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << scale;
-      EXPECT_THAT(std::string(status.message()), HasSubstr("of values 64 and on is not in [0, 2^120]"));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("of values 64 and following is not in [0, 2^120]"));
       EXPECT_EQ(CheckScales(bytes, 65), status);
     }
   }

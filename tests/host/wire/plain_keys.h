@@ -1,4 +1,4 @@
-// Packed keys decoded bit by bit, from docs/wire-format.md alone: what the decoders are held to.
+// Bit-by-bit decoders of packed keys, written from docs/wire-format.md alone.
 #ifndef SPARSEAGG_TESTS_HOST_WIRE_PLAIN_KEYS_H_
 #define SPARSEAGG_TESTS_HOST_WIRE_PLAIN_KEYS_H_
 

@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "2 bytes of keys", "num_keys 3"}},
         BadInput{"DeltaTrailingByte",
                  [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 3, "\x06\x80\x0b\x01\x01"); },
-                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "5 bytes of keys", "make 4"}},
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "5 bytes of keys", "needs 4"}},
         BadInput{"DeltaWidth",
                  [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 3, "\x7f\x80\x0b\x01"); },
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "127 bits"}},
@@ -272,7 +272,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"BitmapOfAnotherSize", [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_BITMAP, 0, "\x3f"); },
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "6 keys", "6 values"}},
         BadInput{"PackedTooManyTuples",
-                 [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 21, std::string(1, '\0')); },
+                 [](auto& c) {
+                   SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 21, std::string(1, '\0'));
+                   c.mutable_slices(0)->set_values(Packed(std::vector<float>(42, 1)));
+                 },
                  Code::kResourceExhausted, {"tensor 'v'", "chunk 0", "max_tuples_per_submission 20"}},
         BadInput{"PackedTooManyBytes",
                  [](auto& c) {

@@ -129,7 +129,9 @@ TEST_F(SubmitStreamTest, ShortMessagesOfManyKeys_AreThePools) {
 // Slices of two bytes, which take much more memory once parsed. Messages that wait for the busy pool must not be
 // parsed.
 TEST_F(SubmitStreamTest, ShortMessagesThatWaitForThePool_TakeTheirBytesOnly) {
-  const std::string round = Create(SumSpec());
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_aggregation()->set_op(v1::OP_UNION);  // which takes keys without values
+  const std::string round = Create(spec);
   v1::UpdateChunk chunk = MakeChunk(round, "a", {}, {});
   v1::TensorSlice& slice = *chunk.mutable_slices(0);
   slice.set_key_encoding(v1::KEY_ENCODING_IMPLICIT);

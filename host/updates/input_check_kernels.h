@@ -1,28 +1,28 @@
-// The inner loops of validation, vectorised: every submission passes through them, at best as fast as memory is read.
-#ifndef SPARSEAGG_HOST_UPDATES_SCAN_KERNELS_H_
-#define SPARSEAGG_HOST_UPDATES_SCAN_KERNELS_H_
+// The vectorised loops of validation. Every submission passes through them; they run as fast as memory is read.
+#ifndef SPARSEAGG_HOST_UPDATES_INPUT_CHECK_KERNELS_H_
+#define SPARSEAGG_HOST_UPDATES_INPUT_CHECK_KERNELS_H_
 
 #include <cstddef>
 #include <cstdint>
 
 namespace sparseagg::internal {
 
-// What one pass finds in a sequence of keys.
+// What one pass finds out about a sequence of keys.
 struct KeyFacts {
   uint64_t largest = 0;
   bool descends = false;  // some key is smaller than the one before it
   bool repeats = false;   // some key equals the one before it
 };
 
-// `keys` may be unaligned; `count` ≥ 1.
+// Requires: count ≥ 1. `keys` may be unaligned.
 KeyFacts FindKeyFacts32(const void* keys, size_t count);
 KeyFacts FindKeyFacts64(const void* keys, size_t count);
 
-// Position of the first value that has all bits of `mask`, or `count`. `values` may be unaligned.
+// Returns: the position of the first value that has all bits of `mask`, or `count`. `values` may be unaligned.
 size_t FindAllBits16(const void* values, size_t count, uint16_t mask);
 size_t FindAllBits32(const void* values, size_t count, uint32_t mask);
 size_t FindAllBits64(const void* values, size_t count, uint64_t mask);
 
 }  // namespace sparseagg::internal
 
-#endif  // SPARSEAGG_HOST_UPDATES_SCAN_KERNELS_H_
+#endif  // SPARSEAGG_HOST_UPDATES_INPUT_CHECK_KERNELS_H_

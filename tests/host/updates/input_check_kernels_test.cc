@@ -1,6 +1,5 @@
-// The vectorised passes of validation against plain loops, around the sizes of vectors and strides, on every SIMD
-// target of the machine.
-#include "host/updates/scan_kernels.h"
+// The vectorised checks of keys and values against plain loops, on every SIMD target of the machine.
+#include "host/updates/input_check_kernels.h"
 
 #include <gtest/gtest.h>
 

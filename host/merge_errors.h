@@ -1,0 +1,25 @@
+// The errors of a merge that has no result, in one wording for every engine.
+#ifndef SPARSEAGG_HOST_MERGE_ERRORS_H_
+#define SPARSEAGG_HOST_MERGE_ERRORS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "host/spec/spec.h"
+
+namespace sparseagg {
+
+// The row that has no result. Error texts do not name its key if min_contributors hides the key.
+struct FailedRow {
+  uint64_t key = 0;
+  uint64_t contributors = 0;  // of the key; needed only if min_contributors > 1
+};
+
+// FAILED_PRECONDITION: the weights that a mean is divided by add up to 0.
+absl::Status ZeroWeightError(const TensorSpec& spec, const FailedRow& row);
+// OUT_OF_RANGE: an integer sum overflows int64. `column` is the position of the value in its row.
+absl::Status OverflowError(const TensorSpec& spec, const FailedRow& row, uint64_t column);
+
+}  // namespace sparseagg
+
+#endif  // SPARSEAGG_HOST_MERGE_ERRORS_H_

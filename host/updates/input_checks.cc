@@ -1,0 +1,138 @@
+#include "host/updates/input_checks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/half.h"
+#include "host/base/status_macros.h"
+#include "host/updates/input_check_kernels.h"
+
+namespace sparseagg::internal {
+namespace {
+
+template <typename T>
+T Load(const char* bytes, uint64_t index) {
+  T value;
+  std::memcpy(&value, bytes + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <typename Key>
+absl::Status CheckKeysOf(const InputLocation& location, uint64_t position, const char* keys, uint64_t count,
+                         KeyOrder& order) {
+  if (count == 0) return absl::OkStatus();
+  const KeyFacts facts = sizeof(Key) == 4 ? FindKeyFacts32(keys, count) : FindKeyFacts64(keys, count);
+  bool descends = facts.descends;
+  bool repeats = facts.repeats;
+  const uint64_t dimension = location.spec->dimension;
+  if (dimension != 0 && facts.largest >= dimension) {
+    uint64_t i = 0;
+    while (i + 1 < count && Load<Key>(keys, i) < dimension) ++i;
+    return KeyBeyondDimension(location, position + i, Load<Key>(keys, i));
+  }
+  if (!order.empty) {
+    const uint64_t first = Load<Key>(keys, 0);
+    descends |= first < order.last;
+    repeats |= first == order.last;
+  }
+  order.empty = false;
+  order.last = Load<Key>(keys, count - 1);
+  order.sorted = order.sorted && !descends;
+  order.unique = order.unique && order.sorted && !repeats;
+  return absl::OkStatus();
+}
+
+absl::Status Nonfinite(const InputLocation& location, uint64_t index, double value) {
+  const uint32_t width = location.spec->width;
+  std::string where = location.ToString(index / width);
+  if (width > 1) absl::StrAppend(&where, ", column ", index % width);
+  return absl::InvalidArgumentError(absl::StrCat(where, ": value ", value, " is not finite"));
+}
+
+}  // namespace
+
+std::string InputLocation::ToString(uint64_t position) const {
+  std::string text = Quoted(*spec);
+  if (chunk.has_value()) absl::StrAppend(&text, ", chunk ", *chunk);
+  absl::StrAppend(&text, ", position ", position);
+  return text;
+}
+
+absl::Status KeyBeyondDimension(const InputLocation& location, uint64_t position, uint64_t key) {
+  return absl::InvalidArgumentError(absl::StrCat(location.ToString(position), ": key ", key,
+                                                 " is not below the dimension ", location.spec->dimension));
+}
+
+void ExtendOrder(KeyOrder& order, uint64_t first, uint64_t last) {
+  if (!order.empty) {
+    order.sorted = order.sorted && first >= order.last;
+    order.unique = order.unique && order.sorted && first != order.last;
+  }
+  order.empty = false;
+  order.last = last;
+}
+
+absl::Status CheckKeys(const InputLocation& location, uint64_t position, const char* keys, uint64_t count,
+                       int key_bytes, KeyOrder& order) {
+  return key_bytes == 4 ? CheckKeysOf<uint32_t>(location, position, keys, count, order)
+                        : CheckKeysOf<uint64_t>(location, position, keys, count, order);
+}
+
+bool EndsAscend(const InputLocation& location, const char* keys, uint64_t count, int key_bytes) {
+  constexpr uint64_t kEnd = 16;
+  const uint64_t first = std::min(count, kEnd);
+  const uint64_t last = std::min(count - first, kEnd);
+  KeyOrder order;
+  return CheckKeys(location, 0, keys, first, key_bytes, order).ok() &&
+         CheckKeys(location, count - last, keys + (count - last) * static_cast<uint64_t>(key_bytes), last, key_bytes,
+                   order)
+             .ok() &&
+         order.unique;
+}
+
+absl::Status CheckKeyRun(const InputLocation& location, uint64_t first, uint64_t count, KeyOrder& order) {
+  if (count == 0) return absl::OkStatus();
+  const uint64_t dimension = location.spec->dimension;
+  const uint64_t largest_key = dimension == 0 ? std::numeric_limits<uint64_t>::max() : dimension - 1;
+  if (first > largest_key) return KeyBeyondDimension(location, 0, first);
+  if (count - 1 > largest_key - first) {
+    if (dimension != 0) return KeyBeyondDimension(location, dimension - first, dimension);
+    return absl::InvalidArgumentError(absl::StrCat(location.ToString(0), ": ", count, " implicit keys from ", first,
+                                                   " go beyond the largest key 2^64-1"));
+  }
+  ExtendOrder(order, first, first + (count - 1));
+  return absl::OkStatus();
+}
+
+absl::Status CheckValues(const InputLocation& location, uint64_t before, const char* values, uint64_t count) {
+  if (location.spec->aggregation.on_nonfinite == OnNonfinite::kPropagate) return absl::OkStatus();
+  // A value is NaN or ±Inf if all its exponent bits are set.
+  switch (location.spec->dtype) {
+    case DType::kFloat32: {
+      const uint64_t i = FindAllBits32(values, count, 0x7f800000u);
+      return i == count ? absl::OkStatus() : Nonfinite(location, before + i, Load<float>(values, i));
+    }
+    case DType::kFloat64: {
+      const uint64_t i = FindAllBits64(values, count, 0x7ff0000000000000u);
+      return i == count ? absl::OkStatus() : Nonfinite(location, before + i, Load<double>(values, i));
+    }
+    case DType::kFloat16: {
+      const uint64_t i = FindAllBits16(values, count, 0x7c00u);
+      return i == count ? absl::OkStatus() : Nonfinite(location, before + i, WidenFloat16(Load<uint16_t>(values, i)));
+    }
+    case DType::kBFloat16: {
+      const uint64_t i = FindAllBits16(values, count, 0x7f80u);
+      return i == count ? absl::OkStatus() : Nonfinite(location, before + i, WidenBFloat16(Load<uint16_t>(values, i)));
+    }
+    case DType::kInt32:
+    case DType::kInt64:
+    case DType::kUInt32:
+    case DType::kUInt64:
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sparseagg::internal

@@ -1,0 +1,58 @@
+// The passes over untrusted keys and values that validation consists of.
+#ifndef SPARSEAGG_HOST_UPDATES_INPUT_CHECKS_H_
+#define SPARSEAGG_HOST_UPDATES_INPUT_CHECKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "host/spec/spec.h"
+
+namespace sparseagg::internal {
+
+// What the key passes have found of a sequence of keys so far.
+struct KeyOrder {
+  bool sorted = true;  // keys never descend
+  bool unique = true;  // keys strictly ascend
+  bool empty = true;
+  uint64_t last = 0;  // meaningless while empty
+};
+
+// The tensor and chunk that a pass reads, for error texts.
+struct InputLocation {
+  const TensorSpec* spec;
+  std::optional<uint64_t> chunk;  // none for an update that is in memory already
+  // Returns: "tensor 'NAME', chunk N, position P".
+  std::string ToString(uint64_t position) const;
+};
+
+// Checks `count` keys against the dimension and continues `order` with them. `keys` may be unaligned; each key has
+// `key_bytes` bytes, 4 or 8. The first key has the position `position`.
+// Errors: INVALID_ARGUMENT names the first key that is not below the dimension. `order` is then unspecified.
+// Cost: one pass if all keys are good.
+absl::Status CheckKeys(const InputLocation& location, uint64_t position, const char* keys, uint64_t count,
+                       int key_bytes, KeyOrder& order);
+
+// The same as CheckKeys for the run first, first + 1, …, in O(1).
+absl::Status CheckKeyRun(const InputLocation& location, uint64_t first, uint64_t count, KeyOrder& order);
+
+// Whether the first 16 and the last 16 keys strictly ascend below the dimension. Reads no others.
+bool EndsAscend(const InputLocation& location, const char* keys, uint64_t count, int key_bytes);
+
+// Continues `order` with checked keys that strictly ascend from `first` to `last`.
+void ExtendOrder(KeyOrder& order, uint64_t first, uint64_t last);
+
+// The INVALID_ARGUMENT of a key that is not below the dimension.
+absl::Status KeyBeyondDimension(const InputLocation& location, uint64_t position, uint64_t key);
+
+// Checks that `count` values are finite, unless the spec propagates NaN and ±Inf. `values` may be unaligned. The slice
+// has `before` values in front of them.
+// Errors: INVALID_ARGUMENT names the first NaN or ±Inf.
+// Cost: one pass.
+absl::Status CheckValues(const InputLocation& location, uint64_t before, const char* values, uint64_t count);
+
+}  // namespace sparseagg::internal
+
+#endif  // SPARSEAGG_HOST_UPDATES_INPUT_CHECKS_H_
