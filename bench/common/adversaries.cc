@@ -16,7 +16,7 @@ constexpr int kKeyBits = 30;
 constexpr uint64_t kDimension = uint64_t{1} << kKeyBits;
 constexpr size_t kTuples = 100'000;
 
-// Distinct and ascending, about `count` of them.
+// About `count` distinct ascending keys.
 Keys Uniform(Random& random, size_t count, uint64_t bound = kDimension) {
   Keys keys(count);
   for (uint64_t& key : keys) key = random() % bound;
@@ -45,7 +45,7 @@ uint64_t BitReversed(uint64_t key) {
   return reversed;
 }
 
-// What client `c` of `clients` sends.
+// Makes the keys of client `c` of `clients`.
 using Draw = std::function<Keys(Random& random, size_t c, size_t clients)>;
 
 const std::vector<std::pair<std::string, Draw>>& Adversaries() {
@@ -79,7 +79,7 @@ const std::vector<std::pair<std::string, Draw>>& Adversaries() {
        [](Random& random, size_t c, size_t clients) {
          return Shuffled(Uniform(random, c == 0 ? kTuples * clients : 1), random);
        }},
-      // Its keys are spread, and all others' lie between two of its own: nowhere to cut evenly.
+      // All other keys lie between two keys of the unsorted client, so blocks cannot be cut evenly.
       {"one unsorted client, the others in one place",
        [](Random& random, size_t c, size_t) {
          return c == 0 ? Shuffled(Uniform(random, kTuples), random) : Uniform(random, kTuples, 2 * kTuples);

@@ -1,4 +1,4 @@
-// Keys that are unkind to a merge, as many as those of workload G, beside uniform ones to compare with.
+// Adversarial keys: as many as in workload G, with uniform ones to compare with.
 #ifndef SPARSEAGG_BENCH_COMMON_ADVERSARIES_H_
 #define SPARSEAGG_BENCH_COMMON_ADVERSARIES_H_
 
@@ -10,11 +10,12 @@
 
 namespace sparseagg::bench {
 
-// The names; the first two, "uniform" and "uniform, unsorted", are the yardsticks.
+// Returns: the names. The first two, "uniform" and "uniform, unsorted", are for comparison.
 std::vector<std::string> AdversaryNames();
 
-// 100 clients × 100 000 float32 tuples with keys below 2^30, unless the name says otherwise. `scale` divides the number
-// of clients. std::invalid_argument: no such name.
+// Returns: 100 clients of 100 000 float32 tuples with keys below 2^30, unless the name says otherwise. `scale` divides
+// the number of clients.
+// Throws: std::invalid_argument for an unknown name.
 Workload MakeAdversary(const std::string& name, uint64_t seed, int scale = 1);
 
 }  // namespace sparseagg::bench

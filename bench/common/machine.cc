@@ -33,7 +33,7 @@ double MedianSeconds(Pass pass) {
   return seconds[kPasses / 2];
 }
 
-// The text behind "name:" in one of the system's "name: value" files; empty if there is none.
+// Returns: the value of `name` in a file of "name: value" lines; empty if there is none.
 std::string Field(const char* path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -74,7 +74,7 @@ MemorySpeed MeasureMemory() {
 std::string CpuName() {
   const char* const info = "/proc/cpuinfo";
   std::string name = Field(info, "model name");
-  // Virtual machines are often told no more than the maker's name, of processors years apart.
+  // Virtual machines often name the maker only; family and model tell processors apart.
   const std::string family = Field(info, "cpu family");
   if (!family.empty()) absl::StrAppend(&name, ", family ", family, ", model ", Field(info, "model"));
   return name;

@@ -1,4 +1,4 @@
-// What the machine can do at best, measured in the run that quotes it.
+// The machine: its name, memory speed, clock and memory use, measured in the run that quotes them.
 #ifndef SPARSEAGG_BENCH_COMMON_MACHINE_H_
 #define SPARSEAGG_BENCH_COMMON_MACHINE_H_
 
@@ -12,21 +12,23 @@ struct MemorySpeed {
   double memcpy_bytes_per_s = 0;  // bytes copied (each is read once and written once), warm target, one thread
 };
 
-// The medians of several passes.
+// Returns: the medians of several passes.
 MemorySpeed MeasureMemory();
 
-// Seconds of a clock that never goes back.
+// Returns: seconds of a monotonic clock.
 double Now();
 
-// The date in UTC, such as "2026-01-31".
+// Returns: the date in UTC, such as "2026-01-31".
 std::string Today();
 
-// The processor's name, as the system gives it, with its family and model (x86).
+// Returns: the processor's name as the system gives it, with family and model (x86).
 std::string CpuName();
 
-// High-water mark of the process's resident memory, and setting it back to what is resident now (false where the system
-// does not allow that).
+// Returns: the peak of the process's resident memory.
 uint64_t PeakMemoryBytes();
+
+// Sets the peak to the current resident memory.
+// Returns: false if the system does not allow it.
 bool ResetPeakMemory();
 
 }  // namespace sparseagg::bench

@@ -1,4 +1,4 @@
-// Benchmarks end at the first error.
+// Error handling of benchmarks: they end at the first error.
 #ifndef SPARSEAGG_BENCH_COMMON_MUST_H_
 #define SPARSEAGG_BENCH_COMMON_MUST_H_
 
@@ -10,11 +10,13 @@
 
 namespace sparseagg::bench {
 
-// Throw std::runtime_error with the status.
+// Throws: std::runtime_error with the status, if it is not OK.
 inline void Check(const absl::Status& status) {
   if (!status.ok()) throw std::runtime_error(status.ToString());
 }
 
+// Returns: the value.
+// Throws: std::runtime_error if there is none.
 template <typename T>
 T Must(absl::StatusOr<T> value) {
   Check(value.status());

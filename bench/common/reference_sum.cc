@@ -28,7 +28,7 @@ std::vector<WorkloadTuple> SortedTuples(const Workload& workload) {
   return tuples;
 }
 
-// Whether a row of a dense result is all zeros, bit for bit.
+// Returns: whether a row of a dense result is all zero bits.
 bool IsUntouched(const Result& result, uint64_t row) {
   const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
   const auto first = result.values.begin() + row * result.row_bytes();
@@ -55,7 +55,7 @@ std::string CanonicalSums::FindDifference(const AggregationSpec& aggregation, co
     uint32_t count = 0;
     double key_weight = 0.0;
     while (i < tuples_.size() && tuples_[i].key == key) {
-      // A client's own rows first.
+      // A client's repeated rows are folded before they are weighted.
       const uint32_t client = tuples_[i].client;
       std::fill(own.begin(), own.end(), 0.0);
       for (; i < tuples_.size() && tuples_[i].key == key && tuples_[i].client == client; ++i) {
@@ -112,7 +112,7 @@ std::string PlainSums::FindDifference(const std::vector<Key>& keys, const std::v
   for (size_t i = 0; i < std::min(keys.size(), rows_.size()); ++i) {
     const Row& row = rows_[i];
     if (keys[i] != row.key) return absl::StrCat("row ", i, " is key ", keys[i], ", not ", row.key);
-    // Not the other way round: a NaN is wrong, too.
+    // Written so that NaN is a difference.
     if (!(std::abs(sums[i] - row.sum) <= 1e-4 * row.magnitude)) {
       return absl::StrCat("key ", row.key, ": ", sums[i], ", not ", row.sum);
     }

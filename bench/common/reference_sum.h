@@ -1,4 +1,4 @@
-// The checks of benchmarks' results: the plain canonical sums and means, made without the engine.
+// Reference sums and means that benchmarks check results against, computed without the engine.
 #ifndef SPARSEAGG_BENCH_COMMON_REFERENCE_SUM_H_
 #define SPARSEAGG_BENCH_COMMON_REFERENCE_SUM_H_
 
@@ -11,22 +11,24 @@
 
 namespace sparseagg::bench {
 
-// A pair of a workload: where its key and row are.
+// One tuple of a workload: its key, and where its row is.
 struct WorkloadTuple {
   uint64_t key;
   uint32_t client;
   uint32_t row;
 };
 
-// What the engine is to make of a workload. Sorts all tuples, which takes a second for ten millions.
+// Expected results of a workload under canonical numerics. Immutable.
+// Cost: sorts all tuples, about a second for ten million.
 class CanonicalSums {
  public:
-  // The workload must outlive this.
+  // `workload` must outlive this.
   explicit CanonicalSums(const Workload& workload);
 
-  // Says where `result`, a SUM, MEAN or COORDINATE_MEAN of float32 in the order of the clients, differs from the
-  // float64 left fold of each key's (weighted) values, divided and rounded once; empty when every key, bit and count
-  // (where there are counts) is the same. A fixed-point sum may differ by its unit, 2^-s, for each contributor.
+  // Compares `result`, a SUM, MEAN or COORDINATE_MEAN of float32, with the float64 left fold of each key's weighted
+  // values in the order of the clients, divided and rounded once. Keys, bits and counts must be the same; a fixed-point
+  // sum may differ by its unit, 2^-s, for each contributor.
+  // Returns: the first difference; empty if there is none.
   std::string FindDifference(const AggregationSpec& aggregation, const Result& result) const;
 
  private:
@@ -34,13 +36,13 @@ class CanonicalSums {
   const std::vector<WorkloadTuple> tuples_;  // by key, client and row
 };
 
-// The sums of a workload of single values, for answers that are sums in float32, in any order.
+// Expected sums of a workload of width 1, for peers that add in float32 in any order. Immutable.
 class PlainSums {
  public:
   explicit PlainSums(const Workload& workload);
 
-  // Says where rows, of ascending keys, have another key, or a sum further from the float64 one than float32 can be;
-  // empty when none has. Keys of 32 or 64 bits.
+  // Compares rows in ascending order of key. Sums may differ by the rounding errors of float32. Keys of 32 or 64 bits.
+  // Returns: the first difference; empty if there is none.
   template <typename Key>
   std::string FindDifference(const std::vector<Key>& keys, const std::vector<float>& sums) const;
 

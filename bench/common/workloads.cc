@@ -13,7 +13,7 @@ using Random = std::mt19937_64;
 
 double Uniform01(Random& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
-// Ranks 0 … n − 1 with probability ∝ (rank + 1)^-exponent, by rejection-inversion (W. Hörmann, G. Derflinger,
+// Random ranks 0 … n − 1 with probability ∝ (rank + 1)^-exponent, by rejection-inversion (W. Hörmann, G. Derflinger,
 // "Rejection-inversion to generate variates from monotone discrete distributions", 1996). exponent > 0, ≠ 1.
 class Zipf {
  public:
@@ -44,7 +44,7 @@ class Zipf {
   double shortcut_;
 };
 
-// `count` distinct draws, in ascending order.
+// Returns: at least `count` distinct draws, in ascending order.
 template <typename Draw>
 std::vector<uint64_t> Distinct(size_t count, Draw draw) {
   std::vector<uint64_t> keys;
@@ -56,8 +56,8 @@ std::vector<uint64_t> Distinct(size_t count, Draw draw) {
   return keys;
 }
 
-// Drops random surplus so that the order of the rest stays.
-void Thin(std::vector<uint64_t>& keys, size_t count, Random& random) {
+// Drops random keys until `count` are left; the others keep their order.
+void DropSurplus(std::vector<uint64_t>& keys, size_t count, Random& random) {
   size_t kept = 0;
   size_t need = count;
   for (size_t i = 0; i < keys.size() && need > 0; ++i) {
@@ -69,11 +69,11 @@ void Thin(std::vector<uint64_t>& keys, size_t count, Random& random) {
   keys.resize(kept);
 }
 
-// As of Variant::kSkewed, in ascending order.
+// Returns: keys of Variant::kSkewed, in ascending order.
 std::vector<uint64_t> SkewedKeys(size_t count, uint64_t dimension, Random& random) {
   const size_t shared = count / 2;
   std::vector<uint64_t> rest = Distinct(count - shared, [&] { return shared + random() % (dimension - shared); });
-  Thin(rest, count - shared, random);
+  DropSurplus(rest, count - shared, random);
   std::vector<uint64_t> keys(shared);
   std::iota(keys.begin(), keys.end(), uint64_t{0});
   keys.insert(keys.end(), rest.begin(), rest.end());
@@ -159,7 +159,7 @@ Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant
       keys = SkewedKeys(shape->tuples, shape->dimension, random);
     } else {
       keys = Distinct(shape->tuples, [&] { return shape->zipf > 0 ? zipf(random) : random() % shape->dimension; });
-      Thin(keys, shape->tuples, random);
+      DropSurplus(keys, shape->tuples, random);
     }
     if (shape->shuffled || variant == Variant::kShuffled) std::shuffle(keys.begin(), keys.end(), random);
     ClientArrays client;

@@ -1,4 +1,4 @@
-// The workloads that engines are raced on: seeded, random, the same for everyone.
+// Benchmark workloads: seeded random updates, the same for all engines and peers.
 #ifndef SPARSEAGG_BENCH_COMMON_WORKLOADS_H_
 #define SPARSEAGG_BENCH_COMMON_WORKLOADS_H_
 
@@ -11,8 +11,7 @@
 
 namespace sparseagg::bench {
 
-// One client's keys (in 32 bits where the dimension allows), float32 rows, and the weight that aggregations BY_WEIGHT
-// give it: a number of examples, of 1 to 1000.
+// One client's keys (narrow if the dimension allows), float32 rows, and its weight under BY_WEIGHT, 1 to 1000.
 struct ClientArrays {
   std::vector<uint32_t> narrow_keys;
   std::vector<uint64_t> wide_keys;
@@ -23,7 +22,7 @@ struct ClientArrays {
 enum class Variant {
   kPlain,
   kShuffled,  // the same tuples, each client's in random order
-  kSkewed,    // half of each client's keys are the lowest there are, the same for all clients; the rest uniform
+  kSkewed,    // half of each client's keys are 0, 1, 2, …, the same for all clients; the rest is uniform
 };
 
 const char* Name(Variant variant);  // "plain", …
@@ -37,14 +36,14 @@ struct Workload {
   uint64_t num_tuples = 0;  // (key, row) pairs over all clients
 };
 
-// Workload `name`, one of A to H; std::invalid_argument otherwise. `scale` divides the number of clients, for quick
-// runs.
+// Returns: the workload `name`, "A" to "H". `scale` divides the number of clients, for quick runs.
+// Throws: std::invalid_argument for an unknown name.
 Workload MakeWorkload(const std::string& name, uint64_t seed, int scale = 1, Variant variant = Variant::kPlain);
 
-// A client's arrays as the engine takes them, not copied: they must outlive what is made of them.
+// Returns: a client's arrays as columns, not copied; the arrays must outlive the updates made of them.
 UpdateColumns BorrowColumns(const TensorSpec& spec, const ClientArrays& client);
 
-// Bytes of all keys and values.
+// Returns: the bytes of all keys and values.
 uint64_t InputBytes(const Workload& workload);
 
 }  // namespace sparseagg::bench

@@ -1,4 +1,4 @@
-// Times the CPU engine in process on the workloads: updates that are validated already, to the finished result.
+// Benchmark of the CPU engine in process: from validated updates to the finished result.
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
@@ -49,7 +49,7 @@ struct Mode {
   }
 };
 
-// All but the threads.
+// All modes, with one thread.
 const Mode kModes[] = {
     {Numerics::kCanonical},
     {Numerics::kCanonical, true},
@@ -61,7 +61,7 @@ const Mode kModes[] = {
     {Numerics::kCanonical, false, Op::kSum, Weighting::kUniform, ResultLayout::kDense},
 };
 
-// Larger dense results are nothing to ask for.
+// No dense results larger than this.
 constexpr uint64_t kMaxDenseBytes = uint64_t{1} << 30;
 
 struct Figures {
@@ -70,7 +70,7 @@ struct Figures {
   double median_seconds = 0;
   uint64_t num_rows = 0;
   uint64_t result_bytes = 0;
-  uint64_t extra_bytes = 0;  // peak beyond inputs and result
+  uint64_t extra_bytes = 0;  // peak memory in addition to inputs and result
   std::string plan;
 };
 
@@ -96,10 +96,10 @@ std::vector<ValidatedUpdate> Validate(const Workload& workload, const TensorSpec
   return updates;
 }
 
-// Updates that are prepared side by side before they are added.
+// Updates prepared side by side, before they are added.
 constexpr size_t kBatch = 64;
 
-// Prepares and merges on the threads of `arena`, which are as many as the engine's.
+// Prepares the updates on the threads of `arena`, merges them and finishes.
 Result Merge(Engine& engine, tbb::task_arena& arena, const TensorSpec& spec,
              const std::vector<ValidatedUpdate>& updates) {
   auto aggregation = Must(Aggregation::Create(engine, {spec}));
@@ -123,7 +123,7 @@ Figures Measure(const Workload& workload, const CanonicalSums& expected, const M
   Figures figures;
   figures.mode = mode;
   {
-    ReleaseFreedColumns();  // what earlier merges left would hide what this one needs
+    ReleaseFreedColumns();  // memory kept from earlier merges would hide the need of this one
     const bool reset = ResetPeakMemory();
     const uint64_t before = PeakMemoryBytes();
     const Result result = Merge(*engine, arena, spec, updates);
@@ -162,7 +162,7 @@ std::string ToJson(const Workload& workload, const Figures& f) {
       absl::StrJoin(f.seconds, ", ", [](std::string* out, double s) { absl::StrAppendFormat(out, "%.6f", s); }));
 }
 
-// Each adversary's time a tuple, as a multiple of the same number of uniform keys'.
+// Prints the time per tuple of each set of adversarial keys, as a multiple of that of uniform keys.
 void RunAdversaries(const std::string& modes, int repetitions, int scale, int max_threads, bool explain) {
   std::printf("%-48s %-16s %12s %8s\n", "", "", "M tuples/s", "x slower");
   std::map<std::string, double> yardsticks;
@@ -241,7 +241,7 @@ int main(int argc, char** argv) {
   app.add_option("--divide-clients", scale, "take fewer clients, for a quick look")->capture_default_str();
   app.add_option("--max-threads", threads, "1, 2, 4, … up to this")->capture_default_str();
   app.add_flag("--explain", explain, "print how each was merged, and why");
-  app.add_flag("--adversaries", adversaries, "time unkind keys against uniform ones instead");
+  app.add_flag("--adversaries", adversaries, "time adversarial keys against uniform ones instead");
   app.add_option("--out", out, "JSON file to write");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -1,5 +1,5 @@
-// Measures what the planner goes by (host/cpu/tuning.h) on the machine at hand: both ways to fold a block over the
-// range of densities and of numbers of clients, and other values than those in use. tune.py makes sense of the times.
+// Measurement of the planner's costs and sizes (host/cpu/tuning.h) on the machine at hand: both methods of folding a
+// block over densities and numbers of clients, and other values of each parameter. tune.py evaluates the times.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -34,12 +34,12 @@ using cpu::Tuning;
 
 constexpr uint64_t kSeed = 1;
 constexpr uint64_t kTuples = uint64_t{1} << 21;
-// Beyond any other cost, so that the other way is taken.
+// Above any other cost, so that the other method is chosen.
 constexpr double kProhibitive = 1e9;
 
 using Input = cpu::MergeInput<uint32_t, cpu::SumFloat>;
 
-// Sets the tuning for as long as it lives. One at a time, and no merges of other threads.
+// Sets the tuning while it lives. No merge of another thread may run.
 class ScopedTuning {
  public:
   explicit ScopedTuning(const Tuning& tuning) : before_(CurrentTuning()) { CurrentTuning() = tuning; }
@@ -51,13 +51,13 @@ class ScopedTuning {
   const Tuning before_;
 };
 
-Tuning OnlySweeps() {
+Tuning OnlyTableFolds() {
   Tuning tuning;
   tuning.sort_tuple_cost = kProhibitive;
   return tuning;
 }
 
-Tuning OnlyGathers() {
+Tuning OnlySortFolds() {
   Tuning tuning;
   tuning.table_slot_cost = kProhibitive;
   return tuning;
@@ -76,7 +76,8 @@ double TimeFinish(Engine& engine, const Workload& workload) {
   return Now() - start;
 }
 
-// One time list a tuning, in turns.
+// Times each tuning `repetitions` times, in turns.
+// Returns: a list of seconds for each tuning.
 std::vector<std::vector<double>> Race(Engine& engine, const Workload& workload, const std::vector<Tuning>& tunings,
                                       int repetitions) {
   std::vector<std::vector<double>> seconds(tunings.size());
@@ -97,8 +98,9 @@ std::string Numbers(const std::vector<double>& values) {
       "]");
 }
 
-// Clients of equally many tuples, keys with random gaps: about `density` tuples a key, over all clients.
-Workload Thin(size_t clients, double density) {
+// Clients of equally many tuples. Keys have random gaps, so that there are about `density` tuples a key over all
+// clients.
+Workload MakeSparse(size_t clients, double density) {
   Workload workload;
   workload.spec.name = "t";
   std::mt19937_64 random(kSeed);
@@ -124,8 +126,8 @@ Workload Thin(size_t clients, double density) {
   return workload;
 }
 
-// How often the planner expects each cost to arise, in the order of its fields: visits, slots, values, gathered tuples.
-// Costs enter linearly, so each count is the whole expectation where that cost is 1 and the others are 0.
+// Returns: how often the planner expects each cost: visits, slots, values, sorted tuples. The expected time is linear
+// in the costs, so each number is the expected time with that cost 1 and the others 0.
 std::vector<double> Expected(const Workload& workload, cpu::Method method) {
   std::vector<std::unique_ptr<cpu::CpuUpdate>> updates;
   Input input;
@@ -136,7 +138,7 @@ std::vector<double> Expected(const Workload& workload, cpu::Method method) {
     updates.push_back(Must(cpu::PrepareUpdate(workload.spec, update)));
     input.updates.push_back(updates.back().get());
   }
-  const ScopedTuning scope(method == cpu::Method::kTable ? OnlySweeps() : OnlyGathers());
+  const ScopedTuning scope(method == cpu::Method::kTable ? OnlyTableFolds() : OnlySortFolds());
   std::vector<std::pair<uint32_t, uint32_t>> bounds;
   std::vector<uint64_t> tuples;
   for (const auto& block : Must(cpu::ChooseBlocks(input)).blocks) {
@@ -166,11 +168,11 @@ std::vector<std::string> MeasureCosts(Engine& engine, int repetitions) {
     for (int log_density = -10; log_density <= 2; ++log_density) {
       const double density = std::exp2(log_density);
       if (density > static_cast<double>(clients) / 2) continue;  // keys of a client are distinct
-      const Workload workload = Thin(clients, density);
-      const auto seconds = Race(engine, workload, {OnlySweeps(), OnlyGathers(), Tuning()}, repetitions);
+      const Workload workload = MakeSparse(clients, density);
+      const auto seconds = Race(engine, workload, {OnlyTableFolds(), OnlySortFolds(), Tuning()}, repetitions);
       records.push_back(absl::StrFormat(
-          R"({"clients": %d, "density": %.9g, "tuples": %d, "sweep": %s, "gather": %s, "planned": %s, )"
-          R"("sweep_expected": %s, "gather_expected": %s})",
+          R"({"clients": %d, "density": %.9g, "tuples": %d, "table": %s, "sort": %s, "planned": %s, )"
+          R"("table_expected": %s, "sort_expected": %s})",
           clients, density, workload.num_tuples, Numbers(seconds[0]), Numbers(seconds[1]), Numbers(seconds[2]),
           Numbers(Expected(workload, cpu::Method::kTable)), Numbers(Expected(workload, cpu::Method::kSort))));
       std::fprintf(stderr, ".");
@@ -179,7 +181,7 @@ std::vector<std::string> MeasureCosts(Engine& engine, int repetitions) {
   return records;
 }
 
-// One of the two is set.
+// A member of Tuning. One of `size` and `cost` is set.
 struct Parameter {
   const char* name;
   uint64_t Tuning::*size = nullptr;

@@ -34,7 +34,7 @@ def fit_costs(cells: list[dict[str, Any]]) -> dict[str, float]:
     """Nanoseconds, by least squares on relative errors; what would be negative is left out as 0."""
     rows = []
     for cell in cells:
-        for method in ("sweep", "gather"):
+        for method in ("table", "sort"):
             rows.append(np.array(cell[f"{method}_expected"]) / (seconds(cell, method) * 1e9))
     matrix = np.array(rows)
     used = list(range(len(COSTS)))
@@ -53,9 +53,9 @@ def regret(cells: list[dict[str, Any]], costs: dict[str, float]) -> tuple[float,
     vector = np.array([costs[name] for name in COSTS])
     ratios = []
     for cell in cells:
-        expected = {method: float(np.dot(cell[f"{method}_expected"], vector)) for method in ("sweep", "gather")}
+        expected = {method: float(np.dot(cell[f"{method}_expected"], vector)) for method in ("table", "sort")}
         chosen = min(expected, key=lambda method: expected[method])
-        ratios.append(seconds(cell, chosen) / min(seconds(cell, "sweep"), seconds(cell, "gather")))
+        ratios.append(seconds(cell, chosen) / min(seconds(cell, "table"), seconds(cell, "sort")))
     return statistics.geometric_mean(ratios) - 1, max(ratios) - 1
 
 
@@ -100,8 +100,8 @@ def draw(measured: dict[str, Any], out: pathlib.Path) -> None:
     numbers = sorted({cell["clients"] for cell in measured["cells"]})
     figure, axes = plt.subplots(1, len(numbers), figsize=(12, 3.6), sharey=True, layout="constrained")
     styles = {
-        "sweep": {"color": "#1f4e79", "label": "sweep: a table with a slot for every key", "linewidth": 1.4},
-        "gather": {"color": "#c98a1b", "label": "gather: collect and sort", "linewidth": 1.4},
+        "table": {"color": "#1f4e79", "label": "table fold: one slot for every key", "linewidth": 1.4},
+        "sort": {"color": "#c98a1b", "label": "sort fold: collect and sort", "linewidth": 1.4},
         "planned": {"color": "#c1272d", "label": "as planned", "linestyle": "none", "marker": "D", "markersize": 4},
     }
     for axis, clients in zip(axes, numbers, strict=True):
@@ -116,7 +116,7 @@ def draw(measured: dict[str, Any], out: pathlib.Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=7)
     axes[0].set_ylabel("ns a tuple, one thread", fontsize=8)
-    top = max(seconds(cell, "gather") / cell["tuples"] * 1e9 for cell in measured["cells"])
+    top = max(seconds(cell, "sort") / cell["tuples"] * 1e9 for cell in measured["cells"])
     axes[0].set_ylim(top=10 ** math.ceil(math.log10(top)))
     figure.supxlabel("tuples of all clients for each key of their range", fontsize=8)
     handles, labels = axes[0].get_legend_handles_labels()

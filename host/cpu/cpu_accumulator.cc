@@ -4,7 +4,7 @@
 
 namespace sparseagg::cpu {
 
-// Of typed_accumulator.h, which the sources that instantiate it include.
+// Defined in typed_accumulator.h; instantiated in float_sums.cc, fixed_sums.cc, integer_folds.cc and extrema.cc.
 template <typename Fold>
 std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena);
 

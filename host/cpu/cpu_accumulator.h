@@ -1,4 +1,4 @@
-// One tensor's state on the CPU.
+// Accumulators of the CPU engine.
 #ifndef SPARSEAGG_HOST_CPU_CPU_ACCUMULATOR_H_
 #define SPARSEAGG_HOST_CPU_CPU_ACCUMULATOR_H_
 
@@ -12,7 +12,8 @@
 
 namespace sparseagg::cpu {
 
-// `arena` runs the merges; it must outlive the accumulator.
+// Returns: an empty accumulator for one tensor, of the type (key type and fold) that its spec needs. `arena` runs its
+// merges and must outlive it.
 std::unique_ptr<Accumulator> MakeCpuAccumulator(const TensorSpec& spec, tbb::task_arena& arena);
 
 }  // namespace sparseagg::cpu

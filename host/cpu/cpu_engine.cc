@@ -14,12 +14,13 @@
 namespace sparseagg {
 namespace {
 
-// oneTBB starts no more workers than there are cores, and complains on stderr, unless it is told that there may be. Of
-// several controls the least counts, so there is one, of the largest engine so far.
+// Allows oneTBB to run `num_threads` threads. Without this, oneTBB starts no more workers than there are cores, and
+// warns on stderr. oneTBB obeys the smallest of several global_control objects, so there is one, for the largest engine
+// so far.
 void AllowThreads(int num_threads) {
   using tbb::global_control;
   static std::mutex mutex;
-  static global_control* control = nullptr;  // never destroyed: it would outlive the scheduler
+  static global_control* control = nullptr;  // the last one is never destroyed: the scheduler may be gone by then
   const std::lock_guard<std::mutex> lock(mutex);
   const auto threads = static_cast<size_t>(num_threads);
   if (threads <= global_control::active_value(global_control::max_allowed_parallelism)) return;

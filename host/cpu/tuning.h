@@ -1,5 +1,5 @@
-// Sizes and costs that trade speed only; no result depends on them. `make tune` measures them on the machine at hand
-// and prints what it would change.
+// Sizes and costs that affect speed and memory, never a result. `make tune` measures them on the machine at hand and
+// prints which ones it would change.
 #ifndef SPARSEAGG_HOST_CPU_TUNING_H_
 #define SPARSEAGG_HOST_CPU_TUNING_H_
 
@@ -8,7 +8,7 @@
 
 namespace sparseagg::cpu {
 
-// Tests also run with tiny sizes, so that small inputs meet every boundary and every merge.
+// Sanitizer builds use tiny sizes, so that the small inputs of tests cross every boundary of blocks and windows.
 #ifdef SPARSEAGG_TINY_BLOCKS
 inline constexpr bool kTiny = true;
 #else
@@ -16,54 +16,58 @@ inline constexpr bool kTiny = false;
 #endif
 
 struct Tuning {
-  // Values (tuples × width) that one block of a merge should hold: enough for the threads to share blocks evenly.
+  // Values (tuples × width) of one block: few enough for threads to share the blocks evenly.
   uint64_t block_values = kTiny ? 32 : uint64_t{1} << 16;
-  // Tuples that a block should hold per cursor, since every block visits every cursor.
+  // Tuples of one block per cursor, at least, since every block visits every cursor.
   uint64_t block_tuples_per_cursor = kTiny ? 1 : 24;
-  // Values that a block may hold in any case, which bounds the memory of a merge.
+  // Values of one block, at most, which bounds the memory of a merge.
   uint64_t max_block_values = kTiny ? 4096 : uint64_t{1} << 20;
 
-  // Values of the accumulator table of one sweep window: at least, and, where many cursors would find too little in a
-  // window, at most.
+  // Values of the accumulator table of a table fold: usually window_values, more if many cursors would find few tuples
+  // in one window, up to max_window_values.
   uint64_t window_values = kTiny ? 16 : uint64_t{1} << 15;
   uint64_t max_window_values = kTiny ? 64 : uint64_t{1} << 19;
-  // Tuples that a window should hold per cursor.
+  // Tuples of one window per cursor.
   uint64_t window_tuples_per_cursor = kTiny ? 1 : 32;
 
-  // How many tuples ahead of a cursor a sweep asks for memory, and of all cursors together. There are more updates than
-  // the hardware can follow; what is asked for beyond a window waits in the cache for the next one.
+  // Tuples ahead of a cursor for which memory is prefetched, and the sum over all cursors. The hardware prefetcher
+  // cannot follow as many streams as there are updates. Tuples prefetched beyond a window wait in the cache for the
+  // next one.
   uint64_t tuples_ahead = 256;
   uint64_t total_tuples_ahead = uint64_t{1} << 15;
 
-  // What the two ways to fold a block cost, in nanoseconds; only the ratios matter. A visit is one cursor looking for
-  // its tuples in one window.
+  // Costs of folding a block, in nanoseconds; only their ratios matter. A visit: one cursor looks for its tuples in one
+  // window. Table fold: a cost for each slot of the table and for each value added. Sort fold: a cost for each tuple.
   double visit_cost = 12;
   double table_slot_cost = 0.3;
   double table_value_cost = 1.5;
   double sort_tuple_cost = 5.5;
 
-  // Values that one gathered block should hold, and tuples per cursor.
+  // Values of one block of a sort fold, and tuples per cursor: smaller than other blocks, so that they stay in the
+  // cache while they are sorted.
   uint64_t sort_values = kTiny ? 16 : uint64_t{1} << 13;
   uint64_t sort_tuples_per_cursor = kTiny ? 1 : 16;
-  // Samples a block, and at least a part of one, from which the splitters are chosen.
+  // Samples of keys from which the boundaries of blocks are chosen: for one block, and at least for one block of a sort
+  // fold.
   uint64_t samples_per_block = kTiny ? 4 : 64;
   uint64_t samples_per_part = kTiny ? 2 : 8;
 
-  // Tuples from which on an update that arrives unsorted is put into coarse order only.
+  // Tuples of an unsorted update, from which on it is put into coarse order instead of being sorted.
   uint64_t min_coarse_tuples = kTiny ? 4 : uint64_t{1} << 13;
 
-  // Memory of waiting updates below which merging on arrival waits for more: every merge reads and writes all rows of
-  // the one before.
+  // Memory of pending updates from which on they are merged into the base. Every such merge reads and writes all rows
+  // of the base.
   uint64_t min_pending_bytes = kTiny ? 1000 : uint64_t{64} << 20;
 };
 
-// Output from which on what is written in whole lines goes past the caches, which do not hold it until it is read.
+// Bytes of output from which on whole cache lines are written past the caches, which could not hold them until they are
+// read.
 inline constexpr size_t kStreamedBytes = kTiny ? 256 : size_t{8} << 20;
 
-// Values converted to terms at a time, where no kernel does it all at once.
+// Values that are converted to terms at a time, in folds without a kernel.
 inline constexpr size_t kTermBatch = kTiny ? 8 : 1024;
 
-// What merges go by. Not to be changed while one runs.
+// Returns: the tuning that merges use. Benchmarks and tests change it; not while a merge runs.
 inline Tuning& CurrentTuning() {
   static Tuning tuning;
   return tuning;

@@ -1,4 +1,4 @@
-// One tensor's state on the CPU, for one type of key and one fold.
+// Accumulator of the CPU engine for one type of key and one fold.
 #ifndef SPARSEAGG_HOST_CPU_TYPED_ACCUMULATOR_H_
 #define SPARSEAGG_HOST_CPU_TYPED_ACCUMULATOR_H_
 
@@ -28,9 +28,13 @@
 
 namespace sparseagg::cpu {
 
-// Keeps the updates until FoldPending or Finish where the order of the fold matters; where it does not, merges them
-// into `base_` as soon as those waiting take as much memory as what is merged, so that memory stays O(distinct keys)
-// and every tuple is merged O(1) times (amortised).
+// The state of one tensor: pending updates, and the base, the rows merged earlier. If the order of the fold matters,
+// updates stay pending until FoldPending or Finish. If not, they are merged into the base as soon as they take as much
+// memory as the base. So memory stays O(distinct keys), and each tuple is merged O(1) times (amortised).
+//
+//   auto accumulator = MakeTypedAccumulator<SumFloat>(spec, arena);
+//   RETURN_IF_ERROR(accumulator->Add(*accumulator->Prepare(std::move(update))));   // for each submission
+//   ASSIGN_OR_RETURN(Result result, std::move(*accumulator).Finish(order));
 template <typename Key, typename Fold>
 class TypedAccumulator : public Accumulator {
  public:
@@ -116,16 +120,16 @@ class TypedAccumulator : public Accumulator {
   }
 
  private:
-  // Finishes rows and writes them to a result.
+  // Row sink of a sparse result: finishes rows.
   class SparseRowSink {
    public:
     SparseRowSink(const FinishParams& params, Result& result) : finisher_(params), result_(result) {}
     absl::Status Prepare(Rows& rows) { return finisher_.Prepare(rows); }
     size_t size() const { return finisher_.size(); }
-    bool TakesDirect() const { return finisher_.IsDirect(); }
-    DirectOutput<Key> DirectAt(uint64_t at) const {
-      return finisher_.DirectAt(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights,
-                                at);
+    bool AcceptsDirectOutput() const { return finisher_.IsDirect(); }
+    DirectOutput<Key> DirectOutputAt(uint64_t at) const {
+      return finisher_.DirectOutputAt(std::get<Column<Key>>(result_.keys), result_.values, result_.counts,
+                                      result_.weights, at);
     }
     void Write(uint64_t at) {
       finisher_.Write(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights, at);
@@ -136,7 +140,7 @@ class TypedAccumulator : public Accumulator {
     Result& result_;
   };
 
-  // Takes rows as they are.
+  // Row sink of the base: copies rows unfinished.
   class BaseRowSink {
    public:
     BaseRowSink(const RowShape& shape, Rows& merged) : shape_(shape), merged_(merged) {}
@@ -145,10 +149,10 @@ class TypedAccumulator : public Accumulator {
       return absl::OkStatus();
     }
     size_t size() const { return rows_->size(); }
-    bool TakesDirect() const {
+    bool AcceptsDirectOutput() const {
       return shape_.columns > 0 && (std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>);
     }
-    DirectOutput<Key> DirectAt(uint64_t at) const {
+    DirectOutput<Key> DirectOutputAt(uint64_t at) const {
       DirectOutput<Key> output;
       output.keys = merged_.keys.data() + at;
       output.columns = shape_.columns;
@@ -167,7 +171,7 @@ class TypedAccumulator : public Accumulator {
     const Rows* rows_ = nullptr;
   };
 
-  // How many rows there are at least, whatever has happened to the updates' values.
+  // Returns: a lower bound of the rows of the result.
   uint64_t MinRows(const FinishParams& params, const Input& input) const {
     if (!RowFinisher<Key, Fold>(params).IsDirect()) return 0;
     uint64_t rows = base_.size();
@@ -209,7 +213,7 @@ class TypedAccumulator : public Accumulator {
     return std::max(sort_bytes_, SortBytes(spec_, *static_cast<const CpuUpdate*>(next)));
   }
 
-  // Of all submissions, in this order where it matters.
+  // Returns: the base and all pending updates, in this order if it matters.
   absl::StatusOr<Input> MakeInput(SubmissionOrder order) const {
     RETURN_IF_ERROR(CheckOrder(spec_, order, weights_.size()));
     Input input = MakeInput();
@@ -225,7 +229,7 @@ class TypedAccumulator : public Accumulator {
     return input;
   }
 
-  // Of what was merged before and, where the order does not matter, of the updates.
+  // Returns: the base and, if the order does not matter, all pending updates.
   Input MakeInput() const {
     Input input;
     input.spec = &spec_;
@@ -238,13 +242,14 @@ class TypedAccumulator : public Accumulator {
     return input;
   }
 
-  // FAILED_PRECONDITION: KeysChanged.
+  // Cuts the keys into blocks. Unpacks or sorts pending updates completely, where the blocks need it.
+  // Errors: FAILED_PRECONDITION (KeysChanged).
   absl::StatusOr<Blocks<Key>> Plan(const Input& input) {
     ASSIGN_OR_RETURN(Blocks<Key> blocks, ChooseBlocks(input));
     if (!blocks.is_crowded) {
-      const bool all_gathered = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
-                                            [](const Block<Key>& block) { return block.method == Method::kSort; });
-      if (!all_gathered || input.base_is_first) {
+      const bool all_sorted = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
+                                          [](const Block<Key>& block) { return block.method == Method::kSort; });
+      if (!all_sorted || input.base_is_first) {
         for (const auto& update : updates_) Unpack(*update);
       }
       return blocks;
@@ -278,7 +283,7 @@ class TypedAccumulator : public Accumulator {
                                  [this] { return MergeIntoBase(MakeInput()); });
   }
 
-  // `input`: of all updates that are held.
+  // Merges all pending updates into the base. `input`: the base and all of them.
   absl::Status MergeIntoBase(const Input& input) {
     ASSIGN_OR_RETURN(const Blocks<Key> blocks, Plan(input));
     Rows merged;

@@ -34,7 +34,7 @@ void Resize(const TensorSpec& spec, uint64_t num_rows, Result& result) {
   if (spec.aggregation.return_weights) result.weights.resize(num_rows);
 }
 
-// `fill` in the result dtype.
+// Writes the spec's `fill` as one value of the result's dtype.
 void WriteFill(const TensorSpec& spec, std::byte* out) {
   const DType dtype = ResultDType(spec);
   const double fill = spec.aggregation.fill;

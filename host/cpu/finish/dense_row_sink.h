@@ -1,4 +1,4 @@
-// Takes merged rows to the places of their keys in a dense result.
+// Row sink of a dense result.
 #ifndef SPARSEAGG_HOST_CPU_FINISH_DENSE_ROW_SINK_H_
 #define SPARSEAGG_HOST_CPU_FINISH_DENSE_ROW_SINK_H_
 
@@ -21,52 +21,53 @@
 
 namespace sparseagg::cpu {
 
-// Writes all that a dense result holds of the keys of each range: the rows, and what untouched keys hold. ByteSpans may
-// come in any order, and to other takers side by side. Used by one thread.
+// Row sink (see BlockMerger::MergeBlock) that writes each row to the place of its key in a dense result, and `fill` to
+// the untouched keys of the key range. Since a row's place does not depend on other rows, key ranges may come in any
+// order, and the sinks of several threads may write side by side. Each thread owns one. Not thread-safe.
 template <typename Key, typename Fold>
 class DenseRowSink {
  public:
   using Rows = FoldedRows<Key, typename Fold::Acc>;
-  static constexpr bool kAtKeys = true;
+  static constexpr bool kPlacesRowsByKey = true;
 
-  // Of MakeDense; what is not of a range is filled by somebody else.
+  // `result`: made by MakeDense. The caller fills the keys that are in no key range.
   DenseRowSink(const FinishParams& params, Result& result)
       : finisher_(params), fill_(*params.spec), result_(result), row_bytes_(result.row_bytes()) {}
 
-  bool TakesDirect() const { return finisher_.IsDirect(); }
-  absl::StatusOr<DirectOutput<Key>> Room(uint64_t rows, const KeyRange<Key>&) {
-    MakeRoom(rows);
-    DirectOutput<Key> output = PlainAtFront();
-    are_values_placed_ = output.columns > 1;
-    if (are_values_placed_) {
+  bool AcceptsDirectOutput() const { return finisher_.IsDirect(); }
+  absl::StatusOr<DirectOutput<Key>> OutputFor(uint64_t rows, const KeyRange<Key>&) {
+    ResizeScratch(rows);
+    DirectOutput<Key> output = ScratchOutput();
+    values_are_placed_ = output.columns > 1;
+    if (values_are_placed_) {
       output.values = result_.values.data();
       output.at_keys = true;
       output.streams = result_.values.size() >= kStreamedBytes;
     }
     return output;
   }
-  void Written(const KeyRange<Key>& range) { Put(range); }
+  void OutputWritten(const KeyRange<Key>& range) { PlaceRows(range); }
 
-  absl::Status Take(Rows& rows, const KeyRange<Key>& range) {
+  absl::Status WriteRows(Rows& rows, const KeyRange<Key>& range) {
     RETURN_IF_ERROR(finisher_.Prepare(rows));
-    MakeRoom(finisher_.size());
+    ResizeScratch(finisher_.size());
     finisher_.Write(keys_, values_, counts_, weights_, 0);
-    are_values_placed_ = false;
-    Put(range);
+    values_are_placed_ = false;
+    PlaceRows(range);
     return absl::OkStatus();
   }
 
-  // Whether every key of a range may be written as if it were a row.
-  bool TakesSlots() const { return TakesDirect() && fill_.is_zero(); }
-  DirectOutput<Key> Slots(const KeyRange<Key>& range) {
-    MakeRoom(0);
-    DirectOutput<Key> output = PlainAtFront();
+  // Returns: whether untouched keys may be written as if they were rows with sum 0.
+  bool AcceptsAllSlots() const { return AcceptsDirectOutput() && fill_.is_zero(); }
+  DirectOutput<Key> SlotOutput(const KeyRange<Key>& range) {
+    ResizeScratch(0);
+    DirectOutput<Key> output = ScratchOutput();
     output.values = result_.values.data() + range.first * row_bytes_;
     if (!result_.counts.empty()) output.counts = result_.counts.data() + range.first;
     if (!result_.weights.empty()) output.weights = reinterpret_cast<uint64_t*>(result_.weights.data() + range.first);
     return output;
   }
-  // How many those are: blocks may end behind the last key that there can be.
+  // Returns: the number of keys of the range that the result has. The last block may end beyond the dimension.
   uint64_t NumSlots(const KeyRange<Key>& range) const { return End(range) - range.first; }
 
  private:
@@ -74,17 +75,17 @@ class DenseRowSink {
 
   uint64_t End(const KeyRange<Key>& range) const { return std::min<uint64_t>(range.last, result_.num_rows - 1) + 1; }
 
-  void MakeRoom(uint64_t rows) {
+  void ResizeScratch(uint64_t rows) {
     keys_.resize(rows);
     values_.resize(rows * row_bytes_);
     if (!result_.counts.empty()) counts_.resize(rows);
     if (!result_.weights.empty()) weights_.resize(rows);
   }
 
-  DirectOutput<Key> PlainAtFront() { return finisher_.DirectAt(keys_, values_, counts_, weights_, 0); }
+  DirectOutput<Key> ScratchOutput() { return finisher_.DirectOutputAt(keys_, values_, counts_, weights_, 0); }
 
-  // Moves the rows that MakeRoom made room for.
-  void Put(const KeyRange<Key>& range) {
+  // Moves the rows from the scratch columns to their places, and fills the places between them.
+  void PlaceRows(const KeyRange<Key>& range) {
     if (!result_.counts.empty()) {
       fill_.Counts(range.first, End(range), result_);
       for (size_t i = 0; i < keys_.size(); ++i) result_.counts[keys_[i]] = counts_[i];
@@ -94,8 +95,8 @@ class DenseRowSink {
       for (size_t i = 0; i < keys_.size(); ++i) result_.weights[keys_[i]] = weights_[i];
     }
     if (row_bytes_ == 0) return;
-    // Short rows are written over what fills the range, which is in the cache. Of longer ones nothing is written twice.
-    if (row_bytes_ >= kLine || are_values_placed_) return PutBetweenFill(range);
+    // Short rows are written over the fill, which is in the cache then. Of long rows nothing is written twice.
+    if (row_bytes_ >= kLine || values_are_placed_) return PlaceRowsBetweenFill(range);
     fill_.Values(range.first, End(range), result_);
     switch (row_bytes_) {
       case 2:
@@ -105,21 +106,21 @@ class DenseRowSink {
       case 8:
         return Scatter<uint64_t>();
       default:
-        for (size_t i = 0; i < keys_.size(); ++i) PutRow(i);
+        for (size_t i = 0; i < keys_.size(); ++i) PlaceRow(i);
     }
   }
 
-  void PutBetweenFill(const KeyRange<Key>& range) {
+  void PlaceRowsBetweenFill(const KeyRange<Key>& range) {
     uint64_t next = range.first;
     for (size_t i = 0; i < keys_.size(); ++i) {
       fill_.Values(next, keys_[i], result_);
-      if (!are_values_placed_) PutRow(i);
+      if (!values_are_placed_) PlaceRow(i);
       next = uint64_t{keys_[i]} + 1;
     }
     fill_.Values(next, End(range), result_);
   }
 
-  void PutRow(size_t i) {
+  void PlaceRow(size_t i) {
     std::memcpy(result_.values.data() + keys_[i] * row_bytes_, values_.data() + i * row_bytes_, row_bytes_);
   }
 
@@ -134,12 +135,12 @@ class DenseRowSink {
   const DenseFill fill_;
   Result& result_;
   const size_t row_bytes_;
-  // The rows of a range, one behind another.
+  // Scratch: the rows of one key range, one behind another.
   Column<Key> keys_;
   Column<std::byte> values_;
   Column<uint32_t> counts_;
   Column<double> weights_;
-  bool are_values_placed_ = false;  // those are not here but in the result
+  bool values_are_placed_ = false;  // the fold has written the values to the result, not to values_
 };
 
 }  // namespace sparseagg::cpu

@@ -1,4 +1,4 @@
-// The one rounding of a float result.
+// Rounding of float results.
 #ifndef SPARSEAGG_HOST_CPU_FINISH_ROUNDING_H_
 #define SPARSEAGG_HOST_CPU_FINISH_ROUNDING_H_
 
@@ -8,8 +8,8 @@
 
 namespace sparseagg::cpu {
 
-// Rounds to float dtype `dtype`, to nearest even. NaN becomes the one canonical NaN (quiet, positive), and −0.0
-// becomes +0.0, also where it came from the rounding.
+// Rounds `count` values to the float type `dtype`, to nearest even, and writes them to `out`. NaN becomes the canonical
+// NaN (quiet, positive). −0.0 becomes +0.0, also where the rounding made it.
 void RoundTo(DType dtype, const double* values, size_t count, std::byte* out);
 
 }  // namespace sparseagg::cpu

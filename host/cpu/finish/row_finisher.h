@@ -1,4 +1,4 @@
-// From folded rows to result rows: the division, which keys stay, and the one rounding.
+// Finishing: from folded rows to result rows, by dividing, dropping rows and rounding once.
 #ifndef SPARSEAGG_HOST_CPU_FINISH_ROW_FINISHER_H_
 #define SPARSEAGG_HOST_CPU_FINISH_ROW_FINISHER_H_
 
@@ -25,19 +25,25 @@
 
 namespace sparseagg::cpu {
 
-// What finishing needs to know beyond the rows.
+// What finishing needs besides the rows. The same for all threads of a merge.
 struct FinishParams {
   const TensorSpec* spec = nullptr;
   RowShape shape;
   double value_unit = 1.0;    // 2^-s of fixed-point sums
   double weight_unit = 1.0;   // 2^-t of fixed-point weights
-  double total_weight = 0.0;  // kMean: what every key is divided by
-  // Whether all weights are above 0 in the arithmetic in which they are summed, and so all sums of them.
+  double total_weight = 0.0;  // kMean: the divisor of every key
+  // All weights are above 0 in the arithmetic in which they are summed, so no sum of them is 0.
   bool has_positive_weights = true;
 };
 
-// Finishes rows range by range: Prepare divides, checks, rounds and drops rows, and leaves size() of them; Write takes
-// those to the result. Apart, so that where the rows go may depend on how many stay. Used by one thread.
+// Finisher of the rows of one key range after another, owned by a row sink. Two steps, since the place of a key range
+// in the result depends on how many rows stay:
+//
+//   RowFinisher<Key, Fold> finisher(params);
+//   RETURN_IF_ERROR(finisher.Prepare(rows));           // divides, checks, rounds, drops rows
+//   finisher.Write(keys, values, counts, weights, at); // the finisher.size() rows that stay
+//
+// If IsDirect(), the fold can do all this itself: DirectOutputAt says where and how. Not thread-safe.
 template <typename Key, typename Fold>
 class RowFinisher {
  public:
@@ -53,21 +59,22 @@ class RowFinisher {
         dtype_(ResultDType(*params.spec)),
         row_bytes_(columns_ * SizeOf(dtype_)) {}
 
-  // Whether a row's result needs nothing but its accumulators, and every row stays.
+  // Returns: whether every row stays and finishing cannot fail, so that the fold may write finished rows itself.
   bool IsDirect() const {
     const AggregationSpec& a = params_.spec->aggregation;
     if (!std::is_same_v<Fold, SumFloat> && !std::is_same_v<Fold, SumFixed>) return false;
     if (a.op == Op::kMean && params_.total_weight == 0.0) return false;
     if (a.op == Op::kCoordinateMean && !params_.has_positive_weights) return false;
     if (columns_ == 0 || (dtype_ != DType::kFloat32 && dtype_ != DType::kFloat64)) return false;
-    // Weights that are returned are float64.
+    // Returned weights are float64; direct output writes sums of weights without conversion.
     const bool returns_words = !a.return_weights || params_.shape.key_weights == KeyWeights::kFloat;
     return !a.prune_zeros && a.min_contributors <= 1 && returns_words;
   }
 
-  // For rows that are plain: where to write those from `at` on of the result's columns, and what to do with them.
-  DirectOutput<Key> DirectAt(Column<Key>& keys, Column<std::byte>& values, Column<uint32_t>& counts,
-                             Column<double>& weights, uint64_t at) const {
+  // Returns: the direct output that begins at row `at` of the result's columns.
+  // Requires: IsDirect().
+  DirectOutput<Key> DirectOutputAt(Column<Key>& keys, Column<std::byte>& values, Column<uint32_t>& counts,
+                                   Column<double>& weights, uint64_t at) const {
     const AggregationSpec& a = params_.spec->aggregation;
     DirectOutput<Key> output;
     output.keys = keys.data() + at;
@@ -87,8 +94,8 @@ class RowFinisher {
     return output;
   }
 
-  // OUT_OF_RANGE, FAILED_PRECONDITION as of Accumulator::Finish: that of the smallest key. `rows` is worked on in place
-  // and must stay until Write.
+  // Divides, checks, rounds and drops rows. Works in place: `rows` is changed, and must stay until Write.
+  // Errors: OUT_OF_RANGE, FAILED_PRECONDITION as of Accumulator::Finish, for the smallest key concerned.
   absl::Status Prepare(Rows& rows) {
     rows_ = &rows;
     size_ = rows.size();
@@ -111,9 +118,11 @@ class RowFinisher {
     return absl::OkStatus();
   }
 
+  // Returns: the number of rows that stay, after Prepare.
   size_t size() const { return size_; }
 
-  // Writes what Prepare left to rows [at, at + size()) of the columns, which have room.
+  // Writes the rows that stay to rows [at, at + size()) of the columns.
+  // Requires: the columns are large enough.
   void Write(Column<Key>& keys, Column<std::byte>& values, Column<uint32_t>& counts, Column<double>& weights,
              uint64_t at) const {
     std::copy_n(rows_->keys.data(), size_, keys.data() + at);
@@ -125,7 +134,7 @@ class RowFinisher {
   }
 
  private:
-  // Σ of the weights of a key's contributors.
+  // Returns: the sum of the weights of the contributors of row i.
   double KeyWeight(size_t i) const {
     switch (params_.shape.key_weights) {
       case KeyWeights::kFloat:
@@ -138,7 +147,7 @@ class RowFinisher {
     return rows_->counts[i];
   }
 
-  // What row i is divided by; 0: nothing.
+  // Returns: the divisor of row i; 0 if it is not divided.
   double Divisor(size_t i) const {
     switch (params_.spec->aggregation.op) {
       case Op::kMean:
@@ -151,11 +160,11 @@ class RowFinisher {
   }
 
   void FinishModular() {
-    const size_t bytes = SizeOf(dtype_);  // the low ones: the sum modulo 2^32 or 2^64
+    const size_t bytes = SizeOf(dtype_);  // the low bytes are the sum modulo 2^32 or 2^64 (little-endian)
     for (size_t i = 0; i < size_ * columns_; ++i) std::memcpy(values_.data() + i * bytes, &rows_->accs[i], bytes);
   }
 
-  // Divides in place where the accumulators are float64 already.
+  // Divides in place if the accumulators are float64.
   void FinishFloats() {
     const size_t n = size_ * columns_;
     double* floats;
@@ -177,8 +186,8 @@ class RowFinisher {
     RoundTo(dtype_, floats, n, values_.data());
   }
 
-  // Of the first `num_rows`. Integer sums must fit int64; means of them are rounded to it, unless a float result is
-  // asked for.
+  // Finishes the first `num_rows` rows of integers. Means are rounded to int64 unless the result dtype is a float.
+  // Errors: OUT_OF_RANGE for a sum that does not fit int64.
   absl::Status FinishIntegers(size_t num_rows) {
     const size_t n = num_rows * columns_;
     const bool to_float = IsFloat(dtype_);
@@ -190,7 +199,7 @@ class RowFinisher {
       const auto sum = static_cast<int64_t>(acc);
       const double divisor = Divisor(i / columns_);
       if (to_float) {
-        // float32 directly from int64: by way of float64 it would be rounded twice.
+        // To float32 directly from int64: via float64 it would be rounded twice.
         floats_[i] = divisor != 0.0              ? static_cast<double>(sum) / divisor
                      : dtype_ == DType::kFloat32 ? static_cast<double>(static_cast<float>(sum))
                                                  : static_cast<double>(sum);
@@ -206,13 +215,13 @@ class RowFinisher {
     return absl::OkStatus();
   }
 
-  // Whether all bytes are 0: no result is −0.0.
+  // Returns: whether all bytes of row i are 0. No result is −0.0, so this means that all values are 0.
   bool IsZeroRow(size_t i) const {
     const std::byte* const row = values_.data() + i * row_bytes_;
     return row[0] == std::byte{0} && std::memcmp(row, row + 1, row_bytes_ - 1) == 0;
   }
 
-  // Moves the rows that stay to the front.
+  // Drops rows with too few contributors and zero rows, as the spec says; moves the others to the front.
   void DropRows() {
     const AggregationSpec& a = params_.spec->aggregation;
     size_t kept = 0;
@@ -244,7 +253,7 @@ class RowFinisher {
   Rows* rows_ = nullptr;
   size_t size_ = 0;
   Column<double> floats_;
-  Column<std::byte> values_;  // as results hold them
+  Column<std::byte> values_;  // finished values, in the result's dtype
 };
 
 }  // namespace sparseagg::cpu

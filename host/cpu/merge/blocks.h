@@ -1,4 +1,4 @@
-// Cuts the keys of a merge into blocks of about equal numbers of tuples.
+// Blocks: the key space of a merge, cut into ranges of about equally many tuples, and how each is folded.
 #ifndef SPARSEAGG_HOST_CPU_MERGE_BLOCKS_H_
 #define SPARSEAGG_HOST_CPU_MERGE_BLOCKS_H_
 
@@ -20,31 +20,35 @@
 
 namespace sparseagg::cpu {
 
-// How a block is folded: with a table that has a slot for every key (sweeper.h), or by sorting what there is
-// (gatherer.h).
-enum class Method : uint8_t { kTable, kSort };
+// How a block is folded.
+enum class Method : uint8_t {
+  kTable,  // in a table with one slot a key (table_fold.h), for dense keys
+  kSort,   // by collecting and sorting its tuples (sort_fold.h), for sparse keys
+};
 
+// A range of keys that one thread merges.
 template <typename Key>
 struct Block {
   Key first = 0;
   Key last = 0;
   Method method = Method::kTable;
-  uint64_t window_keys = 1;  // of the table of a sweep
-  // What was expected: the tuples, and the nanoseconds of either method.
+  uint64_t window_keys = 1;  // kTable: slots of the table; the block is folded window after window
+  // Expected number of tuples, and expected nanoseconds of either method.
   uint64_t tuples = 0;
   double table_cost = 0;
   double sort_cost = 0;
 };
 
-// Ascending, without gaps between the smallest key and the largest.
+// All blocks of a merge, in ascending order, without gaps.
 template <typename Key>
 struct Blocks {
   std::vector<Block<Key>> blocks;
   uint64_t num_tuples = 0;
-  // A block has to be far larger than wanted, since it may not begin anywhere: updates in coarse order should be sorted
-  // completely.
+  // A block is far larger than wanted, because blocks may begin only where the coarse order allows. The updates in
+  // coarse order should be sorted completely, and the blocks chosen again.
   bool is_crowded = false;
-  // No merge can have more rows.
+
+  // Returns: an upper bound of the rows of the merge.
   uint64_t MaxRows() const {
     if (blocks.empty()) return 0;
     const uint64_t span_minus_one = static_cast<uint64_t>(blocks.back().last) - blocks.front().first;
@@ -52,8 +56,8 @@ struct Blocks {
   }
 };
 
-// Such as "sweep 93 % of 10000000 tuples (expected 1.9 ns each, gather 5.8), gather 7 % (expected 5.6 ns
-// each, sweep 9.1)".
+// Returns: a description for people, such as "table 93 % of 10000000 tuples (expected 1.9 ns each, sort 5.8), sort 7 %
+// (expected 5.6 ns each, table 9.1)".
 template <typename Key>
 std::string Explain(const Blocks<Key>& blocks) {
   struct Sum {
@@ -61,15 +65,15 @@ std::string Explain(const Blocks<Key>& blocks) {
     double table_cost = 0;
     double sort_cost = 0;
   };
-  Sum swept;
-  Sum gathered;
+  Sum table;
+  Sum sort;
   for (const Block<Key>& block : blocks.blocks) {
-    Sum& sum = block.method == Method::kTable ? swept : gathered;
+    Sum& sum = block.method == Method::kTable ? table : sort;
     sum.tuples += static_cast<double>(block.tuples);
     sum.table_cost += block.table_cost;
     sum.sort_cost += block.sort_cost;
   }
-  const double all = swept.tuples + gathered.tuples;
+  const double all = table.tuples + sort.tuples;
   if (all == 0) return "no tuples";
   std::string text;
   const auto add = [&](absl::string_view name, const Sum& sum, double cost, absl::string_view other,
@@ -80,13 +84,17 @@ std::string Explain(const Blocks<Key>& blocks) {
     absl::StrAppendFormat(&text, " (expected %.1f ns each, %s %.1f)", cost / sum.tuples, other,
                           other_cost / sum.tuples);
   };
-  add("sweep", swept, swept.table_cost, "gather", swept.sort_cost);
-  add("gather", gathered, gathered.sort_cost, "sweep", gathered.table_cost);
+  add("table", table, table.table_cost, "sort", table.sort_cost);
+  add("sort", sort, sort.sort_cost, "table", sort.table_cost);
   return text;
 }
 
-// Plans the block of keys from first to last, of which the samples let expect `tuples` tuples of `columns` values each,
-// spread over `num_cursors` updates. Windows begin in steps of 2^coarse_bits keys.
+// Chooses the method and the window for the block of keys from `first` to `last`. `tuples`: the expected number of its
+// tuples, of `columns` values each, over `num_cursors` sources. Windows have a multiple of 2^coarse_bits keys.
+//
+// The cost model (tuning.h): a table fold pays for every slot of the block's range, for every value, and for each
+// cursor's visit to each window. A sort fold pays for every tuple, and visits each cursor twice: to find tuples and to
+// collect them.
 template <typename Key>
 Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uint64_t num_cursors, int coarse_bits) {
   const Tuning& tuning = CurrentTuning();
@@ -113,7 +121,7 @@ Block<Key> PlanBlock(Key first, Key last, uint64_t tuples, uint64_t columns, uin
   return block;
 }
 
-// A well-mixed function of j (SplitMix64's finaliser), so that samples follow no pattern of the input.
+// Returns: pseudo-random bits for j (the finaliser of SplitMix64).
 inline uint64_t Mix(uint64_t j) {
   j += 0x9e3779b97f4a7c15u;
   j = (j ^ (j >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -121,12 +129,14 @@ inline uint64_t Mix(uint64_t j) {
   return j ^ (j >> 31);
 }
 
-// Regular sampling with jitter: one key from every stretch of `stride` tuples. The splitters only balance the work; a
-// block that turns out larger costs memory and balance, never the result.
+// Cuts the keys of a merge into blocks, and plans each. The boundaries are chosen from a regular sample of keys with
+// jitter: one key at a pseudo-random place among every `stride` tuples, so that no pattern of the input misleads it. A
+// block that turns out larger than expected costs memory and balance between threads, never the result.
 //
-// Blocks begin in steps of 2^coarse_bits keys, those of the update with the most. They lie between the first key of an
-// update and the last one, below the dimension, whatever became of the keys; FAILED_PRECONDITION: KeysChanged, if they
-// could not.
+// Blocks begin at multiples of 2^coarse_bits, of the coarsest update. They cover the keys of all sources.
+// Errors: FAILED_PRECONDITION if the keys of an update do not lie between its first and last key, or not below the
+// dimension (KeysChanged).
+// Cost: O(samples · log samples); samples_per_block for each block.
 template <typename Key, typename Fold>
 absl::StatusOr<Blocks<Key>> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   Blocks<Key> blocks;
@@ -163,7 +173,7 @@ absl::StatusOr<Blocks<Key>> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   if (total == 0) return blocks;
 
   const Tuning& tuning = CurrentTuning();
-  const uint64_t sums = input.shape.columns + (input.shape.key_weights == KeyWeights::kNone ? 0 : 1);  // a key
+  const uint64_t sums = input.shape.columns + (input.shape.key_weights == KeyWeights::kNone ? 0 : 1);  // for each key
   const uint64_t columns = std::max<uint64_t>(sums, 1);
   const uint64_t per_cursor =
       std::min(tuning.block_tuples_per_cursor * sources.size(), tuning.max_block_values / columns);
@@ -173,7 +183,7 @@ absl::StatusOr<Blocks<Key>> ChooseBlocks(const MergeInput<Key, Fold>& input) {
     return blocks;
   }
   const uint64_t stride = std::max<uint64_t>(1, block_tuples / tuning.samples_per_block);
-  Column<Key> samples;  // which throws std::bad_alloc, however many they would be
+  Column<Key> samples;  // throws std::bad_alloc for any impossible size, unlike std::vector
   samples.reserve(SaturatingAdd(total / stride, 1));
   uint64_t before = 0;  // tuples of the sources already passed
   uint64_t stretch = 0;
@@ -190,13 +200,13 @@ absl::StatusOr<Blocks<Key>> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   }
   std::sort(samples.begin(), samples.end());
   const size_t step = std::max<uint64_t>(1, block_tuples / stride);
-  // The block of the samples from `begin` to `end`, which starts at `first`.
+  // Adds the block of samples [begin, end), which starts at `first`. A block for a sort fold is cut into smaller parts.
   const auto add = [&](size_t begin, size_t end, Key block_last) {
     const auto plan = [&](Key from, Key to, size_t num_samples) {
       return PlanBlock(from, to, std::max<uint64_t>(1, num_samples) * stride, columns, sources.size(), coarse_bits);
     };
     const Block<Key> whole = plan(first, block_last, end - begin);
-    // What is sorted should stay closer than what is swept, if the cursors then still find some tuples at each visit.
+    // Tuples to sort should fit a smaller cache than a table, as long as cursors still find some tuples at each visit.
     const uint64_t part_tuples = std::max(tuning.sort_values / columns, tuning.sort_tuples_per_cursor * sources.size());
     const size_t part = std::max<size_t>(tuning.samples_per_part, part_tuples / stride);
     if (whole.method == Method::kSort) {
@@ -215,7 +225,7 @@ absl::StatusOr<Blocks<Key>> ChooseBlocks(const MergeInput<Key, Fold>& input) {
     blocks.blocks.push_back(rest);
     first = static_cast<Key>(block_last + 1);
   };
-  size_t begin = 0;  // the samples of the block at hand start here
+  size_t begin = 0;  // first sample of the current block
   for (size_t i = step; i < samples.size(); i += step) {
     if (samples[i] <= first) continue;
     add(begin, i, static_cast<Key>(samples[i] - 1));

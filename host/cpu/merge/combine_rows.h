@@ -1,4 +1,4 @@
-// Merges two stretches of folded rows into one.
+// Merge of two sorted lists of folded rows.
 #ifndef SPARSEAGG_HOST_CPU_MERGE_COMBINE_ROWS_H_
 #define SPARSEAGG_HOST_CPU_MERGE_COMBINE_ROWS_H_
 
@@ -10,7 +10,7 @@
 
 namespace sparseagg::cpu {
 
-// Rows [begin, end).
+// Rows [begin, end) of `rows`.
 template <typename Rows>
 struct RowRange {
   const Rows& rows;
@@ -18,7 +18,8 @@ struct RowRange {
   size_t end;
 };
 
-// Copies rows as they are to `row` of the output and on, and returns the row behind the last.
+// Copies rows to `out`, from row `row` on.
+// Returns: the row behind the last one written.
 template <typename Rows>
 size_t CopyRows(const RowRange<Rows>& from, const RowShape& shape, size_t row, Rows& out) {
   const auto copy = [&](const auto& source, auto& target, size_t columns) {
@@ -35,7 +36,8 @@ size_t CopyRows(const RowRange<Rows>& from, const RowShape& shape, size_t row, R
 
 namespace internal {
 
-// The accumulator, or what a fold starts from. A compiler makes a branch of it where it is not told otherwise.
+// Returns: `acc` if `takes`, else the fold's start. Written without a branch where the start is 0: compilers turn the
+// conditional expression into a branch.
 template <typename Fold>
 typename Fold::Acc Masked(bool takes, typename Fold::Acc acc) {
   using Acc = typename Fold::Acc;
@@ -46,8 +48,11 @@ typename Fold::Acc Masked(bool takes, typename Fold::Acc acc) {
   }
 }
 
-// One accumulator a key and no weights. Which of the two keys comes first is as good as random, so every step takes one
-// row of either or of both without a branch: an absent one combines as what a fold starts from.
+// Merges rows of one accumulator without weights until one list ends; advances `a.begin` and `b.begin`.
+// Returns: the number of rows written.
+//
+// Which list has the smaller key is unpredictable, so no step branches on it. Each step takes one row from either list
+// or from both. A list from which no row is taken contributes the fold's start, which changes nothing.
 template <typename Fold, bool kCounts, typename Rows>
 size_t CombineOverlap(RowRange<Rows>& a, RowRange<Rows>& b, Rows& out) {
   using Key = typename decltype(out.keys)::value_type;
@@ -86,6 +91,7 @@ size_t CombineOverlap(RowRange<Rows>& a, RowRange<Rows>& b, Rows& out) {
   return row;
 }
 
+// The same for rows of any shape.
 template <typename Fold, typename Rows>
 size_t CombineAny(RowRange<Rows>& a, RowRange<Rows>& b, const RowShape& shape, Rows& out) {
   size_t row = 0;
@@ -114,16 +120,17 @@ size_t CombineAny(RowRange<Rows>& a, RowRange<Rows>& b, const RowShape& shape, R
 
 }  // namespace internal
 
-// The rows of `a` and of `b`, both of `shape`, in ascending order of key; those at one key combined. Only for folds of
-// any order. `out` must not be one of them.
+// Merges the rows of `a` and `b`, both of `shape`, into `out` in ascending order of key. Rows of the same key are
+// combined. Only for folds whose terms may come in any order.
+// Requires: `out` is neither of the two.
 template <typename Fold, typename Rows>
 void CombineRows(RowRange<Rows> a, RowRange<Rows> b, const RowShape& shape, Rows& out) {
   static_assert(Fold::kAnyOrder);
   out.resize(0, shape);
   out.resize((a.end - a.begin) + (b.end - b.begin), shape);
-  const bool is_plain = shape.columns == 1 && shape.key_weights == KeyWeights::kNone;
+  const bool is_simple = shape.columns == 1 && shape.key_weights == KeyWeights::kNone;
   size_t rows = 0;
-  if (!is_plain) {
+  if (!is_simple) {
     rows = internal::CombineAny<Fold>(a, b, shape, out);
   } else if (shape.counts) {
     rows = internal::CombineOverlap<Fold, true>(a, b, out);

@@ -1,4 +1,4 @@
-// What a merge reads.
+// Input of a merge.
 #ifndef SPARSEAGG_HOST_CPU_MERGE_MERGE_INPUT_H_
 #define SPARSEAGG_HOST_CPU_MERGE_MERGE_INPUT_H_
 
@@ -15,14 +15,15 @@
 
 namespace sparseagg::cpu {
 
+// Updates and base of one merge. Borrowed from the accumulator; shared by all threads of the merge.
 template <typename Key, typename Fold>
 struct MergeInput {
   const TensorSpec* spec = nullptr;
   RowShape shape;
   double weight_scale = 1.0;                                  // 2^t of KeyWeights::kFixed
   std::vector<const CpuUpdate*> updates;                      // in canonical order
-  const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // what was merged before
-  bool base_is_first = false;  // the order matters, and the base comes before the updates
+  const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // rows merged earlier; null: none
+  bool base_is_first = false;  // the order matters, so the base's rows must be folded before the updates'
 
   // Of the updates, modulo 2^64.
   uint64_t num_tuples() const {
@@ -42,12 +43,12 @@ inline absl::Status KeysChanged(const TensorSpec& spec) {
       absl::StrCat(Quoted(spec), ": the keys of an update have been changed since it was added; add a copy of them"));
 }
 
-// The keys of one source, as an array, as a run, or in words.
+// Reader of single keys of a source: an array, a run or packed words.
 template <typename Key>
 struct KeyReader {
-  const Key* keys = nullptr;  // null: the run from `first`
+  const Key* keys = nullptr;  // null: the run first, first + 1, …
   Key first = 0;
-  const CoarseWords* words = nullptr;  // not null: the keys in there
+  const CoarseWords* words = nullptr;  // if not null, the keys are in these words
   Key operator[](uint64_t index) const {
     if (words != nullptr) return static_cast<Key>(words->KeyAt(index));
     return keys != nullptr ? keys[index] : static_cast<Key>(first + index);

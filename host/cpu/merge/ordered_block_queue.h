@@ -1,4 +1,4 @@
-// Puts what threads make side by side into one sequence.
+// Queue of a merge's blocks, whose rows go to the result in the order of the blocks.
 #ifndef SPARSEAGG_HOST_CPU_MERGE_ORDERED_BLOCK_QUEUE_H_
 #define SPARSEAGG_HOST_CPU_MERGE_ORDERED_BLOCK_QUEUE_H_
 
@@ -14,51 +14,70 @@
 
 namespace sparseagg::cpu {
 
-// Blocks are handed out in ascending order and folded side by side, but where a block's rows go is only known when all
-// blocks before it have counted theirs. Each block has one turn: it waits for its predecessor, claims room for its
-// rows, and ends; copying the rows needs no turn. The waits are short, because blocks are alike and a block's
-// predecessor was always started earlier, by a running thread.
+// Queue shared by the threads of one merge. Threads take blocks in ascending order and fold them side by side. Where a
+// block's rows go in the result is known only when all earlier blocks have counted their rows. So each block has one
+// turn, which begins when the turn of the block before it has ended. In its turn a block claims places for its rows; it
+// writes them after that, outside its turn. The waits are short: blocks hold about equally many tuples, and the block
+// before was taken earlier, by a thread that runs.
+//
+//   for (size_t block; (block = queue.TakeBlock()) < queue.num_blocks();) {
+//     FoldBlock(block);                                // side by side
+//     if (!queue.WaitForTurn(block)) break;            // an earlier block failed
+//     const uint64_t at = queue.Claim(num_rows);
+//     queue.EndTurn(block);
+//     WriteRows(at);                                   // side by side
+//   }
+//
+// Thread-safe, except claimed() and status().
 class OrderedBlockQueue {
  public:
   explicit OrderedBlockQueue(size_t num_blocks) : num_blocks_(num_blocks) {
     made_.store(true, std::memory_order_release);
   }
 
-  // Threads Enter before they read anything and Leave when they will do no more; who started them calls Join after
-  // that. The scheduler makes writes visible, too, but out of the thread sanitizer's sight.
+  // Each thread calls Enter first and Leave last; the thread that started them then calls Join. They make the writes of
+  // one side visible to the other. oneTBB's scheduler does that, too, but its library is not built for the thread
+  // sanitizer, which would report races. Remove when oneTBB is built with it.
   void Enter() { made_.load(std::memory_order_acquire); }
   void Leave() { left_.fetch_add(1, std::memory_order_release); }
   void Join() { left_.load(std::memory_order_acquire); }
 
   size_t num_blocks() const { return num_blocks_; }
 
-  // The next block to fold, or num_blocks when there is none.
+  // Returns: the next block to fold, or num_blocks() if there is none.
   size_t TakeBlock() {
     const size_t block = next_block_.fetch_add(1, std::memory_order_relaxed);
     return block < num_blocks_ ? block : num_blocks_;
   }
 
   bool IsTurnOf(size_t block) const { return turn_.load(std::memory_order_acquire) == block; }
-  // Waits for the turn of `block`; false when an earlier block is known to have failed.
-  bool Await(size_t block) {
+
+  // Waits for the turn of `block`.
+  // Returns: false if an earlier block has failed.
+  // Blocks: until the turns of all earlier blocks have ended.
+  bool WaitForTurn(size_t block) {
     for (int tries = 0;; ++tries) {
       const size_t turn = turn_.load(std::memory_order_acquire);
       if (turn == block) return failed_block_.load(std::memory_order_relaxed) > block;
       if (tries < kSpins) continue;
-      // Somebody else has this predecessor's core, perhaps for long.
+      // The thread of the earlier block has lost its core to another process, perhaps for long.
       tries < kSpins + kYields ? std::this_thread::yield() : turn_.wait(turn, std::memory_order_acquire);
     }
   }
-  // Room for `rows` rows behind what has been claimed: their offset. In this block's turn.
+
+  // Claims places for `rows` rows behind those claimed so far. May be called several times in one turn.
+  // Returns: the first of these places, as a row of the result.
+  // Requires: the caller's block has its turn.
   uint64_t Claim(uint64_t rows) { return std::exchange(claimed_, claimed_ + rows); }
-  // Ends the turn of `block`, which has been awaited.
-  void End(size_t block) {
+
+  // Ends the turn of `block`.
+  // Requires: WaitForTurn(block) has returned.
+  void EndTurn(size_t block) {
     turn_.store(block + 1, std::memory_order_release);
-    turn_.notify_all();  // asks the system only if somebody sleeps
+    turn_.notify_all();  // a system call only if a thread sleeps
   }
 
-  // At any time, also when the turn of `block` is over, and where there are no turns since the place of a block's rows
-  // does not depend on others'.
+  // Records the error of `block`. May be called at any time, also after the block's turn, and in merges without turns.
   void Fail(size_t block, absl::Status status) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (block >= failed_block_.load(std::memory_order_relaxed)) return;
@@ -66,11 +85,12 @@ class OrderedBlockQueue {
     status_ = std::move(status);
   }
 
-  // After all blocks: the rows claimed, and the error of the first block that failed.
+  // After Join: the number of rows claimed, and the error of the first block that failed, in the order of blocks.
   uint64_t claimed() const { return claimed_; }
   const absl::Status& status() const { return status_; }
 
  private:
+  // Tries of WaitForTurn that only look again, and tries that yield the core, before the thread sleeps.
   static constexpr int kSpins = 1000;
   static constexpr int kYields = 1000;
 
@@ -79,10 +99,10 @@ class OrderedBlockQueue {
   std::atomic<size_t> left_{0};
   std::atomic<size_t> next_block_{0};
   std::atomic<size_t> turn_{0};
-  uint64_t claimed_ = 0;  // guarded by the turn
+  uint64_t claimed_ = 0;  // written by the block whose turn it is
   std::mutex mutex_;
-  std::atomic<size_t> failed_block_{std::numeric_limits<size_t>::max()};  // the first one; written under mutex_
-  absl::Status status_;                                                   // its error; guarded by mutex_
+  std::atomic<size_t> failed_block_{std::numeric_limits<size_t>::max()};  // the first that failed; written under mutex_
+  absl::Status status_;                                                   // its error; written under mutex_
 };
 
 }  // namespace sparseagg::cpu

@@ -1,4 +1,4 @@
-// Runs a merge on several threads.
+// Merge on several threads.
 #ifndef SPARSEAGG_HOST_CPU_MERGE_PARALLEL_MERGE_H_
 #define SPARSEAGG_HOST_CPU_MERGE_PARALLEL_MERGE_H_
 
@@ -23,37 +23,38 @@
 
 namespace sparseagg::cpu {
 
-// Takes the rows of one block to a sink, in the block's turn.
+// Row sink of one block (see BlockMerger::MergeBlock) that writes to a thread's Sink (see ParallelMerge), in the
+// block's turn. Lives while its block is merged. Not thread-safe.
 template <typename Key, typename Rows, typename Sink>
 class BlockRowSink {
  public:
-  static constexpr bool kAtKeys = false;
+  static constexpr bool kPlacesRowsByKey = false;
 
   BlockRowSink(OrderedBlockQueue& queue, size_t block, Sink& sink, RowBuffer<Key>& buffer)
       : queue_(queue), block_(block), sink_(sink), buffer_(buffer) {}
 
-  bool TakesDirect() const { return sink_.TakesDirect(); }
+  bool AcceptsDirectOutput() const { return sink_.AcceptsDirectOutput(); }
 
-  // All pieces of a block but the last need not wait for its turn: two threads whose blocks have several pieces would
-  // otherwise work one after the other.
-  absl::StatusOr<DirectOutput<Key>> Room(uint64_t rows, const KeyRange<Key>& range) {
-    if (!range.is_last && !queue_.IsTurnOf(block_)) return buffer_.Room(rows, sink_.DirectAt(0));
-    if (!queue_.Await(block_)) return absl::CancelledError();
+  // Key ranges before the last of a block do not wait for its turn: their rows go to the buffer. Otherwise two threads
+  // whose blocks have several ranges would work one after the other.
+  absl::StatusOr<DirectOutput<Key>> OutputFor(uint64_t rows, const KeyRange<Key>& range) {
+    if (!range.is_last && !queue_.IsTurnOf(block_)) return buffer_.OutputFor(rows, sink_.DirectOutputAt(0));
+    if (!queue_.WaitForTurn(block_)) return absl::CancelledError();
     const uint64_t buffered = buffer_.rows();
-    const DirectOutput<Key> output = sink_.DirectAt(Claim(buffered + rows, range.is_last));
+    const DirectOutput<Key> output = sink_.DirectOutputAt(Claim(buffered + rows, range.is_last));
     return buffered == 0 ? output : buffer_.MoveTo(output);
   }
-  void Written(const KeyRange<Key>&) {}
+  void OutputWritten(const KeyRange<Key>&) {}
 
-  absl::Status Take(Rows& rows, const KeyRange<Key>& range) {
+  absl::Status WriteRows(Rows& rows, const KeyRange<Key>& range) {
     absl::Status status = sink_.Prepare(rows);
-    if (!queue_.Await(block_)) return absl::CancelledError();
+    if (!queue_.WaitForTurn(block_)) return absl::CancelledError();
     if (!status.ok()) return status;
     sink_.Write(Claim(sink_.size(), range.is_last));
     return absl::OkStatus();
   }
 
-  // Whether the turn is over.
+  // Returns: whether the block's turn has ended.
   bool ended() const { return ended_; }
 
  private:
@@ -61,7 +62,7 @@ class BlockRowSink {
     const uint64_t at = queue_.Claim(rows);
     if (is_last) {
       ended_ = true;
-      queue_.End(block_);
+      queue_.EndTurn(block_);
     }
     return at;
   }
@@ -73,11 +74,12 @@ class BlockRowSink {
   bool ended_ = false;
 };
 
-// Calls fold_blocks() on the threads of `arena`, which take the blocks of `queue`.
+// Calls fold_blocks(), which takes blocks from `queue`, on the threads of `arena`.
+// Blocks: until all calls have returned.
 template <typename FoldBlocks>
 void FoldInParallel(OrderedBlockQueue& queue, tbb::task_arena& arena, FoldBlocks fold_blocks) {
   const auto work = [&] {
-    const DefaultFloatEnvironment environment;  // a worker's is that of whoever made the arena
+    const DefaultFloatEnvironment environment;  // workers inherit that of the thread that made the arena
     queue.Enter();
     fold_blocks();
     queue.Leave();
@@ -94,7 +96,7 @@ void FoldInParallel(OrderedBlockQueue& queue, tbb::task_arena& arena, FoldBlocks
   queue.Join();
 }
 
-// Merges one block. It must not throw: other threads' blocks may wait for this one's turn.
+// Merges one block. Does not throw: other threads may wait for this block's turn.
 template <typename Key, typename Fold, typename RowSink>
 absl::Status TryMergeBlock(BlockMerger<Key, Fold>& merger, const Block<Key>& block, RowSink& sink) {
   try {
@@ -104,12 +106,19 @@ absl::Status TryMergeBlock(BlockMerger<Key, Fold>& merger, const Block<Key>& blo
   }
 }
 
-// Merges `input`, cut into `blocks`, on the threads of `arena`. A block is folded by one thread, so no key's fold is
-// ever split and the number of threads cannot show in the result. FAILED_PRECONDITION: KeysChanged.
+// Merges `input`, cut into `blocks`, on the threads of `arena`, into rows that follow each other.
 //
-// make_sink() makes what takes a thread's rows: Prepare(rows) does what needs no room yet, size() tells how many rows
-// stay, Write(at) puts them at row `at` of the output. Where it TakesDirect() rows, DirectAt(at) tells where finished
-// ones from row `at` on go. Returns the number of rows, or the error of the smallest keys.
+// make_sink() makes each thread's sink:
+//   Prepare(rows)             finishes rows as far as their place does not matter; may drop some
+//   size()                    the number of rows that stay
+//   Write(at)                 writes them to row `at` of the output and on
+//   AcceptsDirectOutput()     whether folds may finish and write rows themselves, to
+//   DirectOutputAt(at)        the output from row `at` on
+//
+// Returns: the number of rows.
+// Errors: of several failed blocks, that of the smallest keys. FAILED_PRECONDITION: KeysChanged.
+// Deterministic: one thread folds a block, so no key's fold is split; the number of threads does not show in the
+// result.
 template <typename Key, typename Fold, typename MakeSink>
 absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks,
                                        tbb::task_arena& arena, MakeSink make_sink) {
@@ -123,16 +132,14 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
       BlockRowSink<Key, typename BlockMerger<Key, Fold>::Rows, decltype(sink)> block_sink(queue, block, sink, buffer);
       absl::Status status = TryMergeBlock(merger, blocks.blocks[block], block_sink);
       if (status.ok()) continue;
-      // First, so that the blocks that wait for the end of the turn know; that may also have been over already, with
-      // room claimed for rows that have not been written.
+      // Fail before EndTurn, so that later blocks, which wait for the turn, see the failure. The turn may have ended
+      // already, with places claimed for rows that were not written.
       queue.Fail(block, std::move(status));
       if (!block_sink.ended()) {
-        queue.Await(block);
-        queue.End(block);
+        queue.WaitForTurn(block);
+        queue.EndTurn(block);
       }
-      // The merger may have stopped within its block, with cursors that later blocks could not start from, and nobody
-      // needs those: what has been taken has its own thread.
-      return;
+      return;  // the merger is unusable; other threads finish the blocks that they have taken
     }
     num_tuples += merger.tuples();
   });
@@ -141,8 +148,8 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
   return queue.claimed();
 }
 
-// The same where the place of a row is its key's, so that no block has to wait for those before it: make_sink() makes
-// what MergeBlock gives a thread's rows to.
+// The same into rows whose place depends on their key alone, so that no block waits for another. make_sink() makes each
+// thread's row sink (see BlockMerger::MergeBlock).
 template <typename Key, typename Fold, typename MakeSink>
 absl::Status ParallelMergeAtKeys(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks, tbb::task_arena& arena,
                                  MakeSink make_sink) {
@@ -155,7 +162,7 @@ absl::Status ParallelMergeAtKeys(const MergeInput<Key, Fold>& input, const Block
       absl::Status status = TryMergeBlock(merger, blocks.blocks[block], sink);
       if (status.ok()) continue;
       queue.Fail(block, std::move(status));
-      return;  // as above
+      return;
     }
     num_tuples += merger.tuples();
   });

@@ -1,4 +1,4 @@
-// Finished rows on their way to the result.
+// Buffer of finished rows whose place in the result is not known yet.
 #ifndef SPARSEAGG_HOST_CPU_MERGE_ROW_BUFFER_H_
 #define SPARSEAGG_HOST_CPU_MERGE_ROW_BUFFER_H_
 
@@ -11,16 +11,17 @@
 
 namespace sparseagg::cpu {
 
-// Holds a block's rows while their place is not known yet, so that their thread need not wait for it. They stay in the
-// cache, and go to memory once, when their turn has come. Used by one thread.
+// Rows of one block, finished before the block's turn has come (see OrderedBlockQueue), so that the thread can go on
+// folding. The buffer is small and stays in the cache. Each thread of a merge owns one. Life cycle, block after block:
+// OutputFor (write rows there), OutputFor, …, MoveTo. Not thread-safe.
 template <typename Key>
 class RowBuffer {
  public:
   size_t rows() const { return rows_; }
 
-  // Where the next `rows` rows go; `like` tells what is written of each, and has counts or weights or not from one
-  // MoveTo to the next.
-  DirectOutput<Key> Room(size_t rows, const DirectOutput<Key>& like) {
+  // Returns: the direct output, inside this buffer, for the next `rows` rows. `like`: an output of the result; its
+  // columns and conversions are taken over, and must be the same until MoveTo.
+  DirectOutput<Key> OutputFor(size_t rows, const DirectOutput<Key>& like) {
     const size_t row_bytes = like.row_bytes();
     DirectOutput<Key> room = like;
     keys_.resize(rows_ + rows);
@@ -39,7 +40,8 @@ class RowBuffer {
     return room;
   }
 
-  // Moves all rows to `output`; returns the place behind them.
+  // Moves all rows to `output`.
+  // Returns: the output that begins behind them.
   DirectOutput<Key> MoveTo(DirectOutput<Key> output) {
     std::copy_n(keys_.data(), rows_, output.keys);
     std::copy_n(values_.data(), values_.size(), output.values);

@@ -1,4 +1,4 @@
-// Sums the rows of several values that a block was found to have.
+// Sums of rows of several values, for the sort fold.
 #ifndef SPARSEAGG_HOST_CPU_MERGE_ROW_SUMS_H_
 #define SPARSEAGG_HOST_CPU_MERGE_ROW_SUMS_H_
 
@@ -19,18 +19,25 @@
 
 namespace sparseagg::cpu {
 
-// Rows stay where they lie until they are summed; what was merged before is a source as any other. Used by one thread.
+// Sums of a block's rows. Rows of several values are too large to move while their keys are sorted. They stay where
+// they are, in the updates and in the base, and are found by their origin when they are summed. Owned by a SortFold:
+//
+//   row_sums.Group(entries, first, origins);   // for each block: which rows belong to which key
+//   row_sums.WriteTo(output);                  // finished; or MoveTo(rows), unfinished
+//
+// Not thread-safe.
 template <typename Key, typename Fold>
 class RowSums {
  public:
   using Rows = FoldedRows<Key, typename Fold::Acc>;
 
+  // Returns: whether this class serves the fold and shape: float64 and fixed-point sums of rows of several values.
   static constexpr bool IsFor(const RowShape& shape) {
     constexpr bool kIsSum = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
     return kIsSum && shape.columns > 1;
   }
 
-  // Of all updates, and of `base`, which may be null.
+  // `base`: rows merged earlier that are summed with the updates'; may be null.
   RowSums(const Sources<Key, Fold>& sources, const Rows* base, const RowShape& shape)
       : sources_(sources), base_(base), shape_(shape) {
     for (const Cursor<Key>& cursor : sources.cursors) {
@@ -45,9 +52,12 @@ class RowSums {
     row_sources_.push_back(folded);
   }
 
-  // Takes what has been collected: entries that are sorted by their offset() from `first`, and carry which of the
-  // origins is theirs. An origin's source is the index of an update, or BaseIndex(). Not to be inlined: what other
-  // merges spend their time in would be compiled differently beside it.
+  // Groups a block's entries by key. `entries` are sorted by their offset() from the key `first`; payload() is an index
+  // into `origins`. The source of an origin is the index of an update, or BaseIndex(). `origins` must stay until the
+  // sums are written.
+  //
+  // Not inlined: inlined into SortFold::Collect, it changes how the compiler treats the loops of other merges, for the
+  // worse.
   template <typename Entry>
   [[gnu::noinline]] void Group(const Column<Entry>& entries, Key first, const RowOrigin* origins) {
     const size_t n = entries.size();
@@ -58,7 +68,7 @@ class RowSums {
     size_t row = 0;
     for (size_t i = 0; i < n; ++i) {
       const Entry& entry = entries[i];
-      order_[i] = entry.carried();
+      order_[i] = entry.payload();
       keys_[row] = static_cast<Key>(first + entry.offset());
       ends_[row] = static_cast<uint32_t>(i + 1);
       row += i + 1 == n || entries[i + 1].offset() != entry.offset() ? 1 : 0;
@@ -69,7 +79,7 @@ class RowSums {
 
   size_t num_rows() const { return keys_.size(); }
 
-  // Writes keys, sums or means, counts and weights.
+  // Returns: the number of distinct keys of the block.
   void WriteTo(const DirectOutput<Key>& output) {
     std::copy_n(keys_.data(), num_rows(), output.keys);
     uint32_t* const counts = ColumnOf(output.counts, output.divided_by == DividedBy::kCount, counts_);
@@ -114,7 +124,7 @@ class RowSums {
     FoldRowsTo(rows, output);
   }
 
-  // The same, unfinished.
+  // Moves the unfinished sums to `rows`.
   void MoveTo(Rows& rows) {
     rows.resize(0, shape_);
     rows.resize(num_rows(), shape_);
@@ -133,7 +143,8 @@ class RowSums {
 
   bool IsOfBase(const RowOrigin& origin) const { return origin.source == sources_.BaseIndex(); }
 
-  // Where a column is put: in the output, or in `scratch` where rows are only divided by it; null: it is not needed.
+  // Returns: where to write a column of counts or weights: the output's column; `scratch` if rows are only divided by
+  // it; null if it is not needed.
   template <typename T>
   T* ColumnOf(T* out, bool divides, Column<T>& scratch) const {
     if (out != nullptr || !divides) return out;
@@ -146,7 +157,7 @@ class RowSums {
                                         : static_cast<double>(static_cast<int64_t>(weight)) * output.weight_unit;
   }
 
-  // Calls step(row, origin) for all that is summed.
+  // Calls step(row, origin) for every source row, in the order of the sum. `row`: index of the key.
   template <typename Step>
   void ForRows(Step step) const {
     size_t i = 0;
@@ -158,15 +169,15 @@ class RowSums {
   const Sources<Key, Fold>& sources_;
   const Rows* const base_;
   const RowShape shape_;
-  std::vector<RowSource> row_sources_;  // the updates, and the base at last
-  // As of CollectedRows, with the keys.
+  std::vector<RowSource> row_sources_;  // the updates, then the base
+  // The current block: keys, and the members of CollectedRows.
   const RowOrigin* origins_ = nullptr;
   Column<Key> keys_;
   Column<uint32_t> ends_;
   Column<uint32_t> order_;
   Column<double> divisors_;
   Column<uint64_t> places_;
-  // Where they are only divided by.
+  // Scratch columns of ColumnOf.
   Column<uint32_t> counts_;
   Column<uint64_t> weights_;
 };

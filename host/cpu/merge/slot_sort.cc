@@ -13,23 +13,24 @@
 namespace sparseagg::cpu {
 namespace {
 
-// Fewer are sorted by comparing; with more the slots leave the L2 cache.
+// Fewer tuples are sorted faster by comparison. With more, the slots do not fit the L2 cache.
 constexpr uint64_t kMinTuples = kTiny ? 8 : 512;
 constexpr uint64_t kMaxTuples = uint64_t{1} << 16;
-// Tuples a bucket should get. Of evenly spread ones, it then gets more than it has slots for once in 1000 times.
+// Tuples a bucket gets on average. With uniform keys, one bucket in 1000 then gets more than its 16 slots hold.
 constexpr uint64_t kMeanTuples = 7;
-// With fewer keys for each tuple, three of a key are too many.
+// With fewer keys per tuple, too many keys come three times or more, which the networks cannot sort stably.
 constexpr uint64_t kMinKeysPerTuple = 4;
 
+// Returns: the word of slot 0 of `bucket`, see slot_kernels.h.
 size_t FirstSlot(size_t bucket) { return bucket / kGroupBuckets * kGroupSlots + bucket % kGroupBuckets; }
 
 }  // namespace
 
-bool SlotSort::Wants(uint64_t max_offset, uint64_t tuples) {
+bool SlotSort::ShouldTry(uint64_t max_offset, uint64_t tuples) {
   if (tuples < kMinTuples || tuples > kMaxTuples) return false;
   if (max_offset > kMaxSlotOffset || max_offset < kMinKeysPerTuple * tuples || !HasSlotKernel()) return false;
-  if (skips_ == 0) return true;
-  --skips_;
+  if (blocks_to_skip_ == 0) return true;
+  --blocks_to_skip_;
   return false;
 }
 
@@ -38,14 +39,14 @@ SlotSort::Writer SlotSort::Begin(uint64_t max_offset, uint64_t tuples) {
   tuples_ = tuples;
   num_groups_ = tuples / kMeanTuples / kGroupBuckets + 1;
   const size_t num_buckets = num_groups_ * kGroupBuckets;
-  factor_ = (uint64_t{num_buckets} << 32) / (max_offset + 1);  // rounded down: the last offset has a bucket too
+  factor_ = (uint64_t{num_buckets} << 32) / (max_offset + 1);  // rounded down, so that max_offset is in the last bucket
   if (const size_t had = slots_.size(); had < num_groups_ * kGroupSlots) {
     slots_.resize(num_groups_ * kGroupSlots);
     for (size_t i = had; i < slots_.size(); ++i) slots_[i] = FreeSlot(i % kGroupSlots / kGroupBuckets);
   }
   next_.resize(num_buckets);
   for (size_t b = 0; b < num_buckets; ++b) next_[b] = static_cast<uint32_t>(FirstSlot(b));
-  spills_.clear();
+  overflow_.clear();
   Writer writer;
   writer.factor_ = factor_;
   writer.next_ = next_.data();
@@ -54,14 +55,14 @@ SlotSort::Writer SlotSort::Begin(uint64_t max_offset, uint64_t tuples) {
   return writer;
 }
 
-void SlotSort::Spill(size_t bucket, TupleWord word) {
-  next_[bucket] |= kSpilled;
-  spills_.push_back(word);
+void SlotSort::PutOverflow(size_t bucket, TupleWord word) {
+  next_[bucket] |= kOverflowed;
+  overflow_.push_back(word);
 }
 
-void SlotSort::Empty(size_t group, Column<TupleWord>& out) {
+void SlotSort::MoveGroupTo(size_t group, Column<TupleWord>& out) {
   for (size_t b = group * kGroupBuckets; b < (group + 1) * kGroupBuckets; ++b) {
-    const size_t end = next_[b] & ~kSpilled;
+    const size_t end = next_[b] & ~kOverflowed;
     for (size_t i = FirstSlot(b), s = 0; i < end; i += kGroupBuckets, ++s) {
       out.push_back({slots_[i]});
       slots_[i] = FreeSlot(s);
@@ -69,11 +70,13 @@ void SlotSort::Empty(size_t group, Column<TupleWord>& out) {
   }
 }
 
-void SlotSort::SortSlowly(size_t group, size_t& spill, Column<TupleWord>& out) {
+void SlotSort::SortGroupByInsertion(size_t group, size_t& overflow, Column<TupleWord>& out) {
   const size_t begin = out.size();
-  Empty(group, out);
-  // Behind the words that came before them.
-  while (spill < spills_.size() && Bucket(spills_[spill]) / kGroupBuckets == group) out.push_back(spills_[spill++]);
+  MoveGroupTo(group, out);
+  // A bucket's overflow came after the tuples in its slots; appended behind them, equal offsets stay in order.
+  while (overflow < overflow_.size() && Bucket(overflow_[overflow]) / kGroupBuckets == group) {
+    out.push_back(overflow_[overflow++]);
+  }
   for (size_t i = begin + 1; i < out.size(); ++i) {
     const TupleWord word = out[i];
     size_t to = i;
@@ -89,27 +92,28 @@ void SlotSort::Finish(bool ascending, Column<TupleWord>& out) {
   out.resize(0);
   out.reserve(tuples_ + kBucketSlots);
   size_t group = 0;
-  size_t spill = 0;
-  if (spills_.size() <= tuples_ / 64) {
-    StableSortByKey(spills_, scratch_, offset_bits, offset_of);
+  size_t overflow = 0;
+  if (overflow_.size() <= tuples_ / 64) {
+    StableSortByKey(overflow_, scratch_, offset_bits, offset_of);
     const SlotGroups groups{slots_.data(), next_.data(), ascending};
-    // A slow group takes some five times as long.
+    // Insertion takes about five times as long as the networks. Give up if many groups need it.
     for (size_t slow = 0; slow <= num_groups_ / 8; ++slow) {
       size_t written = out.size();
       group = SortGroups(groups, group, num_groups_, reinterpret_cast<uint64_t*>(out.data()), written);
       out.resize(written);
       if (group == num_groups_) {
-        pause_ = 0;
+        backoff_blocks_ = 0;
         return;
       }
-      SortSlowly(group++, spill, out);
+      SortGroupByInsertion(group++, overflow, out);
     }
   }
-  for (; group < num_groups_; ++group) Empty(group, out);
-  out.Append(spills_.data() + spill, spills_.size() - spill);
+  // The slots did not suit these tuples: radix sort. The next blocks are not attempted.
+  for (; group < num_groups_; ++group) MoveGroupTo(group, out);
+  out.Append(overflow_.data() + overflow, overflow_.size() - overflow);
   StableSortByKey(out, scratch_, offset_bits, offset_of);
-  pause_ = std::min<uint64_t>(2 * pause_ + 1, 63);
-  skips_ = pause_;
+  backoff_blocks_ = std::min<uint64_t>(2 * backoff_blocks_ + 1, 63);
+  blocks_to_skip_ = backoff_blocks_;
 }
 
 }  // namespace sparseagg::cpu

@@ -1,4 +1,4 @@
-// What a merge reads, as it is walked: a cursor for each update, and one for what was merged before.
+// Sources of a merge: cursors over its updates and its base.
 #ifndef SPARSEAGG_HOST_CPU_MERGE_SOURCES_H_
 #define SPARSEAGG_HOST_CPU_MERGE_SOURCES_H_
 
@@ -15,16 +15,18 @@
 
 namespace sparseagg::cpu {
 
-// Used by one thread.
+// All sources that one thread of a merge reads. Owned by a BlockMerger, shared with its table fold and its sort fold.
+// Not thread-safe: each thread has its own cursors.
 template <typename Key, typename Fold>
 struct Sources {
   using Term = typename Fold::Term;
 
-  // What only a visit with tuples needs, apart from its cursor.
+  // Members of an update that are needed only when it has tuples in a block. Apart from the cursors, to keep those
+  // small.
   struct Source {
     LoadTerms<Term> load = nullptr;
     TermParams params;
-    uint64_t key_weight = 0;  // as of KeyWeights
+    uint64_t key_weight = 0;  // bits, see KeyWeights
   };
 
   explicit Sources(const MergeInput<Key, Fold>& input) {
@@ -61,18 +63,20 @@ struct Sources {
     }
   }
 
-  // Terms of `rows` rows of update k from row `begin` on. `terms` needs kVectorSlack.
+  // Converts `rows` rows of update k, from row `begin` on, to terms.
+  // Requires: kVectorSlack at `terms`.
   void LoadRows(size_t k, uint64_t begin, size_t rows, size_t columns, Term* terms) const {
     const Cursor<Key>& cursor = cursors[k];
     sources[k].load(cursor.values, cursor.end * columns, begin * columns, rows * columns, sources[k].params, terms);
   }
 
-  // The same of `rows` values that lie apart from the update.
+  // Converts `rows` values of update k, which are no longer where the update has them, to terms.
   void LoadValues(size_t k, const std::byte* values, size_t rows, Term* terms) const {
     sources[k].load(values, rows, 0, rows, sources[k].params, terms);
   }
 
-  // Moves the stops of the updates' cursors behind `last` and returns the tuples passed; kOutOfOrder.
+  // Moves the stops of the updates' cursors behind `last`.
+  // Returns: the number of tuples up to there; kOutOfOrder.
   uint64_t Advance(Key last) {
     uint64_t tuples = 0;
     for (size_t k = 0; k < cursors.size(); ++k) {
@@ -84,18 +88,19 @@ struct Sources {
     return tuples;
   }
 
-  // How many tuples ahead of each cursor memory should be asked for.
+  // Returns: the number of tuples ahead of each cursor to prefetch.
   uint64_t TuplesAhead() const {
     const Tuning& tuning = CurrentTuning();
     return std::min(tuning.tuples_ahead, tuning.total_tuples_ahead / std::max<uint64_t>(1, cursors.size()));
   }
 
-  // Stands for `base` where sources are counted: the number after the updates'.
+  // Returns: the index of the base, where sources are numbered: behind the updates.
   uint32_t BaseIndex() const { return static_cast<uint32_t>(cursors.size()); }
 
-  // Null: update k is not in words.
+  // Returns: the packed tuples of update k; null if it is not packed.
   const CoarseWords* WordsOf(size_t k) const { return words.empty() ? nullptr : words[k]; }
 
+  // Moves all cursors to their first key ≥ to.
   void SkipTo(Key to) {
     base.SkipTo(to);
     for (size_t k = 0; k < cursors.size(); ++k) {
@@ -110,14 +115,16 @@ struct Sources {
     for (size_t line = 0; line < lines; ++line) __builtin_prefetch(keys + 64 * line);
   }
 
-  static constexpr size_t kPrefetch = 8;  // cursors ahead
-  // What a cursor of many looks at when it skips another thread's block.
+  static constexpr size_t kPrefetch = 8;  // number of cursors ahead whose memory is prefetched
+  // Cache lines of keys that a cursor usually reads when it skips another thread's block.
   static constexpr size_t kSkipLines = 4;
 
-  Cursor<Key> base;
+  Cursor<Key> base;  // at its end if there is no base
+  // One element for each update, in canonical order:
   std::vector<Cursor<Key>> cursors;
   std::vector<Source> sources;
-  std::vector<const CoarseWords*> words;  // of the updates in words, whose cursors are at their end; empty: of none
+  // Packed tuples (null: not packed); empty if no update is packed. The cursor of a packed update has no tuples.
+  std::vector<const CoarseWords*> words;
 };
 
 }  // namespace sparseagg::cpu

@@ -1,4 +1,4 @@
-// Folds a block of keys that lie densely.
+// Table fold: folds a block of dense keys in a table with one slot a key.
 #ifndef SPARSEAGG_HOST_CPU_MERGE_TABLE_FOLD_H_
 #define SPARSEAGG_HOST_CPU_MERGE_TABLE_FOLD_H_
 
@@ -22,8 +22,18 @@
 
 namespace sparseagg::cpu {
 
-// A table of accumulators, one slot a key, that stays in the cache. The updates are added one after another, so each
-// slot sees its terms in canonical order; then the touched slots are moved out. Used by one thread.
+// Table of accumulators, one slot for each key of a window, that stays in the cache (in the literature on sparse matrix
+// products: a sparse accumulator). The updates are added one after another, so each slot gets its terms in canonical
+// order. Then the touched slots are moved out in order of key. Keys need no order within a window, and nothing is
+// compared or sorted. Owned by a BlockMerger. Life cycle, window after window:
+//
+//   const uint64_t tuples = table_fold.Add(first, span);   // adds all sources' rows of the window
+//   table_fold.MoveTo(rows);                               // moves unfinished rows out; or, if IsWordTable():
+//   const size_t rows = table_fold.CountRows();            //   claim places for these rows, then
+//   table_fold.WriteTo(output, rows);                      //   finish and write them; or, if CanWriteAllSlots():
+//   table_fold.WriteAllSlotsTo(output, span);              //   finish and write all slots, for a dense result
+//
+// Each of the three resets the table. Not thread-safe.
 template <typename Key, typename Fold>
 class TableFold {
  public:
@@ -31,6 +41,7 @@ class TableFold {
   using Term = typename Fold::Term;
   using Rows = FoldedRows<Key, Acc>;
 
+  // `input` and `sources` must outlive this.
   TableFold(const MergeInput<Key, Fold>& input, Sources<Key, Fold>& sources)
       : input_(input),
         sources_(sources),
@@ -41,21 +52,21 @@ class TableFold {
     if (!has_kernel_) terms_.resize(std::max<size_t>(kTermBatch, columns_) + kVectorSlack);
   }
 
-  // Adds the tuples with keys from first to first + span − 1, where the cursors stand, to a fresh table, and returns
-  // how many of them are the updates'. One of the following must take them out. kOutOfOrder: it is done for.
+  // Adds the rows of all sources with keys from `first` to first + span − 1, from where the cursors stand.
+  // Returns: the number of the updates' tuples; kOutOfOrder, after which this object is unusable.
   uint64_t Add(Key first, uint64_t span) {
     MakeTable(span);
     const Key last = static_cast<Key>(first + (span - 1));
     first_ = first;
     span_ = span;
     const uint64_t rows = sources_.base.Advance(last);
-    SweepBase(first);
-    const uint64_t tuples = has_kernel_ ? AddToTable(WindowOf(first, last)) : SweepUpdates(first, last);
+    AddBase(first);
+    const uint64_t tuples = has_kernel_ ? AddToTable(WindowOf(first, last)) : AddUpdates(first, last);
     tuples_ = rows + tuples;
     return tuples;
   }
 
-  // Moves what has been added to `rows`.
+  // Moves the touched slots to `rows`, unfinished.
   void MoveTo(Rows& rows) {
     rows.resize(0, shape_);
     rows.resize(std::min(span_, tuples_) + kVectorSlack, shape_);
@@ -66,30 +77,39 @@ class TableFold {
     rows.resize(moved, shape_);
   }
 
-  // The same in two steps, straight to the result, where IsWordTable: how many rows there are, and there they go.
-  size_t CountRows() { return CountTouched(TableOfWords()); }
-  void WriteTo(const DirectOutput<Key>& output, size_t rows) { CompactTo(TableOfWords(), first_, rows, output); }
-
-  // A table of one 64-bit accumulator a key.
+  // Returns: whether a key has one 64-bit accumulator, as the kernels that read out the table need.
   bool IsWordTable() const { return sizeof(Acc) == sizeof(uint64_t) && columns_ == 1; }
 
-  // Or all keys of the window, touched or not, where HasEqualSlots: nothing is known of a key but its accumulators, or
-  // there is one of them only.
-  bool HasEqualSlots() const {
+  // Returns: the number of touched slots.
+  // Requires: IsWordTable().
+  size_t CountRows() { return CountTouched(TableOfWords()); }
+
+  // Finishes the touched slots and writes them as `rows` = CountRows() rows.
+  // Requires: IsWordTable().
+  void WriteTo(const DirectOutput<Key>& output, size_t rows) { CompactTo(TableOfWords(), first_, rows, output); }
+
+  // Returns: whether WriteAllSlotsTo serves this table: the accumulators are all that is kept of a key, or there is
+  // one.
+  bool CanWriteAllSlots() const {
     const bool is_sum = shape_.key_weights == KeyWeights::kNone && count_bytes_ == CountBytes::kNone;
     return IsWordTable() || (sizeof(Acc) == sizeof(uint64_t) && is_sum);
   }
-  // `span` of them, which may leave out keys at the end that nobody can touch.
-  void SpreadTo(const DirectOutput<Key>& output, uint64_t span) {
+
+  // Finishes and writes the first `span` slots of the window, touched or not. Slots left out must be untouched: the
+  // last window may end beyond the dimension.
+  // Requires: CanWriteAllSlots().
+  void WriteAllSlotsTo(const DirectOutput<Key>& output, uint64_t span) {
     SlotTable table = TableOfWords();
     table.slots = span * columns_;
-    cpu::SpreadTo(table, output);
+    WriteAllSlots(table, output);
   }
 
  private:
   static constexpr bool kHasKernel = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
 
-  // The float sum marks touched slots by their values; other folds have no such value and count.
+  // Returns: the narrowest counter that can count all sources. The float sum needs none unless counts are asked for:
+  // its untouched slots are −0.0 (see SumFloat). Other folds have no such marker, and tell touched slots by their
+  // counts.
   static CountBytes NarrowestCount(const MergeInput<Key, Fold>& input) {
     const bool marks = !std::is_same_v<Fold, SumFloat> || input.shape.columns == 0;
     if (!input.shape.counts && !marks) return CountBytes::kNone;
@@ -124,6 +144,7 @@ class TableFold {
     return window;
   }
 
+  // Grows the table to `span` slots; new slots are untouched.
   void MakeTable(uint64_t span) {
     if (table_slots_ >= span) return;
     table_slots_ = span;
@@ -141,7 +162,7 @@ class TableFold {
     return reinterpret_cast<Count*>(counts_.data());
   }
 
-  // Calls step(counters) with the counters' type, or nullptr where nothing is counted.
+  // Calls step(counters) with a pointer to counters of their type, or with nullptr if the table has none.
   template <typename Step>
   auto WithCounts(Step step) {
     switch (count_bytes_) {
@@ -157,7 +178,8 @@ class TableFold {
     return step(nullptr);
   }
 
-  void SweepBase(Key first) {
+  // Adds the rows of the base up to its cursor's stop. The base comes first in canonical order.
+  void AddBase(Key first) {
     Cursor<Key>& base = sources_.base;
     const uint64_t begin = base.position;
     base.position = base.stop;
@@ -183,19 +205,20 @@ class TableFold {
     for (uint64_t row = begin; row < base.stop; ++row) weights_[slot_of(row)] = input_.base->weights[row];
   }
 
-  // AddToTable for folds without a kernel.
-  uint64_t SweepUpdates(Key first, Key last) {
+  // AddToTable, for folds without a kernel.
+  uint64_t AddUpdates(Key first, Key last) {
     uint64_t tuples = 0;
     for (size_t k = 0; k < sources_.cursors.size(); ++k) {
-      const uint64_t passed = SweepUpdate(k, first, last);
+      const uint64_t passed = AddUpdate(k, first, last);
       if (passed == kOutOfOrder) return passed;
       tuples += passed;
     }
     return tuples;
   }
 
-  // Adds what update k has up to `last`, and returns its tuples.
-  uint64_t SweepUpdate(size_t k, Key first, Key last) {
+  // Adds the tuples of update k with keys up to `last`.
+  // Returns: their number; kOutOfOrder.
+  uint64_t AddUpdate(size_t k, Key first, Key last) {
     Cursor<Key>& cursor = sources_.cursors[k];
     const uint64_t tuples = cursor.Advance(last);
     if (tuples == kOutOfOrder) return tuples;
@@ -215,6 +238,7 @@ class TableFold {
     return tuples;
   }
 
+  // Adds n rows of terms_ of update k. slot_of(i): slot of row i.
   template <typename SlotOf>
   void AddTerms(size_t k, size_t n, SlotOf slot_of) {
     Acc* table = table_.data();
@@ -248,6 +272,8 @@ class TableFold {
     return table;
   }
 
+  // MoveTo, for tables without a kernel.
+  // Returns: the number of rows.
   template <typename Counts>
   size_t MoveRows(Counts counts, Rows& rows) {
     size_t row = 0;
@@ -258,7 +284,7 @@ class TableFold {
         if (shape_.counts) rows.counts[row] = counts[slot];
         counts[slot] = 0;
       } else {
-        // Without counters only the float sum comes here, with a column at least.
+        // Only the float sum has no counters, and it has at least one column: its first is −0.0 if untouched.
         if (std::bit_cast<uint64_t>(static_cast<double>(*accs)) == std::bit_cast<uint64_t>(-0.0)) continue;
       }
       rows.keys[row] = static_cast<Key>(first_ + slot);
@@ -277,15 +303,15 @@ class TableFold {
   const CountBytes count_bytes_;
   const bool has_kernel_;
   Column<Term> terms_;
-  // What Add has added.
+  // The current window.
   Key first_ = 0;
   uint64_t span_ = 0;
-  uint64_t tuples_ = 0;
-  // One slot a key; untouched ones hold kStart and 0.
+  uint64_t tuples_ = 0;  // of updates and base
+  // The table. Untouched slots hold kStart, count 0 and weight 0.
   uint64_t table_slots_ = 0;
   Column<Acc> table_;
   Column<std::byte> counts_;
-  Column<uint64_t> weights_;  // as of FoldedRows
+  Column<uint64_t> weights_;  // bits as in FoldedRows::weights
 };
 
 }  // namespace sparseagg::cpu

@@ -1,4 +1,4 @@
-// Orders the tuples of an update by the leading bits of their keys only, which is all that a merge needs.
+// Coarse order of an unsorted update: by the leading bits of the keys only.
 #ifndef SPARSEAGG_HOST_CPU_PREPARE_COARSE_ORDER_H_
 #define SPARSEAGG_HOST_CPU_PREPARE_COARSE_ORDER_H_
 
@@ -16,31 +16,43 @@
 #include "host/cpu/prepare/radix_sort.h"
 #include "host/cpu/tuning.h"
 
+// A merge reads an update key range by key range. Inside one range the table fold and the sort fold accept tuples in
+// any order. So an update need not be sorted completely: one pass distributes its tuples among 1024 buckets of equal
+// key ranges, and merges start and end their blocks at bucket boundaries. The pass takes a fraction of a sort's time.
+//
+//   leading bits (10)      low bits (`low_bits`)
+//   bucket number          any order within the bucket
+//
+// One thing remains to be checked: that no key is repeated, since repeated keys of one update must be folded before the
+// update's weight is applied. RepeatFinder checks it bucket by bucket.
 namespace sparseagg::cpu {
 namespace internal {
 
-// Leading bits by which keys are told apart: the buckets' ends, in keys and in values, then fit the L2 cache.
+// Leading bits that choose the bucket. With 1024 buckets, the cache lines at which buckets grow fit the L2 cache.
 inline constexpr int kBucketBits = kTiny ? 3 : 10;
 inline constexpr size_t kNumBuckets = size_t{1} << kBucketBits;
 
-// Looks for keys that are repeated among keys of one bucket, with a byte for each of their low bits or of their hashes.
+// Search for a repeated key within one bucket. A table of bytes marks the keys seen, by their low bits where the table
+// can have a byte for each, else by a hash of them. Not thread-safe; one object serves all buckets of an update.
 template <typename Key>
 class RepeatFinder {
  public:
   explicit RepeatFinder(int low_bits) : low_bits_(low_bits) {}
 
-  // Whether there is one among n keys, of which key_at(i) tells the low bits.
+  // Returns: whether two of the keys key_at(0) … key_at(n − 1) have equal low bits.
+  // Cost: O(n), or O(n log n) for adversarial keys whose hashes collide.
   template <typename KeyAt>
   bool HasRepeat(size_t n, KeyAt key_at) {
     if (low_bits_ > kMaxTableBits && n > kMaxHashed) return HasEqualNeighbours(n, key_at);
-    // At 16 bytes a key or more, fewer than one in 16 finds its byte marked by chance.
+    // A hash table of at least 16 bytes a key: fewer than one key in 16 collides by chance.
     const int bits =
         std::min(low_bits_, std::clamp(static_cast<int>(std::bit_width(n)) + 4, kMinTableBits, kMaxTableBits));
     if (const size_t had = seen_.size(), wanted = size_t{1} << bits; had < wanted) {
       seen_.resize(wanted);
       std::fill(seen_.begin() + had, seen_.end(), uint8_t{0});
     }
-    if (++mark_ == 0) {  // no byte holds the mark of this call
+    // Each call has its own mark, so that the table is cleared only every 255 calls.
+    if (++mark_ == 0) {
       std::fill(seen_.begin(), seen_.end(), uint8_t{0});
       mark_ = 1;
     }
@@ -50,7 +62,7 @@ class RepeatFinder {
  private:
   static constexpr int kMinTableBits = 13;  // a quarter of an L1 cache
   static constexpr int kMaxTableBits = 17;
-  static constexpr size_t kMaxHashed = 8192;  // above, comparing with all keys before takes longer than sorting
+  static constexpr size_t kMaxHashed = 8192;  // with more keys, resolving collisions takes longer than sorting
 
   template <typename KeyAt>
   bool HasLowBitsTwice(size_t n, KeyAt key_at) {
@@ -77,15 +89,17 @@ class RepeatFinder {
         seen[at] = mark;
         continue;
       }
-      // Twice what chance explains, and some: the keys were made to meet, each of them at the price of all before.
+      // More collisions than chance explains: adversarial keys. Comparing each with all earlier keys would be
+      // quadratic.
       if (++num_marked > n / 16 + 32) return HasEqualNeighbours(n, key_at);
-      size_t same = 0;  // all are compared, since that vectorises
+      size_t same = 0;  // no early exit, so that the loop is vectorised
       for (size_t j = 0; j < i; ++j) same += key_at(j) == key_at(i) ? 1 : 0;
       if (same > 0) return true;
     }
     return false;
   }
 
+  // Sorts the keys and compares neighbours: the slow case that no key pattern makes slower.
   template <typename KeyAt>
   bool HasEqualNeighbours(size_t n, KeyAt key_at) {
     sorted_.resize(n);
@@ -99,41 +113,46 @@ class RepeatFinder {
   Column<Key> sorted_;
   Column<Key> scratch_;
   uint8_t mark_ = 0;
-  Column<uint8_t> seen_;  // mark_ where a key of this call was
+  Column<uint8_t> seen_;  // mark_ where a key of the current call fell
 };
 
-inline void Fetch(const void* memory, size_t bytes) {
+// Prefetches `bytes` of memory for writing.
+inline void PrefetchForWriting(const void* memory, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(memory) + i, 1);
 }
 
-// Counts the keys of each bucket, and turns the counts into the positions where the buckets begin. Meanwhile asks for
-// the memory that is to be written here and there in the order of its lines: fetch(begin, end) is to, for some tuples.
-template <typename Key, typename Fetch>
-std::array<uint32_t, kNumBuckets> BeginsOfBuckets(absl::Span<const Key> keys, int low_bits, Fetch fetch) {
+// Counts the keys of each bucket.
+// Returns: the position of each bucket's first tuple.
+//
+// The scatter that follows writes to the output in bucket order, at random for the hardware. So this pass, which is
+// bound by reading, calls prefetch(begin, end) for the output of tuples [begin, end), in the order of addresses.
+template <typename Key, typename Prefetch>
+std::array<uint32_t, kNumBuckets> BucketBegins(absl::Span<const Key> keys, int low_bits, Prefetch prefetch) {
   std::array<uint32_t, kNumBuckets> begins{};
   constexpr size_t kBatch = 64;
   for (size_t begin = 0; begin < keys.size(); begin += kBatch) {
     const size_t end = std::min(begin + kBatch, keys.size());
-    fetch(begin, end);
+    prefetch(begin, end);
     for (size_t i = begin; i < end; ++i) ++begins[static_cast<size_t>(keys[i] >> low_bits)];
   }
   std::exclusive_scan(begins.begin(), begins.end(), begins.begin(), 0u);
   return begins;
 }
 
-// Whether a key is repeated, of keys in buckets that end at `ends`.
+// Returns: whether any key is repeated, for keys in bucket order whose buckets end at `ends`.
 template <typename Key, typename KeyAt>
-bool HasRepeatInABucket(const std::array<uint32_t, kNumBuckets>& ends, int low_bits, KeyAt key_at) {
+bool HasRepeatInAnyBucket(const std::array<uint32_t, kNumBuckets>& ends, int low_bits, KeyAt key_at) {
   RepeatFinder<Key> finder(low_bits);
   size_t begin = 0;
   for (const uint32_t end : ends) {
-    // By value: the bytes that the finder marks might, for all the compiler knows, be what a reference refers to.
+    // Captures by value: the finder writes bytes, which for the compiler may alias anything captured by reference.
     if (finder.HasRepeat(end - begin, [key_at, begin](size_t i) { return key_at(begin + i); })) return true;
     begin = end;
   }
   return false;
 }
 
+// Moves each tuple to the next free place of its bucket. kRowBytes: size of a row if known at compile time, else 0.
 template <size_t kRowBytes, typename Key>
 void Scatter(absl::Span<const Key> keys, const std::byte* values, size_t row_bytes, int low_bits, uint32_t* next,
              Key* out_keys, std::byte* out_values) {
@@ -148,14 +167,16 @@ void Scatter(absl::Span<const Key> keys, const std::byte* values, size_t row_byt
 
 }  // namespace internal
 
-// The low bits of keys below `dimension` (0: any) that a coarse order leaves out; 0: there is no such order.
+// Returns: the number of low bits that the coarse order of keys below `dimension` (0: all of uint64) ignores. 0 if the
+// dimension is too small for a coarse order.
 inline int CoarseBits(uint64_t dimension) {
   return std::max(0, static_cast<int>(std::bit_width(dimension - 1)) - internal::kBucketBits);
 }
 
-// Copies keys and rows of `row_bytes` each, which may be 0, into ascending order of key >> low_bits, stably. One pass
-// and hardly a comparison, so it takes a fraction of a sort's time. Returns false, with the outputs in any order, where
-// that is not enough: keys that come more than once.
+// Copies keys and their rows of `row_bytes` (may be 0) into ascending order of key >> low_bits, stably.
+// Returns: false if a key is repeated, or if there are too few or too many tuples for a coarse order; the outputs are
+// then unspecified.
+// Cost: O(n), two passes over the keys, one over the rows.
 template <typename Key>
 bool OrderCoarsely(absl::Span<const Key> keys, const std::byte* values, size_t row_bytes, int low_bits,
                    Column<Key>& out_keys, Column<std::byte>& out_values) {
@@ -163,10 +184,10 @@ bool OrderCoarsely(absl::Span<const Key> keys, const std::byte* values, size_t r
   if (n < CurrentTuning().min_coarse_tuples || n > UINT32_MAX) return false;
   out_keys.resize(n);
   out_values.resize(n * row_bytes);
-  auto next = internal::BeginsOfBuckets(keys, low_bits, [&](size_t begin, size_t end) {
-    internal::Fetch(out_keys.data() + begin, (end - begin) * sizeof(Key));
+  auto next = internal::BucketBegins(keys, low_bits, [&](size_t begin, size_t end) {
+    internal::PrefetchForWriting(out_keys.data() + begin, (end - begin) * sizeof(Key));
     if (row_bytes <= sizeof(uint64_t)) {
-      internal::Fetch(out_values.data() + begin * row_bytes, (end - begin) * row_bytes);
+      internal::PrefetchForWriting(out_values.data() + begin * row_bytes, (end - begin) * row_bytes);
     }
   });
   const auto scatter = [&]<size_t kRowBytes>(std::integral_constant<size_t, kRowBytes>) {
@@ -185,26 +206,29 @@ bool OrderCoarsely(absl::Span<const Key> keys, const std::byte* values, size_t r
     default:
       scatter(std::integral_constant<size_t, 0>{});
   }
-  const Key* const ordered = out_keys.data();
-  return !internal::HasRepeatInABucket<Key>(next, low_bits, [ordered](size_t i) { return ordered[i]; });
+  const Key* const ordered = out_keys.data();  // `next` now holds the ends of the buckets
+  return !internal::HasRepeatInAnyBucket<Key>(next, low_bits, [ordered](size_t i) { return ordered[i]; });
 }
 
-// Tuples in coarse order with 32 bits of value and no more than 32 low bits of key, each in one word: a third less
-// memory than wide keys and values take, and half of the lines that ordering them writes to at a time.
+// Tuples of 64-bit keys and 32-bit values in coarse order, each packed into one word. The word holds the low bits of
+// the key; the leading bits are the number of the tuple's bucket. This takes a third less memory than keys and values
+// apart, and the scatter writes to half as many cache lines at a time. Without it, workload D runs at half
+// the speed.
 struct CoarseWords {
   static constexpr int kMaxLowBits = 32;
 
   int low_bits = 0;
-  std::array<uint32_t, internal::kNumBuckets> ends{};  // of the buckets, which are numbered by the keys' leading bits
+  std::array<uint32_t, internal::kNumBuckets> ends{};  // position behind the last tuple of each bucket
   Column<uint64_t> words;                              // low bits of the key in the upper half, value in the lower
 
+  // Cost: O(log number of buckets).
   uint64_t KeyAt(uint64_t index) const {
     const auto bucket = static_cast<uint64_t>(std::upper_bound(ends.begin(), ends.end(), index) - ends.begin());
     return bucket << low_bits | words[index] >> 32;
   }
   uint64_t BeginOf(uint64_t bucket) const { return bucket == 0 ? 0 : ends[bucket - 1]; }
 
-  // Calls use(key, value) for the tuples in order.
+  // Calls use(key, value) for every tuple, in order.
   template <typename Use>
   void ForEach(Use use) const {
     uint64_t i = 0;
@@ -214,7 +238,8 @@ struct CoarseWords {
   }
 };
 
-// As OrderCoarsely, of values of 32 bits.
+// The same as OrderCoarsely, into words.
+// Returns: false in addition if low_bits > CoarseWords::kMaxLowBits.
 inline bool OrderCoarselyInWords(absl::Span<const uint64_t> keys, const std::byte* values, int low_bits,
                                  CoarseWords& out) {
   const size_t n = keys.size();
@@ -222,18 +247,18 @@ inline bool OrderCoarselyInWords(absl::Span<const uint64_t> keys, const std::byt
   out.low_bits = low_bits;
   out.words.resize(n);
   uint64_t* const words = out.words.data();
-  out.ends = internal::BeginsOfBuckets(keys, low_bits, [words](size_t begin, size_t end) {
-    internal::Fetch(words + begin, (end - begin) * sizeof(uint64_t));
+  out.ends = internal::BucketBegins(keys, low_bits, [words](size_t begin, size_t end) {
+    internal::PrefetchForWriting(words + begin, (end - begin) * sizeof(uint64_t));
   });
   const uint64_t low_mask = (uint64_t{1} << low_bits) - 1;
-  uint32_t* const next = out.ends.data();
+  uint32_t* const next = out.ends.data();  // begins become ends as the buckets fill
   for (size_t i = 0; i < n; ++i) {
     __builtin_prefetch(values + i * sizeof(uint32_t) + 1024);
     uint32_t value;
     std::memcpy(&value, values + i * sizeof(value), sizeof(value));
     words[next[static_cast<size_t>(keys[i] >> low_bits)]++] = (keys[i] & low_mask) << 32 | value;
   }
-  return !internal::HasRepeatInABucket<uint64_t>(out.ends, low_bits, [words](size_t i) { return words[i] >> 32; });
+  return !internal::HasRepeatInAnyBucket<uint64_t>(out.ends, low_bits, [words](size_t i) { return words[i] >> 32; });
 }
 
 }  // namespace sparseagg::cpu

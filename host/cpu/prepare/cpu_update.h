@@ -1,4 +1,4 @@
-// An update as the CPU engine merges it.
+// A prepared update of the CPU engine.
 #ifndef SPARSEAGG_HOST_CPU_PREPARE_CPU_UPDATE_H_
 #define SPARSEAGG_HOST_CPU_PREPARE_CPU_UPDATE_H_
 
@@ -14,37 +14,47 @@ namespace sparseagg::cpu {
 
 struct CoarseWords;
 
-// Keys are distinct: sorted on arrival, duplicates folded. They ascend, but for the coarse_bits lowest bits of each: a
-// merge that looks at stretches of keys, in steps of 2^coarse_bits, needs no more order. Rows are in `dtype`, which is
-// the tensor's own unless duplicates were folded: then it is the type they are folded in (float64, int64).
+// One update with distinct keys in (at least coarse) order: what a merge reads. Made by PrepareUpdate; owned by the
+// accumulator from Add until the update is merged.
 class CpuUpdate : public PreparedUpdate {
  public:
   size_t memory_bytes() const override { return bytes; }
 
-  KeyColumn keys;
+  KeyColumn keys;  // distinct
   uint64_t num_keys = 0;
-  // Not null: keys and values are in there instead, and `keys` and `values` empty.
-  const CoarseWords* words = nullptr;
+  // Keys ascend by key >> coarse_bits; 0: they ascend completely. A merge whose blocks begin at multiples of
+  // 2^coarse_bits needs no more order.
   int coarse_bits = 0;
-  const std::byte* values = nullptr;
+  // If not null, keys and values are packed in these words, and `keys` and `values` are empty.
+  const CoarseWords* words = nullptr;
+  const std::byte* values = nullptr;  // num_keys rows; null for UNION
+  // Type of `values`: the tensor's dtype. If rows of repeated keys were folded: the type they were folded in (float64,
+  // int64).
   DType dtype = DType::kFloat32;
   double weight = 1.0;
-  std::shared_ptr<const void> owner;
-  size_t bytes = 0;
+  std::shared_ptr<const void> owner;  // of the memory of keys and values
+  size_t bytes = 0;                   // that keys and values take
 };
 
-// The most memory that PrepareUpdate takes beside `update`, what it returns included. Saturates.
+// Returns: an upper bound of the memory that PrepareUpdate temporarily needs in addition to `update`, including the
+// update that it returns. Saturates.
 uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update);
 
-// Sorts and folds where needed (a sorted unique update is taken as it is) and checks what only folded rows can tell.
-// Errors as of Accumulator::Prepare.
+// Sorts an update and folds the rows of repeated keys, as far as needed. A sorted update with unique keys is not
+// copied.
+// Errors: those of Accumulator::Prepare.
+// Cost: O(n) for sorted unique keys (no pass over them) and in coarse order; else a radix sort.
+// Thread-safe.
 absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update);
 
-// Takes keys and values out of words.
+// Moves packed keys and values to columns of their own. Does nothing if they are not packed.
 void Unpack(CpuUpdate& update);
-// Makes the keys ascend in all of their bits.
+
+// Sorts the tuples of an update in coarse order by all bits of their keys.
 void SortCompletely(const TensorSpec& spec, CpuUpdate& update);
-// The most memory that SortCompletely takes beside the update, what that becomes included; 0 if it has no more to sort.
+
+// Returns: an upper bound of the memory that SortCompletely needs in addition to the update, including the sorted copy.
+// 0 if the update is sorted completely. Saturates.
 uint64_t SortBytes(const TensorSpec& spec, const CpuUpdate& update);
 
 }  // namespace sparseagg::cpu

@@ -20,7 +20,7 @@
 namespace sparseagg::cpu {
 namespace {
 
-// What sorting and folding make.
+// Memory of an update that was sorted or folded.
 template <typename Key>
 struct Storage {
   Column<Key> keys;
@@ -39,10 +39,11 @@ uint64_t KeyAt(const KeyColumn& keys, uint64_t index) {
   return std::get<absl::Span<const uint64_t>>(keys)[index];
 }
 
-// Of a value, as rows of a repeated key are folded.
+// Bytes of one value of a folded row.
 size_t FoldedBytes(DType dtype) { return dtype == DType::kUInt32 ? sizeof(uint32_t) : sizeof(uint64_t); }
 
-// Adds up the rows of each key. `Sum` accumulates values of `Wire`; narrowing to `Stored` may refuse.
+// Adds up the rows of each key. `Sum` accumulates values of `Wire`. store(key, column, sum, stored) narrows one sum to
+// `Stored`; its error is returned.
 template <typename Wire, typename Sum, typename Stored, typename Key, typename Tuples, typename Store>
 absl::Status FoldRowsAs(const TensorSpec& spec, const Tuples& tuples, const std::byte* values, Storage<Key>& out,
                         Store store) {
@@ -71,7 +72,7 @@ absl::Status FoldRowsAs(const TensorSpec& spec, const Tuples& tuples, const std:
   return absl::OkStatus();
 }
 
-// Folds duplicates; sets `dtype` to what the folded rows are held in.
+// Folds the rows of repeated keys. Sets `dtype` to the type of the folded rows.
 template <typename Key, typename Tuples>
 absl::Status FoldRows(const TensorSpec& spec, const Tuples& tuples, const std::byte* values, Storage<Key>& out,
                       DType& dtype) {
@@ -112,9 +113,10 @@ absl::Status FoldRows(const TensorSpec& spec, const Tuples& tuples, const std::b
   return absl::InternalError("unknown dtype");
 }
 
+// Makes `storage` the keys and values of `out`.
 template <typename Key>
-void Own(std::shared_ptr<Storage<Key>> storage, CpuUpdate& out) {
-  // Folding may leave little of many tuples, and what is left may be kept for long.
+void SetColumns(std::shared_ptr<Storage<Key>> storage, CpuUpdate& out) {
+  // Folding may leave few of many tuples, and the update may be kept for long.
   storage->keys.Trim();
   storage->values.Trim();
   out.keys = absl::MakeConstSpan(storage->keys);
@@ -124,13 +126,15 @@ void Own(std::shared_ptr<Storage<Key>> storage, CpuUpdate& out) {
   out.owner = std::move(storage);
 }
 
+// Returns: whether unsorted updates of this tensor are packed into words (CoarseWords).
 bool FitsWords(const TensorSpec& spec, int coarse_bits) {
   return spec.dtype == DType::kFloat32 && spec.width == 1 && !HasNarrowKeys(spec) && !UsesFixedPoint(spec) &&
          coarse_bits <= CoarseWords::kMaxLowBits;
 }
 
-// False: keys come more than once, or there are too few for a coarse order.
-bool TakeInWords(const ValidatedUpdate& update, int coarse_bits, CpuUpdate& out) {
+// Puts an unsorted update into coarse order, in words.
+// Returns: false if OrderCoarselyInWords does.
+bool PackIntoWords(const ValidatedUpdate& update, int coarse_bits, CpuUpdate& out) {
   auto words = std::make_shared<CoarseWords>();
   const auto& keys = std::get<absl::Span<const uint64_t>>(update.keys());
   if (!OrderCoarselyInWords(keys, update.values(), coarse_bits, *words)) return false;
@@ -138,13 +142,14 @@ bool TakeInWords(const ValidatedUpdate& update, int coarse_bits, CpuUpdate& out)
   out.num_keys = keys.size();
   out.words = words.get();
   out.coarse_bits = coarse_bits;
-  // As much as it takes when Unpack has been at it: a round may then hold no more than it has reserved.
+  // Counted as unpacked, since a merge may call Unpack: a round must not hold more than it has reserved.
   out.bytes = keys.size() * (sizeof(uint64_t) + sizeof(float)) + sizeof(CoarseWords);
   out.owner = std::move(words);
   return true;
 }
 
-// Makes keys distinct, and ascend as far as merges need.
+// Puts an update into coarse order if it is unsorted, large and without repeated keys; else sorts it completely and
+// folds the rows of repeated keys.
 template <typename Key>
 absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, CpuUpdate& out) {
   const auto& keys = std::get<absl::Span<const Key>>(update.keys());
@@ -156,18 +161,18 @@ absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, 
   auto storage = std::make_shared<Storage<Key>>();
   const int coarse_bits = CoarseBits(spec.dimension);
   const bool in_words = update.values() != nullptr && FitsWords(spec, coarse_bits);
-  if (!update.sorted() && in_words && TakeInWords(update, coarse_bits, out)) return absl::OkStatus();
+  if (!update.sorted() && in_words && PackIntoWords(update, coarse_bits, out)) return absl::OkStatus();
   if (!update.sorted() && coarse_bits > 0 && !in_words &&
       OrderCoarsely(keys, update.values(), row_bytes, coarse_bits, storage->keys, storage->values)) {
     out.coarse_bits = coarse_bits;
-    Own(std::move(storage), out);
+    SetColumns(std::move(storage), out);
     return absl::OkStatus();
   }
   const SortedTuples<Key> sorted(keys, update.sorted());
   RETURN_IF_ERROR(sorted.With([&](const auto& tuples) -> absl::Status {
     storage->values.clear();
-    if (!GatherKeys(tuples, storage->keys)) {
-      if (update.values() != nullptr) GatherValues(tuples, update.values(), row_bytes, storage->values);
+    if (!CopyKeysInOrder(tuples, storage->keys)) {
+      if (update.values() != nullptr) CopyValuesInOrder(tuples, update.values(), row_bytes, storage->values);
     } else if (update.values() == nullptr) {
       storage->keys.resize(
           static_cast<size_t>(std::unique(storage->keys.begin(), storage->keys.end()) - storage->keys.begin()));
@@ -177,7 +182,7 @@ absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, 
     }
     return absl::OkStatus();
   }));
-  Own(std::move(storage), out);
+  SetColumns(std::move(storage), out);
   return absl::OkStatus();
 }
 
@@ -186,16 +191,16 @@ void SortCompletelyAs(const TensorSpec& spec, CpuUpdate& update) {
   Unpack(update);
   auto storage = std::make_shared<Storage<Key>>();
   SortedTuples<Key>(std::get<absl::Span<const Key>>(update.keys), false).With([&](const auto& tuples) {
-    GatherKeys(tuples, storage->keys);
+    CopyKeysInOrder(tuples, storage->keys);
     if (update.values != nullptr) {
-      GatherValues(tuples, update.values, SizeOf(update.dtype) * spec.width, storage->values);
+      CopyValuesInOrder(tuples, update.values, SizeOf(update.dtype) * spec.width, storage->values);
     }
   });
-  Own(std::move(storage), update);
+  SetColumns(std::move(storage), update);
   update.coarse_bits = 0;
 }
 
-// Refuses fixed-point terms beyond the bound (under kClip only NaN, which has no sign to clip to).
+// Errors: INVALID_ARGUMENT for a fixed-point term beyond value_bound. Under kClip only for NaN, which has no sign.
 absl::Status CheckBound(const TensorSpec& spec, const CpuUpdate& update) {
   const AggregationSpec& a = spec.aggregation;
   const double bound = a.on_bound == OnBound::kClip ? std::numeric_limits<double>::infinity() : a.value_bound;
@@ -217,7 +222,7 @@ absl::Status CheckBound(const TensorSpec& spec, const CpuUpdate& update) {
   return absl::OkStatus();
 }
 
-// Refuses weighted integers that leave int64.
+// Errors: OUT_OF_RANGE for a weighted integer that does not fit int64.
 template <typename Wire>
 absl::Status CheckProducts(const TensorSpec& spec, const CpuUpdate& update) {
   const int64_t weight = static_cast<int64_t>(update.weight);
@@ -232,6 +237,7 @@ absl::Status CheckProducts(const TensorSpec& spec, const CpuUpdate& update) {
   return absl::OkStatus();
 }
 
+// Checks the terms (weight × row) that the merge will add, after repeated keys were folded.
 absl::Status CheckTerms(const TensorSpec& spec, const CpuUpdate& update) {
   if (update.values == nullptr) return absl::OkStatus();
   const Op op = spec.aggregation.op;
@@ -264,7 +270,7 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
   absl::Status status = CheckTerms(spec, *out);
   if (!status.ok() && out->coarse_bits > 0) {
     SortCompletely(spec, *out);
-    status = CheckTerms(spec, *out);  // which names the smallest key
+    status = CheckTerms(spec, *out);  // again, so that the error names the smallest key, whatever the order of arrival
   }
   if (!status.ok()) return status;
   return out;
@@ -283,7 +289,7 @@ void Unpack(CpuUpdate& update) {
     value += sizeof(found_value);
   });
   update.words = nullptr;
-  Own(std::move(storage), update);
+  SetColumns(std::move(storage), update);
 }
 
 uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update) {

@@ -1,4 +1,4 @@
-// Stable sort by integer keys.
+// Stable radix sort by integer keys.
 #ifndef SPARSEAGG_HOST_CPU_PREPARE_RADIX_SORT_H_
 #define SPARSEAGG_HOST_CPU_PREPARE_RADIX_SORT_H_
 
@@ -14,14 +14,15 @@
 namespace sparseagg::cpu {
 namespace internal {
 
+// 2048 counters of one pass fit the L1 cache.
 inline constexpr int kMaxDigitBits = 11;
 
-// Adds up how often each digit of each pass occurs, in one look at the keys.
+// Counts the digits of all passes in one pass over the keys.
 template <int kPasses, typename Entry, typename DigitOf, typename Counts>
 void CountDigits(const Column<Entry>& entries, DigitOf digit, Counts& counts) {
   const Entry* const end = entries.end();
   for (const Entry* entry = entries.begin(); entry < end; ++entry) {
-    // The number of passes is known to the compiler: as a loop of its own this takes as long as a pass.
+    // Unrolled over the passes at compile time; as a loop, counting would take as long as a pass of the sort.
     [&]<size_t... kPass>(std::index_sequence<kPass...>) {
       (++counts[kPass][digit(*entry, static_cast<int>(kPass))], ...);
     }
@@ -29,7 +30,7 @@ void CountDigits(const Column<Entry>& entries, DigitOf digit, Counts& counts) {
   }
 }
 
-// Sorts by bits [low_bit, high_bit) of the keys, from the least significant digit on.
+// Sorts stably by bits [low_bit, high_bit) of the keys, least significant digit first.
 template <typename Entry, typename KeyOf>
 void SortByDigits(Column<Entry>& entries, Column<Entry>& scratch, int low_bit, int high_bit, KeyOf key_of) {
   constexpr int kMaxPasses = (64 + kMaxDigitBits - 1) / kMaxDigitBits;
@@ -67,7 +68,7 @@ void SortByDigits(Column<Entry>& entries, Column<Entry>& scratch, int low_bit, i
   scratch.resize(n);
   for (int pass = 0; pass < passes; ++pass) {
     auto& offset = offsets[pass];
-    if (offset[digit(entries[0], pass)] == n) continue;  // one digit only
+    if (offset[digit(entries[0], pass)] == n) continue;  // all keys have the same digit
     uint32_t sum = 0;
     for (size_t d = 0; d < num_digits; ++d) sum += std::exchange(offset[d], sum);
     const Entry* from = entries.data();
@@ -77,7 +78,8 @@ void SortByDigits(Column<Entry>& entries, Column<Entry>& scratch, int low_bit, i
   }
 }
 
-// Insertion sort; gives up, with every entry still there and equal keys still in order, after `max_moves`.
+// Stable insertion sort.
+// Returns: false if it gave up after `max_moves` moves; no entry is lost then, and equal keys still are in order.
 template <typename Entry, typename KeyOf>
 bool SortByInsertion(Column<Entry>& entries, size_t max_moves, KeyOf key_of) {
   Entry* const first = entries.data();
@@ -97,21 +99,24 @@ bool SortByInsertion(Column<Entry>& entries, size_t max_moves, KeyOf key_of) {
 
 }  // namespace internal
 
-// Sorts `entries` (fewer than 2^32) by key_of(entry), an unsigned number below 2^key_bits; equal keys keep their order.
-// `scratch` is memory to reuse. Radix sort from the least significant digit: O(n · ⌈key_bits/11⌉) for any distribution.
+// Sorts `entries` by key_of(entry); entries with equal keys keep their order. `scratch` is memory to reuse between
+// calls.
+// Requires: fewer than 2^32 entries; key_of(entry) is unsigned and below 2^key_bits.
+// Cost: O(n · ⌈key_bits / 11⌉) for any distribution of keys.
 //
-// Where keys are much longer than log₂ n, their leading bits alone put evenly spread keys into order, but for a few
-// neighbours that insertion mends. Keys that are not so spread cost the try, and then the full sort.
+// If keys have many more bits than log₂ n, the leading bits alone almost sort evenly distributed keys. The few
+// neighbours left in disorder are sorted by insertion. Other distributions pay for this attempt, and then for the full
+// sort.
 template <typename Entry, typename KeyOf>
 void StableSortByKey(Column<Entry>& entries, Column<Entry>& scratch, int key_bits, KeyOf key_of) {
   const size_t n = entries.size();
   if (n < 2 || key_bits == 0) return;
-  if (n < 256) {  // counting up to 2048 digits would cost more
+  if (n < 256) {  // clearing and summing up to 2048 counters would cost more
     std::stable_sort(entries.begin(), entries.end(),
                      [&](const Entry& a, const Entry& b) { return key_of(a) < key_of(b); });
     return;
   }
-  // With these, one pair of 2^-6 · n collides when keys are uniform.
+  // With so many bits, uniform keys have about n / 64 pairs of equal leading bits.
   const int leading_bits = std::bit_width(n) + 5;
   const int passes = (leading_bits + internal::kMaxDigitBits - 1) / internal::kMaxDigitBits;
   if (passes * internal::kMaxDigitBits < key_bits) {

@@ -1,4 +1,4 @@
-// Tuples of one update in order.
+// Complete sort of the tuples of one update.
 #ifndef SPARSEAGG_HOST_CPU_PREPARE_SORTED_TUPLES_H_
 #define SPARSEAGG_HOST_CPU_PREPARE_SORTED_TUPLES_H_
 
@@ -16,11 +16,19 @@
 
 namespace sparseagg::cpu {
 
-// The tuples in ascending order of key, duplicates in order of occurrence: (key − smallest) · 2^position_bits +
-// position in one word where that fits, which is mostly so and less to move, else in two.
+// The (key, position) pairs of one update in ascending order of key; repeated keys in order of occurrence. Rows are not
+// moved: positions say where they are. A pair takes one word, (key − smallest) · 2^position_bits + position, if that
+// fits 64 bits, as it mostly does, else two. Immutable.
+//
+//   const SortedTuples<Key> sorted(keys, /*sorted=*/false);
+//   sorted.With([&](const auto& tuples) {
+//     for (size_t i = 0; i < tuples.size(); ++i) Use(tuples.key(i), values[tuples.position(i)]);
+//   });
 template <typename Key>
 class SortedTuples {
  public:
+  // `sorted`: the keys ascend already, but not strictly.
+  // Requires: at least one key, and fewer than 2^32.
   SortedTuples(absl::Span<const Key> keys, bool sorted) {
     const size_t n = keys.size();
     const auto [smallest, largest] = std::minmax_element(keys.begin(), keys.end());
@@ -45,7 +53,8 @@ class SortedTuples {
     }
   }
 
-  // Calls use(tuples) with what has size(), key(i) and position(i).
+  // Calls use(tuples), where `tuples` has size(), key(i) and position(i).
+  // Returns: the value of `use`.
   template <typename Use>
   auto With(Use use) const {
     return in_words_ ? use(Words{*this}) : use(Pairs{*this});
@@ -76,16 +85,17 @@ class SortedTuples {
   Column<Pair> pairs_;
 };
 
-// What SortedTuples takes: tuples, and a copy of them to sort.
+// Returns: an upper bound of the memory of SortedTuples: the pairs, and a copy of them while they are sorted.
+// Saturates.
 inline uint64_t SortedTuplesBytes(const TensorSpec& spec, uint64_t num_keys) {
   const int key_bits = spec.dimension == 0 ? 64 : static_cast<int>(std::bit_width(spec.dimension - 1));
   const bool in_words = key_bits + static_cast<int>(std::bit_width(num_keys)) <= 64;
   return SaturatingMultiply(num_keys, 2 * (in_words || HasNarrowKeys(spec) ? sizeof(uint64_t) : 2 * sizeof(uint64_t)));
 }
 
-// Rows in sorted order, as they are; kRowBytes is their size, or 0 where only `row_bytes` tells.
+// Copies rows in sorted order. kRowBytes: size of a row if known at compile time, else 0.
 template <size_t kRowBytes, typename Tuples>
-void GatherValues(const Tuples& tuples, const std::byte* values, size_t row_bytes, std::byte* out) {
+void CopyValuesInOrder(const Tuples& tuples, const std::byte* values, size_t row_bytes, std::byte* out) {
   const size_t bytes = kRowBytes != 0 ? kRowBytes : row_bytes;
   for (size_t i = 0; i < tuples.size(); ++i) {
     std::memcpy(out + i * bytes, values + tuples.position(i) * bytes, bytes);
@@ -93,23 +103,24 @@ void GatherValues(const Tuples& tuples, const std::byte* values, size_t row_byte
 }
 
 template <typename Tuples>
-void GatherValues(const Tuples& tuples, const std::byte* values, size_t row_bytes, Column<std::byte>& out) {
+void CopyValuesInOrder(const Tuples& tuples, const std::byte* values, size_t row_bytes, Column<std::byte>& out) {
   out.resize(tuples.size() * row_bytes);
   switch (row_bytes) {
     case 2:
-      return GatherValues<2>(tuples, values, row_bytes, out.data());
+      return CopyValuesInOrder<2>(tuples, values, row_bytes, out.data());
     case 4:
-      return GatherValues<4>(tuples, values, row_bytes, out.data());
+      return CopyValuesInOrder<4>(tuples, values, row_bytes, out.data());
     case 8:
-      return GatherValues<8>(tuples, values, row_bytes, out.data());
+      return CopyValuesInOrder<8>(tuples, values, row_bytes, out.data());
     default:
-      return GatherValues<0>(tuples, values, row_bytes, out.data());
+      return CopyValuesInOrder<0>(tuples, values, row_bytes, out.data());
   }
 }
 
-// The keys, duplicates too. Returns whether there are any.
+// Copies keys in sorted order, repeated ones too.
+// Returns: whether a key is repeated.
 template <typename Key, typename Tuples>
-bool GatherKeys(const Tuples& tuples, Column<Key>& out) {
+bool CopyKeysInOrder(const Tuples& tuples, Column<Key>& out) {
   const size_t n = tuples.size();
   out.resize(n);
   Key* keys = out.data();

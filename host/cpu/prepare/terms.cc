@@ -12,7 +12,7 @@ namespace {
 
 using FloatLoader = void (*)(const void* values, size_t count, size_t readable, double weight, double* terms);
 
-// One rounding for the product; a weight of 1 is exact, so uniform sums need no loop of their own.
+// The product is rounded once. With weight 1 it is exact, so uniform sums need no loop of their own.
 template <typename Wire, FloatLoader kLoad>
 void LoadFloat(const std::byte* values, uint64_t size, uint64_t first, size_t count, const TermParams& params,
                double* terms) {
@@ -31,7 +31,7 @@ void LoadFixed(const std::byte* values, uint64_t size, uint64_t first, size_t co
   }
 }
 
-// Products fit: PrepareUpdate refuses those that do not.
+// Products fit int64: PrepareUpdate refuses updates in which one does not.
 template <typename Wire>
 void LoadInteger(const std::byte* values, uint64_t, uint64_t first, size_t count, const TermParams& params,
                  int64_t* terms) {

@@ -1,4 +1,5 @@
-// Terms: what a submission contributes to a sum, w_k · v_k(i), in the type that is summed.
+// Conversion of an update's values to terms. A term is what a submission adds to a sum: weight · value, in the type of
+// the sum.
 #ifndef SPARSEAGG_HOST_CPU_PREPARE_TERMS_H_
 #define SPARSEAGG_HOST_CPU_PREPARE_TERMS_H_
 
@@ -10,7 +11,7 @@
 
 namespace sparseagg::cpu {
 
-// How the values of one update become terms.
+// Parameters of the conversion for one update.
 struct TermParams {
   double weight = 1.0;
   int64_t integer_weight = 1;
@@ -18,16 +19,18 @@ struct TermParams {
   double scale = 1.0;  // fixed point: 2^s
 };
 
-// Converts values [first, first + count) of the `size` ones at `values` to terms. `Term` is double (float sums; MIN and
-// MAX of floats), int64_t (fixed point, integers) or uint64_t (modular). `terms` needs kVectorSlack.
+// Converts values [first, first + count) of the `size` values at `values` to terms. `Term` is double (float sums; MIN
+// and MAX of floats), int64_t (fixed point, integers) or uint64_t (modular).
+// Requires: room for kVectorSlack terms more at `terms`.
 template <typename Term>
 using LoadTerms = void (*)(const std::byte* values, uint64_t size, uint64_t first, size_t count,
                            const TermParams& params, Term* terms);
 
-// The conversion of values held as `dtype`. Floats become fixed-point terms when `Term` is int64_t.
+// Returns: the conversion of values of `dtype`. Floats become fixed-point terms if `Term` is int64_t.
 template <typename Term>
 LoadTerms<Term> TermLoader(DType dtype);
 
+// Returns: the parameters of an update with this weight. MIN, MAX and UNION ignore weights.
 TermParams MakeTermParams(const TensorSpec& spec, double weight);
 
 }  // namespace sparseagg::cpu

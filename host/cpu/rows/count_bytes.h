@@ -1,4 +1,4 @@
-// The counters of a sweep's table.
+// Width of the counters in the table of a table fold.
 #ifndef SPARSEAGG_HOST_CPU_ROWS_COUNT_BYTES_H_
 #define SPARSEAGG_HOST_CPU_ROWS_COUNT_BYTES_H_
 
@@ -6,8 +6,8 @@
 
 namespace sparseagg::cpu {
 
-// How many contributors a slot has had. Narrow counters leave more of the cache to the sums; a sweep takes the
-// narrowest that can count its updates.
+// Bytes of one counter of contributors. A table fold takes the narrowest counter that can count its updates, since
+// narrow counters leave more of the cache to the sums.
 enum class CountBytes : uint8_t { kNone = 0, kOne = 1, kTwo = 2, kFour = 4 };
 
 }  // namespace sparseagg::cpu

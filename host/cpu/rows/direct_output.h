@@ -1,4 +1,4 @@
-// Where rows go that are nothing but their key, their accumulators and perhaps a count.
+// Direct output: a place in the result (or in the base) to which a fold writes finished rows in one step.
 #ifndef SPARSEAGG_HOST_CPU_ROWS_DIRECT_OUTPUT_H_
 #define SPARSEAGG_HOST_CPU_ROWS_DIRECT_OUTPUT_H_
 
@@ -9,30 +9,40 @@
 
 namespace sparseagg::cpu {
 
-enum class DividedBy : uint8_t { kNothing, kTotal, kCount, kWeight };
+// What the sums of a row are divided by.
+enum class DividedBy : uint8_t {
+  kNothing,
+  kTotal,   // the total weight of all submissions (MEAN)
+  kCount,   // the number of the key's contributors
+  kWeight,  // the sum of the weights of the key's contributors
+};
 
-// Sums and means of which every row stays: the rows' number is known before they are finished, so that they go from the
-// fold to the result in one step (finish.h has the other cases); and accumulators as they are, for a later merge.
+// Where the values of finished rows go, and how accumulators become values.
+//
+// Direct output serves sums and means that drop no row. Their number of rows is known before the rows are finished, so
+// the fold divides, rounds and writes them in one pass. All other results go through RowFinisher. The base of a later
+// merge is written directly, too, as unfinished accumulators.
 struct DirectValues {
   std::byte* values = nullptr;    // of the first row to write
   size_t columns = 1;             // values a row
-  DType dtype = DType::kFloat32;  // or kFloat64; kInt64: integer accumulators as they are
-  double unit = 1.0;              // of an integer accumulator that is not to stay one: the value of 1
+  DType dtype = DType::kFloat32;  // kFloat32, kFloat64, or kInt64: unfinished integer accumulators
+  double unit = 1.0;              // fixed point: the value of accumulator 1, 2^-s
   DividedBy divided_by = DividedBy::kNothing;
-  double total = 1.0;        // kTotal: the divisor
-  double weight_unit = 1.0;  // kWeight with integer accumulators, and so integer weights: the value of 1
-  bool streams = false;      // there is more than the caches hold, which may be passed by
-  // Of the first row to write; null: not returned.
+  double total = 1.0;        // the divisor for kTotal
+  double weight_unit = 1.0;  // fixed point: the value of weight sum 1, 2^-t
+  bool streams = false;      // write past the caches, since the output is larger than they are
+  // Of the first row to write. Null: this column is not wanted.
   uint32_t* counts = nullptr;
-  uint64_t* weights = nullptr;  // as of FoldedRows
+  uint64_t* weights = nullptr;  // bits as in FoldedRows::weights
 
   size_t row_bytes() const { return columns * SizeOf(dtype); }
 };
 
+// The same with the column of keys.
 template <typename Key>
 struct DirectOutput : DirectValues {
   Key* keys = nullptr;  // of the first row to write
-  // Rows of several values: `values` is the row of key 0, and each goes to that of its key.
+  // Only for rows of several values: `values` is the row of key 0, and the values of key k go to row k.
   bool at_keys = false;
 };
 

@@ -1,4 +1,4 @@
-// How terms at one key are combined.
+// Folds: how the terms at one key are combined.
 #ifndef SPARSEAGG_HOST_CPU_ROWS_FOLD_H_
 #define SPARSEAGG_HOST_CPU_ROWS_FOLD_H_
 
@@ -8,13 +8,18 @@
 
 namespace sparseagg::cpu {
 
-// A fold has a Term (what submissions contribute), an Acc (what is kept at a key), the Acc that a fold starts from,
-// Add for a term and Combine for another Acc. Where Combine is associative and exact, submissions may be merged as
-// they arrive (kAnyOrder); the float64 sum is folded in canonical order only.
+// Each fold below has these members:
+//   Term       what one submission contributes to a key
+//   Acc        the accumulator that is kept for a key
+//   kStart     the accumulator before the first term
+//   Add        adds a term to an accumulator
+//   Combine    adds another accumulator
+//   kAnyOrder  whether Combine is associative and exact, so that submissions may be merged as they arrive. The float64
+//              sum is neither; it is folded in canonical order.
 
-// Starts from −0.0 where the contract starts from +0.0: terms are never −0.0 (loading adds +0.0), so that the first one
-// gives the same sum from either, and a slot that still holds −0.0 is one that nobody touched. That marker replaces a
-// bitmap.
+// Float64 sum. The contract starts from +0.0; this fold starts from −0.0. The sums are the same, because terms are
+// never −0.0 (loading adds +0.0): −0.0 + t = +0.0 + t. So an accumulator that still holds −0.0 belongs to an untouched
+// key. This marker replaces a bitmap of touched keys, which made merges 25 to 40 % slower.
 struct SumFloat {
   using Term = double;
   using Acc = double;
@@ -24,7 +29,7 @@ struct SumFloat {
   static void Combine(Acc& acc, Acc other) { acc += other; }
 };
 
-// Fixed-point sums: the bound and the number of submissions keep them within int64.
+// Fixed-point sum. value_bound and max_submissions keep it within int64.
 struct SumFixed {
   using Term = int64_t;
   using Acc = int64_t;
@@ -34,7 +39,7 @@ struct SumFixed {
   static void Combine(Acc& acc, Acc other) { acc += other; }
 };
 
-// Integer sums are kept in 128 bits, so that only the total decides about overflow, whatever the order.
+// Integer sum, in 128 bits: only the total decides about overflow, whatever the order of the terms.
 struct SumInteger {
   using Term = int64_t;
   using Acc = __int128;
@@ -44,6 +49,7 @@ struct SumInteger {
   static void Combine(Acc& acc, Acc other) { acc += other; }
 };
 
+// Sum modulo 2^64; the result takes the low 32 or 64 bits.
 struct SumModular {
   using Term = uint64_t;
   using Acc = uint64_t;
@@ -53,7 +59,7 @@ struct SumModular {
   static void Combine(Acc& acc, Acc other) { acc += other; }
 };
 
-// NaN wins over every number.
+// Minimum and maximum of floats. NaN wins over every number.
 struct MinFloat {
   using Term = double;
   using Acc = double;

@@ -1,4 +1,4 @@
-// Reading single values of each dtype.
+// Loads of single values of each dtype.
 #ifndef SPARSEAGG_HOST_CPU_ROWS_WIRE_VALUE_H_
 #define SPARSEAGG_HOST_CPU_ROWS_WIRE_VALUE_H_
 
@@ -17,7 +17,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// The value as stored. Callers' memory may be unaligned, so it is read as bytes.
+// Returns: value number `index` of an array that may be unaligned.
 template <typename T>
 T LoadWire(const std::byte* values, uint64_t index) {
   T value;
@@ -25,7 +25,7 @@ T LoadWire(const std::byte* values, uint64_t index) {
   return value;
 }
 
-// Exact.
+// Returns: the value as float64, exactly.
 inline double Widen(float v) { return v; }
 inline double Widen(double v) { return v; }
 inline double Widen(Float16 v) { return WidenFloat16(v.bits); }

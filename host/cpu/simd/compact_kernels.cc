@@ -11,8 +11,9 @@ HWY_BEFORE_NAMESPACE();
 namespace sparseagg::cpu {
 namespace HWY_NAMESPACE {
 
-// Moves the lanes chosen by `mask` to the front. Highway 1.0's own for 64-bit lanes of AVX-512 goes through a table
-// that it copies to the stack at each call; the instruction is there.
+// Returns: the lanes chosen by `mask`, moved to the front.
+// Highway 1.0.3: hn::Compress of 64-bit lanes on AVX-512 copies a table to the stack at each call, though there is an
+// instruction. Remove with a Highway that uses vpcompressq here.
 HWY_INLINE hn::Vec<Longs> CompressLongs(hn::Vec<Longs> v, hn::Mask<Longs> mask) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
   return hn::Vec<Longs>{_mm512_maskz_compress_epi64(mask.raw, v.raw)};
@@ -21,9 +22,9 @@ HWY_INLINE hn::Vec<Longs> CompressLongs(hn::Vec<Longs> v, hn::Mask<Longs> mask) 
 #endif
 }
 
-// The counts of Lanes(Longs) slots, widened; the slots' are set to 0.
+// Returns: the counts of one vector of slots, widened. Sets the slots' counts to 0.
 template <class Count>
-HWY_INLINE hn::Vec<Longs> TakeCounts(Count* counts) {
+HWY_INLINE hn::Vec<Longs> LoadAndClearCounts(Count* counts) {
   const hn::Rebind<Count, Doubles> d;
   const auto taken = hn::LoadU(d, counts);
   hn::StoreU(hn::Zero(d), d, counts);
@@ -34,11 +35,14 @@ HWY_INLINE hn::Vec<Longs> TakeCounts(Count* counts) {
   }
 }
 
-// Calls take(keys, accs, counts, weights, n) with the n touched slots of each vector of slots from `slot` on at the
-// front, and makes those fresh. (They are compressed in registers: the compressing store to memory is slow on some
-// machines. There is one call only, so that it is inlined: slots behind the last one are as good as untouched ones.)
+// Calls take(keys, accs, counts, weights, n) for each vector of slots, from `slot` on, with its n touched slots moved
+// to the front, and resets the slots.
+//
+// The vectors are compressed in registers and then stored whole, because the compressing store to memory (vpcompress
+// with a memory operand) is slow on Zen 4. `take` is called at one place, so that it is inlined; the last vector needs
+// no case of its own, since the slack behind the last slot is untouched.
 template <class Count, bool kWeighed, class Key, class Take>
-HWY_INLINE void TakeTouched(const SlotTable& table, size_t slot, Key first, Take take) {
+HWY_INLINE void ForTouchedSlots(const SlotTable& table, size_t slot, Key first, Take take) {
   constexpr bool kCounted = !std::is_same_v<Count, NoCount>;
   auto* slot_bits = static_cast<uint64_t*>(table.accs);
   auto* slot_counts = static_cast<Count*>(table.counts);
@@ -50,7 +54,7 @@ HWY_INLINE void TakeTouched(const SlotTable& table, size_t slot, Key first, Take
   for (; slot < table.slots; slot += lanes) {
     const auto acc = hn::LoadU(d, slot_bits + slot);
     auto count = hn::Zero(d);
-    if constexpr (kCounted) count = TakeCounts(slot_counts + slot);
+    if constexpr (kCounted) count = LoadAndClearCounts(slot_counts + slot);
     const auto touched = kCounted ? hn::Ne(count, hn::Zero(d)) : hn::Ne(acc, fresh);
     hn::StoreU(fresh, d, slot_bits + slot);
     if constexpr (kCounted) count = CompressLongs(count, touched);
@@ -64,24 +68,23 @@ HWY_INLINE void TakeTouched(const SlotTable& table, size_t slot, Key first, Take
   }
 }
 
-// Whole vectors are stored: what lies behind the last row is overwritten by the next store, and the caller's slack
-// takes the last one.
+// Stores whole vectors: lanes behind the last row are overwritten by the next store, or land in the caller's slack.
 template <class Count, class Key>
 HWY_INLINE size_t CompactT(const SlotTable& table, Key first, Key* keys, void* accs, uint32_t* counts) {
   const Longs d;
   const Words dw;
   auto* out = static_cast<uint64_t*>(accs);
   size_t rows = 0;
-  TakeTouched<Count, false>(table, 0, first,
-                            [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, hn::Vec<Longs>, size_t n)
-                                HWY_ATTR {
-                                  StoreKeys(key, hn::Lanes(d), keys + rows);
-                                  hn::StoreU(acc, d, out + rows);
-                                  if (!std::is_same_v<Count, NoCount> && counts != nullptr) {
-                                    hn::StoreU(hn::TruncateTo(dw, count), dw, counts + rows);
-                                  }
-                                  rows += n;
-                                });
+  ForTouchedSlots<Count, false>(
+      table, 0, first,
+      [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, hn::Vec<Longs>, size_t n) HWY_ATTR {
+        StoreKeys(key, hn::Lanes(d), keys + rows);
+        hn::StoreU(acc, d, out + rows);
+        if (!std::is_same_v<Count, NoCount> && counts != nullptr) {
+          hn::StoreU(hn::TruncateTo(dw, count), dw, counts + rows);
+        }
+        rows += n;
+      });
   return rows;
 }
 
@@ -107,6 +110,7 @@ size_t Compact64(const SlotTable& table, uint64_t first, uint64_t* keys, void* a
   return CompactAny(table, first, keys, accs, counts);
 }
 
+// Returns: how many of `slots` slots do not hold `untouched`.
 template <class T>
 HWY_INLINE size_t CountOthers(const void* table, size_t slots, T untouched) {
   const hn::ScalableTag<T> d;
@@ -119,7 +123,7 @@ HWY_INLINE size_t CountOthers(const void* table, size_t slots, T untouched) {
     others += hn::CountTrue(d, hn::Ne(hn::LoadU(d, values + slot), fresh));
   }
   for (; slot < slots; ++slot) {
-    T value;  // copied as bytes: the slots may be of some other type
+    T value;  // copied as bytes, since the slots may have another type of this size
     __builtin_memcpy(&value, values + slot, sizeof(value));
     others += value != untouched;
   }
@@ -141,7 +145,7 @@ size_t CountTouchedAny(const SlotTable& table) {
 }
 
 #if HWY_TARGET == HWY_SCALAR
-// No vector is twice as long as another.
+// The scalar target has no vector twice as long as another, so this does nothing and leaves all slots to the caller.
 HWY_INLINE size_t CompactFloats(const SlotTable&, uint32_t, size_t, const DirectOutput<uint32_t>&, size_t*) {
   return 0;
 }
@@ -161,9 +165,10 @@ HWY_INLINE hn::Mask<ManyWords> JoinMasks(hn::Mask<Longs> low, hn::Mask<Longs> hi
 #endif
 }
 
-// The case to be fast in: float64 sums, or means of all submissions, without counters, 32-bit keys, float32 results.
-// Keys and results are half as long as sums, so twice as many slots are compressed at a time. Works as long as whole
-// vectors may be written; returns the slots done, and the rows written.
+// The most frequent case: float64 sums or means over all submissions, no counters, 32-bit keys, float32 results. Keys
+// and results have half the size of sums, so a vector of them serves twice as many slots at a time. Stops when fewer
+// rows than a whole vector are left to write.
+// Returns: the number of slots done. Sets `written` to the number of rows written.
 HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t rows,
                                 const DirectOutput<uint32_t>& output, size_t* written) {
   const Longs d;
@@ -208,16 +213,17 @@ template <class Acc, class Count, bool kWeighed, class Key>
 HWY_NOINLINE void CompactToT(const SlotTable& table, Key first, size_t rows, const DirectOutput<Key>& output) {
   size_t done = 0;
   size_t written = 0;
-  // Without counts or weights there is nothing else to divide by.
+  // Without counters and weights, the only possible divisor is the total.
   if constexpr (std::is_same_v<Acc, double> && std::is_same_v<Count, NoCount> && !kWeighed) {
     if (output.dtype == DType::kFloat32) {
       done = CompactFloats(table, first, rows, output, &written);
     }
   }
-  PlainWriter<Key> writer(output, rows, written);
-  TakeTouched<Count, kWeighed>(table, done, first,
-                               [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, hn::Vec<Longs> weight,
-                                   size_t n) HWY_ATTR { writer.template Write<Acc>(key, acc, count, weight, n); });
+  DirectWriter<Key> writer(output, rows, written);
+  ForTouchedSlots<Count, kWeighed>(
+      table, done, first,
+      [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, hn::Vec<Longs> weight, size_t n)
+          HWY_ATTR { writer.template Write<Acc>(key, acc, count, weight, n); });
 }
 
 template <class Acc, class Key>
@@ -246,7 +252,7 @@ void CompactTo64(const SlotTable& table, uint64_t first, size_t rows, const Dire
 }
 
 template <class Acc, class Count, bool kWeighed>
-HWY_NOINLINE void SpreadToT(const SlotTable& table, const DirectValues& output) {
+HWY_NOINLINE void WriteAllSlotsT(const SlotTable& table, const DirectValues& output) {
   constexpr bool kCounted = !std::is_same_v<Count, NoCount>;
   auto* slot_bits = static_cast<uint64_t*>(table.accs);
   auto* slot_counts = static_cast<Count*>(table.counts);
@@ -262,7 +268,7 @@ HWY_NOINLINE void SpreadToT(const SlotTable& table, const DirectValues& output) 
     auto count = hn::Zero(d);
     auto weight = hn::Zero(d);
     if constexpr (kCounted) {
-      count = TakeCounts(slot_counts + slot);
+      count = LoadAndClearCounts(slot_counts + slot);
       if (output.counts != nullptr) StoreSome(hn::TruncateTo(dw, count), dw, n, output.counts + slot);
     }
     if constexpr (kWeighed) {
@@ -280,25 +286,25 @@ HWY_NOINLINE void SpreadToT(const SlotTable& table, const DirectValues& output) 
 }
 
 template <class Acc>
-HWY_INLINE void SpreadToAny(const SlotTable& table, const DirectValues& output) {
+HWY_INLINE void WriteAllSlotsAny(const SlotTable& table, const DirectValues& output) {
   if (table.weights != nullptr) {
-    return table.count_bytes == CountBytes::kNone ? SpreadToT<Acc, NoCount, true>(table, output)
-                                                  : SpreadToT<Acc, uint32_t, true>(table, output);
+    return table.count_bytes == CountBytes::kNone ? WriteAllSlotsT<Acc, NoCount, true>(table, output)
+                                                  : WriteAllSlotsT<Acc, uint32_t, true>(table, output);
   }
   switch (table.count_bytes) {
     case CountBytes::kNone:
-      return SpreadToT<Acc, NoCount, false>(table, output);
+      return WriteAllSlotsT<Acc, NoCount, false>(table, output);
     case CountBytes::kOne:
-      return SpreadToT<Acc, uint8_t, false>(table, output);
+      return WriteAllSlotsT<Acc, uint8_t, false>(table, output);
     case CountBytes::kTwo:
-      return SpreadToT<Acc, uint16_t, false>(table, output);
+      return WriteAllSlotsT<Acc, uint16_t, false>(table, output);
     case CountBytes::kFour:
-      return SpreadToT<Acc, uint32_t, false>(table, output);
+      return WriteAllSlotsT<Acc, uint32_t, false>(table, output);
   }
 }
 
-void SpreadToKernel(const SlotTable& table, const DirectValues& output) {
-  table.fixed ? SpreadToAny<int64_t>(table, output) : SpreadToAny<double>(table, output);
+void WriteAllSlotsKernel(const SlotTable& table, const DirectValues& output) {
+  table.fixed ? WriteAllSlotsAny<int64_t>(table, output) : WriteAllSlotsAny<double>(table, output);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -313,7 +319,7 @@ HWY_EXPORT(Compact64);
 HWY_EXPORT(CountTouchedAny);
 HWY_EXPORT(CompactTo32);
 HWY_EXPORT(CompactTo64);
-HWY_EXPORT(SpreadToKernel);
+HWY_EXPORT(WriteAllSlotsKernel);
 
 size_t Compact(const SlotTable& table, uint32_t first, uint32_t* keys, void* accs, uint32_t* counts) {
   return HWY_DYNAMIC_DISPATCH(Compact32)(table, first, keys, accs, counts);
@@ -328,8 +334,8 @@ void CompactTo(const SlotTable& table, uint32_t first, size_t rows, const Direct
 void CompactTo(const SlotTable& table, uint64_t first, size_t rows, const DirectOutput<uint64_t>& output) {
   HWY_DYNAMIC_DISPATCH(CompactTo64)(table, first, rows, output);
 }
-void SpreadTo(const SlotTable& table, const DirectValues& output) {
-  HWY_DYNAMIC_DISPATCH(SpreadToKernel)(table, output);
+void WriteAllSlots(const SlotTable& table, const DirectValues& output) {
+  HWY_DYNAMIC_DISPATCH(WriteAllSlotsKernel)(table, output);
 }
 
 }  // namespace sparseagg::cpu

@@ -1,4 +1,4 @@
-// Walks the tuples of one update in ascending order of key.
+// Cursor over the tuples of one update.
 #ifndef SPARSEAGG_HOST_CPU_SIMD_CURSOR_H_
 #define SPARSEAGG_HOST_CPU_SIMD_CURSOR_H_
 
@@ -11,22 +11,23 @@
 
 namespace sparseagg::cpu {
 
-// One cache line: a merge of many small updates looks at little else.
+// Position of a merge in one update, or in the base. It moves through the keys in ascending order, block by block. One
+// cache line large, since a merge of many small updates spends its time on little else. Owned by Sources.
 template <typename Key>
 struct Cursor {
-  const Key* keys = nullptr;  // null: the run from `first`
+  const Key* keys = nullptr;  // null: the keys are the run first, first + 1, …
   const std::byte* values = nullptr;
   uint64_t position = 0;
-  uint64_t stop = 0;  // end of the current block's tuples, where those are counted first
+  uint64_t stop = 0;  // end of the current block's tuples, after Advance
   uint64_t end = 0;
   double weight = 1.0;
   Key first = 0;
   DType dtype = DType::kFloat32;
-  bool ascends = true;  // its keys have to; else they are in coarse order
+  bool ascends = true;  // the keys should ascend; false: they are in coarse order
 
   Key operator[](uint64_t index) const { return keys != nullptr ? keys[index] : static_cast<Key>(first + index); }
 
-  // How many tuples, from `position` on, have keys ≤ last; kOutOfOrder.
+  // Returns: the number of tuples, from `position` on, with keys ≤ last; kOutOfOrder.
   uint64_t CountTo(Key last) const {
     const uint64_t left = end - position;
     if (keys != nullptr) return CountUpTo(keys + position, left, last, ascends);
@@ -34,7 +35,8 @@ struct Cursor {
     return std::min<uint64_t>(left - 1, last - (*this)[position]) + 1;
   }
 
-  // Moves `stop` behind the last key ≤ `last` and returns the tuples passed; kOutOfOrder, and stays.
+  // Moves `stop` behind the last tuple with key ≤ last.
+  // Returns: the number of tuples from `position` to `stop`; kOutOfOrder, and `stop` stays.
   uint64_t Advance(Key last) {
     const uint64_t passed = CountTo(last);
     if (passed == kOutOfOrder) return passed;
@@ -42,7 +44,8 @@ struct Cursor {
     return passed;
   }
 
-  // Moves `position` to the first key ≥ `to`, which may be far: doubling steps, then bisection.
+  // Moves `position` to the first tuple with key ≥ to.
+  // Cost: O(log of the distance): doubling steps, then bisection.
   void SkipTo(Key to) {
     uint64_t low = position;
     uint64_t step = 1;

@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sparseagg::cpu {
 namespace HWY_NAMESPACE {
 
-// Calls step(i, n) for stretches of n elements: whole vectors, and the rest at last.
+// Calls step(i, n) for elements [i, i + n): whole vectors, then the rest.
 template <class Step>
 HWY_INLINE void ForVectors(size_t count, Step step) {
   const size_t lanes = hn::Lanes(Doubles());
@@ -26,14 +26,14 @@ HWY_INLINE void ForVectors(size_t count, Step step) {
   if (i < count) step(i, count - i);
 }
 
-// The same where the last vector may reach beyond `count`, but not beyond `readable`.
+// The same with a last vector that may reach beyond `count`, but not beyond `readable`.
 template <class Step>
 HWY_INLINE void ForReadable(size_t count, size_t readable, Step step) {
   const size_t whole = hwy::RoundUpTo(count, hn::Lanes(Doubles()));
   ForVectors(whole <= readable ? whole : count, step);
 }
 
-// The terms behind the last are garbage that the slack takes.
+// Terms behind the last one are unspecified, and land in the slack.
 template <DType kDType>
 HWY_INLINE void LoadTermsOf(const void* values, size_t count, size_t readable, double weight, double* terms) {
   const Doubles d;
@@ -180,7 +180,7 @@ void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out
 void Divide(double* values, size_t count, double divisor) { HWY_DYNAMIC_DISPATCH(Divide)(values, count, divisor); }
 
 std::vector<std::string> SimdTargets() {
-  // First called before any target is forced: by ForceSimdTarget.
+  // ForceSimdTarget calls this before it restricts the targets, so the list is complete.
   static const auto* const names = [] {
     auto* all = new std::vector<std::string>;
     for (const int64_t target : hwy::SupportedAndGeneratedTargets()) all->emplace_back(hwy::TargetName(target));

@@ -12,10 +12,10 @@ HWY_BEFORE_NAMESPACE();
 namespace sparseagg::cpu {
 namespace HWY_NAMESPACE {
 
-// Columns folded at a time: their accumulators stay in the L1 cache.
+// Columns folded at a time; their accumulators stay in the L1 cache.
 constexpr size_t kStrip = 256;
-// Rows lie here and there, where the hardware does not look ahead: the beginning of one is asked for so many rows
-// before it is folded. The rest of long ones the hardware finds.
+// Rows come from random places, which the hardware prefetcher cannot foresee. The beginning of a row is prefetched this
+// many rows before it is folded; the hardware prefetches the rest of a long row.
 constexpr size_t kRowsAhead = 16;
 constexpr size_t kFetchedBytes = 512;
 
@@ -26,10 +26,10 @@ HWY_INLINE void PrefetchRow(const CollectedRows& rows, size_t i, size_t columns)
   const std::byte* row = source.values + origin.row * row_bytes;
   const size_t fetched = HWY_MIN(row_bytes, kFetchedBytes);
   for (size_t byte = 0; byte < fetched; byte += 64) __builtin_prefetch(row + byte);
-  __builtin_prefetch(row + fetched - 1);  // rows need not begin with a line
+  __builtin_prefetch(row + fetched - 1);  // the row may begin within a cache line, and so end in one more
 }
 
-// Calls step(c, n) for vectors of `count` columns, of n ≤ `lanes` columns that count.
+// Calls step(c, n) for vectors of columns [c, c + n) of `count`; n = lanes, but less for the last vector.
 template <class Step>
 HWY_INLINE void ForColumns(size_t count, size_t lanes, Step step) {
   size_t c = 0;
@@ -37,8 +37,8 @@ HWY_INLINE void ForColumns(size_t count, size_t lanes, Step step) {
   if (c < count) step(c, count - c);
 }
 
-// accs = or += terms of values from `begin` on. What is behind them may be read, where it is the source's, and lands
-// in the accumulators' slack.
+// Adds the terms of `count` values, from value `begin` on, to `accs`; if `is_first`, sets `accs` to them. The last
+// vector may read values behind these; their terms land in the slack of `accs`.
 template <DType kDType, class Terms>
 HWY_INLINE void AddTerms(const RowSource& source, uint64_t begin, size_t count, const Terms& terms, bool is_first,
                          typename Terms::Acc* HWY_RESTRICT accs) {
@@ -51,7 +51,7 @@ HWY_INLINE void AddTerms(const RowSource& source, uint64_t begin, size_t count, 
   });
 }
 
-// The same with accumulators instead of terms.
+// The same for a folded row of the base, whose values are accumulators.
 template <class Terms>
 HWY_INLINE void AddFolded(const RowSource& source, uint64_t begin, size_t count, bool is_first,
                           typename Terms::Acc* HWY_RESTRICT accs) {
@@ -63,7 +63,8 @@ HWY_INLINE void AddFolded(const RowSource& source, uint64_t begin, size_t count,
   });
 }
 
-// A function of its own, since inlined they are too much for the compiler.
+// Adds one row, of any dtype. Not inlined: with all variants inlined into the loop over rows, the
+// compiler optimises none of them well.
 template <class MakeTermsOf, class Acc>
 HWY_NOINLINE void AddRow(const RowSource& source, uint64_t begin, size_t count, MakeTermsOf make_terms, bool is_first,
                          Acc* HWY_RESTRICT accs) {
@@ -82,7 +83,7 @@ HWY_NOINLINE void AddRow(const RowSource& source, uint64_t begin, size_t count, 
   }
 }
 
-// Streams whole vectors past the caches, or stores them as any others.
+// Finishes `count` accumulators and writes them to the output from value `at` on. kStreams: past the caches.
 template <bool kStreams, class Acc>
 HWY_INLINE void WriteStrip(const Acc* accs, size_t count, double divisor, const DirectValues& output, size_t at) {
   const Doubles d;
@@ -127,7 +128,7 @@ HWY_INLINE void FoldRowsToBy(const CollectedRows& rows, const DirectValues& outp
 }
 
 void FoldRowsToAny(const CollectedRows& rows, const DirectValues& output) {
-  // Rows that begin and end with a cache line are made of whole vectors, each where streaming wants it.
+  // Streaming stores write aligned whole vectors only, so rows must begin and end with a cache line.
   const bool has_whole_lines = reinterpret_cast<uintptr_t>(output.values) % 64 == 0 && output.row_bytes() % 64 == 0;
   if (!output.streams || !has_whole_lines) return FoldRowsToBy<false>(rows, output);
   FoldRowsToBy<true>(rows, output);

@@ -10,7 +10,6 @@ HWY_BEFORE_NAMESPACE();
 namespace sparseagg::cpu {
 namespace HWY_NAMESPACE {
 
-// Other vectors are shorter, and have no instruction for the smaller of two 64-bit numbers: a radix sort is faster.
 #if HWY_MAX_BYTES == 64 && !HWY_HAVE_SCALABLE
 bool HasSlotKernelOf() { return true; }
 
@@ -20,7 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Slots = hn::FixedTag<uint64_t, kGroupBuckets>;
 using SlotVec = hn::Vec<Slots>;
 
-// All slots of a group, by their number.
+// All slots of a group: v3 holds slot 3 of each of its eight buckets.
 struct Columns {
   SlotVec v0, v1, v2, v3, v4, v5, v6, v7, v8, v9, v10, v11, v12, v13, v14, v15;
 };
@@ -31,7 +30,7 @@ HWY_INLINE void Order(SlotVec& a, SlotVec& b) {
   a = smaller;
 }
 
-// Green's network of 60 comparators (Knuth, The Art of Computer Programming 3, 5.3.4).
+// Sorts each bucket by Green's network of 60 comparators (Knuth, The Art of Computer Programming 3, 5.3.4).
 HWY_INLINE void SortColumns(Columns& c) {
   Order(c.v0, c.v1), Order(c.v2, c.v3), Order(c.v4, c.v5), Order(c.v6, c.v7);
   Order(c.v8, c.v9), Order(c.v10, c.v11), Order(c.v12, c.v13), Order(c.v14, c.v15);
@@ -51,7 +50,8 @@ HWY_INLINE void SortColumns(Columns& c) {
   Order(c.v6, c.v7), Order(c.v8, c.v9);
 }
 
-// Whether a sorted bucket has three equal upper halves.
+// Returns: whether one of the sorted buckets has three words with equal upper halves. In sorted order it is enough to
+// compare each word with the one two places on.
 HWY_INLINE bool HasTriple(const Columns& c) {
   const Slots d;
   const auto closest = [&](SlotVec x, SlotVec y, SlotVec z, SlotVec xx, SlotVec yy, SlotVec zz) {
@@ -66,11 +66,11 @@ HWY_INLINE bool HasTriple(const Columns& c) {
   return !hn::AllFalse(d, hn::Lt(least, hn::Set(d, uint64_t{1} << 32)));
 }
 
-// OrderedBlockQueue eight vectors of one slot each, first slot first, into vectors of one bucket each.
+// Transposes eight vectors, of one slot of eight buckets each, into eight vectors of one bucket each.
 HWY_INLINE void Transpose(SlotVec& r0, SlotVec& r1, SlotVec& r2, SlotVec& r3, SlotVec& r4, SlotVec& r5, SlotVec& r6,
                           SlotVec& r7) {
   const Slots d;
-  // Blocks of two slots of one bucket: bucket 2k in block k of the former, 2k + 1 of the latter.
+  // Blocks of two slots of one bucket: bucket 2k is in block k of `even…`, bucket 2k + 1 in block k of `odd…`.
   const SlotVec even01 = hn::InterleaveLower(d, r0, r1), odd01 = hn::InterleaveUpper(d, r0, r1);
   const SlotVec even23 = hn::InterleaveLower(d, r2, r3), odd23 = hn::InterleaveUpper(d, r2, r3);
   const SlotVec even45 = hn::InterleaveLower(d, r4, r5), odd45 = hn::InterleaveUpper(d, r4, r5);
@@ -115,7 +115,7 @@ size_t SortGroupsOf(const SlotGroups& groups, size_t begin, size_t end, uint64_t
       flags |= next[b];
       sizes[b] = (next[b] - group * kGroupSlots) / kGroupBuckets;
     }
-    if ((flags & kSpilled) != 0) break;
+    if ((flags & kOverflowed) != 0) break;
     uint64_t* at = to;
     Columns c = LoadColumns(slots);
     SortColumns(c);
@@ -123,7 +123,7 @@ size_t SortGroupsOf(const SlotGroups& groups, size_t begin, size_t end, uint64_t
     FreeColumns(slots);
     Transpose(c.v0, c.v1, c.v2, c.v3, c.v4, c.v5, c.v6, c.v7);
     Transpose(c.v8, c.v9, c.v10, c.v11, c.v12, c.v13, c.v14, c.v15);
-    // Whole vectors: what is behind a bucket's words is overwritten by the next one's.
+    // Stores whole vectors: the free slots behind a bucket's words are overwritten by the next bucket's words.
     const auto put = [&](SlotVec low, SlotVec high, size_t size) {
       hn::StoreU(low, d, at);
       hn::StoreU(high, d, at + 8);

@@ -1,4 +1,4 @@
-// The inner loop of the slot sort (slot_sort.h), vectorised as kernels.h describes.
+// Kernel of the slot sort (merge/slot_sort.h): sorting networks over interleaved buckets. See kernels.h for targets.
 #ifndef SPARSEAGG_HOST_CPU_SIMD_SLOT_KERNELS_H_
 #define SPARSEAGG_HOST_CPU_SIMD_SLOT_KERNELS_H_
 
@@ -7,32 +7,40 @@
 
 namespace sparseagg::cpu {
 
-// Buckets of kBucketSlots slots each, kGroupBuckets of them interleaved: slot s of bucket b is word
-// (b / kGroupBuckets) · kGroupSlots + s · kGroupBuckets + b % kGroupBuckets. So a vector holds one slot of each bucket
-// of a group, and a sorting network sorts all of them at once, with one minimum and one maximum a comparator.
+// A bucket has kBucketSlots slots; the slots of kGroupBuckets buckets, a group, are interleaved. Slot s of bucket b is
+// word
+//
+//   (b / kGroupBuckets) · kGroupSlots + s · kGroupBuckets + b % kGroupBuckets
+//
+// So a vector holds slot s of all eight buckets of a group. A sorting network, which compares fixed pairs of slots,
+// sorts the eight buckets at once; each comparator is one vector minimum and one vector maximum.
 inline constexpr size_t kGroupBuckets = 8;
 inline constexpr size_t kBucketSlots = 16;
 inline constexpr size_t kGroupSlots = kGroupBuckets * kBucketSlots;
 
-// What slot s holds while it is free: larger than any tuple, and no two of a bucket have the same upper half.
+// Returns: the word in slot s while the slot is free. It is larger than any tuple, so that free slots are sorted to the
+// end, and the upper halves of a bucket's free slots differ, so that they do not look like equal keys.
 constexpr uint64_t FreeSlot(size_t s) { return (uint64_t{0xffffffff} - s) << 32; }
 inline constexpr uint64_t kMaxSlotOffset = 0xffffffff - kBucketSlots;
 
-// Set in what `next` has for a bucket that could not take everything.
-inline constexpr uint32_t kSpilled = uint32_t{1} << 31;
+// Flag in SlotGroups::next: the bucket was full when another tuple came.
+inline constexpr uint32_t kOverflowed = uint32_t{1} << 31;
 
-// Whether this machine's vectors hold a group's slots side by side. Else the following is not to be called.
+// Returns: whether the SIMD target has 512-bit vectors. Others have shorter vectors and no instruction for the minimum
+// of 64-bit integers; a radix sort is faster there.
 bool HasSlotKernel();
 
 struct SlotGroups {
   uint64_t* slots = nullptr;
-  const uint32_t* next = nullptr;  // for each bucket, the word of its next free slot, or of the slot behind its last
-  bool stable = false;             // no two words are equal in their upper halves, or the lower ones are ascending
+  const uint32_t* next = nullptr;  // for each bucket: the word of its next free slot, or of the slot behind its last
+  bool stable = false;             // among equal upper halves, the lower halves came in ascending order
 };
 
-// Writes the words of the groups [begin, end), sorted, to out + written and on, moves `written`, and frees their slots.
-// Stops before a group with a bucket that has spilled or, unless `stable`, has three words that are equal in their
-// upper halves (the order of two may change), and returns it, or `end`. `out` needs room for kBucketSlots words more.
+// Sorts the words of the groups [begin, end), writes them to `out` from `written` on, advances `written`, and frees the
+// slots. Stops before a group with an overflowed bucket. Unless `stable`, it also stops before a group in which three
+// words of a bucket have equal upper halves: a network would not keep their order. (Two may change places.)
+// Returns: the group it stopped at, or `end`.
+// Requires: HasSlotKernel(); room for kBucketSlots words more at `out`.
 size_t SortGroups(const SlotGroups& groups, size_t begin, size_t end, uint64_t* out, size_t& written);
 
 }  // namespace sparseagg::cpu

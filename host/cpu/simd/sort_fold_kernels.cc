@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sparseagg::cpu {
 namespace HWY_NAMESPACE {
 
-// In each lane, whether the word's key is that of the next one.
+// Returns: for each lane, whether the key of its word equals the key of the next word.
 HWY_INLINE hn::Mask<Longs> SameAsNext(const uint64_t* words) {
   const Longs d;
   const auto differing = hn::Xor(hn::LoadU(d, words), hn::LoadU(d, words + 1));
@@ -46,9 +46,9 @@ HWY_INLINE hn::Vec<Doubles> ValuesOf(hn::Vec<Longs> words) {
   }
 }
 
-// The terms of values that words carry. (None has a weight of its own.)
+// Terms of values in the words. All have the same weight, so weights are not summed here.
 template <DType kDType, class Terms>
-struct CarriedTerms {
+struct PayloadTerms {
   using Acc = typename Terms::Acc;
   static constexpr bool kWeighed = false;
   HWY_INLINE auto TermsOf(hn::Vec<Longs> words) const { return terms(ValuesOf<kDType>(words)); }
@@ -56,36 +56,36 @@ struct CarriedTerms {
   const Terms terms;
 };
 
-// The terms, and weights, that words tell the places of.
+// Terms, and weights, to which the words hold indexes.
 template <class TermAcc, bool kHasWeights>
-struct PlacedTerms {
+struct IndexedTerms {
   using Acc = TermAcc;
   static constexpr bool kWeighed = kHasWeights;
   HWY_INLINE auto TermsOf(hn::Vec<Longs> words) const {
-    return hn::GatherIndex(hn::Rebind<Acc, Doubles>(), terms, PlacesOf(words));
+    return hn::GatherIndex(hn::Rebind<Acc, Doubles>(), terms, IndexesOf(words));
   }
   HWY_INLINE hn::Vec<Longs> WeightsOf(hn::Vec<Longs> words) const {
     if constexpr (!kHasWeights) return hn::Zero(Longs());
-    return hn::GatherIndex(Longs(), weights, PlacesOf(words));
+    return hn::GatherIndex(Longs(), weights, IndexesOf(words));
   }
-  static HWY_INLINE hn::Vec<SignedLongs> PlacesOf(hn::Vec<Longs> words) {
+  static HWY_INLINE hn::Vec<SignedLongs> IndexesOf(hn::Vec<Longs> words) {
     return hn::BitCast(SignedLongs(), hn::And(words, hn::Set(Longs(), 0xffffffffu)));
   }
   const Acc* terms;
   const uint64_t* weights;
 };
 
-// A sum of weights as a word, of the arithmetic that goes with the accumulators.
+// Adds a weight to a sum of weights, in the arithmetic that goes with the accumulators.
 template <class Acc>
 HWY_INLINE void AddWeightTo(uint64_t& sum, uint64_t weight) {
   AddWeight(std::is_same_v<Acc, double> ? KeyWeights::kFloat : KeyWeights::kFixed, weight, sum);
 }
 
-// Rows made one by one, which leave in vectors.
+// Rows that were made one by one, and are finished and written a vector at a time.
 template <class Key, class Acc>
-class Staged {
+class StagedRows {
  public:
-  explicit Staged(PlainWriter<Key>& writer) : writer_(writer) {}
+  explicit StagedRows(DirectWriter<Key>& writer) : writer_(writer) {}
   HWY_INLINE void Push(uint64_t key, Acc acc, uint64_t count, uint64_t weight) {
     keys_[size_] = key;
     accs_[size_] = acc;
@@ -105,7 +105,7 @@ class Staged {
 
  private:
   static constexpr size_t kCapacity = 128;
-  PlainWriter<Key>& writer_;
+  DirectWriter<Key>& writer_;
   size_t size_ = 0;
   HWY_ALIGN uint64_t keys_[kCapacity] = {};
   HWY_ALIGN Acc accs_[kCapacity] = {};
@@ -113,7 +113,8 @@ class Staged {
   HWY_ALIGN uint64_t weights_[kCapacity] = {};
 };
 
-// Keys that come once, which is what thinly spread ones do mostly, are finished a vector at a time.
+// Folds all tuples. Most sparse keys come once: a vector of tuples without equal neighbours is finished as it is,
+// without a loop over its lanes. Other tuples are added one by one.
 template <class Key, class Source>
 HWY_NOINLINE void FoldToT(const CollectedTuples& tuples, Key first, const Source& source, size_t rows,
                           const DirectOutput<Key>& output) {
@@ -122,11 +123,11 @@ HWY_NOINLINE void FoldToT(const CollectedTuples& tuples, Key first, const Source
   const hn::Rebind<Acc, Doubles> da;
   const size_t lanes = hn::Lanes(d);
   const uint64_t* words = tuples.words;
-  PlainWriter<Key> writer(output, rows);
-  Staged<Key, Acc> staged(writer);
+  DirectWriter<Key> writer(output, rows);
+  StagedRows<Key, Acc> staged(writer);
   HWY_ALIGN Acc buffer[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(Acc)];
   HWY_ALIGN uint64_t weight_buffer[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(uint64_t)];
-  Acc acc{};  // never of terms −0.0, so that starting from +0.0 or −0.0 is one
+  Acc acc{};  // terms are never −0.0, so starting from +0.0 gives the bits of SumFloat, which starts from −0.0
   uint64_t count = 0;
   uint64_t weight = 0;
   for (size_t i = 0; i < tuples.size; i += lanes) {
@@ -157,36 +158,36 @@ HWY_NOINLINE void FoldToT(const CollectedTuples& tuples, Key first, const Source
 }
 
 template <class Key, class Terms>
-HWY_INLINE void FoldCarried(const CollectedTuples& tuples, Key first, const Terms& terms, size_t rows,
-                            const DirectOutput<Key>& output) {
+HWY_INLINE void FoldPayloads(const CollectedTuples& tuples, Key first, const Terms& terms, size_t rows,
+                             const DirectOutput<Key>& output) {
   switch (tuples.dtype) {
     case DType::kFloat16:
-      return FoldToT(tuples, first, CarriedTerms<DType::kFloat16, Terms>{terms}, rows, output);
+      return FoldToT(tuples, first, PayloadTerms<DType::kFloat16, Terms>{terms}, rows, output);
     case DType::kBFloat16:
-      return FoldToT(tuples, first, CarriedTerms<DType::kBFloat16, Terms>{terms}, rows, output);
+      return FoldToT(tuples, first, PayloadTerms<DType::kBFloat16, Terms>{terms}, rows, output);
     default:
-      return FoldToT(tuples, first, CarriedTerms<DType::kFloat32, Terms>{terms}, rows, output);
+      return FoldToT(tuples, first, PayloadTerms<DType::kFloat32, Terms>{terms}, rows, output);
   }
 }
 
 template <class Acc, class Key>
-HWY_INLINE void FoldPlaced(const CollectedTuples& tuples, Key first, size_t rows, const DirectOutput<Key>& output) {
+HWY_INLINE void FoldIndexed(const CollectedTuples& tuples, Key first, size_t rows, const DirectOutput<Key>& output) {
   const auto* terms = static_cast<const Acc*>(tuples.terms);
   if (tuples.weights == nullptr) {
-    FoldToT(tuples, first, PlacedTerms<Acc, false>{terms, nullptr}, rows, output);
+    FoldToT(tuples, first, IndexedTerms<Acc, false>{terms, nullptr}, rows, output);
   } else {
-    FoldToT(tuples, first, PlacedTerms<Acc, true>{terms, tuples.weights}, rows, output);
+    FoldToT(tuples, first, IndexedTerms<Acc, true>{terms, tuples.weights}, rows, output);
   }
 }
 
 template <class Key>
 HWY_INLINE void FoldToKeys(const CollectedTuples& tuples, Key first, size_t rows, const DirectOutput<Key>& output) {
   if (tuples.terms != nullptr) {
-    return tuples.fixed ? FoldPlaced<int64_t>(tuples, first, rows, output)
-                        : FoldPlaced<double>(tuples, first, rows, output);
+    return tuples.fixed ? FoldIndexed<int64_t>(tuples, first, rows, output)
+                        : FoldIndexed<double>(tuples, first, rows, output);
   }
-  if (!tuples.fixed) return FoldCarried(tuples, first, FloatTerms(tuples.weight), rows, output);
-  FoldCarried(tuples, first, FixedTerms(tuples.weight, tuples.bound, tuples.scale), rows, output);
+  if (!tuples.fixed) return FoldPayloads(tuples, first, FloatTerms(tuples.weight), rows, output);
+  FoldPayloads(tuples, first, FixedTerms(tuples.weight, tuples.bound, tuples.scale), rows, output);
 }
 
 void FoldTo32(const CollectedTuples& tuples, uint32_t first, size_t rows, const DirectOutput<uint32_t>& output) {

@@ -1,4 +1,4 @@
-// The inner loops of the gather (gatherer.h), vectorised as kernels.h describes.
+// Kernels of the sort fold (merge/sort_fold.h): folding sorted tuples of one value. See kernels.h for targets.
 #ifndef SPARSEAGG_HOST_CPU_SIMD_SORT_FOLD_KERNELS_H_
 #define SPARSEAGG_HOST_CPU_SIMD_SORT_FOLD_KERNELS_H_
 
@@ -12,14 +12,14 @@ namespace sparseagg::cpu {
 
 // Tuples of float updates, one value a key, sorted by key and within a key in canonical order.
 struct CollectedTuples {
-  // A key's offset from the block's first key in the upper half; in the lower half a value, from the lowest bit on, or
-  // where there are terms, the index of the tuple's.
+  // Upper half: offset of the key from the block's first key. Lower half, the payload: the value itself, in the lowest
+  // bits, if `terms` is null; else an index into `terms`.
   const uint64_t* words = nullptr;
   size_t size = 0;
-  // Null: the words carry values, all of one dtype and weight. Else double, or int64_t where `fixed`.
+  // Null: all values have one dtype and one weight, and are in the words. Else double, or int64_t if `fixed`.
   const void* terms = nullptr;
-  const uint64_t* weights = nullptr;  // beside the terms: what a key's weight is the sum of; null: there is none
-  // Of carried values.
+  const uint64_t* weights = nullptr;  // one for each term, in the bits of FoldedRows::weights; null: not summed
+  // Of values in the words:
   DType dtype = DType::kFloat32;  // of at most 32 bits
   double weight = 1.0;
   bool fixed = false;
@@ -27,11 +27,11 @@ struct CollectedTuples {
   double scale = 1.0;  // fixed: 2^s
 };
 
-// How many different keys there are.
+// Returns: the number of distinct keys.
 size_t CountKeys(const CollectedTuples& tuples);
 
-// Folds the tuples of each key from left to right (terms as of AddToTable) to finished rows, `rows` = CountKeys of
-// them, of which nothing behind is written.
+// Folds the tuples of each key from left to right and writes one finished row a key. Terms are those of AddToTable.
+// `first`: the block's first key. `rows`: CountKeys(tuples); nothing behind these rows is written.
 void FoldTo(const CollectedTuples& tuples, uint32_t first, size_t rows, const DirectOutput<uint32_t>& output);
 void FoldTo(const CollectedTuples& tuples, uint64_t first, size_t rows, const DirectOutput<uint64_t>& output);
 

@@ -17,7 +17,7 @@ namespace HWY_NAMESPACE {
 
 constexpr size_t kMaxLanes = HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(double);
 
-// The counters must not be a character type, or the compiler would think that they alias the keys.
+// A counter of one byte. Not uint8_t: the compiler must assume that a character type aliases the keys.
 enum class Count8 : uint8_t {};
 
 HWY_INLINE void CountOne(NoCount*, uint64_t) {}
@@ -27,13 +27,13 @@ HWY_INLINE void CountOne(Count8* counts, uint64_t slot) {
 HWY_INLINE void CountOne(uint16_t* counts, uint64_t slot) { ++counts[slot]; }
 HWY_INLINE void CountOne(uint32_t* counts, uint64_t slot) { ++counts[slot]; }
 
-// What slots note of their contributors beside the sums: how many there are.
+// Counting of contributors.
 template <class Count>
 struct Tally {
   Count* counts;
   HWY_INLINE void Add(uint64_t slot) const { CountOne(counts, slot); }
 };
-// And what they weigh.
+// Counting of contributors, and sums of their weights.
 template <class Count, class Weight>
 struct WeightTally {
   Count* counts;
@@ -45,17 +45,20 @@ struct WeightTally {
   }
 };
 
-// A function of its own for each combination: inlined, they are too much for the compiler.
+// The functions below are not inlined: with all combinations of types inlined, the compiler optimises none of them
+// well.
 
-// Whether each of `lanes` keys is less than the next one.
+// Returns: whether each of a vector of keys is less than the key behind it.
 template <class Key>
 HWY_INLINE bool Ascend(const Key* keys) {
   const hn::Rebind<Key, Doubles> d;
   return hn::AllTrue(d, hn::Lt(hn::LoadU(d, keys), hn::LoadU(d, keys + 1)));
 }
 
-// One value a key. The products of a vector of tuples are made side by side; adding them is scalar, since AVX-512's
-// gather and scatter are slower. A cursor's keys are distinct, so the sums of one vector are independent.
+// Adds the tuples of one cursor, one value a key. The terms of a vector of tuples are computed at once. They are added
+// one by one: AVX-512's gather and scatter measured slower than scalar loads and stores. A cursor's keys are distinct,
+// so the additions of one vector do not depend on each other.
+// Returns: the position behind the last tuple added; kOutOfOrder.
 template <DType kDType, class Key, class Terms, class Tally>
 HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const TableWindow<Key>& window, const Terms& terms,
                               typename Terms::Acc* HWY_RESTRICT table, const Tally tally) {
@@ -93,8 +96,7 @@ HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const TableWindow<Key>&
   return i;
 }
 
-// accs[c] += term of values[index + c], for `count` consecutive values. Asks for memory `ahead` values before it is
-// read, if that is not 0.
+// Adds the terms of values [index, index + count) to accs[0], accs[1], … Prefetches `ahead` values ahead, if not 0.
 template <DType kDType, class Terms>
 HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count, size_t ahead, const Terms& terms,
                          typename Terms::Acc* HWY_RESTRICT accs) {
@@ -111,9 +113,12 @@ HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count
   for (size_t j = 0; c < count; ++c, ++j) accs[c] += buffer[j];
 }
 
-// There are more cursors than the hardware can follow. It follows rows longer than this while they are read.
+// Rows up to this size are prefetched by hand, since there are more cursors than the hardware prefetcher can follow.
+// Longer rows it follows by itself.
 constexpr size_t kRowBytesAhead = 1024;
 
+// Adds the tuples of one cursor, rows of several values.
+// Returns: the position behind the last tuple added; kOutOfOrder.
 template <DType kDType, class Key, class Terms, class Tally>
 HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const TableWindow<Key>& window, const Terms& terms,
                               typename Terms::Acc* HWY_RESTRICT table, const Tally tally) {
@@ -147,8 +152,8 @@ HWY_INLINE uint64_t AddCursor(const Cursor<Key>& cursor, const TableWindow<Key>&
   return AddKeys<kDType>(cursor, window, terms, table, tally);
 }
 
-// With many small updates each visit begins at cold lines, and is over before the hardware would know: the first lines
-// of a cursor's keys and values are asked for some cursors ahead.
+// With many small updates, each visit of a cursor begins at cold cache lines and ends before the hardware prefetcher
+// starts. So the first lines of keys and values are prefetched some cursors ahead.
 constexpr size_t kCursorsAhead = 8;
 constexpr size_t kLinesAhead = 3;
 

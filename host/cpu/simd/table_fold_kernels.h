@@ -1,4 +1,4 @@
-// The inner loop that fills the table of a sweep (sweeper.h), vectorised as kernels.h describes.
+// Kernel that fills the table of a table fold (merge/table_fold.h). See kernels.h for targets.
 #ifndef SPARSEAGG_HOST_CPU_SIMD_TABLE_FOLD_KERNELS_H_
 #define SPARSEAGG_HOST_CPU_SIMD_TABLE_FOLD_KERNELS_H_
 
@@ -10,7 +10,7 @@
 
 namespace sparseagg::cpu {
 
-// A window of keys, first to last, of float updates: `columns` ≥ 1 accumulators a key, slot after slot.
+// A window of keys, from `first` to `last`, and its table of `columns` ≥ 1 accumulators a key. Updates are of floats.
 template <typename Key>
 struct TableWindow {
   Cursor<Key>* cursors = nullptr;
@@ -18,24 +18,27 @@ struct TableWindow {
   Key first = 0;
   Key last = 0;
   size_t columns = 1;
-  void* table = nullptr;  // double; int64_t where `fixed`
+  void* table = nullptr;  // double; int64_t if `fixed`
   CountBytes count_bytes = CountBytes::kNone;
-  void* counts = nullptr;  // unsigned, count_bytes wide; kNone or kFour where there are weights
-  // Null: no sums of weights. Else as the table: double; int64_t of weight_scale = 2^t to 1 where `fixed`.
+  void* counts = nullptr;  // unsigned, count_bytes wide; kNone or kFour if weights are summed
+  // Sums of weights, double; int64_t if `fixed`. Null: not summed.
   void* weights = nullptr;
-  double weight_scale = 1.0;
-  size_t tuples_ahead = 0;  // how far ahead of a cursor memory is asked for
+  double weight_scale = 1.0;  // fixed: 2^t
+  size_t tuples_ahead = 0;    // tuples ahead of a cursor to prefetch
   bool fixed = false;
   double bound = 0.0;  // fixed: terms are clipped to ±bound
   double scale = 1.0;  // fixed: 2^s
 };
 
-// Adds every cursor's tuples with keys ≤ last, cursor after cursor, and moves the cursors behind them:
-// table[key − first] += value · weight + 0.0, each product and sum rounded to float64; where `fixed`,
-// rint(clamp(value · weight) · scale); and one to counts[key − first], the weight to weights[key − first]. Returns the
-// number of tuples, or, as soon as a cursor's keys do not ascend though they have to, kOutOfOrder. Each vector of keys
-// is looked at before it tells where to write: keys in callers' hands, which stay as they are meanwhile, need no other
-// check, and no other pass.
+// Adds the tuples with keys up to `last`, cursor after cursor, and moves the cursors behind them. For a tuple at slot
+// s = key − first, it adds
+//   value · weight + 0.0 to table[s], each product and sum rounded to float64; if `fixed`:
+//   rint(clamp(value · weight, ±bound) · scale)
+//   1 to counts[s]
+//   the weight to weights[s]
+// Returns: the number of tuples. kOutOfOrder as soon as keys of a cursor do not ascend that should; each vector of keys
+// is checked before it says where to write.
+// Deterministic: the bits do not depend on the SIMD target.
 uint64_t AddToTable(const TableWindow<uint32_t>& window);
 uint64_t AddToTable(const TableWindow<uint64_t>& window);
 

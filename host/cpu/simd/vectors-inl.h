@@ -32,10 +32,10 @@ using simd::HWY_NAMESPACE::StoreSome;
 using simd::HWY_NAMESPACE::WidenHalf;
 using simd::HWY_NAMESPACE::Words;
 
-// The counter of a slot that has none.
+// Type of a slot's counter in tables without counters.
 struct NoCount {};
 
-// Values [index, index + n) of dtype kDType, n ≤ Lanes(Doubles), widened exactly.
+// Returns: values [index, index + n) of dtype kDType, n ≤ Lanes(Doubles), widened exactly.
 template <DType kDType>
 HWY_INLINE hn::Vec<Doubles> LoadDoubles(const std::byte* values, size_t index, size_t n) {
   const Doubles d;
@@ -52,12 +52,13 @@ HWY_INLINE hn::Vec<Doubles> LoadDoubles(const std::byte* values, size_t index, s
   }
 }
 
-// widened · weight + 0.0; the sum turns −0.0 into +0.0 and changes nothing else.
+// Returns: widened · weight + 0.0. Adding +0.0 turns −0.0 into +0.0 and changes nothing else, so terms are never −0.0
+// (see SumFloat).
 HWY_INLINE hn::Vec<Doubles> MakeTerms(hn::Vec<Doubles> widened, hn::Vec<Doubles> weight) {
   return hn::Add(hn::Mul(widened, weight), hn::Zero(Doubles()));
 }
 
-// rint(clamp(products, ±bound) · scale), ties to even.
+// Conversion of products to fixed point: rint(clamp(products, ±bound) · scale), ties to even.
 struct Quantiser {
   Quantiser(double bound, double scale)
       : high(hn::Set(Doubles(), bound)), low(hn::Set(Doubles(), -bound)), factor(hn::Set(Doubles(), scale)) {}
@@ -70,7 +71,7 @@ struct Quantiser {
   hn::Vec<Doubles> factor;
 };
 
-// What makes terms of a float64 sum.
+// Makes terms of a float64 sum from widened values.
 struct FloatTerms {
   using Acc = double;
   using Lanes = Doubles;
@@ -79,7 +80,7 @@ struct FloatTerms {
   hn::Vec<Doubles> factor;
 };
 
-// What makes terms of a fixed-point sum.
+// Makes terms of a fixed-point sum from widened values.
 struct FixedTerms {
   using Acc = int64_t;
   using Lanes = SignedLongs;
@@ -91,10 +92,10 @@ struct FixedTerms {
   Quantiser quantise;
 };
 
-// StoreSome where n = Lanes(d) and `to` is aligned, past the caches if so wanted.
+// StoreSome, or, with kStreams, a store past the caches. kStreams requires n = Lanes(d) and aligned `to`.
 template <bool kStreams, class D, class V>
 HWY_INLINE void StoreOrStream(V v, D d, size_t n, hn::TFromD<D>* to) {
-  // Of vectors below 16 bytes Highway would write 16 all the same.
+  // hn::Stream of a vector shorter than 16 bytes would write 16 bytes.
   if constexpr (kStreams && hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) >= 16) {
     hn::Stream(v, d, to);
   } else {
@@ -102,11 +103,12 @@ HWY_INLINE void StoreOrStream(V v, D d, size_t n, hn::TFromD<D>* to) {
   }
 }
 
-// Rounded to nearest even, NaN canonical, no −0.0.
+// Returns: the values rounded to float32, to nearest even; NaN is canonical, −0.0 becomes +0.0.
 HWY_INLINE hn::Vec<Floats> RoundToFloats(hn::Vec<Doubles> values) {
   const Floats df;
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-  // Highway's own narrowing stops at the largest finite float on these targets, where IEEE 754 rounds to infinity.
+  // Highway 1.0.3: DemoteTo stops at the largest finite float on these targets, where IEEE 754 rounds to infinity.
+  // Remove with a Highway that rounds to infinity.
   HWY_ALIGN double wide[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(double)];
   HWY_ALIGN float narrow[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(float)];
   hn::Store(values, Doubles(), wide);
@@ -119,7 +121,7 @@ HWY_INLINE hn::Vec<Floats> RoundToFloats(hn::Vec<Doubles> values) {
   return hn::IfThenElse(hn::IsNaN(rounded), nan, hn::Add(rounded, hn::Zero(df)));
 }
 
-// NaN canonical, no −0.0.
+// Returns: the values with canonical NaN, and +0.0 for −0.0.
 HWY_INLINE hn::Vec<Doubles> NormaliseDoubles(hn::Vec<Doubles> values) {
   const Doubles d;
   const auto nan = hn::Set(d, std::numeric_limits<double>::quiet_NaN());
@@ -132,8 +134,8 @@ HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, size_t n, uint32_t* out) {
   StoreSome(hn::TruncateTo(dw, keys), dw, n, out);
 }
 
-// Writes the first n lanes of accumulators of type Acc to values from `at` on, finished or not, as the output says.
-// Each is divided by its lane of `divisors`, if by anything. With kStreams all lanes are written, and aligned.
+// Finishes the first n lanes of accumulators of type Acc as the output says, and writes them to its values from `at`
+// on. `divisors` is used if the output divides. kStreams: as for StoreOrStream.
 template <class Acc, bool kStreams = false>
 HWY_INLINE void WriteValues(hn::Vec<Longs> accs, hn::Vec<Doubles> divisors, const DirectValues& output, uint64_t at,
                             size_t n) {
@@ -153,7 +155,7 @@ HWY_INLINE void WriteValues(hn::Vec<Longs> accs, hn::Vec<Doubles> divisors, cons
   }
 }
 
-// What rows of accumulators of type Acc are divided by, if by anything.
+// Returns: the divisor of each lane, as the output says; unspecified if it does not divide.
 template <class Acc>
 HWY_INLINE hn::Vec<Doubles> DivisorsOf(const DirectValues& output, hn::Vec<Longs> counts, hn::Vec<Longs> weights) {
   const Doubles d;
@@ -168,22 +170,21 @@ HWY_INLINE hn::Vec<Doubles> DivisorsOf(const DirectValues& output, hn::Vec<Longs
   }
 }
 
-// Writes rows of one value to an output.
+// Writer of rows of one value to a direct output, in the order of rows.
 template <class Key>
-class PlainWriter {
+class DirectWriter {
  public:
-  // The output has room for `rows` rows, of which `written` are there, and what lies behind may belong to another
-  // thread.
-  PlainWriter(const DirectOutput<Key>& output, uint64_t rows, uint64_t written = 0)
+  // `rows`: rows that the output has place for; behind them, another thread may write. `written`: rows written before.
+  DirectWriter(const DirectOutput<Key>& output, uint64_t rows, uint64_t written = 0)
       : output_(output), rows_(rows), written_(written) {}
 
-  // The n rows at the front of the vectors, of accumulators of type Acc; counts and weights are ignored where the
-  // output does not ask for them.
+  // Writes the rows in the first n lanes, of accumulators of type Acc. Counts and weights are ignored if the output
+  // does not want them.
   template <class Acc>
   HWY_INLINE void Write(hn::Vec<Longs> keys, hn::Vec<Longs> accs, hn::Vec<Longs> counts, hn::Vec<Longs> weights,
                         size_t n) {
     const Words dw;
-    // Whole vectors while there is room: what lies behind the n rows is written again.
+    // Stores whole vectors while there is place: lanes behind the n rows are overwritten by the next rows.
     const size_t stored = written_ + hn::Lanes(dw) <= rows_ ? hn::Lanes(dw) : n;
     StoreKeys(keys, stored, output_.keys + written_);
     if (output_.counts != nullptr) StoreSome(hn::TruncateTo(dw, counts), dw, stored, output_.counts + written_);

@@ -1,4 +1,4 @@
-// The coarse order of updates that arrive unsorted (host/cpu/prepare/coarse_order.h), and what it refuses.
+// The coarse order of unsorted updates (host/cpu/prepare/coarse_order.h), and the inputs that it refuses.
 #include "host/cpu/prepare/coarse_order.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ struct Ordered {
   Column<std::byte> values;
 };
 
-// Orders keys, each with a row of copies of its position.
+// Orders keys; the bytes of a key's row say its position.
 template <typename Key>
 Ordered<Key> Order(const std::vector<uint64_t>& wide_keys, uint64_t dimension, size_t row_bytes) {
   const std::vector<Key> keys(wide_keys.begin(), wide_keys.end());
@@ -87,7 +87,7 @@ TEST(RepeatFinder, OneRepeat_IsFound_AndNoneOfEarlierCalls) {
   Rng rng(seed);
   for (const int low_bits : {5, 13, 14, 17, 18, 30}) {
     cpu::internal::RepeatFinder<uint32_t> finder(low_bits);
-    for (int call = 0; call < 600; ++call) {  // its marks are a byte
+    for (int call = 0; call < 600; ++call) {  // marks are bytes, so they wrap around twice
       const size_t count = call % 200 == 199 ? 20'000 : 2 + rng.Below(300);
       std::vector<uint32_t> keys = SomeKeys(rng, low_bits, count);
       const auto key_at = [&](size_t i) { return keys[i]; };
@@ -112,11 +112,11 @@ TEST(CoarseOrder, Order_IsStableByLeadingBits_ForEveryRowSize) {
   }
 }
 
-TEST(CoarseOrder, KeysInOneBucket_AreTakenOn) {
+TEST(CoarseOrder, KeysInOneBucket_AreOrdered) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
-  // Each with a bit of its own, and, of 2^40, all to be sorted.
+  // First, a byte of the table for each key. Second, keys below 2^40, whose repeats are found by sorting.
   ExpectOrdered<uint64_t>(DistinctKeys(rng, 40'000, kTuples), uint64_t{1} << (16 + cpu::internal::kBucketBits), 4);
   ExpectOrdered<uint64_t>(DistinctKeys(rng, 1'000'000, kTuples), uint64_t{1} << 40, 4);
 }
@@ -129,7 +129,7 @@ TEST(CoarseOrder, OneRepeatedKey_IsFound) {
     const uint64_t bound = dimension == 0 ? ~uint64_t{0} : dimension;
     std::vector<bool> done;
     for (int i = 0; i < 20; ++i) {
-      // All over the buckets, or many in each of two.
+      // Keys of all buckets, or crowded in two buckets.
       std::vector<uint64_t> keys = DistinctKeys(rng, bound, kTuples);
       if (dimension != 30'000 && i % 2 == 1) {
         for (uint64_t& key : keys) key = key % 2 * (bound / 2) + key % 1'000'003;
@@ -151,7 +151,7 @@ void ExpectTheReferencesResult(const TensorSpec& spec, const std::vector<RawSubm
   }
 }
 
-// One update in coarse order, and the others' keys all in one of its buckets: more than a block should hold.
+// One update in coarse order; the keys of all others lie in one of its buckets, which is more than a block should hold.
 TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
@@ -171,7 +171,7 @@ TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
   ExpectTheReferencesResult(spec, submissions);
 }
 
-// The largest whose keys fit words.
+// The largest dimension whose keys fit words.
 constexpr uint64_t kWordDimension = uint64_t{1} << (cpu::CoarseWords::kMaxLowBits + cpu::internal::kBucketBits);
 
 TEST(CoarseWords, Order_IsThatOfKeysAndValues) {
@@ -199,7 +199,7 @@ TEST(CoarseWords, Order_IsThatOfKeysAndValues) {
   }
 }
 
-TEST(CoarseWords, WhatTheyCannotHold_IsNotTakenOn) {
+TEST(CoarseWords, LongKeys_FewTuples_AndRepeatedKeys_AreRefused) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
@@ -214,8 +214,8 @@ TEST(CoarseWords, WhatTheyCannotHold_IsNotTakenOn) {
   EXPECT_FALSE(cpu::OrderCoarselyInWords(keys, values.data(), low_bits, words));
 }
 
-// A round reserves what an update says it takes when it comes; a merge that cannot use words must not pass that.
-TEST(CoarseWords, UnsortedUpdatesOfWideKeys_AreHeldInThemAndTakeNoMoreUnpackedThanTheySaid) {
+// A round reserves memory_bytes() of a prepared update. A merge that unpacks it must not exceed that.
+TEST(CoarseWords, UnpackedUpdate_TakesNoMoreMemoryThanItReported) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
@@ -239,7 +239,7 @@ TEST(CoarseWords, UnsortedUpdatesOfWideKeys_AreHeldInThemAndTakeNoMoreUnpackedTh
   EXPECT_LE(update.memory_bytes(), said);
 }
 
-// Updates in words among others: sorted ones, small ones, some with repeated keys, some that crowd one region.
+// Packed updates among others: sorted, small, with repeated keys, with dense keys.
 TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
@@ -279,7 +279,7 @@ TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
   }
 }
 
-TEST(CoarseOrder, FewTuples_AreNotTakenOn) { EXPECT_FALSE(Order<uint64_t>({9, 7}, uint64_t{1} << 40, 4).done); }
+TEST(CoarseOrder, FewTuples_AreRefused) { EXPECT_FALSE(Order<uint64_t>({9, 7}, uint64_t{1} << 40, 4).done); }
 
 TEST(CoarseOrder, SmallDimensions_HaveNone) {
   EXPECT_EQ(cpu::CoarseBits(1), 0);
@@ -288,8 +288,8 @@ TEST(CoarseOrder, SmallDimensions_HaveNone) {
   EXPECT_EQ(cpu::CoarseBits(0), 64 - cpu::internal::kBucketBits);
 }
 
-// What a client could send to keep a server busy: keys of one bucket whose hashes are the same.
-TEST(RepeatFinder, KeysMadeToCollide_AreNotEachComparedWithAll) {
+// Adversarial keys: all in one bucket, with colliding hashes.
+TEST(RepeatFinder, AdversarialKeys_AreNotComparedPairwise) {
   constexpr int kLowBits = 22;
   constexpr size_t kCount = 8000;
   std::vector<uint64_t> keys;

@@ -1,6 +1,5 @@
-// Where the order of the sum does not matter, submissions merge as they arrive and the memory is that of the distinct
-// keys. An engine may collect some before it merges them, so these tests bring enough to make it merge again and again;
-// they watch its memory to be sure that it did.
+// Merging on arrival: if the order of the sum does not matter, pending updates are merged into the base, and memory
+// grows with the distinct keys only. The tests add enough updates for several merges, and watch the memory to see them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -69,7 +68,7 @@ std::vector<Arrival> Arrivals() {
   extremes.aggregation.op = Op::kMin;
   extremes.aggregation.return_counts = true;
   return {{"FixedPointWeighted", weighted, kMany, 4},
-          {"FixedPointThin", FixedPointSpec(Op::kSum, 4000000000, 1, kMany), kMany, 4},
+          {"FixedPointSparse", FixedPointSpec(Op::kSum, 4000000000, 1, kMany), kMany, 4},
           {"FixedPointRows", FixedPointSpec(Op::kMean, 3000, 48, 60000), 60000, 8},
           {"Integers", integers, kMany, 4},
           {"Keys", keys, kMany, 4},
@@ -89,18 +88,20 @@ std::vector<RawSubmission> Submissions(const Arrival& arrival, Rng& rng) {
   return submissions;
 }
 
-// While it lives, CPU engines wait for no more than the others do.
-class ShortWait {
+// While it lives, the CPU engine merges pending updates of 16 MiB, as the CUDA engine does.
+class SmallPendingLimit {
  public:
-  ShortWait() { cpu::CurrentTuning().min_pending_bytes = std::min(before_.min_pending_bytes, uint64_t{16} << 20); }
-  ~ShortWait() { cpu::CurrentTuning() = before_; }
+  SmallPendingLimit() {
+    cpu::CurrentTuning().min_pending_bytes = std::min(before_.min_pending_bytes, uint64_t{16} << 20);
+  }
+  ~SmallPendingLimit() { cpu::CurrentTuning() = before_; }
 
  private:
   const cpu::Tuning before_ = cpu::CurrentTuning();
 };
 
 class MergeOnArrival : public ::testing::TestWithParam<Arrival> {
-  const ShortWait short_wait_;
+  const SmallPendingLimit small_pending_limit_;
 };
 
 TEST_P(MergeOnArrival, ManySmallUpdates_EqualTheReference) {
@@ -114,7 +115,7 @@ TEST_P(MergeOnArrival, ManySmallUpdates_EqualTheReference) {
   for (const EngineCase& engine_case : AvailableEngines()) {
     SCOPED_TRACE(engine_case.name);
     const std::unique_ptr<Engine> engine = engine_case.create();
-    // A tenth goes to an aggregation of its own, which is merged into the other in the end.
+    // A tenth of the submissions go to a second aggregation, which is merged into the first at the end.
     std::vector<std::unique_ptr<Aggregation>> aggregations;
     for (int i = 0; i < 2; ++i) aggregations.push_back(*Aggregation::Create(*engine, {arrival.spec}));
     int num_merges = 0;
@@ -127,7 +128,7 @@ TEST_P(MergeOnArrival, ManySmallUpdates_EqualTheReference) {
       num_merges += aggregation.memory_bytes() < bytes_before;
       bytes_before = aggregation.memory_bytes();
     }
-    EXPECT_GE(num_merges, 2) << "this test no longer does what it is for; bring more submissions";
+    EXPECT_GE(num_merges, 2) << "too few merges for this test; add more submissions";
     ASSERT_TRUE(aggregations[0]->MergeFrom(std::move(*aggregations[1])).ok());
     const auto results = std::move(*aggregations[0]).Finish();
     ASSERT_TRUE(results.ok()) << results.status();
@@ -139,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Arrivals, MergeOnArrival, ::testing::ValuesIn(Arrivals(
                          [](const ::testing::TestParamInfo<Arrival>& arrival) { return arrival.param.name; });
 
 TEST(MergeOnArrivalMemory, ManyUpdatesOfTheSameKeys_MemoryIsThatOfTheKeys) {
-  const ShortWait short_wait;
+  const SmallPendingLimit small_pending_limit;
   constexpr uint32_t kWidth = 1024;
   constexpr int kCount = 30000;
   const TensorSpec spec = FixedPointSpec(Op::kSum, 0, kWidth, kCount);

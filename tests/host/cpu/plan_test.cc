@@ -1,4 +1,4 @@
-// How the CPU engine plans a merge, and what it says of it.
+// The CPU engine's plan of a merge, and its description.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,30 +37,30 @@ std::string PlanOf(uint64_t dimension, size_t clients, size_t tuples) {
   return (*driven.results)[0].plan;
 }
 
-TEST(Plan, DenselyLyingKeys_AreSwept) {
-  if (cpu::kTiny) GTEST_SKIP() << "tiny pieces have other costs";
-  EXPECT_THAT(PlanOf(100'000, 20, 20'000), StartsWith("sweep 100 % of "));
+TEST(Plan, DenseKeys_AreFoldedInATable) {
+  if (cpu::kTiny) GTEST_SKIP() << "tiny blocks have other costs";
+  EXPECT_THAT(PlanOf(100'000, 20, 20'000), StartsWith("table 100 % of "));
 }
 
-TEST(Plan, ThinlyLyingKeys_AreGathered) {
-  if (cpu::kTiny) GTEST_SKIP() << "tiny pieces have other costs";
-  EXPECT_THAT(PlanOf(1'000'000'000, 20, 20'000), StartsWith("gather 100 % of "));
+TEST(Plan, SparseKeys_AreFoldedBySorting) {
+  if (cpu::kTiny) GTEST_SKIP() << "tiny blocks have other costs";
+  EXPECT_THAT(PlanOf(1'000'000'000, 20, 20'000), StartsWith("sort 100 % of "));
 }
 
-TEST(Plan, NothingToMerge_IsSaid) { EXPECT_EQ(PlanOf(1000, 2, 0), "no tuples"); }
+TEST(Plan, NoTuples_AreNamed) { EXPECT_EQ(PlanOf(1000, 2, 0), "no tuples"); }
 
 TEST(Plan, Explanation_NamesBothCosts) {
-  EXPECT_THAT(PlanOf(100'000, 2, 5'000), ::testing::AllOf(HasSubstr("sweep"), HasSubstr("gather"), HasSubstr("ns")));
+  EXPECT_THAT(PlanOf(100'000, 2, 5'000), ::testing::AllOf(HasSubstr("table"), HasSubstr("sort"), HasSubstr("ns")));
 }
 
-TEST(Plan, Windows_AreWholeStretchesOfCoarseOrder) {
+TEST(Plan, Windows_AreWholeBucketsOfTheCoarseOrder) {
   for (const int coarse_bits : {1, 6, 15}) {
     const cpu::Block<uint32_t> block = cpu::PlanBlock<uint32_t>(0, 999'999, 1'000'000, 1, 10, coarse_bits);
     EXPECT_EQ(block.window_keys % (uint64_t{1} << coarse_bits), 0u) << coarse_bits;
   }
 }
 
-TEST(Plan, StretchesLargerThanTables_AreGathered) {
+TEST(Plan, BucketsLargerThanTables_AreFoldedBySorting) {
   const cpu::Block<uint32_t> block = cpu::PlanBlock<uint32_t>(0, (1u << 28) - 1, 300'000'000, 1, 10, 27);
   EXPECT_LT(block.table_cost, block.sort_cost);
   EXPECT_EQ(block.method, cpu::Method::kSort);

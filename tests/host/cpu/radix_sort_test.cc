@@ -1,4 +1,4 @@
-// The engine's own sort against the standard one.
+// The radix sort against std::stable_sort.
 #include "host/cpu/prepare/radix_sort.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ struct Entry {
   uint32_t position;
 };
 
-// Keys of at most `bits` bits, number i of n.
+// Makes key number i of n, of at most `bits` bits.
 using MakeKey = std::function<uint64_t(Rng& rng, uint64_t i, uint64_t n, int bits)>;
 
 uint64_t Mask(int bits) { return bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1; }
@@ -35,7 +35,7 @@ const std::pair<const char*, MakeKey> kDistributions[] = {
     {"all equal", [](Rng&, uint64_t, uint64_t, int bits) { return Mask(bits); }},
     {"ascending", [](Rng&, uint64_t i, uint64_t, int bits) { return i & Mask(bits); }},
     {"descending", [](Rng&, uint64_t i, uint64_t n, int bits) { return (n - i) & Mask(bits); }},
-    // Their leading bits tell nothing, so that the short way fails.
+    // All leading bits are equal, so sorting by them alone fails.
     {"low bits only", [](Rng& rng, uint64_t, uint64_t, int bits) { return rng.Bits() & Mask(bits / 2); }},
     {"two clusters",
      [](Rng& rng, uint64_t, uint64_t, int bits) {

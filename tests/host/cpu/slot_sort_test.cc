@@ -1,4 +1,4 @@
-// The sort by slots against the standard one.
+// The slot sort against std::stable_sort.
 #include "host/cpu/merge/slot_sort.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 using ::sparseagg::testing::Rng;
 using ::sparseagg::testing::TestSeed;
 
-// Offset number i of n, up to `most`.
+// Makes offset number i of n, up to `most`.
 using MakeOffset = std::function<uint64_t(Rng& rng, uint64_t i, uint64_t n, uint64_t most)>;
 
 const std::pair<const char*, MakeOffset> kDistributions[] = {
@@ -32,14 +32,14 @@ const std::pair<const char*, MakeOffset> kDistributions[] = {
     {"each three times", [](Rng&, uint64_t i, uint64_t n, uint64_t most) { return i / 3 * (3 * most / (n + 3)); }},
     {"some often", [](Rng& rng, uint64_t, uint64_t,
                       uint64_t most) { return rng.OneIn(64) ? rng.Below(5) * (most / 5) : rng.Below(most + 1); }},
-    {"one bucket spills",
+    {"one bucket overflows",
      [](Rng& rng, uint64_t, uint64_t, uint64_t most) {
        return rng.OneIn(128) ? rng.Below(most / 4096 + 1) : rng.Below(most + 1);
      }},
     {"one end", [](Rng& rng, uint64_t, uint64_t, uint64_t most) { return rng.Below(most / 16 + 1); }},
 };
 
-// Runs of two equal offsets may come in either order.
+// Two equal offsets may come in either order.
 void PutPairsInOrder(Column<TupleWord>& words) {
   for (size_t i = 0, end; i < words.size(); i = end) {
     for (end = i + 1; end < words.size() && words[end].offset() == words[i].offset(); ++end) continue;
@@ -52,7 +52,7 @@ TEST(SlotSort, AnyOffsets_AreSorted_ThreeOrMoreEqualOnesStably) {
   const uint64_t seed = TestSeed(12);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
-  SlotSort sort;  // one for all, so that each finds what the one before left
+  SlotSort sort;  // one for all cases, so that each finds the state that the one before left
   Column<TupleWord> sorted;
   uint64_t tried = 0;
   for (const auto& [name, make_offset] : kDistributions) {
@@ -60,18 +60,18 @@ TEST(SlotSort, AnyOffsets_AreSorted_ThreeOrMoreEqualOnesStably) {
       for (const uint64_t most : {4 * n, 1000 * n, (uint64_t{1} << 31) - 1, (uint64_t{1} << 32) - 17}) {
         for (const bool ascending : {false, true}) {
           SCOPED_TRACE(std::string(name) + ", " + std::to_string(n) + " offsets up to " + std::to_string(most) +
-                       (ascending ? ", carrying their place" : ""));
+                       (ascending ? ", ascending payloads" : ""));
           bool wanted = false;
-          for (int i = 0; i < 64 && !wanted; ++i) wanted = sort.Wants(most, n);  // past its pauses
+          for (int i = 0; i < 64 && !wanted; ++i) wanted = sort.ShouldTry(most, n);  // past the blocks it skips
           if (!wanted) continue;
           ++tried;
           Column<TupleWord> words;
           SlotSort::Writer writer = sort.Begin(most, n);
           for (uint64_t i = 0; i < n; ++i) {
             const uint64_t offset = make_offset(rng, i, n, most);
-            const auto carried = static_cast<uint32_t>(ascending ? i : rng.Bits());
-            words.push_back(TupleWord::Make(offset, carried));
-            writer.Put(offset, carried);
+            const auto payload = static_cast<uint32_t>(ascending ? i : rng.Bits());
+            words.push_back(TupleWord::Make(offset, payload));
+            writer.Put(offset, payload);
           }
           sort.Finish(ascending, sorted);
           std::stable_sort(words.begin(), words.end(),
@@ -89,7 +89,7 @@ TEST(SlotSort, AnyOffsets_AreSorted_ThreeOrMoreEqualOnesStably) {
   EXPECT_GT(tried, 100u);
 }
 
-TEST(SlotSort, OffsetsItCannotSpread_AreNotWantedForAWhile) {
+TEST(SlotSort, AfterFailures_BlocksAreSkipped) {
   if (!HasSlotKernel()) GTEST_SKIP() << "no 512-bit vectors";
   SlotSort sort;
   Column<TupleWord> sorted;
@@ -102,7 +102,7 @@ TEST(SlotSort, OffsetsItCannotSpread_AreNotWantedForAWhile) {
   };
   const auto skipped = [&] {
     int times = 0;
-    while (!sort.Wants(most, n)) ++times;
+    while (!sort.ShouldTry(most, n)) ++times;
     return times;
   };
   ASSERT_EQ(skipped(), 0);

@@ -53,11 +53,11 @@ TensorSpec Weighted(TensorSpec spec) {
   return spec;
 }
 
-// Dimensions that are swept and ones that are gathered, of both kinds of keys.
+// Dimensions for table folds and for sort folds, of narrow and of wide keys.
 std::vector<Limited> Cases() {
-  constexpr uint64_t kThin = 4000000000;
+  constexpr uint64_t kSparse = 4000000000;
   constexpr uint64_t kWide = uint64_t{1} << 40;
-  TensorSpec counted = SpecOf(kThin);
+  TensorSpec counted = SpecOf(kSparse);
   counted.aggregation.return_counts = true;
   TensorSpec fixed = SpecOf(20000, Op::kMean);
   fixed.aggregation.numerics = Numerics::kFixedPoint;
@@ -65,19 +65,19 @@ std::vector<Limited> Cases() {
   fixed.aggregation.max_submissions = 1000;
   TensorSpec automatic = SpecOf(5000);
   automatic.aggregation.result_layout = ResultLayout::kAuto;
-  return {{"Swept", SpecOf(20000)},
-          {"Gathered", SpecOf(kThin)},
-          {"GatheredWithCounts", counted},
+  return {{"Table", SpecOf(20000)},
+          {"Sort", SpecOf(kSparse)},
+          {"SortWithCounts", counted},
           {"HugeKeys", SpecOf(kWide)},
           {"AnyKeys", SpecOf(0, Op::kMean)},
           {"Rows", SpecOf(20000, Op::kSum, DType::kFloat16, 24), 600, 300},
-          {"RowsGathered", SpecOf(kThin, Op::kSum, DType::kFloat32, 3), 600, 300},
-          {"WeightedSwept", Weighted(SpecOf(20000, Op::kCoordinateMean))},
-          {"WeightedGathered", Weighted(SpecOf(kThin, Op::kCoordinateMean))},
-          {"WeightedIntegers", Weighted(SpecOf(kThin, Op::kMean, DType::kInt64))},
+          {"RowsSort", SpecOf(kSparse, Op::kSum, DType::kFloat32, 3), 600, 300},
+          {"WeightedTable", Weighted(SpecOf(20000, Op::kCoordinateMean))},
+          {"WeightedSort", Weighted(SpecOf(kSparse, Op::kCoordinateMean))},
+          {"WeightedIntegers", Weighted(SpecOf(kSparse, Op::kMean, DType::kInt64))},
           {"WeightedExtremes", Weighted(SpecOf(20000, Op::kMax))},
           {"FixedPoint", fixed},
-          {"Keys", SpecOf(kThin, Op::kUnion)},
+          {"Keys", SpecOf(kSparse, Op::kUnion)},
           {"DenseResult", automatic}};
 }
 
