@@ -1,6 +1,5 @@
 #include "host/updates/scan.h"
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -77,17 +76,6 @@ absl::Status ScanKeys(const Place& place, uint64_t position, const char* keys, u
                       KeyOrder& order) {
   return key_bytes == 4 ? Scan<uint32_t>(place, position, keys, count, order)
                         : Scan<uint64_t>(place, position, keys, count, order);
-}
-
-bool EndsAscend(const Place& place, const char* keys, uint64_t count, int key_bytes) {
-  constexpr uint64_t kEnd = 16;
-  const uint64_t first = std::min(count, kEnd);
-  const uint64_t last = std::min(count - first, kEnd);
-  KeyOrder order;
-  return ScanKeys(place, 0, keys, first, key_bytes, order).ok() &&
-         ScanKeys(place, count - last, keys + (count - last) * static_cast<uint64_t>(key_bytes), last, key_bytes, order)
-             .ok() &&
-         order.unique;
 }
 
 absl::Status ScanRun(const Place& place, uint64_t first, uint64_t count, KeyOrder& order) {

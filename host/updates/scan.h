@@ -32,9 +32,6 @@ struct Place {
 absl::Status ScanKeys(const Place& place, uint64_t position, const char* keys, uint64_t count, int key_bytes,
                       KeyOrder& order);
 
-// Whether the first of them and the last, a cache line or two, strictly ascend below the dimension.
-bool EndsAscend(const Place& place, const char* keys, uint64_t count, int key_bytes);
-
 // INVALID_ARGUMENT: a key that is not below the dimension.
 absl::Status KeyTooLarge(const Place& place, uint64_t position, uint64_t key);
 

@@ -26,9 +26,6 @@ struct UpdateColumns {
   KeyColumn keys;
   const std::byte* values = nullptr;  // num_keys × width of the tensor's dtype, row-major, aligned; kUnion: or null
   std::shared_ptr<const void> owner;
-  // A look at the ends of a list of keys will do, which are found to ascend below the dimension or are not: for an
-  // engine that looks at all of them as it merges (the CPU's).
-  bool keys_unchecked = false;
 };
 
 uint64_t NumKeys(const KeyColumn& keys);
@@ -37,7 +34,7 @@ uint64_t NumKeys(const KeyColumn& keys);
 // the spec says so. Sortedness and uniqueness are facts found on the way. Immutable, cheap to copy, thread-safe.
 class ValidatedUpdate {
  public:
-  // Checks `columns`, one pass over the keys, unless they are unchecked and seem well, and one over the values; copies
+  // Checks `columns`, one pass over the keys and one over the values; copies
   // nothing. Key spans must have the width of HasNarrowKeys. INVALID_ARGUMENT names tensor, position and value.
   // `weight` is 1 under kUniform.
   static absl::StatusOr<ValidatedUpdate> Create(const TensorSpec& spec, UpdateColumns columns, double weight);

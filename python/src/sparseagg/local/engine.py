@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 from sparseagg import bfloat16
 from sparseagg.arguments import checked_integer
 from sparseagg.arrays import TensorData, is_module, update_data
-from sparseagg.errors import InvalidArgument, ResourceExhausted, SparseaggError
+from sparseagg.errors import InvalidArgument, ResourceExhausted
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.local import extension
 from sparseagg.local.engine_spec import check_bounds, dense_bytes, left_to_sums, tensor_fields, what_matters
@@ -62,17 +61,17 @@ def aggregate(
         FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
         ResourceExhausted: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
-    is_there = isinstance(updates, (list, Mapping))  # an iterator goes on meanwhile
-    if is_there:
-        # Merged before anybody has looked at all keys and values: the merge looks at keys as it reads them, and a sum
-        # tells of its values. If keys do not ascend, a value is not finite or anything else is wrong, all is done again
-        # with a look at each beforehand, which sorts what can be sorted, or says what is wrong and where.
-        telling, unchecked = left_to_sums(spec)
-        with contextlib.suppress(SparseaggError):
-            aggregator = Aggregator(unchecked, threads=threads, memory_limit=memory_limit)
-            aggregator._add_all(updates, keys_unchecked=True)
+    if isinstance(updates, (list, Mapping)):  # which can be read twice
+        # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
+        # a second merge checks every value beforehand, and names the first bad one.
+        summed, unscanned = left_to_sums(spec)
+        if summed:
+            aggregator = Aggregator(unscanned, threads=threads, memory_limit=memory_limit)
+            aggregator._add_all(updates)
             aggregator.spec = spec
-            return aggregator._finish(telling)
+            result = aggregator._finish(summed)
+            if result is not None:
+                return result
     aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit)
     aggregator._add_all(updates)
     return aggregator.finish()
@@ -181,13 +180,13 @@ class Aggregator:
         """
         self._add_all(updates)
 
-    def _add_all(self, updates: Any, keys_unchecked: bool = False) -> None:
+    def _add_all(self, updates: Any) -> None:
         if isinstance(checked_updates(updates), Mapping):
             names = [checked_client_id(name) for name in updates]
             if self._is_limited:
                 names.sort(key=str.encode)
             with extension.errors():
-                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_pair, keys_unchecked)
+                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_pair)
             return
         batches = [updates] if isinstance(updates, list) else _batches(updates, 1 if self._is_limited else _BATCH)
         for batch in batches:
@@ -195,7 +194,7 @@ class Aggregator:
                 first = self._given
                 self._given += len(batch)
             with extension.errors():
-                self._engine.add_all(None, first, batch, self._convert_pair, keys_unchecked)
+                self._engine.add_all(None, first, batch, self._convert_pair)
 
     def merge(self, other: Aggregator) -> None:
         """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
@@ -225,15 +224,19 @@ class Aggregator:
             keys that are used where they are have been changed, and are no longer in order; or the aggregator is spent;
             or there are fewer than ``min_submissions``, and more may be added.
         """
-        return self._finish([])
+        result = self._finish([])
+        assert result is not None
+        return result
 
-    def _finish(self, finite: Sequence[int]) -> Result:
-        """The same; ``InvalidArgument`` if one of the tensors ``finite``, by position, has a value that is not."""
+    def _finish(self, finite: Sequence[int]) -> Result | None:
+        """The same, or None if one of the tensors ``finite``, by position, has a value that is not."""
         try:
             with extension.errors():
                 raw = self._engine.finish(finite)
         except ResourceExhausted as error:
             raise ResourceExhausted(f"{error}{dense_bytes(self.spec)}") from error
+        if raw is None:
+            return None
         results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
         return Result(results, self._info(results, [part["plan"] for part in raw]))
 
