@@ -103,7 +103,7 @@ class Aggregator {
     if (!is_finite) return py::none();
     py::list out;
     for (Result& result : *results) out.append(ToPython(std::move(result)));
-    return std::move(out);
+    return out;
   }
 
   const LocalRound& round() const { return *round_; }
