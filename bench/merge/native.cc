@@ -73,7 +73,6 @@ Result MergeByEngine(const Workload& workload, int mode, bool dense, int threads
     std::visit([&tensor](const auto& keys) { tensor.keys = keys; }, columns.keys);
     tensor.values = columns.values;
     submissions[c].tensors = {tensor};
-    submissions[c].keys_unchecked = true;
   }
   const absl::Status added = (*round)->Add(std::move(submissions));
   if (!added.ok()) throw std::runtime_error(added.ToString());

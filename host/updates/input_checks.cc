@@ -1,6 +1,5 @@
 #include "host/updates/input_checks.h"
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -78,18 +77,6 @@ absl::Status CheckKeys(const InputLocation& location, uint64_t position, const c
                        int key_bytes, KeyOrder& order) {
   return key_bytes == 4 ? CheckKeysOf<uint32_t>(location, position, keys, count, order)
                         : CheckKeysOf<uint64_t>(location, position, keys, count, order);
-}
-
-bool EndsAscend(const InputLocation& location, const char* keys, uint64_t count, int key_bytes) {
-  constexpr uint64_t kEnd = 16;
-  const uint64_t first = std::min(count, kEnd);
-  const uint64_t last = std::min(count - first, kEnd);
-  KeyOrder order;
-  return CheckKeys(location, 0, keys, first, key_bytes, order).ok() &&
-         CheckKeys(location, count - last, keys + (count - last) * static_cast<uint64_t>(key_bytes), last, key_bytes,
-                   order)
-             .ok() &&
-         order.unique;
 }
 
 absl::Status CheckKeyRun(const InputLocation& location, uint64_t first, uint64_t count, KeyOrder& order) {

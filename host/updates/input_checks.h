@@ -38,9 +38,6 @@ absl::Status CheckKeys(const InputLocation& location, uint64_t position, const c
 // The same as CheckKeys for the run first, first + 1, …, in O(1).
 absl::Status CheckKeyRun(const InputLocation& location, uint64_t first, uint64_t count, KeyOrder& order);
 
-// Whether the first 16 and the last 16 keys strictly ascend below the dimension. Reads no others.
-bool EndsAscend(const InputLocation& location, const char* keys, uint64_t count, int key_bytes);
-
 // Continues `order` with checked keys that strictly ascend from `first` to `last`.
 void ExtendOrder(KeyOrder& order, uint64_t first, uint64_t last);
 

@@ -46,8 +46,6 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
   internal::KeyOrder order;
   const auto scan = [&](const auto& keys) {
     const auto* const bytes = reinterpret_cast<const char*>(keys.data());
-    if (columns.keys_unchecked && internal::EndsAscend(location, bytes, count, sizeof(keys[0])))
-      return absl::OkStatus();
     return internal::CheckKeys(location, 0, bytes, count, sizeof(keys[0]), order);
   };
   if (const auto* run = std::get_if<KeyRun>(&columns.keys)) {

@@ -27,9 +27,6 @@ struct UpdateColumns {
   // num_keys × width values of the tensor's dtype, row-major, aligned. May be null for kUnion.
   const std::byte* values = nullptr;
   std::shared_ptr<const void> owner;
-  // Validation may skip a list of keys whose first and last few keys strictly ascend below the dimension. Only for the
-  // CPU engine, which checks every key during the merge.
-  bool keys_unchecked = false;
 };
 
 // Returns: the number of keys in a run or list.
@@ -43,7 +40,7 @@ class ValidatedUpdate {
   // Validates columns that are in memory already.
   // Requires: key spans have the width that HasNarrowKeys says.
   // Errors: INVALID_ARGUMENT names tensor, position and value.
-  // Cost: one pass over the keys (but see keys_unchecked) and one over the values. Copies nothing.
+  // Cost: one pass over the keys and one over the values. Copies nothing.
   static absl::StatusOr<ValidatedUpdate> Create(const TensorSpec& spec, UpdateColumns columns, double weight);
 
   const KeyColumn& keys() const { return columns_.keys; }

@@ -115,8 +115,7 @@ class InputReader::Builder {
   ~Builder() { Clear(); }
 
   void Hold(PyObject* object) { Hold(object, references_); }
-  // Keys that are copied into the tensor's width.
-  void HoldForCopy(PyObject* keys) { Hold(keys, key_references_); }
+  void HoldKeys(PyObject* keys) { Hold(keys, key_references_); }
   void Clear() {
     submission.tensors.clear();
     submission.weight.reset();
@@ -217,8 +216,7 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
     const auto keys = AsKeys(*key_array);
     if (!keys.has_value()) return false;
     input.keys = *keys;
-    const size_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
-    key_array->item_bytes == key_bytes ? builder.Hold(key_object) : builder.HoldForCopy(key_object);
+    builder.HoldKeys(key_object);
     if (value_object != Py_None) {
       const auto values = AsPlain(value_object);
       if (!values.has_value() || !HasWireType(spec, *values)) return false;

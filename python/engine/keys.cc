@@ -1,5 +1,6 @@
 #include "python/engine/keys.h"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
@@ -12,25 +13,30 @@
 namespace sparseagg::python {
 namespace {
 
-// Position of the first key below 0 or above `largest`, or `size`.
 template <typename From>
-size_t FindOutside(absl::Span<const From> keys, uint64_t largest) {
-  using Unsigned = std::make_unsigned_t<From>;
-  // One pass that the compiler vectorises; where the first one stands is looked for only if there is one. Negative
-  // keys are the largest unsigned ones.
-  bool outside = false;
-  for (const From key : keys) outside |= static_cast<Unsigned>(key) > largest;
-  if (!outside) return keys.size();
-  size_t at = 0;
-  while (at < keys.size() && static_cast<Unsigned>(keys[at]) <= largest) ++at;
-  return at;
-}
-
-template <typename From>
-absl::Status Outside(const TensorSpec& spec, absl::Span<const From> keys, size_t at) {
+absl::Status Outside(const TensorSpec& spec, From key, size_t position) {
   const std::string end = spec.dimension == 0 ? "18446744073709551616" : absl::StrCat(spec.dimension);
   return absl::InvalidArgumentError(
-      absl::StrCat(Quoted(spec), ": key ", keys[at], " at position ", at, " is not in [0, ", end, ")"));
+      absl::StrCat(Quoted(spec), ": key ", key, " at position ", position, " is not in [0, ", end, ")"));
+}
+
+// The largest key that converts from `From` to `To`: a number of the form 2^n - 1.
+template <typename To, typename From>
+constexpr uint64_t LargestKey() {
+  if (sizeof(From) > sizeof(To)) return std::numeric_limits<To>::max();
+  return static_cast<uint64_t>(std::numeric_limits<From>::max());
+}
+
+// Copies `from` to `to` in one pass that compilers vectorise.
+// Returns: whether all keys were in [0, LargestKey()].
+template <typename To, typename From>
+bool CopyInRange(absl::Span<const From> from, To* to) {
+  std::make_unsigned_t<From> bits = 0;  // of all keys; negative keys have the highest one
+  for (size_t i = 0; i < from.size(); ++i) {
+    bits |= static_cast<std::make_unsigned_t<From>>(from[i]);
+    to[i] = static_cast<To>(from[i]);
+  }
+  return bits <= LargestKey<To, From>();
 }
 
 template <typename To>
@@ -40,27 +46,23 @@ struct Copy {
 };
 
 template <typename To, typename From>
-absl::StatusOr<UpdateColumns> Convert(const TensorSpec& spec, absl::Span<const From> keys,
-                                      const std::shared_ptr<const void>& owner) {
+absl::StatusOr<UpdateColumns> CopyAs(const TensorSpec& spec, absl::Span<const From> keys,
+                                     std::shared_ptr<const void> owner) {
+  auto copy = std::make_shared<Copy<To>>();
+  copy->keys.resize(keys.size());
+  if (!CopyInRange(keys, copy->keys.data())) {
+    const auto bad = std::find_if(keys.begin(), keys.end(), [](From key) {
+      return static_cast<std::make_unsigned_t<From>>(key) > LargestKey<To, From>();
+    });
+    // Another thread may have written the key since.
+    if (bad == keys.end())
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys changed during the call"));
+    return Outside(spec, *bad, bad - keys.begin());
+  }
+  copy->owner = std::move(owner);
   UpdateColumns columns;
-  if constexpr (std::is_signed_v<From> || sizeof(From) > sizeof(To)) {
-    const uint64_t largest = std::is_signed_v<From> && sizeof(From) <= sizeof(To)
-                                 ? uint64_t{std::numeric_limits<std::make_unsigned_t<From>>::max() / 2}
-                                 : uint64_t{std::numeric_limits<To>::max()};
-    const size_t at = FindOutside(keys, largest);
-    if (at < keys.size()) return Outside(spec, keys, at);
-  }
-  if constexpr (sizeof(From) == sizeof(To)) {
-    columns.keys = absl::MakeConstSpan(reinterpret_cast<const To*>(keys.data()), keys.size());
-    columns.owner = owner;
-  } else {
-    auto copy = std::make_shared<Copy<To>>();
-    copy->keys.resize(keys.size());
-    for (size_t i = 0; i < keys.size(); ++i) copy->keys[i] = static_cast<To>(keys[i]);
-    copy->owner = owner;
-    columns.keys = absl::MakeConstSpan(copy->keys.data(), keys.size());
-    columns.owner = std::move(copy);
-  }
+  columns.keys = absl::MakeConstSpan(copy->keys.data(), keys.size());
+  columns.owner = std::move(copy);
   return columns;
 }
 
@@ -78,17 +80,18 @@ uint64_t NumKeys(const InputKeys& keys) {
       keys);
 }
 
-absl::StatusOr<UpdateColumns> ToEngineKeys(const TensorSpec& spec, const InputKeys& keys,
-                                           const std::shared_ptr<const void>& owner) {
+absl::StatusOr<UpdateColumns> CopyKeys(const TensorSpec& spec, const InputKeys& keys,
+                                       std::shared_ptr<const void> owner) {
   return std::visit(
       [&](const auto& column) -> absl::StatusOr<UpdateColumns> {
         if constexpr (std::is_same_v<std::decay_t<decltype(column)>, KeyRun>) {
           UpdateColumns columns;
           columns.keys = column;
-          columns.owner = owner;
+          columns.owner = std::move(owner);
           return columns;
         } else {
-          return HasNarrowKeys(spec) ? Convert<uint32_t>(spec, column, owner) : Convert<uint64_t>(spec, column, owner);
+          return HasNarrowKeys(spec) ? CopyAs<uint32_t>(spec, column, std::move(owner))
+                                     : CopyAs<uint64_t>(spec, column, std::move(owner));
         }
       },
       keys);

@@ -3,6 +3,7 @@
 #define SPARSEAGG_PYTHON_ENGINE_KEYS_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "host/spec/spec.h"
@@ -13,12 +14,13 @@ namespace sparseagg::python {
 
 uint64_t NumKeys(const InputKeys& keys);
 
-// `keys` in the key type of `spec`, and what keeps them: `owner` where they are taken as they are (unsigned of that
-// width, or signed with no negative among them, at the cost of one pass), otherwise a copy's. INVALID_ARGUMENT names
-// tensor, position and value of the first key that is negative or does not fit; whether keys are below the dimension is
-// for validation to say.
-absl::StatusOr<UpdateColumns> ToEngineKeys(const TensorSpec& spec, const InputKeys& keys,
-                                           const std::shared_ptr<const void>& owner);
+// Copies the keys of a caller into the key type of `spec`. `owner` keeps the values of the update alive.
+// Whatever other threads write to the caller's array, during the call or later, the copy does not change after it.
+// Returns: columns that own the copy and `owner`; a run stays a run. The keys are not validated: validate the copy.
+// Errors: INVALID_ARGUMENT names tensor, position and value of the first key that is negative or too large for the
+// type. Cost: one pass over `keys`.
+absl::StatusOr<UpdateColumns> CopyKeys(const TensorSpec& spec, const InputKeys& keys,
+                                       std::shared_ptr<const void> owner);
 
 }  // namespace sparseagg::python
 

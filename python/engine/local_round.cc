@@ -92,8 +92,7 @@ uint64_t TensorBytes(const TensorSpec& spec, const InputTensor& tensor) {
 
 absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,
                                          const Submission& submission, double weight) {
-  ASSIGN_OR_RETURN(UpdateColumns columns, ToEngineKeys(spec, tensor.keys, submission.owner));
-  columns.keys_unchecked = submission.keys_unchecked;
+  ASSIGN_OR_RETURN(UpdateColumns columns, CopyKeys(spec, tensor.keys, submission.owner));
   columns.values = tensor.values;
   return ValidatedUpdate::Create(spec, std::move(columns), weight);
 }

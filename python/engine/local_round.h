@@ -37,11 +37,10 @@ struct Submission {
   std::string client_id;
   std::optional<double> weight;
   std::vector<InputTensor> tensors;  // ascending by index; those that are missing are not touched
-  // Keep the memory of `tensors`, and are let go of on any thread: `key_owner` that of keys of another width than the
-  // tensor's, which are copied, as soon as they are; `owner` everything else, when the engine has no more need of it.
+  // Keep the memory of `tensors` alive, and are released on any thread: `key_owner` that of the keys, as soon as they
+  // are copied; `owner` that of the values, when the engine no longer needs them.
   std::shared_ptr<const void> owner;
   std::shared_ptr<const void> key_owner;
-  bool keys_unchecked = false;  // as of UpdateColumns
 };
 
 // What a spec says of whole submissions; 0: no limit.

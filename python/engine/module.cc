@@ -49,9 +49,8 @@ class Aggregator {
   }
 
   // `names`: one for each update, or None for positions from `first` on, in 20 decimal digits. Those before the first
-  // that is refused, here or by `convert`, are added. `keys_unchecked`: as of UpdateColumns.
-  void AddAll(const py::object& names, uint64_t first, const py::list& updates, const py::object& convert,
-              bool keys_unchecked) {
+  // that is refused, here or by `convert`, are added.
+  void AddAll(const py::object& names, uint64_t first, const py::list& updates, const py::object& convert) {
     const auto ids = names.is_none() ? py::list() : names.cast<py::list>();
     const bool named = !names.is_none();
     // What is converted takes memory of its own, so no more than a batch of it waits to be added.
@@ -67,7 +66,6 @@ class Aggregator {
         Add(std::move(batch));
         throw;
       }
-      batch.back().keys_unchecked = keys_unchecked;
       batch_bytes += round_->BytesOf(batch.back());
       if (batch_bytes < round_->batch_bytes()) continue;
       Add(std::exchange(batch, {}));
@@ -90,20 +88,19 @@ class Aggregator {
     ThrowIfError(status);
   }
 
-  // INVALID_ARGUMENT, too, if the result of one of the tensors `finite` is not.
-  py::list Finish(const std::vector<size_t>& finite) {
+  // Returns: one dictionary per tensor; None if a result of the tensors `finite`, given by index, has a value that is
+  // NaN or infinite.
+  py::object Finish(const std::vector<size_t>& finite) {
     absl::StatusOr<std::vector<Result>> results;
+    bool is_finite = true;
     {
       py::gil_scoped_release no_gil;
       results = round_->Finish();
-      for (const size_t tensor : finite) {
-        if (results.ok() && !round_->IsFinite(results->at(tensor))) {
-          results = absl::InvalidArgumentError(absl::StrCat("the result of tensor ", tensor, " is not finite"));
-        }
-      }
+      for (const size_t tensor : finite) is_finite = is_finite && results.ok() && round_->IsFinite(results->at(tensor));
     }
     DropReleased();
     ThrowIfError(results.status());
+    if (!is_finite) return py::none();
     py::list out;
     for (Result& result : *results) out.append(ToPython(std::move(result)));
     return out;
@@ -178,8 +175,7 @@ void Define(py::module_& module) {
            py::arg("max_bytes_per_submission"), py::arg("min_submissions"), py::arg("threads"), py::arg("memory_limit"))
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
-      .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"),
-           py::arg("keys_unchecked"))
+      .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
       .def("merge", &Aggregator::Merge, py::arg("other"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
@@ -20,47 +21,44 @@ TensorSpec Spec(uint64_t dimension) {
   return spec;
 }
 
+// The copies of keys that are overwritten as soon as they are copied.
 template <typename To, typename From>
-std::vector<uint64_t> Converted(uint64_t dimension, const std::vector<From>& keys, bool& borrowed) {
-  const auto columns = ToEngineKeys(Spec(dimension), absl::MakeConstSpan(keys), nullptr);
+std::vector<uint64_t> Copied(uint64_t dimension, std::vector<From> keys) {
+  const auto columns = CopyKeys(Spec(dimension), absl::MakeConstSpan(keys), nullptr);
   EXPECT_TRUE(columns.ok()) << columns.status();
+  std::fill(keys.begin(), keys.end(), From{99});
   const auto& span = std::get<absl::Span<const To>>(columns->keys);
-  borrowed = static_cast<const void*>(span.data()) == keys.data();
   return {span.begin(), span.end()};
 }
 
-TEST(ToEngineKeysTest, SameWidth_IsBorrowed) {
-  bool borrowed = false;
-  EXPECT_EQ(Converted<uint32_t>(10, std::vector<uint32_t>{7, 1}, borrowed), (std::vector<uint64_t>{7, 1}));
-  EXPECT_TRUE(borrowed);
-  EXPECT_EQ(Converted<uint32_t>(10, std::vector<int32_t>{7, 1}, borrowed), (std::vector<uint64_t>{7, 1}));
-  EXPECT_TRUE(borrowed);
-  EXPECT_EQ(Converted<uint64_t>(0, std::vector<int64_t>{7, 1}, borrowed), (std::vector<uint64_t>{7, 1}));
-  EXPECT_TRUE(borrowed);
-  const uint64_t most = std::numeric_limits<uint64_t>::max();
-  EXPECT_EQ(Converted<uint64_t>(0, std::vector<uint64_t>{most}, borrowed), (std::vector<uint64_t>{most}));
-  EXPECT_TRUE(borrowed);
+TEST(CopyKeysTest, AnyWidth_IsCopied) {
+  const std::vector<uint64_t> expected = {7, 1};
+  EXPECT_EQ((Copied<uint32_t, uint32_t>(10, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint32_t, int32_t>(10, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint32_t, int64_t>(10, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint32_t, uint64_t>(10, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint64_t, uint32_t>(0, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint64_t, int32_t>(0, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint64_t, int64_t>(0, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint64_t, uint64_t>(0, {7, 1})), expected);
 }
 
-TEST(ToEngineKeysTest, OtherWidth_IsCopied) {
-  bool borrowed = true;
-  const uint64_t largest = (uint64_t{1} << 32) - 1;
-  EXPECT_EQ(Converted<uint32_t>(uint64_t{1} << 32, std::vector<uint64_t>{largest, 0}, borrowed),
-            (std::vector<uint64_t>{largest, 0}));
-  EXPECT_FALSE(borrowed);
-  EXPECT_EQ(Converted<uint32_t>(10, std::vector<int64_t>{7, 1}, borrowed), (std::vector<uint64_t>{7, 1}));
-  EXPECT_EQ(Converted<uint64_t>(0, std::vector<uint32_t>{7, 1}, borrowed), (std::vector<uint64_t>{7, 1}));
-  EXPECT_EQ(Converted<uint64_t>(0, std::vector<int32_t>{7, 1}, borrowed), (std::vector<uint64_t>{7, 1}));
+TEST(CopyKeysTest, LargestKeys_Fit) {
+  const uint64_t narrow = (uint64_t{1} << 32) - 1;
+  EXPECT_EQ((Copied<uint32_t, uint64_t>(uint64_t{1} << 32, {narrow, 0})), (std::vector<uint64_t>{narrow, 0}));
+  EXPECT_EQ((Copied<uint32_t, int64_t>(uint64_t{1} << 32, {int64_t{1} << 31})), (std::vector<uint64_t>{1u << 31}));
+  const uint64_t wide = std::numeric_limits<uint64_t>::max();
+  EXPECT_EQ((Copied<uint64_t, uint64_t>(0, {wide})), (std::vector<uint64_t>{wide}));
 }
 
 template <typename From>
 std::string Refusal(uint64_t dimension, const std::vector<From>& keys) {
-  const auto columns = ToEngineKeys(Spec(dimension), absl::MakeConstSpan(keys), nullptr);
+  const auto columns = CopyKeys(Spec(dimension), absl::MakeConstSpan(keys), nullptr);
   EXPECT_EQ(columns.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(columns.status().message());
 }
 
-TEST(ToEngineKeysTest, KeyThatDoesNotFit_IsNamedWithItsPlace) {
+TEST(CopyKeysTest, KeyThatDoesNotFit_IsNamedWithItsPlace) {
   const std::string narrow = "tensor 'v': key -3 at position 2 is not in [0, 10)";
   EXPECT_EQ(Refusal(10, std::vector<int32_t>{1, 2, -3, -4}), narrow);
   EXPECT_EQ(Refusal(10, std::vector<int64_t>{1, 2, -3, -4}), narrow);
@@ -70,10 +68,10 @@ TEST(ToEngineKeysTest, KeyThatDoesNotFit_IsNamedWithItsPlace) {
   EXPECT_THAT(Refusal(10, std::vector<int64_t>{int64_t{1} << 32}), HasSubstr("key 4294967296 at position 0"));
 }
 
-TEST(ToEngineKeysTest, Copy_KeepsTheOwner) {
+TEST(CopyKeysTest, Copy_KeepsTheOwner) {
   auto owner = std::make_shared<int>(0);
   const std::vector<int64_t> keys = {3};
-  const auto columns = ToEngineKeys(Spec(10), absl::MakeConstSpan(keys), owner);
+  const auto columns = CopyKeys(Spec(10), absl::MakeConstSpan(keys), owner);
   ASSERT_TRUE(columns.ok());
   EXPECT_EQ(owner.use_count(), 2);
 }

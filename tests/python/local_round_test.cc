@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -132,6 +134,62 @@ TEST_P(LocalRoundTest, FinishWhileOthersAdd_TakesWhatIsIn) {
   EXPECT_GT(result.num_rows, 0u);
   EXPECT_EQ(round->num_submissions(), static_cast<uint64_t>(added));
 }
+
+TEST_P(LocalRoundTest, KeysOverwrittenAfterAdd_CountAsTheyWere) {
+  const auto expected = Open(GetParam(), 2);
+  ASSERT_TRUE(expected->Add(All(8)).ok());
+  const auto round = Open(GetParam(), 2);
+  std::vector<Submission> submissions = All(8);
+  std::vector<std::shared_ptr<const void>> owners;
+  for (const Submission& submission : submissions) owners.push_back(submission.owner);
+  ASSERT_TRUE(round->Add(std::move(submissions)).ok());
+  for (const auto& owner : owners) {
+    auto& keys = const_cast<Arrays*>(static_cast<const Arrays*>(owner.get()))->keys;
+    std::fill(keys.begin(), keys.end(), std::numeric_limits<uint32_t>::max());
+  }
+  const auto results = round->Finish();
+  ASSERT_TRUE(results.ok()) << results.status();
+  const Result wanted = FinishOne(*expected);
+  EXPECT_EQ(results->front().keys, wanted.keys);
+  EXPECT_EQ(results->front().values, wanted.values);
+}
+
+// The thread sanitizer calls this a race, which it is; the address sanitizer sees that it corrupts nothing.
+#ifndef __SANITIZE_THREAD__
+TEST_P(LocalRoundTest, KeysOverwrittenDuringAddAndFinish_AreMergedOrRefused) {
+  constexpr int kSubmissions = 8;
+  std::vector<std::unique_ptr<Arrays>> arrays;
+  for (int client = 0; client < kSubmissions; ++client) arrays.push_back(std::make_unique<Arrays>(2 * client));
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    for (uint32_t turn = 0; !stop; ++turn) {
+      auto& keys = arrays[turn % kSubmissions]->keys;
+      for (size_t i = 0; i < keys.size(); ++i) {
+        // Ascending for a while, then in a mess, some of it beyond the dimension.
+        const auto ascending = static_cast<uint32_t>(i * 8);
+        static_cast<volatile uint32_t&>(keys[i]) = turn / kSubmissions % 4 != 0 ? ascending : ascending * (turn | 1);
+      }
+    }
+  });
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    const auto round = Open(GetParam(), 2);
+    for (int client = 0; client < kSubmissions; ++client) {
+      std::vector<Submission> one(1);
+      one[0].client_id = absl::StrCat("client-", client);
+      InputTensor tensor;
+      tensor.keys = absl::MakeConstSpan(arrays[client]->keys);
+      tensor.values = reinterpret_cast<const std::byte*>(arrays[client]->values.data());
+      one[0].tensors = {tensor};
+      const absl::Status added = round->Add(std::move(one));
+      EXPECT_TRUE(added.ok() || added.code() == absl::StatusCode::kInvalidArgument) << added;
+    }
+    const auto results = round->Finish();
+    EXPECT_TRUE(results.ok()) << results.status();
+  }
+  stop = true;
+  writer.join();
+}
+#endif
 
 TEST_P(LocalRoundTest, Merge_BothWaysAtOnce_OneOfThemHasAll) {
   for (int repeat = 0; repeat < 20; ++repeat) {

@@ -93,11 +93,11 @@ def test_tensors_that_take_what_is_not_finite_keep_it_beside_those_that_do_not()
         sa.aggregate([{"open": (keys, good), "shut": (keys, bad)}], spec)
 
 
-def test_the_first_fault_is_told_whatever_it_is() -> None:
+def test_a_wrong_key_is_told_before_values_that_are_not_finite() -> None:
     keys, far = np.array([1], np.uint32), np.array([9], np.uint32)
     good, bad = np.ones(1, np.float32), np.full(1, np.inf, np.float32)
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])
-    with pytest.raises(sa.InvalidArgument, match="is not finite"):
+    with pytest.raises(sa.InvalidArgument, match="key 9 is not below the dimension 4"):
         sa.aggregate([{"v": (keys, bad)}, {"v": (far, good)}], spec)
     with pytest.raises(sa.InvalidArgument, match="key 9 is not below the dimension 4"):
         sa.aggregate([{"v": (far, good)}, {"v": (keys, bad)}], spec)

@@ -1,4 +1,4 @@
-"""sa.aggregate merges a list before it looks at more than the ends of keys: wrong ones end as with add."""
+"""Keys that do not ascend, are repeated or too large: sa.aggregate ends as Aggregator.add does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ def swap(keys: Keys) -> None:
     keys[[300, 301]] = keys[[301, 300]]
 
 
-# Behind the first sixteen keys, and before the last sixteen.
 WRONGS = {
     "descending": lambda keys: np.copyto(keys[20:-20], keys[20:-20][::-1].copy()),
     "neighbours": swap,

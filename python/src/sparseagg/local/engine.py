@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 from sparseagg import bfloat16
 from sparseagg.arguments import checked_integer
 from sparseagg.arrays import TensorData, is_module, update_data
-from sparseagg.errors import InvalidArgument, ResourceExhausted, SparseaggError
+from sparseagg.errors import InvalidArgument, ResourceExhausted
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.local import extension
 from sparseagg.local.engine_spec import check_bounds, dense_bytes, left_to_sums, tensor_fields, what_matters
@@ -38,18 +37,16 @@ def aggregate(
 ) -> Result:
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
 
-    Arrays of the tensor's dtype, with keys of 32 or 64 bits, are not copied (keys of another width than the tensor's
-    are, to narrow or widen them); they must not be changed while this runs: keys that change may crash the process or
-    corrupt its memory.
+    Keys are copied, and the copies are checked. Values of the tensor's dtype are not copied: they are read where they
+    are until the result is there. Do not change them while this runs, for the sums would be wrong; memory stays safe.
     Arrays of another dtype are converted as ``Round.submit`` does. Other threads of Python run meanwhile.
 
     Args:
         updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
             update is what ``Round.submit`` takes, or a pair (update, weight), whose weight matters with "by_weight"
-            alone. An iterator has to make new arrays for each update, for they are read later: one that fills the same
-            ones again gives wrong sums. (Gradients of a module are copied.) What is in a list or mapping and has to
-            be converted may be read twice, and has to be the same both times: updates of which anything is wrong are
-            merged twice, and so are those of a sum of floats that is not finite.
+            alone. An iterator has to make new arrays for each update, for arrays are read later: an iterator that
+            fills the same arrays again gives wrong sums. (Gradients of a module are copied.) The updates of a list or
+            mapping are read twice if a sum of floats is not finite, and have to be the same both times.
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
@@ -62,17 +59,17 @@ def aggregate(
         FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
         ResourceExhausted: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
-    is_there = isinstance(updates, (list, Mapping))  # an iterator goes on meanwhile
-    if is_there:
-        # Merged before anybody has looked at all keys and values: the merge looks at keys as it reads them, and a sum
-        # tells of its values. If keys do not ascend, a value is not finite or anything else is wrong, all is done again
-        # with a look at each beforehand, which sorts what can be sorted, or says what is wrong and where.
-        telling, unchecked = left_to_sums(spec)
-        with contextlib.suppress(SparseaggError):
-            aggregator = Aggregator(unchecked, threads=threads, memory_limit=memory_limit)
-            aggregator._add_all(updates, keys_unchecked=True)
+    if isinstance(updates, (list, Mapping)):  # which can be read twice
+        # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
+        # a second merge checks every value beforehand, and names the first bad one.
+        summed, unscanned = left_to_sums(spec)
+        if summed:
+            aggregator = Aggregator(unscanned, threads=threads, memory_limit=memory_limit)
+            aggregator._add_all(updates)
             aggregator.spec = spec
-            return aggregator._finish(telling)
+            result = aggregator._finish(summed)
+            if result is not None:
+                return result
     aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit)
     aggregator._add_all(updates)
     return aggregator.finish()
@@ -98,8 +95,8 @@ class Aggregator:
     Args:
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
-        memory_limit: bytes that updates (those in the caller's arrays included), partial sums and the result may take
-            together; the working memory of merges comes on top. By default there is no limit. Where an update would
+        memory_limit: bytes that updates (copied keys, and values in the caller's arrays), partial sums and the result
+            may take together; the working memory of merges comes on top. By default there is no limit. Where an update would
             pass it, those before are summed up and let go of; from then on, canonical sums of floats go on in the order
             of the clients' ids, so that ``add`` takes clients in ascending order (bytewise) only. The result has the
             same bits as without a limit.
@@ -147,11 +144,10 @@ class Aggregator:
             client_id: 1–256 bytes in UTF-8, unique. Their order, bytewise, is that of the sums.
             update: as for ``Round.submit``.
             weight: ≥ 0; required with "by_weight". Where no tensor has that, it changes nothing.
-            copy: take a copy of the arrays. By default those of the tensor's dtype are used where they are, and must
-                not be changed before ``finish``: other values give wrong sums, and so do other keys, unless they are no
-                longer in order, which is refused before they are merged. Keys that are changed while a merge runs may
-                crash the process or corrupt its memory. Gradients of a module, which training changes, are copied in
-                any case.
+            copy: copy the values, too. Keys are copied in any case, and may be changed as soon as this returns. By
+                default, values of the tensor's dtype are read where they are until ``finish`` returns: other values
+                written meanwhile give wrong sums, and never worse than that. Gradients of a module, which training
+                changes, are copied in any case.
 
         Raises:
             InvalidArgument: the update is wrong; the message names client, tensor, position and value. Nothing of it
@@ -159,8 +155,7 @@ class Aggregator:
             OutOfRange: an integer row overflows by itself. AlreadyExists: the client has a submission.
             ResourceExhausted: beyond a limit of the spec or the ``memory_limit``. FailedPrecondition: there are
             ``max_submissions`` already, or the aggregator is finished, or the client's id comes before those that the
-            ``memory_limit`` has made part of a sum, or keys of an earlier update have been changed, which were to be
-            merged to make room.
+            ``memory_limit`` has made part of a sum.
         """
         client_id = checked_client_id(client_id)
         if copy:
@@ -181,13 +176,13 @@ class Aggregator:
         """
         self._add_all(updates)
 
-    def _add_all(self, updates: Any, keys_unchecked: bool = False) -> None:
+    def _add_all(self, updates: Any) -> None:
         if isinstance(checked_updates(updates), Mapping):
             names = [checked_client_id(name) for name in updates]
             if self._is_limited:
                 names.sort(key=str.encode)
             with extension.errors():
-                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_pair, keys_unchecked)
+                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_pair)
             return
         batches = [updates] if isinstance(updates, list) else _batches(updates, 1 if self._is_limited else _BATCH)
         for batch in batches:
@@ -195,7 +190,7 @@ class Aggregator:
                 first = self._given
                 self._given += len(batch)
             with extension.errors():
-                self._engine.add_all(None, first, batch, self._convert_pair, keys_unchecked)
+                self._engine.add_all(None, first, batch, self._convert_pair)
 
     def merge(self, other: Aggregator) -> None:
         """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
@@ -222,18 +217,21 @@ class Aggregator:
 
         Raises:
             OutOfRange: an integer sum leaves int64. FailedPrecondition: weights that are divided by add up to zero; or
-            keys that are used where they are have been changed, and are no longer in order; or the aggregator is spent;
-            or there are fewer than ``min_submissions``, and more may be added.
+            the aggregator is spent; or there are fewer than ``min_submissions``, and more may be added.
         """
-        return self._finish([])
+        result = self._finish([])
+        assert result is not None
+        return result
 
-    def _finish(self, finite: Sequence[int]) -> Result:
-        """The same; ``InvalidArgument`` if one of the tensors ``finite``, by position, has a value that is not."""
+    def _finish(self, finite: Sequence[int]) -> Result | None:
+        """The same, or None if one of the tensors ``finite``, by position, has a value that is not."""
         try:
             with extension.errors():
                 raw = self._engine.finish(finite)
         except ResourceExhausted as error:
             raise ResourceExhausted(f"{error}{dense_bytes(self.spec)}") from error
+        if raw is None:
+            return None
         results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
         return Result(results, self._info(results, [part["plan"] for part in raw]))
 
@@ -244,7 +242,7 @@ class Aggregator:
 
     @property
     def memory_bytes(self) -> int:
-        """Updates and partial sums held, those in the caller's arrays included."""
+        """Bytes of updates and partial sums held: copied keys, and values in the caller's arrays included."""
         return int(self._engine.memory_bytes)
 
     def _convert(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
