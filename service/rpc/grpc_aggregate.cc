@@ -78,7 +78,7 @@ class AggregateReactor final
     if (request.has_spec()) return Open(request);
     if (!request.has_chunk()) return absl::InvalidArgumentError("a message without a chunk");
     RETURN_IF_ERROR(CheckId(message.head().client_id(), "client_id"));
-    round_->NoteMessage(size, waited_, begin - came_, parsing);
+    round_->RecordMessage(size, waited_, begin - came_, parsing);
     return InClient(message.head().client_id(), TakeChunk(message));
   }
 
@@ -99,10 +99,10 @@ class AggregateReactor final
       // Retries are no matter within one stream, so that the submission needs no name of its own.
       const std::string& submission_id = wire.submission_id().empty() ? wire.client_id() : wire.submission_id();
       RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
-      ASSIGN_OR_RETURN(upload, round_->OpenUpload(wire.client_id(), submission_id, Interrupter()));
+      ASSIGN_OR_RETURN(upload, round_->OpenStreamUpload(wire.client_id(), submission_id, Interrupter()));
     }
     ASSIGN_OR_RETURN(const Chunk chunk, message.Decode());
-    RETURN_IF_ERROR(round_->Append(*upload, chunk, Repeats::kRefuse));
+    RETURN_IF_ERROR(round_->Append(*upload, chunk));
     if (!chunk.last) return absl::OkStatus();
     RETURN_IF_ERROR(round_->Commit(*upload).status());
     uploads_.erase(wire.client_id());

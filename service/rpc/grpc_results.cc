@@ -64,7 +64,7 @@ class PageReactor final : public AnswerReactor {
     const absl::Duration begin = round_->clock().Monotonic();
     v1::ResultPage page;
     EncodePage(round_->config().tensors[tensor_], result(), now, format_, first_, &page);
-    round_->NotePage(page.ByteSizeLong(), round_->clock().Monotonic() - begin);
+    round_->RecordPage(page.ByteSizeLong(), round_->clock().Monotonic() - begin);
     if (now.end < rows_.end) page.set_next_page_token(MakePageToken(round_->create_time(), tensor_, now.end));
     return Serialize(page, response_);
   }

@@ -172,8 +172,8 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     }
     RETURN_IF_ERROR(service_.CheckMessageSize(received.size));
     ASSIGN_OR_RETURN(const Chunk decoded, received.message->Decode());
-    round_->NoteMessage(received.size, received.waited, received.queued, received.parsing);
-    return round_->Append(*upload_, decoded, Repeats::kRefuse);
+    round_->RecordMessage(received.size, received.waited, received.queued, received.parsing);
+    return round_->Append(*upload_, decoded);
   }
 
   absl::Status Open(const v1::UpdateChunk& chunk) {
@@ -182,7 +182,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     ASSIGN_OR_RETURN(round_, service_.FindRound(chunk.round()));
     round_name_ = chunk.round();
     LogCall(LogLevel::kDebug, context_, "SubmitUpdate", round_name_, chunk.client_id());
-    ASSIGN_OR_RETURN(upload_, round_->OpenUpload(chunk.client_id(), chunk.submission_id(), Interrupter()));
+    ASSIGN_OR_RETURN(upload_, round_->OpenStreamUpload(chunk.client_id(), chunk.submission_id(), Interrupter()));
     return absl::OkStatus();
   }
 
@@ -206,7 +206,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
   // `status` OK: the upload is committed, or its client is gone.
   void LetGo(const absl::Status& status) {
     if (upload_ == nullptr) return;
-    status.ok() ? round_->Forget(*upload_) : round_->Refuse(*upload_, status);
+    status.ok() ? round_->Discard(*upload_) : round_->Refuse(*upload_, status);
   }
 
   grpc::ByteBuffer* const response_;

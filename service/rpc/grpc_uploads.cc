@@ -83,7 +83,7 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
       round->RefuseNamed(head.client_id(), head.submission_id(), head.upload_tag(), chunk.status());
       return chunk.status();
     }
-    round->NoteMessage(size, waited_, begin - came_, parsing);
+    round->RecordMessage(size, waited_, begin - came_, parsing);
     ASSIGN_OR_RETURN(const UploadProgress progress,
                      round->PutChunk(head.client_id(), head.submission_id(), *chunk, head.upload_tag()));
     v1::UploadStatus answer;

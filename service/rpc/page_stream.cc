@@ -35,7 +35,7 @@ void PageStream::Next(v1::ResultPage* page) {
   const RowInterval now = FirstPage(result, rows, page_bytes_);
   const absl::Duration begin = round_->clock().Monotonic();
   EncodePage(round_->config().tensors[tensor], result, now, format_, first_, page);
-  round_->NotePage(page->ByteSizeLong(), round_->clock().Monotonic() - begin);
+  round_->RecordPage(page->ByteSizeLong(), round_->clock().Monotonic() - begin);
   rows.begin = now.end;
   first_ = rows.begin == rows.end;
   if (first_) {

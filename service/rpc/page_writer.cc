@@ -30,7 +30,7 @@ void PageWriter::Next(std::function<void(absl::StatusOr<const grpc::ByteBuffer*>
 }
 
 void PageWriter::Taken() {
-  pages_->round().NotePageTaken(server_.clock.Monotonic() - written_);
+  pages_->round().RecordPageTaken(server_.clock.Monotonic() - written_);
   reservation_.Release();
 }
 
