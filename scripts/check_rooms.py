@@ -91,7 +91,7 @@ INNER_ROOMS = {
     "service/transport": ["service/base"],
     "service/rounds": ["service/admission", "service/base"],
     "service/codec": ["service/rounds", "service/admission", "service/base"],
-    "service/server_context.h": ["service/transport", "service/admission", "service/base"],
+    "service/server_context.h": ["service/rounds", "service/transport", "service/admission", "service/base"],
     "service/rpc": [
         "service/server_context.h",
         "service/codec",

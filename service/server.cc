@@ -74,7 +74,7 @@ struct Server::Grpc {
 Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock)
     : engine_(std::move(engine)),
       server_(engine_.get(), &clock, FitToFiles(options.limits), options.num_threads),
-      registry_(&server_) {}
+      registry_(server_.ForRounds()) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {

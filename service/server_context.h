@@ -1,4 +1,4 @@
-// What all rounds of a server share: nothing but the machine.
+// The parts that all calls and rounds of a server share.
 #ifndef SPARSEAGG_SERVICE_SERVER_CONTEXT_H_
 #define SPARSEAGG_SERVICE_SERVER_CONTEXT_H_
 
@@ -12,10 +12,12 @@
 #include "service/base/metrics.h"
 #include "service/base/timer.h"
 #include "service/base/worker_pool.h"
+#include "service/rounds/round_services.h"
 #include "service/transport/connection_table.h"
 
 namespace sparseagg::service {
 
+// Owned by Server, which outlives all calls and rounds. All members are thread-safe.
 struct ServerContext {
   ServerContext(Engine* the_engine, const Clock* the_clock, const Limits& the_limits, int num_threads)
       : engine(*the_engine),
@@ -29,21 +31,25 @@ struct ServerContext {
         timer(the_clock),
         in_flight(DivideMemory(limits).in_flight, the_clock, &timer, &pool),
         pool(num_threads) {}
-  // No deadline passes any more; then the pool, destroyed first, runs what has been posted, with all else still there.
+  // Stops the timer, so that no task is posted any more. The pool, destroyed first, then runs the tasks that have been
+  // posted, while all other members exist.
   ~ServerContext() { timer.Stop(); }
+
+  // Returns: the parts that rounds use.
+  RoundServices ForRounds() { return {engine, clock, limits, budget, open_rounds, uploads, timer, pool, metrics}; }
 
   Engine& engine;
   const Clock& clock;
-  const Limits limits;  // that memory_limit_bytes leaves room for
-  MemoryBudget budget;
-  CountLimit open_rounds;
-  CountLimit uploads;
-  CountLimit waits;  // calls that wait for a round to end
+  const Limits limits;     // lowered to what memory_limit_bytes has room for
+  MemoryBudget budget;     // what rounds keep
+  CountLimit open_rounds;  // rounds that have not ended
+  CountLimit uploads;      // uploads of all rounds
+  CountLimit waits;        // calls that wait for a round to end
   ConnectionTable connections;
   Metrics metrics;
   Timer timer;
-  InFlightMemory in_flight;
-  WorkerPool pool;
+  InFlightMemory in_flight;  // messages and pages between the wire and the rounds
+  WorkerPool pool;           // the last member: runs its remaining tasks before the others are destroyed
 };
 
 }  // namespace sparseagg::service

@@ -47,9 +47,10 @@ void EncodeSummary(const TensorSpec& spec, const Result& result, v1::TensorSumma
   if (result.fixed_point_shift.has_value()) wire->set_fixed_point_shift(*result.fixed_point_shift);
 }
 
-void EncodeTimeline(const Timeline& timeline, v1::RoundTimeline* wire) {
-  EncodeDuration(timeline.decode, wire->mutable_decode());
-  EncodeDuration(timeline.prepare, wire->mutable_prepare());
+void EncodeTimeline(const RoundTimeline& timeline, v1::RoundTimeline* wire) {
+  const auto busy = [&](RoundStage stage) { return timeline.stages[static_cast<size_t>(stage)].busy; };
+  EncodeDuration(busy(RoundStage::kDecode), wire->mutable_decode());
+  EncodeDuration(busy(RoundStage::kPrepare), wire->mutable_prepare());
   EncodeDuration(timeline.add, wire->mutable_add());
   EncodeDuration(timeline.finish, wire->mutable_finish());
   EncodeDuration(timeline.open, wire->mutable_open());

@@ -1,8 +1,9 @@
-// The rounds of a server, by name.
+// The rounds of a server, by id.
 #ifndef SPARSEAGG_SERVICE_ROUNDS_REGISTRY_H_
 #define SPARSEAGG_SERVICE_ROUNDS_REGISTRY_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,53 +13,64 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "service/rounds/round.h"
-#include "service/server_context.h"  // allow(inner-include): to be narrowed
+#include "service/rounds/round_services.h"
 
 namespace sparseagg::service {
 
-// Thread-safe. Ended rounds leave by themselves when their result_ttl has passed.
+// All rounds of a server but those of one-shot calls. A round that has ended leaves by itself after its result_ttl.
+//
+//   Registry registry(context.ForRounds());
+//   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, registry.Create(std::move(config)));
+//   ASSIGN_OR_RETURN(round, registry.Find("id"));
+//   registry.Drain();  // before the server shuts down
+//
+// Owned by Server. Thread-safe.
 class Registry {
  public:
-  explicit Registry(ServerContext* server);  // borrowed
+  explicit Registry(const RoundServices& services);
   ~Registry();
 
-  // Opens the round, or finds the standing one of the same id and spec. An empty id is replaced by one of our choice.
-  // ALREADY_EXISTS: the id is taken by a round with another spec. UNAVAILABLE: the server is shutting down. Otherwise
+  // Opens a round with the id config.id, or one with a random id if config.id is empty.
+  // Returns: the existing round, if its id and spec are the same.
+  // Errors: ALREADY_EXISTS: a round with this id has another spec. UNAVAILABLE: the server is shutting down. Otherwise
   // as Round::Open.
   absl::StatusOr<std::shared_ptr<Round>> Create(RoundConfig config);
-  // A round of one call: never listed. UNAVAILABLE and otherwise as Create.
+  // Opens the round of a one-shot call, which cannot be found or listed.
+  // Errors: UNAVAILABLE: the server is shutting down. Otherwise as Round::Open.
   absl::StatusOr<std::shared_ptr<Round>> CreatePrivate(RoundConfig config);
 
-  absl::StatusOr<std::shared_ptr<Round>> Find(absl::string_view id) const;  // NOT_FOUND
+  // Errors: NOT_FOUND.
+  absl::StatusOr<std::shared_ptr<Round>> Find(absl::string_view id) const;
 
   struct Entry {
-    std::string token;  // a page that starts with this round has it
+    std::string token;  // of a page that starts with this round
     std::shared_ptr<Round> round;
   };
   struct Page {
     std::vector<Entry> entries;   // in order of creation
     std::string next_page_token;  // empty on the last page
   };
-  // INVALID_ARGUMENT: a token that is not ours.
+  // Returns: up to `page_size` rounds from the token on; from the first round on if the token is empty.
+  // Errors: INVALID_ARGUMENT: a malformed token.
   absl::StatusOr<Page> List(size_t page_size, absl::string_view page_token) const;
 
-  // How many rounds are in each state, by its number.
+  // Returns: the number of rounds in each RoundState.
   std::array<uint64_t, kNumRoundStates> CountByState() const;
 
-  // Forgets the round; cancels it first if it has not ended. NOT_FOUND.
+  // Removes the round, and cancels it if it has not ended. Errors: NOT_FOUND.
   absl::Status Delete(absl::string_view id);
 
-  // No new rounds from here on, and nobody waits for the end of one any longer.
+  // Refuses new rounds from now on, and releases all calls that wait for the end of a round.
   void Drain();
   bool draining() const;
 
  private:
   struct Table;
 
-  static void Remove(Table& table, uint64_t sequence);
+  static void RemoveExpired(Table& table, uint64_t sequence);
 
-  ServerContext& server_;
-  const std::shared_ptr<Table> table_;  // shared with the expiry tasks, weakly
+  const RoundServices services_;
+  const std::shared_ptr<Table> table_;  // expiry tasks have weak pointers to it
 };
 
 }  // namespace sparseagg::service

@@ -1,5 +1,8 @@
 #include "service/rounds/round.h"
 
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
@@ -9,303 +12,297 @@
 namespace sparseagg::service {
 namespace {
 
-// What a round takes beside its spec, submissions and result. A round figure above the true one.
+// Upper estimate of the memory of a round, and of each of its tensors, without spec, submissions and result.
 constexpr uint64_t kRoundOverheadBytes = 4096;
 
-const StageTime& Time(const Timeline& timeline, RoundStage stage) {
-  return timeline.stages[static_cast<size_t>(stage)];
+const StageTime& TimeOf(const RoundSnapshot& snapshot, RoundStage stage) {
+  return snapshot.timeline.stages[static_cast<size_t>(stage)];
 }
 
-}  // namespace
-
-absl::string_view Name(RoundState state) {
-  switch (state) {
-    case RoundState::kOpen:
-      return "OPEN";
-    case RoundState::kFinalizing:
-      return "FINALIZING";
-    case RoundState::kDone:
-      return "DONE";
-    case RoundState::kFailed:
-      return "FAILED";
-    case RoundState::kCancelled:
-      return "CANCELLED";
-  }
-  return "?";
+// The error for a call that the round's state does not allow.
+absl::Status StateError(RoundState state, absl::string_view reason) {
+  return absl::FailedPreconditionError(absl::StrCat("the round is ", Name(state), reason.empty() ? "" : ": ", reason));
 }
 
-Round::Round(RoundConfig config, ServerContext* server, std::function<void()> on_expire)
-    : config_(std::make_shared<const RoundConfig>(std::move(config))),
-      server_(*server),
-      on_expire_(std::move(on_expire)),
-      created_(server->clock.Monotonic()),
-      held_(&server->budget, config_->KeepsSubmissions()) {
-  now_.create_time = server_.clock.WallTime();
-}
-
-Round::~Round() {
-  server_.timer.Cancel(deadline_timer_);
-  server_.timer.Cancel(expire_timer_);
-}
-
-absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, ServerContext* server,
-                                                   std::function<void()> on_expire) {
-  if (!server->open_rounds.TryAcquire()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("max_open_rounds ", server->open_rounds.limit(), " rounds are open already"));
-  }
-  Permit slot(&server->open_rounds);
-  auto round = std::shared_ptr<Round>(new Round(std::move(config), server, std::move(on_expire)));
-  {
-    std::lock_guard merge(round->merge_mu_);
-    round->fixed_bytes_ = kRoundOverheadBytes * (1 + round->config().tensors.size()) + round->config().wire_spec.size();
-    ASSIGN_OR_RETURN(round->aggregation_,
-                     ToStatus([&] { return Aggregation::Create(server->engine, round->config().tensors); }));
-    const uint64_t bytes = round->aggregation_->BytesWith(nullptr);
-    const bool is_dense = bytes > round->aggregation_->memory_bytes();
-    RETURN_IF_ERROR(round->held_.Grow(SaturatingAdd(round->fixed_bytes_, bytes),
-                                      is_dense ? "a round with dense results" : "a round",
-                                      is_dense ? "sparse results hold only the keys that were touched" : ""));
-  }
-  std::lock_guard lock(round->mu_);
-  round->open_permit_ = std::move(slot);
-  return round;
-}
-
-void Round::StartDeadline() {
-  std::lock_guard lock(mu_);
-  if (now_.state != RoundState::kOpen) return;
-  deadline_timer_ = server_.timer.Schedule(created_ + config_->deadline, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->Close();
-  });
-}
-
-absl::Status Round::NotOpenLocked() const {
-  const bool was_cut_short = now_.state == RoundState::kFailed || now_.state == RoundState::kCancelled;
-  if (!was_cut_short && config_->max_submissions != 0 && now_.num_submissions == config_->max_submissions) {
-    const std::string full =
-        absl::StrCat("there are max_submissions ", config_->max_submissions, " submissions already");
-    // A one-shot call knows of no round.
-    if (config_->id.empty()) return absl::FailedPreconditionError(full);
-    return absl::FailedPreconditionError(absl::StrCat("the round is ", Name(now_.state), ": ", full));
-  }
-  return IsInStateLocked();
-}
-
-absl::Status Round::IsInStateLocked() const {
-  return absl::FailedPreconditionError(
-      absl::StrCat("the round is ", Name(now_.state), now_.reason.empty() ? "" : ": ", now_.reason));
-}
-
-void Round::Close() {
-  std::lock_guard lock(mu_);
-  if (now_.state == RoundState::kOpen) FinalizeLocked();
-}
-
-void Round::FinalizeLocked() {
-  now_.state = RoundState::kFinalizing;
-  now_.close_time = server_.clock.WallTime();
-  closed_ = server_.clock.Monotonic();
-  server_.timer.Cancel(deadline_timer_);
-  DropUploadsLocked();
-  PostFinishLocked();
-}
-
-void Round::DropUploadsLocked() {
-  const absl::Status verdict = NotOpenLocked();
-  std::vector<std::shared_ptr<UploadHandle>> uploads;
-  for (const auto& [id, upload] : uploads_) {
-    // Only retries of what is committed have a meaning from here on.
-    if (!upload->committing_ && !committed_.contains(upload->client_id)) uploads.push_back(upload);
-  }
-  for (const auto& upload : uploads) DiscardLocked(*upload, verdict);
-}
-
-absl::Status Round::Cancel(absl::string_view reason) {
-  RunAfterUnlock after;
-  std::lock_guard lock(mu_);
-  if (now_.state == RoundState::kCancelled) return absl::OkStatus();
-  if (HasEnded(now_.state)) return IsInStateLocked();
-  EndLocked(RoundState::kCancelled, absl::CancelledError(absl::StrCat("the round was cancelled: ", reason)),
-            std::string(reason), after);
-  return absl::OkStatus();
-}
-
-void Round::EndLocked(RoundState state, absl::Status failure, std::string reason, RunAfterUnlock& after) {
-  const absl::Duration now = server_.clock.Monotonic();
-  if (now_.state == RoundState::kOpen) {
-    now_.close_time = server_.clock.WallTime();
-    closed_ = now;
-    server_.timer.Cancel(deadline_timer_);
-  }
-  now_.state = state;
-  now_.failure = std::move(failure);
-  now_.reason = std::move(reason);
-  now_.end_time = server_.clock.WallTime();
-  now_.expire_time = now_.end_time + config_->result_ttl;
-  now_.timeline.finish = now - closed_;
-  server_.metrics.ObserveFinish(now_.timeline.finish);
-  if (state == RoundState::kCancelled) {
-    // Freeing a million of them takes time, which neither this lock nor gRPC's threads have.
-    auto dropped = std::make_shared<decltype(committed_)>(std::exchange(committed_, {}));
-    server_.pool.Post([dropped = std::move(dropped)] {});
-  }
-  DropUploadsLocked();
-  PostFinishLocked();
-  open_permit_.Release();
-  if (on_expire_ != nullptr) {
-    expire_timer_ = server_.timer.Schedule(now + config_->result_ttl, on_expire_);
-  }
-  for (auto& [id, waiter] : waiters_) {
-    server_.timer.Cancel(waiter.timer);
-    after.Add(std::move(waiter.done));
-  }
-  waiters_.clear();
-  after.Add([this, snapshot = SnapshotLocked()] { LogEnd(snapshot); });
-}
-
-void Round::PostFinishLocked() {
-  // A commit that has looked at the state but not added yet uses the aggregation; the last one posts instead.
-  if (now_.state == RoundState::kOpen || preparing_ > 0 || finish_posted_) return;
-  finish_posted_ = true;
-  server_.pool.Post([self = shared_from_this()] { self->Finish(); });
-}
-
-void Round::Finish() {
-  RunAfterUnlock after;
-  std::lock_guard merge(merge_mu_);
-  bool wanted;
-  uint64_t num_submissions;
-  {
-    std::lock_guard lock(mu_);
-    wanted = now_.state == RoundState::kFinalizing;
-    num_submissions = now_.num_submissions;
-  }
-  const absl::Duration begin = server_.clock.Monotonic();
-  absl::StatusOr<std::vector<Result>> results = absl::CancelledError();
-  if (wanted && num_submissions < config_->min_submissions) {
-    results = absl::FailedPreconditionError(absl::StrCat(
-        "closed with ", num_submissions, " submissions, below min_submissions ", config_->min_submissions));
-  } else if (wanted) {
-    results = ToStatus([&] { return std::move(*aggregation_).Finish(); });
-  }
-  aggregation_.reset();
-
-  std::lock_guard lock(mu_);
-  if (wanted) Note(RoundStage::kMerge, server_.clock.Monotonic() - begin, begin - closed_, 0);
-  if (now_.state == RoundState::kFinalizing) {  // not cancelled meanwhile
-    if (results.ok()) {
-      now_.results = std::make_shared<const std::vector<Result>>(*std::move(results));
-      EndLocked(RoundState::kDone, absl::OkStatus(), "", after);
-    } else {
-      EndLocked(RoundState::kFailed, results.status(), results.status().ToString(), after);
-    }
-  }
-  if (committed_.empty()) committed_bytes_ = 0;  // cancelled
-  uint64_t bytes = fixed_bytes_ + committed_bytes_;
-  if (now_.results != nullptr) {
-    for (const Result& result : *now_.results) bytes += result.memory_bytes();
-  }
-  held_.SetTo(bytes);
-}
-
-RoundSnapshot Round::Snapshot() const {
-  std::lock_guard lock(mu_);
-  return SnapshotLocked();
-}
-
-RoundState Round::state() const {
-  std::lock_guard lock(mu_);
-  return now_.state;
-}
-
-absl::Time Round::create_time() const {
-  std::lock_guard lock(mu_);
-  return now_.create_time;
-}
-
-RoundSnapshot Round::SnapshotLocked() const {
-  RoundSnapshot snapshot = now_;
-  snapshot.num_uploads = uploads_.size();
-  snapshot.timeline.stages = stages_.Read();
-  snapshot.timeline.decode = Time(snapshot.timeline, RoundStage::kDecode).busy;
-  snapshot.timeline.prepare = Time(snapshot.timeline, RoundStage::kPrepare).busy;
-  snapshot.timeline.add = absl::Nanoseconds(add_ns_.load(std::memory_order_relaxed));
-  const absl::Duration now = server_.clock.Monotonic();
-  snapshot.timeline.open = (now_.state == RoundState::kOpen ? now : closed_) - created_;
-  if (now_.state == RoundState::kFinalizing) snapshot.timeline.finish = now - closed_;
-  return snapshot;
-}
-
-absl::StatusOr<Results> Round::GetResults() const {
-  std::lock_guard lock(mu_);
-  if (now_.state != RoundState::kDone) return IsInStateLocked();
-  return now_.results;
-}
-
-Round::WaitId Round::Wait(absl::Duration timeout, std::function<void()> done) {
-  RunAfterUnlock after;
-  std::lock_guard lock(mu_);
-  const WaitId id = next_id_++;
-  if (HasEnded(now_.state)) {
-    after.Add(std::move(done));
-    return id;
-  }
-  Waiter waiter{std::move(done)};
-  waiter.timer = server_.timer.Schedule(server_.clock.Monotonic() + timeout, [weak = weak_from_this(), id] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    RunAfterUnlock timed_out;
-    std::lock_guard self_lock(self->mu_);
-    const auto found = self->waiters_.find(id);
-    if (found == self->waiters_.end()) return;
-    timed_out.Add(std::move(found->second.done));
-    self->waiters_.erase(found);
-  });
-  waiters_.emplace(id, std::move(waiter));
-  return id;
-}
-
-bool Round::StopWaiting(WaitId id) {
-  std::lock_guard lock(mu_);
-  const auto found = waiters_.find(id);
-  if (found == waiters_.end()) return false;
-  server_.timer.Cancel(found->second.timer);
-  waiters_.erase(found);
-  return true;
-}
-
-void Round::ReleaseWaiters() {
-  RunAfterUnlock after;
-  std::lock_guard lock(mu_);
-  for (auto& [id, waiter] : waiters_) {
-    server_.timer.Cancel(waiter.timer);
-    after.Add(std::move(waiter.done));
-  }
-  waiters_.clear();
-}
-
-void Round::LogEnd(const RoundSnapshot& snapshot) const {
-  const Timeline& t = snapshot.timeline;
+void LogEnd(const RoundConfig& config, const RoundSnapshot& snapshot) {
   Log(snapshot.state == RoundState::kFailed ? LogLevel::kWarning : LogLevel::kInfo, "round_ended",
-      {{"round", config_->id},
+      {{"round", config.id},
        {"state", Name(snapshot.state)},
        {"reason", snapshot.reason},
        {"submissions", snapshot.num_submissions},
        {"refused", snapshot.num_refused},
        {"tuples", snapshot.num_tuples},
        {"bytes", snapshot.num_bytes},
-       {"open_ms", t.open},
-       {"decode_ms", t.decode},
-       {"prepare_ms", t.prepare},
-       {"add_ms", t.add},
-       {"finish_ms", t.finish},
-       {"received_bytes", Time(t, RoundStage::kReceive).bytes},
-       {"receive_wait_ms", Time(t, RoundStage::kReceive).wait},
-       {"decode_wait_ms", Time(t, RoundStage::kDecode).wait},
-       {"merge_ms", Time(t, RoundStage::kMerge).busy},
-       {"merge_wait_ms", Time(t, RoundStage::kMerge).wait},
-       {"longest", Name(LongestStage(t.stages))}});
+       {"open_ms", snapshot.timeline.open},
+       {"decode_ms", TimeOf(snapshot, RoundStage::kDecode).busy},
+       {"prepare_ms", TimeOf(snapshot, RoundStage::kPrepare).busy},
+       {"add_ms", snapshot.timeline.add},
+       {"finish_ms", snapshot.timeline.finish},
+       {"received_bytes", TimeOf(snapshot, RoundStage::kReceive).bytes},
+       {"receive_wait_ms", TimeOf(snapshot, RoundStage::kReceive).wait},
+       {"decode_wait_ms", TimeOf(snapshot, RoundStage::kDecode).wait},
+       {"merge_ms", TimeOf(snapshot, RoundStage::kMerge).busy},
+       {"merge_wait_ms", TimeOf(snapshot, RoundStage::kMerge).wait},
+       {"longest", Name(LongestStage(snapshot.timeline.stages))}});
+}
+
+}  // namespace
+
+Round::Round(RoundConfig config, const RoundServices& services, std::function<void()> on_expire)
+    : config_(std::make_shared<const RoundConfig>(std::move(config))),
+      services_(services),
+      on_expire_(std::move(on_expire)),
+      create_time_(services.clock.WallTime()),
+      created_at_(services.clock.Monotonic()),
+      reservation_(&services.budget, config_->KeepsSubmissions()) {
+  snapshot_.create_time = create_time_;
+}
+
+Round::~Round() {
+  services_.timer.Cancel(deadline_timer_);
+  services_.timer.Cancel(expire_timer_);
+}
+
+absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const RoundServices& services,
+                                                   std::function<void()> on_expire) {
+  if (!services.open_rounds.TryAcquire()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the server's max_open_rounds ", services.open_rounds.limit(), " rounds are open already"));
+  }
+  Permit permit(&services.open_rounds);
+  auto round = std::shared_ptr<Round>(new Round(std::move(config), services, std::move(on_expire)));
+  RETURN_IF_ERROR(round->Start(std::move(permit)));
+  return round;
+}
+
+absl::Status Round::Start(Permit permit) {
+  {
+    MutexLock merge(&merge_mu_);
+    fixed_bytes_ = kRoundOverheadBytes * (1 + config_->tensors.size()) + config_->wire_spec.size();
+    ASSIGN_OR_RETURN(aggregation_, ToStatus([&] { return Aggregation::Create(services_.engine, config_->tensors); }));
+    const uint64_t bytes = aggregation_->BytesWith(nullptr);
+    const bool is_dense = bytes > aggregation_->memory_bytes();
+    RETURN_IF_ERROR(
+        reservation_.Grow(SaturatingAdd(fixed_bytes_, bytes), is_dense ? "a round with dense results" : "a round",
+                          is_dense ? "ask for sparse results, which hold only the keys of submissions" : ""));
+  }
+  MutexLock lock(&mu_);
+  open_permit_ = std::move(permit);
+  return absl::OkStatus();
+}
+
+void Round::StartDeadline() {
+  MutexLock lock(&mu_);
+  if (snapshot_.state != RoundState::kOpen) return;
+  deadline_timer_ = services_.timer.Schedule(created_at_ + config_->deadline, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->Close();
+  });
+}
+
+absl::Status Round::NotOpenErrorLocked(RoundState state, absl::string_view reason) const {
+  const bool has_result = state != RoundState::kFailed && state != RoundState::kCancelled;
+  if (has_result && config_->max_submissions != 0 && snapshot_.num_submissions == config_->max_submissions) {
+    const std::string full =
+        absl::StrCat("there are max_submissions ", config_->max_submissions, " submissions already");
+    // The caller of a one-shot call knows of no round.
+    if (config_->id.empty()) return absl::FailedPreconditionError(full);
+    return absl::FailedPreconditionError(absl::StrCat("the round is ", Name(state), ": ", full));
+  }
+  return StateError(state, reason);
+}
+
+void Round::Close() {
+  MutexLock lock(&mu_);
+  if (snapshot_.state == RoundState::kOpen) FinalizeLocked();
+}
+
+void Round::FinalizeLocked() {
+  // All allocations come first. Tasks that are posted before an allocation fails find nothing to do.
+  const absl::Status status = NotOpenErrorLocked(RoundState::kFinalizing, "");
+  PostNotifyDiscarded();
+  PostFinish();
+  snapshot_.state = RoundState::kFinalizing;
+  SetClosedLocked();
+  DiscardUploadsLocked(status);
+}
+
+void Round::SetClosedLocked() {
+  snapshot_.close_time = services_.clock.WallTime();
+  closed_at_ = services_.clock.Monotonic();
+  services_.timer.Cancel(deadline_timer_);
+}
+
+void Round::DiscardUploadsLocked(const absl::Status& status) {
+  for (auto it = uploads_.begin(); it != uploads_.end();) {
+    UploadHandle& upload = *(it++)->second;  // DiscardLocked removes its entry
+    if (!upload.is_committing_ && !committed_.contains(upload.client_id)) DiscardLocked(upload, status);
+  }
+}
+
+absl::Status Round::Cancel(absl::string_view reason) {
+  {
+    MutexLock lock(&mu_);
+    if (snapshot_.state == RoundState::kCancelled) return absl::OkStatus();
+    if (HasEnded(snapshot_.state)) return StateError(snapshot_.state, snapshot_.reason);
+    EndLocked(RoundState::kCancelled, absl::CancelledError(absl::StrCat("the round was cancelled: ", reason)),
+              std::string(reason));
+  }
+  AnnounceEnd();
+  return absl::OkStatus();
+}
+
+void Round::EndLocked(RoundState state, absl::Status failure, std::string reason) {
+  // All allocations come first. Tasks that are posted before an allocation fails find nothing to do.
+  const absl::Status status = NotOpenErrorLocked(state, reason);
+  PostNotifyDiscarded();
+  if (!finish_started_) PostFinish();
+  const absl::Duration now = services_.clock.Monotonic();
+  if (on_expire_ != nullptr) {
+    expire_timer_ = services_.timer.Schedule(now + config_->result_ttl, on_expire_);
+  }
+
+  if (snapshot_.state == RoundState::kOpen) SetClosedLocked();
+  snapshot_.state = state;
+  snapshot_.failure = std::move(failure);
+  snapshot_.reason = std::move(reason);
+  snapshot_.end_time = services_.clock.WallTime();
+  snapshot_.expire_time = snapshot_.end_time + config_->result_ttl;
+  snapshot_.timeline.finish = now - closed_at_;
+  services_.metrics.ObserveFinish(snapshot_.timeline.finish);
+  if (state == RoundState::kCancelled) dropped_committed_.swap(committed_);
+  DiscardUploadsLocked(status);
+  open_permit_.Release();
+}
+
+void Round::AnnounceEnd() {
+  ReleaseWaiters();
+  LogEnd(*config_, Snapshot());
+}
+
+void Round::PostFinish() {
+  services_.pool.Post([self = shared_from_this()] { self->FinishIfReady(); });
+}
+
+void Round::FinishIfReady() {
+  {
+    MutexLock lock(&mu_);
+    if (snapshot_.state == RoundState::kOpen || num_committing_ > 0 || finish_started_) return;
+    finish_started_ = true;
+  }
+  if (Finish()) AnnounceEnd();
+}
+
+bool Round::Finish() {
+  MutexLock merge(&merge_mu_);
+  bool is_wanted;
+  uint64_t num_submissions;
+  absl::Duration closed_at;
+  {
+    MutexLock lock(&mu_);
+    is_wanted = snapshot_.state == RoundState::kFinalizing;
+    num_submissions = snapshot_.num_submissions;
+    closed_at = closed_at_;
+  }
+  const absl::Duration begin = services_.clock.Monotonic();
+  absl::StatusOr<Results> results = absl::CancelledError();
+  if (is_wanted && num_submissions < config_->min_submissions) {
+    results = absl::FailedPreconditionError(absl::StrCat(
+        "closed with ", num_submissions, " submissions, below min_submissions ", config_->min_submissions));
+  } else if (is_wanted) {
+    results = ToStatus([aggregation = aggregation_.get()]() -> absl::StatusOr<Results> {
+      ASSIGN_OR_RETURN(std::vector<Result> finished, std::move(*aggregation).Finish());
+      return std::make_shared<const std::vector<Result>>(std::move(finished));
+    });
+  }
+  aggregation_.reset();
+  if (is_wanted) RecordStage(RoundStage::kMerge, services_.clock.Monotonic() - begin, begin - closed_at, 0);
+
+  MutexLock lock(&mu_);
+  const bool ends = snapshot_.state == RoundState::kFinalizing;  // not cancelled meanwhile
+  if (ends && results.ok()) {
+    EndLocked(RoundState::kDone, absl::OkStatus(), "");
+    snapshot_.results = *std::move(results);
+  } else if (ends) {
+    EndLocked(RoundState::kFailed, results.status(), results.status().ToString());
+  }
+  if (committed_.empty()) committed_bytes_ = 0;  // cancelled
+  uint64_t bytes = fixed_bytes_ + committed_bytes_;
+  if (snapshot_.results != nullptr) {
+    for (const Result& result : *snapshot_.results) bytes += result.memory_bytes();
+  }
+  reservation_.SetTo(bytes);
+  return ends;
+}
+
+RoundSnapshot Round::Snapshot() const {
+  MutexLock lock(&mu_);
+  RoundSnapshot snapshot = snapshot_;
+  snapshot.num_uploads = uploads_.size();
+  snapshot.timeline.stages = stages_.Read();
+  snapshot.timeline.add = absl::Nanoseconds(add_ns_.load(std::memory_order_relaxed));
+  const absl::Duration now = services_.clock.Monotonic();
+  snapshot.timeline.open = (snapshot_.state == RoundState::kOpen ? now : closed_at_) - created_at_;
+  if (snapshot_.state == RoundState::kFinalizing) snapshot.timeline.finish = now - closed_at_;
+  return snapshot;
+}
+
+RoundState Round::state() const {
+  MutexLock lock(&mu_);
+  return snapshot_.state;
+}
+
+absl::StatusOr<Results> Round::GetResults() const {
+  MutexLock lock(&mu_);
+  if (snapshot_.state != RoundState::kDone) return StateError(snapshot_.state, snapshot_.reason);
+  return snapshot_.results;
+}
+
+Round::WaitId Round::Wait(absl::Duration timeout, std::function<void()> done) {
+  WaitId id;
+  {
+    MutexLock lock(&mu_);
+    id = next_id_++;
+    if (!HasEnded(snapshot_.state)) {
+      const Timer::Id timer =
+          services_.timer.Schedule(services_.clock.Monotonic() + timeout, [weak = weak_from_this(), id] {
+            if (const auto self = weak.lock()) self->OnWaitTimeout(id);
+          });
+      waiters_.emplace(id, Waiter{std::move(done), timer});
+      return id;
+    }
+  }
+  done();
+  return id;
+}
+
+void Round::OnWaitTimeout(WaitId id) {
+  std::map<WaitId, Waiter>::node_type waiter;
+  {
+    MutexLock lock(&mu_);
+    waiter = waiters_.extract(id);
+  }
+  if (!waiter.empty()) waiter.mapped().done();
+}
+
+bool Round::StopWaiting(WaitId id) {
+  std::map<WaitId, Waiter>::node_type waiter;  // freed after mu_ is released
+  MutexLock lock(&mu_);
+  waiter = waiters_.extract(id);
+  if (waiter.empty()) return false;
+  services_.timer.Cancel(waiter.mapped().timer);
+  return true;
+}
+
+void Round::ReleaseWaiters() {
+  std::map<WaitId, Waiter> released;
+  {
+    MutexLock lock(&mu_);
+    released.swap(waiters_);
+  }
+  for (auto& [id, waiter] : released) {
+    services_.timer.Cancel(waiter.timer);
+    waiter.done();
+  }
 }
 
 }  // namespace sparseagg::service

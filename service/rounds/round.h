@@ -1,307 +1,303 @@
-// One aggregation round: its life, its uploads, its result.
+// One aggregation round.
 #ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_H_
 #define SPARSEAGG_SERVICE_ROUNDS_ROUND_H_
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/aggregation.h"
-#include "host/result.h"
+#include "host/base/mutex.h"
 #include "service/admission/count_limit.h"
 #include "service/base/round_stage.h"
-#include "service/base/run_after_unlock.h"
 #include "service/base/timer.h"
+#include "service/rounds/receipt.h"
 #include "service/rounds/round_config.h"
+#include "service/rounds/round_services.h"
+#include "service/rounds/round_snapshot.h"
 #include "service/rounds/upload.h"
-#include "service/server_context.h"  // allow(inner-include): to be narrowed
+#include "service/rounds/upload_handle.h"
 
 namespace sparseagg::service {
 
-enum class RoundState { kOpen, kFinalizing, kDone, kFailed, kCancelled };
-
-inline constexpr size_t kNumRoundStates = 5;
-
-absl::string_view Name(RoundState state);
-constexpr bool HasEnded(RoundState state) {
-  return state == RoundState::kDone || state == RoundState::kFailed || state == RoundState::kCancelled;
-}
-
-using Results = std::shared_ptr<const std::vector<Result>>;
-
-// A committed submission.
-struct Receipt {
-  std::string client_id;
-  std::string submission_id;  // of the submission that stands
-  bool duplicate = false;     // it stood before
-  uint64_t num_tuples = 0;
-  uint64_t num_bytes = 0;
-};
-
-struct UploadProgress {
-  uint64_t next_sequence = 0;
-  uint64_t received_tuples = 0;
-  bool complete = false;
-  bool committed = false;
-};
-
-// Where the time went. Busy times are summed over threads.
-struct Timeline {
-  StageTimes stages;
-  absl::Duration decode;  // chunks to columns, with validation
-  absl::Duration prepare;
-  absl::Duration add;
-  absl::Duration finish;  // wall time from the close to the end
-  absl::Duration open;    // wall time from the creation to the close
-};
-
-struct RoundSnapshot {
-  RoundState state = RoundState::kOpen;
-  std::string reason;    // of kFailed and kCancelled
-  absl::Status failure;  // of kFailed and kCancelled
-  uint64_t num_submissions = 0;
-  uint64_t num_tuples = 0;
-  uint64_t num_bytes = 0;
-  uint64_t num_refused = 0;
-  uint64_t num_uploads = 0;
-  absl::Time create_time;
-  absl::Time close_time = absl::InfinitePast();  // infinite: not yet
-  absl::Time end_time = absl::InfinitePast();
-  absl::Time expire_time = absl::InfinitePast();
-  Timeline timeline;
-  Results results;  // when kDone
-};
-
-// An upload that a round knows.
-class UploadHandle {
- public:
-  // Called once, from the worker pool, if the round discards the upload by itself: it has closed.
-  using OnDiscard = std::function<void(absl::Status)>;
-  using OnCommit = std::function<void(absl::StatusOr<Receipt>)>;
-
-  UploadHandle(std::string client, std::string submission, std::string upload_tag,
-               std::shared_ptr<const RoundConfig> config, ServerContext& server, Permit permit)
-      : client_id(std::move(client)),
-        submission_id(std::move(submission)),
-        tag(std::move(upload_tag)),
-        upload_(std::move(config), &server.budget),
-        permit_(std::move(permit)) {}
-
-  const std::string client_id;
-  const std::string submission_id;
-  const std::string tag;  // of a unary upload: what is uploaded, and how it is cut
-
- private:
-  friend class Round;
-  std::mutex mu_;  // one chunk, or the commit, at a time; who holds it may be at it for long
-  Upload upload_;  // guarded by mu_
-  Permit permit_;
-  // Guarded by Round::mu_.
-  uint64_t id_ = 0;
-  bool by_name_ = false;                              // found by client and submission id: unary
-  bool committing_ = false;                           // the commit decides what becomes of it
-  UploadProgress progress_;                           // after the last chunk, for who does not wait for mu_
-  absl::Status verdict_;                              // why the round let go of it; OK while it has not
-  absl::Duration last_chunk_ = absl::ZeroDuration();  // that was new: Clock::Monotonic
-  OnDiscard on_discard_;
-  Timer::Id timer_ = 0;
-  std::deque<OnCommit> commits_;  // asked for by name and not answered: who asked first answers them
-};
-
-// Thread-safe. Calls that may work for long (Open, PutChunk, Append, Commit…) belong on the worker pool, unless what
-// they are given is small; the others are short.
+// A round collects one submission per client, merges them, and keeps the result. Life cycle:
 //
-// Decoding, validation and Prepare run outside of the round's locks, on as many threads as there are. Two locks:
-// merge_mu_ is held while the engine adds or finishes, mu_ for the state, never for long. Order: an upload's lock,
-// merge_mu_, mu_.
+//   Open, StartDeadline   OPEN: uploads are taken and committed
+//   Close                 FINALIZING: the worker pool computes the result. The caller closes the round; so do the last
+//                         of max_submissions and the deadline
+//   the result is there   DONE, or FAILED with a reason: waiting callbacks run, GetResults returns the result
+//   Cancel                CANCELLED, from OPEN or FINALIZING
+//   result_ttl later      `on_expire` runs
+//
+// An upload carries one submission, in chunks. There are two kinds. The caller of a stream upload holds its handle, and
+// discards the upload if no chunk comes. A named upload is found by its ids in every call, and the round discards it.
+//
+//   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, server.ForRounds(), on_expire));
+//   ASSIGN_OR_RETURN(const auto upload, round->OpenStreamUpload("client", "submission", on_discard));
+//   RETURN_IF_ERROR(round->Append(*upload, chunk));
+//   ASSIGN_OR_RETURN(const Receipt receipt, round->Commit(*upload));
+//   round->Close();
+//   round->Wait(absl::Minutes(1), [round] { Read(round->GetResults()); });
+//
+// Owned by shared_ptr: Registry keeps the round until it expires or is deleted, calls keep it while they use it.
+//
+// Thread-safe. Append, PutChunk, Commit and CommitNamed decode, sort and merge: call them on the worker pool unless
+// their input is small. All other calls are short.
+//
+// Decoding, validation and sorting take none of the round's two locks, so that many threads do them at once. merge_mu_
+// is held while the engine adds or finishes; mu_ guards the state and is never held for long. Lock order: an upload's
+// mutex, merge_mu_, mu_.
+//
+// Changes of state allocate first and change afterwards: if an allocation fails, the round is as it was.
 class Round : public std::enable_shared_from_this<Round> {
  public:
-  // `on_expire` is called on the timer's thread when the ended round has been kept for result_ttl; the deadline has no
-  // effect before StartDeadline, so that nothing ends the round before it is known. INVALID_ARGUMENT: a bad spec.
-  // RESOURCE_EXHAUSTED: too many open rounds, or a dense result that does not fit the memory limit.
-  static absl::StatusOr<std::shared_ptr<Round>> Open(RoundConfig config, ServerContext* server,
+  // Opens a round. `on_expire`, if any, runs on the timer's thread when the ended round has been kept for result_ttl.
+  // Errors: INVALID_ARGUMENT: a bad spec. RESOURCE_EXHAUSTED: too many open rounds, or a dense result that does not fit
+  // the memory budget.
+  static absl::StatusOr<std::shared_ptr<Round>> Open(RoundConfig config, const RoundServices& services,
                                                      std::function<void()> on_expire);
   ~Round();
-  // The round closes when the deadline of its spec, measured from its creation, has passed.
+  // Makes the deadline of the spec, measured from the creation, close the round. Not part of Open, so that a round
+  // cannot end and expire before the registry lists it.
   void StartDeadline();
 
   const RoundConfig& config() const { return *config_; }
-  const Clock& clock() const { return server_.clock; }
+  const Clock& clock() const { return services_.clock; }
   RoundSnapshot Snapshot() const;
   RoundState state() const;
-  absl::Time create_time() const;
-  // FAILED_PRECONDITION unless kDone.
+  absl::Time create_time() const { return create_time_; }
+  // Errors: FAILED_PRECONDITION unless the round is DONE.
   absl::StatusOr<Results> GetResults() const;
 
-  // ---- uploads of one caller, who holds the handle, and discards it if no chunk comes for too long ----
+  // ---- stream uploads ----
 
-  // FAILED_PRECONDITION: the round is not open, and the client has no submission that this could be a retry of.
-  absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUpload(const std::string& client_id,
-                                                           const std::string& submission_id,
-                                                           UploadHandle::OnDiscard on_discard);
-  // An error discards the upload, except FAILED_PRECONDITION under Repeats::kIgnore.
-  absl::Status Append(UploadHandle& upload, const Chunk& chunk, Repeats repeats);
-  // Counts the upload, completely or not at all; either way it is gone, unless it is not complete yet, which is
-  // FAILED_PRECONDITION.
-  absl::StatusOr<Receipt> Commit(UploadHandle& upload);
-  // Whether a commit may merge what others have sent, which takes much longer than what is committed tells.
+  // Errors: FAILED_PRECONDITION: the round is not open, and the client has no submission that this may be a retry of.
+  // RESOURCE_EXHAUSTED: too many uploads or submissions.
+  absl::StatusOr<std::shared_ptr<UploadHandle>> OpenStreamUpload(const std::string& client_id,
+                                                                 const std::string& submission_id,
+                                                                 UploadHandle::OnDiscard on_discard);
+  // Appends the next chunk. Errors: as Upload::Append; every error discards the upload.
+  absl::Status Append(UploadHandle& upload, const Chunk& chunk) { return AppendChunk(upload, chunk, Repeats::kRefuse); }
+  // Counts the submission, completely or not at all, and ends the upload. The same content committed before by the
+  // same client is answered with a duplicate receipt.
+  // Errors: FAILED_PRECONDITION: a chunk is missing, and the upload goes on; or the round is not open. ALREADY_EXISTS:
+  // the client has committed other content. RESOURCE_EXHAUSTED: no memory, or too many submissions.
+  absl::StatusOr<Receipt> Commit(UploadHandle& handle);
+  // Returns: true if a commit may merge earlier submissions too, which takes longer than its own size suggests.
   bool MergesOnArrival() const;
-  // Both let go of the upload, if it is still there: its client has given it up, or it counts as refused.
-  void Forget(UploadHandle& upload);
+  // Ends the upload, if it has not ended, at its client's wish.
+  void Discard(UploadHandle& upload);
+  // Ends the upload, if it has not ended, and counts it as refused.
   void Refuse(UploadHandle& upload, const absl::Status& status);
-  // For the timeline: what became of a message before Append. `waited`: for the client to send it; `queued`: for a
-  // thread; `parsing`: to take it apart.
-  void NoteMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing);
-  // For the timeline: a page of the result was made.
-  void NotePage(uint64_t bytes, absl::Duration encoding) const { Note(RoundStage::kEncode, encoding, {}, bytes); }
-  // … and was taken by its reader.
-  void NotePageTaken(absl::Duration waited) const { stages_.Add(RoundStage::kEncode, {}, waited, 0); }
 
-  // ---- uploads by name, over many calls; discarded if no chunk comes for upload_timeout ----
+  // ---- named uploads ----
   //
-  // Under one name there is one upload at a time, which has a tag. All but a chunk 0 leave one with another tag alone.
+  // The ids name at most one upload at a time. Its tag identifies content and chunking. Only a chunk 0 with another tag
+  // replaces the upload; all other calls leave an upload with another tag alone. A named upload without a new chunk for
+  // upload_timeout is discarded.
 
-  // A chunk 0 discards an upload with another tag, of which later chunks are FAILED_PRECONDITION. One that is being
-  // committed keeps nobody waiting: it only loses the name.
+  // Appends a chunk; a chunk that was received before changes nothing. Chunk 0 opens the upload. If an upload with
+  // another tag is being committed, chunk 0 does not wait for the commit: both uploads go on, and whichever is
+  // committed last is compared with the other. Errors: FAILED_PRECONDITION: a gap, or another upload has replaced this
+  // one. Otherwise as OpenStreamUpload and Append.
   absl::StatusOr<UploadProgress> PutChunk(const std::string& client_id, const std::string& submission_id,
                                           const Chunk& chunk, const std::string& tag = "");
-  // Discards the upload, if it is there, and counts it as refused: of chunks that are refused before they get here.
+  // Counts a chunk that its call has refused, and discards the upload of that chunk, if there is one.
   void RefuseNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                    const absl::Status& status);
-  // Calls `done` once, before returning or, if the upload is being committed already, from the thread that does it: a
-  // client that asks again keeps no thread waiting. FAILED_PRECONDITION: as of Commit, and where an upload with another
-  // tag is.
+  // Commits as Commit does and calls `done` once: before returning or, if another call is already committing the
+  // upload, later on that call's thread. No call blocks for another one.
+  // Errors, given to `done`: as Commit. FAILED_PRECONDITION: the upload has another tag. NOT_FOUND: no upload.
   void CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                    const UploadHandle::OnCommit& done);
-  // NOT_FOUND: no upload. No progress: one with another tag.
+  // Returns: the progress; zero for an upload with another tag. Errors: NOT_FOUND: no upload.
   absl::StatusOr<UploadProgress> GetProgress(const std::string& client_id, const std::string& submission_id,
                                              const std::string& tag = "");
 
   // ---- life cycle ----
 
-  // Stops taking submissions and starts the merge. No effect unless open.
+  // Stops uploads and starts the merge. No effect unless the round is open.
   void Close();
-  // FAILED_PRECONDITION on a round that is DONE or FAILED. A merge that is running is let run, and its result dropped.
+  // Ends the round without a result. A merge that runs is not interrupted, but its result is dropped.
+  // Errors: FAILED_PRECONDITION on a round that is DONE or FAILED.
   absl::Status Cancel(absl::string_view reason);
 
   using WaitId = uint64_t;
-  // Calls `done` once, from any thread and maybe before returning: when the round has ended, after `timeout`, or on
+  // Calls `done` once, from any thread: when the round has ended (at once if it has), after `timeout`, or on
   // ReleaseWaiters.
   WaitId Wait(absl::Duration timeout, std::function<void()> done);
-  // True: `done` will not be called.
+  // Returns: true if `done` will not be called.
   bool StopWaiting(WaitId id);
+  // Calls the callbacks of all waits now.
   void ReleaseWaiters();
 
+  // ---- timeline ----
+
+  // Records a message before its Append: its size, the time until the client sent it, the time until a thread took it,
+  // and the time of parsing.
+  void RecordMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing);
+  // Records a page of the result that was encoded.
+  void RecordPage(uint64_t bytes, absl::Duration encoding) const {
+    RecordStage(RoundStage::kEncode, encoding, absl::ZeroDuration(), bytes);
+  }
+  // Records how long a written page waited for its reader.
+  void RecordPageTaken(absl::Duration waited) const {
+    stages_.Add(RoundStage::kEncode, absl::ZeroDuration(), waited, 0);
+  }
+
  private:
-  // A committed client. Under another submission id the same content may come again.
+  // The committed submission of a client, for answers to retries.
   struct Committed {
     ContentHash hash;
     Receipt receipt;
     uint64_t num_chunks = 0;
     std::string tag;
-    std::string retry_id;  // the latest such id, and its tag
+    std::string retry_id;  // the latest other submission id with the same content, and its tag
     std::string retry_tag;
   };
   struct Waiter {
     std::function<void()> done;
     Timer::Id timer = 0;
   };
-  using UploadName = std::pair<std::string, std::string>;  // client id, submission id
+  // Client id and submission id. As a key of uploads_by_name_, a view of the ids in the upload's handle.
+  using UploadName = std::pair<absl::string_view, absl::string_view>;
+  using UploadMap = std::map<uint64_t, std::shared_ptr<UploadHandle>>;  // by UploadHandle::id_
 
-  Round(RoundConfig config, ServerContext* server, std::function<void()> on_expire);
+  Round(RoundConfig config, const RoundServices& services, std::function<void()> on_expire);
 
   // round_uploads.cc: uploads, from the first chunk to the last
-  std::shared_ptr<UploadHandle> FindNamedLocked(const UploadName& name) const;
-  absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUploadLocked(const std::string& client_id,
-                                                                 const std::string& submission_id, bool by_name,
-                                                                 const std::string& tag,
-                                                                 UploadHandle::OnDiscard on_discard);
-  static absl::Status Replaced(const UploadName& name);
-  std::shared_ptr<UploadHandle> MakeWayLocked(const UploadName& name, const std::string& tag);
-  std::shared_ptr<UploadHandle> RemoveLocked(UploadHandle& upload, absl::Status verdict);
-  void DiscardLocked(UploadHandle& upload, absl::Status verdict);
-  bool IsRetryLocked(const UploadName& name, const std::string& tag) const;
-  UploadProgress CommittedProgressLocked(const UploadName& name) const;
-  void ScheduleUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload);
+  std::shared_ptr<UploadHandle> FindNamedLocked(UploadName name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUploadLocked(UploadName name, bool is_named, const std::string& tag,
+                                                                 UploadHandle::OnDiscard on_discard)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeats repeats);
+  // Makes the name free for a chunk 0 with `tag`. Returns: the upload that was removed, to be freed after mu_.
+  UploadMap::node_type RemoveOtherTagLocked(UploadName name, const std::string& tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Removes the upload from all maps, if it is still there. Allocates nothing. Returns: the map's entry, to be freed
+  // after mu_; empty if the upload had ended.
+  UploadMap::node_type RemoveLocked(UploadHandle& upload, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Removes the upload and hands it to NotifyDiscarded. Requires: NotifyDiscarded is posted. Allocates nothing.
+  void DiscardLocked(UploadHandle& upload, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PostNotifyDiscarded();
+  // Counts discarded uploads, calls their callbacks, and frees them and what Cancel has dropped.
+  void NotifyDiscarded();
+  // Returns: true if an upload of this name and tag, or with the same content, has been committed.
+  bool IsCommittedLocked(UploadName name, absl::string_view tag) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  UploadProgress CommittedProgressLocked(absl::string_view client_id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StartUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnUploadTimer(const std::shared_ptr<UploadHandle>& upload);
+  static absl::Status ReplacedError(UploadName name);
+  static absl::Status NoUploadError(UploadName name);
+  // Errors: RESOURCE_EXHAUSTED: the round has as many submissions as the server allows.
+  absl::Status CheckSubmissionLimitLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CountRefusedLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Counts the refusal and returns it.
+  absl::Status RefuseLocked(absl::Status refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // round_commit.cc: from the last chunk to the merge
-  absl::StatusOr<Receipt> AnswerForgottenLocked(const UploadName& name, const std::string& tag);
-  absl::StatusOr<Receipt> CommitComplete(UploadHandle& upload);
-  std::optional<absl::StatusOr<Receipt>> AnswerLocked(const UploadHandle& upload, const ContentHash& hash);
-  absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& upload, const ContentHash& hash);
-  absl::StatusOr<Receipt> Add(UploadHandle& upload, const ContentHash& hash, Receipt receipt,
-                              PreparedSubmission prepared, TuplesPerTensor tuples);
-  void SetHeld();
-  absl::Status MergePending();
-  // Counts it.
-  Receipt AnswerDuplicateLocked(const std::string& client_id);
-  absl::StatusOr<Receipt> RecordLocked(std::pair<std::string, Committed> record, Receipt receipt);
-
-  // A stage's operation, for the round's timeline and for the metrics.
-  void Note(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const {
-    stages_.Add(stage, busy, wait, bytes);
-    server_.metrics.ObserveStage(stage, busy);
-  }
-  void CountRefusedLocked(const absl::Status& status);
-  // Counts it, and returns it.
-  absl::Status RefuseLocked(absl::Status refusal);
+  // Returns: the answer to a CommitNamed that finds no upload with its name and tag.
+  absl::StatusOr<Receipt> AnswerCommitWithoutUploadLocked(UploadName name, const std::string& tag)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The two take the Upload in `handle`, whose mutex is held.
+  absl::StatusOr<Receipt> CommitComplete(UploadHandle& handle, Upload& upload);
+  absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash);
+  // Returns: the answer to a commit that must not be added: a duplicate receipt or an error.
+  std::optional<absl::StatusOr<Receipt>> AnswerWithoutAddLocked(const UploadHandle& handle, const ContentHash& hash)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<Receipt> Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
+                              PreparedSubmission prepared, TuplesPerTensor tuples)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
+  // Reserves memory for the submission and for the result with it, and merges pending updates if that is needed.
+  absl::Status ReserveForAdd(uint64_t committed_bytes, const PreparedSubmission& prepared, uint64_t upload_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
+  // Ends the round as failed, because an Add has changed some tensors and not others. Returns: the error.
+  absl::Status FailAfterPartialAdd(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
+  // Returns: the memory that the round needs to remember a committed submission.
+  static uint64_t CommittedBytes(const UploadHandle& handle);
+  // Merges pending updates, if rounds hold half of their memory limit and merging may halve this round's part.
+  void MergeIfMemoryIsShort() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
+  // The aggregation, for Prepare only. Finish, which destroys the aggregation, waits until num_committing_ is 0.
+  const Aggregation& AggregationForPrepare() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return *aggregation_; }
+  // Sets reservation_ to what the round holds now.
+  void UpdateReservation() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
+  absl::Status MergePending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
+  // Returns: the receipt of the client's committed submission, as a duplicate.
+  Receipt CountDuplicateLocked(absl::string_view client_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Records a submission that is in the sum, and closes the round at max_submissions.
+  absl::StatusOr<Receipt> RecordLocked(std::pair<std::string, Committed> record, Receipt receipt)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Adds one operation of a stage to the round's timeline and to the metrics.
+  void RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const;
 
   // round.cc: life cycle
-  // What a submission is told that comes too late.
-  absl::Status NotOpenLocked() const;
-  // What others are, whom the state does not suit.
-  absl::Status IsInStateLocked() const;
-  void FinalizeLocked();
-  void DropUploadsLocked();
-  void EndLocked(RoundState state, absl::Status failure, std::string reason, RunAfterUnlock& after);
-  void PostFinishLocked();
-  void Finish();
-  void LogEnd(const RoundSnapshot& snapshot) const;
-  RoundSnapshot SnapshotLocked() const;
+  absl::Status Start(Permit permit);
+  // Returns: the error for a submission to a round that is not open.
+  absl::Status NotOpenErrorLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return NotOpenErrorLocked(snapshot_.state, snapshot_.reason);
+  }
+  absl::Status NotOpenErrorLocked(RoundState state, absl::string_view reason) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinalizeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sets the time of the close and cancels the deadline.
+  void SetClosedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Discards all uploads but those being committed and those of committed clients, which may be retries.
+  void DiscardUploadsLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the round. The caller calls AnnounceEnd after it has released mu_.
+  void EndLocked(RoundState state, absl::Status failure, std::string reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Wakes the waiters of a round that has ended, and logs the end.
+  void AnnounceEnd();
+  void PostFinish();
+  // Computes the result or frees the aggregation, once the round is closed and no commit runs. Called again and again.
+  void FinishIfReady();
+  // Returns: true if the round has ended by this call.
+  bool Finish();
+  void OnWaitTimeout(WaitId id);
 
   const std::shared_ptr<const RoundConfig> config_;
-  ServerContext& server_;
+  const RoundServices services_;
   const std::function<void()> on_expire_;
-  const absl::Duration created_;  // Clock::Monotonic
-  Permit open_permit_;            // guarded by mu_
-
-  std::mutex merge_mu_;
-  std::unique_ptr<Aggregation> aggregation_;  // guarded by merge_mu_, except Prepare while preparing_ > 0
-  Reservation held_;                          // guarded by merge_mu_: submissions, and room for the result
-  uint64_t fixed_bytes_ = 0;                  // guarded by merge_mu_, as the next two: the round and its spec
-  uint64_t merged_bytes_ = 0;                 // what aggregation_ held after MergePending
-  uint64_t committed_bytes_ = 0;              // what committed_ takes
+  const absl::Time create_time_;
+  const absl::Duration created_at_;  // Clock::Monotonic
 
   mutable StageTotals stages_;
-  std::atomic<int64_t> add_ns_{0};
+  std::atomic<int64_t> add_ns_{0};  // RoundTimeline::add
 
-  mutable std::mutex mu_;
-  // All guarded by mu_.
-  RoundSnapshot now_;  // but for what SnapshotLocked fills in
-  absl::Duration closed_ = absl::ZeroDuration();
-  uint64_t preparing_ = 0;  // commits between the look at the state and the end of Add: Finish waits for them
-  bool finish_posted_ = false;
-  absl::flat_hash_map<std::string, Committed> committed_;
-  TuplesPerTensor latest_tuples_;  // of the last committed submission, by tensor: the next may be like it
-  uint64_t next_id_ = 1;
-  std::map<uint64_t, std::shared_ptr<UploadHandle>> uploads_;
-  absl::flat_hash_map<UploadName, uint64_t> uploads_by_name_;
-  std::map<WaitId, Waiter> waiters_;
-  Timer::Id deadline_timer_ = 0;
-  Timer::Id expire_timer_ = 0;
+  Mutex merge_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  std::unique_ptr<Aggregation> aggregation_ ABSL_GUARDED_BY(merge_mu_);
+  // For committed submissions and for the result that they make: whatever is accepted can be finished.
+  Reservation reservation_ ABSL_GUARDED_BY(merge_mu_);
+  uint64_t fixed_bytes_ ABSL_GUARDED_BY(merge_mu_) = 0;      // of reservation_: the round and its spec
+  uint64_t committed_bytes_ ABSL_GUARDED_BY(merge_mu_) = 0;  // of reservation_: committed_
+  uint64_t merged_bytes_ ABSL_GUARDED_BY(merge_mu_) = 0;     // size of aggregation_ after the latest MergePending
+
+  mutable Mutex mu_;
+  Permit open_permit_ ABSL_GUARDED_BY(mu_);                               // of RoundServices::open_rounds
+  RoundSnapshot snapshot_ ABSL_GUARDED_BY(mu_);                           // all but the fields that Snapshot() fills in
+  absl::Duration closed_at_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();  // Clock::Monotonic
+  // Commits that have found the round open and have not returned from Add. Finish waits for them.
+  uint64_t num_committing_ ABSL_GUARDED_BY(mu_) = 0;
+  bool finish_started_ ABSL_GUARDED_BY(mu_) = false;
+  absl::flat_hash_map<std::string, Committed> committed_ ABSL_GUARDED_BY(mu_);  // by client id
+  // committed_ of a cancelled round, to be freed on the pool: a million entries take time.
+  absl::flat_hash_map<std::string, Committed> dropped_committed_ ABSL_GUARDED_BY(mu_);
+  TuplesPerTensor latest_tuples_ ABSL_GUARDED_BY(mu_);  // of the latest commit: the next submission may be like it
+  uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;           // of uploads and waits
+  UploadMap uploads_ ABSL_GUARDED_BY(mu_);
+  UploadMap discarded_ ABSL_GUARDED_BY(mu_);  // waiting for NotifyDiscarded
+  absl::flat_hash_map<UploadName, std::shared_ptr<UploadHandle>> uploads_by_name_ ABSL_GUARDED_BY(mu_);
+  std::map<WaitId, Waiter> waiters_ ABSL_GUARDED_BY(mu_);
+  Timer::Id deadline_timer_ ABSL_GUARDED_BY(mu_) = 0;
+  Timer::Id expire_timer_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace sparseagg::service

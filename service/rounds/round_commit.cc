@@ -1,7 +1,8 @@
-// Round: from the last chunk to the merge.
+// Round: commits, from the last chunk to the merge.
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
@@ -12,7 +13,7 @@
 namespace sparseagg::service {
 namespace {
 
-// What a committed client takes beside its ids, here and in the aggregation. A round figure above the true one.
+// Upper estimate of the memory of a committed client, in the round and in the aggregation, without its ids.
 constexpr uint64_t kSubmissionOverheadBytes = 1024;
 
 }  // namespace
@@ -27,204 +28,220 @@ void Round::CommitNamed(const std::string& client_id, const std::string& submiss
   std::shared_ptr<UploadHandle> upload;
   std::optional<absl::StatusOr<Receipt>> answer;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     upload = FindNamedLocked(name);
     if (upload == nullptr || upload->tag != tag) {
-      answer = AnswerForgottenLocked(name, tag);
+      answer = AnswerCommitWithoutUploadLocked(name, tag);
     } else {
-      upload->commits_.push_back(done);
-      if (upload->commits_.size() > 1) return;
+      upload->waiting_commits_.push_back(done);
+      if (upload->waiting_commits_.size() > 1) return;  // the first call answers this one, too
     }
   }
   if (answer.has_value()) return done(*std::move(answer));
   for (bool is_last = false; !is_last;) {
-    absl::StatusOr<Receipt> receipt = ToStatus([&] { return Commit(*upload); });  // after the first a mere look
+    absl::StatusOr<Receipt> receipt = ToStatus([&] { return Commit(*upload); });  // the second time a duplicate
     UploadHandle::OnCommit next;
     {
-      std::lock_guard lock(mu_);
-      next = std::move(upload->commits_.front());
-      upload->commits_.pop_front();
-      is_last = upload->commits_.empty();
+      MutexLock lock(&mu_);
+      next = std::move(upload->waiting_commits_.front());
+      upload->waiting_commits_.pop_front();
+      is_last = upload->waiting_commits_.empty();
     }
     next(std::move(receipt));
   }
 }
 
-// Of a commit whose upload is not here.
-absl::StatusOr<Receipt> Round::AnswerForgottenLocked(const UploadName& name, const std::string& tag) {
-  if (IsRetryLocked(name, tag)) return AnswerDuplicateLocked(name.first);
-  if (now_.state != RoundState::kOpen) return NotOpenLocked();
-  if (FindNamedLocked(name) != nullptr) return Replaced(name);
-  return absl::NotFoundError(
-      absl::StrCat("nothing of submission '", name.second, "' of client '", name.first, "' is here"));
+absl::StatusOr<Receipt> Round::AnswerCommitWithoutUploadLocked(UploadName name, const std::string& tag) {
+  if (IsCommittedLocked(name, tag)) return CountDuplicateLocked(name.first);
+  if (snapshot_.state != RoundState::kOpen) return NotOpenErrorLocked();
+  if (FindNamedLocked(name) != nullptr) return ReplacedError(name);
+  return NoUploadError(name);
 }
 
-absl::StatusOr<Receipt> Round::Commit(UploadHandle& upload) {
-  std::lock_guard one_at_a_time(upload.mu_);
+absl::StatusOr<Receipt> Round::Commit(UploadHandle& handle) {
+  UploadMap::node_type removed;  // freed after both locks are released
+  MutexLock one_at_a_time(&handle.mu_);
+  Upload& upload = handle.upload_;
   {
-    std::lock_guard lock(mu_);
-    if (!uploads_.contains(upload.id_)) {
-      // Let go of, or committed by a call that ran at the same time.
-      RETURN_IF_ERROR(upload.verdict_);
-      if (now_.state == RoundState::kCancelled) return NotOpenLocked();
-      return AnswerDuplicateLocked(upload.client_id);
+    MutexLock lock(&mu_);
+    if (!uploads_.contains(handle.id_)) {
+      // Discarded, or committed by another call in the meantime.
+      RETURN_IF_ERROR(handle.discard_status_);
+      if (snapshot_.state == RoundState::kCancelled) return NotOpenErrorLocked();
+      return CountDuplicateLocked(handle.client_id);
     }
-    if (!upload.upload_.complete() && upload.by_name_ &&
-        IsRetryLocked({upload.client_id, upload.submission_id}, upload.tag)) {
-      // Of what is committed, opened again by chunks that came late, or twice.
-      RemoveLocked(upload, absl::CancelledError("the submission is committed"));
-      return AnswerDuplicateLocked(upload.client_id);
+    if (!upload.complete()) {
+      if (handle.is_named_ && IsCommittedLocked({handle.client_id, handle.submission_id}, handle.tag)) {
+        // Late or repeated chunks have opened an upload of the committed submission again.
+        removed = RemoveLocked(handle, absl::CancelledError("the submission is committed"));
+        return CountDuplicateLocked(handle.client_id);
+      }
+      return absl::FailedPreconditionError(
+          absl::StrCat("commit before the chunk marked last; chunk ", upload.next_sequence(), " is expected next"));
     }
-    if (!upload.upload_.complete()) {
-      return absl::FailedPreconditionError(absl::StrCat("commit before the chunk marked last; chunk ",
-                                                        upload.upload_.next_sequence(), " is expected next"));
-    }
-    upload.committing_ = true;
+    handle.is_committing_ = true;
   }
-  absl::StatusOr<Receipt> receipt = ToStatus([&] { return CommitComplete(upload); });
-  std::shared_ptr<UploadHandle> removed;  // freed after the lock
-  std::lock_guard lock(mu_);
+  absl::StatusOr<Receipt> receipt = ToStatus([&, committed = &upload] { return CommitComplete(handle, *committed); });
+  MutexLock lock(&mu_);
+  removed = RemoveLocked(handle, receipt.status());
   if (!receipt.ok()) CountRefusedLocked(receipt.status());
-  removed = RemoveLocked(upload, receipt.status());
   return receipt;
 }
 
-absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& upload) {
-  const absl::Duration begin = server_.clock.Monotonic();
-  const ContentHash hash = upload.upload_.Hash();
-  stages_.Add(RoundStage::kPrepare, server_.clock.Monotonic() - begin, absl::ZeroDuration(), 0);
+absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& handle, Upload& upload) {
+  const absl::Duration begin = services_.clock.Monotonic();
+  const ContentHash hash = upload.Hash();
+  stages_.Add(RoundStage::kPrepare, services_.clock.Monotonic() - begin, absl::ZeroDuration(), 0);
   {
-    std::lock_guard lock(mu_);
-    if (auto answer = AnswerLocked(upload, hash)) return *std::move(answer);
-    ++preparing_;
+    MutexLock lock(&mu_);
+    if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
+    ++num_committing_;
   }
-  absl::StatusOr<Receipt> receipt = ToStatus([&] { return PrepareAndAdd(upload, hash); });
-  std::lock_guard lock(mu_);
-  --preparing_;
-  PostFinishLocked();
+  absl::StatusOr<Receipt> receipt = ToStatus([&] { return PrepareAndAdd(handle, upload, hash); });
+  MutexLock lock(&mu_);
+  --num_committing_;
+  if (num_committing_ == 0 && snapshot_.state != RoundState::kOpen && !finish_started_) PostFinish();
   return receipt;
 }
 
-Receipt Round::AnswerDuplicateLocked(const std::string& client_id) {
-  Receipt receipt = committed_.at(client_id).receipt;
+Receipt Round::CountDuplicateLocked(absl::string_view client_id) {
+  Receipt receipt = committed_.find(client_id)->second.receipt;
   receipt.duplicate = true;
-  server_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
+  services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
   return receipt;
 }
 
-std::optional<absl::StatusOr<Receipt>> Round::AnswerLocked(const UploadHandle& upload, const ContentHash& hash) {
-  const auto found = committed_.find(upload.client_id);
+std::optional<absl::StatusOr<Receipt>> Round::AnswerWithoutAddLocked(const UploadHandle& handle,
+                                                                     const ContentHash& hash) {
+  const auto found = committed_.find(handle.client_id);
   if (found != committed_.end()) {
     if (found->second.hash != hash) {
-      return absl::AlreadyExistsError(absl::StrCat("client '", upload.client_id, "' has committed submission '",
+      return absl::AlreadyExistsError(absl::StrCat("client '", handle.client_id, "' has committed submission '",
                                                    found->second.receipt.submission_id, "' with other content"));
     }
-    found->second.retry_id = upload.submission_id;
-    found->second.retry_tag = upload.tag;
-    return AnswerDuplicateLocked(upload.client_id);
+    found->second.retry_id = handle.submission_id;
+    found->second.retry_tag = handle.tag;
+    return CountDuplicateLocked(handle.client_id);
   }
-  if (now_.state != RoundState::kOpen) return NotOpenLocked();
-  if (config_->submission_limit != 0 && committed_.size() >= config_->submission_limit) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the round has the server's max_submissions ", config_->submission_limit, " already"));
-  }
+  if (snapshot_.state != RoundState::kOpen) return NotOpenErrorLocked();
+  if (absl::Status status = CheckSubmissionLimitLocked(); !status.ok()) return status;
   return std::nullopt;
 }
 
-absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& upload, const ContentHash& hash) {
-  const absl::Duration begin = server_.clock.Monotonic();
-  Receipt receipt{upload.client_id, upload.submission_id, /*duplicate=*/false, upload.upload_.num_tuples(),
-                  upload.upload_.num_bytes()};
-  auto tuples = std::make_shared<const std::vector<uint64_t>>(upload.upload_.CountTuples());
-  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.upload_.TakeUpdates());
-  Reservation& reservation = upload.upload_.reservation();
-  // Only Add and Finish change the aggregation's prepared state, and Finish waits for preparing_.
-  RETURN_IF_ERROR(reservation.Grow(aggregation_->PrepareBytes(updates), "sorting a submission"));
-  ASSIGN_OR_RETURN(PreparedSubmission prepared, aggregation_->Prepare(std::move(updates)));
-  reservation.SetTo(prepared.memory_bytes());
-  const absl::Duration prepared_at = server_.clock.Monotonic();
-  const uint64_t bytes = receipt.num_bytes;
-  Note(RoundStage::kPrepare, prepared_at - begin, absl::ZeroDuration(), bytes);
+void Round::RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const {
+  stages_.Add(stage, busy, wait, bytes);
+  services_.metrics.ObserveStage(stage, busy);
+}
 
-  std::lock_guard merge(merge_mu_);
-  const absl::Duration merge_begin = server_.clock.Monotonic();
-  absl::StatusOr<Receipt> added = Add(upload, hash, std::move(receipt), std::move(prepared), std::move(tuples));
-  const absl::Duration adding = server_.clock.Monotonic() - merge_begin;
+absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash) {
+  const absl::Duration begin = services_.clock.Monotonic();
+  Receipt receipt{handle.client_id, handle.submission_id, /*duplicate=*/false, upload.num_tuples(), upload.num_bytes()};
+  auto tuples = std::make_shared<const std::vector<uint64_t>>(upload.CountTuples());
+  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates());
+  const Aggregation& aggregation = AggregationForPrepare();
+  RETURN_IF_ERROR(upload.reservation().Grow(aggregation.PrepareBytes(updates), "sorting a submission"));
+  ASSIGN_OR_RETURN(PreparedSubmission prepared, aggregation.Prepare(std::move(updates)));
+  upload.reservation().SetTo(prepared.memory_bytes());
+  const absl::Duration prepared_at = services_.clock.Monotonic();
+  const uint64_t bytes = receipt.num_bytes;
+  RecordStage(RoundStage::kPrepare, prepared_at - begin, absl::ZeroDuration(), bytes);
+
+  MutexLock merge(&merge_mu_);
+  const absl::Duration merge_begin = services_.clock.Monotonic();
+  absl::StatusOr<Receipt> added = Add(handle, upload, hash, std::move(receipt), std::move(prepared), std::move(tuples));
+  const absl::Duration adding = services_.clock.Monotonic() - merge_begin;
   add_ns_.fetch_add(absl::ToInt64Nanoseconds(adding), std::memory_order_relaxed);
-  Note(RoundStage::kMerge, adding, merge_begin - prepared_at, bytes);
+  RecordStage(RoundStage::kMerge, adding, merge_begin - prepared_at, bytes);
   return added;
 }
 
-absl::StatusOr<Receipt> Round::Add(UploadHandle& upload, const ContentHash& hash, Receipt receipt,
+absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
                                    PreparedSubmission prepared, TuplesPerTensor tuples) {
-  // Made beforehand: what is in the sum is recorded, though there is no memory left.
-  std::pair<std::string, Committed> record{
-      upload.client_id, Committed{hash, receipt, upload.upload_.next_sequence(), upload.tag, "", ""}};
+  // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
+  std::pair<std::string, Committed> record{handle.client_id,
+                                           Committed{hash, receipt, upload.next_sequence(), handle.tag, "", ""}};
   {
-    std::lock_guard lock(mu_);
-    if (auto answer = AnswerLocked(upload, hash)) return *std::move(answer);
+    MutexLock lock(&mu_);
+    if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
     committed_.reserve(committed_.size() + 1);
   }
-  // Room for this submission and for the result with it: whatever is accepted can be finished.
-  // The client's id is here and in the aggregation twice each; a retry comes with another submission id and tag.
-  const uint64_t committed_bytes = committed_bytes_ + kSubmissionOverheadBytes + 4 * upload.client_id.size() +
-                                   2 * (upload.submission_id.size() + upload.tag.size());
-  const auto reserve = [&]() -> absl::Status {
-    const uint64_t wanted = SaturatingAdd(fixed_bytes_ + committed_bytes, aggregation_->BytesWith(&prepared));
-    const uint64_t reserved = held_.bytes() + upload.upload_.reservation().bytes();
-    if (wanted <= reserved) return absl::OkStatus();
-    return held_.Grow(wanted - reserved, "a submission, with the result's growth,");
-  };
-  absl::Status reserved = reserve();
-  if (!reserved.ok() && MergesOnArrival()) {
-    RETURN_IF_ERROR(MergePending());
-    reserved = reserve();
-  }
-  RETURN_IF_ERROR(reserved);
+  const uint64_t committed_bytes = committed_bytes_ + CommittedBytes(handle);
+  RETURN_IF_ERROR(ReserveForAdd(committed_bytes, prepared, upload.reservation().bytes()));
   const uint64_t num_before = aggregation_->num_submissions();
-  const absl::Status added = ToStatus([&] { return aggregation_->Add(upload.client_id, std::move(prepared)); });
-  RunAfterUnlock after;
+  const absl::Status added = ToStatus(
+      [&, aggregation = aggregation_.get()] { return aggregation->Add(handle.client_id, std::move(prepared)); });
   if (!added.ok() && aggregation_->num_submissions() == num_before) {
-    SetHeld();  // nothing of it is in
+    UpdateReservation();  // no part of the submission was added
     return added;
   }
-  if (!added.ok()) {
-    // Some of its tensors may be in and others not. Better no sum than a wrong one.
-    std::lock_guard lock(mu_);
-    const absl::Status failure = absl::InternalError(absl::StrCat("adding a submission failed: ", added.message()));
-    if (!HasEnded(now_.state)) EndLocked(RoundState::kFailed, failure, failure.ToString(), after);
-    return failure;
-  }
+  if (!added.ok()) return FailAfterPartialAdd(added);
   committed_bytes_ = committed_bytes;
-  held_.Absorb(upload.upload_.reservation());
-  SetHeld();
-  // While memory is short nothing waits that merging would halve, so that uploads find room. An error is not this
-  // submission's, and leaves everything as it was.
-  const bool is_short = server_.budget.limit() != 0 && server_.budget.reserved() > server_.budget.limit() / 2;
-  if (is_short && MergesOnArrival() && aggregation_->memory_bytes() / 2 >= merged_bytes_) MergePending().IgnoreError();
-  std::lock_guard lock(mu_);
+  reservation_.Absorb(upload.reservation());
+  UpdateReservation();
+  MergeIfMemoryIsShort();
+  MutexLock lock(&mu_);
   latest_tuples_.swap(tuples);
   return RecordLocked(std::move(record), std::move(receipt));
 }
 
-void Round::SetHeld() { held_.SetTo(fixed_bytes_ + committed_bytes_ + aggregation_->BytesWith(nullptr)); }
+absl::Status Round::ReserveForAdd(uint64_t committed_bytes, const PreparedSubmission& prepared, uint64_t upload_bytes) {
+  const auto reserve = [&](const Aggregation& aggregation, Reservation& reservation, uint64_t kept_bytes) {
+    const uint64_t wanted = SaturatingAdd(kept_bytes, aggregation.BytesWith(&prepared));
+    const uint64_t reserved = reservation.bytes() + upload_bytes;
+    if (wanted <= reserved) return absl::OkStatus();
+    return reservation.Grow(wanted - reserved, "a submission, with the result's growth,");
+  };
+  absl::Status reserved = reserve(*aggregation_, reservation_, fixed_bytes_ + committed_bytes);
+  if (reserved.ok() || !MergesOnArrival()) return reserved;
+  RETURN_IF_ERROR(MergePending());
+  return reserve(*aggregation_, reservation_, fixed_bytes_ + committed_bytes);
+}
+
+absl::Status Round::FailAfterPartialAdd(const absl::Status& error) {
+  const absl::Status failure = absl::InternalError(absl::StrCat("adding a submission failed: ", error.message()));
+  {
+    MutexLock lock(&mu_);
+    if (HasEnded(snapshot_.state)) return failure;
+    EndLocked(RoundState::kFailed, failure, failure.ToString());
+  }
+  AnnounceEnd();
+  return failure;
+}
+
+uint64_t Round::CommittedBytes(const UploadHandle& handle) {
+  // The client id is twice in committed_ and twice in the aggregation; retries bring another submission id and tag.
+  return kSubmissionOverheadBytes + 4 * handle.client_id.size() + 2 * (handle.submission_id.size() + handle.tag.size());
+}
+
+void Round::UpdateReservation() {
+  reservation_.SetTo(fixed_bytes_ + committed_bytes_ + aggregation_->BytesWith(nullptr));
+}
+
+void Round::MergeIfMemoryIsShort() {
+  const uint64_t limit = services_.budget.limit();
+  const bool is_short = limit != 0 && services_.budget.reserved() > limit / 2;
+  const bool halves = aggregation_->memory_bytes() / 2 >= merged_bytes_;
+  // An error is not the submission's, and leaves the aggregation as it was.
+  if (is_short && halves && MergesOnArrival()) MergePending().IgnoreError();
+}
 
 absl::Status Round::MergePending() {
-  absl::Status merged = ToStatus([&] { return aggregation_->MergePending(); });
+  absl::Status merged = ToStatus([aggregation = aggregation_.get()] { return aggregation->MergePending(); });
   if (merged.ok()) merged_bytes_ = aggregation_->memory_bytes();
-  SetHeld();
+  UpdateReservation();
   return merged;
 }
 
 absl::StatusOr<Receipt> Round::RecordLocked(std::pair<std::string, Committed> record, Receipt receipt) {
-  // Cancelled in the meantime: nothing counts. Closed in the meantime: this one does, since Finish waits for it.
-  if (HasEnded(now_.state)) return NotOpenLocked();
-  ++now_.num_submissions;
-  now_.num_tuples += receipt.num_tuples;
-  now_.num_bytes += receipt.num_bytes;
-  server_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
+  // A round that was cancelled in the meantime counts nothing. A round that was closed counts the submission, since
+  // Finish waits for its commit.
+  if (HasEnded(snapshot_.state)) return NotOpenErrorLocked();
+  ++snapshot_.num_submissions;
+  snapshot_.num_tuples += receipt.num_tuples;
+  snapshot_.num_bytes += receipt.num_bytes;
+  services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
   committed_.insert(std::move(record));
-  if (now_.state == RoundState::kOpen && now_.num_submissions == config_->max_submissions) FinalizeLocked();
+  if (snapshot_.state == RoundState::kOpen && snapshot_.num_submissions == config_->max_submissions) FinalizeLocked();
   return receipt;
 }
 

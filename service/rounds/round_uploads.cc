@@ -1,4 +1,6 @@
 // Round: uploads, from the first chunk to the last.
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
@@ -7,13 +9,24 @@
 
 namespace sparseagg::service {
 
-absl::Status Round::Replaced(const UploadName& name) {
+absl::Status Round::ReplacedError(UploadName name) {
   return absl::FailedPreconditionError(
-      absl::StrCat("another upload, of other content or in other chunks, has taken the place of this one under ",
-                   "submission '", name.second, "' of client '", name.first, "'"));
+      absl::StrCat("another upload, with other content or other chunks, has replaced this upload of submission '",
+                   name.second, "' of client '", name.first, "'"));
 }
 
-bool Round::IsRetryLocked(const UploadName& name, const std::string& tag) const {
+absl::Status Round::NoUploadError(UploadName name) {
+  return absl::NotFoundError(
+      absl::StrCat("the round has no upload of submission '", name.second, "' of client '", name.first, "'"));
+}
+
+absl::Status Round::CheckSubmissionLimitLocked() const {
+  if (config_->submission_limit == 0 || committed_.size() < config_->submission_limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the round has the server's max_submissions ", config_->submission_limit, " already"));
+}
+
+bool Round::IsCommittedLocked(UploadName name, absl::string_view tag) const {
   const auto found = committed_.find(name.first);
   if (found == committed_.end()) return false;
   const Committed& committed = found->second;
@@ -21,49 +34,50 @@ bool Round::IsRetryLocked(const UploadName& name, const std::string& tag) const 
          (committed.retry_id == name.second && committed.retry_tag == tag);
 }
 
-absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUpload(const std::string& client_id,
-                                                                const std::string& submission_id,
-                                                                UploadHandle::OnDiscard on_discard) {
-  std::lock_guard lock(mu_);
-  return OpenUploadLocked(client_id, submission_id, /*by_name=*/false, /*tag=*/"", std::move(on_discard));
+absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenStreamUpload(const std::string& client_id,
+                                                                      const std::string& submission_id,
+                                                                      UploadHandle::OnDiscard on_discard) {
+  MutexLock lock(&mu_);
+  return OpenUploadLocked({client_id, submission_id}, /*is_named=*/false, /*tag=*/"", std::move(on_discard));
 }
 
-absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(const std::string& client_id,
-                                                                      const std::string& submission_id, bool by_name,
+absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName name, bool is_named,
                                                                       const std::string& tag,
                                                                       UploadHandle::OnDiscard on_discard) {
-  // Of a client with a committed submission anything is staged, so that its content can be compared.
-  if (!committed_.contains(client_id)) {
-    if (now_.state != RoundState::kOpen) return RefuseLocked(NotOpenLocked());
-    if (config_->submission_limit != 0 && committed_.size() >= config_->submission_limit) {
-      return RefuseLocked(absl::ResourceExhaustedError(
-          absl::StrCat("the round has the server's max_submissions ", config_->submission_limit, " already")));
-    }
+  // A client with a committed submission may upload anything: the commit compares the content.
+  if (!committed_.contains(name.first)) {
+    if (snapshot_.state != RoundState::kOpen) return RefuseLocked(NotOpenErrorLocked());
+    if (absl::Status status = CheckSubmissionLimitLocked(); !status.ok()) return RefuseLocked(std::move(status));
   }
-  if (!server_.uploads.TryAcquire()) {
+  if (!services_.uploads.TryAcquire()) {
     return RefuseLocked(absl::ResourceExhaustedError(
-        absl::StrCat("max_uploads ", server_.uploads.limit(), " uploads are open already")));
+        absl::StrCat("the server's max_uploads ", services_.uploads.limit(), " uploads are open already")));
   }
-  auto upload =
-      std::make_shared<UploadHandle>(client_id, submission_id, tag, config_, server_, Permit(&server_.uploads));
-  upload->upload_.Expect(latest_tuples_);
+  auto upload = std::make_shared<UploadHandle>(std::string(name.first), std::string(name.second), tag, config_,
+                                               &services_.budget, Permit(&services_.uploads));
+  {
+    MutexLock upload_lock(&upload->mu_);
+    upload->upload_.ExpectTuples(latest_tuples_);
+  }
   upload->id_ = next_id_++;
-  upload->by_name_ = by_name;
-  upload->last_chunk_ = server_.clock.Monotonic();
+  upload->is_named_ = is_named;
+  upload->last_chunk_at_ = services_.clock.Monotonic();
   upload->on_discard_ = std::move(on_discard);
-  uploads_.emplace(upload->id_, upload);
-  if (by_name) {
-    ScheduleUploadTimerLocked(upload);
-    uploads_by_name_.emplace(UploadName(client_id, submission_id), upload->id_);
+  // All allocations come before the upload is in both maps: an upload that is in one of them would keep its permit.
+  if (is_named) {
+    StartUploadTimerLocked(upload);
+    uploads_by_name_.reserve(uploads_by_name_.size() + 1);
   }
+  uploads_.emplace(upload->id_, upload);
+  if (is_named) uploads_by_name_.emplace(UploadName(upload->client_id, upload->submission_id), upload);
   return upload;
 }
 
-void Round::ScheduleUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload) {
+void Round::StartUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload) {
   const std::weak_ptr<Round> weak_round = weak_from_this();
   const std::weak_ptr<UploadHandle> weak_upload = upload;
   upload->timer_ =
-      server_.timer.Schedule(upload->last_chunk_ + server_.limits.upload_timeout, [weak_round, weak_upload] {
+      services_.timer.Schedule(upload->last_chunk_at_ + services_.limits.upload_timeout, [weak_round, weak_upload] {
         const auto round = weak_round.lock();
         const auto timed = weak_upload.lock();
         if (round != nullptr && timed != nullptr) round->OnUploadTimer(timed);
@@ -71,46 +85,62 @@ void Round::ScheduleUploadTimerLocked(const std::shared_ptr<UploadHandle>& uploa
 }
 
 void Round::OnUploadTimer(const std::shared_ptr<UploadHandle>& upload) {
-  std::lock_guard lock(mu_);
-  if (!upload->verdict_.ok() || !uploads_.contains(upload->id_) || upload->committing_) return;
-  const absl::Duration timeout = server_.limits.upload_timeout;
-  if (server_.clock.Monotonic() - upload->last_chunk_ < timeout) {
-    ScheduleUploadTimerLocked(upload);  // a chunk has come since
+  MutexLock lock(&mu_);
+  if (!uploads_.contains(upload->id_) || upload->is_committing_) return;
+  const absl::Duration timeout = services_.limits.upload_timeout;
+  if (services_.clock.Monotonic() - upload->last_chunk_at_ < timeout) {
+    StartUploadTimerLocked(upload);  // a chunk has come since
     return;
   }
-  DiscardLocked(*upload,
-                absl::DeadlineExceededError(absl::StrCat("the upload was discarded: no chunk came for upload_timeout ",
-                                                         absl::FormatDuration(timeout))));
+  const absl::Status status = absl::DeadlineExceededError(
+      absl::StrCat("the upload was discarded: no chunk came for upload_timeout ", absl::FormatDuration(timeout)));
+  PostNotifyDiscarded();
+  DiscardLocked(*upload, status);
 }
 
-std::shared_ptr<UploadHandle> Round::RemoveLocked(UploadHandle& upload, absl::Status verdict) {
-  const auto found = uploads_.find(upload.id_);
-  if (found == uploads_.end()) return nullptr;
-  std::shared_ptr<UploadHandle> removed = std::move(found->second);
-  uploads_.erase(found);
-  if (upload.by_name_) {
+Round::UploadMap::node_type Round::RemoveLocked(UploadHandle& upload, absl::Status status) {
+  UploadMap::node_type removed = uploads_.extract(upload.id_);
+  if (removed.empty()) return removed;
+  if (upload.is_named_) {
     uploads_by_name_.erase(UploadName(upload.client_id, upload.submission_id));
-    server_.timer.Cancel(upload.timer_);
+    services_.timer.Cancel(upload.timer_);
   }
-  upload.verdict_ = std::move(verdict);
+  upload.discard_status_ = std::move(status);
   return removed;
 }
 
-void Round::DiscardLocked(UploadHandle& upload, absl::Status verdict) {
-  std::shared_ptr<UploadHandle> removed = RemoveLocked(upload, verdict);
-  if (removed == nullptr) return;
-  // A one-shot call's uploads end with the call. What a chunk 0 that came late has opened again is committed.
-  const bool is_lost = !config_->id.empty() && !IsRetryLocked({upload.client_id, upload.submission_id}, upload.tag);
-  if (is_lost) CountRefusedLocked(verdict);
-  // Its memory is freed on the pool, too.
-  server_.pool.Post([removed = std::move(removed), verdict = std::move(verdict)] {
-    if (removed->on_discard_ != nullptr) removed->on_discard_(verdict);
-  });
+void Round::DiscardLocked(UploadHandle& upload, absl::Status status) {
+  UploadMap::node_type removed = RemoveLocked(upload, std::move(status));
+  if (removed.empty()) return;
+  // Two kinds of uploads are no loss: those of a one-shot call, which end with the call, and those that late chunks of
+  // a committed submission have opened again.
+  upload.counts_as_refused_ =
+      !config_->id.empty() && !IsCommittedLocked({upload.client_id, upload.submission_id}, upload.tag);
+  if (upload.counts_as_refused_) ++snapshot_.num_refused;
+  discarded_.insert(std::move(removed));
+}
+
+void Round::PostNotifyDiscarded() {
+  services_.pool.Post([self = shared_from_this()] { self->NotifyDiscarded(); });
+}
+
+void Round::NotifyDiscarded() {
+  UploadMap discarded;
+  absl::flat_hash_map<std::string, Committed> dropped;
+  {
+    MutexLock lock(&mu_);
+    discarded.swap(discarded_);
+    dropped.swap(dropped_committed_);
+  }
+  for (const auto& [id, upload] : discarded) {
+    if (upload->counts_as_refused_) services_.metrics.CountRefused(upload->discard_status_);
+    if (upload->on_discard_ != nullptr) upload->on_discard_(upload->discard_status_);
+  }
 }
 
 void Round::CountRefusedLocked(const absl::Status& status) {
-  ++now_.num_refused;
-  server_.metrics.CountRefused(status);
+  ++snapshot_.num_refused;
+  services_.metrics.CountRefused(status);
 }
 
 absl::Status Round::RefuseLocked(absl::Status refusal) {
@@ -118,125 +148,124 @@ absl::Status Round::RefuseLocked(absl::Status refusal) {
   return refusal;
 }
 
-void Round::NoteMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing) {
+void Round::RecordMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing) {
   stages_.Add(RoundStage::kReceive, absl::ZeroDuration(), waited, bytes);
-  server_.metrics.ObserveStage(RoundStage::kReceive, waited);
+  services_.metrics.ObserveStage(RoundStage::kReceive, waited);
   stages_.Add(RoundStage::kDecode, parsing, queued, 0);
 }
 
-void Round::Forget(UploadHandle& upload) {
-  std::shared_ptr<UploadHandle> removed;  // freed after the lock
-  std::lock_guard lock(mu_);
+void Round::Discard(UploadHandle& upload) {
+  UploadMap::node_type removed;  // freed after mu_ is released
+  MutexLock lock(&mu_);
   removed = RemoveLocked(upload, absl::CancelledError("the upload was discarded"));
 }
 
 void Round::Refuse(UploadHandle& upload, const absl::Status& status) {
-  std::shared_ptr<UploadHandle> removed;  // freed after the lock
-  std::lock_guard lock(mu_);
+  UploadMap::node_type removed;  // freed after mu_ is released
+  MutexLock lock(&mu_);
   removed = RemoveLocked(upload, status);
-  if (removed != nullptr) CountRefusedLocked(status);
+  if (!removed.empty()) CountRefusedLocked(status);
 }
 
-absl::Status Round::Append(UploadHandle& upload, const Chunk& chunk, Repeats repeats) {
-  std::lock_guard one_at_a_time(upload.mu_);
-  const absl::Duration begin = server_.clock.Monotonic();
-  const uint64_t expected = upload.upload_.next_sequence();
+absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeats repeats) {
+  MutexLock one_at_a_time(&upload.mu_);
+  Upload& staged = upload.upload_;
+  const absl::Duration begin = services_.clock.Monotonic();
+  const uint64_t expected = staged.next_sequence();
   {
-    std::lock_guard lock(mu_);
-    RETURN_IF_ERROR(upload.verdict_);
-    if (chunk.sequence == expected) upload.last_chunk_ = begin;  // repeats and gaps do not keep it
+    MutexLock lock(&mu_);
+    RETURN_IF_ERROR(upload.discard_status_);
+    if (chunk.sequence == expected) upload.last_chunk_at_ = begin;  // repeats and gaps do not keep the upload
   }
-  absl::Status status = ToStatus([&] { return upload.upload_.Append(chunk, repeats); });
-  const absl::Duration end = server_.clock.Monotonic();
+  absl::Status status = ToStatus([&, appended = &staged] { return appended->Append(chunk, repeats); });
+  const absl::Duration end = services_.clock.Monotonic();
   uint64_t bytes = 0;
   for (const ChunkSlice& slice : chunk.slices) bytes += slice.view.keys.size() + slice.view.values.size();
-  Note(RoundStage::kDecode, end - begin, absl::ZeroDuration(), bytes);
-  if (upload.upload_.next_sequence() != expected) {
-    std::lock_guard lock(mu_);
-    upload.last_chunk_ = end;
-    upload.progress_.next_sequence = upload.upload_.next_sequence();
-    upload.progress_.received_tuples = upload.upload_.num_tuples();
-    upload.progress_.complete = upload.upload_.complete();
+  RecordStage(RoundStage::kDecode, end - begin, absl::ZeroDuration(), bytes);
+  if (staged.next_sequence() != expected) {
+    MutexLock lock(&mu_);
+    upload.last_chunk_at_ = end;
+    upload.progress_.next_sequence = staged.next_sequence();
+    upload.progress_.received_tuples = staged.num_tuples();
+    upload.progress_.complete = staged.complete();
   } else if (!status.ok() && (repeats == Repeats::kRefuse || !absl::IsFailedPrecondition(status))) {
     Refuse(upload, status);
   }
   return status;
 }
 
-std::shared_ptr<UploadHandle> Round::FindNamedLocked(const UploadName& name) const {
+std::shared_ptr<UploadHandle> Round::FindNamedLocked(UploadName name) const {
   const auto found = uploads_by_name_.find(name);
-  return found == uploads_by_name_.end() ? nullptr : uploads_.at(found->second);
+  return found == uploads_by_name_.end() ? nullptr : found->second;
 }
 
-// Discards the upload of this name if it has another tag, unless this one is committed. Returns it, to be freed after
-// the lock.
-std::shared_ptr<UploadHandle> Round::MakeWayLocked(const UploadName& name, const std::string& tag) {
+Round::UploadMap::node_type Round::RemoveOtherTagLocked(UploadName name, const std::string& tag) {
   const std::shared_ptr<UploadHandle> upload = FindNamedLocked(name);
-  if (upload == nullptr || upload->tag == tag || IsRetryLocked(name, tag)) return nullptr;
-  if (upload->committing_) {
-    // Its commit goes on without the name. Whichever of the two is committed last is compared with the other.
+  if (upload == nullptr || upload->tag == tag || IsCommittedLocked(name, tag)) return {};
+  if (upload->is_committing_) {
+    // The commit goes on without the name. Whichever upload is committed last is compared with the other.
     uploads_by_name_.erase(name);
-    upload->by_name_ = false;
-    server_.timer.Cancel(upload->timer_);
-    return nullptr;
+    upload->is_named_ = false;
+    services_.timer.Cancel(upload->timer_);
+    return {};
   }
-  const absl::Status verdict = Replaced(name);
-  std::shared_ptr<UploadHandle> removed = RemoveLocked(*upload, verdict);
-  CountRefusedLocked(verdict);
-  upload->permit_.Release();  // also if one of its chunks is still being taken
+  const absl::Status status = ReplacedError(name);
+  UploadMap::node_type removed = RemoveLocked(*upload, status);
+  CountRefusedLocked(status);
+  upload->permit_.Release();  // now: a thread that appends a chunk may keep the handle for a while
   return removed;
 }
 
 absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, const std::string& submission_id,
                                                const Chunk& chunk, const std::string& tag) {
   const UploadName name(client_id, submission_id);
-  std::shared_ptr<UploadHandle> replaced;  // freed after the lock
+  UploadMap::node_type replaced;
   std::shared_ptr<UploadHandle> upload;
   {
-    std::lock_guard lock(mu_);
-    if (chunk.sequence == 0) replaced = MakeWayLocked(name, tag);
+    MutexLock lock(&mu_);
+    if (chunk.sequence == 0) replaced = RemoveOtherTagLocked(name, tag);
     upload = FindNamedLocked(name);
     if (upload == nullptr || upload->tag != tag) {
-      // A chunk that comes late, of what is committed. Without a tag only the commit can tell whether a chunk 0 is of
-      // that or begins something else.
-      const bool is_known = chunk.sequence > 0 || upload != nullptr || !tag.empty();
-      if (is_known && IsRetryLocked(name, tag)) return CommittedProgressLocked(name);
+      // A late chunk of the committed submission. A chunk 0 without a tag may also begin something else, which only the
+      // commit can tell.
+      const bool may_be_late = chunk.sequence > 0 || upload != nullptr || !tag.empty();
+      if (may_be_late && IsCommittedLocked(name, tag)) return CommittedProgressLocked(client_id);
     }
-    if (upload != nullptr && upload->tag != tag) return Replaced(name);
+    if (upload != nullptr && upload->tag != tag) return ReplacedError(name);
     if (upload == nullptr && chunk.sequence > 0) {
-      // What its upload was refused for was counted when the round let go of it.
-      if (now_.state != RoundState::kOpen) return NotOpenLocked();
-      return absl::FailedPreconditionError(
-          absl::StrCat("chunk ", chunk.sequence,
-                       " came where chunk 0 is expected next: nothing of this upload is here; one that gets no chunk ",
-                       "for upload_timeout ", absl::FormatDuration(server_.limits.upload_timeout), " is discarded"));
+      // Not counted as refused: the upload of this chunk was counted when the round discarded it.
+      if (snapshot_.state != RoundState::kOpen) return NotOpenErrorLocked();
+      return absl::FailedPreconditionError(absl::StrCat(
+          "chunk ", chunk.sequence, " came where chunk 0 is expected next: the round has no chunk of this upload, or ",
+          "has discarded the upload because no chunk came for upload_timeout ",
+          absl::FormatDuration(services_.limits.upload_timeout)));
     }
     if (upload == nullptr) {
-      ASSIGN_OR_RETURN(upload, OpenUploadLocked(client_id, submission_id, /*by_name=*/true, tag, nullptr));
+      ASSIGN_OR_RETURN(upload, OpenUploadLocked(name, /*is_named=*/true, tag, nullptr));
     }
-    if (upload->committing_) {
-      // All of it is here, so that there is nothing to wait for.
+    if (upload->is_committing_) {
+      // The upload is complete. Its mutex is held by the commit, so that the answer must not need the upload itself.
       if (chunk.sequence < upload->progress_.next_sequence) return upload->progress_;
       return ChunkAfterLast(chunk.sequence, upload->progress_.next_sequence - 1);
     }
   }
-  replaced.reset();  // its memory is for this one
-  RETURN_IF_ERROR(Append(*upload, chunk, Repeats::kIgnore));
-  std::lock_guard lock(mu_);
+  replaced = {};  // its memory is for this upload
+  RETURN_IF_ERROR(AppendChunk(*upload, chunk, Repeats::kIgnore));
+  MutexLock lock(&mu_);
   return upload->progress_;
 }
 
 void Round::RefuseNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                         const absl::Status& status) {
-  std::shared_ptr<UploadHandle> removed;  // freed after the lock
-  std::lock_guard lock(mu_);
+  UploadMap::node_type removed;  // freed after mu_ is released
+  MutexLock lock(&mu_);
   CountRefusedLocked(status);
-  const std::shared_ptr<UploadHandle> upload = FindNamedLocked(UploadName(client_id, submission_id));
-  if (upload != nullptr && upload->tag == tag && !upload->committing_) removed = RemoveLocked(*upload, status);
+  const std::shared_ptr<UploadHandle> upload = FindNamedLocked({client_id, submission_id});
+  if (upload != nullptr && upload->tag == tag && !upload->is_committing_) removed = RemoveLocked(*upload, status);
 }
 
-UploadProgress Round::CommittedProgressLocked(const UploadName& name) const {
-  const Committed& committed = committed_.at(name.first);
+UploadProgress Round::CommittedProgressLocked(absl::string_view client_id) const {
+  const Committed& committed = committed_.find(client_id)->second;
   UploadProgress progress;
   progress.next_sequence = committed.num_chunks;
   progress.received_tuples = committed.receipt.num_tuples;
@@ -248,13 +277,10 @@ UploadProgress Round::CommittedProgressLocked(const UploadName& name) const {
 absl::StatusOr<UploadProgress> Round::GetProgress(const std::string& client_id, const std::string& submission_id,
                                                   const std::string& tag) {
   const UploadName name(client_id, submission_id);
-  std::lock_guard lock(mu_);
-  if (IsRetryLocked(name, tag)) return CommittedProgressLocked(name);
+  MutexLock lock(&mu_);
+  if (IsCommittedLocked(name, tag)) return CommittedProgressLocked(client_id);
   const std::shared_ptr<UploadHandle> upload = FindNamedLocked(name);
-  if (upload == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("nothing of submission '", submission_id, "' of client '", client_id, "' is here"));
-  }
+  if (upload == nullptr) return NoUploadError(name);
   return upload->tag == tag ? upload->progress_ : UploadProgress{};
 }
 

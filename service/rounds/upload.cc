@@ -10,11 +10,11 @@
 namespace sparseagg::service {
 namespace {
 
-// What an upload, and each tensor in it, takes beside its keys and values. A round figure above the true one.
+// Upper estimate of the memory of an upload, and of each tensor in it, without keys and values.
 constexpr uint64_t kUploadOverheadBytes = 2048;
 
-// Times the tuples of a first chunk for which room is made at most.
-constexpr uint64_t kMostAhead = 8;
+// Columns start with at most so many times the tuples of the first chunk.
+constexpr uint64_t kMaxExpectedFactor = 8;
 
 }  // namespace
 
@@ -54,14 +54,14 @@ absl::Status Upload::CheckSequence(const Chunk& chunk) const {
 absl::Status Upload::CheckWeight(const Chunk& chunk) const {
   if (chunk.sequence > 0) {
     if (!chunk.weight.has_value() || chunk.weight == weight_) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.sequence, ": weight ", *chunk.weight,
-                                                   " is not that of chunk 0, where the weight belongs"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk.sequence, ": weight ", *chunk.weight, " differs from the weight of chunk 0"));
   }
   for (const TensorSpec& spec : config_->tensors) {
     if (chunk.weight.has_value()) {
       RETURN_IF_ERROR(ValidateWeight(spec, *chunk.weight));
     } else if (spec.aggregation.weighting == Weighting::kByWeight) {
-      return InvalidSlice(spec, 0, "the weight is missing, which by_weight needs");
+      return InvalidSlice(spec, 0, "the weight is missing, but the tensor is weighted by_weight");
     }
   }
   return absl::OkStatus();
@@ -69,17 +69,17 @@ absl::Status Upload::CheckWeight(const Chunk& chunk) const {
 
 absl::Status Upload::CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const {
   const auto exhausted = [&](absl::string_view limit, uint64_t value, uint64_t max) {
-    return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ", chunk ", chunk, ": the submission reaches ",
-                                                     value, ", beyond ", limit, " ", max));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Quoted(spec), ", chunk ", chunk, ": the submission has ", value, ", more than ", limit, " ", max));
   };
   const uint64_t max_tuples = config_->max_tuples_per_submission;
   if (max_tuples != 0 && tuples > max_tuples) return exhausted("max_tuples_per_submission", tuples, max_tuples);
   const uint64_t max_bytes = config_->max_bytes_per_submission;
   if (max_bytes != 0 && bytes > max_bytes) return exhausted("max_bytes_per_submission", bytes, max_bytes);
-  // A run of keys without values takes nothing here, but it does in a result, and takes a pass to hash before.
-  const uint64_t most_tuples = reservation_.limit() / sizeof(uint32_t);
-  if (most_tuples != 0 && tuples > most_tuples) {
-    return exhausted("the keys that rounds have memory for,", tuples, most_tuples);
+  // Implicit keys without values take no memory here, but their result does. Refused now, before they are hashed.
+  const uint64_t max_keys = reservation_.limit() / sizeof(uint32_t);
+  if (max_keys != 0 && tuples > max_keys) {
+    return exhausted("the keys that rounds have memory for,", tuples, max_keys);
   }
   return absl::OkStatus();
 }
@@ -108,10 +108,10 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool m
   }
   UpdateBuilder& builder = found->second;
   const uint64_t other_bytes = reservation_.bytes() - builder.memory_bytes();
-  if (more_chunks && builder.num_keys() == 0) MakeRoom(tensor, checked, builder);
+  if (more_chunks && builder.num_keys() == 0) ReserveExpected(tensor, checked, builder);
   ASSIGN_OR_RETURN(const Growth growth, ReserveFor(builder, spec, checked));
   RETURN_IF_ERROR(builder.Append(checked, growth));
-  // Gives back what was held only while columns grew.
+  // Releases the working memory of growing columns.
   reservation_.SetTo(other_bytes + builder.memory_bytes());
   if (slice.keys_sorted) builder.DeclareSorted();
   if (slice.keys_unique) builder.DeclareUnique();
@@ -120,18 +120,18 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool m
   return absl::OkStatus();
 }
 
-void Upload::MakeRoom(size_t tensor, const CheckedSlice& first, UpdateBuilder& builder) {
+void Upload::ReserveExpected(size_t tensor, const CheckedSlice& first, UpdateBuilder& builder) {
   if (expected_ == nullptr || first.view().key_type == SliceView::Keys::kImplicit) return;
-  const uint64_t num_keys = std::min((*expected_)[tensor], SaturatingMultiply(kMostAhead, first.num_keys()));
+  const uint64_t num_keys = std::min((*expected_)[tensor], SaturatingMultiply(kMaxExpectedFactor, first.num_keys()));
   if (num_keys <= first.num_keys()) return;
-  // Where memory is short the upload does without.
+  // If memory is short, columns grow chunk by chunk instead.
   if (reservation_.Grow(builder.ReserveBytes(num_keys), "").ok()) builder.Reserve(num_keys);
 }
 
 absl::StatusOr<Growth> Upload::ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec,
                                           const CheckedSlice& slice) {
   if (reservation_.Grow(builder.AppendBytes(slice, Growth::kAhead), "").ok()) return Growth::kAhead;
-  // Where memory is short, chunk by chunk.
+  // Memory is short: grow by this chunk only.
   RETURN_IF_ERROR(
       reservation_.Grow(builder.AppendBytes(slice, Growth::kExact), absl::StrCat("an upload to ", Quoted(spec))));
   return Growth::kExact;
@@ -140,7 +140,7 @@ absl::StatusOr<Growth> Upload::ReserveFor(const UpdateBuilder& builder, const Te
 ContentHash Upload::Hash() const {
   std::vector<uint64_t> words = {weight_.has_value(), std::bit_cast<uint64_t>(weight_.value_or(0.0))};
   for (const auto& [tensor, builder] : builders_) {
-    if (builder.num_keys() == 0) continue;  // named without a tuple is the same as not named
+    if (builder.num_keys() == 0) continue;  // the same as a tensor that no chunk has named
     const auto [high, low] = builder.HashContent();
     words.insert(words.end(), {tensor, builder.num_keys(), high, low});
   }
@@ -159,7 +159,7 @@ absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates() {
   for (size_t tensor = 0; tensor < config_->tensors.size(); ++tensor) {
     UpdateBuilder& builder = builders_.try_emplace(tensor, &config_->tensors[tensor]).first->second;
     const uint64_t held_bytes = reservation_.bytes();
-    RETURN_IF_ERROR(reservation_.Grow(builder.FinishBytes(), "looking for repeated keys"));
+    RETURN_IF_ERROR(reservation_.Grow(builder.FinishBytes(), "the search for repeated keys"));
     ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(builder).Finish(weight_.value_or(1.0)));
     reservation_.SetTo(held_bytes);
     updates.push_back(std::move(update));

@@ -1,4 +1,4 @@
-// The staging of one submission: its chunks, validated as they come.
+// One submission in the making: its chunks, validated as they come.
 #ifndef SPARSEAGG_SERVICE_ROUNDS_UPLOAD_H_
 #define SPARSEAGG_SERVICE_ROUNDS_UPLOAD_H_
 
@@ -24,75 +24,86 @@
 
 namespace sparseagg::service {
 
-// One tensor's part of a chunk, borrowed from the message it came in.
+// The part of a chunk that belongs to one tensor. Borrows keys, values and name from the decoded message.
 struct ChunkSlice {
   absl::string_view tensor;
   SliceView view;
-  std::optional<DType> dtype;  // of the values, as declared; default: the tensor's
-  bool keys_sorted = false;    // promises
-  bool keys_unique = false;
+  std::optional<DType> dtype;  // of the values, as declared; nullopt: the tensor's
+  bool keys_sorted = false;    // declared by the client, checked when the upload is complete
+  bool keys_unique = false;    // likewise
 };
 
+// A decoded chunk, borrowed from its message.
 struct Chunk {
-  uint64_t sequence = 0;
-  bool last = false;
-  std::optional<double> weight;
+  uint64_t sequence = 0;         // 0, 1, …
+  bool last = false;             // the submission has no further chunk
+  std::optional<double> weight;  // of the submission; belongs into chunk 0
   std::vector<ChunkSlice> slices;
 };
 
-// Whether a chunk that was received already is ignored (unary calls, which are retried) or refused (streams, which
-// have no reason to repeat one).
-enum class Repeats { kIgnore, kRefuse };
+// The treatment of a chunk that was received before.
+enum class Repeats {
+  kIgnore,  // unary calls, which clients retry
+  kRefuse,  // streams, in which a repeated chunk is an error
+};
 
-// What is said of a chunk that comes after the one that was marked last.
+// Returns: the error for chunk `sequence` that comes after chunk `last`, which was marked last.
 absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last);
 
-// Shared by all uploads that are expected to be like the one that it is of.
+// Tuples of each tensor, in the order of the spec. Shared by all uploads that expect the same.
 using TuplesPerTensor = std::shared_ptr<const std::vector<uint64_t>>;
 
-// Not thread-safe. After any error but one about the sequence the upload is good for nothing and must be discarded.
+// Collects the chunks of one submission in columns, validates them, and turns them into updates.
+//
+//   Upload upload(config, &budget);
+//   RETURN_IF_ERROR(upload.Append(chunk, Repeats::kIgnore));  // for each chunk
+//   const ContentHash hash = upload.Hash();                   // upload.complete()
+//   ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates());
+//
+// Owned by an UploadHandle. Not thread-safe. Unusable after any error but FAILED_PRECONDITION of Append; discard it.
 class Upload {
  public:
-  // All memory that the upload comes to hold is reserved from `budget` first. The round's weightings decide whether
-  // chunk 0 must carry a weight.
+  // The upload reserves all its memory from `budget` before it allocates.
   Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget);
 
-  // FAILED_PRECONDITION, and nothing changed: not the chunk expected next; the message names that one. Otherwise as
-  // in the table of bad input: INVALID_ARGUMENT names tensor, chunk, position and value; RESOURCE_EXHAUSTED the limit.
+  // Validates the chunk and copies its keys and values.
+  // Errors: FAILED_PRECONDITION: not the chunk expected next, which the message names; nothing changes.
+  // INVALID_ARGUMENT: bad input, with tensor, chunk, position and value. RESOURCE_EXHAUSTED: a limit, which is named.
   absl::Status Append(const Chunk& chunk, Repeats repeats);
 
-  // About how many tuples each tensor will get, by its position in the spec: chunks up to there are copied once. A
-  // guess, of which only a few times the first chunk is believed.
-  void Expect(TuplesPerTensor tuples) { expected_ = std::move(tuples); }
+  // Sets how many tuples each tensor will probably get. Columns start with that size, so that later chunks are copied
+  // once; but at most with a few times the size of the first chunk.
+  void ExpectTuples(TuplesPerTensor tuples) { expected_ = std::move(tuples); }
 
-  bool complete() const { return complete_; }  // the last chunk is here
+  bool complete() const { return complete_; }  // the last chunk has been appended
   uint64_t next_sequence() const { return next_sequence_; }
   uint64_t num_tuples() const { return num_tuples_; }
-  uint64_t num_bytes() const { return num_bytes_; }  // of keys and values, decoded; implicit keys take none
+  uint64_t num_bytes() const { return num_bytes_; }  // of decoded keys and values; implicit keys take none
 
-  // XXH3-128 of what the update says: tensors, keys, values, weight. The same for every chunking.
+  // Returns: the XXH3-128 of tensors, keys, values and weight. Deterministic: the same for every chunking.
   ContentHash Hash() const;
 
-  // One update a tensor, in the order of the spec, with an empty one where no chunk named the tensor. The upload is
-  // spent but for its reservation, which goes with the updates.
+  // Returns: one update per tensor, in the order of the spec; an empty one for a tensor that no chunk has named. Only
+  // the reservation stays: it is the caller's to move along with the updates.
+  // Errors: INVALID_ARGUMENT: keys are not sorted or unique as declared. RESOURCE_EXHAUSTED: no memory to check that.
   absl::StatusOr<std::vector<ValidatedUpdate>> TakeUpdates();
   Reservation& reservation() { return reservation_; }
-  // Tuples of each tensor, in the order of the spec.
-  std::vector<uint64_t> CountTuples() const;
+  std::vector<uint64_t> CountTuples() const;  // of each tensor, in the order of the spec
 
  private:
   absl::Status CheckSequence(const Chunk& chunk) const;
   absl::Status CheckWeight(const Chunk& chunk) const;
   absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks);
-  void MakeRoom(size_t tensor, const CheckedSlice& first, UpdateBuilder& builder);
+  // Reserves columns of the expected size for a tensor whose first slice is `first`, if there is memory.
+  void ReserveExpected(size_t tensor, const CheckedSlice& first, UpdateBuilder& builder);
   absl::Status CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const;
-  // What appending `slice` takes, all that is held at once counted. Returns how the builder is to grow.
+  // Reserves the memory that appending `slice` needs, working memory included. Returns: how the builder may grow.
   absl::StatusOr<Growth> ReserveFor(const UpdateBuilder& builder, const TensorSpec& spec, const CheckedSlice& slice);
 
   const std::shared_ptr<const RoundConfig> config_;
   Reservation reservation_;
-  std::map<size_t, UpdateBuilder> builders_;  // by tensor; only of those that chunks have named
-  TuplesPerTensor expected_;
+  std::map<size_t, UpdateBuilder> builders_;  // by tensor; only tensors that a chunk has named
+  TuplesPerTensor expected_;                  // null: unknown
   std::optional<double> weight_;
   uint64_t next_sequence_ = 0;
   uint64_t num_tuples_ = 0;

@@ -81,7 +81,7 @@ class AggregateReactor final
     if (request.has_spec()) return Open(request);
     if (!request.has_chunk()) return absl::InvalidArgumentError("the message has no chunk");
     RETURN_IF_ERROR(CheckId(message.head().client_id(), "client_id"));
-    round_->NoteMessage(size, read_time_, begin - received_at_, parsing);
+    round_->RecordMessage(size, read_time_, begin - received_at_, parsing);
     return InClient(message.head().client_id(), TakeChunk(message));
   }
 
@@ -103,10 +103,10 @@ class AggregateReactor final
       // A submission id tells retries apart. One stream has no retries, so that the id may be left out.
       const std::string& submission_id = wire.submission_id().empty() ? wire.client_id() : wire.submission_id();
       RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
-      ASSIGN_OR_RETURN(upload, round_->OpenUpload(wire.client_id(), submission_id, AbortCallback()));
+      ASSIGN_OR_RETURN(upload, round_->OpenStreamUpload(wire.client_id(), submission_id, AbortCallback()));
     }
     ASSIGN_OR_RETURN(const Chunk chunk, message.Decode());
-    RETURN_IF_ERROR(round_->Append(*upload, chunk, Repeats::kRefuse));
+    RETURN_IF_ERROR(round_->Append(*upload, chunk));
     if (!chunk.last) return absl::OkStatus();
     RETURN_IF_ERROR(round_->Commit(*upload).status());
     uploads_.erase(wire.client_id());

@@ -180,8 +180,8 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     }
     RETURN_IF_ERROR(service_.CheckMessageSize(received.size));
     ASSIGN_OR_RETURN(const Chunk decoded, received.message->Decode());
-    round_->NoteMessage(received.size, received.read_time, received.queued, received.parsing);
-    return round_->Append(*upload_, decoded, Repeats::kRefuse);
+    round_->RecordMessage(received.size, received.read_time, received.queued, received.parsing);
+    return round_->Append(*upload_, decoded);
   }
 
   absl::Status Open(const v1::UpdateChunk& chunk) {
@@ -190,7 +190,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     ASSIGN_OR_RETURN(round_, service_.FindRound(chunk.round()));
     round_name_ = chunk.round();
     LogCall(LogLevel::kDebug, context_, "SubmitUpdate", round_name_, chunk.client_id());
-    ASSIGN_OR_RETURN(upload_, round_->OpenUpload(chunk.client_id(), chunk.submission_id(), AbortCallback()));
+    ASSIGN_OR_RETURN(upload_, round_->OpenStreamUpload(chunk.client_id(), chunk.submission_id(), AbortCallback()));
     return absl::OkStatus();
   }
 
@@ -214,7 +214,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
   // Releases the upload, if the round still has it. An error counts it as refused.
   void ReleaseUpload(const absl::Status& status) {
     if (upload_ == nullptr) return;
-    status.ok() ? round_->Forget(*upload_) : round_->Refuse(*upload_, status);
+    status.ok() ? round_->Discard(*upload_) : round_->Refuse(*upload_, status);
   }
 
   grpc::ByteBuffer* const response_;

@@ -82,7 +82,7 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
       round->RefuseNamed(head.client_id(), head.submission_id(), head.upload_tag(), chunk.status());
       return chunk.status();
     }
-    round->NoteMessage(size, read_time_, begin - received_at_, parsing);
+    round->RecordMessage(size, read_time_, begin - received_at_, parsing);
     ASSIGN_OR_RETURN(const UploadProgress progress,
                      round->PutChunk(head.client_id(), head.submission_id(), *chunk, head.upload_tag()));
     v1::UploadStatus answer;

@@ -30,7 +30,7 @@ void PageWriter::Prepare(OnPrepared on_prepared) {
 }
 
 void PageWriter::OnWritten() {
-  pages_->round().NotePageTaken(server_.clock.Monotonic() - write_began_);
+  pages_->round().RecordPageTaken(server_.clock.Monotonic() - write_began_);
   reservation_.Release();
 }
 

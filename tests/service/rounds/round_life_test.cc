@@ -71,7 +71,7 @@ TEST_F(RoundLifeTest, Deadline_Passed_ClosesTheRound) {
 TEST_F(RoundLifeTest, Deadline_PassedBeforeItIsStarted_ClosesTheRoundOnlyThen) {
   auto config = DecodeRoundSpec(SpecWithDeadline(10), limits_);
   ASSERT_THAT(config, IsOk());
-  const auto round = Round::Open(*std::move(config), &context(), nullptr);
+  const auto round = Round::Open(*std::move(config), context().ForRounds(), nullptr);
   ASSERT_THAT(round, IsOk());
   Advance(absl::Seconds(20));
   RunPendingTasks();
@@ -217,7 +217,7 @@ TEST_F(RoundLifeTest, Close_WithAnUploadOpen_DiscardsItAndTellsItsOwner) {
   ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
   Event told;
   absl::Status verdict;
-  const auto upload = round->OpenUpload("b", "b-1", [&](absl::Status status) {
+  const auto upload = round->OpenStreamUpload("b", "b-1", [&](absl::Status status) {
     verdict = status;
     told.Notify();
   });
@@ -265,7 +265,7 @@ TEST_F(RoundLifeTest, UploadTimeout_OnlyRepeatsAndGaps_DoNotKeepTheUpload) {
 TEST_F(RoundLifeTest, UploadTimeout_OfAnUploadWhoseCallerHoldsIt_IsTheCallersToWatch) {
   limits_.upload_timeout = absl::Seconds(30);
   const auto round = Open(SumSpec());
-  const auto upload = round->OpenUpload("a", "a-1", nullptr);
+  const auto upload = round->OpenStreamUpload("a", "a-1", nullptr);
   ASSERT_THAT(upload, IsOk());
   Advance(absl::Seconds(100));
   RunPendingTasks();

@@ -98,7 +98,7 @@ TEST_F(RoundUploadsTest, Submit_AnotherClientAfterTheRoundClosed_IsRefusedAtItsF
   AwaitEnd(*round);
   EXPECT_THAT(Put(*round, MakeChunk("", "b", {1}, {1})), Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
   EXPECT_THAT(CommitNamed(*round, "b", "b-1"), HasCode(Code::kFailedPrecondition));
-  EXPECT_THAT(round->OpenUpload("b", "b-1", nullptr), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(round->OpenStreamUpload("b", "b-1", nullptr), HasCode(Code::kFailedPrecondition));
   EXPECT_EQ(round->Snapshot().num_refused, 2);  // first chunks; a commit of nothing is none
 }
 
@@ -308,7 +308,7 @@ TEST_F(RoundUploadsTest, Submit_NoTuples_CountsAndTouchesNothing) {
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 2)));
 }
 
-TEST_F(RoundUploadsTest, OpenUpload_UploadLimit_IsRefusedUntilOneIsOver) {
+TEST_F(RoundUploadsTest, OpenStreamUpload_UploadLimit_IsRefusedUntilOneIsOver) {
   limits_.max_uploads = 2;
   const auto round = Open(SumSpec());
   ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1})), IsOk());

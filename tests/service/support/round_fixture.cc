@@ -13,7 +13,7 @@ ServerContext& RoundFixture::context() {
 }
 
 Registry& RoundFixture::registry() {
-  if (registry_ == nullptr) registry_ = std::make_unique<Registry>(&context());
+  if (registry_ == nullptr) registry_ = std::make_unique<Registry>(context().ForRounds());
   return *registry_;
 }
 

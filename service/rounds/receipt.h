@@ -1,0 +1,21 @@
+// The answer to a commit.
+#ifndef SPARSEAGG_SERVICE_ROUNDS_RECEIPT_H_
+#define SPARSEAGG_SERVICE_ROUNDS_RECEIPT_H_
+
+#include <cstdint>
+#include <string>
+
+namespace sparseagg::service {
+
+// A submission that counts in its round.
+struct Receipt {
+  std::string client_id;
+  std::string submission_id;  // the id under which the submission was first committed
+  bool duplicate = false;     // true: the submission was counted before this commit
+  uint64_t num_tuples = 0;
+  uint64_t num_bytes = 0;  // of decoded keys and values
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_ROUNDS_RECEIPT_H_

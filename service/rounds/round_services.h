@@ -1,0 +1,32 @@
+// The parts of the server that rounds use.
+#ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_SERVICES_H_
+#define SPARSEAGG_SERVICE_ROUNDS_ROUND_SERVICES_H_
+
+#include "host/engine.h"
+#include "service/admission/count_limit.h"
+#include "service/admission/memory_budget.h"
+#include "service/base/clock.h"
+#include "service/base/limits.h"
+#include "service/base/metrics.h"
+#include "service/base/timer.h"
+#include "service/base/worker_pool.h"
+
+namespace sparseagg::service {
+
+// References to what all rounds of a server share. ServerContext owns the parts and makes this struct; they outlive
+// every round. All parts are thread-safe.
+struct RoundServices {
+  Engine& engine;           // computes the sums
+  const Clock& clock;       // deadlines, timeouts and timelines
+  const Limits& limits;     // upload_timeout
+  MemoryBudget& budget;     // the memory that rounds keep
+  CountLimit& open_rounds;  // rounds that have not ended
+  CountLimit& uploads;      // uploads of all rounds
+  Timer& timer;             // deadlines, upload timeouts, expiry
+  WorkerPool& pool;         // merges, and tells owners of discarded uploads
+  Metrics& metrics;         // counts submissions and measures stages
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_ROUNDS_ROUND_SERVICES_H_

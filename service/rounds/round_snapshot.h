@@ -1,0 +1,67 @@
+// The state of a round at one moment.
+#ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_SNAPSHOT_H_
+#define SPARSEAGG_SERVICE_ROUNDS_ROUND_SNAPSHOT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "host/result.h"
+#include "service/base/round_stage.h"
+
+namespace sparseagg::service {
+
+enum class RoundState {
+  kOpen,        // takes uploads and commits
+  kFinalizing,  // closed; the result is being computed
+  kDone,        // has a result
+  kFailed,      // has a reason instead
+  kCancelled,
+};
+inline constexpr size_t kNumRoundStates = 5;
+
+// Returns: "OPEN", "FINALIZING", …
+absl::string_view Name(RoundState state);
+
+// True for the three states that never change.
+constexpr bool HasEnded(RoundState state) {
+  return state == RoundState::kDone || state == RoundState::kFailed || state == RoundState::kCancelled;
+}
+
+// One result per tensor, in the order of the spec.
+using Results = std::shared_ptr<const std::vector<Result>>;
+
+// The times that a round has taken so far.
+struct RoundTimeline {
+  StageTimes stages;      // busy and waiting times of each stage, summed over threads
+  absl::Duration add;     // time of adding submissions to the sum, summed over threads
+  absl::Duration finish;  // wall time from the close to the end
+  absl::Duration open;    // wall time from the creation to the close
+};
+
+// A copy; it does not change when the round does.
+struct RoundSnapshot {
+  RoundState state = RoundState::kOpen;
+  std::string reason;            // kFailed and kCancelled: for people
+  absl::Status failure;          // kFailed and kCancelled: the error of the one-shot call that made the round
+  uint64_t num_submissions = 0;  // committed, duplicates not counted
+  uint64_t num_tuples = 0;       // of committed submissions, like num_bytes
+  uint64_t num_bytes = 0;        // of decoded keys and values
+  uint64_t num_refused = 0;      // uploads and commits that were refused
+  uint64_t num_uploads = 0;      // uploads that are neither committed nor discarded
+  absl::Time create_time;
+  absl::Time close_time = absl::InfinitePast();   // InfinitePast: not closed yet
+  absl::Time end_time = absl::InfinitePast();     // InfinitePast: not ended yet
+  absl::Time expire_time = absl::InfinitePast();  // InfinitePast: not ended yet
+  RoundTimeline timeline;
+  Results results;  // null unless kDone
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_ROUNDS_ROUND_SNAPSHOT_H_

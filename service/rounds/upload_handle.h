@@ -1,0 +1,77 @@
+// An upload as its round keeps it.
+#ifndef SPARSEAGG_SERVICE_ROUNDS_UPLOAD_HANDLE_H_
+#define SPARSEAGG_SERVICE_ROUNDS_UPLOAD_HANDLE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "host/base/mutex.h"
+#include "service/admission/count_limit.h"
+#include "service/admission/memory_budget.h"
+#include "service/base/timer.h"
+#include "service/rounds/receipt.h"
+#include "service/rounds/round_config.h"
+#include "service/rounds/upload.h"
+
+namespace sparseagg::service {
+
+// How far an upload has come.
+struct UploadProgress {
+  uint64_t next_sequence = 0;  // the chunk expected next
+  uint64_t received_tuples = 0;
+  bool complete = false;   // the last chunk has been received
+  bool committed = false;  // the submission counts
+};
+
+// An Upload with the state that its round needs to find, commit and discard it. Made by Round, which shares it with
+// the call that sends the chunks. Callers pass the handle back to the round; only the ids are theirs to read.
+class UploadHandle {
+ public:
+  // Called at most once, on the worker pool, if the round discards a stream upload because the round has closed.
+  using OnDiscard = std::function<void(absl::Status)>;
+  using OnCommit = std::function<void(absl::StatusOr<Receipt>)>;
+
+  UploadHandle(std::string client, std::string submission, std::string upload_tag,
+               std::shared_ptr<const RoundConfig> config, MemoryBudget* budget, Permit permit)
+      : client_id(std::move(client)),
+        submission_id(std::move(submission)),
+        tag(std::move(upload_tag)),
+        upload_(std::move(config), budget),
+        permit_(std::move(permit)) {}
+
+  const std::string client_id;
+  const std::string submission_id;
+  const std::string tag;  // of a named upload: identifies the content and how it is cut into chunks
+
+ private:
+  friend class Round;
+
+  // Held while one chunk is appended or the upload is committed, which may take long.
+  Mutex mu_;
+  Upload upload_ ABSL_GUARDED_BY(mu_);
+
+  // All members below are guarded by Round::mu_.
+  Permit permit_;
+  uint64_t id_ = 0;  // key in Round::uploads_
+  bool is_named_ = false;
+  bool is_committing_ = false;      // a commit runs, and decides what becomes of the upload
+  bool counts_as_refused_ = false;  // of a discarded upload
+  UploadProgress progress_;         // as of the last complete chunk, for callers that do not wait for mu_
+  absl::Status discard_status_;     // the reason why the round removed the upload; OK: it has not, or it is committed
+  absl::Duration last_chunk_at_ = absl::ZeroDuration();  // Clock::Monotonic of the last new chunk
+  OnDiscard on_discard_;
+  Timer::Id timer_ = 0;                   // upload_timeout of a named upload
+  std::deque<OnCommit> waiting_commits_;  // CommitNamed calls not answered yet; the first one commits and answers all
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_ROUNDS_UPLOAD_HANDLE_H_
