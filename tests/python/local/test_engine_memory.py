@@ -91,7 +91,7 @@ columns = [keys(client) for client in range(8)]
 for client in range(4):
     (left, right)[client % 2].add(f"{client}", {name: (columns[client], rows) for name in "ab"})
     (left, right)[client % 2].add(f"{client} again", {name: (columns[client], rows) for name in "ab"})
-limit(16 << 20)
+limit((64 + 16) << 20)  # room for the copies of keys, and hardly more
 told = [tell(adding.add, f"{client}", {name: (columns[client], rows) for name in "ab"}) for client in range(8)]
 merged = tell(left.merge, right)
 limit(None)
