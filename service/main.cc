@@ -129,9 +129,7 @@ int Run(const Options& options) {
        {"metrics", (*server)->metrics_address()},
        {"threads", options.num_threads},
        {"memory_limit", options.server.limits.memory_limit_bytes}});
-  if (options.server.insecure)
-    Log(LogLevel::kWarning, "insecure",
-        {{"clients", "not authenticated"}});
+  if (options.server.insecure) Log(LogLevel::kWarning, "insecure", {{"clients", "not authenticated"}});
   const std::string metrics = (*server)->metrics_address();
   FlushLog(kFlushTimeout);  // the log is complete when a reader sees the line on standard output
   std::printf("listening grpc=%s%s%s\n", (*server)->grpc_address().c_str(),

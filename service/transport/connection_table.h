@@ -21,8 +21,8 @@ namespace sparseagg::service {
 // clients on Unix sockets are "unix:".
 std::string PeerName(const sockaddr_storage& peer);
 
-// A second descriptor of each open connection, in addition to gRPC's own. The listener adds connections and removes closed
-// ones; calls and the server end connections. Ending means shutdown(), which both descriptors see.
+// A second descriptor of each open connection, in addition to gRPC's own. The listener adds connections and removes
+// closed ones; calls and the server end connections. Ending means shutdown(), which both descriptors see.
 //
 // Workaround: gRPC 1.51 neither lists its connections nor ends one. A cancelled call lasts until the peer has read all
 // that gRPC has written to the connection, which a peer that reads nothing delays for ever. Remove with: a version that

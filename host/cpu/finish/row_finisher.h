@@ -100,7 +100,8 @@ class RowFinisher {
     rows_ = &rows;
     size_ = rows.size();
     const AggregationSpec& a = params_.spec->aggregation;
-    if (a.op == Op::kMean && size_ > 0 && params_.total_weight == 0.0) return ZeroWeightError(*params_.spec, FailedAt(0));
+    if (a.op == Op::kMean && size_ > 0 && params_.total_weight == 0.0)
+      return ZeroWeightError(*params_.spec, FailedAt(0));
     size_t divisible = size_;  // rows before the first whose weights add up to 0
     if (a.op == Op::kCoordinateMean) {
       divisible = 0;
