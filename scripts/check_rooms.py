@@ -69,8 +69,8 @@ PYTHON_ROOMS = {
     "commands": {"", "wire", "v1", "client", "local", "facade"},
 }
 
-# The rooms inside a room: what files of each may include of the same top room besides their own folder. A file is in the
-# room with the longest matching name; a name with a suffix is that one file. The top folder itself may include all.
+# The rooms inside a room: what files of each may include of the same top room besides their own folder. A file is in
+# the room with the longest matching name; a name with a suffix is that one file. The top folder may include all.
 HOST = ["host/base", "host/spec", "host/wire", "host/updates"]
 CPU = ["host/cpu/tuning.h", "host/cpu/rows", "host/cpu/simd", "host/cpu/prepare", "host/cpu/merge", "host/cpu/finish"]
 INNER_ROOMS = {

@@ -96,10 +96,10 @@ class Aggregator:
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: bytes that updates (copied keys, and values in the caller's arrays), partial sums and the result
-            may take together; the working memory of merges comes on top. By default there is no limit. Where an update would
-            pass it, those before are summed up and let go of; from then on, canonical sums of floats go on in the order
-            of the clients' ids, so that ``add`` takes clients in ascending order (bytewise) only. The result has the
-            same bits as without a limit.
+            may take together; the working memory of merges comes on top. None: no limit. An update that would pass the
+            limit makes the aggregator fold the updates before it and release them. From then on ``add`` takes clients
+            in ascending order of id (bytewise) only, where canonical sums of floats are among the tensors. The result
+            has the same bits as without a limit.
 
     Raises:
         EngineMissing: this installation has no engine; the message says what to install.
