@@ -71,7 +71,7 @@ TEST_F(UploadTest, Append_ChunksInOrder_CountsTuplesAndBytes) {
 
 TEST_F(UploadTest, Expect_LikeTheLastSubmission_MakesRoomOnce) {
   const auto upload = MakeUpload(SumSpec());
-  upload->Expect(Tuples(5));
+  upload->ExpectTuples(Tuples(5));
   ASSERT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
   const uint64_t bytes = upload->reservation().bytes();
   ASSERT_THAT(Append(*upload, ChunkOf(1, true, {3, 4, 5}, {3, 4, 5})), IsOk());
@@ -83,7 +83,7 @@ TEST_F(UploadTest, Expect_FarTooMuch_IsBelievedOnlyAFewTimesTheFirstChunk) {
   const auto plain = MakeUpload(SumSpec());
   ASSERT_THAT(Append(*plain, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
   const auto upload = MakeUpload(SumSpec());
-  upload->Expect(Tuples(uint64_t{1} << 60));
+  upload->ExpectTuples(Tuples(uint64_t{1} << 60));
   ASSERT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
   EXPECT_GT(upload->reservation().bytes(), plain->reservation().bytes());
   EXPECT_LE(upload->reservation().bytes(), plain->reservation().bytes() + 7 * 2 * 8);
@@ -93,7 +93,7 @@ TEST_F(UploadTest, Expect_MoreThanThereIsMemoryFor_GoesWithout) {
   const auto plain = MakeUpload(SumSpec());
   ASSERT_THAT(Append(*plain, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
   const auto upload = MakeUpload(SumSpec(), plain->reservation().bytes());
-  upload->Expect(Tuples(100));
+  upload->ExpectTuples(Tuples(100));
   EXPECT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
 }
 
