@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -170,6 +169,9 @@ class Round : public std::enable_shared_from_this<Round> {
     std::function<void()> done;
     Timer::Id timer = 0;
   };
+  // By client id. A std::map, because a node is allocated before the state changes and inserted without an allocation.
+  // absl::flat_hash_map of Abseil 20220623 is broken by an allocation that fails while it grows.
+  using CommittedMap = std::map<std::string, Committed, std::less<>>;
   // Client id and submission id. As a key of uploads_by_name_, a view of the ids in the upload's handle.
   using UploadName = std::pair<absl::string_view, absl::string_view>;
   using UploadMap = std::map<uint64_t, std::shared_ptr<UploadHandle>>;  // by UploadHandle::id_
@@ -235,7 +237,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // Returns: the receipt of the client's committed submission, as a duplicate.
   Receipt CountDuplicateLocked(absl::string_view client_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Records a submission that is in the sum, and closes the round at max_submissions.
-  absl::StatusOr<Receipt> RecordLocked(std::pair<std::string, Committed> record, Receipt receipt)
+  absl::StatusOr<Receipt> RecordLocked(CommittedMap::node_type record, Receipt receipt)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds one operation of a stage to the round's timeline and to the metrics.
   void RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const;
@@ -287,14 +289,14 @@ class Round : public std::enable_shared_from_this<Round> {
   // Commits that have found the round open and have not returned from Add. Finish waits for them.
   uint64_t num_committing_ ABSL_GUARDED_BY(mu_) = 0;
   bool finish_started_ ABSL_GUARDED_BY(mu_) = false;
-  absl::flat_hash_map<std::string, Committed> committed_ ABSL_GUARDED_BY(mu_);  // by client id
+  CommittedMap committed_ ABSL_GUARDED_BY(mu_);  // by client id
   // committed_ of a cancelled round, to be freed on the pool: a million entries take time.
-  absl::flat_hash_map<std::string, Committed> dropped_committed_ ABSL_GUARDED_BY(mu_);
+  CommittedMap dropped_committed_ ABSL_GUARDED_BY(mu_);
   TuplesPerTensor latest_tuples_ ABSL_GUARDED_BY(mu_);  // of the latest commit: the next submission may be like it
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;           // of uploads and waits
   UploadMap uploads_ ABSL_GUARDED_BY(mu_);
   UploadMap discarded_ ABSL_GUARDED_BY(mu_);  // waiting for NotifyDiscarded
-  absl::flat_hash_map<UploadName, std::shared_ptr<UploadHandle>> uploads_by_name_ ABSL_GUARDED_BY(mu_);
+  std::map<UploadName, std::shared_ptr<UploadHandle>> uploads_by_name_ ABSL_GUARDED_BY(mu_);
   std::map<WaitId, Waiter> waiters_ ABSL_GUARDED_BY(mu_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mu_) = 0;
   Timer::Id expire_timer_ ABSL_GUARDED_BY(mu_) = 0;

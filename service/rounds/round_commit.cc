@@ -158,12 +158,11 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
 absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
                                    PreparedSubmission prepared, TuplesPerTensor tuples) {
   // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
-  std::pair<std::string, Committed> record{handle.client_id,
-                                           Committed{hash, receipt, upload.next_sequence(), handle.tag, "", ""}};
+  CommittedMap records;
+  records.emplace(handle.client_id, Committed{hash, receipt, upload.next_sequence(), handle.tag, "", ""});
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
-    committed_.reserve(committed_.size() + 1);
   }
   const uint64_t committed_bytes = committed_bytes_ + CommittedBytes(handle);
   RETURN_IF_ERROR(ReserveForAdd(committed_bytes, prepared, upload.reservation().bytes()));
@@ -181,7 +180,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
   MergeIfMemoryIsShort();
   MutexLock lock(&mu_);
   latest_tuples_.swap(tuples);
-  return RecordLocked(std::move(record), std::move(receipt));
+  return RecordLocked(records.extract(records.begin()), std::move(receipt));
 }
 
 absl::Status Round::ReserveForAdd(uint64_t committed_bytes, const PreparedSubmission& prepared, uint64_t upload_bytes) {
@@ -232,7 +231,7 @@ absl::Status Round::MergePending() {
   return merged;
 }
 
-absl::StatusOr<Receipt> Round::RecordLocked(std::pair<std::string, Committed> record, Receipt receipt) {
+absl::StatusOr<Receipt> Round::RecordLocked(CommittedMap::node_type record, Receipt receipt) {
   // A round that was cancelled in the meantime counts nothing. A round that was closed counts the submission, since
   // Finish waits for its commit.
   if (HasEnded(snapshot_.state)) return NotOpenErrorLocked();

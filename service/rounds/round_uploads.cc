@@ -64,12 +64,13 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
   upload->last_chunk_at_ = services_.clock.Monotonic();
   upload->on_discard_ = std::move(on_discard);
   // All allocations come before the upload is in both maps: an upload that is in one of them would keep its permit.
+  decltype(uploads_by_name_) new_named;
   if (is_named) {
     StartUploadTimerLocked(upload);
-    uploads_by_name_.reserve(uploads_by_name_.size() + 1);
+    new_named.emplace(UploadName(upload->client_id, upload->submission_id), upload);
   }
   uploads_.emplace(upload->id_, upload);
-  if (is_named) uploads_by_name_.emplace(UploadName(upload->client_id, upload->submission_id), upload);
+  uploads_by_name_.merge(new_named);
   return upload;
 }
 
@@ -126,7 +127,7 @@ void Round::PostNotifyDiscarded() {
 
 void Round::NotifyDiscarded() {
   UploadMap discarded;
-  absl::flat_hash_map<std::string, Committed> dropped;
+  CommittedMap dropped;
   {
     MutexLock lock(&mu_);
     discarded.swap(discarded_);

@@ -282,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(
                    SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 17, std::string(1, '\0'));
                    c.mutable_slices(0)->set_values(Packed(std::vector<float>(34, 1)));
                  },
-                 Code::kResourceExhausted, {"tensor 'v'", "chunk 0", "reaches 204, beyond max_bytes_per_submission 200"}},
+                 Code::kResourceExhausted, {"tensor 'v'", "chunk 0", "204, more than max_bytes_per_submission 200"}},
         BadInput{"ValuesHalved",
                  [](auto& c) { c.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_FLOAT16); },
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "3 keys", "12 values"}},
@@ -307,7 +307,7 @@ INSTANTIATE_TEST_SUITE_P(
                    c.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_FLOAT16);
                    c.mutable_slices(0)->set_values(Packed(std::vector<uint16_t>(34, 1)));
                  },
-                 Code::kResourceExhausted, {"tensor 'v'", "chunk 0", "reaches 204, beyond max_bytes_per_submission 200"}},
+                 Code::kResourceExhausted, {"tensor 'v'", "chunk 0", "204, more than max_bytes_per_submission 200"}},
         BadInput{"NoClientId", [](auto& c) { c.clear_client_id(); }, Code::kInvalidArgument, {"client_id"}, true},
         BadInput{"LongClientId", [](auto& c) { c.set_client_id(std::string(257, 'x')); }, Code::kInvalidArgument,
                  {"client_id", "257"}, true},
