@@ -47,7 +47,7 @@ struct Copy {
 
 template <typename To, typename From>
 absl::StatusOr<UpdateColumns> CopyAs(const TensorSpec& spec, absl::Span<const From> keys,
-                                     std::shared_ptr<const void> owner) {
+                                     const std::shared_ptr<const void>& owner) {
   auto copy = std::make_shared<Copy<To>>();
   copy->keys.resize(keys.size());
   if (!CopyInRange(keys, copy->keys.data())) {
@@ -59,7 +59,7 @@ absl::StatusOr<UpdateColumns> CopyAs(const TensorSpec& spec, absl::Span<const Fr
       return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys changed during the call"));
     return Outside(spec, *bad, bad - keys.begin());
   }
-  copy->owner = std::move(owner);
+  copy->owner = owner;
   UpdateColumns columns;
   columns.keys = absl::MakeConstSpan(copy->keys.data(), keys.size());
   columns.owner = std::move(copy);
@@ -81,17 +81,16 @@ uint64_t NumKeys(const InputKeys& keys) {
 }
 
 absl::StatusOr<UpdateColumns> CopyKeys(const TensorSpec& spec, const InputKeys& keys,
-                                       std::shared_ptr<const void> owner) {
+                                       const std::shared_ptr<const void>& owner) {
   return std::visit(
       [&](const auto& column) -> absl::StatusOr<UpdateColumns> {
         if constexpr (std::is_same_v<std::decay_t<decltype(column)>, KeyRun>) {
           UpdateColumns columns;
           columns.keys = column;
-          columns.owner = std::move(owner);
+          columns.owner = owner;
           return columns;
         } else {
-          return HasNarrowKeys(spec) ? CopyAs<uint32_t>(spec, column, std::move(owner))
-                                     : CopyAs<uint64_t>(spec, column, std::move(owner));
+          return HasNarrowKeys(spec) ? CopyAs<uint32_t>(spec, column, owner) : CopyAs<uint64_t>(spec, column, owner);
         }
       },
       keys);

@@ -20,7 +20,7 @@ uint64_t NumKeys(const InputKeys& keys);
 // Errors: INVALID_ARGUMENT names tensor, position and value of the first key that is negative or too large for the
 // type. Cost: one pass over `keys`.
 absl::StatusOr<UpdateColumns> CopyKeys(const TensorSpec& spec, const InputKeys& keys,
-                                       std::shared_ptr<const void> owner);
+                                       const std::shared_ptr<const void>& owner);
 
 }  // namespace sparseagg::python
 

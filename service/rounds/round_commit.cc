@@ -197,7 +197,7 @@ absl::Status Round::ReserveForAdd(uint64_t committed_bytes, const PreparedSubmis
 }
 
 absl::Status Round::FailAfterPartialAdd(const absl::Status& error) {
-  const absl::Status failure = absl::InternalError(absl::StrCat("adding a submission failed: ", error.message()));
+  absl::Status failure = absl::InternalError(absl::StrCat("adding a submission failed: ", error.message()));
   {
     MutexLock lock(&mu_);
     if (HasEnded(snapshot_.state)) return failure;
