@@ -17,7 +17,7 @@ import pytest
 import sparseagg as sa
 from conftest import REPOSITORY, server_binary
 
-BENCH = REPOSITORY / "bench"
+BENCH = REPOSITORY / "bench" / "service"
 
 
 def loadgen_binary() -> str:
@@ -211,7 +211,7 @@ def test_flags_that_cannot_be_are_refused() -> None:
 def test_quick_benchmark_measures_everything_and_can_be_drawn(tmp_path: pathlib.Path) -> None:
     out = tmp_path / "service.json"
     programs = ("--server", server_binary(), "--loadgen", loadgen_binary())
-    subprocess.run([sys.executable, BENCH / "service" / "service.py", *programs, "--quick", "--out", out], check=True, timeout=300)
+    subprocess.run([sys.executable, BENCH / "service.py", *programs, "--quick", "--out", out], check=True, timeout=300)
     found = json.loads(out.read_text())
     assert [run["streams"] for run in found["share_of_sink"]] == [1, 4]
     assert [run["values"] for run in found["packed"]] == ["float16", "float16"]
@@ -223,5 +223,5 @@ def test_quick_benchmark_measures_everything_and_can_be_drawn(tmp_path: pathlib.
     assert len(found["memory_growth"]["resident_bytes"]) == 3
     assert found["soak"]["clients_at_once"] == 40
     picture = tmp_path / "service.png"
-    subprocess.run([sys.executable, BENCH / "service" / "plot_service.py", out, "--out", picture], check=True, timeout=120)
+    subprocess.run([sys.executable, BENCH / "plot_service.py", out, "--out", picture], check=True, timeout=120)
     assert picture.read_bytes().startswith(b"\x89PNG")
