@@ -59,7 +59,7 @@ Number ToNumber(DType dtype) {
 TensorShape::TensorShape(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   dimension = spec.dimension;
-  key_bytes = HasNarrowKeys(spec) ? 4 : 8;
+  key_bytes = KeyBytes(spec);
   key_bits = spec.dimension == 0 ? 64 : std::bit_width(spec.dimension - 1);
   columns = a.op == Op::kUnion ? 0 : spec.width;
   row_bytes = columns * SizeOf(spec.dtype);

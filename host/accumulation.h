@@ -26,8 +26,8 @@ absl::Status CheckOrder(const TensorSpec& spec, SubmissionOrder order, uint64_t 
 // The size of an accumulator's pending updates: added, not merged yet. Not thread-safe.
 class PendingSize {
  public:
-  // Bytes that one update takes besides its columns: the object and its allocations.
-  explicit PendingSize(size_t overhead_bytes) : overhead_bytes_(overhead_bytes + 192) {}
+  // `object_bytes`: size of the object that holds one update.
+  explicit PendingSize(size_t object_bytes) : overhead_bytes_(object_bytes + kAllocationBytes) {}
 
   void Add(size_t bytes, uint64_t num_keys) {
     ++num_updates_;
@@ -50,7 +50,10 @@ class PendingSize {
   uint64_t num_keys() const { return num_keys_; }  // saturates
 
  private:
-  const size_t overhead_bytes_;
+  // Upper estimate of what the allocator adds for one update: the object, its columns and their owner.
+  static constexpr size_t kAllocationBytes = 192;
+
+  const size_t overhead_bytes_;  // of one update, besides its keys and values
   uint64_t num_updates_ = 0;
   size_t bytes_ = 0;
   uint64_t num_keys_ = 0;

@@ -44,7 +44,7 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
   const internal::InputLocation location{&spec, std::nullopt};
   const uint64_t count = NumKeys(columns.keys);
   internal::KeyOrder order;
-  const auto scan = [&](const auto& keys) {
+  const auto check = [&](const auto& keys) {
     const auto* const bytes = reinterpret_cast<const char*>(keys.data());
     return internal::CheckKeys(location, 0, bytes, count, sizeof(keys[0]), order);
   };
@@ -54,12 +54,12 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
     if (!HasNarrowKeys(spec)) {
       return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 32 bits, but the dimension needs 64"));
     }
-    RETURN_IF_ERROR(scan(*narrow));
+    RETURN_IF_ERROR(check(*narrow));
   } else {
     if (HasNarrowKeys(spec)) {
       return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 64 bits, but the dimension needs 32"));
     }
-    RETURN_IF_ERROR(scan(std::get<absl::Span<const uint64_t>>(columns.keys)));
+    RETURN_IF_ERROR(check(std::get<absl::Span<const uint64_t>>(columns.keys)));
   }
   if (spec.layout == Layout::kDense) {
     const auto* run = std::get_if<KeyRun>(&columns.keys);

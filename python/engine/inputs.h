@@ -15,7 +15,7 @@
 
 namespace sparseagg::python {
 
-// References that the engine has let go of, on threads that do not hold the GIL, until one that does drops them.
+// Python references that the engine has released on threads without the GIL. A thread with the GIL drops them later.
 // Thread-safe.
 class Released {
  public:

@@ -175,6 +175,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // Client id and submission id. As a key of uploads_by_name_, a view of the ids in the upload's handle.
   using UploadName = std::pair<absl::string_view, absl::string_view>;
   using UploadMap = std::map<uint64_t, std::shared_ptr<UploadHandle>>;  // by UploadHandle::id_
+  using NamedUploadMap = std::map<UploadName, std::shared_ptr<UploadHandle>>;
 
   Round(RoundConfig config, const RoundServices& services, std::function<void()> on_expire);
 
@@ -296,7 +297,7 @@ class Round : public std::enable_shared_from_this<Round> {
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;           // of uploads and waits
   UploadMap uploads_ ABSL_GUARDED_BY(mu_);
   UploadMap discarded_ ABSL_GUARDED_BY(mu_);  // waiting for NotifyDiscarded
-  std::map<UploadName, std::shared_ptr<UploadHandle>> uploads_by_name_ ABSL_GUARDED_BY(mu_);
+  NamedUploadMap uploads_by_name_ ABSL_GUARDED_BY(mu_);
   std::map<WaitId, Waiter> waiters_ ABSL_GUARDED_BY(mu_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mu_) = 0;
   Timer::Id expire_timer_ ABSL_GUARDED_BY(mu_) = 0;

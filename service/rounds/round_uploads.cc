@@ -64,7 +64,7 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
   upload->last_chunk_at_ = services_.clock.Monotonic();
   upload->on_discard_ = std::move(on_discard);
   // All allocations come before the upload is in both maps: an upload that is in one of them would keep its permit.
-  decltype(uploads_by_name_) new_named;
+  NamedUploadMap new_named;
   if (is_named) {
     StartUploadTimerLocked(upload);
     new_named.emplace(UploadName(upload->client_id, upload->submission_id), upload);

@@ -256,7 +256,7 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
   out->weight = update.weight();
   out->dtype = spec.dtype;
   if (update.unique()) {
-    const size_t key_bytes = std::holds_alternative<KeyRun>(update.keys()) ? 0 : HasNarrowKeys(spec) ? 4 : 8;
+    const size_t key_bytes = std::holds_alternative<KeyRun>(update.keys()) ? 0 : KeyBytes(spec);
     out->keys = update.keys();
     out->num_keys = update.num_keys();
     out->values = update.values();
@@ -294,9 +294,8 @@ void Unpack(CpuUpdate& update) {
 
 uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update) {
   if (update.unique()) return 0;
-  const uint64_t key_bytes = HasNarrowKeys(spec) ? sizeof(uint32_t) : sizeof(uint64_t);
   const uint64_t row_bytes = update.values() == nullptr ? 0 : uint64_t{spec.width} * FoldedBytes(spec.dtype);
-  return SaturatingAdd(SaturatingMultiply(update.num_keys(), SaturatingAdd(key_bytes, row_bytes)),
+  return SaturatingAdd(SaturatingMultiply(update.num_keys(), SaturatingAdd(KeyBytes(spec), row_bytes)),
                        SortedTuplesBytes(spec, update.num_keys()));
 }
 
