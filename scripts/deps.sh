@@ -18,7 +18,7 @@ packages() {
     extension) echo python3-dev ;;
     test) echo libgtest-dev libgmock-dev ;;
     bundle) echo dpkg-dev xz-utils ;;
-    lint) echo clang-format-14 clang-tidy-14 shellcheck git yamllint systemd ;;
+    lint) echo clang-14 clang-format-14 clang-tidy-14 shellcheck git yamllint systemd ;;
     bench) echo libbenchmark-dev ;;
     *)
       echo "deps: unknown group '$1' (build, python, extension, test, bundle, lint, bench)" >&2
