@@ -186,6 +186,7 @@ CUDA_HERE = $(shell nvidia-smi -L >/dev/null 2>&1 && echo -DSPARSEAGG_CUDA_ARCHI
 build/release/build.ninja: CMakePresets.json | deps-build
 	cmake --preset release $(CUDA_HERE)
 
+build/asan-ubsan/build.ninja: | deps-sanitize
 build/asan-ubsan/build.ninja build/tsan/build.ninja build/cuda/build.ninja: build/%/build.ninja: CMakePresets.json \
   | deps-build deps-test
 	cmake --preset $*
@@ -198,8 +199,8 @@ build/dev/build.ninja build/tidy/build.ninja: \
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.
-.PHONY: deps-build deps-python deps-extension deps-test deps-bundle deps-lint deps-bench
-deps-build deps-python deps-extension deps-test deps-bundle deps-lint deps-bench: deps-%:
+.PHONY: deps-build deps-python deps-extension deps-test deps-sanitize deps-bundle deps-lint deps-bench
+deps-build deps-python deps-extension deps-test deps-sanitize deps-bundle deps-lint deps-bench: deps-%:
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
 # The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;

@@ -26,7 +26,6 @@ using cuda::Lane;
 TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
   const uint64_t first = TestSeed(40'000);
   uint64_t num_sorts = 0;
-  uint64_t num_budget_faults = 0;
   for (uint64_t seed = first; seed < first + TestCases(400); ++seed) {
     SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed, " SPARSEAGG_TEST_CASES=1"));
     const Case c = RandomCase(seed);
@@ -41,7 +40,6 @@ TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
     options.memory_budget_bytes = rng.Pick<size_t>({100, 2000, 10'000, 100'000, 10'000'000});
     // Sometimes the device has less than it said.
     const size_t real_bytes = rng.Coin() ? ~size_t{0} : options.memory_budget_bytes / 2;
-    num_budget_faults += real_bytes != ~size_t{0};
     options.cpu.num_threads = 1;
     auto engine = std::make_unique<cuda::DeviceEngine>(
         std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.memory_bytes = real_bytes, .torture_seed = seed},
