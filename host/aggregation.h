@@ -62,8 +62,7 @@ class Aggregation {
 
   // Counts the submission of a client. The client id decides its place in the canonical order.
   // Errors: ALREADY_EXISTS: the client has a submission already. FAILED_PRECONDITION: the order matters, and the id
-  // comes before one that has been folded; or the keys of another update were changed after it was added.
-  // RESOURCE_EXHAUSTED: more than max_submissions of a fixed-point tensor; or beyond the memory limit even with all
+  // comes before one that has been folded. RESOURCE_EXHAUSTED: more than max_submissions of a fixed-point tensor; or beyond the memory limit even with all
   // others folded. After an error or exception num_submissions() says what counts: if it is unchanged, nothing of the
   // submission counts; if it has grown, tensors may disagree, and the aggregation must be discarded.
   absl::Status Add(std::string client_id, PreparedSubmission submission);

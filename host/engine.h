@@ -71,14 +71,13 @@ class Accumulator {
   // `order`: as for Finish; may be empty where the order does not matter (OrderMatters). Where the order matters,
   // submissions added later must follow the folded ones in every later order.
   // A device engine folds sums whose order matters on the CPU: there the tensor stays until Finish.
-  // Errors: RESOURCE_EXHAUSTED: no memory. FAILED_PRECONDITION: the keys of an update were changed after Add. Errors
-  // change nothing of what counts.
+  // Errors: RESOURCE_EXHAUSTED: no memory. Errors change nothing of what counts.
   virtual absl::Status FoldPending(SubmissionOrder order) = 0;
 
   // Merges everything into the result. The accumulator is spent.
   // Requires: `order` is a permutation of the submissions added.
-  // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero, or
-  // the keys of an update were changed after Add. The message names tensor and key.
+  // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero.
+  // The message names tensor and key.
   virtual absl::StatusOr<Result> Finish(SubmissionOrder order) && = 0;
 
   virtual uint64_t num_submissions() const = 0;

@@ -92,7 +92,7 @@ class TypedAccumulator : public Accumulator {
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
     const FinishParams params = MakeFinishParams(order);
-    ASSIGN_OR_RETURN(const Blocks<Key> blocks, Plan(input));
+    const Blocks<Key> blocks = Plan(input);
     const bool is_dense = IsDenseResult(spec_, MinRows(params, input));
     ASSIGN_OR_RETURN(Result result,
                      is_dense ? FinishDense(params, input, blocks) : FinishSparse(params, input, blocks));
@@ -243,9 +243,8 @@ class TypedAccumulator : public Accumulator {
   }
 
   // Cuts the keys into blocks. Unpacks or sorts pending updates completely, where the blocks need it.
-  // Errors: FAILED_PRECONDITION (KeysChanged).
-  absl::StatusOr<Blocks<Key>> Plan(const Input& input) {
-    ASSIGN_OR_RETURN(Blocks<Key> blocks, ChooseBlocks(input));
+  Blocks<Key> Plan(const Input& input) {
+    Blocks<Key> blocks = ChooseBlocks(input);
     if (!blocks.is_crowded) {
       const bool all_sorted = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
                                           [](const Block<Key>& block) { return block.method == Method::kSort; });
@@ -285,7 +284,7 @@ class TypedAccumulator : public Accumulator {
 
   // Merges all pending updates into the base. `input`: the base and all of them.
   absl::Status MergeIntoBase(const Input& input) {
-    ASSIGN_OR_RETURN(const Blocks<Key> blocks, Plan(input));
+    const Blocks<Key> blocks = Plan(input);
     Rows merged;
     merged.resize(blocks.MaxRows(), shape_);
     ASSIGN_OR_RETURN(const uint64_t num_rows,

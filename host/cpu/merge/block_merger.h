@@ -47,7 +47,7 @@ class BlockMerger {
   //   kPlacesRowsByKey            whether the place of a row depends on its key alone; if so, also
   //     AcceptsAllSlots()           whether untouched keys may be written as rows, too, to
   //     SlotOutput(range)           for the first NumSlots(range) keys of the range
-  // Errors: those of the sink; RESOURCE_EXHAUSTED; FAILED_PRECONDITION (KeysChanged).
+  // Errors: those of the sink; RESOURCE_EXHAUSTED.
   template <typename RowSink>
   absl::Status MergeBlock(const Block<Key>& block, RowSink& sink) {
     // Other threads merge the blocks between.
@@ -55,8 +55,7 @@ class BlockMerger {
     next_key_ = static_cast<Key>(block.last + 1);
     const uint64_t span_minus_one = static_cast<uint64_t>(block.last) - block.first;
     if (block.method == Method::kSort) {
-      ASSIGN_OR_RETURN(const uint64_t tuples, sort_fold_.Collect(block));
-      RETURN_IF_ERROR(Count(tuples));
+      RETURN_IF_ERROR(sort_fold_.Collect(block));
       return WriteSorted({block.first, block.last, true}, sink);
     }
     const uint64_t window = block.window_keys;
@@ -69,20 +68,11 @@ class BlockMerger {
     }
   }
 
-  // Returns: the number of the updates' tuples in all blocks so far.
-  uint64_t tuples() const { return tuples_; }
-
  private:
-  absl::Status Count(uint64_t tuples) {
-    if (tuples == kOutOfOrder) return KeysChanged(*input_.spec);
-    tuples_ += tuples;
-    return absl::OkStatus();
-  }
-
   // Folds one window of `span` keys with the table.
   template <typename RowSink>
   absl::Status MergeWindow(const KeyRange<Key>& range, uint64_t span, RowSink& sink) {
-    RETURN_IF_ERROR(Count(table_fold_.Add(range.first, span)));
+    table_fold_.Add(range.first, span);
     if constexpr (RowSink::kPlacesRowsByKey) {
       if (sink.AcceptsAllSlots() && table_fold_.CanWriteAllSlots()) {
         table_fold_.WriteAllSlotsTo(sink.SlotOutput(range), sink.NumSlots(range));
@@ -125,7 +115,6 @@ class BlockMerger {
 
   const MergeInput<Key, Fold>& input_;
   Key next_key_ = 0;  // the cursors stand at their first key from here on
-  uint64_t tuples_ = 0;
   Sources<Key, Fold> sources_;
   TableFold<Key, Fold> table_fold_;
   SortFold<Key, Fold> sort_fold_;

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -134,11 +133,9 @@ inline uint64_t Mix(uint64_t j) {
 // block that turns out larger than expected costs memory and balance between threads, never the result.
 //
 // Blocks begin at multiples of 2^coarse_bits, of the coarsest update. They cover the keys of all sources.
-// Errors: FAILED_PRECONDITION if the keys of an update do not lie between its first and last key, or not below the
-// dimension (KeysChanged).
 // Cost: O(samples · log samples); samples_per_block for each block.
 template <typename Key, typename Fold>
-absl::StatusOr<Blocks<Key>> ChooseBlocks(const MergeInput<Key, Fold>& input) {
+Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   Blocks<Key> blocks;
   struct Source {
     KeyReader<Key> keys;
@@ -163,8 +160,6 @@ absl::StatusOr<Blocks<Key>> ChooseBlocks(const MergeInput<Key, Fold>& input) {
     total = SaturatingAdd(total, source.num_keys);  // runs of keys take no memory
     const Key smallest = source.keys[0] & static_cast<Key>(~source.coarse_mask);
     const Key largest = source.keys[source.num_keys - 1];
-    const bool is_beyond = input.spec->dimension > 0 && largest >= input.spec->dimension;
-    if (smallest > largest || is_beyond) return KeysChanged(*input.spec);
     first = std::min(first, smallest);
     last = std::max(last, static_cast<Key>(largest | source.coarse_mask));
   }
@@ -190,9 +185,7 @@ absl::StatusOr<Blocks<Key>> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   uint64_t next = Mix(0) % stride;
   for (const Source& source : sources) {
     while (next < before + source.num_keys) {
-      const Key key = source.keys[next - before];
-      if (key > last) return KeysChanged(*input.spec);
-      samples.push_back(key & start_mask);
+      samples.push_back(source.keys[next - before] & start_mask);
       ++stretch;
       next = stretch * stride + Mix(stretch) % stride;
     }

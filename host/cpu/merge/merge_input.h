@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "host/cpu/prepare/coarse_order.h"
 #include "host/cpu/prepare/cpu_update.h"
 #include "host/cpu/rows/folded_rows.h"
@@ -24,24 +22,7 @@ struct MergeInput {
   std::vector<const CpuUpdate*> updates;                      // in canonical order
   const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // rows merged earlier; null: none
   bool base_is_first = false;  // the order matters, so the base's rows must be folded before the updates'
-
-  // Of the updates, modulo 2^64.
-  uint64_t num_tuples() const {
-    uint64_t total = 0;
-    for (const CpuUpdate* update : updates) total += update->num_keys;
-    return total;
-  }
 };
-
-// FAILED_PRECONDITION. Keys of updates that were sorted when they came are in their callers' hands until they are
-// merged, and are looked at as they are read: blocks lie between the first ones and the last (ChooseBlocks), and those
-// of a block have to ascend, so that no row is out of place. When all blocks together have found as many tuples as
-// there are, each was found once, since a key lies in one block only. Keys must not change while a merge runs: each is
-// read more than once.
-inline absl::Status KeysChanged(const TensorSpec& spec) {
-  return absl::FailedPreconditionError(
-      absl::StrCat(Quoted(spec), ": the keys of an update have been changed since it was added; add a copy of them"));
-}
 
 // Reader of single keys of a source: an array, a run or packed words.
 template <typename Key>

@@ -6,7 +6,6 @@
 #include <tbb/task_arena.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -116,14 +115,13 @@ absl::Status TryMergeBlock(BlockMerger<Key, Fold>& merger, const Block<Key>& blo
 //   DirectOutputAt(at)        the output from row `at` on
 //
 // Returns: the number of rows.
-// Errors: of several failed blocks, that of the smallest keys. FAILED_PRECONDITION: KeysChanged.
+// Errors: of several failed blocks, that of the smallest keys.
 // Deterministic: one thread folds a block, so no key's fold is split; the number of threads does not show in the
 // result.
 template <typename Key, typename Fold, typename MakeSink>
 absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks,
                                        tbb::task_arena& arena, MakeSink make_sink) {
   OrderedBlockQueue queue(blocks.blocks.size());
-  std::atomic<uint64_t> num_tuples = 0;
   FoldInParallel(queue, arena, [&] {
     auto sink = make_sink();
     BlockMerger<Key, Fold> merger(input);
@@ -141,10 +139,8 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
       }
       return;  // the merger is unusable; other threads finish the blocks that they have taken
     }
-    num_tuples += merger.tuples();
   });
   if (!queue.status().ok()) return queue.status();
-  if (num_tuples != input.num_tuples()) return KeysChanged(*input.spec);
   return queue.claimed();
 }
 
@@ -154,7 +150,6 @@ template <typename Key, typename Fold, typename MakeSink>
 absl::Status ParallelMergeAtKeys(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks, tbb::task_arena& arena,
                                  MakeSink make_sink) {
   OrderedBlockQueue queue(blocks.blocks.size());
-  std::atomic<uint64_t> num_tuples = 0;
   FoldInParallel(queue, arena, [&] {
     auto sink = make_sink();
     BlockMerger<Key, Fold> merger(input);
@@ -164,10 +159,8 @@ absl::Status ParallelMergeAtKeys(const MergeInput<Key, Fold>& input, const Block
       queue.Fail(block, std::move(status));
       return;
     }
-    num_tuples += merger.tuples();
   });
-  if (!queue.status().ok()) return queue.status();
-  return num_tuples == input.num_tuples() ? absl::OkStatus() : KeysChanged(*input.spec);
+  return queue.status();
 }
 
 }  // namespace sparseagg::cpu

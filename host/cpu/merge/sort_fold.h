@@ -10,7 +10,7 @@
 #include <optional>
 #include <type_traits>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "host/base/column.h"
 #include "host/cpu/merge/blocks.h"
@@ -34,10 +34,10 @@ namespace sparseagg::cpu {
 // matrix products: expand, sort, compress). Tuples are collected in canonical order of the updates, and sorted by key
 // so that this order stays within a key; then each key's terms are added from left to right. Owned by a BlockMerger:
 //
-//   ASSIGN_OR_RETURN(const uint64_t tuples, sort_fold.Collect(block));   // collects and sorts
-//   sort_fold.FoldInto(rows);                                            // or, if IsDirect():
-//   const size_t rows = sort_fold.CountRows();                           //   claim places for these rows, then
-//   sort_fold.WriteTo(output, rows);                                     //   fold, finish and write them
+//   RETURN_IF_ERROR(sort_fold.Collect(block));     // collects and sorts
+//   sort_fold.FoldInto(rows);                      // or, if IsDirect():
+//   const size_t rows = sort_fold.CountRows();     //   claim places for these rows, then
+//   sort_fold.WriteTo(output, rows);               //   fold, finish and write them
 //
 // Sums of rows of several values also take in the base. Else the caller combines the base with the folded rows, except
 // where the base comes first in canonical order: then its rows are collected, too. Not thread-safe.
@@ -60,14 +60,12 @@ class SortFold {
   }
 
   // Collects and sorts the tuples of `block`, from where the cursors stand.
-  // Returns: the number of the updates' tuples; kOutOfOrder.
   // Errors: RESOURCE_EXHAUSTED for 2^32 tuples or more.
-  absl::StatusOr<uint64_t> Collect(const Block<Key>& block) {
+  absl::Status Collect(const Block<Key>& block) {
     const uint64_t max_offset = static_cast<uint64_t>(block.last) - block.first;
     first_ = block.first;
     fits_words_ = std::bit_width(max_offset) <= 32;
     const uint64_t tuples = collector_.FindTuples(block);
-    if (tuples == kOutOfOrder) return tuples;
     if (tuples > UINT32_MAX) {
       return absl::ResourceExhaustedError(absl::StrCat(tuples, " tuples of sparse keys in one block"));
     }
@@ -84,7 +82,7 @@ class SortFold {
       fits_words_ ? row_sums_->Group(words_, first_, collector_.origins().data())
                   : row_sums_->Group(wide_entries_, first_, collector_.origins().data());
     }
-    return tuples - collector_.base_rows();
+    return absl::OkStatus();
   }
 
   // Folds the collected tuples into unfinished rows.

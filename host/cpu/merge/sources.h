@@ -49,7 +49,6 @@ struct Sources {
         words[cursors.size()] = update->words;
       }
       cursor.dtype = update->dtype;
-      cursor.ascends = update->coarse_bits == 0;
       Source source;
       source.load = TermLoader<Term>(update->dtype);
       source.params = MakeTermParams(*input.spec, update->weight);
@@ -76,14 +75,12 @@ struct Sources {
   }
 
   // Moves the stops of the updates' cursors behind `last`.
-  // Returns: the number of tuples up to there; kOutOfOrder.
+  // Returns: the number of tuples up to there.
   uint64_t Advance(Key last) {
     uint64_t tuples = 0;
     for (size_t k = 0; k < cursors.size(); ++k) {
       if (k + kPrefetch < cursors.size()) PrefetchKeys(cursors[k + kPrefetch], 1);
-      const uint64_t passed = cursors[k].Advance(last);
-      if (passed == kOutOfOrder) return passed;
-      tuples += passed;
+      tuples += cursors[k].Advance(last);
     }
     return tuples;
   }

@@ -27,11 +27,11 @@ namespace sparseagg::cpu {
 // order. Then the touched slots are moved out in order of key. Keys need no order within a window, and nothing is
 // compared or sorted. Owned by a BlockMerger. Life cycle, window after window:
 //
-//   const uint64_t tuples = table_fold.Add(first, span);   // adds all sources' rows of the window
-//   table_fold.MoveTo(rows);                               // moves unfinished rows out; or, if IsWordTable():
-//   const size_t rows = table_fold.CountRows();            //   claim places for these rows, then
-//   table_fold.WriteTo(output, rows);                      //   finish and write them; or, if CanWriteAllSlots():
-//   table_fold.WriteAllSlotsTo(output, span);              //   finish and write all slots, for a dense result
+//   table_fold.Add(first, span);                  // adds all sources' rows of the window
+//   table_fold.MoveTo(rows);                      // moves unfinished rows out; or, if IsWordTable():
+//   const size_t rows = table_fold.CountRows();   //   claim places for these rows, then
+//   table_fold.WriteTo(output, rows);             //   finish and write them; or, if CanWriteAllSlots():
+//   table_fold.WriteAllSlotsTo(output, span);     //   finish and write all slots, for a dense result
 //
 // Each of the three resets the table. Not thread-safe.
 template <typename Key, typename Fold>
@@ -53,17 +53,14 @@ class TableFold {
   }
 
   // Adds the rows of all sources with keys from `first` to first + span − 1, from where the cursors stand.
-  // Returns: the number of the updates' tuples; kOutOfOrder, after which this object is unusable.
-  uint64_t Add(Key first, uint64_t span) {
+  void Add(Key first, uint64_t span) {
     MakeTable(span);
     const Key last = static_cast<Key>(first + (span - 1));
     first_ = first;
     span_ = span;
     const uint64_t rows = sources_.base.Advance(last);
     AddBase(first);
-    const uint64_t tuples = has_kernel_ ? AddToTable(WindowOf(first, last)) : AddUpdates(first, last);
-    tuples_ = rows + tuples;
-    return tuples;
+    tuples_ = rows + (has_kernel_ ? AddToTable(WindowOf(first, last)) : AddUpdates(first, last));
   }
 
   // Moves the touched slots to `rows`, unfinished.
@@ -208,20 +205,15 @@ class TableFold {
   // AddToTable, for folds without a kernel.
   uint64_t AddUpdates(Key first, Key last) {
     uint64_t tuples = 0;
-    for (size_t k = 0; k < sources_.cursors.size(); ++k) {
-      const uint64_t passed = AddUpdate(k, first, last);
-      if (passed == kOutOfOrder) return passed;
-      tuples += passed;
-    }
+    for (size_t k = 0; k < sources_.cursors.size(); ++k) tuples += AddUpdate(k, first, last);
     return tuples;
   }
 
   // Adds the tuples of update k with keys up to `last`.
-  // Returns: their number; kOutOfOrder.
+  // Returns: their number.
   uint64_t AddUpdate(size_t k, Key first, Key last) {
     Cursor<Key>& cursor = sources_.cursors[k];
     const uint64_t tuples = cursor.Advance(last);
-    if (tuples == kOutOfOrder) return tuples;
     const uint64_t batch = columns_ <= 1 ? kTermBatch : std::max<uint64_t>(1, kTermBatch / columns_);
     for (uint64_t begin = cursor.position; begin < cursor.stop; begin += batch) {
       const size_t n = static_cast<size_t>(std::min(batch, cursor.stop - begin));

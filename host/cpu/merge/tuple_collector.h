@@ -40,13 +40,11 @@ class TupleCollector {
         payload_is_value_(PayloadIsValue(input)) {}
 
   // Finds the tuples of `block`, from where the cursors stand.
-  // Returns: their number, rows of the base included; kOutOfOrder.
+  // Returns: their number, rows of the base included.
   uint64_t FindTuples(const Block<Key>& block) {
     first_ = block.first;
-    base_rows_ = base_ != nullptr ? sources_.base.Advance(block.last) : 0;
-    const uint64_t passed = sources_.Advance(block.last);
-    if (passed == kOutOfOrder) return passed;
-    tuples_ = base_rows_ + passed + FindBuckets(block);
+    const uint64_t base_rows = base_ != nullptr ? sources_.base.Advance(block.last) : 0;
+    tuples_ = base_rows + sources_.Advance(block.last) + FindBuckets(block);
     return tuples_;
   }
 
@@ -65,8 +63,6 @@ class TupleCollector {
   bool payload_is_value() const { return payload_is_value_; }
   // Returns: whether rows are found by origin: rows of several values, and rows of the base, have no term of their own.
   bool needs_origins() const { return columns_ > 1 || base_ != nullptr; }
-  // Returns: the number of base rows among the tuples found last.
-  uint64_t base_rows() const { return base_rows_; }
 
   // Columns of the collected tuples, by payload. Empty if the payload is the value.
   const Column<Term>& terms() const { return terms_; }           // of rows of one value
@@ -225,7 +221,6 @@ class TupleCollector {
   // The block found last.
   Key first_ = 0;
   uint64_t tuples_ = 0;
-  uint64_t base_rows_ = 0;
   uint64_t first_bucket_ = 0;  // of packed updates
   uint64_t last_bucket_ = 0;
   // Columns of its tuples.

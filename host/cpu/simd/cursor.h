@@ -23,23 +23,21 @@ struct Cursor {
   double weight = 1.0;
   Key first = 0;
   DType dtype = DType::kFloat32;
-  bool ascends = true;  // the keys should ascend; false: they are in coarse order
 
   Key operator[](uint64_t index) const { return keys != nullptr ? keys[index] : static_cast<Key>(first + index); }
 
-  // Returns: the number of tuples, from `position` on, with keys ≤ last; kOutOfOrder.
+  // Returns: the number of tuples, from `position` on, with keys ≤ last.
   uint64_t CountTo(Key last) const {
     const uint64_t left = end - position;
-    if (keys != nullptr) return CountUpTo(keys + position, left, last, ascends);
+    if (keys != nullptr) return CountUpTo(keys + position, left, last);
     if (left == 0 || (*this)[position] > last) return 0;
     return std::min<uint64_t>(left - 1, last - (*this)[position]) + 1;
   }
 
   // Moves `stop` behind the last tuple with key ≤ last.
-  // Returns: the number of tuples from `position` to `stop`; kOutOfOrder, and `stop` stays.
+  // Returns: the number of tuples from `position` to `stop`.
   uint64_t Advance(Key last) {
     const uint64_t passed = CountTo(last);
-    if (passed == kOutOfOrder) return passed;
     stop = position + passed;
     return passed;
   }

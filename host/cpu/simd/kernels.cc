@@ -65,30 +65,22 @@ void QuantiseTerms(const double* products, size_t count, double bound, double sc
   }
 }
 
-template <bool kAscend, typename Key>
+template <typename Key>
 HWY_INLINE uint64_t CountUpToT(const Key* keys, uint64_t count, Key last) {
   const hn::ScalableTag<Key> d;
   const size_t lanes = hn::Lanes(d);
   const auto limit = hn::Set(d, last);
   uint64_t i = 0;
   for (; i + lanes < count; i += lanes) {
-    const auto key = hn::LoadU(d, keys + i);
-    if (kAscend && !hn::AllTrue(d, hn::Lt(key, hn::LoadU(d, keys + i + 1)))) return kOutOfOrder;
-    const intptr_t first_above = hn::FindFirstTrue(d, hn::Gt(key, limit));
+    const intptr_t first_above = hn::FindFirstTrue(d, hn::Gt(hn::LoadU(d, keys + i), limit));
     if (first_above >= 0) return i + static_cast<uint64_t>(first_above);
   }
-  for (; i < count && keys[i] <= last; ++i) {
-    if (kAscend && i > 0 && keys[i] <= keys[i - 1]) return kOutOfOrder;
-  }
+  while (i < count && keys[i] <= last) ++i;
   return i;
 }
 
-uint64_t CountUpTo32(const uint32_t* keys, uint64_t count, uint32_t last, bool ascend) {
-  return ascend ? CountUpToT<true>(keys, count, last) : CountUpToT<false>(keys, count, last);
-}
-uint64_t CountUpTo64(const uint64_t* keys, uint64_t count, uint64_t last, bool ascend) {
-  return ascend ? CountUpToT<true>(keys, count, last) : CountUpToT<false>(keys, count, last);
-}
+uint64_t CountUpTo32(const uint32_t* keys, uint64_t count, uint32_t last) { return CountUpToT(keys, count, last); }
+uint64_t CountUpTo64(const uint64_t* keys, uint64_t count, uint64_t last) { return CountUpToT(keys, count, last); }
 
 size_t FindBeyond(const double* products, size_t count, double bound) {
   const Doubles d;
@@ -162,11 +154,11 @@ void LoadBFloat16(const void* values, size_t count, size_t readable, double weig
 void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms) {
   HWY_DYNAMIC_DISPATCH(QuantiseTerms)(products, count, bound, scale, terms);
 }
-uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last, bool ascend) {
-  return HWY_DYNAMIC_DISPATCH(CountUpTo32)(keys, count, last, ascend);
+uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last) {
+  return HWY_DYNAMIC_DISPATCH(CountUpTo32)(keys, count, last);
 }
-uint64_t CountUpTo(const uint64_t* keys, uint64_t count, uint64_t last, bool ascend) {
-  return HWY_DYNAMIC_DISPATCH(CountUpTo64)(keys, count, last, ascend);
+uint64_t CountUpTo(const uint64_t* keys, uint64_t count, uint64_t last) {
+  return HWY_DYNAMIC_DISPATCH(CountUpTo64)(keys, count, last);
 }
 size_t FindBeyond(const double* products, size_t count, double bound) {
   return HWY_DYNAMIC_DISPATCH(FindBeyond)(products, count, bound);

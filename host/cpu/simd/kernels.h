@@ -41,13 +41,10 @@ void LoadBFloat16(const void* values, size_t count, size_t readable, double weig
 // terms[i] = rint(clamp(products[i], ±bound) · scale), ties to even.
 void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms);
 
-// Returned instead of a number of tuples if keys that should ascend strictly do not.
-inline constexpr uint64_t kOutOfOrder = ~uint64_t{0};
-
-// Returns: the number of keys, from the first on, that are ≤ last. With `ascend`: kOutOfOrder unless these ascend.
+// Returns: the number of keys, from the first on, that are ≤ last.
 // Cost: one pass over these keys.
-uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last, bool ascend);
-uint64_t CountUpTo(const uint64_t* keys, uint64_t count, uint64_t last, bool ascend);
+uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last);
+uint64_t CountUpTo(const uint64_t* keys, uint64_t count, uint64_t last);
 
 // Returns: the position of the first product with |product| > bound or NaN; `count` if there is none.
 size_t FindBeyond(const double* products, size_t count, double bound);

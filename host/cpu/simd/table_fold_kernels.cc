@@ -48,17 +48,10 @@ struct WeightTally {
 // The functions below are not inlined: with all combinations of types inlined, the compiler optimises none of them
 // well.
 
-// Returns: whether each of a vector of keys is less than the key behind it.
-template <class Key>
-HWY_INLINE bool Ascend(const Key* keys) {
-  const hn::Rebind<Key, Doubles> d;
-  return hn::AllTrue(d, hn::Lt(hn::LoadU(d, keys), hn::LoadU(d, keys + 1)));
-}
-
 // Adds the tuples of one cursor, one value a key. The terms of a vector of tuples are computed at once. They are added
 // one by one: AVX-512's gather and scatter measured slower than scalar loads and stores. A cursor's keys are distinct,
 // so the additions of one vector do not depend on each other.
-// Returns: the position behind the last tuple added; kOutOfOrder.
+// Returns: the position behind the last tuple added.
 template <DType kDType, class Key, class Terms, class Tally>
 HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const TableWindow<Key>& window, const Terms& terms,
                               typename Terms::Acc* HWY_RESTRICT table, const Tally tally) {
@@ -74,10 +67,8 @@ HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const TableWindow<Key>&
     table[slot] += buffer[j];
     tally.Add(slot);
   };
-  const bool ascends = cursor.ascends;
   uint64_t i = cursor.position;
   for (; i + lanes < cursor.end && keys[i + lanes - 1] <= last; i += lanes) {
-    if (ascends && !Ascend(keys + i)) return kOutOfOrder;
     __builtin_prefetch(keys + i + ahead);
     __builtin_prefetch(cursor.values + (i + ahead) * SizeOf(kDType));
     hn::Store(terms(LoadDoubles<kDType>(cursor.values, i, lanes)), d, buffer);
@@ -89,9 +80,8 @@ HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const TableWindow<Key>&
     size_t j = 0;
     do {
       add(i, j);
-    } while (++j < n && keys[i + j] <= last && (!ascends || keys[i + j - 1] < keys[i + j]));
+    } while (++j < n && keys[i + j] <= last);
     i += j;
-    if (j < n && keys[i] <= last) return kOutOfOrder;
   }
   return i;
 }
@@ -118,7 +108,7 @@ HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count
 constexpr size_t kRowBytesAhead = 1024;
 
 // Adds the tuples of one cursor, rows of several values.
-// Returns: the position behind the last tuple added; kOutOfOrder.
+// Returns: the position behind the last tuple added.
 template <DType kDType, class Key, class Terms, class Tally>
 HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const TableWindow<Key>& window, const Terms& terms,
                               typename Terms::Acc* HWY_RESTRICT table, const Tally tally) {
@@ -126,7 +116,6 @@ HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const TableWindow<Key>&
   const size_t fetched = row_bytes <= kRowBytesAhead ? row_bytes : 0;
   uint64_t i = cursor.position;
   for (; i < cursor.end && cursor.keys[i] <= window.last; ++i) {
-    if (cursor.ascends && i > cursor.position && cursor.keys[i] <= cursor.keys[i - 1]) return kOutOfOrder;
     const std::byte* ahead = cursor.values + i * row_bytes + kRowBytesAhead;
     for (size_t byte = 0; byte < fetched; byte += 64) __builtin_prefetch(ahead + byte);
     const auto slot = static_cast<uint64_t>(static_cast<Key>(cursor.keys[i] - window.first));
@@ -192,7 +181,6 @@ HWY_INLINE uint64_t AddCursors(const TableWindow<Key>& window, MakeTermsOf make_
         position = AddCursor<DType::kBFloat16>(cursor, window, terms, table, tally);
         break;
     }
-    if (position == kOutOfOrder) return position;
     tuples += position - cursor.position;
     cursor.position = position;
   }

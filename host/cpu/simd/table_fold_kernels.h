@@ -36,8 +36,7 @@ struct TableWindow {
 //   rint(clamp(value · weight, ±bound) · scale)
 //   1 to counts[s]
 //   the weight to weights[s]
-// Returns: the number of tuples. kOutOfOrder as soon as keys of a cursor do not ascend that should; each vector of keys
-// is checked before it says where to write.
+// Returns: the number of tuples.
 // Deterministic: the bits do not depend on the SIMD target.
 uint64_t AddToTable(const TableWindow<uint32_t>& window);
 uint64_t AddToTable(const TableWindow<uint64_t>& window);
