@@ -160,12 +160,14 @@ class Finisher {
   absl::StatusOr<Result> AssembleDense() {
     placement_.dense = true;
     ASSIGN_OR_RETURN(const DeviceColumns columns, AllocateColumns(spec_.dimension));
-    FillValues fill;
-    fill.d_values = columns.d_values.get();
-    fill.count = columns.d_values.get() == nullptr ? 0 : spec_.dimension * shape_.columns;
-    fill.type = rows_.type;
-    fill.bits = FillBits(spec_);
-    RETURN_IF_ERROR(device_.Launch(fill));
+    if (columns.d_values.get() != nullptr) {  // a union has none, and its `fill` need not fit an integer
+      FillValues fill;
+      fill.d_values = columns.d_values.get();
+      fill.count = spec_.dimension * shape_.columns;
+      fill.type = rows_.type;
+      fill.bits = FillBits(spec_);
+      RETURN_IF_ERROR(device_.Launch(fill));
+    }
     for (const DeviceBuffer* column : {&columns.d_counts, &columns.d_weights}) {
       if (column->bytes() > 0) RETURN_IF_ERROR(device_.Fill(column->get(), 0, column->bytes(), Lane::kCompute));
     }

@@ -148,12 +148,12 @@ constexpr size_t kLinesAhead = 3;
 
 template <class Key>
 HWY_INLINE void PrefetchFirst(const Cursor<Key>& cursor, size_t columns) {
-  const auto* keys = reinterpret_cast<const std::byte*>(cursor.keys + cursor.position);
-  const std::byte* values = cursor.values + cursor.position * SizeOf(cursor.dtype) * columns;
-  for (size_t line = 0; line < kLinesAhead; ++line) {
-    if (cursor.keys != nullptr) __builtin_prefetch(keys + 64 * line);
-    __builtin_prefetch(values + 64 * line);
+  if (cursor.keys != nullptr) {
+    const auto* keys = reinterpret_cast<const std::byte*>(cursor.keys + cursor.position);
+    for (size_t line = 0; line < kLinesAhead; ++line) __builtin_prefetch(keys + 64 * line);
   }
+  const std::byte* values = cursor.values + cursor.position * SizeOf(cursor.dtype) * columns;
+  for (size_t line = 0; line < kLinesAhead; ++line) __builtin_prefetch(values + 64 * line);
 }
 
 template <class Key, class MakeTermsOf, class TallyOf>
