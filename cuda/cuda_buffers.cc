@@ -26,7 +26,7 @@ absl::StatusOr<void*> CudaPool::Allocate(size_t bytes, cudaStream_t stream) {
   return d_memory;
 }
 
-// An error here is that of earlier work, which whoever waits for that work is told.
+// Ignores errors: an error here is one of earlier work, and the call that waits for that work returns it.
 void CudaPool::Free(void* d_memory, cudaStream_t stream) { cudaFreeAsync(d_memory, stream); }
 
 absl::StatusOr<void*> CudaPool::AllocatePinned(size_t bytes) {

@@ -15,10 +15,11 @@ cudaError_t SortKeys(SortCall& call, int& output, cudaStream_t stream) {
   return call.key_bytes == 4 ? SortKeys32(call, output, stream) : SortKeys64(call, output, stream);
 }
 
-// More than CUB takes in one block, for which it has other kernels.
+// More entries than CUB sorts in one block; for so few it has other kernels.
 constexpr uint32_t kTrialEntries = 1 << 15;
 
-// Of zeros, on Lane::kCompute. What comes out is not looked at: that is for tests.
+// Runs one of our kernels, both sorts and the selection on zeros, on Lane::kCompute. Ignores the output, which tests
+// check.
 absl::Status UseAlgorithms(Device& device, DeviceMemory& memory) {
   const auto allocate = [&](size_t bytes) { return memory.Allocate(bytes, Lane::kCompute); };
   DeviceBuffer keys[2];
@@ -88,7 +89,7 @@ absl::Status CudaDevice::Start() {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes));
-  memory_bytes_ = free_bytes / 10 * 9;  // the rest for kernels' own needs, and for neighbours
+  memory_bytes_ = free_bytes / 10 * 9;  // the rest is for kernels' own needs, and for other processes
   description_ = absl::StrCat(properties.name, ", compute capability ", properties.major, ".", properties.minor, ", ",
                               total_bytes >> 30, " GiB, driver for CUDA ", driver / 1000, ".", driver % 1000 / 10);
   for (cudaStream_t& stream : streams_) {
@@ -97,8 +98,8 @@ absl::Status CudaDevice::Start() {
   return pool_.Create(kOrdinal);
 }
 
-// A kernel of ours, both sorts and the selection: CUB keeps the error of its first use for as long as the process
-// lives, so that it must not come from a device whose memory somebody else has taken by then.
+// CUB keeps the error of its first use for as long as the process lives. So the first use is here, before other
+// processes can take the device memory that it needs.
 absl::Status CudaDevice::RunSomething() {
   DeviceMemory memory(*this, memory_bytes_);
   absl::Status status = UseAlgorithms(*this, memory);

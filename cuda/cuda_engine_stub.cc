@@ -1,4 +1,4 @@
-// Stands in for the CUDA engine in builds without it.
+// The functions of cuda_engine.h in builds without CUDA.
 #include "absl/status/status.h"
 #include "cuda/cuda_engine.h"
 

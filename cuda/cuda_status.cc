@@ -13,7 +13,7 @@ absl::Status ToStatus(cudaError_t error, const char* call, const char* file, int
   const std::string text =
       absl::StrCat(cudaGetErrorName(error), ": ", cudaGetErrorString(error), " (", call, " at ", name, ":", line, ")");
   if (error != cudaErrorMemoryAllocation) return absl::InternalError(text);
-  cudaGetLastError();  // it would be reported once more, by the next launch
+  cudaGetLastError();  // resets the error, which the next launch would report again
   return absl::ResourceExhaustedError(text);
 }
 

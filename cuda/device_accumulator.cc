@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
     if (update.num_keys() * spec_.width >= engine_.tuning().min_check_values) {
       device = engine_.RunOnDevice([&](Session& session, int) -> absl::Status {
         absl::StatusOr<bool> must_refuse = MustRefuse(session, spec_, shape_, update);
-        // It is checked in one piece, so that another attempt would ask for the same memory.
+        // An update is checked in one batch, so another attempt would need the same memory.
         if (absl::IsResourceExhausted(must_refuse.status())) return NoRoom(must_refuse.status().message());
         ASSIGN_OR_RETURN(refused, std::move(must_refuse));
         return absl::OkStatus();
@@ -187,18 +187,19 @@ FallbackInput DeviceAccumulator::FallbackInputWith(const PreparedUpdate* next) c
   return input;
 }
 
-// Each update is prepared, released and perhaps merged before the next, so that they grow by the sum of what each
-// does, and what preparing takes beyond that is needed once.
+// The CPU engine takes the updates one after another. Their growth adds up; the memory to prepare an update is needed
+// for one update at a time.
 uint64_t DeviceAccumulator::HandOverBytes(const PreparedUpdate* next) const {
   const uint64_t prepare_bytes =
       next == nullptr ? prepare_bytes_ : std::max(prepare_bytes_, cpu_->PrepareBytes(*UpdateOf(next)));
   const uint64_t bytes = SaturatingAdd(prepare_bytes, SaturatingAdd(growth_bytes_, GrowthBytesOf(next)));
   if (OrderMatters(spec_)) return bytes;
-  // What is merged so far, and what that becomes.
+  // The rows merged so far, and the rows that the next merge makes of them.
   return SaturatingAdd(bytes, SaturatingMultiply(FallbackInputWith(next).max_rows, 2 * shape_.RowBytes()));
 }
 
-// Both count what the device's part takes and what there is to do if it fails, whichever takes more.
+// FoldBytes and FinishBytes return the larger of the memory for the device's work, and for the same work after it
+// failed.
 uint64_t DeviceAccumulator::FoldBytes(const PreparedUpdate* next) const {
   const FallbackInput input = FallbackInputWith(next);
   const uint64_t row_bytes = SaturatingMultiply(input.max_rows, shape_.RowBytes());
@@ -246,7 +247,7 @@ absl::Status DeviceAccumulator::GoToCpu() {
   while (!pending_.empty()) {
     const uint64_t num_before = cpu_->num_submissions();
     const absl::Status status = AddToCpu(pending_.front()->update());
-    // An Add that fails may have counted it. Had it not, it must stay; had it, it must not be added again.
+    // An Add that fails may have counted the update. If so, the update must not be added again; if not, it must stay.
     if (cpu_->num_submissions() > num_before) DropFirstPending();
     RETURN_IF_ERROR(status);
   }

@@ -69,7 +69,7 @@ absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
 absl::Status DeviceEngine::RunOnHost(const Operation& operation) const {
   HostDevice device;
   Tuning tuning = options_.tuning;
-  tuning.max_batch_entries = std::numeric_limits<int32_t>::max();  // as much as it can, if it must be in one piece
+  tuning.max_batch_entries = std::numeric_limits<int32_t>::max();  // the most possible, for updates that cannot be cut
   tuning.max_tile_bytes = kMaxHostTileBytes;
   Session session(device, device.memory_bytes(), tuning);
   return RunOnce(session, operation, 0);
@@ -82,7 +82,7 @@ absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation,
     absl::Status status = operation(session, shrink);
     if (!status.ok()) session.Settle();
     return status;
-  } catch (...) {  // no memory on the host: the caller's to answer, but nothing may stay under way
+  } catch (...) {  // std::bad_alloc is for the caller to answer, but first all work under way must end
     session.Settle();
     throw;
   }

@@ -9,7 +9,7 @@
 namespace sparseagg::cuda {
 namespace {
 
-constexpr absl::string_view kNoRoom = "sparseagg/no_room";  // type of a payload
+constexpr absl::string_view kNoRoom = "sparseagg/no_room";  // payload type that marks NoRoom errors
 
 }  // namespace
 

@@ -7,13 +7,14 @@
 namespace sparseagg::cuda {
 namespace {
 
-// Before there is a copy of the rows.
+// Returns: the most bytes of a merge on the host, before the merged rows are copied out.
 uint64_t MergeBytes(const TensorShape& shape, const FallbackInput& input) {
   if (input.num_tuples == 0) return SaturatingMultiply(input.num_rows, shape.RowBytes());
-  // Of an entry while it is sorted: key and position, twice, and in an array of both with a buffer of half its size.
+  // Bytes of an entry during the sort: key and position, twice; and the array that HostDevice sorts, with a buffer of
+  // half its size.
   const uint64_t entry = shape.key_bytes == 4 ? 8 : 16;
   const uint64_t sort_bytes = 2 * (shape.key_bytes + sizeof(uint32_t)) + entry + entry / 2 + 1;
-  // Afterwards: key, position, flag, where its segment begins, what selecting takes; and its row.
+  // Bytes of an entry after the sort: key, position, flag, begin of its segment, scratch of the selection; and its row.
   const uint64_t sorted_bytes =
       shape.key_bytes + sizeof(uint32_t) + sizeof(uint8_t) + sizeof(uint32_t) + 1 + shape.RowBytes();
   const uint64_t entries = SaturatingAdd(input.num_rows, input.num_tuples);
@@ -36,7 +37,7 @@ uint64_t HostMergeBytes(const TensorShape& shape, const FallbackInput& input) {
 }
 
 uint64_t HostFinishBytes(const TensorShape& shape, const FallbackInput& input, uint64_t result_bytes) {
-  // Of a row: the flags of what is dropped, and the indices of what stays.
+  // Bytes of a row: the row, its two flags, the index of a kept row, and scratch of the selection.
   const uint64_t row_bytes = shape.RowBytes() + 2 * sizeof(uint8_t) + sizeof(uint32_t) + 1;
   return std::max(MergeBytes(shape, input),
                   SaturatingAdd(SaturatingMultiply(input.max_rows, row_bytes), SaturatingMultiply(result_bytes, 2)));

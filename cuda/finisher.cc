@@ -69,7 +69,7 @@ class Finisher {
  private:
   bool PrunesZeros() const { return spec_.aggregation.prune_zeros && shape_.columns > 0; }
 
-  // Finds what fails the round, and which rows stay.
+  // Finds errors that fail the round, and the rows to keep.
   absl::Status Judge() {
     if (rows_.num_rows == 0) return absl::OkStatus();
     const uint32_t min_contributors = spec_.aggregation.min_contributors;
@@ -102,7 +102,7 @@ class Finisher {
       placement_.d_kept = kept_.d_indices.as<uint32_t>();
     }
     placement_.count = drops ? kept_.count : rows_.num_rows;
-    // That of the smallest key; at one key, that there is nothing to divide by.
+    // Reports the error at the smallest key; at one key, a zero divisor before an overflow.
     const uint64_t overflow_row =
         failures.overflow == kNoFailure ? kNoFailure : CellOf(failures.overflow, shape_.columns).row;
     if (overflow_row < failures.zero_weight) return Overflow(failures.overflow);
@@ -116,7 +116,7 @@ class Finisher {
   }
 
   absl::StatusOr<FailedRow> FailedAt(uint64_t row) {
-    FailedRow failed;  // little-endian, as the device is
+    FailedRow failed;  // host and device are both little-endian
     const auto* d_keys = static_cast<const std::byte*>(rows_.d_keys);
     RETURN_IF_ERROR(session_.staging().CopyOut(&failed.key, d_keys + row * shape_.key_bytes, shape_.key_bytes));
     if (shape_.counts) {
@@ -182,7 +182,7 @@ class Finisher {
     return result;
   }
 
-  // The dimension, which is the number of a dense result's rows, may be anything.
+  // A dense result has `dimension` rows, which may be any 64-bit number, so sizes saturate.
   absl::StatusOr<DeviceColumns> AllocateColumns(uint64_t num_rows) {
     const auto allocate = [&](uint64_t row_bytes) {
       return session_.Allocate(SaturatingMultiply(num_rows, row_bytes));

@@ -29,7 +29,7 @@ void StableSort(const SortCall& call, int output, const std::function<void(void*
   const auto* keys = static_cast<const Key*>(call.d_keys[0]);
   std::vector<Entry> entries(call.count);
   for (uint32_t i = 0; i < call.count; ++i) entries[i] = {keys[i], call.d_positions[0][i]};
-  // As a radix sort, blind to the bits from end_bit on.
+  // Ignores the bits from end_bit on, as a radix sort does.
   const Key mask = call.end_bit >= static_cast<int>(8 * sizeof(Key)) ? static_cast<Key>(~Key{0})
                                                                      : static_cast<Key>((Key{1} << call.end_bit) - 1);
   std::stable_sort(entries.begin(), entries.end(),
@@ -54,7 +54,7 @@ void RunFold(const FoldTiles& args, HostExecutor& executor) {
   executor.RunBlocks(TileBody<Fold>{args});
 }
 
-// Of FoldValues and FoldTiles.
+// Runs FoldValues or FoldTiles with the fold of its kind.
 template <typename Args>
 void RunFoldOf(const Args& args, HostExecutor& executor) {
   switch (args.kind) {
@@ -152,7 +152,7 @@ void HostDevice::Free(void* d_memory, Lane lane) {
   const size_t bytes = found->second;
   sizes_.erase(found);
   used_bytes_ -= bytes;
-  // Nothing waits, and a destructor that has to ask could not be refused the memory for it.
+  // Without torture no work is pending, and a destructor must not allocate memory for a queued free.
   if (!tortures()) return std::free(d_memory);
   Ask(lane, [this, d_memory, bytes] {
     Spoil(d_memory, bytes);

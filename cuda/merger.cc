@@ -11,7 +11,7 @@
 namespace sparseagg::cuda {
 namespace {
 
-// Entries that go through a sort for one tuple, beyond which merging on the device is given up.
+// Most entries sorted for each new tuple; where it would take more, the device gives up the merge.
 constexpr uint64_t kMaxSortsOfATuple = 16;
 
 }  // namespace
@@ -28,8 +28,8 @@ absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const HostRows*>& bas
   ASSIGN_OR_RETURN(Batch batch, SendNext(rows, cursor));
   while (true) {
     std::optional<Batch> next;
-    // The host fills the next batch's slots while the device works. What rows it will find there is not known yet;
-    // where the most that there may be leave too little room for it, it waits until that is.
+    // The host stages the next batch while the device works. The number of rows that this merge makes is not known yet.
+    // If their largest possible number leaves too little room for a batch, the next batch is sent after the merge.
     const auto send_next = [&]() -> absl::Status {
       if (cursor.done()) return absl::OkStatus();
       const uint64_t size = BatchSize(MaxRows(rows.num_rows, batch.num_tuples), cursor.num_left());
@@ -103,13 +103,13 @@ uint64_t Merger::MaxRows(uint64_t num_rows, uint64_t num_tuples) const {
 }
 
 uint64_t Merger::RoomBeside(uint64_t num_rows) const {
-  // Of an entry: keys and positions, twice while they are sorted, and what the sort needs beside; its flag; where its
-  // segment begins, and its row.
+  // Bytes of an entry: key and position, twice during the sort; scratch of the sort; its flag; the begin of its
+  // segment; and its row.
   const uint64_t entry_bytes =
       2 * (shape_.key_bytes + sizeof(uint32_t)) + 2 + sizeof(uint8_t) + sizeof(uint32_t) + shape_.RowBytes();
-  // Of a row from before: the row itself, and its entry.
+  // Bytes of an earlier row: the row itself, and its entry.
   const uint64_t base_bytes = num_rows * (shape_.RowBytes() + entry_bytes);
-  // Of a tuple: what was sent, and as much again of the batch behind; and its entry.
+  // Bytes of a tuple: the tuple as sent, one of the next batch, and its entry.
   const uint64_t tuple_bytes = 2 * (shape_.key_bytes + shape_.row_bytes) + entry_bytes;
   const uint64_t budget = session_.memory().budget_bytes();
   const uint64_t tuples = (budget - std::min(budget, base_bytes)) / tuple_bytes;
@@ -120,7 +120,7 @@ uint64_t Merger::RoomBeside(uint64_t num_rows) const {
 uint64_t Merger::BatchSize(uint64_t num_rows, uint64_t num_left) const {
   uint64_t size = RoomBeside(num_rows);
   if (size < num_left) {
-    // So large that one of the same size has room behind its rows: what the first takes, the second lacks.
+    // Finds the largest size at which a second batch of that size fits beside the rows that the first one leaves.
     uint64_t fits = 0;
     while (fits < size) {
       const uint64_t middle = size - (size - fits) / 2;
@@ -132,7 +132,7 @@ uint64_t Merger::BatchSize(uint64_t num_rows, uint64_t num_left) const {
     }
   }
   size >>= 2 * shrink_;
-  // The rows are sorted once more with every batch, so small ones take far longer than merging without the device.
+  // Every batch sorts the earlier rows again, so with small batches the device is far slower than the CPU engine.
   const uint64_t too_few = std::min(num_left, num_rows / kMaxSortsOfATuple);
   if (size < too_few || (size == 0 && num_left > 0 && shrink_ == 0)) return 0;
   return std::max<uint64_t>(1, size);
@@ -164,7 +164,7 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
   RETURN_IF_ERROR(
       device.Launch(GatherKeys{sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get()}));
 
-  // Long segments exist only where entries are left over when every segment has got one.
+  // A segment of more than long_length entries needs that many entries in addition to one for each segment.
   Session::Selection longs;
   const uint32_t long_length = session_.tuning().long_segment;
   if (sorted.count - segments.count >= long_length) {

@@ -17,7 +17,7 @@ StagingRing::~StagingRing() {
 absl::Status StagingRing::EnsureAllocated() {
   while (slots_.size() < num_slots_) {
     Slot slot;
-    // Memory first: it is what may be lacking, and given back by hand; an event stays with the device.
+    // Memory first, because it is more likely to fail and can be freed; an event stays with the device.
     ASSIGN_OR_RETURN(void* memory, device_.AllocatePinned(slot_bytes_));
     slot.memory = static_cast<std::byte*>(memory);
     absl::StatusOr<EventId> event = device_.CreateEvent();
@@ -70,7 +70,7 @@ absl::Status StagingRing::Flush() {
   Slot& slot = slots_[current_];
   RETURN_IF_ERROR(device_.CopyIn(d_destination_, slot.memory, filled_, Lane::kCopy));
   filled_ = 0;
-  slot.in_flight = true;  // the host must not write to it, even if recording fails
+  slot.in_flight = true;  // the host must not write to the slot, even if recording fails
   return device_.Record(slot.event, Lane::kCopy);
 }
 
@@ -79,7 +79,7 @@ absl::Status StagingRing::CopyOut(void* to, const void* d_from, size_t bytes) {
   RETURN_IF_ERROR(Flush());
   const auto* d_next = static_cast<const std::byte*>(d_from);
   auto* next = static_cast<std::byte*>(to);
-  // One piece is on its way while the one before is taken out of its slot.
+  // One piece is copied by the device while the host copies the one before out of its slot.
   struct Piece {
     size_t slot = 0;
     size_t bytes = 0;

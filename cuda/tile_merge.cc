@@ -10,7 +10,7 @@
 namespace sparseagg::cuda {
 namespace {
 
-// Of the arrays by key, and of the bounds.
+// Returns: bytes of the arrays by key, and of the tile bounds.
 double ScratchBytes(const TensorShape& shape, uint32_t slots, uint32_t num_sources) {
   const auto dimension = static_cast<double>(shape.dimension);
   const double key_bytes =
@@ -25,7 +25,7 @@ bool TileMerge::Suits(Session& session, const TensorShape& shape, const DeviceRo
   if (slots == 0 || shape.dimension == 0 || shape.dimension > std::numeric_limits<int32_t>::max()) return false;
   if (!batch.unique || !base.ascends || batch.num_tuples == 0) return false;
   if (shape.key_weights != WeightKind::kCounts) return false;
-  // Room must be left for the rows, and for the batch behind, which is sent meanwhile.
+  // The merged rows must fit too, and the next batch, which is sent during the merge.
   const uint64_t max_rows = std::min<uint64_t>(shape.dimension, uint64_t{base.num_rows} + batch.num_tuples);
   const double scratch = ScratchBytes(shape, slots, batch.num_sources);
   if (scratch > static_cast<double>(session.tuning().max_tile_bytes)) return false;

@@ -1,4 +1,4 @@
-// One aggregation over several tensors, without time, network or clients' limits.
+// The aggregation of several tensors in memory, without network and deadlines.
 #ifndef SPARSEAGG_HOST_AGGREGATION_H_
 #define SPARSEAGG_HOST_AGGREGATION_H_
 
@@ -20,7 +20,7 @@
 
 namespace sparseagg {
 
-// A submission ready to be counted: one prepared update for each tensor.
+// One client's submission, ready to be counted: one prepared update for each tensor, in the order of the tensors.
 struct PreparedSubmission {
   std::vector<std::unique_ptr<PreparedUpdate>> updates;
   size_t memory_bytes() const;
@@ -29,21 +29,27 @@ struct PreparedSubmission {
 // One aggregation over several tensors. The server's rounds, the one-shot call and in-process use each own one.
 //
 //   ASSIGN_OR_RETURN(auto aggregation, Aggregation::Create(*engine, {spec}));
+//   // For each submission:
 //   ASSIGN_OR_RETURN(PreparedSubmission submission, aggregation->Prepare({std::move(update)}));
-//   RETURN_IF_ERROR(aggregation->Add("client 7", std::move(submission)));    // for each submission
+//   RETURN_IF_ERROR(aggregation->Add("client 7", std::move(submission)));
+//   // Once:
 //   ASSIGN_OR_RETURN(std::vector<Result> results, std::move(*aggregation).Finish());
 //
-// Memory limit: updates (those in the callers' memory too), sums and the result together stay within the limit. The
-// working memory of merges comes on top. When a submission does not fit, Add folds the pending updates first and
-// releases them. Where the order of submissions matters (OrderMatters), clients must from then on come in ascending
-// order of their ids, so that the fold can continue.
+// An added update is pending until it is folded (merged) into its tensor's base, the sums so far. Then it is released.
+// Keys and values that an update borrows must stay unchanged until the aggregation releases their UpdateColumns::owner.
 //
-// Prepare and PrepareBytes are thread-safe among themselves and beside Add; all else needs one thread at a time.
-// Deterministic: the results depend only on the submissions, not on their order of arrival. Every call computes in the
-// default floating-point environment, whatever the caller's is.
+// Memory limit: BytesWith() stays within it. Pending updates count with the memory that they borrow. Submissions that
+// are not added yet, and working memory that does not grow with the input, come on top. When a submission does not fit,
+// Add folds the pending updates first. Once a fold has been done where the order of submissions matters (OrderMatters),
+// every further client id must follow all folded ids in the canonical order, which compares ids byte by byte.
+//
+// Prepare and PrepareBytes may run on any thread before Finish, also during other calls. All other calls, const ones
+// too, are made one at a time. A call that finds no memory returns RESOURCE_EXHAUSTED or throws std::bad_alloc.
+// Deterministic: the bits of the results depend only on the tensors, the submissions and their client ids, not on order
+// of arrival, threads or engine. Calls compute in the default floating-point environment, whatever the caller's is.
 class Aggregation {
  public:
-  // Makes an aggregation without submissions. Borrows `engine`.
+  // Makes an aggregation without submissions. `engine` must outlive the aggregation.
   // `memory_limit`: in bytes; 0: none.
   // Errors: INVALID_ARGUMENT: a bad tensor spec, no tensors, or two tensors of one name. RESOURCE_EXHAUSTED: the dense
   // results need more than the memory limit, or more than a machine can address.
@@ -52,8 +58,10 @@ class Aggregation {
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
 
-  // Prepares the updates of one submission; updates[t] belongs to tensors()[t], and all have one weight.
-  // Errors: as of Accumulator::Prepare.
+  // Prepares the updates of one submission; updates[t] belongs to tensors()[t].
+  // Requires: all updates were made with the same weight, the client's. This is not checked.
+  // Errors: INVALID_ARGUMENT: a fixed-point term that is NaN or beyond value_bound. OUT_OF_RANGE: a row of integers
+  // overflows int64 by itself. RESOURCE_EXHAUSTED: no memory. INTERNAL: not one update for each tensor.
   // Thread-safe.
   absl::StatusOr<PreparedSubmission> Prepare(std::vector<ValidatedUpdate> updates) const;
   // Returns: the most memory that Prepare needs in addition to the updates, its return value included. Saturates.
@@ -61,34 +69,38 @@ class Aggregation {
   uint64_t PrepareBytes(absl::Span<const ValidatedUpdate> updates) const;
 
   // Counts the submission of a client. The client id decides its place in the canonical order.
+  // Requires: `submission` is from an aggregation of the same tensors, on an engine of the same name().
   // Errors: ALREADY_EXISTS: the client has a submission already. FAILED_PRECONDITION: the order matters, and the id
-  // comes before one that has been folded. RESOURCE_EXHAUSTED: more than max_submissions of a fixed-point tensor; or beyond the memory limit even with all
-  // others folded. After an error or exception num_submissions() says what counts: if it is unchanged, nothing of the
-  // submission counts; if it has grown, tensors may disagree, and the aggregation must be discarded.
+  // precedes one that is folded, or that must be folded to make room. RESOURCE_EXHAUSTED: more than max_submissions of
+  // a fixed-point tensor; beyond the memory limit even with all others folded; or no memory. INTERNAL: a merge failed.
+  // After an error or exception `submission` is lost, and others may have been folded. If num_submissions() is
+  // unchanged, nothing of the submission counts. If it has grown, tensors may disagree: discard the aggregation.
   absl::Status Add(std::string client_id, PreparedSubmission submission);
 
-  // Moves all submissions of `other` here; `other` is spent.
-  // Requires: both have the same tensors and engine.
+  // Moves all submissions of the aggregation `other` here; `other` is spent, and can only be destroyed.
+  // Requires: both have the same tensors, and engines of the same name().
   // Errors: ALREADY_EXISTS: a client has a submission in both. FAILED_PRECONDITION: one of the two has folded
-  // submissions whose order matters. RESOURCE_EXHAUSTED: as of Add. After an error or exception each of the two whose
-  // num_submissions() is unchanged keeps its submissions; discard the other.
+  // submissions whose order matters. RESOURCE_EXHAUSTED: both together are beyond max_submissions or the memory limit;
+  // or no memory. UNIMPLEMENTED, INTERNAL: as of Accumulator::MergeFrom. After an error or exception, compare each
+  // num_submissions() with its value before: if it is unchanged, that aggregation is intact; if not, discard it.
   absl::Status MergeFrom(Aggregation&& other);
 
-  // Merges the pending updates of tensors whose order does not matter, to free memory.
-  // Errors: as of Accumulator::FoldPending.
+  // Folds the pending updates of the tensors whose order does not matter, to free memory. Any client may come later.
+  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a merge failed. Nothing is lost; the call may be repeated.
   absl::Status MergePending();
-  // Folds the pending updates of all tensors, as Add does when the memory limit needs it.
-  // Errors: as of Accumulator::FoldPending. An error may leave some tensors folded; nothing is lost, but clients added
-  // later must then follow all present ones.
+  // Folds the pending updates of all tensors, as Add does when the memory limit needs it. If the order matters for a
+  // tensor, clients added later must follow all present ones, perhaps also after an error.
+  // Errors: as of MergePending.
   absl::Status FoldPending();
 
-  // Merges everything. The aggregation is spent.
-  // Returns: the results in the order of tensors().
-  // Errors: as of Accumulator::Finish.
+  // Makes the results from bases and pending updates. The aggregation is spent, after an error too.
+  // Returns: the results in the order of tensors(). Without submissions they have no keys; dense rows are `fill`.
+  // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero.
+  // RESOURCE_EXHAUSTED: no memory.
   absl::StatusOr<std::vector<Result>> Finish() &&;
 
   uint64_t num_submissions() const { return client_ids_.size(); }
-  // Returns: bytes of updates and sums.
+  // Returns: bytes of pending updates and bases.
   size_t memory_bytes() const;
   // Returns: memory_bytes() and the most that folding and finishing need in addition; if `next` is not null, the same
   // once `next` is added. Saturates.

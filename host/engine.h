@@ -1,4 +1,4 @@
-// The interface between meaning and speed: what an engine does, on the CPU or on a GPU.
+// The interface of an engine, which merges updates on the CPU or on a GPU.
 #ifndef SPARSEAGG_HOST_ENGINE_H_
 #define SPARSEAGG_HOST_ENGINE_H_
 
@@ -17,21 +17,23 @@
 
 namespace sparseagg {
 
-// An update in the form that its engine merges, for example sorted and folded. Accumulator::Prepare makes it;
-// Accumulator::Add of the same engine and spec consumes it.
+// An update in the form that its engine merges, for example sorted and folded. Made by Accumulator::Prepare, consumed
+// by Accumulator::Add. Any accumulator of an equal spec on an engine of the same name() takes it; Add does not check.
 class PreparedUpdate {
  public:
   virtual ~PreparedUpdate() = default;
+  // Returns: bytes of keys and values in host memory, including memory that the update borrows from the caller.
   virtual size_t memory_bytes() const = 0;
 };
 
-// The canonical order of an accumulator's submissions. order[i] is the index, in order of Add, of the submission that
-// is i-th in ascending order of client id.
+// The canonical order of all submissions of an accumulator, as a permutation. order[i] is the index, in order of Add,
+// of the submission that is i-th in ascending order of client id.
 using SubmissionOrder = absl::Span<const uint32_t>;
 
-// The state of one tensor in one aggregation, owned by the Aggregation.
+// The state of one tensor in one aggregation, owned by the Aggregation. An update is what one client sends for this
+// tensor; a submission is one client's updates of all tensors.
 //
-// Life cycle: Prepare and Add for each submission; FoldPending at any time in between; Finish once, as the last call.
+// Life cycle: Prepare and Add for each submission; FoldPending and MergeFrom any time in between; at last Finish, once.
 //
 //   auto prepared = accumulator->Prepare(std::move(update));   // may refuse; changes nothing
 //   RETURN_IF_ERROR(prepared.status());
@@ -42,15 +44,17 @@ using SubmissionOrder = absl::Span<const uint32_t>;
 // Preparing and adding are separate so that a submission over several tensors counts completely or not at all: the
 // submission is added only when all its updates are prepared.
 //
-// Prepare and PrepareBytes are thread-safe among themselves; every other call needs the accumulator for itself.
-// Deterministic: the bits of the result depend only on the prepared updates and their canonical order.
+// Prepare and PrepareBytes may run on any thread before Finish, also during other calls. All other calls, const ones
+// too, are made one at a time. A call that finds no memory returns RESOURCE_EXHAUSTED or throws std::bad_alloc.
+// Deterministic: the bits of the result depend only on the spec, the updates and their canonical order, not on engine,
+// threads and times of merges.
 class Accumulator {
  public:
   virtual ~Accumulator() = default;
 
-  // Brings an update into the engine's form. Everything that can refuse an update is here.
-  // Errors: INVALID_ARGUMENT: a term beyond value_bound under kReject. OUT_OF_RANGE: a row of integers that overflows
-  // int64 by itself (duplicates folded, weighted). RESOURCE_EXHAUSTED: no memory.
+  // Brings an update into the engine's form. An update is refused for its content here or never.
+  // Errors: INVALID_ARGUMENT: a fixed-point term is NaN, or beyond value_bound under kReject. OUT_OF_RANGE: a folded
+  // and weighted row of integers overflows int64. RESOURCE_EXHAUSTED: no memory, or (CPU) 2^32 or more unsorted tuples.
   // Thread-safe.
   virtual absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const = 0;
 
@@ -58,39 +62,45 @@ class Accumulator {
   virtual uint64_t PrepareBytes(const ValidatedUpdate& update) const = 0;
 
   // Counts a submission's update. An aggregation adds every submission to the accumulators of all its tensors, with an
-  // empty update where the submission has none. The update waits as pending until the engine merges it.
-  // Errors: of merges. num_submissions() says whether the submission counts all the same.
+  // empty update where the submission has none. The update is pending until FoldPending or Finish. Where the order does
+  // not matter (OrderMatters), Add itself merges pending updates once they are as large as the base (and some MiB).
+  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a merge failed. Always consumes `update`, which counts if
+  // num_submissions() has grown.
   virtual absl::Status Add(std::unique_ptr<PreparedUpdate> update) = 0;
 
-  // Moves all submissions of `other` here. In order of Add they follow the submissions that are here already.
-  // Requires: `other` is of the same engine and spec.
+  // Moves all submissions of `other` here, and merges as Add does. In order of Add they follow the submissions that are
+  // here already. `other` is spent, and can only be destroyed.
+  // Requires: equal specs, and engines of the same name(). Where the order matters, neither has folded any submission.
+  // Errors: as of Add. UNIMPLEMENTED: one has fallen back to the CPU, and the other has rows merged on the GPU. Discard
+  // both after an error.
   virtual absl::Status MergeFrom(Accumulator&& other) = 0;
 
   // Folds all pending updates into the base, one row for each key, and releases them. The result has the bits of one
   // fold over all submissions, since the fold continues from the base.
-  // `order`: as for Finish; may be empty where the order does not matter (OrderMatters). Where the order matters,
-  // submissions added later must follow the folded ones in every later order.
-  // A device engine folds sums whose order matters on the CPU: there the tensor stays until Finish.
-  // Errors: RESOURCE_EXHAUSTED: no memory. Errors change nothing of what counts.
+  // `order`: of all submissions, not only the pending ones; may be empty where the order does not matter. Where it
+  // matters, submissions added later must follow the folded ones in every later order: Aggregation refuses clients that
+  // would not, and FoldPending and Finish refuse such an order (INTERNAL).
+  // The CUDA engine folds sums whose order matters on the CPU, and then does all work for this tensor there.
+  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a bad order, or a merge failed. All submissions still count, and
+  // the call may be repeated. An overflow is an error of Finish only.
   virtual absl::Status FoldPending(SubmissionOrder order) = 0;
 
-  // Merges everything into the result. The accumulator is spent.
-  // Requires: `order` is a permutation of the submissions added.
+  // Merges base and pending updates into the result. The accumulator is spent, after an error too.
+  // `order`: of all submissions, also where the order does not matter; so it is empty only without submissions.
   // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero.
-  // The message names tensor and key.
+  // Both name tensor and key; min_contributors may hide the key. RESOURCE_EXHAUSTED: no memory. INTERNAL: a bad order.
   virtual absl::StatusOr<Result> Finish(SubmissionOrder order) && = 0;
 
   virtual uint64_t num_submissions() const = 0;
-  // Returns: bytes of the pending updates and the base.
+  // Returns: bytes of the pending updates and the base in host memory.
   virtual size_t memory_bytes() const = 0;
-  // Return: the most memory that FoldPending and Finish need in addition to memory_bytes(), without the working memory
-  // that does not grow with the input. If `next` is not null: the same once `next` is added. Saturate.
+  // Return: the most host memory that FoldPending or Finish needs in addition to memory_bytes(), without the working
+  // memory that does not grow with the input. If `next` is not null: the same once `next` is added. Both saturate.
   virtual uint64_t FoldBytes(const PreparedUpdate* next) const = 0;
   virtual uint64_t FinishBytes(const PreparedUpdate* next) const = 0;
 };
 
-// A way to merge updates on this machine. The composition root creates one of each kind and owns it; the engine
-// outlives its accumulators.
+// A way to merge updates on this machine. Owned by the program (the server's main); must outlive its accumulators.
 //
 //   const std::unique_ptr<Engine> engine = CreateCpuEngine({.num_threads = 8});
 //   RETURN_IF_ERROR(engine->Probe());
@@ -102,9 +112,12 @@ class Engine {
   virtual ~Engine() = default;
   virtual absl::string_view name() const = 0;   // "cpu" or "cuda"
   virtual std::string description() const = 0;  // device and threads, for people to read
-  // Returns: OK if the engine works on this machine, now; otherwise why it does not.
+  // Returns: OK if the engine works as its name says; else the first error of its device, of any code, after which it
+  // merges on the CPU. So CreateAccumulator does not need a Probe before it.
   virtual absl::Status Probe() const = 0;
+  // Makes an empty accumulator, with a copy of `spec`.
   // Requires: `spec` has passed Validate.
+  // Errors: the CPU and CUDA engines have none.
   virtual absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) = 0;
 };
 

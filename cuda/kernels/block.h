@@ -1,4 +1,4 @@
-// What a kernel body sees of its thread block, so that the same body runs on a device and under the host executor.
+// Interface between a kernel body and its thread block; the same body runs on a device and under the host executor.
 #ifndef SPARSEAGG_CUDA_KERNELS_BLOCK_H_
 #define SPARSEAGG_CUDA_KERNELS_BLOCK_H_
 
@@ -9,10 +9,12 @@
 //   block.Phase([&](uint32_t thread) { … });
 //
 // runs the statement for every thread of the block and then waits for all of them. Within a phase threads run in any
-// order and must not read what another one writes; across phases they talk through the body's Shared struct. Nothing
-// but Shared survives a phase: a thread's own variables are those of the lambda. All threads must reach the same
-// phases, so the code around them may depend on the arguments, and on what earlier phases wrote to Shared if the next
-// one does not write it (a fast thread is in that phase while a slow one still reads), but never on the thread.
+// order and must not read what another one writes. Across phases threads communicate through the body's Shared struct.
+// Nothing but Shared survives a phase: a thread's own variables are those of the lambda.
+//
+// All threads must reach the same phases. So the code between phases must never depend on the thread. It may depend on
+// the arguments, and on data that earlier phases wrote to Shared, unless the next phase writes the same data: a fast
+// thread may be in that phase while a slow one still reads.
 //
 // Block provides index(), num_threads() and Phase().
 
@@ -20,7 +22,7 @@ namespace sparseagg::cuda {
 
 // Threads of every block kernel; bodies work with fewer as well.
 inline constexpr uint32_t kBlockThreads = 256;
-// Of a body's Shared: what every device gives a block without being asked for more.
+// Limit on a body's Shared: the shared memory that a block gets on every device without an opt-in.
 inline constexpr uint32_t kMaxSharedBytes = 48 << 10;
 
 }  // namespace sparseagg::cuda

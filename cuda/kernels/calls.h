@@ -1,4 +1,4 @@
-// Arguments of the algorithms that are CUB's on a device.
+// Arguments of the sort and the selection, which a GPU does with CUB.
 #ifndef SPARSEAGG_CUDA_KERNELS_CALLS_H_
 #define SPARSEAGG_CUDA_KERNELS_CALLS_H_
 
@@ -14,17 +14,17 @@ struct SortCall {
   uint32_t key_bytes = 4;
   int end_bit = 32;  // bits from here on are 0 in all keys
   uint32_t count = 0;
-  void* d_scratch = nullptr;  // of SortScratchBytes
+  void* d_scratch = nullptr;  // SortScratchBytes() bytes
   size_t scratch_bytes = 0;
 };
 
-// The indices of the flags that are not 0, ascending.
+// Selection of the indices of the flags that are not 0, ascending.
 struct SelectCall {
   const uint8_t* d_flags = nullptr;
   uint32_t count = 0;
-  uint32_t* d_indices = nullptr;  // room for as many as there are
+  uint32_t* d_indices = nullptr;  // the output; must have room for all selected indices
   uint32_t* d_num_selected = nullptr;
-  void* d_scratch = nullptr;  // of SelectScratchBytes
+  void* d_scratch = nullptr;  // SelectScratchBytes() bytes
   size_t scratch_bytes = 0;
 };
 

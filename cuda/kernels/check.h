@@ -1,5 +1,5 @@
-// What only folded rows can tell: whether a submission must be refused. Finds out that, not where; a refusal is rare,
-// and its message is made on the host.
+// Check of a submission's folded rows: whether it must be refused, but not where. A refusal is rare, and the host makes
+// its message.
 #ifndef SPARSEAGG_CUDA_KERNELS_CHECK_H_
 #define SPARSEAGG_CUDA_KERNELS_CHECK_H_
 
@@ -11,7 +11,7 @@
 namespace sparseagg::cuda {
 
 enum class CheckKind : uint8_t {
-  kBound,    // |weight × folded value| ≤ bound, which may be infinite: NaN fails in any case
+  kBound,    // |weight × folded value| ≤ bound; NaN fails even if the bound is infinite
   kInteger,  // the folded value, and its product with the weight, fit int64
 };
 
@@ -25,7 +25,7 @@ struct CheckTerms {
   double weight = 1.0;
   int64_t integer_weight = 1;
   double bound = 0.0;
-  uint32_t* d_refused = nullptr;  // set to 1, or left alone
+  uint32_t* d_refused = nullptr;  // set to 1 if the update must be refused
 
   uint64_t size() const { return uint64_t{segments.count} * columns; }
 
@@ -52,7 +52,7 @@ struct CheckTerms {
     for (uint32_t entry = begin; entry < end; ++entry) {
       value += LoadInteger(d_values, type, uint64_t{segments.Position(entry)} * columns + column);
     }
-    // Checked one after the other: the product of what does not fit could leave 128 bits as well.
+    // The value is checked first: the product of a value beyond int64 could overflow 128 bits.
     return FitsInt64(value) && FitsInt64(value * integer_weight);
   }
 

@@ -1,4 +1,4 @@
-// How many submissions, of what weight, contribute to each segment.
+// Number and total weight of the contributors of each segment.
 #ifndef SPARSEAGG_CUDA_KERNELS_CONTRIBUTORS_H_
 #define SPARSEAGG_CUDA_KERNELS_CONTRIBUTORS_H_
 
@@ -10,8 +10,8 @@
 
 namespace sparseagg::cuda {
 
-// Arguments of both kernels below, which divide the segments as FoldValues does. Columns that are not wanted are null,
-// and then those of the base are too.
+// Arguments of both kernels below, which divide the segments as FoldValues does. A column that is not needed is null,
+// and so is the base's.
 struct Contributors {
   Segments segments;
   uint32_t num_base = 0;
@@ -27,14 +27,14 @@ struct Contributors {
   double* d_float_weights = nullptr;  // summed in canonical order, from +0.0
   int64_t* d_fixed_weights = nullptr;
 
-  // Whether the entry stands for a contributor: the first of its source in the segment that begins at `begin`.
+  // Returns: whether the entry is its source's first in the segment that begins at `begin`, so that it counts.
   SPARSEAGG_HD bool IsFirst(uint32_t begin, uint32_t entry, uint32_t source) const {
     return unique || entry == begin || segments.Position(entry - 1) < sources.Begin(source);
   }
   SPARSEAGG_HD bool NeedsSources() const { return !unique || d_float_weights != nullptr || d_fixed_weights != nullptr; }
 };
 
-// What is summed. Counts and fixed-point weights in any order; float64 weights from left to right.
+// Sums of one segment. Counts and fixed-point weights are added in any order, float64 weights from left to right.
 struct ContributorSums {
   uint32_t count = 0;
   double float_weight = 0.0;
@@ -88,13 +88,13 @@ struct CountShortSegments {
   }
 };
 
-// Block kernel, one block a long segment: all threads find out who contributes; float64 weights, whose sum is a chain,
-// pass through shared memory and are added up by one thread, tile by tile.
+// Block kernel, one block for each long segment. All threads find contributors and sum counts and fixed-point weights.
+// The float64 sum has a fixed order, so one thread adds those weights, tile by tile, from shared memory.
 struct CountLongSegments {
   static constexpr uint32_t kTileEntries = 1024;
 
   struct Shared {
-    double weights[2][kTileEntries];  // of the entries of a tile; absent where is_first is 0
+    double weights[2][kTileEntries];  // of the entries of a tile; ignored where is_first is 0
     uint8_t is_first[2][kTileEntries];
     ContributorSums lanes[kBlockThreads];
     double float_weight;

@@ -1,4 +1,4 @@
-// From folded rows to a result: the division, the one rounding, which keys stay, the layout.
+// Kernels that turn folded rows into a result: division, rounding, dropping rows, layout.
 #ifndef SPARSEAGG_CUDA_KERNELS_FINISH_H_
 #define SPARSEAGG_CUDA_KERNELS_FINISH_H_
 
@@ -17,7 +17,7 @@ enum class WeightKind : uint8_t {
   kFixed,
 };
 
-// The folded rows, and how they become values.
+// Folded rows, and the parameters of their division and rounding.
 struct FoldedRows {
   uint32_t num_rows = 0;
   uint32_t columns = 1;
@@ -49,7 +49,7 @@ struct FoldedRows {
     return divisor == Divisor::kTotal ? total_weight : KeyWeight(row);
   }
 
-  // The bits of value i (row × columns + column) in the result; false when it leaves int64.
+  // Sets `bits` to value i (row × columns + column) of the result. Returns: false if the value is beyond int64.
   SPARSEAGG_HD bool ValueAt(uint64_t i, uint64_t& bits) const {
     switch (fold) {
       case FoldKind::kSumFixed:
@@ -80,7 +80,7 @@ struct FoldedRows {
   SPARSEAGG_HD bool RoundInteger(uint64_t i, int64_t sum, uint64_t& bits) const {
     if (divisor == Divisor::kNone) {
       if (type == Number::kFloat32) {
-        bits = BitsAs<uint32_t>(static_cast<float>(sum));  // directly: by way of float64 it would be rounded twice
+        bits = BitsAs<uint32_t>(static_cast<float>(sum));  // by way of float64 there would be two roundings
       } else if (type == Number::kFloat64) {
         bits = BitsAs<uint64_t>(static_cast<double>(sum));
       } else {
@@ -100,18 +100,18 @@ struct FoldedRows {
   }
 };
 
-// What a round may fail by: the smallest row of each kind, kNoFailure if there is none.
+// Errors that fail a round: the smallest position of each kind, or kNoFailure.
 inline constexpr uint64_t kNoFailure = ~uint64_t{0};
 struct Failures {
   uint64_t zero_weight = kNoFailure;  // a row
   uint64_t overflow = kNoFailure;     // a value: row × columns + column
 };
 
-// Element-wise over rows: finds divisors of zero and starts the flags of the rows that stay.
+// Element-wise over rows: finds divisors of zero, and starts the flags of the rows to keep.
 struct JudgeRows {
   FoldedRows rows;
   uint32_t min_contributors = 1;
-  uint8_t* d_keep = nullptr;     // null: all stay
+  uint8_t* d_keep = nullptr;     // null: all rows are kept
   uint8_t* d_nonzero = nullptr;  // set to 0; null: zeros are not pruned
   Failures* d_failures = nullptr;
 
@@ -123,7 +123,7 @@ struct JudgeRows {
   }
 };
 
-// Element-wise over values, after JudgeRows: finds those that leave int64, and rows that are not zero.
+// Element-wise over values, after JudgeRows: finds values beyond int64, and flags rows that are not all zero.
 struct JudgeValues {
   FoldedRows rows;
   uint8_t* d_nonzero = nullptr;
@@ -133,11 +133,12 @@ struct JudgeValues {
   SPARSEAGG_HD void operator()(uint64_t i) const {
     uint64_t bits = 0;
     if (!rows.ValueAt(i, bits)) AtomicMin(&d_failures->overflow, i);
-    if (d_nonzero != nullptr && bits != 0) d_nonzero[CellOf(i, rows.columns).row] = 1;  // by several threads, the same
+    // Several threads may write the same 1.
+    if (d_nonzero != nullptr && bits != 0) d_nonzero[CellOf(i, rows.columns).row] = 1;
   }
 };
 
-// Element-wise over rows, after JudgeValues: rows of zeros go.
+// Element-wise over rows, after JudgeValues: clears the keep flag of rows of zeros.
 struct DropZeroRows {
   uint64_t num_rows = 0;
   const uint8_t* d_nonzero = nullptr;
@@ -149,16 +150,16 @@ struct DropZeroRows {
   }
 };
 
-// Which rows are written, and where to.
+// The rows to write, and their positions in the result.
 struct Placement {
-  const uint32_t* d_kept = nullptr;  // count rows; null: all
+  const uint32_t* d_kept = nullptr;  // indices of `count` rows; null: all rows
   uint64_t count = 0;
-  bool dense = false;  // to the row of their key, else one behind the other
+  bool dense = false;  // true: the row of key k goes to row k; false: rows go one after another
 
   SPARSEAGG_HD uint64_t From(uint64_t i) const { return d_kept == nullptr ? i : d_kept[i]; }
 };
 
-// Element-wise over values.
+// Element-wise over values: writes the result's values.
 struct WriteValues {
   FoldedRows rows;
   Placement placement;
@@ -175,7 +176,7 @@ struct WriteValues {
   }
 };
 
-// Element-wise over rows: keys, counts, weights. Columns that are not wanted are null.
+// Element-wise over rows: writes keys, counts and weights. A column that is not needed is null.
 struct WriteRows {
   FoldedRows rows;
   Placement placement;
@@ -194,7 +195,7 @@ struct WriteRows {
   }
 };
 
-// Element-wise: a dense result before rows are written to it.
+// Element-wise: fills a dense result, before rows are written to it.
 struct FillValues {
   void* d_values = nullptr;
   uint64_t count = 0;

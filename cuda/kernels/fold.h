@@ -1,4 +1,4 @@
-// How the values at one key are folded, for every op and type.
+// Folds of the values at one key, one for every op and type.
 #ifndef SPARSEAGG_CUDA_KERNELS_FOLD_H_
 #define SPARSEAGG_CUDA_KERNELS_FOLD_H_
 
@@ -27,11 +27,11 @@ struct TermScale {
   double scale = 1.0;
 };
 
-// A fold knows
-//   Value   what a source's own duplicates are folded in, from Zero() by Plus, in order of occurrence;
-//   Acc     what is kept at a key, from Start(); Add folds in a source's Value, Combine another Acc.
-// Where kInOrder, the bits depend on the order of sources. Elsewhere Add and Combine are exact, associative and
-// commutative, so that the work on one key may be divided.
+// A fold is a struct with two types:
+//   Value   the sum of a source's duplicates of a key: starts at Zero(); Plus adds one, in order of occurrence;
+//   Acc     the accumulator of a key: starts at Start(); Add folds in a source's Value, Combine another Acc.
+// If kInOrder, the bits depend on the order of sources. Otherwise Add and Combine are exact, associative and
+// commutative, so that several threads may share the work on one key.
 
 struct FloatValue {
   using Value = double;
@@ -41,7 +41,7 @@ struct FloatValue {
   SPARSEAGG_HD static Value Plus(Value a, Value b) { return AddRn(a, b); }
 };
 
-// Wraps on the way; that what it denotes fits was checked when the update was prepared.
+// Intermediate sums may wrap. The total fits int64, which was checked when the update was prepared.
 struct IntegerValue {
   using Value = int64_t;
   SPARSEAGG_HD static Value Zero() { return 0; }
@@ -79,7 +79,7 @@ struct SumFixed : FloatValue {
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
 };
 
-// In 128 bits, so that only the total decides about overflow.
+// Sums in 128 bits, so that only the total can overflow int64, not an intermediate sum.
 struct SumInteger : IntegerValue {
   using Acc = __int128;
   static constexpr FoldKind kKind = FoldKind::kSumInteger;
@@ -91,7 +91,7 @@ struct SumInteger : IntegerValue {
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
 };
 
-// Sums of uint32 are kept modulo 2^64, of which the low half is what they are modulo 2^32.
+// Sums of uint32 are kept modulo 2^64; the low 32 bits are the sum modulo 2^32.
 struct SumModular {
   using Value = uint64_t;
   using Acc = uint64_t;
@@ -106,7 +106,7 @@ struct SumModular {
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
 };
 
-// NaN wins over every number.
+// If any term is NaN, the result is NaN.
 struct MinFloat : FloatValue {
   using Acc = double;
   static constexpr FoldKind kKind = FoldKind::kMinFloat;

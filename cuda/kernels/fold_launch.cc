@@ -1,4 +1,4 @@
-// The choice among the folds.
+// Launchers of the fold that matches a FoldKind.
 #include "cuda/kernels/launch.h"
 
 namespace sparseagg::cuda {

@@ -11,8 +11,8 @@
 
 namespace sparseagg::cuda {
 
-// Arguments of both kernels below. They divide the work between them: segments of at most `long_length` entries are
-// FoldShortSegments', the others, listed in d_long, FoldLongSegments'.
+// Arguments of both kernels below. FoldShortSegments folds the segments of at most `long_length` entries,
+// FoldLongSegments the others, which d_long lists.
 struct FoldValues {
   FoldKind kind = FoldKind::kSumFloat;
   Segments segments;
@@ -23,7 +23,7 @@ struct FoldValues {
   Number type = Number::kFloat32;
   Sources sources;
   bool unique = false;   // no source has a key twice
-  bool uniform = false;  // all weights are 1 or do not matter; if unique too, whose a tuple is need not be found out
+  bool uniform = false;  // weights are all 1 or do not matter; if `unique` too, sources need not be looked up
   TermScale scale;
   uint32_t long_length = 0;
   const uint32_t* d_long = nullptr;  // num_long segments
@@ -31,7 +31,7 @@ struct FoldValues {
   void* d_accs = nullptr;  // segments × columns of Acc: the result
 };
 
-// Of a tuple, as far as it matters to its term.
+// Returns: the source of a tuple, or a default source if weights do not matter.
 SPARSEAGG_HD inline Source SourceOf(const FoldValues& args, uint32_t position) {
   return args.uniform ? Source() : args.sources.d_sources[args.sources.Find(position)];
 }
@@ -86,16 +86,15 @@ struct FoldShortSegments {
   }
 };
 
-// Block kernel: one block folds up to kMaxGroup columns of one long segment, so that a key that every client has does
-// not leave one thread waiting for one memory access after another. The two bodies:
+// Block kernel: one block folds up to kMaxGroup columns of one long segment. A single thread would wait for one memory
+// access after another, for example at a key that every client has. The two bodies:
 //
-//   in order     The float64 sum is a chain of additions, which nothing may regroup. But only the additions are a
-//                chain: all threads load the next tile of terms into shared memory while one thread a column adds up
-//                the tile before.
-//   any order    Lanes take every num_lanes-th contributor and their accumulators are combined as a tree.
+//   in order     Float64 terms are added in order, by one thread for each column. Meanwhile all threads load the next
+//                tile of terms into shared memory.
+//   any order    Each lane folds every num_lanes-th contributor; the lanes' accumulators are combined as a tree.
 template <typename Fold>
 struct FoldLongSegments {
-  static constexpr uint32_t kMaxGroup = 32;  // columns a block
+  static constexpr uint32_t kMaxGroup = 32;  // columns of one block
   using Acc = typename Fold::Acc;
 
   FoldValues args;
@@ -104,7 +103,7 @@ struct FoldLongSegments {
   SPARSEAGG_HD uint32_t NumGroups() const { return (args.columns + Group() - 1) / Group(); }
   uint64_t num_blocks() const { return uint64_t{args.num_long} * NumGroups(); }
 
-  // What a block works on.
+  // The work of one block.
   struct Part {
     uint32_t segment;
     uint32_t begin;
@@ -131,14 +130,14 @@ struct FoldLongSegments {
   static constexpr uint32_t kIsTerm = 0xffffffffu;
   static constexpr uint32_t kNobody = 0xfffffffeu;
 
-  // Where the fold of a column stands between tiles.
+  // State of a column's fold between tiles.
   struct State {
     double acc;
-    double value;     // so far, of the source whose duplicates are being folded
-    uint32_t source;  // which, or kNobody
+    double value;     // sum so far of the current source's duplicates
+    uint32_t source;  // the current source, or kNobody
   };
   struct InOrderShared {
-    double values[2][kTileValues];     // entries × columns: terms, or values that are still to be folded
+    double values[2][kTileValues];     // entries × columns: terms, or values whose source has duplicates to fold first
     uint32_t sources[2][kTileValues];  // of each entry, kIsTerm for terms
     State states[kMaxGroup];
   };
@@ -222,7 +221,7 @@ struct FoldLongSegments {
     shared.states[c] = state;
   }
 
-  // Adds the term of the source that has been folded.
+  // Adds the term of the current source, whose duplicates have all been folded.
   SPARSEAGG_HD void Flush(State& state) const {
     if (state.source == kNobody) return;
     state.acc = Fold::Add(state.acc, state.value, args.sources.d_sources[state.source], args.scale);

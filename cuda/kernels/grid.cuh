@@ -1,4 +1,4 @@
-// Grids of element-wise and block kernels on a device.
+// Launchers of element-wise and block kernels on a GPU.
 #ifndef SPARSEAGG_CUDA_KERNELS_GRID_CUH_
 #define SPARSEAGG_CUDA_KERNELS_GRID_CUH_
 

@@ -1,6 +1,6 @@
-// Launch contracts: what the orchestration may ask of a CUDA device. Every call is asynchronous on `stream`, allocates
-// nothing and synchronises nothing; the error is that of the launch. Pointers named d_* are device memory that stays
-// until the work is done. Work of size 0 is no launch.
+// Launches of kernels and CUB algorithms on a CUDA stream. Every call is asynchronous on `stream`, allocates nothing
+// and does not synchronise. Returns: the error of the launch. Pointers named d_* are device memory, which must live
+// until the work is done. Work of size 0 launches nothing.
 //
 // Determinism: the same arguments give the same bits on every device, whatever the grid.
 #ifndef SPARSEAGG_CUDA_KERNELS_LAUNCH_H_
@@ -41,14 +41,14 @@ cudaError_t Launch(const GatherTouched& kernel, cudaStream_t stream);
 cudaError_t Launch(const FoldValues& args, cudaStream_t stream);
 cudaError_t Launch(const Contributors& args, cudaStream_t stream);
 
-// The same for one fold: one source file each, so that they compile side by side.
+// Launch for one fold. Each fold is instantiated in its own source file, so that they compile in parallel.
 template <typename Fold>
 cudaError_t LaunchFold(const FoldValues& args, cudaStream_t stream);
 template <typename Fold>
 cudaError_t LaunchFold(const FoldTiles& args, cudaStream_t stream);
 
-// cub::DeviceRadixSort::SortPairs between double buffers. `output`: which of them holds the result. With d_scratch
-// null, only sets scratch_bytes. Stable, hence deterministic: positions are distinct.
+// cub::DeviceRadixSort::SortPairs between double buffers. Sets `output` to the index of the buffer with the result.
+// With d_scratch null, only sets scratch_bytes. Stable, hence deterministic.
 cudaError_t SortKeys32(SortCall& call, int& output, cudaStream_t stream);
 cudaError_t SortKeys64(SortCall& call, int& output, cudaStream_t stream);
 

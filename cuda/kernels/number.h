@@ -75,8 +75,8 @@ SPARSEAGG_HD inline double WidenFloat16(uint16_t bits) {
   return static_cast<double>(BitsAs<float>(sign | (wide_exponent << 23) | (mantissa << 13)));
 }
 
-// One rounding from float64 to a format of 16 bits; by way of float32 there would be two. The result is never −0 and
-// has one NaN.
+// Rounds float64 once to a format of 16 bits; by way of float32 there would be two roundings. The result is never −0
+// and has one NaN.
 SPARSEAGG_HD inline uint16_t RoundToSixteenBits(double value, int mantissa_bits, int bias) {
   const uint32_t infinity = ((1u << (15 - mantissa_bits)) - 1) << mantissa_bits;
   if (IsNan(value)) return static_cast<uint16_t>(infinity | (1u << (mantissa_bits - 1)));
@@ -86,7 +86,7 @@ SPARSEAGG_HD inline uint16_t RoundToSixteenBits(double value, int mantissa_bits,
   if (exponent >= (1 << (15 - mantissa_bits)) - 1) return static_cast<uint16_t>(sign | infinity);
   // Bits to drop from the 53 of the significand: more where the target is subnormal.
   const int drop = 52 - mantissa_bits + (exponent > 0 ? 0 : 1 - exponent);
-  if (drop > 53) return 0;  // below half of the smallest value
+  if (drop > 53) return 0;  // below half of the smallest subnormal
   const uint64_t significand = (bits & ((uint64_t{1} << 52) - 1)) | (uint64_t{1} << 52);
   const uint64_t half = uint64_t{1} << (drop - 1);
   uint64_t kept = significand >> drop;
@@ -97,7 +97,7 @@ SPARSEAGG_HD inline uint16_t RoundToSixteenBits(double value, int mantissa_bits,
   return magnitude == 0 ? uint16_t{0} : static_cast<uint16_t>(sign | magnitude);
 }
 
-// The bits of a float64 rounded once to float type `type`: never −0, one NaN.
+// Returns: the bits of `value`, rounded once to float type `type`. The result is never −0 and has one NaN.
 SPARSEAGG_HD inline uint64_t RoundTo(Number type, double value) {
   switch (type) {
     case Number::kFloat16:
@@ -115,8 +115,8 @@ SPARSEAGG_HD inline uint64_t RoundTo(Number type, double value) {
   }
 }
 
-// Where value `i` of rows of `columns` values stands. Devices divide 64-bit numbers slowly, and one column is the usual
-// case.
+// Row and column of value `i`, for rows of `columns` values. Avoids 64-bit division, which is slow on devices, in the
+// usual cases: one column, or a small index.
 struct Cell {
   uint64_t row;
   uint32_t column;
@@ -130,8 +130,8 @@ SPARSEAGG_HD inline Cell CellOf(uint64_t i, uint32_t columns) {
   return {i / columns, static_cast<uint32_t>(i % columns)};
 }
 
-// The bits of element `index`, and what they stand for, which is exact: apart, so that several may be fetched at a
-// time.
+// Returns: the bits of element `index`. FloatOf and IntegerOf convert the bits, exactly. Two steps, so that a thread
+// can load several elements before it converts one.
 SPARSEAGG_HD inline uint64_t LoadBits(const void* values, Number type, uint64_t index) {
   switch (BytesOf(type)) {
     case 2:

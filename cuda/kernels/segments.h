@@ -1,4 +1,4 @@
-// From sorted keys to segments, the runs of equal keys; and whose tuple stands at a position.
+// Segments (runs of equal keys among sorted entries), and the sources of tuples.
 #ifndef SPARSEAGG_CUDA_KERNELS_SEGMENTS_H_
 #define SPARSEAGG_CUDA_KERNELS_SEGMENTS_H_
 
@@ -12,16 +12,16 @@ namespace sparseagg::cuda {
 // them), then the tuples of its sources, source after source in canonical order. After a stable sort by key the
 // positions of a segment ascend: base rows come first, and then each source's tuples, in order of occurrence.
 
-// One submission of a batch, or a piece of one.
+// Weights of one submission of a batch, or of a part of one.
 struct Source {
-  double weight = 1.0;         // what float terms are multiplied by; 1 for MIN and MAX
-  int64_t integer_weight = 1;  // what integer terms are multiplied by
-  double key_weight = 1.0;     // what its keys add to float64 sums of weights
-  int64_t fixed_weight = 0;    // what its keys add to fixed-point sums of weights
+  double weight = 1.0;         // factor of float values; 1 for MIN and MAX
+  int64_t integer_weight = 1;  // factor of integer values
+  double key_weight = 1.0;     // term of each of its keys in float64 sums of weights
+  int64_t fixed_weight = 0;    // term of each of its keys in fixed-point sums of weights
 };
 
 struct Sources {
-  const uint32_t* d_begin = nullptr;  // count + 1 tuples, ascending, from 0
+  const uint32_t* d_begin = nullptr;  // first tuple of each source, and the number of tuples: count + 1 elements
   const Source* d_sources = nullptr;
   uint32_t count = 0;
   uint32_t first_position = 0;  // of tuple 0: the number of base rows
@@ -30,7 +30,7 @@ struct Sources {
   SPARSEAGG_HD uint32_t Begin(uint32_t source) const { return first_position + d_begin[source]; }
   SPARSEAGG_HD uint32_t End(uint32_t source) const { return Begin(source + 1); }
 
-  // Whose tuple stands at `position`: the last source that begins at or before it.
+  // Returns: the source of the tuple at `position`, which is the last source that begins at or before it.
   SPARSEAGG_HD uint32_t Find(uint32_t position) const {
     const uint32_t tuple = position - first_position;
     uint32_t low = 0;
@@ -60,7 +60,7 @@ struct Segments {
 
 // Element-wise kernels: operator()(i) for all i in [0, size()), in any order.
 
-// Keys first, first + 1, ….
+// Writes the keys first, first + 1, ….
 struct ExpandRun {
   void* d_keys = nullptr;
   uint32_t key_bytes = 4;
@@ -71,6 +71,7 @@ struct ExpandRun {
   SPARSEAGG_HD void operator()(uint64_t i) const { StoreKey(d_keys, key_bytes, i, first + i); }
 };
 
+// Writes the positions 0, 1, 2, ….
 struct Enumerate {
   uint32_t* d_positions = nullptr;
   uint64_t count = 0;
@@ -105,7 +106,7 @@ struct FlagLong {
   }
 };
 
-// The key of every segment.
+// Writes the key of every segment.
 struct GatherKeys {
   const void* d_sorted_keys = nullptr;
   uint32_t key_bytes = 4;

@@ -1,4 +1,4 @@
-// The radix sort, which each sort_keys*.cu instantiates once: CUB takes its time to compile.
+// The radix sort. Each sort_keys*.cu instantiates it once, so that CUB's slow compilations run in parallel.
 #ifndef SPARSEAGG_CUDA_KERNELS_SORT_KEYS_CUH_
 #define SPARSEAGG_CUDA_KERNELS_SORT_KEYS_CUH_
 

@@ -1,4 +1,4 @@
-// The tile path: where keys lie densely and every source's keys ascend, no sort is needed.
+// Kernels of the tile path, which merges without a sort. It serves dense keys that ascend in every source.
 #ifndef SPARSEAGG_CUDA_KERNELS_TILES_H_
 #define SPARSEAGG_CUDA_KERNELS_TILES_H_
 
@@ -11,20 +11,21 @@
 
 namespace sparseagg::cuda {
 
-// A block owns a tile, a range of keys, with a table of accumulators in shared memory, and adds the sources to it one
-// after another, with a barrier between. A source has each key once, so no two threads meet at a slot, and every slot
-// sees its terms in canonical order. Reads the input once; nothing is atomic.
+// A block merges one tile, which is a range of keys. It keeps a table of accumulators in shared memory, with one slot
+// for each key, and adds the sources one after another, with a barrier after each. A source has each key at most once,
+// so two threads never write to one slot at a time, and every slot gets its terms in canonical order. Reads the input
+// once; uses no atomics.
 
-// Element-wise over sources × (tiles + 1): where each tile begins in each source's keys.
+// Element-wise over sources × (tiles + 1): finds the first tuple of each tile in each source's keys.
 struct FindTileBounds {
   const void* d_keys = nullptr;  // of each source, strictly ascending
   uint32_t key_bytes = 4;
-  const uint32_t* d_begin = nullptr;  // of the sources, count + 1; null: one source of `num_keys`
+  const uint32_t* d_begin = nullptr;  // of the sources, num_sources + 1; null: one source of `num_keys` keys
   uint32_t num_sources = 1;
   uint32_t num_keys = 0;
-  uint32_t slots = 1;  // keys a tile
+  uint32_t slots = 1;  // keys of one tile
   uint32_t num_tiles = 0;
-  uint32_t* d_bounds = nullptr;  // tile-major, so that a block reads those of many sources side by side
+  uint32_t* d_bounds = nullptr;  // tile-major, so that a block's bounds of many sources are adjacent
 
   uint64_t size() const { return uint64_t{num_sources} * (num_tiles + 1); }
   SPARSEAGG_HD void operator()(uint64_t i) const {
@@ -59,21 +60,21 @@ struct FoldTiles {
   uint32_t num_sources = 0;
   const uint32_t* d_bounds = nullptr;
   TermScale scale;
-  // Rows of an earlier merge; absent if d_base_bounds is null. d_base_counts may be null: then nobody asks for counts.
+  // Rows of an earlier merge; absent if d_base_bounds is null. d_base_counts is null if counts are not needed.
   const void* d_base_keys = nullptr;
   const void* d_base_accs = nullptr;
   const uint32_t* d_base_counts = nullptr;
   const uint32_t* d_base_bounds = nullptr;
 
-  uint8_t* d_touched = nullptr;  // 1 where a key occurred
-  void* d_accs = nullptr;        // undefined where not
-  uint32_t* d_counts = nullptr;  // likewise; null: not asked for
+  uint8_t* d_touched = nullptr;  // by key: 1 if the key occurred, else 0
+  void* d_accs = nullptr;        // undefined for keys that did not occur
+  uint32_t* d_counts = nullptr;  // likewise; null: not needed
 };
 
-// With the rest of TileBody::Shared it must fit kMaxSharedBytes.
+// TileBody::Shared, which contains the table, must fit kMaxSharedBytes.
 inline constexpr uint32_t kTileTableBytes = 30 << 10;
 
-// Keys whose accumulators and counts fit a tile; 0: not one.
+// Returns: the number of keys whose accumulators and counts fit one tile; 0 if a single row is too large.
 inline uint32_t TileSlots(FoldKind kind, uint32_t columns) {
   return static_cast<uint32_t>(kTileTableBytes / (uint64_t{columns} * AccBytes(kind) + sizeof(uint32_t)));
 }
@@ -82,7 +83,7 @@ template <typename Fold>
 struct TileBody {
   using Acc = typename Fold::Acc;
   using Value = typename Fold::Value;
-  // Loads under way at a time: the sources' additions must follow each other, but fetching what they add need not.
+  // Chunks loaded at a time. Sources must be added one after another, but their values may be loaded together.
   static constexpr uint32_t kStages = 4;
 
   struct Shared {
@@ -90,16 +91,16 @@ struct TileBody {
     Value values[kStages][kBlockThreads];
     uint32_t slots[kStages][kBlockThreads];
     Source sources[kStages];
-    // Of a group of sources, where the tile begins and ends in it. Two groups, so that one is written while threads may
-    // still look at the other.
+    // Bounds of the tile in each source of a group. For two groups, so that threads may write those of one while slower
+    // threads still read the other's.
     uint32_t begin[2][kBlockThreads];
     uint32_t end[2][kBlockThreads];
   };
 
-  // Up to one value a thread, all of one source.
+  // Consecutive values of one source, at most one for each thread.
   struct Chunk {
-    uint32_t source;  // in its group
-    uint32_t first;   // value of the source in the tile
+    uint32_t source;  // index in the group
+    uint32_t first;   // first value, among the source's values in the tile
     uint32_t count;
   };
 
@@ -111,7 +112,7 @@ struct TileBody {
   SPARSEAGG_HD uint32_t* Counts(Shared& shared) const {
     return reinterpret_cast<uint32_t*>(shared.table + uint64_t{args.slots} * args.columns * sizeof(Acc));
   }
-  // Threads a tuple: one a column, and one for UNION, which has none.
+  // Threads for each tuple: one for each column; one for UNION, which has no columns.
   SPARSEAGG_HD uint32_t Lanes() const { return args.columns == 0 ? 1 : args.columns; }
 
   template <typename Block>
@@ -161,7 +162,7 @@ struct TileBody {
                              Shared& shared) const {
     const uint32_t lanes = Lanes();
     uint32_t source = 0;
-    uint32_t done = 0;  // values of it
+    uint32_t done = 0;  // values of that source already taken
     while (true) {
       Chunk chunks[kStages];
       uint32_t num_chunks = 0;
@@ -178,8 +179,8 @@ struct TileBody {
       }
       if (num_chunks == 0) return;
       block.Phase([&](uint32_t thread) {
-        // All that is fetched before anything that waits for it. The loops have constant bounds, so that they are
-        // unrolled and what they fetch stays in registers.
+        // All loads come before the first use of a loaded value. The loops have constant bounds, so that they are
+        // unrolled and the loaded values stay in registers.
         uint64_t keys[kStages] = {};
         uint64_t values[kStages] = {};
         const auto has_value = [&](uint32_t stage) { return stage < num_chunks && thread < chunks[stage].count; };
@@ -235,7 +236,7 @@ struct TileBody {
   }
 };
 
-// Touched keys' accumulators and counts, moved together. Element-wise over rows × 8-byte words of a row.
+// Element-wise over rows × 8-byte words of a row: copies the accumulators and counts of touched keys to adjacent rows.
 struct GatherTouched {
   const uint32_t* d_touched_keys = nullptr;  // ascending
   uint32_t num_rows = 0;
@@ -245,7 +246,7 @@ struct GatherTouched {
   const uint32_t* d_from_counts = nullptr;
   void* d_keys = nullptr;
   uint64_t* d_accs = nullptr;
-  uint32_t* d_counts = nullptr;  // null: not asked for
+  uint32_t* d_counts = nullptr;  // null: not needed
 
   uint64_t size() const { return uint64_t{num_rows} * (words == 0 ? 1 : words); }
   SPARSEAGG_HD void operator()(uint64_t i) const {

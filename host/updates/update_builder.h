@@ -19,53 +19,60 @@
 
 namespace sparseagg {
 
-// The update of one tensor in the making, owned by its upload. Each chunk is validated completely when it is appended,
-// so that the sender of a bad chunk hears at once which chunk, position and value is wrong.
+// Makes the ValidatedUpdate of one tensor from the slices of an upload's chunks. The class Upload owns one builder for
+// each tensor. Append checks keys and values, so that the sender of a bad chunk hears at once which chunk, position and
+// value is wrong. Finish checks what only all chunks together show.
 //
 //   UpdateBuilder builder(&spec);
+//   builder.Reserve(num_keys);                                 // optional
+//   // For each chunk, in ascending order of number: uint64_t chunk, SliceView view.
 //   ASSIGN_OR_RETURN(const CheckedSlice slice, CheckedSlice::Create(spec, chunk, view));
-//   RETURN_IF_ERROR(builder.Append(slice));                    // for each chunk, in order
-//   builder.DeclareSorted();                                   // if the sender declared it
+//   RETURN_IF_ERROR(builder.Append(slice));
+//   builder.DeclareSorted();                                   // if the sender declared it; any time before Finish
+//   const ContentHash hash = builder.HashContent();            // optional
 //   ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(builder).Finish(weight));
 //
-// Append, DeclareSorted and DeclareUnique may come in any order; Finish is the last call.
+// Keys of a slice are plain (arrays of integers), packed (compressed) or implicit (a first key and a count). A run is
+// a sequence of consecutive keys, held as KeyRun. Undeclared keys may come in any order and repeat.
 // Not thread-safe.
 class UpdateBuilder {
  public:
   // Borrows `spec`, which must outlive the builder.
   explicit UpdateBuilder(const TensorSpec* spec);
 
-  // Validates the keys and values of `slice` and appends them.
+  // Validates the keys and values of `slice` and appends them. kUnion checks values, but does not keep them.
+  // `growth`: kAhead at least doubles the capacity when it is used up; kExact adds only what the slice needs.
   // Requires: the slice was checked against the builder's spec.
   // Errors: INVALID_ARGUMENT names tensor, chunk, position and value. The builder is unusable after it; discard it.
   // Cost: one pass over keys and values, which copies, validates and hashes them.
   absl::Status Append(const CheckedSlice& slice, Growth growth = Growth::kAhead);
-  // Returns: bytes that Append of this slice temporarily needs in addition to memory_bytes(). Saturates.
+  // Returns: the peak of this Append, in bytes above the present memory_bytes(), without decoding buffers. Saturates.
   // A run of implicit keys takes no memory until other keys follow it; then all keys of the run are written out.
   uint64_t AppendBytes(const CheckedSlice& slice, Growth growth) const;
 
-  // Reserves memory for `num_keys` explicit keys and their values in all, so that appending them copies nothing twice.
+  // Reserves memory for a total of `num_keys` plain or packed keys and their values, so that columns need not grow.
   void Reserve(uint64_t num_keys);
   // Returns: bytes that Reserve of an empty builder takes. Saturates.
   uint64_t ReserveBytes(uint64_t num_keys) const;
 
   // Notes what the sender declared of the keys of all chunks. Finish checks it.
-  void DeclareSorted() { declared_sorted_ = true; }
-  void DeclareUnique() { declared_unique_ = true; }
+  void DeclareSorted() { declared_sorted_ = true; }  // keys never descend; they may repeat
+  void DeclareUnique() { declared_unique_ = true; }  // no key repeats
 
   uint64_t num_keys() const { return num_keys_; }
-  // Returns: capacity for keys and values, in bytes.
+  // Returns: capacity for keys and values, in bytes, without the builder object and its hash states.
   size_t memory_bytes() const;
-  // Returns: XXH3-128 of the decoded content: keys in the tensor's key type, and values.
+  // Returns: XXH3-128 of the decoded content: keys, in their order and in the tensor's key type, and kept values. The
+  // weight, the declarations and the tensor's name are not part of it.
   // Deterministic: the same for every chunking and packing of the same content.
-  // Cost: one pass over a run of implicit keys; everything else was hashed by Append.
+  // Cost: one pass over the keys if they are a run; else O(1), because Append has hashed keys and values.
   ContentHash HashContent() const;
 
-  // Returns: bytes that Finish temporarily needs. Only the check of a declared uniqueness of unsorted keys needs any:
-  // it sorts a copy.
+  // Returns: bytes that Finish temporarily needs in addition to memory_bytes(): 0, or a copy of the keys to sort, if
+  // they were declared unique and do not strictly ascend.
   uint64_t FinishBytes() const;
-  // Makes the update. The builder is spent.
-  // Errors: INVALID_ARGUMENT: a bad weight; a dense tensor with missing rows; keys that are not as declared.
+  // Makes the update; without chunks, one without keys. The builder is spent, after an error too.
+  // Errors: INVALID_ARGUMENT: ValidateWeight refuses the weight; a dense tensor lacks rows; keys are not as declared.
   absl::StatusOr<ValidatedUpdate> Finish(double weight) &&;
 
  private:
@@ -79,6 +86,7 @@ class UpdateBuilder {
   // Validate the values of a slice and write them to `out`, if values are kept.
   absl::Status AppendFloatsOrIntegers(const internal::InputLocation& location, const CheckedSlice& slice,
                                       std::byte* out);
+  // The same for kInt8Scaled: 8-bit multiples of a scale for each block of values.
   absl::Status AppendScaledValues(const CheckedSlice& slice, std::byte* out);
   bool KeepsValues() const { return spec_->aggregation.op != Op::kUnion; }
   // Whether all keys so far, followed by `keys`, are one run.
@@ -94,6 +102,7 @@ class UpdateBuilder {
   void ExpandRun();
   void WriteRun(KeyRun run);
   ContentHash HashKeys() const;
+  // Whether Finish must sort a copy of the keys to find repeats.
   bool MustSearchRepeats() const { return declared_unique_ && !order_.unique; }
   absl::Status CheckDeclarations() const;
   template <typename Key>
@@ -102,7 +111,7 @@ class UpdateBuilder {
   absl::Status InvalidKey(uint64_t index, absl::string_view problem) const;
 
   const TensorSpec* spec_;
-  // All keys so far are either one run, or stored in one of the two columns.
+  // All keys so far are either one run, or stored in the column of the tensor's key type (HasNarrowKeys).
   bool is_run_ = false;
   KeyRun run_;
   Column<uint32_t> narrow_keys_;

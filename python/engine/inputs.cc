@@ -10,12 +10,12 @@ namespace {
 
 namespace py = pybind11;
 
-// What is needed of an array, if it is exactly numpy's, contiguous, aligned and in the machine's byte order.
+// Properties of an array whose type is exactly numpy.ndarray, contiguous, aligned and in the machine's byte order.
 struct PlainArray {
   const void* data;
   Py_ssize_t size;
   int dimensions;
-  Py_ssize_t length;  // of the first of them; 1 if there is none
+  Py_ssize_t length;  // of the first dimension; 1 if there is none
   char kind;          // 'i', 'u', 'f'
   size_t item_bytes;
 };
@@ -49,6 +49,7 @@ size_t ItemBytes(int type_num) {
   }
 }
 
+// Returns: nullopt if the object is not a plain array of a known dtype.
 std::optional<PlainArray> AsPlain(PyObject* object) {
   const auto& api = py::detail::npy_api::get();
   if (Py_TYPE(object) != api.PyArray_Type_) return std::nullopt;
@@ -80,7 +81,7 @@ std::optional<InputKeys> AsKeys(const PlainArray& array) {
   return std::nullopt;
 }
 
-// Whether the array holds values as the tensor has them on the wire; bfloat16 as its bits.
+// Returns: whether the array's dtype is the tensor's; bfloat16 values come as their bits, in uint16.
 bool HasWireType(const TensorSpec& spec, const PlainArray& array) {
   if (array.item_bytes != SizeOf(spec.dtype)) return false;
   if (spec.dtype == DType::kBFloat16 || IsModular(spec.dtype)) return array.kind == 'u';
@@ -100,10 +101,11 @@ void Released::Drop() {
     std::lock_guard lock(mu_);
     objects.swap(objects_);
   }
-  for (PyObject* object : objects) Py_DECREF(object);  // may run anything, so not under the lock
+  for (PyObject* object : objects) Py_DECREF(object);  // may run any Python code, so not under the lock
 }
 
-// Collects one submission, and the references that keep its arrays.
+// One submission in the making, with references to its arrays. Build moves the references into the submission, whose
+// destruction hands them to Released, on any thread.
 class InputReader::Builder {
  public:
   explicit Builder(size_t num_tensors) {
@@ -185,7 +187,7 @@ bool InputReader::ReadFast(PyObject* update, bool pairs, Builder& builder) const
     if (is_weight) {
       const double weight = PyFloat_AsDouble(second);
       if (weight == -1.0 && PyErr_Occurred() != nullptr) {
-        PyErr_Clear();  // an integer beyond float64; converting says so
+        PyErr_Clear();  // an integer beyond float64; `convert` raises the error
         return false;
       }
       builder.submission.weight = weight;
@@ -231,7 +233,7 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
     if (!values.has_value() || !HasWireType(spec, *values) || spec.dimension == 0) return false;
     const auto size = static_cast<uint64_t>(values->size);
     if (size % spec.width != 0 || size / spec.width != spec.dimension) return false;
-    // The package knows which other axes will do.
+    // `convert` knows which other shapes are allowed.
     if (values->dimensions > 1 && static_cast<uint64_t>(values->length) != spec.dimension) return false;
     input.keys = KeyRun{0, spec.dimension};
     input.values = static_cast<const std::byte*>(values->data);

@@ -1,4 +1,4 @@
-// From Python's objects to submissions. Everything here holds the GIL.
+// Reader of Python updates, and the references that keep their arrays alive.
 #ifndef SPARSEAGG_PYTHON_ENGINE_INPUTS_H_
 #define SPARSEAGG_PYTHON_ENGINE_INPUTS_H_
 
@@ -15,13 +15,16 @@
 
 namespace sparseagg::python {
 
-// Python references that the engine has released on threads without the GIL. A thread with the GIL drops them later.
+// Python references that the engine no longer needs. The engine releases them on threads without the GIL, so they are
+// collected here until a thread with the GIL drops them. Shared by an Aggregator and the submissions read for it.
 // Thread-safe.
 class Released {
  public:
+  // Requires: the GIL.
   ~Released() { Drop(); }
+  // Takes references over. Needs no GIL.
   void Take(std::vector<PyObject*>&& objects);
-  // With the GIL.
+  // Drops all references, which may run any Python code. Requires: the GIL.
   void Drop();
 
  private:
@@ -29,20 +32,26 @@ class Released {
   std::vector<PyObject*> objects_;
 };
 
-// Reads updates. Arrays that are in wire form already (contiguous, aligned, the tensor's dtype, keys of any integer
-// type of 32 or 64 bits) are borrowed, and referenced until the engine lets go of them; everything else goes through
-// `convert`, a callable (client_id, update) -> (list of (tensor, keys | None, values | None, num_keys),
-// weight | None) that makes wire arrays or raises.
+// Reader of Python updates. Owned by an Aggregator; borrows `tensors`. All calls, the destructor too, require the GIL.
+//
+// Arrays in wire form (contiguous, aligned, the tensor's dtype, keys of any integer type of 32 or 64 bits) are
+// borrowed, and referenced until the engine releases them. All other updates go through `convert`, a callable of the
+// Python package: (client_id, update) -> (list of (tensor, keys | None, values | None, num_keys), weight | None). It
+// returns arrays in wire form, or raises.
 class InputReader {
  public:
   InputReader(absl::Span<const TensorSpec> tensors, std::shared_ptr<Released> released);
 
-  // `update` is what Aggregator.add of the Python package takes; with `pairs`, or a pair of that and a weight.
+  // Reads one update in any form that Aggregator.add of the Python package takes; if `pairs`, also an (update, weight)
+  // tuple. May run any Python code, through `convert`.
+  // Returns: a submission that references the arrays; it may be used and destroyed without the GIL.
+  // Errors: exceptions of `convert`; TypeError if the arrays that it returns are not in wire form.
   Submission Read(std::string client_id, pybind11::handle update, bool pairs, const pybind11::object& convert) const;
 
  private:
   class Builder;
 
+  // ReadFast and ReadTensor return false if something is not in wire form.
   bool ReadFast(PyObject* update, bool pairs, Builder& builder) const;
   bool ReadTensor(size_t tensor, PyObject* value, Builder& builder) const;
   void ReadConverted(const pybind11::object& converted, Builder& builder) const;

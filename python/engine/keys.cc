@@ -20,7 +20,7 @@ absl::Status Outside(const TensorSpec& spec, From key, size_t position) {
       absl::StrCat(Quoted(spec), ": key ", key, " at position ", position, " is not in [0, ", end, ")"));
 }
 
-// The largest key that converts from `From` to `To`: a number of the form 2^n - 1.
+// Returns: the largest key that both types can hold. It has the form 2^n - 1, so that bits can be tested.
 template <typename To, typename From>
 constexpr uint64_t LargestKey() {
   if (sizeof(From) > sizeof(To)) return std::numeric_limits<To>::max();
@@ -31,7 +31,7 @@ constexpr uint64_t LargestKey() {
 // Returns: whether all keys were in [0, LargestKey()].
 template <typename To, typename From>
 bool CopyInRange(absl::Span<const From> from, To* to) {
-  std::make_unsigned_t<From> bits = 0;  // of all keys; negative keys have the highest one
+  std::make_unsigned_t<From> bits = 0;  // the OR of all keys; a negative key sets the highest bit
   for (size_t i = 0; i < from.size(); ++i) {
     bits |= static_cast<std::make_unsigned_t<From>>(from[i]);
     to[i] = static_cast<To>(from[i]);
@@ -54,7 +54,7 @@ absl::StatusOr<UpdateColumns> CopyAs(const TensorSpec& spec, absl::Span<const Fr
     const auto bad = std::find_if(keys.begin(), keys.end(), [](From key) {
       return static_cast<std::make_unsigned_t<From>>(key) > LargestKey<To, From>();
     });
-    // Another thread may have written the key since.
+    // Another thread may have overwritten the bad key between the two passes.
     if (bad == keys.end())
       return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys changed during the call"));
     return Outside(spec, *bad, bad - keys.begin());

@@ -1,4 +1,4 @@
-// From the integers that callers use as keys to the engine's.
+// Copies of callers' key arrays in the engine's key type.
 #ifndef SPARSEAGG_PYTHON_ENGINE_KEYS_H_
 #define SPARSEAGG_PYTHON_ENGINE_KEYS_H_
 
@@ -12,13 +12,14 @@
 
 namespace sparseagg::python {
 
+// Returns: the number of keys; for a run, its length.
 uint64_t NumKeys(const InputKeys& keys);
 
-// Copies the keys of a caller into the key type of `spec`. `owner` keeps the values of the update alive.
-// Whatever other threads write to the caller's array, during the call or later, the copy does not change after it.
-// Returns: columns that own the copy and `owner`; a run stays a run. The keys are not validated: validate the copy.
-// Errors: INVALID_ARGUMENT names tensor, position and value of the first key that is negative or too large for the
-// type. Cost: one pass over `keys`.
+// Copies a caller's keys into the key type of `spec`. `owner` keeps the update's values alive. Needs no GIL. Other
+// threads may write to the caller's array during the call or later; the copy does not change after the call. Returns:
+// columns that own the copy and `owner`, without values; a run stays a run. The keys are not validated yet. Errors:
+// INVALID_ARGUMENT names tensor, position and value of the first key that is negative or too large for the type, or
+// says that the array changed during the call. Cost: one pass over `keys`.
 absl::StatusOr<UpdateColumns> CopyKeys(const TensorSpec& spec, const InputKeys& keys,
                                        const std::shared_ptr<const void>& owner);
 

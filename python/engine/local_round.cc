@@ -18,8 +18,8 @@
 
 namespace sparseagg::python {
 
-struct Machine {
-  explicit Machine(int threads)
+struct LocalRuntime {
+  explicit LocalRuntime(int threads)
       : engine(CreateCpuEngine({threads})), arena(threads > 0 ? threads : tbb::task_arena::automatic) {
     arena.initialize();
   }
@@ -30,31 +30,31 @@ struct Machine {
 namespace {
 
 constexpr size_t kMaxIdBytes = 256;
-// Submissions are prepared side by side in batches of about this size, so that those that merge on arrival need not
-// all be held at once; or of this part of the memory limit.
+// Submissions are prepared in parallel, in batches of about kBatchBytes or 1 / kBatchPart of the memory limit,
+// whichever is less. Where updates merge on arrival, this bounds the prepared updates in memory.
 constexpr uint64_t kBatchBytes = uint64_t{32} << 20;
 constexpr uint64_t kBatchPart = 16;
 constexpr size_t kBatchSubmissions = 1024;
-// Of a result, that one thread looks at.
+// Values of a result that one task checks.
 constexpr size_t kPieceValues = size_t{256} << 10;
 
-// Those of the process, one for each number of threads. Never destroyed: the threads may outlive main.
+// The runtimes of the process, one for each number of threads. Never destroyed, because threads may outlive main.
 //
-// A forked child has none of the threads, and what they were at will not end. It makes machines of its own, which work
-// on the threads that call them; those of its parent it leaves as they are.
-class Machines {
+// A forked child has none of its parent's threads, so their unfinished work never ends there. The child makes runtimes
+// of its own, which work on the calling threads, and leaves its parent's runtimes as they are.
+class LocalRuntimes {
  public:
-  static Machine& Of(int threads) {
-    Machines& machines = All();
-    std::lock_guard lock(machines.mu_);
-    Machine*& machine = machines.by_threads_[threads];
-    if (machine == nullptr) machine = new Machine(threads);
-    return *machine;
+  static LocalRuntime& Of(int threads) {
+    LocalRuntimes& runtimes = All();
+    std::lock_guard lock(runtimes.mu_);
+    LocalRuntime*& runtime = runtimes.by_threads_[threads];
+    if (runtime == nullptr) runtime = new LocalRuntime(threads);
+    return *runtime;
   }
 
  private:
-  Machines() {
-    // Held over the fork, the lock is free in the child, and the map whole.
+  LocalRuntimes() {
+    // The lock is held during the fork, so that no other thread changes the map or holds the lock in the child.
     pthread_atfork([] { All().mu_.lock(); }, [] { All().mu_.unlock(); },
                    [] {
                      All().by_threads_.clear();
@@ -62,16 +62,16 @@ class Machines {
                    });
   }
 
-  static Machines& All() {
-    static Machines& machines = *new Machines;
-    return machines;
+  static LocalRuntimes& All() {
+    static LocalRuntimes& runtimes = *new LocalRuntimes;
+    return runtimes;
   }
 
   std::mutex mu_;
-  std::map<int, Machine*> by_threads_;
+  std::map<int, LocalRuntime*> by_threads_;
 };
 
-// Adds the seconds of its life to a sum.
+// A timer that adds the seconds from its construction to its destruction to `sum`.
 class Stopwatch {
  public:
   explicit Stopwatch(double& sum) : sum_(sum) {}
@@ -102,19 +102,19 @@ absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTens
 absl::StatusOr<std::unique_ptr<LocalRound>> LocalRound::Create(std::vector<TensorSpec> tensors,
                                                                const RoundLimits& limits,
                                                                const LocalRoundOptions& options) {
-  Machine& machine = Machines::Of(options.threads);
+  LocalRuntime& runtime = LocalRuntimes::Of(options.threads);
   ASSIGN_OR_RETURN(std::unique_ptr<Aggregation> aggregation,
-                   Aggregation::Create(*machine.engine, tensors, options.memory_limit));
+                   Aggregation::Create(*runtime.engine, tensors, options.memory_limit));
   const uint64_t batch_bytes =
       options.memory_limit == 0 ? kBatchBytes : std::min(kBatchBytes, options.memory_limit / kBatchPart);
-  auto round = std::unique_ptr<LocalRound>(new LocalRound(std::move(tensors), limits, batch_bytes, machine));
+  auto round = std::unique_ptr<LocalRound>(new LocalRound(std::move(tensors), limits, batch_bytes, runtime));
   round->aggregation_ = std::move(aggregation);
   return round;
 }
 
 absl::Status LocalRound::CheckOpen() const {
   if (aggregation_ == nullptr) return absl::FailedPreconditionError("this aggregator is finished or merged away");
-  // Part of a submission may be in.
+  // An Add or MergeFrom failed after aggregation_ had counted a submission; part of it may be missing.
   if (aggregation_->num_submissions() != num_submissions_) {
     return absl::FailedPreconditionError("adding to this aggregator has failed before");
   }
@@ -151,13 +151,13 @@ absl::Status LocalRound::AddBatch(absl::Span<Submission> batch) {
   std::vector<Prepared> prepared(batch.size());
   {
     Stopwatch watch(times.prepare);
-    if (batch.size() == 1 || machine_.arena.max_concurrency() == 1) {
+    if (batch.size() == 1 || runtime_.arena.max_concurrency() == 1) {
       for (size_t i = 0; i < batch.size(); ++i) {
         prepared[i] = Prepare(batch[i]);
         if (!prepared[i].status.ok()) break;
       }
     } else {
-      machine_.arena.execute(
+      runtime_.arena.execute(
           [&] { tbb::parallel_for(size_t{0}, batch.size(), [&](size_t i) { prepared[i] = Prepare(batch[i]); }); });
     }
   }
@@ -239,7 +239,7 @@ absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared)
   ++num_submissions_;
   num_tuples_ += prepared.num_tuples;
   num_bytes_ += prepared.num_bytes;
-  // What the engine needs of them it holds on to.
+  // The engine holds its own references to the values that it still needs.
   submission.owner.reset();
   submission.key_owner.reset();
   return absl::OkStatus();
@@ -291,7 +291,7 @@ bool LocalRound::IsFinite(const Result& result) const {
   const size_t num_values = result.values.size() / value_bytes;
   const size_t num_pieces = (num_values + kPieceValues - 1) / kPieceValues;
   std::atomic<bool> finite = true;
-  machine_.arena.execute([&] {
+  runtime_.arena.execute([&] {
     tbb::parallel_for(size_t{0}, num_pieces, [&](size_t piece) {
       const size_t begin = piece * kPieceValues;
       const auto* values = reinterpret_cast<const char*>(result.values.data()) + begin * value_bytes;
@@ -303,7 +303,7 @@ bool LocalRound::IsFinite(const Result& result) const {
 }
 
 std::string LocalRound::engine_name() const {
-  return absl::StrCat(machine_.engine->name(), " (", machine_.engine->description(), ")");
+  return absl::StrCat(runtime_.engine->name(), " (", runtime_.engine->description(), ")");
 }
 
 uint64_t LocalRound::num_submissions() const {

@@ -1,4 +1,4 @@
-// One aggregation inside the caller's process: what a server's round is without network and time.
+// A round inside the caller's process, without network, deadlines or Python.
 #ifndef SPARSEAGG_PYTHON_ENGINE_LOCAL_ROUND_H_
 #define SPARSEAGG_PYTHON_ENGINE_LOCAL_ROUND_H_
 
@@ -22,28 +22,28 @@
 
 namespace sparseagg::python {
 
-// Keys as callers have them: any integers of 32 or 64 bits, or none for 0, 1, …, count − 1.
+// A caller's keys: an array of 32-bit or 64-bit integers, or a run without an array.
 using InputKeys = std::variant<KeyRun, absl::Span<const uint32_t>, absl::Span<const uint64_t>,
                                absl::Span<const int32_t>, absl::Span<const int64_t>>;
 
-// One tensor of a submission, borrowed.
+// One tensor's part of a submission. Borrows the caller's arrays.
 struct InputTensor {
   size_t tensor = 0;  // index in the specs
   InputKeys keys;
-  const std::byte* values = nullptr;  // keys × width of the tensor's dtype; null: none, which only a union takes
+  const std::byte* values = nullptr;  // keys × width, in the tensor's dtype; null: none, for a union only
 };
 
 struct Submission {
   std::string client_id;
   std::optional<double> weight;
-  std::vector<InputTensor> tensors;  // ascending by index; those that are missing are not touched
-  // Keep the memory of `tensors` alive, and are released on any thread: `key_owner` that of the keys, as soon as they
-  // are copied; `owner` that of the values, when the engine no longer needs them.
+  std::vector<InputTensor> tensors;  // ascending by index; a missing tensor gets an empty update
+  // Keep the caller's arrays alive; released on any thread, without the GIL. `owner` keeps the values, until the engine
+  // no longer needs them. `key_owner` keeps the keys, until the round has added its copy of them.
   std::shared_ptr<const void> owner;
   std::shared_ptr<const void> key_owner;
 };
 
-// What a spec says of whole submissions; 0: no limit.
+// A spec's limits on submissions; 0: no limit.
 struct RoundLimits {
   uint64_t max_submissions = 0;
   uint64_t max_tuples_per_submission = 0;
@@ -52,52 +52,64 @@ struct RoundLimits {
 };
 
 struct LocalRoundOptions {
-  int threads = 0;            // that prepare and merge; 0: one per core
-  uint64_t memory_limit = 0;  // bytes, as of Aggregation; 0: none
+  int threads = 0;            // threads that prepare and merge; 0: one per core
+  uint64_t memory_limit = 0;  // in bytes, as of Aggregation; 0: none
 };
 
-// Seconds. `prepare` and `add` are summed over the calls, in wall time of each.
+// Wall time in seconds. `prepare` and `add` are sums over all calls of Add.
 struct Times {
   double prepare = 0;
   double add = 0;
   double finish = 0;
 };
 
-struct Machine;  // an engine and the threads that prepare for it
+struct LocalRuntime;  // an engine, and the threads that prepare updates for it
 
-// Thread-safe: submissions may be added by several threads at once, and Finish waits for them. Determinism: as of
-// Aggregation, so that neither threads nor batches can be seen in the result.
+// One aggregation inside the caller's process. Owned by the Aggregator of module.cc.
+// Life cycle: Create; Add and MergeFrom any number of times, from any thread; Finish.
+// Uses no Python. Callers release the GIL around calls that may block, so that other Python threads run meanwhile.
+// Thread-safe. Deterministic: as of Aggregation; threads and batches do not affect the result.
 class LocalRound {
  public:
-  // INVALID_ARGUMENT as of Aggregation::Create.
+  // Makes a round without submissions. Rounds with the same number of threads share one engine and its threads.
+  // Errors: as of Aggregation::Create.
   static absl::StatusOr<std::unique_ptr<LocalRound>> Create(std::vector<TensorSpec> tensors, const RoundLimits& limits,
                                                             const LocalRoundOptions& options);
 
-  // Validates, prepares (side by side) and adds. The first submission that is refused ends it, with those before it
-  // added and nothing of it or those after it: INVALID_ARGUMENT, OUT_OF_RANGE, RESOURCE_EXHAUSTED, ALREADY_EXISTS, as
-  // a server answers; FAILED_PRECONDITION beyond max_submissions, and as of Aggregation::Add. The client's id comes
-  // before what is wrong with its update. After an error that may have left part of a submission behind, the round
-  // refuses everything: FAILED_PRECONDITION.
+  // Validates and prepares submissions in parallel, and adds them in order. Stops at the first refused submission: all
+  // submissions before it are added; neither it nor any after it is.
+  // Errors: INVALID_ARGUMENT, OUT_OF_RANGE, RESOURCE_EXHAUSTED, ALREADY_EXISTS: as a server answers.
+  // FAILED_PRECONDITION: beyond max_submissions, or as of Aggregation::Add, or the round is spent. Where an update is
+  // at fault, the message begins with the client id. If an error may have added part of a submission, all later calls
+  // fail with FAILED_PRECONDITION.
+  // Blocks: until all submissions are added. Calls on several threads prepare in parallel and add one after another.
   absl::Status Add(std::vector<Submission> submissions);
 
-  // Takes over all submissions of `other`, which has the same tensors and is spent afterwards. ALREADY_EXISTS,
-  // RESOURCE_EXHAUSTED and FAILED_PRECONDITION leave both as they were. Where memory runs out in the middle
-  // (std::bad_alloc), both refuse everything from then on.
+  // Moves all submissions of `other` here; `other` is spent.
+  // Requires: both have the same tensors.
+  // Errors: INVALID_ARGUMENT: the two are the same. FAILED_PRECONDITION: beyond max_submissions, or one of the two is
+  // spent, or as of Aggregation::MergeFrom. ALREADY_EXISTS, RESOURCE_EXHAUSTED: as of Aggregation::MergeFrom. These
+  // errors change nothing. If std::bad_alloc is thrown halfway, a round with part of the submissions fails all later
+  // calls with FAILED_PRECONDITION.
+  // Blocks: until Add calls on both have returned.
   absl::Status MergeFrom(LocalRound& other);
 
-  // One result a tensor; the round is spent, whether or not it succeeds. Errors as of Accumulator::Finish;
-  // FAILED_PRECONDITION below min_submissions, which leaves the round as it was.
+  // Merges everything. The round is spent, unless there are fewer than min_submissions.
+  // Returns: one result for each tensor.
+  // Errors: as of Accumulator::Finish. FAILED_PRECONDITION: below min_submissions, or the round is spent.
+  // Blocks: until Add calls have returned and everything is merged.
   absl::StatusOr<std::vector<Result>> Finish();
 
-  // Whether no value is NaN or ±Inf.
+  // Returns: whether no value of `result` is NaN or ±Inf. Cost: one parallel pass.
   bool IsFinite(const Result& result) const;
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
-  // About, of the submissions that are prepared side by side; who makes submissions need not have more at a time.
+  // Returns: about the bytes of submissions that Add prepares in parallel. Passing more to one Add is not faster.
   uint64_t batch_bytes() const { return batch_bytes_; }
-  // Of the keys, in the tensor's width, and values.
+  // Returns: bytes of the submission's keys, in the tensor's key type, and of its values.
   uint64_t BytesOf(const Submission& submission) const;
   std::string engine_name() const;  // "cpu (CPU, 2 threads)"
+  // The getters of counts, bytes and times may block while another thread adds, merges or finishes.
   uint64_t num_submissions() const;
   uint64_t num_tuples() const;
   uint64_t num_bytes() const;
@@ -112,8 +124,8 @@ class LocalRound {
     uint64_t num_bytes = 0;
   };
 
-  LocalRound(std::vector<TensorSpec> tensors, const RoundLimits& limits, uint64_t batch_bytes, Machine& machine)
-      : tensors_(std::move(tensors)), limits_(limits), batch_bytes_(batch_bytes), machine_(machine) {}
+  LocalRound(std::vector<TensorSpec> tensors, const RoundLimits& limits, uint64_t batch_bytes, LocalRuntime& runtime)
+      : tensors_(std::move(tensors)), limits_(limits), batch_bytes_(batch_bytes), runtime_(runtime) {}
 
   absl::Status CheckOpen() const;
   absl::Status AddBatch(absl::Span<Submission> batch);
@@ -125,12 +137,12 @@ class LocalRound {
   const std::vector<TensorSpec> tensors_;
   const RoundLimits limits_;
   const uint64_t batch_bytes_;
-  Machine& machine_;
+  LocalRuntime& runtime_;
 
-  // Shared by those that add, exclusive for what ends the round.
+  // Held shared by calls that use aggregation_, exclusively by MergeFrom and Finish. Locked before mu_.
   mutable std::shared_mutex life_;
   std::unique_ptr<Aggregation> aggregation_;  // null: spent
-  mutable std::mutex mu_;                     // guards adding to aggregation_, and what follows
+  mutable std::mutex mu_;                     // guards adding to *aggregation_, and the members below
   uint64_t num_submissions_ = 0;
   uint64_t num_tuples_ = 0;
   uint64_t num_bytes_ = 0;

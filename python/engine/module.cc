@@ -1,4 +1,7 @@
-// The extension module sparseagg._engine. The package's engine.py is what people call; this is what it needs.
+// The extension module sparseagg._engine, for the package's local/ modules only.
+//
+// GIL: Python calls every entry with the GIL held, from any thread. Adding, merging, finishing and the counters release
+// the GIL while the round works, which may take long. Everything else holds it.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -23,7 +26,7 @@ namespace {
 
 namespace py = pybind11;
 
-// Becomes _engine.EngineError(code, message).
+// An exception that becomes _engine.EngineError(code, message) in Python.
 struct StatusException {
   absl::Status status;
 };
@@ -32,15 +35,18 @@ void ThrowIfError(const absl::Status& status) {
   if (!status.ok()) throw StatusException{status};
 }
 
+// The Python class _engine.Aggregator: a LocalRound, and the Python references of its submissions. Thread-safe, by the
+// GIL and by LocalRound. All members, the destructor too, are called with the GIL held.
 class Aggregator {
  public:
   Aggregator(const py::list& tensors, const RoundLimits& limits, const LocalRoundOptions& options)
       : round_(Create(tensors, limits, options)), reader_(round_->tensors(), released_) {}
   Aggregator(const Aggregator&) = delete;
   Aggregator& operator=(const Aggregator&) = delete;
-  // The round first: it lets go of references, which are then dropped.
+  // The round goes first, so that ~Released drops the references that the round has released.
   ~Aggregator() { round_.reset(); }
 
+  // Adds one submission. GIL: held while the update is read, released while the submission is added.
   void AddOne(std::string client_id, const py::object& update, const py::object& weight, const py::object& convert) {
     std::vector<Submission> submissions;
     submissions.push_back(reader_.Read(std::move(client_id), update, /*pairs=*/false, convert));
@@ -48,15 +54,16 @@ class Aggregator {
     Add(std::move(submissions));
   }
 
-  // `names`: one for each update, or None for positions from `first` on, in 20 decimal digits. Those before the first
-  // that is refused, here or by `convert`, are added.
+  // Adds one submission for each update. `names`: the client ids, or None for the numbers from `first` on, with 20
+  // decimal digits. If an update is refused, here or by `convert`, all updates before it are added and none after it.
+  // GIL: held while updates are read, released while each batch is added.
   void AddAll(const py::object& names, uint64_t first, const py::list& updates, const py::object& convert) {
     const auto ids = names.is_none() ? py::list() : names.cast<py::list>();
     const bool named = !names.is_none();
-    // What is converted takes memory of its own, so no more than a batch of it waits to be added.
+    // Converted updates take memory of their own, so at most about a batch of them waits to be added.
     std::vector<Submission> batch;
     uint64_t batch_bytes = 0;
-    // By index, and each update held: converting one runs the caller's code, which may change the list.
+    // `convert` runs the caller's code, which may change the list: so no iterator, and a reference to each update.
     for (size_t i = 0; i < updates.size(); ++i) {
       const py::object update = updates[i];
       std::string id = named ? ids[i].cast<std::string>() : absl::StrFormat("%020d", first + i);
@@ -74,6 +81,7 @@ class Aggregator {
     Add(std::move(batch));
   }
 
+  // Moves the submissions of `other`, and the duty to drop their references, here. GIL: released while they are merged.
   void Merge(Aggregator& other) {
     absl::Status status;
     {
@@ -88,7 +96,8 @@ class Aggregator {
     ThrowIfError(status);
   }
 
-  // Returns: one dictionary per tensor; None if a result of the tensors `finite`, given by index, has a value that is
+  // Merges everything. GIL: released while the round merges and checks, held while the results become dictionaries.
+  // Returns: one dictionary for each tensor; None if the result of a tensor in `finite` (indices) has a value that is
   // NaN or infinite.
   py::object Finish(const std::vector<size_t>& finite) {
     absl::StatusOr<std::vector<Result>> results;
@@ -106,6 +115,7 @@ class Aggregator {
     return out;
   }
 
+  // Its getters may block; see WithoutGil.
   const LocalRound& round() const { return *round_; }
 
  private:
@@ -132,12 +142,12 @@ class Aggregator {
   }
 
   std::shared_ptr<Released> released_ = std::make_shared<Released>();
-  std::vector<std::shared_ptr<Released>> merged_;  // of those merged into this one, whose arrays it has now
+  std::vector<std::shared_ptr<Released>> merged_;  // of aggregators that were merged into this one
   std::unique_ptr<LocalRound> round_;
   InputReader reader_;
 };
 
-// A property that waits without the GIL, for whoever holds the lock may be waiting for it.
+// Returns: a property that releases the GIL during `get`, which may wait until another thread's call of the round ends.
 template <typename Value>
 auto WithoutGil(Value (LocalRound::*get)() const) {
   return [get](const Aggregator& aggregator) {
@@ -156,7 +166,8 @@ void Define(py::module_& module) {
       PyErr_SetObject(error.ptr(), py::make_tuple(code, std::string(e.status.message())).ptr());
     }
   });
-  // Not while another thread merges: the package calls it once, when it loads this module.
+  // force_simd, describe and release_memory hold the GIL throughout.
+  // force_simd must not run while another thread merges; the package calls it once, when it loads this module.
   module.def(
       "force_simd", [](const std::string& target) { ThrowIfError(cpu::ForceSimdTarget(target)); }, py::arg("target"));
   module.def("describe", [] {

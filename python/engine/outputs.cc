@@ -14,7 +14,7 @@ namespace {
 namespace py = pybind11;
 
 py::array View(const py::dtype& dtype, std::vector<py::ssize_t> shape, const void* data, const py::capsule& owner) {
-  // Without memory there is nothing to view, and numpy would take null for a wish to allocate.
+  // An empty column has no memory to view, and for null data numpy allocates an array of its own.
   if (data == nullptr) return {dtype, std::move(shape)};
   return {dtype, std::move(shape), data, owner};
 }
@@ -48,7 +48,7 @@ py::dict ToPython(Result result) {
     if (r.width != 1) shape.push_back(r.width);
     out["values"] = View(NumpyDType(r.dtype), std::move(shape), r.values.data(), owner);
   }
-  // Columns that were not asked for are empty, as are those of a result without rows; the caller knows which is which.
+  // A column is empty if the spec does not request it or the result has no rows; the package knows the spec.
   out["counts"] = View(py::dtype::of<uint32_t>(), {static_cast<py::ssize_t>(r.counts.size())}, r.counts.data(), owner);
   out["weights"] = View(py::dtype::of<double>(), {static_cast<py::ssize_t>(r.weights.size())}, r.weights.data(), owner);
   out["fixed_point_shift"] = r.fixed_point_shift.has_value() ? py::object(py::int_(*r.fixed_point_shift)) : py::none();

@@ -1,4 +1,4 @@
-// From results to Python's objects. Everything here holds the GIL.
+// Conversion of results to Python objects.
 #ifndef SPARSEAGG_PYTHON_ENGINE_OUTPUTS_H_
 #define SPARSEAGG_PYTHON_ENGINE_OUTPUTS_H_
 
@@ -8,9 +8,10 @@
 
 namespace sparseagg::python {
 
-// {"layout", "dtype", "keys", "values", "counts", "weights", "fixed_point_shift", "plan"}. Arrays are views
-// of the engine's memory, which lives as long as one of them; bfloat16 values are their bits. None: a column that is
-// not there, such as the keys of a dense result.
+// Converts one result without copying its columns. Requires: the GIL.
+// Returns: a dictionary with "layout", "dtype", "keys", "values", "counts", "weights", "fixed_point_shift" and "plan".
+// Arrays are views of the result's memory, which lives as long as one of them. bfloat16 values come as their bits.
+// Absent keys, values and shifts are None; absent counts and weights are empty arrays.
 pybind11::dict ToPython(Result result);
 
 }  // namespace sparseagg::python

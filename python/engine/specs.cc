@@ -8,7 +8,7 @@ namespace {
 
 namespace py = pybind11;
 
-// The enumerators' names in Python, by number.
+// Returns: the enumerator whose Python name fields[field] is; names[i] is the name of enumerator i.
 template <typename Enum, size_t kCount>
 Enum Parse(const py::dict& fields, const char* field, const char* const (&names)[kCount]) {
   const auto name = fields[field].cast<std::string>();

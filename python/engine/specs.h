@@ -1,4 +1,4 @@
-// From the Python package's specs to the engine's. Everything here holds the GIL.
+// Conversion of the Python package's tensor specs to TensorSpec.
 #ifndef SPARSEAGG_PYTHON_ENGINE_SPECS_H_
 #define SPARSEAGG_PYTHON_ENGINE_SPECS_H_
 
@@ -10,9 +10,10 @@
 
 namespace sparseagg::python {
 
-// Of a list of dictionaries, one a tensor: name, dtype, dimension, width, layout and modular of a TensorSpec, the
-// fields of its Aggregation by the same names, and max_submissions. Throws ValueError for names that it does not know,
-// which the package has refused before.
+// Converts a list of dictionaries, one for each tensor. The keys of a dictionary are name, dtype, dimension, width,
+// layout and modular of a TensorSpec, the field names of its AggregationSpec, and max_submissions. Requires: the GIL.
+// Returns: specs that are not validated. Errors: ValueError for unknown names of enum values or dtypes; the package
+// refuses them before.
 std::vector<TensorSpec> ToTensorSpecs(const pybind11::list& tensors);
 
 }  // namespace sparseagg::python

@@ -64,7 +64,7 @@ absl::StatusOr<ChunkSlice> DecodeSlice(const v1::UpdateChunk& chunk, const v1::T
     slice.view.value_packing = wire::ValuePacking::kInt8Scaled;
     return slice;
   }
-  // The other value encodings are numbered as the dtypes.
+  // All other value encodings have the numbers of the dtypes.
   static_assert(v1::VALUE_ENCODING_FLOAT32 == static_cast<int>(v1::DTYPE_FLOAT32) &&
                 v1::VALUE_ENCODING_UINT64 == static_cast<int>(v1::DTYPE_UINT64));
   slice.dtype = DecodeDType(encoding);

@@ -1,4 +1,4 @@
-// v1.UpdateChunk to what an upload takes.
+// Decoder from v1.UpdateChunk to the Chunk of an upload, and the check of client and submission ids.
 #ifndef SPARSEAGG_SERVICE_CODEC_CHUNK_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_CHUNK_CODEC_H_
 
@@ -16,21 +16,23 @@ class UpdateChunk;
 
 namespace sparseagg::service {
 
-// The bulk of one slice, where it is not in the slice itself. Borrowed.
+// Keys and values of one slice that lie outside its message. Borrowed.
 struct SliceBulk {
   ByteSpans keys;
   ByteSpans values;
 };
 
-// Borrows the bytes of `wire`, and those of `bulk`, which is empty or has the keys and values of each slice, to be used
-// in place of the slice's own. INVALID_ARGUMENT: an encoding that is unknown, with the list of those that are known,
-// or missing.
+// Decodes a chunk. `bulk` is empty, or has one element for each slice, which replaces the slice's own keys and values.
+// Returns: a chunk that borrows the bytes of `wire` and of `bulk`. Keys and values are not validated; Upload does that.
+// Errors: INVALID_ARGUMENT: a key encoding is missing, or an encoding is unknown (the message lists the known ones), or
+// a slice declared without values has some.
 absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire, absl::Span<const SliceBulk> bulk = {});
 
-// Which encodings DecodeChunk takes.
+// Writes the list of encodings that DecodeChunk accepts.
 void EncodeKnownEncodings(v1::ServerInfo* info);
 
-// INVALID_ARGUMENT unless the id has 1 to 256 bytes. `field` is named in the message.
+// Checks the length of an id.
+// Errors: INVALID_ARGUMENT unless the id has 1 to 256 bytes; the message names `field`.
 absl::Status CheckId(absl::string_view id, absl::string_view field);
 
 }  // namespace sparseagg::service

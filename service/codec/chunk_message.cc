@@ -16,13 +16,13 @@
 namespace sparseagg::service {
 namespace {
 
-// Copying less than that costs less than taking it apart, and the worst that can be made of it is small.
+// Smaller messages are parsed whole: copying them is cheaper than taking them apart, and even parsed they stay small.
 constexpr size_t kSmallestTakenApart = size_t{16} << 10;
-// More in one message are refused, and so are more bytes beside keys and values: what is made of them must not add up.
-// A chunk for each of a thousand tensors, of names that can be read, is an eighth of either.
+// Limits for one message on slices, and on bytes besides keys and values: they bound the memory of the parsed message,
+// which no reservation covers. A chunk with a slice for each of a thousand tensors takes an eighth of either.
 constexpr size_t kMostSlices = 8192;
 constexpr size_t kMostHeadBytes = size_t{1} << 20;
-// Groups within groups, as Protocol Buffers has it.
+// Depth of nested groups; the limit of Protocol Buffers.
 constexpr int kMostNested = 100;
 
 enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kStartGroup = 3, kEndGroup = 4, kFixed32 = 5 };
@@ -46,7 +46,7 @@ bool IsKnown(const google::protobuf::Descriptor* message, uint64_t tag) {
 
 }  // namespace
 
-// Goes through the bytes of slices. Everything returns false, and is then of no use any more, if there are too few.
+// Reads a sequence of slices. A read returns false if the bytes are malformed or too few; discard the cursor then.
 class ChunkMessage::Cursor {
  public:
   explicit Cursor(const std::vector<grpc::Slice>& slices) : slices_(slices) {
@@ -82,7 +82,7 @@ class ChunkMessage::Cursor {
   }
   bool Take(uint64_t count, std::vector<absl::string_view>* pieces) {
     if (count > left_) return false;
-    pieces->clear();  // of a field that comes twice the last one counts
+    pieces->clear();  // if a field comes twice, the last one counts
     while (count > 0) {
       pieces->push_back(Next(count));
       count -= pieces->back().size();
@@ -91,7 +91,7 @@ class ChunkMessage::Cursor {
   }
 
  private:
-  // Up to `most` bytes, at least one, of which there must be one.
+  // Returns: at least one and at most `most` bytes, from one slice. Requires: most ≥ 1 and left() ≥ 1.
   absl::string_view Next(uint64_t most) {
     while (offset_ == slices_[slice_].size()) {
       ++slice_;
@@ -113,12 +113,12 @@ class ChunkMessage::Cursor {
 
 namespace {
 
-// False: no tag, or too few bytes.
+// Returns: false if the bytes are not a tag, or too few.
 bool ReadTag(ChunkMessage::Cursor& cursor, uint64_t* tag) {
   return cursor.Varint(tag) && *tag >= Tag(1, kVarint) && *tag <= UINT32_MAX;
 }
 
-// Passes over the field that `tag` begins. False: a group that does not end, or too few bytes.
+// Skips the field that begins with `tag`. Returns: false if a group does not end, or the bytes are too few.
 bool SkipField(uint64_t tag, ChunkMessage::Cursor& cursor, int nested = 0) {
   uint64_t value;
   switch (tag & 7) {
@@ -142,7 +142,7 @@ bool SkipField(uint64_t tag, ChunkMessage::Cursor& cursor, int nested = 0) {
   }
 }
 
-// Copies the field that `tag` begins, if it is one of `message`.
+// Appends the field that begins with `tag` to `out`, if `message` has that field; skips it otherwise.
 bool CopyField(const google::protobuf::Descriptor* message, uint64_t tag, ChunkMessage::Cursor& cursor,
                std::string* out) {
   if (!IsKnown(message, tag)) return SkipField(tag, cursor);
@@ -210,10 +210,9 @@ absl::Status ChunkMessage::ParseFrom(const grpc::ByteBuffer& bytes, const Limits
 }
 
 absl::Status ChunkMessage::Dump(const grpc::ByteBuffer& bytes) {
-  return bytes.Dump(&slices_).ok() ? absl::OkStatus() : absl::InternalError("a message that gRPC cannot read");
+  return bytes.Dump(&slices_).ok() ? absl::OkStatus() : absl::InternalError("gRPC cannot read the message");
 }
 
-// The chunk goes on to where `end` bytes are left. Its head, to be parsed, is appended to `head`.
 absl::Status ChunkMessage::TakeApart(Cursor& cursor, uint64_t end, std::string* head) {
   const auto malformed = [] { return Malformed(v1::UpdateChunk::descriptor()); };
   while (cursor.left() > end) {
@@ -229,7 +228,7 @@ absl::Status ChunkMessage::TakeApart(Cursor& cursor, uint64_t end, std::string* 
       return absl::InvalidArgumentError(
           absl::StrCat("a chunk of more than ", kMostSlices, " slices; send more and smaller chunks"));
     }
-    const uint64_t slice_end = cursor.left() - size;  // what is left then
+    const uint64_t slice_end = cursor.left() - size;  // bytes left where the slice ends
     Bulk bulk;
     std::string slice;
     while (cursor.left() > slice_end) {
@@ -249,7 +248,7 @@ absl::Status ChunkMessage::TakeApart(Cursor& cursor, uint64_t end, std::string* 
   if (cursor.left() < end) return malformed();
   if (head->size() > kMostHeadBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a chunk with more than ", kMostHeadBytes, " bytes beside keys and values"));
+        absl::StrCat("a chunk with more than ", kMostHeadBytes, " bytes besides keys and values"));
   }
   return absl::OkStatus();
 }
@@ -276,7 +275,7 @@ absl::StatusOr<Chunk> ChunkMessage::Decode() {
   for (size_t i = 0; i < bulk_.size(); ++i) {
     SliceBulk found{ByteSpans(bulk_[i].keys), ByteSpans(bulk_[i].values)};
     const int encoding = head_.slices(static_cast<int>(i)).key_encoding();
-    // Packed keys are looked at more than once.
+    // Decoders of packed keys read them several times, so the keys must be in one span.
     if (encoding != v1::KEY_ENCODING_U32 && encoding != v1::KEY_ENCODING_U64) {
       found.keys = found.keys.Flatten(bulk_[i].packed_keys);
     }

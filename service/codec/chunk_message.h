@@ -1,4 +1,4 @@
-// A message of an upload, whose keys and values stay where the wire left them until they are copied into columns.
+// Parser of upload messages that leaves keys and values in gRPC's buffers.
 #ifndef SPARSEAGG_SERVICE_CODEC_CHUNK_MESSAGE_H_
 #define SPARSEAGG_SERVICE_CODEC_CHUNK_MESSAGE_H_
 
@@ -20,43 +20,49 @@
 
 namespace sparseagg::service {
 
-// Protocol Buffers copies `bytes` fields out of a message that it parses, which takes a sixth of the speed at which
-// messages can be received; and what it makes of some messages takes a hundred times their memory, which nobody has
-// reserved. So large ones are taken apart first: keys and values are left alone, what v1 does not know is passed over,
-// and what remains, a few dozen bytes, is parsed. Not thread-safe.
+// One received UpdateChunk. Owned by the call that received it: one Parse or ParseFrom, then Decode, then the round
+// copies the keys and values. Not thread-safe.
+//
+// Protocol Buffers copies `bytes` fields, which costs a sixth of the receive rate. Some messages take a hundred times
+// their wire size once parsed, which no reservation covers. So messages of 16 KiB and more are taken apart first: keys
+// and values stay in gRPC's slices, unknown fields are skipped, and Protocol Buffers parses the rest, usually a few
+// dozen bytes. Smaller messages are parsed whole.
 class ChunkMessage {
  public:
-  class Cursor;  // goes through the bytes
+  class Cursor;  // reads the bytes of a message in order
 
-  // Keeps what it needs of `bytes`, and leaves them to the caller. INVALID_ARGUMENT: they are no UpdateChunk, or one
-  // whose slices, or fields beside keys and values, are too many.
+  // Parses an UpdateChunk. `bytes` is not changed; this object shares its slices.
+  // Errors: INVALID_ARGUMENT: not an UpdateChunk, or too many slices, or too many bytes besides keys and values.
   absl::Status Parse(const grpc::ByteBuffer& bytes);
-  // The same of an AggregateRequest. `request` gets the rest of it, with an empty chunk if there is one.
-  // RESOURCE_EXHAUSTED: as ParseSpec, of that rest.
+  // Parses an AggregateRequest. The chunk goes into this object; `request` gets all other fields, and an empty chunk if
+  // the message has a chunk.
+  // Errors: as of Parse. RESOURCE_EXHAUSTED: as of CheckSpec for the other fields, if the message is taken apart.
   absl::Status ParseFrom(const grpc::ByteBuffer& bytes, const Limits& limits, v1::AggregateRequest* request);
 
-  // The slices of a message that was taken apart have no keys and values.
+  // Returns: the chunk. If the message was taken apart, its slices have no keys and values.
   const v1::UpdateChunk& head() const { return head_; }
-  // At most so many keys come without values, as far as the message declares them. All others take bytes of their own,
-  // or are refused before they are decoded; of these a few bytes may stand for very many.
+  // Returns: the most keys that slices without values declare. A few bytes on the wire may declare very many such keys;
+  // all other keys take bytes of the message, or are refused before they are decoded. Saturates.
   uint64_t MostKeysWithoutValues() const;
-  // As DecodeChunk. Borrows from this object.
+  // Decodes the chunk. Returns: a chunk that borrows from this object. Errors: as of DecodeChunk.
   absl::StatusOr<Chunk> Decode();
 
  private:
-  // Where the keys and values of one slice lie.
+  // Keys and values of one slice, in slices_.
   struct Bulk {
     std::vector<absl::string_view> keys;
     std::vector<absl::string_view> values;
-    Column<char> packed_keys;  // in one piece
+    Column<char> packed_keys;  // copy in one span, of keys that are not U32 or U64; made by Decode
   };
 
   absl::Status Dump(const grpc::ByteBuffer& bytes);
+  // Reads a chunk up to the point where `end` bytes are left. Keys and values go to bulk_; all other known fields are
+  // appended to `head`, to be parsed.
   absl::Status TakeApart(Cursor& cursor, uint64_t end, std::string* head);
 
   v1::UpdateChunk head_;
   std::vector<grpc::Slice> slices_;
-  std::vector<Bulk> bulk_;  // empty: head_ has all
+  std::vector<Bulk> bulk_;  // by slice; empty: the message was parsed whole
 };
 
 }  // namespace sparseagg::service

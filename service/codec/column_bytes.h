@@ -1,4 +1,4 @@
-// Columns as they are on the wire.
+// Copy of a column's elements to wire bytes.
 #ifndef SPARSEAGG_SERVICE_CODEC_COLUMN_BYTES_H_
 #define SPARSEAGG_SERVICE_CODEC_COLUMN_BYTES_H_
 
@@ -10,7 +10,7 @@ namespace sparseagg::service {
 
 static_assert(std::endian::native == std::endian::little, "columns are copied to the wire as they are");
 
-// Of the elements from `begin` to before `end`. A column without any may have no address.
+// Returns: the bytes of elements [begin, end). `column` may be null if the interval is empty.
 template <typename T>
 std::string BytesOf(const T* column, uint64_t begin, uint64_t end) {
   if (begin == end) return "";

@@ -5,10 +5,10 @@
 namespace sparseagg::service {
 
 absl::StatusOr<absl::Duration> DecodeDuration(const google::protobuf::Duration& wire, absl::string_view field) {
-  constexpr int64_t kMaxSeconds = 315'576'000'000;  // 10,000 years, the wire type's own limit
+  constexpr int64_t kMaxSeconds = 315'576'000'000;  // 10,000 years, the limit of google.protobuf.Duration
   if (wire.seconds() < 0 || wire.nanos() < 0 || wire.seconds() > kMaxSeconds || wire.nanos() > 999'999'999) {
     return absl::InvalidArgumentError(absl::StrCat(field, " of ", wire.seconds(), " s and ", wire.nanos(),
-                                                   " ns is no duration from 0 to 10,000 years"));
+                                                   " ns is not a duration from 0 to 10,000 years"));
   }
   return absl::Seconds(wire.seconds()) + absl::Nanoseconds(wire.nanos());
 }

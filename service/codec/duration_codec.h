@@ -1,4 +1,4 @@
-// google.protobuf.Duration and Timestamp to Abseil's and back.
+// Codec between google.protobuf.Duration and Timestamp and Abseil's types.
 #ifndef SPARSEAGG_SERVICE_CODEC_DURATION_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_DURATION_CODEC_H_
 
@@ -11,8 +11,9 @@
 
 namespace sparseagg::service {
 
-// INVALID_ARGUMENT, naming `field`: outside of what google.protobuf.Duration allows, or negative.
+// Errors: INVALID_ARGUMENT, which names `field`: negative, or outside the range of google.protobuf.Duration.
 absl::StatusOr<absl::Duration> DecodeDuration(const google::protobuf::Duration& wire, absl::string_view field);
+// Requires: a finite duration.
 void EncodeDuration(absl::Duration duration, google::protobuf::Duration* wire);
 void EncodeTime(absl::Time time, google::protobuf::Timestamp* wire);
 

@@ -93,7 +93,7 @@ absl::StatusOr<PageFormat> DecodePageFormat(const v1::ResultFormat& wire) {
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("format.value_encoding ", static_cast<int>(wire.value_encoding()),
-                       " is none that results come in; those are FLOAT32, FLOAT16, BFLOAT16, INT8_SCALED"));
+                       " is not for results; known are FLOAT32, FLOAT16, BFLOAT16, INT8_SCALED"));
   }
 }
 

@@ -1,4 +1,4 @@
-// How a reader of results wants keys and values packed.
+// Encodings of keys and values in result pages, as the reader requested them.
 #ifndef SPARSEAGG_SERVICE_CODEC_PAGE_FORMAT_H_
 #define SPARSEAGG_SERVICE_CODEC_PAGE_FORMAT_H_
 
@@ -17,25 +17,26 @@ class TensorSlice;
 
 namespace sparseagg::service {
 
-// By default what every reader knows.
+// The default format uses only encodings that every reader knows.
 struct PageFormat {
-  // Key encodings that may be used.
+  // Key encodings that the page may use in addition to U32 and U64.
   bool implicit_keys = false;
   bool delta_keys = false;
   bool bitmap_keys = false;
-  // What float values are packed in, where that is narrower than they are and holds them.
+  // Packing of float values. Used only where it is narrower than the result's dtype and holds all values of the page.
   wire::ValuePacking values = wire::ValuePacking::kOwn;
 };
 
-// Key encodings that are unknown here are ignored. INVALID_ARGUMENT: a value encoding that is unknown, or that results
-// do not come in.
+// Decodes the requested format. Unknown key encodings are ignored.
+// Errors: INVALID_ARGUMENT: a value encoding that is unknown, or that results do not use.
 absl::StatusOr<PageFormat> DecodePageFormat(const v1::ResultFormat& wire);
 
-// Sets key_encoding, first_key and keys of a page of a sparse result: the smallest that the format allows, and the
-// plain encoding where none is smaller.
+// Sets key_encoding, first_key and keys of a page of a sparse result, in the smallest encoding that the format allows.
+// The plain encoding (U32 or U64) is used if no other is smaller.
 void EncodePageKeys(const Result& result, RowInterval rows, const PageFormat& format, v1::TensorSlice* slice);
 
-// Sets value_encoding and values of a page of a result that has values.
+// Sets value_encoding and values of a page: in the format's packing if it fits, otherwise in the result's dtype.
+// Requires: result.has_values.
 void EncodePageValues(const Result& result, RowInterval rows, const PageFormat& format, v1::TensorSlice* slice);
 
 }  // namespace sparseagg::service

@@ -18,16 +18,16 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// What is made of a message takes as much as that of its bytes, of its fields, or of what it lists, whichever is most:
-// a tensor, of which two bytes may be all, becomes two hundred, and a field that nobody knows sixty.
+// Sizes that bound the memory of a parsed message, in addition to its bytes. A tensor of two bytes on the wire takes
+// two hundred bytes once parsed, and an unknown field takes sixty.
 struct Counts {
   uint64_t fields = 0;
-  uint64_t listed = 0;  // tensors, or names of them
+  uint64_t listed = 0;  // tensors, or names of tensors
 };
 
-// False: not in the form of a message. Fields of groups, which only unknown fields are, count like all others.
+// Returns: false if the bytes are not a message. Only unknown fields can be groups; fields in a group count, too.
 bool Count(const Descriptor* message, CodedInputStream& in, Counts* counts) {
-  int groups = 0;  // that we are in
+  int groups = 0;  // depth of the current group
   while (const uint32_t tag = in.ReadTag()) {
     ++counts->fields;
     const WireFormatLite::WireType type = WireFormatLite::GetTagWireType(tag);
@@ -43,7 +43,7 @@ bool Count(const Descriptor* message, CodedInputStream& in, Counts* counts) {
     }
     int size;
     if (!in.ReadVarintSizeAsInt(&size)) return false;
-    if (field->is_packable()) counts->fields += static_cast<uint64_t>(size);  // a byte each at least
+    if (field->is_packable()) counts->fields += static_cast<uint64_t>(size);  // each takes at least a byte
     if (field->is_repeated() && !field->is_packable()) ++counts->listed;
     if (field->message_type() == nullptr) {
       if (!in.Skip(size)) return false;
@@ -60,7 +60,7 @@ bool Count(const Descriptor* message, CodedInputStream& in, Counts* counts) {
 
 absl::Status Malformed(const Descriptor* message) {
   return absl::InvalidArgumentError(
-      absl::StrCat("a message that is no ", message->name(), ", whose strings must be UTF-8"));
+      absl::StrCat("not a valid ", message->name(), ": malformed, or with a string that is not UTF-8"));
 }
 
 absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
@@ -73,8 +73,7 @@ absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* mes
 absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
   if (bytes.Length() <= kMostNamesBytes) return Parse(bytes, message);
   return absl::ResourceExhaustedError(absl::StrCat("a ", message->GetDescriptor()->name(), " of ", bytes.Length(),
-                                                   " bytes is beyond the ", kMostNamesBytes,
-                                                   " bytes that it may have"));
+                                                   " bytes is beyond the limit of ", kMostNamesBytes, " bytes"));
 }
 
 absl::Status ParseSpec(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message) {

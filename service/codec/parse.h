@@ -1,4 +1,4 @@
-// Messages that come unparsed, and what they may become.
+// Parsers of serialised messages that bound the memory of the parsed message.
 #ifndef SPARSEAGG_SERVICE_CODEC_PARSE_H_
 #define SPARSEAGG_SERVICE_CODEC_PARSE_H_
 
@@ -13,22 +13,24 @@
 
 namespace sparseagg::service {
 
-// What a message of names and ids may have: little enough for what Protocol Buffers makes of it, which may be a hundred
-// times as large, to be nothing.
+// The most bytes of a message of names and ids. The parsed message may take a hundred times as much, which is still
+// negligible.
 inline constexpr uint64_t kMostNamesBytes = 4096;
 
-// INVALID_ARGUMENT: no such message.
+// Parses `message`, whose memory is not bounded. `bytes` is not changed.
+// Errors: INVALID_ARGUMENT: the bytes are not such a message.
 absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
-// What Parse says of a message that is none.
+// Returns: the error of Parse.
 absl::Status Malformed(const google::protobuf::Descriptor* message);
 
-// RESOURCE_EXHAUSTED, and not parsed: more than kMostNamesBytes.
+// Parses a message of names and ids.
+// Errors: as of Parse. RESOURCE_EXHAUSTED, before parsing: more than kMostNamesBytes.
 absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
-// Of a message with a round's spec, or with names of its tensors. RESOURCE_EXHAUSTED, and not parsed: more bytes,
-// fields or tensors than max_tensors leaves room for.
+// Parses a message with a round's spec, or with names of its tensors.
+// Errors: as of Parse. RESOURCE_EXHAUSTED, before parsing: more bytes, fields or tensors than max_tensors allows.
 absl::Status ParseSpec(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message);
-// That check alone, of `size` bytes.
+// The check of ParseSpec without the parsing, for the `size` bytes of `bytes`.
 absl::Status CheckSpec(const google::protobuf::Descriptor* message, uint64_t size,
                        google::protobuf::io::ZeroCopyInputStream* bytes, const Limits& limits);
 

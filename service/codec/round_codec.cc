@@ -14,7 +14,7 @@ namespace {
 constexpr absl::string_view kRoundPrefix = "rounds/";
 constexpr size_t kMaxRoundIdBytes = 128;
 
-// Of a round's state, counts and times, and of a tensor's summary beside its name.
+// The most bytes of a round's state, counts and times, and of a tensor's summary without its name.
 constexpr uint64_t kMostCountsBytes = 4096;
 constexpr uint64_t kMostSummaryBytes = 256;
 
@@ -74,7 +74,7 @@ std::string RoundName(const RoundConfig& config) {
 absl::StatusOr<std::string> ParseRoundName(absl::string_view name) {
   absl::string_view id = name;
   if (!absl::ConsumePrefix(&id, kRoundPrefix) || !CheckRoundId(id).ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("'", name, "' is no name of a round; rounds/ID is"));
+    return absl::InvalidArgumentError(absl::StrCat("'", name, "' is not a round name; round names are rounds/ID"));
   }
   return std::string(id);
 }

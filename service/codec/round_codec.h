@@ -1,4 +1,4 @@
-// Rounds, submissions and result pages to the wire.
+// Encoders of rounds, submissions and result pages, and the codec of round names.
 #ifndef SPARSEAGG_SERVICE_CODEC_ROUND_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_ROUND_CODEC_H_
 
@@ -23,21 +23,22 @@ class UploadStatus;
 
 namespace sparseagg::service {
 
-// "rounds/ID", or empty for a private round.
+// Returns: "rounds/ID"; "" for the private round of a one-shot call.
 std::string RoundName(const RoundConfig& config);
-// The id in "rounds/ID". INVALID_ARGUMENT: not such a name.
+// Returns: the id in "rounds/ID". Errors: INVALID_ARGUMENT: not a round name.
 absl::StatusOr<std::string> ParseRoundName(absl::string_view name);
-// INVALID_ARGUMENT unless [A-Za-z0-9._-]{1,128}.
+// Errors: INVALID_ARGUMENT unless the id matches [A-Za-z0-9._-]{1,128}.
 absl::Status CheckRoundId(absl::string_view id);
 
+// `engine`: its name for people.
 void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl::string_view engine, v1::Round* wire);
-// The most that EncodeRound makes of it, about.
+// Returns: about the most bytes of the message that EncodeRound writes for any state of the round.
 uint64_t MostRoundBytes(const RoundConfig& config);
 void EncodeSubmission(absl::string_view round_name, const Receipt& receipt, v1::Submission* wire);
 void EncodeProgress(absl::string_view round_name, const UploadProgress& progress, v1::UploadStatus* wire);
 void EncodeLimits(const Limits& limits, v1::ServerLimits* wire);
 
-// Some rows of a result. `first`: with the tensor's summary.
+// Writes rows of a result. `first`: this is the tensor's first page, which carries the tensor's summary.
 void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, const PageFormat& format, bool first,
                 v1::ResultPage* wire);
 

@@ -16,7 +16,7 @@
 namespace sparseagg::service {
 namespace {
 
-// An enum value of the wire: 0 is "not set", anything unknown is refused with the list of what is known.
+// Errors: INVALID_ARGUMENT: an unknown enum value; the message lists the known ones. 0 ("not set") is known.
 template <typename Wire>
 absl::Status CheckKnown(Wire value, absl::string_view field) {
   const auto* descriptor = google::protobuf::GetEnumDescriptor<Wire>();
@@ -39,8 +39,8 @@ absl::Status CheckEnums(const v1::AggregationSpec& spec) {
   return CheckKnown(spec.on_bound(), "on_bound");
 }
 
-// The first of tensor and round that sets the enum, or the default. The wire's enums count from 1 what ours count
-// from 0.
+// Returns: the tensor's value, or the round's if the tensor sets none, or `fallback` if neither does. Enums on the wire
+// have 0 for "not set", so their values are larger by one than ours.
 template <typename Host, typename Wire>
 Host Choose(Wire tensor, Wire round, Host fallback) {
   const int chosen = tensor != 0 ? tensor : round;
@@ -99,7 +99,7 @@ AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::Aggregation
 
 bool HasFixedPoint(const TensorSpec& spec) { return spec.aggregation.numerics == Numerics::kFixedPoint; }
 
-// Of what has no fixed point: a bound that nothing is held to would be taken for one that is.
+// Errors: INVALID_ARGUMENT: `wire`, which is not fixed point, has bounds. Callers would think that they are enforced.
 absl::Status RefuseBounds(const v1::AggregationSpec& wire) {
   const absl::string_view unused = wire.has_value_bound()                 ? "value_bound"
                                    : wire.has_weight_bound()              ? "weight_bound"
@@ -136,7 +136,8 @@ absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::Ro
   return spec;
 }
 
-// The spec's own limit, which must not be beyond the server's, or the server's where it has none.
+// Returns: the spec's limit `asked`, or the server's `limit` if the spec has none (0).
+// Errors: RESOURCE_EXHAUSTED: the spec's limit is beyond the server's.
 absl::StatusOr<uint64_t> DecodeLimit(uint64_t asked, uint64_t limit, absl::string_view name) {
   if (asked == 0) return limit;
   if (limit != 0 && asked > limit) {
@@ -163,7 +164,8 @@ absl::Status DecodeTimes(const v1::RoundSpec& spec, const Limits& limits, RoundC
   return absl::OkStatus();
 }
 
-// Of what is known here: it is kept as long as the round, and told in every answer about it.
+// Returns: the spec without unknown fields, which would take memory as long as the round lives, and bytes of every
+// answer about the round.
 std::string SerializeDeterministic(v1::RoundSpec spec) {
   spec.DiscardUnknownFields();
   std::string bytes;

@@ -1,4 +1,4 @@
-// v1.RoundSpec to what a round is made from.
+// Decoder from v1.RoundSpec to RoundConfig, and the codec of dtypes.
 #ifndef SPARSEAGG_SERVICE_CODEC_SPEC_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_SPEC_CODEC_H_
 
@@ -15,11 +15,13 @@ class RoundSpec;
 
 namespace sparseagg::service {
 
-// The config without an id. Tensors have the round's aggregation with their own fields laid over it, and have passed
-// Validate. INVALID_ARGUMENT: a spec without meaning. RESOURCE_EXHAUSTED: it asks for more than `limits` allow.
+// Decodes and validates the spec of a round.
+// Returns: a config without an id. A field that a tensor's aggregation does not set comes from the round's aggregation.
+// Errors: INVALID_ARGUMENT: an invalid spec. RESOURCE_EXHAUSTED: the spec asks for more than `limits` allow.
 absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Limits& limits);
 
-// Between v1.DType and DType; the numbers are checked. 0 (unspecified) and unknown ones: nullopt.
+// Convert between the numbers of v1.DType and DType. DecodeDType returns nullopt for 0 (unspecified) and for unknown
+// numbers.
 std::optional<DType> DecodeDType(int dtype);
 int EncodeDType(DType dtype);
 

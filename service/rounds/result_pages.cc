@@ -12,7 +12,7 @@
 namespace sparseagg::service {
 namespace {
 
-// First row whose key is not below `key`.
+// Returns: the first row whose key is at least `key`.
 uint64_t LowerBound(const Result& result, uint64_t key) {
   if (result.layout == Layout::kDense) return std::min(key, result.num_rows);
   return std::visit(

@@ -1,4 +1,4 @@
-// Results in pages.
+// Division of results into pages, and page tokens.
 #ifndef SPARSEAGG_SERVICE_ROUNDS_RESULT_PAGES_H_
 #define SPARSEAGG_SERVICE_ROUNDS_RESULT_PAGES_H_
 
@@ -13,32 +13,34 @@
 
 namespace sparseagg::service {
 
-// Keys from `begin` to before `end`; end = 0: to the last key.
+// Keys [begin, end); end = 0: all keys from `begin` on.
 struct KeyInterval {
   uint64_t begin = 0;
   uint64_t end = 0;
 };
 
-// Rows of a result, from `begin` to before `end`.
+// Rows [begin, end) of a result.
 struct RowInterval {
   uint64_t begin = 0;
   uint64_t end = 0;
 };
 
-// The rows whose keys are in `keys`. INVALID_ARGUMENT: it ends before it begins. Cost: a binary search.
+// Returns: the rows whose keys are in `keys`.
+// Errors: INVALID_ARGUMENT: the interval ends before it begins. Cost: two binary searches.
 absl::StatusOr<RowInterval> FindRows(const Result& result, KeyInterval keys);
 
-// Bytes of one row: key, values, count, weight.
+// Returns: unpacked bytes of one row: key (sparse results only), values, count, weight.
 uint64_t RowBytes(const Result& result);
 
-// The first rows of `rows` that take at most `page_bytes` together, and at least one.
+// Returns: the first rows of `rows` that take at most `page_bytes` unpacked, but at least one row unless `rows` is
+// empty.
 RowInterval FirstPage(const Result& result, RowInterval rows, uint64_t page_bytes);
 
-// Where to go on: tells the round, by when it was created, since others may come to have its name; the tensor; and the
-// next row.
+// Returns: the token of the page that begins at `next_row`. The token identifies the round by its creation time,
+// because a later round may have the same name.
 std::string MakePageToken(absl::Time created, size_t tensor, uint64_t next_row);
-// What is left of `rows`. INVALID_ARGUMENT: a token that is not ours, of another round or tensor, or from another key
-// range.
+// Returns: the rows of `rows` from the token's row on.
+// Errors: INVALID_ARGUMENT: not a page token, or the token of another round or tensor, or its row is not in `rows`.
 absl::StatusOr<RowInterval> ResumeAt(absl::string_view page_token, absl::Time created, size_t tensor, RowInterval rows);
 
 }  // namespace sparseagg::service

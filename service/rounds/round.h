@@ -30,45 +30,53 @@
 
 namespace sparseagg::service {
 
-// A round collects one submission per client, merges them, and keeps the result. Life cycle:
+// A round collects one submission per client, merges them, and keeps the result.
 //
-//   Open, StartDeadline   OPEN: uploads are taken and committed
-//   Close                 FINALIZING: the worker pool computes the result. The caller closes the round; so do the last
-//                         of max_submissions and the deadline
-//   the result is there   DONE, or FAILED with a reason: waiting callbacks run, GetResults returns the result
-//   Cancel                CANCELLED, from OPEN or FINALIZING
-//   result_ttl later      `on_expire` runs
+//   state        entered by                                           then
+//   OPEN         Open                                                 uploads are taken and committed
+//   FINALIZING   Close, the deadline (StartDeadline), or the commit   the worker pool computes the result
+//                that reaches config.max_submissions
+//   DONE         the result is there                                  GetResults returns the result
+//   FAILED       too few submissions, an error of merge or Add        there is a reason, and no result
+//   CANCELLED    Cancel, from OPEN or FINALIZING                      there is a reason, and no result
 //
-// An upload carries one submission, in chunks. There are two kinds. The caller of a stream upload holds its handle, and
-// discards the upload if no chunk comes. A named upload is found by its ids in every call, and the round discards it.
+// A round in one of the last three states has ended. The end releases the waits; result_ttl later `on_expire` runs.
+//
+// An upload carries one submission, in chunks. There are two kinds. A stream upload belongs to the call that holds its
+// handle; that call discards the upload if no message comes for the server's upload_timeout. A named upload is found by
+// its ids in every call; the round discards the upload if no new chunk comes for upload_timeout.
 //
 //   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, server.ForRounds(), on_expire));
+//   round->StartDeadline();
 //   ASSIGN_OR_RETURN(const auto upload, round->OpenStreamUpload("client", "submission", on_discard));
 //   RETURN_IF_ERROR(round->Append(*upload, chunk));
 //   ASSIGN_OR_RETURN(const Receipt receipt, round->Commit(*upload));
 //   round->Close();
-//   round->Wait(absl::Minutes(1), [round] { Read(round->GetResults()); });
+//   round->Wait(absl::Minutes(1), [round, &pool] { pool.Post([round] { Read(round->GetResults()); }); });
 //
-// Owned by shared_ptr: Registry keeps the round until it expires or is deleted, calls keep it while they use it.
+// Owned by shared_ptr: Registry keeps the round until it expires or is deleted, which cancels it; calls and posted
+// tasks keep it while they use it.
 //
 // Thread-safe. Append, PutChunk, Commit and CommitNamed decode, sort and merge: call them on the worker pool unless
-// their input is small. All other calls are short.
+// their input is small. Chunks and commit of one upload run one after another. All other calls are short.
 //
 // Decoding, validation and sorting take none of the round's two locks, so that many threads do them at once. merge_mu_
 // is held while the engine adds or finishes; mu_ guards the state and is never held for long. Lock order: an upload's
 // mutex, merge_mu_, mu_.
 //
-// Changes of state allocate first and change afterwards: if an allocation fails, the round is as it was.
+// Changes of state allocate first and change afterwards: if an allocation fails, the round is as it was. Only the
+// engine's Add may fail half way, which ends the round as FAILED.
 class Round : public std::enable_shared_from_this<Round> {
  public:
-  // Opens a round. `on_expire`, if any, runs on the timer's thread when the ended round has been kept for result_ttl.
-  // Errors: INVALID_ARGUMENT: a bad spec. RESOURCE_EXHAUSTED: too many open rounds, or a dense result that does not fit
-  // the memory budget.
+  // Opens a round, which holds a permit of services.open_rounds until it ends. The parts of `services` must outlive the
+  // round. `on_expire`, if any, runs once on the timer's thread, result_ttl after the end, unless the round is gone.
+  // Errors: INVALID_ARGUMENT: config.tensors has no tensor, a bad one, or two of one name. RESOURCE_EXHAUSTED: too many
+  // open rounds, or no memory for the round and its dense results.
   static absl::StatusOr<std::shared_ptr<Round>> Open(RoundConfig config, const RoundServices& services,
                                                      std::function<void()> on_expire);
-  ~Round();
-  // Makes the deadline of the spec, measured from the creation, close the round. Not part of Open, so that a round
-  // cannot end and expire before the registry lists it.
+  ~Round();  // cancels the timers, and drops waits without calling them
+  // Schedules Close for config.deadline after the creation: at once if that has passed, never if it is infinite. Call
+  // it once. Not part of Open, so that a round cannot end and expire before the registry lists it.
   void StartDeadline();
 
   const RoundConfig& config() const { return *config_; }
@@ -81,64 +89,80 @@ class Round : public std::enable_shared_from_this<Round> {
 
   // ---- stream uploads ----
 
-  // Errors: FAILED_PRECONDITION: the round is not open, and the client has no submission that this may be a retry of.
-  // RESOURCE_EXHAUSTED: too many uploads or submissions.
+  // Opens an upload. `on_discard`, if any, runs at most once, on the pool: if the round discards the upload because the
+  // round closes or ends. A client with a committed submission may upload in every state but CANCELLED, since this may
+  // be a retry: the commit compares the content.
+  // Errors: FAILED_PRECONDITION: the round is not open. RESOURCE_EXHAUSTED: the server's limit of uploads, or of
+  // submissions to one round (config.submission_limit), is reached.
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenStreamUpload(const std::string& client_id,
                                                                  const std::string& submission_id,
                                                                  UploadHandle::OnDiscard on_discard);
-  // Appends the next chunk. Errors: as Upload::Append; every error discards the upload.
+  // Appends the next chunk. An error discards the upload and counts it as refused.
+  // Errors: FAILED_PRECONDITION: not the chunk expected next. INVALID_ARGUMENT: bad input. RESOURCE_EXHAUSTED: a limit
+  // is exceeded. Of a discarded upload, the reason of the discard.
   absl::Status Append(UploadHandle& upload, const Chunk& chunk) { return AppendChunk(upload, chunk, Repeats::kRefuse); }
   // Counts the submission, completely or not at all, and ends the upload. The same content committed before by the
   // same client is answered with a duplicate receipt.
-  // Errors: FAILED_PRECONDITION: a chunk is missing, and the upload goes on; or the round is not open. ALREADY_EXISTS:
-  // the client has committed other content. RESOURCE_EXHAUSTED: no memory, or too many submissions.
+  // Errors: FAILED_PRECONDITION: the last chunk is missing; the upload goes on. All other errors end the upload and
+  // count it as refused: FAILED_PRECONDITION: the round is not open. ALREADY_EXISTS: the client has committed other
+  // content. INVALID_ARGUMENT, OUT_OF_RANGE: wrong keys or values, as of Upload::TakeUpdates and Aggregation::Prepare.
+  // RESOURCE_EXHAUSTED: no memory, or too many submissions. INTERNAL: the Add failed half way. Of a discarded upload,
+  // the reason of the discard.
   absl::StatusOr<Receipt> Commit(UploadHandle& handle);
-  // Returns: true if a commit may merge earlier submissions too, which takes longer than its own size suggests.
+  // Returns: true if a commit may also merge pending updates of other submissions, so that a small one may take long.
   bool MergesOnArrival() const;
-  // Ends the upload, if it has not ended, at its client's wish.
+  // Ends the upload, if it has not ended, and does not count it as refused: its client has given it up.
   void Discard(UploadHandle& upload);
   // Ends the upload, if it has not ended, and counts it as refused.
   void Refuse(UploadHandle& upload, const absl::Status& status);
 
   // ---- named uploads ----
   //
-  // The ids name at most one upload at a time. Its tag identifies content and chunking. Only a chunk 0 with another tag
-  // replaces the upload; all other calls leave an upload with another tag alone. A named upload without a new chunk for
-  // upload_timeout is discarded.
+  // The ids name at most one upload at a time. The client chooses the upload's tag, which identifies content and
+  // chunking; an empty tag identifies nothing. Only a chunk 0 with another tag replaces the upload; all other calls
+  // leave an upload with another tag alone.
 
-  // Appends a chunk; a chunk that was received before changes nothing. Chunk 0 opens the upload. If an upload with
-  // another tag is being committed, chunk 0 does not wait for the commit: both uploads go on, and whichever is
-  // committed last is compared with the other. Errors: FAILED_PRECONDITION: a gap, or another upload has replaced this
-  // one. Otherwise as OpenStreamUpload and Append.
+  // Appends a chunk. Chunk 0 opens the upload. A chunk number received before changes nothing: the content is not
+  // compared. If an upload with another tag is being committed, chunk 0 does not wait for the commit: both uploads go
+  // on, and whichever is committed last is compared with the other.
+  // Returns: the upload's progress after the chunk; that of the committed submission for a late chunk of it.
+  // Errors: FAILED_PRECONDITION: a gap, or a chunk after the last, and the upload goes on; or another upload has
+  // replaced this one. Otherwise as OpenStreamUpload and Append.
   absl::StatusOr<UploadProgress> PutChunk(const std::string& client_id, const std::string& submission_id,
                                           const Chunk& chunk, const std::string& tag = "");
-  // Counts a chunk that its call has refused, and discards the upload of that chunk, if there is one.
+  // Counts a chunk that was refused before PutChunk (malformed or too large), and discards the chunk's upload, if there
+  // is one that is not being committed.
   void RefuseNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                    const absl::Status& status);
   // Commits as Commit does and calls `done` once: before returning or, if another call is already committing the
-  // upload, later on that call's thread. No call blocks for another one.
-  // Errors, given to `done`: as Commit. FAILED_PRECONDITION: the upload has another tag. NOT_FOUND: no upload.
+  // upload, later on that call's thread. The other call does not wait. Commits of different uploads do, for merge_mu_.
+  // Gives `done`, if no upload has these ids and this tag: a duplicate receipt if such an upload has been committed;
+  // else FAILED_PRECONDITION: the round is not open, or the upload has another tag; else NOT_FOUND.
   void CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                    const UploadHandle::OnCommit& done);
-  // Returns: the progress; zero for an upload with another tag. Errors: NOT_FOUND: no upload.
+  // Returns: the upload's progress, also after its commit; zero for an upload with another tag. Errors: NOT_FOUND: no
+  // upload.
   absl::StatusOr<UploadProgress> GetProgress(const std::string& client_id, const std::string& submission_id,
                                              const std::string& tag = "");
 
   // ---- life cycle ----
 
-  // Stops uploads and starts the merge. No effect unless the round is open.
+  // Takes no new submission and starts the merge. Discards the uploads, but not those being committed and those of
+  // clients with a committed submission, which may be retries. No effect unless the round is open.
   void Close();
-  // Ends the round without a result. A merge that runs is not interrupted, but its result is dropped.
-  // Errors: FAILED_PRECONDITION on a round that is DONE or FAILED.
+  // Ends the round without a result. A merge that runs is not interrupted, but its result is dropped. No effect on a
+  // round that is CANCELLED. Errors: FAILED_PRECONDITION on a round that is DONE or FAILED.
   absl::Status Cancel(absl::string_view reason);
 
   using WaitId = uint64_t;
-  // Calls `done` once, from any thread: when the round has ended (at once if it has), after `timeout`, or on
-  // ReleaseWaiters.
+  // Calls `done` once: within Wait if the round has ended; else when the round ends, after `timeout`, or on
+  // ReleaseWaiters. `done` learns from state() whether the round has ended. It runs on the thread that ended or
+  // released the wait, perhaps under merge_mu_: it must be short, such as a post to the pool. If it holds the round,
+  // the round lives until the wait has ended.
   WaitId Wait(absl::Duration timeout, std::function<void()> done);
-  // Returns: true if `done` will not be called.
+  // Ends a wait. Returns: true if `done` will not be called; false if it has been, or another thread is about to.
   bool StopWaiting(WaitId id);
-  // Calls the callbacks of all waits now.
+  // Ends all waits: calls their `done` on this thread.
   void ReleaseWaiters();
 
   // ---- timeline ----
@@ -212,7 +236,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // Returns: the answer to a CommitNamed that finds no upload with its name and tag.
   absl::StatusOr<Receipt> AnswerCommitWithoutUploadLocked(UploadName name, const std::string& tag)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The two take the Upload in `handle`, whose mutex is held.
+  // CommitComplete and PrepareAndAdd: `upload` is that in `handle`, whose mutex is held.
   absl::StatusOr<Receipt> CommitComplete(UploadHandle& handle, Upload& upload);
   absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash);
   // Returns: the answer to a commit that must not be added: a duplicate receipt or an error.
@@ -228,7 +252,8 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Status FailAfterPartialAdd(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
   // Returns: the memory that the round needs to remember a committed submission.
   static uint64_t CommittedBytes(const UploadHandle& handle);
-  // Merges pending updates, if rounds hold half of their memory limit and merging may halve this round's part.
+  // Merges pending updates, if all rounds together have reserved over half of the memory budget, and this round's
+  // aggregation has at least doubled since the latest MergePending.
   void MergeIfMemoryIsShort() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
   // The aggregation, for Prepare only. Finish, which destroys the aggregation, waits until num_committing_ is 0.
   const Aggregation& AggregationForPrepare() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return *aggregation_; }
@@ -260,7 +285,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // Wakes the waiters of a round that has ended, and logs the end.
   void AnnounceEnd();
   void PostFinish();
-  // Computes the result or frees the aggregation, once the round is closed and no commit runs. Called again and again.
+  // Computes the result or frees the aggregation, once the round is closed and no commit runs. Posted at the close, at
+  // the end and after the last commit; the first call that finds both does the work, all others do nothing.
   void FinishIfReady();
   // Returns: true if the round has ended by this call.
   bool Finish();
@@ -284,8 +310,9 @@ class Round : public std::enable_shared_from_this<Round> {
   uint64_t merged_bytes_ ABSL_GUARDED_BY(merge_mu_) = 0;     // size of aggregation_ after the latest MergePending
 
   mutable Mutex mu_;
-  Permit open_permit_ ABSL_GUARDED_BY(mu_);                               // of RoundServices::open_rounds
-  RoundSnapshot snapshot_ ABSL_GUARDED_BY(mu_);                           // all but the fields that Snapshot() fills in
+  Permit open_permit_ ABSL_GUARDED_BY(mu_);  // of RoundServices::open_rounds
+  // Without num_uploads and the timeline, except the `finish` of an ended round: Snapshot() fills these in.
+  RoundSnapshot snapshot_ ABSL_GUARDED_BY(mu_);
   absl::Duration closed_at_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();  // Clock::Monotonic
   // Commits that have found the round open and have not returned from Add. Finish waits for them.
   uint64_t num_committing_ ABSL_GUARDED_BY(mu_) = 0;

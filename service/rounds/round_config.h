@@ -1,4 +1,4 @@
-// What a round has been asked to do.
+// The decoded spec of a round.
 #ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_CONFIG_H_
 #define SPARSEAGG_SERVICE_ROUNDS_ROUND_CONFIG_H_
 
@@ -15,23 +15,23 @@
 
 namespace sparseagg::service {
 
-// Immutable once its round is open; uploads share it.
+// The configuration of one round. Made by DecodeRoundSpec; immutable once the round is open, and shared by its uploads.
 struct RoundConfig {
   std::string id;  // empty: the private round of a one-shot call
   std::vector<TensorSpec> tensors;
-  absl::flat_hash_map<std::string, size_t> tensor_index;
+  absl::flat_hash_map<std::string, size_t> tensor_index;  // by name
   uint64_t min_submissions = 0;
-  uint64_t max_submissions = 0;                        // the round closes itself on reaching it; 0: it does not
-  uint64_t submission_limit = 0;                       // of the server; 0: none
+  uint64_t max_submissions = 0;                        // the round closes when it has this many; 0: no such limit
+  uint64_t submission_limit = 0;                       // the server's limit on submissions; 0: none
   uint64_t max_tuples_per_submission = 0;              // 0: none
   uint64_t max_bytes_per_submission = 0;               // decoded keys and values; 0: none
-  absl::Duration deadline = absl::InfiniteDuration();  // from the creation
-  absl::Duration result_ttl = absl::ZeroDuration();    // from the end
-  std::string wire_spec;                               // the spec as its caller sent it; what makes two rounds the same
+  absl::Duration deadline = absl::InfiniteDuration();  // from the creation of the round
+  absl::Duration result_ttl = absl::ZeroDuration();    // from the end of the round
+  std::string wire_spec;  // serialised spec without unknown fields; equal for two requests of the same round
 
-  // INVALID_ARGUMENT lists the known tensors.
+  // Returns: the index of the tensor. Errors: INVALID_ARGUMENT: no such tensor; the message lists the tensors.
   absl::StatusOr<size_t> FindTensor(absl::string_view name) const;
-  // Whether the round keeps submissions until its end, since their order matters for some of its tensors.
+  // Returns: whether the round keeps all submissions until it closes, because their order matters for some tensor.
   bool KeepsSubmissions() const;
 };
 

@@ -1,4 +1,4 @@
-// One submission in the making: its chunks, validated as they come.
+// An upload: one submission in the making, its chunks validated as they come.
 #ifndef SPARSEAGG_SERVICE_ROUNDS_UPLOAD_H_
 #define SPARSEAGG_SERVICE_ROUNDS_UPLOAD_H_
 
@@ -24,12 +24,12 @@
 
 namespace sparseagg::service {
 
-// The part of a chunk that belongs to one tensor. Borrows keys, values and name from the decoded message.
+// One tensor's part of a chunk. Borrows keys, values and name from the decoded message until Append returns.
 struct ChunkSlice {
   absl::string_view tensor;
   SliceView view;
-  std::optional<DType> dtype;  // of the values, as declared; nullopt: the tensor's
-  bool keys_sorted = false;    // declared by the client, checked when the upload is complete
+  std::optional<DType> dtype;  // of the values as sent; Append widens them to the tensor's. nullopt: as `view` says
+  bool keys_sorted = false;    // declared for the tensor's keys of all chunks; checked by TakeUpdates
   bool keys_unique = false;    // likewise
 };
 
@@ -37,62 +37,70 @@ struct ChunkSlice {
 struct Chunk {
   uint64_t sequence = 0;         // 0, 1, …
   bool last = false;             // the submission has no further chunk
-  std::optional<double> weight;  // of the submission; belongs into chunk 0
+  std::optional<double> weight;  // of the submission; belongs into chunk 0, later chunks may repeat it
   std::vector<ChunkSlice> slices;
 };
 
-// The treatment of a chunk that was received before.
+// What Append does with a chunk whose sequence number came before. It does not compare the content.
 enum class Repeats {
-  kIgnore,  // unary calls, which clients retry
-  kRefuse,  // streams, in which a repeated chunk is an error
+  kIgnore,  // nothing, and returns OK: for unary calls, which clients retry
+  kRefuse,  // returns FAILED_PRECONDITION: for streams
 };
 
-// Returns: the error for chunk `sequence` that comes after chunk `last`, which was marked last.
+// The FAILED_PRECONDITION, of Append and of the round, for chunk number `sequence` after number `last`, marked as last.
 absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last);
 
-// Tuples of each tensor, in the order of the spec. Shared by all uploads that expect the same.
+// The number of tuples of each tensor, in the order of the spec. Many uploads may share one vector.
 using TuplesPerTensor = std::shared_ptr<const std::vector<uint64_t>>;
 
-// Collects the chunks of one submission in columns, validates them, and turns them into updates.
+// Collects one submission's chunks in columns, validates them, and turns them into updates. Owned by UploadHandle.
 //
 //   Upload upload(config, &budget);
-//   RETURN_IF_ERROR(upload.Append(chunk, Repeats::kIgnore));  // for each chunk
-//   const ContentHash hash = upload.Hash();                   // upload.complete()
-//   ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates());
+//   upload.ExpectTuples(tuples);                              // optional
+//   RETURN_IF_ERROR(upload.Append(chunk, Repeats::kIgnore));  // for each chunk, until upload.complete()
+//   const ContentHash hash = upload.Hash();
+//   ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates());  // once, as the last call
 //
-// Owned by an UploadHandle. Not thread-safe. Unusable after any error but FAILED_PRECONDITION of Append; discard it.
+// Not thread-safe, not movable. After an error or exception, except FAILED_PRECONDITION of Append, the upload is
+// unusable and keeps its reservation until it is destroyed.
 class Upload {
  public:
-  // The upload reserves all its memory from `budget` before it allocates.
+  // `budget`: not null; outlives the upload. Append reserves the memory for each chunk there before it allocates.
   Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget);
 
   // Validates the chunk and copies its keys and values.
-  // Errors: FAILED_PRECONDITION: not the chunk expected next, which the message names; nothing changes.
-  // INVALID_ARGUMENT: bad input, with tensor, chunk, position and value. RESOURCE_EXHAUSTED: a limit, which is named.
+  // Errors: FAILED_PRECONDITION: not the chunk that is expected next; the message names the expected chunk, and nothing
+  // changes. INVALID_ARGUMENT: bad input, with tensor, chunk, position and value. RESOURCE_EXHAUSTED names the limit:
+  // one on submissions, which a new upload would meet again, or the memory budget, which may have room later.
   absl::Status Append(const Chunk& chunk, Repeats repeats);
 
-  // Sets how many tuples each tensor will probably get. Columns start with that size, so that later chunks are copied
-  // once; but at most with a few times the size of the first chunk.
+  // Sets how many tuples each tensor will probably get. Columns start with that size, or with 8 times that of the first
+  // chunk if this is less, so that later chunks need not enlarge them.
+  // Requires: null (unknown) or one number for each tensor; no chunk yet.
   void ExpectTuples(TuplesPerTensor tuples) { expected_ = std::move(tuples); }
 
-  bool complete() const { return complete_; }  // the last chunk has been appended
-  uint64_t next_sequence() const { return next_sequence_; }
-  uint64_t num_tuples() const { return num_tuples_; }
-  uint64_t num_bytes() const { return num_bytes_; }  // of decoded keys and values; implicit keys take none
+  bool complete() const { return complete_; }                // the last chunk has been appended
+  uint64_t next_sequence() const { return next_sequence_; }  // number of the chunk expected next
+  uint64_t num_tuples() const { return num_tuples_; }        // of all tensors, so far
+  uint64_t num_bytes() const { return num_bytes_; }  // of decoded keys and values; without implicit keys (SliceView)
 
-  // Returns: the XXH3-128 of tensors, keys, values and weight. Deterministic: the same for every chunking.
+  // Returns: the XXH3-128 of weight, tensors, keys and values as decoded. Declarations and packing are not part of it.
+  // Requires: complete(). Deterministic: the same for every chunking.
   ContentHash Hash() const;
 
-  // Returns: one update per tensor, in the order of the spec; an empty one for a tensor that no chunk has named. Only
-  // the reservation stays: it is the caller's to move along with the updates.
-  // Errors: INVALID_ARGUMENT: keys are not sorted or unique as declared. RESOURCE_EXHAUSTED: no memory to check that.
+  // Returns: one update per tensor, in the order of the spec; an empty one for a tensor without slices.
+  // Requires: complete(); Hash and CountTuples are not called afterwards.
+  // Errors: INVALID_ARGUMENT: keys are not as declared; a dense tensor lacks rows. RESOURCE_EXHAUSTED: no memory.
   absl::StatusOr<std::vector<ValidatedUpdate>> TakeUpdates();
+  // Returns: what the upload has reserved; after TakeUpdates, the memory of the updates. A caller that keeps them
+  // longer than the upload must move the reservation to its own (Reservation::Absorb).
   Reservation& reservation() { return reservation_; }
   std::vector<uint64_t> CountTuples() const;  // of each tensor, in the order of the spec
 
  private:
   absl::Status CheckSequence(const Chunk& chunk) const;
   absl::Status CheckWeight(const Chunk& chunk) const;
+  // `more_chunks`: chunk number `chunk` is not the last one.
   absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks);
   // Reserves columns of the expected size for a tensor whose first slice is `first`, if there is memory.
   void ReserveExpected(size_t tensor, const CheckedSlice& first, UpdateBuilder& builder);

@@ -1,4 +1,4 @@
-// Sort fold: folds a block of sparse keys by collecting, sorting and adding up its tuples.
+// Sort fold: folds a block of keys by collecting, sorting and adding up its tuples.
 #ifndef SPARSEAGG_HOST_CPU_MERGE_SORT_FOLD_H_
 #define SPARSEAGG_HOST_CPU_MERGE_SORT_FOLD_H_
 
@@ -30,17 +30,20 @@
 
 namespace sparseagg::cpu {
 
-// Fold of one block at a time whose cost grows with its tuples, not with its range of keys (in the literature on sparse
-// matrix products: expand, sort, compress). Tuples are collected in canonical order of the updates, and sorted by key
-// so that this order stays within a key; then each key's terms are added from left to right. Owned by a BlockMerger:
+// Fold of one block at a time whose cost grows with its tuples, not with its range of keys: for sparse keys (in the
+// literature on sparse matrix products: expand, sort, compress). Tuples are collected in canonical order of the
+// updates, and sorted by key so that this order stays within a key; then each key's terms are added from left to right.
+// Owned by a BlockMerger. Unusable after an error. Not thread-safe. Calls, block after block in ascending order:
 //
-//   RETURN_IF_ERROR(sort_fold.Collect(block));     // collects and sorts
-//   sort_fold.FoldInto(rows);                      // or, if IsDirect():
-//   const size_t rows = sort_fold.CountRows();     //   claim places for these rows, then
-//   sort_fold.WriteTo(output, rows);               //   fold, finish and write them
+//   RETURN_IF_ERROR(sort_fold.Collect(block));     // collects and sorts; then either
+//   sort_fold.FoldInto(rows);                      //   gives unfinished rows; or, if IsDirect():
+//   const size_t rows = sort_fold.CountRows();     //   the caller claims places in the result for these rows,
+//   sort_fold.WriteTo(output, rows);               //   and this folds, finishes and writes them there
 //
-// Sums of rows of several values also take in the base. Else the caller combines the base with the folded rows, except
-// where the base comes first in canonical order: then its rows are collected, too. Not thread-safe.
+// Where the base's rows of the block go:
+//   the order matters (base_is_first)             collected, before the updates' tuples
+//   sums of rows of several values (RowSums)      collected, likewise
+//   otherwise                                     left to the caller, who combines them with the folded rows
 template <typename Key, typename Fold>
 class SortFold {
  public:
@@ -59,8 +62,9 @@ class SortFold {
     if (RowSums::IsFor(shape_)) row_sums_.emplace(sources, base_, shape_);
   }
 
-  // Collects and sorts the tuples of `block`, from where the cursors stand.
-  // Errors: RESOURCE_EXHAUSTED for 2^32 tuples or more.
+  // Collects and sorts the tuples of `block`. The cursors of `sources` stand at the first of them, and move behind the
+  // last; the base's cursor stays if its rows are not collected.
+  // Errors: RESOURCE_EXHAUSTED for 2^32 tuples or more, collected rows of the base included.
   absl::Status Collect(const Block<Key>& block) {
     const uint64_t max_offset = static_cast<uint64_t>(block.last) - block.first;
     first_ = block.first;
@@ -72,7 +76,7 @@ class SortFold {
     if (fits_words_ && slot_sort_.ShouldTry(max_offset, tuples)) {
       SlotSort::Writer writer = slot_sort_.Begin(max_offset, tuples);
       collector_.Collect([&writer](uint64_t offset, uint32_t payload) { writer.Put(offset, payload); });
-      slot_sort_.Finish(!collector_.payload_is_value(), words_);
+      slot_sort_.Finish(/*ascending=*/!collector_.payload_is_value(), words_);  // indexes ascend, values need not
     } else if (fits_words_) {
       CollectAndSort(max_offset, tuples, words_, word_scratch_);
     } else {
@@ -85,7 +89,7 @@ class SortFold {
     return absl::OkStatus();
   }
 
-  // Folds the collected tuples into unfinished rows.
+  // Replaces the contents of `rows` by the folded tuples, unfinished.
   void FoldInto(Rows& rows) {
     if (row_sums_) {
       row_sums_->MoveTo(rows);
@@ -94,14 +98,14 @@ class SortFold {
     }
   }
 
-  // Returns: whether CountRows and WriteTo can fold the collected tuples straight to a direct output.
+  // Returns: whether CountRows and WriteTo can fold the tuples collected last, of a sum (the row sink checks that).
   bool IsDirect() const { return row_sums_.has_value() || (fits_words_ && columns_ == 1 && base_ == nullptr); }
 
   // Returns: the number of distinct keys collected.
-  // Requires: IsDirect().
+  // Requires: IsDirect(). Cost: one pass over the tuples; O(1) with RowSums.
   size_t CountRows() const { return row_sums_ ? row_sums_->num_rows() : CountKeys(CollectedTuplesOf()); }
 
-  // Folds and finishes the collected tuples and writes `rows` = CountRows() rows.
+  // Folds and finishes the collected tuples and writes the rows. `rows`: their number, as CountRows has returned it.
   // Requires: IsDirect().
   void WriteTo(const DirectOutput<Key>& output, size_t rows) {
     row_sums_ ? row_sums_->WriteTo(output) : FoldTo(CollectedTuplesOf(), first_, rows, output);
@@ -124,6 +128,8 @@ class SortFold {
     tuples.size = words_.size();
     if (!collector_.payload_is_value()) tuples.terms = collector_.terms().data();
     if (shape_.key_weights != KeyWeights::kNone) tuples.weights = collector_.weights().data();
+    // There is an update, since the tuples are of updates. Its dtype and weight are those of all updates if the payload
+    // is the value, and not read otherwise. The bound and the scale are the spec's.
     tuples.dtype = sources_.cursors[0].dtype;
     tuples.weight = sources_.cursors[0].weight;
     tuples.fixed = std::is_same_v<Fold, SumFixed>;
@@ -147,10 +153,10 @@ class SortFold {
     rows.resize(0, shape_);
     rows.resize(entries.size(), shape_);
     size_t num_rows = 0;
-    if (collector_.payload_is_value()) {
+    if (collector_.payload_is_value()) {  // one value of up to 32 bits a key, one dtype and weight (PayloadIsValue)
       LoadSortedTerms(entries);
       num_rows = FoldTerms(entries, sorted_terms_, rows, [](size_t i, const Entry&) { return i; });
-    } else if (collector_.needs_origins()) {
+    } else if (collector_.needs_origins()) {  // rows of several values, or collected rows of the base
       num_rows = FoldByOrigin(entries, rows);
     } else {
       num_rows =
@@ -235,13 +241,13 @@ class SortFold {
   }
 
   Sources<Key, Fold>& sources_;
-  const Rows* const base_;  // rows merged earlier that are collected; null: none, or the caller combines them
+  const Rows* const base_;  // null unless the base's rows are collected (see above)
   const RowShape shape_;
   const size_t columns_;
   TupleCollector<Key, Fold> collector_;
   std::optional<RowSums> row_sums_;  // for the folds and shapes that RowSums serves
   SlotSort slot_sort_;
-  // The current block: sorted tuples, in words if its offsets have at most 32 bits.
+  // The current block: sorted tuples, in words (upper half: offset, lower: payload) if offsets have at most 32 bits.
   Key first_ = 0;
   bool fits_words_ = true;
   Column<TupleWord> words_;

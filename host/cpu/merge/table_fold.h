@@ -24,16 +24,22 @@ namespace sparseagg::cpu {
 
 // Table of accumulators, one slot for each key of a window, that stays in the cache (in the literature on sparse matrix
 // products: a sparse accumulator). The updates are added one after another, so each slot gets its terms in canonical
-// order. Then the touched slots are moved out in order of key. Keys need no order within a window, and nothing is
-// compared or sorted. Owned by a BlockMerger. Life cycle, window after window:
+// order. Then the touched slots are moved out in order of key, so nothing is compared or sorted. A source has each key
+// once, and all its keys of a window before those of the next; within a window its keys come in any order.
+//
+// Owned by a BlockMerger. For each window, in ascending order, Add and then one of (1), (2), (3), each of which also
+// resets the table:
 //
 //   table_fold.Add(first, span);                  // adds all sources' rows of the window
-//   table_fold.MoveTo(rows);                      // moves unfinished rows out; or, if IsWordTable():
-//   const size_t rows = table_fold.CountRows();   //   claim places for these rows, then
-//   table_fold.WriteTo(output, rows);             //   finish and write them; or, if CanWriteAllSlots():
-//   table_fold.WriteAllSlotsTo(output, span);     //   finish and write all slots, for a dense result
 //
-// Each of the three resets the table. Not thread-safe.
+//   table_fold.MoveTo(rows);                      // (1) moves unfinished rows out
+//
+//   const size_t rows = table_fold.CountRows();   // (2) if IsWordTable(): the caller claims places in the result for
+//   table_fold.WriteTo(output, rows);             //     these rows, and this finishes and writes them there
+//
+//   table_fold.WriteAllSlotsTo(output, span);     // (3) if CanWriteAllSlots(): finishes and writes all slots
+//
+// (2) and (3) write direct output, which is only for sums of floats: the row sink checks that. Not thread-safe.
 template <typename Key, typename Fold>
 class TableFold {
  public:
@@ -52,7 +58,8 @@ class TableFold {
     if (!has_kernel_) terms_.resize(std::max<size_t>(kTermBatch, columns_) + kVectorSlack);
   }
 
-  // Adds the rows of all sources with keys from `first` to first + span − 1, from where the cursors stand.
+  // Adds the rows of all sources with keys from `first` to first + span − 1. The sources' cursors stand at the first of
+  // them, and move behind the last. Requires: span ≥ 1; first + span − 1 is a Key.
   void Add(Key first, uint64_t span) {
     MakeTable(span);
     const Key last = static_cast<Key>(first + (span - 1));
@@ -63,7 +70,7 @@ class TableFold {
     tuples_ = rows + (has_kernel_ ? AddToTable(WindowOf(first, last)) : AddUpdates(first, last));
   }
 
-  // Moves the touched slots to `rows`, unfinished.
+  // Replaces the contents of `rows` by the touched slots, unfinished.
   void MoveTo(Rows& rows) {
     rows.resize(0, shape_);
     rows.resize(std::min(span_, tuples_) + kVectorSlack, shape_);
@@ -74,39 +81,41 @@ class TableFold {
     rows.resize(moved, shape_);
   }
 
-  // Returns: whether a key has one 64-bit accumulator, as the kernels that read out the table need.
+  // Returns: whether a key has one 64-bit accumulator, as Compact and CompactTo (simd/compact_kernels.h) need.
   bool IsWordTable() const { return sizeof(Acc) == sizeof(uint64_t) && columns_ == 1; }
 
   // Returns: the number of touched slots.
   // Requires: IsWordTable().
   size_t CountRows() { return CountTouched(TableOfWords()); }
 
-  // Finishes the touched slots and writes them as `rows` = CountRows() rows.
+  // Finishes the touched slots and writes them as the `rows` = CountRows() rows of `output`.
   // Requires: IsWordTable().
   void WriteTo(const DirectOutput<Key>& output, size_t rows) { CompactTo(TableOfWords(), first_, rows, output); }
 
-  // Returns: whether WriteAllSlotsTo serves this table: the accumulators are all that is kept of a key, or there is
-  // one.
+  // Returns: whether WriteAllSlotsTo serves this table: one 64-bit accumulator a key; or several, without counters and
+  // sums of weights.
   bool CanWriteAllSlots() const {
     const bool is_sum = shape_.key_weights == KeyWeights::kNone && count_bytes_ == CountBytes::kNone;
     return IsWordTable() || (sizeof(Acc) == sizeof(uint64_t) && is_sum);
   }
 
-  // Finishes and writes the first `span` slots of the window, touched or not. Slots left out must be untouched: the
-  // last window may end beyond the dimension.
-  // Requires: CanWriteAllSlots().
+  // Finishes the slots of the window's first `span` keys, touched or not, and writes them one behind another from the
+  // first row of `output` on. The last window may end beyond the dimension: then `span` is less than that of Add, and
+  // the slots left out must be untouched. Requires: CanWriteAllSlots().
   void WriteAllSlotsTo(const DirectOutput<Key>& output, uint64_t span) {
     SlotTable table = TableOfWords();
-    table.slots = span * columns_;
+    table.slots = span * columns_;  // here a slot is one accumulator
     WriteAllSlots(table, output);
   }
 
  private:
+  // Folds whose table AddToTable (simd/table_fold_kernels.h) can fill; AddUpdates fills all others.
   static constexpr bool kHasKernel = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
 
   // Returns: the narrowest counter that can count all sources. The float sum needs none unless counts are asked for:
-  // its untouched slots are −0.0 (see SumFloat). Other folds have no such marker, and tell touched slots by their
-  // counts.
+  // its untouched slots are −0.0, and touched ones never are, since no term is −0.0 and x − x is +0.0 (see SumFloat).
+  // Other folds have no such marker, and tell touched slots by their counts. Four bytes, too, for counts of the base,
+  // and with sums of weights, for which the kernels have no other counters.
   static CountBytes NarrowestCount(const MergeInput<Key, Fold>& input) {
     const bool marks = !std::is_same_v<Fold, SumFloat> || input.shape.columns == 0;
     if (!input.shape.counts && !marks) return CountBytes::kNone;
@@ -141,7 +150,7 @@ class TableFold {
     return window;
   }
 
-  // Grows the table to `span` slots; new slots are untouched.
+  // Grows the table to `span` slots. Fills old slots, too: between windows all are untouched.
   void MakeTable(uint64_t span) {
     if (table_slots_ >= span) return;
     table_slots_ = span;
@@ -175,7 +184,8 @@ class TableFold {
     return step(nullptr);
   }
 
-  // Adds the rows of the base up to its cursor's stop. The base comes first in canonical order.
+  // Adds the rows of the base up to its cursor's stop, whose counts are 1 or more. Where the order matters, the base's
+  // submissions precede the updates' in canonical order: MergeInput::base_is_first.
   void AddBase(Key first) {
     Cursor<Key>& base = sources_.base;
     const uint64_t begin = base.position;
@@ -202,7 +212,7 @@ class TableFold {
     for (uint64_t row = begin; row < base.stop; ++row) weights_[slot_of(row)] = input_.base->weights[row];
   }
 
-  // AddToTable, for folds without a kernel.
+  // What AddToTable does, for other folds.
   uint64_t AddUpdates(Key first, Key last) {
     uint64_t tuples = 0;
     for (size_t k = 0; k < sources_.cursors.size(); ++k) tuples += AddUpdate(k, first, last);
@@ -264,7 +274,7 @@ class TableFold {
     return table;
   }
 
-  // MoveTo, for tables without a kernel.
+  // MoveTo, for tables that Compact does not serve.
   // Returns: the number of rows.
   template <typename Counts>
   size_t MoveRows(Counts counts, Rows& rows) {

@@ -196,7 +196,7 @@ TEST(ChunkMessage, LongNames_AreRefused) {
   grpc::Slice slice(chunk.SerializeAsString());
   grpc::ByteBuffer buffer(&slice, 1);
   ChunkMessage message;
-  EXPECT_THAT(std::string(message.Parse(buffer).message()), ::testing::HasSubstr("beside keys and values"));
+  EXPECT_THAT(std::string(message.Parse(buffer).message()), ::testing::HasSubstr("besides keys and values"));
 }
 
 TEST(ChunkMessage, FieldsThatNobodyKnows_ArePassedOver) {
@@ -222,7 +222,8 @@ TEST(ChunkMessage, AStringThatIsNoUtf8_IsRefusedWithAWordAboutThat) {
     grpc::Slice slice(bytes);
     grpc::ByteBuffer buffer(&slice, 1);
     ChunkMessage message;
-    EXPECT_EQ(message.Parse(buffer).message(), "a message that is no UpdateChunk, whose strings must be UTF-8");
+    EXPECT_EQ(message.Parse(buffer).message(),
+              "not a valid UpdateChunk: malformed, or with a string that is not UTF-8");
   }
 }
 

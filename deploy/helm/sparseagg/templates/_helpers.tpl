@@ -20,7 +20,7 @@ labels:
   helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
-{{- /* --memory-limit and a tenth, rounded up. */ -}}
+{{- /* Memory of the pod: --memory-limit and a tenth more, rounded up. */ -}}
 {{- define "sparseagg.memory" -}}
 {{ div (add (mul .Values.memoryLimitMiB 11) 9) 10 }}Mi
 {{- end -}}

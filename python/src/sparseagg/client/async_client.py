@@ -1,4 +1,11 @@
-"""``sparseagg.aio``: the client and its rounds, with every operation of both clients as a coroutine."""
+"""``sparseagg.aio``: the client and its rounds, with every operation of both clients as a coroutine.
+
+``sparseagg.Client`` and ``sparseagg.Round`` run the same coroutines, without an event loop, over a transport that
+blocks where this one awaits.
+
+To *end* a round is to take no more submissions and to wait for the merge. To *close* a round is to end it and to read
+its result. A round that is done, failed or cancelled *has ended*. Only a round that is *done* has a result.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +35,15 @@ __all__ = ["Client", "Round"]
 
 
 class Client:
-    """A client of one server, for the event loop that makes the first call.
+    """A client of one server. An asynchronous context manager that disconnects.
 
-    An asynchronous context manager that disconnects. Calls may run concurrently. ``sparseagg.Client`` has the same
-    methods, and documents their arguments and errors; it runs these methods over a ``BlockingTransport``.
+    A client may be made outside an event loop. The first call binds the client and its rounds to the running loop, and
+    calls from another loop raise ``FailedPrecondition``. Tasks of one loop may make calls at the same time. Not
+    thread-safe: make another client for each thread's loop, and in a forked child.
+
+    ``sparseagg.Client`` has the same methods, and documents their arguments and errors. The client's ``timeout`` limits
+    each attempt of a call that carries no update and no result; methods without a ``timeout`` have no other limit. A
+    method's ``timeout`` limits the whole operation with its retries; None is no limit.
 
         async with sparseagg.aio.Client("localhost:8001") as client:
             rnd = await client.create_round(spec)
@@ -53,7 +65,7 @@ class Client:
         connections: SupportsIndex = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
-        self.address = checked_address(address)
+        self.address = checked_address(address)  # raises InvalidArgument
         self._connection = Connection(
             address,
             metadata(token),
@@ -73,11 +85,11 @@ class Client:
         await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Closes the connection. Calls under way raise ``errors.Cancelled``, later calls ``FailedPrecondition``."""
+        """Closes all connections. Calls under way raise ``errors.Cancelled``, later calls ``FailedPrecondition``."""
         await self._connection.close()
 
     async def close(self) -> None:
-        """The same as ``disconnect``. Rounds stay open."""
+        """The same as ``disconnect``: rounds stay open on the server. ``Round.close`` ends a round."""
         await self.disconnect()
 
     async def server_info(self) -> ServerInfo:
@@ -94,15 +106,15 @@ class Client:
         return Round(self._connection, await self._connection.get_round(round_name(name)))
 
     async def list_rounds(self) -> AsyncIterator[Round]:
-        """Yields all rounds of the server, oldest first."""
-        token: str | None = ""
+        """Yields all rounds of the server, oldest first. Asks for the next page when the caller has come to its end."""
+        token: str | None = ""  # of a page: "" for the first one, None after the last one
         while token is not None:
             rounds, token = await self._page_of_rounds(token)
             for each in rounds:
                 yield each
 
     async def _page_of_rounds(self, token: str) -> tuple[list[Round], str | None]:
-        """Returns the rounds of one page, and the next page's token; None behind the last page."""
+        """Returns the rounds of one page, and the next page's token, which is None if this page is the last."""
         response = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=token))
         rounds = [Round(self._connection, RoundInfo.from_proto(proto)) for proto in response.rounds]
         return rounds, response.next_page_token or None
@@ -118,18 +130,20 @@ class Client:
     ) -> Result:
         """Merges updates in one call; see ``sparseagg.Client.aggregate``.
 
-        Other threads convert the updates while the event loop goes on. An iterator of updates runs in the event loop.
+        Another thread converts the updates while the event loop goes on. An iterable that is neither a list nor a
+        mapping is iterated in the event loop. All updates are converted before the first one is sent.
         """
         spec, updates = checked_spec(spec), checked_updates(updates)
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, "the aggregation has not ended"):
             server = await self._connection.server_wire(deadline)
             uploads = await self._uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
-            answer = result_format(encoding, None)
+            answer = result_format(encoding, None)  # `values` rounds the updates, not the result
             reader = await self._connection.aggregate(lambda: aggregate_requests(spec, uploads, answer), deadline)
         return reader.result()
 
     async def _uploads(self, spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFormat) -> list[Upload]:
+        """Converts all updates in another thread: a list or mapping as a whole, other iterables update by update."""
         convert = self._connection.transport.convert
         if isinstance(updates, (list, Mapping)):
             return await convert(aggregate_uploads, spec, updates, chunk_bytes, wire)
@@ -164,9 +178,10 @@ class RoundAttributes:
 
 
 class Round(RoundAttributes):
-    """A round on the server, from ``Client.create_round``, ``get_round`` or ``list_rounds``.
+    """A round on the server, from ``Client.create_round``, ``get_round`` or ``list_rounds``. Threads: as ``Client``.
 
-    ``sparseagg.Round`` has the same methods, and documents their arguments and errors.
+    ``sparseagg.Round`` has the same methods, and documents their arguments and errors. After an error, ``info`` is
+    the last description that the server has given; after a ``RoundFailed``, that of the failed or cancelled round.
     """
 
     def __init__(self, connection: Connection, info: RoundInfo) -> None:
@@ -196,8 +211,13 @@ class Round(RoundAttributes):
         progress: bool = False,
         timeout: Timeout = None,
     ) -> Submission:
-        """Sends one client's update; see ``sparseagg.Round.submit``. Another thread converts the update."""
+        """Sends one client's update; see ``sparseagg.Round.submit``. Another thread converts the update.
+
+        A ``submission_id`` lets a later call, also of another process, go on where this one broke off. ``resumable``
+        makes the first attempt ask the server where to go on; without it, only later attempts do.
+        """
         deadline = checked_deadline(timeout)
+        # No answer by the deadline is a DeadlineExceeded. A FailedPrecondition names the round and its state.
         with raise_if_late(deadline, f"the submission to {self.name} has not ended"), naming_round(self.name):
             server = await self._connection.server_wire(deadline)
             upload = await self._connection.transport.convert(
@@ -217,7 +237,10 @@ class Round(RoundAttributes):
                 return await self._connection.submit(upload, resumable, bar, deadline)
 
     async def close(self, timeout: Timeout = None, *, encoding: str = "auto", values: str | None = None) -> Result:
-        """Ends the submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``."""
+        """Ends the submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``.
+
+        ``Client.close`` is another thing: it disconnects.
+        """
         request = result_request(self.name, None, None, result_format(encoding, values))  # checks the arguments first
         deadline = checked_deadline(timeout)
         await self._end(deadline)
@@ -255,11 +278,13 @@ class Round(RoundAttributes):
         await self._connection.delete_round(self.name)
 
     async def _end(self, deadline: float | None) -> RoundInfo:
+        """Closes the round on the server, and waits until it has ended; ``RoundFailed`` unless it is done."""
         await self._call("CloseRound", pb.CloseRoundRequest(name=self.name), deadline)
         raise_if_failed(await self._wait(deadline))
         return self._info
 
     async def _wait(self, deadline: float | None) -> RoundInfo:
+        """Returns the round when it has ended. Asks the server to answer then, or after ``poll`` seconds; repeats."""
         while True:
             begun, poll = time.monotonic(), poll_seconds(deadline)
             await self._call("WaitRound", wait_request(self.name, poll), deadline, poll)
@@ -267,16 +292,22 @@ class Round(RoundAttributes):
                 return self._info
             if seconds_to(deadline) == 0:
                 raise DeadlineExceeded(f"{self.name} is still {self._info.state}")
+            # The server may have answered early, at its own --max-wait.
             await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
 
     async def _call(self, method: str, request: Any, deadline: float | None = None, wait_s: float = 0.0) -> RoundInfo:
-        """Calls a method whose answer is the round, keeps the answer and returns it."""
+        """Calls a method whose answer is the round, keeps the answer in ``info`` and returns it.
+
+        ``wait_s``: how long the server may wait before it answers. The call is patient: it waits for its answer a few
+        seconds beyond the deadline. If none has come by then, the ``DeadlineExceeded`` has the state last known.
+        """
         with raise_if_late(deadline, f"{self.name} was {self._info.state} when last heard of"):
             answer = await self._connection.call(method, request, wait_s, deadline, patient=True)
         self._info = RoundInfo.from_proto(answer)
         return self._info
 
     async def _read(self, request: pb.StreamResultRequest, deadline: float | None) -> Result:
+        """Reads a result. If the server refuses, asks for the round, to raise the error that its state means."""
         with raise_if_late(deadline, f"the result of {self.name} has not been read"):
             try:
                 reader = await self._connection.read(request, self._info, deadline)
@@ -285,6 +316,6 @@ class Round(RoundAttributes):
                 raise_if_failed(self._info, error)
                 raise_if_not_ended(self._info, error)
                 raise
-            if not self._info.ended:
+            if not self._info.ended:  # known from before the end, and the result carries the round
                 self._info = await self._connection.get_round(self.name, deadline)
         return reader.result(self._info)
