@@ -38,7 +38,8 @@ uint64_t NumKeys(const KeyColumn& keys);
 class ValidatedUpdate {
  public:
   // Validates columns that are in memory already.
-  // Requires: key spans have the width that HasNarrowKeys says.
+  // Requires: key spans have the width that HasNarrowKeys says. Nobody changes the keys until the update is merged or
+  // destroyed: the merge trusts that they ascend and lie below the dimension, and would write out of bounds.
   // Errors: INVALID_ARGUMENT names tensor, position and value.
   // Cost: one pass over the keys and one over the values. Copies nothing.
   static absl::StatusOr<ValidatedUpdate> Create(const TensorSpec& spec, UpdateColumns columns, double weight);

@@ -138,7 +138,8 @@ class Aggregator {
 
   void DropReleased() {
     released_->Drop();
-    for (const auto& released : merged_) released->Drop();
+    // By index: a destructor may run Python code, and then another thread may append.
+    for (size_t i = 0; i < merged_.size(); ++i) std::shared_ptr(merged_[i])->Drop();
   }
 
   std::shared_ptr<Released> released_ = std::make_shared<Released>();

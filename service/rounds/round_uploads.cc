@@ -53,8 +53,9 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
     return RefuseLocked(absl::ResourceExhaustedError(
         absl::StrCat("the server's max_uploads ", services_.uploads.limit(), " uploads are open already")));
   }
+  Permit permit(&services_.uploads);
   auto upload = std::make_shared<UploadHandle>(std::string(name.first), std::string(name.second), tag, config_,
-                                               &services_.budget, Permit(&services_.uploads));
+                                               &services_.budget, std::move(permit));
   {
     MutexLock upload_lock(&upload->mu_);
     upload->upload_.ExpectTuples(latest_tuples_);

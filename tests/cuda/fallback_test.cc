@@ -22,6 +22,7 @@
 #include "tests/support/driver.h"
 #include "tests/support/generators.h"
 #include "tests/support/random.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/values.h"
 
 namespace sparseagg::testing {
@@ -220,9 +221,7 @@ bool ForgetPeak() {
 
 // What the aggregation says that it may take, it must not pass when the device fails.
 TEST(Fallback, PeakOfMemory_WithinWhatWasSaid) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "not covered here: memory, which sanitizers take in other amounts";
-#endif
+  if (kSanitized) GTEST_SKIP() << "not covered here: memory, which sanitizers take in other amounts";
   constexpr uint64_t kSlack = uint64_t{16} << 20;  // arenas, pinned memory, the rounding to huge pages
   // What is freed is given back to the system at once.
   mallopt(M_MMAP_THRESHOLD, 1 << 16);

@@ -77,9 +77,9 @@ class RowSums {
     ends_.resize(row);
   }
 
-  size_t num_rows() const { return keys_.size(); }
+  size_t num_rows() const { return keys_.size(); }  // the block's distinct keys
 
-  // Returns: the number of distinct keys of the block.
+  // Folds and finishes the rows of the keys that Group found, and writes them.
   void WriteTo(const DirectOutput<Key>& output) {
     std::copy_n(keys_.data(), num_rows(), output.keys);
     uint32_t* const counts = ColumnOf(output.counts, output.divided_by == DividedBy::kCount, counts_);
