@@ -60,8 +60,7 @@ class Aggregation {
 
   // Prepares the updates of one submission; updates[t] belongs to tensors()[t].
   // Requires: all updates were made with the same weight, the client's. This is not checked.
-  // Errors: INVALID_ARGUMENT: a fixed-point term that is NaN or beyond value_bound. OUT_OF_RANGE: a row of integers
-  // overflows int64 by itself. RESOURCE_EXHAUSTED: no memory. INTERNAL: not one update for each tensor.
+  // Errors: as of Accumulator::Prepare. INTERNAL: not one update for each tensor.
   // Thread-safe.
   absl::StatusOr<PreparedSubmission> Prepare(std::vector<ValidatedUpdate> updates) const;
   // Returns: the most memory that Prepare needs in addition to the updates, its return value included. Saturates.
@@ -77,7 +76,7 @@ class Aggregation {
   // unchanged, nothing of the submission counts. If it has grown, tensors may disagree: discard the aggregation.
   absl::Status Add(std::string client_id, PreparedSubmission submission);
 
-  // Moves all submissions of the aggregation `other` here; `other` is spent, and can only be destroyed.
+  // Moves all submissions of the aggregation `other` here. After success `other` can only be destroyed.
   // Requires: both have the same tensors, and engines of the same name().
   // Errors: ALREADY_EXISTS: a client has a submission in both. FAILED_PRECONDITION: one of the two has folded
   // submissions whose order matters. RESOURCE_EXHAUSTED: both together are beyond max_submissions or the memory limit;

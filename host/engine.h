@@ -33,7 +33,8 @@ using SubmissionOrder = absl::Span<const uint32_t>;
 // The state of one tensor in one aggregation, owned by the Aggregation. An update is what one client sends for this
 // tensor; a submission is one client's updates of all tensors.
 //
-// Life cycle: Prepare and Add for each submission; FoldPending and MergeFrom any time in between; at last Finish, once.
+// Life cycle: Prepare and Add for each submission; in between FoldPending, and MergeFrom where it is allowed; at last
+// Finish, once. What a comment says of the state after an error holds after std::bad_alloc, too.
 //
 //   auto prepared = accumulator->Prepare(std::move(update));   // may refuse; changes nothing
 //   RETURN_IF_ERROR(prepared.status());
@@ -62,10 +63,10 @@ class Accumulator {
   virtual uint64_t PrepareBytes(const ValidatedUpdate& update) const = 0;
 
   // Counts a submission's update. An aggregation adds every submission to the accumulators of all its tensors, with an
-  // empty update where the submission has none. The update is pending until FoldPending or Finish. Where the order does
-  // not matter (OrderMatters), Add itself merges pending updates once they are as large as the base (and some MiB).
-  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a merge failed. Always consumes `update`, which counts if
-  // num_submissions() has grown.
+  // empty update where the submission has none. The update is pending until a merge: by FoldPending, by Finish, or,
+  // where the order does not matter (OrderMatters), by an Add that finds the pending updates as large as the base and
+  // some MiB. Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a merge failed. Always consumes `update`, which counts
+  // if num_submissions() has grown.
   virtual absl::Status Add(std::unique_ptr<PreparedUpdate> update) = 0;
 
   // Moves all submissions of `other` here, and merges as Add does. In order of Add they follow the submissions that are
@@ -82,7 +83,7 @@ class Accumulator {
   // would not, and FoldPending and Finish refuse such an order (INTERNAL).
   // The CUDA engine folds sums whose order matters on the CPU, and then does all work for this tensor there.
   // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a bad order, or a merge failed. All submissions still count, and
-  // the call may be repeated. An overflow is an error of Finish only.
+  // the call may be repeated. A sum over submissions that overflows is an error of Finish only.
   virtual absl::Status FoldPending(SubmissionOrder order) = 0;
 
   // Merges base and pending updates into the result. The accumulator is spent, after an error too.
@@ -95,7 +96,8 @@ class Accumulator {
   // Returns: bytes of the pending updates and the base in host memory.
   virtual size_t memory_bytes() const = 0;
   // Return: the most host memory that FoldPending or Finish needs in addition to memory_bytes(), without the working
-  // memory that does not grow with the input. If `next` is not null: the same once `next` is added. Both saturate.
+  // memory that does not grow with the input. If `next` is not null: the same once `next` is added, whose own bytes
+  // come on top. Both saturate.
   virtual uint64_t FoldBytes(const PreparedUpdate* next) const = 0;
   virtual uint64_t FinishBytes(const PreparedUpdate* next) const = 0;
 };
@@ -112,8 +114,8 @@ class Engine {
   virtual ~Engine() = default;
   virtual absl::string_view name() const = 0;   // "cpu" or "cuda"
   virtual std::string description() const = 0;  // device and threads, for people to read
-  // Returns: OK if the engine works as its name says; else the first error of its device, of any code, after which it
-  // merges on the CPU. So CreateAccumulator does not need a Probe before it.
+  // Returns: OK while the engine works as its name says. After the first error of its device, in any call, the engine
+  // merges on the CPU, and Probe returns that error. CreateAccumulator works without a Probe before it.
   virtual absl::Status Probe() const = 0;
   // Makes an empty accumulator, with a copy of `spec`.
   // Requires: `spec` has passed Validate.

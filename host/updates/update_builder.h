@@ -34,7 +34,7 @@ namespace sparseagg {
 //
 // Keys of a slice are plain (arrays of integers), packed (compressed) or implicit (a first key and a count). A run is
 // a sequence of consecutive keys, held as KeyRun. Undeclared keys may come in any order and repeat.
-// Not thread-safe.
+// Not thread-safe. A call that finds no memory throws std::bad_alloc; discard the builder then, too.
 class UpdateBuilder {
  public:
   // Borrows `spec`, which must outlive the builder.
@@ -43,7 +43,7 @@ class UpdateBuilder {
   // Validates the keys and values of `slice` and appends them. kUnion checks values, but does not keep them.
   // `growth`: kAhead at least doubles the capacity when it is used up; kExact adds only what the slice needs.
   // Requires: the slice was checked against the builder's spec.
-  // Errors: INVALID_ARGUMENT names tensor, chunk, position and value. The builder is unusable after it; discard it.
+  // Errors: INVALID_ARGUMENT names tensor, chunk, position and value. Discard the builder after this error.
   // Cost: one pass over keys and values, which copies, validates and hashes them.
   absl::Status Append(const CheckedSlice& slice, Growth growth = Growth::kAhead);
   // Returns: the peak of this Append, in bytes above the present memory_bytes(), without decoding buffers. Saturates.
@@ -71,7 +71,7 @@ class UpdateBuilder {
   // Returns: bytes that Finish temporarily needs in addition to memory_bytes(): 0, or a copy of the keys to sort, if
   // they were declared unique and do not strictly ascend.
   uint64_t FinishBytes() const;
-  // Makes the update; without chunks, one without keys. The builder is spent, after an error too.
+  // Makes the update; of a sparse tensor without chunks, one without keys. The builder is spent, after an error too.
   // Errors: INVALID_ARGUMENT: ValidateWeight refuses the weight; a dense tensor lacks rows; keys are not as declared.
   absl::StatusOr<ValidatedUpdate> Finish(double weight) &&;
 

@@ -29,7 +29,7 @@ struct ChunkSlice {
   absl::string_view tensor;
   SliceView view;
   std::optional<DType> dtype;  // of the values as sent; Append widens them to the tensor's. nullopt: as `view` says
-  bool keys_sorted = false;    // declared for the tensor's keys of all chunks; checked by TakeUpdates
+  bool keys_sorted = false;    // in any slice: all keys of the tensor ascend or repeat; checked by TakeUpdates
   bool keys_unique = false;    // likewise
 };
 
@@ -37,7 +37,7 @@ struct ChunkSlice {
 struct Chunk {
   uint64_t sequence = 0;         // 0, 1, …
   bool last = false;             // the submission has no further chunk
-  std::optional<double> weight;  // of the submission; belongs into chunk 0, later chunks may repeat it
+  std::optional<double> weight;  // of the submission, in chunk 0; later chunks may repeat it. nullopt: as 1
   std::vector<ChunkSlice> slices;
 };
 
@@ -47,7 +47,7 @@ enum class Repeats {
   kRefuse,  // returns FAILED_PRECONDITION: for streams
 };
 
-// The FAILED_PRECONDITION, of Append and of the round, for chunk number `sequence` after number `last`, marked as last.
+// The FAILED_PRECONDITION, of Append and of the round, for chunk `sequence` when chunk `last` was marked as the last.
 absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last);
 
 // The number of tuples of each tensor, in the order of the spec. Many uploads may share one vector.
@@ -59,7 +59,7 @@ using TuplesPerTensor = std::shared_ptr<const std::vector<uint64_t>>;
 //   upload.ExpectTuples(tuples);                              // optional
 //   RETURN_IF_ERROR(upload.Append(chunk, Repeats::kIgnore));  // for each chunk, until upload.complete()
 //   const ContentHash hash = upload.Hash();
-//   ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates());  // once, as the last call
+//   ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates());  // once; then reservation() only
 //
 // Not thread-safe, not movable. After an error or exception, except FAILED_PRECONDITION of Append, the upload is
 // unusable and keeps its reservation until it is destroyed.
@@ -69,9 +69,9 @@ class Upload {
   Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget);
 
   // Validates the chunk and copies its keys and values.
-  // Errors: FAILED_PRECONDITION: not the chunk that is expected next; the message names the expected chunk, and nothing
-  // changes. INVALID_ARGUMENT: bad input, with tensor, chunk, position and value. RESOURCE_EXHAUSTED names the limit:
-  // one on submissions, which a new upload would meet again, or the memory budget, which may have room later.
+  // Errors: FAILED_PRECONDITION: not the chunk that is expected next, and none that Repeats lets pass; nothing changes.
+  // INVALID_ARGUMENT: bad input, with tensor, chunk, position and value. RESOURCE_EXHAUSTED names the limit: one on
+  // submissions, which a new upload would meet again, or the memory budget, which may have room later.
   absl::Status Append(const Chunk& chunk, Repeats repeats);
 
   // Sets how many tuples each tensor will probably get. Columns start with that size, or with 8 times that of the first
@@ -84,13 +84,14 @@ class Upload {
   uint64_t num_tuples() const { return num_tuples_; }        // of all tensors, so far
   uint64_t num_bytes() const { return num_bytes_; }  // of decoded keys and values; without implicit keys (SliceView)
 
-  // Returns: the XXH3-128 of weight, tensors, keys and values as decoded. Declarations and packing are not part of it.
-  // Requires: complete(). Deterministic: the same for every chunking.
+  // Returns: the XXH3-128 of weight, tensors, keys and kept values as decoded. Declarations and packing are not part of
+  // it. Requires: complete(). Deterministic: the same for every chunking.
   ContentHash Hash() const;
 
-  // Returns: one update per tensor, in the order of the spec; an empty one for a tensor without slices.
+  // Returns: one update per tensor, in the order of the spec; an empty one for a sparse tensor without slices.
   // Requires: complete(); Hash and CountTuples are not called afterwards.
-  // Errors: INVALID_ARGUMENT: keys are not as declared; a dense tensor lacks rows. RESOURCE_EXHAUSTED: no memory.
+  // Errors: INVALID_ARGUMENT: keys are not as declared; a dense tensor lacks rows, or slices. RESOURCE_EXHAUSTED: no
+  // memory.
   absl::StatusOr<std::vector<ValidatedUpdate>> TakeUpdates();
   // Returns: what the upload has reserved; after TakeUpdates, the memory of the updates. A caller that keeps them
   // longer than the upload must move the reservation to its own (Reservation::Absorb).
