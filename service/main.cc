@@ -22,6 +22,7 @@
 #include "host/cpu/simd/kernels.h"
 #include "service/admission/heap_trimmer.h"
 #include "service/base/log.h"
+#include "service/base/owners_file.h"
 #include "service/options.h"
 #include "service/rpc/grpc_options.h"
 #include "service/server.h"
@@ -84,12 +85,16 @@ void IgnoreBrokenPipes() { std::signal(SIGPIPE, SIG_IGN); }
 // server, and a margin. A merge or a GPU driver may take any time.
 constexpr absl::Duration kForcedExitDelay = absl::Seconds(5);
 
+// Sent when the last owner of --owners-file has ended.
+constexpr int kNoOwnersSignal = SIGUSR1;
+
 // Blocks the signals that stop the server in this thread and all threads it starts. WaitForSignal receives them.
 sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, kNoOwnersSignal);
   // SIGHUP is a terminal that closes, unless nohup or the like ignores it.
   struct sigaction hangup;
   if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
@@ -114,6 +119,12 @@ int Run(const Options& options) {
     Log(LogLevel::kError, "no_simd_target", {{"reason", status.message()}});
     return 1;
   }
+  if (!options.owners_file.empty()) {
+    if (const absl::Status status = SignalWithoutOwners(options.owners_file, kNoOwnersSignal); !status.ok()) {
+      Log(LogLevel::kError, "no_owners_file", {{"reason", status.message()}});
+      return 1;
+    }
+  }
   absl::StatusOr<std::unique_ptr<Engine>> engine = ChooseEngine(options.backend, options.num_threads);
   if (!engine.ok()) {
     Log(LogLevel::kError, "no_engine", {{"reason", engine.status().message()}});
@@ -137,9 +148,11 @@ int Run(const Options& options) {
   std::fflush(stdout);
 
   const int first = WaitForSignal(signals);
-  // A second signal ends the process at once. SIGHUP does not count, because a terminal that closes may send two.
+  // A second signal ends the process at once. SIGHUP does not count, because a terminal that closes may send two; nor
+  // does the end of an owner that has asked for the stop.
   sigset_t killing_signals = signals;
   sigdelset(&killing_signals, SIGHUP);
+  sigdelset(&killing_signals, kNoOwnersSignal);
   std::thread([killing_signals] {
     const int second = WaitForSignal(killing_signals);
     Log(LogLevel::kWarning, "killed", {{"signal", second}});

@@ -209,6 +209,10 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
               "time after SIGTERM in which the server still serves, but health says NOT_SERVING");
   add.AddTime("shutdown-deadline", options.shutdown_deadline,
               "time after the drain delay in which calls in progress may finish");
+  add.Add(
+      "owners-file", options.owners_file,
+      "stop, as by SIGTERM, when no other process holds a record lock (fcntl) on this file; for programs that start "
+      "a server of their own");
   add.AddChoice<LogLevel>("log-level", options.log_level,
                           {{"info", LogLevel::kInfo},
                            {"debug", LogLevel::kDebug},

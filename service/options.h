@@ -22,6 +22,7 @@ struct Options {
   std::string simd;                                      // target of the CPU engine's kernels; empty: the best
   absl::Duration drain_delay = absl::ZeroDuration();     // between SIGTERM and the end of new rounds
   absl::Duration shutdown_deadline = absl::Seconds(10);  // for calls in progress, after drain_delay
+  std::string owners_file;                               // SignalWithoutOwners; empty: none
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
 };

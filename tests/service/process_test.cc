@@ -1,10 +1,13 @@
 // sparseagg-server as a process: starting, settings, signals.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <fstream>
 #include <numeric>
 #include <string>
@@ -78,6 +81,60 @@ TEST(ProcessTest, Settings_FlagEnvironmentAndFile_FlagGoesFirstThenEnvironment) 
   EXPECT_EQ(limits.max_tensors(), 2);
   EXPECT_EQ(limits.max_width(), 1);
   unlink(path.c_str());
+}
+
+// A temporary file with a shared record lock, held until End or the destructor.
+class OwnersFile {
+ public:
+  OwnersFile() : path_(::testing::TempDir() + "/owners." + std::to_string(getpid())) {
+    file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    struct flock whole = {};
+    whole.l_type = F_RDLCK;
+    EXPECT_EQ(fcntl(file_, F_SETLK, &whole), 0) << std::strerror(errno);
+  }
+  ~OwnersFile() {
+    End();
+    unlink(path_.c_str());
+  }
+  OwnersFile(const OwnersFile&) = delete;
+  OwnersFile& operator=(const OwnersFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  void End() {
+    if (file_ >= 0) close(std::exchange(file_, -1));
+  }
+
+ private:
+  std::string path_;
+  int file_ = -1;
+};
+
+TEST(ProcessTest, OwnersFile_LastLockGone_StopsInOrder) {
+  OwnersFile owners;
+  ServerProcess server({"--owners-file", owners.path()});
+  ASSERT_FALSE(server.address().empty()) << server.Log();
+  EXPECT_EQ(InfoOf(server).engine(), "cpu");
+  owners.End();
+  EXPECT_EQ(server.Wait(), 0) << server.Log();
+  EXPECT_THAT(server.Log(), AllOf(HasSubstr("no_owners path="), HasSubstr("stopped")));
+}
+
+TEST(ProcessTest, OwnersFile_OwnerEndsDuringAStop_DoesNotCutItShort) {
+  OwnersFile owners;
+  ServerProcess server({"--owners-file", owners.path(), "--drain-delay", "1s"});
+  ASSERT_FALSE(server.address().empty()) << server.Log();
+  server.Signal(SIGTERM);
+  ASSERT_TRUE(server.AwaitLog("draining"));
+  owners.End();
+  ASSERT_TRUE(server.AwaitLog("no_owners"));
+  EXPECT_EQ(server.Wait(), 0) << server.Log();
+}
+
+TEST(ProcessTest, OwnersFile_Missing_FailsAtStartAndNamesIt) {
+  ServerProcess server({"--owners-file", "/nowhere/owners"});
+  EXPECT_EQ(server.address(), "");
+  EXPECT_EQ(server.Wait(), 1);
+  EXPECT_THAT(server.Log(), HasSubstr("--owners-file /nowhere/owners: No such file or directory"));
 }
 
 TEST(ProcessTest, Backend_CudaWithoutIt_FailsAtStartAndSaysWhy) {
