@@ -46,15 +46,16 @@ class DevicePrepared : public PreparedUpdate {
 // irrelevant (OrderMatters in host/spec/spec.h), pending updates are merged while others still arrive; otherwise all
 // updates are kept until FoldPending or Finish.
 //
-// Device failure is not an error for the caller, and changes no bit of the result. No data is lost, because none is
-// only on the device. The accumulator goes on in one of two ways:
-//   without merged rows   it hands its updates to an accumulator of the CPU engine (on_cpu_), and forwards all calls;
+// Device failure is not an error for the caller, except of MergeFrom, and changes no bit of the result. No data is
+// lost, because none is only on the device. The accumulator goes on in one of two ways:
+//   without merged rows   it hands its updates to an accumulator of the CPU engine (cpu_), and forwards all calls;
 //   with merged rows      it runs the device's kernels on the host, because the CPU engine cannot import merged rows.
-// A hand-over that fails for lack of memory returns RESOURCE_EXHAUSTED from the method that needed it; the next call
-// continues it, and no update is lost or counted twice.
+// A hand-over that fails for lack of memory returns RESOURCE_EXHAUSTED from the method that needed it, but OK from a
+// merge on arrival. No update that counts is lost or counted twice; the update of a failed Add counts if
+// num_submissions() has grown. The next call continues the hand-over; but none may follow a failed MergeFrom or Finish.
 //
 // Blocks: Prepare (of updates with Tuning::min_check_values values or more), Add and MergeFrom (when they merge),
-// FoldPending and Finish wait for the device, which runs one operation of all accumulators at a time.
+// FoldPending and Finish wait for the device, which runs one operation at a time, whichever accumulator's.
 // Deterministic: the bits depend on the updates and on the order given to Finish, not on batches or failures.
 class DeviceAccumulator : public Accumulator {
  public:

@@ -26,14 +26,14 @@ class InFlightReservation {
  public:
   InFlightReservation() = default;  // empty
   InFlightReservation(InFlightReservation&& other) noexcept { Swap(other); }
-  // Releases what this reservation holds when `other` is destroyed.
+  // What this reservation held is released when `other` is destroyed.
   InFlightReservation& operator=(InFlightReservation&& other) noexcept {
     Swap(other);
     return *this;
   }
   ~InFlightReservation() { Release(); }
 
-  // Ends the peer's deadline and keeps at most `bytes`; never grows. Call it when the server no longer waits for the
+  // Removes the peer's deadline and keeps at most `bytes`; never grows. Call it when the server no longer waits for the
   // peer: a message has arrived completely, or the peer has taken a page. No effect on a reservation of
   // TryReserveForStream.
   void ShrinkTo(uint64_t bytes);
@@ -70,12 +70,14 @@ class InFlightReservation {
 // possible, and shrinks the reservation when the message is complete. A stream in the queue is not read, and HTTP/2
 // flow control holds its client back.
 //
-// Streams: gRPC needs some memory for every open call. TryReserveForStream grants or refuses that memory at once.
+// Streams: gRPC needs some memory for every open call. A call that carries chunks or pages, or whose answer is not
+// small, first reserves that memory with TryReserveForStream, which grants or refuses it at once. Calls of WaitRound
+// have a count limit instead.
 //
-// Slow peers: a grant starts the peer's deadline, which ends kReclaimAfter later. The deadline has an effect only while
-// another call needs memory. Then `reclaim` of the late peer's call is called, again every kReclaimInterval, until the
-// handler has released the reservation. The oldest reservations are reclaimed first, only as many as free the bytes
-// that the waiting calls need.
+// Slow peers: a grant starts the peer's deadline, which expires kReclaimAfter later. The deadline has an effect only
+// while another call needs memory. While one does, `reclaim` of the late peer's call is called every kReclaimInterval,
+// until the handler shrinks or releases the reservation. The oldest reservations are reclaimed first, only as many as
+// free the bytes that the waiting calls need.
 //
 // No deadlock: the release of a reservation waits only for its peer and for a pool thread. Memory that rounds keep is
 // another limit (MemoryBudget), which never makes a caller wait.
@@ -83,16 +85,16 @@ class InFlightReservation {
 // Callbacks run without the lock and may call every method. No method blocks, but for `granted` inside Acquire.
 //
 //   memory.Acquire(max_message_bytes,
-//                  [=](InFlightReservation granted) { call->Read(std::move(granted)); },  // empty: no memory in time
+//                  [=](InFlightReservation granted) { call->Read(std::move(granted)); },  // empty: only if kBounded
 //                  [=] { call->Cancel(); });                                              // reclaim
 //   …                                    // the message arrives
-//   reservation.ShrinkTo(message_bytes);  // ends the deadline
+//   reservation.ShrinkTo(message_bytes);  // removes the deadline
 //   reservation.Release();                // the round has the message
 //
 // Owned by ServerContext. Thread-safe.
 class InFlightMemory {
  public:
-  // Time that a peer has for its part, while another call needs memory.
+  // Time from the grant (or StartDeadline) after which a peer is late.
   static constexpr absl::Duration kReclaimAfter = absl::Seconds(1);
   // Interval between reclaim attempts. An attempt needs a moment to end its call.
   static constexpr absl::Duration kReclaimInterval = absl::Milliseconds(100);
@@ -118,8 +120,8 @@ class InFlightMemory {
   // runs later, on the pool. With Wait::kBounded it gets an empty reservation after kBoundedWait.
   // A request larger than the limit is granted when only streams hold memory.
   //
-  // `reclaim` runs on the pool, zero or more times, while the peer's deadline is over and memory is needed; an attempt
-  // that has begun may end after ShrinkTo or Release. It must make the owner release the reservation soon.
+  // `reclaim` runs on the pool, zero or more times, while the peer is late and memory is needed; an attempt that has
+  // begun may end after ShrinkTo or Release. It must make the owner release the reservation soon.
   //
   // Returns: the ticket for CancelWait, or 0 if `granted` ran on the calling thread.
   uint64_t Acquire(uint64_t bytes, std::function<void(InFlightReservation)> granted, std::function<void()> reclaim,

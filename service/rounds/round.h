@@ -37,14 +37,16 @@ namespace sparseagg::service {
 //   FINALIZING   Close, the deadline (StartDeadline), or the commit   the worker pool computes the result
 //                that reaches config.max_submissions
 //   DONE         the result is there                                  GetResults returns the result
-//   FAILED       too few submissions, an error of merge or Add        there is a reason, and no result
+//   FAILED       too few submissions, an error of the final merge,    there is a reason, and no result
+//                an Add that failed half way
 //   CANCELLED    Cancel, from OPEN or FINALIZING                      there is a reason, and no result
 //
 // A round in one of the last three states has ended. The end releases the waits; result_ttl later `on_expire` runs.
 //
 // An upload carries one submission, in chunks. There are two kinds. A stream upload belongs to the call that holds its
-// handle; that call discards the upload if no message comes for the server's upload_timeout. A named upload is found by
-// its ids in every call; the round discards the upload if no new chunk comes for upload_timeout.
+// handle; dropping the handle does not end the upload. That call discards the upload if no message comes for the
+// server's upload_timeout. A named upload is found by its ids in every call; the round discards the upload if no new
+// chunk comes for upload_timeout.
 //
 //   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, server.ForRounds(), on_expire));
 //   round->StartDeadline();
@@ -71,7 +73,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // Opens a round, which holds a permit of services.open_rounds until it ends. The parts of `services` must outlive the
   // round. `on_expire`, if any, runs once on the timer's thread, result_ttl after the end, unless the round is gone.
   // Errors: INVALID_ARGUMENT: config.tensors has no tensor, a bad one, or two of one name. RESOURCE_EXHAUSTED: too many
-  // open rounds, or no memory for the round and its dense results.
+  // rounds have not ended, or no memory for the round and its dense results.
   static absl::StatusOr<std::shared_ptr<Round>> Open(RoundConfig config, const RoundServices& services,
                                                      std::function<void()> on_expire);
   ~Round();  // cancels the timers, and drops waits without calling them
@@ -92,42 +94,43 @@ class Round : public std::enable_shared_from_this<Round> {
   // Opens an upload. `on_discard`, if any, runs at most once, on the pool: if the round discards the upload because the
   // round closes or ends. A client with a committed submission may upload in every state but CANCELLED, since this may
   // be a retry: the commit compares the content.
-  // Errors: FAILED_PRECONDITION: the round is not open. RESOURCE_EXHAUSTED: the server's limit of uploads, or of
-  // submissions to one round (config.submission_limit), is reached.
+  // Errors: FAILED_PRECONDITION: the round is not open for this client. RESOURCE_EXHAUSTED: the server's limit of
+  // uploads, or of submissions to one round (config.submission_limit), is reached.
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenStreamUpload(const std::string& client_id,
                                                                  const std::string& submission_id,
                                                                  UploadHandle::OnDiscard on_discard);
   // Appends the next chunk. An error discards the upload and counts it as refused.
   // Errors: FAILED_PRECONDITION: not the chunk expected next. INVALID_ARGUMENT: bad input. RESOURCE_EXHAUSTED: a limit
-  // is exceeded. Of a discarded upload, the reason of the discard.
+  // is exceeded. Of an upload discarded before: the reason of the discard, and nothing is counted.
   absl::Status Append(UploadHandle& upload, const Chunk& chunk) { return AppendChunk(upload, chunk, Repeats::kRefuse); }
   // Counts the submission, completely or not at all, and ends the upload. The same content committed before by the
   // same client is answered with a duplicate receipt.
   // Errors: FAILED_PRECONDITION: the last chunk is missing; the upload goes on. All other errors end the upload and
   // count it as refused: FAILED_PRECONDITION: the round is not open. ALREADY_EXISTS: the client has committed other
   // content. INVALID_ARGUMENT, OUT_OF_RANGE: wrong keys or values, as of Upload::TakeUpdates and Aggregation::Prepare.
-  // RESOURCE_EXHAUSTED: no memory, or too many submissions. INTERNAL: the Add failed half way. Of a discarded upload,
-  // the reason of the discard.
+  // RESOURCE_EXHAUSTED: no memory, or too many submissions. INTERNAL: the Add failed half way. Of an upload discarded
+  // before: the reason of the discard, and nothing is counted.
   absl::StatusOr<Receipt> Commit(UploadHandle& handle);
   // Returns: true if a commit may also merge pending updates of other submissions, so that a small one may take long.
   bool MergesOnArrival() const;
-  // Ends the upload, if it has not ended, and does not count it as refused: its client has given it up.
+  // Ends the upload, if it has not ended, and does not count it as refused: its client has given it up. Does not
+  // stop a commit that runs.
   void Discard(UploadHandle& upload);
-  // Ends the upload, if it has not ended, and counts it as refused.
+  // As Discard, but counts the upload as refused, with `status` as the reason.
   void Refuse(UploadHandle& upload, const absl::Status& status);
 
   // ---- named uploads ----
   //
   // The ids name at most one upload at a time. The client chooses the upload's tag, which identifies content and
-  // chunking; an empty tag identifies nothing. Only a chunk 0 with another tag replaces the upload; all other calls
-  // leave an upload with another tag alone.
+  // chunking; an empty tag is compared as any other, but says nothing about the content. Only a chunk 0 with another
+  // tag replaces the upload; all other calls leave an upload with another tag alone.
 
   // Appends a chunk. Chunk 0 opens the upload. A chunk number received before changes nothing: the content is not
   // compared. If an upload with another tag is being committed, chunk 0 does not wait for the commit: both uploads go
   // on, and whichever is committed last is compared with the other.
   // Returns: the upload's progress after the chunk; that of the committed submission for a late chunk of it.
-  // Errors: FAILED_PRECONDITION: a gap, or a chunk after the last, and the upload goes on; or another upload has
-  // replaced this one. Otherwise as OpenStreamUpload and Append.
+  // Errors: FAILED_PRECONDITION: a gap, or a chunk after the last, and the upload goes on; or there is no upload and
+  // this is not chunk 0; or another upload has replaced this one. Otherwise as OpenStreamUpload and Append.
   absl::StatusOr<UploadProgress> PutChunk(const std::string& client_id, const std::string& submission_id,
                                           const Chunk& chunk, const std::string& tag = "");
   // Counts a chunk that was refused before PutChunk (malformed or too large), and discards the chunk's upload, if there
@@ -135,7 +138,8 @@ class Round : public std::enable_shared_from_this<Round> {
   void RefuseNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                    const absl::Status& status);
   // Commits as Commit does and calls `done` once: before returning or, if another call is already committing the
-  // upload, later on that call's thread. The other call does not wait. Commits of different uploads do, for merge_mu_.
+  // upload, later on that call's thread, for which this call does not wait. Commits of different uploads wait for each
+  // other, at merge_mu_.
   // Gives `done`, if no upload has these ids and this tag: a duplicate receipt if such an upload has been committed;
   // else FAILED_PRECONDITION: the round is not open, or the upload has another tag; else NOT_FOUND.
   void CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,

@@ -98,15 +98,17 @@ class SortFold {
     }
   }
 
-  // Returns: whether CountRows and WriteTo can fold the tuples collected last, of a sum (the row sink checks that).
+  // Returns: whether CountRows and WriteTo can fold the tuples collected last. Others check two more conditions:
+  // BlockMerger that the block has no rows of the base that were not collected, since they would be left out; the row
+  // sink that the fold is SumFloat or SumFixed, the only ones with direct output.
   bool IsDirect() const { return row_sums_.has_value() || (fits_words_ && columns_ == 1 && base_ == nullptr); }
 
   // Returns: the number of distinct keys collected.
-  // Requires: IsDirect(). Cost: one pass over the tuples; O(1) with RowSums.
+  // Requires: IsDirect(), and the two conditions there. Cost: one pass over the tuples; O(1) with RowSums.
   size_t CountRows() const { return row_sums_ ? row_sums_->num_rows() : CountKeys(CollectedTuplesOf()); }
 
   // Folds and finishes the collected tuples and writes the rows. `rows`: their number, as CountRows has returned it.
-  // Requires: IsDirect().
+  // Requires: as CountRows.
   void WriteTo(const DirectOutput<Key>& output, size_t rows) {
     row_sums_ ? row_sums_->WriteTo(output) : FoldTo(CollectedTuplesOf(), first_, rows, output);
   }
@@ -128,8 +130,9 @@ class SortFold {
     tuples.size = words_.size();
     if (!collector_.payload_is_value()) tuples.terms = collector_.terms().data();
     if (shape_.key_weights != KeyWeights::kNone) tuples.weights = collector_.weights().data();
-    // There is an update, since the tuples are of updates. Its dtype and weight are those of all updates if the payload
-    // is the value, and not read otherwise. The bound and the scale are the spec's.
+    // There is an update: without one, each block begins at a key of the base, and its output is not direct. The first
+    // update's dtype and weight are those of all updates if the payload is the value, and not read otherwise. The bound
+    // and the scale are the spec's.
     tuples.dtype = sources_.cursors[0].dtype;
     tuples.weight = sources_.cursors[0].weight;
     tuples.fixed = std::is_same_v<Fold, SumFixed>;

@@ -39,7 +39,7 @@ namespace sparseagg::cpu {
 //
 //   table_fold.WriteAllSlotsTo(output, span);     // (3) if CanWriteAllSlots(): finishes and writes all slots
 //
-// (2) and (3) write direct output, which is only for sums of floats: the row sink checks that. Not thread-safe.
+// (2) and (3) write direct output, which is only for SumFloat and SumFixed: the row sink checks that. Not thread-safe.
 template <typename Key, typename Fold>
 class TableFold {
  public:
@@ -92,8 +92,8 @@ class TableFold {
   // Requires: IsWordTable().
   void WriteTo(const DirectOutput<Key>& output, size_t rows) { CompactTo(TableOfWords(), first_, rows, output); }
 
-  // Returns: whether WriteAllSlotsTo serves this table: one 64-bit accumulator a key; or several, without counters and
-  // sums of weights.
+  // Returns: whether WriteAllSlotsTo serves this table: one 64-bit accumulator a key; or several, with neither counters
+  // nor sums of weights.
   bool CanWriteAllSlots() const {
     const bool is_sum = shape_.key_weights == KeyWeights::kNone && count_bytes_ == CountBytes::kNone;
     return IsWordTable() || (sizeof(Acc) == sizeof(uint64_t) && is_sum);
@@ -150,7 +150,7 @@ class TableFold {
     return window;
   }
 
-  // Grows the table to `span` slots. Fills old slots, too: between windows all are untouched.
+  // Grows the table to `span` slots. Filling the old slots, too, changes nothing: between windows all are untouched.
   void MakeTable(uint64_t span) {
     if (table_slots_ >= span) return;
     table_slots_ = span;
