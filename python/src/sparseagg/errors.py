@@ -18,6 +18,7 @@ __all__ = [
     "NotFound",
     "OutOfRange",
     "PermissionDenied",
+    "ProgramMissing",
     "ResourceExhausted",
     "RoundFailed",
     "SparseaggError",
@@ -120,6 +121,10 @@ class Unimplemented(SparseaggError):
 
 class EngineMissing(Unimplemented, ImportError):
     """This installation has the client alone, without the engine. The message says what to install."""
+
+
+class ProgramMissing(Unimplemented, FileNotFoundError):
+    """This installation has no such program, as sparseagg-server. The message says what to install or to set."""
 
 
 class Internal(SparseaggError):

@@ -1,0 +1,110 @@
+"""The programs sparseagg-server and sparseagg-loadgen: where they are, and the commands that run them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from sparseagg.errors import ProgramMissing
+
+__all__ = ["SERVER", "checked_program", "find", "loadgen_main", "run", "server_main"]
+
+SERVER = "sparseagg-server"
+_LOADGEN = "sparseagg-loadgen"
+# Variables of the environment that name a program in place of the bundled one.
+_VARIABLES = {SERVER: "SPARSEAGG_SERVER", _LOADGEN: "SPARSEAGG_LOADGEN"}
+# Wheels with the programs have them here.
+_BUNDLED = pathlib.Path(__file__).resolve().parents[1] / "bin"
+
+
+def find(name: str, *, on_path: bool = True) -> str:
+    """Returns the path of a program: of the environment's variable, else the bundled one, else the one on the PATH.
+
+    Args:
+        name: "sparseagg-server" or "sparseagg-loadgen".
+        on_path: whether to look on the PATH at all.
+
+    Raises:
+        ProgramMissing: there is no such program; the message says what to install or to set.
+    """
+    variable = _VARIABLES[name]
+    named = os.environ.get(variable)
+    if named:
+        return checked_program(named, f"the environment's {variable}")
+    candidates = [str(_BUNDLED / name)]
+    if on_path:
+        candidates += [os.path.join(folder, name) for folder in os.get_exec_path()]
+    for path in candidates:
+        if _is_program(path) and not _is_our_command(path):
+            return path
+    raise ProgramMissing(
+        f"this installation has no {name}. Install a wheel of sparseagg for this platform, which brings the program, "
+        f"or set the environment's {variable} to the path of one"
+    )
+
+
+def checked_program(path: str, what: str) -> str:
+    """Returns ``path``.
+
+    Args:
+        path: a program's path.
+        what: what names the path, for the error.
+
+    Raises:
+        ProgramMissing: there is no file, or it is not executable.
+    """
+    if not _is_program(path):
+        raise ProgramMissing(f"{what} names {path!r}, which is no executable file")
+    return path
+
+
+def run(path: str, arguments: Sequence[str]) -> NoReturn:
+    """Replaces this process by a program.
+
+    Args:
+        path: the program's path.
+        arguments: its flags, without its name.
+
+    Raises:
+        OSError: the system cannot run it.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python ignores these two signals, and a program inherits that.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    os.execv(path, [path, *arguments])
+
+
+def server_main() -> None:
+    """Runs the command sparseagg-server."""
+    _main(SERVER)
+
+
+def loadgen_main() -> None:
+    """Runs the command sparseagg-loadgen."""
+    _main(_LOADGEN)
+
+
+def _main(name: str) -> None:
+    try:
+        run(find(name, on_path=False), sys.argv[1:])  # the PATH has this command itself
+    except OSError as error:
+        sys.exit(f"{name}: {error}")
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def _is_our_command(path: str) -> bool:
+    """Returns whether the file is a script that pip has made for ``server_main`` or ``loadgen_main``."""
+    try:
+        with open(path, "rb") as file:
+            return __name__.encode() in file.read(4096)
+    except OSError:  # executable but not readable
+        return False
