@@ -64,8 +64,8 @@ PYTHON_FACADE = {"sparseagg", "sparseagg.__main__", "sparseagg.aio"}
 PYTHON_ROOMS = {
     "": {"v1"},
     "wire": {"", "v1"},
-    "local": {"", "wire"},
-    "client": {"", "wire", "v1"},
+    "local": {"", "wire", "v1"},
+    "client": {"", "wire", "v1", "local"},
     "commands": {"", "wire", "v1", "client", "local", "facade"},
 }
 

@@ -9,7 +9,8 @@
         result = rnd.close()
         result["embedding"].keys, result["embedding"].values
 
-``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process, without a server.
+``Client(":memory:")`` has rounds in this process, without a server. ``Client(":local:")`` starts a server of its own.
+``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process, without rounds.
 ``sparseagg.release_memory`` returns the memory that these keep for the next merge. ``sparseagg.aio`` has the client for
 asyncio, ``sparseagg.errors`` all error classes.
 """
@@ -29,6 +30,7 @@ from sparseagg.errors import (
     NotFound,
     OutOfRange,
     PermissionDenied,
+    ProgramMissing,
     ResourceExhausted,
     RoundFailed,
     SparseaggError,
@@ -38,6 +40,7 @@ from sparseagg.errors import (
 )
 from sparseagg.info import RoundInfo, ServerInfo, ServerLimits, StageTime, Submission, Timeline
 from sparseagg.local.engine import Aggregator, aggregate, release_memory
+from sparseagg.local.server import Server
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.version import __version__ as __version__
@@ -56,6 +59,7 @@ __all__ = [
     "NotFound",
     "OutOfRange",
     "PermissionDenied",
+    "ProgramMissing",
     "ResourceExhausted",
     "Result",
     "RetryPolicy",
@@ -63,6 +67,7 @@ __all__ = [
     "RoundFailed",
     "RoundInfo",
     "RoundSpec",
+    "Server",
     "ServerInfo",
     "ServerLimits",
     "SparseaggError",

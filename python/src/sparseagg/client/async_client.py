@@ -17,14 +17,16 @@ from sparseagg.arguments import Timeout, checked_seconds, checked_text
 from sparseagg.client.channel import TLS, checked_address, credentials, metadata
 from sparseagg.client.connection import Connection
 from sparseagg.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
+from sparseagg.client.memory_connection import MemoryConnection
 from sparseagg.client.progress import ProgressBar
 from sparseagg.client.requests import create_request, result_format, result_request, round_name, wait_request
 from sparseagg.client.retry import RetryPolicy, checked_retry
 from sparseagg.client.round_errors import naming_round, raise_if_failed, raise_if_not_ended
 from sparseagg.client.transport import AsyncioTransport, Transport
-from sparseagg.client.upload import Upload, aggregate_requests, aggregate_upload, aggregate_uploads, make_upload
-from sparseagg.errors import DeadlineExceeded, FailedPrecondition
+from sparseagg.client.upload import Upload, aggregate_upload, aggregate_uploads, make_upload
+from sparseagg.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument
 from sparseagg.info import RoundInfo, ServerInfo, Submission
+from sparseagg.local.server import Server
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, checked_spec
 from sparseagg.updates import checked_updates, named_updates
@@ -32,6 +34,9 @@ from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.formats import Values, WireFormat
 
 __all__ = ["Client", "Round"]
+
+_MEMORY = ":memory:"
+_LOCAL = ":local:"
 
 
 class Client:
@@ -43,7 +48,8 @@ class Client:
 
     ``sparseagg.Client`` has the same methods, and documents their arguments and errors. The client's ``timeout`` limits
     each attempt of a call that carries no update and no result; methods without a ``timeout`` have no other limit. A
-    method's ``timeout`` limits the whole operation with its retries; None is no limit.
+    method's ``timeout`` limits the whole operation with its retries; None is no limit. The addresses ":memory:" and
+    ":local:" are those of ``sparseagg.Client``; a client of ":local:" starts its server when it is made.
 
         async with sparseagg.aio.Client("localhost:8001") as client:
             rnd = await client.create_round(spec)
@@ -65,18 +71,28 @@ class Client:
         connections: SupportsIndex = 4,
         options: list[tuple[str, Any]] | None = None,
     ) -> None:
-        self.address = checked_address(address)  # raises InvalidArgument
-        self._connection = Connection(
-            address,
-            metadata(token),
-            credentials(tls),
-            checked_seconds("timeout", timeout),
-            checked_retry(retry),
-            chunk_bytes,
-            connections,
-            options,
-            self._transport_class(),
-        )
+        transport = self._transport_class()
+        self._connection: Connection | MemoryConnection
+        self._server: Server | None = None  # of ":local:"
+        length, policy = checked_seconds("timeout", timeout), checked_retry(retry)
+        if address == _MEMORY:
+            _refuse(address, token=token, tls=tls, options=options)
+            self.address = address
+            self._connection = MemoryConnection(transport, chunk_bytes, connections)
+            return
+        if address == _LOCAL:
+            _refuse(address, tls=tls)
+            self._server = Server().start()
+            address = self._server.address
+        try:
+            self.address = checked_address(address)  # raises InvalidArgument
+            self._connection = Connection(
+                address, metadata(token), credentials(tls), length, policy, chunk_bytes, connections, options, transport
+            )
+        except BaseException:
+            if self._server is not None:
+                self._server.stop()
+            raise
 
     async def __aenter__(self) -> Client:
         return self
@@ -85,11 +101,16 @@ class Client:
         await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Closes all connections. Calls under way raise ``errors.Cancelled``, later calls ``FailedPrecondition``."""
+        """Closes all connections. Calls under way raise ``errors.Cancelled``, later calls ``FailedPrecondition``.
+
+        Rounds of ":memory:" end, and the server of ":local:" stops.
+        """
         await self._connection.close()
+        if self._server is not None:
+            await self._connection.transport.convert(self._server.stop)
 
     async def close(self) -> None:
-        """The same as ``disconnect``: rounds stay open on the server. ``Round.close`` ends a round."""
+        """The same as ``disconnect``: rounds stay open on a server. ``Round.close`` ends a round."""
         await self.disconnect()
 
     async def server_info(self) -> ServerInfo:
@@ -139,7 +160,7 @@ class Client:
             server = await self._connection.server_wire(deadline)
             uploads = await self._uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
             answer = result_format(encoding, None)  # `values` rounds the updates, not the result
-            reader = await self._connection.aggregate(lambda: aggregate_requests(spec, uploads, answer), deadline)
+            reader = await self._connection.aggregate(spec, uploads, answer, deadline)
         return reader.result()
 
     async def _uploads(self, spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFormat) -> list[Upload]:
@@ -148,6 +169,13 @@ class Client:
         if isinstance(updates, (list, Mapping)):
             return await convert(aggregate_uploads, spec, updates, chunk_bytes, wire)
         return [await convert(aggregate_upload, spec, *named, chunk_bytes, wire) for named in named_updates(updates)]
+
+
+def _refuse(address: str, **arguments: Any) -> None:
+    """Raises ``InvalidArgument`` if a client of this address does not take one of the arguments."""
+    for name, value in arguments.items():
+        if value is not None and value is not False:
+            raise InvalidArgument(f'a client of "{address}" takes no {name}, which is for servers at other addresses')
 
 
 class RoundAttributes:
@@ -184,7 +212,7 @@ class Round(RoundAttributes):
     the last description that the server has given; after a ``RoundFailed``, that of the failed or cancelled round.
     """
 
-    def __init__(self, connection: Connection, info: RoundInfo) -> None:
+    def __init__(self, connection: Connection | MemoryConnection, info: RoundInfo) -> None:
         self._connection = connection
         self._info = info
 

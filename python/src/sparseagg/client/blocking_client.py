@@ -40,7 +40,10 @@ class Client:
     submission counts once however often it arrives.
 
     Args:
-        address: "host:port".
+        address: "host:port" of a server. Or ":memory:": the engine in this process merges the rounds, which this client
+            alone has, and which end with it; token, tls and options are refused, and timeout, retry, chunk_bytes and
+            connections have no effect. Or ":local:": the client starts a server on this machine and stops it with
+            ``disconnect``, at the latest with this process; ``address`` is the server's.
         token: bearer token, sent with every call. The server itself does not check tokens: a proxy in front of it may.
             Without ``tls``, everybody on the way can read the token.
         tls: False for a plain connection, True for TLS with the system's certificate authorities, a path for TLS with
@@ -57,6 +60,8 @@ class Client:
 
     Raises:
         InvalidArgument: an argument has a wrong type or value; the message says which one.
+        EngineMissing: ":memory:" on an installation without an engine; the message says what to install.
+        ProgramMissing: ":local:" on an installation without a server; the message says what to install.
     """
 
     def __init__(
@@ -91,11 +96,14 @@ class Client:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Closes the connection. Calls under way raise ``errors.Cancelled``, later calls ``FailedPrecondition``."""
+        """Closes the connection. Calls under way raise ``errors.Cancelled``, later calls ``FailedPrecondition``.
+
+        Rounds of ":memory:" end, and the server of ":local:" stops.
+        """
         run(self._client.disconnect())
 
     def close(self) -> None:
-        """The same as ``disconnect``. Rounds stay open."""
+        """The same as ``disconnect``. Rounds stay open on a server."""
         self.disconnect()
 
     def server_info(self) -> ServerInfo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, SupportsIndex, TypeVar
 
 import grpc
@@ -16,9 +16,10 @@ from sparseagg.client.result_reader import ResultReader
 from sparseagg.client.resumption import Resumption
 from sparseagg.client.retry import Retries, RetryPolicy, error_from_call
 from sparseagg.client.transport import Transport
-from sparseagg.client.upload import Upload, counted, streamed
+from sparseagg.client.upload import Upload, aggregate_requests, counted, streamed
 from sparseagg.errors import Aborted, NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
+from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.formats import ServerWire, checked_chunk_bytes
 
@@ -87,18 +88,21 @@ class Connection:
         return await self._retried(attempt, deadline, patient=patient)
 
     async def aggregate(
-        self, make_requests: Callable[[], Iterator[Any]], deadline: float | None = None
+        self, spec: RoundSpec, uploads: list[Upload], answer: pb.ResultFormat, deadline: float | None = None
     ) -> ResultReader:
         """Aggregates in one call, which begins again if the connection breaks.
 
         Args:
-            make_requests: returns an iterator over the messages; called once for each attempt.
+            spec: what to compute.
+            uploads: the updates.
+            answer: the encodings that the result may have.
             deadline: of all attempts.
         """
 
         async def attempt() -> ResultReader:
             reader, timeout = ResultReader(), call_seconds(deadline)
-            with self._channels.least_busy() as stub, streamed(make_requests()) as requests:
+            messages = aggregate_requests(spec, uploads, answer)
+            with self._channels.least_busy() as stub, streamed(messages) as requests:
                 pages = stub.Aggregate(requests, timeout=timeout, metadata=self._metadata)
                 await self.transport.read(pages, reader.add)
             return reader

@@ -11,6 +11,8 @@ answer was there, so the ``await`` never suspends, and ``run`` finishes the whol
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, Union
@@ -58,6 +60,10 @@ class BlockingTransport:
     async def convert(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Returns what ``function`` returns, which may compute for long. An event loop goes on meanwhile."""
         return function(*arguments, **named)
+
+    async def wait(self, future: concurrent.futures.Future[Any], seconds: float | None) -> None:
+        """Waits until another thread has set the future, which runs, or for some seconds; None: without limit."""
+        concurrent.futures.wait([future], seconds)
 
     async def attempt(self, operation: Awaitable[T]) -> T:
         """Runs an operation that ends with ``errors.Cancelled`` if the client disconnects meanwhile."""
@@ -108,6 +114,11 @@ class AsyncioTransport:
                 raise RuntimeError("an update raised StopIteration") from error
 
         return await asyncio.to_thread(converted)
+
+    async def wait(self, future: concurrent.futures.Future[Any], seconds: float | None) -> None:
+        # No thread waits: those of the loop's executor are few, and another call may have to end the wait.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(future), seconds)
 
     async def attempt(self, operation: Awaitable[T]) -> T:
         """Runs an operation in a task of its own, to tell its cancellation from the caller's.
