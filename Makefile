@@ -85,6 +85,14 @@ cpu-bundle: build/cpu-bundle/build.ninja $(WHEEL) ## the same without the CUDA e
 bundle-check: cpu-bundle $(VENV)/.test ## unpack that bundle elsewhere and use it, as on a machine that has nothing
 	$(BIN)/python scripts/check_bundle.py build/cpu-bundle/$(BUNDLE_NAME)-cpu.tar.xz
 
+MATRIX_WHEEL ?= $(WHEEL)
+MATRIX_ARGS ?=
+
+.PHONY: test-matrix
+test-matrix: $(MATRIX_WHEEL) release-server ## the wheel under each Python and protobuf, into docs/compatibility.md (30 minutes)
+	$(BIN)/python scripts/test_matrix.py $(MATRIX_WHEEL) \
+	  --server build/release/service/sparseagg-server $(MATRIX_ARGS)
+
 build/gpu-bundle/build.ninja build/cpu-bundle/build.ninja: build/%/build.ninja: \
   CMakePresets.json build/static-libs/.done-2 | deps-build deps-test
 	cmake --preset $*

@@ -14,12 +14,12 @@ from google.protobuf import json_format
 
 import sparseagg
 from sparseagg.client.blocking_client import Client
-from sparseagg.commands import demo, merge, npz
+from sparseagg.commands import demo, doctor, merge, npz, top
 from sparseagg.commands.demo import run as demo_run
 from sparseagg.commands.spec_file import SPEC_HELP, read_spec
 from sparseagg.errors import InvalidArgument, SparseaggError
 from sparseagg.info import TensorSummary, Timeline
-from sparseagg.local import extension
+from sparseagg.local import extension, programs
 from sparseagg.wire.formats import ENCODINGS
 from sparseagg.wire.values import NARROW
 
@@ -30,8 +30,11 @@ DEFAULT_ADDRESS = "127.0.0.1:8001"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status; ``argv`` of None takes the process's arguments."""
-    arguments = _parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
+        if words[:1] == ["server"]:  # whose flags, --help among them, are the program's
+            programs.run(programs.find(programs.SERVER), words[1:])
+        arguments = _parser().parse_args(words)
         return int(arguments.run(arguments))
     except BrokenPipeError:  # the reader of our output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -48,14 +51,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sparseagg {sparseagg.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    at_server = argparse.ArgumentParser(add_help=False)
-    at_server.add_argument(
+    address = argparse.ArgumentParser(add_help=False)
+    address.add_argument(
         "--address",
         default=os.environ.get("SPARSEAGG_ADDRESS") or DEFAULT_ADDRESS,
         metavar="HOST:PORT",
         help="of the server (%(default)s; environment SPARSEAGG_ADDRESS)",
     )
-
+    at_server = argparse.ArgumentParser(add_help=False, parents=[address])
     at_server.add_argument(
         "--timeout",
         type=float,
@@ -114,6 +117,22 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "engine", help="show the engine that this installation has for merging without a server"
     ).set_defaults(run=_engine)
+
+    checking = commands.add_parser(
+        "doctor",
+        help="check what this installation has, and say what to do about the rest",
+        description=doctor.DESCRIPTION,
+    )
+    doctor.add_arguments(checking)
+    checking.set_defaults(run=doctor.main)
+
+    live = commands.add_parser(
+        "top", parents=[address], help="watch the rounds of a running server", description=top.DESCRIPTION
+    )
+    top.add_arguments(live)
+    live.set_defaults(run=top.main)
+
+    commands.add_parser("server", add_help=False, help="run a server: sparseagg-server with the flags that follow")
 
     training = commands.add_parser(
         "demo", help="federated training on real text, through a real server", description=demo.__doc__

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from sparseagg.commands.demo.coordinator import RoundReport
 
-__all__ = ["plot", "table_header", "table_row"]
+__all__ = ["NO_PLOT", "plot", "table_header", "table_row"]
+
+# What to do where ``plot`` draws nothing.
+NO_PLOT = "matplotlib is not installed; `pip install 'sparseagg[demo]'` installs it"
 
 # Title, width, and the unit or explanation below the title.
 _COLUMNS = (

@@ -15,9 +15,9 @@ from sparseagg.client.blocking_client import Client
 from sparseagg.commands.demo import check, corpus, report
 from sparseagg.commands.demo.coordinator import Coordinator
 from sparseagg.commands.demo.model import ClientData, HeldOut, Model
-from sparseagg.commands.demo.server import running_server
 from sparseagg.commands.demo.vocabulary import learn_vocabulary
 from sparseagg.errors import InvalidArgument, SparseaggError
+from sparseagg.local.server import Server
 
 __all__ = ["Options", "add_arguments", "main", "run"]
 
@@ -50,8 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the demo's flags to the command."""
     default = Options()
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--server", metavar="PATH", help="sparseagg-server binary to start for the demo")
-    where.add_argument("--address", metavar="HOST:PORT", help="a running server instead (127.0.0.1:8001)")
+    where.add_argument(
+        "--server", metavar="PATH", help="sparseagg-server binary to start for the demo (the installed one)"
+    )
+    where.add_argument("--address", metavar="HOST:PORT", help="a running server instead")
     parser.add_argument(
         "--corpus",
         metavar="PATH",
@@ -59,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(this Python's standard library)",
     )
     parser.add_argument("--out", default=default.out, metavar="DIR", help="folder of the plot (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help=f"a small run: {_QUICK}")
+    parser.add_argument("--quick", action="store_true", help=f"a small run, of seconds: {_QUICK}")
     parser.add_argument("--rounds", type=int, help=f"training rounds ({default.rounds})")
     parser.add_argument("--clients", type=int, help="number of clients at most (all)")
     parser.add_argument("--vocabulary", type=int, help=f"number of tokens at most ({default.vocabulary})")
@@ -93,10 +95,9 @@ def run(options: Options) -> int:
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        if options.server is not None:
-            address = stack.enter_context(running_server(options.server, out / "server.log"))
-        else:
-            address = options.address or "127.0.0.1:8001"
+        address = options.address
+        if address is None:
+            address = stack.enter_context(Server(out / "server", program=options.server)).address
         texts = corpus.load(options.corpus, options.clients)
         client = stack.enter_context(Client(address))
         stack.enter_context(_single_threaded_algebra())
@@ -105,6 +106,7 @@ def run(options: Options) -> int:
     problems = summary.pop("problems")
     for problem in problems:
         print(f"sparseagg: demo: {problem}", file=sys.stderr)
+    print(f"time        {summary['seconds']} s, from the start of the server to its end\n")
     print(json.dumps(summary))
     return 1 if problems else 0
 
@@ -126,7 +128,7 @@ def _train(options: Options, texts: corpus.Corpus, client: Client, out: pathlib.
     server = client.server_info()
     num_tokens = sum(len(text.tokens) for text in texts.clients)
     print(f"server      {client.address}, version {server.version}, {server.engine_description}")
-    print(f"corpus      {texts.description}: {num_tokens} tokens of {len(texts.clients)} clients")
+    print(f"corpus      {texts.description}: {num_tokens} tokens of {len(texts.clients)} clients", flush=True)
 
     vocabulary, counting, num_shared = learn_vocabulary(client, texts.clients, options.vocabulary, options.concurrency)
     print(
@@ -146,7 +148,7 @@ def _train(options: Options, texts: corpus.Corpus, client: Client, out: pathlib.
     )
     losses = [held_out.loss(model)]
     print(f"training    {options.width} wide, held-out loss {losses[0]:.4f} before the first round\n")
-    print(report.table_header())
+    print(report.table_header(), flush=True)
 
     reports = []
     used: set[int] = set()
@@ -172,7 +174,7 @@ def _train(options: Options, texts: corpus.Corpus, client: Client, out: pathlib.
         problems.append(f"the loss did not fall: {losses[0]} before, {losses[-1]} after")
     picture = out / "training.png"
     drawn = report.plot(picture, losses, reports)
-    print(f"plot        {picture}\n" if drawn else "plot        none: matplotlib is not installed\n")
+    print(f"plot        {picture}" if drawn else f"plot        none: {report.NO_PLOT}")
     return {
         "rounds": len(reports),
         "clients": len(texts.clients),

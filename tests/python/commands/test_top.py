@@ -1,0 +1,394 @@
+"""`sparseagg top`: in a pseudo-terminal with a real server, and its parts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import io
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+import types
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg.commands import top
+from sparseagg.commands.cli import main
+from sparseagg.commands.top_look import Look, Rate, look_at, rates
+
+rich_console = pytest.importorskip("rich.console")
+top_view = pytest.importorskip("sparseagg.commands.top_view")
+
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=1000)])
+UPDATE = {"v": (np.arange(500), np.ones(500, np.float32))}
+TIMEOUT_S = 30
+ALTERNATE_SCREEN, MAIN_SCREEN, CURSOR_SHOWN = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """`sparseagg top` in a pseudo-terminal of 40 lines."""
+
+    def __init__(self, *flags: str) -> None:
+        self._ours, self._theirs = pty.openpty()
+        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.modes_before = self.modes()
+        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sparseagg", "top", "--interval", "0.2", *flags],
+            stdin=self._theirs,
+            stdout=self._theirs,
+            stderr=self._theirs,
+            env={**environment, "TERM": "xterm-256color"},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # for Ctrl-C
+        )
+        self.written = b""
+        self._seen = 0
+
+    def modes(self) -> list:
+        """Returns how the terminal takes lines and keys."""
+        return termios.tcgetattr(self._theirs)
+
+    def wait_for(self, pattern: str) -> None:
+        """Waits until the text without its escapes has a match, after the last one; fails if none comes."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            text = ESCAPES.sub("", self.written.decode(errors="replace"))
+            match = re.compile(pattern).search(text, self._seen)
+            if match:
+                self._seen = match.end()
+                return
+            assert self._read(deadline), f"no {pattern!r} in {' '.join(text[self._seen :].split())[-2000:]!r}"
+
+    def press(self, key: bytes) -> None:
+        os.write(self._ours, key)
+
+    def end(self) -> int:
+        """Reads until the process has ended; returns its status."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.process.poll() is None:
+            self._read(min(deadline, time.monotonic() + 0.05))
+            assert time.monotonic() < deadline, f"no end; {self.written[-1000:]!r}"
+        while self._read(time.monotonic() + 0.05):
+            pass
+        return self.process.returncode
+
+    def _read(self, deadline: float) -> bool:
+        """Reads what comes until then; returns whether there was anything."""
+        ready, _, _ = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))
+        if ready:
+            self.written += os.read(self._ours, 1 << 16)
+        return bool(ready)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._ours)
+        os.close(self._theirs)
+
+
+@pytest.fixture
+def start_top():
+    """Starts the command in terminals, which are closed in the end."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*flags: str) -> Terminal:
+            terminal = Terminal(*flags)
+            stack.callback(terminal.close)
+            return terminal
+
+        yield start
+
+
+@pytest.fixture
+def in_process(capsys):
+    """Runs the command in this process; returns its status, output and errors."""
+
+    def call(*flags: str) -> tuple[int, str, str]:
+        status = main(["top", *flags])
+        return (status, *capsys.readouterr())
+
+    return call
+
+
+def test_top_shows_a_round_from_open_to_done_and_restores_the_terminal(start_top, start_server):
+    server = start_server()
+    terminal = start_top("--address", server.address)
+    terminal.wait_for("rounds   none")
+    with sa.Client(server.address) as client:
+        opened = client.create_round(SPEC, round_id="alpha")
+        terminal.wait_for("alpha +open +0 +0 +0 ")
+        opened.submit("a", UPDATE)
+        terminal.wait_for(r"uploads; [1-9][\d.]* k?B/s, [1-9][\d.]* k? ?tuples/s")
+        terminal.wait_for(r"alpha +open +1 +0 +500 +[1-9][\d.]* k?B +[1-9][\d.]* k?B +[1-9][\d.]*( k)? +[a-z]+")
+        opened.close()
+        terminal.wait_for("alpha +done +1 ")
+    assert terminal.written.count(ALTERNATE_SCREEN) == 1
+    assert terminal.modes() != terminal.modes_before, "while it reads keys"
+    terminal.press(b"q")
+    assert terminal.end() == 0
+    assert terminal.modes() == terminal.modes_before
+    assert MAIN_SCREEN in terminal.written.rpartition(ALTERNATE_SCREEN)[2]
+    assert CURSOR_SHOWN in terminal.written.rpartition(b"alpha")[2]
+
+
+def test_top_ends_with_control_c_as_with_q(start_top, server):
+    terminal = start_top("--address", server.address)
+    terminal.wait_for("rounds   ")
+    terminal.press(b"\x03")
+    assert terminal.end() == 0
+    assert terminal.modes() == terminal.modes_before
+    assert MAIN_SCREEN in terminal.written
+    assert b"Traceback" not in terminal.written
+
+
+def test_top_waits_for_a_server_that_has_gone(start_top, start_server):
+    first = start_server()
+    terminal = start_top("--address", first.address)
+    with sa.Client(first.address) as client:
+        client.create_round(SPEC, round_id="before")
+    terminal.wait_for("before +open")
+    first.kill()
+    terminal.wait_for(r"no answer for \d+ s, asks again every 0.2 s; Unavailable: ")
+    terminal.wait_for("before +open")  # as it was last
+    second = start_server(address=first.address)
+    with sa.Client(second.address) as client:
+        client.create_round(SPEC, round_id="after")
+    terminal.wait_for("rounds   1 open; ")
+    terminal.wait_for("after +open")
+    terminal.press(b"q")
+    assert terminal.end() == 0
+    assert terminal.modes() == terminal.modes_before
+    assert b"Traceback" not in terminal.written
+
+
+def test_top_waits_for_a_server_that_has_not_started(start_top, start_server):
+    address = start_server()
+    address.stop()
+    terminal = start_top("--address", address.address)
+    terminal.wait_for("no answer, asks again every 0.2 s; Unavailable: ")
+    start_server(address=address.address)
+    terminal.wait_for("rounds   none")
+
+
+def test_top_shows_the_memory_in_use_of_the_metrics(start_top, start_server):
+    server = start_server("--metrics-address", "127.0.0.1:0", "--memory-limit", "1GiB")
+    terminal = start_top("--address", server.address, "--metrics", f"http://{server.metrics_address}/metrics")
+    terminal.wait_for(
+        r"memory   process [1-9][\d.]* MiB of 1.0 GiB; rounds [\d.]+ MiB of 768 MiB; in flight [\d.]+ MiB of 128 MiB"
+    )
+
+
+def test_top_ends_a_look_that_gets_no_answer(monkeypatch):
+    """The key q does not wait for the timeout of a call."""
+    disconnected = threading.Event()
+
+    class Silent:
+        address = "silent"
+
+        def server_info(self):
+            assert disconnected.wait(TIMEOUT_S)
+            raise sa.Cancelled("disconnected")
+
+        def disconnect(self):
+            disconnected.set()
+
+    @contextlib.contextmanager
+    def keys():
+        yield lambda: "q"
+
+    view = types.SimpleNamespace(live=contextlib.nullcontext, message=lambda *_: None)
+    monkeypatch.setattr(top, "_keys", keys)
+    top._watch(Silent(), None, 60.0, view)
+    assert disconnected.is_set()
+
+
+def test_top_once_prints_a_view_without_a_terminal(in_process, start_server):
+    server = start_server("--metrics-address", "127.0.0.1:0")
+    name = "a-name-" * 18  # is not cut, where nobody sees a width
+    with sa.Client(server.address) as client:
+        opened = client.create_round(SPEC, round_id=name)
+        opened.submit("a", UPDATE)
+        client.create_round(SPEC).cancel()
+    status, out, _ = in_process("--once", "--address", server.address)
+    assert status == 0
+    assert re.search(rf"^{name} +open +1 +0 +500 +[\d.]+ k?B +– +– +[a-z]+ *$", out, re.MULTILINE)
+    assert "rounds   1 open, 1 cancelled; 0 open uploads\n" in out
+    assert re.search("^memory   limit [0-9.]+ [MG]iB; what is in use: --metrics URL$", out, re.MULTILINE)
+    assert "\x1b" not in out
+    _, out, _ = in_process(
+        "--once", "--address", server.address, "--metrics", f"http://{server.metrics_address}/metrics"
+    )
+    assert re.search(r"^memory   process [1-9]", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nothing"])
+def test_top_goes_on_without_metrics_that_cannot_be_read(in_process, start_server, path):
+    server = start_server("--metrics-address", "127.0.0.1:0")
+    url = f"http://{server.metrics_address}{path}"
+    status, out, _ = in_process("--once", "--address", server.address, "--metrics", url)
+    assert status == 0
+    assert f"memory   {url}: " in out
+    assert "rounds   none" in out
+
+
+def test_top_once_without_a_server_fails(in_process):
+    status, out, errors = in_process("--once", "--address", "127.0.0.1:1")
+    assert (status, out) == (1, "")
+    assert errors.startswith("sparseagg: ")
+    assert "refused" in errors
+
+
+def test_top_without_rich_says_how_to_install_it(in_process, monkeypatch, server):
+    monkeypatch.delitem(sys.modules, "sparseagg.commands.top_view")
+    monkeypatch.delattr("sparseagg.commands.top_view")
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    status, _, errors = in_process("--once", "--address", server.address)
+    assert status == 1
+    assert "pip install 'sparseagg[top]'" in errors
+
+
+def test_commands_other_than_top_import_no_rich():
+    code = "import sys, sparseagg.commands.cli; print([name for name in sys.modules if name.startswith('rich')])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ([], "--once"),
+        (["--interval", "0.09"], "--interval is a time of 0.1 s or more, not 0.09"),
+        (["--interval", "inf"], "not inf"),
+        (["--interval", "nan"], "not nan"),
+        (["--metrics", "file:///etc/passwd"], "'file:///etc/passwd'"),
+        (["--metrics", "127.0.0.1:8002"], "'127.0.0.1:8002'"),
+        (["--metrics", "http:///metrics"], "'http:///metrics'"),
+    ],
+)
+def test_top_refuses_wrong_flags(in_process, monkeypatch, flags, text):
+    monkeypatch.setattr(top, "_watch", lambda *_: pytest.fail("it runs"))  # without end
+    status, _, errors = in_process(*flags, "--address", "127.0.0.1:1")
+    assert status == 1
+    assert text in errors
+
+
+@pytest.fixture(scope="module")
+def seen(server) -> Look:
+    """A look at a server with a round of 500 tuples."""
+    with sa.Client(server.address) as client:
+        opened = client.create_round(SPEC)
+        opened.submit("a", UPDATE)
+        found = look_at(client, None)
+        opened.delete()
+    return dataclasses.replace(found, rounds=tuple(info for info in found.rounds if info.name == opened.name))
+
+
+def changed(info: sa.RoundInfo, received: int, tuples: int, **fields) -> sa.RoundInfo:
+    """Returns the round with other figures."""
+    stages = [
+        dataclasses.replace(stage, bytes=received) if stage.stage == "receive" else stage
+        for stage in info.timeline.stages
+    ]
+    timeline = dataclasses.replace(info.timeline, stages=tuple(stages))
+    return dataclasses.replace(info, timeline=timeline, num_tuples=tuples, **fields)
+
+
+def test_rates_are_of_the_time_between_two_looks(seen):
+    (info,) = seen.rounds
+    before = dataclasses.replace(seen, at=10.0, rounds=(changed(info, 1000, 50),))
+    now = dataclasses.replace(seen, at=14.0, rounds=(changed(info, 9000, 90),))
+    assert rates(before, now) == {info.name: Rate(2000.0, 10.0)}
+    assert rates(None, now) == {}
+    assert rates(now, now) == {}
+
+
+def test_rates_of_a_new_round_begin_at_zero(seen):
+    (info,) = seen.rounds
+    before = dataclasses.replace(seen, at=10.0, rounds=(changed(info, 1000, 50),))
+    # The same name after a restart of the server, and another one.
+    again = changed(info, 100, 20, create_time=info.create_time.replace(year=2000))
+    other = changed(info, 400, 40, name="rounds/other")
+    now = dataclasses.replace(seen, at=12.0, rounds=(again, other))
+    assert rates(before, now) == {info.name: Rate(50.0, 10.0), "rounds/other": Rate(200.0, 20.0)}
+
+
+def drawn(*arguments, width: int = 200, **options) -> str:
+    """Returns the text of a view."""
+    console = rich_console.Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    console.print(top_view.view(*arguments, **options))
+    return console.file.getvalue()
+
+
+def test_view_shows_active_rounds_first_then_the_busiest(seen):
+    (info,) = seen.rounds
+
+    def with_rounds(at: float, busy: int) -> Look:
+        rounds = [
+            changed(info, 9000, 0, name="rounds/ended", state="done"),
+            changed(info, 10, 0, name="rounds/calm"),
+            changed(info, busy, 0, name="rounds/busy"),
+        ]
+        return dataclasses.replace(seen, at=at, rounds=tuple(rounds))
+
+    text = drawn("address", with_rounds(2.0, 500), with_rounds(1.0, 0), max_rounds=2)
+    assert re.findall(r"^(busy|calm|ended)\b", text, re.MULTILINE) == ["busy", "calm"]
+    assert "\n1 more rounds\n" in text
+    assert re.search(r"^busy .* 500 B +500 B +0 ", text, re.MULTILINE)
+
+
+def test_view_fits_a_terminal_of_80_columns(seen):
+    (info,) = seen.rounds
+    full = [
+        changed(info, 123_456_789, 999_999, name="rounds/" + "long-" * 20, state="finalizing", num_uploads=10_000),
+        changed(info, 999_900, 1_234_567_890, state="cancelled", num_submissions=1_000_000),
+    ]
+    before = dataclasses.replace(seen, at=1.0, rounds=(changed(info, 0, 0),))
+    text = drawn("address", dataclasses.replace(seen, at=1.5, rounds=tuple(full)), before, width=80)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert re.search(
+        r"^long-[long-]*… finalizing +1 +10000 +1.0 M +123 MB +247 MB +2.0 M [a-z]+ *$", text, re.MULTILINE
+    )
+    assert re.search(r" cancelled +1000000 +0 +1.2 G +1.0 MB +2.0 MB +2.5 G [a-z]+ *$", text, re.MULTILINE)
+
+
+def test_view_obeys_no_escape_of_a_server(seen):
+    server = dataclasses.replace(seen.server, engine_description="cpu\x1b[2J\x07[bold]")
+    text = drawn("address", dataclasses.replace(seen, server=server), None, trouble="a\x1b]0;title\x07b")
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "cpu [2J [bold]" in text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (999.6, "1.0 k"),
+        (1000, "1.0 k"),
+        (99_940, "99.9 k"),
+        (123_456, "123 k"),
+        (5e15, "5000 T"),
+    ],
+)
+def test_view_writes_numbers_with_prefixes(number, text):
+    assert top_view._decimal(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0.0 MiB"), (1 << 20, "1.0 MiB"), (1 << 30, "1.0 GiB"), (768 << 20, "768 MiB"), (3 << 40, "3.0 TiB")],
+)
+def test_view_writes_memory_as_flags_do(number, text):
+    assert top_view._binary(number) == text
