@@ -98,10 +98,10 @@ bundle-check: cpu-bundle $(VENV)/.test ## unpack that bundle elsewhere and use i
 	$(BIN)/python scripts/check_bundle.py build/cpu-bundle/$(BUNDLE_NAME)-cpu.tar.xz
 
 build/gpu-bundle/build.ninja build/cpu-bundle/build.ninja: build/%/build.ninja: \
-  CMakePresets.json build/static-libs/.done-2 | deps-build deps-test
+  CMakePresets.json build/static-libs/.done-3 | deps-build deps-test
 	cmake --preset $*
 
-build/static-libs/.done-2: scripts/static_libs.sh | deps-build deps-bundle
+build/static-libs/.done-3: scripts/static_libs.sh | deps-build deps-bundle
 	scripts/static_libs.sh build/static-libs
 
 # With their folders, which are younger than the wheel when a file has gone.
