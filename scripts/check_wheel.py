@@ -46,6 +46,7 @@ def check(address):
 with sa.Server() as server:
     check(server.address)
 """
+# Behind it comes the example of the README, which prints what the README says.
 THE_REST = """
 check(":memory:")
 check(":local:")
@@ -59,11 +60,19 @@ COMMANDS = (
 )
 
 
-def run(command: list[str], folder: Path, prefix: list[str]) -> None:
-    """Runs a command with nothing in its environment but the folder; ends this one where it fails."""
+def readme(language: str) -> str:
+    """The README's block in a language."""
+    text = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+    return text.partition(f"\n```{language}\n")[2].partition("```\n")[0]
+
+
+def run(command: list[str], folder: Path, prefix: list[str]) -> str:
+    """Runs a command with nothing in its environment but the folder; returns what it prints, or ends this one."""
     environment = ["env", "-i", "-C", str(folder), f"PATH={folder}/bare/bin", f"HOME={folder}"]
-    if subprocess.run([*prefix, *environment, *command], check=False).returncode != 0:
-        raise SystemExit(f"check_wheel: {' '.join(command)} failed")
+    done = subprocess.run([*prefix, *environment, *command], check=False, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"check_wheel: {' '.join(command)} failed:\n{done.stdout}")
+    return done.stdout
 
 
 def main() -> int:
@@ -81,7 +90,7 @@ def main() -> int:
         shutil.copytree(house, folder / "house")
         shutil.copy(wheel, folder / "house")
         (folder / "round.py").write_text(FIRST_ROUND, encoding="utf-8")
-        (folder / "rest.py").write_text(FIRST_ROUND + THE_REST, encoding="utf-8")
+        (folder / "rest.py").write_text(FIRST_ROUND + THE_REST + readme("python"), encoding="utf-8")
         python = sys.executable
         prefix = WITHOUT_NETWORK
         if arguments.root is not None:
@@ -101,7 +110,8 @@ def main() -> int:
         run([new, str(folder / "round.py")], folder, prefix)
         seconds = time.monotonic() - begun
         print(f"{wheel.name}: installed, and the first round merged, in {seconds:.1f} s", flush=True)
-        run([new, str(folder / "rest.py")], folder, prefix)
+        if run([new, str(folder / "rest.py")], folder, prefix) != readme("text"):
+            raise SystemExit("check_wheel: the README's example printed something else")
         for name, *rest in COMMANDS:
             run([str(folder / "bare/bin" / name), *rest], folder, prefix)
     if seconds > MOST_SECONDS:
