@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVER_ADDRESS ?= 127.0.0.1:8001
 DEMO_ARGS ?=
+WHEELS_ARGS ?=
 PYTEST_ARGS ?=
 
 # Ninja and ctest use all cores; `make JOBS=2 test` bounds it.
@@ -71,6 +72,17 @@ BUNDLE_NAME := sparseagg-$(VERSION)-linux-$(shell uname -m)
 wheel: $(WHEEL) ## the Python client in one file, for machines that have neither this repository nor a compiler
 	@echo $(WHEEL)
 
+# The programs and the engine are those of the bundle without CUDA: they need no library but libc's.
+.PHONY: wheels
+wheels: build/cpu-bundle/build.ninja $(WHEEL) $(VENV)/.wheels ## client, engine, server and load generator in one file, for each Python that is here
+	cmake --build --preset cpu-bundle --target sparseagg-server sparseagg-loadgen
+	$(BIN)/python scripts/wheels.py --client $(WHEEL) --build build/cpu-bundle --out build/wheels $(WHEELS_ARGS)
+
+.PHONY: wheel-check
+wheel-check: ## install such a wheel where there is no network, compiler or root, and merge a round
+	$(MAKE) wheels WHEELS_ARGS='--python $(CURDIR)/$(BIN)/python'
+	$(BIN)/python scripts/check_wheel.py build/wheels
+
 .PHONY: gpu-bundle
 gpu-bundle: build/gpu-bundle/build.ninja $(WHEEL) ## server, checks and benchmarks in one folder for GPU nodes; needs nvcc
 	cmake --build --preset gpu-bundle --target bundle
@@ -94,10 +106,10 @@ test-matrix: $(MATRIX_WHEEL) release-server ## the wheel under each Python and p
 	  --server build/release/service/sparseagg-server $(MATRIX_ARGS)
 
 build/gpu-bundle/build.ninja build/cpu-bundle/build.ninja: build/%/build.ninja: \
-  CMakePresets.json build/static-libs/.done-2 | deps-build deps-test
+  CMakePresets.json build/static-libs/.done-3 | deps-build deps-test
 	cmake --preset $*
 
-build/static-libs/.done-2: scripts/static_libs.sh | deps-build deps-bundle
+build/static-libs/.done-3: scripts/static_libs.sh | deps-build deps-bundle
 	scripts/static_libs.sh build/static-libs
 
 # With their folders, which are younger than the wheel when a file has gone.
@@ -222,6 +234,10 @@ $(VENV)/.demo: python/pyproject.toml python/setup.py | $(VENV)/bin/python
 
 $(VENV)/.test: $(VENV)/.demo
 	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[demo,test]'
+	@touch $@
+
+$(VENV)/.wheels: $(VENV)/.test scripts/requirements-wheels.txt
+	$(BIN)/pip install -q -r scripts/requirements-wheels.txt
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test scripts/requirements-lint.txt

@@ -1,8 +1,8 @@
 """Builds the engine (sparseagg._engine) with CMake where that can be done, and installs the client alone where not.
 
 SPARSEAGG_EXTENSION: "auto" (the default) does what can be done and says which; "on" fails where the engine cannot be
-built; "off" does not try. Its sources are those of the repository, beside this folder, so a source distribution of this
-folder alone installs the client.
+built; "off" does not try. The engine's sources are those of the repository around this folder. A source distribution
+has a copy of them, in the folder `repository`. This folder without either installs the client.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 HERE = pathlib.Path(__file__).resolve().parent
-REPOSITORY = HERE.parent
+# The engine's sources in a source distribution.
+COPY = HERE / "repository"
+REPOSITORY = COPY if COPY.is_dir() else HERE.parent
+ENGINE_SOURCES = ("CMakeLists.txt", "LICENSE", "cmake", "host", "cuda", "python/engine")
 # What the package reads to say why it has no engine.
 REASON = pathlib.PurePath("sparseagg", "_no_engine.txt")
 MODE = os.environ.get("SPARSEAGG_EXTENSION", "auto")
@@ -73,6 +77,21 @@ class BuildModules(build_py):
         """Does it."""
         shutil.rmtree(pathlib.Path(self.build_lib, "sparseagg"), ignore_errors=True)
         super().run()
+
+
+class SourceDistribution(sdist):
+    """With the engine's sources, which lie outside this folder."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Copies them."""
+        super().make_release_tree(base_dir, files)
+        for name in ENGINE_SOURCES:
+            source, target = REPOSITORY / name, pathlib.Path(base_dir, COPY.name, name)
+            if source.is_dir():
+                shutil.copytree(source, target)
+            elif source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
 
 
 class BuildEngine(build_ext):
@@ -136,4 +155,7 @@ def extensions() -> list[Extension]:
     return [Extension("sparseagg._engine", sources=[], optional=MODE != "on")]
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildEngine, "build_py": BuildModules})
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildEngine, "build_py": BuildModules, "sdist": SourceDistribution},
+)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Builds the two libraries of which Debian has no archives, oneTBB and Highway, from Debian's own sources.
+# Builds the libraries of which Debian has no archives that serve here, from Debian's own sources: oneTBB and Highway, and
+# Abseil, whose archives cannot be linked into a Python extension (they are not position-independent).
 #
-#   scripts/static_libs.sh FOLDER      installs both below FOLDER; does nothing where it has done so already
+#   scripts/static_libs.sh FOLDER      installs them below FOLDER; does nothing where it has done so already
 #
-# What the bundle needs beside these Debian packs as archives, in the packages of `scripts/deps.sh build test`.
+# All else that bundle and wheels need Debian packs as archives, in the packages of `scripts/deps.sh build test`.
 set -euo pipefail
 
 if [[ $# -ne 1 ]]; then
@@ -12,7 +13,7 @@ if [[ $# -ne 1 ]]; then
 fi
 mkdir -p "$1"
 prefix=$(cd "$1" && pwd)
-done_file=$prefix/.done-2 # count up when what is built here changes
+done_file=$prefix/.done-3 # count up when what is built here changes
 if [[ -e $done_file ]]; then exit 0; fi
 
 work=$(mktemp -d)
@@ -30,7 +31,7 @@ done
 apt=(apt-get -q -o "Dir::Etc::SourceList=/dev/null" -o "Dir::Etc::SourceParts=$work/apt/parts"
   -o "Dir::State::Lists=$work/apt/lists" -o "APT::Sandbox::User=$(id -un)")
 "${apt[@]}" update
-(cd "$work/src" && "${apt[@]}" source onetbb highway)
+(cd "$work/src" && "${apt[@]}" source abseil onetbb highway)
 
 common=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON
   "-DCMAKE_INSTALL_PREFIX=$prefix" -DCMAKE_INSTALL_LIBDIR=lib "-DCMAKE_CXX_FLAGS=-ffile-prefix-map=$work/src/=")
@@ -45,5 +46,9 @@ cmake --install "$work/tbb" >/dev/null
 cmake -S "$work"/src/highway-*/ -B "$work/hwy" "${common[@]}" -DBUILD_TESTING=OFF -DHWY_FORCE_STATIC_LIBS=ON
 cmake --build "$work/hwy" --target hwy hwy_contrib hwy_test
 cmake --install "$work/hwy" >/dev/null
+
+cmake -S "$work"/src/abseil-*/ -B "$work/absl" "${common[@]}" -DBUILD_TESTING=OFF -DCMAKE_CXX_STANDARD=17
+cmake --build "$work/absl"
+cmake --install "$work/absl" >/dev/null
 
 touch "$done_file"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,11 +48,18 @@ def test_make_help_lists_every_target_readme_names() -> None:
     assert missing == []
 
 
-def test_readme_example_prints_what_it_says(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("address", [":local:", ":memory:", "host:port"])
+def test_readme_example_prints_what_it_says(
+    address: str, server: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
     (example,) = blocks(README, "python")
     (expected,) = blocks(README, "text")
-    assert "localhost:8001" in example
-    exec(compile(example.replace("localhost:8001", server.address), "README.md", "exec"), {})
+    assert 'sa.Client(":local:")' in example
+    if address == "host:port":
+        address = server.address
+    names: dict[str, Any] = {}
+    exec(compile(example.replace('":local:"', repr(address)), "README.md", "exec"), names)
+    names["client"].close()
     assert capsys.readouterr().out == expected
 
 

@@ -154,3 +154,26 @@ def test_package_asks_for_types_as_its_oldest_python_can() -> None:
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
                 unions += [f"{path}:{part.lineno}" for part in ast.walk(node.args[1]) if isinstance(part, ast.BinOp)]
     assert unions == []
+
+
+def test_source_distribution_has_the_sources_of_the_engine(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "CMakeLists.txt").touch()
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "sdist", "--formats=gztar", "-d", str(tmp_path / "dist")],
+        cwd=checkout / "python",
+        env={**os.environ, "SPARSEAGG_EXTENSION": "off"},
+        check=True,
+    )
+    (archive,) = (tmp_path / "dist").iterdir()
+    shutil.unpack_archive(archive, tmp_path / "unpacked")
+    (folder,) = (tmp_path / "unpacked").iterdir()
+    for name in ("CMakeLists.txt", "host/engine.h", "python/engine/CMakeLists.txt"):
+        assert (folder / "repository" / name).is_file(), name
+    # Such a folder stands alone, and builds from its copy.
+    cmake(checkout)
+    tool(checkout, "c++")
+    shutil.rmtree(checkout / "python")
+    shutil.move(str(folder), str(checkout / "python"))
+    shutil.rmtree(checkout / "host")
+    assert build(checkout, "on").returncode == 0
+    assert f"-S {checkout}/python/repository " in (checkout / "calls").read_text(encoding="utf-8")

@@ -184,7 +184,7 @@ TEST_F(SubmitStreamTest, BytesThatAreNoMessage_AreTheClientsFault) {
   std::promise<grpc::Status> ended;
   stub.UnaryCall(&context, "/sparseagg.v1.Aggregation/SubmitUpdate", {}, &request, &response,
                  [&](const grpc::Status& status) { ended.set_value(status); });
-  EXPECT_THAT(FromGrpc(ended.get_future().get()), Fails(Code::kInvalidArgument, HasSubstr("no UpdateChunk")));
+  EXPECT_THAT(FromGrpc(ended.get_future().get()), Fails(Code::kInvalidArgument, HasSubstr("not a valid UpdateChunk")));
 }
 
 TEST_F(SubmitStreamTest, ManySmallChunksAtOnce_AreTakenInOrder) {

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Makes the platform wheels: the client, the engine in process, the server and the load generator, in one file each.
+
+  scripts/wheels.py --client CLIENT.whl --build BUILD --out FOLDER [--python PYTHON ...]
+
+CLIENT.whl is the wheel of the client alone (`make wheel`). BUILD is a build folder of the preset cpu-bundle, whose
+programs need no library but libc's. For each Python the engine is built in BUILD, too: pybind11 has no stable ABI, and
+nanobind's begins with Python 3.12. Without --python: each of Python 3.9 to 3.13 that is found, as pythonX.Y on PATH or
+below ~/.pyenv/versions, and has its headers. Prints the wheels, with their sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+MINORS = range(9, 14)
+# The libc of the machine that builds, Debian 12, decides: `auditwheel show` must agree.
+LIBC = "manylinux_2_36"
+MAX_MB = 25
+PROGRAMS = {
+    "sparseagg-server": "service/sparseagg-server",
+    "sparseagg-loadgen": "bench/service/loadgen/sparseagg-loadgen",
+}
+# What was linked in comes with its licence, from these Debian packages.
+LICENCES = (
+    *("libabsl-dev", "libc-ares-dev", "libcli11-dev", "libfmt-dev", "libgrpc++-dev", "libhwy-dev", "libprotobuf-dev"),
+    *("libre2-dev", "libspdlog-dev", "libssl-dev", "libstdc++6", "libtbb-dev", "libtomlplusplus-dev"),
+    *("libxxhash-dev", "zlib1g-dev"),
+)
+
+
+def fail(text: str) -> None:
+    """Ends the command."""
+    raise SystemExit(f"wheels: {text}")
+
+
+def said(*command: str | Path, cwd: Path | None = None) -> str:
+    """Runs a command and returns what it prints; its errors go to standard error, and end this one."""
+    done = subprocess.run([str(part) for part in command], check=False, stdout=subprocess.PIPE, text=True, cwd=cwd)
+    if done.returncode != 0:
+        fail(f"{' '.join(map(str, command))} ended with status {done.returncode}:\n{done.stdout}")
+    return done.stdout.strip()
+
+
+def find_pythons() -> list[Path]:
+    """One interpreter for each version of Python that is here with its headers."""
+    found = []
+    for minor in MINORS:
+        candidates = [shutil.which(f"python3.{minor}")]
+        candidates += sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}"), reverse=True)
+        for candidate in filter(None, candidates):
+            script = (
+                "import pathlib, sysconfig; print(pathlib.Path(sysconfig.get_paths()['include'], 'Python.h').exists())"
+            )
+            done = subprocess.run([candidate, "-c", script], check=False, capture_output=True, text=True)
+            if done.stdout.strip() == "True":
+                found.append(Path(candidate))
+                break
+    return found
+
+
+def build_engine(python: Path, build: Path, output: Path) -> Path:
+    """Builds the extension for one Python; returns the file."""
+    # --fresh: CMake keeps what it has found of another Python.
+    said(
+        *("cmake", "--fresh", "--preset", "cpu-bundle", "-B", build, "-DSPARSEAGG_PYTHON=ON"),
+        *(f"-DSPARSEAGG_PYTHON_OUTPUT={output}", f"-DPython_EXECUTABLE={python}"),
+        f"-Dpybind11_DIR={said(sys.executable, '-m', 'pybind11', '--cmakedir')}",
+        cwd=REPOSITORY,
+    )
+    said("cmake", "--build", build, "--target", "sparseagg_python")
+    (engine,) = output.glob("_engine.*.so")
+    return engine
+
+
+def platform_wheel(client: Path, engine: Path, programs: dict[str, Path], tag: str, out: Path) -> Path:
+    """Adds the engine and the programs to the client's wheel; returns the new one."""
+    with tempfile.TemporaryDirectory() as scratch:
+        said(sys.executable, "-m", "wheel", "unpack", "-d", scratch, client)
+        (folder,) = Path(scratch).iterdir()
+        package = folder / "sparseagg"
+        (package / "_no_engine.txt").unlink(missing_ok=True)
+        shutil.copy2(engine, package)
+        (package / "bin").mkdir()
+        for name, program in programs.items():
+            said("strip", "-o", package / "bin" / name, program)
+        (info,) = folder.glob("*.dist-info")
+        (info / "licenses").mkdir(exist_ok=True)
+        for debian in LICENCES:
+            shutil.copy(Path("/usr/share/doc", debian, "copyright"), info / "licenses" / debian)
+        about = (info / "WHEEL").read_text(encoding="utf-8")
+        about = re.sub(r"(?m)^Root-Is-Purelib: .*$", "Root-Is-Purelib: false", about)
+        about = re.sub(r"(?m)^Tag: .*$", f"Tag: {tag}", about)
+        (info / "WHEEL").write_text(about, encoding="utf-8")
+        said(sys.executable, "-m", "wheel", "pack", "-d", out, folder)
+    wheel: Path = out / client.name.replace("py3-none-any", tag)
+    return wheel
+
+
+def check(wheel: Path, platform: str) -> None:
+    """Whether the wheel is as portable as its name says, and small enough."""
+    report = " ".join(said(sys.executable, "-m", "auditwheel", "show", wheel).split())
+    if f'"{platform}"' not in report:
+        fail(f"{wheel.name} is not {platform}: {report}")
+    if wheel.stat().st_size > MAX_MB * 1e6:
+        fail(f"{wheel.name} has {wheel.stat().st_size / 1e6:.1f} MB, more than {MAX_MB}")
+    print(f"{wheel}  {wheel.stat().st_size / 1e6:.1f} MB")
+
+
+def main() -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--client", type=Path, required=True)
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--python", type=Path, action="append")
+    arguments = parser.parse_args()
+    build, out = arguments.build.resolve(), arguments.out.resolve()
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    programs = {name: build / path for name, path in PROGRAMS.items()}
+    pythons = arguments.python or find_pythons()
+    if not pythons:
+        fail("no Python from 3.9 to 3.13 with its headers; --python names one")
+    for python in pythons:
+        script = "import platform, sys; print('cp{}{}'.format(*sys.version_info), platform.machine())"
+        version, machine = said(python, "-c", script).split()
+        platform = f"{LIBC}_{machine}"
+        with tempfile.TemporaryDirectory() as folder:
+            engine = build_engine(python, build, Path(folder))
+            said("strip", engine)
+            wheel = platform_wheel(arguments.client, engine, programs, f"{version}-{version}-{platform}", out)
+        check(wheel, platform)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
