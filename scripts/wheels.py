@@ -53,7 +53,7 @@ def find_pythons() -> list[Path]:
     """One interpreter for each version of Python that is here with its headers."""
     found = []
     for minor in MINORS:
-        candidates = [shutil.which(f"python3.{minor}")]
+        candidates: list[Path | str | None] = [shutil.which(f"python3.{minor}")]
         candidates += sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}"), reverse=True)
         for candidate in filter(None, candidates):
             script = (
