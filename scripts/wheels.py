@@ -53,15 +53,16 @@ def find_pythons() -> list[Path]:
     """One interpreter for each version of Python that is here with its headers."""
     found = []
     for minor in MINORS:
-        candidates: list[Path | str | None] = [shutil.which(f"python3.{minor}")]
+        on_path = shutil.which(f"python3.{minor}")
+        candidates = [Path(on_path)] if on_path else []
         candidates += sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}"), reverse=True)
-        for candidate in filter(None, candidates):
+        for candidate in candidates:
             script = (
                 "import pathlib, sysconfig; print(pathlib.Path(sysconfig.get_paths()['include'], 'Python.h').exists())"
             )
             done = subprocess.run([candidate, "-c", script], check=False, capture_output=True, text=True)
             if done.stdout.strip() == "True":
-                found.append(Path(candidate))
+                found.append(candidate)
                 break
     return found
 
