@@ -29,6 +29,9 @@ NUMERICS_UNSPECIFIED: Numerics
 ON_BOUND_CLIP: OnBound
 ON_BOUND_REJECT: OnBound
 ON_BOUND_UNSPECIFIED: OnBound
+ON_EMPTY_FAIL: OnEmpty
+ON_EMPTY_KEEP: OnEmpty
+ON_EMPTY_UNSPECIFIED: OnEmpty
 ON_NONFINITE_PROPAGATE: OnNonfinite
 ON_NONFINITE_REJECT: OnNonfinite
 ON_NONFINITE_UNSPECIFIED: OnNonfinite
@@ -78,12 +81,13 @@ class AggregateRequest(_message.Message):
     def __init__(self, spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., chunk: _Optional[_Union[UpdateChunk, _Mapping]] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class AggregationSpec(_message.Message):
-    __slots__ = ["dense_threshold", "fill", "min_contributors", "numerics", "on_bound", "on_nonfinite", "op", "prune_zeros", "result_dtype", "result_layout", "return_counts", "return_weights", "value_bound", "weight_bound", "weighting"]
+    __slots__ = ["dense_threshold", "fill", "min_contributors", "numerics", "on_bound", "on_empty", "on_nonfinite", "op", "prune_zeros", "result_dtype", "result_layout", "return_counts", "return_weights", "value_bound", "weight_bound", "weighting"]
     DENSE_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FILL_FIELD_NUMBER: _ClassVar[int]
     MIN_CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_FIELD_NUMBER: _ClassVar[int]
     ON_BOUND_FIELD_NUMBER: _ClassVar[int]
+    ON_EMPTY_FIELD_NUMBER: _ClassVar[int]
     ON_NONFINITE_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
     PRUNE_ZEROS_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +103,7 @@ class AggregationSpec(_message.Message):
     min_contributors: int
     numerics: Numerics
     on_bound: OnBound
+    on_empty: OnEmpty
     on_nonfinite: OnNonfinite
     op: Op
     prune_zeros: bool
@@ -109,7 +114,7 @@ class AggregationSpec(_message.Message):
     value_bound: float
     weight_bound: float
     weighting: Weighting
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[OnNonfinite, str]] = ..., on_bound: _Optional[_Union[OnBound, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[OnNonfinite, str]] = ..., on_bound: _Optional[_Union[OnBound, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[OnEmpty, str]] = ...) -> None: ...
 
 class CancelRoundRequest(_message.Message):
     __slots__ = ["name", "reason"]
@@ -120,10 +125,12 @@ class CancelRoundRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CloseRoundRequest(_message.Message):
-    __slots__ = ["name"]
+    __slots__ = ["name", "only_client_ids"]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    ONLY_CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    only_client_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., only_client_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CommitSubmissionRequest(_message.Message):
     __slots__ = ["client_id", "round", "submission_id", "upload_tag"]
@@ -212,6 +219,24 @@ class ListRoundsResponse(_message.Message):
     next_page_token: str
     rounds: _containers.RepeatedCompositeFieldContainer[Round]
     def __init__(self, rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListSubmissionsRequest(_message.Message):
+    __slots__ = ["name", "page_size", "page_token"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    page_size: int
+    page_token: str
+    def __init__(self, name: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListSubmissionsResponse(_message.Message):
+    __slots__ = ["next_page_token", "submissions"]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    next_page_token: str
+    submissions: _containers.RepeatedCompositeFieldContainer[Submission]
+    def __init__(self, submissions: _Optional[_Iterable[_Union[Submission, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ResultFormat(_message.Message):
     __slots__ = ["key_encodings", "value_encoding"]
@@ -363,6 +388,12 @@ class ServerLimits(_message.Message):
     upload_timeout: _duration_pb2.Duration
     def __init__(self, memory_limit_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_open_rounds: _Optional[int] = ..., max_tensors: _Optional[int] = ..., max_width: _Optional[int] = ..., max_submissions: _Optional[int] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., max_result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., upload_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_uploads: _Optional[int] = ..., max_connections: _Optional[int] = ...) -> None: ...
 
+class Shape(_message.Message):
+    __slots__ = ["sizes"]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class StageTime(_message.Message):
     __slots__ = ["busy", "bytes", "stage", "wait"]
     BUSY_FIELD_NUMBER: _ClassVar[int]
@@ -428,13 +459,14 @@ class TensorSlice(_message.Message):
     def __init__(self, tensor: _Optional[str] = ..., key_encoding: _Optional[_Union[KeyEncoding, str]] = ..., value_encoding: _Optional[_Union[ValueEncoding, str]] = ..., first_key: _Optional[int] = ..., num_keys: _Optional[int] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., keys_sorted: bool = ..., keys_unique: bool = ...) -> None: ...
 
 class TensorSpec(_message.Message):
-    __slots__ = ["aggregation", "dimension", "dtype", "layout", "modular", "name", "width"]
+    __slots__ = ["aggregation", "dimension", "dtype", "layout", "modular", "name", "shape", "width"]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     DIMENSION_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     MODULAR_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     aggregation: AggregationSpec
     dimension: int
@@ -442,8 +474,9 @@ class TensorSpec(_message.Message):
     layout: TensorLayout
     modular: bool
     name: str
+    shape: Shape
     width: int
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., dimension: _Optional[int] = ..., width: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., modular: bool = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., dimension: _Optional[int] = ..., width: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., modular: bool = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ...) -> None: ...
 
 class TensorSummary(_message.Message):
     __slots__ = ["dimension", "dtype", "fixed_point_shift", "has_counts", "has_values", "has_weights", "layout", "name", "num_keys", "plan", "width"]
@@ -517,6 +550,22 @@ class WaitRoundRequest(_message.Message):
     timeout: _duration_pb2.Duration
     def __init__(self, name: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
+class WithdrawSubmissionRequest(_message.Message):
+    __slots__ = ["client_id", "round", "submission_id"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    round: str
+    submission_id: str
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ...) -> None: ...
+
+class WithdrawSubmissionResponse(_message.Message):
+    __slots__ = ["withdrawn"]
+    WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
+    withdrawn: bool
+    def __init__(self, withdrawn: bool = ...) -> None: ...
+
 class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
@@ -539,6 +588,9 @@ class OnNonfinite(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class OnBound(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class OnEmpty(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class KeyEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

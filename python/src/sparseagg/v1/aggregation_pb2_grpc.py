@@ -70,6 +70,16 @@ class AggregationStub(object):
                 request_serializer=sparseagg_dot_v1_dot_aggregation__pb2.GetUploadStatusRequest.SerializeToString,
                 response_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.UploadStatus.FromString,
                 )
+        self.ListSubmissions = channel.unary_unary(
+                '/sparseagg.v1.Aggregation/ListSubmissions',
+                request_serializer=sparseagg_dot_v1_dot_aggregation__pb2.ListSubmissionsRequest.SerializeToString,
+                response_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.ListSubmissionsResponse.FromString,
+                )
+        self.WithdrawSubmission = channel.unary_unary(
+                '/sparseagg.v1.Aggregation/WithdrawSubmission',
+                request_serializer=sparseagg_dot_v1_dot_aggregation__pb2.WithdrawSubmissionRequest.SerializeToString,
+                response_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.WithdrawSubmissionResponse.FromString,
+                )
         self.SubmitUpdate = channel.stream_unary(
                 '/sparseagg.v1.Aggregation/SubmitUpdate',
                 request_serializer=sparseagg_dot_v1_dot_aggregation__pb2.UpdateChunk.SerializeToString,
@@ -136,6 +146,8 @@ class AggregationServicer(object):
     def CloseRound(self, request, context):
         """Refuses further submissions, discards uploads that are not committed, and starts the merge. Returns at once, with
         the round in state FINALIZING or later. No effect on a round that is closed already.
+        FAILED_PRECONDITION, with only_client_ids: a client of the list has no committed submission; a submission to be left
+        out was merged on arrival (see WithdrawSubmission); or the round is closed already and counts other clients.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,6 +190,24 @@ class AggregationServicer(object):
     def GetUploadStatus(self, request, context):
         """Returns where to resume an upload: next_sequence is 0 if the existing upload has another tag.
         NOT_FOUND: there is no upload with these ids.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSubmissions(self, request, context):
+        """Lists the committed submissions in ascending bytewise order of client ids, the order in which they are folded. After
+        the close: those that count.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WithdrawSubmission(self, request, context):
+        """Takes a committed submission out of an open round, as if it had never been sent. The client may submit again. Safe
+        to retry: without such a submission nothing happens.
+        FAILED_PRECONDITION: the round is not OPEN; or it merges on arrival, and so cannot give a submission back. A round
+        gives submissions back if every tensor is CANONICAL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,6 +302,16 @@ def add_AggregationServicer_to_server(servicer, server):
                     servicer.GetUploadStatus,
                     request_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.GetUploadStatusRequest.FromString,
                     response_serializer=sparseagg_dot_v1_dot_aggregation__pb2.UploadStatus.SerializeToString,
+            ),
+            'ListSubmissions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSubmissions,
+                    request_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.ListSubmissionsRequest.FromString,
+                    response_serializer=sparseagg_dot_v1_dot_aggregation__pb2.ListSubmissionsResponse.SerializeToString,
+            ),
+            'WithdrawSubmission': grpc.unary_unary_rpc_method_handler(
+                    servicer.WithdrawSubmission,
+                    request_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.WithdrawSubmissionRequest.FromString,
+                    response_serializer=sparseagg_dot_v1_dot_aggregation__pb2.WithdrawSubmissionResponse.SerializeToString,
             ),
             'SubmitUpdate': grpc.stream_unary_rpc_method_handler(
                     servicer.SubmitUpdate,
@@ -487,6 +527,40 @@ class Aggregation(object):
         return grpc.experimental.unary_unary(request, target, '/sparseagg.v1.Aggregation/GetUploadStatus',
             sparseagg_dot_v1_dot_aggregation__pb2.GetUploadStatusRequest.SerializeToString,
             sparseagg_dot_v1_dot_aggregation__pb2.UploadStatus.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListSubmissions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/sparseagg.v1.Aggregation/ListSubmissions',
+            sparseagg_dot_v1_dot_aggregation__pb2.ListSubmissionsRequest.SerializeToString,
+            sparseagg_dot_v1_dot_aggregation__pb2.ListSubmissionsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def WithdrawSubmission(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/sparseagg.v1.Aggregation/WithdrawSubmission',
+            sparseagg_dot_v1_dot_aggregation__pb2.WithdrawSubmissionRequest.SerializeToString,
+            sparseagg_dot_v1_dot_aggregation__pb2.WithdrawSubmissionResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
