@@ -56,7 +56,7 @@ COMMANDS = (
     ("sparseagg", "doctor"),
     ("sparseagg", "server", "--version"),
     ("sparseagg-server", "--version"),
-    ("sparseagg-loadgen", "--help"),
+    ("sparseagg-loadgen", "--version"),
 )
 
 

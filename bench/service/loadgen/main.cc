@@ -17,6 +17,7 @@
 #include "bench/service/loadgen/sink.h"
 #include "bench/service/loadgen/soak.h"
 #include "service/rpc/grpc_options.h"
+#include "service/version.h"
 
 namespace sparseagg::bench {
 namespace {
@@ -102,6 +103,7 @@ int main(int argc, char** argv) {
       "Puts a server under load over real sockets, compares its results bit for bit with the engine in this process, "
       "and writes one JSON object. The exit status is 1 for a wrong result, or a refusal without --allow-refusals.",
       "sparseagg-loadgen");
+  app.set_version_flag("--version", std::string("sparseagg-loadgen ") + sparseagg::service::kVersion);
   Flags flags;
   CLI::Option* target = app.add_option("--target", flags.target, "HOST:PORT of the server");
   app.add_option("--workload", flags.workload, "A to H, see bench/common/workloads.cc")
