@@ -103,7 +103,7 @@ MATRIX_ARGS ?=
 .PHONY: test-matrix
 test-matrix: $(MATRIX_WHEEL) release-server ## the wheel under each Python and protobuf, into docs/compatibility.md (30 minutes)
 	$(BIN)/python scripts/test_matrix.py $(MATRIX_WHEEL) \
-	  --server build/release/service/sparseagg-server $(MATRIX_ARGS)
+	  --server $(CURDIR)/build/release/service/sparseagg-server $(MATRIX_ARGS)
 
 build/gpu-bundle/build.ninja build/cpu-bundle/build.ninja: build/%/build.ninja: \
   CMakePresets.json build/static-libs/.done-3 | deps-build deps-test
