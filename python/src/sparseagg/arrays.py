@@ -19,7 +19,7 @@ from sparseagg import bfloat16
 from sparseagg.errors import InvalidArgument
 from sparseagg.spec import RoundSpec, TensorSpec
 
-__all__ = ["Array", "TensorData", "is_module", "tensor_data", "update_data"]
+__all__ = ["Array", "TensorData", "is_module", "kind_of", "tensor_data", "to_numpy", "update_data"]
 
 Array = np.ndarray[Any, Any]
 
@@ -70,7 +70,7 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
         update = {name: gradient for name, gradient in update.items() if gradient is not None}
     elif not isinstance(update, Mapping) or hasattr(update, "tocoo"):  # SciPy's dok_matrix is a mapping
         if len(spec.tensors) != 1:
-            raise InvalidArgument(f"an update is a mapping from tensor names to tensors, not {_kind(update)}")
+            raise InvalidArgument(f"an update is a mapping from tensor names to tensors, not {kind_of(update)}")
         update = {spec.tensors[0].name: update}
     for name in update:
         spec.tensor(name)
@@ -91,7 +91,7 @@ def _readable(spec: TensorSpec, thing: Any, part: str = "") -> Iterator[None]:
     except (InvalidArgument, MemoryError):
         raise
     except Exception as error:  # any kind of error that the thing's library raises
-        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {part}{_kind(thing)}: {error}") from error
+        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {part}{kind_of(thing)}: {error}") from error
 
 
 def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
@@ -152,7 +152,8 @@ def to_numpy(array: Any) -> Array:
     return np.asarray(array)
 
 
-def _kind(thing: Any) -> str:
+def kind_of(thing: Any) -> str:
+    """Returns the full name of a thing's type, for errors."""
     return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
@@ -169,7 +170,7 @@ def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
         raise InvalidArgument(f"tensor {spec.name!r}: a list is a dense array; keys and rows are a tuple (keys, rows)")
     values = to_numpy(tensor)
     if values.dtype == object:
-        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {_kind(tensor)}; give (keys, rows)")
+        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {kind_of(tensor)}; give (keys, rows)")
     if values.size != spec.dimension * spec.width or spec.dimension == 0:
         raise InvalidArgument(
             f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but dimension "
