@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -66,12 +67,13 @@ def _read_jax(array: Any) -> Entries:
     shape = tuple(array.shape)
     batch, axes = shape[: array.n_batch], shape[array.n_batch :][: array.n_sparse]
     data, indices = to_numpy(array.data), to_numpy(array.indices)
-    num_entries = indices.shape[-2]
+    dense = data.shape[len(batch) + 1 :]
+    slots = (*batch, indices.shape[-2])
+    num_slots = math.prod(slots)
     # Batches may share their indices or values: an axis of size 1 stands for all.
-    data = np.broadcast_to(data, (*batch, num_entries, *data.shape[len(batch) + 1 :]))
-    indices = np.broadcast_to(indices, (*batch, num_entries, len(axes))).reshape(-1, len(axes))
-    data = data.reshape(-1, *data.shape[len(batch) + 1 :])
-    batch_indices = np.indices((*batch, num_entries))[:-1].reshape(len(batch), -1)
+    data = np.broadcast_to(data, (*slots, *dense)).reshape(num_slots, *dense)
+    indices = np.broadcast_to(indices, (*slots, len(axes))).reshape(num_slots, len(axes))
+    batch_indices = np.indices(slots)[:-1].reshape(len(batch), num_slots)
     # Entries beyond the shape are padding.
     is_entry = (indices < np.array(axes, np.int64)).all(axis=1)
     coordinates = [*batch_indices[:, is_entry], *indices[is_entry].T]

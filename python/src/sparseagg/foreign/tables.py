@@ -42,24 +42,27 @@ def read_pandas(table: Any) -> Keyed:
     if not any(is_value):
         return Keyed(keys, None)
     values = table.iloc[:, np.flatnonzero(is_value)]
-    rows = values.to_numpy()
-    if rows.dtype == object:  # columns without a common type of NumPy, such as those that may have missing values
-        columns = (_pandas_numbers(values.iloc[:, at], f"column {name!r}") for at, name in enumerate(values.columns))
-        rows = np.column_stack(list(columns))
-    return Keyed(keys, rows)
+    if all(_is_number_type(dtype) for dtype in values.dtypes):
+        return Keyed(keys, values.to_numpy())
+    columns = (_pandas_numbers(values.iloc[:, at], f"column {name!r}") for at, name in enumerate(values.columns))
+    return Keyed(keys, np.column_stack(list(columns)))
 
 
 def _pandas_numbers(column: Any, what: str) -> Array:
-    numbers = column.to_numpy()
-    if numbers.dtype != object:
-        return np.asarray(numbers)
+    if _is_number_type(column.dtype):
+        return np.asarray(column.to_numpy())
     missing = np.flatnonzero(column.isna())
     if len(missing):
         raise ValueError(f"{what} has a missing value at position {missing[0]}")
-    dtype = getattr(column.dtype, "numpy_dtype", None)  # of the types that may have missing values
-    if dtype is None:
+    numbers = np.asarray(column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", None)))
+    if not _is_number_type(numbers.dtype):
         raise ValueError(f"{what} is of {column.dtype}, not of numbers")
-    return np.asarray(column.to_numpy(dtype=dtype))
+    return numbers
+
+
+def _is_number_type(dtype: Any) -> bool:
+    """Returns whether this is a type of NumPy's numbers, and none of pandas's own, which may have missing values."""
+    return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 
 
 def read_arrow(table: Any) -> Keyed:
