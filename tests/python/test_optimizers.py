@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 
+import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
@@ -103,7 +104,7 @@ def test_a_row_that_is_always_present_moves_as_in_the_dense_form(kind: str) -> N
     assert tables[False][4].tobytes() == tables[True][4].tobytes()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_pickled_state_continues_with_the_same_bits(kind: str, dtype: type) -> None:
     one, other = np.ones((2, DIMENSION, WIDTH), dtype)

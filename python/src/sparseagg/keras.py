@@ -129,7 +129,7 @@ def apply_rows(optimizer: RowOptimizer, result: Mapping[str, TensorResult], mode
             continue
         rows, at, part = _places(tensor, shape)
         values = np.array(tf.gather(storage, rows).numpy())
-        parts = values.reshape(len(rows), -1, tensor.width)
+        parts = values.reshape(len(rows), math.prod(shape[1:]) // tensor.width, tensor.width)
         delta = np.asarray(tensor.values).reshape(-1, tensor.width)
         count = math.prod(shape) // tensor.width
         parts[at, part] = optimizer.step_rows(tensor.name, count, tensor.keys, parts[at, part], delta, alpha)

@@ -30,6 +30,7 @@ import numpy as np
 
 from sparseagg.arguments import is_number, shown
 from sparseagg.arrays import Array, to_numpy
+from sparseagg.bfloat16 import is_bfloat16
 from sparseagg.errors import InvalidArgument
 from sparseagg.result import TensorResult
 
@@ -304,7 +305,7 @@ def _writable(name: str, target: Any) -> Array:
     if not isinstance(array, np.ndarray):
         kind = type(array).__name__
         raise InvalidArgument(f"tensor {name!r}: the target is a NumPy array or a torch tensor, not {kind}")
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" and not is_bfloat16(array.dtype):
         raise InvalidArgument(f"tensor {name!r}: the target has floats of 16 to 64 bits, not {array.dtype}")
     if not array.flags.writeable or not array.flags.c_contiguous:
         what = "C-contiguous" if array.flags.writeable else "writable"
