@@ -13,6 +13,6 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(REPOSITORY / "examples"))
 
-# torch finds CUDA's libraries loaded: the stand-ins of bench/peers/torch_on_cpu.py, where torch was installed with them.
+# Loads the stand-ins of bench/peers/torch_on_cpu.py, where torch was installed with them, before torch wants CUDA.
 for library in pathlib.Path(sys.prefix, "torch-stand-ins").glob("*.so*"):
     ctypes.CDLL(str(library))
