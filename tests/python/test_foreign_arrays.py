@@ -174,12 +174,3 @@ def test_dictionary_of_keys_is_a_tensor_and_no_mapping_of_tensors(client, make):
         for pair in ((update, 2.0), ({"v": update}, 2.0)):
             merged = aggregate([pair], spec)["v"]
             assert (merged.keys.tolist(), merged.values.tolist()) == ([0, 2], [[0, 2], [4, 0]])
-
-
-@pytest.mark.parametrize("layout", ["sparse_csc", "sparse_bsr", "sparse_bsc"])
-def test_sparse_torch_of_other_layouts_is_refused_by_name(layout):
-    tensor = FakeTorch(shape=(3, 2))
-    tensor.layout = f"torch.{layout}"
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 3, 2)])
-    with pytest.raises(sa.InvalidArgument, match=rf"tensor 'v': torch\.{layout} .* to_sparse\(\)"):
-        sa.aggregate([tensor], spec)

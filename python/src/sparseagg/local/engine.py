@@ -329,5 +329,6 @@ def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tenso
         "weights": raw["weights"] if how.return_weights else None,
         "fixed_point_shift": raw["fixed_point_shift"],
         "fill": how.fill,
+        "shape": tensor.shape,
     }
     return TensorResult(**columns)
