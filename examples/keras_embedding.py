@@ -67,23 +67,12 @@ def loss_of(model: keras.Model, texts: Texts) -> tf.Tensor:
     return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, model(tokens)[:, 0]))
 
 
-def make_spec(model: keras.Model) -> sa.RoundSpec:
-    """Returns the round: rows of the embedding that were touched, and the whole of the rest."""
-    tensors = []
-    for name, variable in sparse_keras.variables(model).items():
-        if name == "emb/embeddings":
-            tensors.append(sa.TensorSpec(name, variable.dtype, *variable.shape))
-        else:
-            tensors.append(sa.TensorSpec(name, variable.dtype, int(np.prod(variable.shape)), layout="dense"))
-    return sa.RoundSpec(tensors, op="mean", weighting="by_weight")
-
-
 def train(optimizer: Any, seed: int = 1, address: str = ":memory:") -> dict[str, float]:
     """Trains a model; returns losses, what was sent, and how many rows moved in rounds in which nobody touched them."""
     clients, model = make_clients(seed), make_model(seed)
     everyone = tuple(np.concatenate(parts) for parts in zip(*clients))
     sampler = np.random.default_rng(seed)
-    spec = make_spec(model)
+    spec = sa.RoundSpec.like(sparse_keras.variables(model), sparse=["emb/embeddings"], op="mean", weighting="by_weight")
     table = model.get_layer("emb").embeddings
     figures = {"before": float(loss_of(model, everyone)), "rows_sent": 0, "rows_moved_untouched": 0}
     with sa.Client(address) as server:
