@@ -202,8 +202,10 @@ spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2 * SIZE)])
 values = np.ones(SIZE, np.float32)
 keys = [np.arange(0, 2 * SIZE, 2, dtype=sys.argv[1]) for _ in range(4)]
 rng = np.random.default_rng(5)
-anything = rng.integers(0, 2**32, SIZE).astype(np.uint32) if sys.argv[1] == "uint32" else rng.integers(-5, 2**40, SIZE)
+anything = rng.integers(0, 2**32, SIZE).astype(sys.argv[1])
 others = [keys[0] + 1, rng.permutation(keys[0]), anything, keys[0].copy()]
+if sys.argv[1] == "int64":
+    others.append(anything - 2**20)
 WORDS = ("is not below the dimension", "is not in [0, 200000)", "keys changed during the call")
 stop = threading.Event()
 
