@@ -41,8 +41,8 @@ uint64_t NumKeys(const KeyColumn& keys);
 uint64_t NumKeys(const InputKeys& keys);
 
 // An update that engines trust: keys are below the dimension and in the tensor's key type; values are finite where the
-// spec demands it. Validation also finds whether keys are sorted and unique. Only the Create functions and UpdateBuilder
-// make one. Immutable and cheap to copy. Thread-safe.
+// spec demands it. Validation also finds whether keys are sorted and unique. Only the Create functions and
+// UpdateBuilder make one. Immutable and cheap to copy. Thread-safe.
 class ValidatedUpdate {
  public:
   // Validates columns that are in memory already.
