@@ -260,7 +260,7 @@ $(PEERS_VENV)/.engine: $(ENGINE_FILES) $(PEERS_VENV)/.peers | deps-build deps-ex
 ## Care
 
 CXX_FILES = $(shell git ls-files '*.h' '*.cc' '*.cu' '*.cuh')
-PYTHON_DIRS := python tests scripts bench
+PYTHON_DIRS := python tests scripts bench examples
 # What clang-tidy reads: a regular expression of paths, as run-clang-tidy takes it.
 TIDY ?= ^$(CURDIR)/(host|service|python)/.*\.cc$$
 
