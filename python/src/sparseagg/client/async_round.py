@@ -20,7 +20,7 @@ from sparseagg.client.requests import close_request, result_format, result_reque
 from sparseagg.client.round_errors import naming_round, raise_if_failed, raise_if_not_ended
 from sparseagg.client.transport import Transport
 from sparseagg.client.upload import make_upload
-from sparseagg.errors import DeadlineExceeded, FailedPrecondition
+from sparseagg.errors import DeadlineExceeded, FailedPrecondition, Unimplemented
 from sparseagg.info import RoundInfo, Submission
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec
@@ -213,6 +213,9 @@ class Round(RoundAttributes):
             self._info = await self._connection.get_round(self.name, deadline)
             raise_if_failed(self._info, error)
             raise
+        wanted, counted = len(request.only_client_ids), self._info.num_submissions
+        if wanted not in (0, counted):  # an older server does not see the field, and counts all
+            raise Unimplemented(f"{self.name} counts {counted} submissions instead of {wanted}: the server is too old")
         raise_if_failed(await self._wait(deadline))
         return self._info
 
