@@ -37,8 +37,10 @@ def train_arrays(arrays: Arrays, partition: int, server_round: int, touched: int
     rng = np.random.default_rng([SEED, partition, server_round])
     after = {name: array.copy() for name, array in arrays.items()}
     rows = rng.choice(len(after["embedding.weight"]), touched, replace=False)
-    after["embedding.weight"][rows] -= np.float32(0.1) * (after["embedding.weight"][rows] + rng.standard_normal(
-        (touched, after["embedding.weight"].shape[1])).astype(np.float32))
+    after["embedding.weight"][rows] -= np.float32(0.1) * (
+        after["embedding.weight"][rows]
+        + rng.standard_normal((touched, after["embedding.weight"].shape[1])).astype(np.float32)
+    )
     for name in ("dense.weight", "dense.bias", "scale"):
         step = rng.standard_normal(after[name].shape).astype(after[name].dtype)
         after[name] = np.asarray(after[name] - after[name].dtype.type(0.1) * step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,16 @@ class Downlink:
 
     Args:
         model: its first version.
+        sparse: names of the sparse tensors.
         settings: for ``CONFIG``: all that stays the same for all messages.
         budget_bytes: of the history of changed keys.
     """
 
-    def __init__(self, model: Model, settings: Mapping[str, Any], budget_bytes: int) -> None:
+    def __init__(self, model: Model, sparse: Sequence[str], settings: Mapping[str, Any], budget_bytes: int) -> None:
         self._id = uuid.uuid4().hex
         self._model = model
         self._settings = dict(settings)
-        self._sparse = [*settings["rows"], *settings["elements"]]
+        self._sparse = list(sparse)
         self._history = RowHistory(budget_bytes)
         self._copies: dict[int, int] = {}  # node: version
         self._losses: dict[int, int] = {}

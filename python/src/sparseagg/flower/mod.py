@@ -101,8 +101,8 @@ class _SparseMod:
     def _rebuild(self, config: ConfigRecord, sent: ArrayRecord) -> tuple[ArrayRecord, bool] | None:
         """Returns the whole model, and whether it is kept; None if the copy that it is based on is lost."""
         model, version = config["model"], config["version"]
-        sparse = [*config["rows"], *config["elements"]]
-        whole: dict[str, Array] = {name: sent[name] for name in config["names"] if name in sent}
+        sparse = [*config.get("rows", ()), *config.get("elements", ())]
+        whole: dict[str, Array] = {name: sent[name] for name in config.get("names", ()) if name in sent}
         if config["since"] >= 0:
             copy = self._copies.load(model, config["since"], version)
             if copy is None:
@@ -117,7 +117,7 @@ class _SparseMod:
                 whole[name] = to_array(values)
         kept = self._copies.save(model, version, {i: whole[name].data for i, name in enumerate(sparse)})
         record = ArrayRecord()
-        for name in config["names"]:
+        for name in config.get("names", ()):
             record[name] = whole[name]
         return record, kept
 
@@ -126,10 +126,11 @@ class _SparseMod:
         if len(reply.content.array_records) != 1:
             raise sa.InvalidArgument(f"a reply has one ArrayRecord, not {len(reply.content.array_records)}")
         ((key, arrays),) = reply.content.array_records.items()
+        rows = config.get("rows", ())
         record = ArrayRecord()
         for name, array in arrays.items():
-            if name in config["rows"] or name in config["elements"]:
-                by = "row" if name in config["rows"] else "element"
+            if name in rows or name in config.get("elements", ()):
+                by = "row" if name in rows else "element"
                 update = self._select(name, by, view(before[name]), view(array), context)
                 for part, values in sparse_arrays(name, *update).items():
                     record[part] = values
@@ -167,7 +168,7 @@ def _upload(config: ConfigRecord, client: str, reply: Message) -> None:
     weight = metrics[0].get(config["weight"]) if len(metrics) == 1 else None
     if not isinstance(weight, (int, float)):
         raise sa.InvalidArgument(f"a reply has one MetricRecord with a number {config['weight']!r}")
-    update = update_of(arrays, config["names"])
+    update = update_of(arrays, config.get("names", ()))
     with sa.open_round(config["round"]) as round_:
         round_.submit(client, {name: value for name, value in update.items() if _size(value)}, weight)
     del reply.content[key]

@@ -215,7 +215,7 @@ class SparseMixin:
         version = 0 if self._model is None else self._model.version + 1
         tables = {name: Table.of(array, widths.get(name, 1)) for name, array in arrays.items()}
         self._model = Model(tables, version)
-        self._downlink = Downlink(self._model, settings, self._history_bytes)
+        self._downlink = Downlink(self._model, self._sparse, settings, self._history_bytes)
         return self._model.record
 
     def _layout(self, arrays: ArrayRecord) -> tuple[dict[str, int], dict[str, Any]]:
@@ -226,14 +226,14 @@ class SparseMixin:
         spec = sa.RoundSpec.like(shapes, sparse, elements=elements)
         widths = {tensor.name: tensor.width for tensor in spec.tensors if tensor.layout == "sparse"}
         by_element = {tensor.name for tensor in sa.RoundSpec.like(shapes, sparse).tensors if tensor.layout == "dense"}
-        settings = {
+        lists = {
             "names": list(arrays),
             "rows": [name for name in widths if name not in by_element],
             "elements": [name for name in widths if name in by_element],
-            "arrays": self.arrayrecord_key,
-            "weight": self.weighted_by_key,
         }
-        return widths, settings
+        # Without empty lists, of which Flower's ConfigRecord cannot count the bytes (1.42).
+        settings = {name: value for name, value in lists.items() if value}
+        return widths, {**settings, "arrays": self.arrayrecord_key, "weight": self.weighted_by_key}
 
     def _advance(self, tables: Mapping[str, Table], changed: Mapping[str, Any]) -> None:
         model, downlink = self._known()

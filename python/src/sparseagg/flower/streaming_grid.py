@@ -44,22 +44,20 @@ class StreamingGrid(Grid):  # type: ignore[misc]  # flwr has no types where it i
         sent, wait = len(waiting), _LEAST_WAIT_S
         while waiting and (end is None or time.monotonic() < end):
             arrived = list(self._grid.pull_messages(list(waiting)))
-            again = []
+            if not arrived:
+                time.sleep(wait if end is None else max(0.0, min(wait, end - time.monotonic())))
+                wait = min(2 * wait, _MOST_WAIT_S)
+                continue
+            wait, again = _LEAST_WAIT_S, []
             while arrived:
                 reply = arrived.pop(0)  # which releases its arrays when they are merged
                 message = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if message is None:
-                    continue  # the answer to a message that was answered before
-                wait = _LEAST_WAIT_S
-                seen = self._strategy.incoming(reply)
-                if seen is None:
-                    again.append(message)
-                else:
+                seen = None if message is None else self._strategy.incoming(reply)
+                if seen is not None:
                     replies.append(seen)
+                elif message is not None:
+                    again.append(message)
             waiting.update(self._push(again))
-            if waiting:
-                time.sleep(wait if end is None else max(0.0, min(wait, end - time.monotonic())))
-                wait = min(2 * wait, _MOST_WAIT_S)
         if waiting:
             log(INFO, "%s of %s nodes have not replied within %s s", len(waiting), sent, timeout)
         return replies
