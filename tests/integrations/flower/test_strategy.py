@@ -47,8 +47,7 @@ def expected(clients: Any, rounds: int = 2) -> list[jobs.Arrays]:
 
 
 def assert_close(got: jobs.Arrays, wanted: jobs.Arrays) -> None:
-    """Dense arrays are equal, but for the order of sums, which matters in float64 alone. A row is a rounded sum of a row
-    and the mean of rounded differences."""
+    """Dense arrays are equal, but for the order of sums in float64. Rows are sums of rounded means of differences."""
     assert list(got) == list(wanted)
     for name, array in wanted.items():
         assert (got[name].dtype, got[name].shape) == (array.dtype, array.shape), name
@@ -205,7 +204,7 @@ def test_elements_of_a_wide_tensor(mod: Any) -> None:
 
 def test_unknown_names_are_refused_before_anything_is_sent(mod: Any) -> None:
     grid = LocalGrid(jobs.make_client_app([mod]), 2)
-    with pytest.raises(ValueError, match="sparse has 'embeding.weight', which is no tensor of the model"):
+    with pytest.raises(ValueError, match=r"sparse has 'embeding\.weight', which is no tensor of the model"):
         start(SparseFedAvg(sparse=["embeding.weight"]), grid)
     assert not any(grid.sent.values())
 

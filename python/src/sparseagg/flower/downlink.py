@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from sparseagg.flower.model import Model
@@ -34,7 +33,8 @@ class Downlink:
         self._model = model
         self._settings = dict(settings)
         self._sparse = list(sparse)
-        self._history = RowHistory(budget_bytes)
+        rows = {name: model.tables[name].dimension for name in sparse}
+        self._history = RowHistory(rows, since=model.version, budget_bytes=budget_bytes)
         self._copies: dict[int, int] = {}  # node: version
         self._losses: dict[int, int] = {}
         self._contents: dict[int, ArrayRecord] = {}  # of the current version, by the version before
@@ -83,7 +83,6 @@ class Downlink:
                 if keys is None:
                     arrays[name] = table.to_array()
                 else:
-                    keys = np.asarray(keys).astype(np.int64)
                     arrays.update(sparse_arrays(name, keys, table.rows_at(keys)))
             self._contents[since] = ArrayRecord(arrays)
         return self._contents[since]

@@ -1,4 +1,4 @@
-"""Sparse updates for strategies of ``flwr.server.strategy``, which know arrays by position and clients as ``NumPyClient``.
+"""Sparse updates for strategies of ``flwr.server.strategy``, which know arrays by position.
 
     strategy = SparseFedAvg(sparse=[0])                       # in the place of flwr.server.strategy.FedAvg()
 
@@ -45,9 +45,7 @@ def sparse_ndarrays(before: Sequence[Any], after: Sequence[Any], sparse: Sequenc
             arrays.append(new)
             continue
         if old.shape != new.shape:
-            raise sa.InvalidArgument(
-                f"array {position} has shape {old.shape} before training, and {new.shape} after it"
-            )
+            raise sa.InvalidArgument(f"array {position} has shape {old.shape}, and {new.shape} after training")
         arrays.extend(changed_rows(old, new, _width(old)))
     return arrays
 

@@ -6,7 +6,7 @@ configuration, ``CONFIG``, goes with every message and reply:
     to a client     model, version    which model this is; the client's copy has this version afterwards
                     since             the copy that the rows are based on: at least this version; -1: the model is whole
                     names             all tensors, in the order of the model
-                    rows, elements    the sparse ones among them, whose keys are rows or single elements; no list is empty
+                    rows, elements    the sparse ones among them, whose keys are rows or elements; no list is empty
                     arrays, weight    where the model is, and what the client's weight is called
                     round             (only with a server) the handle to submit to
     to the server   client            the id of the client's submission, which sets the order of sums
