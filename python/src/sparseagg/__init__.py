@@ -18,6 +18,7 @@ asyncio, ``sparseagg.errors`` all error classes.
 from sparseagg import aio
 from sparseagg.client.blocking_client import Client, open_round
 from sparseagg.client.blocking_round import Round
+from sparseagg.client.published_model import PublishedModel
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.errors import (
     Aborted,
@@ -62,6 +63,7 @@ __all__ = [
     "OutOfRange",
     "PermissionDenied",
     "ProgramMissing",
+    "PublishedModel",
     "ResourceExhausted",
     "Result",
     "RetryPolicy",
