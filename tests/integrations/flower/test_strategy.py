@@ -32,7 +32,7 @@ def mod(tmp_path: Any) -> Any:
 
 def start(strategy: Any, grid: Any, rounds: int = 2, timeout: float = 60, **config: Any) -> tuple[jobs.Arrays, Any]:
     record = ArrayRecord({name: Array(array) for name, array in jobs.initial_model().items()})
-    random.seed(jobs.SEED)  # with which Flower samples nodes
+    random.seed(jobs.SEED)  # allow(randomness): Flower samples nodes with it
     result = strategy.start(grid, record, num_rounds=rounds, timeout=timeout, train_config=ConfigRecord(config))
     return {name: array.numpy() for name, array in result.arrays.items()}, result
 

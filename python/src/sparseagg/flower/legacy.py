@@ -50,7 +50,7 @@ def sparse_ndarrays(before: Sequence[Any], after: Sequence[Any], sparse: Sequenc
     return arrays
 
 
-class SparseFedAvg(FedAvg):  # type: ignore[misc]  # flwr has no types where it is not installed
+class SparseFedAvg(FedAvg):
     """``FedAvg`` of clients that send ``sparse_ndarrays``, or all arrays, as always.
 
     The order of sums, and so the last bits, is that of the metric "partition-id" of the clients, and of their ids where

@@ -47,7 +47,8 @@ class Table:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the array."""
-        return np.dtype(self.array.dtype)
+        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
+        return dtype
 
     @property
     def dimension(self) -> int:
@@ -86,7 +87,7 @@ class Table:
         return to_array(self.dense()) if len(self.keys) else self.array
 
 
-class _LazyArray(Array):  # type: ignore[misc]  # flwr has no types where it is not installed
+class _LazyArray(Array):
     """A table as Flower's array, whose bytes are made when somebody asks for them, and are not kept."""
 
     def __init__(self, table: Table) -> None:

@@ -12,7 +12,7 @@ from sparseagg.optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 __all__ = ["SparseFedAdagrad", "SparseFedAdam", "SparseFedAvgM", "SparseFedYogi"]
 
 
-class SparseFedAvgM(SparseMixin, FedAvg):  # type: ignore[misc]  # flwr has no types where it is not installed
+class SparseFedAvgM(SparseMixin, FedAvg):
     """Flower's ``FedAvgM`` with the same arguments, and those of ``SparseMixin``.
 
     Args:
@@ -33,7 +33,7 @@ class SparseFedAvgM(SparseMixin, FedAvg):  # type: ignore[misc]  # flwr has no t
         super().__init__(*args, optimizer=optimizer, **kwargs)
 
 
-class SparseFedAdagrad(SparseMixin, FedAvg):  # type: ignore[misc]
+class SparseFedAdagrad(SparseMixin, FedAvg):
     """Flower's ``FedAdagrad`` with the same arguments, and those of ``SparseMixin``; ``dense`` as above.
 
     ``eta_l``, as in Flower, is for the clients, and changes nothing here.
@@ -46,7 +46,7 @@ class SparseFedAdagrad(SparseMixin, FedAvg):  # type: ignore[misc]
         self.eta, self.eta_l, self.tau = eta, eta_l, tau
 
 
-class SparseFedAdam(SparseMixin, FedAvg):  # type: ignore[misc]
+class SparseFedAdam(SparseMixin, FedAvg):
     """Flower's ``FedAdam`` with the same arguments, and those of ``SparseMixin``; ``dense`` as above."""
 
     def __init__(
@@ -65,7 +65,7 @@ class SparseFedAdam(SparseMixin, FedAvg):  # type: ignore[misc]
         self.eta, self.eta_l, self.beta_1, self.beta_2, self.tau = eta, eta_l, beta_1, beta_2, tau
 
 
-class SparseFedYogi(SparseMixin, FedAvg):  # type: ignore[misc]
+class SparseFedYogi(SparseMixin, FedAvg):
     """Flower's ``FedYogi`` with the same arguments, and those of ``SparseMixin``; ``dense`` as above."""
 
     def __init__(

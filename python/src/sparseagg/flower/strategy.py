@@ -259,7 +259,7 @@ class SparseMixin:
             self._merge = None
 
 
-class SparseFedAvg(SparseMixin, FedAvg):  # type: ignore[misc]  # flwr has no types where it is not installed
+class SparseFedAvg(SparseMixin, FedAvg):
     """``FedAvg`` of sparse updates; see ``SparseMixin`` for what it takes besides the arguments of ``FedAvg``."""
 
 

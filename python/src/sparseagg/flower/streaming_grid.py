@@ -29,7 +29,7 @@ class _Strategy(Protocol):
         """Returns what is reported in the reply's place; None: the node needs its message again."""
 
 
-class StreamingGrid(Grid):  # type: ignore[misc]  # flwr has no types where it is not installed
+class StreamingGrid(Grid):
     """Another grid, of which ``send_and_receive`` hands replies to a strategy while other clients still train."""
 
     def __init__(self, grid: Grid, strategy: _Strategy) -> None:
