@@ -48,16 +48,21 @@ class Copies:
                 return newest, [np.load(folder / f"{i}.npy") for i in range(len(list(folder.iterdir())))]
         return None
 
-    def save(self, model: str, version: int, arrays: Mapping[int, bytes]) -> bool:
-        """Keeps a copy, given as npy files by position. Returns whether it is there."""
+    def save(self, model: str, version: int, arrays: Mapping[int, bytes], *, replace: bool) -> bool:
+        """Keeps a copy, given as npy files by position, in the place of another one of this version if ``replace``.
+
+        Returns whether it is there. Then nodes do not share copies, or all copies of a version are equal.
+        """
         try:
             self._make_folder(model)
             target = self._folder / model / str(version)
-            if not target.is_dir():
+            if replace or not target.is_dir():
                 written = pathlib.Path(tempfile.mkdtemp(prefix="new-", dir=self._folder / model))
                 try:
                     for position, data in arrays.items():
                         (written / f"{position}.npy").write_bytes(data)
+                    if replace:
+                        shutil.rmtree(target, ignore_errors=True)
                     with contextlib.suppress(OSError):  # another node of this machine was faster
                         written.rename(target)
                 finally:

@@ -76,7 +76,7 @@ class _SparseMod:
         if not message.has_content() or CONFIG not in message.content.config_records:
             return call_next(message, context)
         config = message.content.config_records[CONFIG]
-        kept = self._rebuild(config, message.content[config["arrays"]])
+        kept = self._rebuild(config, message.content[config["arrays"]], context.node_id)
         if kept is None:
             reason = f"{NEEDS_WHOLE}: this node has no copy of version {config['since']} or later"
             return Message(Error(PRECONDITION, reason), reply_to=message)
@@ -95,12 +95,14 @@ class _SparseMod:
         except sa.SparseaggError as error:  # such as a round that is closed already
             return Message(Error(PRECONDITION, f"sparseagg: {error}"), reply_to=message)
         version = config["version"] if is_kept else -1
-        reply.content[CONFIG] = ConfigRecord({"client": client, "model": config["model"], "version": version})
+        answer = {"client": client, "model": config["model"], "version": version, "partial": config["partial"]}
+        reply.content[CONFIG] = ConfigRecord(answer)
         return reply
 
-    def _rebuild(self, config: ConfigRecord, sent: ArrayRecord) -> tuple[ArrayRecord, bool] | None:
+    def _rebuild(self, config: ConfigRecord, sent: ArrayRecord, node: int) -> tuple[ArrayRecord, bool] | None:
         """Returns the whole model, and whether it is kept; None if the copy that it is based on is lost."""
-        model, version = config["model"], config["version"]
+        own, version = config["own"], config["version"]
+        model = f"{config['model']}-{node}" if own else config["model"]
         sparse = [*config.get("rows", ()), *config.get("elements", ())]
         whole: dict[str, Array] = {name: sent[name] for name in config.get("names", ()) if name in sent}
         if config["since"] >= 0:
@@ -111,11 +113,11 @@ class _SparseMod:
             for name, values in zip(sparse, arrays):
                 if name in whole:
                     continue
-                if found < version:
+                if own or found < version:
                     rows = view(sent[name + ROWS])
                     values.reshape(-1, rows.shape[1])[view(sent[name + KEYS])] = rows
                 whole[name] = to_array(values)
-        kept = self._copies.save(model, version, {i: whole[name].data for i, name in enumerate(sparse)})
+        kept = self._copies.save(model, version, {i: whole[name].data for i, name in enumerate(sparse)}, replace=own)
         record = ArrayRecord()
         for name in config.get("names", ()):
             record[name] = whole[name]

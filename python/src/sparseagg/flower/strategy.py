@@ -15,6 +15,7 @@ from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consis
 from flwr.supercore import log
 
 import sparseagg as sa
+from sparseagg.arguments import shown
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
@@ -45,6 +46,10 @@ class SparseMixin:
         server: "host:port" of a sparseagg server to which clients upload; ":local:" starts one, for clients of this
             machine; or a ``sparseagg.Client``. None: arrays come with Flower's replies, and are merged here.
         optimizer: takes the step of the server; None adds the merged differences.
+        rows_down: the rows that a client is sent for training. "changed": all that others have changed since the
+            client's copy. "used": those of them that the client has changed before; the others of its copy grow old.
+            Then training that always uses the same rows, such as the words of a text, sees no difference. Evaluation
+            is sent all changed rows. Not with a server.
         history_bytes: for the keys that changed in earlier rounds; a client whose copy is older is sent the model.
         options: of the rounds, as of ``sparseagg.RoundSpec``, such as numerics="fixed_point" with its bounds.
     """
@@ -62,12 +67,16 @@ class SparseMixin:
         op: str = "mean",
         server: str | sa.Client | None = None,
         optimizer: RowOptimizer | None = None,
+        rows_down: str = "changed",
         history_bytes: int = 1 << 28,
         options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        if rows_down not in ("changed", "used") or (rows_down == "used" and server is not None):
+            raise sa.InvalidArgument(f'rows_down is "changed", or without a server "used", not {shown(rows_down)}')
         self._names = sparse, elements
+        self._used_only = rows_down == "used"
         self._op = op
         self._server = server
         self._optimizer = optimizer
@@ -119,7 +128,7 @@ class SparseMixin:
         if message.content.get(self.arrayrecord_key) is not model.record:
             return message  # of a strategy that sends something else
         handle = self._opened().handle if _is_train(message) else None
-        return downlink.message(message, handle)
+        return downlink.message(message, _is_train(message), handle)
 
     def incoming(self, reply: Message) -> Message | None:
         """Merges a reply; returns what to report in its place, and None if the node needs the whole model."""
@@ -203,7 +212,10 @@ class SparseMixin:
         if merge.handle is None or arrays:
             if len(arrays) != 1:
                 raise sa.InvalidArgument(f"a reply has one ArrayRecord, not {len(arrays)}")
-            merge.add(client_id, update_of(arrays[0], self._known()[0].tables), weight)
+            model, downlink = self._known()
+            update = update_of(arrays[0], model.tables)
+            merge.add(client_id, update, weight)
+            downlink.note_used(node, update)
         self._counted.append(client_id)
 
     def _adopt(self, arrays: ArrayRecord) -> ArrayRecord:
@@ -215,7 +227,7 @@ class SparseMixin:
         version = 0 if self._model is None else self._model.version + 1
         tables = {name: Table.of(array, widths.get(name, 1)) for name, array in arrays.items()}
         self._model = Model(tables, version)
-        self._downlink = Downlink(self._model, self._sparse, settings, self._history_bytes)
+        self._downlink = Downlink(self._model, self._sparse, settings, self._used_only, self._history_bytes)
         return self._model.record
 
     def _layout(self, arrays: ArrayRecord) -> tuple[dict[str, int], dict[str, Any]]:
