@@ -11,12 +11,14 @@
 
 ``Client(":memory:")`` has rounds in this process, without a server. ``Client(":local:")`` starts a server of its own.
 ``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process, without rounds.
-``sparseagg.release_memory`` returns the memory that these keep for the next merge. ``sparseagg.aio`` has the client for
-asyncio, ``sparseagg.errors`` all error classes.
+``sparseagg.release_memory`` returns the memory that these keep for the next merge. ``sparseagg.TopK`` chooses the
+largest parts of a dense update. ``sparseagg.aio`` has the client for asyncio, ``sparseagg.errors`` all error classes.
 """
 
 from sparseagg import aio
-from sparseagg.client.blocking_client import Client, Round
+from sparseagg.client.blocking_client import Client, open_round
+from sparseagg.client.blocking_round import Round
+from sparseagg.client.published_model import PublishedModel
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.errors import (
     Aborted,
@@ -32,6 +34,7 @@ from sparseagg.errors import (
     PermissionDenied,
     ProgramMissing,
     ResourceExhausted,
+    RoundClosed,
     RoundFailed,
     SparseaggError,
     Unauthenticated,
@@ -43,6 +46,7 @@ from sparseagg.local.engine import Aggregator, aggregate, release_memory
 from sparseagg.local.server import Server
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec
+from sparseagg.top_k import TopK
 from sparseagg.version import __version__ as __version__
 
 __all__ = [
@@ -60,10 +64,12 @@ __all__ = [
     "OutOfRange",
     "PermissionDenied",
     "ProgramMissing",
+    "PublishedModel",
     "ResourceExhausted",
     "Result",
     "RetryPolicy",
     "Round",
+    "RoundClosed",
     "RoundFailed",
     "RoundInfo",
     "RoundSpec",
@@ -76,10 +82,12 @@ __all__ = [
     "TensorResult",
     "TensorSpec",
     "Timeline",
+    "TopK",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
     "aggregate",
     "aio",
+    "open_round",
     "release_memory",
 ]
