@@ -41,6 +41,7 @@ test-cpp: build ## the C++ tests
 test-python: build $(VENV)/.test ## the Python tests, against a real server
 	SPARSEAGG_SERVER=$(CURDIR)/build/dev/service/sparseagg-server \
 	  $(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -r s tests/integrations/tensors  # skips, by name, the libraries that are not here
 
 INTEGRATIONS ?=
 
