@@ -43,6 +43,13 @@ test-python: build $(VENV)/.test ## the Python tests, against a real server
 	  $(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -q -r s tests/integrations/tensors  # skips, by name, the libraries that are not here
 
+INTEGRATIONS ?=
+
+.PHONY: test-integrations
+test-integrations: build ## the adapters inside the real frameworks from PyPI (INTEGRATIONS=flower; 10 minutes and more)
+	SPARSEAGG_SERVER=$(CURDIR)/build/dev/service/sparseagg-server \
+	  $(BIN)/python scripts/test_integrations.py $(INTEGRATIONS) -- $(PYTEST_ARGS)
+
 .PHONY: cuda-engine
 cuda-engine: | deps-build deps-test ## compiles the CUDA engine for one architecture where there is an nvcc, its stub where not
 	cmake --preset cuda -DSPARSEAGG_CUDA=AUTO
@@ -332,7 +339,7 @@ format: deps-lint $(VENV)/.lint ## format all C++ and Python files
 
 .PHONY: clean
 clean: ## remove build outputs, the Python environment and the demo's output
-	rm -rf build $(VENV) $(PEERS_VENV) out python/build python/src/sparseagg/_engine.*.so
+	rm -rf build $(VENV) $(PEERS_VENV) .venv-integrations out python/build python/src/sparseagg/_engine.*.so
 
 .PHONY: help
 help: ## this list

@@ -68,6 +68,7 @@ PYTHON_ROOMS = {
     "local": {"", "wire", "v1"},
     "client": {"", "wire", "v1", "local"},
     "commands": {"", "wire", "v1", "client", "local", "facade"},
+    "flower": {"", "facade"},
 }
 
 # The rooms inside a room: what files of each may include of the same top room besides their own folder. A file is in

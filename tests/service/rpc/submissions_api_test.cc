@@ -54,7 +54,7 @@ TEST_F(SubmissionsApiTest, List_Pages_HaveTheSubmissionsInOrder) {
 
 TEST_F(SubmissionsApiTest, List_LongIds_ComeInPagesThatAClientTakes) {
   const std::string round = Create(SumSpec());
-  constexpr int kClients = 2500;
+  constexpr int kClients = 1100;
   for (int i = 0; i < kClients; ++i) {
     v1::UpdateChunk chunk = MakeChunk(round, absl::StrCat(1000 + i, std::string(252, 'x')), {}, {});
     chunk.set_submission_id(std::string(256, 'y'));
@@ -74,7 +74,7 @@ TEST_F(SubmissionsApiTest, List_LongIds_ComeInPagesThatAClientTakes) {
     ++pages;
   } while (!request.page_token().empty());
   EXPECT_EQ(seen, kClients);
-  EXPECT_EQ(pages, 3);
+  EXPECT_EQ(pages, 2);
 }
 
 TEST_F(SubmissionsApiTest, List_BadRequests_AreRefused) {
@@ -194,9 +194,12 @@ TEST_F(SubmissionsApiTest, DenseTensor_RoundWithoutSubmissions_FailsOrKeeps) {
 
   // All were withdrawn: the same.
   const std::string withdrawn = Create(DenseSpec(), "withdrawn");
-  v1::UpdateChunk chunk = MakeChunk(withdrawn, "a", {0, 1, 2, 3, 4, 5}, {1, 1, 1, 1, 1, 1});
+  v1::UpdateChunk chunk = MakeChunk(withdrawn, "a", {}, {1, 1, 1, 1, 1, 1});
+  chunk.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
   ASSERT_THAT(client().SubmitUnary({chunk}), IsOk());
-  ASSERT_THAT(client().Withdraw(withdrawn, "a"), IsOk());
+  const auto taken_out = client().Withdraw(withdrawn, "a");
+  ASSERT_THAT(taken_out, IsOk());
+  EXPECT_TRUE(*taken_out);
   EXPECT_EQ(client().Finish(withdrawn)->state(), v1::ROUND_STATE_FAILED);
 }
 

@@ -1,0 +1,25 @@
+"""Flower (``flwr`` from 1.41 on): strategies that merge sparse updates, and a mod for their clients.
+
+    strategy = SparseFedAvg(sparse=["embedding.weight"])   # the ServerApp: in the place of FedAvg()
+    app = ClientApp(mods=[sparse_mod])                     # the ClientApp
+
+Clients send the rows that training has changed, and are sent those that other clients have changed. Other tensors
+travel and are averaged as with FedAvg, in float64, in an order that no run changes: ten runs give the same bits.
+
+With ``SparseFedAvg(server="host:port")`` clients upload to a sparseagg server while others still train.
+``sparseagg.flower.legacy`` is for strategies of ``flwr.server.strategy``.
+"""
+
+from sparseagg.flower.mod import sparse_mod
+from sparseagg.flower.optimizer_strategies import SparseFedAdagrad, SparseFedAdam, SparseFedAvgM, SparseFedYogi
+from sparseagg.flower.strategy import SparseFedAvg, SparseMixin
+
+__all__ = [
+    "SparseFedAdagrad",
+    "SparseFedAdam",
+    "SparseFedAvg",
+    "SparseFedAvgM",
+    "SparseFedYogi",
+    "SparseMixin",
+    "sparse_mod",
+]

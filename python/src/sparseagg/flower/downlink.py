@@ -1,0 +1,110 @@
+"""The way down: each client is sent the rows that have changed since the copy that it has."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from sparseagg.flower.model import Model
+from sparseagg.flower.records import CONFIG, sparse_arrays
+from sparseagg.history import RowHistory
+
+__all__ = ["Downlink"]
+
+# A client that loses its copy so often, as in a container that lives for one message, is sent whole models only.
+_MOST_LOSSES = 3
+
+
+class Downlink:
+    """Which version of a model each node has, and what it is sent.
+
+    Args:
+        model: its first version.
+        sparse: names of the sparse tensors.
+        settings: for ``CONFIG``: all that stays the same for all messages.
+        used_only: send for training only those of the changed rows that the node itself has changed before.
+        budget_bytes: of the history of changed keys.
+    """
+
+    def __init__(
+        self, model: Model, sparse: Sequence[str], settings: Mapping[str, Any], used_only: bool, budget_bytes: int
+    ) -> None:
+        self._model = model
+        self._sparse = list(sparse)
+        self._used_only = used_only
+        self._settings = {**settings, "model": uuid.uuid4().hex, "own": used_only}
+        rows = {name: model.tables[name].dimension for name in sparse}
+        self._history = RowHistory(rows, since=model.version, budget_bytes=budget_bytes)
+        self._copies: dict[int, int] = {}  # node: version of the rows that it uses
+        self._full: dict[int, int] = {}  # node: version since which no row was left out
+        self._used: dict[int, dict[str, Any]] = {}  # node: keys by tensor
+        self._losses: dict[int, int] = {}
+        self._contents: dict[int, ArrayRecord] = {}  # of the current version, by the version before
+
+    def advance(self, model: Model, changed: Mapping[str, Any]) -> None:
+        """Takes the next version; ``changed`` are the keys by sparse tensor, None for all."""
+        self._history.record(model.version, changed)
+        self._model = model
+        self._contents.clear()
+
+    def note(self, node: int, reply: ConfigRecord | None) -> None:
+        """Notes which version a node says that it has."""
+        if reply is None or reply.get("model") != self._settings["model"] or self._losses.get(node, 0) >= _MOST_LOSSES:
+            return
+        self._copies[node] = int(reply["version"])
+        if not reply["partial"]:
+            self._full[node] = int(reply["version"])
+
+    def note_used(self, node: int, update: Mapping[str, Any]) -> None:
+        """Notes which rows a node has changed."""
+        if self._used_only:
+            used = self._used.setdefault(node, {})
+            for name in set(self._sparse) & set(update):
+                if isinstance(update[name], tuple):
+                    used[name] = np.union1d(used.get(name, np.empty(0, np.uint32)), update[name][0])
+
+    def forget(self, node: int) -> None:
+        """Notes that a node has lost its copy."""
+        self._copies.pop(node, None)
+        self._losses[node] = self._losses.get(node, 0) + 1
+
+    def message(self, message: Message, is_train: bool, handle: str | None) -> Message:
+        """Returns a message with what its node needs instead of the whole model."""
+        node = message.metadata.dst_node_id
+        since = self._copies.get(node, -1)
+        partial = self._used_only and is_train and since >= 0
+        if since >= 0 and not partial:
+            since = self._full.get(node, -1)
+        content = RecordDict(dict(message.content))
+        content[self._settings["arrays"]] = self._rows_of(node, since) if partial else self._arrays(since)
+        config = {**self._settings, "version": self._model.version, "since": since, "partial": partial}
+        content[CONFIG] = ConfigRecord(config if handle is None else {**config, "round": handle})
+        metadata = message.metadata
+        return Message(content, node, metadata.message_type, ttl=metadata.ttl, group_id=metadata.group_id)
+
+    def _arrays(self, since: int) -> ArrayRecord:
+        """Returns the model for nodes that have a version; the same object for all of them, so that Flower sends the
+        same objects."""
+        if since not in self._contents:
+            self._contents[since] = self._record(since, None)
+        return self._contents[since]
+
+    def _rows_of(self, node: int, since: int) -> ArrayRecord:
+        """Returns the model for one node, with those of the changed rows that it uses."""
+        return self._record(since, self._used.get(node, {}))
+
+    def _record(self, since: int, used: Mapping[str, Any] | None) -> ArrayRecord:
+        arrays: dict[str, Array] = {}
+        for name, table in self._model.tables.items():
+            keys = self._history.changed_since(name, since) if since >= 0 and name in self._sparse else None
+            if keys is None:
+                arrays[name] = table.to_array()
+                continue
+            if used is not None:
+                keys = np.intersect1d(keys, used.get(name, ()), assume_unique=True).astype(np.int64)
+            arrays.update(sparse_arrays(name, keys, table.rows_at(keys)))
+        return ArrayRecord(arrays)

@@ -1,0 +1,148 @@
+"""Sparse updates for strategies of ``flwr.server.strategy``, which know arrays by position.
+
+    strategy = SparseFedAvg(sparse=[0])                       # in the place of flwr.server.strategy.FedAvg()
+
+    def fit(self, parameters, config):                        # the client
+        ...
+        return sparse_ndarrays(parameters, trained, [0]), num_examples, {"partition-id": self.partition}
+
+Only the way up is sparse: this API has no place for a mod that makes a model of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from logging import ERROR, INFO
+from typing import Any
+
+import numpy as np
+from flwr.app import Array
+from flwr.common import FitRes, Parameters, Scalar
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import FedAvg
+from flwr.supercore import log
+
+import sparseagg as sa
+from sparseagg.flower.merge import Merge, changed_rows
+from sparseagg.flower.model import Table
+from sparseagg.flower.records import view
+from sparseagg.optimizers import RowOptimizer
+
+__all__ = ["SparseFedAvg", "sparse_ndarrays"]
+
+
+def sparse_ndarrays(before: Sequence[Any], after: Sequence[Any], sparse: Sequence[int]) -> list[Any]:
+    """Returns the arrays that a client sends: of those at the positions ``sparse``, keys and differences of rows.
+
+    Raises:
+        InvalidArgument: the lists differ in length, or two arrays in shape.
+    """
+    if len(before) != len(after):
+        raise sa.InvalidArgument(f"the model has {len(before)} arrays before training, and {len(after)} after it")
+    arrays: list[Any] = []
+    for position, (old, new) in enumerate(zip(before, after)):
+        if position not in sparse:
+            arrays.append(new)
+            continue
+        if old.shape != new.shape:
+            raise sa.InvalidArgument(f"array {position} has shape {old.shape}, and {new.shape} after training")
+        arrays.extend(changed_rows(old, new, _width(old)))
+    return arrays
+
+
+class SparseFedAvg(FedAvg):
+    """``FedAvg`` of clients that send ``sparse_ndarrays``, or all arrays, as always.
+
+    The order of sums, and so the last bits, is that of the metric "partition-id" of the clients, and of their ids where
+    they send none. An update that is refused is reported like a failure.
+
+    Args:
+        sparse: positions of the arrays of which clients send rows.
+        op: of these arrays: "mean", "coordinate_mean" or "sum"; see ``sparseagg.flower.SparseMixin``.
+        optimizer: takes the step of the server; None adds the merged differences.
+        options: of the rounds, as of ``sparseagg.RoundSpec``.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sparse: Sequence[int] = (),
+        op: str = "mean",
+        optimizer: RowOptimizer | None = None,
+        options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._sparse = [int(position) for position in sparse]
+        self._op = op
+        self._optimizer = optimizer
+        self._options = dict(options or {})
+        self._tables: dict[str, Table] = {}
+
+    def configure_fit(self, server_round: int, parameters: Parameters, client_manager: Any) -> Any:
+        """As FedAvg's; remembers the model, to which the rows are added."""
+        arrays = [_array(tensor) for tensor in parameters.tensors]
+        unknown = [position for position in self._sparse if not 0 <= position < len(arrays)]
+        if unknown:
+            raise sa.InvalidArgument(f"sparse has position {unknown[0]}, but the model has {len(arrays)} arrays")
+        self._tables = {
+            str(position): Table.of(array, _width(view(array)) if position in self._sparse else 1)
+            for position, array in enumerate(arrays)
+        }
+        return super().configure_fit(server_round, parameters, client_manager)
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """Merges the results, and takes the step."""
+        if not self._tables:
+            raise sa.FailedPrecondition("there is no model: the server calls configure_fit before aggregate_fit")
+        merge = Merge(self._tables, map(str, self._sparse), self._op, None, self._options)
+        merged: list[FitRes] = []
+        for proxy, result in results:
+            client = str(result.metrics.get("partition-id", proxy.cid)).rjust(20, "0")
+            try:
+                merge.add(client, self._update(result.parameters.tensors), result.num_examples)
+                merged.append(result)
+            except sa.SparseaggError as error:
+                log(INFO, "aggregate_fit: the result of client %s is refused: %s", proxy.cid, error)
+                failures.append(error)
+        if not merged or (failures and not self.accept_failures):
+            return None, {}
+        try:
+            tables, _ = merge.finish([], self._optimizer)
+        except sa.SparseaggError as error:
+            log(ERROR, "aggregate_fit: the updates cannot be merged, and the model stays: %s", error)
+            return None, {}
+        self._tables = {**self._tables, **tables}
+        metrics: dict[str, Scalar] = {}
+        if self.fit_metrics_aggregation_fn:
+            metrics = self.fit_metrics_aggregation_fn([(result.num_examples, result.metrics) for result in merged])
+        tensors = [table.to_array().data for table in self._tables.values()]
+        return Parameters(tensors=tensors, tensor_type="numpy.ndarray"), metrics
+
+    def _update(self, tensors: Sequence[bytes]) -> dict[str, Any]:
+        sparse = set(self._sparse) if len(tensors) == len(self._tables) + len(self._sparse) else set()
+        if len(tensors) != len(self._tables) + len(sparse):
+            raise sa.InvalidArgument(
+                f"{len(tensors)} arrays, but the model has {len(self._tables)}, {len(self._sparse)} of them sparse"
+            )
+        arrays = iter(view(_array(tensor)) for tensor in tensors)
+        update: dict[str, Any] = {}
+        for position in range(len(self._tables)):
+            update[str(position)] = (next(arrays), next(arrays)) if position in sparse else next(arrays)
+        return update
+
+
+def _array(tensor: bytes) -> Array:
+    """Returns a serialized array as one of a record, which shares its bytes."""
+    array = Array("", (), "numpy.ndarray", tensor)
+    values = view(array)
+    return Array(str(values.dtype), tuple(values.shape), "numpy.ndarray", tensor)
+
+
+def _width(values: Any) -> int:
+    return int(np.prod(values.shape[1:], dtype=np.int64))

@@ -1,0 +1,190 @@
+"""The client's side: a mod of ``ClientApp``, which leaves the training function as it is."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+
+import sparseagg as sa
+from sparseagg.flower.copies import Copies
+from sparseagg.flower.merge import changed_rows
+from sparseagg.flower.records import (
+    CONFIG,
+    KEYS,
+    NEEDS_WHOLE,
+    PRECONDITION,
+    ROWS,
+    sparse_arrays,
+    to_array,
+    update_of,
+    view,
+)
+
+__all__ = ["sparse_mod"]
+
+CallNext = Callable[[Message, Context], Message]
+
+
+def sparse_mod(
+    message: Message | None = None,
+    context: Context | None = None,
+    call_next: CallNext | None = None,
+    *,
+    top_k: float | int | None = None,
+    client_id: Callable[[Context], str | int] | None = None,
+    copies: str | os.PathLike[str] | None = None,
+) -> Any:
+    """A mod for clients of a sparse strategy: ``ClientApp(mods=[sparse_mod])``, or ``mods=[sparse_mod(top_k=0.01)]``.
+
+    The training function gets the whole model and returns it, as always. The mod makes the model from the rows that it
+    is sent, and sends the rows that the function has changed. The strategy says which tensors are sparse. With another
+    strategy, the mod does nothing.
+
+    Args:
+        message: given by Flower, like the two arguments after it.
+        context: see ``message``.
+        call_next: see ``message``.
+        top_k: send only the largest differences of each sparse tensor: a fraction of all its rows (elements), or an
+            integer number of them. What is left out is added to the next differences; it is kept in the node's state.
+        client_id: makes the id that sets the order of sums, and so the last bits, from the node's context. By default
+            the id is the ``partition-id`` of the node's configuration, and the node's id where there is none, which is
+            another one in each run.
+        copies: folder for copies of the model; by default among the temporary files. Nodes of one machine share it.
+    """
+    mod = _SparseMod(top_k, client_id, Copies(copies))
+    if message is None or context is None or call_next is None:
+        return mod
+    return mod(message, context, call_next)
+
+
+class _SparseMod:
+    def __init__(
+        self, top_k: float | int | None, client_id: Callable[[Context], str | int] | None, copies: Copies
+    ) -> None:
+        self._top_k = top_k
+        self._client_id = client_id or _partition
+        self._copies = copies
+        self._new_top_k("row")  # refuses a wrong top_k where it is written
+
+    def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
+        if not message.has_content() or CONFIG not in message.content.config_records:
+            return call_next(message, context)
+        config = message.content.config_records[CONFIG]
+        kept = self._rebuild(config, message.content[config["arrays"]], context.node_id)
+        if kept is None:
+            reason = f"{NEEDS_WHOLE}: this node has no copy of version {config['since']} or later"
+            return Message(Error(PRECONDITION, reason), reply_to=message)
+        model, is_kept = kept
+        content = {name: record for name, record in message.content.items() if name != CONFIG}
+        message.content = RecordDict({**content, config["arrays"]: model})
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        client = f"{_ordered(self._client_id(context))}:{context.node_id}"
+        try:
+            if message.metadata.message_type.partition(".")[0] == "train":
+                self._make_sparse(config, model, reply, context)
+                if "round" in config:
+                    _upload(config, client, reply)
+        except sa.SparseaggError as error:  # such as a round that is closed already
+            return Message(Error(PRECONDITION, f"sparseagg: {error}"), reply_to=message)
+        version = config["version"] if is_kept else -1
+        answer = {"client": client, "model": config["model"], "version": version, "partial": config["partial"]}
+        reply.content[CONFIG] = ConfigRecord(answer)
+        return reply
+
+    def _rebuild(self, config: ConfigRecord, sent: ArrayRecord, node: int) -> tuple[ArrayRecord, bool] | None:
+        """Returns the whole model, and whether it is kept; None if the copy that it is based on is lost."""
+        own, version = config["own"], config["version"]
+        model = f"{config['model']}-{node}" if own else config["model"]
+        sparse = [*config.get("rows", ()), *config.get("elements", ())]
+        whole: dict[str, Array] = {name: sent[name] for name in config.get("names", ()) if name in sent}
+        if config["since"] >= 0:
+            copy = self._copies.load(model, config["since"], version)
+            if copy is None:
+                return None
+            found, arrays = copy
+            for name, values in zip(sparse, arrays):
+                if name in whole:
+                    continue
+                if own or found < version:
+                    rows = view(sent[name + ROWS])
+                    values.reshape(-1, rows.shape[1])[view(sent[name + KEYS])] = rows
+                whole[name] = to_array(values)
+        kept = self._copies.save(model, version, {i: whole[name].data for i, name in enumerate(sparse)}, replace=own)
+        record = ArrayRecord()
+        for name in config.get("names", ()):
+            record[name] = whole[name]
+        return record, kept
+
+    def _make_sparse(self, config: ConfigRecord, before: ArrayRecord, reply: Message, context: Context) -> None:
+        """Puts keys and rows in the place of the sparse tensors of a reply."""
+        if len(reply.content.array_records) != 1:
+            raise sa.InvalidArgument(f"a reply has one ArrayRecord, not {len(reply.content.array_records)}")
+        ((key, arrays),) = reply.content.array_records.items()
+        rows = config.get("rows", ())
+        record = ArrayRecord()
+        for name, array in arrays.items():
+            if name in rows or name in config.get("elements", ()):
+                by = "row" if name in rows else "element"
+                update = self._select(name, by, view(before[name]), view(array), context)
+                for part, values in sparse_arrays(name, *update).items():
+                    record[part] = values
+            else:
+                record[name] = array
+        reply.content[key] = record
+
+    def _select(self, name: str, by: str, before: Any, after: Any, context: Context) -> tuple[Any, Any]:
+        if before.shape != after.shape:
+            raise sa.InvalidArgument(f"tensor {name!r} has shape {after.shape}; the model's has {before.shape}")
+        width = math.prod(before.shape[1:]) if by == "row" else 1
+        keys, rows = changed_rows(before, after, width)
+        top_k = self._new_top_k(by)
+        if top_k is None:
+            return keys, rows
+        delta = np.zeros(before.shape, rows.dtype)
+        delta.reshape(-1, width)[keys] = rows
+        state = f"{CONFIG}:{name}"
+        if state in context.state.config_records:
+            top_k = pickle.loads(context.state.config_records[state]["top_k"])
+        keys, rows = top_k.select(name, delta)
+        context.state[state] = ConfigRecord({"top_k": pickle.dumps(top_k)})
+        return keys, np.asarray(rows).reshape(len(keys), width)
+
+    def _new_top_k(self, by: str) -> sa.TopK | None:
+        if self._top_k is None:
+            return None
+        return sa.TopK(k=self._top_k, by=by) if isinstance(self._top_k, int) else sa.TopK(fraction=self._top_k, by=by)
+
+
+def _upload(config: ConfigRecord, client: str, reply: Message) -> None:
+    """Submits the arrays of a reply to the server, and leaves the metrics alone in it."""
+    ((key, arrays),) = reply.content.array_records.items()
+    metrics = list(reply.content.metric_records.values())
+    weight = metrics[0].get(config["weight"]) if len(metrics) == 1 else None
+    if not isinstance(weight, (int, float)):
+        raise sa.InvalidArgument(f"a reply has one MetricRecord with a number {config['weight']!r}")
+    update = update_of(arrays, config.get("names", ()))
+    with sa.open_round(config["round"]) as round_:
+        round_.submit(client, {name: value for name, value in update.items() if _size(value)}, weight)
+    del reply.content[key]
+
+
+def _size(value: Any) -> int:
+    return 1 if isinstance(value, tuple) else int(value.size)
+
+
+def _partition(context: Context) -> str | int:
+    partition = context.node_config.get("partition-id")
+    return partition if isinstance(partition, (str, int)) else "~node"
+
+
+def _ordered(client_id: str | int) -> str:
+    """Returns an id whose order as text is that of numbers."""
+    return f"{client_id:010d}" if isinstance(client_id, int) else client_id

@@ -1,0 +1,122 @@
+"""The server's model: immutable tables, so that the arrays of earlier rounds stay what they were."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from sparseagg.flower.records import to_array, view
+
+__all__ = ["Model", "Table"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+    """One tensor: an array as it was, and above it the rows that have changed since. Immutable.
+
+    A round costs time and memory for its rows, not for the tensor. When half of the rows have changed, they are
+    written into a new array.
+
+    Attributes:
+        array: the tensor as it was; Flower's array, whose bytes are shared.
+        width: values of a row.
+        keys: rows that are not those of ``array``: int64, ascending.
+        rows: the rows at ``keys``.
+    """
+
+    array: Array
+    width: int
+    keys: Any
+    rows: Any
+
+    @classmethod
+    def of(cls, array: Array, width: int = 1) -> Table:
+        """Returns the table of an array."""
+        dtype = view(array).dtype
+        return cls(array, width, np.empty(0, np.int64), np.empty((0, width), dtype))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array."""
+        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
+        return dtype
+
+    @property
+    def dimension(self) -> int:
+        """The number of rows."""
+        return int(view(self.array).size // self.width)
+
+    def rows_at(self, keys: Any) -> Any:
+        """Returns a copy of the rows at these keys."""
+        rows = view(self.array).reshape(-1, self.width)[keys]
+        position = np.searchsorted(self.keys, keys)
+        position[position == len(self.keys)] = 0
+        changed = self.keys[position] == keys if len(self.keys) else np.zeros(len(keys), bool)
+        rows[changed] = self.rows[position[changed]]
+        return rows
+
+    def with_rows(self, keys: Any, rows: Any) -> Table:
+        """Returns a table with other rows at these keys, which are int64 and ascending."""
+        kept = ~np.isin(self.keys, keys, assume_unique=True)
+        order = np.argsort(both := np.concatenate([self.keys[kept], keys]), kind="stable")
+        table = Table(self.array, self.width, both[order], np.concatenate([self.rows[kept], rows])[order])
+        if 2 * len(table.keys) >= self.dimension:
+            return Table.of(to_array(table.dense()), self.width)
+        return table
+
+    def dense(self) -> Any:
+        """Returns the whole tensor; read-only if no row has changed."""
+        values = view(self.array)
+        if not len(self.keys):
+            return values
+        values = values.copy(order="C")
+        values.reshape(-1, self.width)[self.keys] = self.rows
+        return values
+
+    def to_array(self) -> Array:
+        """Returns the whole tensor as Flower's array, without a copy if no row has changed."""
+        return to_array(self.dense()) if len(self.keys) else self.array
+
+
+class _LazyArray(Array):
+    """A table as Flower's array, whose bytes are made when somebody asks for them, and are not kept."""
+
+    def __init__(self, table: Table) -> None:
+        self.__dict__.update(dtype=str(table.dtype), shape=table.shape, stype=table.array.stype, table=table)
+
+    @property
+    def data(self) -> bytes:
+        """The bytes."""
+        data: bytes = self.table.to_array().data
+        return data
+
+    def numpy(self) -> Any:
+        """The values, as a new array."""
+        values = self.table.dense()
+        return values if values.flags.writeable else values.copy()
+
+
+class Model:
+    """The tables of a model by name, and the number of its version.
+
+    Attributes:
+        tables: by name, in the order of the model.
+        version: counts the changes.
+        record: the model as Flower's record.
+    """
+
+    def __init__(self, tables: Mapping[str, Table], version: int) -> None:
+        self.tables = dict(tables)
+        self.version = version
+        self.record = ArrayRecord()
+        for name, table in self.tables.items():
+            self.record[name] = _LazyArray(table) if len(table.keys) else table.array

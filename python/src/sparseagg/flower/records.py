@@ -1,0 +1,106 @@
+"""Arrays and keys in Flower's records: what server and client agree on.
+
+A sparse tensor ``name`` is two arrays of an ``ArrayRecord``: ``name:keys`` and ``name:rows``. One record of
+configuration, ``CONFIG``, goes with every message and reply:
+
+    to a client     model, version    which model this is; the client's copy has this version afterwards
+                    since             the copy that the rows are based on: at least this version; -1: the model is whole
+                    partial           whether the node was sent only those of the changed rows that it uses
+                    own               whether the nodes of a machine have copies of their own
+                    names             all tensors, in the order of the model
+                    rows, elements    the sparse ones among them, whose keys are rows or elements; no list is empty
+                    arrays, weight    where the model is, and what the client's weight is called
+                    round             (only with a server) the handle to submit to
+    to the server   model, partial    as above
+                    client            the id of the client's submission, which sets the order of sums
+                    version           of the client's copy; -1: it keeps none
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from sparseagg.errors import InvalidArgument
+
+__all__ = [
+    "CONFIG",
+    "KEYS",
+    "NEEDS_WHOLE",
+    "PRECONDITION",
+    "ROWS",
+    "sparse_arrays",
+    "to_array",
+    "update_of",
+    "view",
+]
+
+CONFIG = "sparseagg"
+KEYS, ROWS = ":keys", ":rows"
+# Flower's code for a client-side mod that cannot do its work (flwr.common.constant.ErrorCode.MOD_FAILED_PRECONDITION).
+PRECONDITION = 6
+# How the error of a client begins that has lost its copy of the model. The strategy sends it the whole model.
+NEEDS_WHOLE = "sparseagg: the whole model is needed"
+
+_NUMPY = "numpy.ndarray"  # the only serialization that Flower has
+
+
+def view(array: Array) -> Any:
+    """Returns the values of a record's array, read-only, without copying them as ``Array.numpy`` does."""
+    if array.stype != _NUMPY:
+        raise InvalidArgument(f"an array is serialized as {array.stype!r}, not as {_NUMPY!r}")
+    data = array.data
+    header = io.BytesIO(data[:4096])
+    try:
+        version = np.lib.format.read_magic(header)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read(header)
+        if dtype.hasobject:
+            raise ValueError("it has Python objects")
+        flat = np.frombuffer(data, dtype, offset=header.tell())
+        return flat.reshape(shape, order="F" if is_fortran else "C")
+    except ValueError as error:
+        raise InvalidArgument(f"an array of shape {array.shape} cannot be read: {error}") from error
+
+
+def to_array(values: Any) -> Array:
+    """Returns values as a record's array; the values are copied once, where ``Array(values)`` does so twice."""
+    values = np.asarray(values)
+    if not values.flags.c_contiguous:
+        values = values.copy(order="C")  # ascontiguousarray would make an array of one axis from a scalar
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
+    data = b"".join([header.getvalue(), values.data if values.size else b""])
+    return Array(dtype=str(values.dtype), shape=tuple(values.shape), stype=_NUMPY, data=data)
+
+
+def sparse_arrays(name: str, keys: Any, rows: Any) -> dict[str, Array]:
+    """Returns the two arrays of a sparse tensor; keys are uint32 where they fit."""
+    keys = np.asarray(keys)
+    narrow = not keys.size or int(keys.max()) < 1 << 32
+    return {name + KEYS: to_array(keys.astype(np.uint32 if narrow else np.uint64)), name + ROWS: to_array(rows)}
+
+
+def update_of(arrays: ArrayRecord, names: Iterable[str]) -> Mapping[str, Any]:
+    """Returns the arrays of a record by tensor: (keys, rows) of a sparse one, else its values.
+
+    Raises:
+        InvalidArgument: an array belongs to no tensor of ``names``, or a tensor has keys without rows.
+    """
+    known, update = set(names), {}
+    for name, array in arrays.items():
+        if name in known:
+            update[name] = view(array)
+            continue
+        tensor, colon, part = name.rpartition(":")
+        if tensor not in known or colon + part not in (KEYS, ROWS):
+            raise InvalidArgument(f"unknown tensor {name!r}; the model has {', '.join(map(repr, names))}")
+        if tensor + KEYS not in arrays or tensor + ROWS not in arrays:
+            raise InvalidArgument(f"tensor {tensor!r} has {name!r} alone; keys and rows come together")
+        if colon + part == KEYS:
+            update[tensor] = view(array), view(arrays[tensor + ROWS])
+    return update

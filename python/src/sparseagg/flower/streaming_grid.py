@@ -1,0 +1,103 @@
+"""A grid that shows every reply to the strategy as soon as it is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from logging import INFO
+from typing import Any, Protocol
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+__all__ = ["Replies", "StreamingGrid"]
+
+# Flower's grid to a SuperLink asks every 3 s; a question without answers takes milliseconds.
+_LEAST_WAIT_S, _MOST_WAIT_S = 0.05, 1.0
+
+
+class Replies(list[Message]):
+    """Replies that the strategy has seen already."""
+
+
+class _Strategy(Protocol):
+    def outgoing(self, message: Message) -> Message:
+        """Returns what is sent in the message's place."""
+
+    def incoming(self, reply: Message) -> Message | None:
+        """Returns what is reported in the reply's place; None: the node needs its message again."""
+
+
+class StreamingGrid(Grid):
+    """Another grid, of which ``send_and_receive`` hands replies to a strategy while other clients still train."""
+
+    def __init__(self, grid: Grid, strategy: _Strategy) -> None:
+        self._grid = grid
+        self._strategy = strategy
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Replies:
+        """Sends messages, and returns the replies; those that are not there within the timeout are left out."""
+        end = None if timeout is None else time.monotonic() + timeout
+        replies = Replies()
+        waiting = self._push(list(messages))
+        sent, wait = len(waiting), _LEAST_WAIT_S
+        while waiting and (end is None or time.monotonic() < end):
+            arrived = list(self._grid.pull_messages(list(waiting)))
+            if not arrived:
+                time.sleep(wait if end is None else max(0.0, min(wait, end - time.monotonic())))
+                wait = min(2 * wait, _MOST_WAIT_S)
+                continue
+            wait, again = _LEAST_WAIT_S, []
+            while arrived:
+                reply = arrived.pop(0)  # which releases its arrays when they are merged
+                message = waiting.pop(reply.metadata.reply_to_message_id, None)
+                seen = None if message is None else self._strategy.incoming(reply)
+                if seen is not None:
+                    replies.append(seen)
+                elif message is not None:
+                    again.append(message)
+            waiting.update(self._push(again))
+        if waiting:
+            log(INFO, "%s of %s nodes have not replied within %s s", len(waiting), sent, timeout)
+        return replies
+
+    def _push(self, messages: list[Message]) -> dict[str, Message]:
+        """Sends messages, and returns the originals by the id that was sent; those that could not be sent are out."""
+        outgoing = [self._strategy.outgoing(message) for message in messages]
+        pushed = set(self._grid.push_messages(outgoing)) if outgoing else set()
+        by_id = {sent.metadata.message_id: message for sent, message in zip(outgoing, messages)}
+        if len(pushed & set(by_id)) < len(messages):
+            log(INFO, "%s of %s messages could not be sent", len(messages) - len(pushed & set(by_id)), len(messages))
+        return {message_id: message for message_id, message in by_id.items() if message_id in pushed}
+
+    def set_run(self, run: Any) -> None:
+        """As the grid's."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """As the grid's."""
+        return self._grid.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """As the grid's."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """As the grid's."""
+        return self._grid.get_node_ids()  # type: ignore[no-any-return]
+
+    def get_nodes(self) -> Iterable[Any]:
+        """As the grid's."""
+        return self._grid.get_nodes()  # type: ignore[no-any-return]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """As the grid's: these messages and their replies go past the strategy."""
+        return self._grid.push_messages(messages)  # type: ignore[no-any-return]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """As the grid's."""
+        return self._grid.pull_messages(message_ids)  # type: ignore[no-any-return]

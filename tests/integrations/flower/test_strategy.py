@@ -1,0 +1,288 @@
+"""The strategy and the mod together, with clients in this process."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import jobs
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
+from local_grid import LocalGrid
+from sparseagg.flower import (
+    SparseFedAdagrad,
+    SparseFedAdam,
+    SparseFedAvg,
+    SparseFedAvgM,
+    SparseFedYogi,
+    SparseMixin,
+    sparse_mod,
+)
+
+NODES = 8
+SPARSE = ["embedding.weight"]
+
+
+@pytest.fixture
+def mod(tmp_path: Any) -> Any:
+    return sparse_mod(copies=tmp_path)
+
+
+def start(strategy: Any, grid: Any, rounds: int = 2, timeout: float = 60, **config: Any) -> tuple[jobs.Arrays, Any]:
+    record = ArrayRecord({name: Array(array) for name, array in jobs.initial_model().items()})
+    random.seed(jobs.SEED)  # allow(randomness): Flower samples nodes with it
+    result = strategy.start(grid, record, num_rounds=rounds, timeout=timeout, train_config=ConfigRecord(config))
+    return {name: array.numpy() for name, array in result.arrays.items()}, result
+
+
+def expected(clients: Any, rounds: int = 2) -> list[jobs.Arrays]:
+    """The models of all rounds by FedAvg in float64, each rounded once."""
+    models = [jobs.initial_model()]
+    for server_round in range(1, rounds + 1):
+        trained = [jobs.train_arrays(models[-1], client, server_round) for client in clients]
+        models.append(jobs.rounded(models[-1], jobs.average(models[-1], trained)))
+    return models
+
+
+def assert_close(got: jobs.Arrays, wanted: jobs.Arrays) -> None:
+    """Dense arrays are equal, but for the order of sums in float64. Rows are sums of rounded means of differences."""
+    assert list(got) == list(wanted)
+    for name, array in wanted.items():
+        assert (got[name].dtype, got[name].shape) == (array.dtype, array.shape), name
+        if name in SPARSE:
+            np.testing.assert_allclose(got[name], array, rtol=0, atol=5e-7)
+        elif array.dtype == np.float64:
+            np.testing.assert_allclose(got[name], array, rtol=1e-14)
+        else:
+            np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
+def test_model_is_that_of_fedavg_in_float64(mod: Any) -> None:
+    grid = LocalGrid(jobs.make_client_app([mod]), NODES)
+    got, result = start(SparseFedAvg(sparse=SPARSE), grid)
+    before, *_, wanted = expected(range(NODES))
+    assert_close(got, wanted)
+    untouched = (before["embedding.weight"] == wanted["embedding.weight"]).all(axis=1)
+    assert untouched.sum() > 1000
+    np.testing.assert_array_equal(got["embedding.weight"][untouched], before["embedding.weight"][untouched])
+    # What evaluation was given is the whole model, too.
+    checksum = sum(float(array.astype(np.float64).sum()) for array in got.values())
+    assert result.evaluate_metrics_clientapp[2]["checksum"] == pytest.approx(checksum, rel=1e-12)
+    assert set(result.train_metrics_clientapp[2]) == {"loss"}
+
+
+@pytest.mark.parametrize("use_mod", [True, False])
+def test_dense_model_is_fedavg_in_float64_rounded_once(mod: Any, use_mod: bool) -> None:
+    got, _ = start(SparseFedAvg(), LocalGrid(jobs.make_client_app([mod] if use_mod else []), NODES))
+    for name, array in expected(range(NODES))[-1].items():
+        rtol = 1e-14 if array.dtype == np.float64 and not use_mod else 0  # sums of float64 in another order
+        np.testing.assert_allclose(got[name], array, rtol=rtol, atol=0, err_msg=name)
+
+
+def test_order_of_arrival_and_node_ids_change_no_bit(tmp_path: Any) -> None:
+    models = []
+    for seed in range(6):
+        app = jobs.make_client_app([sparse_mod(copies=tmp_path / str(seed))])
+        models.append(start(SparseFedAvg(sparse=SPARSE), LocalGrid(app, NODES, seed=seed), rounds=3)[0])
+    for model in models[1:]:
+        assert all(model[name].tobytes() == array.tobytes() for name, array in models[0].items())
+    stock = [start(FedAvg(), LocalGrid(jobs.make_client_app([]), NODES, seed=seed))[0] for seed in range(6)]
+    assert len({model["embedding.weight"].tobytes() for model in stock}) > 1  # the job shows the difference
+
+
+def test_both_ways_are_sparse_after_the_first_message(mod: Any) -> None:
+    grid = LocalGrid(jobs.make_client_app([mod]), NODES)
+    start(SparseFedAvg(sparse=SPARSE, fraction_evaluate=0.0), grid, rounds=3)
+    table, row = jobs.VOCABULARY * jobs.WIDTH * 4, jobs.WIDTH * 4 + 4
+    rest = 5000  # the dense arrays, headers and names
+    for partition in range(NODES):
+        first, *later = grid.sent[partition]
+        assert table < first < table + rest
+        assert all(size < NODES * jobs.TOUCHED * row + rest for size in later)
+        assert all(size < jobs.TOUCHED * row + rest for size in grid.received[partition])
+
+
+def test_node_that_lost_its_copy_is_sent_the_model_again(tmp_path: Any) -> None:
+    app = jobs.make_client_app([sparse_mod(copies=tmp_path / "0")])
+    wanted, _ = start(SparseFedAvg(sparse=SPARSE), LocalGrid(app, NODES), rounds=6)
+
+    class Forgetful(LocalGrid):
+        def push_messages(self, messages: Any) -> Any:
+            # A folder that no process has seen before: all copies are gone.
+            self.app = jobs.make_client_app([sparse_mod(copies=tmp_path / f"lost-{len(self.replies)}")])
+            return super().push_messages(messages)
+
+    grid = Forgetful(app, NODES)
+    got, result = start(SparseFedAvg(sparse=SPARSE), grid, rounds=6)
+    assert all(got[name].tobytes() == array.tobytes() for name, array in wanted.items())
+    assert len(result.train_metrics_clientapp) == 6
+    losses = [reply for reply in grid.replies if reply.has_error()]
+    assert losses
+    assert all("the whole model is needed" in reply.error.reason for reply in losses)
+    # After some losses nobody asks any more: the model comes at once.
+    assert len(losses) <= 3 * NODES
+
+
+def test_failures_are_reported_and_the_others_count(mod: Any, caplog: pytest.LogCaptureFixture) -> None:
+    grid = LocalGrid(jobs.make_client_app([mod]), NODES)
+    caplog.set_level("INFO", "flwr")
+    got, result = start(SparseFedAvg(sparse=SPARSE), grid, rounds=1, failing=[2], nonfinite=[5])
+    assert_close(got, expected([0, 1, 3, 4, 6, 7], rounds=1)[-1])
+    assert "aggregate_train: Received 6 results and 2 failures" in caplog.text
+    assert "client 2 fails" in caplog.text
+    assert "tensor 'embedding.weight'" in caplog.text
+    assert 1 in result.train_metrics_clientapp
+
+
+def test_round_without_results_leaves_the_model(mod: Any) -> None:
+    grid = LocalGrid(jobs.make_client_app([mod]), 2)
+    record = ArrayRecord({name: Array(array) for name, array in jobs.initial_model().items()})
+    config = ConfigRecord({"failing": [0, 1]})
+    result = SparseFedAvg(sparse=SPARSE).start(grid, record, num_rounds=2, train_config=config)
+    assert not result.train_metrics_clientapp
+    wanted = sum(float(array.astype(np.float64).sum()) for array in jobs.initial_model().values())
+    assert result.evaluate_metrics_clientapp[2]["checksum"] == pytest.approx(wanted, rel=1e-12)
+
+
+def test_stragglers_are_left_out_and_take_part_again(mod: Any, caplog: pytest.LogCaptureFixture) -> None:
+    grid = LocalGrid(jobs.make_client_app([mod]), NODES, silent=[1, 3])
+    caplog.set_level("INFO", "flwr")
+    strategy = SparseFedAvg(sparse=SPARSE, fraction_evaluate=0.0)
+    got, _ = start(strategy, grid, rounds=1, timeout=3)
+    assert_close(got, expected([0, 2, 4, 5, 6, 7], rounds=1)[-1])
+    assert "2 of 8 nodes have not replied within 3 s" in caplog.text
+    assert "Received 6 results and 0 failures" in caplog.text
+
+
+def test_sampled_clients_catch_up_on_rounds_that_they_missed(tmp_path: Any) -> None:
+    """Each client has a machine of its own here, and so no copies but its own."""
+    app = jobs.make_client_app([sparse_mod(copies=tmp_path)])
+
+    class Machines(LocalGrid):
+        def pull_messages(self, message_ids: Any) -> Any:
+            message_ids = sorted(set(message_ids))[:1]
+            if message_ids and message_ids[0] in self._waiting:
+                partition = self._partition(self._waiting[message_ids[0]].metadata.dst_node_id)
+                self.app = jobs.make_client_app([sparse_mod(copies=tmp_path / str(partition))])
+            return super().pull_messages(message_ids)
+
+    grid = Machines(app, NODES)
+    strategy = SparseFedAvg(sparse=SPARSE, fraction_train=0.4, fraction_evaluate=1.0)
+    got, result = start(strategy, grid, rounds=5)
+    checksum = sum(float(array.astype(np.float64).sum()) for array in got.values())
+    # Every client has evaluated the same model, made of its own copy.
+    assert result.evaluate_metrics_clientapp[5]["checksum"] == pytest.approx(checksum, rel=1e-12)
+    assert not any(reply.has_error() for reply in grid.replies)
+    assert all(len(grid.sent[partition]) >= 5 for partition in range(NODES))
+
+
+def test_clients_without_the_mod_are_merged_too(mod: Any) -> None:
+    with_mod, without = jobs.make_client_app([mod]), jobs.make_client_app([])
+
+    def app(message: Any, context: Any) -> Any:
+        return (with_mod if context.node_config["partition-id"] % 2 else without)(message, context)
+
+    got, _ = start(SparseFedAvg(sparse=SPARSE), LocalGrid(app, NODES))  # type: ignore[arg-type]
+    assert_close(got, expected(range(NODES))[-1])
+
+
+def test_mod_does_nothing_for_another_strategy(mod: Any) -> None:
+    with_mod, _ = start(FedAvg(), LocalGrid(jobs.make_client_app([mod]), NODES))
+    without, _ = start(FedAvg(), LocalGrid(jobs.make_client_app([]), NODES))
+    assert all(with_mod[name].tobytes() == array.tobytes() for name, array in without.items())
+
+
+def test_elements_of_a_wide_tensor(mod: Any) -> None:
+    strategy = SparseFedAvg(elements=["embedding.*"], sparse=["dense.bias"])
+    got, _ = start(strategy, LocalGrid(jobs.make_client_app([mod]), NODES))
+    wanted = expected(range(NODES))[-1]
+    np.testing.assert_allclose(got["embedding.weight"], wanted["embedding.weight"], rtol=0, atol=5e-7)
+    np.testing.assert_allclose(got["dense.bias"], wanted["dense.bias"], rtol=0, atol=1e-15)
+
+
+def test_unknown_names_are_refused_before_anything_is_sent(mod: Any) -> None:
+    grid = LocalGrid(jobs.make_client_app([mod]), 2)
+    with pytest.raises(ValueError, match=r"sparse has 'embeding\.weight', which is no tensor of the model"):
+        start(SparseFedAvg(sparse=["embeding.weight"]), grid)
+    assert not any(grid.sent.values())
+
+
+class SparseFedProx(SparseMixin, FedProx):
+    """As the documentation says."""
+
+
+def test_other_strategies_compose(mod: Any) -> None:
+    seen = []
+    inner = jobs.make_client_app([mod])
+
+    def app(message: Any, context: Any) -> Any:
+        seen.append(message.content["config"].get("proximal-mu"))
+        return inner(message, context)
+
+    strategy = SparseFedProx(proximal_mu=0.25, sparse=SPARSE, fraction_evaluate=0.0)
+    got, _ = start(strategy, LocalGrid(app, NODES))  # type: ignore[arg-type]
+    assert_close(got, expected(range(NODES))[-1])
+    assert set(seen) == {0.25}
+
+
+OPTIMIZERS = [
+    (SparseFedAvgM, FedAvgM, {"server_learning_rate": 0.5, "server_momentum": 0.8}),
+    (SparseFedAdagrad, FedAdagrad, {"eta": 0.05}),
+    (SparseFedAdam, FedAdam, {"eta": 0.05}),
+    (SparseFedYogi, FedYogi, {"eta": 0.05}),
+]
+FLOATS = ("embedding.weight", "dense.weight", "dense.bias", "scale")
+
+
+@pytest.mark.parametrize(("ours", "flowers", "options"), OPTIMIZERS)
+def test_dense_form_is_flowers_optimizer(mod: Any, ours: Any, flowers: Any, options: Any) -> None:
+    wanted, _ = start(flowers(**options), LocalGrid(jobs.make_client_app([]), NODES), rounds=3)
+    got, _ = start(ours(sparse=SPARSE, dense=True, **options), LocalGrid(jobs.make_client_app([mod]), NODES), rounds=3)
+    composed = type("Composed", (SparseMixin, flowers), {})(sparse=SPARSE, **options)
+    with_flowers_step, _ = start(composed, LocalGrid(jobs.make_client_app([mod]), NODES), rounds=3)
+    for name in FLOATS:
+        np.testing.assert_allclose(got[name], wanted[name], rtol=0, atol=2e-4, err_msg=name)
+        np.testing.assert_allclose(with_flowers_step[name], wanted[name], rtol=0, atol=2e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(("ours", "flowers", "options"), OPTIMIZERS)
+def test_sparse_form_moves_only_rows_that_clients_changed(mod: Any, ours: Any, flowers: Any, options: Any) -> None:
+    grid = LocalGrid(jobs.make_client_app([mod]), NODES)
+    got, _ = start(ours(sparse=SPARSE, **options), grid, rounds=3)
+    before, models = jobs.initial_model()["embedding.weight"], expected(range(NODES), rounds=3)
+    # Which rows clients touch depends on seeds alone.
+    touched = np.zeros(jobs.VOCABULARY, bool)
+    for earlier, later in zip(models, models[1:]):
+        touched |= (earlier["embedding.weight"] != later["embedding.weight"]).any(axis=1)
+    moved = (got["embedding.weight"] != before).any(axis=1)
+    assert touched.sum() < jobs.VOCABULARY // 2
+    np.testing.assert_array_equal(moved, touched)
+
+
+def test_rows_that_a_client_does_not_use_stay_away(tmp_path: Any) -> None:
+    """Clients that always change the same rows, and see no other ones: the same bits, with less to send."""
+
+    def job(copies: Any, **options: Any) -> tuple[jobs.Arrays, Any, LocalGrid]:
+        app = jobs.make_client_app([sparse_mod(copies=copies)], same_rows=True)
+        grid = LocalGrid(app, NODES)
+        got, result = start(SparseFedAvg(sparse=SPARSE, **options), grid, rounds=4)
+        return got, result, grid
+
+    all_rows, wanted, changed = job(tmp_path / "changed")
+    got, result, used = job(tmp_path / "used", rows_down="used")
+    assert all(got[name].tobytes() == array.tobytes() for name, array in all_rows.items())
+    # Evaluation comes after each training, and sees all rows: those of others, too.
+    assert result.evaluate_metrics_clientapp == wanted.evaluate_metrics_clientapp
+    got, _ = start(
+        SparseFedAvg(sparse=SPARSE, rows_down="used", fraction_evaluate=0.0),
+        used := LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path / "train")], same_rows=True), NODES),
+        rounds=4,
+    )
+    assert all(got[name].tobytes() == array.tobytes() for name, array in all_rows.items())
+    assert max(used.sent[3][1:]) < jobs.TOUCHED * (jobs.WIDTH * 4 + 4) + 5000 < max(changed.sent[3][1:])
+    with pytest.raises(ValueError, match="rows_down"):
+        SparseFedAvg(sparse=SPARSE, rows_down="some")
+    with pytest.raises(ValueError, match="without a server"):
+        SparseFedAvg(sparse=SPARSE, rows_down="used", server="localhost:8001")

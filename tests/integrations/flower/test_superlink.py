@@ -1,0 +1,73 @@
+"""A real SuperLink and two SuperNodes: a process for each message, and HTTP between them."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import jobs
+import numpy as np
+import pytest
+from superlink import SuperLink
+
+NODES = 2
+
+SERVER = """
+import jobs
+import numpy as np
+from flwr.app import ArrayRecord, Array
+from flwr.serverapp import ServerApp
+from sparseagg.flower import SparseFedAvg
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    record = ArrayRecord({{name: Array(array) for name, array in jobs.initial_model().items()}})
+    strategy = SparseFedAvg(sparse=["embedding.weight"]{options})
+    result = strategy.start(grid, record, num_rounds=3, timeout=120)
+    np.savez({out!r}, checksum=result.evaluate_metrics_clientapp[3]["checksum"],
+             **{{name: array.numpy() for name, array in result.arrays.items()}})
+"""
+
+CLIENT = """
+import jobs
+from sparseagg.flower import sparse_mod
+
+app = jobs.make_client_app([sparse_mod])
+"""
+
+
+@pytest.fixture(scope="module")
+def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
+    with SuperLink(tmp_path_factory.mktemp("superlink"), NODES) as link:
+        yield link
+
+
+def models(rounds: int) -> jobs.Arrays:
+    model = jobs.initial_model()
+    for server_round in range(1, rounds + 1):
+        trained = [jobs.train_arrays(model, client, server_round) for client in range(NODES)]
+        model = jobs.rounded(model, jobs.average(model, trained))
+    return model
+
+
+def check(out: pathlib.Path, log: str) -> None:
+    with np.load(out) as found:
+        got = {name: found[name] for name in found.files}
+    checksum = got.pop("checksum")
+    wanted = models(3)
+    np.testing.assert_allclose(got["embedding.weight"], wanted["embedding.weight"], rtol=0, atol=5e-7)
+    for name in set(wanted) - {"embedding.weight"}:
+        np.testing.assert_array_equal(got[name], wanted[name], err_msg=name)
+    # Clients have evaluated the whole model, which each of their processes has made of rows and a copy.
+    assert checksum == pytest.approx(sum(float(array.astype(np.float64).sum()) for array in got.values()), rel=1e-12)
+    assert log.count(f"aggregate_train: Received {NODES} results and 0 failures") == 3
+    assert "Traceback" not in log
+
+
+def test_arrays_in_replies(link: SuperLink, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "model.npz"
+    check(out, link.run(SERVER.format(options="", out=str(out)), CLIENT))
+    # The copies that the next process of a node has found: the two newest versions.
+    assert len(list(link.folder.glob("sparseagg-flower-*/*/*"))) == 2
