@@ -68,8 +68,8 @@ class DeviceAccumulator : public Accumulator {
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override;
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override;
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override;
-  // Errors: besides those of Accumulator, UNIMPLEMENTED when this accumulator or `other` works on the CPU engine and
-  // the other one has merged rows.
+  // Errors: as of Accumulator::MergeFrom. UNIMPLEMENTED means: after a failure of the device this accumulator or
+  // `other` works on the CPU engine, and the other one has merged rows.
   absl::Status MergeFrom(Accumulator&& other) override;
   bool KeepsAll() const override { return bases_.empty() && (!on_cpu_ || cpu_->KeepsAll()); }
   void Remove(absl::Span<const uint32_t> indices) override;

@@ -46,9 +46,9 @@ namespace sparseagg::service {
 // A round in one of the last three states has ended. The end releases the waits; result_ttl later `on_expire` runs.
 //
 // An upload carries one submission, in chunks. There are two kinds. A stream upload belongs to the call that holds its
-// handle; dropping the handle does not end the upload. That call discards the upload if no message comes for the
-// server's upload_timeout. A named upload is found by its ids in every call; the round discards the upload if no new
-// chunk comes for upload_timeout.
+// handle; the call must end the upload, by commit or discard, also when no message comes for the server's
+// upload_timeout: dropping the handle does not end it. A named upload is found by its ids in every call; the round
+// discards the upload if no new chunk comes for upload_timeout.
 //
 //   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, server.ForRounds(), on_expire));
 //   round->StartDeadline();
@@ -94,10 +94,10 @@ class Round : public std::enable_shared_from_this<Round> {
   // ---- stream uploads ----
 
   // Opens an upload. `on_discard`, if any, runs at most once, on the pool: if the round discards the upload because the
-  // round closes or ends. A client with a committed submission may upload in every state but CANCELLED, since this may
-  // be a retry: the commit compares the content.
-  // Errors: FAILED_PRECONDITION: the round is not open for this client. RESOURCE_EXHAUSTED: the server's limit of
-  // uploads, or of submissions to one round (config.submission_limit), is reached.
+  // round closes or ends. A client with a committed submission may upload in every state but CANCELLED (also in
+  // FAILED), since this may be a retry: the commit compares the content. Errors: FAILED_PRECONDITION: the round is not
+  // open for this client. RESOURCE_EXHAUSTED: the server's limit of uploads is reached, or the round has as many
+  // submissions as the server allows (config.submission_limit).
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenStreamUpload(const std::string& client_id,
                                                                  const std::string& submission_id,
                                                                  UploadHandle::OnDiscard on_discard);
@@ -135,8 +135,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // this is not chunk 0; or another upload has replaced this one. Otherwise as OpenStreamUpload and Append.
   absl::StatusOr<UploadProgress> PutChunk(const std::string& client_id, const std::string& submission_id,
                                           const Chunk& chunk, const std::string& tag = "");
-  // Counts a chunk that was refused before PutChunk (malformed or too large), and discards the chunk's upload, if there
-  // is one that is not being committed.
+  // Counts a refusal for a chunk that never reached PutChunk (malformed or too large), and discards the chunk's upload,
+  // if there is one that is not being committed.
   void RefuseNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                    const absl::Status& status);
   // Commits as Commit does and calls `done` once: before returning or, if another call is already committing the
@@ -196,8 +196,8 @@ class Round : public std::enable_shared_from_this<Round> {
 
   // ---- timeline ----
 
-  // Records a message before its Append: its size, the time until the client sent it, the time until a thread took it,
-  // and the time of parsing.
+  // Records a message before its Append: its size, the time that the server waited for the client to send it, the time
+  // until a thread took it, and the time of parsing.
   void RecordMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing);
   // Records a page of the result that was encoded.
   void RecordPage(uint64_t bytes, absl::Duration encoding) const {
@@ -316,7 +316,8 @@ class Round : public std::enable_shared_from_this<Round> {
     return NotOpenErrorLocked(snapshot_.state, snapshot_.reason);
   }
   absl::Status NotOpenErrorLocked(RoundState state, absl::string_view reason) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Closing a round has two steps, so that all allocations come first. Returns: the argument of FinalizeLocked.
+  // Closing a round has two steps, so that all allocations come first. Returns: the error that the discarded uploads
+  // will get, which is the argument of FinalizeLocked; not a failure of this call.
   absl::Status PrepareToFinalizeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `refusal`: the error for the uploads that the close discards. Allocates nothing.
   void FinalizeLocked(const absl::Status& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
