@@ -17,15 +17,18 @@
 #include "service/server_context.h"
 #include "service/transport/http_server.h"
 #include "service/transport/listener.h"
+#include "service/transport/tls.h"
 
 namespace sparseagg::service {
 
 struct ServerOptions {
   std::string grpc_address = "127.0.0.1:8001";  // HOST:PORT (port 0: a free one), unix:PATH or unix-abstract:NAME
-  bool insecure = false;                        // allows addresses that other machines can reach
-  std::string metrics_address;                  // HOST:PORT (port 0: a free one); empty: no metrics and probes
-  bool metrics_optional = false;                // starts without metrics if metrics_address cannot be used
-  int num_threads = 1;                          // of the worker pool
+  TlsOptions tls;
+  std::string tokens_file;        // bearer tokens (TokenTable); empty: none
+  bool insecure = false;          // allows addresses that other machines can reach without these
+  std::string metrics_address;    // HOST:PORT (port 0: a free one); empty: no metrics and probes
+  bool metrics_optional = false;  // starts without metrics if metrics_address cannot be used
+  int num_threads = 1;            // of the worker pool
   Limits limits;
 };
 
@@ -43,8 +46,9 @@ struct ServerOptions {
 class Server {
  public:
   // Starts a server that serves on return. `clock` must outlive the server.
-  // Errors: INVALID_ARGUMENT for a malformed address, or one that other machines can reach without `insecure`;
-  // UNAVAILABLE if an address is in use or not permitted.
+  // Errors: INVALID_ARGUMENT for a malformed address, for one that other machines can reach although callers need no
+  // credential or TLS is off, without `insecure`, and for malformed files of credentials; UNAVAILABLE if an address is
+  // in use or not permitted; otherwise of the file system.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                        const Clock& clock = SystemClock());
   ~Server();  // Shutdown without grace
@@ -73,10 +77,13 @@ class Server {
   absl::Status Listen(const ServerOptions& options);
   void RefuseConnection();
   absl::Status ServeHttp(const ServerOptions& options);
+  // Reads changed files of credentials from time to time, until the timer stops.
+  void KeepCredentialsFresh();
   HttpPages Pages() const;
   Gauges CountNow() const;
 
   const std::unique_ptr<Engine> engine_;
+  std::shared_ptr<TlsCredentials> tls_;  // null: no TLS
   ServerContext server_;
   Registry registry_;
   std::unique_ptr<Grpc> grpc_;

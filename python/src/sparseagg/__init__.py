@@ -18,6 +18,7 @@ asyncio, ``sparseagg.errors`` all error classes.
 from sparseagg import aio
 from sparseagg.client.blocking_client import Client, Round
 from sparseagg.client.retry import RetryPolicy
+from sparseagg.credentials import TLS
 from sparseagg.errors import (
     Aborted,
     AlreadyExists,
@@ -46,6 +47,7 @@ from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.version import __version__ as __version__
 
 __all__ = [
+    "TLS",
     "Aborted",
     "Aggregator",
     "AlreadyExists",

@@ -83,7 +83,7 @@ def test_chart_takes_the_flags_of_the_server_but_those_that_it_sets() -> None:
     keys = {"--" + key for key in re.findall(r"^    ([a-z-]+) = ", configmap, re.MULTILINE)}
     schema = yaml.safe_load(text(CHART / "values.schema.json"))["properties"]["config"]
     taken = {"--" + name for name in schema["propertyNames"]["enum"]}
-    elsewhere = {"--config", "--help", "--version", "--owners-file"}  # a server in a pod has no owner
+    elsewhere = {"--config", "--help", "--version", "--owners-file", "--dev-tls"}  # a server in a pod has no owner
     assert taken == flags_of_server() - elsewhere - (keys - {"--log-format", "--threads"})
 
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg.arguments import Timeout, checked_seconds, checked_text
-from sparseagg.client.channel import TLS, checked_address, credentials, metadata
+from sparseagg.client.channel import checked_address
 from sparseagg.client.connection import Connection
 from sparseagg.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
 from sparseagg.client.memory_connection import MemoryConnection
@@ -24,6 +24,7 @@ from sparseagg.client.retry import RetryPolicy, checked_retry
 from sparseagg.client.round_errors import naming_round, raise_if_failed, raise_if_not_ended
 from sparseagg.client.transport import AsyncioTransport, Transport
 from sparseagg.client.upload import Upload, aggregate_upload, aggregate_uploads, make_upload
+from sparseagg.credentials import Headers, TLSArgument, TokenArgument, channel_credentials
 from sparseagg.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.local.server import Server
@@ -63,8 +64,10 @@ class Client:
         self,
         address: str,
         *,
-        token: str | None = None,
-        tls: TLS = False,
+        token: TokenArgument = None,
+        tls: TLSArgument = False,
+        tenant: str | None = None,
+        insecure_token: bool = False,
         timeout: Timeout = 60.0,
         retry: RetryPolicy | None = None,
         chunk_bytes: SupportsIndex | None = None,
@@ -76,7 +79,7 @@ class Client:
         self._server: Server | None = None  # of ":local:"
         length, policy = checked_seconds("timeout", timeout), checked_retry(retry)
         if address == _MEMORY:
-            _refuse(address, token=token, tls=tls, options=options)
+            _refuse(address, token=token, tls=tls, tenant=tenant, options=options)
             self.address = address
             self._connection = MemoryConnection(transport, chunk_bytes, connections)
             return
@@ -86,8 +89,10 @@ class Client:
             address = self._server.address
         try:
             self.address = checked_address(address)  # raises InvalidArgument
+            secure = channel_credentials(tls)
+            headers = Headers(token, tenant, self.address, secure is None, insecure_token)
             self._connection = Connection(
-                address, metadata(token), credentials(tls), length, policy, chunk_bytes, connections, options, transport
+                address, headers, secure, length, policy, chunk_bytes, connections, options, transport
             )
         except BaseException:
             if self._server is not None:

@@ -17,6 +17,7 @@ from sparseagg.client.resumption import Resumption
 from sparseagg.client.retry import Retries, RetryPolicy, error_from_call
 from sparseagg.client.transport import Transport
 from sparseagg.client.upload import Upload, aggregate_requests, counted, streamed
+from sparseagg.credentials import Headers
 from sparseagg.errors import Aborted, NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.spec import RoundSpec
@@ -41,7 +42,7 @@ class Connection:
     def __init__(
         self,
         address: str,
-        metadata: tuple[tuple[str, str], ...],
+        headers: Headers,
         credentials: grpc.ChannelCredentials | None,
         timeout: float | None,
         retry: RetryPolicy | None,
@@ -52,7 +53,7 @@ class Connection:
     ) -> None:
         self.transport = transport
         self.retry = retry or RetryPolicy()
-        self._metadata = metadata
+        self._headers = headers
         self._timeout = timeout
         self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
         self._server_wire: ServerWire | None = None  # None: unknown, or out of date
@@ -103,7 +104,7 @@ class Connection:
             reader, timeout = ResultReader(), call_seconds(deadline)
             messages = aggregate_requests(spec, uploads, answer)
             with self._channels.least_busy() as stub, streamed(messages) as requests:
-                pages = stub.Aggregate(requests, timeout=timeout, metadata=self._metadata)
+                pages = stub.Aggregate(requests, timeout=timeout, metadata=self._headers())
                 await self.transport.read(pages, reader.add)
             return reader
 
@@ -129,7 +130,7 @@ class Connection:
             nonlocal is_resumed
             with self._channels.least_busy() as stub:
                 if reader.num_pages == 0:
-                    pages = stub.StreamResult(request, timeout=call_seconds(deadline), metadata=self._metadata)
+                    pages = stub.StreamResult(request, timeout=call_seconds(deadline), metadata=self._headers())
                     await self.transport.read(pages, reader.add)
                     return
                 is_resumed = True
@@ -218,7 +219,7 @@ class Connection:
                     raise error_from_call(call_error, is_late=wait is not None) from call_error
 
     async def _answer(self, method: Any, request: Any, timeout: float | None) -> Any:
-        return await self.transport.answer(method(request, timeout=timeout, metadata=self._metadata))
+        return await self.transport.answer(method(request, timeout=timeout, metadata=self._headers()))
 
     def _forget_server_after(self, error: grpc.RpcError) -> None:
         """Lets the server be asked again for its limits, when another server, with lower limits, may have answered."""
