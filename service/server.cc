@@ -67,6 +67,12 @@ void InitPlugins() {
   });
 }
 
+Limits LimitsOf(const ServerOptions& options) {
+  Limits limits = options.limits;
+  if (options.tls.IsEnabled()) limits.connection_bytes = kTlsConnectionBytes;
+  return limits;
+}
+
 // Leaves out the plugins of gRPC that serve everybody: reflection and channelz. Health stays.
 class NoInspection final : public grpc::ServerBuilderOption {
  public:
@@ -85,7 +91,7 @@ struct Server::Grpc {
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock)
     : engine_(std::move(engine)),
-      server_(engine_.get(), &clock, FitToFiles(options.limits), options.num_threads),
+      server_(engine_.get(), &clock, FitToFiles(LimitsOf(options)), options.num_threads),
       registry_(server_.ForRounds()) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
@@ -98,7 +104,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     RETURN_IF_ERROR(CheckLoopback(options.grpc_address, absl::StrJoin(lacks, " and no ")));
   }
   auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock));
-  const uint64_t wanted = FitToMemory(options.limits).max_connections;
+  const uint64_t wanted = FitToMemory(LimitsOf(options)).max_connections;
   if (const uint64_t most = server->server_.limits.max_connections; most < wanted) {
     Log(LogLevel::kWarning, "few_files", {{"max_connections", wanted}, {"connections", most}});
   }

@@ -192,6 +192,16 @@ def test_chart_config_is_one_that_the_server_takes(start_server, tmp_path) -> No
 
 def test_sample_config_of_the_unit_is_one_that_the_server_takes(start_server, tmp_path) -> None:
     sample = text(DEPLOY / "systemd" / "server.toml")
+    tls = tmp_path / "tls"
+    start_server("--dev-tls", str(tls))
+    (tmp_path / "tokens").write_text("")
+    for path, here in [
+        ("/etc/sparseagg/tokens", tmp_path / "tokens"),
+        ("/etc/sparseagg/tls.crt", tls / "server.pem"),
+        ("/run/credentials/sparseagg.service/tls.key", tls / "server.key"),
+    ]:
+        assert f'"{path}"' in sample
+        sample = sample.replace(f'"{path}"', f'"{here}"')
     # As it is, and with all that it only shows.
     for number, each in enumerate([sample, re.sub(r"^# ?(?=[a-z-]+ = )", "", sample, flags=re.MULTILINE)]):
         config = tmp_path / f"{number}.toml"
