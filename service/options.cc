@@ -200,6 +200,13 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
       "tokens-file", options.server.tokens_file,
       "bearer tokens, one line each: SHA-256 of the token, role, tenant, name or -, end of validity; read again when "
       "it changes. 'sparseagg keys' writes it");
+  add.Add(
+      "jwt-key", options.server.jwt.key_file,
+      "PEM file of the public key of an issuer of JSON Web Tokens, which are then bearer tokens, too; read again when "
+      "it changes");
+  add.Add("jwt-algorithm", options.server.jwt.algorithm, "RS256, ES256 or EdDSA; tokens of another one are refused");
+  add.Add("jwt-issuer", options.server.jwt.issuer, "the claim iss of these tokens");
+  add.Add("jwt-audience", options.server.jwt.audience, "the claim aud of these tokens, or one of its values");
   add.Add("tls-certificate", options.server.tls.certificate,
           "PEM file of the server's certificate and its issuers; read again when it changes");
   add.Add("tls-key", options.server.tls.key, "PEM file of the certificate's private key");

@@ -96,10 +96,10 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, con
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
-  AuthOptions auth{options.tokens_file, !options.tls.client_ca.empty()};
+  AuthOptions auth{options.tokens_file, !options.tls.client_ca.empty(), options.jwt};
   std::vector<absl::string_view> lacks;
   if (!options.tls.IsEnabled()) lacks.push_back("TLS (--tls-certificate)");
-  if (!auth.IsRequired()) lacks.push_back("authentication (--tokens-file or --tls-client-ca)");
+  if (!auth.IsRequired()) lacks.push_back("authentication (--tokens-file, --jwt-key or --tls-client-ca)");
   if (!options.insecure && !lacks.empty()) {
     RETURN_IF_ERROR(CheckLoopback(options.grpc_address, absl::StrJoin(lacks, " and no ")));
   }

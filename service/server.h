@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "host/engine.h"
+#include "service/auth/jwt.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
 #include "service/base/metrics.h"
@@ -25,6 +26,7 @@ struct ServerOptions {
   std::string grpc_address = "127.0.0.1:8001";  // HOST:PORT (port 0: a free one), unix:PATH or unix-abstract:NAME
   TlsOptions tls;
   std::string tokens_file;        // bearer tokens (TokenTable); empty: none
+  JwtOptions jwt;                 // JSON Web Tokens
   bool insecure = false;          // allows addresses that other machines can reach without these
   std::string metrics_address;    // HOST:PORT (port 0: a free one); empty: no metrics and probes
   bool metrics_optional = false;  // starts without metrics if metrics_address cannot be used

@@ -19,31 +19,53 @@ constexpr absl::string_view kScheme = "sparseagg://";
 
 absl::Status Authenticator::Configure(AuthOptions options) {
   options_ = std::move(options);
-  if (options_.tokens_file.empty()) return absl::OkStatus();
-  version_.emplace(options_.tokens_file);
-  version_->HasChanged();
+  const JwtOptions& jwt = options_.jwt;
+  if (jwt.key_file.empty() && !(jwt.algorithm.empty() && jwt.issuer.empty() && jwt.audience.empty())) {
+    return absl::InvalidArgumentError("--jwt-key is missing");
+  }
+  if (!options_.tokens_file.empty()) {
+    tokens_version_.emplace(options_.tokens_file);
+    tokens_version_->HasChanged();
+    RETURN_IF_ERROR(ReadTokens());
+  }
+  if (!jwt.key_file.empty()) {
+    jwt_version_.emplace(jwt.key_file);
+    jwt_version_->HasChanged();
+    RETURN_IF_ERROR(ReadJwtKey());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Authenticator::ReadTokens() {
   absl::StatusOr<TokenTable> tokens = TokenTable::Read(options_.tokens_file);
   if (!tokens.ok()) {
     return absl::Status(tokens.status().code(), absl::StrCat("--tokens-file: ", tokens.status().message()));
   }
   Log(LogLevel::kInfo, "tokens", {{"path", options_.tokens_file}, {"count", tokens->size()}});
+  auto table = std::make_shared<const TokenTable>(*std::move(tokens));
   MutexLock lock(&mu_);
-  tokens_ = std::make_shared<const TokenTable>(*std::move(tokens));
+  tokens_.swap(table);
+  return absl::OkStatus();
+}
+
+absl::Status Authenticator::ReadJwtKey() {
+  ASSIGN_OR_RETURN(std::shared_ptr<const JwtVerifier> jwt, JwtVerifier::Load(options_.jwt));
+  Log(LogLevel::kInfo, "jwt_key", {{"path", options_.jwt.key_file}, {"issuer", options_.jwt.issuer}});
+  MutexLock lock(&mu_);
+  jwt_.swap(jwt);
   return absl::OkStatus();
 }
 
 void Authenticator::Reload() {
-  if (!version_.has_value() || !version_->HasChanged()) return;
-  absl::StatusOr<TokenTable> tokens = TokenTable::Read(options_.tokens_file);
-  if (!tokens.ok()) {
-    Log(LogLevel::kError, "tokens_not_reloaded",
-        {{"reason", tokens.status().message()}, {"effect", "the earlier tokens stay valid"}});
-    return;
-  }
-  Log(LogLevel::kInfo, "tokens", {{"path", options_.tokens_file}, {"count", tokens->size()}});
-  auto table = std::make_shared<const TokenTable>(*std::move(tokens));
-  MutexLock lock(&mu_);
-  tokens_.swap(table);
+  const auto reload = [](std::optional<FileVersion>& version, const auto& read) {
+    if (!version.has_value() || !version->HasChanged()) return;
+    if (const absl::Status status = read(); !status.ok()) {
+      Log(LogLevel::kError, "credentials_not_reloaded",
+          {{"reason", status.message()}, {"effect", "what was read before stays in use"}});
+    }
+  };
+  reload(tokens_version_, [this] { return ReadTokens(); });
+  reload(jwt_version_, [this] { return ReadJwtKey(); });
 }
 
 absl::StatusOr<Identity> Authenticator::Authenticate(const CallCredentials& credentials) const {
@@ -60,10 +82,19 @@ absl::StatusOr<Identity> Authenticator::Authenticate(const CallCredentials& cred
     return absl::UnauthenticatedError("the header 'authorization' is not 'Bearer TOKEN'");
   }
   token.remove_prefix(kBearer.size());
+  return AuthenticateToken(token);
+}
+
+absl::StatusOr<Identity> Authenticator::AuthenticateToken(absl::string_view token) const {
   std::shared_ptr<const TokenTable> tokens;
+  std::shared_ptr<const JwtVerifier> jwt;
   {
     MutexLock lock(&mu_);
     tokens = tokens_;
+    jwt = jwt_;
+  }
+  if (jwt != nullptr && (tokens == nullptr || JwtVerifier::HasForm(token))) {
+    return jwt->Verify(token, clock_.WallTime());
   }
   if (tokens == nullptr) return absl::UnauthenticatedError("the server takes no tokens, but client certificates");
   return tokens->Find(token, clock_.WallTime());

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "host/base/mutex.h"
 #include "service/auth/identity.h"
+#include "service/auth/jwt.h"
 #include "service/auth/token_table.h"
 #include "service/base/clock.h"
 #include "service/base/read_file.h"
@@ -22,9 +23,10 @@ namespace sparseagg::service {
 struct AuthOptions {
   std::string tokens_file;           // bearer tokens (TokenTable); empty: none
   bool trusts_certificates = false;  // clients have certificates of authorities that the server trusts
+  JwtOptions jwt;                    // JSON Web Tokens (JwtVerifier)
 
   // Whether callers need a credential.
-  bool IsRequired() const { return !tokens_file.empty() || trusts_certificates; }
+  bool IsRequired() const { return !tokens_file.empty() || trusts_certificates || !jwt.key_file.empty(); }
 };
 
 // What a transport knows about the sender of a call. Borrowed strings.
@@ -45,7 +47,7 @@ class Authenticator {
  public:
   explicit Authenticator(const Clock* clock) : clock_(*clock) {}  // borrowed
 
-  // Errors: the tokens' file cannot be read, or is malformed.
+  // Errors: a file cannot be read, or is malformed; an option of JSON Web Tokens is missing or wrong.
   absl::Status Configure(AuthOptions options);
   // Whether callers need a credential.
   bool IsRequired() const { return options_.IsRequired(); }
@@ -55,16 +57,22 @@ class Authenticator {
   // where the certificate would be enough.
   absl::StatusOr<Identity> Authenticate(const CallCredentials& credentials) const;
 
-  // Reads the tokens' file again if it has changed. After an error, the earlier tokens stay valid, and the log has an
+  // Reads the files again that have changed. After an error, what was read before stays in use, and the log has an
   // error. From one thread at a time.
   void Reload();
 
  private:
+  absl::Status ReadTokens();
+  absl::Status ReadJwtKey();
+  absl::StatusOr<Identity> AuthenticateToken(absl::string_view token) const;
+
   AuthOptions options_;
   const Clock& clock_;
-  std::optional<FileVersion> version_;  // of the tokens' file
+  std::optional<FileVersion> tokens_version_;
+  std::optional<FileVersion> jwt_version_;
   mutable Mutex mu_;
   std::shared_ptr<const TokenTable> tokens_ ABSL_GUARDED_BY(mu_);  // null without a file
+  std::shared_ptr<const JwtVerifier> jwt_ ABSL_GUARDED_BY(mu_);    // the same
 };
 
 // Returns: the identity that a certificate's URI names, "sparseagg://TENANT/ROLE" or "sparseagg://TENANT/ROLE/NAME".
