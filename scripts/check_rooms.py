@@ -62,7 +62,8 @@ PYTHON_FACADE = {"sparseagg", "sparseagg.__main__", "sparseagg.aio"}
 # Folders of the Python package, and the folders that the modules of each may import besides their own: "" are the
 # modules beside the folders, "facade" is PYTHON_FACADE, "v1" is generated from proto/.
 PYTHON_ROOMS = {
-    "": {"v1"},
+    "": {"v1", "foreign"},
+    "foreign": set(),
     "wire": {"", "v1"},
     "local": {"", "wire", "v1"},
     "client": {"", "wire", "v1", "local"},

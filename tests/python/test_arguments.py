@@ -58,7 +58,7 @@ def test_spec_of_what_no_field_can_hold_names_field_and_value(options: dict[str,
         ({"name": b"v"}, "a tensor's name is a string, not b'v'"),
         ({"dimension": -1}, r"tensor 'v': dimension is a number of rows .*, not -1"),
         ({"dimension": 2**64}, r"tensor 'v': dimension is .*, not 18446744073709551616"),
-        ({"dimension": None}, "tensor 'v': dimension is .*, not None"),
+        ({"dimension": None}, "tensor 'v': neither dimension nor shape is given"),
         ({"dimension": "10"}, "tensor 'v': dimension is .*, not '10'"),
         ({"dimension": True}, "tensor 'v': dimension is .*, not True"),
         ({"width": 1.5}, r"tensor 'v': width is a number of values from 1 .*, not 1\.5"),
@@ -111,6 +111,7 @@ def test_spec_of_no_tensors_says_so(tensors: Any, text: str) -> None:
         ("numerics", "float", "canonical, fixed_point"),
         ("on_bound", "", "reject, clip"),
         ("on_nonfinite", "op_7", "reject, propagate"),
+        ("on_empty", "zero", "fail, keep"),
     ],
 )
 def test_spec_of_an_unknown_word_is_refused_when_it_is_made(field: str, value: Any, known: str) -> None:

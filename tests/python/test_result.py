@@ -97,7 +97,7 @@ def test_to_torch_passes_keys_rows_and_shape(monkeypatch):
     merged = result([1, 3], [[1.0, 2.0], [3.0, 4.0]], width=2)
     assert merged.to_torch() == ([[1, 3]], [[1.0, 2.0], [3.0, 4.0]], (5, 2))
     dense = result(range(2), [1.0, 2.0], dimension=2, layout="dense")
-    assert dense.to_torch() is dense.values
+    assert np.shares_memory(dense.to_torch(), dense.values)
     part = result([1, 2], [1.0, 2.0], layout="dense")
     assert part.to_torch().tolist() == [0, 1, 2, 0, 0]
 

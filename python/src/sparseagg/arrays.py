@@ -1,7 +1,4 @@
-"""Conversion of the arrays that callers have (NumPy, torch, SciPy, TensorFlow, JAX) to keys and values of one tensor.
-
-Objects of other packages are recognised by their attributes, so that none of these packages is imported.
-"""
+"""Conversion of the arrays that callers have to keys and values of one tensor."""
 
 from __future__ import annotations
 
@@ -17,11 +14,12 @@ import numpy as np
 
 from sparseagg import bfloat16
 from sparseagg.errors import InvalidArgument
+from sparseagg.foreign.numpy_arrays import to_numpy
+from sparseagg.foreign.parts import Array, Entries, Keyed
+from sparseagg.foreign.sparse_arrays import read_parts
 from sparseagg.spec import RoundSpec, TensorSpec
 
-__all__ = ["Array", "TensorData", "is_module", "tensor_data", "update_data"]
-
-Array = np.ndarray[Any, Any]
+__all__ = ["Array", "TensorData", "engine_data", "is_module", "kind_of", "tensor_data", "to_numpy", "update_data"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +28,8 @@ class TensorData:
 
     Attributes:
         spec: the tensor.
-        keys: uint32 or uint64, by ``spec.key_bytes``; shape (n,). None: 0, 1, …, n − 1.
+        keys: uint32 or uint64, by ``spec.key_bytes``; shape (n,). None: 0, 1, …, n − 1. Of ``engine_data``: unchecked
+            integers of 32 or 64 bits.
         values: shape (n, width), contiguous, little-endian; bfloat16 as its bits, uint16. None: no values (union).
         num_keys: n.
     """
@@ -65,20 +64,41 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
     Raises:
         InvalidArgument: the round has no such tensor, or a tensor has a wrong shape, type or value.
     """
+    return [_with_wire_keys(data) for data in engine_data(spec, update)]
+
+
+def engine_data(spec: RoundSpec, update: Any) -> list[TensorData]:
+    """Converts one client's update as ``update_data`` does, but leaves keys to the engine in this process.
+
+    The engine checks keys, and brings them to the wire's type, in the pass that copies them.
+    """
     if is_module(update):
         update = {name: parameter.grad for name, parameter in update.named_parameters()}
         update = {name: gradient for name, gradient in update.items() if gradient is not None}
     elif not isinstance(update, Mapping) or hasattr(update, "tocoo"):  # SciPy's dok_matrix is a mapping
-        if len(spec.tensors) != 1:
-            raise InvalidArgument(f"an update is a mapping from tensor names to tensors, not {_kind(update)}")
-        update = {spec.tensors[0].name: update}
+        update = _named(spec, update)
     for name in update:
         spec.tensor(name)
-    return [tensor_data(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
+    return [_engine_tensor_data(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
+
+
+def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:
+    """Returns an update without names as a mapping."""
+    names = [tensor.name for tensor in spec.tensors]
+    # As RoundSpec.like names the arrays of a list.
+    if isinstance(update, list) and len(update) == len(names) and names == [str(at) for at in range(len(names))]:
+        return dict(zip(names, update))
+    if len(names) != 1:
+        raise InvalidArgument(f"an update is a mapping from tensor names to tensors, not {kind_of(update)}")
+    return {names[0]: update}
 
 
 def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     """Converts one tensor; see ``update_data``."""
+    return _with_wire_keys(_engine_tensor_data(spec, tensor))
+
+
+def _engine_tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     with _readable(spec, tensor):
         return _tensor_data(spec, tensor)
 
@@ -91,7 +111,7 @@ def _readable(spec: TensorSpec, thing: Any, part: str = "") -> Iterator[None]:
     except (InvalidArgument, MemoryError):
         raise
     except Exception as error:  # any kind of error that the thing's library raises
-        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {part}{_kind(thing)}: {error}") from error
+        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {part}{kind_of(thing)}: {error}") from error
 
 
 def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
@@ -106,53 +126,16 @@ def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
         with _readable(spec, rows, "rows of "):
             rows = None if rows is None else to_numpy(rows)
         return _from_rows(spec, keys, rows)
-    if hasattr(tensor, "tocoo"):  # scipy.sparse
-        coo = tensor.tocoo(copy=False)
-        coordinates = getattr(coo, "coords", None)
-        if coordinates is None:
-            coordinates = (coo.row, coo.col)
-        return _from_coordinates(spec, list(coordinates), to_numpy(coo.data), tuple(coo.shape))
-    if getattr(tensor, "is_sparse", False) is True:  # torch COO and hybrid; uncoalesced ones, too: duplicates add up
-        tensor = tensor.detach().cpu()
-        return _from_coordinates(spec, list(to_numpy(tensor._indices())), to_numpy(tensor._values()), tensor.shape)
-    layout = str(getattr(tensor, "layout", ""))
-    if layout == "torch.sparse_csr":
-        tensor = tensor.detach().cpu()
-        lengths = np.diff(to_numpy(tensor.crow_indices()))
-        coordinates = [np.repeat(np.arange(len(lengths)), lengths), to_numpy(tensor.col_indices())]
-        return _from_coordinates(spec, coordinates, to_numpy(tensor.values()), tensor.shape)
-    if layout.startswith("torch.sparse_"):
-        raise InvalidArgument(f"tensor {spec.name!r}: {layout} is not taken; what its to_sparse() returns is")
-    if hasattr(tensor, "dense_shape") and hasattr(tensor, "indices"):  # tf.IndexedSlices, tf.SparseTensor
-        indices = to_numpy(tensor.indices)
-        if indices.ndim == 1:
-            return _from_rows(spec, indices, tensor.values)
-        shape = tuple(int(size) for size in to_numpy(tensor.dense_shape))
-        return _from_coordinates(spec, list(indices.T), to_numpy(tensor.values), shape)
+    parts = read_parts(tensor)
+    if isinstance(parts, Keyed):
+        return _from_rows(spec, parts.keys, parts.rows)
+    if isinstance(parts, Entries):
+        return _from_entries(spec, parts)
     return _from_dense(spec, tensor)
 
 
-def to_numpy(array: Any) -> Array:
-    """Returns a NumPy array, which shares memory with ``array`` where its library can."""
-    if isinstance(array, np.ndarray):
-        if np.ma.is_masked(array):
-            raise ValueError("some of its entries are masked")
-        return array
-    if hasattr(array, "detach") and hasattr(array, "cpu"):  # torch
-        array = array.detach().cpu()
-        if hasattr(array, "resolve_neg"):
-            array = array.resolve_neg()  # NumPy has no negated views
-        if str(array.dtype) == "torch.bfloat16":
-            array = array.float()  # exact; NumPy has no bfloat16
-        return np.asarray(array.numpy())
-    if callable(getattr(array, "numpy", None)):  # TensorFlow
-        return np.asarray(array.numpy())
-    if not hasattr(array, "__array__") and hasattr(array, "__dlpack__"):
-        return np.asarray(np.from_dlpack(array))
-    return np.asarray(array)
-
-
-def _kind(thing: Any) -> str:
+def kind_of(thing: Any) -> str:
+    """Returns the full name of a thing's type, for errors."""
     return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
@@ -169,58 +152,64 @@ def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
         raise InvalidArgument(f"tensor {spec.name!r}: a list is a dense array; keys and rows are a tuple (keys, rows)")
     values = to_numpy(tensor)
     if values.dtype == object:
-        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {_kind(tensor)}; give (keys, rows)")
+        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {kind_of(tensor)}; give (keys, rows)")
     if values.size != spec.dimension * spec.width or spec.dimension == 0:
         raise InvalidArgument(
             f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but dimension "
             f"{spec.dimension} × width {spec.width} needs {spec.dimension * spec.width}; give (keys, rows) for a part"
         )
-    _check_axes(spec, "dense", values.shape, values.ndim)
+    _check_axes(spec, "dense", values.shape)
     rows = values.reshape(spec.dimension, spec.width)
     return TensorData(spec, None, _wire_values(spec, rows, spec.dimension), spec.dimension)
 
 
-def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...], num_key_axes: int) -> None:
-    """Refuses an array whose first axes do not make the dimension, such as a transposed array.
+def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...]) -> None:
+    """Refuses an array whose axes are not the tensor's, such as a transposed array.
 
-    Keys, and also columns, may be on several axes. Keys come first, and on the first ``num_key_axes`` only. An array
-    with one axis is flat.
+    An array with one axis is flat, and axes of size 1 make no difference. Without a shape in the spec, keys may be on
+    several axes, and columns also. The first axes make the keys.
     """
-    sizes = itertools.accumulate(shape[:num_key_axes], operator.mul, initial=1)
-    if len(shape) > 1 and spec.dimension not in sizes:
+    if len(shape) < 2:
+        return
+    if spec.shape is None:
+        if spec.dimension in itertools.accumulate(shape, operator.mul, initial=1):
+            return
         raise InvalidArgument(
             f"tensor {spec.name!r}: the first axes of a {kind} array of shape {shape} do not make dimension "
             f"{spec.dimension}, and the others width {spec.width}"
         )
+    if shape[0] != spec.dimension and [n for n in shape if n > 1] != [n for n in spec.shape if n > 1]:
+        raise InvalidArgument(f"tensor {spec.name!r} has shape {spec.shape}, and this {kind} array {shape}")
 
 
 def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
-    keys = _wire_keys(spec, keys)
+    keys = _integer_keys(spec, keys)
     values = None if rows is None else _wire_values(spec, to_numpy(rows), len(keys))
     return TensorData(spec, keys, values, len(keys))
 
 
-def _from_coordinates(spec: TensorSpec, coordinates: list[Array], values: Array, shape: Any) -> TensorData:
-    """Converts entries at ``coordinates`` of a sparse array of that shape, whose last axes may be dense.
-
-    As in dense arrays, the axes make first the keys, then the columns.
-    """
-    shape = tuple(int(size) for size in shape)
-    sparse_shape = shape[: len(coordinates)]
-    size = math.prod(sparse_shape)
+def _from_entries(spec: TensorSpec, entries: Entries) -> TensorData:
+    """Converts the entries of a sparse array. As in dense arrays, the axes make first the keys, then the columns."""
+    coordinates, values = entries.coordinates, entries.values
+    shape = tuple(int(size) for size in entries.shape)
     if len(coordinates) == 1 and spec.dimension == 0:
         return _from_rows(spec, coordinates[0], values)
-    if math.prod(shape) != spec.dimension * spec.width or size >= 1 << 63:
+    sparse_shape, width = shape[: len(coordinates)], math.prod(shape[len(coordinates) :])
+    if math.prod(shape) != spec.dimension * spec.width or math.prod(sparse_shape) >= 1 << 63:
         raise _refuse_shape(spec, shape)
-    _check_axes(spec, "sparse", shape, len(sparse_shape))
+    _check_axes(spec, "sparse", shape)
     try:
         flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
     except ValueError as error:
         raise _refuse_coordinates(spec, coordinates, sparse_shape) from error
-    if size == spec.dimension:
+    if width % spec.width == 0:  # each entry is a row, or several
+        num_rows = width // spec.width
+        if num_rows > 1:
+            flat = (flat[:, np.newaxis] * num_rows + np.arange(num_rows)).reshape(-1)
+            values = values.reshape(len(flat), spec.width)
         return _from_rows(spec, flat, values)
-    if len(sparse_shape) == len(shape):
-        return _from_entries(spec, flat, values)
+    if width == 1:
+        return _from_values(spec, flat, values)
     raise _refuse_shape(spec, shape)
 
 
@@ -243,7 +232,7 @@ def _refuse_coordinates(spec: TensorSpec, coordinates: list[Array], sparse_shape
     return InvalidArgument(f"tensor {spec.name!r}: these are no coordinates of an array of shape {sparse_shape}")
 
 
-def _from_entries(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
+def _from_values(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
     """Converts single values at key · width + column to rows, with zeros in the other columns.
 
     A repeated entry goes to another row of its key. The merge adds up the rows of a key, in float64.
@@ -277,27 +266,31 @@ def _first(mask: Array) -> int:
     return int(np.argmax(mask))
 
 
-def _wire_keys(spec: TensorSpec, keys: Array) -> Array:
+def _integer_keys(spec: TensorSpec, keys: Array) -> Array:
+    """Returns the keys as contiguous integers of 32 or 64 bits in the machine's byte order, copied if they are not."""
     if keys.ndim != 1:
         raise InvalidArgument(f"tensor {spec.name!r}: keys must be one-dimensional, not of shape {keys.shape}")
-    wire = np.dtype(f"<u{spec.key_bytes}")
     if keys.size == 0:
-        return np.empty(0, dtype=wire)
+        return np.empty(0, dtype=f"=u{spec.key_bytes}")
     if keys.dtype.kind not in "iu":
         raise InvalidArgument(f"tensor {spec.name!r}: keys must be integers, not {keys.dtype}")
-    bad = None
-    if keys.dtype.kind == "i" and keys.min() < 0:
-        bad = keys < 0
-    elif keys.dtype.itemsize > wire.itemsize and keys.max() >= 1 << 32:
-        bad = keys >= 1 << 32
-    if bad is not None:
-        at = _first(bad)
+    return np.ascontiguousarray(keys, dtype=f"={keys.dtype.kind}{max(4, keys.dtype.itemsize)}")
+
+
+def _with_wire_keys(data: TensorData) -> TensorData:
+    """Returns the tuples with keys of the wire's type, which share memory with keys of as many bits."""
+    keys, spec = data.keys, data.spec
+    if keys is None:
+        return data
+    wire = np.dtype(f"<u{spec.key_bytes}")
+    bits = keys.view(f"=u{keys.dtype.itemsize}")  # a negative key becomes one beyond the type's largest
+    largest = min(np.iinfo(keys.dtype).max, np.iinfo(wire).max)
+    if largest < np.iinfo(bits.dtype).max and keys.size > 0 and int(bits.max()) > largest:
+        at = _first(bits > bits.dtype.type(largest))
         raise InvalidArgument(
             f"tensor {spec.name!r}: key {keys[at]} at position {at} is not in [0, {spec.dimension or 2**64})"
         )
-    if wire.isnative and keys.dtype == np.dtype(f"=i{wire.itemsize}"):
-        keys = keys.view(wire)  # none is negative, so the bits are the same
-    return np.ascontiguousarray(keys, dtype=wire)
+    return dataclasses.replace(data, keys=np.ascontiguousarray(bits, dtype=wire))
 
 
 def _wire_values(spec: TensorSpec, values: Array, num_keys: int) -> Array:

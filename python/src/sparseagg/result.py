@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sparseagg import result_forms
+from sparseagg.add_rows import Addition
 from sparseagg.arrays import Array
-from sparseagg.errors import FailedPrecondition
+from sparseagg.errors import FailedPrecondition, InvalidArgument
 from sparseagg.info import RoundInfo
 from sparseagg.spec import key_bytes
+from sparseagg.spec_of_model import model_arrays
 
 __all__ = ["Result", "TensorResult"]
 
@@ -34,6 +37,8 @@ class TensorResult:
         weights: sum of the contributors' weights, float64, shape (n,); None without ``return_weights``.
         fixed_point_shift: s, if the sums are exact multiples of 2^-s; else None.
         fill: the spec's value at keys of a dense result that no submission lists.
+        shape: of the tensor's array, as in the spec; without one there (dimension,) if ``width`` is 1, else (dimension,
+            width). None if the dimension is 0.
     """
 
     name: str
@@ -47,8 +52,11 @@ class TensorResult:
     weights: Array | None
     fixed_point_shift: int | None
     fill: float = 0.0
+    shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.shape is None and self.dimension:
+            object.__setattr__(self, "shape", (self.dimension,) if self.width == 1 else (self.dimension, self.width))
         if self.keys is None:  # all keys: __getattr__ makes them
             object.__delattr__(self, "keys")
 
@@ -68,8 +76,19 @@ class TensorResult:
         rows = f"{len(self)} keys" if self.values is None else f"{len(self)} rows of {self.width}"
         return f"TensorResult({self.name!r}, {self.layout}, {self.dtype}, {rows}, dimension {self.dimension})"
 
+    @property
+    def indices(self) -> Array:
+        """The keys as int64, which NumPy, torch, SciPy and TensorFlow index with.
+
+        Raises:
+            FailedPrecondition: a key does not fit int64; the message names it.
+        """
+        if len(self) and int(self.keys[-1]) >= 1 << 63:
+            raise FailedPrecondition(f"tensor {self.name!r} has key {self.keys[-1]}, which does not fit int64")
+        return self.keys.astype(np.int64)
+
     def dense(self, fill: float | None = None) -> Array:
-        """Returns all rows: shape (dimension,) if ``width`` is 1, else (dimension, width).
+        """Returns all values, in the tensor's ``shape``.
 
         Args:
             fill: value at keys that this result does not have; None: the spec's fill if the result is dense, else 0.
@@ -80,23 +99,41 @@ class TensorResult:
                 the memory.
         """
         values = self._values()
-        if self.dimension == 0:
+        if self.shape is None:
             raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 cannot be made dense")
-        if self.layout == "dense" and len(self) == self.dimension:
-            return values
+        if self._is_whole():
+            return values.reshape(self.shape)
         if fill is None:
             fill = self.fill if self.layout == "dense" else 0.0
-        rows = self._array((self.dimension, *values.shape[1:]), values.dtype)
+        rows = result_forms.empty_array(self, (self.dimension, *values.shape[1:]), values.dtype)
         rows[...] = fill
         rows[self.keys] = values
-        return rows
+        return rows.reshape(self.shape)
+
+    def add_to(self, target: Any, alpha: float = 1.0) -> None:
+        """Adds alpha × the rows to an array, in place. Keys that this result does not have keep their values.
+
+        Each value becomes target + alpha · row, computed in float64 and rounded once to the target's dtype. Integers
+        are added exactly. With merged gradients, alpha is minus the learning rate.
+
+        Args:
+            target: a NumPy array, or a torch tensor or parameter on any device, of the result's ``shape``.
+            alpha: factor of the rows.
+
+        Raises:
+            InvalidArgument: the target is another thing, is read-only, or has another shape or an unfit dtype; or alpha
+                is no finite number. Nothing is added.
+            FailedPrecondition: there are no values (union), or no bound on the keys (dimension 0).
+            OutOfRange: an integer sum does not fit the target's dtype. Rows at smaller keys are added.
+        """
+        self._addition(target, alpha).run()
 
     def as_update(self) -> Any:
         """Returns the tensor of an update: all rows if the result is dense and whole, else (keys, values).
 
         Methods that take updates, such as ``Round.submit``, call this. Counts and weights are no part of an update.
         """
-        if self.layout == "dense" and len(self) == self.dimension and self.values is not None:
+        if self._is_whole() and self.values is not None:
             return self.values
         return self.keys, self.values
 
@@ -109,73 +146,68 @@ class TensorResult:
             FailedPrecondition: there are no values (union), no bound on the keys (dimension 0), or too many rows for
                 the memory.
         """
-        import scipy.sparse
-
-        values = self._values()
-        if self.dimension == 0:
-            raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 has no SciPy shape")
-        present = self._array((self.dimension + 1,), np.dtype(np.int64))
-        present[...] = 0
-        present[self.keys.astype(np.int64) + 1] = self.width
-        columns = np.tile(np.arange(self.width), len(self))
-        flat = values.reshape(-1)
-        if self.dtype in ("float16", "bfloat16"):
-            flat = flat.astype(np.float32)
-        return scipy.sparse.csr_matrix((flat, columns, np.cumsum(present)), shape=(self.dimension, self.width))
+        return result_forms.to_scipy(self)
 
     def to_torch(self) -> Any:
-        """Returns a torch tensor: ``dense()`` if the result is dense, else a coalesced COO tensor with dense rows.
+        """Returns a torch tensor: ``dense()`` if the result is dense, else a coalesced COO tensor of ``shape``.
+
+        The axes that make the keys are sparse, and those of a row are dense.
 
         Raises:
             FailedPrecondition: there are no values (union), or the dimension is 0 or does not fit int64.
         """
-        import torch
-
-        values = self.dense() if self.layout == "dense" else self._values()
-        if self.dtype == "bfloat16":
-            rows = torch.from_numpy(values.astype(np.float32)).to(torch.bfloat16)  # exact both ways
-        else:
-            rows = torch.from_numpy(values)
-        if self.layout == "dense":
-            return rows
-        if self.dimension == 0:
-            raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 has no torch shape")
-        self._check_int64("torch shape")
-        keys = torch.from_numpy(self.keys.astype(np.int64).reshape(1, -1))
-        return torch.sparse_coo_tensor(keys, rows, (self.dimension, *values.shape[1:])).coalesce()
+        return result_forms.to_torch(self)
 
     def to_tf(self) -> Any:
-        """Returns a ``tf.Tensor`` of ``dense()`` if the result is dense, else a ``tf.IndexedSlices``.
+        """Returns a ``tf.Tensor`` of ``dense()`` if the result is dense, else a ``tf.IndexedSlices`` of ``shape``.
+
+        Keys that are single elements of an array of several axes make a ``tf.SparseTensor``.
 
         Raises:
             FailedPrecondition: there are no values (union), or the dimension or a key does not fit int64.
         """
-        import tensorflow as tf
+        return result_forms.to_tf(self)
 
-        if self.layout == "dense":
-            return tf.convert_to_tensor(self.dense())
-        values, keys = self._values(), self.keys
-        if self.dimension == 0:
-            if len(keys) and int(keys[-1]) >= 1 << 63:
-                raise FailedPrecondition(f"tensor {self.name!r} has key {keys[-1]}, which does not fit int64")
-            return tf.IndexedSlices(tf.convert_to_tensor(values), tf.convert_to_tensor(keys.astype(np.int64)))
-        self._check_int64("TensorFlow shape")
-        shape = tf.convert_to_tensor([self.dimension, *values.shape[1:]], dtype=tf.int64)
-        return tf.IndexedSlices(tf.convert_to_tensor(values), tf.convert_to_tensor(keys.astype(np.int64)), shape)
+    def to_jax(self) -> Any:
+        """Returns a JAX array of ``dense()`` if the result is dense, else a ``BCOO`` array of ``shape``.
 
-    def _array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        try:
-            return np.empty(shape, dtype)
-        except (MemoryError, OverflowError, ValueError) as error:  # also for more entries than there are addresses
-            raise FailedPrecondition(
-                f"tensor {self.name!r} of dimension {self.dimension} is too large for an array of all keys: {error}"
-            ) from error
+        The axes that make the keys are sparse, and those of a row are dense. Indices are unique and sorted.
 
-    def _check_int64(self, what: str) -> None:
-        if self.dimension >= 1 << 63:
-            raise FailedPrecondition(
-                f"tensor {self.name!r} of dimension {self.dimension}, which does not fit int64, has no {what}"
-            )
+        Raises:
+            FailedPrecondition: there are no values (union), the dimension is 0, or values or indices need 64 bits that
+                JAX is not set to have.
+        """
+        return result_forms.to_jax(self)
+
+    def to_pandas(self) -> Any:
+        """Returns a ``pandas.DataFrame``: keys in the index "key"; a column "value", or columns 0 … width − 1.
+
+        An update may be such a frame. 16-bit floats are widened to float32, exactly; other values are not copied.
+
+        Raises:
+            FailedPrecondition: there are no values (union).
+        """
+        return result_forms.to_pandas(self)
+
+    def to_arrow(self) -> Any:
+        """Returns a ``pyarrow.Table`` of columns "key" and "value", whose values are lists if the width is not 1.
+
+        An update may be such a table. 16-bit floats are widened to float32, exactly; keys and other values are not
+        copied.
+
+        Raises:
+            FailedPrecondition: there are no values (union).
+        """
+        return result_forms.to_arrow(self)
+
+    def _is_whole(self) -> bool:
+        return self.layout == "dense" and len(self) == self.dimension
+
+    def _addition(self, target: Any, alpha: Any) -> Addition:
+        values = self._values().reshape(len(self), self.width)
+        if self.shape is None:
+            raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 is no part of an array")
+        return Addition(self.name, self.shape, None if self._is_whole() else self.keys, values, target, alpha)
 
     def _values(self) -> Array:
         if self.values is None:
@@ -205,3 +237,24 @@ class Result(Mapping[str, TensorResult]):
 
     def __repr__(self) -> str:
         return "Result({})".format(", ".join(f"{name}: {len(tensor)} rows" for name, tensor in self.items()))
+
+    def add_to(self, model: Any, alpha: float = 1.0) -> None:
+        """Adds alpha × the rows of every tensor to the arrays of a model, in place; see ``TensorResult.add_to``.
+
+        Args:
+            model: a torch module, a state dict or another mapping from names to arrays, or a list of arrays, as for
+                ``RoundSpec.like``. Arrays of no tensor stay.
+            alpha: factor of the rows.
+
+        Raises:
+            InvalidArgument: the model has no array of a tensor's name, or not a fit one. Nothing is added.
+            FailedPrecondition: a tensor has no values (union), or no bound on the keys (dimension 0).
+            OutOfRange: an integer sum does not fit its array's dtype. Tensors before it are added.
+        """
+        arrays = model_arrays(model, frozen=True, buffers=True)
+        for name in self:
+            if name not in arrays:
+                known = ", ".join(map(repr, arrays))
+                raise InvalidArgument(f"the model has no array {name!r}; it has {known or 'none'}")
+        for addition in [tensor._addition(arrays[name], alpha) for name, tensor in self.items()]:
+            addition.run()

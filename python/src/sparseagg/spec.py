@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sparseagg.arguments import checked_integer, checked_text, shown
 from sparseagg.durations import Seconds, duration, seconds_of
 from sparseagg.errors import InvalidArgument
+from sparseagg.shapes import checked_shape, sizes_of
+from sparseagg.spec_of_model import Names, tensor_fields
+from sparseagg.spec_options import (
+    DTYPES,
+    Aggregation,
+    Options,
+    dtype_name,
+    enum_name,
+    key_bytes,
+    options_from_proto,
+    set_fields,
+    words_of,
+)
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = [
@@ -24,39 +36,6 @@ __all__ = [
     "words_of",
 ]
 
-# Bytes of one value, by dtype name.
-DTYPES: dict[str, int] = {
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float64": 8,
-    "int32": 4,
-    "int64": 8,
-    "uint32": 4,
-    "uint64": 8,
-}
-
-# Fields of AggregationSpec in the proto that are enums: our name, its name, and the prefix of its values.
-_ENUMS = {
-    "op": ("op", pb.Op, "OP_"),
-    "weighting": ("weighting", pb.Weighting, "WEIGHTING_"),
-    "result": ("result_layout", pb.ResultLayout, "RESULT_LAYOUT_"),
-    "numerics": ("numerics", pb.Numerics, "NUMERICS_"),
-    "on_nonfinite": ("on_nonfinite", pb.OnNonfinite, "ON_NONFINITE_"),
-    "on_bound": ("on_bound", pb.OnBound, "ON_BOUND_"),
-    "result_dtype": ("result_dtype", pb.DType, "DTYPE_"),
-}
-_SCALARS = (
-    "return_counts",
-    "return_weights",
-    "min_contributors",
-    "prune_zeros",
-    "fill",
-    "dense_threshold",
-    "value_bound",
-    "weight_bound",
-)
-
 # Fields of TensorSpec that are integers: name, description, bounds. On the wire, a width of 0 means 1.
 _SIZES = (
     ("dimension", "a number of rows from 0 to 2^64 - 1, 0 for all of uint64", 0, (1 << 64) - 1),
@@ -67,125 +46,18 @@ _SIZES = (
 _LIMITS = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
 
 
-def dtype_name(dtype: Any) -> str:
-    """Returns the name of a dtype given as a name, a numpy dtype or type, or a torch, TensorFlow or JAX dtype.
-
-    Raises:
-        InvalidArgument: ``dtype`` is none of ``DTYPES``.
-    """
-    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-    name = str(name).rpartition(".")[2]  # torch.float32
-    if name not in DTYPES:
-        raise InvalidArgument(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
-    return name
-
-
-def key_bytes(dimension: int) -> int:
-    """Returns the bytes of one key on the wire and in results: 4 where the dimension allows, else 8."""
-    return 4 if 0 < dimension <= 1 << 32 else 8
-
-
-def words_of(field: str) -> list[str]:
-    """Returns the values of an option that is a word, such as "sum" and "mean" for "op"."""
-    _, enum, prefix = _ENUMS[field]
-    return [name[len(prefix) :].lower() for name, number in enum.items() if number]
-
-
-def _enum_value(field: str, value: str | None) -> int:
-    if value is None:
-        return 0
-    known = words_of(field)
-    if value not in known:
-        raise InvalidArgument(f"unknown {field} {value!r}; known: {', '.join(known)}")
-    _, enum, prefix = _ENUMS[field]
-    return int(enum.Value(prefix + value.upper()))
-
-
-def enum_name(enum: Any, prefix: str, number: int) -> str:
-    """Returns our name of an enumerator: "done" for ROUND_STATE_DONE, "round_state_9" for an unknown number."""
-    name = str(enum.Name(number))[len(prefix) :] if number in enum.values() else f"{prefix}{number}"
-    return name.lower()
-
-
-def _enum_name(field: str, number: int) -> str | None:
-    _, enum, prefix = _ENUMS[field]
-    return None if number == 0 else enum_name(enum, prefix, number)
-
-
-def _set_fields(proto: Any, spec: Any, fields: Iterable[str]) -> None:
-    """Copies fields of the spec into the message. Fields of None stay unset."""
-    for field in fields:
-        value = getattr(spec, field)
-        if value is None:
-            continue
-        try:
-            setattr(proto, field, value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgument(f"{field} cannot be {shown(value)}: {error}") from error
-
-
 @dataclasses.dataclass(frozen=True)
-class Aggregation:
-    """How one tensor is aggregated, with all defaults filled in. From ``RoundSpec.aggregation_of``."""
-
-    op: str = "sum"
-    weighting: str = "uniform"
-    result: str = "sparse"
-    numerics: str = "canonical"
-    return_counts: bool = False
-    return_weights: bool = False
-    min_contributors: int = 1
-    prune_zeros: bool = False
-    fill: float = 0.0
-    dense_threshold: float | None = None
-    result_dtype: str | None = None
-    on_nonfinite: str = "reject"
-    on_bound: str = "reject"
-    value_bound: float | None = None
-    weight_bound: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """The options that a round sets and a tensor may override. None: not set."""
-
-    def _check_words(self) -> None:
-        """Raises ``InvalidArgument`` for unknown words. Words that ``enum_name`` makes for unknown numbers are fine."""
-        for field, (_, _, prefix) in _ENUMS.items():
-            value = getattr(self, field)
-            if not isinstance(value, str) or re.fullmatch(rf"{prefix.lower()}\d+", value) is None:
-                _enum_value(field, value)
-
-    def _options_to_proto(self) -> pb.AggregationSpec:
-        proto = pb.AggregationSpec()
-        for field, (name, _, _) in _ENUMS.items():
-            setattr(proto, name, _enum_value(field, getattr(self, field)))
-        _set_fields(proto, self, _SCALARS)
-        return proto
-
-    def _options(self) -> dict[str, Any]:
-        names = [*_ENUMS, *_SCALARS]
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-
-def _options_from_proto(proto: pb.AggregationSpec) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for field, (name, _, _) in _ENUMS.items():
-        options[field] = _enum_name(field, getattr(proto, name))
-    for field in _SCALARS:
-        options[field] = getattr(proto, field) if proto.HasField(field) else None
-    return options
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorSpec(_Options):
+class TensorSpec(Options):
     """One tensor of a round.
 
     Args:
         name: 1–256 bytes in UTF-8, unique in the round.
         dtype: of the values in updates: one of ``DTYPES``, or a NumPy or torch dtype of that name.
-        dimension: number of rows; keys are below it. 0: keys are any uint64 (hashed keys).
-        width: values per key.
+        dimension: number of rows; keys are below it. 0: keys are any uint64 (hashed keys). None: as ``shape`` says.
+        width: values per key. None: as ``shape`` says, and 1 without a shape.
+        shape: of the caller's array; () for a scalar. The result's ``dense()`` has it. Alone, it makes the keys of a
+            sparse tensor those of the first axis, and each value of a dense tensor a row. ``width=1`` gives a sparse
+            tensor of several axes a key for each element: the element's position, row after row.
         layout: "sparse", or "dense" when every update carries all ``dimension`` rows.
         modular: true for uint32 and uint64, whose sums wrap (secure aggregation).
         op: this and the following arguments override those of ``RoundSpec`` for this tensor.
@@ -193,8 +65,9 @@ class TensorSpec(_Options):
 
     name: str
     dtype: Any  # its name, once __post_init__ has run
-    dimension: int
-    width: int = 1
+    dimension: int = None  # type: ignore[assignment]  # an integer, once __post_init__ has run; width likewise
+    width: int = None  # type: ignore[assignment]
+    shape: Any = None  # a tuple of integers or None, once __post_init__ has run
     layout: str = "sparse"
     modular: bool = False
     op: str | None = None
@@ -210,24 +83,38 @@ class TensorSpec(_Options):
     result_dtype: Any = None
     on_nonfinite: str | None = None
     on_bound: str | None = None
+    on_empty: str | None = None
     value_bound: float | None = None
     weight_bound: float | None = None
 
     def __post_init__(self) -> None:
         checked_text("a tensor's name", self.name)
+        if self.layout not in ("sparse", "dense"):
+            raise InvalidArgument(f"tensor {shown(self.name)}: unknown layout {self.layout!r}; known: sparse, dense")
         try:
             object.__setattr__(self, "dtype", dtype_name(self.dtype))
-            # Python's integers: NumPy's overflow in products.
-            for field, what, least, most in _SIZES:
-                size = checked_integer(f"{field} is {what}", getattr(self, field), least, most)
+            for field, size in self._sizes().items():
                 object.__setattr__(self, field, size)
             if self.result_dtype is not None:
                 object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
             self._check_words()
         except InvalidArgument as error:
             raise InvalidArgument(f"tensor {shown(self.name)}: {error}") from error
-        if self.layout not in ("sparse", "dense"):
-            raise InvalidArgument(f"tensor {self.name!r}: unknown layout {self.layout!r}; known: sparse, dense")
+
+    def _sizes(self) -> dict[str, Any]:
+        """Returns shape, dimension and width, in Python's integers: NumPy's overflow in products."""
+        given: dict[str, Any] = {}
+        for field, what, least, most in _SIZES:
+            size = getattr(self, field)
+            given[field] = None if size is None else checked_integer(f"{field} is {what}", size, least, most)
+        if self.shape is None:
+            if given["dimension"] is None:
+                raise InvalidArgument("neither dimension nor shape is given; dimension 0 is for any 64-bit keys")
+            return {**given, "width": 1 if given["width"] is None else given["width"]}
+        shape = checked_shape(self.shape)
+        dimension, width = sizes_of(shape, self.layout, given["dimension"], given["width"])
+        checked_integer(f"width is {_SIZES[1][1]}", width, *_SIZES[1][2:])
+        return {"shape": shape, "dimension": dimension, "width": width}
 
     @property
     def key_bytes(self) -> int:
@@ -246,7 +133,9 @@ class TensorSpec(_Options):
                 layout=pb.TENSOR_LAYOUT_DENSE if self.layout == "dense" else pb.TENSOR_LAYOUT_SPARSE,
                 aggregation=self._options_to_proto(),
             )
-            _set_fields(proto, self, ("name", "dimension", "width", "modular"))
+            set_fields(proto, self, ("name", "dimension", "width", "modular"))
+            if self.shape is not None:
+                proto.shape.CopyFrom(pb.Shape(sizes=self.shape))
         except InvalidArgument as error:
             raise InvalidArgument(f"tensor {shown(self.name)}: {error}") from error
         return proto
@@ -256,19 +145,22 @@ class TensorSpec(_Options):
         """Returns the spec of a message; ``InvalidArgument`` if its dtype is missing or unknown."""
         if proto.dtype == pb.DTYPE_UNSPECIFIED:
             raise InvalidArgument(f"tensor {proto.name!r} has no dtype; known: {', '.join(DTYPES)}")
+        sizes: dict[str, Any] = {"dimension": proto.dimension, "width": proto.width or 1}
+        if proto.HasField("shape"):  # no size is 0 then; a file may give the shape alone
+            sizes = {field: size for field, size in (("dimension", proto.dimension), ("width", proto.width)) if size}
+            sizes["shape"] = tuple(proto.shape.sizes)
         return cls(
             name=proto.name,
             dtype=enum_name(pb.DType, "DTYPE_", proto.dtype),
-            dimension=proto.dimension,
-            width=proto.width or 1,
+            **sizes,
             layout="dense" if proto.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
             modular=proto.modular,
-            **_options_from_proto(proto.aggregation),
+            **options_from_proto(proto.aggregation),
         )
 
 
 @dataclasses.dataclass(frozen=True)
-class RoundSpec(_Options):
+class RoundSpec(Options):
     """The tensors of a round, how they are aggregated, and when the round ends.
 
     v_k(i) is the row of submission k at key i, w_k the submission's weight (1 with ``weighting`` "uniform"), and C(i)
@@ -293,6 +185,8 @@ class RoundSpec(_Options):
         result_dtype: "float32" or "float64"; None for the tensor's dtype, and for int64 if that is int32.
         on_nonfinite: "reject" refuses submissions with NaN or ±Inf; "propagate" follows IEEE arithmetic.
         on_bound: "reject" refuses submissions with |w·v| > ``value_bound``; "clip" makes the term ±``value_bound``.
+        on_empty: what a round without submissions means for a tensor of dense layout, which has no mean of nothing:
+            "fail" makes the round fail; "keep" gives a sparse result without rows, so that ``add_to`` changes nothing.
         value_bound: the largest |w·v| with "fixed_point".
         weight_bound: the largest weight with "fixed_point" and "by_weight".
         min_submissions: a round that closes with fewer submissions fails.
@@ -317,6 +211,7 @@ class RoundSpec(_Options):
     result_dtype: Any = None
     on_nonfinite: str | None = None
     on_bound: str | None = None
+    on_empty: str | None = None
     value_bound: float | None = None
     weight_bound: float | None = None
     min_submissions: int = 0
@@ -334,6 +229,41 @@ class RoundSpec(_Options):
         if self.result_dtype is not None:
             object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
         self._check_words()
+
+    @classmethod
+    def like(
+        cls,
+        model: Any,
+        sparse: Names = None,
+        *,
+        elements: Names = None,
+        skip: Names = None,
+        buffers: bool = False,
+        **options: Any,
+    ) -> RoundSpec:
+        """Returns a spec with a tensor for each array of a model, of its name, dtype and shape.
+
+        Arrays are dense, unless ``sparse`` or ``elements`` names them. Only dtypes and shapes are read.
+
+            RoundSpec.like(module, sparse=["embedding.weight"], op="mean", weighting="by_weight")
+
+        Args:
+            model: a torch module, whose trained parameters count; a state dict or another mapping from names to arrays;
+                or a list of arrays, whose names are "0", "1", ….
+            sparse: the arrays that updates have some rows of: names, patterns such as "*.embedding.weight", or a
+                function of name and array. None: the weights of a torch module's ``Embedding(sparse=True)``.
+            elements: the arrays that updates have single elements of, such as the largest ones, named likewise. A key
+                is an element's position, row after row.
+            skip: the arrays to leave out, named likewise.
+            buffers: take the buffers of a torch module, too.
+            options: of the round, such as ``op``.
+
+        Raises:
+            InvalidArgument: a name is no array's; or an array has a dtype that is not summed, such as bool or int8, or
+                no values. The message names the array.
+        """
+        fields = tensor_fields(model, sparse, elements, skip, buffers)
+        return cls([TensorSpec(**each) for each in fields], **options)
 
     def tensor(self, name: str) -> TensorSpec:
         """Returns the tensor with this name.
@@ -364,7 +294,7 @@ class RoundSpec(_Options):
             deadline=duration("deadline", self.deadline),
             result_ttl=duration("result_ttl", self.result_ttl),
         )
-        _set_fields(proto, self, _LIMITS)
+        set_fields(proto, self, _LIMITS)
         return proto
 
     @classmethod
@@ -378,7 +308,7 @@ class RoundSpec(_Options):
             result_ttl=seconds_of(proto.result_ttl) if proto.HasField("result_ttl") else None,
             max_tuples_per_submission=proto.max_tuples_per_submission or None,
             max_bytes_per_submission=proto.max_bytes_per_submission or None,
-            **_options_from_proto(proto.aggregation),
+            **options_from_proto(proto.aggregation),
         )
 
 

@@ -80,8 +80,10 @@ class ResultReader:
         info = self._info or info
         if info is None:
             raise Internal("the server sent a result without its round")
+        shapes = {tensor.name: tensor.shape for tensor in info.spec.tensors}
         fills = {tensor.name: info.spec.aggregation_of(tensor).fill for tensor in info.spec.tensors}
-        return Result({name: parts.tensor(fills.get(name, 0.0)) for name, parts in self._parts.items()}, info)
+        parts = {name: parts.tensor(fills.get(name, 0.0), shapes.get(name)) for name, parts in self._parts.items()}
+        return Result(parts, info)
 
 
 class _Parts:
@@ -111,8 +113,8 @@ class _Parts:
         self._counts += page.counts
         self._weights += page.weights
 
-    def tensor(self, fill: float) -> TensorResult:
-        """Returns the tensor; ``fill`` is that of the spec."""
+    def tensor(self, fill: float, shape: tuple[int, ...] | None) -> TensorResult:
+        """Returns the tensor; ``fill`` and ``shape`` are those of the spec."""
         summary = self._summary
         return TensorResult(
             name=summary.name,
@@ -126,6 +128,7 @@ class _Parts:
             weights=self._column(self._weights, "<f8") if summary.has_weights else None,
             fixed_point_shift=summary.fixed_point_shift if summary.HasField("fixed_point_shift") else None,
             fill=fill,
+            shape=shape,
         )
 
     def _value_array(self) -> Array:

@@ -1,0 +1,72 @@
+"""The shape of a caller's array, and how its axes make keys and columns."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from sparseagg.arguments import shown
+from sparseagg.errors import InvalidArgument
+
+__all__ = ["MOST_AXES", "checked_shape", "key_axes", "sizes_of"]
+
+# As NumPy 1 and the server allow.
+MOST_AXES = 32
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """Returns a shape as a tuple of Python's integers; () is a scalar's.
+
+    Args:
+        shape: an iterable of sizes, such as the ``shape`` of an array or tensor of any library.
+
+    Raises:
+        InvalidArgument: ``shape`` is none, has a size below 1, or more axes or values than an array can have.
+    """
+    try:
+        sizes = tuple(-1 if isinstance(size, bool) else operator.index(size) for size in shape)
+    except TypeError:
+        raise InvalidArgument(f"shape is a tuple of integers, not {shown(shape)}") from None
+    if len(sizes) > MOST_AXES:
+        raise InvalidArgument(f"shape has {MOST_AXES} axes at most, not {len(sizes)}")
+    if any(size < 0 for size in sizes):
+        raise InvalidArgument(f"shape is a tuple of integers from 1 on, not {shown(shape)}")
+    if 0 in sizes:
+        raise InvalidArgument(f"shape {sizes} has no values, and a tensor has one at least")
+    if math.prod(sizes) >= 1 << 64:
+        raise InvalidArgument(f"shape {sizes} has more values than there are keys")
+    return sizes
+
+
+def sizes_of(shape: tuple[int, ...], layout: str, dimension: int | None, width: int | None) -> tuple[int, int]:
+    """Returns the dimension and the width of a tensor of that shape.
+
+    Args:
+        shape: a checked shape.
+        layout: of the tensor. It decides where both sizes are None: keys are along the first axis of a sparse tensor,
+            and at each value of a dense one.
+        dimension: None for what the shape and ``width`` leave.
+        width: None for what the shape and ``dimension`` leave.
+
+    Raises:
+        InvalidArgument: no two such sizes multiply to the number of values.
+    """
+    size = math.prod(shape)
+    given = " × ".join(f"{what} {n}" for what, n in (("dimension", dimension), ("width", width)) if n is not None)
+    if not given:
+        dimension = size if layout == "dense" else shape[0] if shape else 1
+    if dimension is None and width:
+        dimension = size // width
+    elif width is None and dimension:
+        width = size // dimension
+    if dimension and width and dimension * width == size:
+        return dimension, width
+    raise InvalidArgument(f"shape {shape} has {size} values, which {given} does not make")
+
+
+def key_axes(shape: Sequence[int], dimension: int) -> int | None:
+    """Returns how many first axes make the keys, one if there is a choice; None if no number of axes does."""
+    counts = (*range(1, len(shape) + 1), 0)
+    return next((num_axes for num_axes in counts if math.prod(shape[:num_axes]) == dimension), None)

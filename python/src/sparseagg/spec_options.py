@@ -1,0 +1,169 @@
+"""The options that a round sets and a tensor may override, and the names of dtypes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from sparseagg.arguments import shown
+from sparseagg.errors import InvalidArgument
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = [
+    "DTYPES",
+    "Aggregation",
+    "Options",
+    "dtype_name",
+    "enum_name",
+    "key_bytes",
+    "options_from_proto",
+    "set_fields",
+    "words_of",
+]
+
+# Bytes of one value, by dtype name.
+DTYPES: dict[str, int] = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
+    "uint32": 4,
+    "uint64": 8,
+}
+
+# Fields of AggregationSpec in the proto that are enums: our name, its name, and the prefix of its values.
+_ENUMS = {
+    "op": ("op", pb.Op, "OP_"),
+    "weighting": ("weighting", pb.Weighting, "WEIGHTING_"),
+    "result": ("result_layout", pb.ResultLayout, "RESULT_LAYOUT_"),
+    "numerics": ("numerics", pb.Numerics, "NUMERICS_"),
+    "on_nonfinite": ("on_nonfinite", pb.OnNonfinite, "ON_NONFINITE_"),
+    "on_bound": ("on_bound", pb.OnBound, "ON_BOUND_"),
+    "on_empty": ("on_empty", pb.OnEmpty, "ON_EMPTY_"),
+    "result_dtype": ("result_dtype", pb.DType, "DTYPE_"),
+}
+_SCALARS = (
+    "return_counts",
+    "return_weights",
+    "min_contributors",
+    "prune_zeros",
+    "fill",
+    "dense_threshold",
+    "value_bound",
+    "weight_bound",
+)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Returns the name of a dtype given as a name, a numpy dtype or type, or a torch, TensorFlow or JAX dtype.
+
+    Raises:
+        InvalidArgument: ``dtype`` is none of ``DTYPES``.
+    """
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    name = str(name).rpartition(".")[2]  # torch.float32
+    if name not in DTYPES:
+        raise InvalidArgument(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+    return name
+
+
+def key_bytes(dimension: int) -> int:
+    """Returns the bytes of one key on the wire and in results: 4 where the dimension allows, else 8."""
+    return 4 if 0 < dimension <= 1 << 32 else 8
+
+
+def words_of(field: str) -> list[str]:
+    """Returns the values of an option that is a word, such as "sum" and "mean" for "op"."""
+    _, enum, prefix = _ENUMS[field]
+    return [name[len(prefix) :].lower() for name, number in enum.items() if number]
+
+
+def _enum_value(field: str, value: str | None) -> int:
+    if value is None:
+        return 0
+    known = words_of(field)
+    if value not in known:
+        raise InvalidArgument(f"unknown {field} {value!r}; known: {', '.join(known)}")
+    _, enum, prefix = _ENUMS[field]
+    return int(enum.Value(prefix + value.upper()))
+
+
+def enum_name(enum: Any, prefix: str, number: int) -> str:
+    """Returns our name of an enumerator: "done" for ROUND_STATE_DONE, "round_state_9" for an unknown number."""
+    name = str(enum.Name(number))[len(prefix) :] if number in enum.values() else f"{prefix}{number}"
+    return name.lower()
+
+
+def _enum_name(field: str, number: int) -> str | None:
+    _, enum, prefix = _ENUMS[field]
+    return None if number == 0 else enum_name(enum, prefix, number)
+
+
+def set_fields(proto: Any, spec: Any, fields: Iterable[str]) -> None:
+    """Copies fields of the spec into the message. Fields of None stay unset."""
+    for field in fields:
+        value = getattr(spec, field)
+        if value is None:
+            continue
+        try:
+            setattr(proto, field, value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgument(f"{field} cannot be {shown(value)}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregation:
+    """How one tensor is aggregated, with all defaults filled in. From ``RoundSpec.aggregation_of``."""
+
+    op: str = "sum"
+    weighting: str = "uniform"
+    result: str = "sparse"
+    numerics: str = "canonical"
+    return_counts: bool = False
+    return_weights: bool = False
+    min_contributors: int = 1
+    prune_zeros: bool = False
+    fill: float = 0.0
+    dense_threshold: float | None = None
+    result_dtype: str | None = None
+    on_nonfinite: str = "reject"
+    on_bound: str = "reject"
+    on_empty: str = "fail"
+    value_bound: float | None = None
+    weight_bound: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options that a round sets and a tensor may override. None: not set."""
+
+    def _check_words(self) -> None:
+        """Raises ``InvalidArgument`` for unknown words. Words that ``enum_name`` makes for unknown numbers are fine."""
+        for field, (_, _, prefix) in _ENUMS.items():
+            value = getattr(self, field)
+            if not isinstance(value, str) or re.fullmatch(rf"{prefix.lower()}\d+", value) is None:
+                _enum_value(field, value)
+
+    def _options_to_proto(self) -> pb.AggregationSpec:
+        proto = pb.AggregationSpec()
+        for field, (name, _, _) in _ENUMS.items():
+            setattr(proto, name, _enum_value(field, getattr(self, field)))
+        set_fields(proto, self, _SCALARS)
+        return proto
+
+    def _options(self) -> dict[str, Any]:
+        names = [*_ENUMS, *_SCALARS]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+def options_from_proto(proto: pb.AggregationSpec) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for field, (name, _, _) in _ENUMS.items():
+        options[field] = _enum_name(field, getattr(proto, name))
+    for field in _SCALARS:
+        options[field] = getattr(proto, field) if proto.HasField(field) else None
+    return options

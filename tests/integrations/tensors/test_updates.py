@@ -1,0 +1,242 @@
+"""Updates made of the tensors of other libraries, against their dense forms. Tests of missing libraries are skipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg.arrays import TensorData, tensor_data
+
+SEED = 26
+SHAPE = (12, 6)
+
+
+def matrix(density: float = 0.3) -> np.ndarray:
+    rng = np.random.default_rng(SEED)
+    return (rng.integers(1, 9, SHAPE) * (rng.random(SHAPE) < density)).astype(np.float32)
+
+
+def by_row(**options: Any) -> sa.TensorSpec:
+    return sa.TensorSpec("v", "float32", shape=SHAPE, **options)
+
+
+def by_element() -> sa.TensorSpec:
+    return by_row(width=1)
+
+
+def dense(data: TensorData) -> np.ndarray:
+    """What the tuples denote, as an array of the tensor's shape."""
+    total = np.zeros((data.spec.dimension, data.spec.width), np.float64)
+    np.add.at(total, np.arange(data.num_keys) if data.keys is None else data.keys.astype(np.int64), data.values)
+    return total.reshape(data.spec.shape or total.shape)
+
+
+def check(tensor: Any, expected: np.ndarray, elements: int | None = None) -> None:
+    """Checks an update by row and by element; ``elements`` is how many elements are stored."""
+    by_rows, by_elements = tensor_data(by_row(), tensor), tensor_data(by_element(), tensor)
+    assert np.array_equal(dense(by_rows), expected), f"seed {SEED}"
+    assert np.array_equal(dense(by_elements), expected), f"seed {SEED}"
+    if elements is not None:
+        assert by_elements.num_keys == elements
+        assert by_rows.num_keys < elements
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc", "hybrid", "uncoalesced", "bfloat16", "strided"])
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_torch(layout: str) -> None:
+    torch = pytest.importorskip("torch")
+    array = matrix()
+    tensor, stored = torch.from_numpy(array), np.count_nonzero(array)
+    if layout == "strided":
+        assert tensor_data(by_row(), tensor).keys is None
+        return check(tensor, array)
+    if layout == "uncoalesced":
+        one = tensor.to_sparse()
+        indices, values = torch.cat([one.indices()] * 2, 1), torch.cat([one.values()] * 2)
+        return check(torch.sparse_coo_tensor(indices, values, SHAPE), 2 * array, 2 * stored)
+    if layout == "hybrid":
+        rows = np.flatnonzero(array.any(axis=1))
+        assert tensor_data(by_row(), tensor.to_sparse(1)).keys.tolist() == rows.tolist()
+        return check(tensor.to_sparse(1), array, len(rows) * SHAPE[1])
+    if layout in ("bsr", "bsc"):
+        blocks = array.reshape(6, 2, 2, 3).any(axis=(1, 3)).sum()  # a block's zeros are stored, too
+        return check(getattr(tensor, f"to_sparse_{layout}")((2, 3)), array, blocks * 6)
+    if layout == "bfloat16":
+        return check(tensor.bfloat16().to_sparse(), array, stored)
+    made = tensor.to_sparse() if layout == "coo" else getattr(tensor, f"to_sparse_{layout}")()
+    return check(made, array, stored)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_torch_stored_zeros_are_kept() -> None:
+    torch = pytest.importorskip("torch")
+    csr = torch.sparse_csr_tensor([0, 1, 1, 2], [1, 0], torch.tensor([0.0, 5.0]), (3, 2))
+    for layout in (csr, csr.to_sparse_csc(), csr.to_sparse()):
+        assert tensor_data(sa.TensorSpec("v", "float32", 3, 2), layout).keys.tolist() == [0, 2]
+
+
+def test_torch_module_sends_its_gradients_where_like_made_the_spec() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(SEED)
+    module = torch.nn.Sequential(torch.nn.EmbeddingBag(20, 4, sparse=True), torch.nn.Linear(4, 1))
+    spec = sa.RoundSpec.like(module, op="mean")
+    assert [(tensor.name, tensor.layout) for tensor in spec.tensors] == [
+        ("0.weight", "sparse"),
+        ("1.weight", "dense"),
+        ("1.bias", "dense"),
+    ]
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    aggregator = sa.Aggregator(spec)
+    gradients = []
+    for client in range(3):
+        module.zero_grad()
+        module(torch.randint(0, 10, (5, 3))).square().mean().backward()
+        gradients.append({name: p.grad.to_dense().double() for name, p in module.named_parameters()})
+        aggregator.add(str(client), module)
+    result = aggregator.finish()
+    assert (result["1.weight"].dense().shape, result["0.weight"].layout) == ((1, 4), "sparse")
+    versions = [parameter._version for parameter in module.parameters()]
+    result.add_to(module, -0.1)
+    for name, parameter in module.named_parameters():
+        mean = sum(gradient[name] for gradient in gradients) / 3
+        assert torch.allclose(parameter.double(), before[name].double() - 0.1 * mean, rtol=1e-6, atol=1e-7), name
+    assert torch.equal(module[0].weight[10:], before["0.weight"][10:])
+    assert all(now._version > version for now, version in zip(module.parameters(), versions))
+
+
+@pytest.mark.parametrize(
+    "kind", ["bsr", "coo", "csc", "csr", "dia", "dok", "lil", "csr_matrix", "csc_matrix", "dok_matrix"]
+)
+def test_scipy(kind: str) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    array = matrix()
+    made = getattr(sparse, kind if "matrix" in kind else f"{kind}_array")(array)
+    check(made, array, None if kind == "bsr" else np.count_nonzero(array))
+
+
+@pytest.mark.parametrize("n_batch", [0, 1, 2])
+@pytest.mark.parametrize("n_dense", [0, 1])
+def test_jax_bcoo(n_batch: int, n_dense: int) -> None:
+    jax = pytest.importorskip("jax")
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    if n_batch + n_dense > 2:
+        pytest.skip("an array of two axes")
+    array = matrix()
+    made = sparse.BCOO.fromdense(jax.numpy.asarray(array), n_batch=n_batch, n_dense=n_dense)
+    check(made, array)
+    if n_batch == 0:
+        padded = sparse.BCOO.fromdense(jax.numpy.asarray(array), nse=70, n_dense=n_dense)
+        check(padded, array, np.count_nonzero(array) if n_dense == 0 else array.any(axis=1).sum() * SHAPE[1])
+
+
+def test_jax_bcoo_whose_batches_share_their_indices() -> None:
+    jax = pytest.importorskip("jax")
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    data = jax.numpy.arange(1.0, 25.0).reshape(12, 2)
+    shared = sparse.BCOO((data, jax.numpy.array([[[1], [4]]])), shape=SHAPE)
+    assert shared.n_batch == 1
+    check(shared, np.asarray(shared.todense()), 24)
+
+
+@pytest.mark.parametrize("nse", [None, 70])
+def test_jax_bcsr(nse: int | None) -> None:
+    jax = pytest.importorskip("jax")
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    array = matrix()
+    check(sparse.BCSR.fromdense(jax.numpy.asarray(array), nse=nse), array, np.count_nonzero(array))
+
+
+def test_tensor_flow() -> None:
+    tf = pytest.importorskip("tensorflow")
+    array = matrix()
+    check(tf.constant(array), array)
+    check(tf.sparse.from_dense(array), array, np.count_nonzero(array))
+    slices = tf.IndexedSlices(tf.constant(array[[5, 2, 5]]), tf.constant([5, 2, 5]), tf.constant(SHAPE))
+    expected = np.zeros(SHAPE, np.float32)
+    expected[2], expected[5] = array[2], 2 * array[5]
+    check(slices, expected, 3 * SHAPE[1])
+    without = tf.IndexedSlices(slices.values, slices.indices)
+    assert np.array_equal(dense(tensor_data(by_row(), without)), expected)
+
+
+def frame(pandas: Any, array: np.ndarray) -> Any:
+    keys = np.flatnonzero(array.any(axis=1))
+    return pandas.DataFrame(array[keys], index=keys)
+
+
+def test_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    array = matrix()
+    indexed = frame(pandas, array)
+    with_keys = indexed.rename(columns=str).rename_axis("key").reset_index()
+    shuffled = with_keys[[*with_keys.columns[::-1]]].iloc[::-1, ::-1]
+    nullable = indexed.convert_dtypes().astype({0: "Float32", 1: "Int64"})
+    for made in (indexed, with_keys, shuffled, nullable, pandas.DataFrame(array)):
+        assert np.array_equal(dense(tensor_data(by_row(), made)), array), f"seed {SEED}"
+    assert tensor_data(by_row(), indexed).num_keys == len(indexed)
+    series = pandas.Series(array.reshape(-1))
+    series = series[series != 0]
+    for made in (series, series.to_frame(), pandas.DataFrame({"key": series.index, "v": series.array})):
+        data = tensor_data(by_element(), made)
+        assert np.array_equal(dense(data), array)
+        assert data.num_keys == len(series)
+    keys = tensor_data(sa.TensorSpec("v", "float32", 9), pandas.DataFrame({"key": [3, 1]}))
+    assert (keys.keys.tolist(), keys.values) == ([3, 1], None)
+
+
+def test_pandas_that_makes_no_sense_says_where() -> None:
+    pandas = pytest.importorskip("pandas")
+    spec = sa.TensorSpec("v", "float32", 9, 2)
+    for made, text in [
+        (pandas.DataFrame({"key": [1], "a": [1.0]}), r"tensor 'v': values of shape \(1, 1\) do not go with 1 keys"),
+        (pandas.DataFrame({"key": [1.5], "a": [1.0], "b": [1.0]}), "tensor 'v': keys must be integers, not float64"),
+        (pandas.DataFrame({"key": [-1], "a": [1.0], "b": [1.0]}), "key -1 at position 0"),
+        (
+            pandas.DataFrame({"key": [1, 2], "a": pandas.array([1, None], "Int64"), "b": [1, 2]}),
+            "column 'a' has a missing value at position 1",
+        ),
+        (pandas.DataFrame({"key": [1], "a": ["x"], "b": [1.0]}), "column 'a' is of .*, not of numbers"),
+        (pandas.DataFrame([[1, 2, 3.0]], columns=["key", "key", "a"]), "2 of its columns are named 'key'"),
+        (
+            pandas.DataFrame({"key": pandas.array([1, None], "Int64"), "a": [1, 1], "b": [1, 2]}),
+            "column 'key' has a missing value at position 1",
+        ),
+    ]:
+        with pytest.raises(sa.InvalidArgument, match=text):
+            tensor_data(spec, made)
+
+
+def test_arrow() -> None:
+    arrow = pytest.importorskip("pyarrow")
+    array = matrix()
+    keys = np.flatnonzero(array.any(axis=1))
+    wide = arrow.table({"key": keys, **{f"c{at}": array[keys, at] for at in range(SHAPE[1])}})
+    rows = arrow.FixedSizeListArray.from_arrays(arrow.array(array[keys].reshape(-1)), SHAPE[1])
+    fixed = arrow.table({"row": rows, "key": keys})
+    variable = arrow.table({"key": keys, "row": arrow.array(array[keys].tolist(), arrow.list_(arrow.float32()))})
+    chunked = arrow.concat_tables([fixed[2:5], fixed[:2], fixed[5:], fixed[:0]])
+    for made in (wide, fixed, variable, chunked, variable[:0], fixed.to_batches()[0], chunked[:0]):
+        expected = array if len(made) else np.zeros(SHAPE)
+        assert np.array_equal(dense(tensor_data(by_row(), made)), expected), f"seed {SEED}"
+    keys_alone = tensor_data(sa.TensorSpec("v", "float32", 20), fixed.select(["key"]))
+    assert (keys_alone.keys.tolist(), keys_alone.values) == (keys.tolist(), None)
+
+
+def test_arrow_that_makes_no_sense_says_where() -> None:
+    arrow = pytest.importorskip("pyarrow")
+    spec = sa.TensorSpec("v", "float32", 9, 2)
+    ragged = arrow.array([[1.0, 2.0], [3.0]])
+    for made, text in [
+        (arrow.table({"k": [1]}), "tensor 'v': cannot read pyarrow.*: one of its columns must be 'key'; it has 'k'"),
+        (arrow.table({"key": [1, None], "a": [1.0, 2.0], "b": [1.0, 2.0]}), "column 'key' has a null at position 1"),
+        (arrow.table({"key": [1, 2], "a": [1.0, 2.0], "b": [None, 2.0]}), "column 'b' has a null at position 0"),
+        (arrow.table({"key": [1, 2], "a": ragged}), "the lists of column 'a' differ in length"),
+        (arrow.table({"key": [1, 2], "a": arrow.array([[1.0, 2.0], None])}), "column 'a' has a null at position 1"),
+        (arrow.table({"key": [1, 2], "a": arrow.array([[1.0, None], [1.0, 2.0]])}), "column 'a' has a null"),
+        (arrow.table({"key": [1], "a": [[1.0]], "b": [2.0]}), "column 'a' holds lists"),
+        (arrow.table({"key": ["x"], "a": [1.0], "b": [2.0]}), "keys must be integers"),
+    ]:
+        with pytest.raises(sa.InvalidArgument, match=text):
+            tensor_data(spec, made)

@@ -1,0 +1,113 @@
+"""Specs from models. Modules of torch itself: tests/integrations/tensors."""
+
+from __future__ import annotations
+
+import re
+import types
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import sparseagg as sa
+
+ARRAYS = {
+    "embedding.weight": np.zeros((100, 8), np.float32),
+    "layer.weight": np.zeros((4, 8), np.float16),
+    "layer.bias": np.zeros(4, ml_dtypes.bfloat16),
+    "scale": np.float64(1),
+    "steps": np.zeros((), np.int64),
+}
+
+
+def shapes(spec: sa.RoundSpec) -> dict[str, tuple]:
+    return {tensor.name: (tensor.layout, tensor.dtype, tensor.shape, tensor.width) for tensor in spec.tensors}
+
+
+def test_like_takes_names_dtypes_and_shapes() -> None:
+    spec = sa.RoundSpec.like(ARRAYS, sparse=["embedding.weight"], op="mean", min_submissions=2)
+    assert (spec.op, spec.min_submissions) == ("mean", 2)
+    assert shapes(spec) == {
+        "embedding.weight": ("sparse", "float32", (100, 8), 8),
+        "layer.weight": ("dense", "float16", (4, 8), 1),
+        "layer.bias": ("dense", "bfloat16", (4,), 1),
+        "scale": ("dense", "float64", (), 1),
+        "steps": ("dense", "int64", (), 1),
+    }
+
+
+@pytest.mark.parametrize("names", ["layer.*", ["layer.weight", "*.bias"], lambda name, array: name.startswith("layer")])
+def test_arrays_are_named_by_patterns_and_functions(names: Any) -> None:
+    of = {"layer.weight", "layer.bias"}
+    layouts = shapes(sa.RoundSpec.like(ARRAYS, sparse=names))
+    assert {name for name, (layout, *_) in layouts.items() if layout == "sparse"} == of
+    assert layouts["layer.weight"][3] == 8
+    elements = sa.RoundSpec.like(ARRAYS, elements=names).tensor("layer.weight")
+    assert (elements.layout, elements.dimension, elements.width) == ("sparse", 32, 1)
+    assert set(shapes(sa.RoundSpec.like(ARRAYS, skip=names))) == set(ARRAYS) - of
+
+
+def test_name_with_the_characters_of_a_pattern_is_itself() -> None:
+    arrays = {"blocks[0]": np.zeros(3), "blocks0": np.zeros(3)}
+    assert [tensor.layout for tensor in sa.RoundSpec.like(arrays, sparse="blocks[0]").tensors] == ["sparse", "dense"]
+
+
+def test_like_a_list_has_positions_for_names() -> None:
+    assert shapes(sa.RoundSpec.like([np.zeros((3, 1)), 1.5])) == {
+        "0": ("dense", "float64", (3, 1), 1),
+        "1": ("dense", "float64", (), 1),
+    }
+
+
+class FakeModule:
+    """A torch module as far as we look at one."""
+
+    def __init__(self) -> None:
+        trained = types.SimpleNamespace(requires_grad=True, shape=(4, 2), dtype="torch.float32")
+        frozen = types.SimpleNamespace(requires_grad=False, shape=(4, 2), dtype="torch.float32")
+        self.parameters = {"emb.weight": trained, "bag.weight": trained, "base.weight": frozen}
+
+    def named_parameters(self):
+        return iter(self.parameters.items())
+
+    def named_buffers(self):
+        return iter({"mean": types.SimpleNamespace(shape=(2,), dtype="torch.float64")}.items())
+
+    def named_modules(self):
+        sparse, plain = types.SimpleNamespace(sparse=True), types.SimpleNamespace()
+        return iter({"": plain, "emb": sparse, "bag": types.SimpleNamespace(sparse=False), "base": sparse}.items())
+
+
+def test_like_a_module_has_its_trained_parameters_and_knows_sparse_embeddings() -> None:
+    spec = sa.RoundSpec.like(FakeModule())
+    assert [(tensor.name, tensor.layout) for tensor in spec.tensors] == [
+        ("emb.weight", "sparse"),
+        ("bag.weight", "dense"),
+    ]
+    assert sa.RoundSpec.like(FakeModule(), sparse=[]).tensor("emb.weight").layout == "dense"
+    assert sa.RoundSpec.like(FakeModule(), buffers=True).tensor("mean").dtype == "float64"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "text"),
+    [
+        ({"mask": np.zeros(3, bool)}, {}, "tensor 'mask': unknown dtype dtype('bool')"),
+        ({"mask": np.zeros(3, bool)}, {}, "; skip=['mask'] leaves it out"),
+        ({"q": np.zeros(3, np.int8)}, {}, "tensor 'q': unknown dtype dtype('int8')"),
+        ({"m": np.zeros(3, np.uint32)}, {}, "tensor 'm' is uint32, whose sums wrap: name it in a TensorSpec"),
+        ({"a": np.zeros((0, 3))}, {}, "tensor 'a': shape (0, 3) has no values"),
+        ({"a": {"b": 1.0}}, {}, "tensor 'a': unknown dtype dtype('O')"),
+        ({"a": [[1.0], [2.0, 3.0]]}, {}, "tensor 'a' "),
+        ({3: np.zeros(3)}, {}, "a tensor's name is a string, not 3"),
+        ({}, {}, "the model has no arrays"),
+        (3, {}, "a model is a torch module, a mapping of arrays, or a list of arrays, not 3"),
+        (ARRAYS, {"sparse": ["emb"]}, "sparse has 'emb', which is no tensor of the model; it has 'embedding.weight', "),
+        (ARRAYS, {"skip": "x*"}, "skip has 'x*', which is no tensor of the model"),
+        (ARRAYS, {"elements": [1]}, "a name in elements is a string, not 1"),
+        (ARRAYS, {"sparse": "scale", "elements": "scale"}, "tensor 'scale' is among sparse"),
+        (ARRAYS, {"op": "average"}, "unknown op 'average'"),
+    ],
+)
+def test_like_what_cannot_be_summed_names_it(model: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(sa.InvalidArgument, match=re.escape(text)):
+        sa.RoundSpec.like(model, **options)
