@@ -72,6 +72,8 @@ AggregationService::AggregationService(ServerContext* server, Registry* registry
   serve_unary(Method::kDeleteRound, &AggregationService::DeleteRound);
   serve_unary(Method::kCommitSubmission, &AggregationService::CommitSubmission);
   serve_unary(Method::kGetUploadStatus, &AggregationService::GetUploadStatus);
+  serve_unary(Method::kListSubmissions, &AggregationService::ListSubmissions);
+  serve_unary(Method::kWithdrawSubmission, &AggregationService::WithdrawSubmission);
   serve_unary(Method::kGetResult, &AggregationService::GetResult);
   // Workaround: gRPC 1.51 receives all of a unary message before it calls the handler (grpc#29836). A client stream of
   // one message looks the same to clients, and its handler reads when in-flight memory is reserved. Remove with: a gRPC

@@ -61,6 +61,9 @@ class AggregationService final : public grpc::Service {
   grpc::ServerReadReactor<grpc::ByteBuffer>* PutChunk(Context*, grpc::ByteBuffer* response);
   Unary* CommitSubmission(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
   Unary* GetUploadStatus(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  // grpc_submissions.cc
+  Unary* ListSubmissions(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  Unary* WithdrawSubmission(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
   // grpc_submit.cc
   grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitUpdate(Context*, grpc::ByteBuffer* response);
   // grpc_results.cc
@@ -109,6 +112,8 @@ class AggregationService final : public grpc::Service {
   template <typename Request>
   Unary* AnswerWithRound(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response,
                          std::function<absl::Status(const Request&, Round&)> act);
+  // Answers a CloseRound with a list of clients.
+  Unary* CloseWithOnly(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response);
   // Serializes a page of rounds: as many as fit `max_bytes` and a result page, and at least one.
   absl::Status RespondWithList(const Context& context, int size, const std::string& token, uint64_t max_bytes,
                                grpc::ByteBuffer* response) const;

@@ -16,7 +16,9 @@ largest parts of a dense update. ``sparseagg.aio`` has the client for asyncio, `
 """
 
 from sparseagg import aio
-from sparseagg.client.blocking_client import Client, Round
+from sparseagg.client.blocking_client import Client, open_round
+from sparseagg.client.blocking_round import Round
+from sparseagg.client.published_model import PublishedModel
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.credentials import TLS
 from sparseagg.errors import (
@@ -33,6 +35,7 @@ from sparseagg.errors import (
     PermissionDenied,
     ProgramMissing,
     ResourceExhausted,
+    RoundClosed,
     RoundFailed,
     SparseaggError,
     Unauthenticated,
@@ -63,10 +66,12 @@ __all__ = [
     "OutOfRange",
     "PermissionDenied",
     "ProgramMissing",
+    "PublishedModel",
     "ResourceExhausted",
     "Result",
     "RetryPolicy",
     "Round",
+    "RoundClosed",
     "RoundFailed",
     "RoundInfo",
     "RoundSpec",
@@ -85,5 +90,6 @@ __all__ = [
     "Unimplemented",
     "aggregate",
     "aio",
+    "open_round",
     "release_memory",
 ]

@@ -1,5 +1,7 @@
-"""The client for asyncio: ``Client`` and ``Round`` with the methods of ``sparseagg.Client`` and ``sparseagg.Round``."""
+"""The client for asyncio: the classes and ``open_round`` of ``sparseagg``, with coroutines."""
 
-from sparseagg.client.async_client import Client, Round
+from sparseagg.client.async_client import Client, open_round
+from sparseagg.client.async_model import PublishedModel
+from sparseagg.client.async_round import Round
 
-__all__ = ["Client", "Round"]
+__all__ = ["Client", "PublishedModel", "Round", "open_round"]
