@@ -144,6 +144,15 @@ def test_token_over_a_plain_connection_within_the_machine_is_sent(address: str) 
     sa.Client(address, token="secret").disconnect()
 
 
+def test_server_says_at_its_start_whether_it_believes_everybody(
+    guarded: Guarded, tmp_path: pathlib.Path, start_server: Callable[..., Any]
+) -> None:
+    start_server()
+    logs = {path: path.read_text() for path in tmp_path.glob("server-*.log")}
+    assert sorted(text.count("no_authentication") for text in logs.values()) == [0, 1]
+    assert not any(token in text for token in guarded.token.values() for text in logs.values())
+
+
 def test_server_of_another_authority_is_not_trusted(
     guarded: Guarded, tmp_path: pathlib.Path, start_server: Callable[..., Any]
 ) -> None:

@@ -154,6 +154,16 @@ TEST_F(AuthApiTest, ChangedFile_RevokesAndAddsWithoutARestart) {
   EXPECT_THAT(info(old_one), HasCode(Code::kUnauthenticated));
 }
 
+TEST_F(AuthApiTest, SideServices_OnlyHealthIsThere) {
+  WriteAllRoles();
+  const auto channel = ConnectWith(server().grpc_address(), {});
+  EXPECT_THAT(CallPath(channel, "/grpc.health.v1.Health/Check", ""), IsOk());
+  for (const char* path :
+       {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "/grpc.channelz.v1.Channelz/GetServers"}) {
+    EXPECT_THAT(CallPath(channel, path, ""), HasCode(Code::kUnimplemented)) << path;
+  }
+}
+
 TEST_F(AuthApiTest, NoCredentialsConfigured_TokensAreNotLookedAt) {
   options_.tokens_file.clear();
   EXPECT_THAT(As("anything").Create(SumSpec(), "r"), IsOk());

@@ -71,6 +71,11 @@ void ReplaceFile(const std::string& path, const std::string& text) {
 
 absl::Status CallMethod(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                         const std::string& message) {
+  return CallPath(channel, absl::StrCat("/sparseagg.v1.Aggregation/", method), message);
+}
+
+absl::Status CallPath(const std::shared_ptr<grpc::Channel>& channel, const std::string& path,
+                      const std::string& message) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   grpc::CompletionQueue queue;
@@ -79,7 +84,7 @@ absl::Status CallMethod(const std::shared_ptr<grpc::Channel>& channel, const std
     bool ok = false;
     return queue.Next(&tag, &ok) && ok;
   };
-  const auto call = stub.PrepareCall(&context, absl::StrCat("/sparseagg.v1.Aggregation/", method), &queue);
+  const auto call = stub.PrepareCall(&context, path, &queue);
   call->StartCall(nullptr);
   bool ok = await();
   const grpc::Slice slice(message);

@@ -27,7 +27,10 @@ std::string TokenLine(const std::string& token, const std::string& rest);
 // Replaces a file at once, as editors and Kubernetes do.
 void ReplaceFile(const std::string& path, const std::string& text);
 
-// Calls a method of the API, whatever its kind, with one message, and waits for the end.
+// Calls a method, whatever its kind, with one message, and waits for the end. `path`: "/SERVICE/METHOD".
+absl::Status CallPath(const std::shared_ptr<grpc::Channel>& channel, const std::string& path,
+                      const std::string& message);
+// The same for a method of the API by its name.
 absl::Status CallMethod(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                         const std::string& message);
 
