@@ -207,7 +207,12 @@ class Round(RoundAttributes):
 
     async def _end(self, request: pb.CloseRoundRequest, deadline: float | None) -> RoundInfo:
         """Closes the round on the server, and waits until it has ended; ``RoundFailed`` unless it is done."""
-        await self._call("CloseRound", request, deadline)
+        try:
+            await self._call("CloseRound", request, deadline)
+        except FailedPrecondition as error:  # with only_client_ids
+            self._info = await self._connection.get_round(self.name, deadline)
+            raise_if_failed(self._info, error)
+            raise
         raise_if_failed(await self._wait(deadline))
         return self._info
 
