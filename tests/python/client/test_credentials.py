@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import pathlib
 import pickle
+import re
+import shlex
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import server_binary
+from conftest import REPOSITORY, server_binary
 from sparseagg.commands.cli import main
 
 ONCE = sa.RetryPolicy(attempts=1)
@@ -290,3 +292,21 @@ def test_server_object_takes_tokens_and_tls(
 def test_tls_of_senseless_arguments_says_so(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(sa.InvalidArgument, match=text):
         sa.TLS(**arguments)
+
+
+def test_security_page_commands_and_example_work(
+    tmp_path: pathlib.Path, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8").partition("## In one minute")[2]
+    commands = [
+        shlex.split(line) for line in re.findall(r"^    (sparseagg.*)$", page.partition("```")[0], re.MULTILINE)
+    ]
+    assert [command[0] for command in commands] == ["sparseagg", "sparseagg", "sparseagg-server"]
+    for command in commands[:-1]:
+        assert main(command[1:]) == 0
+    address = start_server(*commands[-1][1:]).address
+    example = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1].replace("localhost:8001", address)
+    names: dict[str, Any] = {"spec": SPEC}
+    exec(example, names)
+    assert names["rnd"].info.state == "open"
