@@ -16,9 +16,6 @@ constexpr uint64_t kTypicalMessageBytes = uint64_t{64} << 20;
 // Code, threads and libraries.
 constexpr uint64_t kProcessBytes = uint64_t{64} << 20;
 
-// gRPC's memory of one connection without calls (measured with 2000 connections).
-constexpr uint64_t kConnectionBytes = uint64_t{20} << 10;
-
 // gRPC's and our memory of one WaitRound call (measured with 15 000 calls).
 constexpr uint64_t kWaitingCallBytes = uint64_t{16} << 10;
 
@@ -85,7 +82,7 @@ Limits FitToMemory(Limits limits) {
   // The process's share is promised more than once: a quarter each to connections, parsed specs and waiting calls
   // (MaxWaitingCalls), and three quarters to freed memory that is kept for reuse (main.cc). These peaks seldom
   // coincide, and HeapTrimmer returns the freed memory near the limit.
-  lower(shares.process / 4 / kConnectionBytes, limits.max_connections);
+  lower(shares.process / 4 / limits.connection_bytes, limits.max_connections);
   lower(shares.process / 4 / kParsedTensorBytes, limits.max_tensors);
   return limits;
 }

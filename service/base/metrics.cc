@@ -93,6 +93,10 @@ struct Metrics::Impl {
       BuildCounter().Name("sparseagg_submissions_total").Help("Submissions by result.").Register(registry);
   Family<Counter>& rejected_family =
       BuildCounter().Name("sparseagg_rejected_total").Help("Refused submissions by status code.").Register(registry);
+  Family<Counter>& denied_family = BuildCounter()
+                                       .Name("sparseagg_denied_total")
+                                       .Help("Calls refused for lack of a credential or of permission, by status code.")
+                                       .Register(registry);
   Counter& refused_connections = BuildCounter()
                                      .Name("sparseagg_connections_refused_total")
                                      .Help("Connections reset because too many were open.")
@@ -203,6 +207,10 @@ void Metrics::CountWithdrawn(uint64_t number) { impl_->withdrawn.Increment(stati
 void Metrics::CountRefused(const absl::Status& status) {
   impl_->submissions.find(std::string(RefusalResult(status)))->second->Increment();
   impl_->rejected_family.Add({{"reason", ReasonOf(status.code())}}).Increment();
+}
+
+void Metrics::CountDenied(const absl::Status& status) {
+  impl_->denied_family.Add({{"reason", ReasonOf(status.code())}}).Increment();
 }
 
 void Metrics::ObserveStage(RoundStage stage, absl::Duration time) {

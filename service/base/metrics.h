@@ -52,6 +52,8 @@ class Metrics {
   void CountWithdrawn(uint64_t number);
   // Counts a refused submission.
   void CountRefused(const absl::Status& status);
+  // Counts a call refused for lack of a credential or of permission.
+  void CountDenied(const absl::Status& status);
   // Records the time of one operation of a stage.
   void ObserveStage(RoundStage stage, absl::Duration time);
   // Counts a connection reset by the listener.

@@ -26,7 +26,7 @@ absl::Status StateError(RoundState state, absl::string_view reason) {
 
 void LogEnd(const RoundConfig& config, const RoundSnapshot& snapshot) {
   Log(snapshot.state == RoundState::kFailed ? LogLevel::kWarning : LogLevel::kInfo, "round_ended",
-      {{"round", config.id},
+      {{"round", config.LogName()},
        {"state", Name(snapshot.state)},
        {"reason", snapshot.reason},
        {"submissions", snapshot.num_submissions},

@@ -27,7 +27,7 @@ AggregationService::Unary* AggregationService::ListSubmissions(Context* context,
     if (request.page_size() < 0) {
       return absl::InvalidArgumentError(absl::StrCat("page_size ", request.page_size(), " is negative"));
     }
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(*context, request.name()));
     const auto asked = static_cast<uint64_t>(request.page_size());
     const uint64_t size = std::min(
         {asked == 0 ? kMaxListSize : asked, kMaxListSize, std::max<uint64_t>(PageBytes(0) / kMostSubmissionBytes, 1)});
@@ -50,8 +50,9 @@ AggregationService::Unary* AggregationService::WithdrawSubmission(Context* conte
   return OnPool(context, [this, context, message, response]() -> absl::Status {
     v1::WithdrawSubmissionRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
+    RETURN_IF_ERROR(context->ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.round()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(*context, request.round()));
     v1::WithdrawSubmissionResponse answer;
     ASSIGN_OR_RETURN(const bool withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
     answer.set_withdrawn(withdrawn);

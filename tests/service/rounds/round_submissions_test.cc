@@ -66,7 +66,7 @@ TEST_F(RoundSubmissionsTest, List_TokenOfAnotherRound_IsRefused) {
     for (const char* client : {"a", "b"}) ASSERT_THAT(Submit(*round, client, {7}, {1}), IsOk());
     token = round->ListSubmissions(1, "")->next_page_token;
     ASSERT_THAT(round->ListSubmissions(1, token), IsOk());
-    ASSERT_THAT(registry().Delete("r"), IsOk());
+    ASSERT_THAT(registry().Delete(kDefaultTenant, "r"), IsOk());
   }
   Advance(absl::Nanoseconds(1));
   const auto round = Open(SumSpec());  // of the same name

@@ -47,7 +47,9 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-Client::Client(const std::string& address) : channel_(Connect(address)), stub_(v1::Aggregation::NewStub(channel_)) {}
+Client::Client(const std::string& address) : Client(Connect(address)) {}
+Client::Client(std::shared_ptr<grpc::Channel> channel)
+    : channel_(std::move(channel)), stub_(v1::Aggregation::NewStub(channel_)) {}
 
 absl::StatusOr<v1::Round> Client::Create(const v1::RoundSpec& spec, const std::string& id) {
   grpc::ClientContext context;

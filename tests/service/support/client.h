@@ -20,6 +20,7 @@ absl::Status FromGrpc(const grpc::Status& status);
 class Client {
  public:
   explicit Client(const std::string& address);
+  explicit Client(std::shared_ptr<grpc::Channel> channel);
 
   absl::StatusOr<v1::Round> Create(const v1::RoundSpec& spec, const std::string& id);
   absl::StatusOr<v1::Round> Get(const std::string& name);
