@@ -14,4 +14,5 @@ while flare.is_running():
     steps, loss = train(model, flare.get_site_name(), received.current_round + int(sys.argv[-1]))
     params = model.state_dict()
     meta = {"NUM_STEPS_CURRENT_ROUND": steps}
-    flare.send(FLModel(params=params, metrics={"loss": loss}, meta=meta))
+    trained = FLModel(params=params, metrics={"loss": loss}, meta=meta)
+    flare.send(trained)

@@ -13,6 +13,7 @@ while flare.is_running():
     received = flare.receive()
     model.load_state_dict(received.params)
     steps, loss = train(model, flare.get_site_name(), received.current_round + int(sys.argv[-1]))
-    params = sparse_diff(received.params, model.state_dict(), sparse=["embedding.weight"])
+    params = model.state_dict()
     meta = {"NUM_STEPS_CURRENT_ROUND": steps}
-    flare.send(FLModel(params=params, params_type="DIFF", metrics={"loss": loss}, meta=meta))
+    trained = FLModel(params=params, metrics={"loss": loss}, meta=meta)
+    flare.send(sparse_diff(received, trained, sparse=["embedding.weight"]))

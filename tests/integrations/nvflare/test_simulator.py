@@ -1,6 +1,7 @@
-"""Whole jobs of eight sites in NVFlare's simulator, stock and ours."""
+"""Whole jobs of eight sites in NVFlare's simulator, stock and ours. Tests share the runs of a job."""
 
 import difflib
+import functools
 import os
 
 import numpy as np
@@ -10,104 +11,115 @@ from jobs import HERE, SITES, make_recipe, make_scatter_and_gather, simulate
 from nvflare.client.config import TransferType
 from sparseagg.nvflare import SparseAggregator, add_sparse_filters
 
-RUNS = int(os.environ.get("SPARSEAGG_NVFLARE_RUNS", "3"))
+# How often the same job runs to count its hashes.
+RUNS = int(os.environ.get("SPARSEAGG_NVFLARE_RUNS", "2"))
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # the simulator writes into the working directory, too
-
-
-def sparse_recipe(**options):
-    return make_recipe("client_sparse.py", aggregator=SparseAggregator(sparse=[EMBEDDING]), **options)
-
-
-def filtered_recipe(**options):
+def sparse_recipe(num_rounds, **options):
+    """One changed line of the server, two of the client."""
     aggregator = SparseAggregator(sparse=[EMBEDDING])
-    recipe = make_recipe(aggregator=aggregator, params_transfer_type=TransferType.DIFF, **options)
+    return make_recipe("client_sparse.py", num_rounds=num_rounds, aggregator=aggregator, **options)
+
+
+def filtered_recipe(num_rounds):
+    """The client's script for NVFlare's own FedAvg, and filters."""
+    aggregator = SparseAggregator(sparse=[EMBEDDING])
+    recipe = make_recipe(num_rounds=num_rounds, aggregator=aggregator, params_transfer_type=TransferType.DIFF)
     add_sparse_filters(recipe, sparse=[EMBEDDING])
     return recipe
 
 
-def trained_by_all():
-    """Weights, by site, after a round from the initial model, and the weights of their mean."""
-    found = {}
+JOBS = {
+    "stock": lambda: make_recipe(num_rounds=1),
+    "dense": lambda: make_recipe(num_rounds=1, aggregator=SparseAggregator()),
+    "sparse": lambda: sparse_recipe(2),
+    "first of two": lambda: sparse_recipe(1),
+    "filtered": lambda: filtered_recipe(2),
+    "scatter and gather": lambda: make_scatter_and_gather("client_sparse.py", SparseAggregator(sparse=[EMBEDDING]), 2),
+}
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory):
+    """A function from a job's name, and the number of the run, to what that run has left."""
+
+    @functools.lru_cache
+    def run(name, number=0):
+        folder = tmp_path_factory.mktemp("job")
+        before = os.getcwd()
+        os.chdir(folder)  # where the simulator also writes
+        try:
+            return simulate(JOBS[name](), folder)
+        finally:
+            os.chdir(before)
+
+    return run
+
+
+def in_float64():
+    """FedAvg of all sites from the initial model, in float64, in the order of their names; rounded once."""
+    sums, total = {}, 0.0
     for site in sorted(SITES):
         model = Recommender()
         steps, _ = train(model, site, 0)
-        found[site] = steps, {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
-    return found
-
-
-def in_float64(sites):
-    """FedAvg of all sites, in float64, in the order of their names; rounded once to each array's dtype."""
-    total = float(sum(steps for steps, _ in sites.values()))
-    mean = {}
-    for name, first in sites["site-1"][1].items():
-        folded = np.zeros(first.shape)
-        for steps, weights in sites.values():
-            folded = folded + float(steps) * weights[name].astype(np.float64)
-        exact = folded / total
-        mean[name] = (np.rint(exact) if first.dtype.kind == "i" else exact).astype(first.dtype)
-    return mean
+        total += steps
+        for name, tensor in model.state_dict().items():
+            sums[name] = sums.get(name, 0.0) + float(steps) * tensor.numpy().astype(np.float64)
+    dtypes = {name: tensor.numpy().dtype for name, tensor in Recommender().state_dict().items()}
+    means = {name: value / total for name, value in sums.items()}
+    return {n: (np.rint(v) if dtypes[n].kind == "i" else v).astype(dtypes[n]) for n, v in means.items()}
 
 
 def num_different(run, wanted):
     return sum(int((run.weights[name] != array).sum()) for name, array in wanted.items())
 
 
-def test_dense_parameters_are_those_of_float64(tmp_path):
-    wanted = in_float64(trained_by_all())
-    ours = simulate(make_recipe(num_rounds=1, aggregator=SparseAggregator()), tmp_path / "ours")
-    stock = simulate(make_recipe(num_rounds=1), tmp_path / "stock")
+def test_dense_parameters_are_those_of_float64(run_of):
+    wanted, ours, stock = in_float64(), run_of("dense"), run_of("stock")
     values = sum(array.size for array in wanted.values())
-    print(
-        f"of {values} values, {num_different(ours, wanted)} of ours and {num_different(stock, wanted)} of NVFlare's differ"
-    )
-    assert num_different(ours, wanted) == 0
+    counts = num_different(ours, wanted), num_different(stock, wanted)
+    print(f"of {values} values, {counts[0]} of ours and {counts[1]} of NVFlare's are not those of float64")
+    assert counts[0] == 0
     for name, array in wanted.items():
         np.testing.assert_allclose(stock.weights[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_sparse_both_ways_gives_the_bits_of_sparse_up(tmp_path):
-    up = simulate(sparse_recipe(num_rounds=3), tmp_path / "up")
-    both = simulate(filtered_recipe(num_rounds=3), tmp_path / "both")
-    assert up.digest == both.digest
-    initial = Recommender().state_dict()[EMBEDDING].numpy()
-    changed = (up.weights[EMBEDDING] != initial).any(axis=1)
-    assert 40 < changed.sum() < len(changed)
-    assert "Aggregated 8/8 results" in both.log
-    assert "Traceback" not in up.log + both.log
-
-
-def test_later_job_goes_on_where_the_first_ended(tmp_path):
-    whole = simulate(sparse_recipe(num_rounds=2), tmp_path / "whole")
-    first = simulate(sparse_recipe(num_rounds=1), tmp_path / "first")
-    second = sparse_recipe(num_rounds=1, first_round=1, initial_ckpt=str(first.checkpoint))
-    assert simulate(second, tmp_path / "second").digest == whole.digest
-    assert first.digest != whole.digest
-
-
-def test_scatter_and_gather_gives_the_bits_of_fed_avg(tmp_path):
-    aggregator = SparseAggregator(sparse=[EMBEDDING])
-    job = make_scatter_and_gather("client_sparse.py", aggregator, num_rounds=2)
-    scattered = simulate(job, tmp_path / "scattered")
-    assert scattered.digest == simulate(sparse_recipe(num_rounds=2), tmp_path / "fed_avg").digest
-    assert "ACCEPTED by the aggregator" in scattered.log
-
-
-def test_runs_of_one_job_have_one_hash(tmp_path):
-    """SPARSEAGG_NVFLARE_RUNS=10 makes the table of the documentation."""
-    ours = [simulate(make_recipe(aggregator=SparseAggregator()), tmp_path / f"ours{n}").digest for n in range(RUNS)]
-    stock = [simulate(make_recipe(), tmp_path / f"stock{n}").digest for n in range(RUNS)]
+def test_runs_of_one_job_have_one_hash(run_of):
+    ours, stock = ([run_of(name, number).digest for number in range(RUNS)] for name in ("dense", "stock"))
     print(f"{RUNS} runs: {len(set(ours))} hashes of ours, {len(set(stock))} of NVFlare's: {ours} {stock}")
     assert len(set(ours)) == 1
 
 
-def test_user_changes_one_line_of_the_server_and_two_of_the_client():
+def test_sparse_both_ways_gives_the_bits_of_sparse_up(run_of):
+    up, both = run_of("sparse"), run_of("filtered")
+    assert both.digest == up.digest
+    changed = (up.weights[EMBEDDING] != Recommender().state_dict()[EMBEDDING].numpy()).any(axis=1)
+    assert 40 < changed.sum() < len(changed)
+    for log in (up.log, both.log):
+        assert "Aggregated 8/8 results" in log
+        assert "Traceback" not in log
+
+
+def test_later_job_goes_on_where_the_first_ended(run_of, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole, first = run_of("sparse"), run_of("first of two")
+    second = sparse_recipe(1, first_round=1, initial_ckpt=str(first.checkpoint))
+    assert simulate(second, tmp_path).digest == whole.digest
+    assert first.digest != whole.digest
+
+
+def test_scatter_and_gather_gives_the_bits_of_fed_avg(run_of):
+    scattered = run_of("scatter and gather")
+    assert "ACCEPTED by the aggregator" in scattered.log
+    assert scattered.digest == run_of("sparse").digest
+
+
+def test_client_changes_two_lines():
     before, after = ((HERE / name).read_text().splitlines()[1:] for name in ("client_dense.py", "client_sparse.py"))
-    changed = [line for line in difflib.ndiff(before, after) if line.startswith("- ")]
-    added = [line for line in difflib.ndiff(before, after) if line.startswith("+ ")]
-    assert len(changed) == 2
-    assert [line for line in added if line.strip("+ ")][0].startswith("+ from sparseagg.nvflare import")
-    assert len([line for line in added if line.strip("+ ")]) == 3  # the import among them
+    lines = [line for line in difflib.ndiff(before, after) if line[:2] in ("- ", "+ ")]
+    added = [line[2:].strip() for line in lines if line[0] == "+"]
+    assert added == [
+        "from sparseagg.nvflare import sparse_diff",
+        'flare.send(sparse_diff(received, trained, sparse=["embedding.weight"]))',
+    ]
+    assert [line[2:].strip() for line in lines if line[0] == "-"] == ["flare.send(trained)"]

@@ -1,8 +1,7 @@
 """NVFlare: an aggregator of sparse updates, and filters that make updates sparse on both ways.
 
-    recipe = FedAvgRecipe(..., aggregator=SparseAggregator(sparse=["embedding.weight"]))    # the server
-    params = sparse_diff(received.params, model.state_dict(), sparse=["embedding.weight"])  # the client's script
-    flare.send(FLModel(params=params, params_type="DIFF", meta=...))
+    recipe = FedAvgRecipe(..., aggregator=SparseAggregator(sparse=["embedding.weight"]))  # the server
+    flare.send(sparse_diff(received, trained, sparse=["embedding.weight"]))               # the client's script
 
 The rows of a sparse tensor travel as two arrays, ``name:keys`` and ``name:rows``, which every NVFlare filter, converter
 and transport takes. ``add_sparse_filters(recipe, sparse=[...])`` leaves the client's script as it is, and makes the way

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 import sparseagg as sa
 
@@ -32,14 +33,25 @@ KEYS, ROWS = ":keys", ":rows"
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-def sparse_diff(before: Mapping[str, Any], after: Mapping[str, Any], sparse: list[str]) -> dict[str, Any]:
-    """Returns the params of a result of params_type DIFF: ``after`` − ``before``; of sparse tensors, the changed rows.
+def sparse_diff(before: Any, after: Any, sparse: list[str]) -> Any:
+    """Returns the difference of two models; of sparse tensors, the rows that changed (``name:keys``, ``name:rows``).
 
     Args:
-        before: the model that the client received: NumPy arrays or torch tensors, by name.
-        after: the trained model. Tensors that only one of the two has are left out.
-        sparse: names of tensors of which only rows that changed are sent, as ``name:keys`` and ``name:rows``.
+        before: the model that the client received: an FLModel, or NumPy arrays or torch tensors by name.
+        after: the trained model, likewise. Tensors that only one of the two has are left out.
+        sparse: names of tensors.
+
+    Returns:
+        An FLModel of params_type DIFF with the metrics and meta of ``after``, if that is one; else the params alone.
+
+    Raises:
+        InvalidArgument: a sparse tensor is missing, or without an axis of rows.
     """
+    before = before.params if isinstance(before, FLModel) else before
+    if isinstance(after, FLModel):
+        model = copy.copy(after)
+        model.params, model.params_type = sparse_diff(before, after.params, sparse), ParamsType.DIFF
+        return model
     missing = [name for name in checked_names(sparse) if name not in before or name not in after]
     if missing:
         raise sa.InvalidArgument(f"sparse tensor {missing[0]!r} is not in both models")
@@ -129,6 +141,8 @@ def copy_of(array: Any) -> Any:
 
 
 def changed_rows(name: str, delta: Any) -> dict[str, Any]:
+    if not delta.ndim:
+        raise sa.InvalidArgument(f"tensor {name!r} is a scalar, which has no rows")
     changed = (delta != 0).reshape(len(delta), -1).any(1)
     keys = np.flatnonzero(changed) if isinstance(delta, np.ndarray) else changed.nonzero().reshape(-1)
     return {name + KEYS: keys, name + ROWS: delta[keys]}
