@@ -13,7 +13,8 @@ from sparseagg import errors
 
 CLASSES = [made for _, made in inspect.getmembers(errors, inspect.isclass) if issubclass(made, sa.SparseaggError)]
 ERRORS = [
-    *(made("what") for made in CLASSES if made is not sa.RoundFailed),
+    *(made("what") for made in CLASSES if made not in (sa.RoundClosed, sa.RoundFailed)),
+    sa.RoundClosed("what", "done"),
     sa.RoundFailed("what", "cancelled"),
     errors.error_of(grpc.StatusCode.DATA_LOSS, "what"),
 ]

@@ -16,7 +16,8 @@ asyncio, ``sparseagg.errors`` all error classes.
 """
 
 from sparseagg import aio
-from sparseagg.client.blocking_client import Client, Round
+from sparseagg.client.blocking_client import Client, open_round
+from sparseagg.client.blocking_round import Round
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.errors import (
     Aborted,
@@ -32,6 +33,7 @@ from sparseagg.errors import (
     PermissionDenied,
     ProgramMissing,
     ResourceExhausted,
+    RoundClosed,
     RoundFailed,
     SparseaggError,
     Unauthenticated,
@@ -64,6 +66,7 @@ __all__ = [
     "Result",
     "RetryPolicy",
     "Round",
+    "RoundClosed",
     "RoundFailed",
     "RoundInfo",
     "RoundSpec",
@@ -81,5 +84,6 @@ __all__ = [
     "Unimplemented",
     "aggregate",
     "aio",
+    "open_round",
     "release_memory",
 ]

@@ -1,5 +1,6 @@
-"""The client for asyncio: ``Client`` and ``Round`` with the methods of ``sparseagg.Client`` and ``sparseagg.Round``."""
+"""The client for asyncio: ``Client``, ``Round`` and ``open_round``, as those of ``sparseagg``, with coroutines."""
 
-from sparseagg.client.async_client import Client, Round
+from sparseagg.client.async_client import Client, open_round
+from sparseagg.client.async_round import Round
 
-__all__ = ["Client", "Round"]
+__all__ = ["Client", "Round", "open_round"]

@@ -20,6 +20,7 @@ __all__ = [
     "PermissionDenied",
     "ProgramMissing",
     "ResourceExhausted",
+    "RoundClosed",
     "RoundFailed",
     "SparseaggError",
     "Unauthenticated",
@@ -54,13 +55,16 @@ class DeadlineExceeded(SparseaggError, TimeoutError):
 
 
 class NotFound(SparseaggError, LookupError):
-    """The server has no such round, upload or tensor."""
+    """The server has no such round, upload or tensor. A round that has ended is removed when its result_ttl is over."""
 
     code = grpc.StatusCode.NOT_FOUND
 
 
 class AlreadyExists(SparseaggError):
-    """The round exists with another spec, or the client has submitted other content. The first one counts."""
+    """The round exists with another spec, or the client has submitted other content. The first one counts.
+
+    A client that submits the same content again, as in a retry, gets an answer with ``duplicate`` set, and no error.
+    """
 
     code = grpc.StatusCode.ALREADY_EXISTS
 
@@ -84,21 +88,33 @@ class ResourceExhausted(SparseaggError):
 
 
 class FailedPrecondition(SparseaggError):
-    """The state does not allow the call, as with a submission to a closed round."""
+    """The state does not allow the call, as with the result of an open round."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
 
-class RoundFailed(FailedPrecondition):
-    """The round ended without a result. ``error.state`` is "failed" or "cancelled"."""
+class _OfState:
+    """Makes an error of a round's state, which ``error.state`` has."""
 
     def __init__(self, message: str, state: str) -> None:
-        super().__init__(message)
+        super().__init__(message)  # type: ignore[call-arg]
         self.state = state
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickle makes exceptions from ``args`` alone, which fails here: a process pool would wait for ever.
         return type(self), (str(self), self.state), vars(self)
+
+
+class RoundClosed(_OfState, FailedPrecondition):
+    """The round takes no submissions any more: the call came too late. The round and its result are as they were.
+
+    ``error.state`` is "finalizing", "done", "failed" or "cancelled". A round that has been deleted, or whose result_ttl
+    is over, is ``NotFound``.
+    """
+
+
+class RoundFailed(_OfState, FailedPrecondition):
+    """The round ended without a result. ``error.state`` is "failed" or "cancelled"."""
 
 
 class Aborted(SparseaggError):

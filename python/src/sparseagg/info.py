@@ -102,10 +102,10 @@ class Submission:
     num_bytes: int
 
     @classmethod
-    def from_proto(cls, proto: pb.Submission) -> Submission:
-        """Returns the values of a message."""
+    def from_proto(cls, proto: pb.Submission, round_name: str = "") -> Submission:
+        """Returns the values of a message; ``round_name`` is the round of a message that does not name it."""
         return cls(
-            round=proto.round,
+            round=proto.round or round_name,
             client_id=proto.client_id,
             submission_id=proto.submission_id,
             duplicate=proto.duplicate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import numbers
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, SupportsIndex, Union
 
 from sparseagg import bfloat16
 from sparseagg.arguments import checked_text, is_number, shown
@@ -13,6 +13,7 @@ from sparseagg.arrays import to_numpy
 from sparseagg.errors import InvalidArgument
 
 __all__ = [
+    "ClientId",
     "checked_client_id",
     "checked_updates",
     "checked_weight",
@@ -22,8 +23,22 @@ __all__ = [
 ]
 
 
+ClientId = Union[str, SupportsIndex]  # an integer, also NumPy's, stands for its decimal text
+
+
 def checked_client_id(client_id: Any) -> str:
-    """Returns a client's id; ``InvalidArgument`` if it is no string. The round checks its length."""
+    """Returns a client's id: a string, or the decimal text of an integer. The round checks its length.
+
+    Raises:
+        InvalidArgument: ``client_id`` is neither a string nor an integer.
+    """
+    if not isinstance(client_id, str):
+        if not (is_number(client_id) and isinstance(client_id, numbers.Integral)):
+            raise InvalidArgument(f"a client id is a string or an integer, not {shown(client_id)}")
+        try:
+            client_id = str(int(client_id))
+        except ValueError:  # Python prints no integers of thousands of digits
+            raise InvalidArgument(f"a client id is at most 256 bytes long, not {shown(client_id)}") from None
     return checked_text("a client id", client_id)
 
 
@@ -93,10 +108,14 @@ def _has_one_entry(keys: Any) -> bool:
     return bool(getattr(keys, "shape", None) == (1,))
 
 
-def named_updates(updates: Any) -> Iterable[tuple[Any, Any]]:
-    """Returns pairs (client id, update or (update, weight)) in the order of ``updates``."""
+def named_updates(updates: Any) -> Iterator[tuple[str, Any]]:
+    """Yields pairs (client id, update or (update, weight)) in the order of ``updates``.
+
+    Raises:
+        InvalidArgument: a key of a mapping is no client id.
+    """
     if isinstance(updates, Mapping):
-        return updates.items()
+        return ((checked_client_id(client_id), update) for client_id, update in updates.items())
     return ((f"{position:020}", update) for position, update in enumerate(updates))
 
 

@@ -232,7 +232,7 @@ def test_round_that_is_full_closes_itself(any_client):
     opened.submit("b", UPDATE)
     assert opened.wait(PATIENCE_S).state == "done"
     text = "rounds/ID is done: there are max_submissions 2 submissions already"
-    assert refusal(lambda: opened.submit("c", UPDATE)) == ("FailedPrecondition", text)
+    assert refusal(lambda: opened.submit("c", UPDATE)) == ("RoundClosed", text)
     assert refusal(lambda: opened.cancel("late")) == ("FailedPrecondition", "the round is DONE")
     assert opened.result()["v"].values.tolist() == [2.0, 4.0]
     found = refusal(lambda: any_client.aggregate([UPDATE] * 3, one(max_submissions=2)))
@@ -246,7 +246,7 @@ def test_round_at_its_deadline_closes_itself(any_client):
     assert opened.wait(PATIENCE_S).state == "done"
     assert (opened.info.close_time - opened.info.create_time).total_seconds() >= 0.19
     assert opened.result()["v"].values.tolist() == [1.0, 2.0]
-    assert refusal(lambda: opened.submit("b", UPDATE)) == ("FailedPrecondition", "rounds/ID is done")
+    assert refusal(lambda: opened.submit("b", UPDATE)) == ("RoundClosed", "rounds/ID is done")
 
 
 def test_round_that_has_ended_is_removed_after_its_time(any_client):
@@ -267,7 +267,7 @@ def test_round_below_its_minimum_fails(any_client):
         assert refusal(call) == ("RoundFailed", f"rounds/ID failed: {reason}")
     assert opened.wait().state == "failed"
     assert opened.info.state_reason == reason
-    assert refusal(lambda: opened.submit("b", UPDATE)) == ("FailedPrecondition", f"rounds/ID is failed: {reason}")
+    assert refusal(lambda: opened.submit("b", UPDATE)) == ("RoundClosed", f"rounds/ID is failed: {reason}")
     assert refusal(opened.cancel) == ("FailedPrecondition", f"the round is FAILED: {reason}")
     found = refusal(lambda: any_client.aggregate([UPDATE], one(min_submissions=2)))
     assert found == ("FailedPrecondition", "closed with 1 submissions, below min_submissions 2")
@@ -298,7 +298,7 @@ def test_round_that_is_cancelled_has_no_result(any_client):
     for call in (opened.close, opened.end, opened.result):
         assert refusal(call) == ("RoundFailed", "rounds/ID cancelled: enough")
     for client_id in ("a", "b"):
-        expected = "FailedPrecondition", "rounds/ID is cancelled: enough"
+        expected = "RoundClosed", "rounds/ID is cancelled: enough"
         assert refusal(lambda client_id=client_id: opened.submit(client_id, UPDATE)) == expected
     assert any_client.create_round(ONE).cancel().state_reason == "no reason given"
 
@@ -309,7 +309,7 @@ def test_round_that_is_open_has_no_result(any_client):
     assert refusal(opened.result) == ("FailedPrecondition", text)
     assert refusal(lambda: opened.wait(timeout=0.02)) == ("DeadlineExceeded", "rounds/ID is still open")
     opened.close()
-    assert refusal(lambda: opened.submit("a", UPDATE)) == ("FailedPrecondition", "rounds/ID is done")
+    assert refusal(lambda: opened.submit("a", UPDATE)) == ("RoundClosed", "rounds/ID is done")
     assert len(opened.close()["v"]) == 0
 
 

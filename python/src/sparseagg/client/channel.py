@@ -33,17 +33,17 @@ _LOOPBACK = re.compile(
 )
 
 
-def checked_address(address: Any) -> str:
-    """Returns a server's address.
+def checked_address(address: Any, what: str = "an address") -> str:
+    """Returns a server's address; ``what`` is the argument's name, for the error.
 
     Raises:
         InvalidArgument: no address. gRPC would look for it, or for a port of gRPC's choice, until the last retry.
     """
-    text = checked_text("an address", address)
+    text = checked_text(what, address)
     match = _HOST_AND_PORT.fullmatch(text)
     if _SCHEMES.match(text) or (match and 0 < int(match[2]) < 1 << 16):
         return text
-    raise InvalidArgument(f'an address is "host:port", such as "localhost:8001", not {shown(address)}')
+    raise InvalidArgument(f'{what} is "host:port", such as "localhost:8001", not {shown(address)}')
 
 
 def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:

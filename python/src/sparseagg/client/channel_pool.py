@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,13 +18,16 @@ __all__ = ["ChannelPool"]
 
 _DISCONNECTED = "this client is disconnected"
 
+_OF_PARENTS: list[Any] = []  # channels of the processes that have forked this one
+
 
 class ChannelPool:
     """Channels to one server, each with its own TCP connection. Thread-safe.
 
     gRPC carries all calls of a channel over one connection. One thread at a time moves the connection's bytes, and on a
     long way the connection carries one window a round trip. So updates and results that are transferred at the same
-    time use several channels. The pool opens a channel when it is first needed.
+    time use several channels. The pool opens a channel when it is first needed. In a forked child, the pool begins
+    anew, without channels: two processes cannot share a connection.
 
         with pool.least_busy() as stub:
             stub.StreamResult(request)
@@ -36,6 +40,7 @@ class ChannelPool:
     def __init__(self, open_channel: Callable[[], Any], most: int) -> None:
         self._open_channel = open_channel
         self._most = most
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
         # Guarded by _lock. Empty before the first loan: a channel of grpc.aio belongs to the event loop that opens it.
@@ -52,6 +57,7 @@ class ChannelPool:
             FailedPrecondition: the pool is closed, or was closed before the last use of the stub.
             Cancelled: the pool was closed during a call.
         """
+        self._begin_anew_in_child()
         with self._lock:
             self._have_one()
         with self._open():
@@ -64,6 +70,7 @@ class ChannelPool:
         Raises:
             FailedPrecondition, Cancelled: as ``first``.
         """
+        self._begin_anew_in_child()
         with self._lock:
             self._have_one()
             at = self._loans.index(min(self._loans))
@@ -79,9 +86,20 @@ class ChannelPool:
 
     def close(self) -> list[Any]:
         """Closes the pool, which opens no further channels. Returns all its channels, which the caller must close."""
+        self._begin_anew_in_child()
         with self._lock:
             self._closed = True
             return self._channels
+
+    def _begin_anew_in_child(self) -> None:
+        """Leaves the channels of the parent to the parent, if this process is a child that was forked since."""
+        if self._pid == os.getpid():
+            return
+        # Kept, for a channel that is freed would end the parent's connection.
+        _OF_PARENTS.extend(self._channels)
+        self._lock = threading.Lock()  # another thread of the parent may have held it during the fork
+        self._channels, self._stubs, self._loans = [], [], []
+        self._pid = os.getpid()
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[None]:

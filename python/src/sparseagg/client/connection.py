@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Coroutine
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
-from sparseagg.client.channel import channel_options, checked_connections
+from sparseagg.client.channel import channel_options, checked_connections, credentials, metadata
 from sparseagg.client.channel_pool import ChannelPool
 from sparseagg.client.deadlines import call_seconds, named_if_late, pause_after
+from sparseagg.client.endpoint import Endpoint
 from sparseagg.client.progress import ProgressBar
 from sparseagg.client.result_reader import ResultReader
 from sparseagg.client.resumption import Resumption
@@ -36,29 +37,27 @@ class Connection:
 
     Deadlines are times on ``time.monotonic``'s clock; None is no limit. A method with a deadline gives up at that time,
     whatever number of retries is left. All methods that call the server raise the ``SparseaggError`` of its answer.
+
+    Attributes:
+        endpoint: the server, and the client's arguments.
+        transport: how to wait.
+        retry: when to repeat calls.
+
+    Raises:
+        InvalidArgument: an argument of the client has a wrong type or value; the message says which one.
     """
 
-    def __init__(
-        self,
-        address: str,
-        metadata: tuple[tuple[str, str], ...],
-        credentials: grpc.ChannelCredentials | None,
-        timeout: float | None,
-        retry: RetryPolicy | None,
-        chunk_bytes: SupportsIndex | None,
-        connections: SupportsIndex,
-        options: list[tuple[str, Any]] | None,
-        transport: Transport,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
+        self.endpoint = endpoint
         self.transport = transport
-        self.retry = retry or RetryPolicy()
-        self._metadata = metadata
-        self._timeout = timeout
-        self._wanted_chunk_bytes = checked_chunk_bytes(chunk_bytes)
+        self.retry = endpoint.retry or RetryPolicy()
+        self._metadata = metadata(endpoint.token)
+        self._wanted_chunk_bytes = checked_chunk_bytes(endpoint.chunk_bytes)
         self._server_wire: ServerWire | None = None  # None: unknown, or out of date
-        options = channel_options(address, options)
+        address, of_tls = endpoint.address, credentials(endpoint.tls)
+        options = channel_options(address, endpoint.options)
         self._channels = ChannelPool(
-            lambda: transport.open_channel(address, credentials, options), checked_connections(connections)
+            lambda: transport.open_channel(address, of_tls, options), checked_connections(endpoint.connections)
         )
 
     async def close(self) -> None:
@@ -81,7 +80,7 @@ class Connection:
         """
 
         async def attempt() -> Any:
-            timeout = call_seconds(deadline, self._timeout, wait_s, patient)
+            timeout = call_seconds(deadline, self.endpoint.timeout, wait_s, patient)
             with self._channels.first() as stub, named_if_late(method, timeout):
                 return await self._answer(getattr(stub, method), request, timeout)
 
@@ -153,7 +152,7 @@ class Connection:
             nonlocal is_repeated
             try:
                 with self._channels.first() as stub:
-                    await self._answer(stub.DeleteRound, pb.DeleteRoundRequest(name=name), self._timeout)
+                    await self._answer(stub.DeleteRound, pb.DeleteRoundRequest(name=name), self.endpoint.timeout)
             except grpc.RpcError as error:
                 if not is_repeated or error.code() is not grpc.StatusCode.NOT_FOUND:
                     is_repeated = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 from sparseagg.client.channel import checked_connections
 from sparseagg.client.deadlines import call_seconds
+from sparseagg.client.endpoint import Endpoint
 from sparseagg.client.progress import ProgressBar
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.client.transport import Transport
@@ -62,6 +64,7 @@ class MemoryConnection:
     a result.
 
     Args:
+        endpoint: the address ":memory:".
         transport: how to wait.
         chunk_bytes: checked, but without effect.
         connections: checked, but without effect.
@@ -71,12 +74,20 @@ class MemoryConnection:
         InvalidArgument: an argument has a wrong type or value.
     """
 
-    def __init__(self, transport: Transport, chunk_bytes: SupportsIndex | None, connections: SupportsIndex) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        transport: Transport,
+        chunk_bytes: SupportsIndex | None,
+        connections: SupportsIndex,
+    ) -> None:
+        self.endpoint = endpoint
         self.transport = transport
         self.retry = RetryPolicy()
         checked_connections(connections)
         self._server_info = _server_info()
         self._server_wire = ServerWire.of(ServerInfo.from_proto(self._server_info), checked_chunk_bytes(chunk_bytes))
+        self._pid = os.getpid()
         self._lock = threading.Lock()  # guards what follows
         self._rounds: dict[str, MemoryRound] = {}  # by name, oldest first
         self._closed = False
@@ -174,6 +185,11 @@ class MemoryConnection:
     def _open(self) -> Iterator[None]:
         """Raises ``FailedPrecondition`` if the client is disconnected, and ``Cancelled`` in calls that this ended."""
         self.transport.check_thread()
+        if self._pid != os.getpid():
+            raise FailedPrecondition(
+                'rounds of ":memory:" are of the process that has made their client, and this process was forked from '
+                'it; rounds of ":local:" or of another server are for several processes'
+            )
         if self._closed:
             raise FailedPrecondition(_DISCONNECTED)
         refusal = None

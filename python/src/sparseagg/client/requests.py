@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf import duration_pb2
@@ -12,10 +12,12 @@ from google.protobuf import duration_pb2
 from sparseagg.arguments import checked_text, shown
 from sparseagg.errors import InvalidArgument
 from sparseagg.spec import RoundSpec, checked_spec
+from sparseagg.updates import ClientId, checked_client_id
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.formats import check_encoding, check_narrow
 
 __all__ = [
+    "close_request",
     "create_request",
     "result_format",
     "result_request",
@@ -45,6 +47,26 @@ def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundReque
         raise InvalidArgument("a round's id is not empty; None is for a random one")
     round_id = checked_text("a round's id", uuid.uuid4().hex if round_id is None else round_id)
     return pb.CreateRoundRequest(round_id=round_id, spec=checked_spec(spec).to_proto())
+
+
+def close_request(name: str, only: Iterable[ClientId] | None) -> pb.CloseRoundRequest:
+    """Returns the request that closes a round.
+
+    Args:
+        name: of the round.
+        only: the clients that count; None: all.
+
+    Raises:
+        InvalidArgument: ``only`` is empty, or no collection of client ids.
+    """
+    if only is None:
+        return pb.CloseRoundRequest(name=name)
+    if isinstance(only, (str, bytes)) or not isinstance(only, Iterable):
+        raise InvalidArgument(f"only is a list of client ids, or None for all clients, not {shown(only)}")
+    ids = dict.fromkeys(checked_client_id(client_id) for client_id in only)
+    if not ids:  # on the wire, no ids would mean all clients
+        raise InvalidArgument("only has no client id; None is for all clients, and Round.cancel for a round of none")
+    return pb.CloseRoundRequest(name=name, only_client_ids=ids)
 
 
 def wait_request(name: str, seconds: float) -> pb.WaitRoundRequest:

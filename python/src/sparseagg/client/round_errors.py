@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
-from sparseagg.errors import FailedPrecondition, RoundFailed
+from sparseagg.errors import FailedPrecondition, RoundClosed, RoundFailed
 from sparseagg.info import RoundInfo
 
 __all__ = ["naming_round", "raise_if_failed", "raise_if_not_ended"]
+
+_NOT_OPEN = re.compile(r"the round is (?P<state>[A-Z]+)(?P<reason>(: .*)?)", re.DOTALL)
 
 
 def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
@@ -26,12 +29,15 @@ def raise_if_not_ended(info: RoundInfo, cause: Exception) -> None:
 
 @contextlib.contextmanager
 def naming_round(name: str) -> Iterator[None]:
-    """Names the round in the server's ``FailedPrecondition`` "the round is STATE…", with ``RoundInfo``'s state name."""
+    """Turns the error for a call that came after the round's open state into a ``RoundClosed``, which names the round.
+
+    The proto promises the form of that error's message.
+    """
     try:
         yield
     except FailedPrecondition as error:
-        before, begin, rest = str(error).partition("the round is ")
-        if before or not begin:
+        match = _NOT_OPEN.fullmatch(str(error))
+        if match is None:
             raise
-        state, colon, reason = rest.partition(":")
-        raise FailedPrecondition(f"{name} is {state.lower()}{colon}{reason}") from error
+        state = match["state"].lower()
+        raise RoundClosed(f"{name} is {state}{match['reason']}", state) from error

@@ -17,7 +17,7 @@ from sparseagg.arrays import TensorData, is_module, update_data
 from sparseagg.client.progress import ProgressBar
 from sparseagg.client.upload_tag import upload_tag
 from sparseagg.spec import RoundSpec
-from sparseagg.updates import checked_client_id, checked_weight, named_updates, naming_client, split_weight
+from sparseagg.updates import ClientId, checked_client_id, checked_weight, named_updates, naming_client, split_weight
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.encode import encode_chunks
 from sparseagg.wire.formats import PLAIN, WireFormat
@@ -101,7 +101,7 @@ def make_upload(
     spec: RoundSpec,
     update: Any,
     *,
-    client_id: str,
+    client_id: ClientId,
     weight: SupportsFloat | None,
     chunk_bytes: int,
     wire: WireFormat = PLAIN,
@@ -148,7 +148,7 @@ def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: Wir
 
 
 def aggregate_upload(
-    spec: RoundSpec, client_id: Any, update: Any, chunk_bytes: int, wire: WireFormat = PLAIN
+    spec: RoundSpec, client_id: str, update: Any, chunk_bytes: int, wire: WireFormat = PLAIN
 ) -> Upload:
     """Converts one update of a one-shot aggregation; see ``aggregate_uploads``."""
     update, weight = split_weight(update)

@@ -18,7 +18,7 @@ from sparseagg.local import extension
 from sparseagg.local.engine_spec import check_bounds, dense_bytes, left_to_sums, tensor_fields, what_matters
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec, checked_spec
-from sparseagg.updates import checked_client_id, checked_updates, checked_weight, naming_client, split_weight
+from sparseagg.updates import ClientId, checked_client_id, checked_updates, checked_weight, naming_client, split_weight
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece, RawResult
@@ -137,11 +137,12 @@ class Aggregator:
                 memory_limit or 0,
             )
 
-    def add(self, client_id: str, update: Any, weight: SupportsFloat | None = None, *, copy: bool = False) -> None:
+    def add(self, client_id: ClientId, update: Any, weight: SupportsFloat | None = None, *, copy: bool = False) -> None:
         """Adds one client's update; when this returns, it counts, completely and once.
 
         Args:
-            client_id: 1–256 bytes in UTF-8, unique. Their order, bytewise, is that of the sums.
+            client_id: 1–256 bytes in UTF-8, unique; an integer stands for its decimal text. Their order, bytewise, is
+                that of the sums.
             update: as for ``Round.submit``.
             weight: ≥ 0; required with "by_weight". Where no tensor has that, it changes nothing.
             copy: copy the values, too. Keys are copied in any case, and may be changed as soon as this returns. By
@@ -178,11 +179,13 @@ class Aggregator:
 
     def _add_all(self, updates: Any) -> None:
         if isinstance(checked_updates(updates), Mapping):
-            names = [checked_client_id(name) for name in updates]
+            named = [(checked_client_id(client_id), update) for client_id, update in updates.items()]
             if self._is_limited:
-                names.sort(key=str.encode)
+                named.sort(key=lambda pair: pair[0].encode())
             with extension.errors():
-                self._engine.add_all(names, 0, [updates[name] for name in names], self._convert_pair)
+                self._engine.add_all(
+                    [name for name, _ in named], 0, [update for _, update in named], self._convert_pair
+                )
             return
         batches = [updates] if isinstance(updates, list) else _batches(updates, 1 if self._is_limited else _BATCH)
         for batch in batches:

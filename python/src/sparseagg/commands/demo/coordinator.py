@@ -8,7 +8,8 @@ import time
 
 import numpy as np
 
-from sparseagg.client.blocking_client import Client, Round
+from sparseagg.client.blocking_client import Client
+from sparseagg.client.blocking_round import Round
 from sparseagg.client.progress import ProgressBar
 from sparseagg.commands.demo.check import Submitted
 from sparseagg.commands.demo.model import ClientData, Model, client_gradient

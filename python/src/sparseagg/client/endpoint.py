@@ -1,0 +1,82 @@
+"""Where a client's server is and how the client connects to it; and handles, which name a round and its server."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, SupportsIndex
+
+import grpc
+
+from sparseagg.arguments import checked_text, shown
+from sparseagg.client.channel import TLS, checked_address
+from sparseagg.client.retry import RetryPolicy
+from sparseagg.errors import FailedPrecondition, InvalidArgument
+
+__all__ = ["MEMORY", "Endpoint", "parsed_handle"]
+
+MEMORY = ":memory:"
+
+_SCHEME = "sparseagg://"
+# The id of a round has no slash, so the last "/rounds/" ends the address, which may have slashes.
+_HANDLE = re.compile(rf"{_SCHEME}(?P<address>.+)/(?P<name>rounds/[A-Za-z0-9._-]{{1,128}})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+    """The address and the other arguments of a client. Its pickle makes an equal client, also in another process.
+
+    Attributes:
+        address: "host:port", also of the server that a client of ":local:" has started; or ":memory:".
+        public_address: the address in handles; None: ``address``.
+
+    The other attributes are the arguments of ``sparseagg.Client``.
+    """
+
+    address: str
+    public_address: str | None = None
+    token: str | None = dataclasses.field(default=None, repr=False)
+    tls: TLS = False
+    timeout: float | None = None
+    retry: RetryPolicy | None = None
+    chunk_bytes: SupportsIndex | None = None
+    connections: SupportsIndex = 4
+    options: list[tuple[str, Any]] | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the arguments of the client's class, by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def handle(self, round_name: str) -> str:
+        """Returns the handle of a round; ``FailedPrecondition`` if other processes cannot reach the round."""
+        if self.address == MEMORY:
+            raise FailedPrecondition(
+                f'a round of "{MEMORY}" has no handle, for no other process can reach it; a round of ":local:" or of '
+                "another server has one"
+            )
+        return f"{_SCHEME}{self.public_address or self.address}/{round_name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.address == MEMORY:
+            raise FailedPrecondition(
+                f'a client of "{MEMORY}" and its rounds cannot be pickled, for no other process can reach the rounds; '
+                'those of ":local:" or of another server can'
+            )
+        if isinstance(self.tls, grpc.ChannelCredentials):
+            raise FailedPrecondition(
+                "a client with credentials of gRPC and its rounds cannot be pickled, for the credentials cannot; those "
+                "of a client with tls=True or tls=PATH can"
+            )
+        return Endpoint, tuple(self.arguments().values())
+
+
+def parsed_handle(handle: Any) -> tuple[str, str]:
+    """Returns address and name of a handle's round.
+
+    Raises:
+        InvalidArgument: this is no handle.
+    """
+    match = _HANDLE.fullmatch(checked_text("a handle", handle))
+    if match is None:
+        raise InvalidArgument(f'a handle is "{_SCHEME}host:port/rounds/ID", as of Round.handle, not {shown(handle)}')
+    return checked_address(match["address"]), match["name"]

@@ -1,0 +1,79 @@
+"""RowHistory against a dictionary of sets."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg.history import RowHistory
+
+SEED = 26
+
+
+@pytest.mark.parametrize("rows", [1, 31, 1000, 1 << 40, 0])
+@pytest.mark.parametrize("budget", [1500, 9000, 1 << 30])
+def test_history_agrees_with_sets(rows, budget):
+    print(f"seed {SEED}")
+    rng = np.random.default_rng(SEED)
+    history, told = RowHistory({"a": rows, "b": 10}, since=3, budget_bytes=budget), {}
+    for version in range(4, 40):
+        size, most = int(rng.integers(0, 60)), (1 << 64) - 1 if rows == 0 else rows - 1
+        spread = most if rng.random() < 0.5 else min(most, 300)
+        keys = rng.integers(0, spread, size, endpoint=True, dtype=np.uint64)
+        changed = {"a": None if rng.random() < 0.05 else keys}
+        if rng.random() < 0.3:
+            changed["b"] = rng.integers(0, 10, 3)
+        history.record(version, changed)
+        told[version] = changed
+        assert history.num_bytes <= budget
+        if version % 10 == 0:
+            history = pickle.loads(pickle.dumps(history))
+        for since in range(1, version + 2):
+            for name in ("a", "b"):
+                later = [each[name] for at, each in told.items() if at > since and name in each]
+                found = history.changed_since(name, since)
+                if since < history.oldest or any(each is None for each in later):
+                    assert found is None
+                else:
+                    assert found.tolist() == sorted(set().union(*map(np.ndarray.tolist, later)))
+                    assert found.dtype in (np.int64, np.uint64)
+    assert history.oldest == 3 if budget == 1 << 30 else history.oldest >= 3
+    assert budget > 1500 or history.oldest > 30
+
+
+def test_history_keeps_the_smaller_of_bits_and_keys():
+    history = RowHistory({"a": 1_000_000})
+    history.record(1, {"a": np.arange(1_000_000)})
+    assert history.num_bytes == 125_000 + 400
+    history.record(2, {"a": np.arange(0, 1_000_000, 1000)})
+    assert history.num_bytes == 125_000 + 4000 + 800
+    assert history.changed_since("a", 1).dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda h: h.record(0, {}), "a version is an integer above 0, not 0"),
+        (lambda h: h.record(1.5, {}), "not 1.5"),
+        (lambda h: h.record(1, [1]), r"changed is a mapping from tensor names to keys, not \[1\]"),
+        (lambda h: h.record(1, {"b": [1]}), "unknown tensor 'b'; this history has 'a'"),
+        (lambda h: h.record(1, {"b": None}), "unknown tensor 'b'"),
+        (lambda h: h.record(1, {"a": [10]}), r"tensor 'a': key 10 is not in \[0, 10\)"),
+        (lambda h: h.record(1, {"a": [-1]}), "key -1 is not in"),
+        (lambda h: h.record(1, {"a": [0.5]}), "not of float64"),
+        (lambda h: h.record(1, {"a": [[1]]}), r"shape \(1, 1\)"),
+        (lambda h: h.changed_since("b", 0), "unknown tensor 'b'"),
+        (lambda h: h.changed_since("a", "0"), "a version is an integer, not '0'"),
+        (lambda h: RowHistory({"a": -1}), "the number of rows of tensor 'a' is from 0"),
+        (lambda h: RowHistory(["a"]), "rows is a mapping"),
+        (lambda h: RowHistory({}, budget_bytes=-1), "budget_bytes is a number from 0 on, not -1"),
+    ],
+    ids=range(14),
+)
+def test_what_is_wrong_is_refused_and_changes_nothing(use, text):
+    history = RowHistory({"a": 10})
+    with pytest.raises(sa.InvalidArgument, match=text):
+        use(history)
+    assert (history.version, history.num_bytes) == (0, 0)
