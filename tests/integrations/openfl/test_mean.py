@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from openfl.databases import TensorDB
+from openfl.federated import Plan
 from openfl.interface.aggregation_functions import WeightedAverage
 from openfl.utilities import LocalTensor, TensorKey, change_tags
 from sparseagg.openfl import ReproducibleMean
@@ -82,3 +83,7 @@ def test_bad_tensors_are_named(locals_of, words):
     one = np.ones((2, 2), np.float32)
     with pytest.raises(sa.InvalidArgument, match=words):
         ReproducibleMean()(locals_of(one), iter(()), "layer", 3, ("trained",))
+
+
+def test_plan_builds_it():
+    assert isinstance(Plan.build(template="sparseagg.openfl.ReproducibleMean", settings={}), ReproducibleMean)
