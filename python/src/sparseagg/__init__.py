@@ -11,8 +11,8 @@
 
 ``Client(":memory:")`` has rounds in this process, without a server. ``Client(":local:")`` starts a server of its own.
 ``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process, without rounds.
-``sparseagg.release_memory`` returns the memory that these keep for the next merge. ``sparseagg.aio`` has the client for
-asyncio, ``sparseagg.errors`` all error classes.
+``sparseagg.release_memory`` returns the memory that these keep for the next merge. ``sparseagg.TopK`` chooses the largest
+parts of a dense update. ``sparseagg.aio`` has the client for asyncio, ``sparseagg.errors`` all error classes.
 """
 
 from sparseagg import aio
@@ -45,6 +45,7 @@ from sparseagg.local.engine import Aggregator, aggregate, release_memory
 from sparseagg.local.server import Server
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec
+from sparseagg.top_k import TopK
 from sparseagg.version import __version__ as __version__
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "TensorResult",
     "TensorSpec",
     "Timeline",
+    "TopK",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
