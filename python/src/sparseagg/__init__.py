@@ -18,6 +18,7 @@ parts of a dense update. ``sparseagg.aio`` has the client for asyncio, ``sparsea
 from sparseagg import aio
 from sparseagg.client.blocking_client import Client, open_round
 from sparseagg.client.blocking_round import Round
+from sparseagg.client.published_model import PublishedModel
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.errors import (
     Aborted,
@@ -63,6 +64,7 @@ __all__ = [
     "OutOfRange",
     "PermissionDenied",
     "ProgramMissing",
+    "PublishedModel",
     "ResourceExhausted",
     "Result",
     "RetryPolicy",

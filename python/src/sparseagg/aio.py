@@ -1,6 +1,7 @@
-"""The client for asyncio: ``Client``, ``Round`` and ``open_round``, as those of ``sparseagg``, with coroutines."""
+"""The client for asyncio: the classes and ``open_round`` of ``sparseagg``, with coroutines."""
 
 from sparseagg.client.async_client import Client, open_round
+from sparseagg.client.async_model import PublishedModel
 from sparseagg.client.async_round import Round
 
-__all__ = ["Client", "Round", "open_round"]
+__all__ = ["Client", "PublishedModel", "Round", "open_round"]

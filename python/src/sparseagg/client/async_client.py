@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, SupportsIndex
 
 from sparseagg.arguments import Timeout, checked_seconds
+from sparseagg.client.async_model import PublishedModel
 from sparseagg.client.async_round import Round
 from sparseagg.client.channel import TLS, checked_address
 from sparseagg.client.connection import Connection
@@ -20,6 +21,7 @@ from sparseagg.client.requests import create_request, result_format, round_name
 from sparseagg.client.retry import RetryPolicy, checked_retry
 from sparseagg.client.transport import AsyncioTransport, Transport
 from sparseagg.client.upload import Upload, aggregate_upload, aggregate_uploads
+from sparseagg.durations import Seconds
 from sparseagg.errors import InvalidArgument
 from sparseagg.info import RoundInfo, ServerInfo
 from sparseagg.local.server import Server
@@ -144,6 +146,12 @@ class Client:
         response = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=token))
         rounds = [Round(self._connection, RoundInfo.from_proto(proto)) for proto in response.rounds]
         return rounds, response.next_page_token or None
+
+    def model(
+        self, name: str, *, keep_bytes: SupportsIndex | None = None, result_ttl: Seconds | None = None
+    ) -> PublishedModel:
+        """Returns a model that is published on the server; see ``sparseagg.Client.model``."""
+        return PublishedModel(self._connection, name, keep_bytes, result_ttl)
 
     async def aggregate(
         self,

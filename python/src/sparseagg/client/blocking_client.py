@@ -12,8 +12,10 @@ from sparseagg.arguments import Timeout
 from sparseagg.client import async_client
 from sparseagg.client.blocking_round import Round
 from sparseagg.client.channel import TLS
+from sparseagg.client.published_model import PublishedModel
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.client.transport import BlockingTransport, run
+from sparseagg.durations import Seconds
 from sparseagg.info import ServerInfo
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec
@@ -151,6 +153,20 @@ class Client:
         while token is not None:
             rounds, token = run(self._client._page_of_rounds(token))
             yield from map(Round, rounds)
+
+    def model(
+        self, name: str, *, keep_bytes: SupportsIndex | None = None, result_ttl: Seconds | None = None
+    ) -> PublishedModel:
+        """Returns a model that one coordinator publishes on the server, and clients read. Calls nothing yet.
+
+        Args:
+            name: [A-Za-z0-9._-]{1,100}; its rounds have ids that begin with it.
+            keep_bytes: of the publisher: bytes of rounds to keep, beside the newest whole model and the changes after
+                it, which stay in any case; None: as many as three whole models.
+            result_ttl: of the publisher: how long the server keeps a version, in seconds or as a timedelta. None: the
+                server's limit (--max-result-ttl).
+        """
+        return PublishedModel(self._client.model(name, keep_bytes=keep_bytes, result_ttl=result_ttl))
 
     def aggregate(
         self,

@@ -1,0 +1,272 @@
+"""Published models: whatever is published, removed or read late, clients end with the same bits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from every_client import Settled
+from sparseagg.client import async_model
+
+SEED = 26
+NAMES = iter(range(10**6))
+
+
+@pytest.fixture(scope="module", params=["memory", "address"])
+def address(request, server) -> str:
+    return {"memory": ":memory:", "address": server.address}[request.param]
+
+
+@pytest.fixture(scope="module", params=["blocking", "asyncio"])
+def any_client(request, address):
+    loop = asyncio.new_event_loop()
+    client = Settled((sa.Client if request.param == "blocking" else sa.aio.Client)(address), loop)
+    yield client
+    client.disconnect()
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+def published(client, name: str, **options):
+    """The model; all calls of an asyncio client's have ended when they return."""
+    return Settled(client._inner.model(name, **options), client._loop)
+
+
+def new_name() -> str:
+    return f"model-{next(NAMES)}"
+
+
+def random_bits(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Any bits: with NaN of all kinds, -0.0 and denormals among them; True and False for bools."""
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    itemsize = np.dtype(dtype).itemsize
+    return np.frombuffer(rng.bytes(int(np.prod(shape)) * itemsize), dtype).reshape(shape).copy()
+
+
+def new_arrays(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    shapes = {
+        "rows": ((200, 16), "float32"),
+        "odd": ((50, 3), "float16"),
+        "deep": ((20, 3, 5), "float64"),
+        "flags": ((77,), "bool"),
+        "steps": ((), "int64"),
+        "bias": ((9,), "int8"),
+    }
+    return {name: random_bits(rng, *shape) for name, shape in shapes.items()}
+
+
+def bits(arrays: dict[str, np.ndarray]) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in arrays.items()}
+
+
+def change(rng: np.random.Generator, arrays: dict[str, np.ndarray]) -> dict[str, object]:
+    """Changes the arrays, and says how."""
+    changes = {}
+    for name, array in arrays.items():
+        kind = rng.integers(0, 4)
+        if array.shape == () or kind == 0:
+            array[...] = random_bits(rng, array.shape, array.dtype.name)
+            changes[name] = array.copy()
+        elif kind < 3:
+            keys = rng.permutation(len(array))[: rng.integers(0, 1 + len(array) // 5)]
+            array[keys] = random_bits(rng, (len(keys), *array.shape[1:]), array.dtype.name)
+            changes[name] = keys, array[keys]
+    return changes
+
+
+@pytest.mark.parametrize("keep_bytes", [None, 0, 1 << 30])
+@pytest.mark.parametrize("gives_model", [True, False])
+def test_clients_have_the_bits_of_the_coordinator(any_client, keep_bytes, gives_model):
+    print(f"seed {SEED}")
+    rng = np.random.default_rng(SEED)
+    name = new_name()
+    options = {} if keep_bytes is None else {"keep_bytes": keep_bytes}
+    model = published(any_client, name, **options)
+    arrays = new_arrays(rng)
+    model.publish(3, arrays, whole=True)
+    clients = [({each: np.zeros_like(array) for each, array in arrays.items()}, None) for _ in range(3)]
+    clients.append(({"rows": np.zeros((200, 16), np.float32)}, None))
+    begun = {each: array.copy() for each, array in arrays.items()}
+    clients.append((begun, 3))
+    for version in range(4, 40):
+        changes = change(rng, arrays)
+        if version == 20:  # another process goes on
+            model = published(any_client, name, **options)
+        if version % 13 == 0:
+            model.publish(version, arrays, whole=True)
+        else:
+            model.publish(version, changes, model=arrays if gives_model else None)
+            model.publish(version, changes)  # again
+        for at, (mine, since) in enumerate(clients):
+            if rng.random() < (0.7, 0.2, 0.05, 0.3, 0.1)[at]:
+                reached = published(any_client, name).catch_up(mine, since)
+                assert reached == version
+                assert bits(mine) == {each: array.tobytes() for each, array in arrays.items() if each in mine}
+                clients[at] = mine, reached
+    assert model.version() == 39
+    for mine, since in clients:
+        assert model.catch_up(mine, since=since) == 39
+        assert model.catch_up(mine, since=39) == 39
+        assert bits(mine) == {each: array.tobytes() for each, array in arrays.items() if each in mine}
+    kept = {each.id for each in any_client.list_rounds() if each.id.startswith(f"{name}-")}
+    assert len([each for each in kept if "-w" in each]) <= 1
+    if keep_bytes == 0:
+        assert len(kept) < 36
+    model.delete()
+    assert not [each for each in any_client.list_rounds() if each.id.startswith(f"{name}-")]
+    with pytest.raises(sa.NotFound, match="the server has no whole model"):
+        model.catch_up({}, since=39)
+
+
+def test_range_of_rows_leaves_the_others(any_client):
+    model = published(any_client, new_name())
+    arrays = {"a": np.arange(20.0).reshape(10, 2), "b": np.arange(5)}
+    model.publish(0, arrays, whole=True)
+    mine = {"a": np.full((10, 2), -1.0)}
+    assert model.catch_up(mine, keys=(2, 5)) == 0
+    expected = np.full((10, 2), -1.0)
+    expected[2:5] = arrays["a"][2:5]
+    assert mine["a"].tolist() == expected.tolist()
+    arrays["a"][[1, 4, 9]] = 100.0
+    model.publish(1, {"a": ([9, 1, 4], arrays["a"][[9, 1, 4]])})
+    assert model.catch_up(mine, since=0, keys=(4, None)) == 1
+    expected[[4, 9]] = 100.0
+    assert mine["a"].tolist() == expected.tolist()
+
+
+def test_version_that_is_removed_during_the_reading_is_no_error(any_client, monkeypatch):
+    rng = np.random.default_rng(SEED)
+    name, arrays = new_name(), new_arrays(rng)
+    model = published(any_client, name, keep_bytes=0)
+    model.publish(0, arrays, whole=True)
+    for version in (1, 2):
+        model.publish(version, change(rng, arrays))
+    mine = {each: np.zeros_like(array) for each, array in arrays.items()}
+    real, raced = async_model.PublishedModel._write, []
+
+    async def write(self, round_id, rows, keys):
+        if not raced:  # the publisher goes on, and removes what this call is about to read
+            raced.append(round_id)
+            inner = model._inner if isinstance(model._inner, async_model.PublishedModel) else model._inner._model
+            arrays["rows"][...] = 5.0
+            await inner.publish(3, arrays, whole=True)
+        return await real(self, round_id, rows, keys)
+
+    monkeypatch.setattr(async_model.PublishedModel, "_write", write)
+    assert published(any_client, name).catch_up(mine, since=0) == 3
+    assert raced == [f"{name}-v{1:018}"]
+    assert bits(mine) == bits(arrays)
+
+
+def test_changes_are_few_bytes_of_a_large_model(client):
+    """What a client reads for ten versions of 1 % of the rows, in the bytes that the server has encoded."""
+    rng = np.random.default_rng(SEED)
+    model = client.model(new_name())
+    arrays = {"embedding": rng.standard_normal((100_000, 16), np.float32)}
+    model.publish(0, arrays, whole=True)
+    mine = {"embedding": arrays["embedding"].copy()}
+    for version in range(1, 11):
+        keys = rng.choice(100_000, 1000, replace=False)
+        arrays["embedding"][keys] += 1
+        model.publish(version, {"embedding": (keys, arrays["embedding"][keys])})
+    before = encoded_bytes(client, model.name)
+    assert model.catch_up(mine, since=0) == 10
+    sparse = encoded_bytes(client, model.name) - before
+    assert bits(mine) == bits(arrays)
+    dense = arrays["embedding"].nbytes
+    print(f"{sparse} bytes for ten versions, {10 * dense} for ten dense models: {10 * dense / sparse:.1f} times fewer")
+    assert 10 * 1000 * 64 <= sparse < 10 * 1000 * 68
+    assert model.catch_up({"embedding": np.zeros_like(arrays["embedding"])}) == 10
+    assert encoded_bytes(client, model.name) - before - 2 * sparse == pytest.approx(dense, rel=0.01)
+    model.delete()
+
+
+def encoded_bytes(client: sa.Client, name: str) -> int:
+    rounds = [each for each in client.list_rounds() if each.id.startswith(f"{name}-")]
+    return sum(stage.bytes for each in rounds for stage in each.info.timeline.stages if stage.stage == "encode")
+
+
+def test_torch_tensors_are_written_in_place(client):
+    torch = pytest.importorskip("torch")
+    model = client.model(new_name())
+    module = torch.nn.Embedding(10, 4)
+    half = torch.arange(6.0).to(torch.bfloat16)
+    model.publish(0, {**module.state_dict(), "half": half}, whole=True)
+    other = torch.nn.Embedding(10, 4)
+    mine = {"weight": other.weight, "half": torch.zeros(6, dtype=torch.bfloat16)}
+    assert model.catch_up(mine) == 0
+    assert torch.equal(other.weight, module.weight)
+    assert torch.equal(mine["half"], half)
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "text"),
+    [
+        (lambda m: m.publish(1, {"a": ([0], np.zeros((1, 2)))}), sa.InvalidArgument, "has no tensors yet"),
+        (lambda m: m.publish(-1, {}), sa.InvalidArgument, "a version is an integer from 0 on, not -1"),
+        (lambda m: m.publish(1, [1]), sa.InvalidArgument, "changes is a mapping"),
+        (lambda m: m.publish(1, {"a": 5}, model={"a": [1]}), sa.InvalidArgument, "the model has int64 of shape"),
+        (lambda m: m.catch_up([1]), sa.InvalidArgument, r"a model is a mapping from names to arrays, not \[1\]"),
+        (lambda m: m.catch_up({"a": [1]}), sa.InvalidArgument, "an array of NumPy or torch is written in place"),
+        (lambda m: m.catch_up({}), sa.NotFound, "the server has no whole model"),
+        (lambda m: m.catch_up({}, since="1"), sa.InvalidArgument, "since is a version or None, not '1'"),
+    ],
+    ids=range(8),
+)
+def test_what_is_wrong_with_a_new_model_is_refused(any_client, use, error, text):
+    with pytest.raises(error, match=text):
+        use(published(any_client, new_name()))
+
+
+def read_only() -> np.ndarray:
+    array = np.zeros((4, 2))
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "text"),
+    [
+        (lambda m: m.publish(3, {}), sa.InvalidArgument, "is at version 1; the next is 2, not 3"),
+        (lambda m: m.publish(0, {}), sa.InvalidArgument, "is at version 1; the next is 2, not 0"),
+        (lambda m: m.publish(1, {"a": ([1], np.ones((1, 2)))}), sa.AlreadyExists, "other content"),
+        (lambda m: m.publish(2, {"b": ([1], [1.0])}), sa.InvalidArgument, "unknown tensor 'b'; model .* has 'a'"),
+        (lambda m: m.publish(2, {"a": ([1], [1.0])}), sa.InvalidArgument, r"1 rows of float64 and shape \(2,\)"),
+        (lambda m: m.publish(2, {"a": ([1], np.ones((1, 2), "f4"))}), sa.InvalidArgument, "not float32 of shape"),
+        (lambda m: m.publish(2, {"a": ([1, 1], np.ones((2, 2)))}), sa.InvalidArgument, "key 1 has two rows"),
+        (lambda m: m.publish(2, {"a": ([4], np.ones((1, 2)))}), sa.InvalidArgument, "key 4"),
+        (lambda m: m.publish(2, {"a": ([-1], np.ones((1, 2)))}), sa.InvalidArgument, "key -1"),
+        (lambda m: m.publish(2, {"a": np.ones((2, 4))}), sa.InvalidArgument, r"not float64 of shape \(2, 4\)"),
+        (lambda m: m.publish(2, {"a": ([1], [1.0])}, whole=True), sa.InvalidArgument, "without .keys, rows."),
+        (lambda m: m.catch_up({"a": np.zeros((4, 2), "f4")}), sa.InvalidArgument, "no tensor 'a' of float32"),
+        (lambda m: m.catch_up({"b": np.zeros((4, 2))}), sa.InvalidArgument, "no tensor 'b' of float64"),
+        (lambda m: m.catch_up({"a": read_only()}), sa.InvalidArgument, "the array is read-only"),
+        (lambda m: m.catch_up({"a": np.zeros((4, 2))}, keys=(2, 1)), sa.InvalidArgument, "the key range ends at 1"),
+    ],
+    ids=range(15),
+)
+def test_what_is_wrong_is_refused_and_the_model_unharmed(any_client, use, error, text):
+    name, arrays = new_name(), {"a": np.zeros((4, 2))}
+    model = published(any_client, name)
+    model.publish(0, arrays, whole=True)
+    model.publish(1, {"a": ([2], np.full((1, 2), 7.0))})
+    with pytest.raises(error, match=text):
+        use(model)
+    for at in (model, published(any_client, name)):
+        assert at.catch_up(arrays, since=0) == 1
+        assert arrays["a"].tolist() == [[0, 0], [0, 0], [7, 7], [0, 0]]
+    model.publish(2, {"a": ([0], np.full((1, 2), 9.0))})
+    assert model.catch_up(arrays, since=1) == 2
+
+
+def test_names_and_budgets_are_checked(any_client):
+    for arguments, text in (
+        (("a b", {}), "a model's name is 1 to 100 of"),
+        (("x" * 101, {}), "a model's name is"),
+        (("a", {"keep_bytes": -1}), "keep_bytes is a number of bytes"),
+    ):
+        with pytest.raises(sa.InvalidArgument, match=text):
+            any_client._inner.model(arguments[0], **arguments[1])
