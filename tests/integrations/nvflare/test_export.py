@@ -27,7 +27,7 @@ OPTIONS = {
 def exported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe = make_recipe(aggregator=SparseAggregator(**OPTIONS))
-    add_sparse_filters(recipe, sparse=["embedding.weight"])
+    add_sparse_filters(recipe, sparse=["embedding.weight"], top_k=0.5)
     recipe.export(str(tmp_path / "export"))
     (server,) = tmp_path.glob("export/**/config_fed_server.json")
     (client,) = tmp_path.glob("export/**/config_fed_client.json")
@@ -46,6 +46,7 @@ def test_arguments_survive(exported):
         (["train"], "ReceiveChangedRows"),
         (["train"], "SendSparseDiff"),
     ]
+    assert filters[2]["filters"][0]["args"] == {"sparse": ["embedding.weight"], "top_k": 0.5}
     for each in filters:
         assert instantiate_class(each["filters"][0]["path"], each["filters"][0]["args"]).sparse == ["embedding.weight"]
 

@@ -150,6 +150,24 @@ def test_results_become_the_rows_that_changed(kind):
     assert sent[ROWS].dtype == delta["table"].dtype
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch", "bfloat16"])
+def test_top_k_sends_the_largest_rows_and_the_rest_later(kind):
+    delta = first_model(kind)
+    delta["table"][...] = 0
+    for key in range(4):
+        delta["table"][key] = 2.0**key
+    send = SendSparseDiff(["table"], top_k=0.02)  # two rows of 100
+    sent = []
+    with FLContextManager(engine=None, identity_name="site-1", job_id="1").new_context() as context:
+        for _ in range(2):
+            shareable = DXO(DataKind.WEIGHT_DIFF, copy_of(delta)).to_shareable()
+            data = from_shareable(send.process(shareable, context)).data
+            assert data[ROWS].dtype == delta["table"].dtype
+            sent.append({int(key): float(row[0]) for key, row in zip(data[KEYS], data[ROWS])})
+            delta["table"][2:] = 0
+    assert sent == [{2: 4.0, 3: 8.0}, {0: 2.0, 1: 4.0}]  # what was left of the first, and the second
+
+
 def test_weights_in_the_place_of_differences_are_refused():
     shareable = DXO(DataKind.WEIGHTS, first_model("numpy")).to_shareable()
     with pytest.raises(sa.InvalidArgument, match=r"table.*params_transfer_type"):

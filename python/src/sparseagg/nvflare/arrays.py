@@ -21,7 +21,7 @@ __all__ = [
     "changed_rows",
     "checked_names",
     "copy_of",
-    "rows_at",
+    "pair_of",
     "rows_that_differ",
     "sparse_diff",
     "to_array",
@@ -148,12 +148,13 @@ def changed_rows(name: str, delta: Any) -> dict[str, Any]:
     return {name + KEYS: keys, name + ROWS: delta[keys]}
 
 
-def rows_at(name: str, array: Any, keys: Any) -> dict[str, Any]:
-    if not isinstance(array, np.ndarray):
+def pair_of(name: str, keys: Any, rows: Any, like: Any) -> dict[str, Any]:
+    """Returns NumPy's keys and rows as params; as torch tensors, if ``like`` is one."""
+    if not isinstance(like, np.ndarray):
         import torch
 
-        keys = torch.from_numpy(keys)
-    return {name + KEYS: keys, name + ROWS: array[keys]}
+        keys, rows = torch.from_numpy(keys), torch.as_tensor(rows, dtype=like.dtype)
+    return {name + KEYS: keys, name + ROWS: rows}
 
 
 def bits_of(array: Any) -> Any:

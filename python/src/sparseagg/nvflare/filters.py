@@ -21,7 +21,7 @@ from sparseagg.nvflare.arrays import (
     changed_rows,
     checked_names,
     copy_of,
-    rows_at,
+    pair_of,
     rows_that_differ,
     to_array,
 )
@@ -33,7 +33,9 @@ __all__ = ["ReceiveChangedRows", "SendChangedRows", "SendSparseDiff", "add_spars
 VERSION, SINCE = "sparseagg.version", "sparseagg.since"
 
 
-def add_sparse_filters(recipe: Any, sparse: list[str], tasks: Sequence[str] = ("train",)) -> None:
+def add_sparse_filters(
+    recipe: Any, sparse: list[str], top_k: float | None = None, tasks: Sequence[str] = ("train",)
+) -> None:
     """Makes a recipe's updates sparse on both ways, without a change of the client's script.
 
     The recipe needs ``aggregator=SparseAggregator(sparse=sparse)`` and ``params_transfer_type=TransferType.DIFF``.
@@ -41,11 +43,12 @@ def add_sparse_filters(recipe: Any, sparse: list[str], tasks: Sequence[str] = ("
     Args:
         recipe: of NVFlare.
         sparse: names of the tensors of which only rows that changed are sent.
+        top_k: as of ``SendSparseDiff``.
         tasks: the names of the tasks that train.
     """
     recipe.add_server_output_filter(SendChangedRows(sparse), list(tasks))
     recipe.add_client_input_filter(ReceiveChangedRows(sparse), list(tasks))
-    recipe.add_client_output_filter(SendSparseDiff(sparse), list(tasks))
+    recipe.add_client_output_filter(SendSparseDiff(sparse, top_k), list(tasks))
 
 
 class SendSparseDiff(DXOFilter):
@@ -53,11 +56,15 @@ class SendSparseDiff(DXOFilter):
 
     Args:
         sparse: names of the tensors.
+        top_k: the fraction of a tensor's rows that is sent, those of the largest norms. What is not sent is added to
+            the next round's difference (``sparseagg.TopK``). None: every row that changed.
     """
 
-    def __init__(self, sparse: list[str]) -> None:
+    def __init__(self, sparse: list[str], top_k: float | None = None) -> None:
         super().__init__([DataKind.WEIGHTS, DataKind.WEIGHT_DIFF], None)
         self.sparse = checked_names(sparse)
+        self.top_k = top_k
+        self._selector = None if top_k is None else sa.TopK(fraction=top_k, by="row")
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         """Returns the result with keys and rows in the place of sparse tensors."""
@@ -71,7 +78,11 @@ class SendSparseDiff(DXOFilter):
             )
         data = dict(dxo.data)
         for name in names:
-            data.update(changed_rows(name, to_array(data.pop(name))))
+            delta = to_array(data.pop(name))
+            if self._selector is None:
+                data.update(changed_rows(name, delta))
+            else:
+                data.update(pair_of(name, *self._selector.select(name, delta), like=delta))
         return DXO(dxo.data_kind, data, _meta_of(dxo))
 
 
@@ -113,7 +124,8 @@ class SendChangedRows(DXOFilter):
                 for name in names:
                     keys = np.flatnonzero(self._changed_in[name] > int(since))
                     if 2 * len(keys) < len(data[name]):
-                        data.update(rows_at(name, data.pop(name), keys))
+                        array = data.pop(name)
+                        data.update(pair_of(name, keys, array[keys], like=array))
         return DXO(dxo.data_kind, data, {**_meta_of(dxo), VERSION: version, SINCE: client_has})
 
     def _look_at(self, data: Mapping[str, Any], names: list[str], root_id: Any) -> None:
