@@ -40,7 +40,7 @@ def trained(model, site):
         after["table"][key] += float(rng.standard_normal())
     for name in ("bias", "half", "scalar"):
         after[name][...] += float(rng.standard_normal())
-    after["batches"][...] += site
+    after["batches"][...] += site + site // 3  # no whole number in the mean
     return after
 
 
@@ -109,17 +109,17 @@ def test_order_of_arrival_changes_no_bit(form):
     }
 
 
-def test_absent_tensor_leaves_the_denominator():
-    model = arrays()
-    aggregator = aggregator_of(model, op="coordinate_mean")
+@pytest.mark.parametrize("op", ["mean", "coordinate_mean"])
+def test_absent_tensor_leaves_the_denominator(op):
+    aggregator = aggregator_of(arrays(), op=op)
     one = np.ones(4, np.float32)
     aggregator.accept_model(result_of("a", {"bias": one, "table:keys": [], "table:rows": []}, 1, params_type="DIFF"))
-    aggregator.accept_model(result_of("b", {"table:keys": [3], "table:rows": [one]}, 5, params_type="DIFF"))
+    aggregator.accept_model(result_of("b", {"table:keys": [3], "table:rows": [one]}, 7, params_type="DIFF"))
     params = aggregator.aggregate_model().params
     np.testing.assert_array_equal(params["bias"], one)  # of a alone
     assert set(params) == {"bias", "table"}
     np.testing.assert_array_equal(params["table"].rows.keys, [3])
-    np.testing.assert_array_equal(params["table"].rows.values, [one])
+    np.testing.assert_array_equal(params["table"].rows.values, [one * 7 / 8 if op == "mean" else one])
 
 
 def test_mean_counts_absent_rows_as_unchanged():
@@ -187,6 +187,18 @@ def test_bad_result_is_refused_whole_and_the_round_goes_on(params, form, words):
     assert result.meta["nr_aggregated"] == 1
     np.testing.assert_array_equal(result.params["table"].rows.values, ROW)
     assert "bias" not in result.params
+
+
+def test_refused_first_result_does_not_fix_the_params_type():
+    aggregator = aggregator_of(arrays())
+    with pytest.raises(sa.InvalidArgument, match="nan"):
+        aggregator.accept_model(result_of("a", {"bias": NAN[0]}, params_type="FULL"))
+    assert aggregator.accept_model(result_of("b", {"bias": ROW[0]}, params_type="DIFF"))
+    with pytest.raises(sa.InvalidArgument, match="params_type FULL"):
+        aggregator.accept_model(result_of("c", {"bias": ROW[0]}, params_type="FULL"))
+    result = aggregator.aggregate_model()
+    assert result.params_type == "DIFF"
+    assert result.params["bias"].tolist() == [1] * 4
 
 
 def test_round_without_results_changes_nothing():
