@@ -201,10 +201,15 @@ def test_refused_first_result_does_not_fix_the_params_type():
     assert result.params["bias"].tolist() == [1] * 4
 
 
-def test_round_without_results_changes_nothing():
+@pytest.mark.parametrize("refused", [False, True])
+def test_round_without_results_changes_nothing(refused):
     model = arrays()
     before = {name: array.tobytes() for name, array in model.items()}
-    result = aggregator_of(model).aggregate_model()
+    aggregator = aggregator_of(model)
+    if refused:
+        with pytest.raises(sa.InvalidArgument):
+            aggregator.accept_model(result_of("a", {"bias": NAN[0]}, params_type="FULL"))
+    result = aggregator.aggregate_model()
     found = FLModelUtils.update_model(FLModel(params=model), result).params
     assert {name: array.tobytes() for name, array in found.items()} == before
 

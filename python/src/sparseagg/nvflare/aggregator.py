@@ -135,7 +135,7 @@ class SparseAggregator(ModelAggregator):
                 if params_type != self._params_type:
                     self._open(params_type)
                 self._submit(client, update, weight)
-            except sa.AlreadyExists as error:  # on a server, by somebody else
+            except (sa.AlreadyExists, sa.RoundClosed) as error:  # on a server, by somebody else
                 self.warning(f"the result of client {client!r} does not count: {error}")
                 return False
             self._accepted[client] = weight, model.metrics
@@ -145,15 +145,14 @@ class SparseAggregator(ModelAggregator):
         """Merges, and returns the differences or weights. Later results of this round do not count."""
         with self._lock:
             self._closed = True
-            params: dict[str, Any] = {}
+            # Without a result, an empty difference: an empty FULL model would replace the server's.
+            params, params_type = {}, ParamsType.DIFF
             if self._accepted:
-                result = self._finish()
-                self._remote = None
-                params = self._params(result)
+                result, self._remote = self._finish(), None
+                params, params_type = self._params(result), self._params_type
             return FLModel(
                 params=params,
-                # Without a result, an empty difference: an empty FULL model would replace the server's.
-                params_type=self._params_type or ParamsType.DIFF,
+                params_type=params_type,
                 metrics=self._metrics(),
                 current_round=self._round,
                 meta={"nr_aggregated": len(self._accepted), AppConstants.CURRENT_ROUND: self._round},
