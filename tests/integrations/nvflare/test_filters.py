@@ -102,8 +102,11 @@ def test_whole_model_after_a_restart_of_either_and_when_most_rows_changed():
         task = restarted.task(copy_of(model), "c", client)
     assert "table" in from_shareable(task).data
     client.receive(task)
+    stranger = Client()
+    stranger.contexts.new_context().set_prop(VERSION, f"{restarted.filter._process}:x", private=False, sticky=True)
+    assert "table" in from_shareable(restarted.task(copy_of(model), "d", stranger)).data
     model["table"][:50] += 1
-    assert "table" in from_shareable(restarted.task(copy_of(model), "d", client)).data
+    assert "table" in from_shareable(restarted.task(copy_of(model), "e", client)).data
 
 
 def test_rows_for_another_version_are_refused_and_the_next_task_is_whole():

@@ -120,7 +120,7 @@ class SendChangedRows(DXOFilter):
         with self._lock:
             self._look_at(data, names, shareable.get_header(ReservedHeaderKey.MSG_ROOT_ID))
             version = f"{self._process}:{self._version}"
-            if process == self._process:
+            if process == self._process and since.isdigit():
                 for name in names:
                     keys = np.flatnonzero(self._changed_in[name] > int(since))
                     if 2 * len(keys) < len(data[name]):
