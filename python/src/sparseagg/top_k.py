@@ -120,7 +120,7 @@ class TopK:
             if residual.shape != total.shape:
                 raise InvalidArgument(f"tensor {name!r} had changes of shape {residual.shape}, and now {total.shape}")
             with np.errstate(over="ignore", invalid="ignore"):
-                total += residual
+                np.add(total, residual, out=total)
         return total, is_bfloat16, array.dtype
 
     def _number(self, size: int) -> int:

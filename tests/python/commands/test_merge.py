@@ -147,12 +147,11 @@ def test_merge_by_weights_of_a_spec_that_weighs_nothing_is_refused(merge, of, we
         (["names.npz"], "names.npz: array 'x.values': unknown dtype dtype('<U1')"),
         (
             ["both.npz"],
-            "tensor 'x' is float64 of width 1 in both.npz, and dense, of 2 rows, float64 of width 1 in both",
+            "tensor 'x' is float64 of width 1 in both.npz, and dense, float64 of shape (2,) in both",
         ),
         (["b.npz", "a.npz", "--memory-limit", "90"], "a.npz: with the update"),
         (["counts.npz"], "counts.npz has x.counts beside x.keys, as results have"),
         (["weights.npz"], "weights.npz has x.weights beside x.keys, as results have"),
-        (["scalar.npz"], "scalar.npz: array 'x' is a scalar, which is no tensor; one of dimension 1 has shape (1,)"),
         (["rowless.npz"], "rowless.npz: array 'x' has no rows, and a dense tensor has one at least"),
         (["dense.npz"], "dense.npz has x.counts beside x, as results have"),
         (["unnamed.npz"], "unnamed.npz has arr_0, which names no tensor"),
@@ -165,7 +164,6 @@ def test_merge_errors_name_file_place_and_value(merge, arguments, text):
     np.savez("both.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x": np.ones(2)})
     np.savez("counts.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x.counts": np.ones(2, np.uint32)})
     np.savez("weights.npz", **{"x.keys": np.arange(2), "x.values": np.ones(2), "x.weights": np.ones(2)})
-    np.savez("scalar.npz", x=np.float32(3))
     np.savez("rowless.npz", x=np.empty((0, 2)))
     np.savez("dense.npz", **{"x": np.ones(2), "x.counts": np.ones(2, np.uint32)})
     np.savez("unnamed.npz", np.arange(2), np.ones(2))
@@ -240,6 +238,7 @@ ROWS = {
     "float64": {"x.keys": np.array([1]), "x.values": np.full(1, 0.1)},
     "wide": {"x.keys": np.array([1]), "x.values": np.ones((1, 2), np.float32)},
     "dense": {"x": np.ones(3, np.float32)},
+    "column": {"x": np.ones((3, 1), np.float32)},
     "longer": {"x": np.ones(4, np.float32)},
     "no rows": {"x.keys": np.empty(0, np.int64), "x.values": np.empty(0)},
     "keys": {"x.keys": np.array([1])},
@@ -251,8 +250,9 @@ ROWS = {
     [
         ("float32", "float64", ["float32 of width 1", "float64 of width 1"]),
         ("float32", "wide", ["float32 of width 1", "float32 of width 2"]),
-        ("float32", "dense", ["float32 of width 1", "dense, of 3 rows, float32 of width 1"]),
-        ("dense", "longer", ["dense, of 3 rows, float32 of width 1", "dense, of 4 rows, float32 of width 1"]),
+        ("float32", "dense", ["float32 of width 1", "dense, float32 of shape (3,)"]),
+        ("dense", "longer", ["dense, float32 of shape (3,)", "dense, float32 of shape (4,)"]),
+        ("dense", "column", ["dense, float32 of shape (3,)", "dense, float32 of shape (3, 1)"]),
     ],
 )
 def test_merge_of_files_that_differ_is_refused_in_any_order(merge, one, other, descriptions):
@@ -312,8 +312,17 @@ def test_guess_tensors_reads_headers_alone(merge, monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr(npz.NpzFile, "read", read)
-    expected = [sa.TensorSpec("bias", "float64", 3, layout="dense"), sa.TensorSpec("emb", "float32", 7, 2)]
+    expected = [sa.TensorSpec("bias", "float64", shape=(3,), layout="dense"), sa.TensorSpec("emb", "float32", 7, 2)]
     assert guess_tensors(["a.npz", "b.npz"], {"emb": 7}) == expected
+
+
+def test_dense_arrays_keep_their_shapes(merge):
+    for name in "cd":
+        np.savez(f"{name}.npz", scalar=np.float32(1.5), column=np.ones((3, 1)), cube=np.ones((2, 3, 2)))
+    merge("c.npz", "d.npz")
+    with np.load("merged.npz") as merged:
+        arrays = {name: (merged[name].shape, merged[name].max()) for name in merged}
+    assert arrays == {"scalar": ((), 3.0), "column": ((3, 1), 2.0), "cube": ((2, 3, 2), 2.0)}
 
 
 # Names that serve as no client ids: too long, and not in UTF-8. They come in this order.
@@ -351,7 +360,9 @@ def test_merge_errors_name_files_that_are_not_in_utf8(merge):
 
 def test_merge_gives_what_a_server_gives(merge, client):
     np.savez("c.npz", **{"emb.keys": np.array([7, 7]), "emb.values": np.full((2, 2), 0.1, np.float32)})
-    spec = sa.RoundSpec([sa.TensorSpec("emb", "float32", 0, 2), sa.TensorSpec("bias", "float64", 3, layout="dense")])
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("emb", "float32", 0, 2), sa.TensorSpec("bias", "float64", shape=(3,), layout="dense")]
+    )
     rows = {
         name: {"emb": (arrays["emb.keys"], arrays["emb.values"]), "bias": arrays["bias"]}
         for name, arrays in UPDATES.items()

@@ -29,6 +29,18 @@ def test_spec_takes_names_of_python_and_of_the_proto(path: pathlib.Path, dtype: 
     assert read_spec(path) == sa.RoundSpec([sa.TensorSpec("x", "float64", 7, result="auto")], result_ttl=1.5)
 
 
+@pytest.mark.parametrize("shape", [[4, 3], {"sizes": ["4", "3"]}])
+def test_spec_of_a_shape_has_sizes(path: pathlib.Path, shape: Any) -> None:
+    path.write_text(json.dumps({"tensors": [{**TENSOR, "shape": shape}], "aggregation": {"on_empty": "keep"}}))
+    assert read_spec(path) == sa.RoundSpec([sa.TensorSpec("x", "float32", shape=(4, 3))], on_empty="keep")
+    path.write_text(json.dumps({"tensors": [{**TENSOR, "shape": shape, "layout": "dense"}, {**TENSOR, "shape": []}]}))
+    dense, scalar = read_spec(path).tensors
+    assert (dense.dimension, dense.width, scalar.shape, scalar.dimension) == (12, 1, (), 1)
+    path.write_text(json.dumps({"tensors": [{**TENSOR, "shape": shape, "dimension": 5}]}))
+    with pytest.raises(sa.InvalidArgument, match=r"tensor 'x': shape \(4, 3\) has 12 values"):
+        read_spec(path)
+
+
 @pytest.mark.parametrize("name", ["x", "sum", "dense", "float32"])
 def test_spec_leaves_other_strings_alone(path: pathlib.Path, name: str) -> None:
     path.write_text(json.dumps({"tensors": [{**TENSOR, "name": name}]}))

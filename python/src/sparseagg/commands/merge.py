@@ -20,7 +20,7 @@ from sparseagg.spec import RoundSpec, TensorSpec, dtype_name, words_of
 __all__ = ["add_arguments", "guess_tensors", "main"]
 
 DESCRIPTION = """Merges updates in .npz files, which hold arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense
-tensor. The spec comes from --spec, or from the other options and the arrays: dtype, width, and the dimension of dense
+tensor. The spec comes from --spec, or from the other options and the arrays: dtype, width, and the shape of dense
 tensors, which must be the same in all files. A result without TENSOR.counts and TENSOR.weights is an update, too; with
 them it is refused. Files are summed in the bytewise order of their names, whatever their order on the command line."""
 
@@ -172,17 +172,14 @@ def _tensors_of(
             yield TensorSpec(name, "float32", dimension), _Worth.KEYS
             continue
         shape, dtype = file.header(values)
-        if is_dense and not shape:
-            raise InvalidArgument(
-                f"{file.path}: array {array!r} is a scalar, which is no tensor; one of dimension 1 has shape (1,)"
-            )
-        num_rows = shape[0] if shape else 0
+        num_rows = shape[0] if shape else int(is_dense)
         try:
             tensor = TensorSpec(
                 name,
                 dtype_name(dtype),
                 num_rows if is_dense else dimension,
                 math.prod(shape[1:]),
+                shape=shape if is_dense and num_rows else None,
                 layout="dense" if is_dense else "sparse",
                 modular=modular and dtype.kind == "u",
             )
@@ -208,6 +205,8 @@ def _check_dense_name(file: npz.NpzFile, array: str) -> None:
 
 
 def _description(tensor: TensorSpec) -> str:
+    if tensor.shape is not None:
+        return f"dense, {tensor.dtype} of shape {tensor.shape}"
     layout = f"dense, of {tensor.dimension} rows, " if tensor.layout == "dense" else ""
     return f"{layout}{tensor.dtype} of width {tensor.width}"
 

@@ -20,7 +20,7 @@ import numpy.lib.format as npy
 from sparseagg import bfloat16
 from sparseagg.arrays import Array
 from sparseagg.errors import InvalidArgument
-from sparseagg.result import Result, TensorResult
+from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, TensorSpec
 
 __all__ = ["ArrayHeader", "NpzFile", "Path", "check_output", "open_npz", "print_rows", "read_update", "write_result"]
@@ -192,8 +192,9 @@ def print_rows(path: Path, result: Result) -> None:
 def write_result(path: Path, result: Result) -> None:
     """Writes the arrays ``TENSOR.keys``, ``.values``, ``.counts`` and ``.weights`` that the result has.
 
-    A dense result of a tensor with dense layout is one array ``TENSOR`` instead of keys and values, as in an update, so
-    that the file can be merged again. bfloat16, which the format does not know, is widened to float32, exactly.
+    A dense result of a tensor with dense layout is one array ``TENSOR`` of the tensor's shape, as in an update, instead
+    of keys and values, so that the file can be merged again. bfloat16, which the format does not know, is widened to
+    float32, exactly.
     """
     taken = {f"{name}.{column}" for name in result for column in ("keys", "values", "counts", "weights")}
     arrays: dict[str, Array | None] = {}
@@ -201,9 +202,9 @@ def write_result(path: Path, result: Result) -> None:
         is_whole = tensor.layout == "dense" and len(tensor) == tensor.dimension and tensor.values is not None
         # Not under a name that is also another tensor's column.
         if is_whole and result.info.spec.tensor(name).layout == "dense" and name not in taken:
-            arrays[name] = _numbers(tensor)
+            arrays[name] = _numbers(tensor.dense())
         else:
-            arrays.update({f"{name}.keys": tensor.keys, f"{name}.values": _numbers(tensor)})
+            arrays.update({f"{name}.keys": tensor.keys, f"{name}.values": _numbers(tensor.values)})
         arrays.update({f"{name}.counts": tensor.counts, f"{name}.weights": tensor.weights})
     # Not with numpy.savez, whose own arguments cannot be names of arrays.
     with _replaced(path) as file, zipfile.ZipFile(file, "w") as archive:
@@ -213,8 +214,7 @@ def write_result(path: Path, result: Result) -> None:
                     npy.write_array(member, array, allow_pickle=False)
 
 
-def _numbers(tensor: TensorResult) -> Array | None:
-    values = tensor.values
+def _numbers(values: Array | None) -> Array | None:
     if values is not None and bfloat16.is_bfloat16(values.dtype):
         return values.astype(np.float32)
     return values

@@ -23,7 +23,8 @@ SPEC_HELP = """a file with a sparseagg.v1.RoundSpec in JSON, such as {"tensors":
 def read_spec(path: pathlib.Path) -> RoundSpec:
     """Reads a sparseagg.v1.RoundSpec in the JSON form of Protocol Buffers.
 
-    Values of enums may also have their Python names: "float32" is "DTYPE_FLOAT32".
+    Values of enums may also have their Python names: "float32" is "DTYPE_FLOAT32". A shape may be a list of sizes. It
+    makes dimension and width where the file has neither.
 
     Raises:
         InvalidArgument: the file is no JSON, or no RoundSpec; the message names file and field.
@@ -67,6 +68,8 @@ def _message(value: Any, descriptor: Any, place: str) -> dict[str, Any]:
         at = f"{place}.{name}" if place else name
         if name not in fields:
             made[name] = member
+        elif isinstance(member, list) and fields[name].message_type is pb.Shape.DESCRIPTOR:
+            made[name] = {"sizes": member}
         elif isinstance(member, list):
             made[name] = [_member(part, fields[name], f"{at}[{index}]") for index, part in enumerate(member)]
         else:

@@ -1,0 +1,364 @@
+"""Server optimisers that change only the rows that a round's result has.
+
+The step of "Adaptive Federated Optimization" (Reddi et al. 2021, arXiv 2003.00295, Algorithm 2), taken for the rows
+that are present. With Δ the merged difference of a row, x the row of the model, m and v its state:
+
+    FedAvgM     m ← momentum·m + Δ             x ← x + learning_rate·m       (Hsu et al. 2019, arXiv 1909.06335)
+    FedAdagrad  v ← v + Δ²                     x ← x + learning_rate·m / (√v + tau)
+    FedAdam     v ← beta_2·v + (1 − beta_2)·Δ²                 the same x
+    FedYogi     v ← v − (1 − beta_2)·Δ²·sign(v − Δ²)           the same x
+
+with m ← beta_1·m + (1 − beta_1)·Δ in the last three. m and v begin with 0, as in Flower; in the paper, v begins with
+tau² or more. Everything is computed in float64; model and state are rounded once a step.
+
+    optimizer = FedAdam(learning_rate=0.01)
+    for result in rounds:
+        optimizer.step("embedding", model["embedding"], result["embedding"])
+
+The usual, dense form takes Δ = 0 for an absent row. The row still moves, by the momentum that it has, and its m and v
+decay. That form is here for comparison: ``dense=True``.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from sparseagg.arguments import is_number, shown
+from sparseagg.arrays import Array, to_numpy
+from sparseagg.bfloat16 import is_bfloat16
+from sparseagg.errors import InvalidArgument
+from sparseagg.result import TensorResult
+
+__all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "RowOptimizer"]
+
+_BLOCK = 1 << 18  # values that are widened to float64 at a time
+
+Slots = dict[str, Array]  # m and v
+
+
+@dataclasses.dataclass
+class _TensorState:
+    """The state of one tensor.
+
+    Attributes:
+        steps: taken so far.
+        slots: m and v by name, of shape (dimension, width); rows never touched are zeros, which take no memory.
+    """
+
+    steps: int
+    slots: Slots
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out rows of zeros."""
+        packed = {}
+        for name, table in self.slots.items():
+            keys = np.flatnonzero(table.any(axis=1))
+            packed[name] = (table.shape, keys, table[keys])
+        return {"steps": self.steps, "packed": packed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.steps, self.slots = state["steps"], {}
+        for name, (shape, keys, rows) in state["packed"].items():
+            self.slots[name] = np.zeros(shape, rows.dtype)
+            self.slots[name][keys] = rows
+
+
+class RowOptimizer(abc.ABC):
+    """A server optimiser, with its state for any number of tensors.
+
+    Pickles; a copy continues with the same bits. Not thread-safe. Deterministic.
+
+    Args:
+        learning_rate: of the server.
+        dense: move also the rows that the result does not have, as dense optimisers do.
+
+    Raises:
+        InvalidArgument: a parameter is no number, or outside its range.
+    """
+
+    def __init__(self, *, learning_rate: float, dense: bool) -> None:
+        self.learning_rate = _checked("learning_rate", learning_rate)
+        self.dense = dense
+        self._states: dict[str, _TensorState] = {}
+
+    def step(self, name: str, target: Any, delta: Any, alpha: float = 1.0) -> None:
+        """Takes one step of one tensor, in place.
+
+        Args:
+            name: of the tensor, which has its own state.
+            target: the model's tensor: a C-contiguous NumPy array of floats, or a torch tensor on the CPU.
+            delta: the merged differences: a ``TensorResult``; or (keys, rows), each key once; or an array of the whole
+                tensor. A dense result with counts has the rows whose count is not 0; without counts, it has all rows.
+            alpha: factor of ``delta``; −1 for merged gradients.
+
+        Raises:
+            InvalidArgument: the target cannot be changed, or delta does not fit it. Nothing has changed.
+        """
+        array = _writable(name, target)
+        keys, rows = _rows_of(name, array, delta)
+        self._check_width(name, array.size, rows.shape[1])
+        table = array.reshape(-1, rows.shape[1])
+        if self.dense:
+            whole = np.zeros(table.shape)
+            whole[slice(None) if keys is None else keys] = rows
+            keys, rows = None, whole
+        state = self._begin_step(name, table.shape, table.dtype)
+        size = max(1, _BLOCK // table.shape[1])
+        for begin in range(0, len(rows), size):
+            part = slice(begin, begin + size)
+            where = part if keys is None else keys[part]
+            table[where] = self._move(state, where, table[where], rows[part], alpha)
+
+    def step_rows(self, name: str, dimension: int, keys: Any, rows: Any, delta: Any, alpha: float = 1.0) -> Array:
+        """Takes one step of rows that the caller holds: for tables that are not arrays of this process.
+
+        Args:
+            name: of the tensor, which has its own state.
+            dimension: number of rows of the whole table.
+            keys: of the rows, each once.
+            rows: the model's rows at ``keys``; shape (n, width).
+            delta: their merged differences, of the same shape.
+            alpha: factor of ``delta``; −1 for merged gradients.
+
+        Returns:
+            The rows after the step, in the dtype of ``rows``.
+
+        Raises:
+            InvalidArgument: the optimiser is dense, or keys, rows and delta do not fit. Nothing has changed.
+        """
+        if self.dense:
+            raise InvalidArgument("a dense optimiser moves all rows of a tensor: call step")
+        rows = np.asarray(rows)
+        keys = _checked_keys(name, np.asarray(keys), dimension)
+        delta = to_numpy(delta)
+        if rows.ndim != 2 or rows.shape != delta.shape or len(rows) != len(keys):
+            raise InvalidArgument(
+                f"tensor {name!r}: {len(keys)} keys, rows of shape {rows.shape} and differences of shape {delta.shape}"
+            )
+        self._check_width(name, dimension * rows.shape[1], rows.shape[1])
+        state = self._begin_step(name, (dimension, rows.shape[1]), rows.dtype)
+        return self._move(state, keys, rows, delta, alpha)
+
+    @property
+    @abc.abstractmethod
+    def _slot_names(self) -> tuple[str, ...]:
+        """The state that a row has."""
+
+    @abc.abstractmethod
+    def _advance(self, slots: Slots, delta: Array, steps: int) -> Array:
+        """Changes m and v of some rows, float64, and returns what to add to the rows; ``steps`` counts this step."""
+
+    def _check_width(self, name: str, size: int, width: int) -> None:
+        state = self._states.get(name)
+        for table in state.slots.values() if state else ():
+            if table.shape != (size // width, width):
+                raise InvalidArgument(
+                    f"tensor {name!r}: {size // width} rows of {width} values, but the steps before had "
+                    f"{table.shape[0]} of {table.shape[1]}"
+                )
+
+    def _begin_step(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _TensorState:
+        if name not in self._states:
+            kept = np.float64 if dtype.itemsize > 4 else np.float32
+            self._states[name] = _TensorState(0, {slot: np.zeros(shape, kept) for slot in self._slot_names})
+        state = self._states[name]
+        state.steps += 1
+        return state
+
+    def _move(self, state: _TensorState, where: Any, rows: Array, delta: Array, alpha: float) -> Array:
+        slots = {slot: table[where].astype(np.float64) for slot, table in state.slots.items()}
+        increment = self._advance(slots, alpha * delta.astype(np.float64), state.steps)
+        for slot, values in slots.items():
+            state.slots[slot][where] = values
+        return (rows.astype(np.float64) + increment).astype(rows.dtype)
+
+
+class FedAvgM(RowOptimizer):
+    """Momentum; the defaults are those of Flower but for the momentum, without which this is ``result.add_to``."""
+
+    def __init__(self, *, learning_rate: float = 1.0, momentum: float = 0.9, dense: bool = False) -> None:
+        super().__init__(learning_rate=learning_rate, dense=dense)
+        self.momentum = _checked("momentum", momentum, below=1.0)
+
+    @property
+    def _slot_names(self) -> tuple[str, ...]:
+        return ("m",)
+
+    def _advance(self, slots: Slots, delta: Array, steps: int) -> Array:
+        slots["m"] = self.momentum * slots["m"] + delta
+        return self.learning_rate * slots["m"]
+
+
+class _Adaptive(RowOptimizer):
+    """What FedAdagrad, FedAdam and FedYogi have in common."""
+
+    def __init__(self, *, learning_rate: float, beta_1: float, tau: float, dense: bool) -> None:
+        super().__init__(learning_rate=learning_rate, dense=dense)
+        self.beta_1 = _checked("beta_1", beta_1, below=1.0)
+        self.tau = _checked("tau", tau)
+        if self.tau == 0:
+            raise InvalidArgument("tau is a number above 0, not 0: a row of zeros would be divided by 0")
+
+    @property
+    def _slot_names(self) -> tuple[str, ...]:
+        return ("m", "v") if self.beta_1 else ("v",)
+
+    @abc.abstractmethod
+    def _second_moment(self, v: Array, square: Array) -> Array:
+        """Returns the new v."""
+
+    def _rate(self, steps: int) -> float:
+        """Returns the learning rate of a step; ``steps`` counts this step."""
+        del steps
+        return self.learning_rate
+
+    def _advance(self, slots: Slots, delta: Array, steps: int) -> Array:
+        m = delta
+        if self.beta_1:
+            m = slots["m"] = self.beta_1 * slots["m"] + (1 - self.beta_1) * delta
+        v = slots["v"] = self._second_moment(slots["v"], delta * delta)
+        return self._rate(steps) * m / (np.sqrt(v) + self.tau)
+
+
+class FedAdagrad(_Adaptive):
+    """The only one of the four that, even in its dense form, moves no row that nobody touched (with beta_1 = 0)."""
+
+    def __init__(
+        self, *, learning_rate: float = 0.1, beta_1: float = 0.0, tau: float = 1e-3, dense: bool = False
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, dense=dense)
+
+    def _second_moment(self, v: Array, square: Array) -> Array:
+        return v + square
+
+
+class FedAdam(_Adaptive):
+    """Adam.
+
+    Args:
+        bias_correction: multiply the learning rate by √(1 − beta_2^(t+1)) / (1 − beta_1^(t+1)) in step t = 1, 2, … of a
+            tensor, as Flower does; the paper does not. As in other sparse forms of Adam, t counts the steps of the
+            tensor, and not how often a row was touched.
+    """
+
+    def __init__(
+        self,
+        *,
+        learning_rate: float = 0.1,
+        beta_1: float = 0.9,
+        beta_2: float = 0.99,
+        tau: float = 1e-3,
+        bias_correction: bool = True,
+        dense: bool = False,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, dense=dense)
+        self.beta_2 = _checked("beta_2", beta_2, below=1.0)
+        self.bias_correction = bias_correction
+
+    def _rate(self, steps: int) -> float:
+        if not self.bias_correction:
+            return self.learning_rate
+        corrected = (1 - self.beta_2 ** (steps + 1)) ** 0.5 / (1 - self.beta_1 ** (steps + 1))
+        return float(self.learning_rate * corrected)
+
+    def _second_moment(self, v: Array, square: Array) -> Array:
+        return self.beta_2 * v + (1 - self.beta_2) * square
+
+
+class FedYogi(_Adaptive):
+    """Yogi."""
+
+    def __init__(
+        self,
+        *,
+        learning_rate: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.99,
+        tau: float = 1e-3,
+        dense: bool = False,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, dense=dense)
+        self.beta_2 = _checked("beta_2", beta_2, below=1.0)
+
+    def _second_moment(self, v: Array, square: Array) -> Array:
+        moved: Array = v - (1 - self.beta_2) * square * np.sign(v - square)
+        return moved
+
+
+def _checked(what: str, value: Any, below: float = np.inf) -> float:
+    if not is_number(value) or not 0 <= value < below:
+        raise InvalidArgument(f"{what} is a number from 0 to below {below:g}, not {shown(value)}")
+    return float(value)
+
+
+def _writable(name: str, target: Any) -> Array:
+    """Returns the target as an array that shares its memory."""
+    try:
+        array: Array = target.detach().numpy() if hasattr(target, "detach") else target
+    except (TypeError, RuntimeError) as error:  # torch: on a GPU, or bfloat16
+        raise InvalidArgument(f"tensor {name!r}: the target cannot be changed in place: {error}") from error
+    if not isinstance(array, np.ndarray):
+        kind = type(array).__name__
+        raise InvalidArgument(f"tensor {name!r}: the target is a NumPy array or a torch tensor, not {kind}")
+    if array.dtype.kind != "f" and not is_bfloat16(array.dtype):
+        raise InvalidArgument(f"tensor {name!r}: the target has floats of 16 to 64 bits, not {array.dtype}")
+    if not array.flags.writeable or not array.flags.c_contiguous:
+        what = "C-contiguous" if array.flags.writeable else "writable"
+        raise InvalidArgument(f"tensor {name!r}: the target of shape {array.shape} is not {what}: give a copy")
+    return array
+
+
+def _rows_of(name: str, target: Array, delta: Any) -> tuple[Array | None, Array]:
+    """Returns keys and rows, of shape (n, width), of differences; keys are None for all rows of the target."""
+    width = math.prod(target.shape[1:])
+    if isinstance(delta, TensorResult):
+        rows = delta.as_update()
+        keys, rows = rows if isinstance(rows, tuple) else (None, rows)
+        if rows is None:
+            raise InvalidArgument(f"tensor {name!r}: a union has no values")
+        if delta.dimension and delta.dimension * delta.width != target.size:
+            raise InvalidArgument(
+                f"tensor {name!r}: a result of dimension {delta.dimension} × width {delta.width} does not fit a target "
+                f"of shape {target.shape}"
+            )
+        rows = np.asarray(rows).reshape(-1, delta.width)
+        if delta.layout == "dense" and delta.counts is not None:
+            present = np.flatnonzero(delta.counts)
+            keys, rows = (present if keys is None else keys[present]), rows[present]
+        return (None if keys is None else _checked_keys(name, keys, target.size // delta.width)), rows
+    if not isinstance(delta, tuple):
+        rows = to_numpy(delta)
+        if rows.shape != target.shape:
+            raise InvalidArgument(
+                f"tensor {name!r}: differences of shape {rows.shape} do not fit a target of shape {target.shape}"
+            )
+        return None, rows.reshape(-1, max(1, width))
+    keys, rows = (to_numpy(part) for part in delta)
+    if rows.size != len(keys) * width or (rows.ndim > 1 and len(rows) != len(keys)):
+        raise InvalidArgument(
+            f"tensor {name!r}: rows of shape {rows.shape} do not go with {len(keys)} keys of a target of shape "
+            f"{target.shape}"
+        )
+    return _checked_keys(name, keys, target.size // width if width else 0), rows.reshape(len(keys), max(1, width))
+
+
+def _checked_keys(name: str, keys: Array, dimension: int) -> Array:
+    """Returns keys as indices; refuses those outside the table, and those given twice."""
+    if keys.ndim != 1 or (keys.size and keys.dtype.kind not in "iu"):
+        raise InvalidArgument(f"tensor {name!r}: keys are integers in one dimension, not {keys.dtype} of {keys.shape}")
+    outside = (keys < 0) | (keys >= dimension)
+    if outside.any():
+        at = int(np.argmax(outside))
+        raise InvalidArgument(f"tensor {name!r}: key {keys[at]} at position {at} is not in [0, {dimension})")
+    indices: Array = keys.astype(np.int64)
+    if not (keys[1:] > keys[:-1]).all():
+        ordered = np.sort(indices)
+        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(repeated):
+            raise InvalidArgument(f"tensor {name!r}: key {repeated[0]} is given twice; merge first")
+    return indices

@@ -1,0 +1,139 @@
+"""TensorFlow's tensors as updates, and results as TensorFlow's tensors."""
+
+from __future__ import annotations
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+import sparseagg as sa
+import tensorflow as tf
+
+DIMENSION, WIDTH = 12, 4
+DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64"]
+
+
+def merge(tensor, dtype="float32", dimension=DIMENSION, width=WIDTH, **options) -> sa.TensorResult:
+    spec = sa.RoundSpec([sa.TensorSpec("v", dtype, dimension, width)], **options)
+    return sa.aggregate([{"v": tensor}], spec)["v"]
+
+
+def as_dense(result: sa.TensorResult) -> list:
+    return np.asarray(result.dense(), np.float64).tolist()
+
+
+def slices(indices, values, shape=(DIMENSION, WIDTH), index_dtype=tf.int64) -> tf.IndexedSlices:
+    shape = None if shape is None else tf.constant(shape, index_dtype)
+    return tf.IndexedSlices(values, tf.constant(indices, index_dtype), shape)
+
+
+@pytest.mark.parametrize("index_dtype", [tf.int32, tf.int64])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_indexed_slices_go_in_and_come_out(dtype: str, index_dtype: tf.DType) -> None:
+    rows = tf.cast(tf.reshape(tf.range(3 * WIDTH), (3, WIDTH)) - 5, dtype)
+    result = merge(slices([7, 2, 7], rows, index_dtype=index_dtype), dtype)
+    expected = tf.convert_to_tensor(slices([7, 2, 7], tf.cast(rows, tf.float64)))
+    assert as_dense(result) == expected.numpy().tolist()
+    out = result.to_tf()
+    assert isinstance(out, tf.IndexedSlices)
+    assert out.indices.dtype == tf.int64
+    assert out.dense_shape.numpy().tolist() == [DIMENSION, WIDTH]
+    assert out.values.dtype == ("int64" if dtype == "int32" else dtype)
+    assert tf.cast(tf.convert_to_tensor(out), tf.float64).numpy().tolist() == expected.numpy().tolist()
+    again = merge(out, out.values.dtype.name)
+    assert as_dense(again) == as_dense(result)
+
+
+def test_indexed_slices_of_a_gradient_are_taken_as_they_are() -> None:
+    table = tf.Variable(tf.random.stateless_normal((DIMENSION, 2, 2), seed=(3, 4)))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(table, [[3, 8], [3, 1]]) ** 3)
+    gradient = tape.gradient(loss, table)
+    assert isinstance(gradient, tf.IndexedSlices)
+    assert gradient.indices.shape == (4,)  # row 3 twice: its sum is the engine's
+    result = merge(gradient, return_counts=True)
+    assert result.keys.tolist() == [1, 3, 8]
+    assert result.counts.tolist() == [1, 1, 1]
+    dense = tf.convert_to_tensor(gradient).numpy().reshape(DIMENSION, WIDTH)
+    np.testing.assert_array_equal(result.dense(), dense)
+
+
+def test_indexed_slices_without_a_shape_are_taken() -> None:
+    assert merge(slices([7], tf.ones((1, WIDTH)), shape=None)).keys.tolist() == [7]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sparse_tensor_goes_in(dtype: str) -> None:
+    indices, values = [[5, 3], [0, 1], [5, 0]], tf.cast([1, -2, 3], dtype)
+    sparse = tf.SparseTensor(indices, values, (DIMENSION, WIDTH))
+    expected = np.zeros((DIMENSION, WIDTH))
+    expected[tuple(np.transpose(indices))] = [1, -2, 3]
+    result = merge(sparse, dtype)
+    assert result.keys.tolist() == [0, 5]
+    assert as_dense(result) == expected.tolist()
+    if dtype != "bfloat16":  # TensorFlow makes no dense bfloat16 of it
+        assert as_dense(result) == tf.sparse.to_dense(tf.sparse.reorder(sparse)).numpy().tolist()
+
+
+def test_sparse_tensor_of_single_elements_goes_in_and_comes_out() -> None:
+    vector = tf.SparseTensor([[8], [2]], [1.5, 2.5], [DIMENSION])
+    out = merge(vector, width=1).to_tf()
+    assert tf.convert_to_tensor(out).numpy().tolist() == tf.sparse.to_dense(tf.sparse.reorder(vector)).numpy().tolist()
+
+
+@pytest.mark.parametrize("make", [tf.constant, tf.Variable, keras.Variable], ids=["tensor", "variable", "keras"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_dense_tensors_go_in_and_come_out(make, dtype: str) -> None:
+    values = np.arange(DIMENSION * WIDTH).reshape(DIMENSION, WIDTH) - 20
+    given = make(values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype), dtype=dtype)
+    result = merge(given, dtype, result="dense")
+    assert as_dense(result) == values.tolist()
+    out = result.to_tf()
+    assert isinstance(out, tf.Tensor)
+    assert out.dtype == dtype
+    assert tf.cast(out, tf.int32).numpy().tolist() == values.tolist()
+
+
+def test_tensors_of_other_dtypes_are_converted_or_refused() -> None:
+    assert merge(slices([1], tf.ones((1, WIDTH), tf.float64))).values.tolist() == [[1.0] * WIDTH]
+    with pytest.raises(sa.InvalidArgument, match=r"tensor 'v': value 1e\+300 at position 0 does not fit float32"):
+        merge(slices([1], tf.fill((1, WIDTH), tf.constant(1e300, tf.float64))))
+    with pytest.raises(sa.InvalidArgument, match="tensor 'v': values of dtype complex64 cannot be sent as float32"):
+        merge(slices([1], tf.ones((1, WIDTH), tf.complex64)))
+
+
+def refused_cases():
+    ones = tf.ones((2, WIDTH))
+    yield "key beyond", slices([1, DIMENSION], ones), r"(key|coordinate) 12 .*at position 1 is not in \[0, 12\)"
+    yield "negative key", slices([1, -1], ones), r"(key|coordinate) -1 .*at position 1"
+    yield "other width", slices([1, 2], tf.ones((2, WIDTH + 1)), (DIMENSION, WIDTH + 1)), r"shape \(12, 5\)"
+    yield "other dimension", slices([1, 2], ones, (DIMENSION + 1, WIDTH)), r"shape \(13, 4\)"
+    yield "other shape", tf.SparseTensor([[1, 1]], [1.0], (WIDTH, DIMENSION)), r"shape \(4, 12\)"
+    yield "outside", tf.SparseTensor([[1, 9]], [1.0], (DIMENSION, WIDTH)), "coordinate 9 of axis 1 at position 0"
+    yield "not finite", slices([1, 2], tf.constant([[1.0] * WIDTH, [1.0, float("nan"), 1.0, 1.0]])), "nan"
+    yield "ragged", tf.ragged.constant([[1.0], [2.0, 3.0]]), "tensor 'v'"
+    yield "strings", tf.constant([["a"] * WIDTH] * DIMENSION), "tensor 'v'"
+    yield "keys of floats", (tf.constant([1.0, 2.0]), ones), "keys must be integers, not float32"
+
+
+CASES = {name: (tensor, text) for name, tensor, text in refused_cases()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_does_not_fit_is_refused_by_name(name: str) -> None:
+    tensor, text = CASES[name]
+    with pytest.raises(sa.InvalidArgument, match=text) as error:
+        merge(tensor)
+    assert "'v'" in str(error.value)
+
+
+def test_symbolic_tensors_are_refused() -> None:
+    @tf.function
+    def traced(rows):
+        with pytest.raises(sa.InvalidArgument, match=r"tensor 'v': cannot read .*SymbolicTensor"):
+            merge((np.array([1, 2]), rows))
+        with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read"):
+            merge(tf.IndexedSlices(rows, tf.constant([1, 2]), tf.constant([DIMENSION, WIDTH])))
+        return rows
+
+    traced(tf.ones((2, WIDTH)))

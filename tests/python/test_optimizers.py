@@ -1,0 +1,259 @@
+"""Server optimisers: the equations, row by row in plain Python, and the rows that they leave alone."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import ml_dtypes
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg.optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from sparseagg.result import TensorResult
+
+DIMENSION, WIDTH = 9, 3
+OPTIMIZERS = {
+    "fedavgm": lambda **options: FedAvgM(learning_rate=0.7, momentum=0.8, **options),
+    "fedadagrad": lambda **options: FedAdagrad(learning_rate=0.3, tau=1e-2, **options),
+    "fedadagrad-m": lambda **options: FedAdagrad(learning_rate=0.3, beta_1=0.6, tau=1e-2, **options),
+    "fedadam": lambda **options: FedAdam(learning_rate=0.2, beta_1=0.8, beta_2=0.95, **options),
+    "fedadam-paper": lambda **options: FedAdam(learning_rate=0.2, bias_correction=False, **options),
+    "fedyogi": lambda **options: FedYogi(learning_rate=0.2, beta_1=0.8, beta_2=0.95, **options),
+}
+
+
+class Reference:
+    """One value of a model with its m and v, in Python's floats, written from the paper."""
+
+    def __init__(self, kind: str, x: float) -> None:
+        self.kind, self.x, self.m, self.v = kind, x, 0.0, 0.0
+
+    def step(self, d: float, t: int) -> None:
+        if self.kind == "fedavgm":
+            self.m = 0.8 * self.m + d
+            self.x = self.x + 0.7 * self.m
+            return
+        beta_1 = {"fedadagrad": 0.0, "fedadagrad-m": 0.6, "fedadam-paper": 0.9}.get(self.kind, 0.8)
+        beta_2 = 0.99 if self.kind == "fedadam-paper" else 0.95
+        rate = 0.3 if self.kind.startswith("fedadagrad") else 0.2
+        tau = 1e-2 if self.kind.startswith("fedadagrad") else 1e-3
+        if self.kind == "fedadam":
+            rate *= (1 - beta_2 ** (t + 1)) ** 0.5 / (1 - beta_1 ** (t + 1))
+        self.m = beta_1 * self.m + (1 - beta_1) * d
+        square = d * d
+        if self.kind.startswith("fedadagrad"):
+            self.v = self.v + square
+        elif self.kind.startswith("fedadam"):
+            self.v = beta_2 * self.v + (1 - beta_2) * square
+        else:
+            sign = 1.0 if self.v > square else -1.0 if self.v < square else 0.0
+            self.v = self.v - (1 - beta_2) * square * sign
+        self.x = self.x + rate * self.m / (math.sqrt(self.v) + tau)
+
+
+def merged(keys, rows, dtype="float64", **options) -> TensorResult:
+    spec = sa.RoundSpec([sa.TensorSpec("v", dtype, DIMENSION, WIDTH)], **options)
+    return sa.aggregate([(np.asarray(keys), np.asarray(rows, dtype))], spec)["v"]
+
+
+def random_deltas(seed: int, num_rounds: int = 6):
+    rng = np.random.default_rng(seed)
+    for _ in range(num_rounds):
+        keys = np.flatnonzero(rng.random(DIMENSION - 1) < 0.5)  # never the last key
+        yield keys, rng.standard_normal((len(keys), WIDTH)) * 10.0 ** rng.integers(-3, 2)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_steps_are_those_of_the_equations(kind: str, dense: bool) -> None:
+    table = np.random.default_rng(1).standard_normal((DIMENSION, WIDTH))
+    references = {at: Reference(kind, x) for at, x in np.ndenumerate(table)}
+    optimizer = OPTIMIZERS[kind](dense=dense)
+    for t, (keys, rows) in enumerate(random_deltas(2), 1):
+        optimizer.step("v", table, merged(keys, rows))
+        deltas = dict(zip(keys.tolist(), rows.tolist()))
+        for (key, column), reference in references.items():
+            if dense or key in deltas:
+                reference.step(deltas[key][column] if key in deltas else 0.0, t)
+    assert table.tolist() == [[references[key, column].x for column in range(WIDTH)] for key in range(DIMENSION)]
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_absent_rows_move_in_the_dense_form_only(kind: str) -> None:
+    tables = {dense: np.ones((DIMENSION, WIDTH), np.float32) for dense in (False, True)}
+    for dense, table in tables.items():
+        optimizer = OPTIMIZERS[kind](dense=dense)
+        optimizer.step("v", table, merged([2, 5], np.ones((2, WIDTH))))
+        before = table.copy()
+        optimizer.step("v", table, merged([5], np.ones((1, WIDTH))))
+        moved = np.flatnonzero((table != before).any(axis=1)).tolist()
+        has_momentum = kind != "fedadagrad"
+        assert moved == ([2, 5] if dense and has_momentum else [5]), (kind, dense)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_row_that_is_always_present_moves_as_in_the_dense_form(kind: str) -> None:
+    tables = {dense: np.ones((DIMENSION, WIDTH), np.float32) for dense in (False, True)}
+    for dense, table in tables.items():
+        optimizer = OPTIMIZERS[kind](dense=dense)
+        for keys, rows in random_deltas(3):
+            present = np.union1d(keys, [4])
+            rows = np.resize(rows, (len(present), WIDTH))
+            optimizer.step("v", table, merged(present, rows))
+    assert tables[False][4].tobytes() == tables[True][4].tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_pickled_state_continues_with_the_same_bits(kind: str, dtype: type) -> None:
+    one, other = np.ones((2, DIMENSION, WIDTH), dtype)
+    optimizer = resumed = OPTIMIZERS[kind]()
+    for keys, rows in random_deltas(4):
+        optimizer.step("v", one, merged(keys, rows))
+        resumed = pickle.loads(pickle.dumps(resumed if resumed is not optimizer else OPTIMIZERS[kind]()))
+        resumed.step("v", other, merged(keys, rows))
+    assert one.tobytes() == other.tobytes()
+
+
+def test_pickle_has_the_touched_rows_only() -> None:
+    optimizer, table = FedAdam(), np.zeros((100_000, 64), np.float32)
+    optimizer.step("v", table, (np.array([7, 99_999]), np.ones((2, 64), np.float32)))
+    assert len(pickle.dumps(optimizer)) < 10_000
+
+
+def test_blocks_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for block in (1, 4 * WIDTH, 1 << 18):
+        monkeypatch.setattr("sparseagg.optimizers._BLOCK", block)
+        for dense in (False, True):
+            optimizer, table = FedYogi(dense=dense), np.ones((DIMENSION, WIDTH), np.float32)
+            for keys, rows in random_deltas(5):
+                optimizer.step("v", table, merged(keys, rows))
+            results.append(table.tobytes())
+    assert len(set(results[::2])) == len(set(results[1::2])) == 1
+    assert results[0] != results[1]
+
+
+def test_every_form_of_a_delta_is_taken() -> None:
+    rng = np.random.default_rng(6)
+    keys, rows = np.array([1, 4, 8]), rng.standard_normal((3, WIDTH))
+    whole = np.zeros((DIMENSION, WIDTH))
+    whole[keys] = rows
+    expected = np.zeros((DIMENSION, WIDTH))
+    FedAdagrad().step("v", expected, merged(keys, rows))
+    forms = {
+        "pair": (keys, rows),
+        "unordered pair": (keys[::-1], rows[::-1]),
+        "array": whole,  # Adagrad leaves rows of zeros alone
+        "dense result": merged(keys, rows, result="dense"),
+        "gradients": (keys, -rows),
+    }
+    for form, delta in forms.items():
+        table = np.zeros((DIMENSION, WIDTH))
+        FedAdagrad().step("v", table, delta, alpha=-1.0 if form == "gradients" else 1.0)
+        assert table.tobytes() == expected.tobytes(), form
+
+
+def test_a_dense_result_with_counts_knows_the_rows_that_nobody_touched() -> None:
+    for counts in (False, True):
+        optimizer, table = FedAvgM(), np.zeros((DIMENSION, WIDTH))
+        optimizer.step("v", table, merged([2], np.ones((1, WIDTH))))
+        before = table.copy()
+        optimizer.step("v", table, merged([3], np.ones((1, WIDTH)), result="dense", return_counts=counts))
+        assert np.flatnonzero((table != before).any(axis=1)).tolist() == ([3] if counts else [2, 3])
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3, 2)])
+def test_targets_of_any_shape_are_stepped(shape: tuple[int, ...]) -> None:
+    table = np.zeros(shape)
+    FedAvgM().step("v", table, np.ones(shape))
+    assert table.shape == shape
+    assert (table == 1).all()
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float64", table.size)])  # element by element
+    FedAvgM().step("v", table, sa.aggregate([([0], [2.0])], spec)["v"])
+    assert table.reshape(-1)[0] == 3
+
+
+def test_empty_steps_change_no_row() -> None:
+    optimizer, table = FedAdam(), np.ones((DIMENSION, WIDTH), np.float32)
+    for _ in range(2):
+        optimizer.step("v", table, merged([], np.empty((0, WIDTH))))
+        optimizer.step("v", table, (np.empty(0, np.int64), np.empty((0, WIDTH))))
+    assert (table == 1).all()
+
+
+def test_step_rows_is_step_without_the_table() -> None:
+    optimizer, other, table = FedAdam(), FedAdam(), np.ones((DIMENSION, WIDTH), np.float32)
+    for keys, rows in random_deltas(7):
+        after = other.step_rows("v", DIMENSION, keys, table[keys], rows)
+        optimizer.step("v", table, (keys, rows))
+        assert after.tobytes() == table[keys].tobytes()
+    with pytest.raises(sa.InvalidArgument, match="dense optimiser"):
+        FedAdam(dense=True).step_rows("v", DIMENSION, keys, table[keys], rows)
+    with pytest.raises(sa.InvalidArgument, match=r"'v': 1 keys, rows of shape \(2, 3\)"):
+        other.step_rows("v", DIMENSION, [1], table[:2], table[:2])
+
+
+ROWS = np.ones((2, WIDTH))
+READ_ONLY = np.zeros((DIMENSION, WIDTH))
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("target", "delta", "text"),
+    [
+        (np.zeros((DIMENSION, 4)), merged([1], ROWS[:1]), r"dimension 9 × width 3 does not fit .* \(9, 4\)"),
+        (np.zeros((DIMENSION, WIDTH)), ([1, 9], ROWS), r"key 9 at position 1 is not in \[0, 9\)"),
+        (np.zeros((DIMENSION, WIDTH)), ([-1, 2], ROWS), r"key -1 at position 0 is not in \[0, 9\)"),
+        (np.zeros((DIMENSION, WIDTH)), ([4, 4], ROWS), "key 4 is given twice"),
+        (np.zeros((DIMENSION, WIDTH)), ([4.0, 5.0], ROWS), "keys are integers"),
+        (np.zeros((DIMENSION, WIDTH)), ([4], ROWS), r"rows of shape \(2, 3\) do not go with 1 keys"),
+        (np.zeros((DIMENSION, WIDTH)), ([4, 5], ROWS[:, :2]), r"rows of shape \(2, 2\) do not go with 2 keys"),
+        (np.zeros((DIMENSION, WIDTH)), np.ones((WIDTH, DIMENSION)), r"shape \(3, 9\) do not fit .* \(9, 3\)"),
+        (np.zeros((WIDTH, DIMENSION)).T, ([4, 5], ROWS), "not C-contiguous: give a copy"),
+        (READ_ONLY, ([4, 5], ROWS), "not writable: give a copy"),
+        (np.zeros((DIMENSION, WIDTH), np.int64), ([4, 5], ROWS), "has floats of 16 to 64 bits, not int64"),
+        ([[0.0] * WIDTH] * DIMENSION, ([4, 5], ROWS), "NumPy array or a torch tensor, not list"),
+        (np.zeros((DIMENSION, WIDTH)), merged([1], ROWS[:1], op="union"), "a union has no values"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(target, delta, text: str) -> None:
+    optimizer = FedAvgM()
+    with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': .*{text}"):
+        optimizer.step("v", target, delta)
+    assert not np.any(target)
+    table = np.zeros((DIMENSION, WIDTH))
+    optimizer.step("v", table, (np.array([1, 2]), ROWS))
+    assert table.sum() == 2 * WIDTH
+
+
+def test_a_tensor_keeps_its_shape() -> None:
+    optimizer = FedAdam()
+    optimizer.step("v", np.zeros((DIMENSION, WIDTH)), np.ones((DIMENSION, WIDTH)))
+    with pytest.raises(sa.InvalidArgument, match="3 rows of 9 values, but the steps before had 9 of 3"):
+        optimizer.step("v", np.zeros((WIDTH, DIMENSION)), np.ones((WIDTH, DIMENSION)))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: FedAvgM(momentum=1.0), "momentum is a number from 0 to below 1, not 1.0"),
+        (lambda: FedAdam(beta_2=-0.1), "beta_2"),
+        (lambda: FedYogi(learning_rate=math.nan), "learning_rate .* not nan"),
+        (lambda: FedAdagrad(tau=0), "tau is a number above 0"),
+        (lambda: FedAdagrad(beta_1="0.9"), "beta_1 .* not '0.9'"),
+    ],
+)
+def test_parameters_outside_their_range_are_refused(make, text: str) -> None:
+    with pytest.raises(sa.InvalidArgument, match=text):
+        make()
+
+
+def test_torch_tensors_are_stepped_in_place() -> None:
+    torch = pytest.importorskip("torch")
+    embedding = torch.nn.Embedding(DIMENSION, WIDTH)
+    expected = embedding.weight.detach().numpy().copy()
+    FedAdam().step("v", expected, (np.array([1, 2]), ROWS))
+    FedAdam().step("v", embedding.weight, (torch.tensor([1, 2]), torch.ones(2, WIDTH)))
+    assert embedding.weight.detach().numpy().tobytes() == expected.tobytes()
