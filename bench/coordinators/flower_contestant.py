@@ -126,7 +126,8 @@ class FileGrid(Grid):
             record[NAME] = array
             return RecordDict({"arrays": record, "metrics": metrics})
         config = content[CONFIG]
-        reply = ConfigRecord({"client": f"{client:010d}:1", "model": config["model"], "version": config["version"]})
+        same = {name: config[name] for name in ("model", "version", "partial")}
+        reply = ConfigRecord({"client": f"{client:010d}:1", **same})
         record = ArrayRecord(sparse_arrays(NAME, keys, rows))
         return RecordDict({"arrays": record, "metrics": metrics, CONFIG: reply})
 
@@ -167,6 +168,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--count", type=int, default=5000, help="rows that a client changes")
     parser.add_argument("--rows", choices=["uniform", "zipf"], default="uniform")
+    parser.add_argument("--rows-down", choices=["changed", "used"], default="changed")
     options = parser.parse_args()
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     with tempfile.TemporaryDirectory() as name:
@@ -185,7 +187,10 @@ def main() -> int:
         model = view(initial[NAME])
         grid = FileGrid(options, folder, model)
         own = {"min_train_nodes": options.clients, "min_available_nodes": options.clients, "fraction_evaluate": 0.0}
-        strategy = FedAvg(**own) if options.contestant == "stock" else SparseFedAvg(sparse=[NAME], **own)
+        if options.contestant == "stock":
+            strategy = FedAvg(**own)
+        else:
+            strategy = SparseFedAvg(sparse=[NAME], rows_down=options.rows_down, **own)
         seconds: list[float] = []
         configure = strategy.configure_train
         strategy.configure_train = lambda *args: (seconds.append(0.0), configure(*args))[1]
@@ -198,6 +203,7 @@ def main() -> int:
         "contestant": options.contestant,
         "clients": options.clients,
         "rows": options.rows,
+        "rows_down": options.rows_down,
         "seconds": seconds,
         "peak_bytes": peak,
         "imports_bytes": base,
