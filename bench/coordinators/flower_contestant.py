@@ -60,7 +60,7 @@ class FileGrid(Grid):
         self._waiting: dict[str, tuple[Message, RecordDict]] = {}
         self.sent: list[list[int]] = []
         self.received: list[list[int]] = []
-        self._sizes: dict[int, tuple[Any, int]] = {}
+        self._sizes: dict[Any, int] = {}
 
     def set_run(self, run: Any) -> None:
         """Not needed."""
@@ -105,11 +105,12 @@ class FileGrid(Grid):
         return replies
 
     def _size_of(self, message: Message) -> int:
-        """Bytes of a message; those that share a record of arrays have the same size, but for some digits."""
-        record = message.content["arrays"]
-        if id(record) not in self._sizes:
-            self._sizes[id(record)] = record, num_bytes(message)
-        return self._sizes[id(record)][1]
+        """Bytes of a message; those of one version to nodes of one version have the same size, but for some digits."""
+        config = message.content.get(CONFIG, {})
+        key = tuple(config.get(name) for name in ("version", "since", "partial"))
+        if config.get("partial") or key not in self._sizes:
+            self._sizes[key] = num_bytes(message)
+        return self._sizes[key]
 
     def _reply(self, client: int, content: RecordDict) -> RecordDict:
         keys = np.load(self._folder / f"{client}-keys.npy")

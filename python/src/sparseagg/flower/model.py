@@ -13,6 +13,8 @@ from sparseagg.flower.records import to_array, view, with_rows
 
 __all__ = ["Model", "Table"]
 
+_BLOCK = 1 << 14  # rows
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
@@ -59,11 +61,16 @@ class Table:
 
     def rows_at(self, keys: Any) -> Any:
         """Returns a copy of the rows at these keys."""
-        rows = view(self.array).reshape(-1, self.width)[keys]
-        position = np.searchsorted(self.keys, keys)
-        position[position == len(self.keys)] = 0
-        changed = self.keys[position] == keys if len(self.keys) else np.zeros(len(keys), bool)
-        rows[changed] = self.rows[position[changed]]
+        rows = np.empty((len(keys), self.width), self.dtype)
+        values = view(self.array).reshape(-1, self.width)
+        for begin in range(0, len(keys), _BLOCK):  # so that no other array has their size
+            some = keys[begin : begin + _BLOCK]
+            at = np.searchsorted(self.keys, some)
+            at[at == len(self.keys)] = 0
+            changed = self.keys[at] == some if len(self.keys) else np.zeros(len(some), bool)
+            part = rows[begin : begin + _BLOCK]
+            part[changed] = self.rows[at[changed]]
+            part[~changed] = values[some[~changed]]
         return rows
 
     def with_rows(self, keys: Any, rows: Any) -> Table:
