@@ -9,7 +9,7 @@ server  one aggregation of a table of 1 M × 64 float32, of which each of 50 cli
         14 GB for it: Flower keeps all replies until ``aggregate_train``. Stock runs one round, since in a second one
         ``Strategy.start`` would keep the replies of both. Bytes are those of the objects that Flower pushes, for
         all clients: of stock one message times clients, of sparseagg every message.
-hashes  one job of two rounds in Flower's simulation with 50 clients, ten times each: how many different models.
+hashes  one job of two rounds in Flower's simulation with 50 clients, in ten processes: how many different models.
 wire    the same bytes on a real connection: SuperNodes reach a SuperLink through a proxy that counts, a smaller table.
         It shows how far the bytes of part server are from those of the wire.
 """
@@ -47,17 +47,25 @@ HASH_JOB = """
 import hashlib, sys
 sys.path.insert(0, {support!r})
 import jobs
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from sparseagg.flower import SparseFedAvg, sparse_mod
-out, own = {{}}, dict(min_train_nodes={clients}, fraction_evaluate=0.0)
-ours = {ours!r}
-strategy = SparseFedAvg(sparse=["embedding.weight"], **own) if ours else FedAvg(**own)
-app = jobs.make_client_app([sparse_mod] if ours else [])
-resources = {{"client_resources": {{"num_cpus": 1}}}}
-run_simulation(jobs.make_server_app(strategy, out), app, {clients}, backend_config=resources)
-arrays = out["result"].arrays
-print("HASH", hashlib.sha256(b"".join(arrays[name].numpy().tobytes() for name in sorted(arrays))).hexdigest())
+own = dict(min_train_nodes={clients}, fraction_evaluate=0.0)
+strategies = {{"sparseagg": SparseFedAvg(sparse=["embedding.weight"], **own), "stock": FedAvg(**own)}}
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    for name, strategy in strategies.items():
+        record = ArrayRecord({{name: Array(array) for name, array in jobs.initial_model().items()}})
+        arrays = strategy.start(grid, record, num_rounds=2).arrays
+        data = b"".join(arrays[each].numpy().tobytes() for each in sorted(arrays))
+        print("HASH", name, hashlib.sha256(data).hexdigest(), flush=True)
+
+client = jobs.make_client_app([sparse_mod])  # which does nothing for FedAvg
+run_simulation(app, client, {clients}, backend_config={{"client_resources": {{"num_cpus": 1}}}})
 """
 
 WIRE_SERVER = """
@@ -110,19 +118,17 @@ def server_part(clients: int) -> list[dict[str, Any]]:
 
 def hashes_part(clients: int, runs: int) -> dict[str, Any]:
     """Part hashes."""
-    found: dict[str, Any] = {"clients": clients, "runs": runs}
-    for name, ours in (("sparseagg", True), ("stock", False)):
-        seen = []
-        for _ in range(runs):
-            code = HASH_JOB.format(support=str(SUPPORT), clients=clients, ours=ours)
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-            lines = [line for line in done.stdout.splitlines() if line.startswith("HASH")]
-            if len(lines) != 1:
-                raise RuntimeError(done.stderr[-3000:])
-            seen.append(lines[0])
-        found[name] = len(set(seen))
-        print(name, found[name], flush=True)
-    return found
+    seen: dict[str, set[str]] = {"sparseagg": set(), "stock": set()}
+    code = HASH_JOB.format(support=str(SUPPORT), clients=clients)
+    for _ in range(runs):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("HASH")]
+        if [name for name, _ in found] != list(seen):
+            raise RuntimeError(done.stderr[-3000:])
+        for name, value in found:
+            seen[name].add(value)
+        print({name: len(values) for name, values in seen.items()}, flush=True)
+    return {"clients": clients, "runs": runs, "distinct": {name: len(values) for name, values in seen.items()}}
 
 
 class CountingProxy:
