@@ -84,6 +84,13 @@ class Aggregation {
   // num_submissions() with its value before: if it is unchanged, that aggregation is intact; if not, discard it.
   absl::Status MergeFrom(Aggregation&& other);
 
+  // Returns: OK while Remove may be called.
+  // Errors: FAILED_PRECONDITION: submissions of a tensor are merged; the message says why.
+  absl::Status CheckKeepsAll() const;
+  // Takes submissions out, as if they had never been added, and releases their updates. Their clients may be added
+  // again. `indices`: in client_ids(), ascending, without repeats. Requires: CheckKeepsAll(). Allocates nothing.
+  void Remove(absl::Span<const uint32_t> indices);
+
   // Folds the pending updates of the tensors whose order does not matter, to free memory. Any client may come later.
   // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a merge failed. Nothing is lost; the call may be repeated.
   absl::Status MergePending();
@@ -94,11 +101,12 @@ class Aggregation {
 
   // Makes the results from bases and pending updates. The aggregation is spent, after an error too.
   // Returns: the results in the order of tensors(). Without submissions they have no keys; dense rows are `fill`.
-  // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero.
-  // RESOURCE_EXHAUSTED: no memory.
+  // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero; or
+  // there are no submissions, and a tensor of dense layout has OnEmpty::kFail. RESOURCE_EXHAUSTED: no memory.
   absl::StatusOr<std::vector<Result>> Finish() &&;
 
   uint64_t num_submissions() const { return client_ids_.size(); }
+  const std::vector<std::string>& client_ids() const { return client_ids_; }  // in order of Add
   // Returns: bytes of pending updates and bases.
   size_t memory_bytes() const;
   // Returns: memory_bytes() and the most that folding and finishing need in addition; if `next` is not null, the same

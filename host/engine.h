@@ -33,8 +33,8 @@ using SubmissionOrder = absl::Span<const uint32_t>;
 // The state of one tensor in one aggregation, owned by the Aggregation. An update is what one client sends for this
 // tensor; a submission is one client's updates of all tensors.
 //
-// Life cycle: Prepare and Add for each submission; in between FoldPending, and MergeFrom where it is allowed; at last
-// Finish, once. What a comment says of the state after an error holds after std::bad_alloc, too.
+// Life cycle: Prepare and Add for each submission; in between FoldPending, and MergeFrom and Remove where they are
+// allowed; at last Finish, once. What a comment says of the state after an error holds after std::bad_alloc, too.
 //
 //   auto prepared = accumulator->Prepare(std::move(update));   // may refuse; changes nothing
 //   RETURN_IF_ERROR(prepared.status());
@@ -75,6 +75,13 @@ class Accumulator {
   // Errors: as of Add. UNIMPLEMENTED: one has fallen back to the CPU, and the other has rows merged on the GPU. Discard
   // both after an error.
   virtual absl::Status MergeFrom(Accumulator&& other) = 0;
+
+  // Returns: true if the updates of all submissions are still pending. False after a merge, for good.
+  virtual bool KeepsAll() const = 0;
+  // Takes submissions out, as if they had never been added, and releases their updates. The submissions after them move
+  // down in order of Add.
+  // `indices`: in order of Add, ascending, without repeats. Requires: KeepsAll(). Allocates nothing.
+  virtual void Remove(absl::Span<const uint32_t> indices) = 0;
 
   // Folds all pending updates into the base, one row for each key, and releases them. The result has the bits of one
   // fold over all submissions, since the fold continues from the base.

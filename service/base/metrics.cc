@@ -109,6 +109,11 @@ struct Metrics::Impl {
                                    .Help("Calls refused for lack of in-flight memory.")
                                    .Register(registry)
                                    .Add({});
+  Counter& withdrawn = BuildCounter()
+                           .Name("sparseagg_submissions_withdrawn_total")
+                           .Help("Accepted submissions that were taken out of their round again.")
+                           .Register(registry)
+                           .Add({});
   Counter& tuples = BuildCounter()
                         .Name("sparseagg_update_tuples_total")
                         .Help("(key, row) tuples of accepted submissions.")
@@ -192,6 +197,8 @@ void Metrics::CountSubmission(bool duplicate, uint64_t tuples, uint64_t bytes) {
   impl_->tuples.Increment(static_cast<double>(tuples));
   impl_->bytes.Increment(static_cast<double>(bytes));
 }
+
+void Metrics::CountWithdrawn(uint64_t number) { impl_->withdrawn.Increment(static_cast<double>(number)); }
 
 void Metrics::CountRefused(const absl::Status& status) {
   impl_->submissions.find(std::string(RefusalResult(status)))->second->Increment();

@@ -19,6 +19,11 @@
 namespace sparseagg::service {
 namespace {
 
+// Additions to the first release of the API, by their names in the proto. A server without them answers UNIMPLEMENTED
+// to an unknown call, and ignores an unknown field: clients must look here before they use a field.
+constexpr absl::string_view kFeatures[] = {"ListSubmissions", "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
+                                           "AggregationSpec.on_empty", "TensorSpec.shape"};
+
 constexpr int kDefaultListSize = 100;
 constexpr int kMaxListSize = 1000;
 // The longest reason of a cancelled round, which the round keeps.
@@ -41,6 +46,13 @@ absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const 
   ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), limits));
   config.id = request.round_id();
   return config;
+}
+
+// Returns: false if the message is a CloseRoundRequest without client ids, which is short work.
+bool MayListClients(const grpc::ByteBuffer& message) {
+  if (message.Length() > kMostNamesBytes) return true;
+  v1::CloseRoundRequest request;
+  return ToStatus([&] { return Parse(message, &request); }).ok() && !request.only_client_ids().empty();
 }
 
 }  // namespace
@@ -121,6 +133,7 @@ AggregationService::Unary* AggregationService::GetServerInfo(Context* context, c
     info.set_engine_description(server_.engine.description());
     EncodeLimits(server_.limits, info.mutable_limits());
     EncodeKnownEncodings(&info);
+    for (const absl::string_view feature : kFeatures) info.add_features(std::string(feature));
     return Serialize(info, response);
   });
 }
@@ -166,12 +179,37 @@ AggregationService::Unary* AggregationService::GetRound(Context* context, const 
 
 AggregationService::Unary* AggregationService::CloseRound(Context* context, const grpc::ByteBuffer* message,
                                                           grpc::ByteBuffer* response) {
+  if (MayListClients(*message)) return CloseWithOnly(context, message, response);
   return AnswerWithRound<v1::CloseRoundRequest>(context, message, response,
                                                 [context](const v1::CloseRoundRequest& request, Round& round) {
                                                   round.Close();
                                                   LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
                                                   return absl::OkStatus();
                                                 });
+}
+
+AggregationService::Unary* AggregationService::CloseWithOnly(Context* context, const grpc::ByteBuffer* message,
+                                                             grpc::ByteBuffer* response) {
+  return AnswerOnPool(context, message, [this, context, message, response]() -> absl::StatusOr<PlannedAnswer> {
+    // Parsed again for the answer: while the call waits for a reservation, it keeps only the message.
+    v1::CloseRoundRequest checked;
+    RETURN_IF_ERROR(ParseIdList(*message, server_.limits, &checked));
+    for (const std::string& client : checked.only_client_ids()) RETURN_IF_ERROR(CheckId(client, "only_client_ids"));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(checked.name()));
+    return PlannedAnswer{MostRoundBytes(round->config()), [this, context, message, round, response]() -> absl::Status {
+                           v1::CloseRoundRequest request;
+                           RETURN_IF_ERROR(Parse(*message, &request));
+                           const std::vector<std::string> clients(request.only_client_ids().begin(),
+                                                                  request.only_client_ids().end());
+                           if (clients.empty()) {
+                             round->Close();  // the message is large for another reason
+                           } else {
+                             RETURN_IF_ERROR(round->CloseWithOnly(clients));
+                           }
+                           LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
+                           return Respond(*round, response);
+                         }};
+  });
 }
 
 AggregationService::Unary* AggregationService::CancelRound(Context* context, const grpc::ByteBuffer* message,

@@ -44,15 +44,16 @@ template <>
 struct Compose<> {
   using Type = v1::Aggregation::Service;
 };
-using AggregationBase =
-    Compose<v1::Aggregation::WithRawCallbackMethod_GetServerInfo, v1::Aggregation::WithRawCallbackMethod_CreateRound,
-            v1::Aggregation::WithRawCallbackMethod_GetRound, v1::Aggregation::WithRawCallbackMethod_ListRounds,
-            v1::Aggregation::WithRawCallbackMethod_WaitRound, v1::Aggregation::WithRawCallbackMethod_CloseRound,
-            v1::Aggregation::WithRawCallbackMethod_CancelRound, v1::Aggregation::WithRawCallbackMethod_DeleteRound,
-            WithStreamedPutChunk, v1::Aggregation::WithRawCallbackMethod_CommitSubmission,
-            v1::Aggregation::WithRawCallbackMethod_GetUploadStatus, v1::Aggregation::WithRawCallbackMethod_SubmitUpdate,
-            v1::Aggregation::WithRawCallbackMethod_GetResult, v1::Aggregation::WithRawCallbackMethod_StreamResult,
-            v1::Aggregation::WithRawCallbackMethod_Aggregate>::Type;
+using AggregationBase = Compose<
+    v1::Aggregation::WithRawCallbackMethod_GetServerInfo, v1::Aggregation::WithRawCallbackMethod_CreateRound,
+    v1::Aggregation::WithRawCallbackMethod_GetRound, v1::Aggregation::WithRawCallbackMethod_ListRounds,
+    v1::Aggregation::WithRawCallbackMethod_WaitRound, v1::Aggregation::WithRawCallbackMethod_CloseRound,
+    v1::Aggregation::WithRawCallbackMethod_CancelRound, v1::Aggregation::WithRawCallbackMethod_DeleteRound,
+    WithStreamedPutChunk, v1::Aggregation::WithRawCallbackMethod_CommitSubmission,
+    v1::Aggregation::WithRawCallbackMethod_GetUploadStatus, v1::Aggregation::WithRawCallbackMethod_ListSubmissions,
+    v1::Aggregation::WithRawCallbackMethod_WithdrawSubmission, v1::Aggregation::WithRawCallbackMethod_SubmitUpdate,
+    v1::Aggregation::WithRawCallbackMethod_GetResult, v1::Aggregation::WithRawCallbackMethod_StreamResult,
+    v1::Aggregation::WithRawCallbackMethod_Aggregate>::Type;
 
 // The handlers of the service. A handler decodes the request, calls the registry or a round, and encodes the response.
 //
@@ -82,6 +83,9 @@ class AggregationService final : public AggregationBase {
   grpc::ServerReadReactor<grpc::ByteBuffer>* ReceiveChunk(Context*, grpc::ByteBuffer* response) override;
   Unary* CommitSubmission(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
   Unary* GetUploadStatus(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
+  // grpc_submissions.cc
+  Unary* ListSubmissions(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
+  Unary* WithdrawSubmission(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
   // grpc_submit.cc
   grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitUpdate(Context*, grpc::ByteBuffer* response) override;
   // grpc_results.cc
@@ -130,6 +134,8 @@ class AggregationService final : public AggregationBase {
   template <typename Request>
   Unary* AnswerWithRound(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response,
                          std::function<absl::Status(const Request&, Round&)> act);
+  // Answers a CloseRound with a list of clients.
+  Unary* CloseWithOnly(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response);
   // Serializes a page of rounds: as many as fit `max_bytes` and a result page, and at least one.
   absl::Status RespondWithList(int size, const std::string& token, uint64_t max_bytes,
                                grpc::ByteBuffer* response) const;

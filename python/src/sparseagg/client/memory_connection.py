@@ -114,10 +114,19 @@ class MemoryConnection:
                 with self._lock:
                     rounds = list(self._rounds.values())
                 return pb.ListRoundsResponse(rounds=[each.describe() for each in rounds])
+            if method == "WithdrawSubmission":
+                found = self._find(request.round)
+                # In a thread of the executor, since the call waits for an Add that is under way.
+                withdrawn = await self.transport.convert(found.withdraw, request.client_id, request.submission_id)
+                return pb.WithdrawSubmissionResponse(withdrawn=withdrawn)
             found = self._find(request.name)
+            if method == "ListSubmissions":
+                return pb.ListSubmissionsResponse(submissions=found.submissions())
             if method == "WaitRound":
                 await self.transport.wait(found.ended, seconds_of(request.timeout))
             elif method == "CloseRound":
+                if request.only_client_ids:
+                    await self.transport.convert(found.close_with_only, request.only_client_ids)
                 found.close()
             elif method == "CancelRound":
                 if len(request.reason.encode()) > _MOST_REASON_BYTES:
