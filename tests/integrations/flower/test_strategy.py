@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from typing import Any
 
@@ -286,3 +287,22 @@ def test_rows_that_a_client_does_not_use_stay_away(tmp_path: Any) -> None:
         SparseFedAvg(sparse=SPARSE, rows_down="some")
     with pytest.raises(ValueError, match="without a server"):
         SparseFedAvg(sparse=SPARSE, rows_down="used", server="localhost:8001")
+
+
+@pytest.mark.parametrize(("names", "top_k"), [({"sparse": SPARSE}, 10), ({"elements": SPARSE}, 0.01)])
+def test_top_k_sends_less_and_loses_nothing(tmp_path: Any, names: Any, top_k: Any) -> None:
+    """What all rounds have sent, and what clients have left, add up to all that they changed."""
+    app = jobs.make_client_app([sparse_mod(top_k=top_k, copies=tmp_path)])
+    grid = LocalGrid(app, 2)
+    got, _ = start(SparseFedAvg(fraction_evaluate=0.0, **names), grid, rounds=3)
+    table = jobs.VOCABULARY * jobs.WIDTH
+    sent = 10 * (jobs.WIDTH * 4 + 4) if top_k == 10 else int(top_k * table) * 8
+    assert all(size < sent + 3000 for sizes in grid.received.values() for size in sizes)
+    for context in grid.contexts.values():
+        ((_, state),) = context.state.config_records.items()
+        (residual,) = pickle.loads(state["top_k"]).residuals.values()
+        assert np.count_nonzero(residual)
+    moved = (got["embedding.weight"] != jobs.initial_model()["embedding.weight"]).any(axis=1)
+    assert 10 < moved.sum() <= 3 * 2 * (10 if top_k == 10 else int(top_k * table))
+    with pytest.raises(ValueError, match="fraction is a number"):
+        sparse_mod(top_k=1.5)

@@ -187,6 +187,8 @@ def test_integrations_fed_avg_refuses_a_client_twice_and_what_has_no_mean(integr
         integrations["fed_avg"](["w"], [("a", [np.ones(2)], 1), ("b", [np.ones(2)], 1), ("a", [np.zeros(2)], 1)])
     with pytest.raises(sa.InvalidArgument, match=r"tensor 'mask': unknown dtype .*bool"):
         integrations["fed_avg"](["w", "mask"], [("a", [np.ones(2), np.ones(2, bool)], 1)])
+    with pytest.raises(ValueError, match="no results to average"):
+        integrations["fed_avg"](["w"], [])
 
 
 def test_integrations_fed_avg_refuses_arrays_without_a_name(integrations: dict) -> None:
@@ -247,55 +249,6 @@ def test_integrations_model_goes_down_as_changed_rows(integrations: dict, client
     keys, rows = integrations["rows_for"](history, "w", arrays["w"], 1)
     assert (keys.tolist(), rows.tolist()) == ([2], [[1.0, 1.0]])
     assert integrations["rows_for"](history, "w", arrays["w"], -1) is arrays["w"]
-
-
-def test_integrations_results_of_flower_are_averaged(integrations: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Stand-ins: as far as they are looked at, the classes of flwr, which is not installed here.
-    common = types.SimpleNamespace(parameters_to_ndarrays=lambda parameters: parameters.tensors)
-    monkeypatch.setitem(sys.modules, "flwr", types.SimpleNamespace(common=common))
-    monkeypatch.setitem(sys.modules, "flwr.common", common)
-    results = []
-    for partition, value, examples in ((17, 1.0, 1), (4, 5.0, 3)):
-        fit = types.SimpleNamespace(
-            parameters=types.SimpleNamespace(tensors=[np.full(2, value)]),
-            num_examples=examples,
-            metrics={"partition-id": partition},
-        )
-        results.append((types.SimpleNamespace(cid="8834879462418270185"), fit))
-    given = integrations["from_flower"](results)
-    assert [client for client, _, _ in given] == [17, 4], "not the cid, which is another one in each run"
-    (merged,) = integrations["fed_avg"](["w"], given)
-    assert merged.tolist() == [4.0, 4.0]
-
-
-class Message:
-    """Stands in for flwr's: a reply with arrays in another order than the last one's, or an error."""
-
-    def __init__(self, partition: int = 0, arrays: dict | None = None, examples: int = 0) -> None:
-        self.is_error = arrays is None
-        if arrays is not None:
-            records = {name: types.SimpleNamespace(numpy=lambda a=array: np.array(a)) for name, array in arrays.items()}
-            metrics = {"partition-id": partition, "num-examples": examples, "train_loss": 0.5}
-            self.content = types.SimpleNamespace(array_records={"arrays": records}, metric_records={"metrics": metrics})
-
-    def has_error(self) -> bool:
-        return self.is_error
-
-
-def test_integrations_replies_of_flower_are_averaged(integrations: dict) -> None:
-    replies = [
-        Message(17, {"w": [1.0, 1.0], "b": [2.0]}, 1),
-        Message(),
-        Message(4, {"b": [6.0], "w": [5.0, 9.0]}, 3),
-    ]
-    names, results = integrations["from_flower_replies"](iter(replies))
-    assert names == ["w", "b"]
-    assert [client for client, _, _ in results] == [17, 4]
-    assert [array.tolist() for array in integrations["fed_avg"](names, results)] == [[4.0, 7.0], [5.0]]
-    with pytest.raises(ValueError, match=r"client 4: arrays \['v'\], not \['w'\]"):
-        integrations["from_flower_replies"]([Message(17, {"w": [1.0]}, 1), Message(4, {"v": [1.0]}, 1)])
-    with pytest.raises(ValueError, match="no results"):
-        integrations["fed_avg"](*integrations["from_flower_replies"]([Message()]))
 
 
 @pytest.mark.parametrize("op", ["mean", "coordinate_mean"])

@@ -166,6 +166,7 @@ class SparseMixin:
             metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
             tables, changed = self._opened().finish(self._counted, self._optimizer)
             self._merge = None
+            sa.release_memory()  # that the engine keeps for a next merge, which is a round of training away
         except sa.SparseaggError as error:
             log(ERROR, "aggregate_train: the updates cannot be merged, and the model stays: %s", error)
             return None, None
