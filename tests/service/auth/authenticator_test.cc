@@ -50,7 +50,7 @@ TEST_F(AuthenticatorTest, NothingConfigured_EverybodyIsAdminOfTheDefaultTenant) 
 
 TEST_F(AuthenticatorTest, Tokens_HeadersOtherThanOneBearerToken_AreUnauthenticated) {
   Write(Line("t", "client red c"));
-  ASSERT_THAT(authenticator_.Configure({path_, false}), IsOk());
+  ASSERT_THAT(authenticator_.Configure({path_, false, {}}), IsOk());
   EXPECT_THAT(Call("Bearer t"), IsOk());
   EXPECT_THAT(Call("bearer t"), IsOk());  // RFC 7235: the scheme's case does not matter
   for (const char* header : {"", "t", "Basic t", "Bearer", "Bearer ", "Bearer x", "Bearer  t"}) {
@@ -65,7 +65,7 @@ TEST_F(AuthenticatorTest, Tokens_HeadersOtherThanOneBearerToken_AreUnauthenticat
 
 TEST_F(AuthenticatorTest, Reload_ChangedFile_RevokesAndAdds) {
   Write(Line("old", "client red c"));
-  ASSERT_THAT(authenticator_.Configure({path_, false}), IsOk());
+  ASSERT_THAT(authenticator_.Configure({path_, false, {}}), IsOk());
   Write(Line("new", "observer red -"));
   EXPECT_THAT(Call("Bearer new"), HasCode(Code::kUnauthenticated));
   authenticator_.Reload();
@@ -75,7 +75,7 @@ TEST_F(AuthenticatorTest, Reload_ChangedFile_RevokesAndAdds) {
 
 TEST_F(AuthenticatorTest, Reload_BadOrMissingFile_KeepsTheEarlierTokens) {
   Write(Line("old", "client red c"));
-  ASSERT_THAT(authenticator_.Configure({path_, false}), IsOk());
+  ASSERT_THAT(authenticator_.Configure({path_, false, {}}), IsOk());
   Write("nonsense");
   authenticator_.Reload();
   EXPECT_THAT(Call("Bearer old"), IsOk());
@@ -88,15 +88,15 @@ TEST_F(AuthenticatorTest, Reload_BadOrMissingFile_KeepsTheEarlierTokens) {
 }
 
 TEST_F(AuthenticatorTest, Configure_BadFile_IsRefusedWithItsPlace) {
-  EXPECT_THAT(authenticator_.Configure({path_, false}),
+  EXPECT_THAT(authenticator_.Configure({path_, false, {}}),
               Fails(Code::kNotFound, ::testing::AllOf(HasSubstr("--tokens-file"), HasSubstr(path_))));
   Write("\nnonsense\n");
-  EXPECT_THAT(authenticator_.Configure({path_, false}), Fails(Code::kInvalidArgument, HasSubstr("line 2")));
+  EXPECT_THAT(authenticator_.Configure({path_, false, {}}), Fails(Code::kInvalidArgument, HasSubstr("line 2")));
 }
 
 TEST_F(AuthenticatorTest, Certificate_OneNameOfOurs_IsTheIdentity) {
   Write(Line("t", "client red c"));
-  ASSERT_THAT(authenticator_.Configure({path_, true}), IsOk());
+  ASSERT_THAT(authenticator_.Configure({path_, true, {}}), IsOk());
   EXPECT_EQ(authenticator_.Authenticate({{}, {"spiffe://x/y", "sparseagg://red/client/c"}})->ToString(),
             "red/client/c");
   EXPECT_EQ(authenticator_.Authenticate({{}, {"sparseagg://red/admin"}})->ToString(), "red/admin/");
