@@ -39,5 +39,5 @@ def train(model, site, round_number):
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(baskets), labels)
         loss.backward()
         optimiser.step()
-        total += float(loss)
+        total += loss.item()
     return steps, total / steps
