@@ -50,7 +50,8 @@ class CallContext final : public grpc::CallbackServerContext {
 class CallContexts final : public grpc::ContextAllocator {
  public:
   grpc::CallbackServerContext* NewCallbackServerContext() override { return new CallContext; }
-  void Release(grpc::CallbackServerContext* context) override { delete context; }
+  // gRPC 1.51 passes contexts here that it has made itself, for calls of unknown methods, and deletes those afterwards.
+  void Release(grpc::CallbackServerContext* context) override { delete dynamic_cast<CallContext*>(context); }
 };
 
 }  // namespace sparseagg::service
