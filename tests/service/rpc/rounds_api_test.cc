@@ -256,6 +256,7 @@ TEST_F(RoundsApiTest, Calls_OfMessagesFarBeyondNames_AreRefusedUnparsed) {
   for (int i = 0; i < calls->method_count(); ++i) {
     const auto& call = *calls->method(i);
     if (call.client_streaming() || call.name() == "PutChunk") continue;
+    if (call.name() == "CloseRound") continue;  // lists client ids: ParseIdList has another bound
     grpc::ClientContext context;
     grpc::ByteBuffer response;
     std::promise<grpc::Status> ended;
