@@ -40,6 +40,14 @@ __all__ = ["MemoryConnection", "MemoryReader"]
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MOST_REASON_BYTES = 1024
+# What rounds in this process do of the additions to the API; the names are the server's.
+_FEATURES = (
+    "ListSubmissions",
+    "WithdrawSubmission",
+    "CloseRoundRequest.only_client_ids",
+    "AggregationSpec.on_empty",
+    "TensorSpec.shape",
+)
 _DISCONNECTED = "this client is disconnected"
 
 
@@ -247,6 +255,7 @@ def _server_info() -> pb.ServerInfo:
         api_versions=[pb.DESCRIPTOR.package],
         engine=engine,
         engine_description=description.strip("()"),
+        features=_FEATURES,
         key_encodings=pb.KeyEncoding.keys()[1:],
         value_encodings=pb.ValueEncoding.keys()[1:],
     )
