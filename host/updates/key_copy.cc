@@ -65,7 +65,7 @@ struct Copy {
 
 template <typename To, typename From>
 absl::StatusOr<UpdateColumns> CopyAs(const InputLocation& location, absl::Span<const From> keys,
-                                     std::shared_ptr<const void> owner, KeyOrder& order) {
+                                     std::shared_ptr<const void>&& owner, KeyOrder& order) {
   auto copy = std::make_shared<Copy<To>>();
   copy->keys.resize(keys.size());
   for (size_t at = 0; at < keys.size(); at += kBatchKeys) {

@@ -11,7 +11,7 @@ namespace {
 // The header by which an admin acts in another tenant.
 constexpr char kTenantHeader[] = "sparseagg-tenant";
 
-absl::string_view ToView(grpc::string_ref text) { return {text.data(), text.size()}; }
+absl::string_view ToView(const grpc::string_ref& text) { return {text.data(), text.size()}; }
 
 }  // namespace
 
