@@ -91,7 +91,8 @@ def plot(found: list[dict[str, Any]], path: pathlib.Path) -> None:
         names = [each["name"] for each in present]
         colours = ["#c4502e" if name.startswith("sparseagg") else "#8a94a6" for name in names]
         row[0].barh(names, [each["elements_per_s"] / 1e6 for each in present], color=colours)
-        row[0].set_title(f"{present[0]['clients']} clients of {size}, million elements a second, one thread", fontsize=9)
+        title = f"{present[0]['clients']} clients of {size}, million elements a second, one thread"
+        row[0].set_title(title, fontsize=9)
         row[1].barh(names, [(each["server_bytes"] or each["peak_bytes"]) / 1e9 for each in present], color=colours)
         row[1].set_title("peak memory of the aggregating process, GB", fontsize=9)
         row[1].tick_params(labelleft=False)

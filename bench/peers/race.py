@@ -16,6 +16,7 @@ import os
 import pathlib
 import platform
 import random
+import re
 import select
 import statistics
 import subprocess
@@ -190,7 +191,8 @@ class Race:
             if "failed" in answer:
                 self._leave_out(facts["name"], process.module, answer["failed"])
                 continue
-            entries += [Entry(process, index, **entry) for index, entry in enumerate(answer["entries"])]
+            found = [Entry(process, index, **entry) for index, entry in enumerate(answer["entries"])]
+            entries += [entry for entry in found if re.search(self._options.contestants, entry.name)]
         entries = [entry for entry in entries if self._passes(facts["name"], entry)]
         # All with fresh memory, then all with warm: a change between the two empties or fills an allocator.
         for memory in MEMORIES[:1] if self._options.fresh_only else MEMORIES:
@@ -266,6 +268,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file to write")
     parser.add_argument("--workloads", default="ABCDEFG", help="letters (%(default)s)")
     parser.add_argument("--libraries", help=f"modules, with commas between (all of {', '.join(MODULES)})")
+    parser.add_argument("--contestants", default="", help="only those in whose names this regular expression is found")
     parser.add_argument("--seed", type=int, default=1, help="of the workloads and of the turns (%(default)s)")
     parser.add_argument("--divide-clients", type=int, default=1, help="take fewer clients, for a quick look")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="at most (%(default)s)")

@@ -10,6 +10,8 @@ from typing import Any
 
 OURS = "sparseagg canonical"
 OURS_IN_CPP = "sparseagg in C++ canonical"
+# The same with keys as NumPy and torch make them; those of OURS have the engine's type.
+OURS_INT64 = "sparseagg canonical, int64 keys"
 # The summary's rows: a mode of ours by name, and the class of peers that it is raced against.
 MODES = ("canonical", "canonical+counts", "fixed_point")
 
@@ -94,6 +96,7 @@ def summary(results: Results) -> str:
         "workload",
         "threads",
         "ours",
+        "int64 keys",
         "+ counts",
         "fixed point",
         "best peer, sparse",
@@ -130,7 +133,9 @@ def summary(results: Results) -> str:
                 [
                     name,
                     str(threads),
-                    *[rate(row) for row in ours],
+                    rate(ours[0]),
+                    rate(results.find(name, OURS_INT64, "sparse", threads)),
+                    *[rate(row) for row in ours[1:]],
                     peer(sparse),
                     ratio(ours[0], sparse),
                     warm_ratios["sparse"],

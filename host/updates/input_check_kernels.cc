@@ -75,6 +75,33 @@ HWY_INLINE KeyFacts FindKeyFacts(const void* keys, size_t count) {
   return facts;
 }
 
+uint64_t NarrowKeys(const void* keys, size_t count, uint32_t* to) {
+  const hn::ScalableTag<uint64_t> d;
+  const hn::Rebind<uint32_t, decltype(d)> narrow;
+  const size_t lanes = hn::Lanes(d);
+  constexpr size_t kUnroll = 4;  // a vector alone reaches three quarters of the speed
+  const auto* const from = static_cast<const uint64_t*>(keys);
+  auto bits = hn::Zero(d);
+  size_t i = 0;
+  for (; i + kUnroll * lanes <= count; i += kUnroll * lanes) {
+    auto some = hn::Zero(d);
+    for (size_t k = 0; k < kUnroll; ++k) {
+      const auto key = hn::LoadU(d, from + i + k * lanes);
+      some = hn::Or(some, key);
+      hn::StoreU(hn::TruncateTo(narrow, key), narrow, to + i + k * lanes);
+    }
+    bits = hn::Or(bits, some);
+  }
+  uint64_t all = 0;
+  for (size_t lane = 0; lane < lanes; ++lane) all |= hn::ExtractLane(bits, lane);
+  for (; i < count; ++i) {
+    const auto key = LoadOne<uint64_t>(keys, i);
+    all |= key;
+    to[i] = static_cast<uint32_t>(key);
+  }
+  return all;
+}
+
 template <typename T>
 HWY_INLINE size_t FindAllBits(const void* values, size_t count, T mask) {
   const hn::ScalableTag<T> d;
@@ -106,12 +133,16 @@ namespace sparseagg::internal {
 
 HWY_EXPORT(KeyFacts32);
 HWY_EXPORT(KeyFacts64);
+HWY_EXPORT(NarrowKeys);
 HWY_EXPORT(AllBits16);
 HWY_EXPORT(AllBits32);
 HWY_EXPORT(AllBits64);
 
 KeyFacts FindKeyFacts32(const void* keys, size_t count) { return HWY_DYNAMIC_DISPATCH(KeyFacts32)(keys, count); }
 KeyFacts FindKeyFacts64(const void* keys, size_t count) { return HWY_DYNAMIC_DISPATCH(KeyFacts64)(keys, count); }
+uint64_t NarrowKeys(const void* from, size_t count, uint32_t* to) {
+  return HWY_DYNAMIC_DISPATCH(NarrowKeys)(from, count, to);
+}
 size_t FindAllBits16(const void* values, size_t count, uint16_t mask) {
   return HWY_DYNAMIC_DISPATCH(AllBits16)(values, count, mask);
 }

@@ -1,20 +1,36 @@
 #include "host/updates/update.h"
 
 #include <cmath>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/float_environment.h"
 #include "host/base/status_macros.h"
 #include "host/updates/input_checks.h"
+#include "host/updates/key_copy.h"
 
 namespace sparseagg {
 
-uint64_t NumKeys(const KeyColumn& keys) {
-  if (const auto* run = std::get_if<KeyRun>(&keys)) return run->count;
-  if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return narrow->size();
-  return std::get<absl::Span<const uint64_t>>(keys).size();
+namespace {
+
+template <typename Keys>
+uint64_t CountKeys(const Keys& keys) {
+  return std::visit(
+      [](const auto& column) -> uint64_t {
+        if constexpr (std::is_same_v<std::decay_t<decltype(column)>, KeyRun>) {
+          return column.count;
+        } else {
+          return column.size();
+        }
+      },
+      keys);
 }
+
+}  // namespace
+
+uint64_t NumKeys(const KeyColumn& keys) { return CountKeys(keys); }
+uint64_t NumKeys(const InputKeys& keys) { return CountKeys(keys); }
 
 absl::Status ValidateWeight(const TensorSpec& spec, double weight) {
   const DefaultFloatEnvironment environment;
@@ -61,6 +77,24 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
     }
     RETURN_IF_ERROR(check(std::get<absl::Span<const uint64_t>>(columns.keys)));
   }
+  return CreateFromCheckedKeys(spec, std::move(columns), order, weight);
+}
+
+absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateWithCopiedKeys(const TensorSpec& spec, const InputKeys& keys,
+                                                                      const std::byte* values,
+                                                                      std::shared_ptr<const void> owner,
+                                                                      double weight) {
+  RETURN_IF_ERROR(ValidateWeight(spec, weight));
+  internal::KeyOrder order;
+  ASSIGN_OR_RETURN(UpdateColumns columns, internal::CopyKeys({&spec, std::nullopt}, keys, std::move(owner), order));
+  columns.values = values;
+  return CreateFromCheckedKeys(spec, std::move(columns), order, weight);
+}
+
+absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateFromCheckedKeys(const TensorSpec& spec, UpdateColumns columns,
+                                                                       const internal::KeyOrder& order, double weight) {
+  const internal::InputLocation location{&spec, std::nullopt};
+  const uint64_t count = NumKeys(columns.keys);
   if (spec.layout == Layout::kDense) {
     const auto* run = std::get_if<KeyRun>(&columns.keys);
     if (run == nullptr) {

@@ -12,6 +12,9 @@
 #include "host/spec/spec.h"
 
 namespace sparseagg {
+namespace internal {
+struct KeyOrder;
+}
 
 // The keys first, first + 1, …, first + count − 1. A run takes no memory.
 struct KeyRun {
@@ -20,6 +23,10 @@ struct KeyRun {
 };
 
 using KeyColumn = std::variant<KeyRun, absl::Span<const uint32_t>, absl::Span<const uint64_t>>;
+
+// A caller's keys: an array of 32-bit or 64-bit integers, or a run without an array.
+using InputKeys = std::variant<KeyRun, absl::Span<const uint32_t>, absl::Span<const uint64_t>,
+                               absl::Span<const int32_t>, absl::Span<const int64_t>>;
 
 // The keys and rows of one update, borrowed. `owner` keeps them alive.
 struct UpdateColumns {
@@ -31,10 +38,11 @@ struct UpdateColumns {
 
 // Returns: the number of keys in a run or list.
 uint64_t NumKeys(const KeyColumn& keys);
+uint64_t NumKeys(const InputKeys& keys);
 
 // An update that engines trust: keys are below the dimension and in the tensor's key type; values are finite where the
-// spec demands it. Validation also finds whether keys are sorted and unique. Only Create and UpdateBuilder make one.
-// Immutable and cheap to copy. Thread-safe.
+// spec demands it. Validation also finds whether keys are sorted and unique. Only the Create functions and
+// UpdateBuilder make one. Immutable and cheap to copy. Thread-safe.
 class ValidatedUpdate {
  public:
   // Validates columns that are in memory already.
@@ -43,6 +51,15 @@ class ValidatedUpdate {
   // Errors: INVALID_ARGUMENT names tensor, position and value.
   // Cost: one pass over the keys and one over the values. Copies nothing.
   static absl::StatusOr<ValidatedUpdate> Create(const TensorSpec& spec, UpdateColumns columns, double weight);
+
+  // Validates keys that other threads may change, during the call and later: copies them into the tensor's key type and
+  // checks the copy. The update owns the copy and `owner`, which keeps `values` alive; values are borrowed as by
+  // Create. Errors: as of Create, and INVALID_ARGUMENT for a key that is negative or too large for the key type, or if
+  // such a key changes during the call. Cost: one pass over the keys, which copies and checks them batch by batch, and
+  // one over the values.
+  static absl::StatusOr<ValidatedUpdate> CreateWithCopiedKeys(const TensorSpec& spec, const InputKeys& keys,
+                                                              const std::byte* values,
+                                                              std::shared_ptr<const void> owner, double weight);
 
   const KeyColumn& keys() const { return columns_.keys; }
   const std::byte* values() const { return columns_.values; }  // null for kUnion
@@ -57,6 +74,9 @@ class ValidatedUpdate {
  private:
   friend class UpdateBuilder;
   ValidatedUpdate() = default;
+  // Checks layout and values. Requires: `order` is that of the keys, which are checked, as the weight is.
+  static absl::StatusOr<ValidatedUpdate> CreateFromCheckedKeys(const TensorSpec& spec, UpdateColumns columns,
+                                                               const internal::KeyOrder& order, double weight);
 
   UpdateColumns columns_;
   uint64_t num_keys_ = 0;

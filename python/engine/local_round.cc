@@ -14,7 +14,6 @@
 #include "host/base/status_macros.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/updates/input_checks.h"
-#include "python/engine/keys.h"
 
 namespace sparseagg::python {
 
@@ -92,9 +91,7 @@ uint64_t TensorBytes(const TensorSpec& spec, const InputTensor& tensor) {
 
 absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,
                                          const Submission& submission, double weight) {
-  ASSIGN_OR_RETURN(UpdateColumns columns, CopyKeys(spec, tensor.keys, submission.owner));
-  columns.values = tensor.values;
-  return ValidatedUpdate::Create(spec, std::move(columns), weight);
+  return ValidatedUpdate::CreateWithCopiedKeys(spec, tensor.keys, tensor.values, submission.owner, weight);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <optional>
 #include <shared_mutex>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,10 +20,6 @@
 #include "host/updates/update.h"
 
 namespace sparseagg::python {
-
-// A caller's keys: an array of 32-bit or 64-bit integers, or a run without an array.
-using InputKeys = std::variant<KeyRun, absl::Span<const uint32_t>, absl::Span<const uint64_t>,
-                               absl::Span<const int32_t>, absl::Span<const int64_t>>;
 
 // One tensor's part of a submission. Borrows the caller's arrays.
 struct InputTensor {

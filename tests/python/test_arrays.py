@@ -242,7 +242,7 @@ def test_spec_round_trip_is_the_same():
         [
             sa.TensorSpec("a", np.float32, 10, 4, op="coordinate_mean", return_counts=False, fill=0.5),
             sa.TensorSpec("b", "uint64", 0, modular=True),
-            sa.TensorSpec("c", "bfloat16", 3, layout="dense", result_dtype="float64"),
+            sa.TensorSpec("c", "bfloat16", shape=(3, 1), layout="dense", result_dtype="float64", on_empty="fail"),
         ],
         op="mean",
         weighting="by_weight",
@@ -252,6 +252,7 @@ def test_spec_round_trip_is_the_same():
         weight_bound=3.0,
         on_bound="clip",
         on_nonfinite="reject",
+        on_empty="keep",
         return_weights=True,
         min_contributors=2,
         prune_zeros=True,

@@ -174,3 +174,30 @@ def test_dictionary_of_keys_is_a_tensor_and_no_mapping_of_tensors(client, make):
         for pair in ((update, 2.0), ({"v": update}, 2.0)):
             merged = aggregate([pair], spec)["v"]
             assert (merged.keys.tolist(), merged.values.tolist()) == ([0, 2], [[0, 2], [4, 0]])
+
+
+def test_tensor_data_jax_bcoo_is_read_without_its_padding():
+    def bcoo(data, indices, shape, n_batch=0):
+        indices = np.array(indices)
+        return types.SimpleNamespace(
+            data=np.array(data), indices=indices, shape=shape, n_batch=n_batch, n_sparse=indices.shape[-1]
+        )
+
+    entries = bcoo([5.0, 6.0, 7.0, 0.0], [[0, 1], [2, 0], [2, 1], [3, 2]], (3, 2))
+    assert rows_of(tensor_data(tensor(dimension=3, width=2), entries)) == {0: [0.0, 5.0], 2: [6.0, 7.0]}
+    rows = bcoo([[1.0, 2.0], [3.0, 4.0]], [[2], [0]], (3, 2))
+    assert tensor_data(tensor(dimension=3, width=2), rows).keys.tolist() == [2, 0]
+    batches = bcoo([[1.0], [2.0], [3.0]], [[[1]], [[0]], [[2]]], (3, 2), n_batch=1)
+    assert rows_of(tensor_data(tensor(dimension=3, width=2), batches)) == {0: [0.0, 1.0], 1: [2.0, 0.0]}
+    with pytest.raises(sa.InvalidArgument, match=r"coordinate -1 of axis 0 at position 0 is not in \[0, 3\)"):
+        tensor_data(tensor(dimension=3, width=2), bcoo([5.0], [[-1, 1]], (3, 2)))
+
+
+def test_tensor_data_rows_of_a_sparse_array_become_elements_where_keys_are_elements():
+    hybrid = FakeTorch(indices=[[2, 0, 2]], values=np.arange(6.0).reshape(3, 2), shape=(3, 2))
+    data = tensor_data(sa.TensorSpec("v", "float32", shape=(3, 2), width=1), hybrid)
+    assert data.keys.tolist() == [4, 5, 0, 1, 4, 5]
+    assert data.values.reshape(-1).tolist() == [0, 1, 2, 3, 4, 5]
+    entries = scipy.sparse.coo_array(([1.0, 0.0], ([2, 0], [1, 0])), shape=(3, 2))
+    data = tensor_data(sa.TensorSpec("v", "float32", shape=(3, 2), width=1), entries)
+    assert dict(zip(data.keys.tolist(), data.values[:, 0].tolist())) == {5: 1.0, 0: 0.0}

@@ -116,3 +116,61 @@ def test_indices_are_int64_unless_a_key_does_not_fit() -> None:
         _ = hashed.indices
     object.__setattr__(hashed, "keys", np.array([7, 2**63 - 1], np.uint64))
     assert hashed.indices.tolist() == [7, 2**63 - 1]
+
+
+@pytest.mark.parametrize("layout", ["sparse", "dense"])
+@pytest.mark.parametrize("shape", [(3, 4), (4, 3), (12,), (12, 1), (1, 12), (3, 2, 2), (6, 2)])
+def test_array_of_another_shape_is_refused_unless_it_is_flat_or_has_a_row_for_each_key(
+    shape: tuple[int, ...], layout: str
+) -> None:
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", shape=(3, 4), layout=layout)])
+    array = np.arange(12, dtype=np.float32).reshape(shape)
+    dimension = spec.tensors[0].dimension
+    if shape == (3, 4) or len(shape) == 1 or shape[0] == dimension:
+        for values in (array, array.tolist() if len(shape) > 1 else array):
+            assert sa.aggregate([{"v": values}], spec)["v"].dense().tolist() == np.arange(12).reshape(3, 4).tolist()
+        return
+    with pytest.raises(
+        sa.InvalidArgument, match=re.escape(f"tensor 'v' has shape (3, 4), and this dense array {shape}")
+    ):
+        sa.aggregate([{"v": array}], spec)
+
+
+def test_axes_of_one_make_no_difference() -> None:
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", shape=(5, 1), layout="dense")])
+    for shape in ((5,), (5, 1), (1, 5), (1, 5, 1)):
+        assert sa.aggregate([np.ones(shape)], spec)["v"].dense().shape == (5, 1)
+
+
+@pytest.mark.parametrize("address", [":memory:", "server"])
+def test_round_gives_back_the_shapes_that_went_in(server: Any, address: str) -> None:
+    model = {"w": np.ones((10, 1), np.float32), "b": np.float32(2), "e": np.ones((6, 2, 2), np.float32)}
+    spec = sa.RoundSpec.like(model, sparse=["e"], op="mean")
+    with sa.Client(server.address if address == "server" else address) as client:
+        opened = client.create_round(spec)
+        opened.submit("a", {"w": model["w"], "b": 4.0, "e": ([3], model["e"][3:4])})
+        opened.submit("b", {"w": 3 * model["w"], "b": np.float32(0), "e": ([3], model["e"][3:4])})
+        result = opened.close()
+        assert {name: tensor.dense().shape for name, tensor in result.items()} == {
+            "w": (10, 1),
+            "b": (),
+            "e": (6, 2, 2),
+        }
+        assert client.aggregate([model], spec)["w"].shape == (10, 1)
+        assert opened.result(tensors=["w"])["w"].shape == (10, 1)
+    arrays = {name: np.zeros(np.shape(array)) for name, array in model.items()}
+    result.add_to(arrays)
+    assert (arrays["w"] == 2).all()
+    assert arrays["b"] == 2
+    assert arrays["e"].sum(axis=(1, 2)).tolist() == [0, 0, 0, 4, 0, 0]
+
+
+def test_list_of_arrays_is_an_update_where_the_spec_is_like_a_list() -> None:
+    arrays = [np.ones((3, 2)), np.ones(())]
+    spec = sa.RoundSpec.like(arrays)
+    result = sa.aggregate({"a": (arrays, 1.0), "b": arrays}, spec)
+    result.add_to(arrays)
+    assert [array.max() for array in arrays] == [3.0, 3.0]
+    assert sa.aggregate([arrays[:1]], sa.RoundSpec.like(arrays[:1]))["0"].dense().shape == (3, 2)
+    with pytest.raises(sa.InvalidArgument, match="an update is a mapping from tensor names to tensors, not builtins"):
+        sa.aggregate([arrays[:1]], spec)

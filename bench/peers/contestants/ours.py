@@ -14,6 +14,7 @@ from contestants import SEPARATE, Contestant, Data, Reference
 
 DISTRIBUTION = "sparseagg"
 MODES = ("canonical", "canonical+counts", "fixed_point")
+INT64_KEYS = ", int64 keys"
 
 
 def release_memory() -> None:
@@ -26,8 +27,12 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     library = native.load()
     workload = native.Workload(library, data.name, data.seed, data.divide_clients)
     updates = [{"tensor": client} for client in workload.clients]
+    # Keys as NumPy, torch, SciPy and TensorFlow make them.
+    int64_keys = [data.keys64[data.client(index)] for index in range(data.num_clients)]
+    int64_updates = [{"tensor": (keys, rows)} for keys, (_, rows) in zip(int64_keys, workload.clients)]
     found = []
     for count in sorted({1, threads}):
+        found.append(_python(library, workload, int64_updates, 0, False, count, INT64_KEYS))
         for mode in range(len(MODES)):
             found.append(_python(library, workload, updates, mode, False, count))
             if MODES[mode] != "fixed_point":
@@ -51,7 +56,13 @@ def _label(mode: int, how: str) -> str:
 
 
 def _python(
-    library: Any, workload: native.Workload, updates: list[Any], mode: int, is_dense: bool, threads: int
+    library: Any,
+    workload: native.Workload,
+    updates: list[Any],
+    mode: int,
+    is_dense: bool,
+    threads: int,
+    suffix: str = "",
 ) -> Contestant:
     spec = spec_of(workload, mode, is_dense)
 
@@ -67,7 +78,7 @@ def _python(
         return reference.error(tensor.keys, tensor.values)
 
     return Contestant(
-        _label(mode, "sparseagg"),
+        _label(mode, "sparseagg") + suffix,
         "dense" if is_dense else "sparse",
         threads,
         lambda: sa.aggregate(updates, spec, threads=threads),

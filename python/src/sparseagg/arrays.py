@@ -19,7 +19,7 @@ from sparseagg.foreign.parts import Array, Entries, Keyed
 from sparseagg.foreign.sparse_arrays import read_parts
 from sparseagg.spec import RoundSpec, TensorSpec
 
-__all__ = ["Array", "TensorData", "is_module", "kind_of", "tensor_data", "to_numpy", "update_data"]
+__all__ = ["Array", "TensorData", "engine_data", "is_module", "kind_of", "tensor_data", "to_numpy", "update_data"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,8 @@ class TensorData:
 
     Attributes:
         spec: the tensor.
-        keys: uint32 or uint64, by ``spec.key_bytes``; shape (n,). None: 0, 1, …, n − 1.
+        keys: uint32 or uint64, by ``spec.key_bytes``; shape (n,). None: 0, 1, …, n − 1. Of ``engine_data``: unchecked
+            integers of 32 or 64 bits.
         values: shape (n, width), contiguous, little-endian; bfloat16 as its bits, uint16. None: no values (union).
         num_keys: n.
     """
@@ -63,6 +64,14 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
     Raises:
         InvalidArgument: the round has no such tensor, or a tensor has a wrong shape, type or value.
     """
+    return [_with_wire_keys(data) for data in engine_data(spec, update)]
+
+
+def engine_data(spec: RoundSpec, update: Any) -> list[TensorData]:
+    """Converts one client's update as ``update_data`` does, but leaves keys to the engine in this process.
+
+    The engine checks keys, and brings them to the wire's type, in the pass that copies them.
+    """
     if is_module(update):
         update = {name: parameter.grad for name, parameter in update.named_parameters()}
         update = {name: gradient for name, gradient in update.items() if gradient is not None}
@@ -70,7 +79,7 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
         update = _named(spec, update)
     for name in update:
         spec.tensor(name)
-    return [tensor_data(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
+    return [_engine_tensor_data(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
 
 
 def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:
@@ -86,6 +95,10 @@ def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:
 
 def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     """Converts one tensor; see ``update_data``."""
+    return _with_wire_keys(_engine_tensor_data(spec, tensor))
+
+
+def _engine_tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     with _readable(spec, tensor):
         return _tensor_data(spec, tensor)
 
@@ -170,7 +183,7 @@ def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...]) -> None:
 
 
 def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
-    keys = _wire_keys(spec, keys)
+    keys = _integer_keys(spec, keys)
     values = None if rows is None else _wire_values(spec, to_numpy(rows), len(keys))
     return TensorData(spec, keys, values, len(keys))
 
@@ -253,27 +266,31 @@ def _first(mask: Array) -> int:
     return int(np.argmax(mask))
 
 
-def _wire_keys(spec: TensorSpec, keys: Array) -> Array:
+def _integer_keys(spec: TensorSpec, keys: Array) -> Array:
+    """Returns the keys as contiguous integers of 32 or 64 bits in the machine's byte order, copied if they are not."""
     if keys.ndim != 1:
         raise InvalidArgument(f"tensor {spec.name!r}: keys must be one-dimensional, not of shape {keys.shape}")
-    wire = np.dtype(f"<u{spec.key_bytes}")
     if keys.size == 0:
-        return np.empty(0, dtype=wire)
+        return np.empty(0, dtype=f"=u{spec.key_bytes}")
     if keys.dtype.kind not in "iu":
         raise InvalidArgument(f"tensor {spec.name!r}: keys must be integers, not {keys.dtype}")
-    bad = None
-    if keys.dtype.kind == "i" and keys.min() < 0:
-        bad = keys < 0
-    elif keys.dtype.itemsize > wire.itemsize and keys.max() >= 1 << 32:
-        bad = keys >= 1 << 32
-    if bad is not None:
-        at = _first(bad)
+    return np.ascontiguousarray(keys, dtype=f"={keys.dtype.kind}{max(4, keys.dtype.itemsize)}")
+
+
+def _with_wire_keys(data: TensorData) -> TensorData:
+    """Returns the tuples with keys of the wire's type, which share memory with keys of as many bits."""
+    keys, spec = data.keys, data.spec
+    if keys is None:
+        return data
+    wire = np.dtype(f"<u{spec.key_bytes}")
+    bits = keys.view(f"=u{keys.dtype.itemsize}")  # a negative key becomes one beyond the type's largest
+    largest = min(np.iinfo(keys.dtype).max, np.iinfo(wire).max)
+    if largest < np.iinfo(bits.dtype).max and keys.size > 0 and int(bits.max()) > largest:
+        at = _first(bits > bits.dtype.type(largest))
         raise InvalidArgument(
             f"tensor {spec.name!r}: key {keys[at]} at position {at} is not in [0, {spec.dimension or 2**64})"
         )
-    if wire.isnative and keys.dtype == np.dtype(f"=i{wire.itemsize}"):
-        keys = keys.view(wire)  # none is negative, so the bits are the same
-    return np.ascontiguousarray(keys, dtype=wire)
+    return dataclasses.replace(data, keys=np.ascontiguousarray(bits, dtype=wire))
 
 
 def _wire_values(spec: TensorSpec, values: Array, num_keys: int) -> Array:

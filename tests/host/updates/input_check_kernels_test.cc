@@ -70,6 +70,29 @@ void CheckKeys(size_t size) {
   }
 }
 
+// Small keys, with one in turn that has a bit which is lost.
+void CheckNarrowing(size_t size) {
+  constexpr uint32_t kBehind = 0xA5A5A5A5;
+  std::mt19937_64 random(kSeed);
+  std::vector<uint64_t> keys(size);
+  for (uint64_t& key : keys) key = random() >> 32;
+  for (size_t at = 0; at <= size; at += std::max<size_t>(1, size / 150)) {
+    SCOPED_TRACE(testing::Message() << "size " << size << ", at " << at);
+    std::vector<uint64_t> flawed = keys;
+    if (at < size) flawed[at] |= uint64_t{1} << (32 + at % 32);
+    std::vector<uint32_t> narrow(size + 1, kBehind);
+    uint64_t bits = 0;
+    for (const uint64_t key : flawed) bits |= key;
+    EXPECT_EQ(NarrowKeys(Unaligned<uint64_t>(flawed, at % 8).data(), size, narrow.data()), bits);
+    EXPECT_EQ(narrow.back(), kBehind);
+    narrow.pop_back();
+    EXPECT_EQ(std::vector<uint64_t>(narrow.begin(), narrow.end()), [&] {
+      for (uint64_t& key : flawed) key &= 0xFFFFFFFF;
+      return flawed;
+    }());
+  }
+}
+
 template <typename T, typename Find>
 void CheckBits(size_t size, T mask, Find find) {
   std::mt19937_64 random(kSeed);
@@ -97,6 +120,13 @@ TEST_P(ScanKernelsTest, KeyFacts_AnySizeAndFlaw_AsAPlainLoop) {
   for (const size_t size : sizes) {
     CheckKeys<uint32_t>(size);
     CheckKeys<uint64_t>(size);
+  }
+}
+
+TEST_P(ScanKernelsTest, NarrowKeys_AnySizeAndPlace_LosesNoBitUnseen) {
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{7}, size_t{31}, size_t{32}, size_t{33}, size_t{63}, size_t{64},
+                            size_t{65}, size_t{129}, size_t{2048}, size_t{4099}}) {
+    CheckNarrowing(size);
   }
 }
 

@@ -57,6 +57,38 @@ TEST(ValidatedUpdate, Create_GoodColumns_BorrowsThem) {
   EXPECT_EQ(update->weight(), 1.0) << "under kUniform the weight sent does not matter";
 }
 
+TEST(ValidatedUpdate, CreateWithCopiedKeys_KeysChangedLater_StayAsTheyWere) {
+  std::vector<int64_t> keys = {3, 7, 99};
+  auto values = std::make_shared<std::vector<float>>(3, 1.0f);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(values->data());
+  const auto update =
+      ValidatedUpdate::CreateWithCopiedKeys(Spec(), absl::Span<const int64_t>(keys), bytes, values, 2.5);
+  ASSERT_TRUE(update.ok()) << update.status();
+  keys = {-1, -1, -1};
+  const auto& copied = std::get<absl::Span<const uint32_t>>(update->keys());
+  EXPECT_EQ(std::vector<uint32_t>(copied.begin(), copied.end()), (std::vector<uint32_t>{3, 7, 99}));
+  EXPECT_TRUE(update->sorted() && update->unique());
+  EXPECT_EQ(update->values(), bytes) << "not copied";
+  EXPECT_EQ(values.use_count(), 2) << "owned";
+}
+
+TEST(ValidatedUpdate, CreateWithCopiedKeys_BadUpdates_AreRefused) {
+  const std::vector<float> values = {1.0f, std::numeric_limits<float>::infinity()};
+  const auto refusal = [&](const TensorSpec& spec, const InputKeys& keys, double weight) {
+    const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
+    return std::string(ValidatedUpdate::CreateWithCopiedKeys(spec, keys, bytes, nullptr, weight).status().message());
+  };
+  const std::vector<int64_t> keys = {1, 2};
+  const absl::Span<const int64_t> span(keys);
+  EXPECT_THAT(refusal(Spec(), span, 1), HasSubstr("position 1: value inf"));
+  EXPECT_THAT(refusal(Spec(), span, -1), HasSubstr("weight -1"));
+  EXPECT_THAT(refusal(Spec(2), span, 1), HasSubstr("position 1: key 2 is not below the dimension 2"));
+  EXPECT_THAT(refusal(Spec(2), KeyRun{0, 3}, 1), HasSubstr("key 2 is not below the dimension 2"));
+  TensorSpec dense = Spec(2);
+  dense.layout = Layout::kDense;
+  EXPECT_THAT(refusal(dense, span.subspan(0, 1), 1), HasSubstr("layout dense needs all 2 rows in order"));
+}
+
 TEST(ValidatedUpdate, Create_ByWeight_KeepsTheWeight) {
   TensorSpec spec = Spec();
   spec.aggregation.weighting = Weighting::kByWeight;

@@ -101,6 +101,25 @@ def test_engine_pairs_carry_weights():
     ]
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32])
+@pytest.mark.parametrize("place", [0, 2500, 4999])
+def test_engine_names_bad_keys_as_they_lie(place, dtype, layout):
+    for key, words in (
+        (-3, "key -3 at position {} is not in [0, 10)"),
+        ((1 << 32) + 2, "key 4294967298 at position {} is not in [0, 10)"),
+        (10, "position {}: key 10 is not below the dimension 10"),
+    ):
+        if not np.iinfo(dtype).min <= key <= np.iinfo(dtype).max:
+            continue
+        keys = np.ones(5000, dtype)
+        keys[place] = key
+        with pytest.raises(sa.InvalidArgument) as refused:
+            sa.aggregate({"a": (LAYOUTS[layout](keys), np.ones(5000, np.float32))}, one())
+        assert str(refused.value).startswith("client 'a': tensor 'v'")
+        assert str(refused.value).endswith(words.format(place))
+
+
 BAD = {
     "key below 0": ((np.array([1, -3]), floats(1, 2)), "key -3 at position 1"),
     "narrow key below 0": ((np.array([1, -3], np.int32), floats(1, 2)), "key -3 at position 1"),

@@ -284,3 +284,19 @@ def test_integrations_fed_avg_keeps_dtypes_and_names_the_client(integrations: di
     bad = [model[0], np.array([1, np.nan, 1], np.float16), model[2]]
     with pytest.raises(sa.InvalidArgument, match=r"^client '7': tensor 'w', position 1: value nan is not"):
         integrations["fed_avg"](["steps", "w", "none"], [(1, model, 1), (7, bad, 3)])
+
+
+def test_tensors_examples_run() -> None:
+    text = (DOCS / "tensors.md").read_text(encoding="utf-8")
+    found: dict = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        exec(compile(block, "tensors.md", "exec"), found)
+    assert {name: array.shape for name, array in found["weights"].items()} == {
+        "embedding": (50_000, 8),
+        "bias": (10, 1),
+        "scale": (),
+    }
+    assert found["weights"]["embedding"][7].tolist() == [np.float32(-0.1)] * 8
+    assert not found["weights"]["embedding"][8].any()
+    assert found["weights"]["scale"] == np.float32(0.95)
+    assert (found["result"].dense().shape, len(found["result"])) == ((100, 20), 20)

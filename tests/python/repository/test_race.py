@@ -32,10 +32,11 @@ class FakeProcess:
 def race_of(module, monkeypatch, tmp_path):
     """Runs the race of these processes; gives the results by kind of memory."""
 
-    def run(*processes: FakeProcess) -> list[dict[str, Any]]:
+    def run(*processes: FakeProcess, contestants: str = "") -> list[dict[str, Any]]:
         race_module = module("race")
         monkeypatch.setattr(race_module.native, "load", lambda: None)
         options = {"patience": 1.5, "least": 2, "repetitions": 7, "seed": 1, "threads": 1, "fresh_only": False}
+        options["contestants"] = contestants
         race = race_module.Race(argparse.Namespace(**options))
         race._processes = list(processes)
         race._race({"name": "A", "tuples": 1, "bytes_in": 1, "bytes_out": 1}, tmp_path)
@@ -58,3 +59,10 @@ def test_race_goes_on_without_one_that_fails(race_of, runs) -> None:
     results = race_of(*processes)
     assert [(result["contestant"], result["repetitions"]) for result in results] == [("x", 7), ("x", 7)]
     assert len(processes[0].asked) == 2 + runs
+
+
+def test_race_of_some_contestants_leaves_the_others_out(race_of) -> None:
+    processes = FakeProcess(0.01, 0.01, "ours, int64 keys"), FakeProcess(0.01, 0.01, "ours in C++")
+    results = race_of(*processes, contestants="^ours(, int64 keys)?$")
+    assert {result["contestant"] for result in results} == {"ours, int64 keys"}
+    assert processes[1].asked == []

@@ -11,7 +11,7 @@ import numpy as np
 
 from sparseagg import bfloat16
 from sparseagg.arguments import checked_integer
-from sparseagg.arrays import TensorData, is_module, update_data
+from sparseagg.arrays import TensorData, engine_data, is_module
 from sparseagg.errors import InvalidArgument, ResourceExhausted
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.local import extension
@@ -263,7 +263,7 @@ class Aggregator:
         copy = isinstance(update, _Copied)
         update = update.update if copy else update
         copy = copy or is_module(update)
-        return [self._piece(data.copied() if copy else data) for data in update_data(self.spec, update)]
+        return [self._piece(data.copied() if copy else data) for data in engine_data(self.spec, update)]
 
     def _piece(self, data: TensorData) -> Piece:
         keys, values = (

@@ -1,0 +1,106 @@
+#include "host/updates/key_copy.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/column.h"
+#include "host/base/status_macros.h"
+#include "host/updates/input_check_kernels.h"
+
+namespace sparseagg::internal {
+namespace {
+
+// A batch and its copy fit the first cache of every machine.
+constexpr size_t kBatchKeys = 2048;
+
+// Returns: the largest key that both types can hold. It has the form 2^n - 1, so that bits can be tested.
+template <typename To, typename From>
+constexpr uint64_t LargestKey() {
+  if (sizeof(From) > sizeof(To)) return std::numeric_limits<To>::max();
+  return static_cast<uint64_t>(std::numeric_limits<From>::max());
+}
+
+// Copies the keys of one batch, reading each once. Returns: the OR of the keys, in which a negative key sets the
+// highest bit.
+template <typename To, typename From>
+uint64_t CopyBatch(absl::Span<const From> from, To* to) {
+  if constexpr (sizeof(From) > sizeof(To)) {
+    return NarrowKeys(from.data(), from.size(), to);
+  } else {
+    std::make_unsigned_t<From> bits = 0;
+    for (size_t i = 0; i < from.size(); ++i) {
+      const From key = from[i];
+      bits |= static_cast<std::make_unsigned_t<From>>(key);
+      to[i] = static_cast<To>(key);
+    }
+    return bits;
+  }
+}
+
+template <typename To, typename From>
+absl::Status NotInType(const InputLocation& location, uint64_t position, absl::Span<const From> batch) {
+  const TensorSpec& spec = *location.spec;
+  for (const From key : batch) {
+    if (static_cast<std::make_unsigned_t<From>>(key) > LargestKey<To, From>()) {
+      const std::string end = spec.dimension == 0 ? "18446744073709551616" : absl::StrCat(spec.dimension);
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(spec), ": key ", key, " at position ", position, " is not in [0, ", end, ")"));
+    }
+    ++position;
+  }
+  // Another thread has overwritten the bad key since it was copied.
+  return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys changed during the call"));
+}
+
+template <typename To>
+struct Copy {
+  Column<To> keys;
+  std::shared_ptr<const void> owner;  // of the values
+};
+
+template <typename To, typename From>
+absl::StatusOr<UpdateColumns> CopyAs(const InputLocation& location, absl::Span<const From> keys,
+                                     std::shared_ptr<const void> owner, KeyOrder& order) {
+  auto copy = std::make_shared<Copy<To>>();
+  copy->keys.resize(keys.size());
+  for (size_t at = 0; at < keys.size(); at += kBatchKeys) {
+    const absl::Span<const From> batch = keys.subspan(at, kBatchKeys);
+    To* const out = copy->keys.data() + at;
+    if (CopyBatch(batch, out) > LargestKey<To, From>()) return NotInType<To>(location, at, batch);
+    const auto* const bytes = reinterpret_cast<const char*>(out);
+    RETURN_IF_ERROR(CheckKeys(location, at, bytes, batch.size(), sizeof(To), order));
+  }
+  copy->owner = std::move(owner);
+  UpdateColumns columns;
+  columns.keys = absl::MakeConstSpan(copy->keys.data(), keys.size());
+  columns.owner = std::move(copy);
+  return columns;
+}
+
+}  // namespace
+
+absl::StatusOr<UpdateColumns> CopyKeys(const InputLocation& location, const InputKeys& keys,
+                                       std::shared_ptr<const void> owner, KeyOrder& order) {
+  return std::visit(
+      [&](const auto& column) -> absl::StatusOr<UpdateColumns> {
+        if constexpr (std::is_same_v<std::decay_t<decltype(column)>, KeyRun>) {
+          RETURN_IF_ERROR(CheckKeyRun(location, column.first, column.count, order));
+          UpdateColumns columns;
+          columns.keys = column;
+          columns.owner = std::move(owner);
+          return columns;
+        } else if (HasNarrowKeys(*location.spec)) {
+          return CopyAs<uint32_t>(location, column, std::move(owner), order);
+        } else {
+          return CopyAs<uint64_t>(location, column, std::move(owner), order);
+        }
+      },
+      keys);
+}
+
+}  // namespace sparseagg::internal

@@ -1,0 +1,186 @@
+// Keys of any integer type, copied into the tensor's key type and checked, on every SIMD target of the machine.
+#include "host/updates/key_copy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/cpu/simd/kernels.h"
+
+namespace sparseagg::internal {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kNarrowKeys = uint64_t{1} << 32;  // the largest dimension whose keys have 32 bits
+
+TensorSpec Spec(uint64_t dimension) {
+  TensorSpec spec;
+  spec.name = "v";
+  spec.dimension = dimension;
+  return spec;
+}
+
+class CopyKeysTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { ASSERT_TRUE(cpu::ForceSimdTarget(GetParam()).ok()); }
+  void TearDown() override { ASSERT_TRUE(cpu::ForceSimdTarget("").ok()); }
+};
+
+// The copies of keys that are overwritten as soon as they are copied.
+template <typename To, typename From>
+std::vector<uint64_t> Copied(uint64_t dimension, std::vector<From> keys, KeyOrder* found = nullptr) {
+  const TensorSpec spec = Spec(dimension);
+  KeyOrder order;
+  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, order);
+  EXPECT_TRUE(columns.ok()) << columns.status();
+  std::fill(keys.begin(), keys.end(), From{99});
+  if (found != nullptr) *found = order;
+  const auto& span = std::get<absl::Span<const To>>(columns->keys);
+  return {span.begin(), span.end()};
+}
+
+template <typename From>
+std::string Refusal(uint64_t dimension, const std::vector<From>& keys) {
+  const TensorSpec spec = Spec(dimension);
+  KeyOrder order;
+  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, order);
+  EXPECT_EQ(columns.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(columns.status().message());
+}
+
+TEST_P(CopyKeysTest, AnyWidth_IsCopied) {
+  const std::vector<uint64_t> expected = {7, 1};
+  EXPECT_EQ((Copied<uint32_t, uint32_t>(10, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint32_t, int32_t>(10, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint32_t, int64_t>(10, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint32_t, uint64_t>(10, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint64_t, uint32_t>(0, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint64_t, int32_t>(0, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint64_t, int64_t>(0, {7, 1})), expected);
+  EXPECT_EQ((Copied<uint64_t, uint64_t>(0, {7, 1})), expected);
+}
+
+TEST_P(CopyKeysTest, LargestKeys_Fit) {
+  const uint64_t narrow = kNarrowKeys - 1;
+  EXPECT_EQ((Copied<uint32_t, uint64_t>(kNarrowKeys, {narrow, 0})), (std::vector<uint64_t>{narrow, 0}));
+  EXPECT_EQ((Copied<uint32_t, int64_t>(kNarrowKeys, {int64_t{1} << 31})), (std::vector<uint64_t>{1u << 31}));
+  const uint64_t wide = std::numeric_limits<uint64_t>::max();
+  EXPECT_EQ((Copied<uint64_t, uint64_t>(0, {wide})), (std::vector<uint64_t>{wide}));
+}
+
+// Lengths around vectors and batches.
+const size_t kSizes[] = {0, 1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65, 2047, 2048, 2049, 4096, 4097, 5000};
+
+// Positions all over, and those at the ends of batches.
+std::vector<size_t> Places(size_t size) {
+  std::vector<size_t> places;
+  for (size_t at = 0; at < size; at += std::max<size_t>(1, size / 97)) places.push_back(at);
+  for (const size_t at : {size_t{2047}, size_t{2048}, size_t{4095}, size_t{4096}, size - 1}) {
+    if (at < size) places.push_back(at);
+  }
+  return places;
+}
+
+template <typename To, typename From>
+void CopiesAnyLength(uint64_t dimension) {
+  for (const size_t size : kSizes) {
+    SCOPED_TRACE(testing::Message() << "size " << size);
+    std::vector<From> keys(size);
+    for (size_t i = 0; i < size; ++i) keys[i] = static_cast<From>(3 * i + 5);
+    KeyOrder order;
+    EXPECT_EQ((Copied<To, From>(dimension, keys, &order)), std::vector<uint64_t>(keys.begin(), keys.end()));
+    EXPECT_EQ(order.empty, size == 0);
+    EXPECT_TRUE(order.sorted && order.unique);
+    if (size > 0) {
+      EXPECT_EQ(order.last, 3 * (size - 1) + 5);
+    }
+    for (const size_t at : Places(size)) {
+      if (at == 0) continue;
+      std::vector<From> flawed = keys;
+      flawed[at] = flawed[at - 1];
+      Copied<To, From>(dimension, flawed, &order);
+      EXPECT_TRUE(order.sorted && !order.unique) << "repeated at " << at;
+      flawed[at] = 4;
+      EXPECT_EQ((Copied<To, From>(dimension, flawed, &order))[at], 4u);
+      EXPECT_FALSE(order.sorted || order.unique) << "descends at " << at;
+    }
+  }
+}
+
+TEST_P(CopyKeysTest, AnyLength_IsCopiedAndItsOrderFound) {
+  CopiesAnyLength<uint32_t, uint32_t>(kNarrowKeys);
+  CopiesAnyLength<uint32_t, int32_t>(kNarrowKeys);
+  CopiesAnyLength<uint32_t, uint64_t>(kNarrowKeys);
+  CopiesAnyLength<uint32_t, int64_t>(kNarrowKeys);
+  CopiesAnyLength<uint64_t, uint32_t>(0);
+  CopiesAnyLength<uint64_t, int32_t>(0);
+  CopiesAnyLength<uint64_t, uint64_t>(0);
+  CopiesAnyLength<uint64_t, int64_t>(0);
+}
+
+TEST_P(CopyKeysTest, KeyThatDoesNotFit_IsNamedWithItsPlace) {
+  const std::string narrow = "tensor 'v': key -3 at position 2 is not in [0, 10)";
+  EXPECT_EQ(Refusal(10, std::vector<int32_t>{1, 2, -3, -4}), narrow);
+  EXPECT_EQ(Refusal(10, std::vector<int64_t>{1, 2, -3, -4}), narrow);
+  EXPECT_THAT(Refusal(0, std::vector<int32_t>{1, 2, -3}), HasSubstr("key -3 at position 2"));
+  EXPECT_THAT(Refusal(0, std::vector<int64_t>{1, 2, -3}), HasSubstr("[0, 18446744073709551616)"));
+  EXPECT_THAT(Refusal(10, std::vector<uint64_t>{1, kNarrowKeys}), HasSubstr("key 4294967296 at position 1"));
+  EXPECT_THAT(Refusal(10, std::vector<int64_t>{static_cast<int64_t>(kNarrowKeys)}),
+              HasSubstr("key 4294967296 at position 0"));
+}
+
+// The key that is cut to a good one: its low half is below the dimension.
+TEST_P(CopyKeysTest, BadKeyAnywhere_IsNamedWithItsPlace) {
+  for (const size_t size : kSizes) {
+    for (const size_t at : Places(size)) {
+      SCOPED_TRACE(testing::Message() << "size " << size << ", at " << at);
+      std::vector<int64_t> keys(size, 1);
+      keys.back() = -1;  // the first bad key counts, in the same batch or before it
+      keys[at] = static_cast<int64_t>(kNarrowKeys) + 2;
+      const std::string place = "key 4294967298 at position " + std::to_string(at) + " is not in [0, 10)";
+      EXPECT_EQ(Refusal(10, keys), "tensor 'v': " + place);
+      std::vector<int64_t> beyond(size, 1);
+      beyond[at] = 10;
+      EXPECT_EQ(Refusal(10, beyond),
+                "tensor 'v', position " + std::to_string(at) + ": key 10 is not below the dimension 10");
+      std::vector<int32_t> negative(size, 1);
+      negative[at] = std::numeric_limits<int32_t>::min();
+      EXPECT_THAT(Refusal(0, negative), HasSubstr("key -2147483648 at position " + std::to_string(at) + " "));
+      EXPECT_THAT(Refusal(10, negative), HasSubstr("key -2147483648 at position " + std::to_string(at) + " "));
+    }
+  }
+}
+
+TEST_P(CopyKeysTest, Run_StaysARun) {
+  const TensorSpec spec = Spec(10);
+  KeyOrder order;
+  const auto columns = CopyKeys({&spec, std::nullopt}, KeyRun{4, 6}, nullptr, order);
+  ASSERT_TRUE(columns.ok());
+  EXPECT_EQ(std::get<KeyRun>(columns->keys).count, 6u);
+  EXPECT_EQ(order.last, 9u);
+  EXPECT_FALSE(CopyKeys({&spec, std::nullopt}, KeyRun{4, 7}, nullptr, order).ok());
+}
+
+TEST_P(CopyKeysTest, Copy_KeepsTheOwner) {
+  auto owner = std::make_shared<int>(0);
+  const TensorSpec spec = Spec(10);
+  const std::vector<int64_t> keys = {3};
+  KeyOrder order;
+  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), owner, order);
+  ASSERT_TRUE(columns.ok());
+  EXPECT_EQ(owner.use_count(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryTarget, CopyKeysTest, testing::ValuesIn(cpu::SimdTargets()),
+                         [](const auto& param_info) { return param_info.param; });
+
+}  // namespace
+}  // namespace sparseagg::internal

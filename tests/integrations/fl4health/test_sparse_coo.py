@@ -1,0 +1,93 @@
+"""examples/fl4health_sparse_coo.py inside FL4Health: its exchanger on the clients, and its strategy beside ours."""
+
+from __future__ import annotations
+
+import types
+
+import fl4health_sparse_coo as coo
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("fl4health", reason="not installed; requirements.txt says how")
+
+from fl4health.parameter_exchange.parameter_selection_criteria import largest_final_magnitude_scores
+from fl4health.parameter_exchange.sparse_coo_parameter_exchanger import SparseCooParameterExchanger
+from fl4health.strategies.fedavg_sparse_coo_tensor import FedAvgSparseCooTensor
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+
+
+def make_model(seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, 5))
+
+
+def results_of(clients: int, level: float = 0.3) -> list:
+    """What the server gets: each client's parameters of the largest magnitude, packed by FL4Health."""
+    exchanger = SparseCooParameterExchanger(level, largest_final_magnitude_scores)
+    results = []
+    for client in range(clients):
+        arrays = exchanger.push_parameters(make_model(client), make_model(99))
+        fit = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), 10 + client, {"client": f"hospital-{client}"})
+        results.append((types.SimpleNamespace(cid=f"random {client}"), fit))
+    return results
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_mean_has_the_numbers_of_fl4health(weighted: bool) -> None:
+    results = results_of(5)
+    theirs, _ = FedAvgSparseCooTensor(weighted_aggregation=weighted).aggregate_fit(2, results, [])
+    ours, _ = coo.sparse_strategy("mean")(weighted_aggregation=weighted).aggregate_fit(2, results, [])
+    theirs, ours = (coo.unpack(parameters_to_ndarrays(packed)) for packed in (theirs, ours))
+    assert ours.keys() == theirs.keys()
+    for name, part in theirs.items():
+        assert ours[name].shape == part.shape
+        np.testing.assert_array_equal(ours[name].indices, part.indices)
+        np.testing.assert_allclose(ours[name].values, part.values, rtol=1e-5)
+
+
+def test_a_parameter_that_one_client_sent_keeps_its_value() -> None:
+    results = results_of(5)
+    diluted, _ = FedAvgSparseCooTensor().aggregate_fit(2, results, [])
+    merged, _ = coo.sparse_strategy()().aggregate_fit(2, results, [])
+    diluted, merged = (coo.unpack(parameters_to_ndarrays(packed)) for packed in (diluted, merged))
+    sent = [(coo.unpack(parameters_to_ndarrays(fit.parameters)), fit.num_examples) for _, fit in results]
+    checked = 0
+    for name, part in merged.items():
+        senders = [(update[name], examples) for update, examples in sent if name in update]
+        everyone = sum(examples for _, examples in senders)
+        for position, index in enumerate(part.indices.tolist()):
+            found = [
+                (values.values[(values.indices == index).all(axis=1)][0], examples)
+                for values, examples in senders
+                if (values.indices == index).all(axis=1).any()
+            ]
+            if len(found) == 1 and len(senders) > 1:
+                ((value, examples),) = found
+                assert part.values[position] == value
+                assert diluted[name].values[position] == pytest.approx(value * examples / everyone, rel=1e-5)
+                checked += 1
+    assert checked >= 10
+
+
+def test_merged_parameters_go_back_into_a_model() -> None:
+    exchanger = SparseCooParameterExchanger(0.3, largest_final_magnitude_scores)
+    packed, _ = coo.sparse_strategy()().aggregate_fit(2, results_of(3), [])
+    arrays, model = parameters_to_ndarrays(packed), make_model(7)
+    exchanger.pull_parameters(arrays, model)
+    for name, part in coo.unpack(arrays).items():
+        tensor = model.state_dict()[name].numpy()
+        np.testing.assert_array_equal(tensor[tuple(part.indices.T)], part.values)
+
+
+def test_order_of_results_changes_no_bit() -> None:
+    results = results_of(5)
+    strategy = coo.sparse_strategy()()
+    expected = strategy.aggregate_fit(2, results, [])[0].tensors
+    assert strategy.aggregate_fit(2, results[::-1], [])[0].tensors == expected
+
+
+def test_failures_are_handled_as_fl4health_handles_them() -> None:
+    strategy = coo.sparse_strategy()(accept_failures=False)
+    assert strategy.aggregate_fit(2, results_of(2), [RuntimeError()]) == (None, {})
+    assert strategy.aggregate_fit(2, [], []) == (None, {})
