@@ -136,7 +136,7 @@ class Meter:
     Attributes:
         seconds: of each round.
         sent, received: bytes of each round's messages to and from all clients, as Flower counts them.
-        peak_bytes: the most resident memory of this process, above what it had before the first round.
+        peak_bytes: the most resident memory of this process, above the least at the begin of a round.
     """
 
     def __init__(self, strategy: Any, grid: Any) -> None:
@@ -150,14 +150,15 @@ class Meter:
         strategy.configure_train, strategy.aggregate_train = self._begin, self._end
         grid.push_messages = lambda messages: self._count_sent(grid, list(messages))
         grid.pull_messages = lambda message_ids: self._count_received(grid, message_ids)
-        self._before: int | None = None
+        self._peak, self._least = 0, sys.maxsize
 
     def _begin(self, *args: Any) -> Any:
         self.sent.append(0)
         self.received.append(0)
         _release_memory()
-        if self.peak_bytes is None:
-            self._before = _resident_bytes("VmRSS")
+        resident = _resident_bytes("VmRSS")
+        if resident is not None:
+            self._least = min(self._least, resident)
         _reset_peak()
         self.seconds.append(-time.perf_counter())
         return self._configure(*args)
@@ -166,8 +167,9 @@ class Meter:
         result = self._aggregate(*args)
         self.seconds[-1] += time.perf_counter()
         peak = _resident_bytes("VmHWM")
-        if peak is not None and self._before is not None:
-            self.peak_bytes = max(self.peak_bytes or 0, peak - self._before)
+        if peak is not None:
+            self._peak = max(self._peak, peak)
+            self.peak_bytes = self._peak - self._least
         return result
 
     def _count_sent(self, grid: Any, messages: list[Message]) -> Any:
@@ -282,9 +284,9 @@ def plot(path: pathlib.Path, title: str, found: dict[str, Any]) -> None:
     axes = figure.subplots(2, 3)
     styles = {"FedAvg": ("black", ":", 3.5), "SparseFedAvg mean": ("tab:blue", "-", 1.5)}
     titles = {
-        "all": "all words",
-        "rare": f"rare words: of {RARE[0]} to {RARE[1]} clients",
-        "frequent": "frequent words: of half of the clients or more",
+        "all": "All words",
+        "rare": f"Words of {RARE[0]} to {RARE[1]} clients",
+        "frequent": "Words of half of the clients or more",
     }
     for name, figures in sorted(found.items()):
         color, line, width = styles.get(name, ("tab:orange", "-", 1.5))
@@ -298,12 +300,12 @@ def plot(path: pathlib.Path, title: str, found: dict[str, Any]) -> None:
             bar = axes[1, 2].barh([name.replace(" ", "\n")], [figures["server_memory_mb"]], color=color)
             axes[1, 2].bar_label(bar, fmt="%.0f")
     for column, group in enumerate(titles):
-        axes[0, column].set(title=f"Held-out loss, {titles[group]}", xlabel="round", ylabel="nats per word")
+        axes[0, column].set(title=titles[group], xlabel="round", ylabel="held-out loss, nats")
     axes[1, 0].set(title="Bytes both ways, all clients", xlabel="round", ylabel="MB", yscale="log")
     axes[1, 1].set(title="Time of a round", xlabel="round", ylabel="s", ylim=(0, None))
-    axes[1, 2].set(title="Memory of the server, above that before", xlabel="MB")
+    axes[1, 2].set(title="Memory of the server in a round", xlabel="MB")
     axes[1, 2].margins(x=0.15)
-    axes[0, 0].legend()
+    axes[0, 0].legend(loc="lower left", fontsize="small")
     for each in axes.flat[:5]:
         each.grid(alpha=0.3)
     figure.suptitle(title)
