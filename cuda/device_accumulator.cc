@@ -71,9 +71,13 @@ absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
   const DevicePrepared& added = *pending_.back();
   weights_.push_back(added.update().weight());
   pending_size_.Add(added.memory_bytes(), added.update().num_keys());
-  growth_bytes_ = SaturatingAdd(growth_bytes_, GrowthBytesOf(&added));
-  prepare_bytes_ = std::max(prepare_bytes_, cpu_->PrepareBytes(added.update()));
+  CountHandOver(added);
   return MergeIfDue();
+}
+
+void DeviceAccumulator::CountHandOver(const DevicePrepared& pending) {
+  growth_bytes_ = SaturatingAdd(growth_bytes_, GrowthBytesOf(&pending));
+  prepare_bytes_ = std::max(prepare_bytes_, cpu_->PrepareBytes(pending.update()));
 }
 
 absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
@@ -92,6 +96,23 @@ absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
   from.pending_.clear();
   from.bases_.clear();
   return MergeIfDue();
+}
+
+void DeviceAccumulator::Remove(absl::Span<const uint32_t> indices) {
+  // What a hand-over has left pending follows what the CPU engine has.
+  const size_t num_on_cpu = on_cpu_ ? cpu_->num_submissions() : 0;
+  const auto first_pending = std::lower_bound(indices.begin(), indices.end(), num_on_cpu);
+  const auto on_cpu = static_cast<size_t>(first_pending - indices.begin());
+  if (on_cpu > 0) cpu_->Remove(indices.first(on_cpu));
+  const absl::Span<const uint32_t> pending = indices.subspan(on_cpu);
+  for (const uint32_t index : pending) {
+    const DevicePrepared& removed = *pending_[index - num_on_cpu];
+    pending_size_.Remove(removed.memory_bytes(), removed.update().num_keys());
+  }
+  EraseAt(pending, pending_, num_on_cpu);
+  if (!on_cpu_) EraseAt(indices, weights_);
+  growth_bytes_ = prepare_bytes_ = 0;
+  for (const auto& kept : pending_) CountHandOver(*kept);
 }
 
 absl::Status DeviceAccumulator::MergeIfDue() {

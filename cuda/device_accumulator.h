@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "cuda/device_engine.h"
 #include "cuda/fallback_bytes.h"
 #include "cuda/rows.h"
@@ -67,9 +68,11 @@ class DeviceAccumulator : public Accumulator {
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override;
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override;
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override;
-  // Errors: besides those of Accumulator, UNIMPLEMENTED when this accumulator or `other` works on the CPU engine and
-  // the other one has merged rows.
+  // Errors: as of Accumulator::MergeFrom. UNIMPLEMENTED means: after a failure of the device this accumulator or
+  // `other` works on the CPU engine, and the other one has merged rows.
   absl::Status MergeFrom(Accumulator&& other) override;
+  bool KeepsAll() const override { return bases_.empty() && (!on_cpu_ || cpu_->KeepsAll()); }
+  void Remove(absl::Span<const uint32_t> indices) override;
   // Where the order of submissions matters, the accumulator goes over to the CPU engine: only that one folds such sums
   // before the end.
   absl::Status FoldPending(SubmissionOrder order) override;
@@ -85,6 +88,8 @@ class DeviceAccumulator : public Accumulator {
   absl::Status MergePending();
   // Bytes by which an update grows when the CPU engine prepares it. Returns: 0 for null.
   uint64_t GrowthBytesOf(const PreparedUpdate* prepared) const;
+  // Adds a pending update to growth_bytes_ and prepare_bytes_.
+  void CountHandOver(const DevicePrepared& pending);
   // The sizes of what is pending and merged, with `next` added if it is not null.
   FallbackInput FallbackInputWith(const PreparedUpdate* next) const;
   // The most memory that handing the pending updates to the CPU engine takes, in addition to the updates.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -22,6 +23,23 @@ double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, Sub
 
 // Checks that `order` has one entry for each submission. Errors: INTERNAL.
 absl::Status CheckOrder(const TensorSpec& spec, SubmissionOrder order, uint64_t num_submissions);
+
+// Erases the elements at the ascending `indices`; the elements after them move down. `first`: index of the element that
+// `sequence` begins with. Allocates nothing. Cost: O(size), or the number of elements after the first erased one.
+template <typename Sequence>
+void EraseAt(absl::Span<const uint32_t> indices, Sequence& sequence, size_t first = 0) {
+  if (indices.empty()) return;
+  size_t kept = indices.front() - first;
+  auto next = indices.begin();
+  for (size_t at = kept; at < sequence.size(); ++at) {
+    if (next != indices.end() && *next - first == at) {
+      ++next;
+    } else {
+      sequence[kept++] = std::move(sequence[at]);
+    }
+  }
+  sequence.resize(kept);
+}
 
 // The size of an accumulator's pending updates: added, not merged yet. Not thread-safe.
 class PendingSize {

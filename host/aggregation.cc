@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "host/accumulation.h"
 #include "host/base/float_environment.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
@@ -17,6 +18,14 @@ namespace {
 
 // The user address space of x86-64 with four-level page tables.
 constexpr uint64_t kAddressableBytes = uint64_t{1} << 47;
+
+// Returns: OK if an aggregation without submissions has a result for a tensor of dense layout.
+absl::Status CheckMayBeEmpty(const TensorSpec& spec) {
+  if (spec.aggregation.on_empty == OnEmpty::kKeep) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(Quoted(spec), ": there are no submissions, so that a dense tensor has no ",
+                   Name(spec.aggregation.op), " (on_empty is fail; keep gives a sparse result without rows)"));
+}
 
 }  // namespace
 
@@ -175,6 +184,24 @@ absl::Status Aggregation::MergeFrom(Aggregation&& other) {
   return absl::OkStatus();
 }
 
+absl::Status Aggregation::CheckKeepsAll() const {
+  for (size_t t = 0; t < accumulators_.size(); ++t) {
+    if (accumulators_[t]->KeepsAll()) continue;
+    const std::string reason = OrderMatters(tensors_[t])
+                                   ? absl::StrCat("to stay within the memory_limit ", memory_limit_)
+                                   : "as they arrived, since their order does not matter for its result";
+    return absl::FailedPreconditionError(absl::StrCat(Quoted(tensors_[t]), ": its submissions have been merged ",
+                                                      reason, ", so that none can be taken out"));
+  }
+  return absl::OkStatus();
+}
+
+void Aggregation::Remove(absl::Span<const uint32_t> indices) {
+  for (const uint32_t index : indices) known_clients_.erase(client_ids_[index]);
+  EraseAt(indices, client_ids_);
+  for (const auto& accumulator : accumulators_) accumulator->Remove(indices);
+}
+
 std::vector<uint32_t> Aggregation::CanonicalOrder() const {
   std::vector<uint32_t> order = folded_;
   order.resize(client_ids_.size());
@@ -214,10 +241,15 @@ absl::StatusOr<std::vector<Result>> Aggregation::Finish() && {
   const DefaultFloatEnvironment environment;
   const std::vector<uint32_t> order = CanonicalOrder();
   std::vector<Result> results;
-  for (auto& accumulator : accumulators_) {
-    ASSIGN_OR_RETURN(Result result, std::move(*accumulator).Finish(order));
-    results.push_back(std::move(result));
-    accumulator.reset();
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    if (order.empty() && tensors_[t].layout == Layout::kDense) {
+      RETURN_IF_ERROR(CheckMayBeEmpty(tensors_[t]));
+      results.push_back(EmptyResult(tensors_[t]));
+    } else {
+      ASSIGN_OR_RETURN(Result result, std::move(*accumulators_[t]).Finish(order));
+      results.push_back(std::move(result));
+    }
+    accumulators_[t].reset();
   }
   return results;
 }

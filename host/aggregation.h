@@ -38,10 +38,11 @@ struct PreparedSubmission {
 // An added update is pending until it is folded (merged) into its tensor's base, the sums so far. Then it is released.
 // Keys and values that an update borrows must stay unchanged until the aggregation releases their UpdateColumns::owner.
 //
-// Memory limit: BytesWith() stays within it. Pending updates count with the memory that they borrow. Submissions that
-// are not added yet, and working memory that does not grow with the input, come on top. When a submission does not fit,
-// Add folds the pending updates first. Once a fold has been done where the order of submissions matters (OrderMatters),
-// every further client id must follow all folded ids in the canonical order, which compares ids byte by byte.
+// Memory limit: BytesWith(nullptr) stays within it. Pending updates count with the memory that they borrow. Submissions
+// that are not added yet, and working memory that does not grow with the input, come on top. When a submission does not
+// fit, Add folds the pending updates first. Once a fold has been done where the order of submissions matters
+// (OrderMatters), every further client id must follow all folded ids in the canonical order, which compares ids byte by
+// byte.
 //
 // Prepare and PrepareBytes may run on any thread before Finish, also during other calls. All other calls, const ones
 // too, are made one at a time. A call that finds no memory returns RESOURCE_EXHAUSTED or throws std::bad_alloc.
@@ -70,10 +71,11 @@ class Aggregation {
   // Counts the submission of a client. The client id decides its place in the canonical order.
   // Requires: `submission` is from an aggregation of the same tensors, on an engine of the same name().
   // Errors: ALREADY_EXISTS: the client has a submission already. FAILED_PRECONDITION: the order matters, and the id
-  // precedes one that is folded, or that must be folded to make room. RESOURCE_EXHAUSTED: more than max_submissions of
-  // a fixed-point tensor; beyond the memory limit even with all others folded; or no memory. INTERNAL: a merge failed.
-  // After an error or exception `submission` is lost, and others may have been folded. If num_submissions() is
-  // unchanged, nothing of the submission counts. If it has grown, tensors may disagree: discard the aggregation.
+  // precedes an id that is folded already, or an id that Add must fold to make room. RESOURCE_EXHAUSTED: more than
+  // max_submissions of a fixed-point tensor; beyond the memory limit even with all others folded; or no memory.
+  // INTERNAL: a merge failed. After an error or exception `submission` is lost, and others may have been folded. If
+  // num_submissions() is unchanged, nothing of the submission counts. If it has grown, tensors may disagree: discard
+  // the aggregation.
   absl::Status Add(std::string client_id, PreparedSubmission submission);
 
   // Moves all submissions of the aggregation `other` here. After success `other` can only be destroyed.
@@ -84,21 +86,29 @@ class Aggregation {
   // num_submissions() with its value before: if it is unchanged, that aggregation is intact; if not, discard it.
   absl::Status MergeFrom(Aggregation&& other);
 
+  // Returns: OK while Remove may be called.
+  // Errors: FAILED_PRECONDITION: submissions of a tensor are merged; the message says why.
+  absl::Status CheckKeepsAll() const;
+  // Takes submissions out, as if they had never been added, and releases their updates. Their clients may be added
+  // again. `indices`: in client_ids(), ascending, without repeats. Requires: CheckKeepsAll(). Allocates nothing.
+  void Remove(absl::Span<const uint32_t> indices);
+
   // Folds the pending updates of the tensors whose order does not matter, to free memory. Any client may come later.
   // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a merge failed. Nothing is lost; the call may be repeated.
   absl::Status MergePending();
   // Folds the pending updates of all tensors, as Add does when the memory limit needs it. If the order matters for a
-  // tensor, clients added later must follow all present ones, perhaps also after an error.
-  // Errors: as of MergePending.
+  // tensor, clients added later must follow all present ones. This may hold after an error too: some tensors may have
+  // been folded, and no submission is lost. Errors: as of MergePending.
   absl::Status FoldPending();
 
   // Makes the results from bases and pending updates. The aggregation is spent, after an error too.
   // Returns: the results in the order of tensors(). Without submissions they have no keys; dense rows are `fill`.
-  // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero.
-  // RESOURCE_EXHAUSTED: no memory.
+  // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero; or
+  // there are no submissions, and a tensor of dense layout has OnEmpty::kFail. RESOURCE_EXHAUSTED: no memory.
   absl::StatusOr<std::vector<Result>> Finish() &&;
 
   uint64_t num_submissions() const { return client_ids_.size(); }
+  const std::vector<std::string>& client_ids() const { return client_ids_; }  // in order of Add
   // Returns: bytes of pending updates and bases.
   size_t memory_bytes() const;
   // Returns: memory_bytes() and the most that folding and finishing need in addition; if `next` is not null, the same

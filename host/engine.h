@@ -33,8 +33,8 @@ using SubmissionOrder = absl::Span<const uint32_t>;
 // The state of one tensor in one aggregation, owned by the Aggregation. An update is what one client sends for this
 // tensor; a submission is one client's updates of all tensors.
 //
-// Life cycle: Prepare and Add for each submission; in between FoldPending, and MergeFrom where it is allowed; at last
-// Finish, once. What a comment says of the state after an error holds after std::bad_alloc, too.
+// Life cycle: Prepare and Add for each submission; in between FoldPending, and MergeFrom and Remove where they are
+// allowed; at last Finish, once. What a comment says of the state after an error holds after std::bad_alloc, too.
 //
 //   auto prepared = accumulator->Prepare(std::move(update));   // may refuse; changes nothing
 //   RETURN_IF_ERROR(prepared.status());
@@ -64,17 +64,24 @@ class Accumulator {
 
   // Counts a submission's update. An aggregation adds every submission to the accumulators of all its tensors, with an
   // empty update where the submission has none. The update is pending until a merge: by FoldPending, by Finish, or,
-  // where the order does not matter (OrderMatters), by an Add that finds the pending updates as large as the base and
-  // some MiB. Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a merge failed. Always consumes `update`, which counts
-  // if num_submissions() has grown.
+  // where the order does not matter (OrderMatters), by an Add after which the pending updates have at least the base's
+  // size and at least 64 MiB. Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a merge failed. Always consumes
+  // `update`, which counts if num_submissions() has grown.
   virtual absl::Status Add(std::unique_ptr<PreparedUpdate> update) = 0;
 
   // Moves all submissions of `other` here, and merges as Add does. In order of Add they follow the submissions that are
   // here already. `other` is spent, and can only be destroyed.
   // Requires: equal specs, and engines of the same name(). Where the order matters, neither has folded any submission.
-  // Errors: as of Add. UNIMPLEMENTED: one has fallen back to the CPU, and the other has rows merged on the GPU. Discard
-  // both after an error.
+  // Errors: as of Add. UNIMPLEMENTED: after a failure of the GPU one works on the CPU engine, and the other has merged
+  // rows. Discard both after an error.
   virtual absl::Status MergeFrom(Accumulator&& other) = 0;
+
+  // Returns: true if the updates of all submissions are still pending. False after a merge, for good.
+  virtual bool KeepsAll() const = 0;
+  // Takes submissions out, as if they had never been added, and releases their updates. The submissions after them move
+  // down in order of Add.
+  // `indices`: in order of Add, ascending, without repeats. Requires: KeepsAll(). Allocates nothing.
+  virtual void Remove(absl::Span<const uint32_t> indices) = 0;
 
   // Folds all pending updates into the base, one row for each key, and releases them. The result has the bits of one
   // fold over all submissions, since the fold continues from the base.
@@ -96,8 +103,8 @@ class Accumulator {
   // Returns: bytes of the pending updates and the base in host memory.
   virtual size_t memory_bytes() const = 0;
   // Return: the most host memory that FoldPending or Finish needs in addition to memory_bytes(), without the working
-  // memory that does not grow with the input. If `next` is not null: the same once `next` is added, whose own bytes
-  // come on top. Both saturate.
+  // memory that does not grow with the input. If `next` is not null: the same once `next` is added; the caller adds the
+  // bytes of `next` itself. Both saturate.
   virtual uint64_t FoldBytes(const PreparedUpdate* next) const = 0;
   virtual uint64_t FinishBytes(const PreparedUpdate* next) const = 0;
 };

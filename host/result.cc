@@ -3,12 +3,28 @@
 #include <algorithm>
 
 #include "host/base/saturating.h"
+#include "host/spec/fixed_point.h"
 
 namespace sparseagg {
 
 size_t Result::memory_bytes() const {
   const size_t key_bytes = std::visit([](const auto& column) { return column.size() * sizeof(column[0]); }, keys);
   return key_bytes + values.size() + counts.size() * sizeof(uint32_t) + weights.size() * sizeof(double);
+}
+
+Result EmptyResult(const TensorSpec& spec) {
+  Result result;
+  result.has_values = spec.aggregation.op != Op::kUnion;
+  result.dtype = ResultDType(spec);
+  result.width = spec.width;
+  result.dimension = spec.dimension;
+  if (UsesFixedPoint(spec)) result.fixed_point_shift = ValueShift(spec.aggregation);
+  if (HasNarrowKeys(spec)) {
+    result.keys.emplace<Column<uint32_t>>();
+  } else {
+    result.keys.emplace<Column<uint64_t>>();
+  }
+  return result;
 }
 
 bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys) {

@@ -47,6 +47,9 @@ struct Result {
   size_t memory_bytes() const;
 };
 
+// Returns: a sparse result without rows.
+Result EmptyResult(const TensorSpec& spec);
+
 // Whether a result of `num_keys` keys is dense. kAuto: if dense is not larger (kUnion compares the bytes of counts), or
 // if the density reaches dense_threshold.
 bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys);

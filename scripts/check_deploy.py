@@ -52,12 +52,17 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         "affinity": {"nodeAffinity": {}},
     },
     "no network policy": {"networkPolicy": {"enabled": False}},
+    "tokens alone": {"credentials": {"tokensSecret": "tokens"}},
+    "tokens and client certificates": {
+        "credentials": {"tokensSecret": "tokens", "tlsSecret": "tls", "clientCertificates": True}
+    },
 }
 REFUSED: dict[str, dict[str, Any]] = {
     "a second replica": {"replicas": 2},
     "less memory than the server can keep to": {"memoryLimitMiB": 255},
     "a flag that there is none of": {"config": {"max-open-roundz": 1}},
     "a flag that the chart sets itself": {"config": {"memory-limit": "8GiB"}},
+    "client certificates without TLS": {"credentials": {"clientCertificates": True}},
     "a network policy that lets everybody call": {"networkPolicy": {"clients": []}},
 }
 

@@ -68,7 +68,10 @@ PYTHON_ROOMS = {
     "local": {"", "wire", "v1"},
     "client": {"", "wire", "v1", "local"},
     "commands": {"", "wire", "v1", "client", "local", "facade"},
+    # Adapters to other packages. NVFlare's export of a job copies what its components import by module name.
     "flower": {"", "facade"},
+    "nvflare": {"facade"},
+    "openfl": {"facade"},
 }
 
 # The rooms inside a room: what files of each may include of the same top room besides their own folder. A file is in
@@ -90,15 +93,23 @@ INNER_ROOMS = {
     "host/cpu": [*HOST, "host", *CPU],
     "service/base": [],
     "service/admission": ["service/base"],
-    "service/transport": ["service/base"],
-    "service/rounds": ["service/admission", "service/base"],
-    "service/codec": ["service/rounds", "service/admission", "service/base"],
-    "service/server_context.h": ["service/rounds", "service/transport", "service/admission", "service/base"],
+    "service/transport": ["service/auth", "service/base"],
+    "service/auth": ["service/base"],
+    "service/rounds": ["service/auth", "service/admission", "service/base"],
+    "service/codec": ["service/rounds", "service/auth", "service/admission", "service/base"],
+    "service/server_context.h": [
+        "service/rounds",
+        "service/transport",
+        "service/auth",
+        "service/admission",
+        "service/base",
+    ],
     "service/rpc": [
         "service/server_context.h",
         "service/codec",
         "service/rounds",
         "service/transport",
+        "service/auth",
         "service/admission",
         "service/base",
     ],

@@ -10,7 +10,7 @@ packages() {
   case $1 in
     build)
       echo cmake ninja-build pkg-config
-      echo libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+      echo libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libssl-dev
       echo libabsl-dev libtbb-dev libhwy-dev libxxhash-dev
       echo libcli11-dev libtomlplusplus-dev libspdlog-dev prometheus-cpp-dev
       ;;

@@ -35,7 +35,7 @@ def install(python: Path, requirement: str) -> str | None:
     if requirement == "torch":
         command = [str(python), "-c", TORCH, str(REPOSITORY / "bench" / "peers")]
     else:
-        command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", requirement]
+        command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *requirement.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return None

@@ -26,6 +26,7 @@
 #include "service/options.h"
 #include "service/rpc/grpc_options.h"
 #include "service/server.h"
+#include "service/transport/dev_certificates.h"
 
 namespace sparseagg::service {
 namespace {
@@ -130,6 +131,12 @@ int Run(const Options& options) {
     Log(LogLevel::kError, "no_engine", {{"reason", engine.status().message()}});
     return 1;
   }
+  if (!options.dev_tls.empty()) {
+    if (const absl::Status status = MakeDevCertificates(options.dev_tls, options.server.grpc_address); !status.ok()) {
+      Log(LogLevel::kError, "no_dev_certificates", {{"reason", status.message()}});
+      return 1;
+    }
+  }
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options.server, *std::move(engine));
   if (!server.ok()) {
     Log(LogLevel::kError, "no_server", {{"reason", server.status().message()}});
@@ -140,7 +147,13 @@ int Run(const Options& options) {
        {"metrics", (*server)->metrics_address()},
        {"threads", options.num_threads},
        {"memory_limit", options.server.limits.memory_limit_bytes}});
-  if (options.server.insecure) Log(LogLevel::kWarning, "insecure", {{"clients", "not authenticated"}});
+  if (!(*server)->context().authenticator.IsRequired()) {
+    // Whoever reaches the port may do everything, under any client's name.
+    Log(LogLevel::kWarning, "no_authentication", {{"callers", "believed in all that they say"}});
+  }
+  if (options.server.insecure && !options.server.tls.IsEnabled()) {
+    Log(LogLevel::kWarning, "no_encryption", {{"tokens_and_updates", "readable on the network"}});
+  }
   const std::string metrics = (*server)->metrics_address();
   FlushLog(kFlushTimeout);  // the log is complete when a reader sees the line on standard output
   std::printf("listening grpc=%s%s%s\n", (*server)->grpc_address().c_str(),

@@ -196,8 +196,27 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   CLI::Option* metrics_address = add.Add("metrics-address", options.server.metrics_address,
                                          "HOST:PORT for GET /metrics, /healthz and /readyz, or none. If the default "
                                          "port is in use, the server starts without them");
+  add.Add(
+      "tokens-file", options.server.tokens_file,
+      "bearer tokens, one line each: SHA-256 of the token, role, tenant, name or -, end of validity; read again when "
+      "it changes. 'sparseagg keys' writes it");
+  add.Add(
+      "jwt-key", options.server.jwt.key_file,
+      "PEM file of the public key of an issuer of JSON Web Tokens, which are then bearer tokens, too; read again when "
+      "it changes");
+  add.Add("jwt-algorithm", options.server.jwt.algorithm, "RS256, ES256 or EdDSA; tokens of another one are refused");
+  add.Add("jwt-issuer", options.server.jwt.issuer, "the claim iss of these tokens");
+  add.Add("jwt-audience", options.server.jwt.audience, "the claim aud of these tokens, or one of its values");
+  add.Add("tls-certificate", options.server.tls.certificate,
+          "PEM file of the server's certificate and its issuers; read again when it changes");
+  add.Add("tls-key", options.server.tls.key, "PEM file of the certificate's private key");
+  add.Add("tls-client-ca", options.server.tls.client_ca,
+          "PEM file of the authorities that sign client certificates, which every client must have then");
+  add.Add("dev-tls", options.dev_tls,
+          "for trying TLS: a folder, filled with a new authority and certificates unless it has them, whose server.pem "
+          "and server.key are used");
   add.AddFlag("insecure", options.server.insecure,
-              "allow addresses that other machines can reach, without TLS or authentication");
+              "allow addresses that other machines can reach, without TLS or without authentication");
   add.AddChoice<Backend>("backend", options.backend,
                          {{"auto", Backend::kAuto}, {"cpu", Backend::kCpu}, {"cuda", Backend::kCuda}},
                          "engine; auto: cuda if a GPU works, else cpu");
@@ -229,6 +248,10 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
     std::ostringstream err;
     const int code = app.exit(error, out, err);
     return ExitWith{code, code == 0 ? out.str() : err.str()};
+  }
+  if (!options.dev_tls.empty()) {
+    if (options.server.tls.certificate.empty()) options.server.tls.certificate = options.dev_tls + "/server.pem";
+    if (options.server.tls.key.empty()) options.server.tls.key = options.dev_tls + "/server.key";
   }
   options.server.metrics_optional = metrics_address->count() == 0;
   // "none" is a word, because CLI11 ignores an empty environment variable.

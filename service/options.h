@@ -23,6 +23,7 @@ struct Options {
   absl::Duration drain_delay = absl::ZeroDuration();     // between SIGTERM and the end of new rounds
   absl::Duration shutdown_deadline = absl::Seconds(10);  // for calls in progress, after drain_delay
   std::string owners_file;                               // SignalWithoutOwners; empty: none
+  std::string dev_tls;                                   // folder of MakeDevCertificates; empty: none
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
 };

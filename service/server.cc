@@ -6,6 +6,7 @@
 #include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
@@ -18,6 +19,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "host/base/status_macros.h"
 #include "service/admission/process_memory.h"
@@ -31,6 +33,9 @@ namespace {
 
 // Time for cancelled calls to end by themselves, before the server ends their connections.
 constexpr absl::Duration kCancelTime = absl::Seconds(1);
+
+// Interval between looks at the files of credentials.
+constexpr absl::Duration kReloadInterval = absl::Seconds(1);
 
 // Logs complaints of Protocol Buffers about messages at debug level: their senders get an error anyway, and a client
 // could fill the log.
@@ -62,6 +67,19 @@ void InitPlugins() {
   });
 }
 
+Limits LimitsOf(const ServerOptions& options) {
+  Limits limits = options.limits;
+  if (options.tls.IsEnabled()) limits.connection_bytes = kTlsConnectionBytes;
+  return limits;
+}
+
+// Leaves out the plugins of gRPC that serve everybody: reflection and channelz. Health stays.
+class NoInspection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override { plugins->clear(); }
+};
+
 }  // namespace
 
 struct Server::Grpc {
@@ -73,17 +91,28 @@ struct Server::Grpc {
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock)
     : engine_(std::move(engine)),
-      server_(engine_.get(), &clock, FitToFiles(options.limits), options.num_threads),
+      server_(engine_.get(), &clock, FitToFiles(LimitsOf(options)), options.num_threads),
       registry_(server_.ForRounds()) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
-  if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.grpc_address));
+  AuthOptions auth{options.tokens_file, !options.tls.client_ca.empty(), options.jwt};
+  std::vector<absl::string_view> lacks;
+  if (!options.tls.IsEnabled()) lacks.push_back("TLS (--tls-certificate)");
+  if (!auth.IsRequired()) lacks.push_back("authentication (--tokens-file, --jwt-key or --tls-client-ca)");
+  if (!options.insecure && !lacks.empty()) {
+    RETURN_IF_ERROR(CheckLoopback(options.grpc_address, absl::StrJoin(lacks, " and no ")));
+  }
   auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock));
-  const uint64_t wanted = FitToMemory(options.limits).max_connections;
+  const uint64_t wanted = FitToMemory(LimitsOf(options)).max_connections;
   if (const uint64_t most = server->server_.limits.max_connections; most < wanted) {
     Log(LogLevel::kWarning, "few_files", {{"max_connections", wanted}, {"connections", most}});
   }
+  RETURN_IF_ERROR(server->server_.authenticator.Configure(std::move(auth)));
+  if (options.tls.IsEnabled()) {
+    ASSIGN_OR_RETURN(server->tls_, TlsCredentials::Load(options.tls, &server->server_.clock));
+  }
+  if (server->tls_ != nullptr || server->server_.authenticator.IsRequired()) server->KeepCredentialsFresh();
   RETURN_IF_ERROR(server->Listen(options));
   RETURN_IF_ERROR(server->ServeHttp(options));
   return server;
@@ -101,8 +130,10 @@ absl::Status Server::Listen(const ServerOptions& options) {
   grpc::ServerBuilder builder;
   ConfigureTransport(server_.limits, builder);
   grpc_->acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
-  builder.RegisterService(&grpc_->service);
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_);
+  if (server_.authenticator.IsRequired()) builder.SetOption(std::make_unique<NoInspection>());
+  grpc_->service.RegisterWith(builder);
   grpc_->server = builder.BuildAndStart();
   if (grpc_->server == nullptr) return absl::InternalError("gRPC did not start");
   grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Aggregation", true);
@@ -113,6 +144,16 @@ absl::Status Server::Listen(const ServerOptions& options) {
   };
   listener_->Start(server_.limits.max_connections, &server_.connections, take, [this] { RefuseConnection(); });
   return absl::OkStatus();
+}
+
+void Server::KeepCredentialsFresh() {
+  server_.timer.Schedule(server_.clock.Monotonic() + kReloadInterval, [this] {
+    server_.pool.Post([this] {
+      server_.authenticator.Reload();
+      if (tls_ != nullptr) tls_->Reload();
+      KeepCredentialsFresh();
+    });
+  });
 }
 
 void Server::RefuseConnection() {
@@ -159,7 +200,7 @@ HttpPages Server::Pages() const {
 absl::Status Server::ServeHttp(const ServerOptions& options) {
   server_.metrics.SetEngine(std::string(engine_->name()), engine_->description());
   if (options.metrics_address.empty()) return absl::OkStatus();
-  if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.metrics_address));
+  if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.metrics_address, "TLS and no authentication"));
   auto started = HttpServer::Start(options.metrics_address, Pages());
   if (started.ok()) {
     http_ = *std::move(started);

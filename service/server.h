@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "host/engine.h"
+#include "service/auth/jwt.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
 #include "service/base/metrics.h"
@@ -17,15 +18,19 @@
 #include "service/server_context.h"
 #include "service/transport/http_server.h"
 #include "service/transport/listener.h"
+#include "service/transport/tls.h"
 
 namespace sparseagg::service {
 
 struct ServerOptions {
   std::string grpc_address = "127.0.0.1:8001";  // HOST:PORT (port 0: a free one), unix:PATH or unix-abstract:NAME
-  bool insecure = false;                        // allows addresses that other machines can reach
-  std::string metrics_address;                  // HOST:PORT (port 0: a free one); empty: no metrics and probes
-  bool metrics_optional = false;                // starts without metrics if metrics_address cannot be used
-  int num_threads = 1;                          // of the worker pool
+  TlsOptions tls;
+  std::string tokens_file;        // bearer tokens (TokenTable); empty: none
+  JwtOptions jwt;                 // JSON Web Tokens
+  bool insecure = false;          // allows addresses that other machines can reach without these
+  std::string metrics_address;    // HOST:PORT (port 0: a free one); empty: no metrics and probes
+  bool metrics_optional = false;  // starts without metrics if metrics_address cannot be used
+  int num_threads = 1;            // of the worker pool
   Limits limits;
 };
 
@@ -43,8 +48,9 @@ struct ServerOptions {
 class Server {
  public:
   // Starts a server that serves on return. `clock` must outlive the server.
-  // Errors: INVALID_ARGUMENT for a malformed address, or one that other machines can reach without `insecure`;
-  // UNAVAILABLE if an address is in use or not permitted.
+  // Errors: INVALID_ARGUMENT for a malformed address, for one that other machines can reach although callers need no
+  // credential or TLS is off, without `insecure`, and for malformed files of credentials; UNAVAILABLE if an address is
+  // in use or not permitted; otherwise of the file system.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                        const Clock& clock = SystemClock());
   ~Server();  // Shutdown without grace
@@ -73,10 +79,13 @@ class Server {
   absl::Status Listen(const ServerOptions& options);
   void RefuseConnection();
   absl::Status ServeHttp(const ServerOptions& options);
+  // Reads changed files of credentials from time to time, until the timer stops.
+  void KeepCredentialsFresh();
   HttpPages Pages() const;
   Gauges CountNow() const;
 
   const std::unique_ptr<Engine> engine_;
+  std::shared_ptr<TlsCredentials> tls_;  // null: no TLS
   ServerContext server_;
   Registry registry_;
   std::unique_ptr<Grpc> grpc_;

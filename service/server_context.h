@@ -7,6 +7,8 @@
 #include "service/admission/in_flight_memory.h"
 #include "service/admission/memory_budget.h"
 #include "service/admission/memory_shares.h"
+#include "service/auth/audit_log.h"
+#include "service/auth/authenticator.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
 #include "service/base/metrics.h"
@@ -28,6 +30,8 @@ struct ServerContext {
         uploads(limits.max_uploads),
         waits(MaxWaitingCalls(limits)),
         connections(the_clock),
+        authenticator(the_clock),
+        audit(the_clock),
         timer(the_clock),
         in_flight(DivideMemory(limits).in_flight, the_clock, &timer, &pool),
         pool(num_threads) {}
@@ -46,6 +50,8 @@ struct ServerContext {
   CountLimit uploads;      // uploads of all rounds
   CountLimit waits;        // calls that wait for a round to end
   ConnectionTable connections;
+  Authenticator authenticator;  // who calls
+  AuditLog audit;               // refused callers
   Metrics metrics;
   Timer timer;
   InFlightMemory in_flight;  // messages and pages between the wire and the rounds

@@ -60,7 +60,7 @@ class FileGrid(Grid):
         self._waiting: dict[str, tuple[Message, RecordDict]] = {}
         self.sent: list[list[int]] = []
         self.received: list[list[int]] = []
-        self._sizes: dict[int, tuple[Any, int]] = {}
+        self._sizes: dict[Any, int] = {}
 
     def set_run(self, run: Any) -> None:
         """Not needed."""
@@ -105,11 +105,12 @@ class FileGrid(Grid):
         return replies
 
     def _size_of(self, message: Message) -> int:
-        """Bytes of a message; those that share a record of arrays have the same size, but for some digits."""
-        record = message.content["arrays"]
-        if id(record) not in self._sizes:
-            self._sizes[id(record)] = record, num_bytes(message)
-        return self._sizes[id(record)][1]
+        """Bytes of a message; those of one version to nodes of one version have the same size, but for some digits."""
+        config = message.content.get(CONFIG, {})
+        key = tuple(config.get(name) for name in ("version", "since", "partial"))
+        if config.get("partial") or key not in self._sizes:
+            self._sizes[key] = num_bytes(message)
+        return self._sizes[key]
 
     def _reply(self, client: int, content: RecordDict) -> RecordDict:
         keys = np.load(self._folder / f"{client}-keys.npy")
@@ -126,7 +127,8 @@ class FileGrid(Grid):
             record[NAME] = array
             return RecordDict({"arrays": record, "metrics": metrics})
         config = content[CONFIG]
-        reply = ConfigRecord({"client": f"{client:010d}:1", "model": config["model"], "version": config["version"]})
+        same = {name: config[name] for name in ("model", "version", "partial")}
+        reply = ConfigRecord({"client": f"{client:010d}:1", **same})
         record = ArrayRecord(sparse_arrays(NAME, keys, rows))
         return RecordDict({"arrays": record, "metrics": metrics, CONFIG: reply})
 
@@ -167,6 +169,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--count", type=int, default=5000, help="rows that a client changes")
     parser.add_argument("--rows", choices=["uniform", "zipf"], default="uniform")
+    parser.add_argument("--rows-down", choices=["changed", "used"], default="changed")
     options = parser.parse_args()
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     with tempfile.TemporaryDirectory() as name:
@@ -185,7 +188,10 @@ def main() -> int:
         model = view(initial[NAME])
         grid = FileGrid(options, folder, model)
         own = {"min_train_nodes": options.clients, "min_available_nodes": options.clients, "fraction_evaluate": 0.0}
-        strategy = FedAvg(**own) if options.contestant == "stock" else SparseFedAvg(sparse=[NAME], **own)
+        if options.contestant == "stock":
+            strategy = FedAvg(**own)
+        else:
+            strategy = SparseFedAvg(sparse=[NAME], rows_down=options.rows_down, **own)
         seconds: list[float] = []
         configure = strategy.configure_train
         strategy.configure_train = lambda *args: (seconds.append(0.0), configure(*args))[1]
@@ -198,6 +204,7 @@ def main() -> int:
         "contestant": options.contestant,
         "clients": options.clients,
         "rows": options.rows,
+        "rows_down": options.rows_down,
         "seconds": seconds,
         "peak_bytes": peak,
         "imports_bytes": base,

@@ -55,7 +55,10 @@ class TypedAccumulator : public Accumulator {
     ReserveOne(weights_);
     ReserveOne(updates_);
     weights_.push_back(cpu_update->weight);
-    if (merges_on_arrival_ && cpu_update->num_keys == 0) return absl::OkStatus();
+    if (cpu_update->num_keys == 0) {
+      updates_.push_back(nullptr);
+      return absl::OkStatus();
+    }
     pending_.Add(cpu_update->bytes, cpu_update->num_keys);
     sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *cpu_update));
     updates_.push_back(std::move(cpu_update));
@@ -69,6 +72,7 @@ class TypedAccumulator : public Accumulator {
     for (auto& update : from.updates_) updates_.push_back(std::move(update));
     pending_.Add(from.pending_);
     sort_bytes_ = std::max(sort_bytes_, from.sort_bytes_);
+    num_folded_ += from.num_folded_;
     from.updates_.clear();
     if (base_.size() == 0) {
       base_ = std::move(from.base_);
@@ -81,12 +85,25 @@ class TypedAccumulator : public Accumulator {
     return MergeIfDue();
   }
 
+  bool KeepsAll() const override { return num_folded_ == 0; }
+
+  void Remove(absl::Span<const uint32_t> indices) override {
+    for (const uint32_t index : indices) {
+      if (updates_[index] != nullptr) pending_.Remove(updates_[index]->bytes, updates_[index]->num_keys);
+    }
+    EraseAt(indices, updates_);
+    EraseAt(indices, weights_);
+    if (sort_bytes_ == 0) return;
+    sort_bytes_ = 0;
+    for (const auto& update : updates_) {
+      if (update != nullptr) sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *update));
+    }
+  }
+
   absl::Status FoldPending(SubmissionOrder order) override {
-    if (merges_on_arrival_) return updates_.empty() ? absl::OkStatus() : MergeIntoBase(MakeInput());
+    if (merges_on_arrival_) return pending_.num_keys() == 0 ? absl::OkStatus() : MergeIntoBase(MakeInput());
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
-    if (!updates_.empty()) RETURN_IF_ERROR(MergeIntoBase(input));
-    num_folded_ = weights_.size();
-    return absl::OkStatus();
+    return updates_.empty() ? absl::OkStatus() : MergeIntoBase(input);
   }
 
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
@@ -103,7 +120,8 @@ class TypedAccumulator : public Accumulator {
   uint64_t num_submissions() const override { return weights_.size(); }
 
   size_t memory_bytes() const override {
-    return pending_.memory_bytes() + base_.memory_bytes() + weights_.capacity() * sizeof(double);
+    return pending_.memory_bytes() + base_.memory_bytes() + weights_.capacity() * sizeof(double) +
+           updates_.capacity() * sizeof(updates_[0]);
   }
 
   uint64_t FoldBytes(const PreparedUpdate* next) const override {
@@ -223,8 +241,8 @@ class TypedAccumulator : public Accumulator {
         return absl::InternalError(
             absl::StrCat(Quoted(spec_), ": submission ", index, " has been folded before some that precede it"));
       }
-      const CpuUpdate& update = *updates_[index - num_folded_];
-      if (update.num_keys > 0) input.updates.push_back(&update);
+      const CpuUpdate* const update = updates_[index - num_folded_].get();
+      if (update != nullptr) input.updates.push_back(update);
     }
     return input;
   }
@@ -238,7 +256,9 @@ class TypedAccumulator : public Accumulator {
     if (base_.size() > 0) input.base = &base_;
     input.base_is_first = input.base != nullptr && !merges_on_arrival_;
     if (!merges_on_arrival_) return input;
-    for (const auto& update : updates_) input.updates.push_back(update.get());
+    for (const auto& update : updates_) {
+      if (update != nullptr) input.updates.push_back(update.get());
+    }
     return input;
   }
 
@@ -249,12 +269,14 @@ class TypedAccumulator : public Accumulator {
       const bool all_sorted = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
                                           [](const Block<Key>& block) { return block.method == Method::kSort; });
       if (!all_sorted || input.base_is_first) {
-        for (const auto& update : updates_) Unpack(*update);
+        for (const auto& update : updates_) {
+          if (update != nullptr) Unpack(*update);
+        }
       }
       return blocks;
     }
     for (const auto& update : updates_) {
-      if (update->coarse_bits > 0) SortCompletely(spec_, *update);
+      if (update != nullptr && update->coarse_bits > 0) SortCompletely(spec_, *update);
     }
     return ChooseBlocks(input);
   }
@@ -292,6 +314,7 @@ class TypedAccumulator : public Accumulator {
     merged.resize(num_rows, shape_);
     merged.Trim();
     base_ = std::move(merged);
+    num_folded_ = weights_.size();
     updates_.clear();
     pending_.Clear();
     sort_bytes_ = 0;
@@ -302,10 +325,11 @@ class TypedAccumulator : public Accumulator {
   const RowShape shape_;
   tbb::task_arena& arena_;
   const bool merges_on_arrival_ = !OrderMatters(spec_);
-  std::vector<std::unique_ptr<CpuUpdate>> updates_;  // all of them, or those not merged yet
-  std::vector<double> weights_;                      // of every submission, in order of Add
+  // Of all submissions, or of those not merged yet, in order of Add; null: without keys.
+  std::vector<std::unique_ptr<CpuUpdate>> updates_;
+  std::vector<double> weights_;  // of every submission, in order of Add
   Rows base_;
-  size_t num_folded_ = 0;  // where the order matters: submissions, the first ones added, that are in base_
+  size_t num_folded_ = 0;                   // submissions in base_; where the order matters, they were added first
   PendingSize pending_{sizeof(CpuUpdate)};  // of updates_
   uint64_t sort_bytes_ = 0;                 // the most that sorting one of them completely takes
 };

@@ -40,6 +40,12 @@ enum class OnNonfinite : uint8_t { kReject, kPropagate };
 // What happens to a term beyond value_bound.
 enum class OnBound : uint8_t { kReject, kClip };
 
+// What an aggregation without submissions means for a tensor of dense layout. A sparse tensor's result is then empty.
+enum class OnEmpty : uint8_t {
+  kFail,  // the aggregation fails: there is no mean of nothing, and a dense result would be taken for one
+  kKeep,  // the result is sparse and has no rows, whatever result_layout says
+};
+
 // "sum", "coordinate_mean", … as in the Python API.
 absl::string_view Name(Op op);
 
@@ -57,6 +63,7 @@ struct AggregationSpec {
   std::optional<double> dense_threshold;  // in (0, 1]
   std::optional<DType> result_dtype;      // kFloat32 or kFloat64; default: the tensor's
   OnNonfinite on_nonfinite = OnNonfinite::kReject;
+  OnEmpty on_empty = OnEmpty::kFail;
   // For kFixedPoint only.
   OnBound on_bound = OnBound::kReject;
   double value_bound = 0.0;      // B, the largest magnitude of a term; 0: not given

@@ -52,7 +52,7 @@ class UpdateBuilder {
 
   // Reserves memory for a total of `num_keys` plain or packed keys and their values, so that columns need not grow.
   void Reserve(uint64_t num_keys);
-  // Returns: bytes that Reserve of an empty builder takes. Saturates.
+  // Returns: bytes that Reserve takes in a builder without keys. Saturates.
   uint64_t ReserveBytes(uint64_t num_keys) const;
 
   // Notes what the sender declared of the keys of all chunks. Finish checks it.
@@ -71,8 +71,9 @@ class UpdateBuilder {
   // Returns: bytes that Finish temporarily needs in addition to memory_bytes(): 0, or a copy of the keys to sort, if
   // they were declared unique and do not strictly ascend.
   uint64_t FinishBytes() const;
-  // Makes the update; of a sparse tensor without chunks, one without keys. The builder is spent, after an error too.
-  // Errors: INVALID_ARGUMENT: ValidateWeight refuses the weight; a dense tensor lacks rows; keys are not as declared.
+  // Makes the update. A sparse tensor that got no chunk has an update without keys. The builder is spent, after an
+  // error too. Errors: INVALID_ARGUMENT: ValidateWeight refuses the weight; a dense tensor lacks rows; keys are not as
+  // declared.
   absl::StatusOr<ValidatedUpdate> Finish(double weight) &&;
 
  private:

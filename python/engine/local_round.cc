@@ -10,7 +10,10 @@
 #include <map>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "host/accumulation.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/updates/input_checks.h"
@@ -184,16 +187,16 @@ LocalRound::Prepared LocalRound::Prepare(const Submission& submission) const {
 
 absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out) const {
   RETURN_IF_ERROR(CheckSubmission(submission));
-  for (const InputTensor& tensor : submission.tensors) out.num_tuples += NumKeys(tensor.keys);
-  out.num_bytes = BytesOf(submission);
+  for (const InputTensor& tensor : submission.tensors) out.size.num_tuples += NumKeys(tensor.keys);
+  out.size.num_bytes = BytesOf(submission);
   const auto exhausted = [](absl::string_view limit, uint64_t value, uint64_t max) {
     return absl::ResourceExhaustedError(absl::StrCat("the submission has ", value, ", beyond ", limit, " ", max));
   };
-  if (limits_.max_tuples_per_submission != 0 && out.num_tuples > limits_.max_tuples_per_submission) {
-    return exhausted("max_tuples_per_submission", out.num_tuples, limits_.max_tuples_per_submission);
+  if (limits_.max_tuples_per_submission != 0 && out.size.num_tuples > limits_.max_tuples_per_submission) {
+    return exhausted("max_tuples_per_submission", out.size.num_tuples, limits_.max_tuples_per_submission);
   }
-  if (limits_.max_bytes_per_submission != 0 && out.num_bytes > limits_.max_bytes_per_submission) {
-    return exhausted("max_bytes_per_submission", out.num_bytes, limits_.max_bytes_per_submission);
+  if (limits_.max_bytes_per_submission != 0 && out.size.num_bytes > limits_.max_bytes_per_submission) {
+    return exhausted("max_bytes_per_submission", out.size.num_bytes, limits_.max_bytes_per_submission);
   }
   const double weight = submission.weight.value_or(1.0);
   std::vector<ValidatedUpdate> updates;
@@ -232,10 +235,14 @@ absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared)
     return absl::FailedPreconditionError(
         absl::StrCat("there are max_submissions ", limits_.max_submissions, " submissions already"));
   }
-  RETURN_IF_ERROR(aggregation_->Add(submission.client_id, std::move(prepared.submission)));
+  sizes_.push_back(prepared.size);  // before the Add, since memory may run out
+  if (absl::Status added = aggregation_->Add(submission.client_id, std::move(prepared.submission)); !added.ok()) {
+    sizes_.pop_back();
+    return added;
+  }
   ++num_submissions_;
-  num_tuples_ += prepared.num_tuples;
-  num_bytes_ += prepared.num_bytes;
+  num_tuples_ += prepared.size.num_tuples;
+  num_bytes_ += prepared.size.num_bytes;
   // The engine holds its own references to the values that it still needs.
   submission.owner.reset();
   submission.key_owner.reset();
@@ -252,14 +259,37 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
                                                       " submissions are beyond max_submissions ",
                                                       limits_.max_submissions));
   }
+  sizes_.reserve(sizes_.size() + other.sizes_.size());
   RETURN_IF_ERROR(aggregation_->MergeFrom(std::move(*other.aggregation_)));
   other.aggregation_.reset();
   num_submissions_ += std::exchange(other.num_submissions_, 0);
   num_tuples_ += std::exchange(other.num_tuples_, 0);
   num_bytes_ += std::exchange(other.num_bytes_, 0);
+  sizes_.insert(sizes_.end(), other.sizes_.begin(), other.sizes_.end());
   times_.prepare += other.times_.prepare;
   times_.add += other.times_.add;
   return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> LocalRound::Withdraw(absl::Span<const std::string> client_ids) {
+  std::shared_lock alive(life_);
+  std::lock_guard lock(mu_);
+  RETURN_IF_ERROR(CheckOpen());
+  const absl::flat_hash_set<absl::string_view> withdrawn(client_ids.begin(), client_ids.end());
+  std::vector<uint32_t> indices;
+  for (uint32_t i = 0; i < num_submissions_; ++i) {
+    if (withdrawn.contains(aggregation_->client_ids()[i])) indices.push_back(i);
+  }
+  if (indices.empty()) return 0;
+  RETURN_IF_ERROR(aggregation_->CheckKeepsAll());
+  aggregation_->Remove(indices);
+  for (const uint32_t index : indices) {
+    num_tuples_ -= sizes_[index].num_tuples;
+    num_bytes_ -= sizes_[index].num_bytes;
+  }
+  EraseAt(indices, sizes_);
+  num_submissions_ -= indices.size();
+  return indices.size();
 }
 
 absl::StatusOr<std::vector<Result>> LocalRound::Finish() {

@@ -89,6 +89,13 @@ class LocalRound {
   // Blocks: until Add calls on both have returned.
   absl::Status MergeFrom(LocalRound& other);
 
+  // Takes the submissions of some clients out, as if they had never been added. These clients may be added again.
+  // `client_ids`: in any order; those without a submission have no effect.
+  // Returns: the number of submissions taken out.
+  // Errors: FAILED_PRECONDITION: as of Aggregation::CheckKeepsAll, or the round is spent. Nothing is taken out.
+  // Blocks: while another call adds.
+  absl::StatusOr<uint64_t> Withdraw(absl::Span<const std::string> client_ids);
+
   // Merges everything. The round is spent, unless there are fewer than min_submissions.
   // Returns: one result for each tensor.
   // Errors: as of Accumulator::Finish. FAILED_PRECONDITION: below min_submissions, or the round is spent.
@@ -112,11 +119,14 @@ class LocalRound {
   Times times() const;
 
  private:
+  struct Size {
+    uint64_t num_tuples = 0;
+    uint64_t num_bytes = 0;
+  };
   struct Prepared {
     absl::Status status;
     PreparedSubmission submission;
-    uint64_t num_tuples = 0;
-    uint64_t num_bytes = 0;
+    Size size;
   };
 
   LocalRound(std::vector<TensorSpec> tensors, const RoundLimits& limits, uint64_t batch_bytes, LocalRuntime& runtime)
@@ -141,6 +151,7 @@ class LocalRound {
   uint64_t num_submissions_ = 0;
   uint64_t num_tuples_ = 0;
   uint64_t num_bytes_ = 0;
+  std::vector<Size> sizes_;  // of the submissions, in order of Add
   Times times_;
 };
 

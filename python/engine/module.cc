@@ -96,6 +96,18 @@ class Aggregator {
     ThrowIfError(status);
   }
 
+  // Takes submissions out. Returns: their number. GIL: released while other calls add.
+  uint64_t Withdraw(const std::vector<std::string>& client_ids) {
+    absl::StatusOr<uint64_t> withdrawn;
+    {
+      py::gil_scoped_release no_gil;
+      withdrawn = round_->Withdraw(client_ids);
+    }
+    DropReleased();
+    ThrowIfError(withdrawn.status());
+    return *withdrawn;
+  }
+
   // Merges everything. GIL: released while the round merges and checks, held while the results become dictionaries.
   // Returns: one dictionary for each tensor; None if the result of a tensor in `finite` (indices) has a value that is
   // NaN or infinite.
@@ -189,6 +201,7 @@ void Define(py::module_& module) {
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
       .def("merge", &Aggregator::Merge, py::arg("other"))
+      .def("withdraw", &Aggregator::Withdraw, py::arg("client_ids"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
       .def_property_readonly("num_submissions", WithoutGil(&LocalRound::num_submissions))

@@ -34,8 +34,8 @@ class InFlightReservation {
   ~InFlightReservation() { Release(); }
 
   // Removes the peer's deadline and keeps at most `bytes`; never grows. Call it when the server no longer waits for the
-  // peer: a message has arrived completely, or the peer has taken a page. No effect on a reservation of
-  // TryReserveForStream.
+  // peer: a message has arrived completely, or the peer has taken a page. Does nothing to a reservation of
+  // TryReserveForStream, whose deadline stays.
   void ShrinkTo(uint64_t bytes);
   // Starts a deadline for the peer if the reservation has none. Call it when the server has finished the call and waits
   // for the peer to take its status. `reclaim`: as in InFlightMemory::Acquire.
@@ -79,8 +79,8 @@ class InFlightReservation {
 // until the handler shrinks or releases the reservation. The oldest reservations are reclaimed first, only as many as
 // free the bytes that the waiting calls need.
 //
-// No deadlock: the release of a reservation waits only for its peer and for a pool thread. Memory that rounds keep is
-// another limit (MemoryBudget), which never makes a caller wait.
+// No deadlock: what a holder waits for before it releases is its peer or a pool thread, never another reservation.
+// Memory that rounds keep is another limit (MemoryBudget), which never makes a caller wait.
 //
 // Callbacks run without the lock and may call every method. No method blocks, but for `granted` inside Acquire.
 //
@@ -130,11 +130,11 @@ class InFlightMemory {
   bool CancelWait(uint64_t ticket);
 
   // Reserves `bytes` for as long as a stream lasts, without a deadline (InFlightReservation::StartDeadline sets one).
-  // All streams together get at most half of the limit. When messages have taken the whole limit, streams may pass the
-  // limit by a quarter of it; messages then wait until the total is below the limit again.
+  // All streams together get at most half of the limit. When messages have taken the whole limit, streams may take up
+  // to a quarter of the limit in addition; messages then wait until the total is below the limit again.
   //
-  // Returns: nullopt if there is no room. Each refusal may reclaim one slow peer, within kBoundedWait; the next stream
-  // reservation that succeeds clears all earlier refusals.
+  // Returns: nullopt if there is no room. Each refusal asks for the reclaim of one slow peer, within kBoundedWait. The
+  // next stream reservation that succeeds withdraws the requests that are still open.
   std::optional<InFlightReservation> TryReserveForStream(uint64_t bytes);
 
   uint64_t limit() const { return limit_; }

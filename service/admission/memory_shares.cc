@@ -16,20 +16,19 @@ constexpr uint64_t kTypicalMessageBytes = uint64_t{64} << 20;
 // Code, threads and libraries.
 constexpr uint64_t kProcessBytes = uint64_t{64} << 20;
 
-// gRPC's memory of one connection without calls (measured with 2000 connections).
-constexpr uint64_t kConnectionBytes = uint64_t{20} << 10;
-
 // gRPC's and our memory of one WaitRound call (measured with 15 000 calls).
 constexpr uint64_t kWaitingCallBytes = uint64_t{16} << 10;
 
 // A tensor in the spec of a round on the wire: its name and a dozen numbers.
 constexpr uint64_t kSpecTensorBytes = 512;
 constexpr uint64_t kMinSpecBytes = uint64_t{64} << 10;
-// A tensor has 22 fields, those of its aggregation included.
-constexpr uint64_t kSpecTensorFields = 32;
+// A tensor has 25 fields, those of its aggregation included, and each byte of the sizes in its shape counts as one.
+constexpr uint64_t kSpecTensorFields = 48;
 constexpr uint64_t kMinSpecFields = 4096;
 // A tensor of a parsed spec: kSpecTensorFields of about sixty bytes each, and its decoded form.
 constexpr uint64_t kParsedTensorBytes = 4096;
+// A client id of a parsed list: string, pointer and what the allocator adds.
+constexpr uint64_t kParsedIdBytes = 64;
 
 }  // namespace
 
@@ -53,6 +52,8 @@ uint64_t MaxSpecFields(const Limits& limits) {
   if (limits.max_tensors == 0) return 0;
   return std::max(kMinSpecFields, SaturatingMultiply(kSpecTensorFields, limits.max_tensors));
 }
+
+uint64_t MaxListedIds(const Limits& limits) { return DivideMemory(limits).process / 4 / kParsedIdBytes; }
 
 uint64_t PageInFlightBytes(uint64_t page_bytes) { return SaturatingMultiply(2, page_bytes); }
 
@@ -81,7 +82,7 @@ Limits FitToMemory(Limits limits) {
   // The process's share is promised more than once: a quarter each to connections, parsed specs and waiting calls
   // (MaxWaitingCalls), and three quarters to freed memory that is kept for reuse (main.cc). These peaks seldom
   // coincide, and HeapTrimmer returns the freed memory near the limit.
-  lower(shares.process / 4 / kConnectionBytes, limits.max_connections);
+  lower(shares.process / 4 / limits.connection_bytes, limits.max_connections);
   lower(shares.process / 4 / kParsedTensorBytes, limits.max_tensors);
   return limits;
 }

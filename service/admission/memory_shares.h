@@ -48,6 +48,10 @@ uint64_t MaxSpecBytes(const Limits& limits);
 // Returns: the most protobuf fields that a round's spec may have on the wire; 0: no limit.
 uint64_t MaxSpecFields(const Limits& limits);
 
+// Returns: the most client ids that a message may list; 0: no limit. Without this bound, a list of empty ids takes
+// thirty times the memory of its message once it is parsed.
+uint64_t MaxListedIds(const Limits& limits);
+
 // Returns: the memory of a page of `page_bytes` on its way out: the page and its serialised copy. Saturates.
 uint64_t PageInFlightBytes(uint64_t page_bytes);
 

@@ -93,6 +93,10 @@ struct Metrics::Impl {
       BuildCounter().Name("sparseagg_submissions_total").Help("Submissions by result.").Register(registry);
   Family<Counter>& rejected_family =
       BuildCounter().Name("sparseagg_rejected_total").Help("Refused submissions by status code.").Register(registry);
+  Family<Counter>& denied_family = BuildCounter()
+                                       .Name("sparseagg_denied_total")
+                                       .Help("Calls refused for lack of a credential or of permission, by status code.")
+                                       .Register(registry);
   Counter& refused_connections = BuildCounter()
                                      .Name("sparseagg_connections_refused_total")
                                      .Help("Connections reset because too many were open.")
@@ -109,6 +113,11 @@ struct Metrics::Impl {
                                    .Help("Calls refused for lack of in-flight memory.")
                                    .Register(registry)
                                    .Add({});
+  Counter& withdrawn = BuildCounter()
+                           .Name("sparseagg_submissions_withdrawn_total")
+                           .Help("Accepted submissions that were taken out of their round again.")
+                           .Register(registry)
+                           .Add({});
   Counter& tuples = BuildCounter()
                         .Name("sparseagg_update_tuples_total")
                         .Help("(key, row) tuples of accepted submissions.")
@@ -193,9 +202,15 @@ void Metrics::CountSubmission(bool duplicate, uint64_t tuples, uint64_t bytes) {
   impl_->bytes.Increment(static_cast<double>(bytes));
 }
 
+void Metrics::CountWithdrawn(uint64_t number) { impl_->withdrawn.Increment(static_cast<double>(number)); }
+
 void Metrics::CountRefused(const absl::Status& status) {
   impl_->submissions.find(std::string(RefusalResult(status)))->second->Increment();
   impl_->rejected_family.Add({{"reason", ReasonOf(status.code())}}).Increment();
+}
+
+void Metrics::CountDenied(const absl::Status& status) {
+  impl_->denied_family.Add({{"reason", ReasonOf(status.code())}}).Increment();
 }
 
 void Metrics::ObserveStage(RoundStage stage, absl::Duration time) {

@@ -48,8 +48,12 @@ class Metrics {
   void SetEngine(const std::string& engine, const std::string& device);
   // Counts an accepted submission; `duplicate`: the repetition of an accepted one.
   void CountSubmission(bool duplicate, uint64_t tuples, uint64_t bytes);
+  // Counts accepted submissions that were taken out of their round.
+  void CountWithdrawn(uint64_t number);
   // Counts a refused submission.
   void CountRefused(const absl::Status& status);
+  // Counts a call refused for lack of a credential or of permission.
+  void CountDenied(const absl::Status& status);
   // Records the time of one operation of a stage.
   void ObserveStage(RoundStage stage, absl::Duration time);
   // Counts a connection reset by the listener.

@@ -76,6 +76,28 @@ absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message
                                                    " bytes is beyond the limit of ", kMostNamesBytes, " bytes"));
 }
 
+absl::Status ParseIdList(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message) {
+  if (bytes.Length() <= kMostNamesBytes) return Parse(bytes, message);
+  const absl::string_view name = message->GetDescriptor()->name();
+  if (limits.max_message_bytes != 0 && bytes.Length() > limits.max_message_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("a ", name, " of ", bytes.Length(),
+                                                     " bytes exceeds the server's max_message_bytes ",
+                                                     limits.max_message_bytes));
+  }
+  grpc::ByteBuffer read = bytes;
+  grpc::ProtoBufferReader reader(&read);
+  CodedInputStream in(&reader);
+  Counts counts;
+  if (!Count(message->GetDescriptor(), in, &counts) || !in.ConsumedEntireMessage()) {
+    return Malformed(message->GetDescriptor());
+  }
+  // Unknown fields take as much memory as ids.
+  const uint64_t most = MaxListedIds(limits);
+  if (most == 0 || counts.fields <= most) return Parse(bytes, message);
+  return absl::ResourceExhaustedError(absl::StrCat("a ", name, " of ", counts.fields, " ids is beyond the limit of ",
+                                                   most, " that the server's memory limit sets"));
+}
+
 absl::Status ParseSpec(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message) {
   grpc::ByteBuffer read = bytes;
   grpc::ProtoBufferReader reader(&read);

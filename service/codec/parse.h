@@ -27,6 +27,10 @@ absl::Status Malformed(const google::protobuf::Descriptor* message);
 // Errors: as of Parse. RESOURCE_EXHAUSTED, before parsing: more than kMostNamesBytes.
 absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
+// Parses a message of names and ids with a list of client ids.
+// Errors: as of Parse. RESOURCE_EXHAUSTED, before parsing: more than max_message_bytes, or more ids than memory allows.
+absl::Status ParseIdList(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message);
+
 // Parses a message with a round's spec, or with names of its tensors.
 // Errors: as of Parse. RESOURCE_EXHAUSTED, before parsing: more bytes, fields or tensors than max_tensors allows.
 absl::Status ParseSpec(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message);

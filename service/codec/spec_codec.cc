@@ -9,12 +9,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "host/base/status_macros.h"
 #include "service/codec/duration_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 namespace {
+
+// NumPy's limit in its oldest supported versions.
+constexpr int kMaxAxes = 32;
 
 // Errors: INVALID_ARGUMENT: an unknown enum value; the message lists the known ones. 0 ("not set") is known.
 template <typename Wire>
@@ -36,7 +40,8 @@ absl::Status CheckEnums(const v1::AggregationSpec& spec) {
   RETURN_IF_ERROR(CheckKnown(spec.numerics(), "numerics"));
   RETURN_IF_ERROR(CheckKnown(spec.result_dtype(), "result_dtype"));
   RETURN_IF_ERROR(CheckKnown(spec.on_nonfinite(), "on_nonfinite"));
-  return CheckKnown(spec.on_bound(), "on_bound");
+  RETURN_IF_ERROR(CheckKnown(spec.on_bound(), "on_bound"));
+  return CheckKnown(spec.on_empty(), "on_empty");
 }
 
 // Returns: the tensor's value, or the round's if the tensor sets none, or `fallback` if neither does. Enums on the wire
@@ -57,6 +62,7 @@ static_assert(static_cast<int>(ResultLayout::kDense) == v1::RESULT_LAYOUT_DENSE 
 static_assert(static_cast<int>(Numerics::kFixedPoint) == v1::NUMERICS_FIXED_POINT - 1);
 static_assert(static_cast<int>(OnNonfinite::kPropagate) == v1::ON_NONFINITE_PROPAGATE - 1);
 static_assert(static_cast<int>(OnBound::kClip) == v1::ON_BOUND_CLIP - 1);
+static_assert(static_cast<int>(OnEmpty::kKeep) == v1::ON_EMPTY_KEEP - 1);
 static_assert(static_cast<int>(DType::kFloat32) == v1::DTYPE_FLOAT32 - 1 &&
               static_cast<int>(DType::kFloat16) == v1::DTYPE_FLOAT16 - 1 &&
               static_cast<int>(DType::kBFloat16) == v1::DTYPE_BFLOAT16 - 1 &&
@@ -89,6 +95,7 @@ AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::Aggregation
   spec.result_dtype = DecodeDType(tensor.result_dtype() != 0 ? tensor.result_dtype() : round.result_dtype());
   spec.on_nonfinite = Choose(tensor.on_nonfinite(), round.on_nonfinite(), OnNonfinite::kReject);
   spec.on_bound = Choose(tensor.on_bound(), round.on_bound(), OnBound::kReject);
+  spec.on_empty = Choose(tensor.on_empty(), round.on_empty(), OnEmpty::kFail);
   spec.value_bound = SPARSEAGG_PICK(value_bound);
   spec.weight_bound = SPARSEAGG_PICK(weight_bound);
   spec.max_submissions = max_submissions;
@@ -107,6 +114,29 @@ absl::Status RefuseBounds(const v1::AggregationSpec& wire) {
                                                                           : "";
   if (unused.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(unused, " is for fixed_point numerics; canonical sums have none"));
+}
+
+// Errors: INVALID_ARGUMENT unless the shape has dimension · width elements.
+absl::Status CheckShape(const v1::Shape& shape, const TensorSpec& spec) {
+  const auto refuse = [&](absl::string_view problem) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Quoted(spec), ": shape (", absl::StrJoin(shape.sizes(), ", "), ") ", problem));
+  };
+  if (shape.sizes_size() > kMaxAxes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Quoted(spec), ": a shape of ", shape.sizes_size(), " axes; up to ", kMaxAxes, " are allowed"));
+  }
+  if (spec.dimension == 0) return refuse("of a tensor of hashed keys, whose dimension 0 is not the size of an array");
+  using Wide = unsigned __int128;
+  const Wide elements = Wide{spec.dimension} * spec.width;
+  Wide product = 1;
+  bool fits = true;
+  for (const uint64_t size : shape.sizes()) {
+    fits = fits && size != 0 && product <= elements / size;
+    if (fits) product *= size;
+  }
+  if (fits && product == elements) return absl::OkStatus();
+  return refuse(absl::StrCat("does not have dimension ", spec.dimension, " x width ", spec.width, " elements"));
 }
 
 absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::RoundSpec& round, const Limits& limits) {
@@ -128,6 +158,7 @@ absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::Ro
   spec.modular = wire.modular();
   spec.aggregation = Combine(wire.aggregation(), round.aggregation(), spec.layout, round.max_submissions());
   RETURN_IF_ERROR(Validate(spec));
+  if (wire.has_shape()) RETURN_IF_ERROR(CheckShape(wire.shape(), spec));
   if (!HasFixedPoint(spec)) RETURN_IF_ERROR(in_tensor(RefuseBounds(wire.aggregation())));
   if (limits.max_width != 0 && spec.width > limits.max_width) {
     return absl::ResourceExhaustedError(

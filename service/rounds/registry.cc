@@ -24,6 +24,11 @@ std::string RandomId() {
   return absl::StrFormat("r-%08x%08x", random(), random());
 }
 
+// Returns: the key of a round in Table::sequences. Neither part contains a slash.
+std::string KeyOf(absl::string_view tenant, absl::string_view id) { return absl::StrCat(tenant, "/", id); }
+
+absl::Status NoRoundError(absl::string_view id) { return absl::NotFoundError(absl::StrCat("no round '", id, "'")); }
+
 // Returns: the round that exists, if it has the spec that is asked for.
 absl::StatusOr<std::shared_ptr<Round>> SameSpec(std::shared_ptr<Round> existing, const RoundConfig& asked) {
   if (existing->config().wire_spec == asked.wire_spec) return existing;
@@ -33,16 +38,19 @@ absl::StatusOr<std::shared_ptr<Round>> SameSpec(std::shared_ptr<Round> existing,
 }  // namespace
 
 struct Registry::Table {
+  using Place = std::pair<std::string, uint64_t>;  // tenant and sequence
+
   Mutex mu;
   bool draining ABSL_GUARDED_BY(mu) = false;
   uint64_t next_sequence ABSL_GUARDED_BY(mu) = 1;                            // key in `rounds` of the next one
-  std::map<uint64_t, std::shared_ptr<Round>> rounds ABSL_GUARDED_BY(mu);     // in order of creation
-  absl::flat_hash_map<std::string, uint64_t> sequences ABSL_GUARDED_BY(mu);  // by id
+  std::map<Place, std::shared_ptr<Round>> rounds ABSL_GUARDED_BY(mu);        // of each tenant in order of creation
+  absl::flat_hash_map<std::string, uint64_t> sequences ABSL_GUARDED_BY(mu);  // by KeyOf
 
-  // Returns: null if there is no round with this id.
-  std::shared_ptr<Round> FindLocked(absl::string_view id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    const auto found = sequences.find(id);
-    return found == sequences.end() ? nullptr : rounds.at(found->second);
+  // Returns: null if the tenant has no round with this id.
+  std::shared_ptr<Round> FindLocked(absl::string_view tenant, absl::string_view id) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const auto found = sequences.find(KeyOf(tenant, id));
+    return found == sequences.end() ? nullptr : rounds.at({std::string(tenant), found->second});
   }
 };
 
@@ -56,25 +64,26 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
     MutexLock lock(&table_->mu);
     if (table_->draining) return DrainingError();
     if (config.id.empty()) config.id = RandomId();
-    if (const auto existing = table_->FindLocked(config.id)) return SameSpec(existing, config);
+    if (const auto existing = table_->FindLocked(config.tenant, config.id)) return SameSpec(existing, config);
     sequence = table_->next_sequence++;
   }
-  const auto on_expire = [weak = std::weak_ptr<Table>(table_), sequence, pool = &services_.pool] {
+  const auto on_expire = [weak = std::weak_ptr<Table>(table_), place = Table::Place(config.tenant, sequence),
+                          pool = &services_.pool] {
     const auto table = weak.lock();
-    if (table != nullptr) pool->Post([table, sequence] { RemoveExpired(*table, sequence); });
+    if (table != nullptr) pool->Post([table, place] { RemoveExpired(*table, place.first, place.second); });
   };
   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, services_, on_expire));
   {
     MutexLock lock(&table_->mu);
     if (table_->draining) return DrainingError();
     // Another call may have been quicker.
-    if (const auto existing = table_->FindLocked(config.id)) return SameSpec(existing, config);
-    table_->rounds.emplace(sequence, round);
-    table_->sequences.emplace(config.id, sequence);
+    if (const auto existing = table_->FindLocked(config.tenant, config.id)) return SameSpec(existing, config);
+    table_->rounds.emplace(Table::Place(config.tenant, sequence), round);
+    table_->sequences.emplace(KeyOf(config.tenant, config.id), sequence);
   }
   round->StartDeadline();  // not before: a round that had expired by then would stay listed for ever
   Log(LogLevel::kInfo, "round_created",
-      {{"round", config.id},
+      {{"round", config.LogName()},
        {"tensors", config.tensors.size()},
        {"min_submissions", config.min_submissions},
        {"max_submissions", config.max_submissions}});
@@ -91,26 +100,29 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::CreatePrivate(RoundConfig confi
   return round;
 }
 
-absl::StatusOr<std::shared_ptr<Round>> Registry::Find(absl::string_view id) const {
+absl::StatusOr<std::shared_ptr<Round>> Registry::Find(absl::string_view tenant, absl::string_view id) const {
   MutexLock lock(&table_->mu);
-  std::shared_ptr<Round> round = table_->FindLocked(id);
-  if (round == nullptr) return absl::NotFoundError(absl::StrCat("no round '", id, "'"));
+  std::shared_ptr<Round> round = table_->FindLocked(tenant, id);
+  if (round == nullptr) return NoRoundError(id);
   return round;
 }
 
-absl::StatusOr<Registry::Page> Registry::List(size_t page_size, absl::string_view page_token) const {
+absl::StatusOr<Registry::Page> Registry::List(absl::string_view tenant, size_t page_size,
+                                              absl::string_view page_token) const {
   uint64_t first = 0;
   if (!page_token.empty() && !absl::SimpleAtoi(page_token, &first)) {
     return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' is not a token of this call"));
   }
   Page page;
   MutexLock lock(&table_->mu);
-  for (auto it = table_->rounds.lower_bound(first); it != table_->rounds.end(); ++it) {
+  auto it = table_->rounds.lower_bound({std::string(tenant), first});
+  for (; it != table_->rounds.end() && it->first.first == tenant; ++it) {
+    const std::string token = absl::StrCat(it->first.second);
     if (page.entries.size() == page_size) {
-      page.next_page_token = absl::StrCat(it->first);
+      page.next_page_token = token;
       break;
     }
-    page.entries.push_back({absl::StrCat(it->first), it->second});
+    page.entries.push_back({token, it->second});
   }
   return page;
 }
@@ -119,41 +131,41 @@ std::array<uint64_t, kNumRoundStates> Registry::CountByState() const {
   std::vector<std::shared_ptr<Round>> rounds;
   {
     MutexLock lock(&table_->mu);
-    for (const auto& [sequence, round] : table_->rounds) rounds.push_back(round);
+    for (const auto& [place, round] : table_->rounds) rounds.push_back(round);
   }
   std::array<uint64_t, kNumRoundStates> counts{};
   for (const auto& round : rounds) ++counts[static_cast<size_t>(round->state())];
   return counts;
 }
 
-absl::Status Registry::Delete(absl::string_view id) {
+absl::Status Registry::Delete(absl::string_view tenant, absl::string_view id) {
   std::shared_ptr<Round> round;
   {
     MutexLock lock(&table_->mu);
-    const auto found = table_->sequences.find(id);
-    if (found == table_->sequences.end()) return absl::NotFoundError(absl::StrCat("no round '", id, "'"));
-    const auto entry = table_->rounds.find(found->second);
+    const auto found = table_->sequences.find(KeyOf(tenant, id));
+    if (found == table_->sequences.end()) return NoRoundError(id);
+    const auto entry = table_->rounds.find({std::string(tenant), found->second});
     round = std::move(entry->second);
     table_->rounds.erase(entry);
     table_->sequences.erase(found);
   }
   (void)round->Cancel("the round was deleted");  // fails if the round has ended, which is fine
-  Log(LogLevel::kInfo, "round_deleted", {{"round", id}});
+  Log(LogLevel::kInfo, "round_deleted", {{"round", round->config().LogName()}});
   services_.pool.Post([round = std::move(round)] {});  // freeing a large round takes time
   return absl::OkStatus();
 }
 
-void Registry::RemoveExpired(Table& table, uint64_t sequence) {
+void Registry::RemoveExpired(Table& table, const std::string& tenant, uint64_t sequence) {
   std::shared_ptr<Round> expired;
   {
     MutexLock lock(&table.mu);
-    const auto entry = table.rounds.find(sequence);
+    const auto entry = table.rounds.find({tenant, sequence});
     if (entry == table.rounds.end()) return;
     expired = std::move(entry->second);
     table.rounds.erase(entry);
-    table.sequences.erase(expired->config().id);
+    table.sequences.erase(KeyOf(tenant, expired->config().id));
   }
-  Log(LogLevel::kInfo, "round_expired", {{"round", expired->config().id}});
+  Log(LogLevel::kInfo, "round_expired", {{"round", expired->config().LogName()}});
 }
 
 bool Registry::draining() const {
@@ -166,7 +178,7 @@ void Registry::Drain() {
   {
     MutexLock lock(&table_->mu);
     table_->draining = true;
-    for (const auto& [sequence, round] : table_->rounds) rounds.push_back(round);
+    for (const auto& [place, round] : table_->rounds) rounds.push_back(round);
   }
   for (const auto& round : rounds) round->ReleaseWaiters();
 }

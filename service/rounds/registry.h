@@ -17,11 +17,13 @@
 
 namespace sparseagg::service {
 
-// All rounds of a server but those of one-shot calls. A round that has ended leaves by itself after its result_ttl.
+// All rounds of a server but those of one-shot calls. Each tenant has names of its own: a caller finds no round of
+// another tenant, and cannot learn from an error whether there is one. A round that has ended leaves by itself after
+// its result_ttl.
 //
 //   Registry registry(context.ForRounds());
 //   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, registry.Create(std::move(config)));
-//   ASSIGN_OR_RETURN(round, registry.Find("id"));
+//   ASSIGN_OR_RETURN(round, registry.Find("tenant", "id"));
 //   registry.Drain();  // before the server shuts down
 //
 // Owned by Server. Thread-safe.
@@ -30,7 +32,7 @@ class Registry {
   explicit Registry(const RoundServices& services);
   ~Registry();
 
-  // Opens a round with the id config.id, or one with a random id if config.id is empty.
+  // Opens a round of config.tenant with the id config.id, or one with a random id if config.id is empty.
   // Returns: the existing round, if its id and spec are the same.
   // Errors: ALREADY_EXISTS: a round with this id has another spec. UNAVAILABLE: the server is shutting down. Otherwise
   // as Round::Open.
@@ -39,8 +41,8 @@ class Registry {
   // Errors: UNAVAILABLE: the server is shutting down. Otherwise as Round::Open.
   absl::StatusOr<std::shared_ptr<Round>> CreatePrivate(RoundConfig config);
 
-  // Errors: NOT_FOUND.
-  absl::StatusOr<std::shared_ptr<Round>> Find(absl::string_view id) const;
+  // Errors: NOT_FOUND: the tenant has no such round, whatever others have.
+  absl::StatusOr<std::shared_ptr<Round>> Find(absl::string_view tenant, absl::string_view id) const;
 
   struct Entry {
     std::string token;  // of a page that starts with this round
@@ -50,15 +52,15 @@ class Registry {
     std::vector<Entry> entries;   // in order of creation
     std::string next_page_token;  // empty on the last page
   };
-  // Returns: up to `page_size` rounds from the token on; from the first round on if the token is empty.
+  // Returns: up to `page_size` rounds of the tenant from the token on; from the first round on if the token is empty.
   // Errors: INVALID_ARGUMENT: a malformed token.
-  absl::StatusOr<Page> List(size_t page_size, absl::string_view page_token) const;
+  absl::StatusOr<Page> List(absl::string_view tenant, size_t page_size, absl::string_view page_token) const;
 
   // Returns: the number of rounds in each RoundState.
   std::array<uint64_t, kNumRoundStates> CountByState() const;
 
   // Removes the round, and cancels it if it has not ended. Errors: NOT_FOUND.
-  absl::Status Delete(absl::string_view id);
+  absl::Status Delete(absl::string_view tenant, absl::string_view id);
 
   // Refuses new rounds from now on, and releases all calls that wait for the end of a round.
   void Drain();
@@ -67,7 +69,7 @@ class Registry {
  private:
   struct Table;
 
-  static void RemoveExpired(Table& table, uint64_t sequence);
+  static void RemoveExpired(Table& table, const std::string& tenant, uint64_t sequence);
 
   const RoundServices services_;
   const std::shared_ptr<Table> table_;  // expiry tasks have weak pointers to it

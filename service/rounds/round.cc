@@ -26,11 +26,12 @@ absl::Status StateError(RoundState state, absl::string_view reason) {
 
 void LogEnd(const RoundConfig& config, const RoundSnapshot& snapshot) {
   Log(snapshot.state == RoundState::kFailed ? LogLevel::kWarning : LogLevel::kInfo, "round_ended",
-      {{"round", config.id},
+      {{"round", config.LogName()},
        {"state", Name(snapshot.state)},
        {"reason", snapshot.reason},
        {"submissions", snapshot.num_submissions},
        {"refused", snapshot.num_refused},
+       {"withdrawn", snapshot.num_withdrawn},
        {"tuples", snapshot.num_tuples},
        {"bytes", snapshot.num_bytes},
        {"open_ms", snapshot.timeline.open},
@@ -113,17 +114,21 @@ absl::Status Round::NotOpenErrorLocked(RoundState state, absl::string_view reaso
 
 void Round::Close() {
   MutexLock lock(&mu_);
-  if (snapshot_.state == RoundState::kOpen) FinalizeLocked();
+  if (snapshot_.state == RoundState::kOpen) FinalizeLocked(PrepareToFinalizeLocked());
 }
 
-void Round::FinalizeLocked() {
-  // All allocations come first. Tasks that are posted before an allocation fails find nothing to do.
-  const absl::Status status = NotOpenErrorLocked(RoundState::kFinalizing, "");
+absl::Status Round::PrepareToFinalizeLocked() {
+  absl::Status refusal = NotOpenErrorLocked(RoundState::kFinalizing, "");
+  // If an allocation fails later, the tasks find nothing to do.
   PostNotifyDiscarded();
   PostFinish();
+  return refusal;
+}
+
+void Round::FinalizeLocked(const absl::Status& refusal) {
   snapshot_.state = RoundState::kFinalizing;
   SetClosedLocked();
-  DiscardUploadsLocked(status);
+  DiscardUploadsLocked(refusal);
 }
 
 void Round::SetClosedLocked() {

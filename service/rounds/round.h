@@ -10,12 +10,14 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "host/aggregation.h"
 #include "host/base/mutex.h"
 #include "service/admission/count_limit.h"
@@ -44,9 +46,9 @@ namespace sparseagg::service {
 // A round in one of the last three states has ended. The end releases the waits; result_ttl later `on_expire` runs.
 //
 // An upload carries one submission, in chunks. There are two kinds. A stream upload belongs to the call that holds its
-// handle; dropping the handle does not end the upload. That call discards the upload if no message comes for the
-// server's upload_timeout. A named upload is found by its ids in every call; the round discards the upload if no new
-// chunk comes for upload_timeout.
+// handle; the call must end the upload, by commit or discard, also when no message comes for the server's
+// upload_timeout: dropping the handle does not end it. A named upload is found by its ids in every call; the round
+// discards the upload if no new chunk comes for upload_timeout.
 //
 //   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, server.ForRounds(), on_expire));
 //   round->StartDeadline();
@@ -92,10 +94,10 @@ class Round : public std::enable_shared_from_this<Round> {
   // ---- stream uploads ----
 
   // Opens an upload. `on_discard`, if any, runs at most once, on the pool: if the round discards the upload because the
-  // round closes or ends. A client with a committed submission may upload in every state but CANCELLED, since this may
-  // be a retry: the commit compares the content.
-  // Errors: FAILED_PRECONDITION: the round is not open for this client. RESOURCE_EXHAUSTED: the server's limit of
-  // uploads, or of submissions to one round (config.submission_limit), is reached.
+  // round closes or ends. A client with a committed submission may upload in every state but CANCELLED (also in
+  // FAILED), since this may be a retry: the commit compares the content. Errors: FAILED_PRECONDITION: the round is not
+  // open for this client. RESOURCE_EXHAUSTED: the server's limit of uploads is reached, or the round has as many
+  // submissions as the server allows (config.submission_limit).
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenStreamUpload(const std::string& client_id,
                                                                  const std::string& submission_id,
                                                                  UploadHandle::OnDiscard on_discard);
@@ -133,8 +135,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // this is not chunk 0; or another upload has replaced this one. Otherwise as OpenStreamUpload and Append.
   absl::StatusOr<UploadProgress> PutChunk(const std::string& client_id, const std::string& submission_id,
                                           const Chunk& chunk, const std::string& tag = "");
-  // Counts a chunk that was refused before PutChunk (malformed or too large), and discards the chunk's upload, if there
-  // is one that is not being committed.
+  // Counts a refusal for a chunk that never reached PutChunk (malformed or too large), and discards the chunk's upload,
+  // if there is one that is not being committed.
   void RefuseNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                    const absl::Status& status);
   // Commits as Commit does and calls `done` once: before returning or, if another call is already committing the
@@ -149,11 +151,34 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<UploadProgress> GetProgress(const std::string& client_id, const std::string& submission_id,
                                              const std::string& tag = "");
 
+  // ---- committed submissions ----
+
+  struct SubmissionPage {
+    std::vector<Receipt> submissions;  // in ascending order of client ids
+    std::string next_page_token;       // empty on the last page
+  };
+  // Returns: up to `page_size` committed submissions from the token on; from the first one on if the token is empty.
+  // None if the round is CANCELLED. Requires: page_size > 0. Errors: INVALID_ARGUMENT: not a token of this round.
+  // Cost: O(page_size), under the lock of the round's state.
+  absl::StatusOr<SubmissionPage> ListSubmissions(size_t page_size, absl::string_view page_token) const;
+  // Takes the submission of a client out of the open round, as if it had never been sent, and releases its memory.
+  // `submission_id`: that of its first commit or of its latest retry; empty: any.
+  // Returns: false, without effect, if the client has no such submission.
+  // Errors: FAILED_PRECONDITION: the round is not open; or submissions are merged already.
+  // Blocks: while a commit adds its submission.
+  absl::StatusOr<bool> Withdraw(absl::string_view client_id, absl::string_view submission_id);
+
   // ---- life cycle ----
 
   // Takes no new submission and starts the merge. Discards the uploads, but not those being committed and those of
   // clients with a committed submission, which may be retries. No effect unless the round is open.
   void Close();
+  // The same, but only the submissions of `clients` count. All others are withdrawn first, also those that a commit is
+  // about to add. Without effect on a round that is closed and counts these clients.
+  // Errors, which leave the round as it was: FAILED_PRECONDITION: a client has no committed submission, or there are
+  // others, which are merged already; or the round is closed and counts other clients.
+  // Blocks: until commits have added their submissions, which may merge others.
+  absl::Status CloseWithOnly(absl::Span<const std::string> clients);
   // Ends the round without a result. A merge that runs is not interrupted, but its result is dropped. No effect on a
   // round that is CANCELLED. Errors: FAILED_PRECONDITION on a round that is DONE or FAILED.
   absl::Status Cancel(absl::string_view reason);
@@ -171,8 +196,8 @@ class Round : public std::enable_shared_from_this<Round> {
 
   // ---- timeline ----
 
-  // Records a message before its Append: its size, the time until the client sent it, the time until a thread took it,
-  // and the time of parsing.
+  // Records a message before its Append: its size, the time that the server waited for the client to send it, the time
+  // until a thread took it, and the time of parsing.
   void RecordMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing);
   // Records a page of the result that was encoded.
   void RecordPage(uint64_t bytes, absl::Duration encoding) const {
@@ -255,7 +280,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // Ends the round as failed, because an Add has changed some tensors and not others. Returns: the error.
   absl::Status FailAfterPartialAdd(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
   // Returns: the memory that the round needs to remember a committed submission.
-  static uint64_t CommittedBytes(const UploadHandle& handle);
+  static uint64_t CommittedBytes(absl::string_view client_id, absl::string_view submission_id, absl::string_view tag);
   // Merges pending updates, if all rounds together have reserved over half of the memory budget, and this round's
   // aggregation has at least doubled since the latest MergePending.
   void MergeIfMemoryIsShort() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
@@ -264,13 +289,25 @@ class Round : public std::enable_shared_from_this<Round> {
   // Sets reservation_ to what the round holds now.
   void UpdateReservation() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
   absl::Status MergePending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
-  // Returns: the receipt of the client's committed submission, as a duplicate.
+  // Returns: the answer to a commit of an upload that has been committed before, and perhaps withdrawn since.
+  absl::StatusOr<Receipt> AnswerRepeatLocked(const UploadHandle& handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns: the receipt of the client's committed submission, as a duplicate. Requires: there is one.
   Receipt CountDuplicateLocked(absl::string_view client_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Records a submission that is in the sum, and closes the round at max_submissions.
   absl::StatusOr<Receipt> RecordLocked(CommittedMap::node_type record, Receipt receipt)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds one operation of a stage to the round's timeline and to the metrics.
   void RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const;
+
+  // round_submissions.cc: the committed submissions, listed and taken out
+  // Returns: committed_.end() if the client has no submission with this id.
+  CommittedMap::const_iterator FindSubmissionLocked(absl::string_view client_id, absl::string_view submission_id) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Moves the record of a client to `withdrawn` and takes its submission out of the figures. Allocates nothing.
+  void WithdrawLocked(CommittedMap::const_iterator record, CommittedMap& withdrawn)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_, mu_);
+  // Errors: FAILED_PRECONDITION: a client has no committed submission; or the round is closed and others count, too.
+  absl::Status CheckCountedLocked(absl::Span<const absl::string_view> clients) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // round.cc: life cycle
   absl::Status Start(Permit permit);
@@ -279,7 +316,11 @@ class Round : public std::enable_shared_from_this<Round> {
     return NotOpenErrorLocked(snapshot_.state, snapshot_.reason);
   }
   absl::Status NotOpenErrorLocked(RoundState state, absl::string_view reason) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FinalizeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Closing a round has two steps, so that all allocations come first. Returns: the error that the discarded uploads
+  // will get, which is the argument of FinalizeLocked; not a failure of this call.
+  absl::Status PrepareToFinalizeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `refusal`: the error for the uploads that the close discards. Allocates nothing.
+  void FinalizeLocked(const absl::Status& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Sets the time of the close and cancels the deadline.
   void SetClosedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Discards all uploads but those being committed and those of committed clients, which may be retries.

@@ -67,8 +67,7 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& handle) {
     if (!uploads_.contains(handle.id_)) {
       // Discarded, or committed by another call in the meantime.
       RETURN_IF_ERROR(handle.discard_status_);
-      if (snapshot_.state == RoundState::kCancelled) return NotOpenErrorLocked();
-      return CountDuplicateLocked(handle.client_id);
+      return AnswerRepeatLocked(handle);
     }
     if (!upload.complete()) {
       if (handle.is_named_ && IsCommittedLocked({handle.client_id, handle.submission_id}, handle.tag)) {
@@ -94,6 +93,7 @@ absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& handle, Upload& uplo
   stages_.Add(RoundStage::kPrepare, services_.clock.Monotonic() - begin, absl::ZeroDuration(), 0);
   {
     MutexLock lock(&mu_);
+    handle.hash_ = hash;
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
     ++num_committing_;
   }
@@ -102,6 +102,13 @@ absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& handle, Upload& uplo
   --num_committing_;
   if (num_committing_ == 0 && snapshot_.state != RoundState::kOpen && !finish_started_) PostFinish();
   return receipt;
+}
+
+absl::StatusOr<Receipt> Round::AnswerRepeatLocked(const UploadHandle& handle) {
+  const auto found = committed_.find(handle.client_id);
+  if (found != committed_.end() && found->second.hash == handle.hash_) return CountDuplicateLocked(handle.client_id);
+  if (snapshot_.state != RoundState::kOpen) return NotOpenErrorLocked();
+  return NoUploadError({handle.client_id, handle.submission_id});
 }
 
 Receipt Round::CountDuplicateLocked(absl::string_view client_id) {
@@ -164,7 +171,8 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
   }
-  const uint64_t committed_bytes = committed_bytes_ + CommittedBytes(handle);
+  const uint64_t committed_bytes =
+      committed_bytes_ + CommittedBytes(handle.client_id, handle.submission_id, handle.tag);
   RETURN_IF_ERROR(ReserveForAdd(committed_bytes, prepared, upload.reservation().bytes()));
   const uint64_t num_before = aggregation_->num_submissions();
   const absl::Status added = ToStatus(
@@ -207,9 +215,9 @@ absl::Status Round::FailAfterPartialAdd(const absl::Status& error) {
   return failure;
 }
 
-uint64_t Round::CommittedBytes(const UploadHandle& handle) {
+uint64_t Round::CommittedBytes(absl::string_view client_id, absl::string_view submission_id, absl::string_view tag) {
   // The client id is twice in committed_ and twice in the aggregation; retries bring another submission id and tag.
-  return kSubmissionOverheadBytes + 4 * handle.client_id.size() + 2 * (handle.submission_id.size() + handle.tag.size());
+  return kSubmissionOverheadBytes + 4 * client_id.size() + 2 * (submission_id.size() + tag.size());
 }
 
 void Round::UpdateReservation() {
@@ -240,7 +248,9 @@ absl::StatusOr<Receipt> Round::RecordLocked(CommittedMap::node_type record, Rece
   snapshot_.num_bytes += receipt.num_bytes;
   services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
   committed_.insert(std::move(record));
-  if (snapshot_.state == RoundState::kOpen && snapshot_.num_submissions == config_->max_submissions) FinalizeLocked();
+  if (snapshot_.state == RoundState::kOpen && snapshot_.num_submissions == config_->max_submissions) {
+    FinalizeLocked(PrepareToFinalizeLocked());
+  }
   return receipt;
 }
 

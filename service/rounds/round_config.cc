@@ -16,6 +16,8 @@ absl::StatusOr<size_t> RoundConfig::FindTensor(absl::string_view name) const {
                     [](std::string* out, const TensorSpec& spec) { absl::StrAppend(out, "'", spec.name, "'"); })));
 }
 
+std::string RoundConfig::LogName() const { return tenant == kDefaultTenant ? id : absl::StrCat(tenant, "/", id); }
+
 bool RoundConfig::KeepsSubmissions() const { return std::any_of(tensors.begin(), tensors.end(), OrderMatters); }
 
 }  // namespace sparseagg::service

@@ -12,12 +12,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/spec/spec.h"
+#include "service/auth/identity.h"
 
 namespace sparseagg::service {
 
 // The configuration of one round. Made by DecodeRoundSpec; immutable once the round is open, and shared by its uploads.
 struct RoundConfig {
-  std::string id;  // empty: the private round of a one-shot call
+  std::string tenant = std::string(kDefaultTenant);  // whose callers see the round
+  std::string id;  // unique in the tenant; empty: the private round of a one-shot call
   std::vector<TensorSpec> tensors;
   absl::flat_hash_map<std::string, size_t> tensor_index;  // by name
   uint64_t min_submissions = 0;
@@ -29,6 +31,8 @@ struct RoundConfig {
   absl::Duration result_ttl = absl::ZeroDuration();    // from the end of the round
   std::string wire_spec;  // serialised spec without unknown fields; equal for two requests of the same round
 
+  // Returns: the round's name in the log: the id, with "TENANT/" before it unless that is the default tenant.
+  std::string LogName() const;
   // Returns: the index of the tensor. Errors: INVALID_ARGUMENT: no such tensor; the message lists the tensors.
   absl::StatusOr<size_t> FindTensor(absl::string_view name) const;
   // Returns: whether the round keeps all submissions until it closes, because their order matters for some tensor.

@@ -49,10 +49,11 @@ struct RoundSnapshot {
   RoundState state = RoundState::kOpen;
   std::string reason;            // kFailed and kCancelled: for people
   absl::Status failure;          // kFailed and kCancelled: the error of the one-shot call that made the round
-  uint64_t num_submissions = 0;  // committed, duplicates not counted
-  uint64_t num_tuples = 0;       // of committed submissions, like num_bytes
+  uint64_t num_submissions = 0;  // committed and not withdrawn, duplicates not counted
+  uint64_t num_tuples = 0;       // of these submissions, like num_bytes
   uint64_t num_bytes = 0;        // of decoded keys and values
   uint64_t num_refused = 0;      // uploads and commits that were refused
+  uint64_t num_withdrawn = 0;    // submissions taken out: by Withdraw, or left out by the close
   uint64_t num_uploads = 0;      // uploads that are neither committed nor discarded
   absl::Time create_time;
   absl::Time close_time = absl::InfinitePast();   // InfinitePast: not closed yet

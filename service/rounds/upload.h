@@ -29,8 +29,9 @@ struct ChunkSlice {
   absl::string_view tensor;
   SliceView view;
   std::optional<DType> dtype;  // of the values as sent; Append widens them to the tensor's. nullopt: as `view` says
-  bool keys_sorted = false;    // in any slice: all keys of the tensor ascend or repeat; checked by TakeUpdates
-  bool keys_unique = false;    // likewise
+  bool keys_sorted =
+      false;  // declares that all keys of the tensor ascend or repeat, in whichever slice; TakeUpdates checks
+  bool keys_unique = false;  // likewise
 };
 
 // A decoded chunk, borrowed from its message.
@@ -69,13 +70,14 @@ class Upload {
   Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget);
 
   // Validates the chunk and copies its keys and values.
-  // Errors: FAILED_PRECONDITION: not the chunk that is expected next, and none that Repeats lets pass; nothing changes.
-  // INVALID_ARGUMENT: bad input, with tensor, chunk, position and value. RESOURCE_EXHAUSTED names the limit: one on
-  // submissions, which a new upload would meet again, or the memory budget, which may have room later.
+  // Errors: FAILED_PRECONDITION: not the expected chunk, nor a repeated chunk that `repeats` allows; nothing changes.
+  // INVALID_ARGUMENT: bad input, with tensor, chunk, position and value. RESOURCE_EXHAUSTED names the limit: the
+  // largest size of a submission, which a new upload would exceed again, or the memory budget, which may have room
+  // later.
   absl::Status Append(const Chunk& chunk, Repeats repeats);
 
   // Sets how many tuples each tensor will probably get. Columns start with that size, or with 8 times that of the first
-  // chunk if this is less, so that later chunks need not enlarge them.
+  // chunk, whichever is less, so that later chunks need not enlarge them.
   // Requires: null (unknown) or one number for each tensor; no chunk yet.
   void ExpectTuples(TuplesPerTensor tuples) { expected_ = std::move(tuples); }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "host/base/content_hash.h"
 #include "host/base/mutex.h"
 #include "service/admission/count_limit.h"
 #include "service/admission/memory_budget.h"
@@ -62,10 +64,11 @@ class UploadHandle {
   Permit permit_;
   uint64_t id_ = 0;  // key in Round::uploads_
   bool is_named_ = false;
-  bool is_committing_ = false;      // a commit runs, and decides what becomes of the upload
-  bool counts_as_refused_ = false;  // of a discarded upload
-  UploadProgress progress_;         // as of the last complete chunk, for callers that do not wait for mu_
-  absl::Status discard_status_;     // the reason why the round removed the upload; OK: it has not, or it is committed
+  bool is_committing_ = false;       // a commit runs, and decides what becomes of the upload
+  bool counts_as_refused_ = false;   // of a discarded upload
+  std::optional<ContentHash> hash_;  // of the content, from the commit on
+  UploadProgress progress_;          // as of the last complete chunk, for callers that do not wait for mu_
+  absl::Status discard_status_;      // the reason why the round removed the upload; OK: it has not, or it is committed
   absl::Duration last_chunk_at_ = absl::ZeroDuration();  // Clock::Monotonic of the last new chunk
   OnDiscard on_discard_;
   Timer::Id timer_ = 0;                   // upload_timeout of a named upload

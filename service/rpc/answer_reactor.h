@@ -21,7 +21,7 @@ namespace sparseagg::service {
 // Life cycle: see CallReactor; then exactly one of ReserveAndAnswer and Finish.
 class AnswerReactor : public CallReactor<AnswerReactor, grpc::ServerUnaryReactor> {
  public:
-  AnswerReactor(ServerContext* server, grpc::CallbackServerContext* context) : CallReactor(server, context) {}
+  AnswerReactor(ServerContext* server, CallContext* context) : CallReactor(server, context) {}
 
   void OnCancel() override;
 

@@ -10,8 +10,8 @@ constexpr size_t kMaxNameBytes = 256;
 
 }  // namespace
 
-void LogCall(LogLevel level, const grpc::CallbackServerContext& context, absl::string_view method,
-             absl::string_view round, absl::string_view client) {
+void LogCall(LogLevel level, const CallContext& context, absl::string_view method, absl::string_view round,
+             absl::string_view client) {
   if (!IsLogged(level)) return;
   const auto& metadata = context.client_metadata();
   const auto trace = metadata.find("traceparent");
@@ -21,6 +21,7 @@ void LogCall(LogLevel level, const grpc::CallbackServerContext& context, absl::s
       {{"method", method},
        {"round", round.substr(0, kMaxNameBytes)},
        {"client", client.substr(0, kMaxNameBytes)},
+       {"caller", context.is_authenticated() ? context.caller().ToString() : ""},
        {"peer", context.peer()},
        {"traceparent", traceparent.substr(0, kTraceparentBytes)}});
 }

@@ -10,6 +10,7 @@
 
 #include "service/admission/in_flight_memory.h"
 #include "service/rpc/call_canceller.h"
+#include "service/rpc/call_context.h"
 #include "service/rpc/call_errors.h"
 #include "service/server_context.h"
 
@@ -72,11 +73,11 @@ class CallReactor : public Base {
   }
 
  protected:
-  CallReactor(ServerContext* server, grpc::CallbackServerContext* context)
+  CallReactor(ServerContext* server, CallContext* context)
       : server_(*server), context_(*context), canceller_(std::make_shared<CallCanceller>(server, context)) {}
 
   ServerContext& server_;
-  grpc::CallbackServerContext& context_;
+  CallContext& context_;
   const std::shared_ptr<CallCanceller> canceller_;
   std::shared_ptr<Derived> self_;
 

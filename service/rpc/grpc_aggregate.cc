@@ -31,7 +31,7 @@ namespace {
 class AggregateReactor final
     : public ReadingReactor<AggregateReactor, grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
  public:
-  AggregateReactor(AggregationService* service, grpc::CallbackServerContext* context)
+  AggregateReactor(AggregationService* service, CallContext* context)
       : ReadingReactor(service, context), writer_(&service->context(), canceller_) {}
 
   void OnReadDone(bool ok) override {

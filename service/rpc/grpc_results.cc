@@ -31,7 +31,7 @@ absl::StatusOr<size_t> ChooseTensor(const RoundConfig& config, const std::string
 // A GetResult call: one page.
 class PageReactor final : public AnswerReactor {
  public:
-  PageReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
+  PageReactor(AggregationService* service, CallContext* context, grpc::ByteBuffer* response)
       : AnswerReactor(&service->context(), context), service_(*service), response_(response) {}
 
   static PageReactor* Start(const std::shared_ptr<PageReactor>& self, const grpc::ByteBuffer* message) {
@@ -52,7 +52,7 @@ class PageReactor final : public AnswerReactor {
     v1::GetResultRequest request;
     RETURN_IF_ERROR(ParseNames(message, &request));
     LogCall(LogLevel::kDebug, context_, "GetResult", request.name());
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(context_, request.name()));
     ASSIGN_OR_RETURN(const size_t tensor, ChooseTensor(round->config(), request.tensor()));
     ASSIGN_OR_RETURN(const PageFormat format, DecodePageFormat(request.format()));
     ASSIGN_OR_RETURN(Results results, round->GetResults());
@@ -76,7 +76,7 @@ class PageReactor final : public AnswerReactor {
 // A StreamResult call: all pages, one after the other.
 class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteReactor<grpc::ByteBuffer>> {
  public:
-  ResultReactor(AggregationService* service, grpc::CallbackServerContext* context)
+  ResultReactor(AggregationService* service, CallContext* context)
       : CallReactor(&service->context(), context), service_(*service), writer_(&service->context(), canceller_) {}
 
   static ResultReactor* Start(const std::shared_ptr<ResultReactor>& self, const grpc::ByteBuffer* message) {
@@ -101,7 +101,7 @@ class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteR
     // The request may name as many tensors as a spec has.
     RETURN_IF_ERROR(ParseSpec(message, server_.limits, &request));
     LogCall(LogLevel::kDebug, context_, "StreamResult", request.name());
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(context_, request.name()));
     const RoundConfig& config = round->config();
     if (static_cast<size_t>(request.tensors_size()) > config.tensors.size()) {
       return absl::InvalidArgumentError(absl::StrCat("the request names ", request.tensors_size(),

@@ -19,6 +19,11 @@
 namespace sparseagg::service {
 namespace {
 
+// Additions to the first release of the API, by their names in the proto. A server without them answers UNIMPLEMENTED
+// to an unknown call, and ignores an unknown field: clients must look here before they use a field.
+constexpr absl::string_view kFeatures[] = {"ListSubmissions", "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
+                                           "AggregationSpec.on_empty", "TensorSpec.shape"};
+
 constexpr int kDefaultListSize = 100;
 constexpr int kMaxListSize = 1000;
 // The longest reason of a cancelled round, which the round keeps.
@@ -28,7 +33,7 @@ constexpr uint64_t kDefaultPageBytes = uint64_t{1} << 20;
 // Memory of a call that waits for a reservation: gRPC's call and the reactor.
 constexpr uint64_t kCallBytes = uint64_t{16} << 10;
 
-std::shared_ptr<AnswerReactor> MakeReactor(ServerContext* server, grpc::CallbackServerContext* context) {
+std::shared_ptr<AnswerReactor> MakeReactor(ServerContext* server, CallContext* context) {
   auto reactor = std::make_shared<AnswerReactor>(server, context);
   reactor->KeepAlive(reactor);
   return reactor;
@@ -43,11 +48,19 @@ absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const 
   return config;
 }
 
+// Returns: false if the message is a CloseRoundRequest without client ids, which is short work.
+bool MayListClients(const grpc::ByteBuffer& message) {
+  if (message.Length() > kMostNamesBytes) return true;
+  v1::CloseRoundRequest request;
+  return ToStatus([&] { return Parse(message, &request); }).ok() && !request.only_client_ids().empty();
+}
+
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Round>> AggregationService::FindRound(absl::string_view name) const {
+absl::StatusOr<std::shared_ptr<Round>> AggregationService::FindRound(const Context& context,
+                                                                     absl::string_view name) const {
   ASSIGN_OR_RETURN(const std::string id, ParseRoundName(name));
-  return registry_.Find(id);
+  return registry_.Find(context.caller().tenant, id);
 }
 
 absl::Status AggregationService::CheckMessageSize(uint64_t bytes) const {
@@ -121,6 +134,7 @@ AggregationService::Unary* AggregationService::GetServerInfo(Context* context, c
     info.set_engine_description(server_.engine.description());
     EncodeLimits(server_.limits, info.mutable_limits());
     EncodeKnownEncodings(&info);
+    for (const absl::string_view feature : kFeatures) info.add_features(std::string(feature));
     return Serialize(info, response);
   });
 }
@@ -134,6 +148,7 @@ AggregationService::Unary* AggregationService::CreateRound(Context* context, con
     // as much, so that it is decoded again when memory is reserved.
     return PlannedAnswer{MostRoundBytes(checked), [this, context, message, response]() -> absl::Status {
                            ASSIGN_OR_RETURN(RoundConfig config, DecodeCreate(*message, server_.limits));
+                           config.tenant = context->caller().tenant;
                            const std::string id = config.id;
                            ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
                            LogCall(LogLevel::kInfo, *context, "CreateRound", id);
@@ -150,7 +165,7 @@ AggregationService::Unary* AggregationService::AnswerWithRound(
     Request request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     request.DiscardUnknownFields();  // they take more memory than the message, and the call may wait
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(*context, request.name()));
     return PlannedAnswer{MostRoundBytes(round->config()), [this, request, round, act, response]() -> absl::Status {
                            RETURN_IF_ERROR(act(request, *round));
                            return Respond(*round, response);
@@ -166,12 +181,37 @@ AggregationService::Unary* AggregationService::GetRound(Context* context, const 
 
 AggregationService::Unary* AggregationService::CloseRound(Context* context, const grpc::ByteBuffer* message,
                                                           grpc::ByteBuffer* response) {
+  if (MayListClients(*message)) return CloseWithOnly(context, message, response);
   return AnswerWithRound<v1::CloseRoundRequest>(context, message, response,
                                                 [context](const v1::CloseRoundRequest& request, Round& round) {
                                                   round.Close();
                                                   LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
                                                   return absl::OkStatus();
                                                 });
+}
+
+AggregationService::Unary* AggregationService::CloseWithOnly(Context* context, const grpc::ByteBuffer* message,
+                                                             grpc::ByteBuffer* response) {
+  return AnswerOnPool(context, message, [this, context, message, response]() -> absl::StatusOr<PlannedAnswer> {
+    // Parsed again for the answer: while the call waits for a reservation, it keeps only the message.
+    v1::CloseRoundRequest checked;
+    RETURN_IF_ERROR(ParseIdList(*message, server_.limits, &checked));
+    for (const std::string& client : checked.only_client_ids()) RETURN_IF_ERROR(CheckId(client, "only_client_ids"));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(*context, checked.name()));
+    return PlannedAnswer{MostRoundBytes(round->config()), [this, context, message, round, response]() -> absl::Status {
+                           v1::CloseRoundRequest request;
+                           RETURN_IF_ERROR(Parse(*message, &request));
+                           const std::vector<std::string> clients(request.only_client_ids().begin(),
+                                                                  request.only_client_ids().end());
+                           if (clients.empty()) {
+                             round->Close();  // the message is large for another reason
+                           } else {
+                             RETURN_IF_ERROR(round->CloseWithOnly(clients));
+                           }
+                           LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
+                           return Respond(*round, response);
+                         }};
+  });
 }
 
 AggregationService::Unary* AggregationService::CancelRound(Context* context, const grpc::ByteBuffer* message,
@@ -190,28 +230,28 @@ AggregationService::Unary* AggregationService::CancelRound(Context* context, con
 
 AggregationService::Unary* AggregationService::ListRounds(Context* context, const grpc::ByteBuffer* message,
                                                           grpc::ByteBuffer* response) {
-  return AnswerOnPool(context, message, [this, message, response]() -> absl::StatusOr<PlannedAnswer> {
+  return AnswerOnPool(context, message, [this, context, message, response]() -> absl::StatusOr<PlannedAnswer> {
     v1::ListRoundsRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     if (request.page_size() < 0) {
       return absl::InvalidArgumentError(absl::StrCat("page_size ", request.page_size(), " is negative"));
     }
     const int size = request.page_size() == 0 ? kDefaultListSize : std::min(request.page_size(), kMaxListSize);
-    ASSIGN_OR_RETURN(const Registry::Page page, registry_.List(size, request.page_token()));
+    ASSIGN_OR_RETURN(const Registry::Page page, registry_.List(context->caller().tenant, size, request.page_token()));
     uint64_t max_bytes = 0;
     for (const Registry::Entry& entry : page.entries) {
       max_bytes += MostRoundBytes(entry.round->config());
       if (max_bytes > PageBytes(0)) break;  // at least one round, and then no more than a result page
     }
-    return PlannedAnswer{max_bytes, [this, size, token = request.page_token(), max_bytes, response] {
-                           return RespondWithList(size, token, max_bytes, response);
+    return PlannedAnswer{max_bytes, [this, context, size, token = request.page_token(), max_bytes, response] {
+                           return RespondWithList(*context, size, token, max_bytes, response);
                          }};
   });
 }
 
-absl::Status AggregationService::RespondWithList(int size, const std::string& token, uint64_t max_bytes,
-                                                 grpc::ByteBuffer* response) const {
-  ASSIGN_OR_RETURN(const Registry::Page page, registry_.List(size, token));
+absl::Status AggregationService::RespondWithList(const Context& context, int size, const std::string& token,
+                                                 uint64_t max_bytes, grpc::ByteBuffer* response) const {
+  ASSIGN_OR_RETURN(const Registry::Page page, registry_.List(context.caller().tenant, size, token));
   v1::ListRoundsResponse list;
   list.set_next_page_token(page.next_page_token);
   uint64_t bytes = 0;
@@ -232,8 +272,8 @@ AggregationService::Unary* AggregationService::DeleteRound(Context* context, con
   return AtOnce(context, [&]() -> absl::Status {
     v1::DeleteRoundRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.name()));
-    RETURN_IF_ERROR(registry_.Delete(round->config().id));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(*context, request.name()));
+    RETURN_IF_ERROR(registry_.Delete(context->caller().tenant, round->config().id));
     LogCall(LogLevel::kInfo, *context, "DeleteRound", request.name());
     return Serialize(google::protobuf::Empty(), response);
   });

@@ -2,6 +2,12 @@
 #ifndef SPARSEAGG_SERVICE_RPC_GRPC_SERVICE_H_
 #define SPARSEAGG_SERVICE_RPC_GRPC_SERVICE_H_
 
+#include <grpcpp/impl/rpc_method.h>
+#include <grpcpp/impl/service_type.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,50 +15,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "service/auth/authorize.h"
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"
+#include "service/rpc/call_context.h"
 #include "service/server_context.h"
-#include "sparseagg/v1/aggregation.grpc.pb.h"
+#include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 
 class AnswerReactor;
-
-// Serves the unary method PutChunk as a client stream of one message, which clients cannot tell apart. The handler
-// ReceiveChunk gets the message unparsed, and reads it when in-flight memory for it is reserved.
-//
-// Workaround: gRPC 1.51 receives all of a unary message before it calls the handler (grpc#29836). Remove with: a gRPC
-// whose unary handlers start the read themselves.
-template <typename Base>
-class WithStreamedPutChunk : public Base {
- public:
-  WithStreamedPutChunk();
-  virtual grpc::ServerReadReactor<grpc::ByteBuffer>* ReceiveChunk(grpc::CallbackServerContext*,
-                                                                  grpc::ByteBuffer* response) = 0;
-};
-
-// Adds the methods to the generated service, each as a base class of the one before. Every method gets its message
-// unparsed, for two reasons: the server bounds the memory of the parsed message before it parses (codec/parse.h), and
-// it copies the keys and values of a chunk only once (codec/chunk_message.h).
-template <template <typename> typename... Methods>
-struct Compose;
-template <template <typename> typename First, template <typename> typename... Rest>
-struct Compose<First, Rest...> {
-  using Type = First<typename Compose<Rest...>::Type>;
-};
-template <>
-struct Compose<> {
-  using Type = v1::Aggregation::Service;
-};
-using AggregationBase =
-    Compose<v1::Aggregation::WithRawCallbackMethod_GetServerInfo, v1::Aggregation::WithRawCallbackMethod_CreateRound,
-            v1::Aggregation::WithRawCallbackMethod_GetRound, v1::Aggregation::WithRawCallbackMethod_ListRounds,
-            v1::Aggregation::WithRawCallbackMethod_WaitRound, v1::Aggregation::WithRawCallbackMethod_CloseRound,
-            v1::Aggregation::WithRawCallbackMethod_CancelRound, v1::Aggregation::WithRawCallbackMethod_DeleteRound,
-            WithStreamedPutChunk, v1::Aggregation::WithRawCallbackMethod_CommitSubmission,
-            v1::Aggregation::WithRawCallbackMethod_GetUploadStatus, v1::Aggregation::WithRawCallbackMethod_SubmitUpdate,
-            v1::Aggregation::WithRawCallbackMethod_GetResult, v1::Aggregation::WithRawCallbackMethod_StreamResult,
-            v1::Aggregation::WithRawCallbackMethod_Aggregate>::Type;
 
 // The handlers of the service. A handler decodes the request, calls the registry or a round, and encodes the response.
 //
@@ -60,43 +32,53 @@ using AggregationBase =
 // is short, otherwise it posts the work to the worker pool. A handler returns a reactor (call_reactor.h), on which gRPC
 // reports the rest of the call.
 //
+// A handler runs only for callers that may call its method (CallContext::Admit); grpc_methods.cc sees to it for all of
+// them. Every method gets its message unparsed, for two reasons: the server bounds the memory of the parsed message
+// before it parses (codec/parse.h), and it copies the keys and values of a chunk only once (codec/chunk_message.h).
+//
 // Owned by the server, which outlives all calls. Borrows the server context and the registry. Thread-safe.
-class AggregationService final : public AggregationBase {
+class AggregationService final : public grpc::Service {
  public:
   AggregationService(ServerContext* server, Registry* registry);
 
-  using Context = grpc::CallbackServerContext;
+  // Adds this service to a server.
+  void RegisterWith(grpc::ServerBuilder& builder);
+
+  using Context = CallContext;
   using Unary = grpc::ServerUnaryReactor;
 
   // grpc_rounds.cc
-  Unary* GetServerInfo(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
-  Unary* CreateRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
-  Unary* GetRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
-  Unary* ListRounds(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
-  Unary* CloseRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
-  Unary* CancelRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
-  Unary* DeleteRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
+  Unary* GetServerInfo(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  Unary* CreateRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  Unary* GetRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  Unary* ListRounds(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  Unary* CloseRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  Unary* CancelRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  Unary* DeleteRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
   // grpc_wait.cc
-  Unary* WaitRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
+  Unary* WaitRound(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
   // grpc_uploads.cc
-  grpc::ServerReadReactor<grpc::ByteBuffer>* ReceiveChunk(Context*, grpc::ByteBuffer* response) override;
-  Unary* CommitSubmission(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
-  Unary* GetUploadStatus(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* PutChunk(Context*, grpc::ByteBuffer* response);
+  Unary* CommitSubmission(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  Unary* GetUploadStatus(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  // grpc_submissions.cc
+  Unary* ListSubmissions(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  Unary* WithdrawSubmission(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
   // grpc_submit.cc
-  grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitUpdate(Context*, grpc::ByteBuffer* response) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitUpdate(Context*, grpc::ByteBuffer* response);
   // grpc_results.cc
-  Unary* GetResult(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response) override;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* StreamResult(Context*, const grpc::ByteBuffer*) override;
+  Unary* GetResult(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer* response);
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* StreamResult(Context*, const grpc::ByteBuffer*);
   // grpc_aggregate.cc
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Aggregate(Context*) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Aggregate(Context*);
 
   // ---- for the reactors ----
 
   ServerContext& context() { return server_; }
   Registry& registry() { return registry_; }
-  // Finds a round by its resource name, "rounds/{id}".
+  // Finds a round of the caller's tenant by its resource name, "rounds/{id}".
   // Errors: INVALID_ARGUMENT for another form of name, NOT_FOUND.
-  absl::StatusOr<std::shared_ptr<Round>> FindRound(absl::string_view name) const;
+  absl::StatusOr<std::shared_ptr<Round>> FindRound(const Context& context, absl::string_view name) const;
   // Errors: RESOURCE_EXHAUSTED if a message of `bytes` exceeds max_message_bytes.
   absl::Status CheckMessageSize(uint64_t bytes) const;
   // Returns: the size of a result page for a request of `asked` bytes (0: the default), within max_page_bytes.
@@ -130,12 +112,20 @@ class AggregationService final : public AggregationBase {
   template <typename Request>
   Unary* AnswerWithRound(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response,
                          std::function<absl::Status(const Request&, Round&)> act);
+  // Answers a CloseRound with a list of clients.
+  Unary* CloseWithOnly(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response);
   // Serializes a page of rounds: as many as fit `max_bytes` and a result page, and at least one.
-  absl::Status RespondWithList(int size, const std::string& token, uint64_t max_bytes,
+  absl::Status RespondWithList(const Context& context, int size, const std::string& token, uint64_t max_bytes,
                                grpc::ByteBuffer* response) const;
+
+  // Adds a method to the service (grpc_methods.cc). `Handler`: gRPC's adapter for methods of `type`.
+  template <template <typename, typename> typename Handler, typename Reactor, typename... Args>
+  void Serve(Method method, grpc::internal::RpcMethod::RpcType type,
+             Reactor* (AggregationService::*handler)(Context*, Args...));
 
   ServerContext& server_;
   Registry& registry_;
+  int num_methods_ = 0;  // served
 };
 
 }  // namespace sparseagg::service

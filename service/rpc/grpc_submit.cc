@@ -40,7 +40,7 @@ constexpr uint64_t kMaxShortKeys = kMaxShortBytes / sizeof(uint32_t);
 // Then the next read has to wait, and flow control holds the client back.
 class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
-  SubmitReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
+  SubmitReactor(AggregationService* service, CallContext* context, grpc::ByteBuffer* response)
       : ReadingReactor(service, context), response_(response) {}
 
   void OnReadDone(bool ok) override {
@@ -185,12 +185,14 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
   }
 
   absl::Status Open(const v1::UpdateChunk& chunk) {
-    RETURN_IF_ERROR(CheckId(chunk.client_id(), "client_id"));
+    std::string client_id = chunk.client_id();
+    RETURN_IF_ERROR(context_.ResolveClientId(&client_id));
+    RETURN_IF_ERROR(CheckId(client_id, "client_id"));
     RETURN_IF_ERROR(CheckId(chunk.submission_id(), "submission_id"));
-    ASSIGN_OR_RETURN(round_, service_.FindRound(chunk.round()));
+    ASSIGN_OR_RETURN(round_, service_.FindRound(context_, chunk.round()));
     round_name_ = chunk.round();
-    LogCall(LogLevel::kDebug, context_, "SubmitUpdate", round_name_, chunk.client_id());
-    ASSIGN_OR_RETURN(upload_, round_->OpenStreamUpload(chunk.client_id(), chunk.submission_id(), AbortCallback()));
+    LogCall(LogLevel::kDebug, context_, "SubmitUpdate", round_name_, client_id);
+    ASSIGN_OR_RETURN(upload_, round_->OpenStreamUpload(client_id, chunk.submission_id(), AbortCallback()));
     return absl::OkStatus();
   }
 

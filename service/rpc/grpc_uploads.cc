@@ -21,8 +21,8 @@ constexpr size_t kMaxTagBytes = 64;
 
 // Checks the ids that an UpdateChunk, a CommitSubmissionRequest and a GetUploadStatusRequest have.
 template <typename Request>
-absl::Status CheckIds(const Request& request) {
-  RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
+absl::Status CheckIds(const std::string& client_id, const Request& request) {
+  RETURN_IF_ERROR(CheckId(client_id, "client_id"));
   RETURN_IF_ERROR(CheckId(request.submission_id(), "submission_id"));
   if (request.upload_tag().size() <= kMaxTagBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -32,14 +32,13 @@ absl::Status CheckIds(const Request& request) {
 template <typename Request>
 void EncodeStatus(const Request& request, const UploadProgress& progress, v1::UploadStatus* response) {
   EncodeProgress(request.round(), progress, response);
-  response->set_client_id(request.client_id());
   response->set_submission_id(request.submission_id());
 }
 
-// A PutChunk call: reads its one message and gives it to the round, on the worker pool (WithStreamedPutChunk).
+// A PutChunk call: reads its one message and gives it to the round, on the worker pool (grpc_methods.cc says why).
 class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
-  PutReactor(AggregationService* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
+  PutReactor(AggregationService* service, CallContext* context, grpc::ByteBuffer* response)
       : ReadingReactor(service, context), response_(response) {}
 
   void OnReadDone(bool ok) override {
@@ -73,19 +72,22 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
     const absl::Duration parsing = clock.Monotonic() - begin;
     const v1::UpdateChunk& head = message.head();
     LogCall(LogLevel::kDebug, context_, "PutChunk", head.round(), head.client_id());
-    RETURN_IF_ERROR(CheckIds(head));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(head.round()));
+    v1::UploadStatus answer;
+    answer.set_client_id(head.client_id());
+    RETURN_IF_ERROR(context_.ResolveClientOf(&answer));
+    const std::string& client_id = answer.client_id();
+    RETURN_IF_ERROR(CheckIds(client_id, head));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.FindRound(context_, head.round()));
     absl::StatusOr<Chunk> chunk = message.Decode();
     const absl::Status fits = service_.CheckMessageSize(size);
     if (!fits.ok()) chunk = fits;
     if (!chunk.ok()) {
-      round->RefuseNamed(head.client_id(), head.submission_id(), head.upload_tag(), chunk.status());
+      round->RefuseNamed(client_id, head.submission_id(), head.upload_tag(), chunk.status());
       return chunk.status();
     }
     round->RecordMessage(size, read_time_, begin - received_at_, parsing);
     ASSIGN_OR_RETURN(const UploadProgress progress,
-                     round->PutChunk(head.client_id(), head.submission_id(), *chunk, head.upload_tag()));
-    v1::UploadStatus answer;
+                     round->PutChunk(client_id, head.submission_id(), *chunk, head.upload_tag()));
     EncodeStatus(head, progress, &answer);
     return Serialize(answer, response_);
   }
@@ -95,24 +97,7 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
 
 }  // namespace
 
-template <typename Base>
-WithStreamedPutChunk<Base>::WithStreamedPutChunk() {
-  const int index =
-      v1::UpdateChunk::descriptor()->file()->FindServiceByName("Aggregation")->FindMethodByName("PutChunk")->index();
-  // A method marked as streamed has no message read ahead of its handler.
-  this->MarkMethodStreamed(index, nullptr);
-  this->MarkMethodRawCallback(index,
-                              new grpc::internal::CallbackClientStreamingHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
-                                  [this](grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
-                                    return ReceiveChunk(context, response);
-                                  }));
-}
-
-AggregationService::AggregationService(ServerContext* server, Registry* registry)
-    : server_(*server), registry_(*registry) {}
-
-grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::ReceiveChunk(Context* context,
-                                                                            grpc::ByteBuffer* response) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::PutChunk(Context* context, grpc::ByteBuffer* response) {
   return PutReactor::Start(std::make_shared<PutReactor>(this, context, response), PutReactor::Wait::kBounded);
 }
 
@@ -123,8 +108,9 @@ AggregationService::Unary* AggregationService::CommitSubmission(Context* context
     v1::CommitSubmissionRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     LogCall(LogLevel::kDebug, *context, "CommitSubmission", request.round(), request.client_id());
-    RETURN_IF_ERROR(CheckIds(request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.round()));
+    RETURN_IF_ERROR(context->ResolveClientOf(&request));
+    RETURN_IF_ERROR(CheckIds(request.client_id(), request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(*context, request.round()));
     const auto encode = [name = request.round(), response](const absl::StatusOr<Receipt>& receipt) -> absl::Status {
       RETURN_IF_ERROR(receipt.status());
       v1::Submission submission;
@@ -146,15 +132,17 @@ AggregationService::Unary* AggregationService::CommitSubmission(Context* context
 
 AggregationService::Unary* AggregationService::GetUploadStatus(Context* context, const grpc::ByteBuffer* message,
                                                                grpc::ByteBuffer* response) {
-  return OnPool(context, [this, message, response]() -> absl::Status {
+  return OnPool(context, [this, context, message, response]() -> absl::Status {
     v1::GetUploadStatusRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
-    RETURN_IF_ERROR(CheckIds(request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(request.round()));
+    RETURN_IF_ERROR(context->ResolveClientOf(&request));
+    RETURN_IF_ERROR(CheckIds(request.client_id(), request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(*context, request.round()));
     ASSIGN_OR_RETURN(const UploadProgress progress,
                      round->GetProgress(request.client_id(), request.submission_id(), request.upload_tag()));
     v1::UploadStatus answer;
     EncodeStatus(request, progress, &answer);
+    answer.set_client_id(request.client_id());
     return Serialize(answer, response);
   });
 }

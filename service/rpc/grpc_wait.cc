@@ -20,8 +20,8 @@ namespace {
 // call among those that wait.
 class WaitReactor final : public AnswerReactor {
  public:
-  WaitReactor(AggregationService* service, grpc::CallbackServerContext* context, std::shared_ptr<Round> round,
-              Permit permit, grpc::ByteBuffer* response)
+  WaitReactor(AggregationService* service, CallContext* context, std::shared_ptr<Round> round, Permit permit,
+              grpc::ByteBuffer* response)
       : AnswerReactor(&service->context(), context),
         service_(*service),
         round_(std::move(round)),
@@ -71,7 +71,7 @@ AggregationService::Unary* AggregationService::WaitRound(Context* context, const
     v1::WaitRoundRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     LogCall(LogLevel::kDebug, *context, "WaitRound", request.name());
-    ASSIGN_OR_RETURN(round, FindRound(request.name()));
+    ASSIGN_OR_RETURN(round, FindRound(*context, request.name()));
     if (!request.has_timeout()) return absl::OkStatus();
     ASSIGN_OR_RETURN(const absl::Duration wanted, DecodeDuration(request.timeout(), "timeout"));
     timeout = std::min(timeout, wanted);

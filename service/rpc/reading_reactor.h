@@ -51,7 +51,7 @@ class ReadingReactor : public CallReactor<Derived, Base> {
   using CallReactor<Derived, Base>::context_;
   using CallReactor<Derived, Base>::self_;
 
-  ReadingReactor(AggregationService* service, grpc::CallbackServerContext* context)
+  ReadingReactor(AggregationService* service, CallContext* context)
       : CallReactor<Derived, Base>(&service->context(), context), service_(*service), timeout_(&service->context()) {}
 
   // Reads the next message into received_, as soon as memory for it is reserved; gRPC then calls OnReadDone. A call

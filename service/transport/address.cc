@@ -22,14 +22,13 @@ bool IsPort(absl::string_view port) {
          number <= std::numeric_limits<uint16_t>::max();
 }
 
-// "HOST" of "HOST:PORT", without the brackets of IPv6.
+}  // namespace
+
 std::string HostOf(absl::string_view address) {
   absl::string_view host = address.substr(0, address.rfind(':'));
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   return std::string(host);
 }
-
-}  // namespace
 
 // getaddrinfo() would take 99999 for 34463, and an empty string for any port.
 absl::Status CheckPort(absl::string_view address) {
@@ -38,7 +37,7 @@ absl::Status CheckPort(absl::string_view address) {
   return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT with a port up to 65535"));
 }
 
-absl::Status CheckLoopback(absl::string_view address) {
+absl::Status CheckLoopback(absl::string_view address, absl::string_view lack) {
   if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) return absl::OkStatus();
   RETURN_IF_ERROR(CheckPort(address));
   const std::string host = HostOf(address);
@@ -48,9 +47,8 @@ absl::Status CheckLoopback(absl::string_view address) {
                         (inet_pton(AF_INET, host.c_str(), &v4) == 1 && (ntohl(v4.s_addr) >> 24) == 127) ||
                         (inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
   if (loopback) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("other machines can reach ", address,
-                                                 ", and the server has no TLS and no authentication; --insecure "
-                                                 "allows the address nevertheless"));
+  return absl::InvalidArgumentError(absl::StrCat("other machines can reach ", address, ", and the server has no ", lack,
+                                                 " there; --insecure allows the address nevertheless"));
 }
 
 }  // namespace sparseagg::service

@@ -54,6 +54,8 @@ class FailsOnce : public Accumulator {
   }
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return accumulator_->PrepareBytes(update); }
   absl::Status MergeFrom(Accumulator&& other) override { return accumulator_->MergeFrom(std::move(other)); }
+  bool KeepsAll() const override { return accumulator_->KeepsAll(); }
+  void Remove(absl::Span<const uint32_t> indices) override { accumulator_->Remove(indices); }
   absl::Status FoldPending(SubmissionOrder order) override { return accumulator_->FoldPending(order); }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override { return std::move(*accumulator_).Finish(order); }
   uint64_t num_submissions() const override { return accumulator_->num_submissions(); }
@@ -174,6 +176,38 @@ TEST(Fallback, HandOverFailsInTheMiddle_NothingCountsTwice) {
       ASSERT_TRUE(result.ok()) << result.status();
       EXPECT_EQ(FirstValue(*result), 4);
     }
+  }
+}
+
+// Some submissions are with the CPU engine already, the others still wait for the hand-over.
+TEST(Fallback, Remove_AHandOverThatStoppedInTheMiddle_TakesOutOfBothParts) {
+  TensorSpec spec = IntegerSum();
+  spec.aggregation.op = Op::kCoordinateMean;  // whose weights must be taken out, too
+  spec.aggregation.weighting = Weighting::kByWeight;
+  const auto cpu = CreateCpuEngine({});
+  for (int at = 1; at <= 6; ++at) {
+    SCOPED_TRACE(at);
+    cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), {});
+    auto fails = std::make_unique<FailsOnce>(*cpu->CreateAccumulator(spec), at, 0);
+    cuda::DeviceAccumulator accumulator(engine, spec, std::move(fails), /*on_cpu=*/false);
+    std::vector<Update> updates;
+    for (int64_t i = 0; i < 6; ++i) updates.push_back({{5}, {int64_t{1} << i}});
+    std::vector<uint32_t> order = {0, 1, 2, 3, 4, 5};
+    for (const Update& update : updates) {
+      ASSERT_TRUE(accumulator.Add(*accumulator.Prepare(update.Validated(spec))).ok());
+    }
+    if (at % 2 == 0) {
+      EXPECT_EQ(accumulator.FoldPending(order).code(), absl::StatusCode::kResourceExhausted);
+    }
+    ASSERT_TRUE(accumulator.KeepsAll());
+    const size_t bytes = accumulator.memory_bytes();
+    accumulator.Remove(std::vector<uint32_t>{0, 2, 5});
+    EXPECT_EQ(accumulator.num_submissions(), 3u);
+    EXPECT_LT(accumulator.memory_bytes(), bytes);
+    order.resize(3);
+    const absl::StatusOr<Result> result = std::move(accumulator).Finish(order);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(FirstValue(*result), (2 + 8 + 16 + 1) / 3);  // 8.67 rounds to 9
   }
 }
 

@@ -25,6 +25,7 @@ def random_tensor(rng: np.random.Generator, name: str) -> sa.TensorSpec:
         options["result"] = str(rng.choice(["sparse", "dense", "auto"]))
         options["layout"] = str(rng.choice(["sparse", "sparse", "dense"]))
         options["fill"] = float(rng.integers(0, 3))
+        options["on_empty"] = str(rng.choice(["fail", "keep"]))
     if rng.random() < 0.2:
         options["dense_threshold"] = float(rng.uniform(0.1, 1.0))
     return sa.TensorSpec(name, dtype, dimension, int(rng.choice([1, 1, 2, 5])), **options)

@@ -90,7 +90,9 @@ std::string DisagreementOnFailure(const std::vector<TensorSpec>& specs, const st
                                   const absl::Status& status) {
   for (const Failure& failure : failures) {
     // The message names the tensor and the key, or says why it does not.
-    const std::string key = failure.is_key_named ? absl::StrCat("key ", failure.key) : "min_contributors";
+    const std::string key = failure.is_empty       ? std::string("on_empty")
+                            : failure.is_key_named ? absl::StrCat("key ", failure.key)
+                                                   : "min_contributors";
     if (status.code() == failure.code && absl::StrContains(status.message(), specs[failure.tensor].name) &&
         absl::StrContains(status.message(), key)) {
       return "";

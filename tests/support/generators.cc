@@ -79,6 +79,7 @@ TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
   a.min_contributors = rng.Pick<uint32_t>({0, 1, 1, 1, 2, 3});
   a.prune_zeros = rng.OneIn(3);
   if (!SumsInFixedPoint(spec) && rng.OneIn(4)) a.on_nonfinite = OnNonfinite::kPropagate;
+  if (rng.Coin()) a.on_empty = OnEmpty::kKeep;
   return spec;
 }
 

@@ -40,7 +40,7 @@ class TensorReference {
  public:
   // `submissions` in ascending order of client id; all of them count.
   TensorReference(const TensorSpec& spec, size_t tensor, const std::vector<const RawSubmission*>& submissions)
-      : spec_(spec), a_(spec.aggregation), tensor_(tensor) {
+      : spec_(spec), a_(spec.aggregation), tensor_(tensor), num_submissions_(submissions.size()) {
     std::vector<double> weights;
     for (size_t rank = 0; rank < submissions.size(); ++rank) {
       const double weight = a_.weighting == Weighting::kByWeight ? submissions[rank]->weight : 1.0;
@@ -57,6 +57,9 @@ class TensorReference {
   }
 
   Result Run(std::vector<Failure>& failures) {
+    if (IsEmptyDense() && a_.on_empty == OnEmpty::kFail) {
+      failures.push_back({absl::StatusCode::kFailedPrecondition, tensor_, 0, false, /*is_empty=*/true});
+    }
     std::sort(contributions_.begin(), contributions_.end(), [](const Contribution& x, const Contribution& y) {
       return std::pair(x.row.key, x.rank) < std::pair(y.row.key, y.rank);
     });
@@ -196,7 +199,10 @@ class TensorReference {
 
   // ---- the tensor
 
+  bool IsEmptyDense() const { return spec_.layout == Layout::kDense && num_submissions_ == 0; }
+
   bool IsDense(uint64_t num_keys) const {
+    if (IsEmptyDense()) return false;
     if (a_.result_layout != ResultLayout::kAuto) return a_.result_layout == ResultLayout::kDense;
     if (spec_.dimension == 0) return false;
     const Int128 key_bytes = spec_.dimension <= 4294967296 ? 4 : 8;
@@ -258,6 +264,7 @@ class TensorReference {
   const TensorSpec& spec_;
   const AggregationSpec& a_;
   const size_t tensor_;
+  const size_t num_submissions_;
   std::vector<Contribution> contributions_;
   std::optional<FixedPoint> value_scale_;
   std::optional<FixedPoint> weight_scale_;
@@ -291,9 +298,10 @@ absl::StatusOr<std::vector<Result>> Reference(const std::vector<TensorSpec>& spe
   Verdict verdict = Judge(specs, submissions);
   if (verdict.failures.empty()) return std::move(verdict.results);
   const Failure& first = verdict.failures.front();
-  const std::string place = first.is_key_named ? absl::StrCat("key ", first.key)
-                                               : absl::StrCat("a key of fewer than min_contributors ",
-                                                              specs[first.tensor].aggregation.min_contributors);
+  const std::string place = first.is_empty       ? std::string("on_empty")
+                            : first.is_key_named ? absl::StrCat("key ", first.key)
+                                                 : absl::StrCat("a key of fewer than min_contributors ",
+                                                                specs[first.tensor].aggregation.min_contributors);
   return absl::Status(first.code, absl::StrCat("tensor '", specs[first.tensor].name, "': ", place));
 }
 

@@ -23,8 +23,9 @@ std::vector<absl::Status> Flaws(const std::vector<TensorSpec>& specs, const RawS
 struct Failure {
   absl::StatusCode code;
   size_t tensor;
-  uint64_t key;       // the smallest with this failure
-  bool is_key_named;  // unless min_contributors hides it
+  uint64_t key;           // the smallest with this failure
+  bool is_key_named;      // unless min_contributors hides it
+  bool is_empty = false;  // there are no submissions, and so no key
 };
 
 struct Verdict {

@@ -14,6 +14,7 @@ namespace sparseagg::bench {
 // main.cc has the help of each flag.
 struct Flags {
   std::string target;
+  Access access;
   std::string workload = "A";
   int divide_clients = 1;
   std::string numerics = "canonical";

@@ -80,8 +80,8 @@ void Measure(const Flags& flags) {
   const Workload workload = Prepare(flags);
   const WireForm form{flags.keys == "packed", flags.values == "float16"};
   Plan plan(workload, flags.chunk_bytes, flags.whole_rounds > 0 ? 1 : flags.rounds, form);
-  Connections server(flags.target, flags.soak ? 1 : NumConnections(flags),
-                     flags.silence_s);  // the soak opens its own connections
+  Connections server(flags.target, flags.soak ? 1 : NumConnections(flags), flags.silence_s,
+                     flags.access);  // the soak opens its own connections
   const std::string header = Header(flags, plan, server);
   const std::string json = absl::StrCat("{", header, ", ", MeasureWhat(flags, plan, server), "}\n");
   if (flags.out.empty()) {
@@ -106,6 +106,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("sparseagg-loadgen ") + sparseagg::service::kVersion);
   Flags flags;
   CLI::Option* target = app.add_option("--target", flags.target, "HOST:PORT of the server");
+  CLI::Option* tls_ca = app.add_option("--tls-ca", flags.access.tls_ca, "use TLS: PEM file of the server's authority");
+  app.add_option("--token-file", flags.access.token_file, "file with the bearer token")->needs(tls_ca);
   app.add_option("--workload", flags.workload, "A to H, see bench/common/workloads.cc")
       ->check(CLI::IsMember({"A", "B", "C", "D", "E", "F", "G", "H"}))
       ->capture_default_str();
@@ -179,6 +181,7 @@ int main(int argc, char** argv) {
   app.add_option("--serve-sink", flags.serve_sink, "run as the server of --sink, until standard input ends")
       ->check(CLI::IsMember({"raw", "typed"}))
       ->excludes(target);
+  tls_ca->excludes(soak);  // its bad clients have none
   against_plain->excludes(whole_rounds)->excludes(soak);
   CLI11_PARSE(app, argc, argv);
   try {

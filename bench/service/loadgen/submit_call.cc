@@ -5,9 +5,12 @@
 #include <grpcpp/security/credentials.h>
 
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
@@ -73,9 +76,27 @@ class SubmitCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
   size_t next_ = 0;
 };
 
+std::string Read(const std::string& path) {
+  std::ifstream file(path);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) throw std::runtime_error("cannot read " + path);
+  return text;
+}
+
+std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const Access& access) {
+  if (access.tls_ca.empty()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = Read(access.tls_ca);
+  const std::shared_ptr<grpc::ChannelCredentials> tls = grpc::SslCredentials(options);
+  if (access.token_file.empty()) return tls;
+  const std::string token(absl::StripAsciiWhitespace(Read(access.token_file)));
+  return grpc::CompositeChannelCredentials(tls, grpc::AccessTokenCredentials(token));
+}
+
 }  // namespace
 
-Connections::Connections(const std::string& target, int count, int silence_s) {
+Connections::Connections(const std::string& target, int count, int silence_s, const Access& access) {
+  const std::shared_ptr<grpc::ChannelCredentials> credentials = CredentialsOf(access);
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(10);
   for (int i = 0; i < count; ++i) {
     grpc::ChannelArguments arguments;
@@ -84,7 +105,7 @@ Connections::Connections(const std::string& target, int count, int silence_s) {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1000 * silence_s);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1000 * silence_s);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
-    channels_.push_back(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
+    channels_.push_back(grpc::CreateCustomChannel(target, credentials, arguments));
     if (!channels_.back()->WaitForConnected(deadline)) throw std::runtime_error("cannot connect to " + target);
     stubs_.emplace_back(channels_.back());
   }

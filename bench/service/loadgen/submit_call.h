@@ -15,12 +15,19 @@
 
 namespace sparseagg::bench {
 
+// How to call a server with credentials.
+struct Access {
+  std::string tls_ca;      // PEM file of the authorities of the server's certificate; empty: no TLS
+  std::string token_file;  // with the bearer token, which needs TLS; empty: none
+};
+
 // TCP connections to one server.
 class Connections {
  public:
-  // Connects. Errors: std::runtime_error after ten seconds. If the server is silent for `silence_s` seconds during a
-  // call, gRPC sends a keepalive ping; without an answer within `silence_s` seconds the call fails.
-  Connections(const std::string& target, int count, int silence_s = kSilence);
+  // Connects. Errors: std::runtime_error after ten seconds, or if a file cannot be read. If the server is silent for
+  // `silence_s` seconds during a call, gRPC sends a keepalive ping; without an answer within `silence_s` seconds the
+  // call fails.
+  Connections(const std::string& target, int count, int silence_s = kSilence, const Access& access = {});
 
   static constexpr int kSilence = 20;
 

@@ -6,25 +6,9 @@
 #include "host/base/saturating.h"
 #include "host/cpu/finish/rounding.h"
 #include "host/cpu/rows/folded_rows.h"
-#include "host/spec/fixed_point.h"
 
 namespace sparseagg::cpu {
 namespace {
-
-Result MakeEmpty(const TensorSpec& spec) {
-  Result result;
-  result.has_values = spec.aggregation.op != Op::kUnion;
-  result.dtype = ResultDType(spec);
-  result.width = spec.width;
-  result.dimension = spec.dimension;
-  if (UsesFixedPoint(spec)) result.fixed_point_shift = ValueShift(spec.aggregation);
-  if (HasNarrowKeys(spec)) {
-    result.keys.emplace<Column<uint32_t>>();
-  } else {
-    result.keys.emplace<Column<uint64_t>>();
-  }
-  return result;
-}
 
 void Resize(const TensorSpec& spec, uint64_t num_rows, Result& result) {
   result.num_rows = num_rows;
@@ -52,7 +36,7 @@ void WriteFill(const TensorSpec& spec, std::byte* out) {
 }  // namespace
 
 Result MakeSparse(const TensorSpec& spec, uint64_t num_rows) {
-  Result result = MakeEmpty(spec);
+  Result result = EmptyResult(spec);
   Resize(spec, num_rows, result);
   return result;
 }
@@ -66,7 +50,7 @@ void CutSparse(const TensorSpec& spec, uint64_t num_rows, Result& result) {
 }
 
 Result MakeDense(const TensorSpec& spec) {
-  Result result = MakeEmpty(spec);
+  Result result = EmptyResult(spec);
   result.layout = Layout::kDense;
   result.num_rows = spec.dimension;
   result.values.resize(SaturatingMultiply(spec.dimension, result.row_bytes()));

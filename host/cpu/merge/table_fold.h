@@ -1,4 +1,4 @@
-// Table fold: folds a block of dense keys in a table with one slot a key.
+// Table fold: folds dense keys, window by window, in a table with one slot for each key.
 #ifndef SPARSEAGG_HOST_CPU_MERGE_TABLE_FOLD_H_
 #define SPARSEAGG_HOST_CPU_MERGE_TABLE_FOLD_H_
 
@@ -24,8 +24,9 @@ namespace sparseagg::cpu {
 
 // Table of accumulators, one slot for each key of a window, that stays in the cache (in the literature on sparse matrix
 // products: a sparse accumulator). The updates are added one after another, so each slot gets its terms in canonical
-// order. Then the touched slots are moved out in order of key, so nothing is compared or sorted. A source has each key
-// once, and all its keys of a window before those of the next; within a window its keys come in any order.
+// order. Then the touched slots are moved out in order of key, so nothing is compared or sorted.
+// Requires: a source (an update, or the base) lists each key once, and all keys of a window before those of the next
+// window; within a window its keys may come in any order.
 //
 // Owned by a BlockMerger. For each window, in ascending order, Add and then one of (1), (2), (3), each of which also
 // resets the table:

@@ -20,6 +20,7 @@ from sparseagg.client.blocking_client import Client, open_round
 from sparseagg.client.blocking_round import Round
 from sparseagg.client.published_model import PublishedModel
 from sparseagg.client.retry import RetryPolicy
+from sparseagg.credentials import TLS
 from sparseagg.errors import (
     Aborted,
     AlreadyExists,
@@ -50,6 +51,7 @@ from sparseagg.top_k import TopK
 from sparseagg.version import __version__ as __version__
 
 __all__ = [
+    "TLS",
     "Aborted",
     "Aggregator",
     "AlreadyExists",

@@ -119,7 +119,8 @@ class RowHistory:
             )
         if array.size == 0:
             return np.empty(0, np.uint64)
-        array = np.unique(array)
+        if not (array[1:] > array[:-1]).all():  # keys of results are ascending
+            array = np.unique(array)
         for key in (int(array[0]), int(array[-1])):
             if not 0 <= key < num_rows:
                 raise InvalidArgument(f"tensor {name!r}: key {key} is not in [0, {num_rows})")

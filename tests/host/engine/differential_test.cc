@@ -81,6 +81,8 @@ TEST(Differential, RandomCases_CoverTheContract) {
     int results = 0;
     int failures_by_weight = 0;
     int failures_by_overflow = 0;
+    int failures_by_emptiness = 0;
+    int kept_empty = 0;
     int refused_invalid = 0;
     int refused_out_of_range = 0;
     int dense_by_fallback = 0;
@@ -96,6 +98,10 @@ TEST(Differential, RandomCases_CoverTheContract) {
       (flaws.front().code() == absl::StatusCode::kOutOfRange ? seen.refused_out_of_range : seen.refused_invalid)++;
     }
     for (const Failure& failure : verdict.failures) {
+      if (failure.is_empty) {
+        seen.failures_by_emptiness++;
+        continue;
+      }
       (failure.code == absl::StatusCode::kOutOfRange ? seen.failures_by_overflow : seen.failures_by_weight)++;
     }
     for (size_t t = 0; t < verdict.results.size(); ++t) {
@@ -106,12 +112,16 @@ TEST(Differential, RandomCases_CoverTheContract) {
       seen.dense_by_fallback += is_auto && result.layout == Layout::kDense;
       seen.fixed_point += result.fixed_point_shift.has_value();
       seen.unions += !result.has_values;
+      seen.kept_empty +=
+          c.specs[t].layout == Layout::kDense && result.layout == Layout::kSparse && result.num_rows == 0;
     }
   }
   EXPECT_GE(seen.results, 400);
   EXPECT_GE(seen.rows, 200);
   EXPECT_GE(seen.failures_by_weight, 5);
   EXPECT_GE(seen.failures_by_overflow, 3);
+  EXPECT_GE(seen.failures_by_emptiness, 2);
+  EXPECT_GE(seen.kept_empty, 2);
   EXPECT_GE(seen.refused_invalid, 100);
   EXPECT_GE(seen.refused_out_of_range, 3);
   EXPECT_GE(seen.dense_by_fallback, 20);

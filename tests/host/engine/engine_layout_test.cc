@@ -10,8 +10,10 @@
 namespace sparseagg::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 SPARSEAGG_CONTRACT_SUITE(LayoutContract);
@@ -285,6 +287,44 @@ TEST_P(LayoutContract, MinContributors_InADenseResult_RevealsNothing) {
   EXPECT_THAT(FloatsOf(result), ElementsAre(-1, 13, -1));
   EXPECT_THAT(CountsOf(result), ElementsAre(0, 2, 0));
   EXPECT_THAT(WeightsOf(result), ElementsAre(0.0, 2.0, 0.0));
+}
+
+TEST_P(LayoutContract, DenseTensor_NoSubmissions_FailsByDefaultAndNamesTheTensor) {
+  for (const ResultLayout layout : {ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto}) {
+    for (const Op op : {Op::kSum, Op::kMean, Op::kUnion, Op::kMax}) {
+      TensorSpec spec = WithLayout(MakeSpec(DType::kFloat32, op, 3), layout);
+      spec.layout = Layout::kDense;
+      const absl::Status status = MergeStatus(spec, {});
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'tensor-name'"), HasSubstr("on_empty")));
+    }
+  }
+}
+
+TEST_P(LayoutContract, DenseTensor_NoSubmissionsAndKeep_IsSparseWithoutRows) {
+  for (const ResultLayout layout : {ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto}) {
+    TensorSpec spec = WithLayout(MakeSpec(DType::kInt32, Op::kMean, 3, 2), layout);
+    spec.layout = Layout::kDense;
+    spec.aggregation.on_empty = OnEmpty::kKeep;
+    spec.aggregation.return_counts = true;
+    const Result result = Merge(spec, {});
+    EXPECT_EQ(result.layout, Layout::kSparse);
+    EXPECT_EQ(result.num_rows, 0u);
+    EXPECT_EQ(result.dimension, 3u);
+    EXPECT_EQ(result.width, 2u);
+    EXPECT_EQ(result.dtype, DType::kInt64);
+    EXPECT_THAT(KeysOf(result), IsEmpty());
+    EXPECT_TRUE(result.values.empty());
+    EXPECT_TRUE(result.counts.empty());
+    // With a submission on_empty has no influence.
+    EXPECT_EQ(Merge(spec, {Client(spec, "a", {0, 1, 2}, {1, 2, 3, 4, 5, 6})}).num_rows, 3u);
+  }
+}
+
+// A sparse tensor of the same round is just empty.
+TEST_P(LayoutContract, SparseTensor_NoSubmissions_IsEmptyWhateverOnEmptySays) {
+  const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kMean, 3);
+  EXPECT_EQ(Merge(spec, {}).num_rows, 0u);
 }
 
 TEST_P(LayoutContract, Empty_NoSubmissionsOrNoKeys_GiveNoRows) {

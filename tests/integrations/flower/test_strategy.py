@@ -9,7 +9,7 @@ from typing import Any
 import jobs
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
 from local_grid import LocalGrid
 from sparseagg.flower import (
@@ -21,6 +21,7 @@ from sparseagg.flower import (
     SparseMixin,
     sparse_mod,
 )
+from sparseagg.flower.records import NEEDS_WHOLE
 
 NODES = 8
 SPARSE = ["embedding.weight"]
@@ -306,3 +307,18 @@ def test_top_k_sends_less_and_loses_nothing(tmp_path: Any, names: Any, top_k: An
     assert 10 < moved.sum() <= 3 * 2 * (10 if top_k == 10 else int(top_k * table))
     with pytest.raises(ValueError, match="fraction is a number"):
         sparse_mod(top_k=1.5)
+
+
+def test_client_that_never_has_the_model_is_a_failure(mod: Any, caplog: pytest.LogCaptureFixture) -> None:
+    inner = jobs.make_client_app([mod])
+
+    def app(message: Any, context: Any) -> Any:
+        if context.node_config["partition-id"] == 0:
+            return Message(Error(6, NEEDS_WHOLE), reply_to=message)
+        return inner(message, context)
+
+    caplog.set_level("INFO", "flwr")
+    grid = LocalGrid(app, NODES)  # type: ignore[arg-type]
+    start(SparseFedAvg(sparse=SPARSE, fraction_evaluate=0.0), grid, rounds=1)
+    assert "Received 7 results and 1 failures" in caplog.text
+    assert len(grid.sent[0]) == 2

@@ -296,6 +296,16 @@ def test_memory_round_that_has_no_use_is_freed(monkeypatch, end):
     assert made[0]() is None
 
 
+def test_server_that_does_not_know_only_is_found_out(monkeypatch):
+    monkeypatch.setattr(MemoryRound, "close_with_only", lambda self, client_ids: None)
+    with sa.Client(":memory:") as client:
+        opened = client.create_round(ONE)
+        for client_id in "ab":
+            opened.submit(client_id, UPDATE)
+        with pytest.raises(sa.Unimplemented, match="counts 2 submissions instead of 1: the server is too old"):
+            opened.close(only=["a"])
+
+
 def test_local_client_has_a_server_of_its_own_until_it_disconnects():
     with sa.Client(":local:") as client, sa.Client(":local:") as other:
         assert client.address != other.address

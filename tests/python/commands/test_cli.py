@@ -232,7 +232,7 @@ def test_cli_close_ends_with_its_timeout(tmp_path, capsys, monkeypatch):
     async def close(self):
         pass
 
-    monkeypatch.setattr(Connection, "__init__", lambda self, *arguments: timeouts.append(arguments[3]))
+    monkeypatch.setattr(Connection, "__init__", lambda self, *arguments: timeouts.append(arguments[0].timeout))
     monkeypatch.setattr(Connection, "close", close)
     monkeypatch.setattr(Connection, "get_round", lambda self, name: (_ for _ in ()).throw(TimeoutError("late")))
     assert main(["rounds", "close", "r", "--timeout", "2.5"]) == 1

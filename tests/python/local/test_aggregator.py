@@ -273,3 +273,31 @@ def test_aggregator_result_beyond_the_memory_says_how_large_it_is():
         aggregator._engine = types.SimpleNamespace(finish=finish)  # there may be machines that have so much
         with pytest.raises(sa.ResourceExhausted, match=f"^out of memory: std::bad_alloc{more}$"):
             aggregator.finish()
+
+
+def test_withdrawn_submission_is_in_no_sum_and_no_count():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], op="mean", max_submissions=2)
+    first, other = sa.Aggregator(spec), sa.Aggregator(sa.RoundSpec(spec.tensors, op="mean", max_submissions=2))
+    first.add("a", ([1, 2], [1.0, 2.0]))
+    other.add(7, ([3], [5.0]))
+    first.merge(other)
+    assert first.withdraw("b") is False
+    assert first.withdraw("a") is True
+    assert first.withdraw("a") is False
+    assert first.num_submissions == 1
+    first.add("a", ([3], [1.0]))
+    result = first.finish()
+    assert result["v"].values.tolist() == [3.0]
+    assert (result.info.num_submissions, result.info.num_tuples, result.info.num_bytes) == (2, 2, 16)
+    with pytest.raises(sa.FailedPrecondition, match="finished"):
+        first.withdraw("a")
+
+
+def test_withdrawal_after_a_memory_limit_has_made_sums_is_refused():
+    limited = sa.Aggregator(sa.RoundSpec([sa.TensorSpec("v", "float32", 1 << 20)]), memory_limit=64 << 20)
+    keys = np.arange(1 << 20, dtype=np.uint32)
+    for name in "abcdefghijkl":
+        limited.add(name, (keys, np.ones(len(keys), np.float32)))
+    with pytest.raises(sa.FailedPrecondition, match="merged to stay within the memory_limit"):
+        limited.withdraw("l")
+    assert limited.num_submissions == 12

@@ -223,9 +223,9 @@ def test_engine_refuses_bad_arguments():
         with pytest.raises(sa.InvalidArgument, match="threads"):
             sa.aggregate([update], one(), threads=threads)
     with pytest.raises(sa.InvalidArgument, match="client id"):
-        sa.Aggregator(one()).add(7, update)
+        sa.Aggregator(one()).add(7.0, update)
     with pytest.raises(sa.InvalidArgument, match="client id"):
-        sa.aggregate({7: update}, one())
+        sa.aggregate({7.0: update}, one())
     for name in ("", "x" * 257):
         with pytest.raises(sa.InvalidArgument, match="client_id"):
             sa.Aggregator(one()).add(name, update)

@@ -83,7 +83,7 @@ def test_chart_takes_the_flags_of_the_server_but_those_that_it_sets() -> None:
     keys = {"--" + key for key in re.findall(r"^    ([a-z-]+) = ", configmap, re.MULTILINE)}
     schema = yaml.safe_load(text(CHART / "values.schema.json"))["properties"]["config"]
     taken = {"--" + name for name in schema["propertyNames"]["enum"]}
-    elsewhere = {"--config", "--help", "--version", "--owners-file"}  # a server in a pod has no owner
+    elsewhere = {"--config", "--help", "--version", "--owners-file", "--dev-tls"}  # a server in a pod has no owner
     assert taken == flags_of_server() - elsewhere - (keys - {"--log-format", "--threads"})
 
 
@@ -192,6 +192,16 @@ def test_chart_config_is_one_that_the_server_takes(start_server, tmp_path) -> No
 
 def test_sample_config_of_the_unit_is_one_that_the_server_takes(start_server, tmp_path) -> None:
     sample = text(DEPLOY / "systemd" / "server.toml")
+    tls = tmp_path / "tls"
+    start_server("--dev-tls", str(tls))
+    (tmp_path / "tokens").write_text("")
+    for path, here in [
+        ("/etc/sparseagg/tokens", tmp_path / "tokens"),
+        ("/etc/sparseagg/tls.crt", tls / "server.pem"),
+        ("/run/credentials/sparseagg.service/tls.key", tls / "server.key"),
+    ]:
+        assert f'"{path}"' in sample
+        sample = sample.replace(f'"{path}"', f'"{here}"')
     # As it is, and with all that it only shows.
     for number, each in enumerate([sample, re.sub(r"^# ?(?=[a-z-]+ = )", "", sample, flags=re.MULTILINE)]):
         config = tmp_path / f"{number}.toml"

@@ -223,6 +223,34 @@ def test_integrations_dense_rounds_of_a_server_take_wide_arrays(integrations: di
     assert np.array_equal(opened.close()["embedding"].values.reshape(array.shape), array)
 
 
+def test_integrations_clients_upload_by_handle(integrations: dict, client: sa.Client) -> None:
+    opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], weighting="by_weight"))
+    upload = integrations["upload"]
+    assert upload(opened.handle, 1, ([1], [1.0]), 2) == "counted"
+    assert upload(opened.handle, 1, ([1], [1.0]), 2) == "counted"
+    assert upload(opened.handle, 1, ([1], [5.0]), 2) == "repeated"
+    opened.close()
+    assert upload(opened.handle, 2, ([1], [1.0]), 2) == "late"
+    opened.delete()
+    assert upload(opened.handle, 2, ([1], [1.0]), 2) == "late"
+
+
+def test_integrations_model_goes_down_as_changed_rows(integrations: dict, client: sa.Client) -> None:
+    arrays = {"w": np.zeros((10, 2), np.float32)}
+    model = integrations["begin"](client, arrays)
+    history = integrations["RowHistory"]({"w": 10})
+    for version in (1, 2):
+        merged = sa.aggregate([([version], np.ones((1, 2)))], sa.RoundSpec([sa.TensorSpec("w", "float32", 10, 2)]))["w"]
+        integrations["publish_merged"](model, version, arrays, "w", merged)
+        history.record(version, {"w": merged.keys})
+    mine = {"w": np.zeros((10, 2), np.float32)}
+    assert client.model("demo").catch_up(mine, since=0) == 2
+    assert mine["w"].tolist() == arrays["w"].tolist()
+    keys, rows = integrations["rows_for"](history, "w", arrays["w"], 1)
+    assert (keys.tolist(), rows.tolist()) == ([2], [[1.0, 1.0]])
+    assert integrations["rows_for"](history, "w", arrays["w"], -1) is arrays["w"]
+
+
 @pytest.mark.parametrize("op", ["mean", "coordinate_mean"])
 def test_integrations_sparse_rows_go_out_and_back(integrations: dict, client: sa.Client, op: str) -> None:
     before = np.arange(12, dtype=np.float32).reshape(6, 2)

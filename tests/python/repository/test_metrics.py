@@ -111,7 +111,7 @@ def test_operations_documents_every_metric(metered) -> None:
 def test_dashboard_and_alerts_ask_for_metrics_that_there_are(metered) -> None:
     offered = names_in(read(metered.metrics_address))
     # Those whose only label appears with the first refusal.
-    offered |= {"sparseagg_rejected_total"}
+    offered |= {"sparseagg_rejected_total", "sparseagg_denied_total"}
     dashboard = json.loads((DEPLOY / "grafana" / "sparseagg.json").read_text(encoding="utf-8"))
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len(expressions) >= len(dashboard["panels"]) > 0

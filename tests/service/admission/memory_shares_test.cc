@@ -36,8 +36,8 @@ TEST(MemorySharesTest, DivideMemory_NoLimitOrTooSmall_BoundsOnlyRounds) {
 }
 
 TEST(MemorySharesTest, FitToMemory_LowersConnections) {
-  const auto most = [](uint64_t memory_mib, uint64_t max_connections) {
-    Limits limits;
+  Limits limits;
+  const auto most = [&](uint64_t memory_mib, uint64_t max_connections) {
     limits.memory_limit_bytes = memory_mib << 20;
     limits.max_connections = max_connections;
     return FitToMemory(limits).max_connections;
@@ -48,6 +48,8 @@ TEST(MemorySharesTest, FitToMemory_LowersConnections) {
   EXPECT_EQ(most(0, 10'000), 10'000);
   EXPECT_EQ(most(0, 0), 0);
   EXPECT_EQ(most(100, 7), 7);  // below kMinMemoryLimitBytes
+  limits.connection_bytes = kTlsConnectionBytes;
+  EXPECT_EQ(most(256, 10'000), 243);
 }
 
 TEST(MemorySharesTest, FitToMemory_OneMessageAndOnePageFitBesideStreams) {

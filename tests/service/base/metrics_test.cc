@@ -28,6 +28,7 @@ TEST(MetricsTest, Text_WhatWasCounted_IsThereAndNothingElse) {
   metrics.SetEngine("cpu", "a device");
   metrics.CountSubmission(/*duplicate=*/false, 5, 40);
   metrics.CountSubmission(/*duplicate=*/true, 5, 40);
+  metrics.CountWithdrawn(3);
   metrics.CountRefused(absl::InvalidArgumentError(""));
   metrics.CountRefused(absl::ResourceExhaustedError(""));
   metrics.CountRefused(absl::FailedPreconditionError(""));
@@ -42,6 +43,7 @@ TEST(MetricsTest, Text_WhatWasCounted_IsThereAndNothingElse) {
                     HasSubstr("sparseagg_submissions_total{result=\"shed\"} 1\n"),
                     HasSubstr("sparseagg_submissions_total{result=\"stale\"} 1\n"),
                     HasSubstr("sparseagg_submissions_total{result=\"failed\"} 1\n"),
+                    HasSubstr("sparseagg_submissions_withdrawn_total 3\n"),
                     HasSubstr("sparseagg_rejected_total{reason=\"invalid_argument\"} 1\n"),
                     HasSubstr("sparseagg_update_tuples_total 5\n"), HasSubstr("sparseagg_update_bytes_total 40\n"),
                     HasSubstr("sparseagg_stage_seconds_bucket{stage=\"decode\",le=\"1e-05\"} 0\n"),

@@ -2,11 +2,13 @@
 #include "service/codec/parse.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
 
+#include "service/admission/memory_shares.h"
 #include "sparseagg/v1/aggregation.pb.h"
 #include "tests/service/support/round_fixture.h"
 
@@ -51,6 +53,59 @@ TEST(ParseTest, ParseSpec_ListOfNumbers_CountsEachOfThem) {
   v1::StreamResultRequest request;
   EXPECT_THAT(ParseSpec(Buffer(sent.SerializeAsString()), limits, &request),
               Fails(Code::kResourceExhausted, HasSubstr("fields")));
+}
+
+TEST(ParseTest, ParseSpec_AllFieldsOfAllTensors_IsTaken) {
+  Limits limits;
+  limits.max_tensors = 500;
+  v1::CreateRoundRequest sent;
+  for (uint64_t i = 0; i < limits.max_tensors; ++i) {
+    v1::TensorSpec* tensor = sent.mutable_spec()->add_tensors();
+    tensor->set_name(std::string(64, 'x'));
+    tensor->set_dtype(v1::DTYPE_FLOAT32);
+    tensor->set_dimension(1 << 20);
+    tensor->set_width(1 << 9);
+    tensor->set_layout(v1::TENSOR_LAYOUT_DENSE);
+    tensor->set_modular(true);
+    for (int axis = 0; axis < 4; ++axis) tensor->mutable_shape()->add_sizes(1 << 20);
+    v1::AggregationSpec* aggregation = tensor->mutable_aggregation();
+    const auto* descriptor = v1::AggregationSpec::descriptor();
+    for (int f = 0; f < descriptor->field_count(); ++f) {
+      const auto* field = descriptor->field(f);
+      using Field = google::protobuf::FieldDescriptor;
+      const auto* reflection = aggregation->GetReflection();
+      if (field->cpp_type() == Field::CPPTYPE_ENUM) reflection->SetEnumValue(aggregation, field, 1);
+      if (field->cpp_type() == Field::CPPTYPE_BOOL) reflection->SetBool(aggregation, field, true);
+      if (field->cpp_type() == Field::CPPTYPE_UINT32) reflection->SetUInt32(aggregation, field, 1);
+      if (field->cpp_type() == Field::CPPTYPE_DOUBLE) reflection->SetDouble(aggregation, field, 1);
+    }
+  }
+  v1::CreateRoundRequest request;
+  EXPECT_THAT(ParseSpec(Buffer(sent.SerializeAsString()), limits, &request), IsOk());
+}
+
+TEST(ParseTest, ParseIdList_Limits_HoldBeforeTheListIsMade) {
+  Limits limits;
+  limits.max_message_bytes = 1 << 20;
+  limits.memory_limit_bytes = uint64_t{256} << 20;
+  const uint64_t most = MaxListedIds(limits);
+  ASSERT_GT(most, 100'000);
+  ASSERT_LT(most, 500'000);
+  v1::CloseRoundRequest sent;
+  for (uint64_t i = 0; i < most; ++i) sent.add_only_client_ids("");
+  v1::CloseRoundRequest request;
+  ASSERT_THAT(ParseIdList(Buffer(sent.SerializeAsString()), limits, &request), IsOk());
+  EXPECT_EQ(request.only_client_ids_size(), most);
+  sent.set_name("x");
+  v1::CloseRoundRequest untouched;
+  EXPECT_THAT(ParseIdList(Buffer(sent.SerializeAsString()), limits, &untouched), HasCode(Code::kResourceExhausted));
+  EXPECT_EQ(untouched.only_client_ids_size(), 0);
+  sent.set_name(std::string(1 << 20, 'x'));
+  EXPECT_THAT(ParseIdList(Buffer(sent.SerializeAsString()), limits, &untouched),
+              Fails(Code::kResourceExhausted, HasSubstr("max_message_bytes")));
+  std::string cut = sent.SerializeAsString();
+  cut.resize(10'000);
+  EXPECT_THAT(ParseIdList(Buffer(cut), limits, &untouched), HasCode(Code::kInvalidArgument));
 }
 
 // Whatever else is in it: fields that nobody knows, of another type, in groups, cut short.

@@ -191,5 +191,58 @@ TEST(RoundNameTest, Parse_OnlyRoundsSlashId_IsTaken) {
   EXPECT_THAT(ParseRoundName("rounds/" + std::string(129, 'a')), HasCode(Code::kInvalidArgument));
 }
 
+TEST(SpecCodecTest, Decode_OnEmpty_IsThatOfTheTensorOrOfTheRound) {
+  v1::RoundSpec spec = SumSpec();
+  *spec.add_tensors() = spec.tensors(0);
+  spec.mutable_tensors(1)->set_name("w");
+  EXPECT_EQ(Decode(spec).tensors[0].aggregation.on_empty, OnEmpty::kFail);
+  spec.mutable_aggregation()->set_on_empty(v1::ON_EMPTY_KEEP);
+  spec.mutable_tensors(1)->mutable_aggregation()->set_on_empty(v1::ON_EMPTY_FAIL);
+  EXPECT_EQ(Decode(spec).tensors[0].aggregation.on_empty, OnEmpty::kKeep);
+  EXPECT_EQ(Decode(spec).tensors[1].aggregation.on_empty, OnEmpty::kFail);
+  spec.mutable_aggregation()->set_on_empty(static_cast<v1::OnEmpty>(9));
+  EXPECT_THAT(DecodeRoundSpec(spec, Limits{}), Fails(Code::kInvalidArgument, HasSubstr("on_empty 9 is unknown")));
+}
+
+v1::RoundSpec Shaped(uint64_t dimension, uint32_t width, const std::vector<uint64_t>& sizes) {
+  v1::RoundSpec spec = SumSpec(dimension);
+  spec.mutable_tensors(0)->set_width(width);
+  spec.mutable_tensors(0)->mutable_shape()->mutable_sizes()->Add(sizes.begin(), sizes.end());
+  return spec;
+}
+
+TEST(SpecCodecTest, Decode_ShapeOfTheElements_IsKept) {
+  const uint64_t huge = uint64_t{1} << 63;
+  using Sizes = std::vector<uint64_t>;
+  for (const v1::RoundSpec& spec :
+       {Shaped(6, 1, {6}), Shaped(6, 1, {2, 3}), Shaped(3, 2, {3, 2}), Shaped(2, 3, {3, 2}), Shaped(1, 1, {}),
+        Shaped(huge, 4, {huge, 4}), Shaped(huge, 4, {4, huge}), Shaped(1, 1, Sizes(32, 1))}) {
+    v1::RoundSpec kept;
+    ASSERT_TRUE(kept.ParseFromString(Decode(spec).wire_spec));
+    EXPECT_EQ(kept.SerializeAsString(), spec.SerializeAsString());
+    EXPECT_TRUE(kept.tensors(0).has_shape());
+  }
+}
+
+TEST(SpecCodecTest, Decode_AnotherShape_IsRefused) {
+  const uint64_t huge = uint64_t{1} << 63;
+  using Sizes = std::vector<uint64_t>;
+  const auto refusal = [](const v1::RoundSpec& spec) { return DecodeRoundSpec(spec, Limits{}); };
+  EXPECT_THAT(refusal(Shaped(6, 1, {2, 4})),
+              Fails(Code::kInvalidArgument,
+                    HasSubstr("tensor 'v': shape (2, 4) does not have dimension 6 x width 1 elements")));
+  EXPECT_THAT(refusal(Shaped(2, 1, {})), Fails(Code::kInvalidArgument, HasSubstr("shape ()")));
+  EXPECT_THAT(refusal(Shaped(0, 1, {2})), Fails(Code::kInvalidArgument, HasSubstr("dimension 0")));
+  EXPECT_THAT(refusal(Shaped(1, 1, {0})), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(refusal(Shaped(1, 1, Sizes(33, 1))), Fails(Code::kInvalidArgument, HasSubstr("33 axes; up to 32")));
+  // Products that are right modulo 2^64 or 2^128, or would saturate alike.
+  EXPECT_THAT(refusal(Shaped(huge, 4, {huge, 8})), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(refusal(Shaped(4, 1, {huge + 1, 4})), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(refusal(Shaped(4, 1, {huge, huge, 4})), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(refusal(Shaped(4, 1, {huge, huge, huge, 0, 4})), HasCode(Code::kInvalidArgument));
+  const uint64_t half = uint64_t{1} << 32;
+  EXPECT_THAT(refusal(Shaped(1, 1, {half, half, half, half})), HasCode(Code::kInvalidArgument));
+}
+
 }  // namespace
 }  // namespace sparseagg::service

@@ -36,7 +36,7 @@ TEST_F(RegistryTest, Create_NoId_ChoosesDifferentOnes) {
   const auto second = Open(SumSpec(), "");
   EXPECT_NE(first, second);
   EXPECT_THAT(first->config().id, MatchesRegex("r-[0-9a-f]+"));
-  EXPECT_EQ(*registry().Find(first->config().id), first);
+  EXPECT_EQ(*registry().Find(kDefaultTenant, first->config().id), first);
 }
 
 TEST_F(RegistryTest, Create_OpenRoundLimit_CountsOnlyRoundsThatHaveNotEnded) {
@@ -51,26 +51,26 @@ TEST_F(RegistryTest, Create_OpenRoundLimit_CountsOnlyRoundsThatHaveNotEnded) {
 
 TEST_F(RegistryTest, List_Pages_GoThroughAllInOrderOfCreation) {
   for (const char* id : {"e", "a", "d", "b", "c"}) Open(SumSpec(), id);
-  auto page = registry().List(2, "");
+  auto page = registry().List(kDefaultTenant, 2, "");
   ASSERT_THAT(page, IsOk());
   EXPECT_THAT(IdsOf(*page), ElementsAre("e", "a"));
-  ASSERT_THAT(registry().Delete("d"), IsOk());  // where the next page would begin
-  page = registry().List(2, page->next_page_token);
+  ASSERT_THAT(registry().Delete(kDefaultTenant, "d"), IsOk());  // where the next page would begin
+  page = registry().List(kDefaultTenant, 2, page->next_page_token);
   ASSERT_THAT(page, IsOk());
   EXPECT_THAT(IdsOf(*page), ElementsAre("b", "c"));
   EXPECT_EQ(page->next_page_token, "");
 }
 
 TEST_F(RegistryTest, List_ForeignToken_IsRefused) {
-  EXPECT_THAT(registry().List(2, "x"), Fails(Code::kInvalidArgument, HasSubstr("page_token")));
+  EXPECT_THAT(registry().List(kDefaultTenant, 2, "x"), Fails(Code::kInvalidArgument, HasSubstr("page_token")));
 }
 
 TEST_F(RegistryTest, Delete_OpenRound_CancelsIt) {
   const auto round = Open(SumSpec(), "a");
-  EXPECT_THAT(registry().Delete("a"), IsOk());
+  EXPECT_THAT(registry().Delete(kDefaultTenant, "a"), IsOk());
   EXPECT_EQ(round->Snapshot().state, RoundState::kCancelled);
-  EXPECT_THAT(registry().Find("a"), HasCode(Code::kNotFound));
-  EXPECT_THAT(registry().Delete("a"), Fails(Code::kNotFound, HasSubstr("'a'")));
+  EXPECT_THAT(registry().Find(kDefaultTenant, "a"), HasCode(Code::kNotFound));
+  EXPECT_THAT(registry().Delete(kDefaultTenant, "a"), Fails(Code::kNotFound, HasSubstr("'a'")));
 }
 
 TEST_F(RegistryTest, Create_AfterAnExpiredOneOfTheSameId_IsNotExpiredWithIt) {
@@ -79,11 +79,11 @@ TEST_F(RegistryTest, Create_AfterAnExpiredOneOfTheSameId_IsNotExpiredWithIt) {
   const auto first = Open(spec, "a");
   first->Close();
   AwaitEnd(*first);
-  ASSERT_THAT(registry().Delete("a"), IsOk());
+  ASSERT_THAT(registry().Delete(kDefaultTenant, "a"), IsOk());
   const auto second = Open(spec, "a");
   Advance(absl::Seconds(10));
   RunPendingTasks();
-  EXPECT_EQ(*registry().Find("a"), second);
+  EXPECT_EQ(*registry().Find(kDefaultTenant, "a"), second);
 }
 
 TEST_F(RegistryTest, Drain_NoNewRoundsAndNobodyWaits) {

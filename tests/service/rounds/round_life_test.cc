@@ -284,10 +284,10 @@ TEST_F(RoundLifeTest, ResultTtl_Passed_ForgetsTheRoundAndItsMemory) {
   }
   Advance(absl::Seconds(59));
   RunPendingTasks();
-  EXPECT_THAT(registry().Find("r"), IsOk());
+  EXPECT_THAT(registry().Find(kDefaultTenant, "r"), IsOk());
   Advance(absl::Seconds(1));
   RunPendingTasks();
-  EXPECT_THAT(registry().Find("r"), HasCode(Code::kNotFound));
+  EXPECT_THAT(registry().Find(kDefaultTenant, "r"), HasCode(Code::kNotFound));
   EXPECT_EQ(context().budget.reserved(), 0);
 }
 

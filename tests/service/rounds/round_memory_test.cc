@@ -203,7 +203,7 @@ TEST_F(RoundMemoryTest, SubmitAndDiscard_ManyTimes_LeavesNothingReserved) {
     for (int i = 0; i < 10; ++i) {
       ASSERT_THAT(Put(*round, Large(i)), IsOk());
     }
-    EXPECT_THAT(registry().Delete("r"), IsOk());
+    EXPECT_THAT(registry().Delete(kDefaultTenant, "r"), IsOk());
   }
   RunPendingTasks();
   EXPECT_EQ(context().budget.reserved(), 0);

@@ -3,6 +3,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/service/support/on_threads.h"
 #include "tests/service/support/round_fixture.h"
 
 namespace sparseagg::service {
@@ -22,21 +23,6 @@ class RoundRaceTest : public RoundFixture {
       go_.Wait();
       return absl::OkStatus();
     };
-  }
-
-  // Runs `body(t)` on `count` threads that start together.
-  template <typename Body>
-  static void OnThreads(int count, Body body) {
-    Event start;
-    std::vector<std::thread> threads;
-    for (int t = 0; t < count; ++t) {
-      threads.emplace_back([&, t] {
-        start.Wait();
-        body(t);
-      });
-    }
-    start.Notify();
-    for (std::thread& thread : threads) thread.join();
   }
 
   Event preparing_;

@@ -116,7 +116,7 @@ TEST_F(AnswersTest, Wait_NoRoomAtTheEnd_WaitsForItsTurn) {
   std::thread second_waiter([&] { second = client().Wait(round, absl::Seconds(50)); });
   while (server().context().waits.taken() != 2) std::this_thread::yield();
   InFlightReservation all = TakeAll();
-  const auto kept = server().registry().Find("r");
+  const auto kept = server().registry().Find(kDefaultTenant, "r");
   ASSERT_THAT(kept, IsOk());
   (*kept)->Close();
   AwaitWaiting(2);
@@ -194,7 +194,7 @@ TEST_F(AnswersTest, Wait_ClientGivesUpInLine_LeavesIt) {
   });
   while (server().context().waits.taken() != 1) std::this_thread::yield();
   const InFlightReservation all = TakeAll();
-  const auto kept = server().registry().Find("r");
+  const auto kept = server().registry().Find(kDefaultTenant, "r");
   ASSERT_THAT(kept, IsOk());
   (*kept)->Close();
   AwaitWaiting(1);

@@ -47,7 +47,9 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-Client::Client(const std::string& address) : channel_(Connect(address)), stub_(v1::Aggregation::NewStub(channel_)) {}
+Client::Client(const std::string& address) : Client(Connect(address)) {}
+Client::Client(std::shared_ptr<grpc::Channel> channel)
+    : channel_(std::move(channel)), stub_(v1::Aggregation::NewStub(channel_)) {}
 
 absl::StatusOr<v1::Round> Client::Create(const v1::RoundSpec& spec, const std::string& id) {
   grpc::ClientContext context;
@@ -66,10 +68,11 @@ absl::StatusOr<v1::Round> Client::Get(const std::string& name) {
   return Either(stub_->GetRound(&context, request, &round), round);
 }
 
-absl::StatusOr<v1::Round> Client::Close(const std::string& name) {
+absl::StatusOr<v1::Round> Client::Close(const std::string& name, const std::vector<std::string>& only) {
   grpc::ClientContext context;
   v1::CloseRoundRequest request;
   request.set_name(name);
+  for (const std::string& client : only) request.add_only_client_ids(client);
   v1::Round round;
   return Either(stub_->CloseRound(&context, request, &round), round);
 }
@@ -137,6 +140,24 @@ absl::StatusOr<v1::Submission> Client::SubmitStream(const std::vector<v1::Update
   }
   writer->WritesDone();
   return Either(writer->Finish(), response);
+}
+
+absl::StatusOr<v1::ListSubmissionsResponse> Client::Submissions(const v1::ListSubmissionsRequest& request) {
+  grpc::ClientContext context;
+  v1::ListSubmissionsResponse response;
+  return Either(stub_->ListSubmissions(&context, request, &response), response);
+}
+
+absl::StatusOr<bool> Client::Withdraw(const std::string& round, const std::string& client,
+                                      const std::string& submission) {
+  grpc::ClientContext context;
+  v1::WithdrawSubmissionRequest request;
+  request.set_round(round);
+  request.set_client_id(client);
+  request.set_submission_id(submission);
+  v1::WithdrawSubmissionResponse response;
+  RETURN_IF_ERROR(FromGrpc(stub_->WithdrawSubmission(&context, request, &response)));
+  return response.withdrawn();
 }
 
 absl::StatusOr<v1::ResultPage> Client::Page(const v1::GetResultRequest& request) {

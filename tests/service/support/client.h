@@ -20,10 +20,12 @@ absl::Status FromGrpc(const grpc::Status& status);
 class Client {
  public:
   explicit Client(const std::string& address);
+  explicit Client(std::shared_ptr<grpc::Channel> channel);
 
   absl::StatusOr<v1::Round> Create(const v1::RoundSpec& spec, const std::string& id);
   absl::StatusOr<v1::Round> Get(const std::string& name);
-  absl::StatusOr<v1::Round> Close(const std::string& name);
+  // `only`: the clients that count; empty: all.
+  absl::StatusOr<v1::Round> Close(const std::string& name, const std::vector<std::string>& only = {});
   absl::StatusOr<v1::Round> Cancel(const std::string& name, const std::string& reason = "");
   absl::StatusOr<v1::Round> Wait(const std::string& name, absl::Duration timeout);
   // Closes the round, then waits until it has ended.
@@ -38,6 +40,11 @@ class Client {
   absl::StatusOr<v1::Submission> SubmitUnary(const std::vector<v1::UpdateChunk>& chunks);
   // Sends all chunks in one stream.
   absl::StatusOr<v1::Submission> SubmitStream(const std::vector<v1::UpdateChunk>& chunks);
+
+  absl::StatusOr<v1::ListSubmissionsResponse> Submissions(const v1::ListSubmissionsRequest& request);
+  // Returns: whether there was such a submission.
+  absl::StatusOr<bool> Withdraw(const std::string& round, const std::string& client,
+                                const std::string& submission = "");
 
   absl::StatusOr<v1::ResultPage> Page(const v1::GetResultRequest& request);
   // Reads all pages with GetResult.

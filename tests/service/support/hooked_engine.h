@@ -39,6 +39,8 @@ class HookedAccumulator final : public Accumulator {
   absl::Status MergeFrom(Accumulator&& other) override {
     return inner_->MergeFrom(std::move(*static_cast<HookedAccumulator&>(other).inner_));
   }
+  bool KeepsAll() const override { return inner_->KeepsAll(); }
+  void Remove(absl::Span<const uint32_t> indices) override { inner_->Remove(indices); }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     RETURN_IF_ERROR(hooks_.finish());
     return std::move(*inner_).Finish(order);

@@ -59,7 +59,7 @@ def merge(spec: RoundSpec, updates: Mapping[str, Update], *, check: bool = True)
 
     Raises:
         OutOfRange: an integer total leaves int64. FailedPrecondition: a weight to divide by is zero. Both name tensor
-            and smallest such key.
+            and smallest such key. FailedPrecondition, too: there are no updates of a dense tensor.
     """
     if check:
         check_spec(spec)
@@ -72,6 +72,10 @@ def merge(spec: RoundSpec, updates: Mapping[str, Update], *, check: bool = True)
 
 def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[Update]) -> MergedTensor:
     how = spec.aggregation_of(tensor)
+    if tensor.layout == "dense" and not updates:
+        if how.on_empty == "fail":
+            raise FailedPrecondition(f"tensor {tensor.name!r}: there are no submissions")
+        how = dataclasses.replace(how, result="sparse")
     fixed = sums_fixed(tensor, how)
     shift = 62 - ceil_log2(spec.max_submissions or 1) - ceil_log2(how.value_bound or 1.0) if fixed else 0
     merged: dict[int, _Key] = {}

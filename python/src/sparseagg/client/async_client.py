@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex
 from sparseagg.arguments import Timeout, checked_seconds
 from sparseagg.client.async_model import PublishedModel
 from sparseagg.client.async_round import Round
-from sparseagg.client.channel import TLS, checked_address
+from sparseagg.client.channel import checked_address
 from sparseagg.client.connection import Connection
 from sparseagg.client.deadlines import checked_deadline, raise_if_late
 from sparseagg.client.endpoint import MEMORY, Endpoint, parsed_handle
@@ -21,6 +21,7 @@ from sparseagg.client.requests import create_request, result_format, round_name
 from sparseagg.client.retry import RetryPolicy, checked_retry
 from sparseagg.client.transport import AsyncioTransport, Transport
 from sparseagg.client.upload import Upload, aggregate_upload, aggregate_uploads
+from sparseagg.credentials import TLSArgument, TokenArgument
 from sparseagg.durations import Seconds
 from sparseagg.errors import InvalidArgument
 from sparseagg.info import RoundInfo, ServerInfo
@@ -60,8 +61,10 @@ class Client:
         self,
         address: str,
         *,
-        token: str | None = None,
-        tls: TLS = False,
+        token: TokenArgument = None,
+        tls: TLSArgument = False,
+        tenant: str | None = None,
+        insecure_token: bool = False,
         timeout: Timeout = 60.0,
         retry: RetryPolicy | None = None,
         chunk_bytes: SupportsIndex | None = None,
@@ -76,7 +79,7 @@ class Client:
         if public_address is not None:
             checked_address(public_address, "a public_address")
         if address == MEMORY:
-            _refuse(address, token=token, tls=tls, options=options, public_address=public_address)
+            _refuse(address, token=token, tls=tls, tenant=tenant, options=options, public_address=public_address)
             self._connection = MemoryConnection(Endpoint(address), transport, chunk_bytes, connections)
             return
         if address == _LOCAL:
@@ -85,7 +88,17 @@ class Client:
             address = self._server.address
         try:
             endpoint = Endpoint(
-                checked_address(address), public_address, token, tls, length, policy, chunk_bytes, connections, options
+                checked_address(address),
+                public_address,
+                token,
+                tls,
+                length,
+                policy,
+                chunk_bytes,
+                connections,
+                options,
+                tenant,
+                insecure_token,
             )
             self._connection = Connection(endpoint, transport)
         except BaseException:

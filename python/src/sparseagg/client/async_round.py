@@ -20,7 +20,7 @@ from sparseagg.client.requests import close_request, result_format, result_reque
 from sparseagg.client.round_errors import naming_round, raise_if_failed, raise_if_not_ended
 from sparseagg.client.transport import Transport
 from sparseagg.client.upload import make_upload
-from sparseagg.errors import DeadlineExceeded, FailedPrecondition
+from sparseagg.errors import DeadlineExceeded, FailedPrecondition, Unimplemented
 from sparseagg.info import RoundInfo, Submission
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec
@@ -207,7 +207,15 @@ class Round(RoundAttributes):
 
     async def _end(self, request: pb.CloseRoundRequest, deadline: float | None) -> RoundInfo:
         """Closes the round on the server, and waits until it has ended; ``RoundFailed`` unless it is done."""
-        await self._call("CloseRound", request, deadline)
+        try:
+            await self._call("CloseRound", request, deadline)
+        except FailedPrecondition as error:  # with only_client_ids
+            self._info = await self._connection.get_round(self.name, deadline)
+            raise_if_failed(self._info, error)
+            raise
+        wanted, counted = len(request.only_client_ids), self._info.num_submissions
+        if wanted not in (0, counted):  # an older server does not see the field, and counts all
+            raise Unimplemented(f"{self.name} counts {counted} submissions instead of {wanted}: the server is too old")
         raise_if_failed(await self._wait(deadline))
         return self._info
 

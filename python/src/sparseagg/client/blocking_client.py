@@ -11,10 +11,10 @@ from typing import Any, SupportsIndex
 from sparseagg.arguments import Timeout
 from sparseagg.client import async_client
 from sparseagg.client.blocking_round import Round
-from sparseagg.client.channel import TLS
 from sparseagg.client.published_model import PublishedModel
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.client.transport import BlockingTransport, run
+from sparseagg.credentials import TLSArgument, TokenArgument
 from sparseagg.durations import Seconds
 from sparseagg.info import ServerInfo
 from sparseagg.result import Result
@@ -48,13 +48,16 @@ class Client:
 
     Args:
         address: "host:port" of a server. Or ":memory:": the engine in this process merges the rounds, which this client
-            alone has, and which end with it; token, tls and options are refused, and timeout, retry, chunk_bytes and
-            connections have no effect. Or ":local:": the client starts a server on this machine and stops it with
-            ``disconnect``, at the latest with this process; ``address`` is the server's.
-        token: bearer token, sent with every call. The server itself does not check tokens: a proxy in front of it may.
-            Without ``tls``, everybody on the way can read the token.
+            alone has, and which end with it; token, tls, tenant and options are refused, and timeout, retry,
+            chunk_bytes and connections have no effect. Or ":local:": the client starts a server on this machine and
+            stops it with ``disconnect``, at the latest with this process; ``address`` is the server's.
+        token: bearer token, sent with every call, or a function that returns the token of the present, for tokens that
+            expire. None: that of SPARSEAGG_TOKEN in the environment, if there is one.
         tls: False for a plain connection, True for TLS with the system's certificate authorities, a path for TLS with
-            the authorities in that PEM file, or gRPC credentials.
+            the authorities in that PEM file, ``TLS`` for a certificate of the client too, or gRPC credentials.
+        tenant: whose rounds an admin works with; None: those of its own tenant. Others have only one.
+        insecure_token: sends the token also over a plain connection to another machine, where everybody on the way can
+            read it. Otherwise that is an ``InvalidArgument``.
         timeout: limit of one call, in seconds or as a timedelta; None for no limit. It does not apply to calls that
             send or commit an update or read a result: ``Round.submit``, ``Round.result`` and the like have a
             ``timeout`` of their own. With any timeout, a server that answers no pings for a minute is UNAVAILABLE.
@@ -77,8 +80,10 @@ class Client:
         self,
         address: str,
         *,
-        token: str | None = None,
-        tls: TLS = False,
+        token: TokenArgument = None,
+        tls: TLSArgument = False,
+        tenant: str | None = None,
+        insecure_token: bool = False,
         timeout: Timeout = 60.0,
         retry: RetryPolicy | None = None,
         chunk_bytes: SupportsIndex | None = None,
@@ -90,6 +95,8 @@ class Client:
             address,
             token=token,
             tls=tls,
+            tenant=tenant,
+            insecure_token=insecure_token,
             timeout=timeout,
             retry=retry,
             chunk_bytes=chunk_bytes,

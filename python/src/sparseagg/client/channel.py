@@ -1,36 +1,20 @@
-"""What a channel to a server is opened with: address, options, credentials and metadata."""
+"""What a channel to a server is opened with: address, options and number of connections."""
 
 from __future__ import annotations
 
-import os
-import pathlib
 import re
 import sys
-from typing import Any, Union
-
-import grpc
+from typing import Any
 
 from sparseagg.arguments import checked_integer, checked_text, shown
+from sparseagg.credentials import is_local
 from sparseagg.errors import InvalidArgument
 
-__all__ = [
-    "TLS",
-    "channel_options",
-    "checked_address",
-    "checked_connections",
-    "credentials",
-    "metadata",
-]
-
-# False: plain. True: TLS, with the system's certificate authorities. A path: TLS, with those in that PEM file.
-TLS = Union[bool, str, "os.PathLike[str]", grpc.ChannelCredentials]
+__all__ = ["channel_options", "checked_address", "checked_connections"]
 
 _HOST_AND_PORT = re.compile(r"(\[[^]\s]+\]|[^][:/\s]+):(\d{1,5})")
 # gRPC's other ways to name a server. gRPC asks the name service for a host with the name of any other scheme.
 _SCHEMES = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds):")
-_LOOPBACK = re.compile(
-    r"(.*[:/])?(localhost\.?|127\.\d+\.\d+\.\d+|\[::1\]|\[::ffff:127\.\d+\.\d+\.\d+\]):\d+", re.IGNORECASE
-)
 
 
 def checked_address(address: Any, what: str = "an address") -> str:
@@ -69,7 +53,7 @@ def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[t
         "grpc.keepalive_timeout_ms": 20_000,
         "grpc.http2.max_pings_without_data": 0,  # no limit
         # A proxy cannot reach this machine's loopback.
-        "grpc.enable_http_proxy": 0 if _LOOPBACK.fullmatch(address) else 1,
+        "grpc.enable_http_proxy": 0 if is_local(address) else 1,
     }
     return list({**options, **dict(extra or ())}.items())  # each once: gRPC takes the first of two
 
@@ -81,40 +65,6 @@ def _is_option(pair: Any) -> bool:
     return isinstance(pair[0], str) and isinstance(pair[1], (int, str, bytes))
 
 
-def credentials(tls: TLS) -> grpc.ChannelCredentials | None:
-    """Returns the credentials of a channel; None for a plain one.
-
-    Raises:
-        InvalidArgument: ``tls`` is none of what ``TLS`` lists, or a file without a certificate.
-        OSError: the file cannot be read.
-    """
-    if tls is False:
-        return None
-    if tls is True:
-        return grpc.ssl_channel_credentials()
-    if isinstance(tls, os.PathLike) or (isinstance(tls, str) and tls):
-        pem = pathlib.Path(tls).read_bytes()
-        if b"-----BEGIN" not in pem:  # gRPC would look for it at every attempt to connect
-            raise InvalidArgument(f"tls: {os.fspath(tls)} has no certificate in PEM")
-        return grpc.ssl_channel_credentials(pem)
-    if isinstance(tls, grpc.ChannelCredentials):
-        return tls
-    raise InvalidArgument(f"tls is False, True, the path of a PEM file, or credentials of gRPC, not {shown(tls)}")
-
-
 def checked_connections(connections: Any) -> int:
     """Returns the number of connections that a client may make; ``InvalidArgument`` if it is not 1 or more."""
     return checked_integer("connections is a number from 1 on", connections, 1, sys.maxsize)
-
-
-def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
-    """Returns the metadata of every call: the bearer token, if there is one.
-
-    Raises:
-        InvalidArgument: ``token`` is no printable ASCII. The error does not show the token.
-    """
-    if token is None:
-        return ()
-    if not isinstance(token, str) or re.fullmatch("[ -~]*", token) is None:
-        raise InvalidArgument("a token is a string of printable ASCII, without the end of a line; this one is not")
-    return (("authorization", f"Bearer {token}"),)

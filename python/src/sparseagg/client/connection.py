@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from sparseagg.client.channel import channel_options, checked_connections, credentials, metadata
+from sparseagg.client.channel import channel_options, checked_connections
 from sparseagg.client.channel_pool import ChannelPool
 from sparseagg.client.deadlines import call_seconds, named_if_late, pause_after
 from sparseagg.client.endpoint import Endpoint
@@ -18,6 +18,7 @@ from sparseagg.client.resumption import Resumption
 from sparseagg.client.retry import Retries, RetryPolicy, error_from_call
 from sparseagg.client.transport import Transport
 from sparseagg.client.upload import Upload, aggregate_requests, counted, streamed
+from sparseagg.credentials import Headers, channel_credentials
 from sparseagg.errors import Aborted, NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.spec import RoundSpec
@@ -51,10 +52,10 @@ class Connection:
         self.endpoint = endpoint
         self.transport = transport
         self.retry = endpoint.retry or RetryPolicy()
-        self._metadata = metadata(endpoint.token)
         self._wanted_chunk_bytes = checked_chunk_bytes(endpoint.chunk_bytes)
         self._server_wire: ServerWire | None = None  # None: unknown, or out of date
-        address, of_tls = endpoint.address, credentials(endpoint.tls)
+        address, of_tls = endpoint.address, channel_credentials(endpoint.tls)
+        self._headers = Headers(endpoint.token, endpoint.tenant, address, of_tls is None, endpoint.insecure_token)
         options = channel_options(address, endpoint.options)
         self._channels = ChannelPool(
             lambda: transport.open_channel(address, of_tls, options), checked_connections(endpoint.connections)
@@ -102,7 +103,7 @@ class Connection:
             reader, timeout = ResultReader(), call_seconds(deadline)
             messages = aggregate_requests(spec, uploads, answer)
             with self._channels.least_busy() as stub, streamed(messages) as requests:
-                pages = stub.Aggregate(requests, timeout=timeout, metadata=self._metadata)
+                pages = stub.Aggregate(requests, timeout=timeout, metadata=self._headers())
                 await self.transport.read(pages, reader.add)
             return reader
 
@@ -128,7 +129,7 @@ class Connection:
             nonlocal is_resumed
             with self._channels.least_busy() as stub:
                 if reader.num_pages == 0:
-                    pages = stub.StreamResult(request, timeout=call_seconds(deadline), metadata=self._metadata)
+                    pages = stub.StreamResult(request, timeout=call_seconds(deadline), metadata=self._headers())
                     await self.transport.read(pages, reader.add)
                     return
                 is_resumed = True
@@ -217,7 +218,7 @@ class Connection:
                     raise error_from_call(call_error, is_late=wait is not None) from call_error
 
     async def _answer(self, method: Any, request: Any, timeout: float | None) -> Any:
-        return await self.transport.answer(method(request, timeout=timeout, metadata=self._metadata))
+        return await self.transport.answer(method(request, timeout=timeout, metadata=self._headers()))
 
     def _forget_server_after(self, error: grpc.RpcError) -> None:
         """Lets the server be asked again for its limits, when another server, with lower limits, may have answered."""

@@ -9,8 +9,9 @@ from typing import Any, SupportsIndex
 import grpc
 
 from sparseagg.arguments import checked_text, shown
-from sparseagg.client.channel import TLS, checked_address
+from sparseagg.client.channel import checked_address
 from sparseagg.client.retry import RetryPolicy
+from sparseagg.credentials import TLSArgument, TokenArgument
 from sparseagg.errors import FailedPrecondition, InvalidArgument
 
 __all__ = ["MEMORY", "Endpoint", "parsed_handle"]
@@ -35,13 +36,15 @@ class Endpoint:
 
     address: str
     public_address: str | None = None
-    token: str | None = dataclasses.field(default=None, repr=False)
-    tls: TLS = False
+    token: TokenArgument = dataclasses.field(default=None, repr=False)
+    tls: TLSArgument = False
     timeout: float | None = None
     retry: RetryPolicy | None = None
     chunk_bytes: SupportsIndex | None = None
     connections: SupportsIndex = 4
     options: list[tuple[str, Any]] | None = None
+    tenant: str | None = None
+    insecure_token: bool = False
 
     def arguments(self) -> dict[str, Any]:
         """Returns the arguments of the client's class, by name."""
@@ -65,7 +68,7 @@ class Endpoint:
         if isinstance(self.tls, grpc.ChannelCredentials):
             raise FailedPrecondition(
                 "a client with credentials of gRPC and its rounds cannot be pickled, for the credentials cannot; those "
-                "of a client with tls=True or tls=PATH can"
+                "of a client with tls=True, tls=PATH or a TLS can"
             )
         return Endpoint, tuple(self.arguments().values())
 

@@ -40,6 +40,14 @@ __all__ = ["MemoryConnection", "MemoryReader"]
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MOST_REASON_BYTES = 1024
+# What rounds in this process do of the additions to the API; the names are the server's.
+_FEATURES = (
+    "ListSubmissions",
+    "WithdrawSubmission",
+    "CloseRoundRequest.only_client_ids",
+    "AggregationSpec.on_empty",
+    "TensorSpec.shape",
+)
 _DISCONNECTED = "this client is disconnected"
 
 
@@ -114,10 +122,19 @@ class MemoryConnection:
                 with self._lock:
                     rounds = list(self._rounds.values())
                 return pb.ListRoundsResponse(rounds=[each.describe() for each in rounds])
+            if method == "WithdrawSubmission":
+                found = self._find(request.round)
+                # In a thread of the executor, since the call waits for an Add that is under way.
+                withdrawn = await self.transport.convert(found.withdraw, request.client_id, request.submission_id)
+                return pb.WithdrawSubmissionResponse(withdrawn=withdrawn)
             found = self._find(request.name)
+            if method == "ListSubmissions":
+                return pb.ListSubmissionsResponse(submissions=found.submissions())
             if method == "WaitRound":
                 await self.transport.wait(found.ended, seconds_of(request.timeout))
             elif method == "CloseRound":
+                if request.only_client_ids:
+                    await self.transport.convert(found.close_with_only, request.only_client_ids)
                 found.close()
             elif method == "CancelRound":
                 if len(request.reason.encode()) > _MOST_REASON_BYTES:
@@ -238,6 +255,7 @@ def _server_info() -> pb.ServerInfo:
         api_versions=[pb.DESCRIPTOR.package],
         engine=engine,
         engine_description=description.strip("()"),
+        features=_FEATURES,
         key_encodings=pb.KeyEncoding.keys()[1:],
         value_encodings=pb.ValueEncoding.keys()[1:],
     )

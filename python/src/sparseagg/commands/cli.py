@@ -14,7 +14,7 @@ from google.protobuf import json_format
 
 import sparseagg
 from sparseagg.client.blocking_client import Client
-from sparseagg.commands import demo, doctor, merge, npz, top
+from sparseagg.commands import credentials_flags, demo, doctor, keys, merge, npz, top
 from sparseagg.commands.demo import run as demo_run
 from sparseagg.commands.spec_file import SPEC_HELP, read_spec
 from sparseagg.errors import InvalidArgument, SparseaggError
@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="of the server (%(default)s; environment SPARSEAGG_ADDRESS)",
     )
+    credentials_flags.add_arguments(address)
     at_server = argparse.ArgumentParser(add_help=False, parents=[address])
     at_server.add_argument(
         "--timeout",
@@ -134,6 +135,12 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("server", add_help=False, help="run a server: sparseagg-server with the flags that follow")
 
+    keys.add_arguments(
+        commands.add_parser(
+            "keys", help="make, list and revoke bearer tokens of a server", description=keys.DESCRIPTION
+        )
+    )
+
     training = commands.add_parser(
         "demo", help="federated training on real text, through a real server", description=demo.__doc__
     )
@@ -143,9 +150,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _client(arguments: argparse.Namespace) -> Client:
-    if arguments.timeout is None:
-        return Client(arguments.address)
-    return Client(arguments.address, timeout=arguments.timeout)
+    options = credentials_flags.client_options(arguments)
+    if arguments.timeout is not None:
+        options["timeout"] = arguments.timeout
+    return Client(arguments.address, **options)
 
 
 def _info(arguments: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from types import ModuleType
 
 from sparseagg.client.blocking_client import Client
 from sparseagg.client.retry import RetryPolicy
+from sparseagg.commands import credentials_flags
 from sparseagg.commands.top_look import Look, check_metrics_url, look_at
 from sparseagg.errors import FailedPrecondition, InvalidArgument, SparseaggError
 
@@ -56,7 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
     if not (arguments.once or sys.stdout.isatty()):
         raise InvalidArgument("top draws on a terminal, and standard output is none; --once prints a single view")
     view = _view()
-    with Client(arguments.address, timeout=_CALL_TIMEOUT_S, retry=RetryPolicy(attempts=1)) as client:
+    options = credentials_flags.client_options(arguments)
+    with Client(arguments.address, timeout=_CALL_TIMEOUT_S, retry=RetryPolicy(attempts=1), **options) as client:
         if arguments.once:
             view.print_once(client.address, look_at(client, arguments.metrics))
             return 0

@@ -55,9 +55,9 @@ class Downlink:
         """Notes which version a node says that it has."""
         if reply is None or reply.get("model") != self._settings["model"] or self._losses.get(node, 0) >= _MOST_LOSSES:
             return
-        self._copies[node] = int(reply["version"])
-        if not reply["partial"]:
-            self._full[node] = int(reply["version"])
+        self._copies[node] = int(reply.get("version", -1))
+        if not reply.get("partial", True):
+            self._full[node] = self._copies[node]
 
     def note_used(self, node: int, update: Mapping[str, Any]) -> None:
         """Notes which rows a node has changed."""

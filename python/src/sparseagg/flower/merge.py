@@ -15,6 +15,7 @@ from sparseagg.optimizers import RowOptimizer
 
 __all__ = ["Merge", "changed_rows"]
 
+_BLOCK = 1 << 14  # rows that are widened to float64 at a time
 _SUMMED = ("float16", "float32", "float64")
 
 
@@ -135,7 +136,9 @@ def _step_of_rows(
         return _rewritten(table, values), None
     rows = table.rows_at(keys)
     if optimizer is None:
-        rows = (rows.astype(np.float64) + delta).astype(rows.dtype)
+        for begin in range(0, len(rows), _BLOCK):
+            part = slice(begin, begin + _BLOCK)
+            rows[part] = rows[part].astype(np.float64) + delta[part]
     else:
         rows = optimizer.step_rows(name, table.dimension, keys, rows, delta)
     return table.with_rows(keys, rows), keys

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from sparseagg.flower.records import to_array, view
+from sparseagg.flower.records import to_array, view, with_rows
 
 __all__ = ["Model", "Table"]
+
+_BLOCK = 1 << 14  # rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,8 +38,10 @@ class Table:
     @classmethod
     def of(cls, array: Array, width: int = 1) -> Table:
         """Returns the table of an array."""
-        dtype = view(array).dtype
-        return cls(array, width, np.empty(0, np.int64), np.empty((0, width), dtype))
+        values = view(array)
+        if not values.flags.c_contiguous:
+            array = to_array(values)
+        return cls(array, width, np.empty(0, np.int64), np.empty((0, width), values.dtype))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,21 +61,32 @@ class Table:
 
     def rows_at(self, keys: Any) -> Any:
         """Returns a copy of the rows at these keys."""
-        rows = view(self.array).reshape(-1, self.width)[keys]
-        position = np.searchsorted(self.keys, keys)
-        position[position == len(self.keys)] = 0
-        changed = self.keys[position] == keys if len(self.keys) else np.zeros(len(keys), bool)
-        rows[changed] = self.rows[position[changed]]
+        rows = np.empty((len(keys), self.width), self.dtype)
+        values = view(self.array).reshape(-1, self.width)
+        for begin in range(0, len(keys), _BLOCK):  # so that no other array has their size
+            some = keys[begin : begin + _BLOCK]
+            at = np.searchsorted(self.keys, some)
+            at[at == len(self.keys)] = 0
+            changed = self.keys[at] == some if len(self.keys) else np.zeros(len(some), bool)
+            part = rows[begin : begin + _BLOCK]
+            part[changed] = self.rows[at[changed]]
+            part[~changed] = values[some[~changed]]
         return rows
 
     def with_rows(self, keys: Any, rows: Any) -> Table:
         """Returns a table with other rows at these keys, which are int64 and ascending."""
         kept = ~np.isin(self.keys, keys, assume_unique=True)
-        order = np.argsort(both := np.concatenate([self.keys[kept], keys]), kind="stable")
-        table = Table(self.array, self.width, both[order], np.concatenate([self.rows[kept], rows])[order])
-        if 2 * len(table.keys) >= self.dimension:
-            return Table.of(to_array(table.dense()), self.width)
-        return table
+        if kept.any():
+            old = self.keys[kept]
+            at = np.searchsorted(keys, old) + np.arange(len(old))
+            is_new = np.ones(len(old) + len(keys), bool)
+            is_new[at] = False
+            merged_keys, merged = np.empty(len(is_new), np.int64), np.empty((len(is_new), self.width), self.dtype)
+            merged_keys[at], merged[at] = old, self.rows[kept]
+            merged_keys[is_new], merged[is_new] = keys, rows
+            keys, rows = merged_keys, merged
+        table = Table(self.array, self.width, keys, rows)
+        return Table.of(table.to_array(), self.width) if 2 * len(keys) >= self.dimension else table
 
     def dense(self) -> Any:
         """Returns the whole tensor; read-only if no row has changed."""
@@ -84,7 +99,7 @@ class Table:
 
     def to_array(self) -> Array:
         """Returns the whole tensor as Flower's array, without a copy if no row has changed."""
-        return to_array(self.dense()) if len(self.keys) else self.array
+        return with_rows(self.array, self.width, self.keys, self.rows) if len(self.keys) else self.array
 
 
 class _LazyArray(Array):

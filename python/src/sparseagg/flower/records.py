@@ -37,6 +37,7 @@ __all__ = [
     "to_array",
     "update_of",
     "view",
+    "with_rows",
 ]
 
 CONFIG = "sparseagg"
@@ -53,18 +54,30 @@ def view(array: Array) -> Any:
     """Returns the values of a record's array, read-only, without copying them as ``Array.numpy`` does."""
     if array.stype != _NUMPY:
         raise InvalidArgument(f"an array is serialized as {array.stype!r}, not as {_NUMPY!r}")
-    data = array.data
-    header = io.BytesIO(data[:4096])
     try:
-        version = np.lib.format.read_magic(header)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, is_fortran, dtype = read(header)
-        if dtype.hasobject:
-            raise ValueError("it has Python objects")
-        flat = np.frombuffer(data, dtype, offset=header.tell())
-        return flat.reshape(shape, order="F" if is_fortran else "C")
+        return _values(array.data, array.data)
     except ValueError as error:
         raise InvalidArgument(f"an array of shape {array.shape} cannot be read: {error}") from error
+
+
+def _values(data: bytes, buffer: Any) -> Any:
+    """Returns the values in a buffer that has the same content as ``data``, or once had."""
+    header = io.BytesIO(data[:4096])
+    version = np.lib.format.read_magic(header)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = read(header)
+    if dtype.hasobject:
+        raise ValueError("it has Python objects")
+    flat = np.frombuffer(buffer, dtype, offset=header.tell())
+    return flat.reshape(shape, order="F" if is_fortran else "C")
+
+
+def with_rows(array: Array, width: int, keys: Any, rows: Any) -> Array:
+    """Returns an array in C order with other rows at some keys; its bytes are copied once."""
+    stream = io.BytesIO(array.data)
+    with stream.getbuffer() as buffer:  # the copy
+        _values(array.data, buffer).reshape(-1, width)[keys] = rows
+    return Array(dtype=array.dtype, shape=tuple(array.shape), stype=_NUMPY, data=stream.getvalue())
 
 
 def to_array(values: Any) -> Array:

@@ -166,6 +166,7 @@ class SparseMixin:
             metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
             tables, changed = self._opened().finish(self._counted, self._optimizer)
             self._merge = None
+            sa.release_memory()  # that the engine keeps for a next merge, which is a round of training away
         except sa.SparseaggError as error:
             log(ERROR, "aggregate_train: the updates cannot be merged, and the model stays: %s", error)
             return None, None
@@ -202,7 +203,9 @@ class SparseMixin:
 
     def _add(self, node: int, config: ConfigRecord | None, content: RecordDict) -> None:
         """Merges the content of a reply; a client that has uploaded to the server itself sends no arrays."""
-        client_id = str(config["client"]) if config is not None else f"~node-{node:020d}"
+        client_id = f"~node-{node:020d}" if config is None else config.get("client")
+        if not isinstance(client_id, str):
+            raise sa.InvalidArgument(f"the configuration {CONFIG!r} of a reply has no text 'client'")
         metrics = list(content.metric_records.values())
         weight = metrics[0].get(self.weighted_by_key) if len(metrics) == 1 else None
         if not isinstance(weight, (int, float)):

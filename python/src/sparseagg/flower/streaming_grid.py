@@ -41,6 +41,7 @@ class StreamingGrid(Grid):
         end = None if timeout is None else time.monotonic() + timeout
         replies = Replies()
         waiting = self._push(list(messages))
+        repeated: set[str] = set()  # ids of messages that were sent a second time; there is no third
         sent, wait = len(waiting), _LEAST_WAIT_S
         while waiting and (end is None or time.monotonic() < end):
             arrived = list(self._grid.pull_messages(list(waiting)))
@@ -52,12 +53,16 @@ class StreamingGrid(Grid):
             while arrived:
                 reply = arrived.pop(0)  # which releases its arrays when they are merged
                 message = waiting.pop(reply.metadata.reply_to_message_id, None)
-                seen = None if message is None else self._strategy.incoming(reply)
-                if seen is not None:
-                    replies.append(seen)
-                elif message is not None:
+                if message is None:
+                    continue
+                seen = self._strategy.incoming(reply)
+                if seen is not None or reply.metadata.reply_to_message_id in repeated:
+                    replies.append(reply if seen is None else seen)
+                else:
                     again.append(message)
-            waiting.update(self._push(again))
+            sent_again = self._push(again)
+            repeated.update(sent_again)
+            waiting.update(sent_again)
         if waiting:
             log(INFO, "%s of %s nodes have not replied within %s s", len(waiting), sent, timeout)
         return replies

@@ -215,6 +215,24 @@ class Aggregator:
         with extension.errors():
             self._engine.merge(other._engine)
 
+    def withdraw(self, client_id: ClientId) -> bool:
+        """Takes a client's submission out, as if it had never been added. The client may be added again.
+
+        Returns:
+            Whether there was a submission to withdraw.
+
+        Raises:
+            FailedPrecondition: submissions have been merged already, so that none can be taken out: where the order
+                does not matter ("fixed_point", integers, "min", "max", "union"), those that take 64 MiB; or beyond the
+                ``memory_limit``. Or the aggregator is spent.
+        """
+        return self._withdraw([checked_client_id(client_id)]) > 0
+
+    def _withdraw(self, client_ids: list[str]) -> int:
+        """Takes the submissions of these clients out, all or, after an error, none, and returns their number."""
+        with extension.errors():
+            return int(self._engine.withdraw(client_ids))
+
     def finish(self) -> Result:
         """Merges, and returns the result, whose arrays are views of the engine's memory. The aggregator is spent.
 

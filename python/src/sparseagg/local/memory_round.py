@@ -7,7 +7,7 @@ import dataclasses
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import grpc
 
@@ -130,11 +130,67 @@ class MemoryRound:
         encoding = pb.ValueEncoding.Name(request.format.value_encoding)[len("VALUE_ENCODING_") :].lower()
         return {name: part_of(self._tensors[name], request.range.begin, request.range.end, encoding) for name in names}
 
+    def submissions(self) -> list[pb.Submission]:
+        """Returns the submissions that count, in the bytewise order of client ids; none of a cancelled round."""
+        with self._lock:
+            return [
+                answer for _, answer in sorted(self._committed.values(), key=lambda pair: pair[1].client_id.encode())
+            ]
+
+    def withdraw(self, client_id: str, submission_id: str) -> bool:
+        """Takes a client's submission out of the open round; returns whether there was one.
+
+        Args:
+            client_id: of the client.
+            submission_id: of the submission; empty: any.
+
+        Raises:
+            FailedPrecondition: the round is not open, or has merged submissions already.
+        """
+        with self._lock:  # first of all, so that the call does not wait for a merge
+            if self._info.state != pb.ROUND_STATE_OPEN:
+                raise self._not_open_error()
+        with self._merging, self._lock:
+            if self._info.state != pb.ROUND_STATE_OPEN:
+                raise self._not_open_error()
+            found = self._committed.get(client_id)
+            if found is None or submission_id not in ("", found[1].submission_id):
+                return False
+            self._take_out([client_id])
+        return True
+
     def close(self) -> None:
         """Takes no further submission, and starts the merge. No effect unless the round is open."""
         with self._lock:
             if self._info.state == pb.ROUND_STATE_OPEN:
                 self._close()
+
+    def close_with_only(self, client_ids: Iterable[str]) -> None:
+        """Closes the round after taking out the submissions of all other clients.
+
+        Raises:
+            FailedPrecondition: a client has no submission; or others have, and are merged already; or the round is
+                closed, and others count. The round is as it was.
+        """
+        kept = dict.fromkeys(sorted(client_ids, key=str.encode))
+        with self._merging, self._lock:
+            is_open = self._info.state == pb.ROUND_STATE_OPEN
+            if self._info.state == pb.ROUND_STATE_CANCELLED:
+                raise self._not_open_error()
+            for client_id in kept:
+                if client_id not in self._committed:
+                    raise FailedPrecondition(
+                        f"client '{client_id}' has no committed submission in the round"
+                        f"{'' if is_open else ', which is closed'}"
+                    )
+            if is_open:
+                self._take_out([client_id for client_id in self._committed if client_id not in kept])
+                self._close()
+            elif len(kept) < len(self._committed):
+                raise FailedPrecondition(
+                    f"the round is {self._state()} and counts {len(self._committed)} submissions, not only the "
+                    f"{len(kept)} of the list"
+                )
 
     def cancel(self, reason: str) -> None:
         """Ends the round without a result; ``FailedPrecondition`` if the round is done or failed."""
@@ -200,6 +256,18 @@ class MemoryRound:
             if self._info.num_submissions == self.spec.max_submissions and self._info.state == pb.ROUND_STATE_OPEN:
                 self._close()
         return submission
+
+    def _take_out(self, client_ids: list[str]) -> None:
+        """Takes out submissions that count; none after an error. Requires: the round is open, _merging and _lock."""
+        if not client_ids:
+            return
+        assert self._aggregator is not None
+        self._aggregator._withdraw(client_ids)
+        for client_id in client_ids:
+            _, submission = self._committed.pop(client_id)
+            self._info.num_submissions -= 1
+            self._info.num_tuples -= submission.num_tuples
+            self._info.num_bytes -= submission.num_bytes
 
     def _close(self) -> None:
         """Starts the merge. Requires: the round is open, and _lock."""
@@ -280,8 +348,11 @@ class MemoryRound:
 
     def _state_error(self, reason: str) -> FailedPrecondition:
         """Returns the error for a call that the state does not allow. Requires _lock."""
-        state = pb.RoundState.Name(self._info.state)[len("ROUND_STATE_") :]
-        return FailedPrecondition(f"the round is {state}{reason and ': '}{reason}")
+        return FailedPrecondition(f"the round is {self._state()}{reason and ': '}{reason}")
+
+    def _state(self) -> str:
+        """Returns the state's name in errors. Requires _lock."""
+        return pb.RoundState.Name(self._info.state)[len("ROUND_STATE_") :]
 
 
 def _seconds(spec: pb.RoundSpec, field: str) -> float | None:

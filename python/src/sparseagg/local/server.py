@@ -16,6 +16,7 @@ from typing import Any, SupportsIndex
 import grpc
 
 from sparseagg.arguments import Timeout, checked_integer, checked_seconds, checked_text, shown
+from sparseagg.credentials import TLS
 from sparseagg.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, Unavailable
 from sparseagg.local import programs
 from sparseagg.local.server_directory import ServerDirectory, until
@@ -49,10 +50,15 @@ class Server:
         data_dir: the server's directory, which has the log ``server.log``, and which stays; made where it is missing.
             By default a temporary directory that ``stop`` removes. It stays after an error, for the log.
         port: to listen on; 0: any free port.
-        host: address to listen on. Others than the loopback's need the option ``--insecure``.
+        host: address to listen on. Others than the loopback's need ``tls`` with ca or ``tokens_file``, or the option
+            ``--insecure``.
         shared: uses the server that other processes of this user share on this machine, or starts it with these
             arguments. The server stops when the last of these processes stops it or ends. Its directory is
             ``data_dir``, by default one of the user in XDG_RUNTIME_DIR or the folder of temporary files.
+        tls: the server's certificate, key and, where clients need certificates, their authorities. Not of a shared
+            server.
+        tokens_file: bearer tokens that the server takes, as ``sparseagg keys`` writes it; without ``tls`` and ca, the
+            only credentials. None: the server believes everybody.
         options: more flags of sparseagg-server, as ``["--threads", "2"]``. Metrics are off without
             ``--metrics-address``.
         start_timeout: seconds that ``start`` may take.
@@ -74,6 +80,8 @@ class Server:
         port: SupportsIndex = 0,
         host: str = "127.0.0.1",
         shared: bool = False,
+        tls: TLS | None = None,
+        tokens_file: str | os.PathLike[str] | None = None,
         options: Sequence[str] = (),
         start_timeout: Timeout = 30.0,
         stop_timeout: Timeout = 30.0,
@@ -85,7 +93,9 @@ class Server:
         self._data_dir = _checked_path("data_dir", data_dir)
         self._program = _checked_path("program", program)
         self._shared = bool(shared)
-        self._options = _checked_options(options)
+        self._options = (*_credential_flags(tls, _checked_path("tokens_file", tokens_file)), *_checked_options(options))
+        if self._shared and (tls is not None or tokens_file is not None):
+            raise InvalidArgument("a shared server takes neither tls nor tokens_file: start one that is not shared")
         self._start_timeout = checked_seconds("start_timeout", start_timeout)
         self._stop_timeout = checked_seconds("stop_timeout", stop_timeout)
         self._lock = threading.Lock()
@@ -308,6 +318,17 @@ def _checked_options(options: Any) -> tuple[str, ...]:
     if isinstance(options, (list, tuple)) and all(isinstance(option, str) for option in options):
         return tuple(options)
     raise InvalidArgument(f'options is a list of flags, as ["--threads", "2"], not {shown(options)}')
+
+
+def _credential_flags(tls: Any, tokens_file: str | None) -> list[str]:
+    """Returns the flags of sparseagg-server for credentials."""
+    flags = [] if tokens_file is None else ["--tokens-file", tokens_file]
+    if tls is None:
+        return flags
+    if not isinstance(tls, TLS) or tls.certificate is None or tls.key is None:
+        raise InvalidArgument(f"tls is a TLS with certificate and key, or None, not {shown(tls)}")
+    flags += ["--tls-certificate", os.fspath(tls.certificate), "--tls-key", os.fspath(tls.key)]
+    return flags if tls.ca is None else [*flags, "--tls-client-ca", os.fspath(tls.ca)]
 
 
 def _deadline(timeout_s: float | None) -> float:

@@ -146,8 +146,11 @@ class AggregationServicer(object):
     def CloseRound(self, request, context):
         """Refuses further submissions, discards uploads that are not committed, and starts the merge. Returns at once, with
         the round in state FINALIZING or later. No effect on a round that is closed already.
-        FAILED_PRECONDITION, with only_client_ids: a client of the list has no committed submission; a submission to be left
-        out was merged on arrival (see WithdrawSubmission); or the round is closed already and counts other clients.
+        With only_client_ids, the submissions of all other clients are withdrawn in the same step: they count nowhere, not
+        in N and not towards min_submissions. Safe to retry.
+        FAILED_PRECONDITION, with only_client_ids: a client of the list has no committed submission; others have, and the
+        round cannot give submissions back (see WithdrawSubmission); or the round is closed already and counts other
+        clients. The round is then as it was before the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -196,18 +199,23 @@ class AggregationServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListSubmissions(self, request, context):
-        """Lists the committed submissions in ascending bytewise order of client ids, the order in which they are folded. After
-        the close: those that count.
+        """Lists the committed submissions in ascending bytewise order of client ids, the order in which they are folded. Of a
+        round that is DONE or FAILED: those that count; of a CANCELLED round: none. While the round is open, a submission
+        committed or withdrawn between two pages may be missing or still there; all others are listed once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WithdrawSubmission(self, request, context):
-        """Takes a committed submission out of an open round, as if it had never been sent. The client may submit again. Safe
-        to retry: without such a submission nothing happens.
-        FAILED_PRECONDITION: the round is not OPEN; or it merges on arrival, and so cannot give a submission back. A round
-        gives submissions back if every tensor is CANONICAL.
+        """Takes a committed submission out of an open round, as if it had never been sent, and releases its memory. The client
+        may submit again, the same content or other content; a client that has not yet learned of its commit may do so by
+        itself. To decide finally who counts, close with only_client_ids. Safe to retry: without such a submission nothing
+        happens.
+        FAILED_PRECONDITION: the round is not OPEN; or submissions have been merged, so that none can be taken out; the error
+        names the tensor. Floats with NUMERICS_CANONICAL and the ops SUM, MEAN or COORDINATE_MEAN are merged at the close
+        only. All other tensors are merged earlier, when the submissions not yet merged take 64 MiB or more, or memory is
+        short.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

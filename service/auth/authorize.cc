@@ -1,0 +1,88 @@
+#include "service/auth/authorize.h"
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace sparseagg::service {
+namespace {
+
+enum class Allowed {
+  kNo,
+  kYes,
+  kOwn,  // for the client id that is the caller's name; for any, if the credential has no name
+};
+constexpr Allowed kNo = Allowed::kNo;
+constexpr Allowed kYes = Allowed::kYes;
+constexpr Allowed kOwn = Allowed::kOwn;
+
+struct Rule {
+  absl::string_view method;
+  std::array<Allowed, 4> roles;  // in the order of Role
+};
+
+// In the order of Method. A coordinator may upload under any client id: frameworks bring the updates to the coordinator
+// over connections of their own, and the coordinator decides in any case whose submissions count (CloseRound).
+constexpr std::array<Rule, kNumMethods> kRules = {{
+    // admin, coordinator, client, observer
+    {"GetServerInfo", {kYes, kYes, kYes, kYes}},
+    {"CreateRound", {kYes, kYes, kNo, kNo}},
+    {"GetRound", {kYes, kYes, kYes, kYes}},
+    {"ListRounds", {kYes, kYes, kYes, kYes}},
+    {"WaitRound", {kYes, kYes, kYes, kYes}},
+    {"CloseRound", {kYes, kYes, kNo, kNo}},
+    {"CancelRound", {kYes, kYes, kNo, kNo}},
+    {"DeleteRound", {kYes, kYes, kNo, kNo}},
+    {"PutChunk", {kYes, kYes, kOwn, kNo}},
+    {"CommitSubmission", {kYes, kYes, kOwn, kNo}},
+    {"GetUploadStatus", {kYes, kYes, kOwn, kNo}},
+    {"ListSubmissions", {kYes, kYes, kNo, kYes}},
+    {"WithdrawSubmission", {kYes, kYes, kOwn, kNo}},
+    {"SubmitUpdate", {kYes, kYes, kOwn, kNo}},
+    {"GetResult", {kYes, kYes, kYes, kYes}},
+    {"StreamResult", {kYes, kYes, kYes, kYes}},
+    {"Aggregate", {kYes, kYes, kNo, kNo}},
+}};
+
+constexpr size_t kMaxShownBytes = 128;
+
+std::string Shown(absl::string_view text) { return absl::CHexEscape(text.substr(0, kMaxShownBytes)); }
+
+}  // namespace
+
+absl::string_view Name(Method method) { return kRules[static_cast<size_t>(method)].method; }
+
+absl::Status Authorize(const Identity& caller, Method method, const Resource& resource) {
+  const Rule& rule = kRules[static_cast<size_t>(method)];
+  const Allowed allowed = rule.roles[static_cast<size_t>(caller.role)];
+  if (allowed == Allowed::kNo) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the role '", Name(caller.role), "' of this credential may not call ", rule.method));
+  }
+  if (resource.tenant.has_value() && *resource.tenant != caller.tenant && caller.role != Role::kAdmin) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("only an admin may name another tenant than its own: '", Shown(*resource.tenant), "'"));
+  }
+  if (allowed == Allowed::kOwn && resource.client_id.has_value() && !caller.name.empty() &&
+      *resource.client_id != caller.name) {
+    return absl::PermissionDeniedError(absl::StrCat("the credential is of client '", caller.name,
+                                                    "', and the request of client '", Shown(*resource.client_id),
+                                                    "'; leave client_id empty"));
+  }
+  return absl::OkStatus();
+}
+
+std::string PermissionTable() {
+  std::string table = "| method |";
+  for (const Role role : kAllRoles) absl::StrAppend(&table, " ", Name(role), " |");
+  table += "\n|---|---|---|---|---|\n";
+  for (const Rule& rule : kRules) {
+    absl::StrAppend(&table, "| `", rule.method, "` |");
+    for (const Allowed allowed : rule.roles) {
+      table += allowed == Allowed::kYes ? " yes |" : allowed == Allowed::kOwn ? " own id |" : " – |";
+    }
+    table += "\n";
+  }
+  return table;
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,43 @@
+// Who calls: the identity that a credential gives.
+#ifndef SPARSEAGG_SERVICE_AUTH_IDENTITY_H_
+#define SPARSEAGG_SERVICE_AUTH_IDENTITY_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace sparseagg::service {
+
+// What a caller may do; docs/security.md has the table.
+enum class Role { kAdmin, kCoordinator, kClient, kObserver };
+inline constexpr Role kAllRoles[] = {Role::kAdmin, Role::kCoordinator, Role::kClient, Role::kObserver};
+
+// Returns: the name in lower case.
+absl::string_view Name(Role role);
+// Returns: nullopt for a name of no role.
+std::optional<Role> ParseRole(absl::string_view name);
+
+// The tenant of all callers on a server without credentials.
+inline constexpr absl::string_view kDefaultTenant = "default";
+
+struct Identity {
+  std::string tenant = std::string(kDefaultTenant);  // whose rounds the caller sees
+  Role role = Role::kAdmin;
+  std::string name;  // a client's id; empty: the credential names nobody in particular
+
+  // Returns: "TENANT/ROLE/NAME", for the log.
+  std::string ToString() const;
+};
+
+// Checks the name of a tenant or of a caller: [A-Za-z0-9._-]{1,128}. Errors: INVALID_ARGUMENT; `what` names the place.
+absl::Status CheckAuthName(absl::string_view name, absl::string_view what);
+
+// Makes an identity of its three parts; `name` may be empty. Errors: INVALID_ARGUMENT.
+absl::StatusOr<Identity> ParseIdentity(absl::string_view tenant, absl::string_view role, absl::string_view name);
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_AUTH_IDENTITY_H_

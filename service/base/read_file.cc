@@ -1,0 +1,42 @@
+#include "service/base/read_file.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace sparseagg::service {
+namespace {
+
+constexpr int64_t kMaxBytes = int64_t{16} << 20;
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) return absl::ErrnoToStatus(errno, path);
+  if (!S_ISREG(found.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a file"));
+  if (found.st_size > kMaxBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": ", found.st_size, " bytes; up to ", kMaxBytes, " are read"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::ErrnoToStatus(errno, path);
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (file.bad()) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
+  return bytes;
+}
+
+bool FileVersion::HasChanged() {
+  struct stat now {};
+  if (stat(path_.c_str(), &now) != 0) now = {};
+  const bool same = now.st_dev == last_.st_dev && now.st_ino == last_.st_ino && now.st_size == last_.st_size &&
+                    now.st_mtim.tv_sec == last_.st_mtim.tv_sec && now.st_mtim.tv_nsec == last_.st_mtim.tv_nsec;
+  last_ = now;
+  return !same;
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,33 @@
+// Reading of small files, such as those of credentials.
+#ifndef SPARSEAGG_SERVICE_BASE_READ_FILE_H_
+#define SPARSEAGG_SERVICE_BASE_READ_FILE_H_
+
+#include <sys/stat.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace sparseagg::service {
+
+// Returns: the bytes of a regular file. Errors: of the file system; RESOURCE_EXHAUSTED above 16 MiB. The message has
+// the path.
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// Tells whether a file has changed, by its time, size, inode and device. Follows links, so that a link set to another
+// file, as Kubernetes does it, is a change. Not thread-safe.
+class FileVersion {
+ public:
+  explicit FileVersion(std::string path) : path_(std::move(path)) {}
+
+  // Returns: whether the file is another one than at the last call; true at the first if it exists.
+  bool HasChanged();
+
+ private:
+  const std::string path_;
+  struct stat last_ {};
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_BASE_READ_FILE_H_

@@ -1,0 +1,81 @@
+"""Jobs of the small recommender in NVFlare's simulator."""
+
+import dataclasses
+import hashlib
+import pathlib
+
+import torch
+from embedding_model import Recommender
+from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.shareablegenerators.full_model_shareable_generator import FullModelShareableGenerator
+from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
+from nvflare.app_opt.pt.file_model_persistor import PTFileModelPersistor
+from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
+from nvflare.fuel.utils.constants import FrameworkType
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.script_runner import ScriptRunner
+from nvflare.recipe.sim_env import SimEnv
+
+HERE = pathlib.Path(__file__).parent
+NUM_SITES = 8
+SITES = [f"site-{number}" for number in range(1, NUM_SITES + 1)]
+
+
+@dataclasses.dataclass
+class Run:
+    """What a job has left."""
+
+    weights: dict
+    log: str
+    checkpoint: pathlib.Path
+
+    @property
+    def digest(self):
+        """A hash of the bits of all weights."""
+        total = hashlib.sha256()
+        for name, array in sorted(self.weights.items()):
+            total.update(name.encode() + array.tobytes())
+        return total.hexdigest()[:16]
+
+
+def make_recipe(script="client_dense.py", num_rounds=2, first_round=0, **options):
+    """Returns a recipe for all sites; ``first_round`` is the number of the round that a later job goes on with."""
+    return FedAvgRecipe(
+        name="recommender",
+        model=Recommender(),
+        min_clients=NUM_SITES,
+        num_rounds=num_rounds,
+        train_script=str(HERE / script),
+        train_args=str(first_round),
+        **options,
+    )
+
+
+def make_scatter_and_gather(script, aggregator, num_rounds=2):
+    """Returns the job of a ScatterAndGather controller."""
+    job = FedJob(name="recommender", min_clients=NUM_SITES)
+    job.to_server(PTFileModelPersistor(model=Recommender()), id="persistor")
+    job.to_server(FullModelShareableGenerator(), id="shareable_generator")
+    job.to_server(aggregator, id="aggregator")
+    workflow = ScatterAndGather(min_clients=NUM_SITES, num_rounds=num_rounds, persistor_id="persistor")
+    job.to_server(workflow)
+    job.to_clients(ScriptRunner(script=str(HERE / script), script_args="0", framework=FrameworkType.PYTORCH))
+    return job
+
+
+def simulate(job, folder):
+    """Runs a recipe or job with a process for each site; returns what it has left."""
+    if isinstance(job, FedJob):
+        SimEnv(num_clients=NUM_SITES, workspace_root=str(folder)).deploy(job)
+    else:
+        job.execute(SimEnv(num_clients=NUM_SITES, workspace_root=str(folder)))
+    (checkpoint,) = pathlib.Path(folder).glob("**/FL_global_model.pt")
+    log = "\n".join(path.read_text() for path in sorted(pathlib.Path(folder).glob("**/log.txt")))
+    weights = torch.load(checkpoint, weights_only=True)["model"]
+    return Run({name: tensor.numpy() for name, tensor in weights.items()}, log, checkpoint)
+
+
+def result_of(site, params, steps=1, **options):
+    """Returns a site's result as NVFlare's FedAvg gives it to an aggregator."""
+    meta = {"client_name": site, "NUM_STEPS_CURRENT_ROUND": steps}
+    return FLModel(params=params, meta=meta, **options)

@@ -1,0 +1,312 @@
+"""SparseAggregator, called as NVFlare's controllers call it, without a network."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import sparseagg as sa
+import torch
+from jobs import result_of
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.fl_constant import ReservedKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import ReservedHeaderKey
+from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from sparseagg.nvflare import MergedRows, SparseAggregator, sparse_diff
+
+SEED = 7
+
+
+def arrays(kind="numpy"):
+    rng = np.random.default_rng(SEED)
+    model = {
+        "table": rng.standard_normal((50, 4), np.float32),
+        "bias": rng.standard_normal(4, np.float32),
+        "half": rng.standard_normal((3, 2)).astype(np.float16),
+        "scalar": np.array(1, np.float32),
+        "batches": np.array(5),
+        "nothing": np.zeros((0, 3), np.float32),
+    }
+    return model if kind == "numpy" else {name: torch.from_numpy(array) for name, array in model.items()}
+
+
+def trained(model, site):
+    rng = np.random.default_rng([SEED, site])
+    after = {name: array.copy() if isinstance(array, np.ndarray) else array.clone() for name, array in model.items()}
+    for key in rng.choice(50, 5, replace=False):
+        after["table"][key] += float(rng.standard_normal())
+    for name in ("bias", "half", "scalar"):
+        after[name][...] += float(rng.standard_normal())
+    after["batches"][...] += site + site // 3  # no whole number in the mean
+    return after
+
+
+def aggregator_of(model, **options):
+    aggregator = SparseAggregator(sparse=["table"], **options)
+    aggregator.fl_ctx = FLContext()
+    aggregator.set_model(model)
+    return aggregator
+
+
+def merged(model, sites, form, **options):
+    """The model after one round, in which sites of these numbers send their results in this order."""
+    aggregator = aggregator_of(model, **options)
+    for site in sites:
+        after = trained(model, site)
+        params = sparse_diff(model, after, ["table"]) if form == "DIFF" else after
+        assert aggregator.accept_model(result_of(f"site-{site}", params, steps=site, params_type=form))
+    return FLModelUtils.update_model(FLModel(params=dict(model)), aggregator.aggregate_model()).params
+
+
+def as_numpy(model):
+    return {name: np.asarray(array) for name, array in model.items()}
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_weights_are_the_mean_in_float64_rounded_once(kind):
+    model = arrays(kind)
+    found = as_numpy(merged(model, [3, 1, 2], "FULL"))
+    sites = [as_numpy(trained(model, site)) for site in (1, 2, 3)]
+    for name, array in as_numpy(model).items():
+        total = sum(weight * site[name].astype(np.float64) for weight, site in zip((1, 2, 3), sites)) / 6.0
+        wanted = np.rint(total) if name == "batches" else total
+        np.testing.assert_array_equal(found[name], np.asarray(wanted).astype(array.dtype), err_msg=name)
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_rows_are_added_in_place_and_other_rows_keep_their_bits(kind):
+    model = arrays(kind)
+    before = as_numpy({name: trained(model, 0)[name] * 0 + model[name] for name in ("table",)})["table"].copy()
+    deltas = [as_numpy(sparse_diff(model, trained(model, site), [])) for site in (1, 2)]
+    found = merged(model, [2, 1], "DIFF")
+    assert found["table"] is model["table"]
+    mean = ((deltas[0]["table"].astype(np.float64) + 2.0 * deltas[1]["table"]) / 3.0).astype(np.float32)
+    np.testing.assert_array_equal(np.asarray(found["table"]), before + mean)
+    untouched = (deltas[0]["table"] == 0).all(1) & (deltas[1]["table"] == 0).all(1)
+    assert untouched.sum() >= 40
+    assert np.asarray(found["table"])[untouched].tobytes() == before[untouched].tobytes()
+
+
+def test_read_only_model_is_copied():
+    model = arrays()
+    model["table"].flags.writeable = False
+    found = merged(model, [1], "DIFF")
+    assert found["table"] is not model["table"]
+    np.testing.assert_array_equal(found["table"], trained(model, 1)["table"])
+
+
+@pytest.mark.parametrize("form", ["FULL", "DIFF"])
+def test_order_of_arrival_changes_no_bit(form):
+    sites = [*range(1, 12)]
+    first = merged(arrays(), sites, form)
+    second = merged(arrays(), sites[::-1], form)
+    assert {name: array.tobytes() for name, array in first.items()} == {
+        name: array.tobytes() for name, array in second.items()
+    }
+
+
+@pytest.mark.parametrize("op", ["mean", "coordinate_mean"])
+def test_absent_tensor_leaves_the_denominator(op):
+    aggregator = aggregator_of(arrays(), op=op)
+    one = np.ones(4, np.float32)
+    aggregator.accept_model(result_of("a", {"bias": one, "table:keys": [], "table:rows": []}, 1, params_type="DIFF"))
+    aggregator.accept_model(result_of("b", {"table:keys": [3], "table:rows": [one]}, 7, params_type="DIFF"))
+    params = aggregator.aggregate_model().params
+    np.testing.assert_array_equal(params["bias"], one)  # of a alone
+    assert set(params) == {"bias", "table"}
+    np.testing.assert_array_equal(params["table"].rows.keys, [3])
+    np.testing.assert_array_equal(params["table"].rows.values, [one * 7 / 8 if op == "mean" else one])
+
+
+def test_mean_counts_absent_rows_as_unchanged():
+    aggregator = aggregator_of(arrays())
+    rows = np.ones((1, 4), np.float32)
+    aggregator.accept_model(result_of("a", {"table:keys": [3], "table:rows": rows}, 1, params_type="DIFF"))
+    aggregator.accept_model(result_of("b", {"bias": rows[0]}, 3, params_type="DIFF"))
+    np.testing.assert_array_equal(aggregator.aggregate_model().params["table"].rows.values, rows / 4)
+
+
+def test_dense_results_for_server_optimisers():
+    aggregator = aggregator_of(arrays(), rows=False)
+    rows = np.ones((1, 4), np.float32)
+    aggregator.accept_model(result_of("a", {"table:keys": [3], "table:rows": rows}, params_type="DIFF"))
+    table = aggregator.aggregate_model().params["table"]
+    assert isinstance(table, np.ndarray)
+    assert table.shape == (50, 4)
+    assert table.sum() == 4
+
+
+def refusals(caplog):
+    return [record for record in caplog.records if "does not count" in record.getMessage()]
+
+
+def test_late_and_second_results_do_not_count(caplog):
+    aggregator = aggregator_of(arrays())
+    params = {"bias": np.ones(4, np.float32)}
+    assert aggregator.accept_model(result_of("a", params, params_type="DIFF"))
+    assert aggregator.accept_model(result_of("a", {"bias": params["bias"] * 9}, params_type="DIFF")) is False
+    assert aggregator.aggregate_model().params["bias"].tolist() == [1] * 4
+    assert aggregator.accept_model(result_of("b", params, params_type="DIFF")) is False
+    aggregator.reset_stats()
+    assert aggregator.accept_model(result_of("b", params, params_type="DIFF"))
+    assert len(refusals(caplog)) == 2
+    assert "Traceback" not in caplog.text
+
+
+NAN = np.full((1, 4), np.nan, np.float32)
+ROW = np.ones((1, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("params", "form", "words"),
+    [
+        ({"table:keys": [50], "table:rows": ROW}, "DIFF", "50"),
+        ({"table:keys": [1], "table:rows": NAN}, "DIFF", "nan"),
+        ({"bias": ROW[0], "table:keys": [1], "table:rows": ROW[:, :3]}, "DIFF", "table"),
+        ({"table:keys": [1], "table:rows": ROW}, "FULL", "rows are differences"),
+        ({"bias:keys": [1], "bias:rows": [2.0]}, "DIFF", "sparse=['table']"),
+        ({"bias": ROW}, "DIFF", "shape (1, 4)"),
+        ({"other": ROW}, "DIFF", "unknown tensor 'other'"),
+        ({}, "DIFF", "no params"),
+    ],
+)
+def test_bad_result_is_refused_whole_and_the_round_goes_on(params, form, words):
+    aggregator = aggregator_of(arrays())
+    with pytest.raises(sa.InvalidArgument, match=r"a|tensor") as error:
+        aggregator.accept_model(result_of("a", params, params_type=form))
+    assert words in str(error.value)
+    good = {"table:keys": [2], "table:rows": ROW}
+    assert aggregator.accept_model(result_of("b", good, params_type="DIFF"))
+    with contextlib.suppress(sa.InvalidArgument):
+        aggregator.accept_model(result_of("c", params, params_type=form))
+    result = aggregator.aggregate_model()
+    assert result.meta["nr_aggregated"] == 1
+    np.testing.assert_array_equal(result.params["table"].rows.values, ROW)
+    assert "bias" not in result.params
+
+
+def test_refused_first_result_does_not_fix_the_params_type():
+    aggregator = aggregator_of(arrays())
+    with pytest.raises(sa.InvalidArgument, match="nan"):
+        aggregator.accept_model(result_of("a", {"bias": NAN[0]}, params_type="FULL"))
+    assert aggregator.accept_model(result_of("b", {"bias": ROW[0]}, params_type="DIFF"))
+    with pytest.raises(sa.InvalidArgument, match="params_type FULL"):
+        aggregator.accept_model(result_of("c", {"bias": ROW[0]}, params_type="FULL"))
+    result = aggregator.aggregate_model()
+    assert result.params_type == "DIFF"
+    assert result.params["bias"].tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_round_without_results_changes_nothing(refused):
+    model = arrays()
+    before = {name: array.tobytes() for name, array in model.items()}
+    aggregator = aggregator_of(model)
+    if refused:
+        with pytest.raises(sa.InvalidArgument):
+            aggregator.accept_model(result_of("a", {"bias": NAN[0]}, params_type="FULL"))
+    result = aggregator.aggregate_model()
+    found = FLModelUtils.update_model(FLModel(params=model), result).params
+    assert {name: array.tobytes() for name, array in found.items()} == before
+
+
+def test_metrics_are_weighted_and_absent_ones_void_them():
+    aggregator = aggregator_of(arrays())
+    params = {"bias": np.ones(4, np.float32)}
+    aggregator.accept_model(result_of("b", params, 3, params_type="DIFF", metrics={"loss": 1.0, "name": "x"}))
+    aggregator.accept_model(result_of("a", params, 1, params_type="DIFF", metrics={"loss": 5.0}))
+    assert aggregator.aggregate_model().metrics == {"loss": 2.0}
+    aggregator.reset_stats()
+    aggregator.accept_model(result_of("b", params, 3, params_type="DIFF", metrics={"loss": 1.0}))
+    aggregator.accept_model(result_of("a", params, 1, params_type="DIFF"))
+    assert aggregator.aggregate_model().metrics is None
+
+
+class Lazy:
+    """A reference to an array, as NVFlare's offload of tensors to disk makes it."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def materialize(self):
+        return self.array
+
+
+def test_lazy_references_are_read():
+    aggregator = aggregator_of(arrays())
+    params = {"bias": Lazy(ROW[0]), "table:keys": Lazy(np.array([4])), "table:rows": Lazy(ROW)}
+    aggregator.accept_model(result_of("a", params, params_type="DIFF"))
+    found = aggregator.aggregate_model().params
+    np.testing.assert_array_equal(found["bias"], ROW[0])
+    np.testing.assert_array_equal(found["table"].rows.values, ROW)
+
+
+def test_weights_and_exclusions_of_the_recipe():
+    aggregator = aggregator_of(arrays(), aggregation_weights={"a": 3.0}, exclude_vars="^half$")
+    half = np.ones((3, 2), np.float16)
+    aggregator.accept_model(result_of("a", {"bias": ROW[0], "half": half}, 1, params_type="DIFF"))
+    aggregator.accept_model(result_of("b", {"bias": 5 * ROW[0], "half": half}, 1, params_type="DIFF"))
+    params = aggregator.aggregate_model().params
+    assert params["bias"].tolist() == [2.0] * 4
+    assert "half" not in params
+
+
+def test_fixed_point_merges_on_arrival():
+    options = {"numerics": "fixed_point", "value_bound": 100.0, "weight_bound": 100.0, "max_submissions": 50}
+    found = merged(arrays(), [1, 2, 3], "DIFF", options=options)
+    wanted = merged(arrays(), [1, 2, 3], "DIFF")
+    np.testing.assert_allclose(found["table"], wanted["table"], atol=1e-6)
+
+
+def context_of_round(number):
+    context = FLContext()
+    context.set_prop(AppConstants.CURRENT_ROUND, number, private=True, sticky=False)
+    return context
+
+
+def shareable_of(site, params, number):
+    shareable = DXO(DataKind.WEIGHT_DIFF, params, {"NUM_STEPS_CURRENT_ROUND": 1}).to_shareable()
+    shareable.set_peer_props({ReservedKey.IDENTITY_NAME: site})
+    shareable.add_cookie(AppConstants.CONTRIBUTION_ROUND, number)
+    return shareable
+
+
+def test_scatter_and_gather_gets_false_and_a_line(caplog):
+    aggregator, context = aggregator_of(arrays()), context_of_round(4)
+    aggregator.handle_event(AppEventType.ROUND_STARTED, context)
+    context.set_prop(AppConstants.TRAIN_SHAREABLE, DXO(DataKind.WEIGHTS, arrays()).to_shareable())
+    aggregator.handle_event(AppEventType.BEFORE_TRAIN_TASK, context)
+    good = {"table:keys": np.array([1]), "table:rows": ROW}
+    assert aggregator.accept(shareable_of("a", good, 4), context)
+    assert not refusals(caplog)
+    assert aggregator.accept(shareable_of("a", good, 4), context) is False
+    assert aggregator.accept(shareable_of("b", good, 3), context) is False  # of the round before
+    assert aggregator.accept(shareable_of("c", {"table:keys": [99], "table:rows": ROW}, 4), context) is False
+    no_dxo = shareable_of("d", good, 4)
+    no_dxo.set_header(ReservedHeaderKey.CONTENT_TYPE, "other")
+    assert aggregator.accept(no_dxo, context) is False
+    assert len(refusals(caplog)) == 4
+    assert "Traceback" not in caplog.text
+    result = FLModelUtils.from_shareable(aggregator.aggregate(context))
+    assert isinstance(result.params["table"], MergedRows)
+    aggregator.reset(context)
+
+
+def test_server_merges_to_the_same_bits():
+    with sa.Server() as server:
+        found = merged(arrays(), [2, 1, 3], "DIFF", server=server.address)
+        aggregator = aggregator_of(arrays(), server=server.address)
+        params = {"bias": ROW[0]}
+        aggregator.accept_model(result_of("a", params, params_type="DIFF"))
+        aggregator.reset_stats()  # an aborted round is cancelled on the server
+        with sa.Client(server.address) as client:
+            states = sorted(rnd.refresh().state for rnd in client.list_rounds())
+    wanted = merged(arrays(), [1, 2, 3], "DIFF")
+    assert states == ["cancelled", "done"]
+    assert {name: array.tobytes() for name, array in found.items()} == {
+        name: array.tobytes() for name, array in wanted.items()
+    }

@@ -1,0 +1,80 @@
+"""What the export of a job makes of the aggregator and the filters, and which sites allow them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import sparseagg
+from jobs import make_recipe
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+from nvflare.fuel.utils.class_utils import instantiate_class
+from sparseagg.nvflare import SparseAggregator, add_sparse_filters
+
+OPTIONS = {
+    "sparse": ["embedding.weight"],
+    "op": "coordinate_mean",
+    "server": "localhost:1",
+    "aggregation_weights": {"site-1": 2.0},
+    "exclude_vars": "^norm",
+    "rows": False,
+    "options": {"numerics": "fixed_point", "value_bound": 2.0},
+}
+
+
+@pytest.fixture
+def exported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = make_recipe(aggregator=SparseAggregator(**OPTIONS))
+    add_sparse_filters(recipe, sparse=["embedding.weight"], top_k=0.5)
+    recipe.export(str(tmp_path / "export"))
+    (server,) = tmp_path.glob("export/**/config_fed_server.json")
+    (client,) = tmp_path.glob("export/**/config_fed_client.json")
+    return server, client
+
+
+def test_arguments_survive(exported):
+    server, client = (json.loads(path.read_text()) for path in exported)
+    aggregator = server["workflows"][0]["args"]["aggregator"]
+    assert aggregator["args"] == OPTIONS
+    built = instantiate_class(aggregator["path"], aggregator["args"])
+    assert {name: getattr(built, name) for name in OPTIONS} == OPTIONS
+    filters = server["task_data_filters"] + client["task_data_filters"] + client["task_result_filters"]
+    assert [(each["tasks"], each["filters"][0]["path"].rpartition(".")[2]) for each in filters] == [
+        (["train"], "SendChangedRows"),
+        (["train"], "ReceiveChangedRows"),
+        (["train"], "SendSparseDiff"),
+    ]
+    assert filters[2]["filters"][0]["args"] == {"sparse": ["embedding.weight"], "top_k": 0.5}
+    for each in filters:
+        assert instantiate_class(each["filters"][0]["path"], each["filters"][0]["args"]).sparse == ["embedding.weight"]
+
+
+def test_copied_modules_leave_the_installed_package_as_it_is(exported):
+    custom = exported[0].parents[1] / "custom"
+    copied = sorted(str(path.relative_to(custom)) for path in custom.glob("sparseagg/**/*.py"))
+    assert "sparseagg/nvflare/aggregator.py" in copied
+    assert all(name.startswith("sparseagg/nvflare/") for name in copied)
+    script = f"import sys; sys.path.insert(0, {str(custom)!r}); import sparseagg.nvflare as a; print(a.__file__)"
+    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert found.startswith(sparseagg.__file__.rpartition("/")[0])
+
+
+def test_allow_list_of_one_entry_allows_all_classes(exported, tmp_path):
+    class Workspace:
+        def get_resources_file_path(self):
+            return str(tmp_path / "resources.json")
+
+    paths = [
+        "sparseagg.nvflare.aggregator.SparseAggregator",
+        "sparseagg.nvflare.filters.SendChangedRows",
+    ]
+    for allowed in (["nvflare."], ["nvflare.", "sparseagg.nvflare"]):
+        (tmp_path / "resources.json").write_text(json.dumps({"class_allow_list": allowed}))
+        for path in paths:
+            if len(allowed) == 2:
+                ComponentPathAuthorizer().authorize_component_config({"path": path}, workspace=Workspace())
+            else:
+                with pytest.raises(UnsafeComponentError, match="not in allow_list"):
+                    ComponentPathAuthorizer().authorize_component_config({"path": path}, workspace=Workspace())

@@ -1,0 +1,312 @@
+"""Tokens and TLS: what a client sends to whom, and what a real server makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import pickle
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from conftest import REPOSITORY, server_binary
+from sparseagg.commands.cli import main
+
+ONCE = sa.RetryPolicy(attempts=1)
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=10)], op="sum")
+UPDATE = {"v": (np.array([1, 3]), np.array([1.0, 2.0], np.float32))}
+
+
+class Guarded:
+    """A server with tokens and TLS, and their files."""
+
+    def __init__(self, folder: pathlib.Path, start: Callable[..., Any]) -> None:
+        self.tokens, self.tls = folder / "tokens", folder / "tls"
+        self.token = {
+            role: make_key(self.tokens, "--role", role, "--name", "site-1")
+            for role in ("admin", "coordinator", "client", "observer")
+        }
+        self.address = start("--tokens-file", str(self.tokens), "--dev-tls", str(self.tls)).address
+
+    @property
+    def ca(self) -> pathlib.Path:
+        return self.tls / "ca.pem"
+
+    def client(self, role: str, **options: Any) -> sa.Client:
+        return sa.Client(self.address, token=self.token[role], tls=self.ca, retry=ONCE, **options)
+
+
+def make_key(path: pathlib.Path, *flags: str) -> str:
+    token = path.with_name(f"token-{len(list(path.parent.glob('token-*')))}")
+    assert main(["keys", "create", str(path), *flags, "--output", str(token)]) == 0
+    assert token.stat().st_mode & 0o777 == 0o600
+    return token.read_text().strip()
+
+
+def call_for_ever(client: sa.Client) -> None:
+    while True:
+        client.server_info()
+
+
+@pytest.fixture
+def guarded(tmp_path: pathlib.Path, start_server: Callable[..., Any]) -> Guarded:
+    return Guarded(tmp_path, start_server)
+
+
+@pytest.fixture(autouse=True)
+def no_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARSEAGG_TOKEN", raising=False)
+
+
+def test_round_with_tokens_and_tls_uploads_come_from_the_credential(guarded: Guarded) -> None:
+    with guarded.client("coordinator") as coordinator, guarded.client("client") as client:
+        opened = coordinator.create_round(SPEC, "r")
+        mine = client.get_round("r")
+        mine.submit("site-1", UPDATE)
+        with pytest.raises(sa.PermissionDenied, match="of client 'site-1', and the request of client 'site-2'"):
+            mine.submit("site-2", UPDATE)
+        with pytest.raises(sa.PermissionDenied, match="role 'client' of this credential may not call CloseRound"):
+            mine.close()
+        opened.submit("site-2", UPDATE)
+        assert opened.close()["v"].values.ravel().tolist() == [2.0, 4.0]
+        with guarded.client("observer") as observer:
+            assert observer.get_round("r").result()["v"].keys.tolist() == [1, 3]
+
+
+def test_call_without_a_valid_token_is_unauthenticated(guarded: Guarded) -> None:
+    for token in (None, "x"):
+        client = sa.Client(guarded.address, token=token, tls=guarded.ca, retry=ONCE)
+        with client, pytest.raises(sa.Unauthenticated):
+            client.server_info()
+
+
+def test_token_of_the_environment_is_sent_and_an_argument_goes_before_it(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARSEAGG_TOKEN", guarded.token["observer"])
+    with sa.Client(guarded.address, tls=guarded.ca) as client, pytest.raises(sa.PermissionDenied):
+        client.create_round(SPEC)
+    with guarded.client("coordinator") as client:
+        client.create_round(SPEC)
+
+
+def test_function_gives_each_call_its_token(guarded: Guarded) -> None:
+    tokens = iter([guarded.token["observer"], "expired", guarded.token["observer"]])
+    with sa.Client(guarded.address, token=lambda: next(tokens), tls=guarded.ca, retry=ONCE) as client:
+        client.server_info()
+        with pytest.raises(sa.Unauthenticated):
+            client.server_info()
+        client.server_info()
+
+
+def test_asyncio_client_takes_the_same(guarded: Guarded) -> None:
+    async def run() -> None:
+        async with sa.aio.Client(
+            guarded.address, token=lambda: guarded.token["coordinator"], tls=sa.TLS(ca=guarded.ca)
+        ) as client:
+            opened = await client.create_round(SPEC)
+            await opened.submit("a", UPDATE)
+            assert (await opened.close())["v"].values.ravel().tolist() == [1.0, 2.0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("token", [5, b"secret", "sécret", "secret\n"])
+def test_function_whose_token_cannot_be_sent_is_refused_and_not_shown(guarded: Guarded, token: Any) -> None:
+    client = sa.Client(guarded.address, token=lambda: token, tls=guarded.ca)
+    with client, pytest.raises(sa.InvalidArgument, match="a token is a string of printable ASCII") as refused:
+        client.server_info()
+    assert "cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])
+@pytest.mark.parametrize("address", ["server.example:1", "10.0.0.1:1", "[2001:db8::1]:1", "dns:///server.example:1"])
+def test_token_over_a_plain_connection_to_another_machine_is_refused(
+    twin: Any, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(sa.InvalidArgument, match=r"everybody on the way .* could read the token") as refused:
+        twin(address, token="secret")
+    assert "secret" not in str(refused.value)
+    with pytest.raises(sa.InvalidArgument, match="everybody on the way"):
+        twin(address, token=lambda: "secret")
+    twin(address, token="secret", insecure_token=True)
+    twin(address, token="secret", tls=True)
+    twin(address)
+    monkeypatch.setenv("SPARSEAGG_TOKEN", "secret")
+    with pytest.raises(sa.InvalidArgument, match="SPARSEAGG_TOKEN"):
+        twin(address)
+
+
+@pytest.mark.parametrize("address", ["localhost:1", "127.0.0.1:1", "[::1]:1", "ipv4:127.0.0.1:1", "unix:/tmp/s"])
+def test_token_over_a_plain_connection_within_the_machine_is_sent(address: str) -> None:
+    sa.Client(address, token="secret").disconnect()
+
+
+def test_server_says_at_its_start_whether_it_believes_everybody(
+    guarded: Guarded, tmp_path: pathlib.Path, start_server: Callable[..., Any]
+) -> None:
+    start_server()
+    logs = {path: path.read_text() for path in tmp_path.glob("server-*.log")}
+    assert sorted(text.count("no_authentication") for text in logs.values()) == [0, 1]
+    assert not any(token in text for token in guarded.token.values() for text in logs.values())
+
+
+def test_server_of_another_authority_is_not_trusted(
+    guarded: Guarded, tmp_path: pathlib.Path, start_server: Callable[..., Any]
+) -> None:
+    other = tmp_path / "other"
+    start_server("--dev-tls", str(other))
+    for tls in (other / "ca.pem", True, False):
+        client = sa.Client(guarded.address, token=guarded.token["admin"], tls=tls, retry=ONCE)
+        with client, pytest.raises(sa.Unavailable):
+            client.server_info()
+
+
+def test_client_certificate_is_the_identity(tmp_path: pathlib.Path, start_server: Callable[..., Any]) -> None:
+    tls = tmp_path / "tls"
+    start_server("--dev-tls", str(tls))  # makes the files
+    address = start_server("--dev-tls", str(tls), "--tls-client-ca", str(tls / "ca.pem")).address
+    with sa.Client(address, tls=tls / "ca.pem", retry=ONCE) as client, pytest.raises(sa.Unavailable):
+        client.server_info()
+    files = {
+        role: sa.TLS(ca=tls / "ca.pem", certificate=tls / f"{role}.pem", key=tls / f"{role}.key")
+        for role in ("coordinator", "client")
+    }
+    assert pickle.loads(pickle.dumps(files["client"])) == files["client"]
+    with sa.Client(address, tls=files["coordinator"]) as client:
+        client.create_round(SPEC, "r")
+    with sa.Client(address, tls=files["client"]) as client:
+        with pytest.raises(sa.PermissionDenied, match="role 'client'"):
+            client.create_round(SPEC)
+        client.get_round("r").submit("dev", UPDATE)
+
+
+def test_admin_works_in_the_tenant_that_it_names(tmp_path: pathlib.Path, start_server: Callable[..., Any]) -> None:
+    tokens = tmp_path / "tokens"
+    red = make_key(tokens, "--role", "coordinator", "--tenant", "red")
+    admin = make_key(tokens, "--role", "admin", "--tenant", "blue")
+    address = start_server("--tokens-file", str(tokens)).address
+    with sa.Client(address, token=red) as client:
+        client.create_round(SPEC, "r")
+    with sa.Client(address, token=red, tenant="blue") as client, pytest.raises(sa.PermissionDenied, match="another"):
+        client.server_info()
+    with sa.Client(address, token=admin) as client:
+        assert list(client.list_rounds()) == []
+    with sa.Client(address, token=admin, tenant="red") as client:
+        assert [found.id for found in client.list_rounds()] == ["r"]
+    with pytest.raises(sa.InvalidArgument, match="a tenant is a name"):
+        sa.Client(address, tenant="a/b")
+
+
+def test_keys_revoked_while_the_server_runs_are_refused(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+    with guarded.client("observer") as observer, guarded.client("client") as client:
+        observer.server_info()
+        capsys.readouterr()
+        assert main(["keys", "list", str(guarded.tokens)]) == 0
+        listed = capsys.readouterr().out
+        assert not any(token in listed for token in guarded.token.values())
+        (line,) = [line for line in listed.splitlines() if " observer " in line]
+        assert main(["keys", "revoke", str(guarded.tokens), line.split()[0]]) == 0
+        with pytest.raises(sa.Unauthenticated, match="does not know this token"):
+            call_for_ever(observer)  # the server looks at the file every second
+        client.server_info()
+    assert main(["keys", "list", str(guarded.tokens)]) == 0
+    assert " observer " not in capsys.readouterr().out
+
+
+def test_keys_that_are_refused_change_nothing(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tokens"
+    make_key(path, "--role", "client", "--days", "1")
+    before = path.read_text()
+    key = before.splitlines()[-1][:12]
+    for words, error in [
+        (["create", "--role", "client", "--tenant", "a/b"], "--tenant is of the form"),
+        (["create", "--role", "client", "--name", "a b"], "--name is of the form"),
+        (["create", "--role", "client", "--days", "0"], "--days is a number above 0"),
+        (["create", "--role", "client", "--days", "nan"], "--days is a number above 0"),
+        (["create", "--role", "client", "--days", "1e300"], "--days is a number above 0"),
+        (["create", "--role", "client", "--output", str(path)], "exists already"),
+        (["revoke", "0" * 12], "has 0 keys"),
+        (["revoke", key, "0" * 12], "has 0 keys"),
+        (["revoke", key[:7]], "8 hex digits or more"),
+    ]:
+        assert main(["keys", words[0], str(path), *words[1:]]) == 1
+        assert error in capsys.readouterr().err, words
+        assert path.read_text() == before
+    assert main(["keys", "revoke", str(tmp_path / "missing"), key]) == 1
+
+
+def test_keys_without_output_print_the_token_alone(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "create", str(tmp_path / "tokens"), "--role", "admin"]) == 0
+    token = capsys.readouterr().out.strip()
+    assert token.startswith("sagg_")
+    assert len(token) >= 48
+    assert token not in (tmp_path / "tokens").read_text()
+
+
+def test_command_sends_token_over_tls(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+    path = guarded.tokens.with_name("for-the-command")
+    path.write_text(guarded.token["observer"] + "\n")
+    flags = ["--address", guarded.address, "--tls-ca", str(guarded.ca)]
+    assert main(["info", *flags, "--token-file", str(path)]) == 0
+    assert main(["top", "--once", *flags, "--token-file", str(path)]) in (0, 1)  # 1: without the package rich
+    capsys.readouterr()
+    assert main(["info", *flags]) == 1
+    assert "headers 'authorization'" in capsys.readouterr().err
+    path.write_text("two tokens")
+    assert main(["info", *flags, "--token-file", str(path)]) == 1
+    assert "has no single token" in capsys.readouterr().err
+
+
+def test_server_object_takes_tokens_and_tls(
+    tmp_path: pathlib.Path, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARSEAGG_SERVER", server_binary())
+    tls, tokens = tmp_path / "tls", tmp_path / "tokens"
+    start_server("--dev-tls", str(tls))  # makes the files
+    token = make_key(tokens, "--role", "observer")
+    files = sa.TLS(certificate=tls / "server.pem", key=tls / "server.key")
+    with sa.Server(tls=files, tokens_file=tokens) as server:
+        with sa.Client(server.address, token=token, tls=tls / "ca.pem") as client:
+            client.server_info()
+        with sa.Client(server.address, tls=tls / "ca.pem", retry=ONCE) as client, pytest.raises(sa.Unauthenticated):
+            client.server_info()
+    for wrong in ({"tls": True}, {"tls": sa.TLS(ca="x")}, {"tokens_file": 5}, {"tls": files, "shared": True}):
+        with pytest.raises(sa.InvalidArgument):
+            sa.Server(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"certificate": "x"}, "certificate and key go together"),
+        ({"key": "x"}, "certificate and key go together"),
+        ({"ca": b"x"}, "ca is the path of a PEM file, or None, not b'x'"),
+        ({"ca": ""}, "ca is the path of a PEM file"),
+    ],
+)
+def test_tls_of_senseless_arguments_says_so(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(sa.InvalidArgument, match=text):
+        sa.TLS(**arguments)
+
+
+def test_security_page_commands_and_example_work(
+    tmp_path: pathlib.Path, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8").partition("## In one minute")[2]
+    commands = [
+        shlex.split(line) for line in re.findall(r"^    (sparseagg.*)$", page.partition("```")[0], re.MULTILINE)
+    ]
+    assert [command[0] for command in commands] == ["sparseagg", "sparseagg", "sparseagg-server"]
+    for command in commands[:-1]:
+        assert main(command[1:]) == 0
+    address = start_server(*commands[-1][1:]).address
+    example = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1].replace("localhost:8001", address)
+    names: dict[str, Any] = {"spec": SPEC}
+    exec(example, names)
+    assert names["rnd"].info.state == "open"

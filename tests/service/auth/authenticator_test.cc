@@ -1,0 +1,127 @@
+#include "service/auth/authenticator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "service/auth/audit_log.h"
+#include "tests/service/support/manual_clock.h"
+#include "tests/service/support/round_fixture.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+class AuthenticatorTest : public ::testing::Test {
+ protected:
+  ~AuthenticatorTest() override { std::remove(path_.c_str()); }
+
+  static std::string Line(absl::string_view token, absl::string_view rest) {
+    const TokenHash hash = HashToken(token);
+    return absl::StrCat(absl::BytesToHexString({reinterpret_cast<const char*>(hash.data()), hash.size()}), " ", rest,
+                        "\n");
+  }
+  // Replaces the file at once, as an editor does.
+  void Write(const std::string& text) {
+    std::ofstream(path_ + ".new") << text;
+    std::rename((path_ + ".new").c_str(), path_.c_str());
+  }
+  absl::StatusOr<Identity> Call(const std::string& header) { return authenticator_.Authenticate({{header}, {}}); }
+
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/authenticator_test.", getpid());
+  ManualClock clock_;
+  Authenticator authenticator_{&clock_};
+};
+
+TEST_F(AuthenticatorTest, NothingConfigured_EverybodyIsAdminOfTheDefaultTenant) {
+  ASSERT_THAT(authenticator_.Configure({}), IsOk());
+  EXPECT_FALSE(authenticator_.IsRequired());
+  EXPECT_EQ(Call("Bearer whatever")->ToString(), "default/admin/");
+  EXPECT_EQ(authenticator_.Authenticate({})->ToString(), "default/admin/");
+}
+
+TEST_F(AuthenticatorTest, Tokens_HeadersOtherThanOneBearerToken_AreUnauthenticated) {
+  Write(Line("t", "client red c"));
+  ASSERT_THAT(authenticator_.Configure({path_, false, {}}), IsOk());
+  EXPECT_THAT(Call("Bearer t"), IsOk());
+  EXPECT_THAT(Call("bearer t"), IsOk());  // RFC 7235: the scheme's case does not matter
+  for (const char* header : {"", "t", "Basic t", "Bearer", "Bearer ", "Bearer x", "Bearer  t"}) {
+    EXPECT_THAT(Call(header), HasCode(Code::kUnauthenticated)) << header;
+  }
+  EXPECT_THAT(authenticator_.Authenticate({}), Fails(Code::kUnauthenticated, HasSubstr("0 headers")));
+  EXPECT_THAT(authenticator_.Authenticate({{"Bearer t", "Bearer t"}, {}}),
+              Fails(Code::kUnauthenticated, HasSubstr("2 headers")));
+  // A name without a verified certificate is worth nothing.
+  EXPECT_THAT(authenticator_.Authenticate({{}, {"sparseagg://red/admin/x"}}), HasCode(Code::kUnauthenticated));
+}
+
+TEST_F(AuthenticatorTest, Reload_ChangedFile_RevokesAndAdds) {
+  Write(Line("old", "client red c"));
+  ASSERT_THAT(authenticator_.Configure({path_, false, {}}), IsOk());
+  Write(Line("new", "observer red -"));
+  EXPECT_THAT(Call("Bearer new"), HasCode(Code::kUnauthenticated));
+  authenticator_.Reload();
+  EXPECT_EQ(Call("Bearer new")->ToString(), "red/observer/");
+  EXPECT_THAT(Call("Bearer old"), HasCode(Code::kUnauthenticated));
+}
+
+TEST_F(AuthenticatorTest, Reload_BadOrMissingFile_KeepsTheEarlierTokens) {
+  Write(Line("old", "client red c"));
+  ASSERT_THAT(authenticator_.Configure({path_, false, {}}), IsOk());
+  Write("nonsense");
+  authenticator_.Reload();
+  EXPECT_THAT(Call("Bearer old"), IsOk());
+  std::remove(path_.c_str());
+  authenticator_.Reload();
+  EXPECT_THAT(Call("Bearer old"), IsOk());
+  Write("");
+  authenticator_.Reload();
+  EXPECT_THAT(Call("Bearer old"), HasCode(Code::kUnauthenticated));
+}
+
+TEST_F(AuthenticatorTest, Configure_BadFile_IsRefusedWithItsPlace) {
+  EXPECT_THAT(authenticator_.Configure({path_, false, {}}),
+              Fails(Code::kNotFound, ::testing::AllOf(HasSubstr("--tokens-file"), HasSubstr(path_))));
+  Write("\nnonsense\n");
+  EXPECT_THAT(authenticator_.Configure({path_, false, {}}), Fails(Code::kInvalidArgument, HasSubstr("line 2")));
+}
+
+TEST_F(AuthenticatorTest, Certificate_OneNameOfOurs_IsTheIdentity) {
+  Write(Line("t", "client red c"));
+  ASSERT_THAT(authenticator_.Configure({path_, true, {}}), IsOk());
+  EXPECT_EQ(authenticator_.Authenticate({{}, {"spiffe://x/y", "sparseagg://red/client/c"}})->ToString(),
+            "red/client/c");
+  EXPECT_EQ(authenticator_.Authenticate({{}, {"sparseagg://red/admin"}})->ToString(), "red/admin/");
+  // A token goes first, and is not ignored when it is bad.
+  EXPECT_EQ(authenticator_.Authenticate({{"Bearer t"}, {"sparseagg://blue/admin/x"}})->ToString(), "red/client/c");
+  EXPECT_THAT(authenticator_.Authenticate({{"Bearer x"}, {"sparseagg://blue/admin/x"}}),
+              HasCode(Code::kUnauthenticated));
+  for (const char* name : {"sparseagg://red", "sparseagg://red/boss/x", "sparseagg://red/admin/x/y",
+                           "sparseagg:///admin/x", "SPARSEAGG://red/admin/x", "https://red/admin/x"}) {
+    EXPECT_THAT(authenticator_.Authenticate({{}, {name}}), HasCode(Code::kUnauthenticated)) << name;
+  }
+  EXPECT_THAT(authenticator_.Authenticate({{}, {"sparseagg://red/admin/x", "sparseagg://blue/admin/x"}}),
+              Fails(Code::kUnauthenticated, HasSubstr("2 URI names")));
+}
+
+TEST(AuditLogTest, Denied_ManyInASecond_LeavesLinesOut) {
+  ManualClock clock;
+  Timer timer(&clock);
+  AuditLog log(&clock);
+  const auto denied = [&] { return log.Denied("GetRound", "", "ipv4:127.0.0.1:1", absl::UnauthenticatedError("no")); };
+  for (int i = 0; i < AuditLog::kLinesPerSecond; ++i) EXPECT_TRUE(denied());
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(denied());
+  clock.Advance(absl::Seconds(1), timer);
+  EXPECT_TRUE(denied());
+}
+
+}  // namespace
+}  // namespace sparseagg::service

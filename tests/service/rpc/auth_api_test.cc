@@ -1,0 +1,173 @@
+// Who may call what, over real connections.
+#include <unistd.h>
+
+#include <cstdio>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "service/auth/authorize.h"
+#include "tests/service/support/authenticated_channel.h"
+#include "tests/service/support/server_fixture.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+class AuthApiTest : public ServerFixture {
+ protected:
+  AuthApiTest() { options_.tokens_file = absl::StrCat(::testing::TempDir(), "/auth_api_test.", getpid()); }
+  ~AuthApiTest() override { std::remove(options_.tokens_file.c_str()); }
+
+  void WriteTokens(const std::string& lines) { ReplaceFile(options_.tokens_file, lines); }
+  Client As(const std::string& token) { return Client(ConnectWith(server().grpc_address(), Bearer(token))); }
+  // As WriteTokens, with a token for each role of two tenants, named after both: "red-client". Its client id is "me".
+  void WriteAllRoles() {
+    std::string lines;
+    for (const char* tenant : {"red", "blue"}) {
+      for (const Role role : kAllRoles) {
+        lines += TokenLine(absl::StrCat(tenant, "-", Name(role)), absl::StrCat(Name(role), " ", tenant, " me"));
+      }
+    }
+    WriteTokens(lines);
+  }
+};
+
+TEST_F(AuthApiTest, Matrix_EveryMethodForEveryRole_IsDeniedAsTheTableSays) {
+  WriteAllRoles();
+  for (size_t m = 0; m < kNumMethods; ++m) {
+    const auto method = static_cast<Method>(m);
+    const std::string name(Name(method));
+    EXPECT_THAT(CallMethod(ConnectWith(server().grpc_address(), {}), name, ""), HasCode(Code::kUnauthenticated))
+        << name;
+    EXPECT_THAT(CallMethod(ConnectWith(server().grpc_address(), Bearer("x")), name, ""),
+                HasCode(Code::kUnauthenticated))
+        << name;
+    for (const Role role : kAllRoles) {
+      const auto channel = ConnectWith(server().grpc_address(), Bearer(absl::StrCat("red-", Name(role))));
+      // The empty message is malformed for most methods, but that comes later.
+      const bool allowed = Authorize({"red", role, "me"}, method).ok();
+      const absl::Status status = CallMethod(channel, name, "");
+      EXPECT_EQ(absl::IsPermissionDenied(status), !allowed) << name << " " << Name(role) << " " << status;
+      EXPECT_FALSE(absl::IsUnauthenticated(status)) << name << " " << Name(role) << " " << status;
+    }
+  }
+}
+
+TEST_F(AuthApiTest, Tenants_SameIds_AreDifferentRounds) {
+  WriteAllRoles();
+  Client red = As("red-coordinator");
+  Client blue = As("blue-coordinator");
+  ASSERT_THAT(red.Create(SumSpec(10), "r"), IsOk());
+  // As for a round that nobody has: the answers do not tell whether there is one.
+  const absl::Status missing = blue.Get("rounds/none").status();
+  for (const absl::Status& status :
+       {blue.Get("rounds/r").status(), blue.Close("rounds/r").status(), blue.Cancel("rounds/r").status(),
+        blue.Delete("rounds/r"), blue.Wait("rounds/r", absl::ZeroDuration()).status(),
+        blue.SubmitUnary({MakeChunk("rounds/r", "a", {1}, {1})}).status(),
+        blue.SubmitStream({MakeChunk("rounds/r", "a", {1}, {1})}).status()}) {
+    EXPECT_THAT(status, Fails(Code::kNotFound, "no round 'r'"));
+  }
+  EXPECT_THAT(missing, Fails(Code::kNotFound, "no round 'none'"));
+  ASSERT_THAT(blue.Create(SumSpec(20), "r"), IsOk());  // no ALREADY_EXISTS
+  ASSERT_THAT(blue.Create(SumSpec(20), "b"), IsOk());
+  EXPECT_EQ(red.Get("rounds/r")->spec().tensors(0).dimension(), 10);
+  EXPECT_EQ(blue.Get("rounds/r")->spec().tensors(0).dimension(), 20);
+
+  grpc::ClientContext context;
+  v1::ListRoundsResponse list;
+  ASSERT_THAT(FromGrpc(red.stub().ListRounds(&context, {}, &list)), IsOk());
+  ASSERT_EQ(list.rounds_size(), 1);
+  EXPECT_EQ(list.rounds(0).spec().tensors(0).dimension(), 10);
+  ASSERT_THAT(blue.Delete("rounds/r"), IsOk());
+  EXPECT_THAT(red.Get("rounds/r"), IsOk());
+}
+
+TEST_F(AuthApiTest, TenantHeader_OfAnAdmin_ActsThere_OfOthersIsDenied) {
+  WriteAllRoles();
+  ASSERT_THAT(As("red-coordinator").Create(SumSpec(), "r"), IsOk());
+  const auto with_tenant = [&](const std::string& token, const std::string& tenant) {
+    auto headers = Bearer(token);
+    headers["sparseagg-tenant"] = tenant;
+    return Client(ConnectWith(server().grpc_address(), headers)).Get("rounds/r").status();
+  };
+  EXPECT_THAT(with_tenant("blue-admin", "red"), IsOk());
+  EXPECT_THAT(As("blue-admin").Get("rounds/r"), HasCode(Code::kNotFound));
+  EXPECT_THAT(with_tenant("red-coordinator", "red"), IsOk());
+  EXPECT_THAT(with_tenant("blue-coordinator", "red"), Fails(Code::kPermissionDenied, HasSubstr("another tenant")));
+  EXPECT_THAT(with_tenant("blue-admin", "a/b"), Fails(Code::kInvalidArgument, HasSubstr("sparseagg-tenant")));
+}
+
+TEST_F(AuthApiTest, Uploads_ClientId_ComesFromTheCredential) {
+  WriteAllRoles();
+  Client coordinator = As("red-coordinator");
+  const std::string name = coordinator.Create(SumSpec(), "r")->name();
+  Client me = As("red-client");
+  const v1::UpdateChunk theirs = MakeChunk(name, "you", {1}, {1});
+  for (const absl::Status& status : {me.Put(theirs).status(), me.Commit(theirs).status(), me.Progress(theirs).status(),
+                                     me.SubmitStream({theirs}).status()}) {
+    EXPECT_THAT(status, Fails(Code::kPermissionDenied, AllOf(HasSubstr("'me'"), HasSubstr("'you'"))));
+  }
+  v1::UpdateChunk mine = MakeChunk(name, "", {1}, {5});
+  mine.set_submission_id("s");
+  EXPECT_EQ(me.Put(mine)->client_id(), "me");
+  EXPECT_EQ(me.Progress(mine)->client_id(), "me");
+  EXPECT_EQ(me.Commit(mine)->client_id(), "me");
+  mine.set_client_id("me");  // the same, said
+  const auto again = me.SubmitStream({mine});
+  ASSERT_THAT(again, IsOk());
+  EXPECT_TRUE(again->duplicate());
+  ASSERT_THAT(coordinator.SubmitStream({theirs}), IsOk());  // for another
+  ASSERT_THAT(coordinator.Finish(name), IsOk());
+  v1::GetResultRequest request;
+  request.set_name(name);
+  const auto pages = As("red-observer").Pages(request);
+  ASSERT_THAT(pages, IsOk());
+  EXPECT_EQ(ToMap(*pages), (std::map<uint64_t, float>{{1, 6}}));
+}
+
+TEST_F(AuthApiTest, ChangedFile_RevokesAndAddsWithoutARestart) {
+  manual_time_ = true;
+  WriteTokens(TokenLine("old", "observer red -") + TokenLine("short", "observer red - 2023-11-15T00:00:00Z"));
+  Client old_one = As("old");
+  const auto info = [](Client& client) {
+    grpc::ClientContext context;
+    v1::ServerInfo response;
+    return FromGrpc(client.stub().GetServerInfo(&context, {}, &response));
+  };
+  EXPECT_THAT(info(old_one), IsOk());
+  Client shortly = As("short");
+  EXPECT_THAT(info(shortly), IsOk());
+  clock_.Advance(absl::Hours(3), server().context().timer);  // past midnight
+  EXPECT_THAT(info(shortly), Fails(Code::kUnauthenticated, HasSubstr("expired")));
+
+  WriteTokens(TokenLine("new", "observer red -"));
+  Client new_one = As("new");
+  // The clock stands still until it is moved, so that each move makes the server look once.
+  absl::Status status;
+  do {
+    clock_.Advance(absl::Seconds(2), server().context().timer);
+    status = info(new_one);
+  } while (!status.ok());
+  EXPECT_THAT(info(old_one), HasCode(Code::kUnauthenticated));
+}
+
+TEST_F(AuthApiTest, SideServices_OnlyHealthIsThere) {
+  WriteAllRoles();
+  const auto channel = ConnectWith(server().grpc_address(), {});
+  EXPECT_THAT(CallPath(channel, "/grpc.health.v1.Health/Check", ""), IsOk());
+  for (const char* path :
+       {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "/grpc.channelz.v1.Channelz/GetServers"}) {
+    EXPECT_THAT(CallPath(channel, path, ""), HasCode(Code::kUnimplemented)) << path;
+  }
+}
+
+TEST_F(AuthApiTest, NoCredentialsConfigured_TokensAreNotLookedAt) {
+  options_.tokens_file.clear();
+  EXPECT_THAT(As("anything").Create(SumSpec(), "r"), IsOk());
+}
+
+}  // namespace
+}  // namespace sparseagg::service

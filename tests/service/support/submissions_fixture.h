@@ -1,0 +1,70 @@
+// A test fixture for the committed submissions of rounds.
+#ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_SUBMISSIONS_FIXTURE_H_
+#define SPARSEAGG_TESTS_SERVICE_SUPPORT_SUBMISSIONS_FIXTURE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/service/support/round_fixture.h"
+
+namespace sparseagg::service {
+
+using Clients = std::vector<std::string>;
+
+MATCHER_P(IsOkAndHolds, value, "") {
+  *result_listener << StatusOf(arg);
+  return arg.ok() && *arg == value;
+}
+
+// Rounds with committed submissions.
+class SubmissionsFixture : public RoundFixture {
+ protected:
+  // The client ids of all pages.
+  static std::vector<std::string> ClientsOf(const Round& round, size_t page_size = 1000) {
+    std::vector<std::string> clients;
+    std::string token;
+    do {
+      const auto page = round.ListSubmissions(page_size, token);
+      EXPECT_THAT(page, IsOk());
+      if (!page.ok()) break;
+      EXPECT_LE(page->submissions.size(), page_size);
+      for (const Receipt& receipt : page->submissions) clients.push_back(receipt.client_id);
+      token = page->next_page_token;
+    } while (!token.empty());
+    return clients;
+  }
+
+  // A weighted mean, whose result depends on every submission that counts.
+  static v1::RoundSpec MeanSpec() {
+    v1::RoundSpec spec = SumSpec();
+    spec.mutable_aggregation()->set_op(v1::OP_MEAN);
+    spec.mutable_aggregation()->set_weighting(v1::WEIGHTING_BY_WEIGHT);
+    return spec;
+  }
+  static absl::StatusOr<Receipt> SubmitWeighted(Round& round, const std::string& client, float value, double weight) {
+    v1::UpdateChunk chunk = MakeChunk("", client, {7}, {value});
+    chunk.set_weight(weight);
+    return Submit(round, chunk);
+  }
+
+  // A round that merges on arrival, with submissions of "a" and "b" which are merged.
+  std::shared_ptr<Round> OpenMerged() {
+    limits_.memory_limit_bytes = 1'000'000;
+    v1::RoundSpec spec = SumSpec(1'000'000);
+    spec.set_max_submissions(1000);
+    spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
+    spec.mutable_aggregation()->set_value_bound(1.0);
+    auto round = Open(spec);
+    std::vector<uint32_t> keys(15'000);
+    for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = i;
+    for (const char* client : {"a", "b"}) {
+      EXPECT_THAT(Submit(*round, client, keys, std::vector<float>(keys.size(), 1)), IsOk());
+    }
+    return round;
+  }
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_TESTS_SERVICE_SUPPORT_SUBMISSIONS_FIXTURE_H_
