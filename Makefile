@@ -9,7 +9,9 @@ BIN := $(VENV)/bin
 SERVER_ADDRESS ?= 127.0.0.1:8001
 DEMO_ARGS ?=
 WHEELS_ARGS ?=
+# Tests of Python run on as many processes as there are cores; `PYTEST_ARGS='-n 0 -s'` shows what they print.
 PYTEST_ARGS ?=
+PYTEST := $(BIN)/python -m pytest -n $(or $(JOBS),auto)
 
 # Ninja and ctest use all cores; `make JOBS=2 test` bounds it.
 ifdef JOBS
@@ -40,8 +42,8 @@ test-cpp: build ## the C++ tests
 .PHONY: test-python
 test-python: build $(VENV)/.test ## the Python tests, against a real server
 	SPARSEAGG_SERVER=$(CURDIR)/build/dev/service/sparseagg-server \
-	  $(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -q -r s tests/integrations/tensors  # skips, by name, the libraries that are not here
+	  $(PYTEST) tests/python $(PYTEST_ARGS)
+	$(PYTEST) -q -r s tests/integrations/tensors  # skips, by name, the libraries that are not here
 
 INTEGRATIONS ?=
 
@@ -317,11 +319,12 @@ lint-deploy: deps-lint $(VENV)/.lint $(PROMTOOL)
 	$(PROMTOOL) test rules deploy/prometheus/alerts_test.yml
 
 .PHONY: lint-tidy
-lint-tidy: build/tidy/build.ninja deps-lint
+lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint
 	cmake --build build/tidy --target proto/sparseagg/v1/aggregation.grpc.pb.h tests/service/golden/golden.pb.h
-	@echo "run-clang-tidy-14 '$(TIDY)'"
-	@run-clang-tidy-14 -quiet -p build/tidy $(if $(JOBS),-j $(JOBS)) '$(TIDY)' 2>&1 \
-	  | sed -E '/^[0-9]+ warnings? generated|^clang-tidy-14 |^$$/d'
+	@echo "run-clang-tidy '$(TIDY)'"
+	@$(BIN)/run-clang-tidy.py -quiet -p build/tidy -clang-tidy-binary $(BIN)/clang-tidy $(if $(JOBS),-j $(JOBS)) \
+	  -extra-arg=-Wno-deprecated-declarations '$(TIDY)' 2>&1 \
+	  | sed -E '/^[0-9]+ warnings? generated|clang-tidy -|^$$/d'
 
 .PHONY: tidy
 tidy: ## clang-tidy over everything, tests included

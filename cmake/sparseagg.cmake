@@ -7,6 +7,7 @@ function(sparseagg_library name)
 endfunction()
 
 # One test program per room. SHARDS: its tests are dealt out among as many runs of it, which may go side by side.
+# Its own files are optimised little: what they call is optimised as ever, and they take half the time to compile.
 function(sparseagg_test name)
   cmake_parse_arguments(ARG "" "SHARDS;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -17,6 +18,7 @@ function(sparseagg_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gmock GTest::gtest_main sparseagg_flags)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${SPARSEAGG_SANITIZE}>,-O0,-O1>>)
   if(NOT ARG_SHARDS)
     set(ARG_SHARDS 1)
   endif()

@@ -19,7 +19,7 @@ packages() {
     test) echo libgtest-dev libgmock-dev ;;
     sanitize) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     bundle) echo dpkg-dev xz-utils ;;
-    lint) echo clang-14 clang-format-14 clang-tidy-14 shellcheck git yamllint systemd ;;
+    lint) echo clang-14 clang-format-14 shellcheck git yamllint systemd ;;
     bench) echo libbenchmark-dev ;;
     *)
       echo "deps: unknown group '$1' (build, python, extension, test, sanitize, bundle, lint, bench)" >&2

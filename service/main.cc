@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(int num_threads) {
         Log(LogLevel::kWarning, "gpu_fallback", {{"reason", reason.ToString()}});
       });
   if (!engine.ok()) return engine;
-  if (const absl::Status probe = (*engine)->Probe(); !probe.ok()) return probe;
+  if (absl::Status probe = (*engine)->Probe(); !probe.ok()) return probe;
   return engine;
 }
 

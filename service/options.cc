@@ -110,7 +110,7 @@ class Adder {
   }
   // The first of `choices` is the default.
   template <typename T>
-  void AddChoice(const std::string& name, T& variable, std::vector<std::pair<std::string, T>> choices,
+  void AddChoice(const std::string& name, T& variable, const std::vector<std::pair<std::string, T>>& choices,
                  const std::string& help) {
     std::vector<std::string> names;
     names.reserve(choices.size());

@@ -80,7 +80,7 @@ std::string PermissionTable() {
     for (const Allowed allowed : rule.roles) {
       table += allowed == Allowed::kYes ? " yes |" : allowed == Allowed::kOwn ? " own id |" : " – |";
     }
-    table += "\n";
+    table += '\n';
   }
   return table;
 }

@@ -14,7 +14,7 @@ namespace sparseagg::service {
 // Returns: the result of `function`.
 // Errors: RESOURCE_EXHAUSTED for std::bad_alloc; INTERNAL for any other exception.
 template <typename Function>
-auto ToStatus(Function function) -> decltype(function()) {
+auto ToStatus(const Function& function) -> decltype(function()) {
   try {
     return function();
   } catch (const std::bad_alloc&) {

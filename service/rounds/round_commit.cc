@@ -175,7 +175,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
       committed_bytes_ + CommittedBytes(handle.client_id, handle.submission_id, handle.tag);
   RETURN_IF_ERROR(ReserveForAdd(committed_bytes, prepared, upload.reservation().bytes()));
   const uint64_t num_before = aggregation_->num_submissions();
-  const absl::Status added = ToStatus(
+  absl::Status added = ToStatus(
       [&, aggregation = aggregation_.get()] { return aggregation->Add(handle.client_id, std::move(prepared)); });
   if (!added.ok() && aggregation_->num_submissions() == num_before) {
     UpdateReservation();  // no part of the submission was added

@@ -196,6 +196,7 @@ void Listener::Start(uint64_t max_connections, ConnectionTable* connections, std
 
 void Listener::AcceptAll() {
   std::vector<pollfd> polled;
+  polled.reserve(sockets_.size() + 2);
   for (const OwnedFd& socket : sockets_) polled.push_back({socket.get(), POLLIN, 0});
   polled.push_back({connections_->closed_fd(), POLLIN, 0});
   polled.push_back({stop_.get(), POLLIN, 0});

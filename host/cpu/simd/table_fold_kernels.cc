@@ -80,7 +80,8 @@ HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const TableWindow<Key>&
     size_t j = 0;
     do {
       add(i, j);
-    } while (++j < n && keys[i + j] <= last);
+      ++j;
+    } while (j < n && keys[i + j] <= last);
     i += j;
   }
   return i;

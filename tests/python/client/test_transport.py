@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.client.transport import BlockingTransport, run
+from sparseagg.client.transport import AsyncioTransport, BlockingTransport, run
 
 
 def test_run_returns_what_the_operation_returns():
@@ -44,3 +45,40 @@ def test_blocking_client_works_in_a_thread_with_an_event_loop(server):
             return rnd.close()["v"].values.tolist()
 
     assert asyncio.run(job()) == [3.5]
+
+
+def test_asyncio_call_that_the_server_ends_early_has_the_servers_status():
+    # grpc.aio puts an INTERNAL of its own in the place of about half of these (grpc#36066).
+    async def abort(requests: object, context: grpc.aio.ServicerContext) -> None:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "refused", (("a", "b"),))
+
+    async def messages():
+        for _ in range(64):
+            yield bytes(65536)
+
+    async def job() -> list[tuple[object, ...]]:
+        server = grpc.aio.server()
+        handlers = {
+            "Put": grpc.stream_unary_rpc_method_handler(abort),
+            "Talk": grpc.stream_stream_rpc_method_handler(abort),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.S", handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        transport = AsyncioTransport()
+        ends = []
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            put, talk = channel.stream_unary("/test.S/Put"), channel.stream_stream("/test.S/Talk")
+            for _ in range(25):
+                for is_put in (True, False):
+                    try:
+                        if is_put:
+                            await transport.answer(put(messages()))
+                        else:
+                            await transport.read(talk(messages()), print)
+                    except grpc.RpcError as error:
+                        ends.append((error.code(), error.details(), tuple(error.trailing_metadata() or ())))
+        await server.stop(None)
+        return ends
+
+    assert asyncio.run(job()) == [(grpc.StatusCode.INVALID_ARGUMENT, "refused", (("a", "b"),))] * 50

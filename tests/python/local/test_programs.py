@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -100,7 +101,8 @@ def test_console_script_restores_the_signals_that_python_ignores(tmp_path):
     path = make_program(tmp_path / "named", "#!/bin/sh\ngrep SigIgn /proc/$$/status\n")
     call = "from sparseagg.local import programs; programs.server_main()"
     done = run_python("-c", call, SPARSEAGG_SERVER=path, PATH=os.defpath)
-    assert int(done.stdout.split()[1], 16) == 0
+    ignored = int(done.stdout.split()[1], 16)  # others may be ignored: the tests' own parent decides
+    assert [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1] == []
 
 
 @pytest.mark.parametrize("name", VARIABLES)

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from sparseagg.arguments import checked_integer, checked_number, shown
+from sparseagg.client.ended_call import broke_while_sending
 from sparseagg.errors import InvalidArgument, SparseaggError, error_of
 
 __all__ = ["Retries", "RetryPolicy", "checked_retry", "error_from_call", "wait_before_retry"]
@@ -92,7 +93,7 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
     - UNAVAILABLE: the connection broke, or there is no server.
     - CANCELLED: a server that stops has cancelled the call. (``ChannelPool`` handles the calls that this client
       cancels by disconnecting.)
-    - INTERNAL, if ``_broke_while_sending``.
+    - INTERNAL, if ``broke_while_sending``.
     - RESOURCE_EXHAUSTED with a suggested retry delay: the server's in-flight memory is full at the moment. Without the
       delay, a limit is exceeded, and will be again.
     - DEADLINE_EXCEEDED that names upload_timeout: the server has discarded a stream on which no chunk came for so long,
@@ -113,22 +114,10 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
     elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         if "upload_timeout" not in (error.details() or ""):  # the timeout is the caller's own
             return None
-    elif error.code() not in _RETRIED and not _broke_while_sending(error):
+    elif error.code() not in _RETRIED and not broke_while_sending(error):
         return None
     wait = next(waits, None)
     return None if wait is None else max(wait, asked)
-
-
-def _broke_while_sending(error: grpc.RpcError) -> bool:
-    """Returns whether the call ended while grpc.aio was sending another of its messages.
-
-    grpc.aio (up to 1.85 at least): this race replaces the call's true status by an INTERNAL of the client's own
-    (grpc#36066). The server gives the true status again when the call is repeated. Remove when that issue is fixed.
-    """
-    if error.code() is not grpc.StatusCode.INTERNAL:
-        return False
-    debug = getattr(error, "debug_error_string", str)()
-    return "execute_batch" in (debug or "")
 
 
 def error_from_call(error: grpc.RpcError, is_late: bool = False) -> SparseaggError:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, Union
 
 import grpc
 
+from sparseagg.client.ended_call import EndedCall, finished
 from sparseagg.errors import Cancelled, FailedPrecondition
 
 __all__ = ["AsyncioTransport", "BlockingTransport", "Transport", "run"]
@@ -95,11 +96,19 @@ class AsyncioTransport:
             raise FailedPrecondition("this client is in use in another event loop; make one in each")
 
     async def answer(self, call: Any) -> Any:
-        return await call
+        ended = EndedCall(call)
+        try:
+            return await call
+        except grpc.RpcError as error:
+            raise await ended.error_instead_of(error) from None
 
     async def read(self, call: Any, add: Callable[[Any], None]) -> None:
-        async for message in call:
-            add(message)
+        ended = EndedCall(call)
+        try:
+            async for message in call:
+                add(message)
+        except grpc.RpcError as error:
+            raise await ended.error_instead_of(error) from None
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -142,9 +151,4 @@ Transport = Union[BlockingTransport, AsyncioTransport]
 
 def run(operation: Coroutine[Any, Any, T]) -> T:
     """Finishes an operation over a ``BlockingTransport``, and returns its result. Raises what the operation raises."""
-    try:
-        operation.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise RuntimeError("an operation of the blocking client has suspended")
+    return finished(operation)
