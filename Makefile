@@ -183,6 +183,19 @@ bench-service-quick: bench-service-build ## the same on a tenth of the clients, 
 bench-service-build: build/release/build.ninja $(VENV)/.demo
 	cmake --build --preset release --target sparseagg-server sparseagg-loadgen
 
+INTEGRATION = .venv-integrations/$(1)/bin/python
+STAND_INS = LD_LIBRARY_PATH=$(CURDIR)/.venv-integrations/$(1)/torch-stand-ins $(INTEGRATION)
+
+.PHONY: bench-coordinators
+bench-coordinators: build release-server ## beside the aggregation of Flower and NVFlare themselves, into bench/results (30 minutes, 15 GB)
+	$(BIN)/python scripts/test_integrations.py flower nvflare -- -q --collect-only
+	$(call STAND_INS,flower) bench/coordinators/flower_side_by_side.py --out bench/results/flower.json
+	$(call STAND_INS,nvflare) bench/coordinators/nvflare_side_by_side.py --out bench/results/nvflare.json
+	$(call STAND_INS,nvflare) bench/coordinators/nvflare_wire.py --out bench/results/nvflare.json
+	$(BIN)/python bench/coordinators/dense.py --out bench/results/dense.json --plot bench/results/dense.png \
+	  --python flower=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) \
+	  --server build/release/service/sparseagg-server
+
 .PHONY: bench-wire
 bench-wire: build/release/build.ninja deps-bench $(VENV)/.demo ## bytes a tuple on the wire, and how fast they are packed
 	cmake --preset release
