@@ -178,10 +178,10 @@ def expected(clients: list[Client]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return keys, rows[keys].astype(np.float32), counts[keys]
 
 
-def digest(*arrays: np.ndarray) -> str:
-    """A hash of the bits."""
+def digest(keys: np.ndarray, rows: np.ndarray, counts: np.ndarray) -> str:
+    """A hash of the keys and counts, and of the bits of the rows."""
     state = hashlib.sha256()
-    for array in arrays:
+    for array in (keys.astype(np.uint64), rows, counts.astype(np.uint64)):
         state.update(np.ascontiguousarray(array).tobytes())
     return state.hexdigest()
 
@@ -203,7 +203,7 @@ class Cycle:
         # Those of the restart can only be hit when there is something to restore.
         self._restart_point = point if point.startswith("restored") else ""
         armed = "" if self._restart_point else point
-        self._start(armed, self._rng.choice([1, 1, 2, 3, 5, 8, 13]))
+        self._start(armed, self._rng.choice([1, 1, 1, 2, 3, 5]))
         threads = [threading.Thread(target=self._submit, args=(client,), daemon=True) for client in self._clients]
         coordinator = threading.Thread(target=self._create, daemon=True)
         coordinator.start()
@@ -295,18 +295,16 @@ class Cycle:
         stop.set()
         watcher.join()
         first = digest(result.keys, result.values, result.counts)
-        self._check(listed, first, digest(again.keys, again.values, again.counts), result.num_submissions)
+        self._check(listed, first, digest(again.keys, again.values, again.counts))
         return listed, first
 
-    def _check(self, listed: frozenset[str], first: str, second: str, num_submissions: int) -> None:
+    def _check(self, listed: frozenset[str], first: str, second: str) -> None:
         acknowledged = {client.id for client in self._clients if client.is_acknowledged and not client.withdraws}
         withdrawn = {client.id for client in self._clients if client.is_withdrawn}
         if lost := acknowledged - listed:
             raise Failure(f"acknowledged, but not in the result: {sorted(lost)}")
         if back := withdrawn & listed:
             raise Failure(f"withdrawn, but in the result: {sorted(back)}")
-        if num_submissions != len(listed):
-            raise Failure(f"the result has {num_submissions} submissions, {len(listed)} are listed")
         keys, rows, counts = expected([client for client in self._clients if client.id in listed])
         if first != digest(keys, rows, counts):
             raise Failure("the result has other bits than the sum of the listed submissions")

@@ -128,6 +128,17 @@ absl::Status Database::Sync() {
   return synced;
 }
 
+void Database::Reclaim() {
+  rocksdb::CompactRangeOptions options;
+  options.exclusive_manual_compaction = false;
+  const rocksdb::Status compacted = db_->CompactRange(options, nullptr, nullptr);
+  if (!compacted.ok() && !compacted.IsIncomplete()) {
+    Log(LogLevel::kWarning, "store_not_reclaimed", {{"reason", compacted.ToString()}});
+  }
+}
+
+void Database::StopReclaim() { db_->DisableManualCompaction(); }
+
 Database::Range::Range(const Database& database, const std::string& begin, std::string end)
     : database_(database), end_(std::move(end)), end_slice_(end_) {
   rocksdb::ReadOptions options;

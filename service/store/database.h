@@ -30,6 +30,10 @@ class Database {
   absl::Status Write(rocksdb::WriteBatch& batch);
   // Makes all writes so far outlive the machine. After an error, neither this nor Write succeeds any more.
   absl::Status Sync();
+  // Frees the space of what was removed. Returns early when StopReclaim is called. Blocks: while RocksDB merges tables,
+  // of which it moves only the keys, and the oldest blobs that are left.
+  void Reclaim();
+  void StopReclaim();
   // An iterator over [begin, end), to be used as RocksDB says.
   class Range;
 

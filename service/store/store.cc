@@ -34,7 +34,9 @@ Store::Store(std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database>
     : directory_(std::move(directory)),
       database_(std::move(database)),
       syncs_(syncs),
-      thread_([this] { RunSyncs(); }) {}
+      unreclaimed_bytes_(database_->memory_bytes() + 1),
+      sync_thread_([this] { RunSyncs(); }),
+      reclaim_thread_([this] { RunReclaims(); }) {}
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(options.data_dir));
@@ -49,8 +51,11 @@ Store::~Store() {
     MutexLock lock(&mu_);
     stopped_ = true;
     changed_.Signal();
+    reclaim_.Signal();
   }
-  thread_.join();
+  database_->StopReclaim();
+  reclaim_thread_.join();
+  sync_thread_.join();
 }
 
 uint64_t Store::memory_bytes() const { return database_->memory_bytes(); }
@@ -106,6 +111,19 @@ void Store::RunSyncs() {
   }
 }
 
+void Store::RunReclaims() {
+  while (true) {
+    {
+      MutexLock lock(&mu_);
+      while (!wants_reclaim_ && !stopped_) reclaim_.Wait(&mu_);
+      if (stopped_) return;
+      wants_reclaim_ = false;
+    }
+    unreclaimed_bytes_ = 0;
+    database_->Reclaim();
+  }
+}
+
 absl::StatusOr<Store::Ticket> Store::PutRound(uint64_t round, const RoundRecord& record) {
   rocksdb::WriteBatch batch;
   batch.Put(keys::Make(round, Kind::kRound), EncodeRecord(record));
@@ -121,6 +139,12 @@ absl::StatusOr<Store::Ticket> Store::DeleteRound(uint64_t round) {
   FailPoint("before_delete");
   absl::StatusOr<Ticket> ticket = Write(batch);
   FailPoint("after_delete");
+  // What fits the buffers has reached no table, or will be dropped on its way there.
+  if (unreclaimed_bytes_ > database_->memory_bytes()) {
+    MutexLock lock(&mu_);
+    wants_reclaim_ = true;
+    reclaim_.Signal();
+  }
   return ticket;
 }
 
@@ -158,6 +182,7 @@ absl::StatusOr<Store::Ticket> Store::PutChunk(uint64_t round, uint64_t upload, u
   FailPoint("before_chunk");
   absl::StatusOr<Ticket> ticket = Write(batch);
   FailPoint("after_chunk");
+  unreclaimed_bytes_ += size;
   return ticket;
 }
 

@@ -119,6 +119,9 @@ class Store {
   // Syncs as long as calls wait: each sync serves all that have come during the one before.
   void RunSyncs();
 
+  // Frees the space of rounds that are gone, from time to time.
+  void RunReclaims();
+
   const std::unique_ptr<DataDirectory> directory_;
   const std::unique_ptr<Database> database_;
   const bool syncs_;
@@ -129,7 +132,14 @@ class Store {
   Ticket synced_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status failed_ ABSL_GUARDED_BY(mu_);  // of the latest sync
   std::vector<OnDurable> waits_ ABSL_GUARDED_BY(mu_);
-  std::thread thread_;  // the last member: starts when all others exist
+  // Bytes of chunks written since the latest reclaim began: an upper bound of what a removal may have freed. After a
+  // start, as if much had been written.
+  std::atomic<uint64_t> unreclaimed_bytes_;
+  CondVar reclaim_;
+  bool wants_reclaim_ ABSL_GUARDED_BY(mu_) = false;
+  // The last members: they start when all others exist.
+  std::thread sync_thread_;
+  std::thread reclaim_thread_;
 };
 
 }  // namespace sparseagg::service
