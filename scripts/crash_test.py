@@ -3,9 +3,9 @@
 
     python scripts/crash_test.py [--cycles N] [--seed N] [--server PATH] [--durability sync]
 
-A cycle is one round. Clients submit their updates concurrently, in streams, in chunks of their own calls, and in retries
-of both, while the server is killed: in turn at each of its named fail points (service/base/fail_point.h), and at a
-random time. The server starts again in the same directory, and the clients go on. Some clients withdraw. Then the
+A cycle is one round. Clients submit their updates concurrently, in streams and in calls of one chunk each. Some submit
+again, and some withdraw. Meanwhile the server is killed: in turn at each of its named fail points
+(service/base/fail_point.h), and at a random time. It starts again in the same directory, and the clients go on. Then the
 coordinator closes the round, during which the server is killed, too, and reads the result twice, with a kill between.
 
 Each cycle checks that
@@ -47,6 +47,8 @@ import sparseagg as sa
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 FAIL_POINT = re.compile(r"\bFailPoint\(\"(\w+)\"\)")
+# Fail points that a cycle passes more than once.
+MANY_TIMES = re.compile("chunk|submission|sync|answer|acknowledgement")
 START_TIMEOUT_S = 60
 DIMENSION = 1000
 WIDTH = 3
@@ -81,6 +83,7 @@ class Client:
     resumable: bool
     chunk_bytes: int
     withdraws: bool
+    repeats: bool  # submits a second time, as a client does that was started again
     is_acknowledged: bool = False
     is_withdrawn: bool = False
     error: BaseException | None = None
@@ -97,7 +100,8 @@ def make_client(index: int, content_seed: int) -> Client:
         weight=float(rng.integers(1, 5)),
         resumable=bool(rng.integers(2)),
         chunk_bytes=int(rng.choice([256, 1024, 1 << 20])),
-        withdraws=bool(rng.random() < 0.15),
+        withdraws=index % 8 == 3,
+        repeats=index % 4 == 0,
     )
 
 
@@ -156,7 +160,8 @@ class Server:
         self._end()
 
     def _end(self) -> int:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         status = self._process.wait()
         self._process.stdout.close()
         return status
@@ -203,7 +208,7 @@ class Cycle:
         # Those of the restart can only be hit when there is something to restore.
         self._restart_point = point if point.startswith("restored") else ""
         armed = "" if self._restart_point else point
-        self._start(armed, self._rng.choice([1, 1, 1, 2, 3, 5]))
+        self._start(armed, self._rng.choice([1, 1, 2, 3, 5]) if MANY_TIMES.search(armed) else 1)
         threads = [threading.Thread(target=self._submit, args=(client,), daemon=True) for client in self._clients]
         coordinator = threading.Thread(target=self._create, daemon=True)
         coordinator.start()
@@ -258,11 +263,22 @@ class Cycle:
                 update = {"v": (who.keys, who.rows)}
                 rnd.submit(who.id, update, weight=who.weight, resumable=who.resumable)
                 who.is_acknowledged = True
+                if who.repeats:
+                    self._repeat(rnd, who)
                 if who.withdraws:
                     rnd.withdraw(who.id)
                     who.is_withdrawn = True
         except Exception as error:
             who.error = error
+
+    def _repeat(self, rnd: sa.Round, who: Client) -> None:
+        """Submits again: the same, which does not count, and something else, which is refused."""
+        again = rnd.submit(who.id, {"v": (who.keys, who.rows)}, weight=who.weight, resumable=not who.resumable)
+        if not again.duplicate:
+            raise Failure("an acknowledged submission counted a second time")
+        with contextlib.suppress(sa.AlreadyExists):
+            rnd.submit(who.id, {"v": (who.keys, who.rows + 1)}, weight=who.weight, resumable=who.resumable)
+            raise Failure("other content of an acknowledged client counted")
 
     def _finish(self, point: str) -> tuple[frozenset[str], str]:
         """Closes, reads, kills, reads again, and deletes."""
@@ -341,7 +357,9 @@ def run(options: argparse.Namespace) -> int:
                 hits.update(cycle.points)
                 server.close()
             if options.verbose:
-                print(f"cycle {number}: {point or 'random'}, {cycle.num_kills} kills, {len(listed)} counted", flush=True)
+                print(
+                    f"cycle {number}: {point or 'random'}, {cycle.num_kills} kills, {len(listed)} counted", flush=True
+                )
     except Failure as failure:
         print(f"crash_test: FAILED: {failure}")
         return 1

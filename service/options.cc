@@ -111,7 +111,7 @@ class Adder {
   // The first of `choices` is the default.
   template <typename T>
   CLI::Option* AddChoice(const std::string& name, T& variable, std::vector<std::pair<std::string, T>> choices,
-                 const std::string& help) {
+                         const std::string& help) {
     std::vector<std::string> names;
     names.reserve(choices.size());
     for (const auto& [choice, value] : choices) names.push_back(choice);

@@ -106,8 +106,7 @@ class RoundRestorer {
     for (auto it = uploads.rbegin(); it != uploads.rend(); ++it) {
       const auto& [number, record] = *it;
       if (!names.emplace(record.client_id, record.submission_id).second) continue;
-      const absl::Status restored =
-          round_.RestoreUpload(number, record, ChunksOf(store_, stored_.number, number));
+      const absl::Status restored = round_.RestoreUpload(number, record, ChunksOf(store_, stored_.number, number));
       if (restored.ok()) {
         kept_.push_back(number);
         ++num_uploads_;

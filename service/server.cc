@@ -108,8 +108,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   }
   std::unique_ptr<Store> store;
   if (options.durability != Durability::kMemory) {
-    ASSIGN_OR_RETURN(
-        store, Store::Open({options.data_dir, options.durability, LimitsOf(options).memory_limit_bytes}));
+    ASSIGN_OR_RETURN(store, Store::Open({options.data_dir, options.durability, LimitsOf(options).memory_limit_bytes}));
   }
   auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock, std::move(store)));
   if (Store* const opened = server->store_.get(); opened != nullptr) {

@@ -26,13 +26,13 @@ namespace sparseagg::service {
 struct ServerOptions {
   std::string grpc_address = "127.0.0.1:8001";  // HOST:PORT (port 0: a free one), unix:PATH or unix-abstract:NAME
   TlsOptions tls;
-  std::string tokens_file;        // bearer tokens (TokenTable); empty: none
-  JwtOptions jwt;                 // JSON Web Tokens
-  bool insecure = false;          // allows addresses that other machines can reach without these
-  std::string metrics_address;    // HOST:PORT (port 0: a free one); empty: no metrics and probes
-  bool metrics_optional = false;  // starts without metrics if metrics_address cannot be used
-  int num_threads = 1;            // of the worker pool
-  std::string data_dir;           // of the store; empty: rounds live in memory
+  std::string tokens_file;                      // bearer tokens (TokenTable); empty: none
+  JwtOptions jwt;                               // JSON Web Tokens
+  bool insecure = false;                        // allows addresses that other machines can reach without these
+  std::string metrics_address;                  // HOST:PORT (port 0: a free one); empty: no metrics and probes
+  bool metrics_optional = false;                // starts without metrics if metrics_address cannot be used
+  int num_threads = 1;                          // of the worker pool
+  std::string data_dir;                         // of the store; empty: rounds live in memory
   Durability durability = Durability::kMemory;  // other than kMemory only with data_dir
   Limits limits;
 };

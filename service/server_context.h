@@ -42,7 +42,9 @@ struct ServerContext {
   ~ServerContext() { timer.Stop(); }
 
   // Returns: the parts that rounds use.
-  RoundServices ForRounds() { return {engine, clock, limits, budget, open_rounds, uploads, timer, pool, metrics, store}; }
+  RoundServices ForRounds() {
+    return {engine, clock, limits, budget, open_rounds, uploads, timer, pool, metrics, store};
+  }
 
   Engine& engine;
   const Clock& clock;

@@ -252,10 +252,14 @@ class Bench:
                     servers[level] = stack.enter_context(Server(self._server, *flags))
                 for _ in range(self._sizes.repetitions):
                     for level, server in servers.items():
-                        runs[level].append(self._load(server, workload, "--streams", 16, "--repetitions", 1, divide=divide))
+                        runs[level].append(
+                            self._load(server, workload, "--streams", 16, "--repetitions", 1, divide=divide)
+                        )
             rates = {level: statistics.median(run["bytes_per_s"] for run in runs[level]) for level in levels}
             found["workloads"].append({"workload": workload, "streams": 16, "bytes_per_s": rates, "runs": runs})
-            shown = ", ".join(f"{level} {rate / 1e6:.0f} MB/s ({rate / rates['memory']:.0%})" for level, rate in rates.items())
+            shown = ", ".join(
+                f"{level} {rates[level] / 1e6:.0f} MB/s ({rates[level] / rates['memory']:.0%})" for level in levels
+            )
             say(f"durability, workload {workload}: {shown}; the disk alone {found['disk_bytes_per_s'] / 1e6:.0f} MB/s")
         return found
 

@@ -65,7 +65,7 @@ class ChunkMessage {
 
   v1::UpdateChunk head_;
   std::vector<grpc::Slice> slices_;
-  std::vector<Bulk> bulk_;  // by slice; empty: the message was parsed whole
+  std::vector<Bulk> bulk_;                  // by slice; empty: the message was parsed whole
   std::vector<absl::string_view> message_;  // slices_, if the message is kept
 };
 

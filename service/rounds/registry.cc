@@ -68,8 +68,7 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
     if (const auto existing = table_->FindLocked(config.tenant, config.id)) return SameSpec(existing, config);
     sequence = table_->next_sequence++;
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<Round> round,
-                   Round::Open(config, services_, ExpiryOf(config.tenant, sequence)));
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, services_, ExpiryOf(config.tenant, sequence)));
   {
     MutexLock lock(&table_->mu);
     if (table_->draining) return DrainingError();
@@ -95,8 +94,7 @@ std::function<void()> Registry::ExpiryOf(const std::string& tenant, uint64_t seq
   };
 }
 
-absl::StatusOr<std::shared_ptr<Round>> Registry::Restore(RoundConfig config, uint64_t number,
-                                                         absl::Time create_time) {
+absl::StatusOr<std::shared_ptr<Round>> Registry::Restore(RoundConfig config, uint64_t number, absl::Time create_time) {
   const std::string tenant = config.tenant;
   ASSIGN_OR_RETURN(std::shared_ptr<Round> round,
                    Round::Open(std::move(config), services_, ExpiryOf(tenant, number), create_time));

@@ -115,10 +115,9 @@ void Round::OnDeadline() {
   if (closed.ok()) return;
   Log(LogLevel::kWarning, "deadline_not_stored", {{"round", config_->LogName()}, {"reason", closed.message()}});
   MutexLock lock(&mu_);
-  deadline_timer_ =
-      services_.timer.Schedule(services_.clock.Monotonic() + kDeadlineRetry, [weak = weak_from_this()] {
-        if (const auto self = weak.lock()) self->OnDeadline();
-      });
+  deadline_timer_ = services_.timer.Schedule(services_.clock.Monotonic() + kDeadlineRetry, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->OnDeadline();
+  });
 }
 
 absl::Status Round::NotOpenErrorLocked(RoundState state, absl::string_view reason) const {

@@ -250,7 +250,7 @@ class Round : public std::enable_shared_from_this<Round> {
     Receipt receipt;
     uint64_t num_chunks = 0;
     std::string tag;
-    uint64_t upload = 0;  // number in the store of the upload that was committed
+    uint64_t upload = 0;   // number in the store of the upload that was committed
     std::string retry_id;  // the latest other submission id with the same content, and its tag
     std::string retry_tag;
   };

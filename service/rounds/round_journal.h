@@ -33,8 +33,7 @@ class RoundJournal {
   absl::Status PutRound(const RoundRecord& record) {
     return Write([&] { return store_->PutRound(number_, record); });
   }
-  absl::Status PutState(const StateRecord& record,
-                        absl::Span<const std::pair<std::string, uint64_t>> withdrawn = {}) {
+  absl::Status PutState(const StateRecord& record, absl::Span<const std::pair<std::string, uint64_t>> withdrawn = {}) {
     return Write([&] { return store_->PutState(number_, record, withdrawn); });
   }
   absl::Status PutChunk(uint64_t upload, uint64_t sequence, absl::Span<const absl::string_view> bytes,

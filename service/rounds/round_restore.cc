@@ -33,8 +33,7 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
 void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord& record) {
   MutexLock lock(&mu_);
   const Receipt receipt{client_id, record.submission_id, /*duplicate=*/false, record.num_tuples, record.num_bytes};
-  committed_.emplace(client_id,
-                     Committed{record.hash, receipt, record.num_chunks, record.tag, record.upload, "", ""});
+  committed_.emplace(client_id, Committed{record.hash, receipt, record.num_chunks, record.tag, record.upload, "", ""});
   ++snapshot_.num_submissions;
   snapshot_.num_tuples += receipt.num_tuples;
   snapshot_.num_bytes += receipt.num_bytes;

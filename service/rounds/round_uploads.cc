@@ -201,8 +201,7 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeat
     upload.progress_.next_sequence = staged.next_sequence();
     upload.progress_.received_tuples = staged.num_tuples();
     upload.progress_.complete = staged.complete();
-  } else if (!status.ok() &&
-             (is_appended || repeats == Repeats::kRefuse || !absl::IsFailedPrecondition(status))) {
+  } else if (!status.ok() && (is_appended || repeats == Repeats::kRefuse || !absl::IsFailedPrecondition(status))) {
     Refuse(upload, status);
   }
   return status;

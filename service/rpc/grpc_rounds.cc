@@ -188,14 +188,14 @@ AggregationService::Unary* AggregationService::GetRound(Context* context, const 
 AggregationService::Unary* AggregationService::CloseRound(Context* context, const grpc::ByteBuffer* message,
                                                           grpc::ByteBuffer* response) {
   if (MayListClients(*message)) return CloseWithOnly(context, message, response);
-  return AnswerWithRound<v1::CloseRoundRequest>(context, message, response, /*changes=*/true,
-                                                [context](const v1::CloseRoundRequest& request,
-                                                          Round& round) -> absl::Status {
-                                                  RETURN_IF_ERROR(round.Close());
-                                                  RETURN_IF_ERROR(round.AwaitDurable());
-                                                  LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
-                                                  return absl::OkStatus();
-                                                });
+  return AnswerWithRound<v1::CloseRoundRequest>(
+      context, message, response, /*changes=*/true,
+      [context](const v1::CloseRoundRequest& request, Round& round) -> absl::Status {
+        RETURN_IF_ERROR(round.Close());
+        RETURN_IF_ERROR(round.AwaitDurable());
+        LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
+        return absl::OkStatus();
+      });
 }
 
 AggregationService::Unary* AggregationService::CloseWithOnly(Context* context, const grpc::ByteBuffer* message,

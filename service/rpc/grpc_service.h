@@ -113,8 +113,8 @@ class AggregationService final : public grpc::Service {
   // Answers a call about one round: parses the request, finds the round, runs `act` and responds with the round.
   // `changes`: `act` changes the round, and waits for the disk if there is a store.
   template <typename Request>
-  Unary* AnswerWithRound(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response,
-                         bool changes, std::function<absl::Status(const Request&, Round&)> act);
+  Unary* AnswerWithRound(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response, bool changes,
+                         std::function<absl::Status(const Request&, Round&)> act);
   // Answers a CloseRound with a list of clients.
   Unary* CloseWithOnly(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response);
   // Serializes a page of rounds: as many as fit `max_bytes` and a result page, and at least one.

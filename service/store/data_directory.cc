@@ -73,9 +73,10 @@ absl::Status CheckFormat(const std::string& path) {
         absl::StrCat(quoted, ", expected '", kFormatPrefix, kDataFormat, "': this is no data directory of sparseagg"));
   }
   if (version == kDataFormat) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      quoted, ", expected format ", kDataFormat,
-      version > kDataFormat ? ": a newer server has written it; use that version" : ": this server reads no older one"));
+  return absl::FailedPreconditionError(absl::StrCat(quoted, ", expected format ", kDataFormat,
+                                                    version > kDataFormat
+                                                        ? ": a newer server has written it; use that version"
+                                                        : ": this server reads no older one"));
 }
 
 bool IsOurs(absl::string_view name) {

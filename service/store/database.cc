@@ -77,8 +77,8 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path
   const uint64_t write_buffer_bytes = WriteBufferBytes(memory_limit_bytes);
   rocksdb::DB* db = nullptr;
   const rocksdb::Status opened = rocksdb::DB::Open(MakeOptions(write_buffer_bytes), path, &db);
-  auto database = std::unique_ptr<Database>(
-      new Database(path, kMaxWriteBuffers * write_buffer_bytes + kBlockCacheBytes, db));
+  auto database =
+      std::unique_ptr<Database>(new Database(path, kMaxWriteBuffers * write_buffer_bytes + kBlockCacheBytes, db));
   RETURN_IF_ERROR(database->ToStatus(opened, "cannot open"));
   return database;
 }

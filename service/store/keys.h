@@ -25,8 +25,8 @@ inline uint64_t NumberAt(absl::string_view bytes) {
   return number;
 }
 
-inline constexpr size_t kKindAt = 8;              // index of the kind in a key
-inline constexpr size_t kRestAt = kKindAt + 1;    // client id, or number of an upload
+inline constexpr size_t kKindAt = 8;                // index of the kind in a key
+inline constexpr size_t kRestAt = kKindAt + 1;      // client id, or number of an upload
 inline constexpr size_t kSequenceAt = kRestAt + 8;  // number of a chunk
 
 inline std::string Make(uint64_t round, Kind kind) {

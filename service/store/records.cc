@@ -74,9 +74,12 @@ absl::StatusOr<StateRecord> DecodeStateRecord(absl::string_view bytes) {
 
 absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Submission message, ParseRecord<store::Submission>(bytes));
-  return SubmissionRecord{message.submission_id(), message.upload_tag(),
-                          message.upload(),        message.num_chunks(),
-                          message.num_tuples(),    message.num_bytes(),
+  return SubmissionRecord{message.submission_id(),
+                          message.upload_tag(),
+                          message.upload(),
+                          message.num_chunks(),
+                          message.num_tuples(),
+                          message.num_bytes(),
                           {message.hash_high(), message.hash_low()}};
 }
 
