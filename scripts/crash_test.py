@@ -5,8 +5,9 @@
 
 A cycle is one round. Clients submit their updates concurrently, in streams and in calls of one chunk each. Some submit
 again, and some withdraw. Meanwhile the server is killed: in turn at each of its named fail points
-(service/base/fail_point.h), and at a random time. It starts again in the same directory, and the clients go on. Then the
-coordinator closes the round, during which the server is killed, too, and reads the result twice, with a kill between.
+(service/base/fail_point.h), and at a random time. It starts again in the same directory, and the clients go on. Then
+the coordinator closes the round, during which the server is killed, too, and reads the result twice, with a kill
+between.
 
 Each cycle checks that
 
@@ -191,6 +192,13 @@ def digest(keys: np.ndarray, rows: np.ndarray, counts: np.ndarray) -> str:
     return state.hexdigest()
 
 
+def digest_of(result: sa.TensorResult) -> str:
+    """The same of a result."""
+    assert result.values is not None
+    assert result.counts is not None
+    return digest(result.keys, result.values, result.counts)
+
+
 class Cycle:
     """One round, from its creation to its deletion."""
 
@@ -310,8 +318,8 @@ class Cycle:
             rnd.delete()
         stop.set()
         watcher.join()
-        first = digest(result.keys, result.values, result.counts)
-        self._check(listed, first, digest(again.keys, again.values, again.counts))
+        first = digest_of(result)
+        self._check(listed, first, digest_of(again))
         return listed, first
 
     def _check(self, listed: frozenset[str], first: str, second: str) -> None:
