@@ -106,13 +106,51 @@ def make_client(index: int, content_seed: int) -> Client:
     )
 
 
+class Volume:
+    """A file system in a file, whose power can fail: what was not synced is lost, as on a disk. Needs root.
+
+    The kernel keeps what the server has written until a sync, or for some seconds, in its cache of this file system. A
+    copy of the file is what a disk would have.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._image = folder / "disk"
+        self._copy = folder / "disk.copy"
+        self.path = folder / "mounted"
+        self.path.mkdir()
+        with self._image.open("wb") as file:
+            file.truncate(256 << 20)
+        self._run("mkfs.ext4", "-q", "-F", self._image)
+        self._mount()
+
+    def fail(self) -> None:
+        """Takes the power away, and gives it back. Requires: no process uses the file system."""
+        self._run("cp", "--sparse=always", self._image, self._copy)
+        self.unmount()
+        self._copy.replace(self._image)
+        self._mount()
+
+    def unmount(self) -> None:
+        self._run("umount", self.path)
+
+    def _mount(self) -> None:
+        # Without its own syncs in between, which would save what the server has not synced.
+        self._run("mount", "-o", "loop,commit=600", self._image, self.path)
+
+    @staticmethod
+    def _run(*command: str | pathlib.Path) -> None:
+        subprocess.run(command, check=True)
+
+
 class Server:
     """The server, which is started again with the same address and directory after each kill."""
 
-    def __init__(self, binary: str, folder: pathlib.Path, flags: list[str]) -> None:
+    def __init__(self, binary: str, folder: pathlib.Path, flags: list[str], volume: Volume | None) -> None:
         self._binary = binary
         self._folder = folder
         self._flags = flags
+        self._volume = volume
+        self._data = (folder if volume is None else volume.path) / "data"
         self._log = (folder / "server.log").open("w")  # open for all starts
         self._address = f"unix:{folder}/socket"
         self._lock = threading.Lock()
@@ -129,7 +167,7 @@ class Server:
         if fail_point:
             environment["SPARSEAGG_FAIL_POINT"] = f"{fail_point}:{hit}"
         command = [self._binary, "--grpc-address", self._address, "--metrics-address", "none", *self._flags]
-        command += ["--data-dir", str(self._folder / "data"), "--threads", "2", "--memory-limit", "256MiB"]
+        command += ["--data-dir", str(self._data), "--threads", "2", "--memory-limit", "256MiB"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment)
         self._process = process
         self.num_starts += 1
@@ -165,6 +203,8 @@ class Server:
         assert self._process.stdout is not None
         status = self._process.wait()
         self._process.stdout.close()
+        if self._volume is not None:
+            self._volume.fail()
         return status
 
     def close(self) -> None:
@@ -342,7 +382,8 @@ def run(options: argparse.Namespace) -> int:
     print(f"crash_test: seed {seed}, {options.cycles} cycles", flush=True)
     points = fail_points()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="crash-", dir=options.folder))
-    server = Server(options.server, folder, ["--durability", options.durability])
+    volume = Volume(folder) if options.power_failures else None
+    server = Server(options.server, folder, ["--durability", options.durability], volume)
     hashes: dict[frozenset[str], str] = {}
     hits: collections.Counter[str] = collections.Counter()
     kills = 0
@@ -373,6 +414,8 @@ def run(options: argparse.Namespace) -> int:
         return 1
     finally:
         server.close()
+        if volume is not None:
+            volume.unmount()
     shutil.rmtree(folder)
     never = [point for point in points if not hits[point]] if options.cycles >= 2 * len(points) else []
     figures = {
@@ -398,6 +441,9 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=8, help="in a cycle")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--durability", choices=["sync", "async"], default="sync")
+    parser.add_argument(
+        "--power-failures", action="store_true", help="with each kill, lose what is not synced; needs root"
+    )
     parser.add_argument("--folder", help="where the data directory is made; by default that of temporary files")
     parser.add_argument("--server", default=str(REPOSITORY / "build/dev/service/sparseagg-server"), help="a test build")
     parser.add_argument("--verbose", action="store_true", help="a line for each cycle")
