@@ -121,8 +121,8 @@ absl::Status Round::CloseWithOnly(absl::Span<const std::string> clients) {
     if (!left_out.empty()) RETURN_IF_ERROR(aggregation_->CheckKeepsAll());
     const absl::Status refusal = PrepareToFinalizeLocked();
     std::vector<std::pair<std::string, uint64_t>> stored;
-    for (const uint32_t index : left_out) {
-      const std::string& client = aggregation_->client_ids()[index];
+    for (size_t i = 0; journal_->IsActive() && i < left_out.size(); ++i) {
+      const std::string& client = aggregation_->client_ids()[left_out[i]];
       stored.emplace_back(client, committed_.find(client)->second.upload);
     }
     RETURN_IF_ERROR(journal_->PutState(NextStateLocked(StateRecord::Name::kClosed, ""), stored));
