@@ -48,7 +48,8 @@ rocksdb::Options MakeOptions(uint64_t write_buffer_bytes) {
   options.max_open_files = 64;
   options.max_background_jobs = 2;
   options.avoid_flush_during_shutdown = true;  // the log has everything
-  options.max_bgerror_resume_count = 0;        // Write resumes: RocksDB's own attempts would make that fail as busy
+  // Write resumes after other errors than a full disk, for which RocksDB looks itself, every five seconds.
+  options.max_bgerror_resume_count = 0;
   options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
   options.max_log_file_size = kMiB;
   options.keep_log_file_num = 2;
