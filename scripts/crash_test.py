@@ -352,8 +352,9 @@ class Cycle:
             rnd = client.get_round(self._id)
             result = rnd.close()["v"]
             listed = frozenset(each.client_id for each in rnd.submissions())
-            if self._rng.random() < 0.5:
-                kill_now.set()
+            kill_now.set()
+            while kill_now.is_set():
+                time.sleep(0.001)
             again = rnd.result()["v"]
             rnd.delete()
         stop.set()
