@@ -247,6 +247,8 @@ StateRecord Round::StateToStore() const {
 }
 
 bool Round::Finish() {
+  // Nobody may read a result with a submission that a crash could still undo.
+  const absl::Status durable = journal_->AwaitDurable();
   MutexLock merge(&merge_mu_);
   bool is_wanted;
   uint64_t num_submissions;
@@ -269,8 +271,6 @@ bool Round::Finish() {
     });
   }
   aggregation_.reset();
-  // Nobody may read a result with a submission that a crash could still undo.
-  const absl::Status durable = is_wanted ? journal_->AwaitDurable() : absl::OkStatus();
   if (results.ok() && !durable.ok()) results = durable;
   if (is_wanted) RecordStage(RoundStage::kMerge, services_.clock.Monotonic() - begin, begin - closed_at, 0);
 

@@ -192,7 +192,10 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
     return added;
   }
   FailPoint("submission_added");
-  if (!added.ok()) return FailAfterPartialAdd(added);
+  if (!added.ok()) {
+    journal_->DeleteSubmission(handle.client_id, handle.id_).IgnoreError();
+    return FailAfterPartialAdd(added);
+  }
   committed_bytes_ = committed_bytes;
   reservation_.Absorb(upload.reservation());
   UpdateReservation();
