@@ -19,8 +19,11 @@ if(SPARSEAGG_SERVICE)
   find_package(gRPC CONFIG REQUIRED)
   find_library(SPARSEAGG_RE2 re2 REQUIRED)
   set_target_properties(re2::re2 PROPERTIES INTERFACE_LINK_LIBRARIES "${SPARSEAGG_RE2};Threads::Threads")
-  # The archive of RocksDB names the shared forms of what it uses.
+  # The archive of RocksDB names the shared forms of what it uses. Its package adds a folder of modules, with one for
+  # oneTBB that knows only an old layout.
+  set(module_path ${CMAKE_MODULE_PATH})
   find_package(RocksDB CONFIG REQUIRED)
+  set(CMAKE_MODULE_PATH ${module_path})
   set(rocksdb_archives)
   foreach(name snappy lz4 zstd bz2 z)
     find_library(SPARSEAGG_${name}_ARCHIVE ${name} REQUIRED)

@@ -253,9 +253,11 @@ class Cycle:
 
     def run(self, point: str) -> tuple[frozenset[str], str]:
         """Returns who is in the result, and its hash. ``point``: the fail point of this cycle; empty: a random time."""
-        # Those of the restart can only be hit when there is something to restore.
-        self._restart_point = point if point.startswith("restored") else ""
-        armed = "" if self._restart_point else point
+        # Those of the restart can only be hit when there is something to restore, and the deletion comes after the kill
+        # between the two reads.
+        late = point.startswith("restored") or point.endswith("_delete")
+        self._restart_point = point if late else ""
+        armed = "" if late else point
         self._start(armed, self._rng.choice([1, 1, 2, 3, 5]) if MANY_TIMES.search(armed) else 1)
         threads = [threading.Thread(target=self._submit, args=(client,), daemon=True) for client in self._clients]
         coordinator = threading.Thread(target=self._create, daemon=True)
@@ -274,12 +276,16 @@ class Cycle:
     def _start(self, point: str = "", hit: int = 1) -> None:
         while not self._server.start(point, hit):
             self.num_kills += 1
-            self.points.append(point)
+            self._hit(point)
             point = ""
 
     def _restart(self) -> None:
+        """Starts again. A fail point that is armed at restarts stays so until it is hit."""
         self.num_kills += 1
         self._start(self._restart_point)
+
+    def _hit(self, point: str) -> None:
+        self.points.append(self._restart_point or point)
         self._restart_point = ""
 
     def _disturb(self, point: str, threads: list[threading.Thread]) -> None:
@@ -287,7 +293,7 @@ class Cycle:
         until = time.monotonic() + self._rng.random() * 0.3 if not point else float("inf")
         while any(thread.is_alive() for thread in threads):
             if self._server.wait_killed(0.005):
-                self.points.append(point)
+                self._hit(point)
             elif time.monotonic() >= until:
                 self._server.kill()
                 until = float("inf")
@@ -337,7 +343,7 @@ class Cycle:
             killed_at = time.monotonic() + self._rng.random() * 0.05
             while not stop.wait(0.002):
                 if self._server.wait_killed(0):
-                    self.points.append(point)
+                    self._hit(point)
                 elif kill_now.is_set() or (not point and time.monotonic() >= killed_at):
                     self._server.kill()
                     kill_now.clear()
