@@ -91,7 +91,7 @@ class RoundRestorer {
             round_.RestoreReceipt(client, record);
             return absl::OkStatus();
           }
-          const absl::Status restored =
+          absl::Status restored =
               round_.RestoreSubmission(client, record, ChunksOf(store_, stored_.number, record.upload));
           if (restored.ok()) return restored;
           return absl::Status(restored.code(), absl::StrCat("client '", client, "': ", restored.message()));

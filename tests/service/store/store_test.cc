@@ -180,7 +180,8 @@ TEST_F(StoreTest, ReadRounds_ContentWithoutARound_IsRemoved) {
 
 TEST_F(StoreTest, DeleteOtherUploads_KeepsThoseThatAreNamed) {
   for (const uint64_t upload : {3, 5, 9}) PutChunk(1, upload, 0, "chunk");
-  const auto largest = store().DeleteOtherUploads(1, {{5}});
+  const std::vector<uint64_t> kept = {5};
+  const auto largest = store().DeleteOtherUploads(1, kept);
   ASSERT_THAT(largest, IsOk());
   EXPECT_EQ(*largest, 9);
   EXPECT_THAT(Chunks(1, 3), IsEmpty());
