@@ -72,6 +72,12 @@ tsan: build/tsan/build.ninja ## the C++ tests under the thread sanitizer
 	cmake --build --preset tsan
 	ctest --preset tsan
 
+CYCLES ?= 200
+
+.PHONY: crash-test
+crash-test: build $(VENV)/.test ## a server is killed and started again CYCLES=200 times; checks that nothing is lost
+	$(BIN)/python scripts/crash_test.py --cycles $(CYCLES) --server build/dev/service/sparseagg-server $(CRASH_ARGS)
+
 ## Give away
 
 VERSION := $(shell sed -n 's/^project.sparseagg VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)

@@ -19,6 +19,18 @@ if(SPARSEAGG_SERVICE)
   find_package(gRPC CONFIG REQUIRED)
   find_library(SPARSEAGG_RE2 re2 REQUIRED)
   set_target_properties(re2::re2 PROPERTIES INTERFACE_LINK_LIBRARIES "${SPARSEAGG_RE2};Threads::Threads")
+  # The archive of RocksDB names the shared forms of what it uses. Its package adds a folder of modules, with one for
+  # oneTBB that knows only an old layout.
+  set(module_path ${CMAKE_MODULE_PATH})
+  find_package(RocksDB CONFIG REQUIRED)
+  set(CMAKE_MODULE_PATH ${module_path})
+  set(rocksdb_archives)
+  foreach(name snappy lz4 zstd bz2 z)
+    find_library(SPARSEAGG_${name}_ARCHIVE ${name} REQUIRED)
+    list(APPEND rocksdb_archives ${SPARSEAGG_${name}_ARCHIVE})
+  endforeach()
+  set_target_properties(RocksDB::rocksdb PROPERTIES
+    INTERFACE_LINK_LIBRARIES "${rocksdb_archives};Threads::Threads;${CMAKE_DL_LIBS}")
   find_package(spdlog REQUIRED)
   set_target_properties(spdlog::spdlog_header_only PROPERTIES
     INTERFACE_LINK_LIBRARIES "fmt::fmt-header-only;Threads::Threads")

@@ -95,9 +95,11 @@ INNER_ROOMS = {
     "service/admission": ["service/base"],
     "service/transport": ["service/auth", "service/base"],
     "service/auth": ["service/base"],
-    "service/rounds": ["service/auth", "service/admission", "service/base"],
-    "service/codec": ["service/rounds", "service/auth", "service/admission", "service/base"],
+    "service/store": ["service/base"],
+    "service/rounds": ["service/auth", "service/admission", "service/store", "service/base"],
+    "service/codec": ["service/rounds", "service/auth", "service/admission", "service/store", "service/base"],
     "service/server_context.h": [
+        "service/store",
         "service/rounds",
         "service/transport",
         "service/auth",
@@ -111,6 +113,7 @@ INNER_ROOMS = {
         "service/transport",
         "service/auth",
         "service/admission",
+        "service/store",
         "service/base",
     ],
 }

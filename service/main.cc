@@ -79,8 +79,12 @@ void KeepFreedMemory(const Limits& limits) {
 constexpr absl::Duration kFlushTimeout = absl::Seconds(1);
 constexpr absl::Duration kFlushTimeoutWhenKilled = absl::Milliseconds(100);
 
-// Makes a write to a pipe without a reader an error, in place of the end of the process.
-void IgnoreBrokenPipes() { std::signal(SIGPIPE, SIG_IGN); }
+// Makes a write to a pipe without a reader an error, in place of the end of the process; and a write beyond the largest
+// size of a file, which is a full disk for the store.
+void IgnoreFailedWrites() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
 
 // Time after the shutdown deadline before the process exits by force: a second for cancelled calls, two for the metrics
 // server, and a margin. A merge or a GPU driver may take any time.
@@ -111,7 +115,7 @@ int WaitForSignal(const sigset_t& signals) {
 
 int Run(const Options& options) {
   const sigset_t signals = BlockSignals();  // before the log or anything else starts a thread
-  IgnoreBrokenPipes();
+  IgnoreFailedWrites();
   DisableMutexDeadlockDetection();
   KeepFreedMemory(options.server.limits);
   ConfigureLog(options.log_level, options.log_format);

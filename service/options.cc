@@ -110,8 +110,8 @@ class Adder {
   }
   // The first of `choices` is the default.
   template <typename T>
-  void AddChoice(const std::string& name, T& variable, const std::vector<std::pair<std::string, T>>& choices,
-                 const std::string& help) {
+  CLI::Option* AddChoice(const std::string& name, T& variable, const std::vector<std::pair<std::string, T>>& choices,
+                         const std::string& help) {
     std::vector<std::string> names;
     names.reserve(choices.size());
     for (const auto& [choice, value] : choices) names.push_back(choice);
@@ -120,7 +120,7 @@ class Adder {
         if (choice == text) variable = value;
       }
     };
-    app_.add_option_function<std::string>("--" + name, choose, help)
+    return app_.add_option_function<std::string>("--" + name, choose, help)
         ->check(CLI::IsMember(names))
         ->default_str(names.front())
         ->envname(EnvName(name));
@@ -223,6 +223,13 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   add.Add("threads", options.num_threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024));
   add.Add("simd", options.simd,
           "SIMD target of the CPU engine such as AVX2, for comparisons; empty: the best of this CPU");
+  add.Add("data-dir", options.server.data_dir,
+          "directory of rounds and submissions, which then survive a restart; made if it is missing");
+  CLI::Option* durability = add.AddChoice<Durability>(
+      "durability", options.server.durability,
+      {{"sync", Durability::kSync}, {"async", Durability::kAsync}, {"memory", Durability::kMemory}},
+      "with --data-dir: sync: what is acknowledged survives a power failure; async: the end of the process; memory: "
+      "nothing is written");
   AddLimits(add, options.server.limits);
   add.AddTime("drain-delay", options.drain_delay,
               "time after SIGTERM in which the server still serves, but health says NOT_SERVING");
@@ -249,6 +256,11 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
     const int code = app.exit(error, out, err);
     return ExitWith{code, code == 0 ? out.str() : err.str()};
   }
+  if (options.server.data_dir.empty() && options.server.durability != Durability::kMemory) {
+    return ExitWith{static_cast<int>(CLI::ExitCodes::ValidationError),
+                    "--durability: async and sync need --data-dir\nRun with --help for more information.\n"};
+  }
+  if (!options.server.data_dir.empty() && durability->count() == 0) options.server.durability = Durability::kSync;
   if (!options.dev_tls.empty()) {
     if (options.server.tls.certificate.empty()) options.server.tls.certificate = options.dev_tls + "/server.pem";
     if (options.server.tls.key.empty()) options.server.tls.key = options.dev_tls + "/server.key";

@@ -24,6 +24,7 @@
 #include "host/base/status_macros.h"
 #include "service/admission/process_memory.h"
 #include "service/base/log.h"
+#include "service/restore.h"
 #include "service/rpc/grpc_options.h"
 #include "service/rpc/grpc_service.h"
 #include "service/transport/address.h"
@@ -89,9 +90,11 @@ struct Server::Grpc {
   std::once_flag shutdown;
 };
 
-Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock)
+Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock,
+               std::unique_ptr<Store> store)
     : engine_(std::move(engine)),
-      server_(engine_.get(), &clock, FitToFiles(LimitsOf(options)), options.num_threads),
+      store_(std::move(store)),
+      server_(engine_.get(), &clock, FitToFiles(LimitsOf(options)), options.num_threads, store_.get()),
       registry_(server_.ForRounds()) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
@@ -103,7 +106,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!options.insecure && !lacks.empty()) {
     RETURN_IF_ERROR(CheckLoopback(options.grpc_address, absl::StrJoin(lacks, " and no ")));
   }
-  auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock));
+  std::unique_ptr<Store> store;
+  if (options.durability != Durability::kMemory) {
+    ASSIGN_OR_RETURN(store, Store::Open({options.data_dir, options.durability, LimitsOf(options).memory_limit_bytes}));
+  }
+  auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock, std::move(store)));
+  if (Store* const opened = server->store_.get(); opened != nullptr) {
+    server->server_.budget.Reserve(opened->memory_bytes());
+    RETURN_IF_ERROR(RestoreRounds(*opened, server->registry_, server->server_.limits));
+  }
   const uint64_t wanted = FitToMemory(LimitsOf(options)).max_connections;
   if (const uint64_t most = server->server_.limits.max_connections; most < wanted) {
     Log(LogLevel::kWarning, "few_files", {{"max_connections", wanted}, {"connections", most}});

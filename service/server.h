@@ -16,6 +16,7 @@
 #include "service/base/metrics.h"
 #include "service/rounds/registry.h"
 #include "service/server_context.h"
+#include "service/store/store.h"
 #include "service/transport/http_server.h"
 #include "service/transport/listener.h"
 #include "service/transport/tls.h"
@@ -25,12 +26,14 @@ namespace sparseagg::service {
 struct ServerOptions {
   std::string grpc_address = "127.0.0.1:8001";  // HOST:PORT (port 0: a free one), unix:PATH or unix-abstract:NAME
   TlsOptions tls;
-  std::string tokens_file;        // bearer tokens (TokenTable); empty: none
-  JwtOptions jwt;                 // JSON Web Tokens
-  bool insecure = false;          // allows addresses that other machines can reach without these
-  std::string metrics_address;    // HOST:PORT (port 0: a free one); empty: no metrics and probes
-  bool metrics_optional = false;  // starts without metrics if metrics_address cannot be used
-  int num_threads = 1;            // of the worker pool
+  std::string tokens_file;                      // bearer tokens (TokenTable); empty: none
+  JwtOptions jwt;                               // JSON Web Tokens
+  bool insecure = false;                        // allows addresses that other machines can reach without these
+  std::string metrics_address;                  // HOST:PORT (port 0: a free one); empty: no metrics and probes
+  bool metrics_optional = false;                // starts without metrics if metrics_address cannot be used
+  int num_threads = 1;                          // of the worker pool
+  std::string data_dir;                         // of the store; empty: rounds live in memory
+  Durability durability = Durability::kMemory;  // other than kMemory only with data_dir
   Limits limits;
 };
 
@@ -50,7 +53,8 @@ class Server {
   // Starts a server that serves on return. `clock` must outlive the server.
   // Errors: INVALID_ARGUMENT for a malformed address, for one that other machines can reach although callers need no
   // credential or TLS is off, without `insecure`, and for malformed files of credentials; UNAVAILABLE if an address is
-  // in use or not permitted; otherwise of the file system.
+  // in use or not permitted; as Store::Open and RestoreRounds; otherwise of the file system.
+  // Blocks: with a store, until its rounds are restored.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                        const Clock& clock = SystemClock());
   ~Server();  // Shutdown without grace
@@ -75,7 +79,8 @@ class Server {
  private:
   struct Grpc;
 
-  Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock);
+  Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock,
+         std::unique_ptr<Store> store);
   absl::Status Listen(const ServerOptions& options);
   void RefuseConnection();
   absl::Status ServeHttp(const ServerOptions& options);
@@ -85,6 +90,7 @@ class Server {
   Gauges CountNow() const;
 
   const std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<Store> store_;   // null: rounds live in memory
   std::shared_ptr<TlsCredentials> tls_;  // null: no TLS
   ServerContext server_;
   Registry registry_;

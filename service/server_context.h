@@ -21,9 +21,11 @@ namespace sparseagg::service {
 
 // Owned by Server, which outlives all calls and rounds. All members are thread-safe.
 struct ServerContext {
-  ServerContext(Engine* the_engine, const Clock* the_clock, const Limits& the_limits, int num_threads)
+  ServerContext(Engine* the_engine, const Clock* the_clock, const Limits& the_limits, int num_threads,
+                Store* the_store = nullptr)
       : engine(*the_engine),
         clock(*the_clock),
+        store(the_store),
         limits(FitToMemory(the_limits)),
         budget(DivideMemory(limits).kept, limits.memory_limit_bytes),
         open_rounds(limits.max_open_rounds),
@@ -40,10 +42,13 @@ struct ServerContext {
   ~ServerContext() { timer.Stop(); }
 
   // Returns: the parts that rounds use.
-  RoundServices ForRounds() { return {engine, clock, limits, budget, open_rounds, uploads, timer, pool, metrics}; }
+  RoundServices ForRounds() {
+    return {engine, clock, limits, budget, open_rounds, uploads, timer, pool, metrics, store};
+  }
 
   Engine& engine;
   const Clock& clock;
+  Store* const store;      // what survives a restart; null: nothing does
   const Limits limits;     // lowered to what memory_limit_bytes has room for
   MemoryBudget budget;     // what rounds keep
   CountLimit open_rounds;  // rounds that have not ended

@@ -7,6 +7,7 @@ library only; client_python wants the package `sparseagg` beside it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -17,6 +18,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -236,6 +238,31 @@ class Bench:
         )
         return {"rounds_per_sample": self._sizes.growth_batch_rounds, "resident_bytes": resident}
 
+    def durability(self) -> dict[str, Any]:
+        """Bytes and submissions a second at each level of durability, from large and from small updates."""
+        found: dict[str, Any] = {"disk_bytes_per_s": disk_bytes_per_s(), "workloads": []}
+        levels = ("memory", "async", "sync")
+        for workload, divide in (("A", self._sizes.divide_clients), ("E", 5 * self._sizes.divide_clients)):
+            runs: dict[str, list[dict[str, Any]]] = {level: [] for level in levels}
+            with contextlib.ExitStack() as stack:
+                servers = {}
+                for level in levels:
+                    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sparseagg-bench-"))
+                    flags = ("--data-dir", folder, "--durability", level)
+                    servers[level] = stack.enter_context(Server(self._server, *flags))
+                for _ in range(self._sizes.repetitions):
+                    for level, server in servers.items():
+                        runs[level].append(
+                            self._load(server, workload, "--streams", 16, "--repetitions", 1, divide=divide)
+                        )
+            rates = {level: statistics.median(run["bytes_per_s"] for run in runs[level]) for level in levels}
+            found["workloads"].append({"workload": workload, "streams": 16, "bytes_per_s": rates, "runs": runs})
+            shown = ", ".join(
+                f"{level} {rates[level] / 1e6:.0f} MB/s ({rates[level] / rates['memory']:.0%})" for level in levels
+            )
+            say(f"durability, workload {workload}: {shown}; the disk alone {found['disk_bytes_per_s'] / 1e6:.0f} MB/s")
+        return found
+
     def soak(self) -> dict[str, Any]:
         """Good clients among three times as many bad ones, and the server's memory against its limit."""
         limit = 256 << 20
@@ -253,6 +280,18 @@ class Bench:
         return found
 
 
+def disk_bytes_per_s() -> float:
+    """What the disk of temporary files takes, with a sync in the end."""
+    block = os.urandom(1 << 22)
+    with tempfile.NamedTemporaryFile() as file:
+        begin = time.monotonic()
+        for _ in range(64):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        return 64 * len(block) / (time.monotonic() - begin)
+
+
 def say(text: str) -> None:
     """Progress, for people."""
     print(text, file=sys.stderr, flush=True)
@@ -266,6 +305,7 @@ MEASUREMENTS = (
     "concurrent_rounds",
     "small_rounds",
     "memory_growth",
+    "durability",
     "soak",
 )
 

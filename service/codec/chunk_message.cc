@@ -213,6 +213,14 @@ absl::Status ChunkMessage::Dump(const grpc::ByteBuffer& bytes) {
   return bytes.Dump(&slices_).ok() ? absl::OkStatus() : absl::InternalError("gRPC cannot read the message");
 }
 
+absl::Status ChunkMessage::KeepMessage(const grpc::ByteBuffer& bytes) {
+  if (slices_.empty()) RETURN_IF_ERROR(Dump(bytes));
+  for (const grpc::Slice& slice : slices_) {
+    message_.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ChunkMessage::TakeApart(Cursor& cursor, uint64_t end, std::string* head) {
   const auto malformed = [] { return Malformed(v1::UpdateChunk::descriptor()); };
   while (cursor.left() > end) {
@@ -281,7 +289,9 @@ absl::StatusOr<Chunk> ChunkMessage::Decode() {
     }
     bulk.push_back(found);
   }
-  return DecodeChunk(head_, bulk);
+  ASSIGN_OR_RETURN(Chunk chunk, DecodeChunk(head_, bulk));
+  chunk.message = message_;
+  return chunk;
 }
 
 }  // namespace sparseagg::service

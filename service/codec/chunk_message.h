@@ -39,6 +39,9 @@ class ChunkMessage {
   // Errors: as of Parse. RESOURCE_EXHAUSTED: as of CheckSpec for the other fields, if the message is taken apart.
   absl::Status ParseFrom(const grpc::ByteBuffer& bytes, const Limits& limits, v1::AggregateRequest* request);
 
+  // Makes Decode give the chunk its message, for the store. `bytes`: as of Parse, which came before.
+  absl::Status KeepMessage(const grpc::ByteBuffer& bytes);
+
   // Returns: the chunk. If the message was taken apart, its slices have no keys and values.
   const v1::UpdateChunk& head() const { return head_; }
   // Returns: the most keys that slices without values declare. A few bytes on the wire may declare very many such keys;
@@ -62,7 +65,8 @@ class ChunkMessage {
 
   v1::UpdateChunk head_;
   std::vector<grpc::Slice> slices_;
-  std::vector<Bulk> bulk_;  // by slice; empty: the message was parsed whole
+  std::vector<Bulk> bulk_;                  // by slice; empty: the message was parsed whole
+  std::vector<absl::string_view> message_;  // slices_, if the message is kept
 };
 
 }  // namespace sparseagg::service

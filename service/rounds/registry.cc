@@ -1,5 +1,6 @@
 #include "service/rounds/registry.h"
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <utility>
@@ -67,17 +68,13 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
     if (const auto existing = table_->FindLocked(config.tenant, config.id)) return SameSpec(existing, config);
     sequence = table_->next_sequence++;
   }
-  const auto on_expire = [weak = std::weak_ptr<Table>(table_), place = Table::Place(config.tenant, sequence),
-                          pool = &services_.pool] {
-    const auto table = weak.lock();
-    if (table != nullptr) pool->Post([table, place] { RemoveExpired(*table, place.first, place.second); });
-  };
-  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, services_, on_expire));
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, services_, ExpiryOf(config.tenant, sequence)));
   {
     MutexLock lock(&table_->mu);
     if (table_->draining) return DrainingError();
     // Another call may have been quicker.
     if (const auto existing = table_->FindLocked(config.tenant, config.id)) return SameSpec(existing, config);
+    RETURN_IF_ERROR(round->StartJournal(sequence));  // under the lock, so that the store has one round of a name
     table_->rounds.emplace(Table::Place(config.tenant, sequence), round);
     table_->sequences.emplace(KeyOf(config.tenant, config.id), sequence);
   }
@@ -87,6 +84,24 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
        {"tensors", config.tensors.size()},
        {"min_submissions", config.min_submissions},
        {"max_submissions", config.max_submissions}});
+  return round;
+}
+
+std::function<void()> Registry::ExpiryOf(const std::string& tenant, uint64_t sequence) const {
+  return [weak = std::weak_ptr<Table>(table_), place = Table::Place(tenant, sequence), pool = &services_.pool] {
+    const auto table = weak.lock();
+    if (table != nullptr) pool->Post([table, place] { RemoveExpired(*table, place.first, place.second); });
+  };
+}
+
+absl::StatusOr<std::shared_ptr<Round>> Registry::Restore(RoundConfig config, uint64_t number, absl::Time create_time) {
+  const std::string tenant = config.tenant;
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round,
+                   Round::Open(std::move(config), services_, ExpiryOf(tenant, number), create_time));
+  MutexLock lock(&table_->mu);
+  table_->next_sequence = std::max(table_->next_sequence, number + 1);
+  table_->rounds.emplace(Table::Place(tenant, number), round);
+  table_->sequences.emplace(KeyOf(tenant, round->config().id), number);
   return round;
 }
 
@@ -138,21 +153,22 @@ std::array<uint64_t, kNumRoundStates> Registry::CountByState() const {
   return counts;
 }
 
-absl::Status Registry::Delete(absl::string_view tenant, absl::string_view id) {
+absl::StatusOr<std::shared_ptr<Round>> Registry::Delete(absl::string_view tenant, absl::string_view id) {
   std::shared_ptr<Round> round;
   {
     MutexLock lock(&table_->mu);
     const auto found = table_->sequences.find(KeyOf(tenant, id));
     if (found == table_->sequences.end()) return NoRoundError(id);
     const auto entry = table_->rounds.find({std::string(tenant), found->second});
+    RETURN_IF_ERROR(entry->second->DeleteStored());
     round = std::move(entry->second);
     table_->rounds.erase(entry);
     table_->sequences.erase(found);
   }
   (void)round->Cancel("the round was deleted");  // fails if the round has ended, which is fine
   Log(LogLevel::kInfo, "round_deleted", {{"round", round->config().LogName()}});
-  services_.pool.Post([round = std::move(round)] {});  // freeing a large round takes time
-  return absl::OkStatus();
+  services_.pool.Post([round] {});  // freeing a large round takes time
+  return round;
 }
 
 void Registry::RemoveExpired(Table& table, const std::string& tenant, uint64_t sequence) {
@@ -165,6 +181,8 @@ void Registry::RemoveExpired(Table& table, const std::string& tenant, uint64_t s
     table.rounds.erase(entry);
     table.sequences.erase(KeyOf(tenant, expired->config().id));
   }
+  // A restart finds a round that could not be removed, and that it has expired.
+  expired->DeleteStored().IgnoreError();
   Log(LogLevel::kInfo, "round_expired", {{"round", expired->config().LogName()}});
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ class Registry {
   // Opens the round of a one-shot call, which cannot be found or listed.
   // Errors: UNAVAILABLE: the server is shutting down. Otherwise as Round::Open.
   absl::StatusOr<std::shared_ptr<Round>> CreatePrivate(RoundConfig config);
+  // Opens a round of an earlier run of the server again, and lists it. `number`: its number in the store. The caller
+  // then restores its content and calls StartDeadline. Errors: as Round::Open.
+  absl::StatusOr<std::shared_ptr<Round>> Restore(RoundConfig config, uint64_t number, absl::Time create_time);
 
   // Errors: NOT_FOUND: the tenant has no such round, whatever others have.
   absl::StatusOr<std::shared_ptr<Round>> Find(absl::string_view tenant, absl::string_view id) const;
@@ -59,8 +63,9 @@ class Registry {
   // Returns: the number of rounds in each RoundState.
   std::array<uint64_t, kNumRoundStates> CountByState() const;
 
-  // Removes the round, and cancels it if it has not ended. Errors: NOT_FOUND.
-  absl::Status Delete(absl::string_view tenant, absl::string_view id);
+  // Removes the round, also from the store, and cancels it if it has not ended. Errors: NOT_FOUND. Of Store.
+  // Returns: the round, whose WhenDurable tells when its removal is durable.
+  absl::StatusOr<std::shared_ptr<Round>> Delete(absl::string_view tenant, absl::string_view id);
 
   // Refuses new rounds from now on, and releases all calls that wait for the end of a round.
   void Drain();
@@ -69,6 +74,8 @@ class Registry {
  private:
   struct Table;
 
+  // Returns: the task that removes the round when it expires.
+  std::function<void()> ExpiryOf(const std::string& tenant, uint64_t sequence) const;
   static void RemoveExpired(Table& table, const std::string& tenant, uint64_t sequence);
 
   const RoundServices services_;

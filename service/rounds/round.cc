@@ -1,11 +1,13 @@
 #include "service/rounds/round.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "service/base/fail_point.h"
 #include "service/base/log.h"
 #include "service/base/to_status.h"
 
@@ -14,6 +16,9 @@ namespace {
 
 // Upper estimate of the memory of a round, and of each of its tensors, without spec, submissions and result.
 constexpr uint64_t kRoundOverheadBytes = 4096;
+
+// Time until a deadline is tried again that could not be stored.
+constexpr absl::Duration kDeadlineRetry = absl::Seconds(1);
 
 const StageTime& TimeOf(const RoundSnapshot& snapshot, RoundStage stage) {
   return snapshot.timeline.stages[static_cast<size_t>(stage)];
@@ -49,12 +54,16 @@ void LogEnd(const RoundConfig& config, const RoundSnapshot& snapshot) {
 
 }  // namespace
 
-Round::Round(RoundConfig config, const RoundServices& services, std::function<void()> on_expire)
+Round::Round(RoundConfig config, const RoundServices& services, std::function<void()> on_expire,
+             std::optional<absl::Time> create_time)
     : config_(std::make_shared<const RoundConfig>(std::move(config))),
       services_(services),
       on_expire_(std::move(on_expire)),
-      create_time_(services.clock.WallTime()),
-      created_at_(services.clock.Monotonic()),
+      create_time_(create_time.value_or(services.clock.WallTime())),
+      // A time of day that was set back in between makes a round no younger than it is.
+      created_at_(services.clock.Monotonic() -
+                  std::max(services.clock.WallTime() - create_time_, absl::ZeroDuration())),
+      journal_(std::make_shared<RoundJournal>(config_->id.empty() ? nullptr : services.store)),
       reservation_(&services.budget, config_->KeepsSubmissions()) {
   snapshot_.create_time = create_time_;
 }
@@ -65,13 +74,14 @@ Round::~Round() {
 }
 
 absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const RoundServices& services,
-                                                   std::function<void()> on_expire) {
+                                                   std::function<void()> on_expire,
+                                                   std::optional<absl::Time> create_time) {
   if (!services.open_rounds.TryAcquire()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the server's max_open_rounds ", services.open_rounds.limit(), " rounds are open already"));
   }
   Permit permit(&services.open_rounds);
-  auto round = std::shared_ptr<Round>(new Round(std::move(config), services, std::move(on_expire)));
+  auto round = std::shared_ptr<Round>(new Round(std::move(config), services, std::move(on_expire), create_time));
   RETURN_IF_ERROR(round->Start(std::move(permit)));
   return round;
 }
@@ -96,7 +106,17 @@ void Round::StartDeadline() {
   MutexLock lock(&mu_);
   if (snapshot_.state != RoundState::kOpen) return;
   deadline_timer_ = services_.timer.Schedule(created_at_ + config_->deadline, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->Close();
+    if (const auto self = weak.lock()) self->OnDeadline();
+  });
+}
+
+void Round::OnDeadline() {
+  const absl::Status closed = Close();
+  if (closed.ok()) return;
+  Log(LogLevel::kWarning, "deadline_not_stored", {{"round", config_->LogName()}, {"reason", closed.message()}});
+  MutexLock lock(&mu_);
+  deadline_timer_ = services_.timer.Schedule(services_.clock.Monotonic() + kDeadlineRetry, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->OnDeadline();
   });
 }
 
@@ -112,9 +132,18 @@ absl::Status Round::NotOpenErrorLocked(RoundState state, absl::string_view reaso
   return StateError(state, reason);
 }
 
-void Round::Close() {
+absl::Status Round::Close() {
   MutexLock lock(&mu_);
-  if (snapshot_.state == RoundState::kOpen) FinalizeLocked(PrepareToFinalizeLocked());
+  if (snapshot_.state != RoundState::kOpen) return absl::OkStatus();
+  const absl::Status refusal = PrepareToFinalizeLocked();
+  RETURN_IF_ERROR(journal_->PutState(NextStateLocked(StateRecord::Name::kClosed, "")));
+  FinalizeLocked(refusal);
+  return absl::OkStatus();
+}
+
+StateRecord Round::NextStateLocked(StateRecord::Name name, absl::string_view reason) const {
+  const absl::Time now = services_.clock.WallTime();
+  return {name, std::string(reason), snapshot_.state == RoundState::kOpen ? now : snapshot_.close_time, now};
 }
 
 absl::Status Round::PrepareToFinalizeLocked() {
@@ -149,6 +178,7 @@ absl::Status Round::Cancel(absl::string_view reason) {
     MutexLock lock(&mu_);
     if (snapshot_.state == RoundState::kCancelled) return absl::OkStatus();
     if (HasEnded(snapshot_.state)) return StateError(snapshot_.state, snapshot_.reason);
+    RETURN_IF_ERROR(journal_->PutState(NextStateLocked(StateRecord::Name::kCancelled, reason)));
     EndLocked(RoundState::kCancelled, absl::CancelledError(absl::StrCat("the round was cancelled: ", reason)),
               std::string(reason));
   }
@@ -162,15 +192,17 @@ void Round::EndLocked(RoundState state, absl::Status failure, std::string reason
   PostNotifyDiscarded();
   if (!finish_started_) PostFinish();
   const absl::Duration now = services_.clock.Monotonic();
+  const absl::Time end_time = restored_end_.value_or(services_.clock.WallTime());
   if (on_expire_ != nullptr) {
-    expire_timer_ = services_.timer.Schedule(now + config_->result_ttl, on_expire_);
+    const absl::Duration ended_for = std::max(services_.clock.WallTime() - end_time, absl::ZeroDuration());
+    expire_timer_ = services_.timer.Schedule(now + config_->result_ttl - ended_for, on_expire_);
   }
 
   if (snapshot_.state == RoundState::kOpen) SetClosedLocked();
   snapshot_.state = state;
   snapshot_.failure = std::move(failure);
   snapshot_.reason = std::move(reason);
-  snapshot_.end_time = services_.clock.WallTime();
+  snapshot_.end_time = end_time;
   snapshot_.expire_time = snapshot_.end_time + config_->result_ttl;
   snapshot_.timeline.finish = now - closed_at_;
   services_.metrics.ObserveFinish(snapshot_.timeline.finish);
@@ -194,10 +226,29 @@ void Round::FinishIfReady() {
     if (snapshot_.state == RoundState::kOpen || num_committing_ > 0 || finish_started_) return;
     finish_started_ = true;
   }
-  if (Finish()) AnnounceEnd();
+  if (!Finish()) return;
+  FailPoint("round_ended");
+  // An error does no harm: the next restart computes the result again.
+  journal_->PutState(StateToStore()).IgnoreError();
+  AnnounceEnd();
+}
+
+StateRecord Round::StateToStore() const {
+  MutexLock lock(&mu_);
+  StateRecord record;
+  record.name = snapshot_.state == RoundState::kDone        ? StateRecord::Name::kDone
+                : snapshot_.state == RoundState::kFailed    ? StateRecord::Name::kFailed
+                : snapshot_.state == RoundState::kCancelled ? StateRecord::Name::kCancelled
+                                                            : StateRecord::Name::kClosed;
+  record.reason = snapshot_.reason;
+  record.close_time = snapshot_.close_time;
+  record.end_time = snapshot_.end_time;
+  return record;
 }
 
 bool Round::Finish() {
+  // Nobody may read a result with a submission that a crash could still undo.
+  const absl::Status durable = journal_->AwaitDurable();
   MutexLock merge(&merge_mu_);
   bool is_wanted;
   uint64_t num_submissions;
@@ -220,6 +271,7 @@ bool Round::Finish() {
     });
   }
   aggregation_.reset();
+  if (results.ok() && !durable.ok()) results = durable;
   if (is_wanted) RecordStage(RoundStage::kMerge, services_.clock.Monotonic() - begin, begin - closed_at, 0);
 
   MutexLock lock(&mu_);

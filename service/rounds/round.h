@@ -25,6 +25,7 @@
 #include "service/base/timer.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/round_config.h"
+#include "service/rounds/round_journal.h"
 #include "service/rounds/round_services.h"
 #include "service/rounds/round_snapshot.h"
 #include "service/rounds/upload.h"
@@ -76,8 +77,10 @@ class Round : public std::enable_shared_from_this<Round> {
   // round. `on_expire`, if any, runs once on the timer's thread, result_ttl after the end, unless the round is gone.
   // Errors: INVALID_ARGUMENT: config.tensors has no tensor, a bad one, or two of one name. RESOURCE_EXHAUSTED: too many
   // rounds have not ended, or no memory for the round and its dense results.
+  // `create_time`: of a round that a restart opens again; times are counted from there. Else nullopt.
   static absl::StatusOr<std::shared_ptr<Round>> Open(RoundConfig config, const RoundServices& services,
-                                                     std::function<void()> on_expire);
+                                                     std::function<void()> on_expire,
+                                                     std::optional<absl::Time> create_time = std::nullopt);
   ~Round();  // cancels the timers, and drops waits without calling them
   // Schedules Close for config.deadline after the creation: at once if that has passed, never if it is infinite. Call
   // it once. Not part of Open, so that a round cannot end and expire before the registry lists it.
@@ -90,6 +93,37 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Time create_time() const { return create_time_; }
   // Errors: FAILED_PRECONDITION unless the round is DONE.
   absl::StatusOr<Results> GetResults() const;
+
+  // ---- the store ----
+  //
+  // Each call writes its change before it makes the change, so that what fails to be written does not happen: then the
+  // call returns the error of Store. Without a store, nothing of this has an effect.
+
+  // Writes the round, and from now on what happens to it. `number`: in the store.
+  absl::Status StartJournal(uint64_t number);
+  // Removes the round from the store.
+  absl::Status DeleteStored() { return journal_->Delete(); }
+  // True if answers have to wait for WhenDurable.
+  bool IsStored() const { return journal_->IsActive(); }
+  // Calls `done` once, when all changes to the round until now will survive what the server's durability promises.
+  // A change is acknowledged only then. `done` runs before the return, or on the store's thread: it must be short.
+  void WhenDurable(Store::OnDurable done) const { journal_->WhenDurable(std::move(done)); }
+  // The same, but waits. Blocks: for about two syncs of the disk.
+  absl::Status AwaitDurable() const { return journal_->AwaitDurable(); }
+
+  // The restart of a server: between Open and ResumeJournal, in this order. `chunks` calls its argument for each chunk.
+  using ChunkSource = std::function<absl::Status(const std::function<absl::Status(const Chunk&)>&)>;
+  // Errors: DATA_LOSS: the chunks are not those that were committed. Otherwise as Append and Commit.
+  absl::Status RestoreSubmission(const std::string& client_id, const SubmissionRecord& record,
+                                 const ChunkSource& chunks);
+  // Lists a submission of a round that has FAILED, without adding it.
+  void RestoreReceipt(const std::string& client_id, const SubmissionRecord& record);
+  // Errors: as Append; the upload is dropped then.
+  absl::Status RestoreUpload(uint64_t upload, const UploadRecord& record, const ChunkSource& chunks);
+  // Closes or ends the round.
+  void RestoreState(const StateRecord& record);
+  // From now on the round writes to the store. `latest_upload`: the largest number of an upload there.
+  void ResumeJournal(uint64_t number, uint64_t latest_upload);
 
   // ---- stream uploads ----
 
@@ -172,7 +206,8 @@ class Round : public std::enable_shared_from_this<Round> {
 
   // Takes no new submission and starts the merge. Discards the uploads, but not those being committed and those of
   // clients with a committed submission, which may be retries. No effect unless the round is open.
-  void Close();
+  // Errors: of Store.
+  absl::Status Close();
   // The same, but only the submissions of `clients` count. All others are withdrawn first, also those that a commit is
   // about to add. Without effect on a round that is closed and counts these clients.
   // Errors, which leave the round as it was: FAILED_PRECONDITION: a client has no committed submission, or there are
@@ -215,6 +250,7 @@ class Round : public std::enable_shared_from_this<Round> {
     Receipt receipt;
     uint64_t num_chunks = 0;
     std::string tag;
+    uint64_t upload = 0;   // number in the store of the upload that was committed
     std::string retry_id;  // the latest other submission id with the same content, and its tag
     std::string retry_tag;
   };
@@ -230,7 +266,8 @@ class Round : public std::enable_shared_from_this<Round> {
   using UploadMap = std::map<uint64_t, std::shared_ptr<UploadHandle>>;  // by UploadHandle::id_
   using NamedUploadMap = std::map<UploadName, std::shared_ptr<UploadHandle>>;
 
-  Round(RoundConfig config, const RoundServices& services, std::function<void()> on_expire);
+  Round(RoundConfig config, const RoundServices& services, std::function<void()> on_expire,
+        std::optional<absl::Time> create_time);
 
   // round_uploads.cc: uploads, from the first chunk to the last
   std::shared_ptr<UploadHandle> FindNamedLocked(UploadName name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -335,13 +372,20 @@ class Round : public std::enable_shared_from_this<Round> {
   void FinishIfReady();
   // Returns: true if the round has ended by this call.
   bool Finish();
+  // Returns: what the store is to keep of the round's state. Requires: the round is not open.
+  StateRecord StateToStore() const;
+  // Returns: the state that a close makes, or a cancel.
+  StateRecord NextStateLocked(StateRecord::Name name, absl::string_view reason) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnDeadline();
   void OnWaitTimeout(WaitId id);
 
   const std::shared_ptr<const RoundConfig> config_;
   const RoundServices services_;
   const std::function<void()> on_expire_;
   const absl::Time create_time_;
-  const absl::Duration created_at_;  // Clock::Monotonic
+  const absl::Duration created_at_;  // Clock::Monotonic; before the start of the clock for a round of an earlier run
+  const std::shared_ptr<RoundJournal> journal_;
 
   mutable StageTotals stages_;
   std::atomic<int64_t> add_ns_{0};  // RoundTimeline::add
@@ -371,6 +415,7 @@ class Round : public std::enable_shared_from_this<Round> {
   UploadMap discarded_ ABSL_GUARDED_BY(mu_);  // waiting for NotifyDiscarded
   NamedUploadMap uploads_by_name_ ABSL_GUARDED_BY(mu_);
   std::map<WaitId, Waiter> waiters_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Time> restored_end_ ABSL_GUARDED_BY(mu_);  // when an earlier run ended the round
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mu_) = 0;
   Timer::Id expire_timer_ ABSL_GUARDED_BY(mu_) = 0;
 };

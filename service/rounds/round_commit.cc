@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "service/base/fail_point.h"
 #include "service/base/to_status.h"
 #include "service/rounds/round.h"
 
@@ -166,7 +167,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
                                    PreparedSubmission prepared, TuplesPerTensor tuples) {
   // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
   CommittedMap records;
-  records.emplace(handle.client_id, Committed{hash, receipt, upload.next_sequence(), handle.tag, "", ""});
+  records.emplace(handle.client_id, Committed{hash, receipt, upload.next_sequence(), handle.tag, handle.id_, "", ""});
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
@@ -174,20 +175,34 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
   const uint64_t committed_bytes =
       committed_bytes_ + CommittedBytes(handle.client_id, handle.submission_id, handle.tag);
   RETURN_IF_ERROR(ReserveForAdd(committed_bytes, prepared, upload.reservation().bytes()));
+  // Before the Add, which cannot always be taken back. If the Add fails, the record is removed again.
+  const absl::Status recorded =
+      journal_->PutSubmission(handle.client_id, {handle.submission_id, handle.tag, handle.id_, upload.next_sequence(),
+                                                 receipt.num_tuples, receipt.num_bytes, hash});
+  if (!recorded.ok()) {
+    UpdateReservation();
+    return recorded;
+  }
   const uint64_t num_before = aggregation_->num_submissions();
   absl::Status added = ToStatus(
       [&, aggregation = aggregation_.get()] { return aggregation->Add(handle.client_id, std::move(prepared)); });
   if (!added.ok() && aggregation_->num_submissions() == num_before) {
     UpdateReservation();  // no part of the submission was added
+    journal_->DeleteSubmission(handle.client_id, handle.id_).IgnoreError();
     return added;
   }
-  if (!added.ok()) return FailAfterPartialAdd(added);
+  FailPoint("submission_added");
+  if (!added.ok()) {
+    journal_->DeleteSubmission(handle.client_id, handle.id_).IgnoreError();
+    return FailAfterPartialAdd(added);
+  }
   committed_bytes_ = committed_bytes;
   reservation_.Absorb(upload.reservation());
   UpdateReservation();
   MergeIfMemoryIsShort();
   MutexLock lock(&mu_);
   latest_tuples_.swap(tuples);
+  handle.is_submission_ = true;
   return RecordLocked(records.extract(records.begin()), std::move(receipt));
 }
 
@@ -211,6 +226,7 @@ absl::Status Round::FailAfterPartialAdd(const absl::Status& error) {
     if (HasEnded(snapshot_.state)) return failure;
     EndLocked(RoundState::kFailed, failure, failure.ToString());
   }
+  journal_->PutState(StateToStore()).IgnoreError();  // a restart would fail again, or not: both are right
   AnnounceEnd();
   return failure;
 }

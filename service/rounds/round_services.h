@@ -10,6 +10,7 @@
 #include "service/base/metrics.h"
 #include "service/base/timer.h"
 #include "service/base/worker_pool.h"
+#include "service/store/store.h"
 
 namespace sparseagg::service {
 
@@ -25,6 +26,7 @@ struct RoundServices {
   Timer& timer;             // deadlines, upload timeouts, expiry
   WorkerPool& pool;         // merges, and tells owners of discarded uploads
   Metrics& metrics;         // counts submissions and measures stages
+  Store* store = nullptr;   // what survives a restart; null: nothing does
 };
 
 }  // namespace sparseagg::service

@@ -78,6 +78,7 @@ absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_v
     const auto record = FindSubmissionLocked(client_id, submission_id);
     if (record == committed_.end()) return false;
     RETURN_IF_ERROR(aggregation_->CheckKeepsAll());
+    RETURN_IF_ERROR(journal_->DeleteSubmission(client_id, record->second.upload));
     WithdrawLocked(record, withdrawn);
   }
   aggregation_->Remove(index);
@@ -119,6 +120,12 @@ absl::Status Round::CloseWithOnly(absl::Span<const std::string> clients) {
     if (snapshot_.state != RoundState::kOpen) return absl::OkStatus();
     if (!left_out.empty()) RETURN_IF_ERROR(aggregation_->CheckKeepsAll());
     const absl::Status refusal = PrepareToFinalizeLocked();
+    std::vector<std::pair<std::string, uint64_t>> stored;
+    for (size_t i = 0; journal_->IsActive() && i < left_out.size(); ++i) {
+      const std::string& client = aggregation_->client_ids()[left_out[i]];
+      stored.emplace_back(client, committed_.find(client)->second.upload);
+    }
+    RETURN_IF_ERROR(journal_->PutState(NextStateLocked(StateRecord::Name::kClosed, ""), stored));
     for (const uint32_t index : left_out) {
       WithdrawLocked(committed_.find(aggregation_->client_ids()[index]), withdrawn);
     }

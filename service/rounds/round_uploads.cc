@@ -55,7 +55,7 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
   }
   Permit permit(&services_.uploads);
   auto upload = std::make_shared<UploadHandle>(std::string(name.first), std::string(name.second), tag, config_,
-                                               &services_.budget, std::move(permit));
+                                               &services_.budget, std::move(permit), journal_);
   {
     MutexLock upload_lock(&upload->mu_);
     upload->upload_.ExpectTuples(latest_tuples_);
@@ -108,6 +108,7 @@ Round::UploadMap::node_type Round::RemoveLocked(UploadHandle& upload, absl::Stat
     services_.timer.Cancel(upload.timer_);
   }
   upload.discard_status_ = std::move(status);
+  upload.is_removed_ = true;
   return removed;
 }
 
@@ -174,9 +175,11 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeat
   Upload& staged = upload.upload_;
   const absl::Duration begin = services_.clock.Monotonic();
   const uint64_t expected = staged.next_sequence();
+  bool is_named = false;
   {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(upload.discard_status_);
+    is_named = upload.is_named_;
     if (chunk.sequence == expected) upload.last_chunk_at_ = begin;  // repeats and gaps do not keep the upload
   }
   absl::Status status = ToStatus([&, appended = &staged] { return appended->Append(chunk, repeats); });
@@ -184,13 +187,21 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeat
   uint64_t bytes = 0;
   for (const ChunkSlice& slice : chunk.slices) bytes += slice.view.keys.size() + slice.view.values.size();
   RecordStage(RoundStage::kDecode, end - begin, absl::ZeroDuration(), bytes);
-  if (staged.next_sequence() != expected) {
+  const bool is_appended = staged.next_sequence() != expected;
+  if (is_appended && journal_->IsActive()) {
+    const UploadRecord opened{upload.client_id, upload.submission_id, upload.tag};
+    upload.has_stored_chunks_ = true;
+    status = ToStatus([&] {
+      return journal_->PutChunk(upload.id_, expected, chunk.message, expected == 0 && is_named ? &opened : nullptr);
+    });
+  }
+  if (is_appended && status.ok()) {
     MutexLock lock(&mu_);
     upload.last_chunk_at_ = end;
     upload.progress_.next_sequence = staged.next_sequence();
     upload.progress_.received_tuples = staged.num_tuples();
     upload.progress_.complete = staged.complete();
-  } else if (!status.ok() && (repeats == Repeats::kRefuse || !absl::IsFailedPrecondition(status))) {
+  } else if (!status.ok() && (is_appended || repeats == Repeats::kRefuse || !absl::IsFailedPrecondition(status))) {
     Refuse(upload, status);
   }
   return status;

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "host/base/column.h"
 #include "host/base/content_hash.h"
 #include "host/spec/dtype.h"
@@ -40,6 +41,7 @@ struct Chunk {
   bool last = false;             // the submission has no further chunk
   std::optional<double> weight;  // of the submission, in chunk 0; later chunks may repeat it. nullopt: as 1
   std::vector<ChunkSlice> slices;
+  absl::Span<const absl::string_view> message;  // as received, for the store; borrowed; empty if nothing is stored
 };
 
 // What Append does with a chunk whose sequence number came before. It does not compare the content.

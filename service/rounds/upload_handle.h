@@ -21,6 +21,7 @@
 #include "service/base/timer.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/round_config.h"
+#include "service/rounds/round_journal.h"
 #include "service/rounds/upload.h"
 
 namespace sparseagg::service {
@@ -42,12 +43,21 @@ class UploadHandle {
   using OnCommit = std::function<void(absl::StatusOr<Receipt>)>;
 
   UploadHandle(std::string client, std::string submission, std::string upload_tag,
-               std::shared_ptr<const RoundConfig> config, MemoryBudget* budget, Permit permit)
+               std::shared_ptr<const RoundConfig> config, MemoryBudget* budget, Permit permit,
+               std::shared_ptr<RoundJournal> journal)
       : client_id(std::move(client)),
         submission_id(std::move(submission)),
         tag(std::move(upload_tag)),
         upload_(std::move(config), budget),
-        permit_(std::move(permit)) {}
+        permit_(std::move(permit)),
+        journal_(std::move(journal)) {}
+  // Here rather than where the round removes the upload, which must not wait for a disk. An error leaves chunks behind,
+  // which the next restart removes.
+  ~UploadHandle() {
+    if (has_stored_chunks_ && is_removed_ && !is_submission_) journal_->DeleteUpload(id_).IgnoreError();
+  }
+  UploadHandle(const UploadHandle&) = delete;
+  UploadHandle& operator=(const UploadHandle&) = delete;
 
   const std::string client_id;
   const std::string submission_id;
@@ -59,10 +69,14 @@ class UploadHandle {
   // Held while one chunk is appended or the upload is committed, which may take long.
   Mutex mu_;
   Upload upload_ ABSL_GUARDED_BY(mu_);
+  bool has_stored_chunks_ = false;  // guarded by mu_, but for the destructor
 
   // All members below are guarded by Round::mu_.
   Permit permit_;
-  uint64_t id_ = 0;  // key in Round::uploads_
+  const std::shared_ptr<RoundJournal> journal_;
+  uint64_t id_ = 0;             // key in Round::uploads_, and number in the store
+  bool is_removed_ = false;     // from the round, rather than destroyed with it
+  bool is_submission_ = false;  // the stored chunks are those of a committed submission
   bool is_named_ = false;
   bool is_committing_ = false;       // a commit runs, and decides what becomes of the upload
   bool counts_as_refused_ = false;   // of a discarded upload

@@ -128,7 +128,7 @@ class AggregateReactor final
           absl::StrCat("the stream ended before the last chunk of client '", uploads_.begin()->first, "'"));
     }
     reservation_.Release();
-    round_->Close();
+    RETURN_IF_ERROR(round_->Close());
     round_->Wait(absl::InfiniteDuration(), [self = self_] {
       self->context().pool.Post([self] {
         const absl::Status status = ToStatus([&] { return self->OpenPages(); });

@@ -98,6 +98,10 @@ AggregationService::Unary* AggregationService::AtOnce(Context* context, const st
   return reactor;
 }
 
+AggregationService::Unary* AggregationService::OnPoolIfStored(Context* context, std::function<absl::Status()> work) {
+  return server_.store == nullptr ? AtOnce(context, work) : OnPool(context, std::move(work));
+}
+
 AggregationService::Unary* AggregationService::AnswerOnPool(Context* context, const grpc::ByteBuffer* message,
                                                             std::function<absl::StatusOr<PlannedAnswer>()> plan) {
   auto reactor = MakeReactor(&server_, context);
@@ -151,6 +155,7 @@ AggregationService::Unary* AggregationService::CreateRound(Context* context, con
                            config.tenant = context->caller().tenant;
                            const std::string id = config.id;
                            ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
+                           RETURN_IF_ERROR(round->AwaitDurable());
                            LogCall(LogLevel::kInfo, *context, "CreateRound", id);
                            return Respond(*round, response);
                          }};
@@ -159,9 +164,9 @@ AggregationService::Unary* AggregationService::CreateRound(Context* context, con
 
 template <typename Request>
 AggregationService::Unary* AggregationService::AnswerWithRound(
-    Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response,
+    Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response, bool changes,
     std::function<absl::Status(const Request&, Round&)> act) {
-  return AnswerAtOnce(context, [&]() -> absl::StatusOr<PlannedAnswer> {
+  const auto plan = [this, context, message, response, act = std::move(act)]() -> absl::StatusOr<PlannedAnswer> {
     Request request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     request.DiscardUnknownFields();  // they take more memory than the message, and the call may wait
@@ -170,24 +175,27 @@ AggregationService::Unary* AggregationService::AnswerWithRound(
                            RETURN_IF_ERROR(act(request, *round));
                            return Respond(*round, response);
                          }};
-  });
+  };
+  return changes && server_.store != nullptr ? AnswerOnPool(context, message, plan) : AnswerAtOnce(context, plan);
 }
 
 AggregationService::Unary* AggregationService::GetRound(Context* context, const grpc::ByteBuffer* message,
                                                         grpc::ByteBuffer* response) {
-  return AnswerWithRound<v1::GetRoundRequest>(context, message, response,
+  return AnswerWithRound<v1::GetRoundRequest>(context, message, response, /*changes=*/false,
                                               [](const v1::GetRoundRequest&, Round&) { return absl::OkStatus(); });
 }
 
 AggregationService::Unary* AggregationService::CloseRound(Context* context, const grpc::ByteBuffer* message,
                                                           grpc::ByteBuffer* response) {
   if (MayListClients(*message)) return CloseWithOnly(context, message, response);
-  return AnswerWithRound<v1::CloseRoundRequest>(context, message, response,
-                                                [context](const v1::CloseRoundRequest& request, Round& round) {
-                                                  round.Close();
-                                                  LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
-                                                  return absl::OkStatus();
-                                                });
+  return AnswerWithRound<v1::CloseRoundRequest>(
+      context, message, response, /*changes=*/true,
+      [context](const v1::CloseRoundRequest& request, Round& round) -> absl::Status {
+        RETURN_IF_ERROR(round.Close());
+        RETURN_IF_ERROR(round.AwaitDurable());
+        LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
+        return absl::OkStatus();
+      });
 }
 
 AggregationService::Unary* AggregationService::CloseWithOnly(Context* context, const grpc::ByteBuffer* message,
@@ -204,10 +212,11 @@ AggregationService::Unary* AggregationService::CloseWithOnly(Context* context, c
                            const std::vector<std::string> clients(request.only_client_ids().begin(),
                                                                   request.only_client_ids().end());
                            if (clients.empty()) {
-                             round->Close();  // the message is large for another reason
+                             RETURN_IF_ERROR(round->Close());  // the message is large for another reason
                            } else {
                              RETURN_IF_ERROR(round->CloseWithOnly(clients));
                            }
+                           RETURN_IF_ERROR(round->AwaitDurable());
                            LogCall(LogLevel::kInfo, *context, "CloseRound", request.name());
                            return Respond(*round, response);
                          }};
@@ -222,10 +231,11 @@ AggregationService::Unary* AggregationService::CancelRound(Context* context, con
           absl::StrCat("reason has ", request.reason().size(), " bytes; up to ", kMaxReasonBytes, " are allowed"));
     }
     RETURN_IF_ERROR(round.Cancel(request.reason().empty() ? "no reason given" : request.reason()));
+    RETURN_IF_ERROR(round.AwaitDurable());
     LogCall(LogLevel::kInfo, *context, "CancelRound", request.name());
     return absl::OkStatus();
   };
-  return AnswerWithRound<v1::CancelRoundRequest>(context, message, response, cancel);
+  return AnswerWithRound<v1::CancelRoundRequest>(context, message, response, /*changes=*/true, cancel);
 }
 
 AggregationService::Unary* AggregationService::ListRounds(Context* context, const grpc::ByteBuffer* message,
@@ -269,11 +279,12 @@ absl::Status AggregationService::RespondWithList(const Context& context, int siz
 
 AggregationService::Unary* AggregationService::DeleteRound(Context* context, const grpc::ByteBuffer* message,
                                                            grpc::ByteBuffer* response) {
-  return AtOnce(context, [&]() -> absl::Status {
+  return OnPoolIfStored(context, [this, context, message, response]() -> absl::Status {
     v1::DeleteRoundRequest request;
     RETURN_IF_ERROR(ParseNames(*message, &request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(*context, request.name()));
-    RETURN_IF_ERROR(registry_.Delete(context->caller().tenant, round->config().id));
+    RETURN_IF_ERROR(registry_.Delete(context->caller().tenant, round->config().id).status());
+    RETURN_IF_ERROR(round->AwaitDurable());
     LogCall(LogLevel::kInfo, *context, "DeleteRound", request.name());
     return Serialize(google::protobuf::Empty(), response);
   });

@@ -99,6 +99,8 @@ class AggregationService final : public grpc::Service {
   // work that is short.
   Unary* OnPool(Context* context, std::function<absl::Status()> work);
   Unary* AtOnce(Context* context, const std::function<absl::Status()>& work);
+  // On the pool if the work waits for a disk, else at once.
+  Unary* OnPoolIfStored(Context* context, std::function<absl::Status()> work);
 
   // The same for calls whose response may be large: runs `plan`, reserves in-flight memory and then runs the planned
   // answer. `plan` must not change anything: without memory the call is refused, and its client tries again.
@@ -109,8 +111,9 @@ class AggregationService final : public grpc::Service {
   static void RunPlanned(AnswerReactor& reactor, uint64_t held_bytes, absl::StatusOr<PlannedAnswer> planned);
 
   // Answers a call about one round: parses the request, finds the round, runs `act` and responds with the round.
+  // `changes`: `act` changes the round, and waits for the disk if there is a store.
   template <typename Request>
-  Unary* AnswerWithRound(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response,
+  Unary* AnswerWithRound(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response, bool changes,
                          std::function<absl::Status(const Request&, Round&)> act);
   // Answers a CloseRound with a list of clients.
   Unary* CloseWithOnly(Context* context, const grpc::ByteBuffer* message, grpc::ByteBuffer* response);

@@ -55,6 +55,7 @@ AggregationService::Unary* AggregationService::WithdrawSubmission(Context* conte
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(*context, request.round()));
     v1::WithdrawSubmissionResponse answer;
     ASSIGN_OR_RETURN(const bool withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
+    RETURN_IF_ERROR(round->AwaitDurable());
     answer.set_withdrawn(withdrawn);
     LogCall(LogLevel::kInfo, *context, "WithdrawSubmission", request.round(), request.client_id());
     return Serialize(answer, response);

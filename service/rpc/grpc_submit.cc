@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/mutex.h"
 #include "host/base/status_macros.h"
+#include "service/base/fail_point.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/chunk_message.h"
@@ -140,7 +141,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
       if (status.ok()) status = ToStatus([&] { return next.ok ? TakeChunk(next) : TakeEnd(); });
       if (!status.ok() || !next.ok) {
         has_ended_ = true;
-        EndSubmission(status);
+        status.ok() ? AcknowledgeWhenDurable() : EndSubmission(status);
       }
     }
     EndStep();
@@ -148,6 +149,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
   }
 
   bool IsShort(const Received& next) const {
+    if (context().store != nullptr) return false;  // a disk may be slow
     if (next.ok) return next.bytes.Length() <= kMaxShortBytes;
     return taken_bytes_ <= kMaxShortBytes && (round_ == nullptr || !round_->MergesOnArrival());
   }
@@ -164,6 +166,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     received.queued = begin - received.received_at;
     absl::Status status = received.message.emplace().Parse(received.bytes);
     received.parsing = clock.Monotonic() - begin;
+    if (status.ok() && context().store != nullptr) status = received.message->KeepMessage(received.bytes);
     return status;
   }
 
@@ -204,6 +207,18 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     v1::Submission submission;
     EncodeSubmission(round_name_, receipt, &submission);
     return Serialize(submission, response_);
+  }
+
+  // Ends the call of a committed submission as soon as the submission survives what it is to survive.
+  void AcknowledgeWhenDurable() {
+    if (!round_->IsStored()) return EndSubmission(absl::OkStatus());
+    // An abort has come, but the commit was quicker: its outcome counts, and this step must not end before.
+    if (!arbiter_.BeginSteps()) return EndSubmission(round_->AwaitDurable());
+    round_->WhenDurable([self = self_](const absl::Status& durable) {
+      FailPoint("before_acknowledgement");
+      self->EndSubmission(durable);
+      self->EndStep();
+    });
   }
 
   // `status` OK: the submission is committed.

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "service/base/fail_point.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/chunk_message.h"
@@ -66,7 +67,8 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
     const absl::Duration begin = clock.Monotonic();
     const uint64_t size = received_.Length();
     ChunkMessage message;
-    const absl::Status parsed = message.Parse(received_);
+    absl::Status parsed = message.Parse(received_);
+    if (parsed.ok() && context().store != nullptr) parsed = message.KeepMessage(received_);
     received_.Clear();
     RETURN_IF_ERROR(parsed);
     const absl::Duration parsing = clock.Monotonic() - begin;
@@ -88,6 +90,7 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
     round->RecordMessage(size, read_time_, begin - received_at_, parsing);
     ASSIGN_OR_RETURN(const UploadProgress progress,
                      round->PutChunk(client_id, head.submission_id(), *chunk, head.upload_tag()));
+    if (progress.committed) RETURN_IF_ERROR(round->AwaitDurable());
     EncodeStatus(head, progress, &answer);
     return Serialize(answer, response_);
   }
@@ -118,8 +121,13 @@ AggregationService::Unary* AggregationService::CommitSubmission(Context* context
       return Serialize(submission, response);
     };
     round->CommitNamed(request.client_id(), request.submission_id(), request.upload_tag(),
-                       [reactor, encode](const absl::StatusOr<Receipt>& receipt) {
-                         reactor->Finish(ToGrpc(ToStatus([&] { return encode(receipt); })));
+                       [reactor, encode, round](const absl::StatusOr<Receipt>& receipt) {
+                         const absl::Status encoded = ToStatus([&] { return encode(receipt); });
+                         if (!encoded.ok()) return reactor->Finish(ToGrpc(encoded));
+                         round->WhenDurable([reactor](const absl::Status& durable) {
+                           FailPoint("before_commit_answer");
+                           reactor->Finish(ToGrpc(durable));
+                         });
                        });
     return absl::OkStatus();
   };
@@ -140,6 +148,7 @@ AggregationService::Unary* AggregationService::GetUploadStatus(Context* context,
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(*context, request.round()));
     ASSIGN_OR_RETURN(const UploadProgress progress,
                      round->GetProgress(request.client_id(), request.submission_id(), request.upload_tag()));
+    if (progress.committed) RETURN_IF_ERROR(round->AwaitDurable());
     v1::UploadStatus answer;
     EncodeStatus(request, progress, &answer);
     answer.set_client_id(request.client_id());

@@ -104,7 +104,7 @@ class ReadingReactor : public CallReactor<Derived, Base> {
     };
   }
 
-  ServerContext& context() { return this->server_; }
+  ServerContext& context() const { return this->server_; }
 
   AggregationService& service_;
   grpc::ByteBuffer received_;                          // the message of the current read

@@ -248,6 +248,24 @@ TEST_F(OptionsTest, Flags_WithoutMeaning_AreErrorsThatSayWhich) {
   }
 }
 
+TEST_F(OptionsTest, Durability_WithAndWithoutADirectory) {
+  EXPECT_EQ(ParseOk({}).server.durability, Durability::kMemory);
+  EXPECT_EQ(ParseOk({"--durability", "memory"}).server.durability, Durability::kMemory);
+  const Options given = ParseOk({"--data-dir", "/d"});
+  EXPECT_EQ(given.server.data_dir, "/d");
+  EXPECT_EQ(given.server.durability, Durability::kSync);
+  EXPECT_EQ(ParseOk({"--data-dir", "/d", "--durability", "async"}).server.durability, Durability::kAsync);
+  EXPECT_EQ(ParseOk({"--data-dir", "/d", "--durability=memory"}).server.durability, Durability::kMemory);
+  for (const std::string level : {"sync", "async"}) {
+    const ExitWith leave = ParseFails({"--durability", level});
+    EXPECT_NE(leave.code, 0);
+    EXPECT_THAT(leave.text, AllOf(HasSubstr("--durability"), HasSubstr("--data-dir")));
+  }
+  const std::string config = WriteConfig("data-dir = '/from/file'\ndurability = 'async'\n");
+  EXPECT_EQ(ParseOk({"--config", config}).server.data_dir, "/from/file");
+  EXPECT_EQ(ParseOk({"--config", config}).server.durability, Durability::kAsync);
+}
+
 TEST_F(OptionsTest, HelpAndVersion_LeaveWithSuccess) {
   const ExitWith help = ParseFails({"--help"});
   EXPECT_EQ(help.code, 0);

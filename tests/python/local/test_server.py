@@ -87,7 +87,7 @@ def test_server_directory_of_the_caller_stays_with_the_log(tmp_path):
             assert (directory / "address").read_text() == f"{server.address}\n"
             assert (directory / "pid").read_text() == f"{server.pid}\n"
             assert "listening" in (directory / "server.log").read_text()
-        assert sorted(path.name for path in directory.iterdir()) == ["owners", "server.log", "start.lock"]
+        assert sorted(path.name for path in directory.iterdir()) == ["owners", "rounds", "server.log", "start.lock"]
         assert (directory / "server.log").read_text().count(" stopped") == 1
 
 

@@ -166,6 +166,20 @@ def test_chart_has_one_replica_and_never_two() -> None:
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
+def test_chart_keeps_the_data_on_the_claim() -> None:
+    found = rendered({"data": {"claim": "rounds", "restoreSeconds": 60}})
+    (data_dir,) = re.findall(r'^data-dir = "(.*)"$', found["ConfigMap"]["data"]["server.toml"], re.MULTILINE)
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == "data"]
+    assert data_dir.startswith(mount["mountPath"] + "/")  # below it: a volume may have lost+found of another owner
+    assert {"name": "data", "persistentVolumeClaim": {"claimName": "rounds"}} in pod["volumes"]
+    assert pod["securityContext"]["fsGroup"] == 10001
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 60
+    assert "data-dir" not in rendered({})["ConfigMap"]["data"]["server.toml"]
+
+
 def test_chart_runs_as_nobody_who_may_write() -> None:
     pod = rendered()["Deployment"]["spec"]["template"]["spec"]
     (user,) = re.findall(r"^USER (\d+):\d+$", text(CONTAINERFILE), re.MULTILINE)

@@ -22,7 +22,7 @@ class RegistryTest : public RoundFixture {
 
 TEST_F(RegistryTest, Create_SameIdSameSpec_IsTheStandingRound) {
   const auto first = Open(SumSpec(), "a");
-  first->Close();
+  EXPECT_THAT(first->Close(), IsOk());
   EXPECT_EQ(Open(SumSpec(), "a"), first);
 }
 
@@ -44,7 +44,7 @@ TEST_F(RegistryTest, Create_OpenRoundLimit_CountsOnlyRoundsThatHaveNotEnded) {
   const auto first = Open(SumSpec(), "a");
   Open(SumSpec(), "b");
   EXPECT_THAT(TryOpen(SumSpec(), "c"), Fails(Code::kResourceExhausted, HasSubstr("max_open_rounds 2")));
-  first->Close();
+  EXPECT_THAT(first->Close(), IsOk());
   AwaitEnd(*first);
   EXPECT_THAT(TryOpen(SumSpec(), "c"), IsOk());
 }
@@ -77,7 +77,7 @@ TEST_F(RegistryTest, Create_AfterAnExpiredOneOfTheSameId_IsNotExpiredWithIt) {
   v1::RoundSpec spec = SumSpec();
   spec.mutable_result_ttl()->set_seconds(10);
   const auto first = Open(spec, "a");
-  first->Close();
+  EXPECT_THAT(first->Close(), IsOk());
   AwaitEnd(*first);
   ASSERT_THAT(registry().Delete(kDefaultTenant, "a"), IsOk());
   const auto second = Open(spec, "a");

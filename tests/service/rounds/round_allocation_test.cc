@@ -101,14 +101,14 @@ TEST_F(RoundAllocationTest, Close_Fails_ChangesNothingOrGoesOnToTheEnd) {
       const BusyThread busy(context().pool);  // so that only this thread allocates
       FailingAllocation failing(n);
       (void)Try([&] {
-        round->Close();
+        round->Close().IgnoreError();
         return absl::OkStatus();
       });
       failed = failing.failed();
     }
     if (round->state() == RoundState::kOpen) {
       EXPECT_EQ(round->Snapshot().num_uploads, 2) << n;
-      round->Close();
+      round->Close().IgnoreError();
     }
     RunPendingTasks();
     EXPECT_EQ(round->state(), RoundState::kDone) << n;

@@ -45,7 +45,7 @@ TEST_F(RoundCloseTest, CloseWithOnly_UnknownClient_IsRefusedAndTheRoundStaysAsIt
   EXPECT_EQ(round->Snapshot().num_submissions, 2);
   EXPECT_EQ(round->Snapshot().num_uploads, 1);
   EXPECT_EQ(context().budget.reserved(), reserved);
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, 3)));
 }
 
@@ -61,14 +61,14 @@ TEST_F(RoundCloseTest, CloseWithOnly_Again_IsFineWithTheSameClientsOnly) {
     EXPECT_THAT(round->CloseWithOnly(Clients{"a", "b", "c"}), HasCode(Code::kFailedPrecondition));
     AwaitEnd(*round);
   }
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, 2)));
 }
 
 TEST_F(RoundCloseTest, CloseWithOnly_AfterAPlainClose_ComparesWhatCounts) {
   const auto round = Open(SumSpec());
   for (const char* client : {"a", "b"}) ASSERT_THAT(Submit(*round, client, {7}, {1}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(round->CloseWithOnly(Clients{"a", "b"}), IsOk());
   EXPECT_THAT(round->CloseWithOnly(Clients{"a"}), HasCode(Code::kFailedPrecondition));
   const auto cancelled = Open(SumSpec(), "cancelled");
@@ -87,7 +87,7 @@ TEST_F(RoundCloseTest, CloseWithOnly_WhileTheMergeRuns_AnswersAtOnce) {
   };
   const auto round = Open(SumSpec());
   ASSERT_THAT(Submit(*round, "a", {7}, {1}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   finishing.Wait();
   EXPECT_THAT(round->CloseWithOnly(Clients{"a"}), IsOk());
   EXPECT_THAT(round->Withdraw("a", ""), HasCode(Code::kFailedPrecondition));
@@ -167,7 +167,7 @@ TEST_F(RoundCloseTest, WithdrawAndClose_AnyAllocationFails_ChangeNothingOrAllOfI
       EXPECT_EQ(round->state() == RoundState::kOpen, !closes || !status.ok());
       EXPECT_EQ(ClientsOf(*round).size(), status.ok() ? 1 : 2);
       EXPECT_EQ(round->Snapshot().num_submissions, status.ok() ? 1 : 2);
-      round->Close();
+      EXPECT_THAT(round->Close(), IsOk());
       EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, status.ok() ? 1 : 2)));
       ASSERT_LT(n, 1000);
     }

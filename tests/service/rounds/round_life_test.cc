@@ -35,7 +35,7 @@ class RoundLifeTest : public RoundFixture {
 
 TEST_F(RoundLifeTest, Close_NoSubmissions_IsDoneWithAnEmptyResult) {
   const auto round = Open(SumSpec());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), IsEmpty());
   EXPECT_EQ(round->Snapshot().state, RoundState::kDone);
 }
@@ -44,15 +44,15 @@ TEST_F(RoundLifeTest, Close_WhileFinishing_IsVisibleAndChangesNothing) {
   HoldFinish();
   const auto round = Open(SumSpec());
   ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   finishing_.Wait();
   EXPECT_EQ(round->Snapshot().state, RoundState::kFinalizing);
   EXPECT_THAT(round->GetResults(), Fails(Code::kFailedPrecondition, HasSubstr("FINALIZING")));
   EXPECT_THAT(Put(*round, MakeChunk("", "b", {1}, {1})), HasCode(Code::kFailedPrecondition));
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   go_.Notify();
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_EQ(round->Snapshot().state, RoundState::kDone);
 }
 
@@ -98,7 +98,7 @@ TEST_F(RoundLifeTest, Close_ExactlyAtQuorum_IsDone) {
   const auto round = Open(spec);
   ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
   ASSERT_THAT(Submit(*round, "b", {1}, {1}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_EQ(AwaitEnd(*round).state, RoundState::kDone);
 }
 
@@ -117,7 +117,7 @@ TEST_F(RoundLifeTest, Finish_Fails_TheRoundFailsLoudly) {
   hooks_.finish = [] { return absl::OutOfRangeError("tensor 'v', key 7: overflow"); };
   const auto round = Open(SumSpec());
   ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   const RoundSnapshot snapshot = AwaitEnd(*round);
   EXPECT_EQ(snapshot.state, RoundState::kFailed);
   EXPECT_EQ(snapshot.reason, "OUT_OF_RANGE: tensor 'v', key 7: overflow");
@@ -148,7 +148,7 @@ TEST_F(RoundLifeTest, Add_RefusedBeforeAnythingIsIn_RefusesTheSubmissionOnly) {
   ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
   EXPECT_THAT(Submit(*round, "b", {1}, {1}), Fails(Code::kResourceExhausted, HasSubstr("max_submissions 1")));
   EXPECT_EQ(round->Snapshot().num_refused, 1);
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
 }
 
@@ -161,7 +161,7 @@ TEST_F(RoundLifeTest, Prepare_ThrowsBadAlloc_RefusesTheSubmissionOnly) {
   const auto round = Open(SumSpec());
   EXPECT_THAT(Submit(*round, "a", {1}, {1}), HasCode(Code::kResourceExhausted));
   EXPECT_THAT(Submit(*round, "b", {1}, {1}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
 }
 
@@ -187,7 +187,7 @@ TEST_F(RoundLifeTest, Cancel_WhileFinishing_DropsTheResult) {
   HoldFinish();
   const auto round = Open(SumSpec());
   ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   finishing_.Wait();
   EXPECT_THAT(round->Cancel("late"), IsOk());
   EXPECT_EQ(AwaitEnd(*round).state, RoundState::kCancelled);
@@ -207,7 +207,7 @@ TEST_F(RoundLifeTest, Cancel_DoneOrFailed_IsRefused) {
   spec.clear_max_submissions();
   spec.set_min_submissions(1);
   const auto failed = Open(spec, "failed");
-  failed->Close();
+  EXPECT_THAT(failed->Close(), IsOk());
   AwaitEnd(*failed);
   EXPECT_THAT(failed->Cancel(""), Fails(Code::kFailedPrecondition, HasSubstr("FAILED")));
 }
@@ -223,7 +223,7 @@ TEST_F(RoundLifeTest, Close_WithAnUploadOpen_DiscardsItAndTellsItsOwner) {
   });
   ASSERT_THAT(upload, IsOk());
   EXPECT_EQ(round->Snapshot().num_uploads, 2);
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   told.Wait();
   EXPECT_THAT(verdict, HasCode(Code::kFailedPrecondition));
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
@@ -278,7 +278,7 @@ TEST_F(RoundLifeTest, ResultTtl_Passed_ForgetsTheRoundAndItsMemory) {
   {
     const auto round = Open(spec);
     ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-    round->Close();
+    EXPECT_THAT(round->Close(), IsOk());
     const RoundSnapshot snapshot = AwaitEnd(*round);
     EXPECT_EQ(snapshot.expire_time - snapshot.end_time, absl::Seconds(60));
   }
@@ -308,7 +308,7 @@ TEST_F(RoundLifeTest, StopWaiting_BeforeTheEnd_IsNeverCalled) {
   const Round::WaitId id = round->Wait(absl::InfiniteDuration(), [] { FAIL(); });
   EXPECT_TRUE(round->StopWaiting(id));
   EXPECT_FALSE(round->StopWaiting(id));
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   AwaitEnd(*round);
   RunPendingTasks();
 }

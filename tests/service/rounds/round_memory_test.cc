@@ -37,7 +37,7 @@ TEST_F(RoundMemoryTest, Submit_DoesNotFit_IsRefusedThereAndTheRoundLives) {
   EXPECT_EQ(round->Snapshot().state, RoundState::kOpen);
   EXPECT_EQ(round->Snapshot().num_refused, 1);
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_EQ(ResultOf(*round).size(), accepted * 10'000);
   EXPECT_LE(context().budget.reserved(), limits_.memory_limit_bytes);
 }
@@ -65,7 +65,7 @@ TEST_F(RoundMemoryTest, Submit_FixedPointOnTheSameKeys_HoldsThoseKeysHoweverMany
     ASSERT_THAT(Submit(*round, chunk), IsOk());
     ASSERT_LE(context().budget.reserved(), limits_.memory_limit_bytes);
   }
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_EQ(ResultOf(*round)[9'999], 500.0f);
 }
 
@@ -138,7 +138,7 @@ TEST_F(RoundMemoryTest, Ended_OnlyTheResultIsHeld) {
     ASSERT_THAT(Submit(*round, chunk), IsOk());
   }
   EXPECT_GE(context().budget.reserved(), 5 * 80'000);
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   AwaitEnd(*round);
   RunPendingTasks();
   EXPECT_GE(context().budget.reserved(), 80'000);

@@ -66,7 +66,7 @@ TEST_F(RoundRaceTest, Commit_RacingWithClose_CountsOrIsRefusedButNeverHalf) {
     }
     std::atomic<int> accepted{0};
     OnThreads(5, [&](int t) {
-      if (t == 4) return round->Close();
+      if (t == 4) return round->Close().IgnoreError();
       const auto receipt = CommitNamed(*round, std::to_string(t), std::to_string(t) + "-1");
       if (receipt.ok()) {
         ++accepted;
@@ -95,7 +95,7 @@ TEST_F(RoundRaceTest, Commit_HeldInPrepareWhileTheRoundCloses_IsRefusedAndFinish
   absl::StatusOr<Receipt> receipt = absl::UnknownError("");
   std::thread client([&] { receipt = Submit(*round, "a", {1}, {1}); });
   preparing_.Wait();
-  round->Close();
+  round->Close().IgnoreError();
   RunPendingTasks();
   EXPECT_EQ(round->Snapshot().state, RoundState::kFinalizing);
   go_.Notify();
@@ -125,7 +125,7 @@ TEST_F(RoundRaceTest, PutChunk_ZeroWithAnotherTagDuringTheCommit_NeitherWaitsNor
   EXPECT_TRUE(second->duplicate);
   EXPECT_EQ(round->Snapshot().num_refused, 0);
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
-  round->Close();
+  round->Close().IgnoreError();
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
 }
 
@@ -227,7 +227,7 @@ TEST_F(RoundRaceTest, Submit_OneSubmissionInChunksOfManySizesAtOnce_CountsOnceAn
       if (receipt.ok() && !receipt->duplicate) ++accepted;
     });
     EXPECT_EQ(accepted, 1);
-    round->Close();
+    round->Close().IgnoreError();
     EXPECT_EQ(ResultOf(*round), expected);
   }
 }
@@ -246,7 +246,7 @@ TEST_F(RoundRaceTest, Commit_HeldInAddWhileTheRoundCloses_CountsTowardsTheQuorum
   absl::StatusOr<Receipt> receipt = absl::UnknownError("");
   std::thread client([&] { receipt = Submit(*round, "a", {1}, {1}); });
   adding.Wait();
-  round->Close();
+  round->Close().IgnoreError();
   EXPECT_EQ(round->Snapshot().num_uploads, 1);  // still known: a second commit of it would wait for this one
   go.Notify();
   client.join();
@@ -285,7 +285,7 @@ TEST_F(RoundRaceTest, Submit_SameClientFromManyThreads_CountsOnce) {
       firsts += receipt->duplicate ? 0 : 1;
     });
     EXPECT_EQ(firsts, 1);
-    round->Close();
+    round->Close().IgnoreError();
     EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, 1)));
   }
 }
@@ -314,7 +314,7 @@ TEST_F(RoundRaceTest, ManyRounds_ManyThreads_EachHasItsOwnSum) {
     }
   });
   for (int r = 0; r < 10; ++r) {
-    rounds[r]->Close();
+    rounds[r]->Close().IgnoreError();
     EXPECT_THAT(ResultOf(*rounds[r]), ElementsAre(Pair(3, 4.0f * r)));
   }
 }

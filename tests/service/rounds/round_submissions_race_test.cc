@@ -66,7 +66,7 @@ TEST_F(RoundSubmissionsRaceTest, Withdraw_AgainstCommitsAndTheClose_EachIsDoneOr
         }
       } else {
         if (repeat % 2 == 0) std::this_thread::yield();
-        round->Close();
+        round->Close().IgnoreError();
       }
     });
     int expected = 0;
@@ -102,7 +102,7 @@ TEST_F(RoundSubmissionsRaceTest, Withdraw_AgainstRetriesOfTheSameCommit_IsAnswer
       }
     });
     EXPECT_EQ(firsts, 1);
-    round->Close();
+    round->Close().IgnoreError();
     EXPECT_EQ(WhoCounts(*round), withdrawn ? 0 : 1);
   }
 }
@@ -123,7 +123,7 @@ TEST_F(RoundSubmissionsRaceTest, SubmitAndWithdraw_OfTheSameClientsOverAndOver_L
     }
   });
   EXPECT_EQ(round->Snapshot().num_submissions, 0);
-  round->Close();
+  round->Close().IgnoreError();
   EXPECT_EQ(WhoCounts(*round), 0);
   RunPendingTasks();
   EXPECT_EQ(context().budget.reserved(), 2 * reserved);
@@ -199,7 +199,7 @@ TEST_F(RoundSubmissionsRaceTest, CloseWithOnly_ClosedDuringAnAdd_ComparesWithWha
   const auto round = Open(SumSpec());
   std::thread client([&] { EXPECT_THAT(SubmitBit(*round, 1), IsOk()); });
   adding.Wait();
-  round->Close();
+  round->Close().IgnoreError();
   absl::Status closed = absl::UnknownError("");
   std::thread coordinator([&] { closed = round->CloseWithOnly(std::vector<std::string>{"1"}); });
   go.Notify();

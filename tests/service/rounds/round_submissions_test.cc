@@ -116,7 +116,7 @@ TEST_F(RoundSubmissionsTest, Withdraw_Committed_IsAsIfItHadNeverBeenSent) {
   EXPECT_EQ(snapshot.num_refused, 0);
   EXPECT_THAT(CommitNamed(*round, "b", "b-1"), HasCode(Code::kNotFound));
   EXPECT_THAT(round->GetProgress("b", "b-1"), HasCode(Code::kNotFound));
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, (1 + 3 * 3) / 4.0f)));
 }
 
@@ -155,7 +155,7 @@ TEST_F(RoundSubmissionsTest, Withdraw_ThenSubmitAgain_CountsTheSameOrOtherConten
     }
   }
   EXPECT_THAT(Submit(*round, "a", {7}, {1}), HasCode(Code::kAlreadyExists));
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, 5)));
 }
 
@@ -195,7 +195,7 @@ TEST_F(RoundSubmissionsTest, Withdraw_RoundWithMaxSubmissions_ClosesOnlyWithThat
 TEST_F(RoundSubmissionsTest, Withdraw_NotOpen_IsRefused) {
   const auto round = Open(SumSpec());
   ASSERT_THAT(Submit(*round, "a", {7}, {1}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(round->Withdraw("a", ""), HasCode(Code::kFailedPrecondition));
   AwaitEnd(*round);
   EXPECT_THAT(round->Withdraw("a", ""), Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
@@ -212,7 +212,7 @@ TEST_F(RoundSubmissionsTest, Withdraw_MergesOnArrivalButHasNotYet_TakesItOut) {
   ASSERT_THAT(Submit(*round, "a", {7}, {1}), IsOk());
   ASSERT_THAT(Submit(*round, "b", {7}, {2}), IsOk());
   ASSERT_THAT(round->Withdraw("a", ""), IsOkAndHolds(true));
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, 2)));
 }
 
@@ -224,7 +224,7 @@ TEST_F(RoundSubmissionsTest, Withdraw_MergedOnArrival_IsRefusedAndSaysWhy) {
   EXPECT_THAT(round->Withdraw("none", ""), IsOkAndHolds(false));
   EXPECT_EQ(round->Snapshot().num_submissions, 2);
   EXPECT_EQ(context().budget.reserved(), reserved);
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_EQ(ResultOf(*round)[0], 2);
 }
 
@@ -241,7 +241,7 @@ TEST_F(RoundSubmissionsTest, Withdraw_ThenTheCommitOfTheSameStreamAgain_FindsNot
   EXPECT_THAT(round->Commit(**upload), HasCode(Code::kNotFound));
   ASSERT_THAT(Submit(*round, "a", {7}, {1}), IsOk());
   EXPECT_THAT(round->Commit(**upload), HasCode(Code::kNotFound)) << "what counts has other content";
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   AwaitEnd(*round);
   EXPECT_THAT(round->Commit(**upload), HasCode(Code::kFailedPrecondition));
 }

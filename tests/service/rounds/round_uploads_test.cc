@@ -25,7 +25,7 @@ TEST_F(RoundUploadsTest, Submit_TwoClients_SumsThem) {
   const auto round = Open(SumSpec());
   EXPECT_THAT(Submit(*round, "a", {1, 2}, {1, 2}), IsOk());
   EXPECT_THAT(Submit(*round, "b", {2, 3}, {3, 4}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 5), Pair(3, 4)));
   const RoundSnapshot snapshot = round->Snapshot();
   EXPECT_EQ(snapshot.state, RoundState::kDone);
@@ -61,7 +61,7 @@ TEST_F(RoundUploadsTest, Submit_SameContentOtherSubmissionId_IsADuplicate) {
   const auto again = CommitNamed(*round, "a", "a-2");
   ASSERT_THAT(again, IsOk());
   EXPECT_TRUE(again->duplicate);
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
 }
 
@@ -73,14 +73,14 @@ TEST_F(RoundUploadsTest, Submit_OtherContent_AlreadyExistsAndTheFirstStands) {
   EXPECT_THAT(Submit(*round, other), Fails(Code::kAlreadyExists, AllOf(HasSubstr("'a'"), HasSubstr("a-1"))));
   EXPECT_THAT(Submit(*round, "a", {1}, {8}), HasCode(Code::kAlreadyExists));  // also under the same id
   EXPECT_EQ(round->Snapshot().num_refused, 2);
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
 }
 
 TEST_F(RoundUploadsTest, Submit_RetryAfterTheRoundClosed_IsADuplicateWhileItIsKept) {
   const auto round = Open(SumSpec());
   ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   AwaitEnd(*round);
   const auto named = CommitNamed(*round, "a", "a-1");
   ASSERT_THAT(named, IsOk());
@@ -94,7 +94,7 @@ TEST_F(RoundUploadsTest, Submit_RetryAfterTheRoundClosed_IsADuplicateWhileItIsKe
 TEST_F(RoundUploadsTest, Submit_AnotherClientAfterTheRoundClosed_IsRefusedAtItsFirstChunk) {
   const auto round = Open(SumSpec());
   ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   AwaitEnd(*round);
   EXPECT_THAT(Put(*round, MakeChunk("", "b", {1}, {1})), Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
   EXPECT_THAT(CommitNamed(*round, "b", "b-1"), HasCode(Code::kFailedPrecondition));
@@ -105,7 +105,7 @@ TEST_F(RoundUploadsTest, Submit_AnotherClientAfterTheRoundClosed_IsRefusedAtItsF
 TEST_F(RoundUploadsTest, PutChunk_AfterTheRoundClosed_OfAnUploadThatItCutOff_IsNoSecondRefusal) {
   const auto round = Open(SumSpec());
   ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_EQ(round->Snapshot().num_refused, 1);
   for (const uint64_t sequence : {1, 2, 2}) {
     EXPECT_THAT(Put(*round, MakeChunk("", "a", {2}, {1}, sequence, false)), HasCode(Code::kFailedPrecondition));
@@ -184,7 +184,7 @@ TEST_F(RoundUploadsTest, PutChunk_ZeroWithAnotherTag_BeginsAnewAndGivesBackWhatT
 
   ASSERT_THAT(Put(*round, Tagged("new", {2}, {2}, 1)), IsOk());
   ASSERT_THAT(CommitNamed(*round, "a", "a-1", "new"), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
 }
 
@@ -197,7 +197,7 @@ TEST_F(RoundUploadsTest, PutChunk_ZeroOfAnUploadThatWasReplaced_ReplacesInItsTur
   EXPECT_THAT(Put(*round, Tagged("", {2}, {2}, 1)), HasCode(Code::kFailedPrecondition));
   ASSERT_THAT(Put(*round, Tagged("x", {2}, {1}, 1)), IsOk());
   ASSERT_THAT(CommitNamed(*round, "a", "a-1", "x"), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 1)));
 }
 
@@ -227,7 +227,7 @@ TEST_F(RoundUploadsTest, Committed_RepeatsOfItsOwnTag_AreAnsweredWhateverElseIsU
   // Other content.
   EXPECT_THAT(Submit(*round, Tagged("z", {1}, {1})), Fails(Code::kAlreadyExists, HasSubstr("other content")));
   EXPECT_THAT(CommitNamed(*round, "a", "a-1", "z"), HasCode(Code::kNotFound));
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
   EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "x")->duplicate);
   EXPECT_THAT(Submit(*round, Tagged("z", {1}, {1})), HasCode(Code::kAlreadyExists));
@@ -275,7 +275,7 @@ TEST_F(RoundUploadsTest, PutChunk_BadChunkInTheMiddle_DiscardsTheUploadAndTheRou
   EXPECT_EQ(snapshot.state, RoundState::kOpen);
   // The client may try again, from its first chunk on.
   EXPECT_THAT(Submit(*round, "b", {1}, {5}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 6)));
 }
 
@@ -293,7 +293,7 @@ TEST_F(RoundUploadsTest, Submit_RefusedOnlyWhenPrepared_LeavesNothingInAnyTensor
   chunk.mutable_slices(1)->set_values(Packed<float>({2.0f}));
   EXPECT_THAT(Submit(*round, chunk), Fails(Code::kInvalidArgument, AllOf(HasSubstr("'w'"), HasSubstr("value_bound"))));
   EXPECT_THAT(Submit(*round, "b", {2}, {1}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(2, 1)));
   EXPECT_EQ(round->Snapshot().num_refused, 1);
 }
@@ -304,7 +304,7 @@ TEST_F(RoundUploadsTest, Submit_NoTuples_CountsAndTouchesNothing) {
   const auto round = Open(spec);
   ASSERT_THAT(Submit(*round, "a", {}, {}), IsOk());
   ASSERT_THAT(Submit(*round, "b", {1}, {4}), IsOk());
-  round->Close();
+  EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 2)));
 }
 

@@ -118,7 +118,7 @@ TEST_F(AnswersTest, Wait_NoRoomAtTheEnd_WaitsForItsTurn) {
   InFlightReservation all = TakeAll();
   const auto kept = server().registry().Find(kDefaultTenant, "r");
   ASSERT_THAT(kept, IsOk());
-  (*kept)->Close();
+  EXPECT_THAT((*kept)->Close(), IsOk());
   AwaitWaiting(2);
   all.Release();
   first_waiter.join();
@@ -196,7 +196,7 @@ TEST_F(AnswersTest, Wait_ClientGivesUpInLine_LeavesIt) {
   const InFlightReservation all = TakeAll();
   const auto kept = server().registry().Find(kDefaultTenant, "r");
   ASSERT_THAT(kept, IsOk());
-  (*kept)->Close();
+  EXPECT_THAT((*kept)->Close(), IsOk());
   AwaitWaiting(1);
   context.TryCancel();
   waiter.join();

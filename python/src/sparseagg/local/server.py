@@ -47,8 +47,11 @@ class Server:
     child makes is its own.
 
     Args:
-        data_dir: the server's directory, which has the log ``server.log``, and which stays; made where it is missing.
-            By default a temporary directory that ``stop`` removes. It stays after an error, for the log.
+        data_dir: the server's directory, which has the log ``server.log`` and the server's rounds, and which stays;
+            made where it is missing. A server that starts there again goes on with these rounds, also if the one before
+            was killed. The option ``--durability`` says what else they survive; ``memory`` keeps nothing.
+            By default a temporary directory that ``stop`` removes, and no round stays. It stays after an error, for
+            the log.
         port: to listen on; 0: any free port.
         host: address to listen on. Others than the loopback's need ``tls`` with ca or ``tokens_file``, or the option
             ``--insecure``.
@@ -241,8 +244,11 @@ class Server:
     def _launch(self, directory: ServerDirectory, program: str, log: int, deadline: float) -> None:
         """Starts the server. Requires: this process holds the directory, and ``log`` is from ``claim_log``."""
         flags = ["--grpc-address", self._grpc_address, "--owners-file", str(directory.owners), *self._options]
-        if not any(option.split("=")[0] == "--metrics-address" for option in self._options):
+        given = {option.split("=")[0] for option in self._options}
+        if "--metrics-address" not in given:
             flags += ["--metrics-address", ""]
+        if self._data_dir is not None and "--data-dir" not in given:
+            flags += ["--data-dir", str(directory.rounds)]
         try:
             directory.clear(log)
             process = subprocess.Popen(

@@ -78,6 +78,7 @@ class ServerDirectory:
     - ``server.log``: the server's standard output and standard error. The server inherits the descriptor with a flock,
       so that the flock lasts exactly as long as the server.
     - ``address``, ``pid``: of the server.
+    - ``rounds``: the server's ``--data-dir``, if the directory is not temporary.
 
     Thread-safe, but for ``hold`` and ``release`` of one object.
     """
@@ -87,6 +88,7 @@ class ServerDirectory:
         self.path = pathlib.Path(os.path.realpath(path))
         self.owners = self.path / "owners"
         self.log = self.path / "server.log"
+        self.rounds = self.path / "rounds"
         self._address = self.path / "address"
         self._pid = self.path / "pid"
         self._temporary = temporary

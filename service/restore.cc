@@ -1,0 +1,160 @@
+#include "service/restore.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "host/base/status_macros.h"
+#include "service/base/fail_point.h"
+#include "service/base/log.h"
+#include "service/base/to_status.h"
+#include "service/codec/chunk_message.h"
+#include "service/codec/spec_codec.h"
+
+namespace sparseagg::service {
+namespace {
+
+using StateName = StateRecord::Name;
+
+// What was accepted under other limits stays accepted.
+Limits WithoutSizes(Limits limits) {
+  limits.max_tensors = 0;
+  limits.max_width = 0;
+  limits.max_submissions = std::numeric_limits<uint32_t>::max();
+  limits.max_tuples_per_submission = 0;
+  limits.max_bytes_per_submission = 0;
+  return limits;
+}
+
+absl::StatusOr<RoundConfig> ConfigOf(const RoundRecord& record, const Limits& limits) {
+  v1::RoundSpec spec;
+  if (!spec.ParseFromString(record.spec)) return absl::DataLossError("the stored spec is damaged");
+  ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(spec, WithoutSizes(limits)));
+  config.tenant = record.tenant;
+  config.id = record.id;
+  return config;
+}
+
+// Returns: the source of an upload's chunks.
+Round::ChunkSource ChunksOf(const Store& store, uint64_t round, uint64_t upload) {
+  return [&store, round, upload](const std::function<absl::Status(const Chunk&)>& take) {
+    return store.ForEachChunk(round, upload, [&](absl::string_view bytes) -> absl::Status {
+      const grpc::Slice slice(bytes.data(), bytes.size(), grpc::Slice::STATIC_SLICE);
+      ChunkMessage message;
+      RETURN_IF_ERROR(message.Parse(grpc::ByteBuffer(&slice, 1)));
+      ASSIGN_OR_RETURN(const Chunk chunk, message.Decode());
+      return take(chunk);
+    });
+  };
+}
+
+// Restores one round, as far as its state says.
+class RoundRestorer {
+ public:
+  RoundRestorer(Store& store, const Store::StoredRound& stored, Round& round)
+      : store_(store), stored_(stored), round_(round) {}
+
+  absl::Status Run() {
+    const StateName state = stored_.state.name;
+    RETURN_IF_ERROR(RestoreSubmissions());
+    if (state == StateName::kOpen) RETURN_IF_ERROR(RestoreUploads());
+    std::sort(kept_.begin(), kept_.end());
+    ASSIGN_OR_RETURN(const uint64_t latest, store_.DeleteOtherUploads(stored_.number, kept_));
+    round_.ResumeJournal(stored_.number, latest);
+    FailPoint("restored_content");
+    if (state != StateName::kOpen) round_.RestoreState(stored_.state);
+    if (round_.state() == RoundState::kOpen) return absl::OkStatus();
+    absl::Notification ended;
+    round_.Wait(absl::InfiniteDuration(), [&ended] { ended.Notify(); });
+    ended.WaitForNotification();
+    return absl::OkStatus();
+  }
+
+  uint64_t num_submissions() const { return num_submissions_; }
+  uint64_t num_uploads() const { return num_uploads_; }
+
+ private:
+  absl::Status RestoreSubmissions() {
+    return store_.ForEachSubmission(
+        stored_.number, [&](const std::string& client, const SubmissionRecord& record) -> absl::Status {
+          kept_.push_back(record.upload);
+          ++num_submissions_;
+          FailPoint("restored_submission");
+          if (stored_.state.name == StateName::kCancelled) return absl::OkStatus();
+          if (stored_.state.name == StateName::kFailed) {
+            round_.RestoreReceipt(client, record);
+            return absl::OkStatus();
+          }
+          absl::Status restored =
+              round_.RestoreSubmission(client, record, ChunksOf(store_, stored_.number, record.upload));
+          if (restored.ok()) return restored;
+          return absl::Status(restored.code(), absl::StrCat("client '", client, "': ", restored.message()));
+        });
+  }
+
+  // An upload that cannot be restored is dropped: nobody was told that it counts.
+  absl::Status RestoreUploads() {
+    ASSIGN_OR_RETURN(auto uploads, store_.ReadUploads(stored_.number));
+    std::set<std::pair<std::string, std::string>> names;
+    // From the latest one on: an older upload of the same name was replaced.
+    for (auto it = uploads.rbegin(); it != uploads.rend(); ++it) {
+      const auto& [number, record] = *it;
+      if (!names.emplace(record.client_id, record.submission_id).second) continue;
+      const absl::Status restored = round_.RestoreUpload(number, record, ChunksOf(store_, stored_.number, number));
+      if (restored.ok()) {
+        kept_.push_back(number);
+        ++num_uploads_;
+      } else {
+        Log(LogLevel::kWarning, "upload_not_restored",
+            {{"round", round_.config().LogName()}, {"client", record.client_id}, {"reason", restored.message()}});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  Store& store_;
+  const Store::StoredRound& stored_;
+  Round& round_;
+  std::vector<uint64_t> kept_;  // uploads
+  uint64_t num_submissions_ = 0;
+  uint64_t num_uploads_ = 0;
+};
+
+absl::Status RestoreRound(Store& store, const Store::StoredRound& stored, Registry& registry, const Limits& limits) {
+  const absl::Time begin = absl::Now();
+  ASSIGN_OR_RETURN(RoundConfig config, ConfigOf(stored.record, limits));
+  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
+                   registry.Restore(std::move(config), stored.number, stored.record.create_time));
+  RoundRestorer restorer(store, stored, *round);
+  RETURN_IF_ERROR(restorer.Run());
+  round->StartDeadline();
+  Log(LogLevel::kInfo, "round_restored",
+      {{"round", round->config().LogName()},
+       {"state", Name(round->state())},
+       {"submissions", restorer.num_submissions()},
+       {"uploads", restorer.num_uploads()},
+       {"ms", absl::Now() - begin}});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RestoreRounds(Store& store, Registry& registry, const Limits& limits) {
+  ASSIGN_OR_RETURN(const std::vector<Store::StoredRound> rounds, store.ReadRounds());
+  for (const Store::StoredRound& stored : rounds) {
+    const absl::Status restored = ToStatus([&] { return RestoreRound(store, stored, registry, limits); });
+    if (restored.ok()) continue;
+    return absl::Status(restored.code(),
+                        absl::StrCat("cannot restore round '", stored.record.id, "' of tenant '", stored.record.tenant,
+                                     "' from the data directory: ", restored.message()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,83 @@
+// Round: the restart of a server, from the records of an earlier run.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+#include "service/rounds/round.h"
+
+namespace sparseagg::service {
+
+absl::Status Round::StartJournal(uint64_t number) {
+  if (services_.store == nullptr) return absl::OkStatus();
+  journal_->Start(number);
+  return journal_->PutRound({config_->tenant, config_->id, config_->wire_spec, create_time_});
+}
+
+absl::Status Round::RestoreSubmission(const std::string& client_id, const SubmissionRecord& record,
+                                      const ChunkSource& chunks) {
+  std::shared_ptr<UploadHandle> upload;
+  {
+    MutexLock lock(&mu_);
+    next_id_ = record.upload;
+    ASSIGN_OR_RETURN(upload, OpenUploadLocked({client_id, record.submission_id}, /*is_named=*/false, record.tag, {}));
+  }
+  RETURN_IF_ERROR(chunks([&](const Chunk& chunk) { return AppendChunk(*upload, chunk, Repeats::kRefuse); }));
+  RETURN_IF_ERROR(Commit(*upload).status());
+  MutexLock lock(&mu_);
+  if (upload->hash_ == record.hash) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("the stored chunks of client '", client_id, "' in round '",
+                                          config_->LogName(), "' are not those that the client committed"));
+}
+
+void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord& record) {
+  MutexLock lock(&mu_);
+  const Receipt receipt{client_id, record.submission_id, /*duplicate=*/false, record.num_tuples, record.num_bytes};
+  committed_.emplace(client_id, Committed{record.hash, receipt, record.num_chunks, record.tag, record.upload, "", ""});
+  ++snapshot_.num_submissions;
+  snapshot_.num_tuples += receipt.num_tuples;
+  snapshot_.num_bytes += receipt.num_bytes;
+}
+
+absl::Status Round::RestoreUpload(uint64_t number, const UploadRecord& record, const ChunkSource& chunks) {
+  std::shared_ptr<UploadHandle> upload;
+  {
+    MutexLock lock(&mu_);
+    next_id_ = number;
+    ASSIGN_OR_RETURN(upload,
+                     OpenUploadLocked({record.client_id, record.submission_id}, /*is_named=*/true, record.tag, {}));
+  }
+  {
+    MutexLock one_at_a_time(&upload->mu_);
+    upload->has_stored_chunks_ = true;
+  }
+  return chunks([&](const Chunk& chunk) { return AppendChunk(*upload, chunk, Repeats::kRefuse); });
+}
+
+void Round::RestoreState(const StateRecord& record) {
+  const bool is_undone = record.name == StateRecord::Name::kClosed || record.name == StateRecord::Name::kDone;
+  {
+    MutexLock lock(&mu_);
+    if (record.name != StateRecord::Name::kClosed) restored_end_ = record.end_time;
+    if (is_undone && snapshot_.state == RoundState::kOpen) FinalizeLocked(PrepareToFinalizeLocked());
+    if (record.name == StateRecord::Name::kFailed) {
+      EndLocked(RoundState::kFailed, absl::FailedPreconditionError(record.reason), record.reason);
+    }
+    if (record.name == StateRecord::Name::kCancelled) {
+      EndLocked(RoundState::kCancelled, absl::CancelledError(absl::StrCat("the round was cancelled: ", record.reason)),
+                record.reason);
+    }
+    snapshot_.close_time = record.close_time;
+  }
+  if (!is_undone) AnnounceEnd();
+}
+
+void Round::ResumeJournal(uint64_t number, uint64_t latest_upload) {
+  {
+    MutexLock lock(&mu_);
+    next_id_ = std::max(next_id_, latest_upload + 1);
+  }
+  journal_->Start(number);
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,133 @@
+#include "service/store/data_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "host/base/status_macros.h"
+#include "service/base/read_file.h"
+
+namespace sparseagg::service {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::string_view kFormatPrefix = "sparseagg data, format ";
+constexpr absl::string_view kUnfinishedFormat = "FORMAT.new";
+
+absl::Status ErrnoStatus(int error, absl::string_view what, const std::string& path) {
+  return absl::ErrnoToStatus(error, absl::StrCat(what, " ", path));
+}
+
+absl::Status SyncPath(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, "cannot open", path);
+  const int error = fsync(fd) == 0 ? 0 : errno;
+  close(fd);
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "cannot sync", path);
+}
+
+// Makes the directory with all above it, each synced into the one above: a directory that only the page cache knows is
+// lost with the power, and all that it holds.
+absl::Status MakeDirectory(const fs::path& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return absl::OkStatus();
+  const fs::path parent = path.parent_path();
+  if (!parent.empty() && parent != path) RETURN_IF_ERROR(MakeDirectory(parent));
+  fs::create_directory(path, error);
+  if (error) return ErrnoStatus(error.value(), "cannot make the data directory", path.string());
+  fs::permissions(path, fs::perms::owner_all, error);
+  return SyncPath(parent.empty() ? "." : parent.string());
+}
+
+absl::Status WriteFormat(const std::string& directory) {
+  const std::string unfinished = absl::StrCat(directory, "/", kUnfinishedFormat);
+  const std::string line = absl::StrCat(kFormatPrefix, kDataFormat, "\n");
+  const int fd = open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return ErrnoStatus(errno, "cannot make", unfinished);
+  const ssize_t written = write(fd, line.data(), line.size());
+  int error = written == static_cast<ssize_t>(line.size()) ? 0 : (written < 0 ? errno : ENOSPC);
+  if (error == 0 && fsync(fd) != 0) error = errno;
+  close(fd);
+  if (error != 0) return ErrnoStatus(error, "cannot write", unfinished);
+  const std::string format = directory + "/FORMAT";
+  if (rename(unfinished.c_str(), format.c_str()) != 0) return ErrnoStatus(errno, "cannot make", format);
+  return SyncPath(directory);
+}
+
+absl::Status CheckFormat(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  absl::string_view found = absl::StripSuffix(text, "\n");
+  const std::string quoted = absl::StrCat(path, " says '", found.substr(0, 100), "'");
+  int version = 0;
+  if (!absl::ConsumePrefix(&found, kFormatPrefix) || !absl::SimpleAtoi(found, &version)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(quoted, ", expected '", kFormatPrefix, kDataFormat, "': this is no data directory of sparseagg"));
+  }
+  if (version == kDataFormat) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(quoted, ", expected format ", kDataFormat,
+                                                    version > kDataFormat
+                                                        ? ": a newer server has written it; use that version"
+                                                        : ": this server reads no older one"));
+}
+
+bool IsOurs(absl::string_view name) {
+  // A file system's own directory is at the root of a volume that is mounted for the data.
+  return name == "FORMAT" || name == kUnfinishedFormat || name == "LOCK" || name == "db" || name == "lost+found";
+}
+
+// Checks all names in the directory. Returns: whether there is a FORMAT.
+absl::StatusOr<bool> HasFormat(const std::string& path) {
+  std::error_code error;
+  bool has_format = false;
+  bool has_data = false;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!IsOurs(name)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the data directory ", path, " has '", name,
+                       "', expected an empty directory or one that a server has made (FORMAT, LOCK, db)"));
+    }
+    has_format = has_format || name == "FORMAT";
+    has_data = has_data || name == "db";
+  }
+  if (error) return ErrnoStatus(error.value(), "cannot list the data directory", path);
+  if (has_data && !has_format) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the data directory ", path, " has 'db' but no 'FORMAT', expected both: it was not copied whole"));
+  }
+  return has_format;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DataDirectory>> DataDirectory::Open(const std::string& path) {
+  RETURN_IF_ERROR(MakeDirectory(fs::path(path).lexically_normal()));
+  RETURN_IF_ERROR(HasFormat(path).status());  // before the lock file is made in a directory of others
+  const std::string lock_path = path + "/LOCK";
+  const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock < 0) return ErrnoStatus(errno, "cannot open", lock_path);
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    close(lock);
+    if (error != EWOULDBLOCK) return ErrnoStatus(error, "cannot lock", lock_path);
+    return absl::UnavailableError(absl::StrCat("the data directory ", path, " is in use: another server has locked ",
+                                               lock_path, ", expected no other server"));
+  }
+  auto directory = std::unique_ptr<DataDirectory>(new DataDirectory(path, lock));
+  ASSIGN_OR_RETURN(const bool has_format, HasFormat(path));
+  RETURN_IF_ERROR(has_format ? CheckFormat(path + "/FORMAT") : WriteFormat(path));
+  return directory;
+}
+
+DataDirectory::~DataDirectory() { close(lock_); }
+
+}  // namespace sparseagg::service

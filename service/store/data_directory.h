@@ -1,0 +1,42 @@
+// The directory of a server's data: its format, and who uses it.
+#ifndef SPARSEAGG_SERVICE_STORE_DATA_DIRECTORY_H_
+#define SPARSEAGG_SERVICE_STORE_DATA_DIRECTORY_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace sparseagg::service {
+
+// The version of the layout that docs/durability.md describes, which this server reads and writes.
+inline constexpr int kDataFormat = 1;
+
+// A directory that this process may use alone, until the object is destroyed:
+//
+//   FORMAT   one line, "sparseagg data, format 1"
+//   LOCK     locked (flock) by the server that uses the directory
+//   db/      the files of RocksDB
+class DataDirectory {
+ public:
+  // Makes the directory, if it is missing or empty, and locks it.
+  // Errors, which name path, what was found and what was expected: FAILED_PRECONDITION: the directory has another
+  // format, or files that are not the server's. UNAVAILABLE: another server uses it. Otherwise of the file system.
+  static absl::StatusOr<std::unique_ptr<DataDirectory>> Open(const std::string& path);
+  ~DataDirectory();
+  DataDirectory(const DataDirectory&) = delete;
+  DataDirectory& operator=(const DataDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string db_path() const { return path_ + "/db"; }
+
+ private:
+  DataDirectory(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
+
+  const std::string path_;
+  const int lock_;  // descriptor
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_STORE_DATA_DIRECTORY_H_

@@ -1,0 +1,153 @@
+#include "service/store/database.h"
+
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "host/base/status_macros.h"
+#include "service/base/fail_point.h"
+#include "service/base/log.h"
+
+namespace sparseagg::service {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr int kMaxWriteBuffers = 4;
+constexpr uint64_t kBlockCacheBytes = 4 * kMiB;
+constexpr absl::Duration kResumeInterval = absl::Seconds(1);
+
+// The size of one buffer of writes that are in the log and not in a table yet. A 64th of the memory limit: with four of
+// them, a sixteenth is the store's.
+uint64_t WriteBufferBytes(uint64_t memory_limit_bytes) {
+  return memory_limit_bytes == 0 ? 32 * kMiB : std::clamp(memory_limit_bytes / 64, 4 * kMiB, 32 * kMiB);
+}
+
+rocksdb::Options MakeOptions(uint64_t write_buffer_bytes) {
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  // A torn end of the log is what a crash leaves: everything before it is kept. Synced writes come before it.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  options.track_and_verify_wals_in_manifest = true;  // a log that is missing is an error, not an empty log
+  // Chunks are packed numbers, which do not compress, and are dropped as one range with their round. So they go to blob
+  // files, and compactions move only keys.
+  options.compression = rocksdb::kNoCompression;
+  options.enable_blob_files = true;
+  options.min_blob_size = 1024;
+  options.blob_file_size = 64 * kMiB;
+  options.enable_blob_garbage_collection = true;
+  options.write_buffer_size = write_buffer_bytes;
+  options.max_write_buffer_number = kMaxWriteBuffers;
+  options.enable_pipelined_write = true;
+  // The kernel writes while chunks come, so that the sync of a commit has little left to do.
+  options.wal_bytes_per_sync = kMiB;
+  options.bytes_per_sync = kMiB;
+  options.max_open_files = 64;
+  options.max_background_jobs = 2;
+  options.avoid_flush_during_shutdown = true;  // the log has everything
+  // Write resumes after other errors than a full disk, for which RocksDB looks itself, every five seconds.
+  options.max_bgerror_resume_count = 0;
+  options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
+  options.max_log_file_size = kMiB;
+  options.keep_log_file_num = 2;
+  options.stats_dump_period_sec = 0;
+  options.stats_persist_period_sec = 0;
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = rocksdb::NewLRUCache(kBlockCacheBytes);
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return options;
+}
+
+absl::StatusCode CodeOf(const rocksdb::Status& status) {
+  if (status.IsNoSpace() || status.IsMemoryLimit()) return absl::StatusCode::kResourceExhausted;
+  if (status.IsCorruption()) return absl::StatusCode::kDataLoss;
+  if (status.IsInvalidArgument() || status.IsNotSupported()) return absl::StatusCode::kInternal;
+  return absl::StatusCode::kUnavailable;
+}
+
+}  // namespace
+
+absl::Status Database::ToStatus(const rocksdb::Status& status, absl::string_view what) const {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(CodeOf(status), absl::StrCat(what, " the data directory's ", path_, ": ", status.ToString()));
+}
+
+absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, uint64_t memory_limit_bytes) {
+  const uint64_t write_buffer_bytes = WriteBufferBytes(memory_limit_bytes);
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status opened = rocksdb::DB::Open(MakeOptions(write_buffer_bytes), path, &db);
+  auto database =
+      std::unique_ptr<Database>(new Database(path, kMaxWriteBuffers * write_buffer_bytes + kBlockCacheBytes, db));
+  RETURN_IF_ERROR(database->ToStatus(opened, "cannot open"));
+  return database;
+}
+
+Database::~Database() {
+  if (db_ == nullptr) return;
+  const rocksdb::Status closed = db_->Close();
+  if (!closed.ok()) Log(LogLevel::kWarning, "store_close_failed", {{"reason", closed.ToString()}});
+}
+
+absl::Status Database::Write(rocksdb::WriteBatch& batch) {
+  {
+    MutexLock lock(&mu_);
+    RETURN_IF_ERROR(failed_sync_);
+  }
+  const rocksdb::WriteOptions options;  // without sync
+  rocksdb::Status written = db_->Write(options, &batch);
+  // A failed write stops RocksDB until it is told that the disk may be well again.
+  if (!written.ok() && TryResume().ok()) written = db_->Write(options, &batch);
+  return ToStatus(written, "cannot write to");
+}
+
+absl::Status Database::TryResume() {
+  MutexLock lock(&mu_);
+  const absl::Time now = absl::Now();
+  if (now - resumed_at_ < kResumeInterval) return absl::UnavailableError("tried just now");
+  resumed_at_ = now;
+  const rocksdb::Status resumed = db_->Resume();
+  Log(LogLevel::kWarning, "store_resume", {{"result", resumed.ToString()}});
+  return ToStatus(resumed, "cannot resume");
+}
+
+absl::Status Database::Sync() {
+  {
+    MutexLock lock(&mu_);
+    RETURN_IF_ERROR(failed_sync_);
+  }
+  FailPoint("sync_begins");
+  absl::Status synced = ToStatus(db_->SyncWAL(), "cannot sync");
+  FailPoint("sync_ended");
+  if (!synced.ok()) {
+    Log(LogLevel::kError, "store_sync_failed", {{"reason", synced.message()}});
+    MutexLock lock(&mu_);
+    // The kernel drops the pages that it could not write, so that a second sync would succeed and say nothing.
+    failed_sync_ = absl::Status(synced.code(), absl::StrCat(synced.message(), "; nothing is written until a restart"));
+  }
+  return synced;
+}
+
+void Database::Reclaim() {
+  rocksdb::CompactRangeOptions options;
+  options.exclusive_manual_compaction = false;
+  const rocksdb::Status compacted = db_->CompactRange(options, nullptr, nullptr);
+  if (!compacted.ok() && !compacted.IsIncomplete()) {
+    Log(LogLevel::kWarning, "store_not_reclaimed", {{"reason", compacted.ToString()}});
+  }
+}
+
+void Database::StopReclaim() { db_->DisableManualCompaction(); }
+
+Database::Range::Range(const Database& database, const std::string& begin, std::string end)
+    : database_(database), end_(std::move(end)), end_slice_(end_) {
+  rocksdb::ReadOptions options;
+  options.iterate_upper_bound = &end_slice_;
+  options.fill_cache = false;
+  it_.reset(database.db_->NewIterator(options));
+  it_->Seek(begin);
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,66 @@
+// The keys of the store. docs/durability.md shows the layout.
+#ifndef SPARSEAGG_SERVICE_STORE_KEYS_H_
+#define SPARSEAGG_SERVICE_STORE_KEYS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace sparseagg::service::keys {
+
+// What follows the number of a round in a key. In this order, so that one range holds all of a round but its record and
+// state, and another one all of its chunks.
+enum class Kind : char { kRound = 0, kState = 1, kSubmission = 2, kUpload = 3, kChunk = 4, kEnd = 5 };
+
+// Numbers are big-endian, so that keys are in ascending order of numbers.
+inline void AppendNumber(uint64_t number, std::string* out) {
+  for (int shift = 56; shift >= 0; shift -= 8) out->push_back(static_cast<char>(number >> shift));
+}
+
+// Requires: at least 8 bytes.
+inline uint64_t NumberAt(absl::string_view bytes) {
+  uint64_t number = 0;
+  for (int i = 0; i < 8; ++i) number = number << 8 | static_cast<uint8_t>(bytes[static_cast<size_t>(i)]);
+  return number;
+}
+
+inline constexpr size_t kKindAt = 8;                // index of the kind in a key
+inline constexpr size_t kRestAt = kKindAt + 1;      // client id, or number of an upload
+inline constexpr size_t kSequenceAt = kRestAt + 8;  // number of a chunk
+
+inline std::string Make(uint64_t round, Kind kind) {
+  std::string key;
+  AppendNumber(round, &key);
+  key.push_back(static_cast<char>(kind));
+  return key;
+}
+
+inline std::string Submission(uint64_t round, absl::string_view client_id) {
+  std::string key = Make(round, Kind::kSubmission);
+  key.append(client_id.data(), client_id.size());
+  return key;
+}
+
+inline std::string Upload(uint64_t round, uint64_t upload) {
+  std::string key = Make(round, Kind::kUpload);
+  AppendNumber(upload, &key);
+  return key;
+}
+
+// The first of the upload's chunks; with upload + 1 the end of them.
+inline std::string Chunks(uint64_t round, uint64_t upload) {
+  std::string key = Make(round, Kind::kChunk);
+  AppendNumber(upload, &key);
+  return key;
+}
+
+inline std::string Chunk(uint64_t round, uint64_t upload, uint64_t sequence) {
+  std::string key = Chunks(round, upload);
+  AppendNumber(sequence, &key);
+  return key;
+}
+
+}  // namespace sparseagg::service::keys
+
+#endif  // SPARSEAGG_SERVICE_STORE_KEYS_H_

@@ -1,0 +1,91 @@
+#include "service/store/records.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+#include "service/store/records.pb.h"
+
+namespace sparseagg::service {
+namespace {
+
+template <typename Message>
+absl::StatusOr<Message> ParseRecord(absl::string_view bytes) {
+  Message message;
+  if (message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return message;
+  return absl::DataLossError(
+      absl::StrCat("a record of ", bytes.size(), " bytes is not a ", Message::descriptor()->full_name()));
+}
+
+}  // namespace
+
+std::string EncodeRecord(const RoundRecord& record) {
+  store::Round message;
+  message.set_tenant(record.tenant);
+  message.set_id(record.id);
+  message.set_spec(record.spec);
+  message.set_create_time_ns(absl::ToUnixNanos(record.create_time));
+  return message.SerializeAsString();
+}
+
+std::string EncodeRecord(const StateRecord& record) {
+  store::State message;
+  message.set_name(static_cast<store::State::Name>(record.name));
+  message.set_reason(record.reason);
+  message.set_close_time_ns(absl::ToUnixNanos(record.close_time));
+  message.set_end_time_ns(absl::ToUnixNanos(record.end_time));
+  return message.SerializeAsString();
+}
+
+std::string EncodeRecord(const SubmissionRecord& record) {
+  store::Submission message;
+  message.set_submission_id(record.submission_id);
+  message.set_upload_tag(record.tag);
+  message.set_upload(record.upload);
+  message.set_num_chunks(record.num_chunks);
+  message.set_num_tuples(record.num_tuples);
+  message.set_num_bytes(record.num_bytes);
+  message.set_hash_high(record.hash.first);
+  message.set_hash_low(record.hash.second);
+  return message.SerializeAsString();
+}
+
+std::string EncodeRecord(const UploadRecord& record) {
+  store::Upload message;
+  message.set_client_id(record.client_id);
+  message.set_submission_id(record.submission_id);
+  message.set_upload_tag(record.tag);
+  return message.SerializeAsString();
+}
+
+absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes) {
+  ASSIGN_OR_RETURN(const store::Round message, ParseRecord<store::Round>(bytes));
+  return RoundRecord{message.tenant(), message.id(), message.spec(), absl::FromUnixNanos(message.create_time_ns())};
+}
+
+absl::StatusOr<StateRecord> DecodeStateRecord(absl::string_view bytes) {
+  ASSIGN_OR_RETURN(const store::State message, ParseRecord<store::State>(bytes));
+  if (!store::State::Name_IsValid(message.name())) {
+    return absl::DataLossError(absl::StrCat("a record has the unknown state ", static_cast<int>(message.name())));
+  }
+  return StateRecord{static_cast<StateRecord::Name>(message.name()), message.reason(),
+                     absl::FromUnixNanos(message.close_time_ns()), absl::FromUnixNanos(message.end_time_ns())};
+}
+
+absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes) {
+  ASSIGN_OR_RETURN(const store::Submission message, ParseRecord<store::Submission>(bytes));
+  return SubmissionRecord{message.submission_id(),
+                          message.upload_tag(),
+                          message.upload(),
+                          message.num_chunks(),
+                          message.num_tuples(),
+                          message.num_bytes(),
+                          {message.hash_high(), message.hash_low()}};
+}
+
+absl::StatusOr<UploadRecord> DecodeUploadRecord(absl::string_view bytes) {
+  ASSIGN_OR_RETURN(const store::Upload message, ParseRecord<store::Upload>(bytes));
+  return UploadRecord{message.client_id(), message.submission_id(), message.upload_tag()};
+}
+
+}  // namespace sparseagg::service

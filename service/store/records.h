@@ -1,0 +1,63 @@
+// What the store keeps of rounds, and its coding.
+#ifndef SPARSEAGG_SERVICE_STORE_RECORDS_H_
+#define SPARSEAGG_SERVICE_STORE_RECORDS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "host/base/content_hash.h"
+
+namespace sparseagg::service {
+
+// A round that was created and not deleted.
+struct RoundRecord {
+  std::string tenant;
+  std::string id;
+  std::string spec;  // serialised v1::RoundSpec
+  absl::Time create_time;
+};
+
+// The state of a round that is not open.
+struct StateRecord {
+  enum class Name { kOpen, kClosed, kDone, kFailed, kCancelled };
+  Name name = Name::kOpen;  // kOpen: the store has no state of the round
+  std::string reason;       // kFailed and kCancelled
+  absl::Time close_time;
+  absl::Time end_time;  // kDone, kFailed and kCancelled
+};
+
+// The committed submission of a client.
+struct SubmissionRecord {
+  std::string submission_id;
+  std::string tag;
+  uint64_t upload = 0;  // number in the round of the upload whose chunks are the content
+  uint64_t num_chunks = 0;
+  uint64_t num_tuples = 0;
+  uint64_t num_bytes = 0;
+  ContentHash hash;
+};
+
+// A named upload that is not committed.
+struct UploadRecord {
+  std::string client_id;
+  std::string submission_id;
+  std::string tag;
+};
+
+std::string EncodeRecord(const RoundRecord& record);
+std::string EncodeRecord(const StateRecord& record);
+std::string EncodeRecord(const SubmissionRecord& record);
+std::string EncodeRecord(const UploadRecord& record);
+
+// Errors: DATA_LOSS: the bytes are not such a record.
+absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes);
+absl::StatusOr<StateRecord> DecodeStateRecord(absl::string_view bytes);
+absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes);
+absl::StatusOr<UploadRecord> DecodeUploadRecord(absl::string_view bytes);
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_STORE_RECORDS_H_

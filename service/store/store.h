@@ -1,0 +1,147 @@
+// What survives a restart of the server: rounds, uploads and committed submissions, on disk.
+#ifndef SPARSEAGG_SERVICE_STORE_STORE_H_
+#define SPARSEAGG_SERVICE_STORE_STORE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "host/base/mutex.h"
+#include "service/store/records.h"
+
+namespace rocksdb {
+class WriteBatch;
+}
+
+namespace sparseagg::service {
+
+class Database;
+class DataDirectory;
+
+// What a restart keeps of what the server has acknowledged.
+enum class Durability {
+  kMemory,  // nothing
+  kAsync,   // all, after the end of the process; after the end of the machine, what its kernel has written by then
+  kSync,    // all: calls that change something are answered after their writes have reached the disk
+};
+
+struct StoreOptions {
+  std::string data_dir;
+  Durability durability = Durability::kSync;  // not kMemory
+  uint64_t memory_limit_bytes = 0;            // of the process; 0: none
+};
+
+// The store of one server, on RocksDB. Rounds have numbers, which the registry gives out; uploads have numbers in their
+// round. A write is in the operating system's hands when it returns, and so outlives the process. WhenDurable tells
+// when a write outlives the machine, too: one sync covers all writes before it, whichever threads made them.
+//
+//   ASSIGN_OR_RETURN(std::unique_ptr<Store> store, Store::Open({"/var/lib/sparseagg"}));
+//   ASSIGN_OR_RETURN(const Store::Ticket ticket, store->PutRound(1, record));
+//   store->WhenDurable(ticket, [](const absl::Status& status) { … });
+//
+// Errors of all writes: RESOURCE_EXHAUSTED: the disk is full. UNAVAILABLE: any other error of the disk; the message has
+// the path and the system's text. A write that fails changes nothing. Writes are tried again after a full disk; after
+// a failed sync no write succeeds until a restart, since nobody knows what the disk has.
+//
+// Owned by Server. Thread-safe.
+class Store {
+ public:
+  // Names a write. A later write has a larger ticket.
+  using Ticket = uint64_t;
+  using OnDurable = std::function<void(const absl::Status&)>;
+
+  // Errors: as DataDirectory::Open. DATA_LOSS: RocksDB finds the files damaged.
+  static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
+  ~Store();  // Blocks: until the latest sync has ended. Calls that wait then are answered first.
+
+  // ---- writes ----
+
+  absl::StatusOr<Ticket> PutRound(uint64_t round, const RoundRecord& record);
+  // Removes the round and all that belongs to it.
+  absl::StatusOr<Ticket> DeleteRound(uint64_t round);
+  // Also removes the submissions of `withdrawn`, in the same step; of a cancelled round all uploads and submissions.
+  absl::StatusOr<Ticket> PutState(uint64_t round, const StateRecord& record,
+                                  absl::Span<const std::pair<std::string, uint64_t>> withdrawn = {});
+  // Adds a chunk to an upload. `bytes`: the message, in several spans. `opened`: of chunk 0 of a named upload, else
+  // null; an upload without this record is not found after a restart, unless it is committed.
+  absl::StatusOr<Ticket> PutChunk(uint64_t round, uint64_t upload, uint64_t sequence,
+                                  absl::Span<const absl::string_view> bytes, const UploadRecord* opened);
+  // Removes an upload that was not committed.
+  absl::StatusOr<Ticket> DeleteUpload(uint64_t round, uint64_t upload);
+  // Makes an upload the client's submission.
+  absl::StatusOr<Ticket> PutSubmission(uint64_t round, absl::string_view client_id, const SubmissionRecord& record);
+  // Removes a submission and its chunks.
+  absl::StatusOr<Ticket> DeleteSubmission(uint64_t round, absl::string_view client_id, uint64_t upload);
+
+  // Calls `done` once: before the return if the write is durable as far as options.durability asks, or no sync can
+  // succeed any more; else later, on the store's thread, for which `done` must be short.
+  void WhenDurable(Ticket ticket, OnDurable done);
+  // The same, but waits. Blocks: for about two syncs.
+  absl::Status AwaitDurable(Ticket ticket);
+
+  // ---- reads, for the restart ----
+
+  // Returns: the rounds in ascending order of their numbers, with their states. Also removes what belongs to no round.
+  struct StoredRound {
+    uint64_t number = 0;
+    RoundRecord record;
+    StateRecord state;
+  };
+  absl::StatusOr<std::vector<StoredRound>> ReadRounds();
+  // Calls `take` for each submission of the round, in ascending order of client ids.
+  absl::Status ForEachSubmission(
+      uint64_t round, const std::function<absl::Status(const std::string&, const SubmissionRecord&)>& take) const;
+  // Returns: the named uploads that are not committed, by number.
+  absl::StatusOr<std::vector<std::pair<uint64_t, UploadRecord>>> ReadUploads(uint64_t round) const;
+  // Calls `take` for each chunk of the upload: 0, 1, … up to the first one that is missing.
+  absl::Status ForEachChunk(uint64_t round, uint64_t upload,
+                            const std::function<absl::Status(absl::string_view)>& take) const;
+  // Removes the chunks of all uploads of the round but those in `kept`, which is sorted.
+  // Returns: the largest number of an upload that the round has, 0 if it has none.
+  absl::StatusOr<uint64_t> DeleteOtherUploads(uint64_t round, absl::Span<const uint64_t> kept);
+
+  // The memory that the store may take, which is part of the process's memory limit.
+  uint64_t memory_bytes() const;
+
+ private:
+  Store(std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database, bool syncs);
+  absl::StatusOr<Ticket> Write(rocksdb::WriteBatch& batch);
+  // Syncs as long as calls wait: each sync serves all that have come during the one before.
+  void RunSyncs();
+
+  // Frees the space of rounds that are gone, from time to time.
+  void RunReclaims();
+
+  const std::unique_ptr<DataDirectory> directory_;
+  const std::unique_ptr<Database> database_;
+  const bool syncs_;
+  std::atomic<Ticket> written_{0};  // the latest write that RocksDB has in its log
+  Mutex mu_;
+  CondVar changed_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  Ticket synced_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);  // of the latest sync
+  std::vector<OnDurable> waits_ ABSL_GUARDED_BY(mu_);
+  // Bytes of chunks written since the latest reclaim began: an upper bound of what a removal may have freed. After a
+  // start, as if much had been written.
+  std::atomic<uint64_t> unreclaimed_bytes_;
+  CondVar reclaim_;
+  bool wants_reclaim_ ABSL_GUARDED_BY(mu_) = false;
+  // The last members: they start when all others exist.
+  std::thread sync_thread_;
+  std::thread reclaim_thread_;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_STORE_STORE_H_

@@ -1,0 +1,101 @@
+// Store: reads, for the restart of a server.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+#include "service/store/database.h"
+#include "service/store/keys.h"
+#include "service/store/store.h"
+
+namespace sparseagg::service {
+namespace {
+
+using keys::Kind;
+
+// Above the keys of all rounds: their numbers are counted from 1.
+std::string EndOfRounds() { return std::string(1, '\xff'); }
+
+absl::Status BadKey(absl::string_view key) {
+  return absl::DataLossError(absl::StrCat("the data directory has a key of ", key.size(), " bytes, expected ",
+                                          keys::kRestAt, " and more: it is damaged"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
+  std::vector<StoredRound> rounds;
+  std::vector<uint64_t> strays;
+  Database::Range range(*database_, "", EndOfRounds());
+  while (range.Valid()) {
+    const absl::string_view key = range.key();
+    if (key.size() < keys::kRestAt) return BadKey(key);
+    const uint64_t number = keys::NumberAt(key);
+    if (static_cast<Kind>(key[keys::kKindAt]) == Kind::kRound) {
+      StoredRound round;
+      round.number = number;
+      ASSIGN_OR_RETURN(round.record, DecodeRoundRecord(range.value()));
+      range.Seek(keys::Make(number, Kind::kState));
+      if (range.Valid() && range.key() == keys::Make(number, Kind::kState)) {
+        ASSIGN_OR_RETURN(round.state, DecodeStateRecord(range.value()));
+      }
+      rounds.push_back(std::move(round));
+    } else {
+      // A call was about to write to the round while another one deleted the round.
+      strays.push_back(number);
+    }
+    range.Seek(keys::Make(number + 1, Kind::kRound));
+  }
+  RETURN_IF_ERROR(range.status());
+  for (const uint64_t number : strays) RETURN_IF_ERROR(DeleteRound(number).status());
+  return rounds;
+}
+
+absl::Status Store::ForEachSubmission(
+    uint64_t round, const std::function<absl::Status(const std::string&, const SubmissionRecord&)>& take) const {
+  Database::Range range(*database_, keys::Make(round, Kind::kSubmission), keys::Make(round, Kind::kUpload));
+  for (; range.Valid(); range.Next()) {
+    ASSIGN_OR_RETURN(const SubmissionRecord record, DecodeSubmissionRecord(range.value()));
+    RETURN_IF_ERROR(take(std::string(range.key().substr(keys::kRestAt)), record));
+  }
+  return range.status();
+}
+
+absl::StatusOr<std::vector<std::pair<uint64_t, UploadRecord>>> Store::ReadUploads(uint64_t round) const {
+  std::vector<std::pair<uint64_t, UploadRecord>> uploads;
+  Database::Range range(*database_, keys::Make(round, Kind::kUpload), keys::Make(round, Kind::kChunk));
+  for (; range.Valid(); range.Next()) {
+    if (range.key().size() != keys::kSequenceAt) return BadKey(range.key());
+    ASSIGN_OR_RETURN(UploadRecord record, DecodeUploadRecord(range.value()));
+    uploads.emplace_back(keys::NumberAt(range.key().substr(keys::kRestAt)), std::move(record));
+  }
+  RETURN_IF_ERROR(range.status());
+  return uploads;
+}
+
+absl::Status Store::ForEachChunk(uint64_t round, uint64_t upload,
+                                 const std::function<absl::Status(absl::string_view)>& take) const {
+  Database::Range range(*database_, keys::Chunks(round, upload), keys::Chunks(round, upload + 1));
+  for (uint64_t sequence = 0; range.Valid() && range.key() == keys::Chunk(round, upload, sequence); ++sequence) {
+    RETURN_IF_ERROR(take(range.value()));
+    range.Next();
+  }
+  return range.status();
+}
+
+absl::StatusOr<uint64_t> Store::DeleteOtherUploads(uint64_t round, absl::Span<const uint64_t> kept) {
+  std::vector<uint64_t> others;
+  uint64_t largest = 0;
+  Database::Range range(*database_, keys::Make(round, Kind::kChunk), keys::Make(round, Kind::kEnd));
+  while (range.Valid()) {
+    if (range.key().size() < keys::kSequenceAt) return BadKey(range.key());
+    const uint64_t upload = keys::NumberAt(range.key().substr(keys::kRestAt));
+    largest = upload;
+    if (!std::binary_search(kept.begin(), kept.end(), upload)) others.push_back(upload);
+    range.Seek(keys::Chunks(round, upload + 1));
+  }
+  RETURN_IF_ERROR(range.status());
+  for (const uint64_t upload : others) RETURN_IF_ERROR(DeleteUpload(round, upload).status());
+  return largest;
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,25 @@
+"""A short run of scripts/crash_test.py; ``make crash-test`` has the long one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from conftest import REPOSITORY, START_TIMEOUT_S, server_binary
+
+SCRIPT = REPOSITORY / "scripts" / "crash_test.py"
+CYCLES = 16
+
+
+def test_killed_server_loses_nothing_acknowledged(tmp_path):
+    command = [sys.executable, str(SCRIPT), "--cycles", str(CYCLES), "--folder", str(tmp_path)]
+    run = subprocess.run(
+        [*command, "--server", server_binary()], capture_output=True, text=True, timeout=3 * START_TIMEOUT_S
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    figures = json.loads(run.stdout.splitlines()[-1])
+    assert figures["cycles"] == CYCLES
+    assert figures["kills"] >= CYCLES // 4
+    assert figures["sets"] == figures["hashes"] == 1
+    assert not list(tmp_path.iterdir())

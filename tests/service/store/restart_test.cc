@@ -1,0 +1,337 @@
+// A server with a data directory, started again.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "service/server.h"
+#include "tests/service/support/client.h"
+#include "tests/service/support/hooked_engine.h"
+#include "tests/service/support/manual_clock.h"
+#include "tests/service/support/round_fixture.h"
+#include "tests/service/support/server_process.h"
+#include "tests/service/support/temporary_directory.h"
+#include "tests/service/support/wire.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using Code = absl::StatusCode;
+
+class RestartTest : public ::testing::Test {
+ protected:
+  RestartTest() {
+    options_.grpc_address = "127.0.0.1:0";
+    options_.num_threads = 2;
+    options_.data_dir = folder_ / "data";
+    options_.durability = Durability::kSync;
+    Restart();
+  }
+
+  // A stop in order, unlike those of ProcessTest below.
+  void Restart() {
+    client_.reset();
+    server_.reset();
+    auto started = Server::Start(options_, std::make_unique<HookedEngine>(&hooks_), clock_);
+    ASSERT_THAT(started, IsOk());
+    server_ = *std::move(started);
+    client_ = std::make_unique<Client>(server_->grpc_address());
+  }
+  Client& client() { return *client_; }
+
+  std::string Create(const v1::RoundSpec& spec = SumSpec(), const std::string& id = "r") {
+    const auto round = client().Create(spec, id);
+    EXPECT_THAT(round, IsOk());
+    return round.ok() ? round->name() : "";
+  }
+  void Submit(const std::string& name, const std::string& who, float value) {
+    ASSERT_THAT(client().SubmitStream({MakeChunk(name, who, {1}, {value})}), IsOk());
+  }
+  std::map<uint64_t, float> ResultOf(const std::string& name) {
+    EXPECT_THAT(client().Finish(name), IsOk());
+    v1::GetResultRequest request;
+    request.set_name(name);
+    const auto pages = client().Pages(request);
+    EXPECT_THAT(pages, IsOk());
+    return pages.ok() ? ToMap(*pages) : std::map<uint64_t, float>{};
+  }
+  void Advance(absl::Duration duration) { clock_.Advance(duration, server_->context().timer); }
+
+  const TemporaryDirectory folder_;
+  ServerOptions options_;
+  ManualClock clock_;
+  EngineHooks hooks_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(RestartTest, OpenRound_KeepsItsSubmissions) {
+  const std::string name = Create();
+  Submit(name, "a", 1);
+  ASSERT_THAT(client().SubmitUnary({MakeChunk(name, "b", {1}, {2}, 0, false), MakeChunk(name, "b", {7}, {4}, 1)}),
+              IsOk());
+  const auto before = client().Get(name);
+  Restart();
+  const auto after = client().Get(name);
+  ASSERT_THAT(after, IsOk());
+  EXPECT_EQ(after->state(), v1::ROUND_STATE_OPEN);
+  EXPECT_EQ(after->num_submissions(), 2);
+  EXPECT_EQ(after->num_bytes(), before->num_bytes());
+  EXPECT_EQ(after->create_time().seconds(), before->create_time().seconds());
+  Submit(name, "c", 8);
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 11), Pair(7, 4)));
+}
+
+TEST_F(RestartTest, CommittedSubmission_Repeated_IsADuplicateAndOtherContentIsRefused) {
+  const std::string name = Create();
+  Submit(name, "a", 1);
+  Restart();
+  const auto again = client().SubmitStream({MakeChunk(name, "a", {1}, {1})});
+  ASSERT_THAT(again, IsOk());
+  EXPECT_TRUE(again->duplicate());
+  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {2})}), HasCode(Code::kAlreadyExists));
+  Restart();  // neither has left anything
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1)));
+}
+
+TEST_F(RestartTest, CommittedNamedUpload_LateCalls_AreAnswered) {
+  const std::string name = Create();
+  v1::UpdateChunk chunk = MakeChunk(name, "a", {1}, {1});
+  chunk.set_upload_tag("tag");
+  ASSERT_THAT(client().SubmitUnary({chunk}), IsOk());
+  Restart();
+  const auto status = client().Progress(chunk);
+  ASSERT_THAT(status, IsOk());
+  EXPECT_TRUE(status->committed());
+  EXPECT_EQ(status->next_sequence(), 1);
+  const auto committed = client().Commit(chunk);
+  ASSERT_THAT(committed, IsOk());
+  EXPECT_TRUE(committed->duplicate());
+}
+
+TEST_F(RestartTest, HalfDoneUpload_GoesOnWhereItWas) {
+  const std::string name = Create();
+  const v1::UpdateChunk zero = MakeChunk(name, "a", {1}, {1}, 0, false);
+  const v1::UpdateChunk one = MakeChunk(name, "a", {2}, {2}, 1, false);
+  const v1::UpdateChunk two = MakeChunk(name, "a", {3}, {3}, 2);
+  ASSERT_THAT(client().Put(zero), IsOk());
+  ASSERT_THAT(client().Put(one), IsOk());
+  Restart();
+  auto status = client().Progress(two);
+  ASSERT_THAT(status, IsOk());
+  EXPECT_EQ(status->next_sequence(), 2);
+  EXPECT_EQ(status->received_tuples(), 2);
+  EXPECT_EQ(client().Get(name)->num_submissions(), 0);
+  ASSERT_THAT(client().Put(two), IsOk());
+  Restart();
+  status = client().Progress(two);
+  ASSERT_THAT(status, IsOk());
+  EXPECT_TRUE(status->complete());
+  ASSERT_THAT(client().Commit(two), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
+}
+
+TEST_F(RestartTest, ReplacedUpload_DoesNotComeBack) {
+  const std::string name = Create();
+  v1::UpdateChunk old = MakeChunk(name, "a", {1}, {1}, 0, false);
+  old.set_upload_tag("old");
+  v1::UpdateChunk fresh = MakeChunk(name, "a", {1}, {2}, 0, true);
+  fresh.set_upload_tag("new");
+  ASSERT_THAT(client().Put(old), IsOk());
+  ASSERT_THAT(client().Put(fresh), IsOk());
+  Restart();
+  EXPECT_EQ(client().Progress(old)->next_sequence(), 0);
+  EXPECT_EQ(client().Progress(fresh)->next_sequence(), 1);
+  EXPECT_EQ(client().Get(name)->num_uploads(), 1);
+}
+
+TEST_F(RestartTest, DiscardedUpload_DoesNotComeBack) {
+  const std::string name = Create();
+  const v1::UpdateChunk zero = MakeChunk(name, "a", {1}, {1}, 0, false);
+  ASSERT_THAT(client().Put(zero), IsOk());
+  Advance(options_.limits.upload_timeout);
+  while (client().Get(name)->num_uploads() != 0) {
+  }
+  Restart();
+  EXPECT_THAT(client().Progress(zero), HasCode(Code::kNotFound));
+}
+
+TEST_F(RestartTest, DoneRound_GivesTheSameBytesAgain) {
+  v1::RoundSpec spec = SumSpec();
+  const std::string name = Create(spec);
+  for (int i = 0; i < 9; ++i) Submit(name, "c" + std::to_string(8 - i), 0.1f * static_cast<float>(i));
+  ASSERT_THAT(client().Finish(name), IsOk());
+  const std::string before = client().ResultBytes(name);
+  const auto ended = client().Get(name)->end_time();
+  for (int run = 0; run < 2; ++run) {
+    Restart();
+    EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_DONE);
+    EXPECT_EQ(client().ResultBytes(name), before);
+    EXPECT_EQ(client().Get(name)->end_time().seconds(), ended.seconds());
+  }
+  EXPECT_TRUE(client().SubmitStream({MakeChunk(name, "c0", {1}, {0.1f * 8.0f})})->duplicate());
+}
+
+TEST_F(RestartTest, FullRound_IsClosedAgain) {
+  v1::RoundSpec spec = SumSpec();
+  spec.set_max_submissions(2);
+  const std::string name = Create(spec);
+  Submit(name, "a", 1);
+  Submit(name, "b", 2);
+  ASSERT_THAT(client().Wait(name, absl::Seconds(10)), IsOk());
+  Restart();
+  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_DONE);
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 3)));
+}
+
+TEST_F(RestartTest, FailedRound_KeepsReasonAndReceipts) {
+  v1::RoundSpec spec = SumSpec();
+  spec.set_min_submissions(2);
+  const std::string name = Create(spec);
+  Submit(name, "a", 1);
+  const auto before = client().Finish(name);
+  ASSERT_EQ(before->state(), v1::ROUND_STATE_FAILED);
+  Restart();
+  const auto after = client().Get(name);
+  EXPECT_EQ(after->state(), v1::ROUND_STATE_FAILED);
+  EXPECT_EQ(after->state_reason(), before->state_reason());
+  EXPECT_TRUE(client().SubmitStream({MakeChunk(name, "a", {1}, {1})})->duplicate());
+}
+
+TEST_F(RestartTest, CancelledRound_KeepsItsReason) {
+  const std::string name = Create();
+  Submit(name, "a", 1);
+  ASSERT_THAT(client().Cancel(name, "enough"), IsOk());
+  Restart();
+  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_CANCELLED);
+  EXPECT_THAT(client().Get(name)->state_reason(), HasSubstr("enough"));
+}
+
+TEST_F(RestartTest, DeletedRound_DoesNotComeBackAndItsNameIsFree) {
+  const std::string name = Create();
+  Submit(name, "a", 1);
+  ASSERT_THAT(client().Delete(name), IsOk());
+  Restart();
+  EXPECT_THAT(client().Get(name), HasCode(Code::kNotFound));
+  Create();
+  Restart();
+  EXPECT_EQ(client().Get(name)->num_submissions(), 0);
+}
+
+TEST_F(RestartTest, WithdrawnSubmissions_StayOut) {
+  const std::string name = Create();
+  Submit(name, "a", 1);
+  Submit(name, "b", 2);
+  Submit(name, "c", 4);
+  ASSERT_TRUE(*client().Withdraw(name, "a"));
+  Restart();
+  EXPECT_EQ(client().Get(name)->num_submissions(), 2);
+  Submit(name, "a", 8);  // may come again, with other content
+  ASSERT_THAT(client().Close(name, {"a", "c"}), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 12)));
+  Restart();
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 12)));
+}
+
+TEST_F(RestartTest, ExpiredRound_IsGone) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_result_ttl()->set_seconds(60);
+  const std::string name = Create(spec);
+  ASSERT_THAT(client().Finish(name), IsOk());
+  Restart();
+  Advance(absl::Seconds(30));
+  EXPECT_THAT(client().Get(name), IsOk());
+  Restart();  // the time counts on from the first end
+  Advance(absl::Seconds(30));
+  while (client().Get(name).ok()) {
+  }
+  Restart();
+  EXPECT_THAT(client().Get(name), HasCode(Code::kNotFound));
+}
+
+TEST_F(RestartTest, Deadline_CountsFromTheCreation) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_deadline()->set_seconds(60);
+  const std::string name = Create(spec);
+  Submit(name, "a", 1);
+  Advance(absl::Seconds(59));
+  Restart();
+  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(client().Wait(name, absl::Seconds(10))->state(), v1::ROUND_STATE_DONE);
+}
+
+TEST_F(RestartTest, LowerLimits_DoNotRefuseWhatWasAccepted) {
+  const std::string name = Create();
+  ASSERT_THAT(client().SubmitStream({MakeChunk(name, "a", {1, 2}, {1, 1})}), IsOk());
+  options_.limits.max_tuples_per_submission = 1;
+  options_.limits.max_submissions = 1;
+  Restart();
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 1)));
+}
+
+TEST_F(RestartTest, OneShotAggregation_LeavesNothing) {
+  ASSERT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "a", {1}, {1})}), IsOk());
+  server_.reset();
+  const auto store = Store::Open({options_.data_dir, Durability::kSync, 0});
+  ASSERT_THAT(store, IsOk());
+  EXPECT_THAT(*(*store)->ReadRounds(), IsEmpty());
+}
+
+// The program, killed. A server in this process could only be stopped in order.
+class RestartedProcessTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<ServerProcess> Start(std::vector<std::string> more = {}, std::vector<std::string> environment = {}) {
+    more.insert(more.end(), {"--data-dir", folder_ / "data"});
+    return std::make_unique<ServerProcess>(more, environment);
+  }
+
+  const TemporaryDirectory folder_;
+};
+
+TEST_F(RestartedProcessTest, Killed_KeepsWhatItHasAcknowledged) {
+  for (const std::string durability : {"sync", "async"}) {
+    const std::string id = "r-" + durability;
+    auto server = Start({"--durability", durability});
+    Client client(server->address());
+    const auto round = client.Create(SumSpec(), id);
+    ASSERT_THAT(round, IsOk());
+    ASSERT_THAT(client.SubmitStream({MakeChunk(round->name(), "a", {1}, {1})}), IsOk());
+    ASSERT_THAT(client.Put(MakeChunk(round->name(), "b", {1}, {2}, 0, false)), IsOk());
+    server->Signal(SIGKILL);
+    server->Wait();
+    server = Start({"--durability", durability});
+    Client again(server->address());
+    EXPECT_EQ(again.Get(round->name())->num_submissions(), 1) << server->Log();
+    ASSERT_THAT(again.Put(MakeChunk(round->name(), "b", {2}, {2}, 1)), IsOk());
+    ASSERT_THAT(again.Commit(MakeChunk(round->name(), "b", {}, {})), IsOk());
+    ASSERT_THAT(again.Finish(round->name()), IsOk());
+    server->Signal(SIGTERM);
+    EXPECT_EQ(server->Wait(), 0) << server->Log();
+  }
+}
+
+TEST_F(RestartedProcessTest, DirectoryInUse_EndsWithAnErrorThatNamesIt) {
+  const auto first = Start();
+  const auto second = Start();
+  EXPECT_EQ(second->address(), "");
+  EXPECT_THAT(second->Log(), AllOf(HasSubstr(folder_ / "data"), HasSubstr("another server")));
+}
+
+TEST_F(RestartedProcessTest, MemoryDurability_WritesNothing) {
+  auto server = Start({"--durability", "memory"});
+  ASSERT_NE(server->address(), "");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "data"));
+}
+
+}  // namespace
+}  // namespace sparseagg::service

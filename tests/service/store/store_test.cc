@@ -1,0 +1,219 @@
+#include "service/store/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/service/support/round_fixture.h"
+#include "tests/service/support/temporary_directory.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class StoreTest : public ::testing::Test {
+ protected:
+  Store& store() {
+    if (store_ == nullptr) {
+      auto opened = Store::Open({folder_.path(), Durability::kSync, uint64_t{256} << 20});
+      EXPECT_THAT(opened, IsOk());
+      store_ = *std::move(opened);
+    }
+    return *store_;
+  }
+  void Reopen() {
+    store_.reset();
+    store();
+  }
+
+  void PutRound(uint64_t number, const std::string& id = "r") {
+    ASSERT_THAT(store().PutRound(number, {"default", id, "spec", absl::FromUnixSeconds(7)}), IsOk());
+  }
+  void PutChunk(uint64_t round, uint64_t upload, uint64_t sequence, const std::string& bytes,
+                const UploadRecord* opened = nullptr) {
+    const std::vector<absl::string_view> spans = {absl::string_view(bytes).substr(0, 1),
+                                                  absl::string_view(bytes).substr(1)};
+    ASSERT_THAT(store().PutChunk(round, upload, sequence, spans, opened), IsOk());
+  }
+  std::vector<std::string> Chunks(uint64_t round, uint64_t upload) {
+    std::vector<std::string> chunks;
+    EXPECT_THAT(store().ForEachChunk(round, upload,
+                                     [&](absl::string_view bytes) {
+                                       chunks.emplace_back(bytes);
+                                       return absl::OkStatus();
+                                     }),
+                IsOk());
+    return chunks;
+  }
+  std::vector<std::string> Clients(uint64_t round) {
+    std::vector<std::string> clients;
+    EXPECT_THAT(store().ForEachSubmission(round,
+                                          [&](const std::string& client, const SubmissionRecord&) {
+                                            clients.push_back(client);
+                                            return absl::OkStatus();
+                                          }),
+                IsOk());
+    return clients;
+  }
+  std::vector<uint64_t> Rounds() {
+    std::vector<uint64_t> numbers;
+    const auto rounds = store().ReadRounds();
+    EXPECT_THAT(rounds, IsOk());
+    for (const auto& round : *rounds) numbers.push_back(round.number);
+    return numbers;
+  }
+
+  const TemporaryDirectory folder_;
+  std::unique_ptr<Store> store_;
+};
+
+TEST_F(StoreTest, ReadRounds_AfterReopening_HasAllFields) {
+  PutRound(1, "first");
+  PutRound(300, "second");
+  StateRecord state{StateRecord::Name::kFailed, "too few", absl::FromUnixSeconds(8), absl::FromUnixSeconds(9)};
+  ASSERT_THAT(store().PutState(300, state), IsOk());
+  Reopen();
+  const auto rounds = store().ReadRounds();
+  ASSERT_THAT(rounds, IsOk());
+  ASSERT_EQ(rounds->size(), 2);
+  EXPECT_EQ((*rounds)[0].number, 1);
+  EXPECT_EQ((*rounds)[0].record.id, "first");
+  EXPECT_EQ((*rounds)[0].record.spec, "spec");
+  EXPECT_EQ((*rounds)[0].record.create_time, absl::FromUnixSeconds(7));
+  EXPECT_EQ((*rounds)[0].state.name, StateRecord::Name::kOpen);
+  EXPECT_EQ((*rounds)[1].number, 300);
+  EXPECT_EQ((*rounds)[1].state.name, StateRecord::Name::kFailed);
+  EXPECT_EQ((*rounds)[1].state.reason, "too few");
+  EXPECT_EQ((*rounds)[1].state.end_time, absl::FromUnixSeconds(9));
+}
+
+TEST_F(StoreTest, PutChunk_LargeAndSmall_ComeBackInOrder) {
+  const std::string large(3 << 20, 'x');
+  PutChunk(1, 2, 0, "zero");
+  PutChunk(1, 2, 1, large);
+  PutChunk(1, 3, 0, "other");
+  Reopen();
+  EXPECT_THAT(Chunks(1, 2), ElementsAre("zero", large));
+}
+
+TEST_F(StoreTest, ForEachChunk_AfterAMissingChunk_Ends) {
+  PutChunk(1, 2, 0, "zero");
+  PutChunk(1, 2, 2, "two");
+  EXPECT_THAT(Chunks(1, 2), ElementsAre("zero"));
+}
+
+TEST_F(StoreTest, PutSubmission_OfANamedUpload_IsNoUploadAnyMore) {
+  const UploadRecord opened{"client", "submission", "tag"};
+  PutChunk(1, 2, 0, "zero", &opened);
+  auto uploads = store().ReadUploads(1);
+  ASSERT_THAT(uploads, IsOk());
+  ASSERT_EQ(uploads->size(), 1);
+  EXPECT_EQ((*uploads)[0].first, 2);
+  EXPECT_EQ((*uploads)[0].second.tag, "tag");
+  SubmissionRecord record{"submission", "tag", 2, 1, 10, 80, {5, 6}};
+  ASSERT_THAT(store().PutSubmission(1, "client", record), IsOk());
+  Reopen();
+  EXPECT_THAT(*store().ReadUploads(1), IsEmpty());
+  EXPECT_THAT(store().ForEachSubmission(1,
+                                        [&](const std::string& client, const SubmissionRecord& read) {
+                                          EXPECT_EQ(client, "client");
+                                          EXPECT_EQ(read.submission_id, "submission");
+                                          EXPECT_EQ(read.upload, 2);
+                                          EXPECT_EQ(read.num_chunks, 1);
+                                          EXPECT_EQ(read.num_tuples, 10);
+                                          EXPECT_EQ(read.num_bytes, 80);
+                                          EXPECT_EQ(read.hash, ContentHash(5, 6));
+                                          return absl::OkStatus();
+                                        }),
+              IsOk());
+}
+
+TEST_F(StoreTest, PutState_WithWithdrawnClients_RemovesThemInOneStep) {
+  for (uint64_t upload = 1; upload <= 3; ++upload) {
+    PutChunk(1, upload, 0, "chunk");
+    ASSERT_THAT(store().PutSubmission(1, "c" + std::to_string(upload), {"s", "", upload, 1, 1, 1, {}}), IsOk());
+  }
+  ASSERT_THAT(store().PutState(1, {StateRecord::Name::kClosed, "", {}, {}}, {{{"c1", 1}, {"c3", 3}}}), IsOk());
+  Reopen();
+  EXPECT_THAT(Clients(1), ElementsAre("c2"));
+  EXPECT_THAT(Chunks(1, 1), IsEmpty());
+  EXPECT_THAT(Chunks(1, 2), ElementsAre("chunk"));
+  EXPECT_THAT(Chunks(1, 3), IsEmpty());
+}
+
+TEST_F(StoreTest, PutState_Cancelled_RemovesTheContent) {
+  PutRound(1);
+  PutChunk(1, 1, 0, "chunk");
+  ASSERT_THAT(store().PutSubmission(1, "c", {"s", "", 1, 1, 1, 1, {}}), IsOk());
+  ASSERT_THAT(store().PutState(1, {StateRecord::Name::kCancelled, "why", {}, {}}), IsOk());
+  EXPECT_THAT(Clients(1), IsEmpty());
+  EXPECT_THAT(Chunks(1, 1), IsEmpty());
+  EXPECT_EQ(store().ReadRounds()->at(0).state.reason, "why");
+}
+
+TEST_F(StoreTest, DeleteRound_LeavesItsNeighbours) {
+  for (uint64_t round = 1; round <= 3; ++round) {
+    PutRound(round);
+    PutChunk(round, 1, 0, "chunk");
+  }
+  ASSERT_THAT(store().DeleteRound(2), IsOk());
+  Reopen();
+  EXPECT_THAT(Rounds(), ElementsAre(1, 3));
+  EXPECT_THAT(Chunks(1, 1), ElementsAre("chunk"));
+  EXPECT_THAT(Chunks(2, 1), IsEmpty());
+  EXPECT_THAT(Chunks(3, 1), ElementsAre("chunk"));
+}
+
+TEST_F(StoreTest, ReadRounds_ContentWithoutARound_IsRemoved) {
+  PutRound(1);
+  PutChunk(2, 1, 0, "stray");
+  EXPECT_THAT(Rounds(), ElementsAre(1));
+  EXPECT_THAT(Chunks(2, 1), IsEmpty());
+}
+
+TEST_F(StoreTest, DeleteOtherUploads_KeepsThoseThatAreNamed) {
+  for (const uint64_t upload : {3, 5, 9}) PutChunk(1, upload, 0, "chunk");
+  const std::vector<uint64_t> kept = {5};
+  const auto largest = store().DeleteOtherUploads(1, kept);
+  ASSERT_THAT(largest, IsOk());
+  EXPECT_EQ(*largest, 9);
+  EXPECT_THAT(Chunks(1, 3), IsEmpty());
+  EXPECT_THAT(Chunks(1, 5), ElementsAre("chunk"));
+  EXPECT_THAT(Chunks(1, 9), IsEmpty());
+}
+
+TEST_F(StoreTest, WhenDurable_ManyThreads_AnswersEachOnce) {
+  store();
+  std::atomic<int> answers = 0;
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 0; i < 20; ++i) {
+        const auto ticket = store().PutRound(t * 100 + i + 1, {"t", "r", "", absl::Now()});
+        ASSERT_THAT(ticket, IsOk());
+        if (i % 2 == 0) {
+          EXPECT_THAT(store().AwaitDurable(*ticket), IsOk());
+          ++answers;
+        } else {
+          store().WhenDurable(*ticket, [&](const absl::Status& status) {
+            EXPECT_THAT(status, IsOk());
+            ++answers;
+          });
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  store_.reset();
+  EXPECT_EQ(answers, 160);
+}
+
+}  // namespace
+}  // namespace sparseagg::service
