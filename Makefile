@@ -339,7 +339,8 @@ lint-deploy: deps-lint $(VENV)/.lint $(PROMTOOL)
 
 .PHONY: lint-tidy
 lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint
-	cmake --build build/tidy --target proto/sparseagg/v1/aggregation.grpc.pb.h tests/service/golden/golden.pb.h
+	cmake --build build/tidy --target proto/sparseagg/v1/aggregation.grpc.pb.h \
+	  generated/service/store/records.pb.h tests/service/golden/golden.pb.h
 	@echo "run-clang-tidy '$(TIDY)'"
 	@$(BIN)/run-clang-tidy.py -quiet -p build/tidy -clang-tidy-binary $(BIN)/clang-tidy $(if $(JOBS),-j $(JOBS)) \
 	  -extra-arg=-Wno-deprecated-declarations '$(TIDY)' 2>&1 \

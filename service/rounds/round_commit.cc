@@ -176,7 +176,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
       committed_bytes_ + CommittedBytes(handle.client_id, handle.submission_id, handle.tag);
   RETURN_IF_ERROR(ReserveForAdd(committed_bytes, prepared, upload.reservation().bytes()));
   // Before the Add, which cannot always be taken back. If the Add fails, the record is removed again.
-  const absl::Status recorded =
+  absl::Status recorded =
       journal_->PutSubmission(handle.client_id, {handle.submission_id, handle.tag, handle.id_, upload.next_sequence(),
                                                  receipt.num_tuples, receipt.num_bytes, hash});
   if (!recorded.ok()) {
