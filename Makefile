@@ -193,7 +193,7 @@ INTEGRATION = .venv-integrations/$(1)/bin/python
 STAND_INS = LD_LIBRARY_PATH=$(CURDIR)/.venv-integrations/$(1)/torch-stand-ins $(INTEGRATION)
 
 .PHONY: bench-coordinators
-bench-coordinators: build release-server ## beside the aggregation of Flower and NVFlare themselves, into bench/results (30 minutes, 15 GB)
+bench-coordinators: build release-server ## beside the aggregation of Flower and NVFlare themselves, into bench/results (15 GB of memory)
 	$(BIN)/python scripts/test_integrations.py flower nvflare -- -q --collect-only
 	$(call STAND_INS,flower) bench/coordinators/flower_side_by_side.py --out bench/results/flower.json
 	$(call STAND_INS,nvflare) bench/coordinators/nvflare_side_by_side.py --out bench/results/nvflare.json

@@ -202,7 +202,8 @@ def main() -> int:
         print(json.dumps(serve(args)))
         return 0
 
-    report: dict[str, Any] = {
+    report: dict[str, Any] = json.loads(args.out.read_text(encoding="utf-8")) if args.out and args.out.exists() else {}
+    report |= {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "cores": os.cpu_count(),
         "versions": {name: importlib.metadata.version(name) for name in ("nvflare", "numpy")},
