@@ -3,6 +3,7 @@
 #define SPARSEAGG_SERVICE_SERVER_H_
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -83,6 +84,7 @@ class Server {
          std::unique_ptr<Store> store);
   absl::Status Listen(const ServerOptions& options);
   void RefuseConnection();
+  void EndForFrames(const char* what);  // OnFrameLimit
   absl::Status ServeHttp(const ServerOptions& options);
   // Reads changed files of credentials from time to time, until the timer stops.
   void KeepCredentialsFresh();
@@ -96,6 +98,7 @@ class Server {
   Registry registry_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;
+  std::atomic<int64_t> frames_logged_ = INT64_MIN / 2;         // seconds of Clock::Monotonic
   absl::Duration refusal_logged_ = -absl::InfiniteDuration();  // Clock::Monotonic of the last log line
   std::atomic<bool> ready_ = true;
   std::unique_ptr<HttpServer> http_;  // the last member: its pages use all others

@@ -22,8 +22,9 @@ namespace sparseagg::service {
 // as far as the system permits.
 Limits FitToFiles(Limits limits);
 
-// A listening address with a thread that accepts connections and passes them to gRPC. Connections beyond a limit, or
-// beyond the limit on open files, are reset at once, which a client sees as UNAVAILABLE.
+// A listening address with a thread that accepts connections and passes them to gRPC. A connection beyond a limit takes
+// the place of the one that has been idle longest (ConnectionTable::EndIdlest), or else is reset at once, as one beyond
+// the limit on open files is; a client sees that as UNAVAILABLE.
 //
 // Life cycle: Open listens; Start accepts; Stop, or the destructor, ends both. Owned by Server. Not thread-safe.
 //
@@ -43,8 +44,8 @@ class Listener {
   // Starts the thread, which maintains `connections` (borrowed until Stop) and calls, from no other thread:
   //   on_accepted(fd)   with a non-blocking socket that the callee owns from then on
   //   on_refused()      after it has reset a connection
-  // max_connections 0: only the limit on open files applies.
-  void Start(uint64_t max_connections, ConnectionTable* connections, std::function<void(int fd)> on_accepted,
+  // max_connections 0: only the limit on open files applies. tls: what the connections carry, for InspectFrames.
+  void Start(uint64_t max_connections, bool tls, ConnectionTable* connections, std::function<void(int fd)> on_accepted,
              std::function<void()> on_refused);
   // Stops accepting and closes the listening sockets. Accepted connections stay open. May be called again.
   void Stop();
@@ -63,6 +64,7 @@ class Listener {
   OwnedFd stop_;   // an eventfd, readable when the thread must end
   OwnedFd spare_;  // closed for a moment, to accept and refuse a connection when no descriptor is left
   uint64_t max_connections_ = 0;
+  bool tls_ = false;
   ConnectionTable* connections_ = nullptr;
   std::function<void(int fd)> on_accepted_;
   std::function<void()> on_refused_;
