@@ -84,7 +84,8 @@ class Server {
          std::unique_ptr<Store> store);
   absl::Status Listen(const ServerOptions& options);
   void RefuseConnection();
-  void EndForFrames(const char* what);  // OnFrameLimit
+  // Counts and logs a connection that was ended because its client sent too many `what`.
+  void CountEndedConnection(const char* what);
   absl::Status ServeHttp(const ServerOptions& options);
   // Reads changed files of credentials from time to time, until the timer stops.
   void KeepCredentialsFresh();

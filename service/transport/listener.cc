@@ -25,7 +25,6 @@
 #include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
 #include "service/transport/address.h"
-#include "service/transport/frame_inspection.h"
 
 namespace sparseagg::service {
 namespace {
@@ -234,7 +233,7 @@ void Listener::AcceptOne(int listener) {
     return;
   }
   const bool has_place = connections_->num_open() < max_connections_ || connections_->EndIdlest();
-  if (!has_place || !InspectFrames(fd, tls_) || !connections_->Add(fd)) {
+  if (!has_place || connections_->IsBarred(peer) || !connections_->Add(fd, tls_)) {
     Refuse(fd);
     on_refused_();
     return;
