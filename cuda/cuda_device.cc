@@ -30,7 +30,7 @@ absl::Status UseAlgorithms(Device& device, DeviceMemory& memory) {
     ASSIGN_OR_RETURN(keys[i], allocate(kTrialEntries * sizeof(uint64_t)));
     ASSIGN_OR_RETURN(positions[i], allocate(kTrialEntries * sizeof(uint32_t)));
     sort.d_keys[i] = keys[i].get();
-    sort.d_positions[i] = positions[i].as<uint32_t>();
+    sort.d_payloads[i] = positions[i].as<uint32_t>();
     RETURN_IF_ERROR(device.Fill(keys[i].get(), 0, keys[i].bytes(), Lane::kCompute));
     RETURN_IF_ERROR(device.Launch(Enumerate{positions[i].as<uint32_t>(), kTrialEntries}));
   }
@@ -182,13 +182,13 @@ absl::StatusOr<int> CudaDevice::Sort(const SortCall& call) {
 absl::StatusOr<size_t> CudaDevice::SelectScratchBytes(const SelectCall& call) {
   SelectCall query = call;
   query.d_scratch = nullptr;
-  CUDA_RETURN_IF_ERROR(SelectFlagged(query, StreamOf(Lane::kCompute)));
+  CUDA_RETURN_IF_ERROR(SelectIndices(query, StreamOf(Lane::kCompute)));
   return query.scratch_bytes;
 }
 
 absl::Status CudaDevice::Select(const SelectCall& call) {
   SelectCall copy = call;
-  return CUDA_TO_STATUS(SelectFlagged(copy, StreamOf(Lane::kCompute)));
+  return CUDA_TO_STATUS(SelectIndices(copy, StreamOf(Lane::kCompute)));
 }
 
 absl::Status CudaDevice::Launch(const KernelCall& call) {

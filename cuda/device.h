@@ -13,9 +13,10 @@
 #include "cuda/kernels/check.h"
 #include "cuda/kernels/contributors.h"
 #include "cuda/kernels/finish.h"
+#include "cuda/kernels/fold_tiles.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/segments.h"
-#include "cuda/kernels/tiles.h"
+#include "cuda/kernels/tile_plan.h"
 
 namespace sparseagg::cuda {
 
@@ -26,9 +27,9 @@ enum class Lane : uint8_t { kCopy, kCompute };
 using EventId = uint32_t;
 
 // All kernels that a device can launch. FoldValues and Contributors each launch two: for short and for long segments.
-using KernelCall = std::variant<ExpandRun, Enumerate, FlagHeads, FlagLong, GatherKeys, FoldValues, Contributors,
-                                FindTileBounds, FoldTiles, GatherTouched, CheckTerms, JudgeRows, JudgeValues,
-                                DropZeroRows, WriteValues, WriteRows, FillValues>;
+using KernelCall =
+    std::variant<ExpandRun, Enumerate, FlagLong, GatherKeys, FoldValues, Contributors, FindTileBounds, PlanTiles,
+                 FoldTiles, CheckTerms, JudgeRows, JudgeValues, DropZeroRows, WriteValues, WriteRows, FillValues>;
 
 // A device with its memory, two lanes of work and the algorithms that the merge needs. Two implementations: CudaDevice,
 // and HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls Enter, the

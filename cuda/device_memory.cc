@@ -30,7 +30,7 @@ absl::StatusOr<DeviceBuffer> DeviceMemory::Allocate(size_t bytes, Lane lane) {
   }
   ASSIGN_OR_RETURN(buffer.d_memory_, device_.Allocate(bytes, lane));
   buffer.owner_ = this;
-  buffer.bytes_ = bytes;
+  buffer.allocated_bytes_ = buffer.bytes_ = bytes;
   buffer.lane_ = lane;
   used_bytes_ += bytes;
   peak_bytes_ = std::max(peak_bytes_, used_bytes_);
@@ -42,6 +42,7 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
   Release();
   owner_ = std::exchange(other.owner_, nullptr);
   d_memory_ = std::exchange(other.d_memory_, nullptr);
+  allocated_bytes_ = std::exchange(other.allocated_bytes_, 0);
   bytes_ = std::exchange(other.bytes_, 0);
   lane_ = other.lane_;
   return *this;
@@ -50,7 +51,7 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
 void DeviceBuffer::Release() {
   if (d_memory_ == nullptr) return;
   owner_->device_.Free(d_memory_, lane_);
-  owner_->used_bytes_ -= bytes_;
+  owner_->used_bytes_ -= allocated_bytes_;
   d_memory_ = nullptr;
   bytes_ = 0;
 }

@@ -53,6 +53,8 @@ class DeviceBuffer {
   void Release();
   // The memory is used on `lane` from now on. Requires: `lane` waits for the previous lane's work.
   void HandTo(Lane lane) { lane_ = lane; }
+  // Keeps only the first `bytes` in use. The memory stays allocated as a whole. Requires: bytes ≤ bytes().
+  void Shrink(size_t bytes) { bytes_ = bytes; }
   size_t bytes() const { return bytes_; }
   void* get() const { return d_memory_; }
   // Returns: the address as T*, or null if nothing was allocated.
@@ -66,6 +68,7 @@ class DeviceBuffer {
 
   DeviceMemory* owner_ = nullptr;
   void* d_memory_ = nullptr;
+  size_t allocated_bytes_ = 0;
   size_t bytes_ = 0;
   Lane lane_ = Lane::kCompute;
 };

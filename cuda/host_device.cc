@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <type_traits>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/host_executor.h"
+#include "cuda/run_kernel.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 
@@ -24,76 +24,33 @@ template <typename Key>
 void StableSort(const SortCall& call, int output, const std::function<void(void*, size_t)>& spoil) {
   struct Entry {
     Key key;
-    uint32_t position;
+    uint32_t payload;
   };
   const auto* keys = static_cast<const Key*>(call.d_keys[0]);
   std::vector<Entry> entries(call.count);
-  for (uint32_t i = 0; i < call.count; ++i) entries[i] = {keys[i], call.d_positions[0][i]};
+  for (uint32_t i = 0; i < call.count; ++i) entries[i] = {keys[i], call.d_payloads[0][i]};
   // Ignores the bits from end_bit on, as a radix sort does.
   const Key mask = call.end_bit >= static_cast<int>(8 * sizeof(Key)) ? static_cast<Key>(~Key{0})
                                                                      : static_cast<Key>((Key{1} << call.end_bit) - 1);
   std::stable_sort(entries.begin(), entries.end(),
                    [mask](const Entry& a, const Entry& b) { return (a.key & mask) < (b.key & mask); });
   spoil(call.d_keys[1 - output], call.count * sizeof(Key));
-  spoil(call.d_positions[1 - output], call.count * sizeof(uint32_t));
+  spoil(call.d_payloads[1 - output], call.count * sizeof(uint32_t));
   spoil(call.d_scratch, call.scratch_bytes);
   for (uint32_t i = 0; i < call.count; ++i) {
     static_cast<Key*>(call.d_keys[output])[i] = entries[i].key;
-    call.d_positions[output][i] = entries[i].position;
+    call.d_payloads[output][i] = entries[i].payload;
   }
-}
-
-template <typename Fold>
-void RunFold(const FoldValues& args, HostExecutor& executor) {
-  executor.RunElements(FoldShortSegments<Fold>{args});
-  executor.RunBlocks(LongBody<Fold>{{args}});
-}
-
-template <typename Fold>
-void RunFold(const FoldTiles& args, HostExecutor& executor) {
-  executor.RunBlocks(TileBody<Fold>{args});
-}
-
-// Runs FoldValues or FoldTiles with the fold of its kind.
-template <typename Args>
-void RunFoldOf(const Args& args, HostExecutor& executor) {
-  switch (args.kind) {
-    case FoldKind::kSumFloat:
-      return RunFold<SumFloat>(args, executor);
-    case FoldKind::kSumFixed:
-      return RunFold<SumFixed>(args, executor);
-    case FoldKind::kSumInteger:
-      return RunFold<SumInteger>(args, executor);
-    case FoldKind::kSumModular:
-      return RunFold<SumModular>(args, executor);
-    case FoldKind::kMinFloat:
-      return RunFold<MinFloat>(args, executor);
-    case FoldKind::kMaxFloat:
-      return RunFold<MaxFloat>(args, executor);
-    case FoldKind::kMinInteger:
-      return RunFold<MinInteger>(args, executor);
-    case FoldKind::kMaxInteger:
-      return RunFold<MaxInteger>(args, executor);
-  }
-}
-
-void Run(const FoldValues& args, HostExecutor& executor) { RunFoldOf(args, executor); }
-void Run(const FoldTiles& args, HostExecutor& executor) { RunFoldOf(args, executor); }
-
-void Run(const Contributors& args, HostExecutor& executor) {
-  executor.RunElements(CountShortSegments{args});
-  executor.RunBlocks(CountLongSegments{args});
-}
-
-template <typename Kernel>
-void Run(const Kernel& kernel, HostExecutor& executor) {
-  executor.RunElements(kernel);
 }
 
 }  // namespace
 
-HostDevice::HostDevice(const HostDeviceOptions& options)
-    : options_(options), executor_(options.torture_seed), random_(options.torture_seed) {}
+HostDevice::HostDevice(const HostDeviceOptions& options) : options_(options), random_(options.torture_seed) {
+  if (options_.run_kernel != nullptr) return;
+  options_.run_kernel = [executor = HostExecutor(options.torture_seed)](const KernelCall& call) mutable {
+    RunKernel(call, executor);
+  };
+}
 
 HostDevice::~HostDevice() {
   for (const Lane lane : {Lane::kCopy, Lane::kCompute}) RunUntil({lane, QueueOf(lane).num_asked});
@@ -130,15 +87,15 @@ void HostDevice::Spoil(void* memory, size_t bytes) {
 
 absl::StatusOr<void*> HostDevice::Allocate(size_t bytes, Lane) {
   const size_t size = RoundUp(bytes);
-  void* memory = size > options_.memory_bytes - std::min(used_bytes_, options_.memory_bytes)
-                     ? nullptr
-                     : std::aligned_alloc(kAlignment, size);
-  if (memory == nullptr) {
+  void* memory = nullptr;
+  // Of the exact size, so that a sanitizer finds accesses beyond the end.
+  if (size > options_.memory_bytes - std::min(used_bytes_, options_.memory_bytes) ||
+      posix_memalign(&memory, kAlignment, bytes) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("the host device has no ", bytes, " bytes"));
   }
-  Spoil(memory, size);
+  Spoil(memory, bytes);
   try {
-    sizes_[memory] = size;
+    sizes_[memory] = bytes;
   } catch (const std::bad_alloc&) {
     std::free(memory);
     throw;
@@ -151,7 +108,7 @@ void HostDevice::Free(void* d_memory, Lane lane) {
   const auto found = sizes_.find(d_memory);
   const size_t bytes = found->second;
   sizes_.erase(found);
-  used_bytes_ -= bytes;
+  used_bytes_ -= RoundUp(bytes);
   // Without torture no work is pending, and a destructor must not allocate memory for a queued free.
   if (!tortures()) return std::free(d_memory);
   Ask(lane, [this, d_memory, bytes] {
@@ -221,16 +178,19 @@ absl::Status HostDevice::Select(const SelectCall& call) {
   return Ask(Lane::kCompute, [this, call] {
     Spoil(call.d_scratch, call.scratch_bytes);
     uint32_t selected = 0;
+    const auto is_head = [&call](uint32_t i) {
+      return i == 0 ||
+             LoadKey(call.d_sorted_keys, call.key_bytes, i) != LoadKey(call.d_sorted_keys, call.key_bytes, i - 1);
+    };
     for (uint32_t i = 0; i < call.count; ++i) {
-      if (call.d_flags[i] != 0) call.d_indices[selected++] = i;
+      if (call.d_flags == nullptr ? is_head(i) : call.d_flags[i] != 0) call.d_indices[selected++] = i;
     }
     *call.d_num_selected = selected;
   });
 }
 
 absl::Status HostDevice::Launch(const KernelCall& call) {
-  return Ask(Lane::kCompute,
-             [this, call] { std::visit([this](const auto& kernel) { Run(kernel, executor_); }, call); });
+  return Ask(Lane::kCompute, [this, call] { options_.run_kernel(call); });
 }
 
 }  // namespace sparseagg::cuda

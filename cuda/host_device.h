@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "cuda/device.h"
-#include "cuda/host_executor.h"
 
 namespace sparseagg::cuda {
 
@@ -24,6 +23,8 @@ struct HostDeviceOptions {
   // freedom of the interface: threads run in any order, work is delayed until someone waits for it, memory is poisoned
   // when it is allocated and when it is freed.
   uint64_t torture_seed = 0;
+  // Runs a kernel; null: with a HostExecutor.
+  std::function<void(const KernelCall&)> run_kernel = nullptr;
 };
 
 // Runs the same kernel bodies as the GPU, on the calling thread; sorts with std::stable_sort. Not thread-safe.
@@ -76,8 +77,7 @@ class HostDevice : public Device {
   void RunUntil(Moment moment);
   void Spoil(void* memory, size_t bytes);
 
-  const HostDeviceOptions options_;
-  HostExecutor executor_;
+  HostDeviceOptions options_;
   std::mt19937_64 random_;
   std::array<Queue, 2> queues_;
   std::vector<Moment> events_;

@@ -154,7 +154,12 @@ absl::StatusOr<Sorter> Merger::StartSort(const DeviceRows& base, Batch& batch) {
     }
     batch.d_keys.Release();
   }
-  return Sorter::Start(session_, std::move(d_keys), num_entries, shape_.key_bytes, shape_.key_bits);
+  // Without earlier rows, weights and duplicates a fold needs nothing but the values in order.
+  const bool carries = base.num_rows == 0 && batch.unique && shape_.uniform &&
+                       shape_.key_weights == WeightKind::kCounts && shape_.row_bytes == sizeof(uint32_t) &&
+                       shape_.columns == 1;
+  return Sorter::Start(session_, std::move(d_keys), num_entries, shape_.key_bytes, shape_.key_bits,
+                       carries ? std::move(batch.d_values) : DeviceBuffer());
 }
 
 absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted) {
@@ -181,7 +186,7 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     call.columns = shape_.columns;
     call.num_base = base.num_rows;
     call.d_base_accs = base[RowColumn::kAccs].get();
-    call.d_values = batch.d_values.get();
+    call.d_values = sorted.d_values.get() != nullptr ? sorted.d_values.get() : batch.d_values.get();
     call.type = shape_.type;
     call.sources = sources;
     call.unique = batch.unique;

@@ -46,6 +46,9 @@ class Session {
     DeviceBuffer d_count;
   };
   absl::StatusOr<PendingSelection> StartSelect(const DeviceBuffer& d_flags, uint32_t count, uint32_t max_selected);
+  // The index of the first key of every run of equal keys.
+  absl::StatusOr<PendingSelection> StartSelectHeads(const DeviceBuffer& d_sorted_keys, uint32_t key_bytes,
+                                                    uint32_t count);
   absl::StatusOr<Selection> FinishSelect(PendingSelection pending);
 
   // Orders later work on the compute lane after all copies sent through the staging ring so far.
@@ -55,6 +58,9 @@ class Session {
   void Settle();
 
  private:
+  // `call`: what to select by, and from how many.
+  absl::StatusOr<PendingSelection> StartSelection(SelectCall call, uint32_t max_selected);
+
   Device& device_;
   DeviceMemory memory_;
   StagingRing staging_;

@@ -7,24 +7,28 @@
 namespace sparseagg::cuda {
 
 absl::StatusOr<Sorter> Sorter::Start(Session& session, DeviceBuffer d_keys, uint32_t count, uint32_t key_bytes,
-                                     int key_bits) {
+                                     int key_bits, DeviceBuffer d_carried) {
   Sorter sorter;
   SortedKeys& sorted = sorter.sorted_;
   sorted.count = count;
   DeviceBuffer keys[2];
-  DeviceBuffer positions[2];
+  DeviceBuffer payloads[2];  // positions, or the carried values
   keys[0] = std::move(d_keys);
   ASSIGN_OR_RETURN(keys[1], session.Allocate(size_t{count} * key_bytes));
-  for (DeviceBuffer& buffer : positions) {
-    ASSIGN_OR_RETURN(buffer, session.Allocate(size_t{count} * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(payloads[1], session.Allocate(size_t{count} * sizeof(uint32_t)));
+  const bool carries = d_carried.get() != nullptr;
+  if (carries) {
+    payloads[0] = std::move(d_carried);
+  } else {
+    ASSIGN_OR_RETURN(payloads[0], session.Allocate(size_t{count} * sizeof(uint32_t)));
+    RETURN_IF_ERROR(session.device().Launch(Enumerate{payloads[0].as<uint32_t>(), count}));
   }
-  RETURN_IF_ERROR(session.device().Launch(Enumerate{positions[0].as<uint32_t>(), count}));
   int output = 0;
   if (key_bits > 0) {  // a dimension of 1 has no bits to sort by
     SortCall call;
     for (int i = 0; i < 2; ++i) {
       call.d_keys[i] = keys[i].get();
-      call.d_positions[i] = positions[i].as<uint32_t>();
+      call.d_payloads[i] = payloads[i].as<uint32_t>();
     }
     call.key_bytes = key_bytes;
     call.end_bit = key_bits;
@@ -35,13 +39,11 @@ absl::StatusOr<Sorter> Sorter::Start(Session& session, DeviceBuffer d_keys, uint
     ASSIGN_OR_RETURN(output, session.device().Sort(call));
   }
   sorted.d_keys = std::move(keys[output]);
-  sorted.d_positions = std::move(positions[output]);
+  (carries ? sorted.d_values : sorted.d_positions) = std::move(payloads[output]);
   keys[1 - output].Release();
-  positions[1 - output].Release();
+  payloads[1 - output].Release();
 
-  ASSIGN_OR_RETURN(const DeviceBuffer flags, session.Allocate(count));
-  RETURN_IF_ERROR(session.device().Launch(FlagHeads{sorted.d_keys.get(), key_bytes, count, flags.as<uint8_t>()}));
-  ASSIGN_OR_RETURN(sorter.heads_, session.StartSelect(flags, count, count));
+  ASSIGN_OR_RETURN(sorter.heads_, session.StartSelectHeads(sorted.d_keys, key_bytes, count));
   return sorter;
 }
 

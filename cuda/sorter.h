@@ -15,7 +15,8 @@ namespace sparseagg::cuda {
 struct SortedKeys {
   uint32_t count = 0;
   DeviceBuffer d_keys;
-  DeviceBuffer d_positions;
+  DeviceBuffer d_positions;  // empty if values were carried: then entry i is position i
+  DeviceBuffer d_values;     // carried values, in the order of the keys; else empty
   DeviceBuffer d_begin;
   uint32_t num_segments = 0;
 
@@ -26,8 +27,10 @@ struct SortedKeys {
 // known. Deterministic: the sort is stable, so positions ascend within a segment, on every run and every GPU.
 class Sorter {
  public:
+  // `d_carried`: values of 4 bytes to sort with the keys, in place of their positions, so that nothing has to gather
+  // them later; may be empty.
   static absl::StatusOr<Sorter> Start(Session& session, DeviceBuffer d_keys, uint32_t count, uint32_t key_bytes,
-                                      int key_bits);
+                                      int key_bits, DeviceBuffer d_carried = DeviceBuffer());
   absl::StatusOr<SortedKeys> Finish(Session& session) &&;
 
  private:

@@ -1,4 +1,4 @@
-// TileMerge: merges one batch by tiles of keys (kernels/tiles.h).
+// TileMerge: merges one batch by tiles of keys (kernels/fold_tiles.h).
 #ifndef SPARSEAGG_CUDA_TILE_MERGE_H_
 #define SPARSEAGG_CUDA_TILE_MERGE_H_
 
@@ -16,9 +16,8 @@ namespace sparseagg::cuda {
 // and the base live until Finish returns. Deterministic: the same bits as the sort path.
 class TileMerge {
  public:
-  // Returns: whether the tile path can and should merge this batch: the keys of every source ascend strictly, arrays by
-  // key fit into memory, weights are not summed per key, and sources have enough tuples per tile to keep its threads
-  // busy.
+  // Returns: whether the tile path can and should merge this batch: the keys of every source ascend strictly, rows have
+  // one value or none, weights are not summed per key, and tiles have enough tuples (Tuning::min_tile_…).
   static bool Suits(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch);
 
   static absl::StatusOr<TileMerge> Start(Session& session, const TensorShape& shape, const DeviceRows& base,
@@ -26,9 +25,8 @@ class TileMerge {
   absl::StatusOr<DeviceRows> Finish(Session& session, const TensorShape& shape) &&;
 
  private:
-  DeviceBuffer d_accs_;  // by key
-  DeviceBuffer d_counts_;
-  Session::PendingSelection touched_;
+  DeviceRows rows_;          // with room for as many rows as there can be
+  DeviceBuffer d_counters_;  // among them the number of rows
 };
 
 }  // namespace sparseagg::cuda

@@ -16,9 +16,13 @@ struct Tuning {
   uint64_t max_batch_entries = uint64_t{1} << 30;
   // A segment with more entries is folded by a thread block of its own; a shorter one by a single thread.
   uint32_t long_segment = 64;
-  // Mean number of values per source and tile from which on the tile path is taken: the lanes of a warp.
-  double min_tile_values = 32.0;
-  // Largest memory of the tile path's arrays by key; beyond it the sort path is taken.
+  // The tile path is taken from this mean number of tuples of a tile on, so that its tuples outweigh its barriers, and
+  // from this mean number of tuples of one source in a tile on, so that they outweigh the bounds.
+  double min_tile_tuples = 256.0;
+  double min_tile_run = 2.0;
+  // Tuples from which on a tile is cut into parts.
+  uint32_t tile_part_tuples = 8192;
+  // Largest memory of the tile path's bounds and plan; beyond it the sort path is taken.
   uint64_t max_tile_bytes = UINT64_MAX;
   // Number of values below which an update is checked on the host, because launches and copies would cost more.
   uint64_t min_check_values = uint64_t{1} << 16;

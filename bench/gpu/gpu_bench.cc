@@ -42,6 +42,7 @@ struct Settings {
   int repetitions = 7;
   int divide_clients = 1;
   std::string out;
+  cuda::Tuning tuning;
   bool on_gpu() const { return device == "cuda"; }
 };
 
@@ -55,8 +56,8 @@ BenchDevice MakeBenchDevice(const Settings& settings) {
     bench.create = [] { return std::make_unique<cuda::HostDevice>(); };
     bench.make_clock = [](cuda::Device&) { return MakeHostClock(); };
   }
-  if (settings.path == "sort") bench.tuning.min_tile_values = 1e300;
-  if (settings.path == "tiles") bench.tuning.min_tile_values = 0;
+  bench.tuning = settings.tuning;
+  ForcePath(settings.path, bench.tuning);
   return bench;
 }
 
@@ -243,6 +244,12 @@ int main(int argc, char** argv) try {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--out", settings.out, "JSON file to write");
+  sparseagg::cuda::Tuning& tuning = settings.tuning;
+  app.add_option("--min-tile-tuples", tuning.min_tile_tuples, "tuning, as the three below: cuda/tuning.h")
+      ->capture_default_str();
+  app.add_option("--min-tile-run", tuning.min_tile_run)->capture_default_str();
+  app.add_option("--tile-part-tuples", tuning.tile_part_tuples)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--long-segment", tuning.long_segment)->check(CLI::PositiveNumber)->capture_default_str();
   std::string folder;
   app.add_option("--export", folder, "measure nothing, but write the plain workloads into this folder");
   bool probe = false;

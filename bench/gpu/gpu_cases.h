@@ -28,6 +28,10 @@ struct BenchDevice {
   size_t flush_bytes = 0;  // written before every run on data that is on the device, so that none is in its L2
 };
 
+// Sets the tuning so that every batch takes the path, "sort" or, where it is possible at all, "tiles"; "auto" sets
+// nothing.
+void ForcePath(const std::string& path, cuda::Tuning& tuning);
+
 struct Timing {
   std::string what;
   std::vector<double> seconds;

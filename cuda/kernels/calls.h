@@ -7,10 +7,10 @@
 
 namespace sparseagg::cuda {
 
-// Stable sort of (key, position) by key, between two pairs of buffers.
+// Stable sort of (key, payload) by key, between two pairs of buffers.
 struct SortCall {
   void* d_keys[2] = {nullptr, nullptr};  // input in [0]
-  uint32_t* d_positions[2] = {nullptr, nullptr};
+  uint32_t* d_payloads[2] = {nullptr, nullptr};
   uint32_t key_bytes = 4;
   int end_bit = 32;  // bits from here on are 0 in all keys
   uint32_t count = 0;
@@ -18,9 +18,11 @@ struct SortCall {
   size_t scratch_bytes = 0;
 };
 
-// Selection of the indices of the flags that are not 0, ascending.
+// Selection of the indices of the flags that are not 0, or of the first key of every run of equal keys. Ascending.
 struct SelectCall {
-  const uint8_t* d_flags = nullptr;
+  const uint8_t* d_flags = nullptr;  // null: select by keys
+  const void* d_sorted_keys = nullptr;
+  uint32_t key_bytes = 4;
   uint32_t count = 0;
   uint32_t* d_indices = nullptr;  // the output; must have room for all selected indices
   uint32_t* d_num_selected = nullptr;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/atomics.h"
 #include "cuda/kernels/number.h"
 #include "cuda/kernels/segments.h"
 
@@ -36,7 +37,7 @@ struct CheckTerms {
     const uint32_t end = segments.End(segment);
     // Several threads may write the same 1.
     if (kind == CheckKind::kBound ? !IsBounded(begin, end, cell.column) : !Fits(begin, end, cell.column))
-      *d_refused = 1;
+      StoreRelaxed(d_refused, uint32_t{1});
   }
 
   SPARSEAGG_HD bool IsBounded(uint32_t begin, uint32_t end, uint64_t column) const {

@@ -99,6 +99,9 @@ struct CountLongSegments {
     ContributorSums lanes[kBlockThreads];
     double float_weight;
   };
+  struct Private {};
+  static constexpr uint32_t kThreads = kBlockThreads;
+  static constexpr uint32_t kMinBlocks = 1;
 
   Contributors args;
 

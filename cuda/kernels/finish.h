@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cuda/kernels/atomics.h"
 #include "cuda/kernels/fold.h"
 #include "cuda/kernels/number.h"
 
@@ -134,7 +135,7 @@ struct JudgeValues {
     uint64_t bits = 0;
     if (!rows.ValueAt(i, bits)) AtomicMin(&d_failures->overflow, i);
     // Several threads may write the same 1.
-    if (d_nonzero != nullptr && bits != 0) d_nonzero[CellOf(i, rows.columns).row] = 1;
+    if (d_nonzero != nullptr && bits != 0) StoreRelaxed(d_nonzero + CellOf(i, rows.columns).row, uint8_t{1});
   }
 };
 

@@ -280,6 +280,9 @@ struct FoldLongSegments {
 template <typename Fold, bool kInOrder = Fold::kInOrder>
 struct LongBody {
   using Shared = typename FoldLongSegments<Fold>::AnyOrderShared;
+  struct Private {};
+  static constexpr uint32_t kThreads = kBlockThreads;
+  static constexpr uint32_t kMinBlocks = 1;
   FoldLongSegments<Fold> kernel;
   uint64_t num_blocks() const { return kernel.num_blocks(); }
   template <typename Block>
@@ -291,6 +294,9 @@ struct LongBody {
 template <typename Fold>
 struct LongBody<Fold, true> {
   using Shared = typename FoldLongSegments<Fold>::InOrderShared;
+  struct Private {};
+  static constexpr uint32_t kThreads = kBlockThreads;
+  static constexpr uint32_t kMinBlocks = 1;
   FoldLongSegments<Fold> kernel;
   uint64_t num_blocks() const { return kernel.num_blocks(); }
   template <typename Block>

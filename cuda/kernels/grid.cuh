@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/atomics.h"
 #include "cuda/kernels/block.h"
 
 namespace sparseagg::cuda {
@@ -22,30 +23,73 @@ __global__ void __launch_bounds__(kBlockThreads) RunElements(const __grid_consta
   for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < size; i += stride) kernel(i);
 }
 
+inline constexpr uint32_t kWarpThreads = 32;
+
 // The Block of block.h.
+template <typename Kernel>
 class DeviceBlock {
  public:
-  __device__ explicit DeviceBlock(uint64_t index) : index_(index) {}
+  using Private = typename Kernel::Private;
+  static constexpr uint32_t kWarps = Kernel::kThreads / kWarpThreads;
+  // `warp_sums`: in shared memory, kWarps elements.
+  __device__ DeviceBlock(uint64_t index, uint32_t* warp_sums) : index_(index), warp_sums_(warp_sums) {}
   __device__ uint64_t index() const { return index_; }
-  __device__ uint32_t num_threads() const { return blockDim.x; }
+  __device__ uint32_t num_threads() const { return Kernel::kThreads; }
+  __device__ Private& own(uint32_t) { return own_; }
   template <typename Body>
   __device__ void Phase(Body&& body) {
     body(threadIdx.x);
     __syncthreads();
   }
+  template <typename Body>
+  __device__ void Each(Body&& body) {
+    body(threadIdx.x);
+  }
+  // A scan by shuffles in each warp, then over the sums of the warps.
+  template <typename Give, typename Take>
+  __device__ void ExclusiveSum(Give&& give, Take&& take) {
+    const uint32_t lane = threadIdx.x % kWarpThreads;
+    const uint32_t warp = threadIdx.x / kWarpThreads;
+    const uint32_t value = give(threadIdx.x);
+    uint32_t sum = value;
+    for (uint32_t distance = 1; distance < kWarpThreads; distance *= 2) {
+      const uint32_t lower = __shfl_up_sync(0xffffffffu, sum, distance);
+      if (lane >= distance) sum += lower;
+    }
+    if (lane == kWarpThreads - 1) warp_sums_[warp] = sum;
+    __syncthreads();
+    uint32_t before = sum - value;
+    uint32_t total = 0;
+    for (uint32_t i = 0; i < kWarps; ++i) {
+      if (i < warp) before += warp_sums_[i];
+      total += warp_sums_[i];
+    }
+    take(threadIdx.x, before, total);
+    __syncthreads();
+  }
+  __device__ uint64_t WaitFor(const uint64_t* d_value) const {
+    while (true) {
+      if (const uint64_t value = LoadRelaxed(d_value); value != 0) return value;
+      __nanosleep(20);
+    }
+  }
 
  private:
   uint64_t index_;
+  uint32_t* warp_sums_;
+  Private own_;
 };
 
 template <typename Kernel>
-__global__ void __launch_bounds__(kBlockThreads) RunBlocks(const __grid_constant__ Kernel kernel, uint64_t num_blocks) {
+__global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
+    RunBlocks(const __grid_constant__ Kernel kernel, uint64_t num_blocks) {
   using Shared = typename Kernel::Shared;
   static_assert(sizeof(Shared) <= kMaxSharedBytes);
   __shared__ alignas(
       16) unsigned char memory[sizeof(Shared)];  // Shared may have initialisers, which __shared__ may not
+  __shared__ uint32_t warp_sums[DeviceBlock<Kernel>::kWarps];
   for (uint64_t index = blockIdx.x; index < num_blocks; index += gridDim.x) {
-    DeviceBlock block(index);
+    DeviceBlock<Kernel> block(index, warp_sums);
     kernel(block, *reinterpret_cast<Shared*>(memory));
   }
 }
@@ -62,7 +106,7 @@ template <typename Kernel>
 cudaError_t LaunchBlocks(const Kernel& kernel, cudaStream_t stream) {
   const uint64_t num_blocks = kernel.num_blocks();
   if (num_blocks == 0) return cudaSuccess;
-  RunBlocks<<<GridFor(num_blocks), kBlockThreads, 0, stream>>>(kernel, num_blocks);
+  RunBlocks<<<GridFor(num_blocks), Kernel::kThreads, 0, stream>>>(kernel, num_blocks);
   return cudaGetLastError();
 }
 

@@ -14,15 +14,15 @@
 #include "cuda/kernels/check.h"
 #include "cuda/kernels/contributors.h"
 #include "cuda/kernels/finish.h"
+#include "cuda/kernels/fold_tiles.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/segments.h"
-#include "cuda/kernels/tiles.h"
+#include "cuda/kernels/tile_plan.h"
 
 namespace sparseagg::cuda {
 
 cudaError_t Launch(const ExpandRun& kernel, cudaStream_t stream);
 cudaError_t Launch(const Enumerate& kernel, cudaStream_t stream);
-cudaError_t Launch(const FlagHeads& kernel, cudaStream_t stream);
 cudaError_t Launch(const FlagLong& kernel, cudaStream_t stream);
 cudaError_t Launch(const GatherKeys& kernel, cudaStream_t stream);
 cudaError_t Launch(const CheckTerms& kernel, cudaStream_t stream);
@@ -34,8 +34,8 @@ cudaError_t Launch(const WriteRows& kernel, cudaStream_t stream);
 cudaError_t Launch(const FillValues& kernel, cudaStream_t stream);
 
 cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t stream);
+cudaError_t Launch(const PlanTiles& kernel, cudaStream_t stream);
 cudaError_t Launch(const FoldTiles& args, cudaStream_t stream);
-cudaError_t Launch(const GatherTouched& kernel, cudaStream_t stream);
 
 // Short segments, then long ones.
 cudaError_t Launch(const FoldValues& args, cudaStream_t stream);
@@ -52,8 +52,8 @@ cudaError_t LaunchFold(const FoldTiles& args, cudaStream_t stream);
 cudaError_t SortKeys32(SortCall& call, int& output, cudaStream_t stream);
 cudaError_t SortKeys64(SortCall& call, int& output, cudaStream_t stream);
 
-// cub::DeviceSelect::Flagged over 0, 1, 2, …. With d_scratch null, only sets scratch_bytes.
-cudaError_t SelectFlagged(SelectCall& call, cudaStream_t stream);
+// cub::DeviceSelect over 0, 1, 2, …. With d_scratch null, only sets scratch_bytes.
+cudaError_t SelectIndices(SelectCall& call, cudaStream_t stream);
 
 }  // namespace sparseagg::cuda
 

@@ -41,20 +41,20 @@ SPARSEAGG_HD To BitsAs(const From& from) {
 }
 
 #ifdef __CUDA_ARCH__  // allow(conditional): intrinsics that the compiler may not contract exist on the device only
+#define SPARSEAGG_UNROLL _Pragma("unroll")  // before a loop with constant bounds, so that its arrays may be registers
 SPARSEAGG_HD inline double AddRn(double a, double b) { return __dadd_rn(a, b); }
 SPARSEAGG_HD inline double MulRn(double a, double b) { return __dmul_rn(a, b); }
 SPARSEAGG_HD inline double DivRn(double a, double b) { return __ddiv_rn(a, b); }
-SPARSEAGG_HD inline void AtomicMin(uint64_t* smallest, uint64_t value) {
-  atomicMin(reinterpret_cast<unsigned long long*>(smallest), static_cast<unsigned long long>(value));
-}
+SPARSEAGG_HD inline uint32_t CountBits(uint32_t bits) { return __popc(bits); }
+SPARSEAGG_HD inline uint32_t LowestBit(uint32_t bits) { return __ffs(bits) - 1; }  // its number; bits is not 0
 #else
-// The host executor runs one thread at a time, and host code is compiled with contraction off.
+// Host code is compiled with contraction off.
+#define SPARSEAGG_UNROLL
+SPARSEAGG_HD inline uint32_t CountBits(uint32_t bits) { return __builtin_popcount(bits); }
+SPARSEAGG_HD inline uint32_t LowestBit(uint32_t bits) { return __builtin_ctz(bits); }
 SPARSEAGG_HD inline double AddRn(double a, double b) { return a + b; }
 SPARSEAGG_HD inline double MulRn(double a, double b) { return a * b; }
 SPARSEAGG_HD inline double DivRn(double a, double b) { return a / b; }
-SPARSEAGG_HD inline void AtomicMin(uint64_t* smallest, uint64_t value) {
-  if (value < *smallest) *smallest = value;
-}
 #endif
 
 SPARSEAGG_HD inline bool IsNan(double value) { return value != value; }

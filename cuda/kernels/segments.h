@@ -80,19 +80,6 @@ struct Enumerate {
   SPARSEAGG_HD void operator()(uint64_t i) const { d_positions[i] = static_cast<uint32_t>(i); }
 };
 
-// Flags the first entry of every segment.
-struct FlagHeads {
-  const void* d_keys = nullptr;  // sorted
-  uint32_t key_bytes = 4;
-  uint64_t count = 0;
-  uint8_t* d_flags = nullptr;
-
-  uint64_t size() const { return count; }
-  SPARSEAGG_HD void operator()(uint64_t i) const {
-    d_flags[i] = i == 0 || LoadKey(d_keys, key_bytes, i) != LoadKey(d_keys, key_bytes, i - 1) ? 1 : 0;
-  }
-};
-
 // Flags segments of more than `length` entries.
 struct FlagLong {
   Segments segments;

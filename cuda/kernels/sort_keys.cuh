@@ -11,8 +11,8 @@ namespace sparseagg::cuda {
 template <typename Key>
 cudaError_t SortKeys(SortCall& call, int& output, cudaStream_t stream) {
   cub::DoubleBuffer<Key> keys(static_cast<Key*>(call.d_keys[0]), static_cast<Key*>(call.d_keys[1]));
-  cub::DoubleBuffer<uint32_t> positions(call.d_positions[0], call.d_positions[1]);
-  const cudaError_t error = cub::DeviceRadixSort::SortPairs(call.d_scratch, call.scratch_bytes, keys, positions,
+  cub::DoubleBuffer<uint32_t> payloads(call.d_payloads[0], call.d_payloads[1]);
+  const cudaError_t error = cub::DeviceRadixSort::SortPairs(call.d_scratch, call.scratch_bytes, keys, payloads,
                                                             call.count, 0, call.end_bit, stream);
   output = keys.selector;
   return error;

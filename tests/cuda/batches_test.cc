@@ -35,7 +35,8 @@ TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
     options.tuning = TinyTuning();
     options.tuning.max_batch_entries = rng.Pick<uint64_t>({7, 50, 300, 5000, 1'000'000});
     options.tuning.long_segment = rng.Pick<uint32_t>({1, 2, 5, 40});
-    options.tuning.min_tile_values = rng.Pick({0.0, 5.0, 1e300});
+    options.tuning.min_tile_tuples = rng.Pick({0.0, 40.0, 1e300});
+    options.tuning.tile_part_tuples = rng.Pick<uint32_t>({1, 30, 8192});
     options.tuning.min_pending_bytes = rng.Pick<size_t>({1, 1000, 1'000'000'000});
     options.memory_budget_bytes = rng.Pick<size_t>({100, 2000, 10'000, 100'000, 10'000'000});
     // Sometimes the device has less than it said.
@@ -79,7 +80,7 @@ Merged MergeWithin(size_t budget_bytes, KeyOrder order, size_t real_bytes = ~siz
   Merged merged;
   cuda::DeviceEngineOptions options;
   options.memory_budget_bytes = budget_bytes;
-  options.tuning.min_tile_values = 1e300;
+  options.tuning.min_tile_tuples = 1e300;
   cuda::DeviceEngine engine(
       std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.memory_bytes = real_bytes, .torture_seed = 9},
                                      FaultPlan{}, &merged.record),
@@ -170,7 +171,7 @@ Counted CountMerge(uint64_t dimension, const std::vector<std::vector<uint64_t>>&
   struct FaultyDevice::Record record;
   cuda::DeviceEngineOptions options;
   options.memory_budget_bytes = budget_bytes;
-  options.tuning.min_tile_values = 1e300;
+  options.tuning.min_tile_tuples = 1e300;
   options.tuning.max_batch_entries = max_batch_entries;
   cuda::DeviceEngine engine(std::make_unique<CountingDevice>(&record, &counted.counts), options);
   EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");

@@ -84,7 +84,7 @@ TEST_P(FaultsTest, AnyCallFails_ResultIsThatOfTheReference_NothingLeaks) {
     struct FaultyDevice::Record record;
     cuda::DeviceEngineOptions options;
     options.tuning = TinyTuning();
-    if (!round.tiles) options.tuning.min_tile_values = 1e300;
+    if (!round.tiles) options.tuning.min_tile_tuples = 1e300;
     options.cpu.num_threads = 1;
     auto engine = std::make_unique<cuda::DeviceEngine>(
         std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = at_call}, FaultPlan{fault, at_call},
@@ -140,7 +140,7 @@ TEST_P(RealDeviceFaults, AnyCallFails_ResultIsThatOfTheReference_NothingLeaks) {
     struct FaultyDevice::Record record;
     cuda::DeviceEngineOptions options;
     options.tuning = TinyTuning();
-    if (!round.tiles) options.tuning.min_tile_values = 1e300;
+    if (!round.tiles) options.tuning.min_tile_tuples = 1e300;
     absl::StatusOr<std::unique_ptr<cuda::Device>> device = cuda::CreateCudaDevice();
     ASSERT_TRUE(device.ok()) << device.status();
     auto engine = std::make_unique<cuda::DeviceEngine>(

@@ -19,14 +19,16 @@ cuda::Tuning TinyTuning() {
   tuning.long_segment = 3;
   tuning.min_check_values = 0;
   tuning.min_pending_bytes = 1000;
-  tuning.min_tile_values = 0;
+  tuning.min_tile_tuples = 0;
+  tuning.min_tile_run = 0;
+  tuning.tile_part_tuples = 50;
   return tuning;
 }
 
 std::unique_ptr<Engine> TortureEngine(uint64_t seed, bool tiles) {
   cuda::DeviceEngineOptions options;
   options.tuning = TinyTuning();
-  if (!tiles) options.tuning.min_tile_values = 1e300;
+  if (!tiles) options.tuning.min_tile_tuples = 1e300;
   return std::make_unique<cuda::DeviceEngine>(
       std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed}), options);
 }
@@ -76,6 +78,15 @@ std::vector<EngineCase> AvailableEngines() {
                          options.tuning.staging_slot_bytes = size_t{64} << 10;
                          return std::make_unique<cuda::DeviceEngine>(*cuda::CreateCudaDevice(), options);
                        }});
+    // Small inputs reach long segments, parts of tiles and many batches only with tiny sizes.
+    for (const bool tiles : {false, true}) {
+      engines.push_back({tiles ? "cudatinytiles" : "cudatinysort", [tiles] {
+                           cuda::DeviceEngineOptions options;
+                           options.tuning = TinyTuning();
+                           if (!tiles) options.tuning.min_tile_tuples = 1e300;
+                           return std::make_unique<cuda::DeviceEngine>(*cuda::CreateCudaDevice(), options);
+                         }});
+    }
   }
   return engines;
 }

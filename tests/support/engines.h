@@ -23,7 +23,8 @@ struct EngineCase {
 inline void PrintTo(const EngineCase& engine, std::ostream* out) { *out << engine.name; }
 
 // Returns: the engines that work on this machine: the CPU engine with one and with four threads, and on each SIMD
-// target; the CUDA engine over a device in host memory; and the CUDA engine over a GPU, if there is one.
+// target; the CUDA engine over a device in host memory; and the CUDA engine over a GPU, if there is one, with the sizes
+// of a real device and, for each path, with tiny sizes.
 std::vector<EngineCase> AvailableEngines();
 
 // Returns: sizes of the CUDA engine with which small inputs reach every boundary: staging slots, long segments, checks,

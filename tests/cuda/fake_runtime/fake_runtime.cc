@@ -157,7 +157,6 @@ namespace sparseagg::cuda {
 
 cudaError_t Launch(const ExpandRun& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const Enumerate& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const FlagHeads& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FlagLong& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const GatherKeys& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const CheckTerms& kernel, cudaStream_t) { return fake::Run(kernel); }
@@ -169,13 +168,13 @@ cudaError_t Launch(const WriteRows& kernel, cudaStream_t) { return fake::Run(ker
 cudaError_t Launch(const FillValues& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FoldTiles& args, cudaStream_t) { return fake::Run(args); }
-cudaError_t Launch(const GatherTouched& kernel, cudaStream_t) { return fake::Run(kernel); }
+cudaError_t Launch(const PlanTiles& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FoldValues& args, cudaStream_t) { return fake::Run(args); }
 cudaError_t Launch(const Contributors& args, cudaStream_t) { return fake::Run(args); }
 
 cudaError_t SortKeys32(SortCall& call, int& output, cudaStream_t) { return fake::Sort(call, output); }
 cudaError_t SortKeys64(SortCall& call, int& output, cudaStream_t) { return fake::Sort(call, output); }
-cudaError_t SelectFlagged(SelectCall& call, cudaStream_t) {
+cudaError_t SelectIndices(SelectCall& call, cudaStream_t) {
   return fake::Do([&] {
     if (call.d_scratch == nullptr) {
       call.scratch_bytes = *fake::Host().SelectScratchBytes(call);

@@ -1,0 +1,219 @@
+// The engine and its kernels under the strict executor, in which barriers are real. Under the thread sanitizer a race
+// is a failure of the program, too.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/device_engine.h"
+#include "tests/support/driver.h"
+#include "tests/support/engines.h"
+#include "tests/support/generators.h"
+#include "tests/support/reference.h"
+#include "tests/support/strict_device.h"
+#include "tests/support/strict_executor.h"
+
+namespace sparseagg::testing {
+namespace {
+
+// ---- the executor itself
+
+template <typename Body>
+struct BodyKernel {
+  struct Shared {};
+  struct Private {};
+  static constexpr uint32_t kThreads = cuda::kBlockThreads;
+  Body body;
+  uint64_t num_blocks() const { return 2; }
+  template <typename Block>
+  void operator()(Block& block, Shared&) const {
+    body(block);
+  }
+};
+
+template <typename Body>
+std::string ErrorOf(Body body) {
+  try {
+    StrictExecutor(TestSeed(1)).RunBlocks(BodyKernel<Body>{body});
+  } catch (const std::logic_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// A phase seen from one thread: the executor runs the whole body once a thread.
+template <typename Block>
+uint32_t ThreadOf(Block& block) {
+  uint32_t self = 0;
+  block.Phase([&self](uint32_t thread) { self = thread; });
+  return self;
+}
+
+TEST(StrictExecutor, ThreadsAtDifferentBarriers_ErrorNamesBoth) {
+  const int line = __LINE__ + 4;
+  const std::string error = ErrorOf([](auto& block) {
+    const uint32_t thread = ThreadOf(block);
+    if (thread == 7) {
+      block.Phase([](uint32_t) {});
+    } else {
+      block.Phase([](uint32_t) {});
+    }
+  });
+  EXPECT_NE(error.find(absl::StrCat("strict_test.cc:", line)), std::string::npos) << error;
+  EXPECT_NE(error.find(absl::StrCat("strict_test.cc:", line + 2)), std::string::npos) << error;
+}
+
+TEST(StrictExecutor, AThreadThatLeavesEarly_ErrorNamesTheBarrierOfTheOthers) {
+  const int line = __LINE__ + 2;
+  const std::string error = ErrorOf([](auto& block) {
+    if (ThreadOf(block) != 7) block.Phase([](uint32_t) {});
+  });
+  EXPECT_NE(error.find(absl::StrCat("strict_test.cc:", line)), std::string::npos) << error;
+  EXPECT_NE(error.find("thread 7 has returned"), std::string::npos) << error;
+}
+
+TEST(StrictExecutor, OneBarrierForAll_NoError) {
+  EXPECT_EQ(ErrorOf([](auto& block) {
+              for (int i = 0; i < 3; ++i) block.Phase([](uint32_t) {});
+            }),
+            "");
+}
+
+// ---- the engine on it
+
+#ifdef SPARSEAGG_TINY_BLOCKS
+constexpr uint64_t kCases = 12;  // the sanitizers' builds take ten times as long
+#else
+constexpr uint64_t kCases = 40;
+#endif
+
+cuda::DeviceEngineOptions Options(bool tiles) {
+  cuda::DeviceEngineOptions options;
+  options.tuning = TinyTuning();
+  if (!tiles) options.tuning.min_tile_tuples = 1e300;
+  options.cpu.num_threads = 1;
+  return options;
+}
+
+TEST(StrictEngine, RandomCases_EqualTheReferenceOnBothPaths) {
+  for (uint64_t seed = TestSeed(50'000), end = seed + TestCases(kCases); seed < end; ++seed) {
+    const Case c = RandomCase(seed);
+    cuda::DeviceEngine engine(MakeStrictDevice(seed), Options(/*tiles=*/seed % 2 == 0));
+    ASSERT_EQ(Disagreement(c.specs, Drive(engine, c.specs, c.submissions, {.shuffle_seed = seed}),
+                           Judge(c.specs, c.submissions)),
+              "")
+        << "SPARSEAGG_TEST_SEED=" << seed << "\n"
+        << Describe(c);
+    ASSERT_TRUE(engine.Probe().ok()) << engine.Probe();
+  }
+}
+
+// ---- kernels without one of their barriers
+
+// An aggregation that reaches the inner barriers of one kernel.
+struct Job {
+  std::string name;
+  bool tiles = false;
+  TensorSpec spec;
+  std::vector<RawSubmission> submissions;
+};
+
+Job MakeJob(const std::string& name, bool tiles, Numerics numerics, uint32_t width, uint64_t dimension, int num_clients,
+            size_t num_tuples) {
+  Job job;
+  job.name = name;
+  job.tiles = tiles;
+  job.spec.name = "t";
+  job.spec.dimension = dimension;
+  job.spec.width = width;
+  AggregationSpec& a = job.spec.aggregation;
+  a.op = tiles ? Op::kSum : Op::kCoordinateMean;
+  a.weighting = Weighting::kByWeight;
+  a.numerics = numerics;
+  a.return_counts = true;
+  a.value_bound = 0x1p20;
+  a.weight_bound = 8.0;
+  a.max_submissions = num_clients;
+  Rng rng(TestSeed(3));
+  for (int i = 0; i < num_clients; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, dimension, num_tuples, KeyStyle::kUniform,
+                          tiles ? KeyOrder::kSortedUnique : KeyOrder::kShuffled);
+    raw.values = RandomValues(rng, job.spec.dtype, raw.keys.size() * width, ValueStyle::kUnit);
+    job.submissions.push_back({absl::StrCat("client ", i), 1.0 + i % 3, {std::move(raw)}});
+  }
+  return job;
+}
+
+std::vector<Job> Jobs() {
+  return {
+      MakeJob("long segments in order", false, Numerics::kCanonical, 33, 2, 40, 60),
+      MakeJob("long segments in any order", false, Numerics::kFixedPoint, 3, 2, 40, 60),
+      MakeJob("tiles", true, Numerics::kCanonical, 1, 3000, 70, 400),
+  };
+}
+
+// Returns: whether the job gives the right bits without the barrier at `removed`. Sets `sites` to the inner barriers.
+bool IsRight(const Job& job, const Verdict& verdict, uint64_t seed, BarrierSite removed,
+             std::vector<BarrierSite>* sites) {
+  Fibers* fibers = nullptr;
+  std::unique_ptr<cuda::Device> device = MakeStrictDevice(seed, &fibers);
+  fibers->RemoveBarrier(removed);
+  cuda::DeviceEngineOptions options = Options(job.tiles);
+  options.tuning.min_pending_bytes = size_t{1} << 30;  // one merge, with all submissions
+  cuda::DeviceEngine engine(std::move(device), options);
+  const Driven driven = Drive(engine, {job.spec}, job.submissions);
+  if (sites != nullptr) *sites = fibers->InnerSites();
+  return engine.use().num_fallbacks == 0 && Disagreement({job.spec}, driven, verdict).empty();
+}
+
+// Runs the job without one barrier in a process of its own, since wrong indices may end it. Returns: whether the
+// missing barrier showed: by a wrong result, an error of the executor, a crash or a report of a race.
+bool Shows(const Job& job, const Verdict& verdict, BarrierSite removed) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(0);
+    try {
+      for (uint64_t seed = 1; seed <= 3; ++seed) {
+        if (!IsRight(job, verdict, seed, removed, nullptr)) _exit(1);
+      }
+    } catch (const std::exception&) {
+      _exit(1);
+    }
+    std::exit(0);  // not _exit: the thread sanitizer changes the status if it has reported a race
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child) throw std::runtime_error("no child process");
+  return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST(StrictEngine, WithoutAnyOneBarrier_TheMistakeShows) {
+  std::map<std::string, bool> shows;  // by site: in any of the jobs that reach it
+  for (const Job& job : Jobs()) {
+    SCOPED_TRACE(job.name);
+    const Verdict verdict = Judge({job.spec}, job.submissions);
+    std::vector<BarrierSite> sites;
+    ASSERT_TRUE(IsRight(job, verdict, 1, BarrierSite(), &sites));
+    ASSERT_FALSE(Shows(job, verdict, BarrierSite())) << "a process without a mistake fails";
+    for (const BarrierSite& site : sites) {
+      bool& shown = shows[Name(site)];
+      shown = shown || Shows(job, verdict, site);
+    }
+  }
+  EXPECT_GE(shows.size(), 10u) << "the jobs reach too little";
+  for (const auto& [site, shown] : shows) EXPECT_TRUE(shown) << site;
+}
+
+}  // namespace
+}  // namespace sparseagg::testing
