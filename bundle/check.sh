@@ -3,18 +3,20 @@
 #
 #   ./check.sh [--quick] [--out DIR] [--only PART[,PART]...] [--half cpu|gpu|both] [--within SECONDS]
 #
-# Parts: device contract faults differential bench peers serve sanitizer. Each has steps for the CPU, which run anywhere,
+# Parts, in the order in which they run: device contract sanitizer bench profile peers faults serve differential. What is
+# quick and says most comes first, what is exhaustive last. No step takes more than 500 seconds. Each part has steps for the CPU, which run anywhere,
 # and steps for the GPU. Without --half only the GPU's run where there is a GPU; where there is none the CPU's run and
 # the GPU's are listed as not run. --within bounds the whole: a step ends after the seconds that are left, and is not
 # started when none are.
 #
-# DIR gets a log of every step, the benchmarks' JSON, check.txt (the table) and check.json (the same, written anew after
-# every step). Exit status 0: nothing failed. 1: a step failed or took too long. 2: wrong use.
+# DIR gets check.txt (the table), check.json (the same, written anew after every step), the benchmarks' JSON, and more.tar
+# with everything else, among it a log of every step: at most eight files. Exit status 0: nothing failed. 1: a step failed or took too long. 2: wrong use.
 #
-# Uses nvidia-smi, compute-sanitizer, and a Python with torch, CuPy or JAX ($PYTHON, else python3), where they are.
+# Uses nvidia-smi, compute-sanitizer, ncu, and a Python with torch, CuPy or JAX ($PYTHON, else python3), where they are.
 set -uo pipefail
 
-parts=(device contract faults differential bench peers serve sanitizer) # the longest comes last
+parts=(device contract sanitizer bench profile peers faults serve differential) # the longest comes last
+max_step_s=500
 home=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=$home/bin
 quick=false out=check-$(date -u +%Y%m%d-%H%M%S) only=${parts[*]} halves='' within=100000
@@ -40,8 +42,9 @@ for part in $only; do
   [[ " ${parts[*]} " == *" $part "* ]] || usage
 done
 [[ $within =~ ^[0-9]+$ ]] || usage
-mkdir -p "$out" || exit 2
+mkdir -p "$out/more" || exit 2
 out=$(cd "$out" && pwd)
+more=$out/more
 PATH=$PATH:/usr/local/cuda/bin # a usual place of compute-sanitizer
 tests=$bin/sparseagg_engine_tests
 
@@ -79,7 +82,8 @@ step() { # part half name limit_s command...
   [[ $halves == both || $halves == "$half" ]] || return 0
   if [[ $half == gpu && -n $no_gpu ]]; then skip "$part" gpu "$name" "$no_gpu"; return; fi
   if [[ -n ${needs-} ]] && ! command -v "$needs" >/dev/null; then skip "$part" "$half" "$name" "there is no $needs"; return; fi
-  local left=$((within - SECONDS)) log=$out/$part-$half-${name//[^a-zA-Z0-9]/-}.log
+  local left=$((within - SECONDS)) log=$more/$part-$half-${name//[^a-zA-Z0-9]/-}.log
+  if [[ $limit -gt $max_step_s ]]; then limit=$max_step_s; fi
   if [[ $left -lt 1 ]]; then skip "$part" "$half" "$name" "nothing is left of $within s"; return; fi
   if [[ $left -lt $limit ]]; then limit=$left; fi
 
@@ -132,15 +136,16 @@ show_machine() {
 }
 
 part_device() {
-  show_machine 2>&1 | tee "$out/device.txt" | sed 's/^/    /'
-  step device cpu 'machine' 10 test -s "$out/device.txt"
+  show_machine 2>&1 | tee "$more/device.txt" | sed 's/^/    /'
+  step device cpu 'machine' 10 test -s "$more/device.txt"
   step device gpu 'probe' 60 "$bin/gpu_bench" --probe
 }
 
 part_contract() {
   step contract cpu 'every engine and kernel' 300 env SPARSEAGG_TEST_CASES="$(either 200 2500)" \
-    "$tests" --gtest_filter='-*Differential*:*RealSize*:*Faults*:RealDevice*:*/cuda'
+    "$tests" --gtest_filter='-*Differential*:*RealSize*:*Faults*:RealDevice*:*/cuda:*/cudatiny*'
   step contract gpu 'engine and device' 300 "$tests" --gtest_filter='*/cuda:RealDevice.*'
+  step contract gpu 'engine with tiny sizes' 300 "$tests" --gtest_filter='*/cudatiny*'
 }
 
 part_faults() {
@@ -159,15 +164,15 @@ part_differential() {
 
 part_bench() {
   step bench cpu 'engine, a few clients' 300 "$bin/merge_bench" --repetitions 3 --divide-clients "$(either 50 10)" \
-    --out "$out/merge.json"
+    --out "$more/merge.json"
   step bench cpu 'gpu_bench on the host' 300 "$bin/gpu_bench" --device host --repetitions 1 --divide-clients 100
   local less=() path
   if $quick; then less=(--divide-clients 4 --repetitions 5); fi
   step bench gpu 'workloads A to G' "$(either 120 300)" "$bin/gpu_bench" --out "$out/gpu.json" \
     --variants "$(either plain plain,shuffled,skewed)" "${less[@]}"
   for path in tiles sort; do # both paths where the planner has a choice
-    step bench gpu "A and B by $path" "$(either 30 60)" "$bin/gpu_bench" --out "$out/gpu-$path.json" --path "$path" \
-      --workloads AB --variants plain "${less[@]}"
+    step bench gpu "A, B and C by $path" "$(either 30 60)" "$bin/gpu_bench" --out "$more/gpu-$path.json" --path "$path" \
+      --workloads ABC --variants plain "${less[@]}"
   done
 }
 
@@ -184,16 +189,26 @@ serve() { # backend
   server=$!
   read -r -t 60 -u 3 address
   "$bin/sparseagg-loadgen" --target "${address#listening grpc=}" --repetitions 3 --divide-clients "$(either 20 1)" \
-    --out "$out/serve-$1.json" || status=$?
+    --out "$more/serve-$1.json" || status=$?
   kill -TERM "$server"
   wait "$server" && return "$status"
 }
 
 part_serve() {
   export -f serve either
-  export bin home out quick
+  export bin home more quick
   step serve cpu 'load on the server' 200 bash -c 'serve cpu'
   step serve gpu 'load on the server' 200 bash -c 'serve cuda'
+}
+
+# What Nsight Compute says of each kernel, for one run of A by either path.
+part_profile() {
+  local needs=ncu path
+  for path in tiles sort; do
+    step profile gpu "ncu: A by $path" "$(either 120 300)" ncu --print-summary per-kernel --section SpeedOfLight \
+      --section MemoryWorkloadAnalysis --section Occupancy --section LaunchStats --csv --log-file "$more/ncu-$path.csv" \
+      "$bin/gpu_bench" --path "$path" --workloads A --variants plain --repetitions 1 --divide-clients "$(either 10 1)"
+  done
 }
 
 part_sanitizer() {
@@ -202,7 +217,7 @@ part_sanitizer() {
   # Races are looked for in the one kernel of ours that shares memory (cuda/kernels/grid.cuh). compute-sanitizer says
   # nothing when its filter matches no kernel, so the kernel's name is looked up first.
   step sanitizer gpu 'racecheck: its kernel' 60 grep -q RunBlocks "$tests"
-  for tool in memcheck 'racecheck --kernel-name kns=RunBlocks'; do
+  for tool in memcheck 'racecheck --kernel-name kns=RunBlocks' 'synccheck --kernel-name kns=RunBlocks' initcheck; do
     sanitizer="$needs --error-exitcode 9 --tool $tool"
     # shellcheck disable=SC2086  # words on purpose
     step sanitizer gpu "${tool%% *}: device" "$(either 60 150)" env SPARSEAGG_TEST_CASES="$cases" \
@@ -217,9 +232,12 @@ for part in "${parts[@]}"; do
   if [[ " $only " == *" $part "* ]]; then "part_$part"; fi
 done
 
+# One file of all logs.
+if tar -C "$out" -cf "$out/more.tar" more; then rm -r "$more"; fi
+
 echo
 cat "$out/check.txt"
 echo
-echo "$failed failed, in $SECONDS s; logs and JSON are in $out"
+echo "$failed failed, in $SECONDS s; the JSON is in $out, logs are in more.tar there"
 if [[ -n $no_gpu ]]; then echo "the GPU's steps were not run: $no_gpu"; fi
 [[ $failed -eq 0 ]]

@@ -1,8 +1,8 @@
 # Sets SPARSEAGG_HAS_CUDA, and enables the CUDA language where it is ON.
 #
 # SPARSEAGG_CUDA                 ON: fail without a toolkit. AUTO: take one if there is one. OFF: do not look.
-# SPARSEAGG_CUDA_ARCHITECTURES   empty: all of 80 86 89 90 100 120 that the toolkit knows, and PTX of the last for
-#                                devices to come; else a list as for CMAKE_CUDA_ARCHITECTURES.
+# SPARSEAGG_CUDA_ARCHITECTURES   empty: all of 75 80 86 89 90 100 120 that the toolkit knows, PTX of 80 for the
+#                                devices between them, and PTX of the last for devices to come; else a list as for CMAKE_CUDA_ARCHITECTURES.
 set(SPARSEAGG_CUDA_ARCHITECTURES "" CACHE STRING "Architectures to compile for; empty: all that the toolkit knows")
 
 set(SPARSEAGG_HAS_CUDA OFF)
@@ -20,13 +20,14 @@ if(SPARSEAGG_HAS_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES ${SPARSEAGG_CUDA_ARCHITECTURES})
   if(NOT CMAKE_CUDA_ARCHITECTURES)
     execute_process(COMMAND ${SPARSEAGG_NVCC} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
-    foreach(architecture 80 86 89 90 100 120)
+    foreach(architecture 75 80 86 89 90 100 120)
       if(known MATCHES "compute_${architecture}\n")
         list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
         set(last ${architecture})
       endif()
     endforeach()
-    list(APPEND CMAKE_CUDA_ARCHITECTURES ${last}-virtual)
+    list(APPEND CMAKE_CUDA_ARCHITECTURES 80-virtual ${last}-virtual)
+    list(REMOVE_DUPLICATES CMAKE_CUDA_ARCHITECTURES)
   endif()
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)

@@ -6,13 +6,14 @@ import json
 import os
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
 
 NO_GPU = "UNAVAILABLE: no usable GPU: this machine has no NVIDIA driver"
-PARTS = ["device", "contract", "faults", "differential", "bench", "peers", "serve", "sanitizer"]
+PARTS = ["device", "contract", "sanitizer", "bench", "profile", "peers", "faults", "serve", "differential"]
 SERVER = """
 if [[ $1 == --version ]]; then echo sparseagg 1.2; exit; fi
 trap 'exit 0' TERM
@@ -32,6 +33,7 @@ def bundle(tmp_path: Path) -> Path:
         write_program(tmp_path, name, "")
     write_program(tmp_path, "sparseagg_engine_tests", "# RunBlocks\necho '[  PASSED  ] 12 tests.'")
     write_program(tmp_path, "compute-sanitizer", "")
+    write_program(tmp_path, "ncu", "")
     write_program(tmp_path, "nvidia-smi", "")
     write_program(tmp_path, "sparseagg-server", SERVER)
     write_probe(tmp_path, f'echo "gpu_bench: {NO_GPU}" >&2; exit 1')
@@ -74,6 +76,10 @@ def test_with_a_gpu_every_step_runs(bundle, arguments) -> None:
     assert {step["result"] for step in found["steps"]} == {"ok"}
     notes = {step["part"]: step["note"] for step in found["steps"]}
     assert notes["contract"] == "12 tests passed"
+    files = sorted(path.name for path in (bundle / "out").iterdir())
+    assert len(files) <= 8
+    with tarfile.open(bundle / "out" / "more.tar") as more:
+        assert len([name for name in more.getnames() if name.endswith(".log")]) == len(found["steps"])
 
 
 @pytest.mark.parametrize("probe", ["exit 139", "echo INTERNAL: cudaErrorUnknown; exit 1"])
