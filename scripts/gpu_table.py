@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/gpu.md: bytes per tuple, and what each kernel takes of a multiprocessor.
+
+    build/dev/bench/gpu_traffic --out bench/results/gpu_traffic.json
+    scripts/gpu_table.py --traffic bench/results/gpu_traffic.json --build build/cuda
+
+The bytes are counted (bench/gpu/traffic). Registers, spills and shared memory are what ptxas reports; each source with
+kernels is compiled once more for that, as its build for one architecture does. Rates and occupancy are computed: a model,
+not a measurement. Exits 1 if a kernel of ours spills registers or keeps arrays in local memory. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+# Bytes per second of the memory, from the makers' data sheets, and the share that a copy kernel reaches of it.
+BANDWIDTHS = {"H100": 3.35e12, "H200": 4.8e12}
+SHARE = 0.9
+
+# A multiprocessor of sm_90.
+REGISTERS = 65536
+REGISTER_UNIT = 256  # a warp's registers are allocated in units of
+SHARED_BYTES = 227 << 10
+SHARED_PER_BLOCK = 1 << 10  # that the system takes
+MAX_THREADS = 2048
+MAX_BLOCKS = 32
+BLOCK_THREADS = 256
+WARP_THREADS = 32
+
+PATTERN = re.compile(
+    r"Compiling entry function '(\S+)' for '\w+'\n.*\n"
+    r"\s*(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
+    r".*?Used (\d+) registers(?:.*?(\d+) bytes smem)?"
+)
+LIBRARY_SOURCES = ("sort_keys", "select")  # with kernels of CUB only
+
+
+class Kernel(NamedTuple):
+    """What one kernel takes."""
+
+    name: str
+    registers: int
+    stack: int
+    spilled: int  # bytes
+    shared: int
+
+    def occupancy(self) -> float:
+        """The share of a multiprocessor's threads that are resident at a time."""
+        warp = -(-self.registers * WARP_THREADS // REGISTER_UNIT) * REGISTER_UNIT
+        blocks = min(
+            REGISTERS // (warp * BLOCK_THREADS // WARP_THREADS),
+            SHARED_BYTES // (self.shared + SHARED_PER_BLOCK),
+            MAX_THREADS // BLOCK_THREADS,
+            MAX_BLOCKS,
+        )
+        return blocks * BLOCK_THREADS / MAX_THREADS
+
+
+def demangle(names: list[str]) -> list[str]:
+    """C++ names in readable form."""
+    output = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
+    return output.splitlines()
+
+
+def short_name(name: str) -> str | None:
+    """`TileBody<SumFloat>` for a kernel of ours, None for one of a library."""
+    match = re.search(r"\bRun(?:Elements|Blocks)<(.*)>\(", name)
+    if match is None:
+        return None
+    return re.sub(r"sparseagg::cuda::|, (true|false)|\((bool|unsigned int)\)\d+", "", match[1]).strip()
+
+
+def compile_kernels(build: Path) -> str:
+    """What ptxas says of each kernel, compiled as in `build`."""
+    commands = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
+    report = []
+    for each in commands:
+        source = Path(each["file"])
+        if source.suffix != ".cu" or "cuda/kernels" not in source.as_posix() or source.stem.startswith(LIBRARY_SOURCES):
+            continue
+        command = shlex.split(each["command"])
+        command[command.index("-o") + 1] = "/dev/null"
+        command = [word for word in command if not word.endswith("ccache")]
+        done = subprocess.run([*command, "-Xptxas", "-v"], cwd=each["directory"], capture_output=True, text=True, check=True)
+        report.append(done.stderr)
+    return "\n".join(report)
+
+
+def read_kernels(report: str) -> list[Kernel]:
+    """Our kernels in a report of ptxas, by name."""
+    found = PATTERN.findall(report)
+    kernels = {}
+    for name, (_, stack, stored, loaded, registers, shared) in zip(
+        demangle([each[0] for each in found]), found, strict=True
+    ):
+        short = short_name(name)
+        if short is not None:
+            kernels[short] = Kernel(short, int(registers), int(stack), int(stored) + int(loaded), int(shared or 0))
+    return [kernels[name] for name in sorted(kernels)]
+
+
+def kernel_table(kernels: list[Kernel]) -> list[str]:
+    """The lines of the table of kernels."""
+    lines = ["| kernel | registers | spilled bytes | shared bytes | occupancy |", "|---|---|---|---|---|"]
+    lines += [f"| `{k.name}` | {k.registers} | {k.spilled} | {k.shared} | {k.occupancy():.0%} |" for k in kernels]
+    return lines
+
+
+def traffic_table(traffic: dict) -> list[str]:
+    """The lines of the table of bytes."""
+    heads = " | ".join(f"{name} model, G/s" for name in BANDWIDTHS)
+    lines = [
+        f"| workload | path | bytes a tuple | floor | {heads} | by kernel |",
+        "|---|---|---|---|" + "---|" * (len(BANDWIDTHS) + 1),
+    ]
+    for result in traffic["results"]:
+        taken = result["bytes_per_tuple"]
+        rates = " | ".join(f"{SHARE * bandwidth / taken / 1e9:.1f}" for bandwidth in BANDWIDTHS.values())
+        largest = sorted(result["kernels"].items(), key=lambda each: -each[1])
+        parts = ", ".join(f"{name} {count:.1f}" for name, count in largest if count >= 0.05)
+        path = result["path"] + (", as planned" if result["planned"] else "")
+        lines.append(
+            f"| {result['workload']} | {path} | {taken:.1f} | {result['floor_bytes_per_tuple']:.1f} | {rates} | {parts} |"
+        )
+    return lines
+
+
+def replace(text: str, name: str, lines: list[str]) -> str:
+    """`text` with `lines` between the two comments that name the table."""
+    pattern = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise SystemExit(f"there is no place for the table {name}")
+    return pattern.sub(lambda match: match[1] + "\n" + "\n".join(lines) + "\n\n" + match[2], text)
+
+
+def main() -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traffic", type=Path, help="JSON of gpu_traffic")
+    parser.add_argument("--build", type=Path, help="build of the preset cuda")
+    parser.add_argument("--page", type=Path, default=Path(__file__).resolve().parent.parent / "docs/gpu.md")
+    arguments = parser.parse_args()
+    text = arguments.page.read_text(encoding="utf-8")
+    status = 0
+    if arguments.traffic is not None:
+        text = replace(text, "traffic", traffic_table(json.loads(arguments.traffic.read_text(encoding="utf-8"))))
+    if arguments.build is not None:
+        kernels = read_kernels(compile_kernels(arguments.build))
+        text = replace(text, "kernels", kernel_table(kernels))
+        for kernel in kernels:
+            if kernel.spilled > 0 or kernel.stack > 0:
+                print(f"{kernel.name}: {kernel.spilled} bytes spilled, {kernel.stack} bytes of stack")
+                status = 1
+    arguments.page.write_text(text, encoding="utf-8")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
