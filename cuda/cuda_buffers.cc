@@ -22,7 +22,15 @@ absl::Status CudaPool::Create(int device) {
 
 absl::StatusOr<void*> CudaPool::Allocate(size_t bytes, cudaStream_t stream) {
   void* d_memory = nullptr;
-  CUDA_RETURN_IF_ERROR(cudaMallocFromPoolAsync(&d_memory, bytes, pool_, stream));
+  const auto allocate = [&] { return CUDA_TO_STATUS(cudaMallocFromPoolAsync(&d_memory, bytes, pool_, stream)); };
+  absl::Status status = allocate();
+  if (absl::IsResourceExhausted(status)) {
+    // What was freed is unused once the work before it is done.
+    CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
+    CUDA_RETURN_IF_ERROR(cudaMemPoolTrimTo(pool_, 0));
+    status = allocate();
+  }
+  RETURN_IF_ERROR(status);
   return d_memory;
 }
 

@@ -104,8 +104,10 @@ TEST_F(CudaDeviceTest, OutOfMemory_ResourceExhaustedOnce_DeviceStaysInUse) {
       return pinned ? (*device)->AllocatePinned(100) : (*device)->Allocate(100, Lane::kCompute);
     };
     Runtime().fail_at_call = Runtime().num_calls + 1;
+    Runtime().fail_at_call_too = Runtime().num_calls + 4;  // after the wait and the trim of the pool
     Runtime().error = cudaErrorMemoryAllocation;
     const absl::Status status = allocate().status();
+    Runtime().fail_at_call_too = 0;
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(status.message(), HasSubstr("cudaErrorMemoryAllocation: out of memory (cuda"));
     EXPECT_THAT(status.message(), HasSubstr(" at cuda_buffers.cc:"));
@@ -114,6 +116,18 @@ TEST_F(CudaDeviceTest, OutOfMemory_ResourceExhaustedOnce_DeviceStaysInUse) {
     ASSERT_TRUE(memory.ok()) << memory.status();
     pinned ? (*device)->FreePinned(*memory) : (*device)->Free(*memory, Lane::kCompute);
   }
+}
+
+TEST_F(CudaDeviceTest, OutOfMemoryUntilThePoolIsTrimmed_NoError) {
+  const auto device = CudaDevice::Create();
+  ASSERT_TRUE(device.ok()) << device.status();
+  Runtime().fail_at_call = Runtime().num_calls + 1;
+  Runtime().error = cudaErrorMemoryAllocation;
+  const absl::StatusOr<void*> memory = (*device)->Allocate(100, Lane::kCompute);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(Runtime().num_trims, 1u);
+  EXPECT_EQ(Runtime().last_error, cudaSuccess) << "the next launch would report it again";
+  (*device)->Free(*memory, Lane::kCompute);
 }
 
 TEST_F(CudaDeviceTest, OtherErrors_InternalWithNameCallAndPlace) {

@@ -19,7 +19,8 @@ namespace {
 
 cudaError_t Count() {
   FakeRuntime& runtime = Runtime();
-  if (++runtime.num_calls != runtime.fail_at_call) return cudaSuccess;
+  const uint64_t call = ++runtime.num_calls;
+  if (call != runtime.fail_at_call && call != runtime.fail_at_call_too) return cudaSuccess;
   return runtime.last_error = runtime.error;
 }
 
@@ -121,6 +122,9 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 }
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { return fake::Make(pool); }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return fake::Count(); }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) {
+  return fake::Do([] { ++fake::Runtime().num_trims; });
+}
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) { return fake::Destroy(pool); }
 cudaError_t cudaMallocFromPoolAsync(  // allow(raw-allocation): the fake
     void** memory, size_t bytes, cudaMemPool_t, cudaStream_t) {

@@ -16,6 +16,7 @@ struct FakeRuntime {
   size_t memory_bytes = size_t{1} << 30;
 
   uint64_t fail_at_call = 0;  // counted from 1; 0: never
+  uint64_t fail_at_call_too = 0;
   cudaError_t error = cudaErrorUnknown;
 
   uint64_t num_calls = 0;
@@ -26,6 +27,7 @@ struct FakeRuntime {
   uint64_t num_sorts_of_32_bits = 0;
   uint64_t num_sorts_of_64_bits = 0;
   uint64_t num_selects = 0;
+  uint64_t num_trims = 0;  // of the pool
 };
 
 // What the runtime of this program goes by.
