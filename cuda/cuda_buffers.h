@@ -23,9 +23,9 @@ class CudaPool {
 
   absl::Status Create(int device);
 
-  // Allocates in the order of `stream`; does not synchronise. Without memory it returns what the pool keeps unused to the
-  // driver, whose pieces may have the wrong sizes, and tries once more; that synchronises.
-  // Errors: RESOURCE_EXHAUSTED when the device has no memory.
+  // Allocates in the order of `stream`; does not synchronise. Without memory it returns what the pool keeps unused to
+  // the driver, whose pieces may have the wrong sizes, and tries once more; that synchronises. Errors:
+  // RESOURCE_EXHAUSTED when the device has no memory.
   absl::StatusOr<void*> Allocate(size_t bytes, cudaStream_t stream);
   void Free(void* d_memory, cudaStream_t stream);
 

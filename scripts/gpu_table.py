@@ -5,7 +5,7 @@
     scripts/gpu_table.py --traffic bench/results/gpu_traffic.json --build build/cuda
 
 The bytes are counted (bench/gpu/traffic). Registers, spills and shared memory are what ptxas reports; each source with
-kernels is compiled once more for that, as its build for one architecture does. Rates and occupancy are computed: a model,
+kernels is compiled once more for that, as in its build for one architecture. Rates and occupancy are computed: a model,
 not a measurement. Exits 1 if a kernel of ours spills registers or keeps arrays in local memory. Standard library only.
 """
 
@@ -88,7 +88,8 @@ def compile_kernels(build: Path) -> str:
         command = shlex.split(each["command"])
         command[command.index("-o") + 1] = "/dev/null"
         command = [word for word in command if not word.endswith("ccache")]
-        done = subprocess.run([*command, "-Xptxas", "-v"], cwd=each["directory"], capture_output=True, text=True, check=True)
+        command += ["-Xptxas", "-v"]
+        done = subprocess.run(command, cwd=each["directory"], capture_output=True, text=True, check=True)
         report.append(done.stderr)
     return "\n".join(report)
 
@@ -126,9 +127,8 @@ def traffic_table(traffic: dict) -> list[str]:
         largest = sorted(result["kernels"].items(), key=lambda each: -each[1])
         parts = ", ".join(f"{name} {count:.1f}" for name, count in largest if count >= 0.05)
         path = result["path"] + (", as planned" if result["planned"] else "")
-        lines.append(
-            f"| {result['workload']} | {path} | {taken:.1f} | {result['floor_bytes_per_tuple']:.1f} | {rates} | {parts} |"
-        )
+        floor = f"{result['floor_bytes_per_tuple']:.1f}"
+        lines.append(f"| {result['workload']} | {path} | {taken:.1f} | {floor} | {rates} | {parts} |")
     return lines
 
 
