@@ -95,7 +95,8 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, con
     : engine_(std::move(engine)),
       store_(std::move(store)),
       server_(engine_.get(), &clock, FitToFiles(LimitsOf(options)), options.num_threads, store_.get()),
-      registry_(server_.ForRounds()) {}
+      registry_(server_.ForRounds()),
+      methods_(&server_, &registry_) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
@@ -137,7 +138,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
                         absl::StrCat("cannot listen on ", options.grpc_address, ": ", listener.status().message()));
   }
   listener_ = *std::move(listener);
-  grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&server_, &registry_), nullptr, nullptr, {}});
+  grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&server_, &registry_, &methods_), nullptr, nullptr, {}});
   grpc::ServerBuilder builder;
   ConfigureTransport(server_.limits, builder);
   grpc_->acceptor = builder.experimental().AddExternalConnectionAcceptor(

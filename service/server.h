@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "host/engine.h"
+#include "service/api/aggregation_methods.h"
 #include "service/auth/jwt.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
@@ -94,6 +95,7 @@ class Server {
   std::shared_ptr<TlsCredentials> tls_;  // null: no TLS
   ServerContext server_;
   Registry registry_;
+  AggregationMethods methods_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;
   absl::Duration refusal_logged_ = -absl::InfiniteDuration();  // Clock::Monotonic of the last log line

@@ -6,12 +6,14 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "service/base/to_status.h"
 #include "service/rpc/call_context.h"
 #include "service/rpc/call_errors.h"
 #include "service/rpc/grpc_service.h"
+#include "service/rpc/grpc_unary_call.h"
 
 namespace sparseagg::service {
 namespace {
@@ -43,47 +45,54 @@ const char* PathOf(Method method) {
 
 template <template <typename, typename> typename Handler, typename Reactor, typename... Args>
 void AggregationService::Serve(Method method, RpcMethod::RpcType type,
-                               Reactor* (AggregationService::*handler)(Context*, Args...)) {
-  const auto checked = [this, method, handler](grpc::CallbackServerContext* context, Args... args) -> Reactor* {
+                               std::function<Reactor*(Context*, Args...)> handle) {
+  const auto checked = [this, method, handle = std::move(handle)](grpc::CallbackServerContext* context,
+                                                                  Args... args) -> Reactor* {
     auto* const call = static_cast<CallContext*>(context);  // RegisterWith
-    const absl::Status admitted = ToStatus([&] { return call->Admit(&server_, method); });
-    return admitted.ok() ? (this->*handler)(call, args...) : new RefusedCall<Reactor>(admitted);
+    const absl::Status admitted = ToStatus([&] { return call->AdmitTo(&server_, method); });
+    return admitted.ok() ? handle(call, args...) : new RefusedCall<Reactor>(admitted);
   };
   AddMethod(new grpc::internal::RpcServiceMethod(PathOf(method), type, nullptr));
   MarkMethodRawCallback(num_methods_++, new Handler<grpc::ByteBuffer, grpc::ByteBuffer>(checked));
 }
 
-AggregationService::AggregationService(ServerContext* server, Registry* registry)
-    : server_(*server), registry_(*registry) {
+void AggregationService::ServeUnary(const AggregationMethods::Entry& entry) {
+  using Start = std::function<grpc::ServerUnaryReactor*(Context*, const grpc::ByteBuffer*, grpc::ByteBuffer*)>;
+  const Start start = [this, handler = entry.handler](Context* context, const grpc::ByteBuffer* request,
+                                                      grpc::ByteBuffer* response) {
+    auto call = std::make_shared<GrpcUnaryCall>(&server_, context, request, response);
+    GrpcUnaryCall* const reactor = call.get();
+    reactor->KeepAlive(call);
+    (methods_.*handler)(std::move(call));
+    return reactor;
+  };
+  Serve<grpc::internal::CallbackUnaryHandler>(entry.method, RpcMethod::NORMAL_RPC, start);
+}
+
+AggregationService::AggregationService(ServerContext* server, Registry* registry, AggregationMethods* methods)
+    : server_(*server), registry_(*registry), methods_(*methods) {
+  using grpc::ByteBuffer;
   using grpc::internal::CallbackBidiHandler;
   using grpc::internal::CallbackClientStreamingHandler;
   using grpc::internal::CallbackServerStreamingHandler;
-  using grpc::internal::CallbackUnaryHandler;
-  const auto serve_unary = [this](Method method, auto handler) {
-    Serve<CallbackUnaryHandler>(method, RpcMethod::NORMAL_RPC, handler);
-  };
-  serve_unary(Method::kGetServerInfo, &AggregationService::GetServerInfo);
-  serve_unary(Method::kCreateRound, &AggregationService::CreateRound);
-  serve_unary(Method::kGetRound, &AggregationService::GetRound);
-  serve_unary(Method::kListRounds, &AggregationService::ListRounds);
-  serve_unary(Method::kWaitRound, &AggregationService::WaitRound);
-  serve_unary(Method::kCloseRound, &AggregationService::CloseRound);
-  serve_unary(Method::kCancelRound, &AggregationService::CancelRound);
-  serve_unary(Method::kDeleteRound, &AggregationService::DeleteRound);
-  serve_unary(Method::kCommitSubmission, &AggregationService::CommitSubmission);
-  serve_unary(Method::kGetUploadStatus, &AggregationService::GetUploadStatus);
-  serve_unary(Method::kListSubmissions, &AggregationService::ListSubmissions);
-  serve_unary(Method::kWithdrawSubmission, &AggregationService::WithdrawSubmission);
-  serve_unary(Method::kGetResult, &AggregationService::GetResult);
+  using Reader = std::function<grpc::ServerReadReactor<ByteBuffer>*(Context*, ByteBuffer*)>;
+  using Writer = std::function<grpc::ServerWriteReactor<ByteBuffer>*(Context*, const ByteBuffer*)>;
+  using Bidi = std::function<grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>*(Context*)>;
+  for (const AggregationMethods::Entry& entry : AggregationMethods::Entries()) ServeUnary(entry);
   // Workaround: gRPC 1.51 receives all of a unary message before it calls the handler (grpc#29836). A client stream of
   // one message looks the same to clients, and its handler reads when in-flight memory is reserved. Remove with: a gRPC
   // whose unary handlers start the read themselves.
-  Serve<CallbackClientStreamingHandler>(Method::kPutChunk, RpcMethod::CLIENT_STREAMING, &AggregationService::PutChunk);
-  Serve<CallbackClientStreamingHandler>(Method::kSubmitUpdate, RpcMethod::CLIENT_STREAMING,
-                                        &AggregationService::SubmitUpdate);
-  Serve<CallbackServerStreamingHandler>(Method::kStreamResult, RpcMethod::SERVER_STREAMING,
-                                        &AggregationService::StreamResult);
-  Serve<CallbackBidiHandler>(Method::kAggregate, RpcMethod::BIDI_STREAMING, &AggregationService::Aggregate);
+  Serve<CallbackClientStreamingHandler>(
+      Method::kPutChunk, RpcMethod::CLIENT_STREAMING,
+      Reader([this](Context* context, ByteBuffer* response) { return PutChunk(context, response); }));
+  Serve<CallbackClientStreamingHandler>(
+      Method::kSubmitUpdate, RpcMethod::CLIENT_STREAMING,
+      Reader([this](Context* context, ByteBuffer* response) { return SubmitUpdate(context, response); }));
+  Serve<CallbackServerStreamingHandler>(
+      Method::kStreamResult, RpcMethod::SERVER_STREAMING,
+      Writer([this](Context* context, const ByteBuffer* request) { return StreamResult(context, request); }));
+  Serve<CallbackBidiHandler>(Method::kAggregate, RpcMethod::BIDI_STREAMING,
+                             Bidi([this](Context* context) { return Aggregate(context); }));
 }
 
 void AggregationService::RegisterWith(grpc::ServerBuilder& builder) {

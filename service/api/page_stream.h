@@ -1,6 +1,6 @@
 // The pages of a result, one after the other.
-#ifndef SPARSEAGG_SERVICE_RPC_PAGE_STREAM_H_
-#define SPARSEAGG_SERVICE_RPC_PAGE_STREAM_H_
+#ifndef SPARSEAGG_SERVICE_API_PAGE_STREAM_H_
+#define SPARSEAGG_SERVICE_API_PAGE_STREAM_H_
 
 #include <cstdint>
 #include <memory>
@@ -63,4 +63,4 @@ class PageStream {
 
 }  // namespace sparseagg::service
 
-#endif  // SPARSEAGG_SERVICE_RPC_PAGE_STREAM_H_
+#endif  // SPARSEAGG_SERVICE_API_PAGE_STREAM_H_

@@ -1,6 +1,6 @@
 // Messages to gRPC's bytes.
-#ifndef SPARSEAGG_SERVICE_RPC_SERIALIZE_H_
-#define SPARSEAGG_SERVICE_RPC_SERIALIZE_H_
+#ifndef SPARSEAGG_SERVICE_CODEC_SERIALIZE_H_
+#define SPARSEAGG_SERVICE_CODEC_SERIALIZE_H_
 
 #include <google/protobuf/message.h>
 #include <grpcpp/support/byte_buffer.h>
@@ -15,4 +15,4 @@ absl::Status Serialize(const google::protobuf::Message& message, grpc::ByteBuffe
 
 }  // namespace sparseagg::service
 
-#endif  // SPARSEAGG_SERVICE_RPC_SERIALIZE_H_
+#endif  // SPARSEAGG_SERVICE_CODEC_SERIALIZE_H_

@@ -1,4 +1,4 @@
-#include "service/rpc/page_stream.h"
+#include "service/api/page_stream.h"
 
 #include <algorithm>
 #include <utility>

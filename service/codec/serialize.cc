@@ -1,4 +1,4 @@
-#include "service/rpc/serialize.h"
+#include "service/codec/serialize.h"
 
 #include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/proto_buffer_writer.h>
