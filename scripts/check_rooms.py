@@ -116,6 +116,16 @@ INNER_ROOMS = {
         "service/store",
         "service/base",
     ],
+    "service/http": [
+        "service/server_context.h",
+        "service/api",
+        "service/codec",
+        "service/rounds",
+        "service/transport",
+        "service/auth",
+        "service/admission",
+        "service/base",
+    ],
     "service/rpc": [
         "service/server_context.h",
         "service/api",

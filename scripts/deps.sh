@@ -13,7 +13,7 @@ packages() {
       echo libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libssl-dev
       echo libabsl-dev libtbb-dev libhwy-dev libxxhash-dev
       echo libcli11-dev libtomlplusplus-dev libspdlog-dev prometheus-cpp-dev
-      echo librocksdb-dev
+      echo librocksdb-dev libboost-dev
       ;;
     python) echo python3 python3-venv ;;
     extension) echo python3-dev ;;

@@ -178,6 +178,7 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   Options options;
   options.server.limits.memory_limit_bytes = DefaultMemoryLimit(ProcessMemory());
   options.server.metrics_address = "127.0.0.1:8002";
+  options.server.http.address = "127.0.0.1:8003";
   CLI::App app("Merges sparse updates of many clients into one sparse vector per tensor.", "sparseagg-server");
   app.set_version_flag("--version", std::string("sparseagg-server ") + kVersion);
   app.config_formatter(std::make_shared<ConfigFile>(app));
@@ -196,6 +197,16 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   CLI::Option* metrics_address = add.Add("metrics-address", options.server.metrics_address,
                                          "HOST:PORT for GET /metrics, /healthz and /readyz, or none. If the default "
                                          "port is in use, the server starts without them");
+  CLI::Option* http_address =
+      add.Add("http-address", options.server.http.address,
+              "HOST:PORT of the HTTP gateway and the status page, or none. If the default port is in use, the server "
+              "starts without it");
+  add.Add("http-origins", options.server.http.origins,
+          "origins of other web pages that may call the gateway, with commas: https://app.example.org; *: all");
+  add.AddCount("max-http-connections", options.server.http.max_connections,
+               "connections of the gateway open at once; lowered to what the limits on memory and open files allow");
+  add.AddCount("max-http-connections-per-address", options.server.http.max_connections_per_address,
+               "connections of the gateway open at once from one address; 0: no limit of its own");
   add.Add(
       "tokens-file", options.server.tokens_file,
       "bearer tokens, one line each: SHA-256 of the token, role, tenant, name or -, end of validity; read again when "
@@ -266,6 +277,8 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
     if (options.server.tls.key.empty()) options.server.tls.key = options.dev_tls + "/server.key";
   }
   options.server.metrics_optional = metrics_address->count() == 0;
+  options.server.http_optional = http_address->count() == 0;
+  if (options.server.http.address == "none") options.server.http.address.clear();
   // "none" is a word, because CLI11 ignores an empty environment variable.
   if (options.server.metrics_address == "none") options.server.metrics_address.clear();
   // Submissions are numbered in 32 bits.

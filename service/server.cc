@@ -74,6 +74,26 @@ Limits LimitsOf(const ServerOptions& options) {
   return limits;
 }
 
+AuthOptions AuthOf(const ServerOptions& options) {
+  return {options.tokens_file, !options.tls.client_ca.empty(), options.jwt};
+}
+
+// Returns: what the server lacks to serve other machines; empty: nothing.
+std::string Lacks(const ServerOptions& options) {
+  std::vector<absl::string_view> lacks;
+  if (!options.tls.IsEnabled()) lacks.push_back("TLS (--tls-certificate)");
+  if (!AuthOf(options).IsRequired()) {
+    lacks.push_back("authentication (--tokens-file, --jwt-key or --tls-client-ca)");
+  }
+  return absl::StrJoin(lacks, " and no ");
+}
+
+// Returns: the connections of the gateway that memory has room for; 0: no gateway.
+uint64_t MaxHttpConnections(const ServerOptions& options) {
+  if (options.http.address.empty()) return 0;
+  return FitHttpConnections(LimitsOf(options), options.http.max_connections);
+}
+
 // Leaves out the plugins of gRPC that serve everybody: reflection and channelz. Health stays.
 class NoInspection final : public grpc::ServerBuilderOption {
  public:
@@ -94,18 +114,16 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, con
                std::unique_ptr<Store> store)
     : engine_(std::move(engine)),
       store_(std::move(store)),
-      server_(engine_.get(), &clock, FitToFiles(LimitsOf(options)), options.num_threads, store_.get()),
+      max_http_connections_(MaxHttpConnections(options)),
+      server_(engine_.get(), &clock, FitToFiles(LimitsOf(options), max_http_connections_), options.num_threads,
+              store_.get()),
       registry_(server_.ForRounds()),
       methods_(&server_, &registry_) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
-  AuthOptions auth{options.tokens_file, !options.tls.client_ca.empty(), options.jwt};
-  std::vector<absl::string_view> lacks;
-  if (!options.tls.IsEnabled()) lacks.push_back("TLS (--tls-certificate)");
-  if (!auth.IsRequired()) lacks.push_back("authentication (--tokens-file, --jwt-key or --tls-client-ca)");
-  if (!options.insecure && !lacks.empty()) {
-    RETURN_IF_ERROR(CheckLoopback(options.grpc_address, absl::StrJoin(lacks, " and no ")));
+  if (const std::string lacks = Lacks(options); !options.insecure && !lacks.empty()) {
+    RETURN_IF_ERROR(CheckLoopback(options.grpc_address, lacks));
   }
   std::unique_ptr<Store> store;
   if (options.durability != Durability::kMemory) {
@@ -120,13 +138,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (const uint64_t most = server->server_.limits.max_connections; most < wanted) {
     Log(LogLevel::kWarning, "few_files", {{"max_connections", wanted}, {"connections", most}});
   }
-  RETURN_IF_ERROR(server->server_.authenticator.Configure(std::move(auth)));
+  RETURN_IF_ERROR(server->server_.authenticator.Configure(AuthOf(options)));
   if (options.tls.IsEnabled()) {
     ASSIGN_OR_RETURN(server->tls_, TlsCredentials::Load(options.tls, &server->server_.clock));
   }
   if (server->tls_ != nullptr || server->server_.authenticator.IsRequired()) server->KeepCredentialsFresh();
   RETURN_IF_ERROR(server->Listen(options));
-  RETURN_IF_ERROR(server->ServeHttp(options));
+  RETURN_IF_ERROR(server->ServeGateway(options));
+  RETURN_IF_ERROR(server->ServeMetrics(options));
   return server;
 }
 
@@ -171,6 +190,7 @@ void Server::KeepCredentialsFresh() {
 void Server::RefuseConnection() {
   server_.metrics.CountRefusedConnection();
   const absl::Duration now = server_.clock.Monotonic();
+  MutexLock lock(&refusal_mu_);
   if (now - refusal_logged_ < absl::Seconds(10)) return;  // many refusals must not flood the log
   refusal_logged_ = now;
   Log(LogLevel::kWarning, "connection_refused", {{"reason", "too many connections are open"}});
@@ -183,7 +203,7 @@ Gauges Server::CountNow() const {
     gauges.rounds.push_back({absl::AsciiStrToLower(Name(static_cast<RoundState>(i))), counts[i]});
   }
   gauges.uploads = server_.uploads.taken();
-  gauges.connections = server_.connections.num_open();
+  gauges.connections = server_.connections.num_open() + (gateway_ == nullptr ? 0 : gateway_->num_connections());
   gauges.in_flight_bytes = server_.in_flight.reserved();
   gauges.in_flight_limit_bytes = server_.in_flight.limit();
   gauges.in_flight_waiting = server_.in_flight.num_waiting();
@@ -209,7 +229,7 @@ HttpPages Server::Pages() const {
            }}};
 }
 
-absl::Status Server::ServeHttp(const ServerOptions& options) {
+absl::Status Server::ServeMetrics(const ServerOptions& options) {
   server_.metrics.SetEngine(std::string(engine_->name()), engine_->description());
   if (options.metrics_address.empty()) return absl::OkStatus();
   if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.metrics_address, "TLS and no authentication"));
@@ -220,6 +240,25 @@ absl::Status Server::ServeHttp(const ServerOptions& options) {
     Log(LogLevel::kWarning, "no_metrics", {{"reason", started.status().message()}});
   } else {
     return absl::Status(started.status().code(), absl::StrCat("--metrics-address: ", started.status().message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Server::ServeGateway(const ServerOptions& options) {
+  if (options.http.address.empty()) return absl::OkStatus();
+  if (const std::string lacks = Lacks(options); !options.insecure && !lacks.empty()) {
+    RETURN_IF_ERROR(CheckLoopback(options.http.address, lacks));
+  }
+  HttpOptions http = options.http;
+  http.max_connections = max_http_connections_;
+  auto started = Gateway::Start(
+      http, &server_, &methods_, tls_.get(), [this] { return ready_.load(); }, [this] { RefuseConnection(); });
+  if (started.ok()) {
+    gateway_ = *std::move(started);
+  } else if (options.http_optional && absl::IsUnavailable(started.status())) {
+    Log(LogLevel::kWarning, "no_http", {{"reason", started.status().message()}});
+  } else {
+    return absl::Status(started.status().code(), absl::StrCat("--http-address: ", started.status().message()));
   }
   return absl::OkStatus();
 }
@@ -244,10 +283,15 @@ void Server::Shutdown(absl::Duration grace) {
     std::thread cutter([&] {
       if (!ended.WaitForNotificationWithTimeout(grace + kCancelTime)) server_.connections.EndAll();
     });
+    // Both transports have the same time.
+    std::thread gateway([&] {
+      if (gateway_ != nullptr) gateway_->Shutdown(grace);
+    });
     grpc_->server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
     grpc_->server->Wait();
     ended.Notify();
     cutter.join();
+    gateway.join();
   });
 }
 

@@ -6,15 +6,18 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "host/base/mutex.h"
 #include "host/engine.h"
 #include "service/api/aggregation_methods.h"
 #include "service/auth/jwt.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
 #include "service/base/metrics.h"
+#include "service/http/gateway.h"
 #include "service/rounds/registry.h"
 #include "service/server_context.h"
 #include "service/store/store.h"
@@ -32,6 +35,8 @@ struct ServerOptions {
   bool insecure = false;                        // allows addresses that other machines can reach without these
   std::string metrics_address;                  // HOST:PORT (port 0: a free one); empty: no metrics and probes
   bool metrics_optional = false;                // starts without metrics if metrics_address cannot be used
+  HttpOptions http;                             // the HTTP gateway; an empty address: none
+  bool http_optional = false;                   // starts without the gateway if its address cannot be used
   int num_threads = 1;                          // of the worker pool
   std::string data_dir;                         // of the store; empty: rounds live in memory
   Durability durability = Durability::kMemory;  // other than kMemory only with data_dir
@@ -62,6 +67,8 @@ class Server {
 
   // The address with the port in use.
   const std::string& grpc_address() const { return listener_->address(); }
+  // The same for the HTTP gateway; empty if there is none.
+  std::string http_address() const { return gateway_ == nullptr ? "" : gateway_->address(); }
   // The same for metrics and probes; empty if they are not served.
   std::string metrics_address() const { return http_ == nullptr ? "" : http_->address(); }
 
@@ -84,7 +91,8 @@ class Server {
          std::unique_ptr<Store> store);
   absl::Status Listen(const ServerOptions& options);
   void RefuseConnection();
-  absl::Status ServeHttp(const ServerOptions& options);
+  absl::Status ServeMetrics(const ServerOptions& options);
+  absl::Status ServeGateway(const ServerOptions& options);
   // Reads changed files of credentials from time to time, until the timer stops.
   void KeepCredentialsFresh();
   HttpPages Pages() const;
@@ -93,13 +101,17 @@ class Server {
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<Store> store_;   // null: rounds live in memory
   std::shared_ptr<TlsCredentials> tls_;  // null: no TLS
+  uint64_t max_http_connections_;        // what memory and open files have room for
   ServerContext server_;
   Registry registry_;
   AggregationMethods methods_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;
-  absl::Duration refusal_logged_ = -absl::InfiniteDuration();  // Clock::Monotonic of the last log line
+  Mutex refusal_mu_;
+  absl::Duration refusal_logged_ ABSL_GUARDED_BY(refusal_mu_) =
+      -absl::InfiniteDuration();  // Clock::Monotonic of the last log line
   std::atomic<bool> ready_ = true;
+  std::unique_ptr<Gateway> gateway_;  // null: not served
   std::unique_ptr<HttpServer> http_;  // the last member: its pages use all others
 };
 

@@ -105,12 +105,19 @@ void Refuse(int fd) {
 }  // namespace
 
 Limits FitToFiles(Limits limits) {
+  uint64_t none = 0;
+  return FitToFiles(limits, none);
+}
+
+Limits FitToFiles(Limits limits, uint64_t& http_connections) {
   // The lowest free descriptor tells how many are open.
   const OwnedFd lowest_free(OpenSpare());
   const uint64_t unavailable = static_cast<uint64_t>(std::max(0, lowest_free.get())) + kReservedFds;
   const uint64_t max_files = RaiseFileLimit();
   // A connection has two descriptors: gRPC's and that of ConnectionTable.
-  const uint64_t most = max_files > unavailable + 2 ? (max_files - unavailable) / 2 : 1;
+  uint64_t most = max_files > unavailable + 2 ? (max_files - unavailable) / 2 : 1;
+  http_connections = std::min(http_connections, most / 4);
+  most -= http_connections;
   limits.max_connections = limits.max_connections == 0 ? most : std::min(limits.max_connections, most);
   return limits;
 }

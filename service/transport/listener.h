@@ -1,4 +1,4 @@
-// The listener for gRPC connections.
+// The listener for connections.
 #ifndef SPARSEAGG_SERVICE_TRANSPORT_LISTENER_H_
 #define SPARSEAGG_SERVICE_TRANSPORT_LISTENER_H_
 
@@ -19,10 +19,12 @@
 namespace sparseagg::service {
 
 // Returns: `limits`, with max_connections lowered to what the process's limit on open files allows. Raises that limit
-// as far as the system permits.
+// as far as the system permits. `http_connections` is lowered to a quarter of these connections, which are then not
+// part of max_connections.
+Limits FitToFiles(Limits limits, uint64_t& http_connections);
 Limits FitToFiles(Limits limits);
 
-// A listening address with a thread that accepts connections and passes them to gRPC. Connections beyond a limit, or
+// A listening address with a thread that accepts connections and passes them on. Connections beyond a limit, or
 // beyond the limit on open files, are reset at once, which a client sees as UNAVAILABLE.
 //
 // Life cycle: Open listens; Start accepts; Stop, or the destructor, ends both. Owned by Server. Not thread-safe.

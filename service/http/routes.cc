@@ -1,0 +1,83 @@
+#include "service/http/routes.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "sparseagg/v1/aggregation.pb.h"
+
+namespace sparseagg::service {
+namespace {
+
+constexpr absl::string_view kRound = "rounds/";
+
+constexpr Route kRoutes[] = {
+    {"GET", "/v1/info", Method::kGetServerInfo, "", "", "Version, engine, features and limits of the server"},
+    {"POST", "/v1/rounds", Method::kCreateRound, "", "", "Opens a round"},
+    {"GET", "/v1/rounds", Method::kListRounds, "", "", "Lists the rounds, oldest first"},
+    {"GET", "/v1/rounds/{round}", Method::kGetRound, "name", kRound, "The round as it is now"},
+    {"DELETE", "/v1/rounds/{round}", Method::kDeleteRound, "name", kRound, "Deletes the round and its result"},
+    {"GET", "/v1/rounds/{round}:wait", Method::kWaitRound, "name", kRound,
+     "Waits until the round has ended or the timeout is over, and returns the round"},
+    {"POST", "/v1/rounds/{round}:close", Method::kCloseRound, "name", kRound, "Closes the round and starts the merge"},
+    {"POST", "/v1/rounds/{round}:cancel", Method::kCancelRound, "name", kRound, "Cancels the round"},
+    {"POST", "/v1/rounds/{round}/chunks", Method::kPutChunk, "round", kRound, "Adds one chunk to an upload"},
+    {"GET", "/v1/rounds/{round}/uploads", Method::kGetUploadStatus, "round", kRound, "How far an upload is"},
+    {"POST", "/v1/rounds/{round}/submissions", Method::kCommitSubmission, "round", kRound, "Counts a complete upload"},
+    {"GET", "/v1/rounds/{round}/submissions", Method::kListSubmissions, "name", kRound, "Lists the submissions"},
+    {"DELETE", "/v1/rounds/{round}/submissions", Method::kWithdrawSubmission, "round", kRound,
+     "Takes a submission out of an open round"},
+    {"GET", "/v1/rounds/{round}/result", Method::kGetResult, "name", kRound, "One page of the result of one tensor"},
+};
+
+// Returns: the segment for "{…}" in `pattern`; nullopt if the path does not have this form.
+std::optional<absl::string_view> Match(absl::string_view pattern, absl::string_view path) {
+  const size_t begin = pattern.find('{');
+  if (begin == absl::string_view::npos) return pattern == path ? std::optional(absl::string_view()) : std::nullopt;
+  if (!absl::ConsumePrefix(&path, pattern.substr(0, begin))) return std::nullopt;
+  if (!absl::ConsumeSuffix(&path, pattern.substr(pattern.find('}') + 1))) return std::nullopt;
+  if (path.empty() || path.find_first_of("/:") != absl::string_view::npos) return std::nullopt;
+  return path;
+}
+
+}  // namespace
+
+absl::Span<const Route> Routes() { return kRoutes; }
+
+const google::protobuf::MethodDescriptor* DescriptorOf(Method method) {
+  return v1::UpdateChunk::descriptor()->file()->service(0)->FindMethodByName(std::string(Name(method)));
+}
+
+absl::StatusOr<std::optional<RouteMatch>> FindRoute(const HttpRequest& request) {
+  std::vector<absl::string_view> others;
+  for (const Route& route : kRoutes) {
+    const auto segment = Match(route.path, request.path);
+    if (!segment.has_value()) continue;
+    if (route.verb != request.method) {
+      others.push_back(route.verb);
+      continue;
+    }
+    RouteMatch match{&route, {}};
+    if (!PercentDecode(*segment, false, &match.variable)) {
+      return absl::InvalidArgumentError("the path has a malformed %-escape");
+    }
+    return match;
+  }
+  if (others.empty()) return std::nullopt;
+  return absl::UnimplementedError(absl::StrCat("the path takes ", absl::StrJoin(others, ", ")));
+}
+
+std::optional<Method> FindGrpcMethod(absl::string_view path) {
+  if (!absl::ConsumePrefix(&path, "/") ||
+      !absl::ConsumePrefix(&path, v1::UpdateChunk::descriptor()->file()->service(0)->full_name()) ||
+      !absl::ConsumePrefix(&path, "/")) {
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < kNumMethods; ++i) {
+    if (Name(static_cast<Method>(i)) == path) return static_cast<Method>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace sparseagg::service
