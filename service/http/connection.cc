@@ -16,6 +16,7 @@
 #include <boost/beast/http/status.hpp>
 #include <boost/beast/ssl/ssl_stream.hpp>
 #include <chrono>
+#include <limits>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -122,7 +123,8 @@ class ConnectionOn final : public Connection {
     if (is_closed_) return;
     parser_.emplace();
     parser_->header_limit(kMaxHeaderBytes);
-    parser_->body_limit(boost::none);  // checked when the method is known
+    // Checked when the method is known. Beast 1.74 takes boost::none for 0.
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());
     if (buffer_.size() > 0) return ReadHeader();
     phase_ = Phase::kIdle;
     if (is_draining_) return Close();
