@@ -17,6 +17,7 @@
 #include "service/rounds/registry.h"
 #include "service/server_context.h"
 #include "service/store/store.h"
+#include "service/tasks/task_registry.h"
 #include "service/transport/http_server.h"
 #include "service/transport/listener.h"
 #include "service/transport/tls.h"
@@ -66,8 +67,11 @@ class Server {
 
   // Makes health answer NOT_SERVING and /readyz 503. The server still serves everything.
   void StopServing();
-  // Refuses new rounds.
-  void Drain() { registry_.Drain(); }
+  // Refuses new rounds, and hands out no more tasks.
+  void Drain() {
+    tasks_->Drain();
+    registry_.Drain();
+  }
   // Refuses new calls, cancels calls that last longer than `grace`, and ends the remaining connections a second later.
   // Another call has no effect.
   // Blocks: until all calls have ended.
@@ -75,6 +79,7 @@ class Server {
 
   ServerContext& context() { return server_; }
   Registry& registry() { return registry_; }
+  TaskRegistry& tasks() { return *tasks_; }
 
  private:
   struct Grpc;
@@ -94,6 +99,7 @@ class Server {
   std::shared_ptr<TlsCredentials> tls_;  // null: no TLS
   ServerContext server_;
   Registry registry_;
+  const std::shared_ptr<TaskRegistry> tasks_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;
   absl::Duration refusal_logged_ = -absl::InfiniteDuration();  // Clock::Monotonic of the last log line
