@@ -40,7 +40,7 @@ test-cpp: build ## the C++ tests
 	ctest --preset dev
 
 .PHONY: test-python
-test-python: build $(VENV)/.test ## the Python tests, against a real server
+test-python: build $(VENV)/.test deps-browser ## the Python tests, against a real server
 	SPARSEAGG_SERVER=$(CURDIR)/build/dev/service/sparseagg-server \
 	  $(PYTEST) tests/python $(PYTEST_ARGS)
 	$(PYTEST) -q -r s tests/integrations/tensors  # skips, by name, the libraries that are not here
@@ -248,8 +248,8 @@ build/dev/build.ninja build/tidy/build.ninja: \
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.
-.PHONY: deps-build deps-python deps-extension deps-test deps-sanitize deps-bundle deps-lint deps-bench
-deps-build deps-python deps-extension deps-test deps-sanitize deps-bundle deps-lint deps-bench: deps-%:
+.PHONY: deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint deps-bench
+deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint deps-bench: deps-%:
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
 # The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;

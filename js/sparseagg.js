@@ -36,6 +36,17 @@
  * @property {object} summary the server's TensorSummary
  */
 /** @typedef {{signal?: AbortSignal}} CallOptions */
+/**
+ * @typedef {object} NewTask a TaskSpec, with an id
+ * @property {string} [taskId] default: a random one
+ * @property {Uint8Array | string} [payload] for the worker
+ * @property {string} [round] "rounds/{id}": completing the task needs a submission to it
+ * @property {string[]} [labels] what a worker must have
+ * @property {number} [priority]
+ * @property {number} [maxAttempts]
+ * @property {string} [deadline] such as "60s"
+ */
+/** @typedef {object} Task the server's Task; `payload` and `result` are Uint8Array */
 
 const DEFAULT_CHUNK_BYTES = 1 << 20;
 const BLOCK_KEYS = 128;
@@ -227,12 +238,139 @@ export class Client {
     return results;
   }
 
+  // ---- tasks ----
+
+  /**
+   * Creates tasks, all or none.
+   * @param {NewTask[]} tasks
+   * @param {CallOptions & {owner?: string}} [options]
+   * @returns {Promise<string[]>} their names
+   */
+  async createTasks(tasks, { owner = "", ...options } = {}) {
+    const message = {
+      owner,
+      tasks: tasks.map(({ taskId = randomId(), payload, ...spec }) => ({
+        taskId,
+        spec: { ...spec, payload: toBase64(payload) },
+      })),
+    };
+    return (await this._json("POST", "/v1/tasks", options, message)).names;
+  }
+
+  /**
+   * Leases a task, and waits for one.
+   * @param {string} clientId
+   * @param {CallOptions & {leaseId?: string, labels?: string[], leaseMs?: number, timeoutMs?: number}} [options]
+   * @returns {Promise<Task | null>} null if none came in time
+   */
+  async leaseTask(clientId, { leaseId = randomId(), labels = [], leaseMs, timeoutMs = 20_000, ...options } = {}) {
+    const message = { clientId, leaseId, labels, timeout: seconds(timeoutMs) };
+    if (leaseMs !== undefined) message.leaseDuration = seconds(leaseMs);
+    const { task } = await this._json("POST", "/v1/tasks:lease", options, message);
+    return task ? withBytes(task) : null;
+  }
+
+  /** Sets the end of a lease to `leaseMs` from now. @param {Task} task @param {number} leaseMs @param {CallOptions} [options] */
+  async extendLease(task, leaseMs, options) {
+    const message = { ...leaseOf(task), leaseDuration: seconds(leaseMs) };
+    return withBytes(await this._json("POST", `${taskPath(task.name)}:extend`, options, message));
+  }
+
+  /**
+   * @param {Task} task that leaseTask returned
+   * @param {CallOptions & {submissionId?: string, result?: Uint8Array | string}} [options] submissionId: needed if the
+   *   task has a round
+   */
+  async completeTask(task, { submissionId = "", result, ...options } = {}) {
+    const message = { ...leaseOf(task), submissionId, result: toBase64(result) };
+    return withBytes(await this._json("POST", `${taskPath(task.name)}:complete`, options, message));
+  }
+
+  /**
+   * @param {Task} task that leaseTask returned
+   * @param {string} reason
+   * @param {CallOptions & {retry?: boolean}} [options] retry: offer the task to other workers; default true
+   */
+  async failTask(task, reason, { retry = true, ...options } = {}) {
+    return withBytes(await this._json("POST", `${taskPath(task.name)}:fail`, options, { ...leaseOf(task), reason, retry }));
+  }
+
+  /** @param {string} name @param {CallOptions} [options] @returns {Promise<Task>} */
+  async getTask(name, options) {
+    return withBytes(await this._json("GET", taskPath(name), options));
+  }
+
+  /**
+   * Yields the tasks, oldest first, without payloads.
+   * @param {CallOptions & {state?: string, round?: string}} [options] state: such as "OPEN"
+   * @returns {AsyncGenerator<Task>}
+   */
+  async *listTasks({ state = "", round = "", ...options } = {}) {
+    const filter = {};
+    if (state) filter.state = state;
+    if (round) filter.round = round;
+    for await (const task of this._list("/v1/tasks", "tasks", options, filter)) yield withBytes(task);
+  }
+
+  /** @param {string[]} names @param {string} [reason] @param {CallOptions} [options] @returns {Promise<number>} */
+  async cancelTasks(names, reason = "", options = undefined) {
+    return Number((await this._json("POST", "/v1/tasks:cancel", options, { names, reason })).numCancelled);
+  }
+
+  /**
+   * Works on tasks until `signal` aborts: leases one, runs the handler, completes the task, and renews the lease
+   * meanwhile. A handler that throws gives the task back.
+   *
+   * @param {string} clientId
+   * @param {(task: Task, signal: AbortSignal) => Promise<{submissionId?: string, result?: Uint8Array | string} | void>} handler
+   *   its signal aborts when the lease is lost
+   * @param {object} [options]
+   * @param {AbortSignal} [options.signal]
+   * @param {string[]} [options.labels] what this worker has
+   * @param {number} [options.leaseMs] default 60 s
+   * @param {(event: "waiting" | "leased" | "completed" | "failed", task?: Task, error?: Error) => void} [options.onEvent]
+   */
+  async work(clientId, handler, { signal, labels = [], leaseMs = 60_000, onEvent } = {}) {
+    while (!signal?.aborted) {
+      onEvent?.("waiting");
+      let task;
+      try {
+        task = await this.leaseTask(clientId, { labels, leaseMs, signal });
+      } catch (error) {
+        if (signal?.aborted) return;
+        throw error;
+      }
+      if (task === null) continue;
+      onEvent?.("leased", task);
+      const lost = new AbortController();
+      const abort = () => lost.abort(signal.reason);
+      signal?.addEventListener("abort", abort);
+      const renewal = setInterval(() => {
+        this.extendLease(task, leaseMs).catch((error) => {
+          if (error.code === "FAILED_PRECONDITION" || error.code === "NOT_FOUND") lost.abort(error);
+        });
+      }, leaseMs / 3);
+      try {
+        const outcome = (await handler(task, lost.signal)) ?? {};
+        await this.completeTask(task, outcome);
+        onEvent?.("completed", task);
+      } catch (error) {
+        await this.failTask(task, `${error?.message ?? error}`.slice(0, 200)).catch(() => {}); // the lease may be over
+        onEvent?.("failed", task, error);
+      } finally {
+        clearInterval(renewal);
+        signal?.removeEventListener("abort", abort);
+      }
+    }
+  }
+
   // ---- requests ----
 
-  async *_list(path, member, options) {
+  async *_list(path, member, options, filter = {}) {
     let token = "";
     do {
-      const page = await this._json("GET", `${path}?${new URLSearchParams({ page_token: token })}`, options);
+      const query = new URLSearchParams({ ...filter, page_token: token });
+      const page = await this._json("GET", `${path}?${query}`, options);
       yield* page[member];
       token = page.nextPageToken;
     } while (token);
@@ -511,6 +649,35 @@ function concat(arrays) {
     at += array.length;
   }
   return joined;
+}
+
+// ---- tasks ----
+
+function taskPath(name) {
+  return `/v1/tasks/${encodeURIComponent(name.replace(/^tasks\//, ""))}`;
+}
+
+function leaseOf({ lease }) {
+  return { clientId: lease.clientId, leaseId: lease.leaseId };
+}
+
+function seconds(ms) {
+  return `${(ms / 1000).toFixed(3)}s`;
+}
+
+function toBase64(bytes = "") {
+  const octets = typeof bytes === "string" ? new TextEncoder().encode(bytes) : bytes;
+  let text = "";
+  for (let at = 0; at < octets.length; at += 4096) text += String.fromCharCode(...octets.subarray(at, at + 4096));
+  return btoa(text);
+}
+
+function fromBase64(text = "") {
+  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+}
+
+function withBytes(task) {
+  return { ...task, payload: fromBase64(task.spec?.payload), result: fromBase64(task.result) };
 }
 
 // ---- requests ----

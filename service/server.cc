@@ -27,6 +27,7 @@
 #include "service/restore.h"
 #include "service/rpc/grpc_options.h"
 #include "service/rpc/grpc_service.h"
+#include "service/rpc/rpc_service.h"
 #include "service/transport/address.h"
 
 namespace sparseagg::service {
@@ -104,7 +105,8 @@ class NoInspection final : public grpc::ServerBuilderOption {
 }  // namespace
 
 struct Server::Grpc {
-  AggregationService service;
+  AggregationService aggregation;
+  RpcService tasks;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::unique_ptr<grpc::Server> server;
   std::once_flag shutdown;
@@ -118,7 +120,8 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, con
       server_(engine_.get(), &clock, FitToFiles(LimitsOf(options), max_http_connections_), options.num_threads,
               store_.get()),
       registry_(server_.ForRounds()),
-      methods_(&server_, &registry_) {}
+      tasks_(std::make_shared<TaskRegistry>(server_.ForTasks(&registry_))),
+      api_(&server_, &registry_, tasks_.get()) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
@@ -133,6 +136,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (Store* const opened = server->store_.get(); opened != nullptr) {
     server->server_.budget.Reserve(opened->memory_bytes());
     RETURN_IF_ERROR(RestoreRounds(*opened, server->registry_, server->server_.limits));
+    RETURN_IF_ERROR(server->tasks_->Restore());
   }
   const uint64_t wanted = FitToMemory(LimitsOf(options)).max_connections;
   if (const uint64_t most = server->server_.limits.max_connections; most < wanted) {
@@ -157,17 +161,21 @@ absl::Status Server::Listen(const ServerOptions& options) {
                         absl::StrCat("cannot listen on ", options.grpc_address, ": ", listener.status().message()));
   }
   listener_ = *std::move(listener);
-  grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&server_, &registry_, &methods_), nullptr, nullptr, {}});
+  grpc_ = std::unique_ptr<Grpc>(
+      new Grpc{{&server_, &registry_, &api_.aggregation}, {&server_, api_.tasks.Entries()}, nullptr, nullptr, {}});
   grpc::ServerBuilder builder;
   ConfigureTransport(server_.limits, builder);
   grpc_->acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_);
   if (server_.authenticator.IsRequired()) builder.SetOption(std::make_unique<NoInspection>());
-  grpc_->service.RegisterWith(builder);
+  builder.SetContextAllocator(std::make_unique<CallContexts>());
+  builder.RegisterService(&grpc_->aggregation);
+  builder.RegisterService(&grpc_->tasks);
   grpc_->server = builder.BuildAndStart();
   if (grpc_->server == nullptr) return absl::InternalError("gRPC did not start");
   grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Aggregation", true);
+  grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Tasks", true);
   const auto take = [acceptor = grpc_->acceptor.get()](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;
@@ -202,6 +210,12 @@ Gauges Server::CountNow() const {
   for (size_t i = 0; i < counts.size(); ++i) {
     gauges.rounds.push_back({absl::AsciiStrToLower(Name(static_cast<RoundState>(i))), counts[i]});
   }
+  const TaskRegistry::Counts tasks = tasks_->Count();
+  for (size_t i = 0; i < tasks.tasks.size(); ++i) {
+    gauges.tasks.push_back({absl::AsciiStrToLower(Name(static_cast<TaskState>(i))), tasks.tasks[i]});
+  }
+  gauges.waiting_leases = tasks.waiting;
+  gauges.task_bytes = tasks.bytes;
   gauges.uploads = server_.uploads.taken();
   gauges.connections = server_.connections.num_open() + (gateway_ == nullptr ? 0 : gateway_->num_connections());
   gauges.in_flight_bytes = server_.in_flight.reserved();
@@ -252,7 +266,7 @@ absl::Status Server::ServeGateway(const ServerOptions& options) {
   HttpOptions http = options.http;
   http.max_connections = max_http_connections_;
   auto started = Gateway::Start(
-      http, &server_, &methods_, tls_.get(), [this] { return ready_.load(); }, [this] { RefuseConnection(); });
+      http, &server_, &api_, tls_.get(), [this] { return ready_.load(); }, [this] { RefuseConnection(); });
   if (started.ok()) {
     gateway_ = *std::move(started);
   } else if (options.http_optional && absl::IsUnavailable(started.status())) {

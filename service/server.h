@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
 #include "host/engine.h"
-#include "service/api/aggregation_methods.h"
+#include "service/api/api.h"
 #include "service/auth/jwt.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
@@ -21,6 +21,7 @@
 #include "service/rounds/registry.h"
 #include "service/server_context.h"
 #include "service/store/store.h"
+#include "service/tasks/task_registry.h"
 #include "service/transport/http_server.h"
 #include "service/transport/listener.h"
 #include "service/transport/tls.h"
@@ -74,8 +75,11 @@ class Server {
 
   // Makes health answer NOT_SERVING and /readyz 503. The server still serves everything.
   void StopServing();
-  // Refuses new rounds.
-  void Drain() { registry_.Drain(); }
+  // Refuses new rounds, and hands out no more tasks.
+  void Drain() {
+    tasks_->Drain();
+    registry_.Drain();
+  }
   // Refuses new calls, cancels calls that last longer than `grace`, and ends the remaining connections a second later.
   // Another call has no effect.
   // Blocks: until all calls have ended.
@@ -83,6 +87,7 @@ class Server {
 
   ServerContext& context() { return server_; }
   Registry& registry() { return registry_; }
+  TaskRegistry& tasks() { return *tasks_; }
 
  private:
   struct Grpc;
@@ -104,7 +109,8 @@ class Server {
   uint64_t max_http_connections_;        // what memory and open files have room for
   ServerContext server_;
   Registry registry_;
-  AggregationMethods methods_;
+  const std::shared_ptr<TaskRegistry> tasks_;
+  Api api_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;
   Mutex refusal_mu_;

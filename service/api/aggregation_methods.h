@@ -7,15 +7,15 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "service/api/caller.h"
+#include "service/api/methods.h"
 #include "service/api/unary_call.h"
-#include "service/auth/authorize.h"
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"
 #include "service/server_context.h"
@@ -23,28 +23,14 @@
 
 namespace sparseagg::service {
 
-// The methods decode the request, call the registry or a round, and encode the response.
-//
-// A transport calls a method on one of its own threads, where the method must not block: it answers at once only if the
-// work is short, otherwise it posts the work to the worker pool. It runs only for callers that may call it
-// (Caller::Admit); the transport sees to that.
-//
-// Owned by the server, which outlives all calls. Borrows the server context and the registry. Thread-safe.
-class AggregationMethods {
+// The methods decode the request, call the registry or a round, and encode the response. Owned by the server, which
+// outlives all calls. Borrows the server context and the registry. Thread-safe.
+class AggregationMethods : public Methods {
  public:
-  using Call = std::shared_ptr<UnaryCall>;
-  using Handler = void (AggregationMethods::*)(const Call&);
+  AggregationMethods(ServerContext* server, Registry* registry) : Methods(server), registry_(*registry) {}
 
-  // A method and its handler.
-  struct Entry {
-    Method method;
-    Handler handler;
-  };
-
-  AggregationMethods(ServerContext* server, Registry* registry) : server_(*server), registry_(*registry) {}
-
-  // All unary methods but PutChunk, whose request is too large to be received before memory is reserved.
-  static absl::Span<const Entry> Entries();
+  // Returns: all unary methods but PutChunk, whose request is too large to be received before memory is reserved.
+  std::vector<MethodEntry> Entries();
 
   // A chunk that a transport has received, and what is known of its arrival.
   struct ReceivedChunk {
@@ -58,20 +44,10 @@ class AggregationMethods {
   // Finds a round of the caller's tenant by its resource name, "rounds/{id}".
   // Errors: INVALID_ARGUMENT for another form of name, NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Round>> FindRound(const Caller& caller, absl::string_view name) const;
-  // Errors: RESOURCE_EXHAUSTED if a message of `bytes` exceeds max_message_bytes.
-  absl::Status CheckMessageSize(uint64_t bytes) const;
-  // Returns: the size of a result page for a request of `asked` bytes (0: the default), within max_page_bytes.
-  uint64_t PageBytes(uint64_t asked) const;
   // Encodes the spec and the present figures of a round.
   void Encode(const Round& round, v1::Round* wire) const;
 
  private:
-  // A checked call whose response needs a reservation of in-flight memory.
-  struct PlannedAnswer {
-    uint64_t max_bytes;                    // of the response
-    std::function<absl::Status()> answer;  // does the work of the call, and serializes the response
-  };
-
   // rounds.cc
   void GetServerInfo(const Call& call);
   void CreateRound(const Call& call);
@@ -91,18 +67,6 @@ class AggregationMethods {
   // results.cc
   void GetResult(const Call& call);
 
-  // Runs `work` on the worker pool, and finishes the call with the status that it returns.
-  void OnPool(const Call& call, std::function<absl::Status(UnaryCall&)> work);
-  // The same before the return, for work that is short.
-  static void AtOnce(UnaryCall& call, const std::function<absl::Status(UnaryCall&)>& work);
-
-  // The same for calls whose response may be large: runs `plan`, reserves in-flight memory and then runs the planned
-  // answer. `plan` must not change anything: without memory the call is refused, and its client tries again.
-  void AnswerOnPool(const Call& call, std::function<absl::StatusOr<PlannedAnswer>(UnaryCall&)> plan);
-  static void AnswerAtOnce(UnaryCall& call, const std::function<absl::StatusOr<PlannedAnswer>(UnaryCall&)>& plan);
-  // `held_bytes`: memory that `planned` uses while it waits for the reservation.
-  static void RunPlanned(UnaryCall& call, uint64_t held_bytes, absl::StatusOr<PlannedAnswer> planned);
-
   // Answers a call about one round: parses the request, finds the round, runs `act` and responds with the round.
   // `changes`: `act` changes the round, and waits for the disk if there is a store.
   template <typename Request>
@@ -115,7 +79,6 @@ class AggregationMethods {
   // Serializes what Encode makes, as the response of a call.
   absl::Status Respond(const Round& round, UnaryCall& call) const;
 
-  ServerContext& server_;
   Registry& registry_;
 };
 

@@ -26,7 +26,13 @@ absl::Status Caller::Admit(ServerContext* server, Method method, const CallCrede
 
 absl::Status Caller::ResolveClientId(std::string* client_id) const {
   if (client_id->empty() && identity_.role == Role::kClient) *client_id = identity_.name;
-  const absl::Status allowed = Authorize(identity_, method_, {identity_.tenant, *client_id});
+  const absl::Status allowed = Authorize(identity_, method_, {identity_.tenant, *client_id, std::nullopt});
+  return allowed.ok() ? allowed : Deny(allowed);
+}
+
+absl::Status Caller::ResolveOwner(std::string* owner) const {
+  if (owner->empty()) *owner = identity_.name;
+  const absl::Status allowed = Authorize(identity_, method_, {identity_.tenant, std::nullopt, *owner});
   return allowed.ok() ? allowed : Deny(allowed);
 }
 

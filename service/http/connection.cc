@@ -216,7 +216,7 @@ class ConnectionOn final : public Connection {
       });
     };
     is_called_ = false;
-    call_ = std::make_shared<HttpCall>(&server_, services_.methods, request_, std::move(plan), services_.begin_call(),
+    call_ = std::make_shared<HttpCall>(&server_, services_.api, request_, std::move(plan), services_.begin_call(),
                                        std::move(respond), reclaim);
     if (const absl::Status admitted = call_->AdmitToMethod(); !admitted.ok()) return Respond(MakeProblem(admitted));
     const uint64_t most = MaxBufferedMessageBytes(server_.limits);

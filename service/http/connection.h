@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "service/api/aggregation_methods.h"
+#include "service/api/api.h"
 #include "service/http/router.h"
 #include "service/server_context.h"
 
@@ -26,7 +26,7 @@ inline constexpr absl::Duration kWriteTimeout = absl::Seconds(60);
 struct ConnectionServices {
   std::shared_ptr<boost::asio::io_context> io;  // run by one thread
   ServerContext* server;
-  AggregationMethods* methods;
+  Api* api;
   const Router* router;
   std::function<std::shared_ptr<const void>()> begin_call;  // counts a call for as long as the value lives
 };

@@ -181,9 +181,8 @@ void Gateway::Impl::Accept(int fd) {
 
 Gateway::Gateway() = default;
 
-absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& options, ServerContext* server,
-                                                        AggregationMethods* methods, const TlsCredentials* tls,
-                                                        std::function<bool()> is_ready,
+absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& options, ServerContext* server, Api* api,
+                                                        const TlsCredentials* tls, std::function<bool()> is_ready,
                                                         std::function<void()> on_refused) {
   if (absl::StartsWith(options.address, "unix")) {
     return absl::InvalidArgumentError(absl::StrCat("'", options.address, "' is not HOST:PORT"));
@@ -195,7 +194,7 @@ absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& optio
   std::unique_ptr<Gateway> gateway(new Gateway);
   gateway->impl_ = std::make_unique<Impl>(options, server, std::move(policy), tls, std::move(is_ready), on_refused);
   Impl& impl = *gateway->impl_;
-  impl.services = ConnectionServices{impl.io, server, methods, &impl.router, [&impl] { return impl.calls.Add(); }};
+  impl.services = ConnectionServices{impl.io, server, api, &impl.router, [&impl] { return impl.calls.Add(); }};
   impl.listener = std::move(listener);
   impl.thread = std::thread([io = impl.io] { io->run(); });
   impl.listener->Start(

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "service/api/aggregation_methods.h"
+#include "service/api/api.h"
 #include "service/server_context.h"
 #include "service/transport/tls.h"
 
@@ -31,9 +31,8 @@ class Gateway {
   // `tls` null: plain HTTP. `is_ready`: what /health/ready answers. `on_refused`: runs after a connection is refused.
   // Everything is borrowed until Shutdown returns.
   // Errors: INVALID_ARGUMENT: a malformed address or origin; UNAVAILABLE if the address is in use or not permitted.
-  static absl::StatusOr<std::unique_ptr<Gateway>> Start(const HttpOptions& options, ServerContext* server,
-                                                        AggregationMethods* methods, const TlsCredentials* tls,
-                                                        std::function<bool()> is_ready,
+  static absl::StatusOr<std::unique_ptr<Gateway>> Start(const HttpOptions& options, ServerContext* server, Api* api,
+                                                        const TlsCredentials* tls, std::function<bool()> is_ready,
                                                         std::function<void()> on_refused);
   ~Gateway();  // Shutdown without grace
 

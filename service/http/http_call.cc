@@ -40,11 +40,11 @@ std::string CopyOf(const grpc::ByteBuffer& bytes) {
 
 }  // namespace
 
-HttpCall::HttpCall(ServerContext* server, AggregationMethods* methods, HttpRequest request, HttpCallPlan plan,
+HttpCall::HttpCall(ServerContext* server, Api* api, HttpRequest request, HttpCallPlan plan,
                    std::shared_ptr<const void> live, Respond respond, std::function<void()> reclaim)
     : UnaryCall(server),
       server_(*server),
-      methods_(*methods),
+      api_(*api),
       http_(std::move(request)),
       plan_(std::move(plan)),
       descriptor_(*DescriptorOf(plan_.method)),
@@ -83,7 +83,7 @@ uint64_t HttpCall::ResponseMemory(uint64_t bytes) const {
 
 void HttpCall::Run(grpc::Slice body, absl::Duration read_time, std::function<void()> on_called) {
   const absl::Duration received_at = server_.clock.Monotonic();
-  if (plan_.handler != nullptr && body.size() <= kMostNamesBytes) {
+  if (plan_.method != Method::kPutChunk && body.size() <= kMostNamesBytes) {
     CallMethod(body, read_time, received_at);
     return on_called();
   }
@@ -100,10 +100,12 @@ void HttpCall::Run(grpc::Slice body, absl::Duration read_time, std::function<voi
 void HttpCall::CallMethod(const grpc::Slice& body, absl::Duration read_time, absl::Duration received_at) {
   const absl::Status made = ToStatus([&] { return MakeRequest(body); });
   if (!made.ok()) return Finish(made);
-  if (plan_.handler != nullptr) return (methods_.*plan_.handler)(shared_from_this());
+  if (plan_.method != Method::kPutChunk) {
+    return api_.handlers[static_cast<size_t>(plan_.method)](shared_from_this());
+  }
   AggregationMethods::ReceivedChunk chunk{{}, read_time, received_at};
   chunk.message.Swap(&request_);
-  const absl::Status status = ToStatus([&] { return methods_.PutChunk(*this, std::move(chunk), &response_); });
+  const absl::Status status = ToStatus([&] { return api_.aggregation.PutChunk(*this, std::move(chunk), &response_); });
   // The call lasts until the client has read the response, and must not keep the memory until then.
   body_reservation_.Release();
   Finish(status);

@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "service/admission/in_flight_memory.h"
-#include "service/api/aggregation_methods.h"
+#include "service/api/api.h"
 #include "service/api/unary_call.h"
 #include "service/auth/authorize.h"
 #include "service/http/http_message.h"
@@ -34,7 +34,6 @@ enum class BodyFormat {
 // What a request asks for, known from its headers.
 struct HttpCallPlan {
   Method method = Method::kGetServerInfo;
-  AggregationMethods::Handler handler = nullptr;  // null: PutChunk
   BodyFormat request_format = BodyFormat::kJson;
   BodyFormat response_format = BodyFormat::kJson;
   std::string variable_field;  // field that the path sets; empty: none
@@ -55,8 +54,8 @@ class HttpCall final : public UnaryCall, public Caller {
 
   // `live` is released when the call is over. `respond` gets the response; `reclaim` ends the connection of a slow
   // peer, and may run after the call.
-  HttpCall(ServerContext* server, AggregationMethods* methods, HttpRequest request, HttpCallPlan plan,
-           std::shared_ptr<const void> live, Respond respond, std::function<void()> reclaim);
+  HttpCall(ServerContext* server, Api* api, HttpRequest request, HttpCallPlan plan, std::shared_ptr<const void> live,
+           Respond respond, std::function<void()> reclaim);
 
   const HttpRequest& http() const { return http_; }
   const HttpCallPlan& plan() const { return plan_; }
@@ -90,7 +89,7 @@ class HttpCall final : public UnaryCall, public Caller {
   absl::StatusOr<HttpResponse> MakeAnswer() const;
 
   ServerContext& server_;
-  AggregationMethods& methods_;
+  Api& api_;
   const HttpRequest http_;
   const HttpCallPlan plan_;
   const google::protobuf::MethodDescriptor& descriptor_;

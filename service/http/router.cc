@@ -27,13 +27,6 @@ HttpResponse NotFound(const HttpRequest& request) {
       absl::StrCat("no path ", JsonQuote(request.path.substr(0, 128)), "; /v1/openapi.json lists all")));
 }
 
-AggregationMethods::Handler HandlerOf(Method method) {
-  for (const AggregationMethods::Entry& entry : AggregationMethods::Entries()) {
-    if (entry.method == method) return entry.handler;
-  }
-  return nullptr;
-}
-
 // Errors: INVALID_ARGUMENT; the caller answers 415.
 absl::StatusOr<BodyFormat> RequestFormat(const HttpRequest& request, Method method) {
   const std::string type = request.MediaType("content-type");
@@ -95,9 +88,8 @@ std::variant<HttpResponse, HttpCallPlan> Router::PlanCall(const HttpRequest& req
       return MakeProblem(absl::UnimplementedError(absl::StrCat("this path takes POST with ", kGrpcWebType)), 405);
     }
     plan.method = *method;
-    plan.handler = HandlerOf(*method);
     plan.request_format = plan.response_format = BodyFormat::kGrpcWeb;
-    if (plan.handler == nullptr && *method != Method::kPutChunk) {
+    if (const auto* type = DescriptorOf(*method); type->client_streaming() || type->server_streaming()) {
       return MakeGrpcWebResponse(absl::UnimplementedError("streaming methods are not served over gRPC-Web"), "");
     }
     return plan;
@@ -108,7 +100,6 @@ std::variant<HttpResponse, HttpCallPlan> Router::PlanCall(const HttpRequest& req
   if (!match->has_value()) return NotFound(request);
   const struct Route& route = *(*match)->route;
   plan.method = route.method;
-  plan.handler = HandlerOf(route.method);
   absl::StatusOr<BodyFormat> format = RequestFormat(request, route.method);
   if (!format.ok()) return MakeProblem(format.status(), 415);
   plan.request_format = *format;

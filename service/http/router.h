@@ -8,7 +8,6 @@
 #include <variant>
 
 #include "absl/status/statusor.h"
-#include "service/api/aggregation_methods.h"
 #include "service/http/browser_policy.h"
 #include "service/http/http_call.h"
 #include "service/http/http_message.h"

@@ -5,12 +5,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 namespace {
 
 constexpr absl::string_view kRound = "rounds/";
+constexpr absl::string_view kTask = "tasks/";
 
 constexpr Route kRoutes[] = {
     {"GET", "/v1/info", Method::kGetServerInfo, "", "", "Version, engine, features and limits of the server"},
@@ -29,6 +29,14 @@ constexpr Route kRoutes[] = {
     {"DELETE", "/v1/rounds/{round}/submissions", Method::kWithdrawSubmission, "round", kRound,
      "Takes a submission out of an open round"},
     {"GET", "/v1/rounds/{round}/result", Method::kGetResult, "name", kRound, "One page of the result of one tensor"},
+    {"POST", "/v1/tasks", Method::kCreateTasks, "", "", "Creates tasks, all or none"},
+    {"GET", "/v1/tasks", Method::kListTasks, "", "", "Lists tasks, oldest first"},
+    {"POST", "/v1/tasks:lease", Method::kLeaseTask, "", "", "Leases a task, and waits for one"},
+    {"POST", "/v1/tasks:cancel", Method::kCancelTasks, "", "", "Cancels tasks that have not ended"},
+    {"GET", "/v1/tasks/{task}", Method::kGetTask, "name", kTask, "The task as it is now"},
+    {"POST", "/v1/tasks/{task}:extend", Method::kExtendLease, "name", kTask, "Sets the end of a lease"},
+    {"POST", "/v1/tasks/{task}:complete", Method::kCompleteTask, "name", kTask, "Completes a task"},
+    {"POST", "/v1/tasks/{task}:fail", Method::kFailTask, "name", kTask, "Gives a task back"},
 };
 
 // Returns: the segment for "{…}" in `pattern`; nullopt if the path does not have this form.
@@ -46,7 +54,8 @@ std::optional<absl::string_view> Match(absl::string_view pattern, absl::string_v
 absl::Span<const Route> Routes() { return kRoutes; }
 
 const google::protobuf::MethodDescriptor* DescriptorOf(Method method) {
-  return v1::UpdateChunk::descriptor()->file()->service(0)->FindMethodByName(std::string(Name(method)));
+  return google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(
+      absl::StrCat(ServiceName(method), ".", Name(method)));
 }
 
 absl::StatusOr<std::optional<RouteMatch>> FindRoute(const HttpRequest& request) {
@@ -69,13 +78,9 @@ absl::StatusOr<std::optional<RouteMatch>> FindRoute(const HttpRequest& request) 
 }
 
 std::optional<Method> FindGrpcMethod(absl::string_view path) {
-  if (!absl::ConsumePrefix(&path, "/") ||
-      !absl::ConsumePrefix(&path, v1::UpdateChunk::descriptor()->file()->service(0)->full_name()) ||
-      !absl::ConsumePrefix(&path, "/")) {
-    return std::nullopt;
-  }
   for (size_t i = 0; i < kNumMethods; ++i) {
-    if (Name(static_cast<Method>(i)) == path) return static_cast<Method>(i);
+    const auto method = static_cast<Method>(i);
+    if (path == absl::StrCat("/", ServiceName(method), "/", Name(method))) return method;
   }
   return std::nullopt;
 }
