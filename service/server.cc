@@ -260,13 +260,16 @@ absl::Status Server::ServeMetrics(const ServerOptions& options) {
 
 absl::Status Server::ServeGateway(const ServerOptions& options) {
   if (options.http.address.empty()) return absl::OkStatus();
-  if (const std::string lacks = Lacks(options); !options.insecure && !lacks.empty()) {
-    RETURN_IF_ERROR(CheckLoopback(options.http.address, lacks));
-  }
   HttpOptions http = options.http;
   http.max_connections = max_http_connections_;
-  auto started = Gateway::Start(
-      http, &server_, &api_, tls_.get(), [this] { return ready_.load(); }, [this] { RefuseConnection(); });
+  const auto start = [&]() -> absl::StatusOr<std::unique_ptr<Gateway>> {
+    if (const std::string lacks = Lacks(options); !options.insecure && !lacks.empty()) {
+      RETURN_IF_ERROR(CheckLoopback(http.address, lacks));
+    }
+    return Gateway::Start(
+        http, &server_, &api_, tls_.get(), [this] { return ready_.load(); }, [this] { RefuseConnection(); });
+  };
+  auto started = start();
   if (started.ok()) {
     gateway_ = *std::move(started);
   } else if (options.http_optional && absl::IsUnavailable(started.status())) {

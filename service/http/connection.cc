@@ -7,14 +7,14 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
-#include <boost/beast/ssl/ssl_stream.hpp>
 #include <chrono>
 #include <limits>
 #include <optional>
@@ -36,8 +36,10 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using beast::error_code;
-using PlainStream = beast::tcp_stream;
-using TlsStream = beast::ssl_stream<beast::tcp_stream>;
+// Not beast::tcp_stream: its timeout closes the socket without a shutdown, which the second descriptor of
+// ConnectionTable would not learn of, and no response could follow.
+using PlainStream = asio::ip::tcp::socket;
+using TlsStream = asio::ssl::stream<asio::ip::tcp::socket>;
 
 // Bodies up to this size are part of a connection's own memory.
 constexpr uint64_t kSmallBodyBytes = 16 << 10;
@@ -81,7 +83,8 @@ class ConnectionOn final : public Connection {
         tls_(std::move(tls)),
         peer_(std::move(peer)),
         on_end_(std::move(on_end)),
-        stream_(std::forward<Args>(stream)...) {}
+        stream_(std::forward<Args>(stream)...),
+        timer_(*io_) {}
   ~ConnectionOn() override {
     CloseSocket();
     on_end_();
@@ -110,10 +113,29 @@ class ConnectionOn final : public Connection {
   using Parser = http::request_parser<http::empty_body>;
 
   std::shared_ptr<ConnectionOn> Self() { return std::static_pointer_cast<ConnectionOn>(shared_from_this()); }
+  asio::ip::tcp::socket& Socket() { return beast::get_lowest_layer(stream_); }
+
+  // Starts a time limit for the operations until the next call. At its end they fail, and HasExpired is true.
   void ExpireAfter(absl::Duration time) {
-    beast::get_lowest_layer(stream_).expires_after(absl::ToChronoNanoseconds(time));
+    ExpireNever();
+    timer_.expires_after(absl::ToChronoNanoseconds(time));
+    timer_.async_wait([weak = std::weak_ptr<ConnectionOn>(Self()), limit = limit_](const error_code& error) {
+      const auto self = weak.lock();
+      if (error || self == nullptr || self->limit_ != limit) return;
+      self->has_expired_ = true;
+      self->CancelOperations();
+    });
   }
-  void ExpireNever() { beast::get_lowest_layer(stream_).expires_never(); }
+  void ExpireNever() {
+    ++limit_;
+    has_expired_ = false;
+    timer_.cancel();
+  }
+  bool HasExpired(const error_code& error) const { return error == asio::error::operation_aborted && has_expired_; }
+  void CancelOperations() {
+    error_code ignored;
+    Socket().cancel(ignored);
+  }
 
   // ---- requests ----
 
@@ -147,7 +169,7 @@ class ConnectionOn final : public Connection {
 
   void RefuseHeader(const error_code& error) {
     request_ = HttpRequest();
-    if (error == beast::error::timeout) {
+    if (HasExpired(error)) {
       return RefuseAndClose(MakeProblem(absl::DeadlineExceededError(absl::StrCat("the header was not complete within ",
                                                                                  absl::FormatDuration(kHeaderTimeout))),
                                         408));
@@ -266,7 +288,7 @@ class ConnectionOn final : public Connection {
     asio::async_read(stream_, asio::buffer(begin + there, body_.size() - there), TransferAll(),
                      [self = Self(), number = number_](const error_code& error, size_t) {
                        if (self->number_ != number || self->phase_ != Phase::kBody) return;  // reclaimed
-                       if (error == beast::error::timeout) return self->RefuseSlowBody();
+                       if (self->HasExpired(error)) return self->RefuseSlowBody();
                        if (error) return self->Close();
                        self->CallMethod();
                      });
@@ -299,12 +321,10 @@ class ConnectionOn final : public Connection {
     is_called_ = true;
     if (is_closed_ && call_ != nullptr) call_->Cancel();
     if (is_closed_ || phase_ != Phase::kCall) return;
-    auto& socket = beast::get_lowest_layer(stream_).socket();
-    socket.async_wait(asio::ip::tcp::socket::wait_read, [self = Self(), number = number_](const error_code& error) {
+    Socket().async_wait(asio::ip::tcp::socket::wait_read, [self = Self(), number = number_](const error_code& error) {
       if (error || self->number_ != number || self->phase_ != Phase::kCall) return;
       char byte;
-      const auto bytes =
-          recv(beast::get_lowest_layer(self->stream_).socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+      const auto bytes = recv(self->Socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
       if (bytes == 0) self->Close();  // else the next request has come
     });
   }
@@ -313,7 +333,7 @@ class ConnectionOn final : public Connection {
   void Reclaim() {
     if (phase_ != Phase::kBody || is_closed_) return Close();
     body_reservation_.Release();
-    beast::get_lowest_layer(stream_).cancel();
+    CancelOperations();
     RefuseAndClose(MakeProblem(ReclaimedError(server_)));
   }
 
@@ -355,18 +375,17 @@ class ConnectionOn final : public Connection {
   void Linger() {
     ++number_;
     call_.reset();
-    auto& socket = beast::get_lowest_layer(stream_).socket();
     error_code ignored;
-    socket.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+    Socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
     ExpireAfter(kLingerTime);
     Discard();
   }
 
   void Discard() {
     buffer_.consume(buffer_.size());
-    beast::get_lowest_layer(stream_).async_read_some(
-        buffer_.prepare(kReadBytes),
-        [self = Self()](const error_code& error, size_t) { error ? self->Close() : self->Discard(); });
+    Socket().async_read_some(buffer_.prepare(kReadBytes), [self = Self()](const error_code& error, size_t) {
+      error ? self->Close() : self->Discard();
+    });
   }
 
   void Close() {
@@ -380,11 +399,11 @@ class ConnectionOn final : public Connection {
   }
 
   void CloseSocket() {
-    auto& socket = beast::get_lowest_layer(stream_).socket();
     error_code ignored;
     // ConnectionTable has a second descriptor and learns of the end by this.
-    socket.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
-    beast::get_lowest_layer(stream_).close();
+    Socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
+    Socket().close(ignored);
+    timer_.cancel();
   }
 
   const ConnectionServices services_;
@@ -395,6 +414,9 @@ class ConnectionOn final : public Connection {
   const std::function<void()> on_end_;
   std::vector<std::string> certificate_names_;
   Stream stream_;
+  asio::steady_timer timer_;
+  uint64_t limit_ = 0;  // counts the time limits
+  bool has_expired_ = false;
   beast::flat_buffer buffer_{2 * kMaxHeaderBytes};
   std::optional<Parser> parser_;
 

@@ -79,7 +79,7 @@ async function start() {
   try {
     await client.work(clientId, (task, signal) => runTask(client, clientId, text, task, signal), {
       signal: stopping.signal,
-      labels: ["next-character"],
+      labels: ["next-character", `client=${clientId}`], // a coordinator may mean this client
       onEvent: (event, task, error) => {
         if (words[event]) show(words[event]);
         if (event === "leased") at("progress").value = 0;

@@ -38,7 +38,7 @@ class Driver:
 
     def _read(self, ports: queue.Queue[str]) -> None:
         for line in self._process.stdout:
-            if found := re.search(r"on port (\d+)", line):
+            if found := re.search(r"started successfully on port (\d+)", line):
                 ports.put(found.group(1))
 
     def open(self, url: str, *, width: int = 1100, height: int = 900, dark: bool = False) -> Page:

@@ -73,7 +73,7 @@ def test_round_of_bulk_json_and_grpc_clients(server, address, round_path):
     )
     assert pb.Submission.FromString(answer.body).num_tuples == 2
     with sa.Client(server.address) as client:
-        client.round(round_path.rsplit("/", 1)[1]).submit("python", {"w": (KEYS, ROWS)})
+        client.get_round(round_path.rsplit("/", 1)[1]).submit("python", {"w": (KEYS, ROWS)})
     listed = call(address, "GET", f"{round_path}/submissions")["submissions"]
     assert [each["clientId"] for each in listed] == ["curl", "proto", "python"]
     call(address, "POST", f"{round_path}:close")

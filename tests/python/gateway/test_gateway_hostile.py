@@ -37,10 +37,10 @@ def test_flood_of_unfinished_bodies_stays_within_memory(start_server):
     address = server.http_address
     assert request(address, "POST", "/v1/rounds", {"roundId": "r", "spec": SPEC}).status == 200
     path = "/v1/rounds/r/chunks?client_id={}&submission_id=s&last=true&tensor=w&key_encoding=U32&key_bytes=2097152"
-    # Together four times the limit, each without its last byte.
+    # Together one and a half times the limit, each without its last byte.
     body = bytes(4 << 20)
     hostile = []
-    for i in range(128):
+    for i in range(100):
         connection = raw(address, header(path.format(f"h{i}"), len(body)))
         connection.setblocking(False)
         hostile.append(connection)
