@@ -61,9 +61,11 @@ function timelineOf(round) {
   const legend = element("ul", { className: "legend" });
   legend.setAttribute("aria-label", "Stages");
   for (const { stage, busy, wait } of stages) {
-    const part = element("span", { className: stage });
-    part.style.width = `${(100 * (busy + wait)) / all}%`;
-    bar.append(part);
+    for (const [seconds, kind] of [[busy, ""], [wait, " wait"]]) {
+      const part = element("span", { className: stage + kind });
+      part.style.width = `${(100 * seconds) / all}%`;
+      bar.append(part);
+    }
     const waits = wait > 0 ? `, ${timeText(wait)} waiting` : "";
     legend.append(element("li", { className: stage, textContent: `${stage} ${timeText(busy)}${waits}` }));
   }

@@ -5,6 +5,7 @@ Screenshots go to docs/ with SPARSEAGG_SCREENSHOTS=1.
 
 from __future__ import annotations
 
+import base64
 import concurrent.futures
 import json
 import os
@@ -14,6 +15,7 @@ import subprocess
 import browser
 import numpy as np
 import pytest
+import reference
 import sparseagg as sa
 from http_calls import LOCAL, TIMEOUT_S, request
 
@@ -55,8 +57,6 @@ def server(tmp_path_factory):
 
 def create_tasks(address: str, round_id: str, labels: list[str]) -> list[str]:
     payload = json.dumps(PLAN).encode()
-    import base64
-
     tasks = [
         {"taskId": f"{round_id}-{i}", "spec": {
             "payload": base64.b64encode(payload).decode(), "labels": [label], "round": f"rounds/{round_id}"}}
@@ -126,10 +126,8 @@ def test_federated_round_of_browsers_python_and_curl(driver, server, tmp_path):
         states = [request(server.http_address, "GET", f"/v1/{name}").json["state"] for name in names]
         assert states == ["TASK_STATE_COMPLETED"] * 6
         result = round_.close()["logits"]
-        reference = sa.aggregate(updates, SPEC)["logits"]
-        assert result.keys.tobytes() == reference.keys.tobytes()
-        assert result.values.tobytes() == reference.values.tobytes()
-        assert result.counts.tobytes() == reference.counts.tobytes()
+        expected = {name: reference.Update(update, weight) for name, (update, weight) in updates.items()}
+        assert reference.differences(SPEC, expected, {"logits": result}) == []
         for page in pages:
             page.wait("!document.getElementById('sample').hidden")  # what the merged model writes
             assert page.errors() == []
@@ -139,16 +137,20 @@ def test_federated_round_of_browsers_python_and_curl(driver, server, tmp_path):
             page.wait("document.getElementById('state').textContent === 'Stopped'")
 
 
+def submit_some(round_: sa.Round, rng: np.random.Generator, clients: range) -> None:
+    for i in clients:
+        keys = np.sort(rng.choice(100_000, 4000, replace=False))
+        rows = rng.standard_normal((4000, 16)).astype(np.float32)
+        round_.submit(f"phone-{i}", {"embedding": (keys, rows)}, weight=1 + i)
+
+
 def fill_status(server) -> None:
     rng = np.random.default_rng(3)
     with sa.Client(server.address) as client:
         spec = sa.RoundSpec([sa.TensorSpec("embedding", "float32", 100_000, 16)], op="mean", weighting="by_weight")
         for name, clients in (("news-41", 24), ("news-42", 9)):
             round_ = client.create_round(spec, round_id=name)
-            for i in range(clients):
-                keys = np.sort(rng.choice(100_000, 4000, replace=False))
-                rows = rng.standard_normal((4000, 16)).astype(np.float32)
-                round_.submit(f"phone-{i}", {"embedding": (keys, rows)}, weight=1 + i)
+            submit_some(round_, rng, range(clients))
             if name == "news-41":
                 round_.close()
         failed = client.create_round(
@@ -158,8 +160,8 @@ def fill_status(server) -> None:
             failed.submit("phone-1", {"bias": (np.array([1]), np.array([np.nan], np.float32))})
         with pytest.raises(sa.SparseaggError):
             failed.close()
-    create_tasks(server.http_address, "news-42", ["next-character"] * 4)
-    lease = {"clientId": "phone-7", "labels": ["next-character"], "timeout": "1s"}
+    create_tasks(server.http_address, "news-42", ["phone"] * 4)
+    lease = {"clientId": "phone-7", "labels": ["phone"], "timeout": "1s"}
     request(server.http_address, "POST", "/v1/tasks:lease", lease)
 
 
@@ -183,6 +185,13 @@ def test_status_page_shows_rounds_tasks_and_errors(driver, busy_server):
                      "1 submission refused", "min_submissions", "phone-7", "leased", "CPU"):  # fmt: skip
         assert expected in text, text
     page.wait("document.getElementById('line').getAttribute('d') !== ''")  # it goes on by itself
+    if os.environ.get("SPARSEAGG_SCREENSHOTS"):
+        with sa.Client(busy_server.address) as client:  # traffic for the chart
+            rng = np.random.default_rng(4)
+            for i in range(12):
+                submit_some(client.get_round("news-42"), rng, range(20 * i, 20 * i + int(rng.integers(5, 20))))
+                page.wait("document.getElementById('updated').textContent !== (window.seen ?? '')")
+                page.evaluate("window.seen = document.getElementById('updated').textContent")
     screenshot(page, "status-page.png")
     assert page.errors() == []
 
