@@ -200,7 +200,7 @@ bench-coordinators: build release-server ## beside the aggregation of Flower and
 	$(call STAND_INS,nvflare) bench/coordinators/nvflare_wire.py --out bench/results/nvflare.json
 	$(BIN)/python bench/coordinators/dense.py --out bench/results/dense.json --plot bench/results/dense.png \
 	  --python flower=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) \
-	  --server build/release/service/sparseagg-server
+	  --python 'torch float32=$(call INTEGRATION,flower)' --server build/release/service/sparseagg-server
 
 .PHONY: bench-wire
 bench-wire: build/release/build.ninja deps-bench $(VENV)/.demo ## bytes a tuple on the wire, and how fast they are packed

@@ -1,3 +1,10 @@
+# Parsed once a target: these were half of the time that it takes to compile the service and its tests.
+set(SPARSEAGG_SERVICE_HEADERS
+  <algorithm> <functional> <map> <memory> <string> <vector>
+  <absl/container/flat_hash_map.h> <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/synchronization/mutex.h>
+  <absl/time/time.h> <google/protobuf/arena.h> <grpcpp/grpcpp.h> <grpcpp/support/server_callback.h>
+  <sparseagg/v1/aggregation.pb.h>)
+
 # A room: one folder, one library, one namespace.
 function(sparseagg_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
@@ -18,6 +25,7 @@ function(sparseagg_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gmock GTest::gtest_main sparseagg_flags)
+  target_precompile_headers(${name} PRIVATE <gmock/gmock.h>)
   if(NOT SPARSEAGG_SANITIZE)
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
   endif()

@@ -29,6 +29,7 @@
 #include "service/rpc/grpc_service.h"
 #include "service/rpc/rpc_service.h"
 #include "service/transport/address.h"
+#include "service/transport/frame_inspection.h"
 
 namespace sparseagg::service {
 namespace {
@@ -181,7 +182,9 @@ absl::Status Server::Listen(const ServerOptions& options) {
     connection.fd = fd;
     acceptor->HandleNewConnection(&connection);
   };
-  listener_->Start(server_.limits.max_connections, &server_.connections, take, [this] { RefuseConnection(); });
+  SetOnFrameLimit([this](const char* what) { EndForFrames(what); });
+  listener_->Start(server_.limits.max_connections, tls_ != nullptr, &server_.connections, take,
+                   [this] { RefuseConnection(); });
   return absl::OkStatus();
 }
 
@@ -202,6 +205,15 @@ void Server::RefuseConnection() {
   if (now - refusal_logged_ < absl::Seconds(10)) return;  // many refusals must not flood the log
   refusal_logged_ = now;
   Log(LogLevel::kWarning, "connection_refused", {{"reason", "too many connections are open"}});
+}
+
+void Server::EndForFrames(const char* what) {
+  server_.metrics.CountEndedConnections(1);
+  // At most once in ten seconds, as refusals.
+  const int64_t now = absl::ToInt64Seconds(server_.clock.Monotonic());
+  int64_t logged = frames_logged_;
+  if (now - logged < 10 || !frames_logged_.compare_exchange_strong(logged, now)) return;
+  Log(LogLevel::kWarning, "connection_ended", {{"reason", absl::StrCat("its client sent too many ", what)}});
 }
 
 Gauges Server::CountNow() const {
@@ -281,6 +293,7 @@ absl::Status Server::ServeGateway(const ServerOptions& options) {
 }
 
 Server::~Server() {
+  SetOnFrameLimit(nullptr);
   Shutdown(absl::ZeroDuration());
   server_.timer.Stop();
 }

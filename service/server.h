@@ -3,6 +3,7 @@
 #define SPARSEAGG_SERVICE_SERVER_H_
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -96,6 +97,7 @@ class Server {
          std::unique_ptr<Store> store);
   absl::Status Listen(const ServerOptions& options);
   void RefuseConnection();
+  void EndForFrames(const char* what);  // OnFrameLimit
   absl::Status ServeMetrics(const ServerOptions& options);
   absl::Status ServeGateway(const ServerOptions& options);
   // Reads changed files of credentials from time to time, until the timer stops.
@@ -113,6 +115,7 @@ class Server {
   Api api_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;
+  std::atomic<int64_t> frames_logged_ = INT64_MIN / 2;  // seconds of Clock::Monotonic
   Mutex refusal_mu_;
   absl::Duration refusal_logged_ ABSL_GUARDED_BY(refusal_mu_) =
       -absl::InfiniteDuration();  // Clock::Monotonic of the last log line

@@ -153,7 +153,7 @@ def server(clients: Clients, timed: Timed, sizes: argparse.Namespace) -> np.ndar
     """A server on this machine: upload, merge on arrival, close and download."""
     import sparseagg as sa
 
-    options = ["--memory-limit", str(max(512 << 20, 24 * sizes.elements)), "--max-bytes-per-submission", "0"]
+    options = ["--memory-limit", str(max(512 << 20, 48 * sizes.elements)), "--max-bytes-per-submission", "0"]
     with sa.Server(program=sizes.server, options=[*options, "--max-tuples-per-submission", "0"]) as process:
         sizes.server_pid = process.pid
         with sa.Client(process.address) as client:

@@ -1,17 +1,31 @@
 #include "service/admission/heap_trimmer.h"
 
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 
 #include "absl/time/time.h"
 #include "host/base/column.h"
 #include "service/admission/process_memory.h"
+#include "service/base/clock.h"
 
 namespace sparseagg::service {
 namespace {
 
 constexpr absl::Duration kCheckInterval = absl::Milliseconds(100);
+
+// The process is idle if it takes less than this share of a core between two looks, this far apart at first.
+constexpr double kIdleLoad = 0.05;
+constexpr absl::Duration kIdleInterval = absl::Seconds(2);
+// The interval doubles with each idle look in turn, as often as this.
+constexpr int kMaxIdleBackoff = 5;
+
+absl::Duration ProcessorTime() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  return absl::DurationFromTimeval(used.ru_utime) + absl::DurationFromTimeval(used.ru_stime);
+}
 
 }  // namespace
 
@@ -32,18 +46,31 @@ void HeapTrimmer::Run() {
   MutexLock lock(&mu_);
   while (!stopped_) {
     mu_.Unlock();
-    TrimIfNeeded();
+    if (IsNearLimit() || IsIdle()) Trim();
     mu_.Lock();
     if (!stopped_) changed_.WaitWithTimeout(&mu_, kCheckInterval);
   }
 }
 
-void HeapTrimmer::TrimIfNeeded() {
+bool HeapTrimmer::IsNearLimit() {
   const uint64_t resident = ResidentBytes();
-  if (resident < limit_ / 4 * 3 || resident < resident_after_trim_ + limit_ / 32) {
-    resident_after_trim_ = std::min(resident_after_trim_, resident);
-    return;
-  }
+  resident_after_trim_ = std::min(resident_after_trim_, resident);
+  return resident >= limit_ / 4 * 3 && resident >= resident_after_trim_ + limit_ / 32;
+}
+
+bool HeapTrimmer::IsIdle() {
+  const absl::Duration now = SystemClock().Monotonic();
+  if (now < next_idle_check_) return false;
+  const absl::Duration used = ProcessorTime();
+  const bool has_worked = used - used_at_check_ > (now - idle_since_) * kIdleLoad;
+  used_at_check_ = used;
+  idle_since_ = now;
+  idle_checks_ = has_worked ? 0 : idle_checks_ + 1;
+  next_idle_check_ = now + kIdleInterval * (1 << std::min(idle_checks_, kMaxIdleBackoff));
+  return !has_worked && ResidentBytes() >= limit_ / 8;
+}
+
+void HeapTrimmer::Trim() {
   ReleaseFreedColumns();
   malloc_trim(0);
   resident_after_trim_ = ResidentBytes();

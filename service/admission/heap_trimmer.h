@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
 #include "host/base/mutex.h"
 
 namespace sparseagg::service {
@@ -15,7 +16,9 @@ namespace sparseagg::service {
 // resident than in use.
 //
 // The trimmer's thread checks a few times a second. It trims when resident memory exceeds three quarters of the limit
-// and has grown by 1/32 of the limit since the last trim. main.cc owns the trimmer for the life of the process.
+// and has grown by 1/32 of the limit since the last trim. What was live at that trim may have been freed since, so it
+// also trims when the process has been idle for two seconds and an eighth of the limit is resident, and less and less
+// often while it stays idle. main.cc owns the trimmer for the life of the process.
 class HeapTrimmer {
  public:
   explicit HeapTrimmer(uint64_t limit_bytes);  // 0: no limit, never trims
@@ -25,10 +28,17 @@ class HeapTrimmer {
 
  private:
   void Run();
-  void TrimIfNeeded();
+  bool IsNearLimit();
+  bool IsIdle();
+  void Trim();
 
   const uint64_t limit_;
-  uint64_t resident_after_trim_ = 0;  // bytes; only the thread uses it
+  // Only the thread uses these.
+  uint64_t resident_after_trim_ = 0;                     // bytes
+  absl::Duration used_at_check_ = absl::ZeroDuration();  // processor time of the process
+  absl::Duration idle_since_ = absl::ZeroDuration();     // last check of the load; Clock::Monotonic
+  absl::Duration next_idle_check_ = absl::ZeroDuration();
+  int idle_checks_ = 0;  // in turn
   Mutex mu_;
   CondVar changed_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

@@ -116,7 +116,9 @@ struct Metrics::Impl {
   Counter& ended_connections =
       BuildCounter()
           .Name("sparseagg_connections_ended_total")
-          .Help("Connections ended because their peers read almost nothing while other calls waited for memory.")
+          .Help(
+              "Connections ended because their peers sent too many frames without messages, or read almost nothing "
+              "while other calls waited for memory.")
           .Register(registry)
           .Add({});
   Counter& in_flight_refused = BuildCounter()

@@ -197,9 +197,10 @@ absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& optio
   impl.services = ConnectionServices{impl.io, server, api, &impl.router, [&impl] { return impl.calls.Add(); }};
   impl.listener = std::move(listener);
   impl.thread = std::thread([io = impl.io] { io->run(); });
+  impl.listener->LeaveUninspected();
   impl.listener->Start(
-      options.max_connections, &impl.table, [&impl](int fd) { asio::post(*impl.io, [&impl, fd] { impl.Accept(fd); }); },
-      std::move(on_refused));
+      options.max_connections, tls != nullptr, &impl.table,
+      [&impl](int fd) { asio::post(*impl.io, [&impl, fd] { impl.Accept(fd); }); }, std::move(on_refused));
   return gateway;
 }
 

@@ -10,12 +10,14 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "service/transport/frame_inspection.h"
 
 namespace sparseagg::service {
 namespace {
@@ -68,7 +70,26 @@ bool ConnectionTable::Add(int fd) {
   closed.data.fd = key;
   MutexLock lock(&mu_);
   if (epoll_ctl(closed_.get(), EPOLL_CTL_ADD, key, &closed) != 0) return false;
-  by_fd_[key] = connections_.emplace(PeerNameOf(fd), Connection{std::move(second)});
+  by_fd_[key] = connections_.emplace(PeerNameOf(fd), Connection{std::move(second), fd});
+  return true;
+}
+
+void ConnectionTable::Remove(ByPeer::iterator connection) {
+  const int fd = connection->second.fd.get();
+  // Closing the descriptor would not remove it from the epoll while gRPC's descriptor is open.
+  epoll_ctl(closed_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  by_fd_.erase(fd);
+  connections_.erase(connection);
+}
+
+bool ConnectionTable::EndIdlest() {
+  MutexLock lock(&mu_);
+  const auto received = [](const auto& entry) { return LastReceived(entry.second.inspected_fd); };
+  const auto idlest = std::min_element(connections_.begin(), connections_.end(),
+                                       [&](const auto& a, const auto& b) { return received(a) < received(b); });
+  if (idlest == connections_.end() || SystemClock().Monotonic() - received(*idlest) < kIdle) return false;
+  shutdown(idlest->second.fd.get(), SHUT_RDWR);
+  Remove(idlest);
   return true;
 }
 
@@ -81,10 +102,7 @@ void ConnectionTable::RemoveClosed() {
       if ((events[i].events & EPOLLHUP) == 0) continue;
       const auto found = by_fd_.find(events[i].data.fd);
       if (found == by_fd_.end()) continue;
-      // Closing the descriptor would not remove it from the epoll while gRPC's descriptor is open.
-      epoll_ctl(closed_.get(), EPOLL_CTL_DEL, found->first, nullptr);
-      connections_.erase(found->second);
-      by_fd_.erase(found);
+      Remove(found->second);
     }
     if (count < static_cast<int>(events.size())) return;
   }

@@ -39,10 +39,16 @@ class ConnectionTable {
   // Checks that are further apart say nothing about the time between them: the observation starts again.
   static constexpr absl::Duration kMaxCheckGap = absl::Seconds(1);
 
+  static constexpr absl::Duration kIdle = absl::Seconds(1);
+
   explicit ConnectionTable(const Clock* clock);  // borrowed
 
-  // Adds the connection of `fd`, which stays the caller's. Returns: false if the process has no descriptor left.
+  // Adds the connection of `fd`, which stays the caller's, and which InspectFrames knows. Returns: false if the process
+  // has no descriptor left.
   bool Add(int fd);
+  // Ends the connection that has received nothing but pings for the longest time, if that is kIdle or more. Its calls,
+  // which may be long polls, end with it. Returns: false if no connection was idle.
+  bool EndIdlest();
   // Removes connections that were shut down or reset.
   void RemoveClosed();
   // Readable when RemoveClosed has something to remove.
@@ -58,6 +64,7 @@ class ConnectionTable {
  private:
   struct Connection {
     OwnedFd fd;
+    int inspected_fd;                                    // gRPC's, by which LastReceived knows the connection
     absl::Duration checked = -absl::InfiniteDuration();  // last check; Clock::Monotonic
     absl::Duration full_since = absl::ZeroDuration();    // Clock::Monotonic
     uint64_t read_bytes = 0;                             // by the peer, since full_since
@@ -65,6 +72,7 @@ class ConnectionTable {
   };
   using ByPeer = std::multimap<std::string, Connection>;
 
+  void Remove(ByPeer::iterator connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns: the bytes that the peer has read since the last call. For a Unix socket, which reports only unread bytes:
   // the decrease, or kMinReadBytes if unread bytes have increased, because there must have been room for them.
   static uint64_t BytesRead(Connection& connection);

@@ -25,6 +25,7 @@
 #include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
 #include "service/transport/address.h"
+#include "service/transport/frame_inspection.h"
 
 namespace sparseagg::service {
 namespace {
@@ -190,8 +191,9 @@ absl::Status Listener::OpenHost(const std::string& host, const std::string& port
 
 Listener::~Listener() { Stop(); }
 
-void Listener::Start(uint64_t max_connections, ConnectionTable* connections, std::function<void(int fd)> on_accepted,
-                     std::function<void()> on_refused) {
+void Listener::Start(uint64_t max_connections, bool tls, ConnectionTable* connections,
+                     std::function<void(int fd)> on_accepted, std::function<void()> on_refused) {
+  tls_ = tls;
   connections_ = connections;
   on_accepted_ = std::move(on_accepted);
   on_refused_ = std::move(on_refused);
@@ -238,7 +240,8 @@ void Listener::AcceptOne(int listener) {
     close(fd);
     return;
   }
-  if (connections_->num_open() >= max_connections_ || !connections_->Add(fd)) {
+  const bool has_place = connections_->num_open() < max_connections_ || (inspects_ && connections_->EndIdlest());
+  if (!has_place || (inspects_ && !InspectFrames(fd, tls_)) || !connections_->Add(fd)) {
     Refuse(fd);
     on_refused_();
     return;

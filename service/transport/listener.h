@@ -24,8 +24,9 @@ namespace sparseagg::service {
 Limits FitToFiles(Limits limits, uint64_t& http_connections);
 Limits FitToFiles(Limits limits);
 
-// A listening address with a thread that accepts connections and passes them on. Connections beyond a limit, or
-// beyond the limit on open files, are reset at once, which a client sees as UNAVAILABLE.
+// A listening address with a thread that accepts connections and passes them on. A connection beyond a limit takes the
+// place of the one that has been idle longest (ConnectionTable::EndIdlest), or else is reset at once, as one beyond the
+// limit on open files is; a client of gRPC sees that as UNAVAILABLE.
 //
 // Life cycle: Open listens; Start accepts; Stop, or the destructor, ends both. Owned by Server. Not thread-safe.
 //
@@ -42,11 +43,15 @@ class Listener {
   // The address with the port in use.
   const std::string& address() const { return address_; }
 
+  // For connections that do not carry gRPC: their bytes are not read as frames of HTTP/2, and none gives its place to
+  // another, since it is not known how long it has been idle. Call it before Start.
+  void LeaveUninspected() { inspects_ = false; }
+
   // Starts the thread, which maintains `connections` (borrowed until Stop) and calls, from no other thread:
   //   on_accepted(fd)   with a non-blocking socket that the callee owns from then on
   //   on_refused()      after it has reset a connection
-  // max_connections 0: only the limit on open files applies.
-  void Start(uint64_t max_connections, ConnectionTable* connections, std::function<void(int fd)> on_accepted,
+  // max_connections 0: only the limit on open files applies. tls: what the connections carry, for InspectFrames.
+  void Start(uint64_t max_connections, bool tls, ConnectionTable* connections, std::function<void(int fd)> on_accepted,
              std::function<void()> on_refused);
   // Stops accepting and closes the listening sockets. Accepted connections stay open. May be called again.
   void Stop();
@@ -65,6 +70,8 @@ class Listener {
   OwnedFd stop_;   // an eventfd, readable when the thread must end
   OwnedFd spare_;  // closed for a moment, to accept and refuse a connection when no descriptor is left
   uint64_t max_connections_ = 0;
+  bool inspects_ = true;
+  bool tls_ = false;
   ConnectionTable* connections_ = nullptr;
   std::function<void(int fd)> on_accepted_;
   std::function<void()> on_refused_;

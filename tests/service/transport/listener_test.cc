@@ -96,7 +96,7 @@ class Keeper {
       kept_.emplace_back(fd);
       (void)send(fd, "t", 1, MSG_NOSIGNAL);  // who only looks whether a server listens has gone by now
     };
-    listener.Start(max_connections, &connections_, take, [this] { ++refused_; });
+    listener.Start(max_connections, /*tls=*/false, &connections_, take, [this] { ++refused_; });
   }
   void CloseOne() {
     const std::lock_guard lock(mutex_);
@@ -148,7 +148,7 @@ TEST(ListenerTest, Tcp_EndsByItselfWherePeersTakeNothing) {
     timeout_ms = found;
     (void)send(fd, "t", 1, MSG_NOSIGNAL);
   };
-  listener->Start(0, &connections, take, [] {});
+  listener->Start(0, /*tls=*/false, &connections, take, [] {});
   EXPECT_EQ(AnswerOf(ConnectTo(*listener)), Answer::kTaken);
   EXPECT_EQ(timeout_ms, 20'000);
 }

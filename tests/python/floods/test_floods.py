@@ -1,0 +1,100 @@
+"""Attacks below the message layer: memory, an honest client, recovery and the stop of the server under each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import threading
+import time
+
+import attacks
+import numpy as np
+import pytest
+import sparseagg as sa
+from conftest import ServerProcess
+
+LIMIT = 256 << 20
+# Longer to see whether memory grows on: `FLOOD_SECONDS=20 make test-python PYTEST_ARGS='-n 0 -s tests/python/floods'`.
+SECONDS = float(os.environ.get("FLOOD_SECONDS", "2"))
+CLIENTS = 20
+SPEC = sa.RoundSpec([sa.TensorSpec("t", "float32", 100_000)])
+UPDATES = [(np.arange(i, 50_000 + i, 50), np.ones(1000, np.float32)) for i in range(CLIENTS)]
+# What one round may take while the attack goes on, and memory to come down after it.
+ROUND_SECONDS = 2.0
+RECOVERY_SECONDS = 10.0
+# Of a server that has served: what the C library keeps of memory in use is different each time.
+IDLE_SLACK = 24 << 20
+
+
+def resident(pid: int) -> int:
+    text = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(re.search(r"^VmRSS:\s+(\d+) kB", text, re.MULTILINE).group(1)) * 1024
+
+
+class Watch(threading.Thread):
+    """Looks at a process's resident memory until it is stopped; `most` is the highest that it has seen."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.most = 0
+        self._pid = pid
+        self._stopped = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._stopped.wait(0.01):
+            with contextlib.suppress(FileNotFoundError, AttributeError):
+                self.most = max(self.most, resident(self._pid))
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+
+def honest_round(address: str) -> float:
+    """One round of a client that has just come; returns its seconds."""
+    begun = time.monotonic()
+    with sa.Client(address, timeout=60) as client, client.create_round(SPEC) as opened:
+        for number, update in enumerate(UPDATES):
+            opened.submit(f"{number}", {"t": update})
+        merged = opened.close()["t"]
+    assert merged.values.sum() == CLIENTS * 1000
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("name", attacks.ATTACKS)
+def test_flood_server_goes_on(name: str, tmp_path: pathlib.Path) -> None:
+    server = ServerProcess(tmp_path / "log", "--memory-limit", str(LIMIT))
+    pid = server.process.pid
+    honest_round(server.address)
+    idle = resident(pid)
+    watch = Watch(pid)
+    attacker = subprocess.Popen(attacks.command(name, server.address))
+    try:
+        rounds = []
+        begun = time.monotonic()
+        while time.monotonic() - begun < SECONDS:
+            time.sleep(0.1)
+            rounds.append(honest_round(server.address))
+        # As long as it lasts: a stop while the attackers are there.
+    finally:
+        attacker.kill()
+        attacker.wait()
+    ended = time.monotonic()
+    while resident(pid) > idle + IDLE_SLACK and time.monotonic() - ended < 2 * RECOVERY_SECONDS:
+        time.sleep(0.05)
+    recovered = time.monotonic() - ended
+    watch.stop()
+    begun = time.monotonic()
+    code = server.stop()
+    print(
+        f"\n{name:20} peak {watch.most >> 20:5} MiB  longest round {max(rounds):6.2f} s of {len(rounds)}  "
+        f"idle {idle >> 20} MiB, again after {recovered:5.2f} s  stop {time.monotonic() - begun:.2f} s"
+    )
+    assert code == 0
+    assert watch.most <= LIMIT * 1.1
+    assert max(rounds) <= ROUND_SECONDS
+    assert recovered <= RECOVERY_SECONDS
