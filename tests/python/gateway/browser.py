@@ -107,9 +107,7 @@ class Page:
 
     def wait(self, condition: str) -> None:
         """Waits until an expression is true; asks the page once an animation frame."""
-        self.evaluate(
-            f"while (!({condition})) await new Promise((next) => setTimeout(next, 20)); return true;"
-        )
+        self.evaluate(f"while (!({condition})) await new Promise((next) => setTimeout(next, 20)); return true;")
 
     def fill(self, selector: str, text: str) -> None:
         element = self._call("POST", "/element", {"using": "css selector", "value": selector})[ELEMENT]

@@ -24,9 +24,7 @@ class Answer:
         return json.loads(self.body)
 
 
-def request(
-    address: str, method: str, path: str, body: bytes | dict | None = None, **headers: str
-) -> Answer:
+def request(address: str, method: str, path: str, body: bytes | dict | None = None, **headers: str) -> Answer:
     """Sends a request on a connection of its own. Dashes in the names of headers are underscores here."""
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     fields = {name.replace("_", "-"): value for name, value in headers.items()}

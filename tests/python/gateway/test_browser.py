@@ -91,7 +91,7 @@ def test_federated_round_of_browsers_python_and_curl(driver, server, tmp_path):
         round_ = client.create_round(SPEC, round_id="mixed")
         labels = ["client=browser-0", "client=browser-1", "python", "python", "python", "curl"]
         names = create_tasks(server.http_address, "mixed", labels)
-        pages = [driver.open(f"{url}/client") for _ in TEXTS]
+        pages = [driver.open(f"{url}/client", height=1040) for _ in TEXTS]
         for i, (page, text) in enumerate(zip(pages, TEXTS)):
             start_client(page, f"browser-{i}", text)
             updates[f"browser-{i}"] = trained(page, text)
@@ -189,7 +189,9 @@ def test_status_page_shows_rounds_tasks_and_errors(driver, busy_server):
         with sa.Client(busy_server.address) as client:  # traffic for the chart
             rng = np.random.default_rng(4)
             for i in range(12):
-                submit_some(client.get_round("news-42"), rng, range(20 * i, 20 * i + int(rng.integers(5, 20))))
+                submit_some(
+                    client.get_round("news-42"), rng, range(100 + 20 * i, 105 + 20 * i + int(rng.integers(0, 15)))
+                )
                 page.wait("document.getElementById('updated').textContent !== (window.seen ?? '')")
                 page.evaluate("window.seen = document.getElementById('updated').textContent")
     screenshot(page, "status-page.png")

@@ -45,8 +45,13 @@ def call(address: str, method: str, path: str, body=None, **headers):
 
 def put(address: str, path: str, client: str, *, weight: str = "") -> None:
     query = f"client_id={client}&submission_id=s&sequence=0&last=true&tensor=w&key_encoding=U32&key_bytes=8{weight}"
-    call(address, "POST", f"{path}/chunks?{query}", KEYS.tobytes() + ROWS.tobytes(),
-         content_type="application/octet-stream")
+    call(
+        address,
+        "POST",
+        f"{path}/chunks?{query}",
+        KEYS.tobytes() + ROWS.tobytes(),
+        content_type="application/octet-stream",
+    )
     call(address, "POST", f"{path}/submissions", {"clientId": client, "submissionId": "s"})
 
 
@@ -57,7 +62,8 @@ def unpack_page(body: bytes) -> tuple[dict, list[bytes]]:
     for count in head["sections"]:
         sections.append(body[at : at + count])
         at += count
-    assert at == len(body) and (4 + size) % 8 == 0
+    assert at == len(body)
+    assert (4 + size) % 8 == 0
     return head["page"], sections
 
 
@@ -68,8 +74,12 @@ def test_round_of_bulk_json_and_grpc_clients(server, address, round_path):
     request(address, "POST", f"{round_path}/chunks", chunk.SerializeToString(), content_type="application/x-protobuf")
     commit = pb.CommitSubmissionRequest(client_id="proto", submission_id="s").SerializeToString()
     answer = request(
-        address, "POST", f"{round_path}/submissions", commit,
-        content_type="application/x-protobuf", accept="application/x-protobuf",
+        address,
+        "POST",
+        f"{round_path}/submissions",
+        commit,
+        content_type="application/x-protobuf",
+        accept="application/x-protobuf",
     )
     assert pb.Submission.FromString(answer.body).num_tuples == 2
     with sa.Client(server.address) as client:
@@ -94,7 +104,8 @@ def test_pages_of_a_result(address, round_path):
     first = call(address, "GET", f"{round_path}/result?page_size=1")
     token = first["nextPageToken"]
     second = call(address, "GET", f"{round_path}/result?page_size=1&page_token={token}")
-    assert (first["slice"]["keys"], second["slice"]["keys"]) == ("AwAAAA==", "CQAAAA==") and not second["nextPageToken"]
+    assert (first["slice"]["keys"], second["slice"]["keys"]) == ("AwAAAA==", "CQAAAA==")
+    assert not second["nextPageToken"]
     assert call(address, "GET", f"{round_path}/result?range.begin=4")["slice"]["keys"] == "CQAAAA=="
 
 
@@ -135,12 +146,14 @@ def test_withdraw_cancel_and_delete(address, round_path):
 def test_error(address, method, path, body, headers, status, code, text):
     answer = request(address, method, path, body, **headers)
     assert (answer.status, answer.json["code"]) == (status, code), answer.body
-    assert text in answer.json["detail"] and answer.headers["content-type"] == "application/problem+json"
+    assert text in answer.json["detail"]
+    assert answer.headers["content-type"] == "application/problem+json"
 
 
 def test_chunked_body_is_refused(address):
     answer = request(address, "POST", "/v1/rounds", b"0\r\n\r\n", transfer_encoding="chunked")
-    assert answer.status == 411 and "Content-Length" in answer.json["detail"]
+    assert answer.status == 411
+    assert "Content-Length" in answer.json["detail"]
 
 
 def grpc_web(address: str, method: str, message: bytes, flags: int = 0) -> tuple[bytes, str]:
@@ -148,7 +161,8 @@ def grpc_web(address: str, method: str, message: bytes, flags: int = 0) -> tuple
     answer = request(
         address, "POST", f"/sparseagg.v1.Aggregation/{method}", body, content_type="application/grpc-web+proto"
     )
-    assert answer.status == 200 and answer.headers["content-type"] == "application/grpc-web+proto"
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/grpc-web+proto"
     frames, rest = {}, answer.body
     while rest:
         flag, size = struct.unpack_from(">BI", rest)
@@ -159,7 +173,8 @@ def grpc_web(address: str, method: str, message: bytes, flags: int = 0) -> tuple
 def test_grpc_web(address, round_path):
     name = round_path.removeprefix("/v1/")
     message, trailers = grpc_web(address, "GetRound", pb.GetRoundRequest(name=name).SerializeToString())
-    assert pb.Round.FromString(message).name == name and trailers == "grpc-status: 0\r\n"
+    assert pb.Round.FromString(message).name == name
+    assert trailers == "grpc-status: 0\r\n"
     chunk = pb.UpdateChunk(round=name, client_id="web", submission_id="s", last=True).SerializeToString()
     assert pb.UploadStatus.FromString(grpc_web(address, "PutChunk", chunk)[0]).complete
     assert grpc_web(address, "GetRound", b"\x0a\x04none")[1].startswith("grpc-status: 3\r\ngrpc-message: ")
@@ -198,7 +213,8 @@ def test_openapi_has_every_field_of_the_proto(address):
         else:
             names = {parameter["name"].split(".")[0] for parameter in operation["parameters"]}
             fields = {field.name for field in methods[name].input_type.fields}
-            assert names <= fields | {"round", "task"} and fields - names <= {"name"}
+            assert names <= fields | {"round", "task"}
+            assert fields - names <= {"name"}
     references = json.dumps(description).split('"#/components/schemas/')[1:]
     assert {reference.split('"')[0] for reference in references} <= schemas.keys()
 
@@ -207,7 +223,8 @@ def test_health_and_head(address):
     assert request(address, "GET", "/health/live").body == b"ok\n"
     assert request(address, "GET", "/health/ready").body == b"ready\n"
     head = request(address, "HEAD", "/")
-    assert (head.status, head.body) == (200, b"") and int(head.headers["content-length"]) > 1000
+    assert (head.status, head.body) == (200, b"")
+    assert int(head.headers["content-length"]) > 1000
 
 
 def test_tasks(address):
@@ -218,7 +235,8 @@ def test_tasks(address):
     assert none.get("task") is None  # a worker without the label
     lease = {"clientId": "c", "leaseId": "l"}
     task = call(address, "POST", "/v1/tasks:lease", {**lease, "labels": ["x"]})["task"]
-    assert task["spec"]["payload"] == "aGVsbG8=" and task["state"] == "TASK_STATE_LEASED"
+    assert task["spec"]["payload"] == "aGVsbG8="
+    assert task["state"] == "TASK_STATE_LEASED"
     call(address, "POST", "/v1/tasks/t:extend", {**lease, "leaseDuration": "9s"})
     assert call(address, "POST", "/v1/tasks/t:complete", lease)["state"] == "TASK_STATE_COMPLETED"
     assert [each["name"] for each in call(address, "GET", "/v1/tasks?state=COMPLETED")["tasks"]] == ["tasks/t"]
