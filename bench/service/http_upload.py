@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """How fast the HTTP gateway takes bulk uploads, next to gRPC, in turns on one machine.
 
-    bench/service/http_upload.py --server build/release/service/sparseagg-server
+    bench/service/http_upload.py --server build/release/service/sparseagg-server \\
+      --loadgen build/release/bench/service/loadgen/sparseagg-loadgen
 
-Each turn sends the same chunks, of uint32 keys and float32 rows, from several processes, each a client with a connection of
-its own: once as the bodies of `POST …/chunks`, once as messages of SubmitUpdate, gRPC's fastest upload. Clients make their
-bytes before the clock starts. Prints one JSON object: bytes of keys and values a second in each turn, and the medians.
+A turn of HTTP sends chunks of uint32 keys and float32 rows from several processes, each a client with a connection of its
+own. A turn of gRPC is sparseagg-loadgen's: SubmitUpdate, the fastest upload, with as many streams. Prints one JSON object:
+bytes of keys and values a second in each turn, and the medians.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -67,42 +67,22 @@ def send_http(address: str, name: str, client: int, start: Any) -> None:
         raise SystemExit("the commit failed")
 
 
-def send_grpc(address: str, name: str, client: int, start: Any) -> None:
-    """Sends the same chunks in one stream."""
-    values = [chunk_bytes(chunk)[1] for chunk in range(8)]
-    heads = [chunk_bytes(chunk)[0] for chunk in range(CHUNKS)]
-
-    def messages() -> Iterator[bytes]:
-        for chunk in range(CHUNKS):
-            part = pb.TensorSlice(
-                tensor="t",
-                key_encoding=pb.KEY_ENCODING_U32,
-                keys=heads[chunk],
-                values=values[chunk % len(values)],
-            )
-            yield pb.UpdateChunk(
-                round=name,
-                client_id=str(client),
-                submission_id="s",
-                sequence=chunk,
-                last=chunk == CHUNKS - 1,
-                slices=[part],
-            ).SerializeToString()
-
-    with grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]) as channel:
-        grpc.channel_ready_future(channel).result(60)
-        call = channel.stream_unary("/sparseagg.v1.Aggregation/SubmitUpdate")
-        start.wait()
-        call(messages())
+def measure_grpc(loadgen: pathlib.Path, address: str, clients: int) -> float:
+    """Returns the bytes a second of one turn of sparseagg-loadgen."""
+    command = [str(loadgen), "--target", address, "--workload", "B", "--streams", str(clients), "--repetitions", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"http_upload.py: {done.stderr.strip()}")
+    return float(json.loads(done.stdout)["bytes_per_s"])
 
 
-def measure(send: Any, address: str, stub: rpc.AggregationStub, clients: int) -> float:
-    """Returns the bytes of keys and values a second of one turn."""
+def measure_http(address: str, stub: rpc.AggregationStub, clients: int) -> float:
+    """Returns the bytes a second of one turn of HTTP."""
     tensor = pb.TensorSpec(name="t", dtype=pb.DTYPE_FLOAT32, dimension=DIMENSION, width=WIDTH)
     name = stub.CreateRound(pb.CreateRoundRequest(spec=pb.RoundSpec(tensors=[tensor]))).name
     context = multiprocessing.get_context("spawn")
     start = context.Barrier(clients + 1)
-    processes = [context.Process(target=send, args=(address, name, i, start)) for i in range(clients)]
+    processes = [context.Process(target=send_http, args=(address, name, i, start)) for i in range(clients)]
     for process in processes:
         process.start()
     start.wait(600)
@@ -123,6 +103,7 @@ def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", type=pathlib.Path, required=True)
+    parser.add_argument("--loadgen", type=pathlib.Path, required=True)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
@@ -137,8 +118,8 @@ def main() -> int:
                 stub = rpc.AggregationStub(channel)
                 turns: dict[str, list[float]] = {"grpc": [], "http": []}
                 for _ in range(arguments.turns):
-                    turns["grpc"].append(measure(send_grpc, found.group(1), stub, arguments.clients))
-                    turns["http"].append(measure(send_http, found.group(2), stub, arguments.clients))
+                    turns["grpc"].append(measure_grpc(arguments.loadgen, found.group(1), arguments.clients))
+                    turns["http"].append(measure_http(found.group(2), stub, arguments.clients))
         finally:
             server.terminate()
     medians = {name: statistics.median(rates) for name, rates in turns.items()}

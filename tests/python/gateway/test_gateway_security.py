@@ -57,8 +57,8 @@ def test_tls_with_the_certificates_of_grpc(start_server, self_signed):
     finally:
         connection.close()
     plain = http.client.HTTPConnection("localhost", port, timeout=TIMEOUT_S)
+    plain.request("GET", "/v1/info")
     with pytest.raises((ConnectionError, http.client.HTTPException)):
-        plain.request("GET", "/v1/info")
         plain.getresponse()
     plain.close()
 
