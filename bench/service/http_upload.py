@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How fast the HTTP gateway takes bulk uploads, next to gRPC, in turns on one machine.
+r"""How fast the HTTP gateway takes bulk uploads, next to gRPC, in turns on one machine.
 
-    bench/service/http_upload.py --server build/release/service/sparseagg-server \\
+    bench/service/http_upload.py --server build/release/service/sparseagg-server \
       --loadgen build/release/bench/service/loadgen/sparseagg-loadgen
 
 A turn of HTTP sends chunks of uint32 keys and float32 rows from several processes, each a client with a connection of its

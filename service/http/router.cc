@@ -27,6 +27,12 @@ HttpResponse NotFound(const HttpRequest& request) {
       absl::StrCat("no path ", JsonQuote(request.path.substr(0, 128)), "; /v1/openapi.json lists all")));
 }
 
+HttpResponse WrongVerb(const std::string& verbs) {
+  HttpResponse response = MakeProblem(absl::UnimplementedError(absl::StrCat("the path takes ", verbs)), 405);
+  response.headers.emplace_back("Allow", verbs);
+  return response;
+}
+
 // Errors: INVALID_ARGUMENT; the caller answers 415.
 absl::StatusOr<BodyFormat> RequestFormat(const HttpRequest& request, Method method) {
   const std::string type = request.MediaType("content-type");
@@ -94,18 +100,19 @@ std::variant<HttpResponse, HttpCallPlan> Router::PlanCall(const HttpRequest& req
     }
     return plan;
   }
-  absl::StatusOr<std::optional<RouteMatch>> match = FindRoute(request);
-  if (absl::IsUnimplemented(match.status())) return MakeProblem(match.status(), 405);
+  const absl::StatusOr<RouteMatch> match = FindRoute(request);
   if (!match.ok()) return MakeProblem(match.status());
-  if (!match->has_value()) return NotFound(request);
-  const struct Route& route = *(*match)->route;
+  if (match->route == nullptr) {
+    return match->other_verbs.empty() ? NotFound(request) : WrongVerb(match->other_verbs);
+  }
+  const struct Route& route = *match->route;
   plan.method = route.method;
   absl::StatusOr<BodyFormat> format = RequestFormat(request, route.method);
   if (!format.ok()) return MakeProblem(format.status(), 415);
   plan.request_format = *format;
   plan.response_format = ResponseFormat(request, route.method);
   plan.variable_field = std::string(route.field);
-  if (!route.field.empty()) plan.variable = absl::StrCat(route.prefix, (*match)->variable);
+  if (!route.field.empty()) plan.variable = absl::StrCat(route.prefix, match->variable);
   return plan;
 }
 

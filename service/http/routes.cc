@@ -1,9 +1,6 @@
 #include "service/http/routes.h"
 
-#include <vector>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 
 namespace sparseagg::service {
@@ -58,23 +55,20 @@ const google::protobuf::MethodDescriptor* DescriptorOf(Method method) {
       absl::StrCat(ServiceName(method), ".", Name(method)));
 }
 
-absl::StatusOr<std::optional<RouteMatch>> FindRoute(const HttpRequest& request) {
-  std::vector<absl::string_view> others;
+absl::StatusOr<RouteMatch> FindRoute(const HttpRequest& request) {
+  RouteMatch match;
   for (const Route& route : kRoutes) {
     const auto segment = Match(route.path, request.path);
     if (!segment.has_value()) continue;
     if (route.verb != request.method) {
-      others.push_back(route.verb);
+      absl::StrAppend(&match.other_verbs, match.other_verbs.empty() ? "" : ", ", route.verb);
       continue;
     }
-    RouteMatch match{&route, {}};
-    if (!PercentDecode(*segment, false, &match.variable)) {
-      return absl::InvalidArgumentError("the path has a malformed %-escape");
-    }
-    return match;
+    match.route = &route;
+    if (PercentDecode(*segment, false, &match.variable)) return match;
+    return absl::InvalidArgumentError("the path has a malformed %-escape");
   }
-  if (others.empty()) return std::nullopt;
-  return absl::UnimplementedError(absl::StrCat("the path takes ", absl::StrJoin(others, ", ")));
+  return match;
 }
 
 std::optional<Method> FindGrpcMethod(absl::string_view path) {

@@ -35,13 +35,13 @@ const google::protobuf::MethodDescriptor* DescriptorOf(Method method);
 
 // Where a request goes.
 struct RouteMatch {
-  const Route* route = nullptr;
-  std::string variable;  // the value for route->field
+  const Route* route = nullptr;  // null: no route has this path and verb
+  std::string variable;          // the value for route->field
+  std::string other_verbs;       // that the path takes, "GET, DELETE"
 };
 
-// Returns: the route of a request; nullopt if no route has this path.
-// Errors: UNIMPLEMENTED if the path has other verbs; the message lists them. INVALID_ARGUMENT: malformed %-escapes.
-absl::StatusOr<std::optional<RouteMatch>> FindRoute(const HttpRequest& request);
+// Errors: INVALID_ARGUMENT: malformed %-escapes.
+absl::StatusOr<RouteMatch> FindRoute(const HttpRequest& request);
 
 // Returns: the method of a path of gRPC, "/sparseagg.v1.Aggregation/GetRound"; nullopt if there is none.
 std::optional<Method> FindGrpcMethod(absl::string_view path);

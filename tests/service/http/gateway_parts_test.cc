@@ -115,13 +115,18 @@ TEST(Routes, Variable_IsOneSegment) {
   request.method = "GET";
   request.path = "/v1/rounds/a%2Db:wait";
   const auto match = FindRoute(request);
-  ASSERT_TRUE(match.ok() && match->has_value());
-  EXPECT_EQ((*match)->route->method, Method::kWaitRound);
-  EXPECT_EQ((*match)->variable, "a-b");
+  ASSERT_TRUE(match.ok());
+  ASSERT_NE(match->route, nullptr);
+  EXPECT_EQ(match->route->method, Method::kWaitRound);
+  EXPECT_EQ(match->variable, "a-b");
   for (const char* path : {"/v1/rounds/", "/v1/rounds/a/b", "/v1/rounds/a/", "/v1/rounds/a:b:wait", "/v2/rounds"}) {
     request.path = path;
-    EXPECT_FALSE(FindRoute(request)->has_value()) << path;
+    EXPECT_EQ(FindRoute(request)->route, nullptr) << path;
+    EXPECT_EQ(FindRoute(request)->other_verbs, "") << path;
   }
+  request.method = "PUT";
+  request.path = "/v1/rounds/a";
+  EXPECT_EQ(FindRoute(request)->other_verbs, "GET, DELETE");
 }
 
 HttpRequest From(const std::string& host, const std::string& origin) {
