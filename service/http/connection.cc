@@ -108,6 +108,16 @@ class ConnectionOn final : public Connection {
     if (phase_ == Phase::kIdle) Close();
   }
 
+  void Close() override {
+    if (is_closed_) return;
+    is_closed_ = true;
+    CloseSocket();
+    body_reservation_.Release();
+    if (call_ != nullptr && is_called_ && phase_ == Phase::kCall) call_->Cancel();
+    // A call that has not returned is cancelled in WatchPeer; one whose response is made is freed here.
+    if (phase_ != Phase::kCall) call_.reset();
+  }
+
  private:
   enum class Phase { kIdle, kHeader, kBody, kCall, kResponse };
   using Parser = http::request_parser<http::empty_body>;
@@ -386,16 +396,6 @@ class ConnectionOn final : public Connection {
     Socket().async_read_some(buffer_.prepare(kReadBytes), [self = Self()](const error_code& error, size_t) {
       error ? self->Close() : self->Discard();
     });
-  }
-
-  void Close() {
-    if (is_closed_) return;
-    is_closed_ = true;
-    CloseSocket();
-    body_reservation_.Release();
-    if (call_ != nullptr && is_called_ && phase_ == Phase::kCall) call_->Cancel();
-    // A call that has not returned is cancelled in WatchPeer; one whose response is made is freed here.
-    if (phase_ != Phase::kCall) call_.reset();
   }
 
   void CloseSocket() {

@@ -42,6 +42,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   virtual void Start() = 0;
   // Ends the connection: at once if it is idle, else after the response under way.
   virtual void Drain() = 0;
+  // Ends the connection at once, and cancels its call.
+  virtual void Close() = 0;
 };
 
 // `tls` null: plain HTTP. `on_end` runs when the connection is gone.

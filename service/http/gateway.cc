@@ -34,9 +34,6 @@ namespace {
 
 namespace asio = boost::asio;
 
-// Time for responses of calls that were cut to end by themselves, before the gateway ends their connections.
-constexpr absl::Duration kCancelTime = absl::Seconds(1);
-
 // Counts things that exist, and waits for their end. Thread-safe.
 class LiveCount {
  public:
@@ -214,15 +211,19 @@ void Gateway::Shutdown(absl::Duration grace) {
   Impl& impl = *impl_;
   if (impl.is_shut_down.exchange(true)) return;
   impl.listener->Stop();
-  asio::post(*impl.io, [&impl] {
-    impl.is_draining = true;
-    const auto connections = impl.connections;  // a drain may end some
-    for (const auto& [key, weak] : connections) {
-      if (const auto connection = weak.lock()) connection->Drain();
-    }
-  });
+  // For each connection; one may end while others are told.
+  const auto tell = [&impl](void (Connection::*what)()) {
+    asio::post(*impl.io, [&impl, what] {
+      impl.is_draining = true;
+      const auto connections = impl.connections;
+      for (const auto& [key, weak] : connections) {
+        if (const auto connection = weak.lock()) (connection.get()->*what)();
+      }
+    });
+  };
+  tell(&Connection::Drain);
   const Clock& clock = impl.services->server->clock;
-  if (!impl.live_connections.AwaitNone(clock, grace + kCancelTime)) impl.table.EndAll();
+  if (!impl.live_connections.AwaitNone(clock, grace)) tell(&Connection::Close);
   // A merge or a disk may take its time; the process has a watchdog.
   impl.calls.AwaitNone(clock, absl::InfiniteDuration());
   impl.live_connections.AwaitNone(clock, absl::InfiniteDuration());
