@@ -182,7 +182,15 @@ absl::Status Server::Listen(const ServerOptions& options) {
     connection.fd = fd;
     acceptor->HandleNewConnection(&connection);
   };
-  SetOnFrameLimit([this](const char* what) { EndForFrames(what); });
+  SetFrameEvents({[this](const FrameExcess& excess, int fd) {
+                    if (fd >= 0 && excess.is_hostile) server_.connections.Bar(fd);
+                    CountEndedConnection(excess.what);
+                  },
+                  [this] {
+                    server_.connections.EndBusiest();
+                    CountEndedConnection("calls at once");
+                  },
+                  MaxOpenStreams(server_.limits)});
   listener_->Start(server_.limits.max_connections, tls_ != nullptr, &server_.connections, take,
                    [this] { RefuseConnection(); });
   return absl::OkStatus();
@@ -207,7 +215,7 @@ void Server::RefuseConnection() {
   Log(LogLevel::kWarning, "connection_refused", {{"reason", "too many connections are open"}});
 }
 
-void Server::EndForFrames(const char* what) {
+void Server::CountEndedConnection(const char* what) {
   server_.metrics.CountEndedConnections(1);
   // At most once in ten seconds, as refusals.
   const int64_t now = absl::ToInt64Seconds(server_.clock.Monotonic());
@@ -293,7 +301,7 @@ absl::Status Server::ServeGateway(const ServerOptions& options) {
 }
 
 Server::~Server() {
-  SetOnFrameLimit(nullptr);
+  SetFrameEvents({});
   Shutdown(absl::ZeroDuration());
   server_.timer.Stop();
 }

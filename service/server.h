@@ -97,7 +97,8 @@ class Server {
          std::unique_ptr<Store> store);
   absl::Status Listen(const ServerOptions& options);
   void RefuseConnection();
-  void EndForFrames(const char* what);  // OnFrameLimit
+  // Counts and logs a connection that was ended because its client sent too many `what`.
+  void CountEndedConnection(const char* what);
   absl::Status ServeMetrics(const ServerOptions& options);
   absl::Status ServeGateway(const ServerOptions& options);
   // Reads changed files of credentials from time to time, until the timer stops.

@@ -47,6 +47,8 @@ uint64_t MaxBufferedMessageBytes(const Limits& limits) {
 
 uint64_t MaxWaitingCalls(const Limits& limits) { return DivideMemory(limits).process / 4 / kWaitingCallBytes; }
 
+uint64_t MaxOpenStreams(const Limits& limits) { return DivideMemory(limits).process / 2 / kWaitingCallBytes; }
+
 uint64_t MaxSpecBytes(const Limits& limits) {
   if (limits.max_tensors == 0) return 0;
   return std::max(kMinSpecBytes, SaturatingMultiply(kSpecTensorBytes, limits.max_tensors));

@@ -45,6 +45,9 @@ uint64_t MaxBufferedMessageBytes(const Limits& limits);
 // Returns: the number of WaitRound calls that may wait at once; 0: no limit.
 uint64_t MaxWaitingCalls(const Limits& limits);
 
+// Returns: the number of HTTP/2 streams that may be open in all connections, served or not; 0: no limit.
+uint64_t MaxOpenStreams(const Limits& limits);
+
 // Returns: the most bytes that a round's spec may have on the wire; 0: no limit. Without this bound, a parsed spec
 // takes a hundred times the memory of its message before its tensors are counted.
 uint64_t MaxSpecBytes(const Limits& limits);

@@ -17,7 +17,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "service/transport/frame_inspection.h"
 
 namespace sparseagg::service {
 namespace {
@@ -29,6 +28,9 @@ std::string PeerNameOf(int fd) {
   socklen_t size = sizeof(peer);
   return getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 ? PeerName(peer) : kUnixPeer;
 }
+
+// Returns: what PeerName returns, without the port.
+std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
 // Returns: true also for a connection that is closed.
 bool HasRoom(int fd) {
@@ -60,7 +62,7 @@ std::string PeerName(const sockaddr_storage& peer) {
 
 ConnectionTable::ConnectionTable(const Clock* clock) : clock_(*clock), closed_(epoll_create1(EPOLL_CLOEXEC)) {}
 
-bool ConnectionTable::Add(int fd) {
+bool ConnectionTable::Add(int fd, std::optional<bool> tls) {
   OwnedFd second(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (second.get() < 0) return false;
   const int key = second.get();
@@ -70,7 +72,10 @@ bool ConnectionTable::Add(int fd) {
   closed.data.fd = key;
   MutexLock lock(&mu_);
   if (epoll_ctl(closed_.get(), EPOLL_CTL_ADD, key, &closed) != 0) return false;
-  by_fd_[key] = connections_.emplace(PeerNameOf(fd), Connection{std::move(second), fd});
+  const InspectedSocket socket = tls.has_value() ? InspectFrames(fd, *tls) : InspectedSocket();
+  if (tls.has_value() && socket.fd < 0)
+    return false;  // closing `second` removes it from the epoll: gRPC does not have the socket
+  by_fd_[key] = connections_.emplace(PeerNameOf(fd), Connection{std::move(second), socket});
   return true;
 }
 
@@ -78,19 +83,60 @@ void ConnectionTable::Remove(ByPeer::iterator connection) {
   const int fd = connection->second.fd.get();
   // Closing the descriptor would not remove it from the epoll while gRPC's descriptor is open.
   epoll_ctl(closed_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  if (connection->second.socket.fd >= 0) EndInspection(connection->second.socket);
   by_fd_.erase(fd);
   connections_.erase(connection);
 }
 
 bool ConnectionTable::EndIdlest() {
   MutexLock lock(&mu_);
-  const auto received = [](const auto& entry) { return LastReceived(entry.second.inspected_fd); };
-  const auto idlest = std::min_element(connections_.begin(), connections_.end(),
-                                       [&](const auto& a, const auto& b) { return received(a) < received(b); });
-  if (idlest == connections_.end() || SystemClock().Monotonic() - received(*idlest) < kIdle) return false;
+  const auto key = [](const SocketActivity& activity) { return std::pair(activity.has_called, activity.received); };
+  auto idlest = connections_.end();
+  SocketActivity least;
+  for (auto it = connections_.begin(); it != connections_.end(); ++it) {
+    const SocketActivity activity = ActivityOf(it->second.socket);
+    if (idlest != connections_.end() && key(activity) >= key(least)) continue;
+    idlest = it;
+    least = activity;
+  }
+  if (idlest == connections_.end()) return false;
+  if (least.has_called && SystemClock().Monotonic() - least.received < kIdle) return false;
   shutdown(idlest->second.fd.get(), SHUT_RDWR);
   Remove(idlest);
   return true;
+}
+
+void ConnectionTable::EndBusiest() {
+  MutexLock lock(&mu_);
+  const auto streams = [](const auto& entry) { return ActivityOf(entry.second.socket).open_streams; };
+  const auto busiest = std::max_element(connections_.begin(), connections_.end(),
+                                        [&](const auto& a, const auto& b) { return streams(a) < streams(b); });
+  if (busiest == connections_.end()) return;
+  BarPeer(busiest->first);
+  shutdown(busiest->second.fd.get(), SHUT_RDWR);
+  Remove(busiest);
+}
+
+void ConnectionTable::Bar(int fd) {
+  MutexLock lock(&mu_);
+  BarPeer(PeerNameOf(fd));
+}
+
+void ConnectionTable::BarPeer(const std::string& peer) {
+  if (peer == kUnixPeer) return;
+  const absl::Duration now = clock_.Monotonic();
+  if (barred_.size() >= kMaxBarred) {
+    std::erase_if(barred_, [&](const auto& host) { return host.second <= now; });
+    if (barred_.size() >= kMaxBarred) return;
+  }
+  barred_[HostOf(peer)] = now + kBarTime;
+}
+
+bool ConnectionTable::IsBarred(const sockaddr_storage& peer) const {
+  MutexLock lock(&mu_);
+  if (barred_.empty()) return false;
+  const auto found = barred_.find(HostOf(PeerName(peer)));
+  return found != barred_.end() && clock_.Monotonic() < found->second;
 }
 
 void ConnectionTable::RemoveClosed() {

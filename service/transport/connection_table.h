@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -13,6 +14,7 @@
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
 #include "service/base/clock.h"
+#include "service/transport/frame_inspection.h"
 #include "service/transport/owned_fd.h"
 
 namespace sparseagg::service {
@@ -40,15 +42,25 @@ class ConnectionTable {
   static constexpr absl::Duration kMaxCheckGap = absl::Seconds(1);
 
   static constexpr absl::Duration kIdle = absl::Seconds(1);
+  // For a host whose connection was ended for what it sent. Long enough that what a connection may send at its start
+  // does not add up; a client with a bug waits no longer than between attempts to connect.
+  static constexpr absl::Duration kBarTime = absl::Seconds(5);
 
   explicit ConnectionTable(const Clock* clock);  // borrowed
 
-  // Adds the connection of `fd`, which stays the caller's, and which InspectFrames knows. Returns: false if the process
-  // has no descriptor left.
-  bool Add(int fd);
-  // Ends the connection that has received nothing but pings for the longest time, if that is kIdle or more. Its calls,
-  // which may be long polls, end with it. Returns: false if no connection was idle.
+  // Adds the connection of `fd`, which stays the caller's, and begins to inspect its frames; tls: as InspectFrames,
+  // nullopt: the connection does not carry gRPC, and is not inspected. Returns: false if the process has no descriptor
+  // left.
+  bool Add(int fd, std::optional<bool> tls);
+  // Ends a connection to make room: the oldest that has not called yet, else the one that has received nothing but
+  // pings for the longest time, if that is kIdle or more. Its calls, which may be long polls, end with it. Returns:
+  // false if no connection was idle.
   bool EndIdlest();
+  // Ends the connection with the most open streams, and bars its peer.
+  void EndBusiest();
+  // Refuses connections from the host of the peer of `fd` for kBarTime. No effect on Unix sockets.
+  void Bar(int fd);
+  bool IsBarred(const sockaddr_storage& peer) const;
   // Removes connections that were shut down or reset.
   void RemoveClosed();
   // Readable when RemoveClosed has something to remove.
@@ -64,7 +76,7 @@ class ConnectionTable {
  private:
   struct Connection {
     OwnedFd fd;
-    int inspected_fd;                                    // gRPC's, by which LastReceived knows the connection
+    InspectedSocket socket;                              // gRPC's
     absl::Duration checked = -absl::InfiniteDuration();  // last check; Clock::Monotonic
     absl::Duration full_since = absl::ZeroDuration();    // Clock::Monotonic
     uint64_t read_bytes = 0;                             // by the peer, since full_since
@@ -72,16 +84,20 @@ class ConnectionTable {
   };
   using ByPeer = std::multimap<std::string, Connection>;
 
+  void BarPeer(const std::string& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remove(ByPeer::iterator connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns: the bytes that the peer has read since the last call. For a Unix socket, which reports only unread bytes:
   // the decrease, or kMinReadBytes if unread bytes have increased, because there must have been room for them.
   static uint64_t BytesRead(Connection& connection);
+
+  static constexpr size_t kMaxBarred = 1024;
 
   const Clock& clock_;
   const OwnedFd closed_;  // an epoll of all connections
   mutable Mutex mu_;
   ByPeer connections_ ABSL_GUARDED_BY(mu_);
   std::unordered_map<int, ByPeer::iterator> by_fd_ ABSL_GUARDED_BY(mu_);
+  std::unordered_map<std::string, absl::Duration> barred_ ABSL_GUARDED_BY(mu_);  // hosts; until, Clock::Monotonic
 };
 
 }  // namespace sparseagg::service

@@ -12,11 +12,10 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -27,7 +26,7 @@
 namespace sparseagg::service {
 namespace {
 
-// Descriptors beyond are not inspected. The listener takes no connection of such a descriptor.
+// Sockets with higher descriptors are not inspected, and the listener takes none.
 constexpr int kMaxFds = 1 << 17;
 
 // With its frame header a PING has 17 bytes, and in a TLS record no more than this.
@@ -35,136 +34,262 @@ constexpr ssize_t kPingBytes = 64;
 
 absl::Duration Now() { return SystemClock().Monotonic(); }
 
-// What is known of a descriptor. Made when the descriptor is first inspected and never freed, so that recvmsg() needs
-// no lock. Between InspectFrames and the close, gRPC calls recvmsg() for a descriptor from one thread at a time.
-struct Inspected {
-  std::atomic<uint64_t> cookie = 0;  // of the socket; 0: none
-  std::atomic<int64_t> received_ns = 0;
-  bool is_tls = false;
-  FrameLimiter limiter{absl::ZeroDuration()};
-};
+// All open streams of all connections.
+std::atomic<size_t> total_open_streams = 0;
+std::atomic<size_t> max_open_streams = SIZE_MAX;
 
-std::array<std::atomic<Inspected*>, kMaxFds> inspected_fds;
-
-struct Listener {
+struct Events {
   Mutex mu;
-  OnFrameLimit on_limit ABSL_GUARDED_BY(mu);
+  FrameEvents events ABSL_GUARDED_BY(mu);
 };
 
-Listener& TheListener() {
-  static auto* const listener = new Listener();
-  return *listener;
+Events& TheEvents() {
+  static auto* const events = new Events();
+  return *events;
 }
 
-void Tell(const char* what) {
-  Listener& listener = TheListener();
-  MutexLock lock(&listener.mu);
-  if (listener.on_limit) listener.on_limit(what);
+// The frames of one connection. Thread-safe: gRPC receives and sends on different threads.
+class Frames {
+ public:
+  Frames() : limiter_(Now()) {}
+  ~Frames() { CountOpen(0); }
+  Frames(const Frames&) = delete;
+  Frames& operator=(const Frames&) = delete;
+
+  // As FrameLimiter::ReadReceived, of the first `size` bytes of `parts`.
+  FrameExcess Received(const iovec* parts, size_t size) {
+    MutexLock lock(&mu_);
+    FrameExcess excess;
+    for (const absl::Duration now = Now(); size > 0 && !excess; ++parts) {
+      const size_t part = std::min(size, parts->iov_len);
+      excess = limiter_.ReadReceived(static_cast<const uint8_t*>(parts->iov_base), part, now);
+      size -= part;
+    }
+    CountOpen(limiter_.open_streams());
+    return excess;
+  }
+
+  void Sent(const iovec* parts, size_t size) {
+    MutexLock lock(&mu_);
+    for (; size > 0; ++parts) {
+      const size_t part = std::min(size, parts->iov_len);
+      limiter_.ReadSent(static_cast<const uint8_t*>(parts->iov_base), part);
+      size -= part;
+    }
+    CountOpen(limiter_.open_streams());
+  }
+
+  size_t open_streams() const { return open_streams_.load(std::memory_order_relaxed); }
+
+ private:
+  void CountOpen(size_t now) {
+    const size_t before = open_streams_.exchange(now, std::memory_order_relaxed);
+    if (before != now) total_open_streams.fetch_add(now - before, std::memory_order_relaxed);
+  }
+
+  Mutex mu_;
+  FrameLimiter limiter_ ABSL_GUARDED_BY(mu_);
+  std::atomic<size_t> open_streams_ = 0;
+};
+
+// What is known of a descriptor. Made when a socket of that number is first inspected and never freed, so that a number
+// is found without a lock.
+struct Slot {
+  Mutex mu;
+  uint64_t cookie ABSL_GUARDED_BY(mu) = 0;             // of the socket; 0: none
+  uint64_t ended_cookie ABSL_GUARDED_BY(mu) = 0;       // of the last one that EndInspection was called for
+  std::shared_ptr<Frames> frames ABSL_GUARDED_BY(mu);  // with TLS, null until the first bytes are decrypted
+  bool is_tls ABSL_GUARDED_BY(mu) = false;
+  int receptions ABSL_GUARDED_BY(mu) = 0;  // at least so many times more than a ping came
+  absl::Duration received ABSL_GUARDED_BY(mu);
+};
+
+std::array<std::atomic<Slot*>, kMaxFds> slots;
+
+Slot* Find(int fd) { return fd >= 0 && fd < kMaxFds ? slots[fd].load(std::memory_order_acquire) : nullptr; }
+
+// The descriptor from which this thread has received last: OpenSSL decrypts on the thread that has received.
+thread_local int received_fd = -1;
+
+void TellExcess(const FrameExcess& excess, int fd) {
+  Events& events = TheEvents();
+  MutexLock lock(&events.mu);
+  if (events.events.on_excess) events.events.on_excess(excess, fd);
 }
 
-Inspected* Find(int fd) {
-  return fd >= 0 && fd < kMaxFds ? inspected_fds[fd].load(std::memory_order_acquire) : nullptr;
+void TellManyStreams() {
+  if (total_open_streams.load(std::memory_order_relaxed) <= max_open_streams.load(std::memory_order_relaxed)) return;
+  Events& events = TheEvents();
+  MutexLock lock(&events.mu);
+  if (events.events.on_many_streams) events.events.on_many_streams();
 }
 
-// Returns: a number that no other socket of the system gets; 0 for what is no socket.
+// Returns: 0 for what is no socket.
 uint64_t CookieOf(int fd) {
   uint64_t cookie = 0;
   socklen_t size = sizeof(cookie);
   return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
 }
 
-// Returns: null, or the limit that the first `size` bytes of `message` exceed.
-const char* ReadFrames(FrameLimiter& limiter, const msghdr& message, size_t size) {
-  const absl::Duration now = Now();
-  for (size_t i = 0; i < message.msg_iovlen && size > 0; ++i) {
-    const size_t part = std::min(size, message.msg_iov[i].iov_len);
-    const char* const excess = limiter.Read(static_cast<const uint8_t*>(message.msg_iov[i].iov_base), part, now);
-    if (excess != nullptr) return excess;
-    size -= part;
-  }
-  return nullptr;
+// Returns: the frames of a connection without TLS; null if `fd` is none.
+std::shared_ptr<Frames> FramesOf(int fd) {
+  Slot* const slot = Find(fd);
+  if (slot == nullptr) return nullptr;
+  MutexLock lock(&slot->mu);
+  return slot->is_tls ? nullptr : slot->frames;
 }
 
-// The slot of an SSL connection's FrameLimiter, which OpenSSL frees with the connection.
-int LimiterIndex() {
+void NoteReception(int fd, ssize_t size) {
+  received_fd = fd;
+  Slot* const slot = Find(fd);
+  if (slot == nullptr || size <= kPingBytes) return;
+  MutexLock lock(&slot->mu);
+  slot->received = Now();
+  slot->receptions = std::min(slot->receptions + 1, 2);
+}
+
+// What hangs on an SSL connection of HTTP/2, and is freed with it.
+struct SslFrames {
+  std::shared_ptr<Frames> frames = std::make_shared<Frames>();
+  int fd = -1;
+};
+
+int SslIndex() {
   static const int index = SSL_get_ex_new_index(
       0, nullptr, nullptr, nullptr,
-      [](void*, void* limiter, CRYPTO_EX_DATA*, int, long, void*) { delete static_cast<FrameLimiter*>(limiter); });
+      [](void*, void* frames, CRYPTO_EX_DATA*, int, long, void*) { delete static_cast<SslFrames*>(frames); });
   return index;
 }
 
 // Returns: null if `ssl` is not the server's end of an HTTP/2 connection.
-FrameLimiter* LimiterOf(SSL* ssl) {
-  auto* limiter = static_cast<FrameLimiter*>(SSL_get_ex_data(ssl, LimiterIndex()));
-  if (limiter != nullptr || SSL_is_server(ssl) == 0) return limiter;
+SslFrames* FramesOf(SSL* ssl) {
+  auto* const known = static_cast<SslFrames*>(SSL_get_ex_data(ssl, SslIndex()));
+  if (known != nullptr || SSL_is_server(ssl) == 0) return known;
   const unsigned char* protocol = nullptr;
   unsigned int size = 0;
   SSL_get0_alpn_selected(ssl, &protocol, &size);
   if (size != 2 || std::memcmp(protocol, "h2", 2) != 0) return nullptr;
-  auto made = std::make_unique<FrameLimiter>(Now());
-  if (SSL_set_ex_data(ssl, LimiterIndex(), made.get()) != 1) return nullptr;
+  auto made = std::make_unique<SslFrames>();
+  if (SSL_set_ex_data(ssl, SslIndex(), made.get()) != 1) return nullptr;
+  if (Slot* const slot = Find(received_fd); slot != nullptr) {
+    MutexLock lock(&slot->mu);
+    if (slot->is_tls && slot->frames == nullptr) {
+      made->fd = received_fd;
+      slot->frames = made->frames;
+    }
+  }
   return made.release();
 }
 
 }  // namespace
 
-void SetOnFrameLimit(OnFrameLimit on_limit) {
-  Listener& listener = TheListener();
-  MutexLock lock(&listener.mu);
-  listener.on_limit = std::move(on_limit);
+void SetFrameEvents(FrameEvents events) {
+  Events& all = TheEvents();
+  MutexLock lock(&all.mu);
+  max_open_streams = events.max_open_streams == 0 ? SIZE_MAX : events.max_open_streams;
+  all.events = std::move(events);
 }
 
-bool InspectFrames(int fd, bool tls) {
-  if (fd < 0 || fd >= kMaxFds) return false;
-  Inspected* inspected = Find(fd);
-  if (inspected == nullptr) inspected = new (std::nothrow) Inspected();
-  if (inspected == nullptr) return false;
-  const absl::Duration now = Now();
-  inspected->limiter = FrameLimiter(now);
-  inspected->is_tls = tls;
-  inspected->received_ns.store(absl::ToInt64Nanoseconds(now), std::memory_order_relaxed);
-  inspected->cookie.store(CookieOf(fd), std::memory_order_relaxed);
-  inspected_fds[fd].store(inspected, std::memory_order_release);
+InspectedSocket InspectFrames(int fd, bool tls) {
+  if (fd < 0 || fd >= kMaxFds) return {};
+  const InspectedSocket socket{fd, CookieOf(fd)};
+  Slot* slot = Find(fd);
+  if (slot == nullptr) slot = new (std::nothrow) Slot();
+  if (slot == nullptr) return {};
+  {
+    MutexLock lock(&slot->mu);
+    slot->cookie = socket.cookie;
+    slot->frames = tls ? nullptr : std::make_shared<Frames>();
+    slot->is_tls = tls;
+    slot->receptions = 0;
+    slot->received = Now();
+  }
+  slots[fd].store(slot, std::memory_order_release);
+  return socket;
+}
+
+bool EndInspection(const InspectedSocket& socket) {
+  Slot* const slot = Find(socket.fd);
+  if (slot == nullptr) return false;
+  MutexLock lock(&slot->mu);
+  if (slot->cookie != socket.cookie) return false;
+  slot->ended_cookie = std::exchange(slot->cookie, 0);
+  slot->frames = nullptr;
   return true;
 }
 
-absl::Duration LastReceived(int fd) {
-  const Inspected* const inspected = Find(fd);
-  return inspected == nullptr ? absl::ZeroDuration()
-                              : absl::Nanoseconds(inspected->received_ns.load(std::memory_order_relaxed));
+SocketActivity ActivityOf(const InspectedSocket& socket) {
+  Slot* const slot = Find(socket.fd);
+  if (slot == nullptr) return {};
+  MutexLock lock(&slot->mu);
+  if (slot->cookie != socket.cookie) return {};
+  return {slot->receptions > 1, slot->received, slot->frames == nullptr ? 0 : slot->frames->open_streams()};
 }
 
 namespace {
 
+// Returns: whether `fd` is a socket that EndInspection was called for.
+bool HasEnded(int fd) {
+  Slot* const slot = Find(fd);
+  if (slot == nullptr) return false;
+  MutexLock lock(&slot->mu);
+  return slot->cookie == 0 && slot->ended_cookie == CookieOf(fd);
+}
+
 ssize_t ReceiveAndInspect(int fd, msghdr* message, int flags) {
+  // shutdown() leaves what has come already to be received.
+  if (HasEnded(fd)) {
+    errno = ECONNRESET;
+    return -1;
+  }
   const ssize_t received = syscall(SYS_recvmsg, fd, message, flags);
   if (received <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return received;
-  Inspected* const inspected = Find(fd);
-  if (inspected == nullptr || inspected->cookie.load(std::memory_order_relaxed) == 0) return received;
-  if (received > kPingBytes) {
-    inspected->received_ns.store(absl::ToInt64Nanoseconds(Now()), std::memory_order_relaxed);
+  NoteReception(fd, received);
+  const std::shared_ptr<Frames> frames = FramesOf(fd);
+  if (frames == nullptr) return received;
+  const FrameExcess excess = frames->Received(message->msg_iov, received);
+  if (!excess) {
+    TellManyStreams();
+    return received;
   }
-  if (inspected->is_tls) return received;
-  const char* const excess = ReadFrames(inspected->limiter, *message, received);
-  if (excess == nullptr) return received;
-  // Or the descriptor was closed, and is another socket's now.
-  if (CookieOf(fd) != inspected->cookie.exchange(0, std::memory_order_relaxed)) return received;
-  Tell(excess);
+  // Or gRPC has closed the descriptor before EndInspection, and it is another socket's now.
+  if (!EndInspection({fd, CookieOf(fd)})) return received;
+  TellExcess(excess, fd);
   errno = ECONNRESET;
   return -1;
+}
+
+ssize_t SendAndInspect(int fd, const msghdr* message, int flags) {
+  const ssize_t sent = syscall(SYS_sendmsg, fd, message, flags);
+  if (sent <= 0) return sent;
+  if (const std::shared_ptr<Frames> frames = FramesOf(fd); frames != nullptr) frames->Sent(message->msg_iov, sent);
+  return sent;
 }
 
 int ReadSslAndInspect(int (*read)(SSL*, void*, int), SSL* ssl, void* buffer, int size) {
   const int received = read(ssl, buffer, size);
   if (received <= 0) return received;
-  FrameLimiter* const limiter = LimiterOf(ssl);
-  if (limiter == nullptr) return received;
-  const char* const excess = limiter->Read(static_cast<const uint8_t*>(buffer), received, Now());
-  if (excess == nullptr) return received;
-  Tell(excess);
+  SslFrames* const ssl_frames = FramesOf(ssl);
+  if (ssl_frames == nullptr) return received;
+  const iovec part{buffer, static_cast<size_t>(received)};
+  const FrameExcess excess = ssl_frames->frames->Received(&part, received);
+  if (!excess) {
+    TellManyStreams();
+    return received;
+  }
+  TellExcess(excess, ssl_frames->fd);
   // What SSL_get_error() looks for after a failure.
-  ERR_raise_data(ERR_LIB_USER, ERR_R_PASSED_INVALID_ARGUMENT, "too many %s", excess);
+  ERR_raise_data(ERR_LIB_USER, ERR_R_PASSED_INVALID_ARGUMENT, "too many %s", excess.what);
   return -1;
+}
+
+int WriteSslAndInspect(int (*write)(SSL*, const void*, int), SSL* ssl, const void* buffer, int size) {
+  const int sent = write(ssl, buffer, size);
+  auto* const ssl_frames = sent <= 0 ? nullptr : FramesOf(ssl);
+  if (ssl_frames == nullptr) return sent;
+  const iovec part{const_cast<void*>(buffer), static_cast<size_t>(sent)};
+  ssl_frames->frames->Sent(&part, sent);
+  return sent;
 }
 
 }  // namespace
@@ -176,17 +301,31 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
   return sparseagg::service::ReceiveAndInspect(fd, message, flags);
 }
 
+ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  return sparseagg::service::SendAndInspect(fd, message, flags);
+}
+
+// NOLINTBEGIN(bugprone-reserved-identifier): the linker's names
 #ifdef SPARSEAGG_STATIC
-// The linker's --wrap=SSL_read sends calls of SSL_read here: two definitions in one program clash.
-int __real_SSL_read(SSL* ssl, void* buffer, int size);   // NOLINT(bugprone-reserved-identifier): the linker's name
-int __wrap_SSL_read(SSL* ssl, void* buffer, int size) {  // NOLINT(bugprone-reserved-identifier)
+// The linker's --wrap sends calls here, because two definitions in one program clash.
+int __real_SSL_read(SSL* ssl, void* buffer, int size);
+int __real_SSL_write(SSL* ssl, const void* buffer, int size);
+int __wrap_SSL_read(SSL* ssl, void* buffer, int size) {
   return sparseagg::service::ReadSslAndInspect(&__real_SSL_read, ssl, buffer, size);
+}
+int __wrap_SSL_write(SSL* ssl, const void* buffer, int size) {
+  return sparseagg::service::WriteSslAndInspect(&__real_SSL_write, ssl, buffer, size);
 }
 #else
 int SSL_read(SSL* ssl, void* buffer, int size) {
   static const auto next = reinterpret_cast<int (*)(SSL*, void*, int)>(dlsym(RTLD_NEXT, "SSL_read"));
   return sparseagg::service::ReadSslAndInspect(next, ssl, buffer, size);
 }
+int SSL_write(SSL* ssl, const void* buffer, int size) {
+  static const auto next = reinterpret_cast<int (*)(SSL*, const void*, int)>(dlsym(RTLD_NEXT, "SSL_write"));
+  return sparseagg::service::WriteSslAndInspect(next, ssl, buffer, size);
+}
 #endif
+// NOLINTEND(bugprone-reserved-identifier)
 
 }  // extern "C"

@@ -1,33 +1,57 @@
-// Shows a FrameLimiter the bytes that gRPC receives.
+// Shows a FrameLimiter the bytes that gRPC receives and sends.
 #ifndef SPARSEAGG_SERVICE_TRANSPORT_FRAME_INSPECTION_H_
 #define SPARSEAGG_SERVICE_TRANSPORT_FRAME_INSPECTION_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 
 #include "absl/time/time.h"
+#include "service/transport/frame_limiter.h"
 
 namespace sparseagg::service {
 
 // gRPC 1.51 has no limits on frames and no place for one between the socket and its HTTP/2 parser. So
-// frame_inspection.cc defines recvmsg() and SSL_read(), by which gRPC receives, and which a definition in the program
-// overrides: they call the system's, and then let a FrameLimiter of the connection read what came. The bytes are not
-// copied. A connection that exceeds a limit fails as if its peer had reset it, before gRPC sees the bytes that exceed
-// it.
+// frame_inspection.cc defines recvmsg(), sendmsg(), SSL_read() and SSL_write(), by which gRPC receives and sends, and
+// which a definition in the program overrides: they call the system's, and then let a FrameLimiter of the connection
+// read the bytes, which are not copied. A connection that exceeds a limit fails as if its peer had reset it, before
+// gRPC sees the bytes that exceed it.
 //
-// Workaround. Remove with: a version of gRPC that limits resets, header blocks and control frames.
+// Workaround. Remove with: a version of gRPC that limits resets, header blocks, control frames and open streams.
 
-// Called on a thread of gRPC when a limit has ended a connection; must not block. `what`: FrameLimiter::Read.
-using OnFrameLimit = std::function<void(const char* what)>;
+// A socket whose frames are read.
+struct InspectedSocket {
+  int fd = -1;
+  uint64_t cookie = 0;  // the system's number of the socket, which no other socket gets
+};
 
-// Sets what is called from now on; an empty function: nothing. Returns after calls under way. Thread-safe.
-void SetOnFrameLimit(OnFrameLimit on_limit);
+// What the inspection reports, on a thread of gRPC. Must not block.
+struct FrameEvents {
+  // A limit of FrameLimiter has ended the connection of `fd`, which is -1 if that is not known.
+  std::function<void(const FrameExcess& excess, int fd)> on_excess;
+  // More than max_open_streams are open in all connections.
+  std::function<void()> on_many_streams;
+  size_t max_open_streams = 0;  // 0: no limit
+};
 
-// From now on the bytes that recvmsg() receives on the socket `fd` are read, or, with `tls`, only their number. To be
-// called before gRPC gets the socket. Returns: false if no memory or number is left for it.
-bool InspectFrames(int fd, bool tls);
+// Sets what is called from now on. Returns after calls under way. Thread-safe.
+void SetFrameEvents(FrameEvents events);
 
-// Returns: when more than a ping came on the inspected socket `fd`, of Clock::Monotonic. Thread-safe.
-absl::Duration LastReceived(int fd);
+// From now on the frames on the socket `fd` are read; with `tls`, what OpenSSL makes of them. To be called before gRPC
+// gets the socket. Returns: fd -1 if the socket cannot be inspected.
+InspectedSocket InspectFrames(int fd, bool tls);
+// Ends that; nothing more is received on the socket. Returns: false if it had ended: the socket may be closed already,
+// and its number be in use again.
+bool EndInspection(const InspectedSocket& socket);
+
+struct SocketActivity {
+  // Bytes have come after those with which a connection begins, and which were more than a ping.
+  bool has_called = false;
+  absl::Duration received = absl::ZeroDuration();  // when these came last, else when the socket was new; SystemClock
+  size_t open_streams = 0;
+};
+// Returns: what is known of an inspected socket. Thread-safe.
+SocketActivity ActivityOf(const InspectedSocket& socket);
 
 }  // namespace sparseagg::service
 

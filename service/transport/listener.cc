@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -25,7 +26,6 @@
 #include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
 #include "service/transport/address.h"
-#include "service/transport/frame_inspection.h"
 
 namespace sparseagg::service {
 namespace {
@@ -241,7 +241,8 @@ void Listener::AcceptOne(int listener) {
     return;
   }
   const bool has_place = connections_->num_open() < max_connections_ || (inspects_ && connections_->EndIdlest());
-  if (!has_place || (inspects_ && !InspectFrames(fd, tls_)) || !connections_->Add(fd)) {
+  const std::optional<bool> inspected = inspects_ ? std::optional(tls_) : std::nullopt;
+  if (!has_place || connections_->IsBarred(peer) || !connections_->Add(fd, inspected)) {
     Refuse(fd);
     on_refused_();
     return;

@@ -26,7 +26,7 @@ Limits FitToFiles(Limits limits);
 
 // A listening address with a thread that accepts connections and passes them on. A connection beyond a limit takes the
 // place of the one that has been idle longest (ConnectionTable::EndIdlest), or else is reset at once, as one beyond the
-// limit on open files is; a client of gRPC sees that as UNAVAILABLE.
+// limit on open files or from a barred peer is; a client of gRPC sees that as UNAVAILABLE.
 //
 // Life cycle: Open listens; Start accepts; Stop, or the destructor, ends both. Owned by Server. Not thread-safe.
 //
@@ -50,7 +50,7 @@ class Listener {
   // Starts the thread, which maintains `connections` (borrowed until Stop) and calls, from no other thread:
   //   on_accepted(fd)   with a non-blocking socket that the callee owns from then on
   //   on_refused()      after it has reset a connection
-  // max_connections 0: only the limit on open files applies. tls: what the connections carry, for InspectFrames.
+  // max_connections 0: only the limit on open files applies. tls: as ConnectionTable::Add.
   void Start(uint64_t max_connections, bool tls, ConnectionTable* connections, std::function<void(int fd)> on_accepted,
              std::function<void()> on_refused);
   // Stops accepting and closes the listening sockets. Accepted connections stay open. May be called again.

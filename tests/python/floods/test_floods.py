@@ -14,7 +14,6 @@ import attacks
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import ServerProcess
 
 LIMIT = 256 << 20
 # Longer to see whether memory grows on: `FLOOD_SECONDS=20 make test-python PYTEST_ARGS='-n 0 -s tests/python/floods'`.
@@ -66,20 +65,19 @@ def honest_round(address: str) -> float:
 
 
 @pytest.mark.parametrize("name", attacks.ATTACKS)
-def test_flood_server_goes_on(name: str, tmp_path: pathlib.Path) -> None:
-    server = ServerProcess(tmp_path / "log", "--memory-limit", str(LIMIT))
+def test_flood_server_goes_on(name: str, start_server) -> None:
+    server = start_server("--memory-limit", str(LIMIT))
     pid = server.process.pid
     honest_round(server.address)
     idle = resident(pid)
     watch = Watch(pid)
     attacker = subprocess.Popen(attacks.command(name, server.address))
+    rounds = []
     try:
-        rounds = []
         begun = time.monotonic()
         while time.monotonic() - begun < SECONDS:
             time.sleep(0.1)
             rounds.append(honest_round(server.address))
-        # As long as it lasts: a stop while the attackers are there.
     finally:
         attacker.kill()
         attacker.wait()

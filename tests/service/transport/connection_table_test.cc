@@ -30,7 +30,7 @@ class ConnectionTableTest : public ::testing::Test {
   Pair Connect() {
     std::array<int, 2> ends{};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
-    EXPECT_TRUE(connections_.Add(ends[0]));
+    EXPECT_TRUE(connections_.Add(ends[0], /*tls=*/false));
     return {OwnedFd(ends[0]), OwnedFd(ends[1])};
   }
 
@@ -54,7 +54,7 @@ class ConnectionTableTest : public ::testing::Test {
       setsockopt(pair.client.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
       EXPECT_EQ(connect(pair.client.get(), at, size), 0);
       pair.server.Reset(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      EXPECT_TRUE(connections_.Add(pair.server.get()));
+      EXPECT_TRUE(connections_.Add(pair.server.get(), /*tls=*/false));
       EXPECT_EQ(getsockname(pair.client.get(), at, &size), 0);
       peer_ = absl::StrCat("ipv4:127.0.0.1:", ntohs(address.sin_port));
     }
