@@ -97,9 +97,11 @@ INNER_ROOMS = {
     "service/auth": ["service/base"],
     "service/store": ["service/base"],
     "service/rounds": ["service/auth", "service/admission", "service/store", "service/base"],
-    "service/codec": ["service/rounds", "service/auth", "service/admission", "service/store", "service/base"],
+    "service/tasks": ["service/rounds", "service/admission", "service/store", "service/base"],
+    "service/codec": ["service/tasks", "service/rounds", "service/auth", "service/admission", "service/store", "service/base"],
     "service/server_context.h": [
         "service/store",
+        "service/tasks",
         "service/rounds",
         "service/transport",
         "service/auth",
@@ -109,6 +111,7 @@ INNER_ROOMS = {
     "service/rpc": [
         "service/server_context.h",
         "service/codec",
+        "service/tasks",
         "service/rounds",
         "service/transport",
         "service/auth",

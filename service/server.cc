@@ -96,7 +96,8 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, con
     : engine_(std::move(engine)),
       store_(std::move(store)),
       server_(engine_.get(), &clock, FitToFiles(LimitsOf(options)), options.num_threads, store_.get()),
-      registry_(server_.ForRounds()) {}
+      registry_(server_.ForRounds()),
+      tasks_(std::make_shared<TaskRegistry>(server_.ForTasks(&registry_))) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
@@ -115,6 +116,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (Store* const opened = server->store_.get(); opened != nullptr) {
     server->server_.budget.Reserve(opened->memory_bytes());
     RETURN_IF_ERROR(RestoreRounds(*opened, server->registry_, server->server_.limits));
+    RETURN_IF_ERROR(server->tasks_->Restore());
   }
   const uint64_t wanted = FitToMemory(LimitsOf(options)).max_connections;
   if (const uint64_t most = server->server_.limits.max_connections; most < wanted) {
@@ -201,6 +203,12 @@ Gauges Server::CountNow() const {
   for (size_t i = 0; i < counts.size(); ++i) {
     gauges.rounds.push_back({absl::AsciiStrToLower(Name(static_cast<RoundState>(i))), counts[i]});
   }
+  const TaskRegistry::Counts tasks = tasks_->Count();
+  for (size_t i = 0; i < tasks.tasks.size(); ++i) {
+    gauges.tasks.push_back({absl::AsciiStrToLower(Name(static_cast<TaskState>(i))), tasks.tasks[i]});
+  }
+  gauges.waiting_leases = tasks.waiting;
+  gauges.task_bytes = tasks.bytes;
   gauges.uploads = server_.uploads.taken();
   gauges.connections = server_.connections.num_open();
   gauges.in_flight_bytes = server_.in_flight.reserved();

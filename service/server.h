@@ -18,6 +18,7 @@
 #include "service/rounds/registry.h"
 #include "service/server_context.h"
 #include "service/store/store.h"
+#include "service/tasks/task_registry.h"
 #include "service/transport/http_server.h"
 #include "service/transport/listener.h"
 #include "service/transport/tls.h"
@@ -67,8 +68,11 @@ class Server {
 
   // Makes health answer NOT_SERVING and /readyz 503. The server still serves everything.
   void StopServing();
-  // Refuses new rounds.
-  void Drain() { registry_.Drain(); }
+  // Refuses new rounds, and hands out no more tasks.
+  void Drain() {
+    tasks_->Drain();
+    registry_.Drain();
+  }
   // Refuses new calls, cancels calls that last longer than `grace`, and ends the remaining connections a second later.
   // Another call has no effect.
   // Blocks: until all calls have ended.
@@ -76,6 +80,7 @@ class Server {
 
   ServerContext& context() { return server_; }
   Registry& registry() { return registry_; }
+  TaskRegistry& tasks() { return *tasks_; }
 
  private:
   struct Grpc;
@@ -97,6 +102,7 @@ class Server {
   std::shared_ptr<TlsCredentials> tls_;  // null: no TLS
   ServerContext server_;
   Registry registry_;
+  const std::shared_ptr<TaskRegistry> tasks_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;
   std::atomic<int64_t> frames_logged_ = INT64_MIN / 2;         // seconds of Clock::Monotonic

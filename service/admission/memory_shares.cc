@@ -86,6 +86,7 @@ Limits FitToMemory(Limits limits) {
   // coincide, and HeapTrimmer returns the freed memory near the limit.
   lower(shares.process / 4 / limits.connection_bytes, limits.max_connections);
   lower(shares.process / 4 / kParsedTensorBytes, limits.max_tensors);
+  lower(MaxWaitingCalls(limits), limits.max_waiting_leases);
   return limits;
 }
 

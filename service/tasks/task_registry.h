@@ -193,6 +193,11 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   void OfferLocked(TaskEntry& task, Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AnswerLocked(std::map<WaitId, Wait>::iterator wait, Leased leased, Answers& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Writes a state, then sets it. Errors, which change nothing: of Store.
+  absl::Status ChangeLocked(TaskEntry& task, TaskStateRecord next, absl::Duration lease_end)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Counts tasks that have ended, in the metrics.
+  void CountEnd(TaskState state, uint64_t number);
   // Sets the state of a task and what goes with it: the queue, the count, the timer and the memory. The caller has
   // written the state, and offers a task that is OPEN.
   void SetStateLocked(TaskEntry& task, TaskStateRecord state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -210,7 +215,6 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   void ArmTimerLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunDue();
   void OnDueLocked(TaskEntry& task, absl::Duration now, Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Time ToTime(absl::Duration monotonic) const;
   absl::Duration ToMonotonic(absl::Time time) const;
 
   const TaskServices services_;
