@@ -163,10 +163,15 @@ void AddLimits(Adder& add, Limits& limits) {
                "decoded keys and values of a submission; 0: no limit");
   add.AddPositiveTime("max-result-ttl", limits.max_result_ttl,
                       "longest time that an ended round is kept, and the default");
-  add.AddTime("max-wait", limits.max_wait, "longest wait of WaitRound, and the default");
+  add.AddTime("max-wait", limits.max_wait, "longest wait of WaitRound and LeaseTask, and the default");
   add.AddPositiveTime("upload-timeout", limits.upload_timeout,
                       "time without a new chunk after which an upload is discarded");
   add.AddCount("max-uploads", limits.max_uploads, "uploads open at once; 0: no limit");
+  add.AddCount("max-open-tasks", limits.max_open_tasks, "tasks that have not ended; 0: no limit");
+  add.AddBytes("max-task-bytes", limits.max_task_bytes, "payload of a task, and result of a task; 0: no limit");
+  add.AddCount("max-waiting-leases", limits.max_waiting_leases,
+               "LeaseTask calls that wait; lowered to what memory allows; 0: only that limit");
+  add.AddPositiveTime("max-lease", limits.max_lease, "longest lease of a task");
   add.AddCount(
       "max-connections", limits.max_connections,
       "connections open at once; lowered to what the limits on memory and open files allow; 0: only those limits");

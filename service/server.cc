@@ -27,6 +27,7 @@
 #include "service/restore.h"
 #include "service/rpc/grpc_options.h"
 #include "service/rpc/grpc_service.h"
+#include "service/rpc/grpc_tasks.h"
 #include "service/transport/address.h"
 #include "service/transport/frame_inspection.h"
 
@@ -85,7 +86,8 @@ class NoInspection final : public grpc::ServerBuilderOption {
 }  // namespace
 
 struct Server::Grpc {
-  AggregationService service;
+  AggregationService aggregation;
+  TasksService tasks;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::unique_ptr<grpc::Server> server;
   std::once_flag shutdown;
@@ -140,17 +142,20 @@ absl::Status Server::Listen(const ServerOptions& options) {
                         absl::StrCat("cannot listen on ", options.grpc_address, ": ", listener.status().message()));
   }
   listener_ = *std::move(listener);
-  grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&server_, &registry_), nullptr, nullptr, {}});
+  grpc_ = std::unique_ptr<Grpc>(new Grpc{{&server_, &registry_}, {&server_, tasks_.get()}, nullptr, nullptr, {}});
   grpc::ServerBuilder builder;
   ConfigureTransport(server_.limits, builder);
   grpc_->acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_);
   if (server_.authenticator.IsRequired()) builder.SetOption(std::make_unique<NoInspection>());
-  grpc_->service.RegisterWith(builder);
+  builder.SetContextAllocator(std::make_unique<CallContexts>());
+  builder.RegisterService(&grpc_->aggregation);
+  builder.RegisterService(&grpc_->tasks);
   grpc_->server = builder.BuildAndStart();
   if (grpc_->server == nullptr) return absl::InternalError("gRPC did not start");
   grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Aggregation", true);
+  grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Tasks", true);
   const auto take = [acceptor = grpc_->acceptor.get()](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;

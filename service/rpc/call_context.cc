@@ -47,7 +47,13 @@ absl::Status CallContext::Admit(ServerContext* server, Method method) {
 
 absl::Status CallContext::ResolveClientId(std::string* client_id) const {
   if (client_id->empty() && caller_.role == Role::kClient) *client_id = caller_.name;
-  const absl::Status allowed = Authorize(caller_, method_, {caller_.tenant, *client_id});
+  const absl::Status allowed = Authorize(caller_, method_, {caller_.tenant, *client_id, std::nullopt});
+  return allowed.ok() ? allowed : Deny(allowed);
+}
+
+absl::Status CallContext::ResolveOwner(std::string* owner) const {
+  if (owner->empty()) *owner = caller_.name;
+  const absl::Status allowed = Authorize(caller_, method_, {caller_.tenant, std::nullopt, *owner});
   return allowed.ok() ? allowed : Deny(allowed);
 }
 

@@ -32,7 +32,10 @@ class CallContext final : public grpc::CallbackServerContext {
   // client's credential.
   // Errors: PERMISSION_DENIED; logged and counted.
   absl::Status ResolveClientId(std::string* client_id) const;
-  // The same for a message with the field client_id.
+  // Checks that the caller may create tasks of `*owner`, and replaces an empty one by the name of the credential.
+  // Errors: as of ResolveClientId.
+  absl::Status ResolveOwner(std::string* owner) const;
+  // ResolveClientId for a message with the field client_id.
   template <typename Request>
   absl::Status ResolveClientOf(Request* request) const {
     return ResolveClientId(request->mutable_client_id());

@@ -9,8 +9,6 @@
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/spec_codec.h"
-#include "service/rpc/answer_reactor.h"
-#include "service/rpc/call_errors.h"
 #include "service/rpc/call_log.h"
 #include "service/rpc/grpc_service.h"
 #include "service/rpc/serialize.h"
@@ -22,22 +20,12 @@ namespace {
 // Additions to the first release of the API, by their names in the proto. A server without them answers UNIMPLEMENTED
 // to an unknown call, and ignores an unknown field: clients must look here before they use a field.
 constexpr absl::string_view kFeatures[] = {"ListSubmissions", "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
-                                           "AggregationSpec.on_empty", "TensorSpec.shape"};
+                                           "AggregationSpec.on_empty", "TensorSpec.shape", "Tasks"};
 
 constexpr int kDefaultListSize = 100;
 constexpr int kMaxListSize = 1000;
 // The longest reason of a cancelled round, which the round keeps.
 constexpr size_t kMaxReasonBytes = 1024;
-constexpr uint64_t kDefaultPageBytes = uint64_t{1} << 20;
-
-// Memory of a call that waits for a reservation: gRPC's call and the reactor.
-constexpr uint64_t kCallBytes = uint64_t{16} << 10;
-
-std::shared_ptr<AnswerReactor> MakeReactor(ServerContext* server, CallContext* context) {
-  auto reactor = std::make_shared<AnswerReactor>(server, context);
-  reactor->KeepAlive(reactor);
-  return reactor;
-}
 
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
   v1::CreateRoundRequest request;
@@ -63,19 +51,6 @@ absl::StatusOr<std::shared_ptr<Round>> AggregationService::FindRound(const Conte
   return registry_.Find(context.caller().tenant, id);
 }
 
-absl::Status AggregationService::CheckMessageSize(uint64_t bytes) const {
-  const uint64_t limit = server_.limits.max_message_bytes;
-  if (limit == 0 || bytes <= limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "a message of ", bytes, " bytes exceeds the server's max_message_bytes ", limit, "; send smaller chunks"));
-}
-
-uint64_t AggregationService::PageBytes(uint64_t asked) const {
-  const uint64_t limit = server_.limits.max_page_bytes;
-  const uint64_t bytes = asked == 0 ? kDefaultPageBytes : asked;
-  return limit == 0 ? bytes : std::min(bytes, limit);
-}
-
 void AggregationService::Encode(const Round& round, v1::Round* wire) const {
   EncodeRound(round.config(), round.Snapshot(), server_.engine.name(), wire);
 }
@@ -84,46 +59,6 @@ absl::Status AggregationService::Respond(const Round& round, grpc::ByteBuffer* r
   v1::Round wire;
   Encode(round, &wire);
   return Serialize(wire, response);
-}
-
-AggregationService::Unary* AggregationService::OnPool(Context* context, std::function<absl::Status()> work) {
-  Unary* reactor = context->DefaultReactor();
-  server_.pool.Post([reactor, work = std::move(work)] { reactor->Finish(ToGrpc(ToStatus(work))); });
-  return reactor;
-}
-
-AggregationService::Unary* AggregationService::AtOnce(Context* context, const std::function<absl::Status()>& work) {
-  Unary* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(ToStatus(work)));
-  return reactor;
-}
-
-AggregationService::Unary* AggregationService::OnPoolIfStored(Context* context, std::function<absl::Status()> work) {
-  return server_.store == nullptr ? AtOnce(context, work) : OnPool(context, std::move(work));
-}
-
-AggregationService::Unary* AggregationService::AnswerOnPool(Context* context, const grpc::ByteBuffer* message,
-                                                            std::function<absl::StatusOr<PlannedAnswer>()> plan) {
-  auto reactor = MakeReactor(&server_, context);
-  Unary* const started = reactor.get();
-  server_.pool.Post([reactor = std::move(reactor), message, plan = std::move(plan)] {
-    RunPlanned(*reactor, message->Length(), ToStatus(plan));
-  });
-  return started;
-}
-
-AggregationService::Unary* AggregationService::AnswerAtOnce(
-    Context* context, const std::function<absl::StatusOr<PlannedAnswer>()>& plan) {
-  const auto reactor = MakeReactor(&server_, context);
-  RunPlanned(*reactor, 0, ToStatus(plan));
-  return reactor.get();
-}
-
-void AggregationService::RunPlanned(AnswerReactor& reactor, uint64_t held_bytes,
-                                    absl::StatusOr<PlannedAnswer> planned) {
-  if (!planned.ok()) return reactor.Finish(ToGrpc(planned.status()));
-  if (!AnswerReactor::IsSmall(planned->max_bytes) && !reactor.ReserveForCall(kCallBytes + held_bytes)) return;
-  reactor.ReserveAndAnswer(planned->max_bytes, AnswerReactor::Wait::kBounded, std::move(planned->answer));
 }
 
 AggregationService::Unary* AggregationService::GetServerInfo(Context* context, const grpc::ByteBuffer* message,

@@ -272,25 +272,6 @@ absl::StatusOr<TaskSnapshot> TaskRegistry::Fail(const LeaseName& lease, const st
   return snapshot;
 }
 
-void TaskRegistry::GiveBack(const LeaseName& lease) {
-  Answers answers;
-  {
-    MutexLock lock(&mu_);
-    TaskEntry* const task = FindLocked(lease.tenant, lease.task_id);
-    if (task == nullptr || task->state.state != TaskState::kLeased || !(task->state.leases.back() == lease.holder)) {
-      return;
-    }
-    TaskStateRecord next = task->state;
-    next.state = TaskState::kOpen;
-    next.leases.pop_back();
-    --next.attempts;
-    next.lease_expire_time = absl::InfinitePast();
-    if (!ChangeLocked(*task, std::move(next), task->lease_end).ok()) return;  // the lease will expire
-    OfferLocked(*task, answers);
-  }
-  for (const auto& answer : answers) answer();
-}
-
 void TaskRegistry::Drain() {
   Answers answers;
   {

@@ -8,12 +8,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "host/base/status_macros.h"
+#include "service/tasks/task_bytes.h"
 
 namespace sparseagg::service {
 namespace {
 
 // The most tasks that one List looks at, so that a filter that few tasks pass does not hold the lock for long.
 constexpr int kMostListed = 10'000;
+
+// A task in a list, without its texts.
+constexpr uint64_t kListedBytes = 200;
 
 std::string RandomPart() {
   std::random_device random;  // allow(randomness): ids of two runs must differ
@@ -69,24 +73,25 @@ absl::StatusOr<TaskSnapshot> TaskRegistry::Get(const std::string& tenant, absl::
 }
 
 absl::StatusOr<TaskRegistry::Page> TaskRegistry::List(const std::string& tenant, const Filter& filter,
-                                                      size_t page_size, absl::string_view page_token) const {
+                                                      size_t page_size, uint64_t max_bytes,
+                                                      absl::string_view page_token) const {
   uint64_t first = 0;
   if (!page_token.empty() && !absl::SimpleAtoi(page_token, &first)) {
     return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' is not a token of this call"));
   }
   Page page;
   int num_seen = 0;
+  uint64_t bytes = 0;
   MutexLock lock(&mu_);
   // Returns: false if the page is full before this task.
   const auto add = [&](const TaskEntry& task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const std::string token = absl::StrCat(task.number);
-    if (page.tasks.size() == page_size || ++num_seen > kMostListed) {
-      page.next_page_token = token;
+    if (page.tasks.size() == page_size || bytes > max_bytes || ++num_seen > kMostListed) {
+      page.next_page_token = absl::StrCat(task.number);
       return false;
     }
     if (filter.state.has_value() && task.state.state != *filter.state) return true;
     page.tasks.push_back(SnapshotLocked(task));
-    page.tokens.push_back(token);
+    bytes += kListedBytes + StateBytes(task.state);
     return true;
   };
   const auto found = tenants_.find(tenant);

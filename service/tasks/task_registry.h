@@ -83,12 +83,12 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   };
   struct Page {
     std::vector<TaskSnapshot> tasks;  // in order of creation
-    std::vector<std::string> tokens;  // of the page that would begin with each of `tasks`
     std::string next_page_token;      // empty on the last page
   };
-  // Returns: up to `page_size` tasks that pass the filter; fewer, and not the last page, where many others lie between.
+  // Returns: up to `page_size` tasks that pass the filter; fewer, and not the last page, where their results have more
+  // than `max_bytes`, or many other tasks lie between.
   // Errors: INVALID_ARGUMENT: not a token of this call.
-  absl::StatusOr<Page> List(const std::string& tenant, const Filter& filter, size_t page_size,
+  absl::StatusOr<Page> List(const std::string& tenant, const Filter& filter, size_t page_size, uint64_t max_bytes,
                             absl::string_view page_token) const;
   // Cancels those of the tasks that have not ended. Returns: their number. Errors, which change nothing: NOT_FOUND.
   absl::StatusOr<uint64_t> Cancel(const std::string& tenant, absl::Span<const std::string> ids,
@@ -114,8 +114,6 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   WaitId Lease(LeaseRequest request, absl::Duration timeout, OnLease done);
   // Ends a wait. Returns: true if `done` will not be called; false if it has been, or another thread is about to.
   bool StopWaiting(WaitId id);
-  // Takes a lease back that its worker has not learned of: the task is OPEN again, and the attempt does not count.
-  void GiveBack(const LeaseName& lease);
   // Sets the end of the lease to `duration` from now. An expired lease is renewed, unless the task has ended or has been
   // leased to another worker since. Errors: NOT_FOUND: no task; FAILED_PRECONDITION.
   absl::StatusOr<TaskSnapshot> Extend(const LeaseName& lease, absl::Duration duration);
