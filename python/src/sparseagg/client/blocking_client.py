@@ -11,6 +11,7 @@ from typing import Any, SupportsIndex
 from sparseagg.arguments import Timeout
 from sparseagg.client import async_client
 from sparseagg.client.blocking_round import Round
+from sparseagg.client.blocking_tasks import BlockingTaskCalls
 from sparseagg.client.published_model import PublishedModel
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.client.transport import BlockingTransport, run
@@ -30,7 +31,7 @@ class _Operations(async_client.Client):
     _transport_class = BlockingTransport
 
 
-class Client:
+class Client(BlockingTaskCalls):
     """A client of one server. A context manager that disconnects. Thread-safe.
 
         with sparseagg.Client("localhost:8001") as client:
