@@ -137,7 +137,7 @@ class Outcome:
     """What a worker's handler has made of a task.
 
     Attributes:
-        update: for the task's round; see ``Round.submit``. None: nothing to submit.
+        update: for the task's round; see ``Round.submit``. None: nothing to submit, which fails a task with a round.
         weight: of the update.
         result: small, for the coordinator; at most the server's max_task_bytes.
     """

@@ -111,6 +111,9 @@ class Worker:
     async def _finish(self, task: Task) -> bool:
         try:
             outcome = Outcome.of(await self._handled(task))
+            if task.round and outcome.update is None:  # another attempt would find nothing, either
+                await self._client.fail_task(task, "nothing to submit", retry=False)
+                return False
             submission_id = await self._submit(task, outcome)
         except (FailedPrecondition, NotFound, *_TEMPORARY) as error:
             if isinstance(error, (FailedPrecondition, NotFound)):
