@@ -98,7 +98,14 @@ INNER_ROOMS = {
     "service/store": ["service/base"],
     "service/rounds": ["service/auth", "service/admission", "service/store", "service/base"],
     "service/tasks": ["service/rounds", "service/admission", "service/store", "service/base"],
-    "service/codec": ["service/tasks", "service/rounds", "service/auth", "service/admission", "service/store", "service/base"],
+    "service/codec": [
+        "service/tasks",
+        "service/rounds",
+        "service/auth",
+        "service/admission",
+        "service/store",
+        "service/base",
+    ],
     "service/server_context.h": [
         "service/store",
         "service/tasks",

@@ -57,8 +57,7 @@ absl::StatusOr<TaskSpec> DecodeTaskSpec(const v1::TaskSpec& wire, const Limits& 
   }
   spec.max_attempts = wire.max_attempts() == 0 ? kDefaultTaskAttempts : wire.max_attempts();
   if (spec.max_attempts > kMaxTaskAttempts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_attempts ", spec.max_attempts, " is above ", kMaxTaskAttempts));
+    return absl::InvalidArgumentError(absl::StrCat("max_attempts ", spec.max_attempts, " is above ", kMaxTaskAttempts));
   }
   if (!wire.round().empty()) {
     ASSIGN_OR_RETURN(spec.round, ParseRoundName(wire.round()));
@@ -121,8 +120,7 @@ absl::StatusOr<std::vector<NewTask>> DecodeNewTasks(const v1::CreateTasksRequest
     const absl::Status checked = wire.task_id().empty() ? absl::OkStatus() : CheckAuthName(wire.task_id(), "task_id");
     absl::StatusOr<TaskSpec> spec = checked.ok() ? DecodeTaskSpec(wire.spec(), limits) : checked;
     if (!spec.ok()) {
-      return absl::Status(spec.status().code(),
-                          absl::StrCat("tasks[", tasks.size(), "]: ", spec.status().message()));
+      return absl::Status(spec.status().code(), absl::StrCat("tasks[", tasks.size(), "]: ", spec.status().message()));
     }
     tasks.push_back({wire.task_id(), *std::move(spec)});
   }

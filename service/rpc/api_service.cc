@@ -67,7 +67,7 @@ ApiService::Unary* ApiService::OnPoolIfStored(Context* context, std::function<ab
 }
 
 ApiService::Unary* ApiService::AnswerOnPool(Context* context, const grpc::ByteBuffer* message,
-                                                            std::function<absl::StatusOr<PlannedAnswer>()> plan) {
+                                            std::function<absl::StatusOr<PlannedAnswer>()> plan) {
   auto reactor = MakeReactor(&server_, context);
   Unary* const started = reactor.get();
   server_.pool.Post([reactor = std::move(reactor), message, plan = std::move(plan)] {
@@ -76,15 +76,14 @@ ApiService::Unary* ApiService::AnswerOnPool(Context* context, const grpc::ByteBu
   return started;
 }
 
-ApiService::Unary* ApiService::AnswerAtOnce(
-    Context* context, const std::function<absl::StatusOr<PlannedAnswer>()>& plan) {
+ApiService::Unary* ApiService::AnswerAtOnce(Context* context,
+                                            const std::function<absl::StatusOr<PlannedAnswer>()>& plan) {
   const auto reactor = MakeReactor(&server_, context);
   RunPlanned(*reactor, 0, ToStatus(plan));
   return reactor.get();
 }
 
-void ApiService::RunPlanned(AnswerReactor& reactor, uint64_t held_bytes,
-                                    absl::StatusOr<PlannedAnswer> planned) {
+void ApiService::RunPlanned(AnswerReactor& reactor, uint64_t held_bytes, absl::StatusOr<PlannedAnswer> planned) {
   if (!planned.ok()) return reactor.Finish(ToGrpc(planned.status()));
   if (!AnswerReactor::IsSmall(planned->max_bytes) && !reactor.ReserveForCall(kCallBytes + held_bytes)) return;
   reactor.ReserveAndAnswer(planned->max_bytes, AnswerReactor::Wait::kBounded, std::move(planned->answer));

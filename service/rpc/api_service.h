@@ -31,8 +31,8 @@ class AnswerReactor;
 // is short, otherwise it posts the work to the worker pool. A handler returns a reactor (call_reactor.h), on which gRPC
 // reports the rest of the call.
 //
-// A handler runs only for callers that may call its method (CallContext::Admit). Every method gets its message unparsed,
-// since the server bounds the memory of the parsed message before it parses (codec/parse.h).
+// A handler runs only for callers that may call its method (CallContext::Admit). Every method gets its message
+// unparsed, since the server bounds the memory of the parsed message before it parses (codec/parse.h).
 //
 // Owned by the server, which outlives all calls. Borrows the server context. Thread-safe. Requires: the builder of the
 // server has a CallContexts.
@@ -50,10 +50,10 @@ class ApiService : public grpc::Service {
  protected:
   explicit ApiService(ServerContext* server) : server_(*server) {}
 
-  // Adds a method. `Adapter`: gRPC's for methods of `type`. `handler`: a member of `Service`, which is derived from this.
+  // Adds a method. `Adapter`: gRPC's for methods of `type`. `handler`: a member of `Service`, which is derived from
+  // this.
   template <template <typename, typename> typename Adapter, typename Service, typename Reactor, typename... Args>
-  void Serve(Method method, grpc::internal::RpcMethod::RpcType type,
-             Reactor* (Service::*handler)(Context*, Args...)) {
+  void Serve(Method method, grpc::internal::RpcMethod::RpcType type, Reactor* (Service::*handler)(Context*, Args...)) {
     const auto checked = [this, method, handler](grpc::CallbackServerContext* context, Args... args) -> Reactor* {
       auto* const call = static_cast<CallContext*>(context);
       const absl::Status admitted = ToStatus([&] { return call->Admit(&server_, method); });

@@ -110,8 +110,8 @@ TasksService::Unary* TasksService::LeaseTask(Context* context, const grpc::ByteB
                                *context));
     return reactor;
   }
-  return LeaseReactor::Start(
-      std::make_shared<LeaseReactor>(this, context, Permit(&server_.lease_waits), response), std::move(lease), timeout);
+  return LeaseReactor::Start(std::make_shared<LeaseReactor>(this, context, Permit(&server_.lease_waits), response),
+                             std::move(lease), timeout);
 }
 
 template <typename Request>
@@ -138,9 +138,8 @@ TasksService::Unary* TasksService::ExtendLease(Context* context, const grpc::Byt
   return ChangeLease<v1::ExtendLeaseRequest>(
       context, message, response, kMostNamesBytes,
       [this](const v1::ExtendLeaseRequest& request, const LeaseName& lease) -> absl::StatusOr<TaskSnapshot> {
-        ASSIGN_OR_RETURN(
-            const absl::Duration duration,
-            DecodeLeaseDuration(request.has_lease_duration(), request.lease_duration(), server_.limits));
+        ASSIGN_OR_RETURN(const absl::Duration duration,
+                         DecodeLeaseDuration(request.has_lease_duration(), request.lease_duration(), server_.limits));
         return tasks_.Extend(lease, duration);
       });
 }

@@ -19,8 +19,9 @@ namespace {
 
 // Additions to the first release of the API, by their names in the proto. A server without them answers UNIMPLEMENTED
 // to an unknown call, and ignores an unknown field: clients must look here before they use a field.
-constexpr absl::string_view kFeatures[] = {"ListSubmissions", "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
-                                           "AggregationSpec.on_empty", "TensorSpec.shape", "Tasks"};
+constexpr absl::string_view kFeatures[] = {
+    "ListSubmissions",          "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
+    "AggregationSpec.on_empty", "TensorSpec.shape",   "Tasks"};
 
 constexpr int kDefaultListSize = 100;
 constexpr int kMaxListSize = 1000;

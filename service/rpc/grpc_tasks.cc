@@ -99,8 +99,9 @@ TasksService::Unary* TasksService::ListTasks(Context* context, const grpc::ByteB
     const uint64_t most = PageBytes(0);
     return PlannedAnswer{most + kMostTaskBytes + server_.limits.max_task_bytes,
                          [this, context, filter, size, token = request.page_token(), most, response]() -> absl::Status {
-                           ASSIGN_OR_RETURN(TaskRegistry::Page page, tasks_.List(context->caller().tenant, filter,
-                                                                                 static_cast<size_t>(size), most, token));
+                           ASSIGN_OR_RETURN(
+                               TaskRegistry::Page page,
+                               tasks_.List(context->caller().tenant, filter, static_cast<size_t>(size), most, token));
                            v1::ListTasksResponse list;
                            for (const TaskSnapshot& task : page.tasks) {
                              EncodeTask(task, TaskParts::kWithoutPayload, list.add_tasks());

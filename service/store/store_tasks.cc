@@ -36,8 +36,7 @@ absl::StatusOr<Store::Ticket> Store::DeleteTask(uint64_t number) {
   return Write(batch);
 }
 
-absl::Status Store::ForEachTask(
-    const std::function<absl::Status(uint64_t, TaskRecord, TaskStateRecord)>& take) const {
+absl::Status Store::ForEachTask(const std::function<absl::Status(uint64_t, TaskRecord, TaskStateRecord)>& take) const {
   Database::Range range(*database_, keys::EndOfRounds(), keys::EndOfTasks());
   while (range.Valid()) {
     const absl::string_view key = range.key();

@@ -15,9 +15,8 @@ std::string ReadyTasks::ListedUnder(const Labels& labels) const {
     const auto found = listed_.find(label);
     return found == listed_.end() ? 0 : found->second.size();
   };
-  return *std::min_element(labels.begin(), labels.end(), [&](const std::string& a, const std::string& b) {
-    return num_groups(a) < num_groups(b);
-  });
+  return *std::min_element(labels.begin(), labels.end(),
+                           [&](const std::string& a, const std::string& b) { return num_groups(a) < num_groups(b); });
 }
 
 void ReadyTasks::Add(TaskEntry* task) {

@@ -32,10 +32,10 @@ class ReadyTasks {
   TaskEntry* Best(absl::Span<const std::string> labels) const;
 
  private:
-  using Labels = std::vector<std::string>;                      // ascending
-  using Queue = std::map<uint64_t, TaskEntry*>;                 // by number
-  using Level = std::map<const TaskOwner*, Queue>;              // the tasks of one priority
-  using Levels = std::map<int32_t, Level, std::greater<>>;      // the highest priority first
+  using Labels = std::vector<std::string>;                  // ascending
+  using Queue = std::map<uint64_t, TaskEntry*>;             // by number
+  using Level = std::map<const TaskOwner*, Queue>;          // the tasks of one priority
+  using Levels = std::map<int32_t, Level, std::greater<>>;  // the highest priority first
   using Groups = std::map<Labels, Levels>;
 
   void BestOf(const Groups& groups, absl::Span<const std::string> labels, TaskEntry** best) const;

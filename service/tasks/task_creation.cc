@@ -76,7 +76,8 @@ absl::StatusOr<std::vector<std::string>> TaskRegistry::Create(const std::string&
       records.push_back({tenant, std::move(task.id), owner, std::move(task.spec), services_.clock.WallTime()});
       bytes += TaskBytes(records.back());
     }
-    const uint64_t open = counts_[static_cast<size_t>(TaskState::kOpen)] + counts_[static_cast<size_t>(TaskState::kLeased)];
+    const uint64_t open =
+        counts_[static_cast<size_t>(TaskState::kOpen)] + counts_[static_cast<size_t>(TaskState::kLeased)];
     const uint64_t limit = services_.limits.max_open_tasks;
     if (limit != 0 && !records.empty() && open + records.size() > limit) {
       return absl::ResourceExhaustedError(absl::StrCat(open, " tasks are open, and ", records.size(),

@@ -128,8 +128,10 @@ absl::Status TaskRegistry::ChangeLocked(TaskEntry& task, TaskStateRecord next, a
 
 void TaskRegistry::CountEnd(TaskState state, uint64_t number) {
   if (!HasEnded(state)) return;
-  services_.metrics.CountTasks(
-      state == TaskState::kCompleted ? "completed" : state == TaskState::kFailed ? "failed" : "cancelled", number);
+  services_.metrics.CountTasks(state == TaskState::kCompleted ? "completed"
+                               : state == TaskState::kFailed  ? "failed"
+                                                              : "cancelled",
+                               number);
 }
 
 void TaskRegistry::SetStateLocked(TaskEntry& task, TaskStateRecord state) {
@@ -261,8 +263,7 @@ absl::StatusOr<TaskSnapshot> TaskRegistry::Fail(const LeaseName& lease, const st
       return SnapshotLocked(*task);
     }
     RETURN_IF_ERROR(CheckIsLatest(state, lease.holder));
-    TaskStateRecord next =
-        retry ? AfterLeaseLocked(*task, reason) : EndedLocked(*task, TaskState::kFailed, reason);
+    TaskStateRecord next = retry ? AfterLeaseLocked(*task, reason) : EndedLocked(*task, TaskState::kFailed, reason);
     next.lease_expire_time = absl::InfinitePast();  // Extend does not renew it
     RETURN_IF_ERROR(ChangeLocked(*task, std::move(next), task->lease_end));
     OfferLocked(*task, answers);

@@ -72,9 +72,8 @@ absl::StatusOr<TaskSnapshot> TaskRegistry::Get(const std::string& tenant, absl::
   return SnapshotLocked(*task);
 }
 
-absl::StatusOr<TaskRegistry::Page> TaskRegistry::List(const std::string& tenant, const Filter& filter,
-                                                      size_t page_size, uint64_t max_bytes,
-                                                      absl::string_view page_token) const {
+absl::StatusOr<TaskRegistry::Page> TaskRegistry::List(const std::string& tenant, const Filter& filter, size_t page_size,
+                                                      uint64_t max_bytes, absl::string_view page_token) const {
   uint64_t first = 0;
   if (!page_token.empty() && !absl::SimpleAtoi(page_token, &first)) {
     return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' is not a token of this call"));

@@ -108,19 +108,18 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   using OnLease = std::function<void(absl::StatusOr<std::optional<TaskSnapshot>>)>;
   using WaitId = uint64_t;  // never 0
   // Leases a task and calls `done` once: before the return if a task is there, the timeout is 0 or the registry is
-  // drained; else later, on a thread of another caller or of the pool, for which `done` must be short. A holder that has
-  // a lease already gets that task again.
-  // Errors, given to `done`: UNAVAILABLE: drained. Of Store.
+  // drained; else later, on a thread of another caller or of the pool, for which `done` must be short. A holder that
+  // has a lease already gets that task again. Errors, given to `done`: UNAVAILABLE: drained. Of Store.
   WaitId Lease(LeaseRequest request, absl::Duration timeout, OnLease done);
   // Ends a wait. Returns: true if `done` will not be called; false if it has been, or another thread is about to.
   bool StopWaiting(WaitId id);
-  // Sets the end of the lease to `duration` from now. An expired lease is renewed, unless the task has ended or has been
-  // leased to another worker since. Errors: NOT_FOUND: no task; FAILED_PRECONDITION.
+  // Sets the end of the lease to `duration` from now. An expired lease is renewed, unless the task has ended or has
+  // been leased to another worker since. Errors: NOT_FOUND: no task; FAILED_PRECONDITION.
   absl::StatusOr<TaskSnapshot> Extend(const LeaseName& lease, absl::Duration duration);
   // Completes the task. The latest lease may do so, and each earlier one, until the task has ended. The same lease and
   // submission again change nothing.
-  // Errors: NOT_FOUND: no task. FAILED_PRECONDITION: the task has ended; the holder never had a lease; or the task has a
-  // round in which the client has no committed submission with this id. RESOURCE_EXHAUSTED: no memory for the result.
+  // Errors: NOT_FOUND: no task. FAILED_PRECONDITION: the task has ended; the holder never had a lease; or the task has
+  // a round in which the client has no committed submission with this id. RESOURCE_EXHAUSTED: no memory for the result.
   absl::StatusOr<TaskSnapshot> Complete(const LeaseName& lease, const std::string& submission_id,
                                         const std::string& result);
   // Ends the lease: the task is OPEN again if `retry` and it has attempts left, else FAILED. Again: no effect.

@@ -12,7 +12,8 @@
 ``Client(":memory:")`` has rounds in this process, without a server. ``Client(":local:")`` starts a server of its own.
 ``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process, without rounds.
 ``sparseagg.release_memory`` returns the memory that these keep for the next merge. ``sparseagg.TopK`` chooses the
-largest parts of a dense update. ``sparseagg.worker`` fetches and does tasks of coordinators. ``sparseagg.aio`` has the client for asyncio, ``sparseagg.errors`` all error classes.
+largest parts of a dense update. ``sparseagg.worker`` fetches and does tasks of coordinators. ``sparseagg.aio`` has the
+client for asyncio, ``sparseagg.errors`` all error classes.
 """
 
 from sparseagg import aio

@@ -102,8 +102,8 @@ TEST_F(TasksApiTest, Lease_BeyondMaxWaitingLeases_IsRefused_AndDrainAnswersTheOt
   absl::StatusOr<v1::Task> leased;
   std::thread worker([&] { leased = tasks().Lease("a", absl::Minutes(1)); });
   AwaitWaiting(1);
-  EXPECT_THAT(tasks().Lease("b"),
-              Fails(Code::kResourceExhausted, HasSubstr("1 calls already wait for tasks, the server's max_waiting_leases")));
+  EXPECT_THAT(tasks().Lease("b"), Fails(Code::kResourceExhausted,
+                                        HasSubstr("1 calls already wait for tasks, the server's max_waiting_leases")));
   server().Drain();
   worker.join();
   EXPECT_THAT(leased, Fails(Code::kUnavailable, HasSubstr("leases no tasks")));
@@ -113,8 +113,9 @@ TEST_F(TasksApiTest, BadInput_IsRefusedWithPlaceAndValue) {
   options_.limits.max_task_bytes = 10;
   v1::TaskSpec spec;
   spec.set_payload("12345678901");
-  EXPECT_THAT(tasks().Create("t", spec), Fails(Code::kResourceExhausted, "tasks[0]: payload has 11 bytes, beyond the "
-                                                                         "server's max_task_bytes 10"));
+  EXPECT_THAT(tasks().Create("t", spec), Fails(Code::kResourceExhausted,
+                                               "tasks[0]: payload has 11 bytes, beyond the "
+                                               "server's max_task_bytes 10"));
   spec.clear_payload();
   spec.add_labels("a b");
   EXPECT_THAT(tasks().Create("t", spec), Fails(Code::kInvalidArgument, HasSubstr("label 'a b' is not of the form")));

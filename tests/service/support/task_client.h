@@ -3,6 +3,7 @@
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_TASK_CLIENT_H_
 
 #include <google/protobuf/util/time_util.h>
+#include <grpcpp/channel.h>
 
 #include <memory>
 #include <string>

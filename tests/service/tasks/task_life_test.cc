@@ -1,7 +1,6 @@
 // From the creation of a task to its end.
-#include "tests/service/tasks/task_fixture.h"
-
 #include "absl/strings/str_cat.h"
+#include "tests/service/tasks/task_fixture.h"
 
 namespace sparseagg::service {
 namespace {

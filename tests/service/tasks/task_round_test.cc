@@ -39,8 +39,7 @@ TEST_F(TaskRoundTest, Complete_NeedsACommittedSubmissionOfThisClient) {
               Fails(Code::kFailedPrecondition,
                     HasSubstr("client '1' has no committed submission '" + submission + "' in round 'r'")));
   SubmitOf(*round, "2");
-  EXPECT_THAT(Complete("task", "1", MakeChunk("", "2", {1}, {1}).submission_id()),
-              HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(Complete("task", "1", MakeChunk("", "2", {1}, {1}).submission_id()), HasCode(Code::kFailedPrecondition));
   EXPECT_THAT(Complete("task", "1", ""), HasCode(Code::kFailedPrecondition));
   SubmitOf(*round, "1");
   EXPECT_THAT(Complete("task", "1", "another"), HasCode(Code::kFailedPrecondition));

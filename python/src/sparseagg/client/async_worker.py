@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from sparseagg.arguments import Timeout, checked_seconds, shown
@@ -70,7 +71,7 @@ class Worker:
         """Works until there is nothing to do any more; returns the number of completed tasks."""
         num_completed = 0
         idle_since = time.monotonic()
-        waits = iter(())
+        waits: Iterator[float] = iter(())
         while num_completed != self._max_tasks and not self._should_stop():
             deadline = None if self._idle_s is None else idle_since + self._idle_s
             try:
@@ -139,10 +140,9 @@ class Worker:
         # The same id in each attempt: if an earlier one was killed behind its commit, that submission counts.
         submission_id = task.id
         opened = await self._client.get_round(task.round)
-        try:
+        # AlreadyExists: with other content. If it is of another task, the server refuses to complete this one.
+        with contextlib.suppress(AlreadyExists):
             await opened.submit(task.client_id, outcome.update, outcome.weight, submission_id=submission_id)
-        except AlreadyExists:
-            pass  # with other content; if it is of another task, the server refuses to complete this one
         return submission_id
 
     async def _renew(self, task: Task) -> bool:

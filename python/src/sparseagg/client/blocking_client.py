@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 
 from sparseagg.arguments import Timeout
 from sparseagg.client import async_client
+from sparseagg.client.async_tasks import TaskCalls
 from sparseagg.client.blocking_round import Round
 from sparseagg.client.blocking_tasks import BlockingTaskCalls
 from sparseagg.client.published_model import PublishedModel
@@ -106,6 +107,10 @@ class Client(BlockingTaskCalls):
             public_address=public_address,
         )
         self._connection = self._client._connection
+
+    @property
+    def _tasks(self) -> TaskCalls:
+        return self._client
 
     def __reduce__(self) -> tuple[Any, ...]:
         return async_client.reconnected, (type(self), self._connection.endpoint)

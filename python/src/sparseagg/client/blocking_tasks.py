@@ -18,7 +18,10 @@ __all__ = ["BlockingTaskCalls"]
 class BlockingTaskCalls:
     """A part of ``sparseagg.Client``."""
 
-    _client: TaskCalls
+    @property
+    def _tasks(self) -> TaskCalls:
+        """The operations, over the transport that blocks."""
+        raise NotImplementedError
 
     def create_tasks(self, tasks: Iterable[NewTask], owner: str = "") -> list[str]:
         """Creates tasks and returns their names.
@@ -34,7 +37,7 @@ class BlockingTaskCalls:
             FailedPrecondition: the round of a task is not open.
             ResourceExhausted: the server has too many tasks, or a payload is too large.
         """
-        return run(self._client.create_tasks(tasks, owner))
+        return run(self._tasks.create_tasks(tasks, owner))
 
     def lease_task(
         self,
@@ -56,7 +59,7 @@ class BlockingTaskCalls:
                 random id.
         """
         return run(
-            self._client.lease_task(
+            self._tasks.lease_task(
                 client_id, labels=labels, lease_duration=lease_duration, timeout=timeout, lease_id=lease_id
             )
         )
@@ -67,7 +70,7 @@ class BlockingTaskCalls:
         Raises:
             FailedPrecondition: the task has ended, or the lease has passed on to another worker.
         """
-        return run(self._client.extend_lease(task, lease_duration))
+        return run(self._tasks.extend_lease(task, lease_duration))
 
     def complete_task(self, task: Task, submission_id: str = "", result: bytes = b"") -> Task:
         """Completes a leased task.
@@ -80,7 +83,7 @@ class BlockingTaskCalls:
         Raises:
             FailedPrecondition: the task has ended, or the round has no such submission.
         """
-        return run(self._client.complete_task(task, submission_id, result))
+        return run(self._tasks.complete_task(task, submission_id, result))
 
     def fail_task(self, task: Task, reason: str = "", *, retry: bool = True) -> Task:
         """Gives a leased task back: to be offered again while it has attempts left, or else to be failed.
@@ -88,11 +91,11 @@ class BlockingTaskCalls:
         Raises:
             FailedPrecondition: the task has ended, or the lease has passed on to another worker.
         """
-        return run(self._client.fail_task(task, reason, retry=retry))
+        return run(self._tasks.fail_task(task, reason, retry=retry))
 
     def get_task(self, name: str) -> Task:
         """Returns a task by its id or its name ("tasks/{id}"); ``NotFound`` if the server has none."""
-        return run(self._client.get_task(name))
+        return run(self._tasks.get_task(name))
 
     def list_tasks(self, *, state: str | None = None, round: Any = None) -> Iterator[Task]:
         """Yields tasks, oldest first, without their payloads.
@@ -103,7 +106,7 @@ class BlockingTaskCalls:
         """
         token: str | None = ""
         while token is not None:
-            tasks, token = run(self._client._page_of_tasks(state, round, token))
+            tasks, token = run(self._tasks._page_of_tasks(state, round, token))
             yield from tasks
 
     def cancel_tasks(self, names: Iterable[str] = (), *, round: Any = None, reason: str = "") -> int:
@@ -112,4 +115,4 @@ class BlockingTaskCalls:
         Raises:
             NotFound: a name is of no task. Of more than 1000 names, the first may be cancelled then.
         """
-        return run(self._client.cancel_tasks(names, round=round, reason=reason))
+        return run(self._tasks.cancel_tasks(names, round=round, reason=reason))

@@ -37,10 +37,10 @@ def worker(
 
     While the handler works, the lease is renewed from another thread, three times within ``lease_duration``. If the
     server restarts, the worker goes on when it is there again. If the worker is killed, its lease expires, and the task
-    is offered again. Where there is nothing to submit to the task's round, the task is failed for good. An exception of the
-    handler gives the task back with the exception as the reason. The submission's
-    id is the task's, so that a task that is begun again by the same client counts once. A client has one submission in
-    a round, so that it should get one task of a round: a label for each client, as "client:site-7", addresses tasks.
+    is offered again. Where there is nothing to submit to the task's round, the task is failed for good. An exception of
+    the handler gives the task back with the exception as the reason. The submission's id is the task's, so that a task
+    that is begun again by the same client counts once. A client has one submission in a round, so that it should get
+    one task of a round: a label for each client, as "client:site-7", addresses tasks.
 
     Args:
         client: whose server has the tasks.

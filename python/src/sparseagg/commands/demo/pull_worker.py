@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import pathlib
 import pickle
 import sys
@@ -85,7 +86,7 @@ class _Process:
                 *(
                     worker(
                         client,
-                        lambda task, k=k: self._handle(task, k),
+                        functools.partial(self._handle, k),
                         self._site.names[k],
                         labels=[label_of(k)],
                         lease_duration=_LEASE_S,
@@ -94,7 +95,7 @@ class _Process:
                 )
             )
 
-    def _handle(self, task: Task, k: int) -> Outcome:
+    def _handle(self, k: int, task: Task) -> Outcome:
         number, site = int(task.payload), self._site
         with self._lock:
             # The coordinator publishes a version after each round, and creates the tasks of the next one then.

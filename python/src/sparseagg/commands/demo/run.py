@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pull",
         action="store_true",
-        help="the clients are workers that lease tasks, in processes of their own; in each round, one process is killed",
+        help="the clients are workers that lease tasks, in processes, one of which is killed in each round",
     )
     parser.add_argument("--quick", action="store_true", help=f"a small run, of seconds: {_QUICK}")
     parser.add_argument("--rounds", type=int, help=f"training rounds ({default.rounds})")
