@@ -134,7 +134,7 @@ async def storm(server: Server, options: argparse.Namespace) -> dict[str, Any]:
     channels = [
         grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(CHANNELS)
     ]
-    stubs = [pb_grpc.TasksStub(channel) for channel in channels]
+    stubs = [pb_grpc.TasksStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
     result: dict[str, Any] = {}
     await stubs[0].ListTasks(pb.ListTasksRequest())
     empty = server.resident_bytes()

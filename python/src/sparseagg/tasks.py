@@ -178,7 +178,7 @@ def _round_name(chosen: Any) -> str:
 
 
 def _time(message: pb.Task, field: str) -> datetime.datetime | None:
-    if not message.HasField(field):  # type: ignore[arg-type]
+    if not message.HasField(field):
         return None
     stamp: timestamp_pb2.Timestamp = getattr(message, field)
     return stamp.ToDatetime().replace(tzinfo=datetime.timezone.utc)

@@ -126,7 +126,7 @@ class TaskCalls:
         request = pb.ListTasksRequest(
             page_token=token,
             page_size=_MOST_TASKS,
-            state=None if state is None else f"TASK_STATE_{state.upper()}",  # type: ignore[arg-type]
+            state=None if state is None else f"TASK_STATE_{state.upper()}",
             round=_filter_round(chosen),
         )
         response = await self._connection.call("ListTasks", request)
