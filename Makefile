@@ -339,7 +339,7 @@ lint-deploy: deps-lint $(VENV)/.lint $(PROMTOOL)
 
 .PHONY: lint-tidy
 lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint
-	cmake --build build/tidy --target proto/sparseagg/v1/aggregation.grpc.pb.h \
+	cmake --build build/tidy --target proto/sparseagg/v1/aggregation.grpc.pb.h proto/sparseagg/v1/tasks.grpc.pb.h \
 	  generated/service/store/records.pb.h tests/service/golden/golden.pb.h
 	@echo "run-clang-tidy '$(TIDY)'"
 	@$(BIN)/run-clang-tidy.py -quiet -p build/tidy -clang-tidy-binary $(BIN)/clang-tidy $(if $(JOBS),-j $(JOBS)) \

@@ -74,12 +74,18 @@ TEST_P(TaskRestartTest, Tasks_SurviveInTheirStates) {
   cancel.add_names("tasks/cancelled");
   ASSERT_THAT(tasks_->Cancel(cancel), IsOk());
   EXPECT_EQ(lease("c"), "tasks/leased");
-  std::vector<std::string> before;
-  for (const v1::Task& task : tasks_->List()->tasks()) before.push_back(task.DebugString());
+  const auto list = [&] {
+    std::vector<std::string> texts;
+    const auto response = tasks_->List();
+    EXPECT_THAT(response, IsOk());
+    if (!response.ok()) return texts;
+    for (const v1::Task& task : response->tasks()) texts.push_back(task.DebugString());
+    return texts;
+  };
+  const std::vector<std::string> before = list();
+  EXPECT_EQ(before.size(), 5);
   Restart();
-  std::vector<std::string> after;
-  for (const v1::Task& task : tasks_->List()->tasks()) after.push_back(task.DebugString());
-  EXPECT_EQ(before, after);
+  EXPECT_EQ(list(), before);
   EXPECT_EQ(tasks_->Get("open")->spec().payload(), spec.payload());
   EXPECT_EQ(tasks_->Get("completed")->spec().payload(), "");
   ASSERT_THAT(tasks_->Create("completed", spec, "me"), IsOk());  // a repetition
