@@ -242,9 +242,6 @@ def test_page_can_be_read(driver, busy_server, path, width, scheme):
     assert page.evaluate("return document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
     assert page.evaluate("return document.documentElement.lang") == "en"
     assert page.evaluate("return document.querySelectorAll('h1').length") == 1
-    name = "status-page" if path == "/" else "client-page"
-    if (width, scheme) in ((360, "light"), (1100, "dark")):
-        screenshot(page, f"{name}-{'narrow' if width == 360 else 'dark'}.png")
     page.close()
 
 
