@@ -39,6 +39,9 @@ constexpr absl::Duration kCancelTime = absl::Seconds(1);
 // Interval between looks at the files of credentials.
 constexpr absl::Duration kReloadInterval = absl::Seconds(1);
 
+// Calls that clients may begin in a second, for each core: more than gRPC can answer.
+constexpr size_t kMaxStreamsPerCore = 8000;
+
 // Logs complaints of Protocol Buffers about messages at debug level: their senders get an error anyway, and a client
 // could fill the log.
 void LogProtobuf(google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
@@ -162,7 +165,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
                     server_.connections.EndBusiest();
                     CountEndedConnection("calls at once");
                   },
-                  MaxOpenStreams(server_.limits)});
+                  MaxOpenStreams(server_.limits), kMaxStreamsPerCore * std::thread::hardware_concurrency()});
   listener_->Start(server_.limits.max_connections, tls_ != nullptr, &server_.connections, take,
                    [this] { RefuseConnection(); });
   return absl::OkStatus();

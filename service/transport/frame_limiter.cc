@@ -53,6 +53,7 @@ FrameExcess FrameLimiter::CountHeaderBlock(const FrameHeader& frame, absl::Durat
     if (frame.stream > last_stream_) {
       last_stream_ = frame.stream;
       open_.insert(frame.stream);
+      ++opened_;
     }
     if (!Take(streams_, 1, now)) return {"calls in a second"};
   }

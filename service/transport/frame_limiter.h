@@ -59,6 +59,8 @@ class FrameLimiter {
 
   // Streams that the client has opened and nobody has ended.
   size_t open_streams() const { return open_.size(); }
+  // All that the client has opened.
+  size_t opened_streams() const { return opened_; }
 
  private:
   struct Meter {
@@ -74,8 +76,9 @@ class FrameLimiter {
   FrameReader received_{FrameReader::kClientPreface};
   FrameReader sent_{0};
   absl::flat_hash_set<uint32_t> open_;  // numbers of streams
-  uint32_t last_stream_ = 0;            // the highest number that the client has used
-  uint64_t block_bytes_ = 0;            // of the header block under way
+  size_t opened_ = 0;
+  uint32_t last_stream_ = 0;  // the highest number that the client has used
+  uint64_t block_bytes_ = 0;  // of the header block under way
   int block_frames_ = 0;
   absl::Duration refilled_;
   Meter resets_{kResets};
