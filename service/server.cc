@@ -157,9 +157,9 @@ absl::Status Server::Listen(const ServerOptions& options) {
     connection.fd = fd;
     acceptor->HandleNewConnection(&connection);
   };
-  SetFrameEvents({[this](const FrameExcess& excess, int fd) {
-                    if (fd >= 0 && excess.is_hostile) server_.connections.Bar(fd);
-                    CountEndedConnection(excess.what);
+  SetFrameEvents({[this](const char* excess, int fd) {
+                    if (fd >= 0) server_.connections.Bar(fd);
+                    CountEndedConnection(excess);
                   },
                   [this] {
                     server_.connections.EndBusiest();

@@ -114,7 +114,7 @@ void ConnectionTable::EndBusiest() {
   const auto streams = [](const auto& entry) { return ActivityOf(entry.second.socket).streams; };
   const auto busiest = std::max_element(connections_.begin(), connections_.end(),
                                         [&](const auto& a, const auto& b) { return streams(a) < streams(b); });
-  if (busiest == connections_.end()) return;
+  if (busiest == connections_.end() || streams(*busiest) < kBusyStreams) return;
   BarPeer(busiest->first);
   if (busiest->first == kUnixPeer) return End(busiest);
   // Names begin with the host.

@@ -55,7 +55,7 @@ class ConnectionTable {
   // false if no connection was idle.
   bool EndIdlest();
   // Ends the connection with the most streams (SocketActivity) and all others from its host, and bars that. On a Unix
-  // socket: only that connection.
+  // socket: only that connection. None if even that has less than kBusyStreams.
   void EndBusiest();
   // Refuses connections from the host of the peer of `fd` for kBarTime. No effect on Unix sockets.
   void Bar(int fd);
@@ -91,6 +91,7 @@ class ConnectionTable {
   static uint64_t BytesRead(Connection& connection);
 
   static constexpr size_t kMaxBarred = 1024;
+  static constexpr size_t kBusyStreams = 200;
 
   const Clock& clock_;
   const OwnedFd closed_;  // an epoll of all connections

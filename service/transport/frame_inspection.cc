@@ -79,10 +79,10 @@ class Frames {
   Frames& operator=(const Frames&) = delete;
 
   // As FrameLimiter::ReadReceived, of the first `size` bytes of `parts`.
-  FrameExcess Received(const iovec* parts, size_t size) {
+  const char* Received(const iovec* parts, size_t size) {
     MutexLock lock(&mu_);
-    FrameExcess excess;
-    for (const absl::Duration now = Now(); size > 0 && !excess; ++parts) {
+    const char* excess = nullptr;
+    for (const absl::Duration now = Now(); size > 0 && excess == nullptr; ++parts) {
       const size_t part = std::min(size, parts->iov_len);
       excess = limiter_.ReadReceived(static_cast<const uint8_t*>(parts->iov_base), part, now);
       size -= part;
@@ -141,7 +141,7 @@ Slot* Find(int fd) { return fd >= 0 && fd < kMaxFds ? slots[fd].load(std::memory
 // The descriptor from which this thread has received last: OpenSSL decrypts on the thread that has received.
 thread_local int received_fd = -1;
 
-void TellExcess(const FrameExcess& excess, int fd) {
+void TellExcess(const char* excess, int fd) {
   Events& events = TheEvents();
   MutexLock lock(&events.mu);
   if (events.events.on_excess) events.events.on_excess(excess, fd);
@@ -282,8 +282,8 @@ ssize_t ReceiveAndInspect(int fd, msghdr* message, int flags) {
   NoteReception(fd, received);
   const std::shared_ptr<Frames> frames = FramesOf(fd);
   if (frames == nullptr) return received;
-  const FrameExcess excess = frames->Received(message->msg_iov, received);
-  if (!excess) {
+  const char* const excess = frames->Received(message->msg_iov, received);
+  if (excess == nullptr) {
     TellManyStreams();
     return received;
   }
@@ -307,14 +307,14 @@ int ReadSslAndInspect(int (*read)(SSL*, void*, int), SSL* ssl, void* buffer, int
   SslFrames* const ssl_frames = FramesOf(ssl);
   if (ssl_frames == nullptr) return received;
   const iovec part{buffer, static_cast<size_t>(received)};
-  const FrameExcess excess = ssl_frames->frames->Received(&part, received);
-  if (!excess) {
+  const char* const excess = ssl_frames->frames->Received(&part, received);
+  if (excess == nullptr) {
     TellManyStreams();
     return received;
   }
   TellExcess(excess, ssl_frames->fd);
   // What SSL_get_error() looks for after a failure.
-  ERR_raise_data(ERR_LIB_USER, ERR_R_PASSED_INVALID_ARGUMENT, "too many %s", excess.what);
+  ERR_raise_data(ERR_LIB_USER, ERR_R_PASSED_INVALID_ARGUMENT, "too many %s", excess);
   return -1;
 }
 

@@ -7,7 +7,6 @@
 #include <functional>
 
 #include "absl/time/time.h"
-#include "service/transport/frame_limiter.h"
 
 namespace sparseagg::service {
 
@@ -28,7 +27,7 @@ struct InspectedSocket {
 // What the inspection reports, on a thread of gRPC. Must not block.
 struct FrameEvents {
   // A limit of FrameLimiter has ended the connection of `fd`, which is -1 if that is not known.
-  std::function<void(const FrameExcess& excess, int fd)> on_excess;
+  std::function<void(const char* excess, int fd)> on_excess;
   // In all connections more streams are open, or were opened in the present second, than the following.
   std::function<void()> on_many_streams;
   size_t max_open_streams = 0;  // 0: no limit

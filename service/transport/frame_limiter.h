@@ -11,15 +11,6 @@
 
 namespace sparseagg::service {
 
-// What a client has sent too much of.
-struct FrameExcess {
-  const char* what = nullptr;  // null: nothing; lives for ever
-  // A client with a bug may reset streams as fast as it can; the rest only attackers send.
-  bool is_hostile = true;
-
-  explicit operator bool() const { return what != nullptr; }
-};
-
 // Reads the frame headers of one connection. It counts the streams that are open, and finds the client that sends more
 // than an honest one would of those frames that cost the server memory or time, and carry no message: resets
 // (CVE-2023-44487), header blocks (CVE-2023-33953, CVE-2024-27316), settings, pings and the like. Each kind has a
@@ -34,7 +25,7 @@ class FrameLimiter {
     double per_second;
   };
   // Streams that the client resets. A client that cancels all its waiting calls at once stays below.
-  static constexpr Budget kResets{1000, 100};
+  static constexpr Budget kResets{400, 100};
   // SETTINGS frames, but acknowledgements.
   static constexpr Budget kSettings{50, 5};
   // Streams that the client opens. At most 2048 are open at once (service/rpc/grpc_options.cc).
@@ -52,8 +43,9 @@ class FrameLimiter {
   explicit FrameLimiter(absl::Duration now) : refilled_(now) {}
 
   // Reads the next bytes that the client has sent, from the first of the connection on. `now` never falls.
-  // Returns: what exceeds a limit; the connection should then be closed without handing these bytes on.
-  FrameExcess ReadReceived(const uint8_t* bytes, size_t size, absl::Duration now);
+  // Returns: null, or what the client has sent too much of, in words that live for ever; the connection should then be
+  // closed without handing these bytes on.
+  const char* ReadReceived(const uint8_t* bytes, size_t size, absl::Duration now);
   // Reads the next bytes that the server has sent, which end streams.
   void ReadSent(const uint8_t* bytes, size_t size);
 
@@ -68,8 +60,8 @@ class FrameLimiter {
     double left = budget.most;
   };
 
-  FrameExcess Count(const FrameHeader& frame, absl::Duration now);
-  FrameExcess CountHeaderBlock(const FrameHeader& frame, absl::Duration now);
+  const char* Count(const FrameHeader& frame, absl::Duration now);
+  const char* CountHeaderBlock(const FrameHeader& frame, absl::Duration now);
   // Takes `amount` from what is left of a budget. Returns: false if there is not enough.
   bool Take(Meter& meter, double amount, absl::Duration now);
 
