@@ -34,7 +34,7 @@ class FrameLimiter {
   static constexpr Budget kHeaderBytes{1 << 20, 1 << 20};
   // PING and PRIORITY frames, unknown frames, DATA frames without data, acknowledgements, and window updates that grant
   // less than kMinWindowUpdate bytes.
-  static constexpr Budget kControl{5000, 2000};
+  static constexpr Budget kControl{20'000, 20'000};
   static constexpr uint32_t kMinWindowUpdate = 1024;
   // One header block: bytes, and frames that it is divided into. gRPC takes 8 KiB of headers, before compression.
   static constexpr uint64_t kMaxBlockBytes = 8 << 10;
