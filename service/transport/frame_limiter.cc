@@ -36,6 +36,9 @@ const char* FrameLimiter::Count(const FrameHeader& frame, absl::Duration now) {
     case kSettingsFrame:
       if ((frame.flags & FrameHeader::kAck) != 0) break;
       return Take(settings_, 1, now) ? nullptr : "SETTINGS frames";
+    case kPingFrame:
+      if ((frame.flags & FrameHeader::kAck) != 0) break;
+      return Take(pings_, 1, now) ? nullptr : "PING frames";
     case kWindowUpdateFrame:
       if (frame.increment >= kMinWindowUpdate) return nullptr;
       break;
@@ -66,7 +69,7 @@ bool FrameLimiter::Take(Meter& meter, double amount, absl::Duration now) {
   if (meter.left < amount) {
     const double seconds = absl::ToDoubleSeconds(now - refilled_);
     refilled_ = now;
-    for (Meter* const each : {&resets_, &settings_, &streams_, &header_bytes_, &control_}) {
+    for (Meter* const each : {&resets_, &settings_, &streams_, &header_bytes_, &pings_, &control_}) {
       each->left = std::min(each->budget.most, each->left + seconds * each->budget.per_second);
     }
   }

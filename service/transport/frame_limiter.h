@@ -32,7 +32,9 @@ class FrameLimiter {
   static constexpr Budget kStreams{4096, 5000};
   // Bytes of header blocks. A call has about 50, or the length of its token in the first call of a connection.
   static constexpr Budget kHeaderBytes{1 << 20, 1 << 20};
-  // PING and PRIORITY frames, unknown frames, DATA frames without data, acknowledgements, and window updates that grant
+  // PING frames: a client that measures its bandwidth sends one each round trip.
+  static constexpr Budget kPings{2000, 1000};
+  // PRIORITY frames, unknown frames, DATA frames without data, acknowledgements, and window updates that grant
   // less than kMinWindowUpdate bytes.
   static constexpr Budget kControl{20'000, 20'000};
   static constexpr uint32_t kMinWindowUpdate = 1024;
@@ -77,6 +79,7 @@ class FrameLimiter {
   Meter settings_{kSettings};
   Meter streams_{kStreams};
   Meter header_bytes_{kHeaderBytes};
+  Meter pings_{kPings};
   Meter control_{kControl};
 };
 
