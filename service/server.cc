@@ -40,6 +40,9 @@ constexpr absl::Duration kCancelTime = absl::Seconds(1);
 // Interval between looks at the files of credentials.
 constexpr absl::Duration kReloadInterval = absl::Seconds(1);
 
+// Calls that clients may begin in a second, for each core: more than gRPC can answer.
+constexpr size_t kMaxStreamsPerCore = 8000;
+
 // Logs complaints of Protocol Buffers about messages at debug level: their senders get an error anyway, and a client
 // could fill the log.
 void LogProtobuf(google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
@@ -182,15 +185,15 @@ absl::Status Server::Listen(const ServerOptions& options) {
     connection.fd = fd;
     acceptor->HandleNewConnection(&connection);
   };
-  SetFrameEvents({[this](const FrameExcess& excess, int fd) {
-                    if (fd >= 0 && excess.is_hostile) server_.connections.Bar(fd);
-                    CountEndedConnection(excess.what);
+  SetFrameEvents({[this](const char* excess, int fd) {
+                    if (fd >= 0) server_.connections.Bar(fd);
+                    CountEndedConnection(excess);
                   },
                   [this] {
                     server_.connections.EndBusiest();
                     CountEndedConnection("calls at once");
                   },
-                  MaxOpenStreams(server_.limits)});
+                  MaxOpenStreams(server_.limits), kMaxStreamsPerCore * std::thread::hardware_concurrency()});
   listener_->Start(server_.limits.max_connections, tls_ != nullptr, &server_.connections, take,
                    [this] { RefuseConnection(); });
   return absl::OkStatus();

@@ -88,6 +88,11 @@ void ConnectionTable::Remove(ByPeer::iterator connection) {
   connections_.erase(connection);
 }
 
+void ConnectionTable::End(ByPeer::iterator connection) {
+  shutdown(connection->second.fd.get(), SHUT_RDWR);
+  Remove(connection);
+}
+
 bool ConnectionTable::EndIdlest() {
   MutexLock lock(&mu_);
   const auto key = [](const SocketActivity& activity) { return std::pair(activity.has_called, activity.received); };
@@ -101,20 +106,23 @@ bool ConnectionTable::EndIdlest() {
   }
   if (idlest == connections_.end()) return false;
   if (least.has_called && SystemClock().Monotonic() - least.received < kIdle) return false;
-  shutdown(idlest->second.fd.get(), SHUT_RDWR);
-  Remove(idlest);
+  End(idlest);
   return true;
 }
 
 void ConnectionTable::EndBusiest() {
   MutexLock lock(&mu_);
-  const auto streams = [](const auto& entry) { return ActivityOf(entry.second.socket).open_streams; };
+  const auto streams = [](const auto& entry) { return ActivityOf(entry.second.socket).streams; };
   const auto busiest = std::max_element(connections_.begin(), connections_.end(),
                                         [&](const auto& a, const auto& b) { return streams(a) < streams(b); });
-  if (busiest == connections_.end()) return;
+  if (busiest == connections_.end() || streams(*busiest) < kBusyStreams) return;
   BarPeer(busiest->first);
-  shutdown(busiest->second.fd.get(), SHUT_RDWR);
-  Remove(busiest);
+  if (busiest->first == kUnixPeer) return End(busiest);
+  // Names begin with the host.
+  const std::string host = HostOf(busiest->first) + ":";
+  for (auto it = connections_.lower_bound(host); it != connections_.end() && absl::StartsWith(it->first, host);) {
+    End(it++);
+  }
 }
 
 void ConnectionTable::Bar(int fd) {
