@@ -101,6 +101,7 @@ absl::StatusOr<std::string> ObjectOf(const Descriptor* type, const HttpFields& p
     const FieldDescriptor* const field = FindField(type, parts[0]);
     if (field == nullptr) {
       std::vector<std::string> known;
+      known.reserve(type->field_count());
       for (int i = 0; i < type->field_count(); ++i) known.push_back(type->field(i)->name());
       return absl::InvalidArgumentError(absl::StrCat("unknown parameter ", JsonQuote(parts[0].substr(0, 64)),
                                                      "; known are ", absl::StrJoin(known, ", ")));

@@ -63,6 +63,7 @@ class Schemas {
         return R"({"type":"string","format":"byte"})";
       case FieldDescriptor::TYPE_ENUM: {
         std::vector<std::string> names;
+        names.reserve(field->enum_type()->value_count());
         for (int i = 0; i < field->enum_type()->value_count(); ++i) {
           names.push_back(JsonQuote(field->enum_type()->value(i)->name()));
         }
@@ -163,6 +164,7 @@ const std::string& OpenApiDescription() {
     std::map<absl::string_view, std::vector<std::string>> paths;
     for (const Route& route : Routes()) paths[route.path].push_back(Operation(route, schemas));
     std::vector<std::string> members;
+    members.reserve(paths.size());
     for (const auto& [path, operations] : paths) {
       members.push_back(absl::StrCat("\"", path, "\":{", absl::StrJoin(operations, ","), "}"));
     }

@@ -17,7 +17,7 @@ inline constexpr uint64_t kLeaseBytes = 250;
 inline uint64_t TaskBytes(const TaskRecord& record) {
   uint64_t bytes = kTaskBytes + record.tenant.size() + record.id.size() + record.owner.size() +
                    record.spec.payload.size() + record.spec.round.size();
-  for (const std::string& label : record.spec.labels) bytes += sizeof(label) + label.size();
+  for (const std::string& label : record.spec.labels) bytes += sizeof(std::string) + label.size();
   return bytes;
 }
 

@@ -85,8 +85,9 @@ absl::StatusOr<std::vector<std::string>> TaskRegistry::Create(const std::string&
     }
     RETURN_IF_ERROR(reservation_.Grow(bytes, "tasks", "wait until some have ended"));
     std::vector<Store::NumberedTask> written;
+    written.reserve(records.size());
     for (const TaskRecord& record : records) written.push_back({next_number_ + written.size(), &record});
-    if (const absl::Status stored = written.empty() ? absl::OkStatus() : journal_.PutTasks(written); !stored.ok()) {
+    if (absl::Status stored = written.empty() ? absl::OkStatus() : journal_.PutTasks(written); !stored.ok()) {
       reservation_.SetTo(reservation_.bytes() - bytes);
       return stored;
     }

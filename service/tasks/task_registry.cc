@@ -139,6 +139,7 @@ absl::StatusOr<uint64_t> TaskRegistry::CancelLocked(absl::Span<TaskEntry* const>
     cancelled.emplace_back(task, EndedLocked(*task, TaskState::kCancelled, reason));
   }
   std::vector<Store::NumberedTaskState> written;
+  written.reserve(cancelled.size());
   for (const auto& [task, state] : cancelled) written.push_back({task->number, &state});
   if (!written.empty()) RETURN_IF_ERROR(journal_.PutStates(written));
   CountEnd(TaskState::kCancelled, cancelled.size());
