@@ -40,7 +40,7 @@ test-cpp: build ## the C++ tests
 	ctest --preset dev
 
 .PHONY: test-python
-test-python: build $(VENV)/.test ## the Python tests, against a real server
+test-python: build $(VENV)/.test deps-browser ## the Python tests, against a real server
 	SPARSEAGG_SERVER=$(CURDIR)/build/dev/service/sparseagg-server \
 	  $(PYTEST) tests/python $(PYTEST_ARGS)
 	$(PYTEST) -q -r s tests/integrations/tensors  # skips, by name, the libraries that are not here
@@ -248,8 +248,8 @@ build/dev/build.ninja build/tidy/build.ninja: \
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.
-.PHONY: deps-build deps-python deps-extension deps-test deps-sanitize deps-bundle deps-lint deps-bench
-deps-build deps-python deps-extension deps-test deps-sanitize deps-bundle deps-lint deps-bench: deps-%:
+.PHONY: deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint deps-bench
+deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint deps-bench: deps-%:
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
 # The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;
@@ -339,7 +339,7 @@ lint-deploy: deps-lint $(VENV)/.lint $(PROMTOOL)
 
 .PHONY: lint-tidy
 lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint
-	cmake --build build/tidy --target proto/sparseagg/v1/aggregation.grpc.pb.h \
+	cmake --build build/tidy --target proto/sparseagg/v1/aggregation.grpc.pb.h proto/sparseagg/v1/tasks.grpc.pb.h \
 	  generated/service/store/records.pb.h tests/service/golden/golden.pb.h
 	@echo "run-clang-tidy '$(TIDY)'"
 	@$(BIN)/run-clang-tidy.py -quiet -p build/tidy -clang-tidy-binary $(BIN)/clang-tidy $(if $(JOBS),-j $(JOBS)) \

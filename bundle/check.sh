@@ -185,7 +185,8 @@ part_peers() {
 # A server on a free port, load on it, and its orderly end.
 serve() { # backend
   local address server status=0
-  exec 3< <(exec "$bin/sparseagg-server" --config "$home/sparseagg.toml" --grpc-address 127.0.0.1:0 --backend "$1")
+  exec 3< <(exec "$bin/sparseagg-server" --config "$home/sparseagg.toml" --grpc-address 127.0.0.1:0 \
+    --http-address none --backend "$1")
   server=$!
   read -r -t 60 -u 3 address
   "$bin/sparseagg-loadgen" --target "${address#listening grpc=}" --repetitions 3 --divide-clients "$(either 20 1)" \

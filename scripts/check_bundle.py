@@ -56,14 +56,14 @@ def check_libraries(folder: Path) -> int:
 def check_round(folder: Path) -> None:
     """A round on the CPU, through a real socket."""
     command = [str(folder / "bin/sparseagg-server"), "--config", str(folder / "sparseagg.toml")]
-    command += ["--backend", "cpu", "--grpc-address", "127.0.0.1:0"]
+    command += ["--backend", "cpu", "--grpc-address", "127.0.0.1:0", "--http-address", "none"]
     server = subprocess.Popen(command, cwd=folder, env={}, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         line = server.stdout.readline()
         if not line.startswith("listening grpc="):
             fail(f"the server said {line!r}")
-        with sa.Client(line.split("=", 1)[1].strip()) as client:
+        with sa.Client(line.split()[1].removeprefix("grpc=")) as client:
             spec = sa.RoundSpec(tensors=[sa.TensorSpec("t", dtype="float32", dimension=10, width=2)], op="sum")
             opened = client.create_round(spec)
             opened.submit("a", {"t": (np.array([7, 9]), np.array([[1, 2], [3, 4]], np.float32))})

@@ -167,6 +167,7 @@ class Server:
         if fail_point:
             environment["SPARSEAGG_FAIL_POINT"] = f"{fail_point}:{hit}"
         command = [self._binary, "--grpc-address", self._address, "--metrics-address", "none", *self._flags]
+        command += ["--http-address", "none"]
         command += ["--data-dir", str(self._data), "--threads", "2", "--memory-limit", "256MiB"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment)
         self._process = process

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the project needs from Debian's packages, and nothing that is there already.
 #
-#   scripts/deps.sh [--list] GROUP...        groups: build python extension test sanitize bundle lint bench
+#   scripts/deps.sh [--list] GROUP...        groups: build python extension test browser sanitize bundle lint bench
 #
 # Quick and offline when nothing is missing. Needs root or sudo only when something is.
 set -euo pipefail
@@ -13,17 +13,18 @@ packages() {
       echo libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libssl-dev
       echo libabsl-dev libtbb-dev libhwy-dev libxxhash-dev
       echo libcli11-dev libtomlplusplus-dev libspdlog-dev prometheus-cpp-dev
-      echo librocksdb-dev
+      echo librocksdb-dev libboost-dev
       ;;
     python) echo python3 python3-venv ;;
     extension) echo python3-dev ;;
     test) echo libgtest-dev libgmock-dev ;;
+    browser) echo chromium chromium-driver nodejs curl ;;
     sanitize) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     bundle) echo dpkg-dev xz-utils ;;
     lint) echo clang-14 clang-format-14 shellcheck git yamllint systemd ;;
     bench) echo libbenchmark-dev ;;
     *)
-      echo "deps: unknown group '$1' (build, python, extension, test, sanitize, bundle, lint, bench)" >&2
+      echo "deps: unknown group '$1' (build, python, extension, test, browser, sanitize, bundle, lint, bench)" >&2
       exit 2
       ;;
   esac

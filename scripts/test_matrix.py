@@ -176,7 +176,8 @@ def bounds_of(wheel: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def running_server(program: str) -> Iterator[str]:
     """Starts a server on a free port, yields its address, and stops it."""
-    command = [program, "--grpc-address", "127.0.0.1:0", "--metrics-address", "none", "--log-level", "warning"]
+    command = [program, "--grpc-address", "127.0.0.1:0", "--metrics-address", "none", "--http-address", "none"]
+    command += ["--log-level", "warning"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

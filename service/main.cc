@@ -148,6 +148,7 @@ int Run(const Options& options) {
   }
   Log(LogLevel::kInfo, "listening",
       {{"grpc", (*server)->grpc_address()},
+       {"http", (*server)->http_address()},
        {"metrics", (*server)->metrics_address()},
        {"threads", options.num_threads},
        {"memory_limit", options.server.limits.memory_limit_bytes}});
@@ -158,10 +159,11 @@ int Run(const Options& options) {
   if (options.server.insecure && !options.server.tls.IsEnabled()) {
     Log(LogLevel::kWarning, "no_encryption", {{"tokens_and_updates", "readable on the network"}});
   }
+  const std::string http = (*server)->http_address();
   const std::string metrics = (*server)->metrics_address();
   FlushLog(kFlushTimeout);  // the log is complete when a reader sees the line on standard output
-  std::printf("listening grpc=%s%s%s\n", (*server)->grpc_address().c_str(),
-              metrics.empty() ? "" : " metrics=", metrics.c_str());
+  std::printf("listening grpc=%s%s%s%s%s\n", (*server)->grpc_address().c_str(),
+              http.empty() ? "" : " http=", http.c_str(), metrics.empty() ? "" : " metrics=", metrics.c_str());
   std::fflush(stdout);
 
   const int first = WaitForSignal(signals);

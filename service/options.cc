@@ -163,10 +163,15 @@ void AddLimits(Adder& add, Limits& limits) {
                "decoded keys and values of a submission; 0: no limit");
   add.AddPositiveTime("max-result-ttl", limits.max_result_ttl,
                       "longest time that an ended round is kept, and the default");
-  add.AddTime("max-wait", limits.max_wait, "longest wait of WaitRound, and the default");
+  add.AddTime("max-wait", limits.max_wait, "longest wait of WaitRound and LeaseTask, and the default");
   add.AddPositiveTime("upload-timeout", limits.upload_timeout,
                       "time without a new chunk after which an upload is discarded");
   add.AddCount("max-uploads", limits.max_uploads, "uploads open at once; 0: no limit");
+  add.AddCount("max-open-tasks", limits.max_open_tasks, "tasks that have not ended; 0: no limit");
+  add.AddBytes("max-task-bytes", limits.max_task_bytes, "payload of a task, and result of a task; 0: no limit");
+  add.AddCount("max-waiting-leases", limits.max_waiting_leases,
+               "LeaseTask calls that wait; lowered to what memory allows; 0: only that limit");
+  add.AddPositiveTime("max-lease", limits.max_lease, "longest lease of a task");
   add.AddCount(
       "max-connections", limits.max_connections,
       "connections open at once; lowered to what the limits on memory and open files allow; 0: only those limits");
@@ -178,6 +183,7 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   Options options;
   options.server.limits.memory_limit_bytes = DefaultMemoryLimit(ProcessMemory());
   options.server.metrics_address = "127.0.0.1:8002";
+  options.server.http.address = "127.0.0.1:8003";
   CLI::App app("Merges sparse updates of many clients into one sparse vector per tensor.", "sparseagg-server");
   app.set_version_flag("--version", std::string("sparseagg-server ") + kVersion);
   app.config_formatter(std::make_shared<ConfigFile>(app));
@@ -196,6 +202,16 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   CLI::Option* metrics_address = add.Add("metrics-address", options.server.metrics_address,
                                          "HOST:PORT for GET /metrics, /healthz and /readyz, or none. If the default "
                                          "port is in use, the server starts without them");
+  CLI::Option* http_address =
+      add.Add("http-address", options.server.http.address,
+              "HOST:PORT of the HTTP gateway and the status page, or none. If the default port is in use, the server "
+              "starts without it");
+  add.Add("http-origins", options.server.http.origins,
+          "origins of other web pages that may call the gateway, with commas: https://app.example.org; *: all");
+  add.AddCount("max-http-connections", options.server.http.max_connections,
+               "connections of the gateway open at once; lowered to what the limits on memory and open files allow");
+  add.AddCount("max-http-connections-per-address", options.server.http.max_connections_per_address,
+               "connections of the gateway open at once from one address; 0: no limit of its own");
   add.Add(
       "tokens-file", options.server.tokens_file,
       "bearer tokens, one line each: SHA-256 of the token, role, tenant, name or -, end of validity; read again when "
@@ -266,6 +282,8 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
     if (options.server.tls.key.empty()) options.server.tls.key = options.dev_tls + "/server.key";
   }
   options.server.metrics_optional = metrics_address->count() == 0;
+  options.server.http_optional = http_address->count() == 0;
+  if (options.server.http.address == "none") options.server.http.address.clear();
   // "none" is a word, because CLI11 ignores an empty environment variable.
   if (options.server.metrics_address == "none") options.server.metrics_address.clear();
   // Submissions are numbered in 32 bits.

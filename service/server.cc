@@ -27,6 +27,7 @@
 #include "service/restore.h"
 #include "service/rpc/grpc_options.h"
 #include "service/rpc/grpc_service.h"
+#include "service/rpc/rpc_service.h"
 #include "service/transport/address.h"
 #include "service/transport/frame_inspection.h"
 
@@ -38,6 +39,9 @@ constexpr absl::Duration kCancelTime = absl::Seconds(1);
 
 // Interval between looks at the files of credentials.
 constexpr absl::Duration kReloadInterval = absl::Seconds(1);
+
+// Calls that clients may begin in a second, for each core: more than gRPC can answer.
+constexpr size_t kMaxStreamsPerCore = 8000;
 
 // Logs complaints of Protocol Buffers about messages at debug level: their senders get an error anyway, and a client
 // could fill the log.
@@ -75,6 +79,26 @@ Limits LimitsOf(const ServerOptions& options) {
   return limits;
 }
 
+AuthOptions AuthOf(const ServerOptions& options) {
+  return {options.tokens_file, !options.tls.client_ca.empty(), options.jwt};
+}
+
+// Returns: what the server lacks to serve other machines; empty: nothing.
+std::string Lacks(const ServerOptions& options) {
+  std::vector<absl::string_view> lacks;
+  if (!options.tls.IsEnabled()) lacks.push_back("TLS (--tls-certificate)");
+  if (!AuthOf(options).IsRequired()) {
+    lacks.push_back("authentication (--tokens-file, --jwt-key or --tls-client-ca)");
+  }
+  return absl::StrJoin(lacks, " and no ");
+}
+
+// Returns: the connections of the gateway that memory has room for; 0: no gateway.
+uint64_t MaxHttpConnections(const ServerOptions& options) {
+  if (options.http.address.empty()) return 0;
+  return FitHttpConnections(LimitsOf(options), options.http.max_connections);
+}
+
 // Leaves out the plugins of gRPC that serve everybody: reflection and channelz. Health stays.
 class NoInspection final : public grpc::ServerBuilderOption {
  public:
@@ -85,7 +109,8 @@ class NoInspection final : public grpc::ServerBuilderOption {
 }  // namespace
 
 struct Server::Grpc {
-  AggregationService service;
+  AggregationService aggregation;
+  RpcService tasks;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::unique_ptr<grpc::Server> server;
   std::once_flag shutdown;
@@ -95,17 +120,17 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, con
                std::unique_ptr<Store> store)
     : engine_(std::move(engine)),
       store_(std::move(store)),
-      server_(engine_.get(), &clock, FitToFiles(LimitsOf(options)), options.num_threads, store_.get()),
-      registry_(server_.ForRounds()) {}
+      max_http_connections_(MaxHttpConnections(options)),
+      server_(engine_.get(), &clock, FitToFiles(LimitsOf(options), max_http_connections_), options.num_threads,
+              store_.get()),
+      registry_(server_.ForRounds()),
+      tasks_(std::make_shared<TaskRegistry>(server_.ForTasks(&registry_))),
+      api_(&server_, &registry_, tasks_.get()) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
-  AuthOptions auth{options.tokens_file, !options.tls.client_ca.empty(), options.jwt};
-  std::vector<absl::string_view> lacks;
-  if (!options.tls.IsEnabled()) lacks.push_back("TLS (--tls-certificate)");
-  if (!auth.IsRequired()) lacks.push_back("authentication (--tokens-file, --jwt-key or --tls-client-ca)");
-  if (!options.insecure && !lacks.empty()) {
-    RETURN_IF_ERROR(CheckLoopback(options.grpc_address, absl::StrJoin(lacks, " and no ")));
+  if (const std::string lacks = Lacks(options); !options.insecure && !lacks.empty()) {
+    RETURN_IF_ERROR(CheckLoopback(options.grpc_address, lacks));
   }
   std::unique_ptr<Store> store;
   if (options.durability != Durability::kMemory) {
@@ -115,18 +140,20 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (Store* const opened = server->store_.get(); opened != nullptr) {
     server->server_.budget.Reserve(opened->memory_bytes());
     RETURN_IF_ERROR(RestoreRounds(*opened, server->registry_, server->server_.limits));
+    RETURN_IF_ERROR(server->tasks_->Restore());
   }
   const uint64_t wanted = FitToMemory(LimitsOf(options)).max_connections;
   if (const uint64_t most = server->server_.limits.max_connections; most < wanted) {
     Log(LogLevel::kWarning, "few_files", {{"max_connections", wanted}, {"connections", most}});
   }
-  RETURN_IF_ERROR(server->server_.authenticator.Configure(std::move(auth)));
+  RETURN_IF_ERROR(server->server_.authenticator.Configure(AuthOf(options)));
   if (options.tls.IsEnabled()) {
     ASSIGN_OR_RETURN(server->tls_, TlsCredentials::Load(options.tls, &server->server_.clock));
   }
   if (server->tls_ != nullptr || server->server_.authenticator.IsRequired()) server->KeepCredentialsFresh();
   RETURN_IF_ERROR(server->Listen(options));
-  RETURN_IF_ERROR(server->ServeHttp(options));
+  RETURN_IF_ERROR(server->ServeGateway(options));
+  RETURN_IF_ERROR(server->ServeMetrics(options));
   return server;
 }
 
@@ -138,31 +165,35 @@ absl::Status Server::Listen(const ServerOptions& options) {
                         absl::StrCat("cannot listen on ", options.grpc_address, ": ", listener.status().message()));
   }
   listener_ = *std::move(listener);
-  grpc_ = std::unique_ptr<Grpc>(new Grpc{AggregationService(&server_, &registry_), nullptr, nullptr, {}});
+  grpc_ = std::unique_ptr<Grpc>(
+      new Grpc{{&server_, &registry_, &api_.aggregation}, {&server_, api_.tasks.Entries()}, nullptr, nullptr, {}});
   grpc::ServerBuilder builder;
   ConfigureTransport(server_.limits, builder);
   grpc_->acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_);
   if (server_.authenticator.IsRequired()) builder.SetOption(std::make_unique<NoInspection>());
-  grpc_->service.RegisterWith(builder);
+  builder.SetContextAllocator(std::make_unique<CallContexts>());
+  builder.RegisterService(&grpc_->aggregation);
+  builder.RegisterService(&grpc_->tasks);
   grpc_->server = builder.BuildAndStart();
   if (grpc_->server == nullptr) return absl::InternalError("gRPC did not start");
   grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Aggregation", true);
+  grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Tasks", true);
   const auto take = [acceptor = grpc_->acceptor.get()](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;
     acceptor->HandleNewConnection(&connection);
   };
-  SetFrameEvents({[this](const FrameExcess& excess, int fd) {
-                    if (fd >= 0 && excess.is_hostile) server_.connections.Bar(fd);
-                    CountEndedConnection(excess.what);
+  SetFrameEvents({[this](const char* excess, int fd) {
+                    if (fd >= 0) server_.connections.Bar(fd);
+                    CountEndedConnection(excess);
                   },
                   [this] {
                     server_.connections.EndBusiest();
                     CountEndedConnection("calls at once");
                   },
-                  MaxOpenStreams(server_.limits)});
+                  MaxOpenStreams(server_.limits), kMaxStreamsPerCore * std::thread::hardware_concurrency()});
   listener_->Start(server_.limits.max_connections, tls_ != nullptr, &server_.connections, take,
                    [this] { RefuseConnection(); });
   return absl::OkStatus();
@@ -181,6 +212,7 @@ void Server::KeepCredentialsFresh() {
 void Server::RefuseConnection() {
   server_.metrics.CountRefusedConnection();
   const absl::Duration now = server_.clock.Monotonic();
+  MutexLock lock(&refusal_mu_);
   if (now - refusal_logged_ < absl::Seconds(10)) return;  // many refusals must not flood the log
   refusal_logged_ = now;
   Log(LogLevel::kWarning, "connection_refused", {{"reason", "too many connections are open"}});
@@ -201,8 +233,14 @@ Gauges Server::CountNow() const {
   for (size_t i = 0; i < counts.size(); ++i) {
     gauges.rounds.push_back({absl::AsciiStrToLower(Name(static_cast<RoundState>(i))), counts[i]});
   }
+  const TaskRegistry::Counts tasks = tasks_->Count();
+  for (size_t i = 0; i < tasks.tasks.size(); ++i) {
+    gauges.tasks.push_back({absl::AsciiStrToLower(Name(static_cast<TaskState>(i))), tasks.tasks[i]});
+  }
+  gauges.waiting_leases = tasks.waiting;
+  gauges.task_bytes = tasks.bytes;
   gauges.uploads = server_.uploads.taken();
-  gauges.connections = server_.connections.num_open();
+  gauges.connections = server_.connections.num_open() + (gateway_ == nullptr ? 0 : gateway_->num_connections());
   gauges.in_flight_bytes = server_.in_flight.reserved();
   gauges.in_flight_limit_bytes = server_.in_flight.limit();
   gauges.in_flight_waiting = server_.in_flight.num_waiting();
@@ -228,7 +266,7 @@ HttpPages Server::Pages() const {
            }}};
 }
 
-absl::Status Server::ServeHttp(const ServerOptions& options) {
+absl::Status Server::ServeMetrics(const ServerOptions& options) {
   server_.metrics.SetEngine(std::string(engine_->name()), engine_->description());
   if (options.metrics_address.empty()) return absl::OkStatus();
   if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.metrics_address, "TLS and no authentication"));
@@ -239,6 +277,28 @@ absl::Status Server::ServeHttp(const ServerOptions& options) {
     Log(LogLevel::kWarning, "no_metrics", {{"reason", started.status().message()}});
   } else {
     return absl::Status(started.status().code(), absl::StrCat("--metrics-address: ", started.status().message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Server::ServeGateway(const ServerOptions& options) {
+  if (options.http.address.empty()) return absl::OkStatus();
+  HttpOptions http = options.http;
+  http.max_connections = max_http_connections_;
+  const auto start = [&]() -> absl::StatusOr<std::unique_ptr<Gateway>> {
+    if (const std::string lacks = Lacks(options); !options.insecure && !lacks.empty()) {
+      RETURN_IF_ERROR(CheckLoopback(http.address, lacks));
+    }
+    return Gateway::Start(
+        http, &server_, &api_, tls_.get(), [this] { return ready_.load(); }, [this] { RefuseConnection(); });
+  };
+  auto started = start();
+  if (started.ok()) {
+    gateway_ = *std::move(started);
+  } else if (options.http_optional && absl::IsUnavailable(started.status())) {
+    Log(LogLevel::kWarning, "no_http", {{"reason", started.status().message()}});
+  } else {
+    return absl::Status(started.status().code(), absl::StrCat("--http-address: ", started.status().message()));
   }
   return absl::OkStatus();
 }
@@ -264,10 +324,15 @@ void Server::Shutdown(absl::Duration grace) {
     std::thread cutter([&] {
       if (!ended.WaitForNotificationWithTimeout(grace + kCancelTime)) server_.connections.EndAll();
     });
+    // Both transports have the same time.
+    std::thread gateway([&] {
+      if (gateway_ != nullptr) gateway_->Shutdown(grace);
+    });
     grpc_->server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
     grpc_->server->Wait();
     ended.Notify();
     cutter.join();
+    gateway.join();
   });
 }
 

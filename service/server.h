@@ -7,17 +7,22 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "host/base/mutex.h"
 #include "host/engine.h"
+#include "service/api/api.h"
 #include "service/auth/jwt.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
 #include "service/base/metrics.h"
+#include "service/http/gateway.h"
 #include "service/rounds/registry.h"
 #include "service/server_context.h"
 #include "service/store/store.h"
+#include "service/tasks/task_registry.h"
 #include "service/transport/http_server.h"
 #include "service/transport/listener.h"
 #include "service/transport/tls.h"
@@ -32,6 +37,8 @@ struct ServerOptions {
   bool insecure = false;                        // allows addresses that other machines can reach without these
   std::string metrics_address;                  // HOST:PORT (port 0: a free one); empty: no metrics and probes
   bool metrics_optional = false;                // starts without metrics if metrics_address cannot be used
+  HttpOptions http;                             // the HTTP gateway; an empty address: none
+  bool http_optional = false;                   // starts without the gateway if its address cannot be used
   int num_threads = 1;                          // of the worker pool
   std::string data_dir;                         // of the store; empty: rounds live in memory
   Durability durability = Durability::kMemory;  // other than kMemory only with data_dir
@@ -62,13 +69,18 @@ class Server {
 
   // The address with the port in use.
   const std::string& grpc_address() const { return listener_->address(); }
+  // The same for the HTTP gateway; empty if there is none.
+  std::string http_address() const { return gateway_ == nullptr ? "" : gateway_->address(); }
   // The same for metrics and probes; empty if they are not served.
   std::string metrics_address() const { return http_ == nullptr ? "" : http_->address(); }
 
   // Makes health answer NOT_SERVING and /readyz 503. The server still serves everything.
   void StopServing();
-  // Refuses new rounds.
-  void Drain() { registry_.Drain(); }
+  // Refuses new rounds, and hands out no more tasks.
+  void Drain() {
+    tasks_->Drain();
+    registry_.Drain();
+  }
   // Refuses new calls, cancels calls that last longer than `grace`, and ends the remaining connections a second later.
   // Another call has no effect.
   // Blocks: until all calls have ended.
@@ -76,6 +88,7 @@ class Server {
 
   ServerContext& context() { return server_; }
   Registry& registry() { return registry_; }
+  TaskRegistry& tasks() { return *tasks_; }
 
  private:
   struct Grpc;
@@ -86,7 +99,8 @@ class Server {
   void RefuseConnection();
   // Counts and logs a connection that was ended because its client sent too many `what`.
   void CountEndedConnection(const char* what);
-  absl::Status ServeHttp(const ServerOptions& options);
+  absl::Status ServeMetrics(const ServerOptions& options);
+  absl::Status ServeGateway(const ServerOptions& options);
   // Reads changed files of credentials from time to time, until the timer stops.
   void KeepCredentialsFresh();
   HttpPages Pages() const;
@@ -95,13 +109,19 @@ class Server {
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<Store> store_;   // null: rounds live in memory
   std::shared_ptr<TlsCredentials> tls_;  // null: no TLS
+  uint64_t max_http_connections_;        // what memory and open files have room for
   ServerContext server_;
   Registry registry_;
+  const std::shared_ptr<TaskRegistry> tasks_;
+  Api api_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;
-  std::atomic<int64_t> frames_logged_ = INT64_MIN / 2;         // seconds of Clock::Monotonic
-  absl::Duration refusal_logged_ = -absl::InfiniteDuration();  // Clock::Monotonic of the last log line
+  std::atomic<int64_t> frames_logged_ = INT64_MIN / 2;  // seconds of Clock::Monotonic
+  Mutex refusal_mu_;
+  absl::Duration refusal_logged_ ABSL_GUARDED_BY(refusal_mu_) =
+      -absl::InfiniteDuration();  // Clock::Monotonic of the last log line
   std::atomic<bool> ready_ = true;
+  std::unique_ptr<Gateway> gateway_;  // null: not served
   std::unique_ptr<HttpServer> http_;  // the last member: its pages use all others
 };
 

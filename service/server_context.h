@@ -15,6 +15,7 @@
 #include "service/base/timer.h"
 #include "service/base/worker_pool.h"
 #include "service/rounds/round_services.h"
+#include "service/tasks/task_services.h"
 #include "service/transport/connection_table.h"
 
 namespace sparseagg::service {
@@ -31,6 +32,7 @@ struct ServerContext {
         open_rounds(limits.max_open_rounds),
         uploads(limits.max_uploads),
         waits(MaxWaitingCalls(limits)),
+        lease_waits(limits.max_waiting_leases),
         connections(the_clock),
         authenticator(the_clock),
         audit(the_clock),
@@ -46,6 +48,9 @@ struct ServerContext {
     return {engine, clock, limits, budget, open_rounds, uploads, timer, pool, metrics, store};
   }
 
+  // Returns: the parts that the task store uses.
+  TaskServices ForTasks(Registry* rounds) { return {clock, limits, budget, timer, pool, metrics, *rounds, store}; }
+
   Engine& engine;
   const Clock& clock;
   Store* const store;      // what survives a restart; null: nothing does
@@ -54,6 +59,7 @@ struct ServerContext {
   CountLimit open_rounds;  // rounds that have not ended
   CountLimit uploads;      // uploads of all rounds
   CountLimit waits;        // calls that wait for a round to end
+  CountLimit lease_waits;  // calls that wait for a task
   ConnectionTable connections;
   Authenticator authenticator;  // who calls
   AuditLog audit;               // refused callers

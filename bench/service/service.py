@@ -70,7 +70,8 @@ class Server:
     """sparseagg-server on a free port, for the time of a `with`; it does not outlive that, however it is left."""
 
     def __init__(self, binary: pathlib.Path, *flags: str) -> None:
-        always = ("--grpc-address", "127.0.0.1:0", "--metrics-address", "", "--log-level", "error")
+        always = ("--grpc-address", "127.0.0.1:0", "--metrics-address", "", "--http-address", "")
+        always += ("--log-level", "error")
         self._process = subprocess.Popen(
             [str(binary), *always, *flags], stdout=subprocess.PIPE, text=True, preexec_fn=end_with_bench
         )

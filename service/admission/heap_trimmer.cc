@@ -15,11 +15,9 @@ namespace {
 
 constexpr absl::Duration kCheckInterval = absl::Milliseconds(100);
 
-// The process is idle if it takes less than this share of a core between two looks, this far apart at first.
+// The process is idle if it takes less than this share of a core between two looks, this far apart.
 constexpr double kIdleLoad = 0.05;
 constexpr absl::Duration kIdleInterval = absl::Seconds(2);
-// The interval doubles with each idle look in turn, as often as this.
-constexpr int kMaxIdleBackoff = 5;
 
 absl::Duration ProcessorTime() {
   rusage used{};
@@ -60,14 +58,15 @@ bool HeapTrimmer::IsNearLimit() {
 
 bool HeapTrimmer::IsIdle() {
   const absl::Duration now = SystemClock().Monotonic();
-  if (now < next_idle_check_) return false;
+  if (now - checked_ < kIdleInterval) return false;
   const absl::Duration used = ProcessorTime();
-  const bool has_worked = used - used_at_check_ > (now - idle_since_) * kIdleLoad;
+  const bool has_worked = used - used_at_check_ > (now - checked_) * kIdleLoad;
   used_at_check_ = used;
-  idle_since_ = now;
+  checked_ = now;
   idle_checks_ = has_worked ? 0 : idle_checks_ + 1;
-  next_idle_check_ = now + kIdleInterval * (1 << std::min(idle_checks_, kMaxIdleBackoff));
-  return !has_worked && ResidentBytes() >= limit_ / 8;
+  // Once, twice, four times, … after it began to be idle.
+  const bool is_due = idle_checks_ > 0 && (idle_checks_ & (idle_checks_ - 1)) == 0;
+  return is_due && ResidentBytes() >= limit_ / 8;
 }
 
 void HeapTrimmer::Trim() {

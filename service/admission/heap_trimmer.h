@@ -35,10 +35,9 @@ class HeapTrimmer {
   const uint64_t limit_;
   // Only the thread uses these.
   uint64_t resident_after_trim_ = 0;                     // bytes
+  absl::Duration checked_ = absl::ZeroDuration();        // last look at the load; Clock::Monotonic
   absl::Duration used_at_check_ = absl::ZeroDuration();  // processor time of the process
-  absl::Duration idle_since_ = absl::ZeroDuration();     // last check of the load; Clock::Monotonic
-  absl::Duration next_idle_check_ = absl::ZeroDuration();
-  int idle_checks_ = 0;  // in turn
+  uint64_t idle_checks_ = 0;                             // in turn
   Mutex mu_;
   CondVar changed_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

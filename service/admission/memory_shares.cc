@@ -19,6 +19,10 @@ constexpr uint64_t kProcessBytes = uint64_t{64} << 20;
 // gRPC's and our memory of one WaitRound call (measured with 15 000 calls).
 constexpr uint64_t kWaitingCallBytes = uint64_t{16} << 10;
 
+// A connection of the HTTP gateway with a large header, and a body and a response that need no reservation. Not
+// counted: what connection_bytes counts of the socket and TLS.
+constexpr uint64_t kHttpConnectionBytes = uint64_t{64} << 10;
+
 // A tensor in the spec of a round on the wire: its name and a dozen numbers.
 constexpr uint64_t kSpecTensorBytes = 512;
 constexpr uint64_t kMinSpecBytes = uint64_t{64} << 10;
@@ -86,7 +90,14 @@ Limits FitToMemory(Limits limits) {
   // coincide, and HeapTrimmer returns the freed memory near the limit.
   lower(shares.process / 4 / limits.connection_bytes, limits.max_connections);
   lower(shares.process / 4 / kParsedTensorBytes, limits.max_tensors);
+  lower(MaxWaitingCalls(limits), limits.max_waiting_leases);
   return limits;
+}
+
+uint64_t FitHttpConnections(const Limits& limits, uint64_t wanted) {
+  const uint64_t share = DivideMemory(limits).process;
+  const uint64_t most = share == 0 ? 10'000 : share / 8 / (kHttpConnectionBytes + limits.connection_bytes);
+  return wanted == 0 ? most : std::min(wanted, most);
 }
 
 }  // namespace sparseagg::service

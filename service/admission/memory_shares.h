@@ -30,6 +30,9 @@ MemoryShares DivideMemory(const Limits& limits);
 // memory when streams have their half of it), connections, and tensors of a round's spec.
 Limits FitToMemory(Limits limits);
 
+// Returns: `wanted` connections of the HTTP gateway (0: no limit), lowered to what memory_limit_bytes has room for.
+uint64_t FitHttpConnections(const Limits& limits, uint64_t wanted);
+
 // HTTP/2 flow-control window of a stream that the server does not read.
 inline constexpr int kStreamWindowBytes = 64 << 10;
 // The most memory of a stream that the server does not read: the window, gRPC's call and the server's reactor.

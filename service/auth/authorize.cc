@@ -41,6 +41,14 @@ constexpr std::array<Rule, kNumMethods> kRules = {{
     {"GetResult", {kYes, kYes, kYes, kYes}},
     {"StreamResult", {kYes, kYes, kYes, kYes}},
     {"Aggregate", {kYes, kYes, kNo, kNo}},
+    {"CreateTasks", {kYes, kYes, kNo, kNo}},
+    {"LeaseTask", {kYes, kYes, kOwn, kNo}},
+    {"ExtendLease", {kYes, kYes, kOwn, kNo}},
+    {"CompleteTask", {kYes, kYes, kOwn, kNo}},
+    {"FailTask", {kYes, kYes, kOwn, kNo}},
+    {"GetTask", {kYes, kYes, kNo, kYes}},
+    {"ListTasks", {kYes, kYes, kNo, kYes}},
+    {"CancelTasks", {kYes, kYes, kNo, kNo}},
 }};
 
 constexpr size_t kMaxShownBytes = 128;
@@ -50,6 +58,10 @@ std::string Shown(absl::string_view text) { return absl::CHexEscape(text.substr(
 }  // namespace
 
 absl::string_view Name(Method method) { return kRules[static_cast<size_t>(method)].method; }
+
+absl::string_view ServiceName(Method method) {
+  return method < Method::kCreateTasks ? "sparseagg.v1.Aggregation" : "sparseagg.v1.Tasks";
+}
 
 absl::Status Authorize(const Identity& caller, Method method, const Resource& resource) {
   const Rule& rule = kRules[static_cast<size_t>(method)];
@@ -67,6 +79,11 @@ absl::Status Authorize(const Identity& caller, Method method, const Resource& re
     return absl::PermissionDeniedError(absl::StrCat("the credential is of client '", caller.name,
                                                     "', and the request of client '", Shown(*resource.client_id),
                                                     "'; leave client_id empty"));
+  }
+  if (resource.owner.has_value() && !caller.name.empty() && *resource.owner != caller.name &&
+      caller.role != Role::kAdmin) {
+    return absl::PermissionDeniedError(absl::StrCat("the credential is of '", caller.name, "', and the request names '",
+                                                    Shown(*resource.owner), "' as the owner; leave owner empty"));
   }
   return absl::OkStatus();
 }

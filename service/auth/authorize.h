@@ -31,16 +31,28 @@ enum class Method {
   kGetResult,
   kStreamResult,
   kAggregate,
+  kCreateTasks,
+  kLeaseTask,
+  kExtendLease,
+  kCompleteTask,
+  kFailTask,
+  kGetTask,
+  kListTasks,
+  kCancelTasks,
 };
-inline constexpr size_t kNumMethods = static_cast<size_t>(Method::kAggregate) + 1;
+inline constexpr size_t kNumMethods = static_cast<size_t>(Method::kCancelTasks) + 1;
 
 // Returns: the method's name in the API, such as "GetRound".
 absl::string_view Name(Method method);
 
+// Returns: the name of the service that has the method, "sparseagg.v1.Aggregation" or "sparseagg.v1.Tasks".
+absl::string_view ServiceName(Method method);
+
 // What a call is about, as far as it is known yet.
 struct Resource {
   std::optional<absl::string_view> tenant;     // whose rounds the call names
-  std::optional<absl::string_view> client_id;  // whose submission the call sends or asks for
+  std::optional<absl::string_view> client_id;  // whose submission or lease the call is about
+  std::optional<absl::string_view> owner;      // whose tasks the call creates
 };
 
 // Decides whether `caller` may call `method` on `resource`. A transport asks twice: without a resource before it reads

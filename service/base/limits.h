@@ -29,6 +29,10 @@ struct Limits {
   absl::Duration upload_timeout = absl::Minutes(2);
   uint64_t max_uploads = 10'000;
   uint64_t max_connections = 10'000;
+  uint64_t max_open_tasks = 1'000'000;
+  uint64_t max_task_bytes = uint64_t{64} << 10;  // of a payload, and of a result
+  absl::Duration max_lease = absl::Hours(1);
+  uint64_t max_waiting_leases = 20'000;
   uint64_t connection_bytes = kConnectionBytes;  // no flag: FitToMemory lowers max_connections by it
 };
 

@@ -36,6 +36,9 @@ const Histogram::BucketBoundaries& Buckets() {
 // Returns: the name of the code in lower case, "resource_exhausted".
 std::string ReasonOf(absl::StatusCode code) { return absl::AsciiStrToLower(absl::StatusCodeToString(code)); }
 
+constexpr std::array<absl::string_view, 6> kTaskEvents = {"created",   "leased", "expired",
+                                                          "completed", "failed", "cancelled"};
+
 constexpr std::array<absl::string_view, 6> kResults = {"accepted", "duplicate", "stale", "invalid", "shed", "failed"};
 
 // Returns: the label `result` of a submission that was refused with `status`.
@@ -65,6 +68,9 @@ struct Metrics::Impl {
     for (const absl::string_view result : kResults) {
       submissions[std::string(result)] = &submission_family.Add({{"result", std::string(result)}});
     }
+    for (const absl::string_view event : kTaskEvents) {
+      task_events[std::string(event)] = &task_event_family.Add({{"event", std::string(event)}});
+    }
     for (const RoundStage stage : kAllStages) {
       stages[static_cast<size_t>(stage)] = &stage_family.Add({{"stage", std::string(Name(stage))}}, Buckets());
     }
@@ -73,8 +79,13 @@ struct Metrics::Impl {
 
   std::vector<prometheus::MetricFamily> Collect(const Gauges& now) {
     for (const Gauges::State& state : now.rounds) {
-      rounds_family.Add({{"state", state.name}}).Set(static_cast<double>(state.rounds));
+      rounds_family.Add({{"state", state.name}}).Set(static_cast<double>(state.number));
     }
+    for (const Gauges::State& state : now.tasks) {
+      tasks_family.Add({{"state", state.name}}).Set(static_cast<double>(state.number));
+    }
+    waiting_leases.Set(static_cast<double>(now.waiting_leases));
+    task_bytes.Set(static_cast<double>(now.task_bytes));
     uploads.Set(static_cast<double>(now.uploads));
     connections.Set(static_cast<double>(now.connections));
     in_flight.Set(static_cast<double>(now.in_flight_bytes));
@@ -130,6 +141,8 @@ struct Metrics::Impl {
                        .Help("Bytes of keys and values of accepted submissions.")
                        .Register(registry)
                        .Add({});
+  Family<Counter>& task_event_family =
+      BuildCounter().Name("sparseagg_task_events_total").Help("What happened to tasks.").Register(registry);
   Family<Histogram>& stage_family = BuildHistogram()
                                         .Name("sparseagg_stage_seconds")
                                         .Help("Time of single operations by stage; for receive, the wait for a client.")
@@ -141,6 +154,18 @@ struct Metrics::Impl {
                           .Add({}, Buckets());
   Family<Gauge>& rounds_family =
       BuildGauge().Name("sparseagg_rounds").Help("Rounds in the server by state.").Register(registry);
+  Family<Gauge>& tasks_family =
+      BuildGauge().Name("sparseagg_tasks").Help("Tasks in the server by state.").Register(registry);
+  Gauge& waiting_leases = BuildGauge()
+                              .Name("sparseagg_waiting_leases")
+                              .Help("LeaseTask calls that wait for a task.")
+                              .Register(registry)
+                              .Add({});
+  Gauge& task_bytes = BuildGauge()
+                          .Name("sparseagg_task_bytes")
+                          .Help("Memory that tasks take; part of sparseagg_inflight_bytes.")
+                          .Register(registry)
+                          .Add({});
   Gauge& uploads =
       BuildGauge().Name("sparseagg_uploads").Help("Uploads begun but not committed.").Register(registry).Add({});
   Gauge& connections = BuildGauge().Name("sparseagg_connections").Help("Open connections.").Register(registry).Add({});
@@ -190,6 +215,7 @@ struct Metrics::Impl {
   Family<Gauge>& engine_family =
       BuildGauge().Name("sparseagg_engine_info").Help("Always 1; engine and device are labels.").Register(registry);
   std::map<std::string, Counter*, std::less<>> submissions;  // never changed after construction
+  std::map<std::string, Counter*, std::less<>> task_events;  // likewise
   std::array<Histogram*, kNumStages> stages;
 };
 
@@ -217,6 +243,10 @@ void Metrics::CountDenied(const absl::Status& status) {
 
 void Metrics::ObserveStage(RoundStage stage, absl::Duration time) {
   impl_->stages[static_cast<size_t>(stage)]->Observe(absl::ToDoubleSeconds(time));
+}
+
+void Metrics::CountTasks(absl::string_view event, uint64_t number) {
+  impl_->task_events.find(event)->second->Increment(static_cast<double>(number));
 }
 
 void Metrics::CountRefusedConnection() { impl_->refused_connections.Increment(); }

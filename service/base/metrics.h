@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "service/base/round_stage.h"
 
@@ -18,9 +19,12 @@ namespace sparseagg::service {
 struct Gauges {
   struct State {
     std::string name;  // "open", …
-    uint64_t rounds = 0;
+    uint64_t number = 0;
   };
   std::vector<State> rounds;
+  std::vector<State> tasks;
+  uint64_t waiting_leases = 0;
+  uint64_t task_bytes = 0;  // part of kept_bytes
   uint64_t uploads = 0;
   uint64_t connections = 0;
   uint64_t kept_bytes = 0;          // MemoryBudget
@@ -62,6 +66,8 @@ class Metrics {
   void CountEndedConnections(int number);
   // Counts a call refused for lack of in-flight memory.
   void CountRefusedInFlight();
+  // Counts what happens to tasks. `event`: created, leased, expired (leases), completed, failed or cancelled.
+  void CountTasks(absl::string_view event, uint64_t number);
   // Records the time from the close of a round to its end.
   void ObserveFinish(absl::Duration time);
 

@@ -18,6 +18,9 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
+// Of a list of tasks: 30 for each, with all its labels, of up to 1000, and some of the list.
+constexpr uint64_t kMostTaskListFields = 32'000;
+
 // Sizes that bound the memory of a parsed message, in addition to its bytes. A tensor of two bytes on the wire takes
 // two hundred bytes once parsed, and an unknown field takes sixty.
 struct Counts {
@@ -71,9 +74,26 @@ absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* mes
 }
 
 absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
-  if (bytes.Length() <= kMostNamesBytes) return Parse(bytes, message);
+  return ParseUpTo(bytes, kMostNamesBytes, message);
+}
+
+absl::Status ParseUpTo(const grpc::ByteBuffer& bytes, uint64_t max_bytes, google::protobuf::Message* message) {
+  if (bytes.Length() <= max_bytes) return Parse(bytes, message);
   return absl::ResourceExhaustedError(absl::StrCat("a ", message->GetDescriptor()->name(), " of ", bytes.Length(),
-                                                   " bytes is beyond the limit of ", kMostNamesBytes, " bytes"));
+                                                   " bytes is beyond the limit of ", max_bytes, " bytes"));
+}
+
+absl::Status ParseTaskList(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  grpc::ByteBuffer read = bytes;
+  grpc::ProtoBufferReader reader(&read);
+  CodedInputStream in(&reader);
+  Counts counts;
+  if (!Count(message->GetDescriptor(), in, &counts) || !in.ConsumedEntireMessage()) {
+    return Malformed(message->GetDescriptor());
+  }
+  if (counts.fields <= kMostTaskListFields) return Parse(bytes, message);
+  return absl::ResourceExhaustedError(absl::StrCat("a ", message->GetDescriptor()->name(), " of ", counts.fields,
+                                                   " fields is beyond the limit of ", kMostTaskListFields, " fields"));
 }
 
 absl::Status ParseIdList(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message) {

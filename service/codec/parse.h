@@ -31,6 +31,13 @@ absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message
 // Errors: as of Parse. RESOURCE_EXHAUSTED, before parsing: more than max_message_bytes, or more ids than memory allows.
 absl::Status ParseIdList(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message);
 
+// Parses a message of up to `max_bytes` that has names, ids and perhaps one large field.
+// Errors: as of ParseNames.
+absl::Status ParseUpTo(const grpc::ByteBuffer& bytes, uint64_t max_bytes, google::protobuf::Message* message);
+// Parses a message with a list of tasks or of their names.
+// Errors: as of Parse. RESOURCE_EXHAUSTED, before parsing: more fields than the most tasks of a call may have.
+absl::Status ParseTaskList(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
+
 // Parses a message with a round's spec, or with names of its tensors.
 // Errors: as of Parse. RESOURCE_EXHAUSTED, before parsing: more bytes, fields or tensors than max_tensors allows.
 absl::Status ParseSpec(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message);

@@ -153,6 +153,10 @@ void EncodeLimits(const Limits& limits, v1::ServerLimits* wire) {
   EncodeDuration(limits.upload_timeout, wire->mutable_upload_timeout());
   wire->set_max_uploads(limits.max_uploads);
   wire->set_max_connections(limits.max_connections);
+  wire->set_max_open_tasks(limits.max_open_tasks);
+  wire->set_max_task_bytes(limits.max_task_bytes);
+  wire->set_max_waiting_leases(limits.max_waiting_leases);
+  EncodeDuration(limits.max_lease, wire->mutable_max_lease());
 }
 
 void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, const PageFormat& format, bool first,

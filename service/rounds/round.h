@@ -195,6 +195,9 @@ class Round : public std::enable_shared_from_this<Round> {
   // None if the round is CANCELLED. Requires: page_size > 0. Errors: INVALID_ARGUMENT: not a token of this round.
   // Cost: O(page_size), under the lock of the round's state.
   absl::StatusOr<SubmissionPage> ListSubmissions(size_t page_size, absl::string_view page_token) const;
+  // Returns: whether the client has a committed submission that counts, in any state of the round. `submission_id`: as
+  // in Withdraw.
+  bool HasSubmission(absl::string_view client_id, absl::string_view submission_id) const;
   // Takes the submission of a client out of the open round, as if it had never been sent, and releases its memory.
   // `submission_id`: that of its first commit or of its latest retry; empty: any.
   // Returns: false, without effect, if the client has no such submission.

@@ -49,6 +49,11 @@ Round::CommittedMap::const_iterator Round::FindSubmissionLocked(absl::string_vie
   return is_same ? found : committed_.end();
 }
 
+bool Round::HasSubmission(absl::string_view client_id, absl::string_view submission_id) const {
+  MutexLock lock(&mu_);
+  return FindSubmissionLocked(client_id, submission_id) != committed_.end();
+}
+
 void Round::WithdrawLocked(CommittedMap::const_iterator record, CommittedMap& withdrawn) {
   const Receipt& receipt = record->second.receipt;
   committed_bytes_ -= CommittedBytes(receipt.client_id, receipt.submission_id, record->second.tag);

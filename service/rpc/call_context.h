@@ -7,43 +7,22 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "service/auth/authorize.h"
-#include "service/auth/identity.h"
+#include "absl/strings/string_view.h"
+#include "service/api/caller.h"
 #include "service/server_context.h"
 
 namespace sparseagg::service {
 
 // A call: what gRPC knows about it, and who calls.
 //
-// Life cycle: gRPC makes it (CallContexts); AggregationService calls Admit before the handler; all other members follow
-// a successful Admit, from any thread, and change nothing.
-class CallContext final : public grpc::CallbackServerContext {
+// Life cycle: gRPC makes it (CallContexts); AggregationService calls AdmitTo before the handler.
+class CallContext final : public grpc::CallbackServerContext, public Caller {
  public:
-  // Finds out who calls, and decides whether the caller may call `method` at all.
-  // Errors: UNAUTHENTICATED, PERMISSION_DENIED; logged and counted. INVALID_ARGUMENT: a malformed tenant.
-  absl::Status Admit(ServerContext* server, Method method);
+  // Caller::Admit with the credentials of the call: its metadata, or the certificate of its connection.
+  absl::Status AdmitTo(ServerContext* server, Method method);
 
-  // Whose rounds the call may see is `caller().tenant`.
-  const Identity& caller() const { return caller_; }
-  // Whether the caller has shown a credential. Otherwise the server believes everybody.
-  bool is_authenticated() const { return server_->authenticator.IsRequired(); }
-
-  // Checks that the caller may send or ask for a submission of `*client_id`, and replaces an empty one by the name of a
-  // client's credential.
-  // Errors: PERMISSION_DENIED; logged and counted.
-  absl::Status ResolveClientId(std::string* client_id) const;
-  // The same for a message with the field client_id.
-  template <typename Request>
-  absl::Status ResolveClientOf(Request* request) const {
-    return ResolveClientId(request->mutable_client_id());
-  }
-
- private:
-  absl::Status Deny(const absl::Status& status) const;
-
-  ServerContext* server_ = nullptr;
-  Method method_ = Method::kGetServerInfo;
-  Identity caller_;
+  std::string PeerName() const override { return peer(); }
+  absl::string_view Traceparent() const override;
 };
 
 // Makes the contexts of all calls. Given to the builder of the server that serves AggregationService.

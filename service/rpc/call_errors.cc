@@ -2,50 +2,20 @@
 
 #include <string>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
+#include "service/api/call_errors.h"
 
 namespace sparseagg::service {
-namespace {
-
-// gRPC sends the message percent-encoded in a header, which can triple its size. Clients accept 8 KiB of headers.
-constexpr size_t kMaxMessageBytes = 2000;
-
-// Suggested retry delay: within about this time some in-flight messages have been handled.
-constexpr char kRetryDelayMs[] = "500";
-
-}  // namespace
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  std::string message(status.message());
-  if (message.size() > kMaxMessageBytes) {
-    size_t end = kMaxMessageBytes;
-    while (end > 0 && (message[end] & 0xc0) == 0x80) --end;  // not within a UTF-8 character
-    message.resize(end);
-    message += " …";
+  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()), ShortMessage(status));
+}
+
+grpc::Status ToGrpc(const absl::Status& status, grpc::CallbackServerContext& context) {
+  if (const std::string delay = RetryDelayMs(status); !delay.empty()) {
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", delay);
   }
-  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()), message);
-}
-
-grpc::Status RetryLater(absl::string_view reason, grpc::CallbackServerContext& context) {
-  context.AddTrailingMetadata("grpc-retry-pushback-ms", kRetryDelayMs);
-  return ToGrpc(absl::ResourceExhaustedError(absl::StrCat(reason, "; suggested retry delay: ", kRetryDelayMs, " ms")));
-}
-
-grpc::Status NoInFlightMemory(ServerContext& server, grpc::CallbackServerContext& context) {
-  server.metrics.CountRefusedInFlight();
-  return RetryLater(absl::StrCat("in-flight messages use all of the ", server.in_flight.limit(),
-                                 " bytes reserved for them, of the server's memory limit of ",
-                                 server.limits.memory_limit_bytes, " bytes"),
-                    context);
-}
-
-absl::Status ReclaimedError(const ServerContext& server) {
-  return absl::UnavailableError(absl::StrCat(
-      "the server aborted the stream, which made no progress for ", absl::FormatDuration(InFlightMemory::kReclaimAfter),
-      " while other calls waited for its memory. In-flight messages may use ", server.in_flight.limit(),
-      " bytes in all; try again, with smaller messages if the connection is slow"));
+  return ToGrpc(status);
 }
 
 }  // namespace sparseagg::service

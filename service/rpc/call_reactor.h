@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "service/admission/in_flight_memory.h"
+#include "service/api/call_errors.h"
 #include "service/rpc/call_canceller.h"
 #include "service/rpc/call_context.h"
 #include "service/rpc/call_errors.h"
@@ -61,7 +62,7 @@ class CallReactor : public Base {
       call_reservation_ = *std::move(reservation);
       return true;
     }
-    Finish(NoInFlightMemory(server_, context_));
+    Finish(ToGrpc(NoInFlightMemory(server_), context_));
     return false;
   }
 

@@ -7,15 +7,15 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/mutex.h"
 #include "host/base/status_macros.h"
+#include "service/api/call_log.h"
+#include "service/api/page_stream.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/chunk_message.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/spec_codec.h"
 #include "service/rpc/call_errors.h"
-#include "service/rpc/call_log.h"
 #include "service/rpc/grpc_service.h"
-#include "service/rpc/page_stream.h"
 #include "service/rpc/page_writer.h"
 #include "service/rpc/reading_reactor.h"
 
@@ -74,7 +74,7 @@ class AggregateReactor final
     received_.Clear();
     RETURN_IF_ERROR(parsed);
     const absl::Duration parsing = clock.Monotonic() - begin;
-    RETURN_IF_ERROR(service_.CheckMessageSize(size));
+    RETURN_IF_ERROR(service_.methods().CheckMessageSize(size));
     if (request.has_spec() == (round_ != nullptr)) {
       return absl::InvalidArgumentError("the first message, and only the first, must have the spec");
     }
@@ -151,8 +151,9 @@ class AggregateReactor final
     std::vector<size_t> tensors(round_->config().tensors.size());
     std::iota(tensors.begin(), tensors.end(), size_t{0});
     ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round_, snapshot.results, std::move(tensors), KeyInterval{},
-                                                          service_.PageBytes(0), format_));
-    writer_.Open(std::move(pages), [this](v1::ResultPage* page) { service_.Encode(*round_, page->mutable_round()); });
+                                                          service_.methods().PageBytes(0), format_));
+    writer_.Open(std::move(pages),
+                 [this](v1::ResultPage* page) { service_.methods().Encode(*round_, page->mutable_round()); });
     return absl::OkStatus();
   }
 

@@ -7,16 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/mutex.h"
 #include "host/base/status_macros.h"
+#include "service/api/call_log.h"
 #include "service/base/fail_point.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/chunk_message.h"
 #include "service/codec/round_codec.h"
+#include "service/codec/serialize.h"
 #include "service/rpc/call_errors.h"
-#include "service/rpc/call_log.h"
 #include "service/rpc/grpc_service.h"
 #include "service/rpc/reading_reactor.h"
-#include "service/rpc/serialize.h"
 
 namespace sparseagg::service {
 namespace {
@@ -181,7 +181,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
       return absl::InvalidArgumentError(absl::StrCat(
           "chunk ", chunk.sequence(), " belongs to another submission than the first chunk of the stream"));
     }
-    RETURN_IF_ERROR(service_.CheckMessageSize(received.size));
+    RETURN_IF_ERROR(service_.methods().CheckMessageSize(received.size));
     ASSIGN_OR_RETURN(const Chunk decoded, received.message->Decode());
     round_->RecordMessage(received.size, received.read_time, received.queued, received.parsing);
     return round_->Append(*upload_, decoded);
@@ -192,7 +192,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     RETURN_IF_ERROR(context_.ResolveClientId(&client_id));
     RETURN_IF_ERROR(CheckId(client_id, "client_id"));
     RETURN_IF_ERROR(CheckId(chunk.submission_id(), "submission_id"));
-    ASSIGN_OR_RETURN(round_, service_.FindRound(context_, chunk.round()));
+    ASSIGN_OR_RETURN(round_, service_.methods().FindRound(context_, chunk.round()));
     round_name_ = chunk.round();
     LogCall(LogLevel::kDebug, context_, "SubmitUpdate", round_name_, client_id);
     ASSIGN_OR_RETURN(upload_, round_->OpenStreamUpload(client_id, chunk.submission_id(), AbortCallback()));

@@ -5,7 +5,7 @@
 #include "host/base/status_macros.h"
 #include "service/admission/memory_shares.h"
 #include "service/base/to_status.h"
-#include "service/rpc/serialize.h"
+#include "service/codec/serialize.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {

@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "service/admission/in_flight_memory.h"
+#include "service/api/page_stream.h"
 #include "service/rpc/call_canceller.h"
-#include "service/rpc/page_stream.h"
 #include "service/server_context.h"
 
 namespace sparseagg::service {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "service/admission/memory_shares.h"
+#include "service/api/call_errors.h"
 #include "service/rpc/call_errors.h"
 #include "service/rpc/call_reactor.h"
 #include "service/rpc/finish_arbiter.h"
@@ -61,7 +62,7 @@ class ReadingReactor : public CallReactor<Derived, Base> {
       const std::shared_ptr<Derived> derived = weak.lock();
       if (derived == nullptr) return;
       ReadingReactor& self = *derived;
-      if (!reservation) return self.Finish(NoInFlightMemory(self.context(), self.context_));
+      if (!reservation) return self.Finish(ToGrpc(NoInFlightMemory(self.context()), self.context_));
       if (!self.arbiter_.BeginSteps()) return;
       self.reservation_ = std::move(reservation);
       self.timeout_.Start(self.AbortCallback());

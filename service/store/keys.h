@@ -61,6 +61,22 @@ inline std::string Chunk(uint64_t round, uint64_t upload, uint64_t sequence) {
   return key;
 }
 
+// Above the keys of all rounds, since their numbers are counted from 1: the keys of tasks.
+inline std::string EndOfRounds() { return std::string(1, '\xff'); }
+
+enum class TaskKind : char { kTask = 0, kState = 1 };
+
+inline constexpr size_t kTaskKindAt = 9;  // behind the first byte and the number
+
+inline std::string Task(uint64_t number, TaskKind kind) {
+  std::string key = EndOfRounds();
+  AppendNumber(number, &key);
+  key.push_back(static_cast<char>(kind));
+  return key;
+}
+
+inline std::string EndOfTasks() { return EndOfRounds() + '\xff'; }
+
 }  // namespace sparseagg::service::keys
 
 #endif  // SPARSEAGG_SERVICE_STORE_KEYS_H_

@@ -4,21 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "service/store/parse_record.h"
 #include "service/store/records.pb.h"
 
 namespace sparseagg::service {
-namespace {
-
-template <typename Message>
-absl::StatusOr<Message> ParseRecord(absl::string_view bytes) {
-  Message message;
-  if (message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return message;
-  return absl::DataLossError(
-      absl::StrCat("a record of ", bytes.size(), " bytes is not a ", Message::descriptor()->full_name()));
-}
-
-}  // namespace
-
 std::string EncodeRecord(const RoundRecord& record) {
   store::Round message;
   message.set_tenant(record.tenant);

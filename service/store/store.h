@@ -1,4 +1,4 @@
-// What survives a restart of the server: rounds, uploads and committed submissions, on disk.
+// What survives a restart of the server: rounds, uploads, committed submissions and tasks, on disk.
 #ifndef SPARSEAGG_SERVICE_STORE_STORE_H_
 #define SPARSEAGG_SERVICE_STORE_STORE_H_
 
@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "host/base/mutex.h"
 #include "service/store/records.h"
+#include "service/store/task_records.h"
 
 namespace rocksdb {
 class WriteBatch;
@@ -83,6 +84,19 @@ class Store {
   // Removes a submission and its chunks.
   absl::StatusOr<Ticket> DeleteSubmission(uint64_t round, absl::string_view client_id, uint64_t upload);
 
+  // Tasks have numbers, too, which the task registry gives out. Both calls write all or none.
+  struct NumberedTask {
+    uint64_t number = 0;
+    const TaskRecord* task = nullptr;
+  };
+  absl::StatusOr<Ticket> PutTasks(absl::Span<const NumberedTask> tasks);
+  struct NumberedTaskState {
+    uint64_t number = 0;
+    const TaskStateRecord* state = nullptr;
+  };
+  absl::StatusOr<Ticket> PutTaskStates(absl::Span<const NumberedTaskState> states);
+  absl::StatusOr<Ticket> DeleteTask(uint64_t number);
+
   // Calls `done` once: before the return if the write is durable as far as options.durability asks, or no sync can
   // succeed any more; else later, on the store's thread, for which `done` must be short.
   void WhenDurable(Ticket ticket, OnDurable done);
@@ -109,6 +123,9 @@ class Store {
   // Removes the chunks of all uploads of the round but those in `kept`, which is sorted.
   // Returns: the largest number of an upload that the round has, 0 if it has none.
   absl::StatusOr<uint64_t> DeleteOtherUploads(uint64_t round, absl::Span<const uint64_t> kept);
+
+  // Calls `take` for each task, in ascending order of numbers. A task without a state is OPEN and was never leased.
+  absl::Status ForEachTask(const std::function<absl::Status(uint64_t, TaskRecord, TaskStateRecord)>& take) const;
 
   // The memory that the store may take, which is part of the process's memory limit.
   uint64_t memory_bytes() const;

@@ -12,9 +12,6 @@ namespace {
 
 using keys::Kind;
 
-// Above the keys of all rounds: their numbers are counted from 1.
-std::string EndOfRounds() { return std::string(1, '\xff'); }
-
 absl::Status BadKey(absl::string_view key) {
   return absl::DataLossError(absl::StrCat("the data directory has a key of ", key.size(), " bytes, expected ",
                                           keys::kRestAt, " and more: it is damaged"));
@@ -25,7 +22,7 @@ absl::Status BadKey(absl::string_view key) {
 absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
   std::vector<StoredRound> rounds;
   std::vector<uint64_t> strays;
-  Database::Range range(*database_, "", EndOfRounds());
+  Database::Range range(*database_, "", keys::EndOfRounds());
   while (range.Valid()) {
     const absl::string_view key = range.key();
     if (key.size() < keys::kRestAt) return BadKey(key);

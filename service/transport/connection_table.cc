@@ -62,7 +62,7 @@ std::string PeerName(const sockaddr_storage& peer) {
 
 ConnectionTable::ConnectionTable(const Clock* clock) : clock_(*clock), closed_(epoll_create1(EPOLL_CLOEXEC)) {}
 
-bool ConnectionTable::Add(int fd, bool tls) {
+bool ConnectionTable::Add(int fd, std::optional<bool> tls) {
   OwnedFd second(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (second.get() < 0) return false;
   const int key = second.get();
@@ -72,8 +72,9 @@ bool ConnectionTable::Add(int fd, bool tls) {
   closed.data.fd = key;
   MutexLock lock(&mu_);
   if (epoll_ctl(closed_.get(), EPOLL_CTL_ADD, key, &closed) != 0) return false;
-  const InspectedSocket socket = InspectFrames(fd, tls);
-  if (socket.fd < 0) return false;  // closing `second` removes it from the epoll: gRPC does not have the socket
+  const InspectedSocket socket = tls.has_value() ? InspectFrames(fd, *tls) : InspectedSocket();
+  if (tls.has_value() && socket.fd < 0)
+    return false;  // closing `second` removes it from the epoll: gRPC does not have the socket
   by_fd_[key] = connections_.emplace(PeerNameOf(fd), Connection{std::move(second), socket});
   return true;
 }
@@ -82,9 +83,14 @@ void ConnectionTable::Remove(ByPeer::iterator connection) {
   const int fd = connection->second.fd.get();
   // Closing the descriptor would not remove it from the epoll while gRPC's descriptor is open.
   epoll_ctl(closed_.get(), EPOLL_CTL_DEL, fd, nullptr);
-  EndInspection(connection->second.socket);
+  if (connection->second.socket.fd >= 0) EndInspection(connection->second.socket);
   by_fd_.erase(fd);
   connections_.erase(connection);
+}
+
+void ConnectionTable::End(ByPeer::iterator connection) {
+  shutdown(connection->second.fd.get(), SHUT_RDWR);
+  Remove(connection);
 }
 
 bool ConnectionTable::EndIdlest() {
@@ -100,20 +106,23 @@ bool ConnectionTable::EndIdlest() {
   }
   if (idlest == connections_.end()) return false;
   if (least.has_called && SystemClock().Monotonic() - least.received < kIdle) return false;
-  shutdown(idlest->second.fd.get(), SHUT_RDWR);
-  Remove(idlest);
+  End(idlest);
   return true;
 }
 
 void ConnectionTable::EndBusiest() {
   MutexLock lock(&mu_);
-  const auto streams = [](const auto& entry) { return ActivityOf(entry.second.socket).open_streams; };
+  const auto streams = [](const auto& entry) { return ActivityOf(entry.second.socket).streams; };
   const auto busiest = std::max_element(connections_.begin(), connections_.end(),
                                         [&](const auto& a, const auto& b) { return streams(a) < streams(b); });
-  if (busiest == connections_.end()) return;
+  if (busiest == connections_.end() || streams(*busiest) < kBusyStreams) return;
   BarPeer(busiest->first);
-  shutdown(busiest->second.fd.get(), SHUT_RDWR);
-  Remove(busiest);
+  if (busiest->first == kUnixPeer) return End(busiest);
+  // Names begin with the host.
+  const std::string host = HostOf(busiest->first) + ":";
+  for (auto it = connections_.lower_bound(host); it != connections_.end() && absl::StartsWith(it->first, host);) {
+    End(it++);
+  }
 }
 
 void ConnectionTable::Bar(int fd) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -47,14 +48,16 @@ class ConnectionTable {
 
   explicit ConnectionTable(const Clock* clock);  // borrowed
 
-  // Adds the connection of `fd`, which stays the caller's, and begins to inspect its frames; tls: as InspectFrames.
-  // Returns: false if the process has no descriptor left.
-  bool Add(int fd, bool tls);
+  // Adds the connection of `fd`, which stays the caller's, and begins to inspect its frames; tls: as InspectFrames,
+  // nullopt: the connection does not carry gRPC, and is not inspected. Returns: false if the process has no descriptor
+  // left.
+  bool Add(int fd, std::optional<bool> tls);
   // Ends a connection to make room: the oldest that has not called yet, else the one that has received nothing but
   // pings for the longest time, if that is kIdle or more. Its calls, which may be long polls, end with it. Returns:
   // false if no connection was idle.
   bool EndIdlest();
-  // Ends the connection with the most open streams, and bars its peer.
+  // Ends the connection with the most streams (SocketActivity) and all others from its host, and bars that. On a Unix
+  // socket: only that connection. None if even that has less than kBusyStreams.
   void EndBusiest();
   // Refuses connections from the host of the peer of `fd` for kBarTime. No effect on Unix sockets.
   void Bar(int fd);
@@ -83,12 +86,14 @@ class ConnectionTable {
   using ByPeer = std::multimap<std::string, Connection>;
 
   void BarPeer(const std::string& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void End(ByPeer::iterator connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remove(ByPeer::iterator connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns: the bytes that the peer has read since the last call. For a Unix socket, which reports only unread bytes:
   // the decrease, or kMinReadBytes if unread bytes have increased, because there must have been room for them.
   static uint64_t BytesRead(Connection& connection);
 
   static constexpr size_t kMaxBarred = 1024;
+  static constexpr size_t kBusyStreams = 200;
 
   const Clock& clock_;
   const OwnedFd closed_;  // an epoll of all connections

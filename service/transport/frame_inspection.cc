@@ -34,9 +34,31 @@ constexpr ssize_t kPingBytes = 64;
 
 absl::Duration Now() { return SystemClock().Monotonic(); }
 
-// All open streams of all connections.
+// Of all connections.
 std::atomic<size_t> total_open_streams = 0;
 std::atomic<size_t> max_open_streams = SIZE_MAX;
+
+// Streams opened in the present second, of one connection or of all. Thread-safe; at the turn of a second a few streams
+// may count twice or not at all.
+class OpenedStreams {
+ public:
+  void Add(size_t count) {
+    const int64_t second = absl::ToInt64Seconds(Now());
+    if (second_.exchange(second, std::memory_order_relaxed) != second) count_.store(0, std::memory_order_relaxed);
+    count_.fetch_add(count, std::memory_order_relaxed);
+  }
+  size_t count() const {
+    const bool is_old = second_.load(std::memory_order_relaxed) != absl::ToInt64Seconds(Now());
+    return is_old ? 0 : count_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<int64_t> second_ = 0;
+  std::atomic<size_t> count_ = 0;
+};
+
+OpenedStreams total_opened_streams;
+std::atomic<size_t> max_opened_streams = SIZE_MAX;
 
 struct Events {
   Mutex mu;
@@ -57,15 +79,20 @@ class Frames {
   Frames& operator=(const Frames&) = delete;
 
   // As FrameLimiter::ReadReceived, of the first `size` bytes of `parts`.
-  FrameExcess Received(const iovec* parts, size_t size) {
+  const char* Received(const iovec* parts, size_t size) {
     MutexLock lock(&mu_);
-    FrameExcess excess;
-    for (const absl::Duration now = Now(); size > 0 && !excess; ++parts) {
+    const char* excess = nullptr;
+    for (const absl::Duration now = Now(); size > 0 && excess == nullptr; ++parts) {
       const size_t part = std::min(size, parts->iov_len);
       excess = limiter_.ReadReceived(static_cast<const uint8_t*>(parts->iov_base), part, now);
       size -= part;
     }
     CountOpen(limiter_.open_streams());
+    if (const size_t opened = limiter_.opened_streams() - counted_streams_; opened > 0) {
+      counted_streams_ += opened;
+      opened_streams_.Add(opened);
+      total_opened_streams.Add(opened);
+    }
     return excess;
   }
 
@@ -80,6 +107,7 @@ class Frames {
   }
 
   size_t open_streams() const { return open_streams_.load(std::memory_order_relaxed); }
+  size_t opened_streams() const { return opened_streams_.count(); }
 
  private:
   void CountOpen(size_t now) {
@@ -89,7 +117,9 @@ class Frames {
 
   Mutex mu_;
   FrameLimiter limiter_ ABSL_GUARDED_BY(mu_);
+  size_t counted_streams_ ABSL_GUARDED_BY(mu_) = 0;  // in opened_streams_
   std::atomic<size_t> open_streams_ = 0;
+  OpenedStreams opened_streams_;
 };
 
 // What is known of a descriptor. Made when a socket of that number is first inspected and never freed, so that a number
@@ -111,14 +141,17 @@ Slot* Find(int fd) { return fd >= 0 && fd < kMaxFds ? slots[fd].load(std::memory
 // The descriptor from which this thread has received last: OpenSSL decrypts on the thread that has received.
 thread_local int received_fd = -1;
 
-void TellExcess(const FrameExcess& excess, int fd) {
+void TellExcess(const char* excess, int fd) {
   Events& events = TheEvents();
   MutexLock lock(&events.mu);
   if (events.events.on_excess) events.events.on_excess(excess, fd);
 }
 
 void TellManyStreams() {
-  if (total_open_streams.load(std::memory_order_relaxed) <= max_open_streams.load(std::memory_order_relaxed)) return;
+  if (total_open_streams.load(std::memory_order_relaxed) <= max_open_streams.load(std::memory_order_relaxed) &&
+      total_opened_streams.count() <= max_opened_streams.load(std::memory_order_relaxed)) {
+    return;
+  }
   Events& events = TheEvents();
   MutexLock lock(&events.mu);
   if (events.events.on_many_streams) events.events.on_many_streams();
@@ -187,6 +220,7 @@ void SetFrameEvents(FrameEvents events) {
   Events& all = TheEvents();
   MutexLock lock(&all.mu);
   max_open_streams = events.max_open_streams == 0 ? SIZE_MAX : events.max_open_streams;
+  max_opened_streams = events.max_streams_per_second == 0 ? SIZE_MAX : events.max_streams_per_second;
   all.events = std::move(events);
 }
 
@@ -223,7 +257,8 @@ SocketActivity ActivityOf(const InspectedSocket& socket) {
   if (slot == nullptr) return {};
   MutexLock lock(&slot->mu);
   if (slot->cookie != socket.cookie) return {};
-  return {slot->receptions > 1, slot->received, slot->frames == nullptr ? 0 : slot->frames->open_streams()};
+  return {slot->receptions > 1, slot->received,
+          slot->frames == nullptr ? 0 : slot->frames->open_streams() + slot->frames->opened_streams()};
 }
 
 namespace {
@@ -247,8 +282,8 @@ ssize_t ReceiveAndInspect(int fd, msghdr* message, int flags) {
   NoteReception(fd, received);
   const std::shared_ptr<Frames> frames = FramesOf(fd);
   if (frames == nullptr) return received;
-  const FrameExcess excess = frames->Received(message->msg_iov, received);
-  if (!excess) {
+  const char* const excess = frames->Received(message->msg_iov, received);
+  if (excess == nullptr) {
     TellManyStreams();
     return received;
   }
@@ -272,14 +307,14 @@ int ReadSslAndInspect(int (*read)(SSL*, void*, int), SSL* ssl, void* buffer, int
   SslFrames* const ssl_frames = FramesOf(ssl);
   if (ssl_frames == nullptr) return received;
   const iovec part{buffer, static_cast<size_t>(received)};
-  const FrameExcess excess = ssl_frames->frames->Received(&part, received);
-  if (!excess) {
+  const char* const excess = ssl_frames->frames->Received(&part, received);
+  if (excess == nullptr) {
     TellManyStreams();
     return received;
   }
   TellExcess(excess, ssl_frames->fd);
   // What SSL_get_error() looks for after a failure.
-  ERR_raise_data(ERR_LIB_USER, ERR_R_PASSED_INVALID_ARGUMENT, "too many %s", excess.what);
+  ERR_raise_data(ERR_LIB_USER, ERR_R_PASSED_INVALID_ARGUMENT, "too many %s", excess);
   return -1;
 }
 

@@ -7,7 +7,6 @@
 #include <functional>
 
 #include "absl/time/time.h"
-#include "service/transport/frame_limiter.h"
 
 namespace sparseagg::service {
 
@@ -28,10 +27,11 @@ struct InspectedSocket {
 // What the inspection reports, on a thread of gRPC. Must not block.
 struct FrameEvents {
   // A limit of FrameLimiter has ended the connection of `fd`, which is -1 if that is not known.
-  std::function<void(const FrameExcess& excess, int fd)> on_excess;
-  // More than max_open_streams are open in all connections.
+  std::function<void(const char* excess, int fd)> on_excess;
+  // In all connections more streams are open, or were opened in the present second, than the following.
   std::function<void()> on_many_streams;
   size_t max_open_streams = 0;  // 0: no limit
+  size_t max_streams_per_second = 0;
 };
 
 // Sets what is called from now on. Returns after calls under way. Thread-safe.
@@ -48,7 +48,7 @@ struct SocketActivity {
   // Bytes have come after those with which a connection begins, and which were more than a ping.
   bool has_called = false;
   absl::Duration received = absl::ZeroDuration();  // when these came last, else when the socket was new; SystemClock
-  size_t open_streams = 0;
+  size_t streams = 0;                              // open ones, and those opened in the present second
 };
 // Returns: what is known of an inspected socket. Thread-safe.
 SocketActivity ActivityOf(const InspectedSocket& socket);

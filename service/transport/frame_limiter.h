@@ -11,15 +11,6 @@
 
 namespace sparseagg::service {
 
-// What a client has sent too much of.
-struct FrameExcess {
-  const char* what = nullptr;  // null: nothing; lives for ever
-  // A client with a bug may reset streams as fast as it can; the rest only attackers send.
-  bool is_hostile = true;
-
-  explicit operator bool() const { return what != nullptr; }
-};
-
 // Reads the frame headers of one connection. It counts the streams that are open, and finds the client that sends more
 // than an honest one would of those frames that cost the server memory or time, and carry no message: resets
 // (CVE-2023-44487), header blocks (CVE-2023-33953, CVE-2024-27316), settings, pings and the like. Each kind has a
@@ -34,16 +25,18 @@ class FrameLimiter {
     double per_second;
   };
   // Streams that the client resets. A client that cancels all its waiting calls at once stays below.
-  static constexpr Budget kResets{1000, 100};
+  static constexpr Budget kResets{400, 100};
   // SETTINGS frames, but acknowledgements.
   static constexpr Budget kSettings{50, 5};
   // Streams that the client opens. At most 2048 are open at once (service/rpc/grpc_options.cc).
   static constexpr Budget kStreams{4096, 5000};
   // Bytes of header blocks. A call has about 50, or the length of its token in the first call of a connection.
   static constexpr Budget kHeaderBytes{1 << 20, 1 << 20};
-  // PING and PRIORITY frames, unknown frames, DATA frames without data, acknowledgements, and window updates that grant
+  // PING frames: a client that measures its bandwidth sends one each round trip.
+  static constexpr Budget kPings{2000, 1000};
+  // PRIORITY frames, unknown frames, DATA frames without data, acknowledgements, and window updates that grant
   // less than kMinWindowUpdate bytes.
-  static constexpr Budget kControl{5000, 2000};
+  static constexpr Budget kControl{20'000, 20'000};
   static constexpr uint32_t kMinWindowUpdate = 1024;
   // One header block: bytes, and frames that it is divided into. gRPC takes 8 KiB of headers, before compression.
   static constexpr uint64_t kMaxBlockBytes = 8 << 10;
@@ -52,13 +45,16 @@ class FrameLimiter {
   explicit FrameLimiter(absl::Duration now) : refilled_(now) {}
 
   // Reads the next bytes that the client has sent, from the first of the connection on. `now` never falls.
-  // Returns: what exceeds a limit; the connection should then be closed without handing these bytes on.
-  FrameExcess ReadReceived(const uint8_t* bytes, size_t size, absl::Duration now);
+  // Returns: null, or what the client has sent too much of, in words that live for ever; the connection should then be
+  // closed without handing these bytes on.
+  const char* ReadReceived(const uint8_t* bytes, size_t size, absl::Duration now);
   // Reads the next bytes that the server has sent, which end streams.
   void ReadSent(const uint8_t* bytes, size_t size);
 
   // Streams that the client has opened and nobody has ended.
   size_t open_streams() const { return open_.size(); }
+  // All that the client has opened.
+  size_t opened_streams() const { return opened_; }
 
  private:
   struct Meter {
@@ -66,22 +62,24 @@ class FrameLimiter {
     double left = budget.most;
   };
 
-  FrameExcess Count(const FrameHeader& frame, absl::Duration now);
-  FrameExcess CountHeaderBlock(const FrameHeader& frame, absl::Duration now);
+  const char* Count(const FrameHeader& frame, absl::Duration now);
+  const char* CountHeaderBlock(const FrameHeader& frame, absl::Duration now);
   // Takes `amount` from what is left of a budget. Returns: false if there is not enough.
   bool Take(Meter& meter, double amount, absl::Duration now);
 
   FrameReader received_{FrameReader::kClientPreface};
   FrameReader sent_{0};
   absl::flat_hash_set<uint32_t> open_;  // numbers of streams
-  uint32_t last_stream_ = 0;            // the highest number that the client has used
-  uint64_t block_bytes_ = 0;            // of the header block under way
+  size_t opened_ = 0;
+  uint32_t last_stream_ = 0;  // the highest number that the client has used
+  uint64_t block_bytes_ = 0;  // of the header block under way
   int block_frames_ = 0;
   absl::Duration refilled_;
   Meter resets_{kResets};
   Meter settings_{kSettings};
   Meter streams_{kStreams};
   Meter header_bytes_{kHeaderBytes};
+  Meter pings_{kPings};
   Meter control_{kControl};
 };
 

@@ -15,6 +15,7 @@ enum FrameType : uint8_t {
   kHeadersFrame = 1,
   kResetFrame = 3,
   kSettingsFrame = 4,
+  kPingFrame = 6,
   kWindowUpdateFrame = 8,
   kContinuationFrame = 9,
 };

@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -105,12 +106,19 @@ void Refuse(int fd) {
 }  // namespace
 
 Limits FitToFiles(Limits limits) {
+  uint64_t none = 0;
+  return FitToFiles(limits, none);
+}
+
+Limits FitToFiles(Limits limits, uint64_t& http_connections) {
   // The lowest free descriptor tells how many are open.
   const OwnedFd lowest_free(OpenSpare());
   const uint64_t unavailable = static_cast<uint64_t>(std::max(0, lowest_free.get())) + kReservedFds;
   const uint64_t max_files = RaiseFileLimit();
   // A connection has two descriptors: gRPC's and that of ConnectionTable.
-  const uint64_t most = max_files > unavailable + 2 ? (max_files - unavailable) / 2 : 1;
+  uint64_t most = max_files > unavailable + 2 ? (max_files - unavailable) / 2 : 1;
+  http_connections = std::min(http_connections, most / 4);
+  most -= http_connections;
   limits.max_connections = limits.max_connections == 0 ? most : std::min(limits.max_connections, most);
   return limits;
 }
@@ -232,8 +240,9 @@ void Listener::AcceptOne(int listener) {
     close(fd);
     return;
   }
-  const bool has_place = connections_->num_open() < max_connections_ || connections_->EndIdlest();
-  if (!has_place || connections_->IsBarred(peer) || !connections_->Add(fd, tls_)) {
+  const bool has_place = connections_->num_open() < max_connections_ || (inspects_ && connections_->EndIdlest());
+  const std::optional<bool> inspected = inspects_ ? std::optional(tls_) : std::nullopt;
+  if (!has_place || connections_->IsBarred(peer) || !connections_->Add(fd, inspected)) {
     Refuse(fd);
     on_refused_();
     return;

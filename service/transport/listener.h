@@ -1,4 +1,4 @@
-// The listener for gRPC connections.
+// The listener for connections.
 #ifndef SPARSEAGG_SERVICE_TRANSPORT_LISTENER_H_
 #define SPARSEAGG_SERVICE_TRANSPORT_LISTENER_H_
 
@@ -19,12 +19,14 @@
 namespace sparseagg::service {
 
 // Returns: `limits`, with max_connections lowered to what the process's limit on open files allows. Raises that limit
-// as far as the system permits.
+// as far as the system permits. `http_connections` is lowered to a quarter of these connections, which are then not
+// part of max_connections.
+Limits FitToFiles(Limits limits, uint64_t& http_connections);
 Limits FitToFiles(Limits limits);
 
-// A listening address with a thread that accepts connections and passes them to gRPC. A connection beyond a limit takes
-// the place of the one that has been idle longest (ConnectionTable::EndIdlest), or else is reset at once, as one beyond
-// the limit on open files or from a barred peer is; a client sees that as UNAVAILABLE.
+// A listening address with a thread that accepts connections and passes them on. A connection beyond a limit takes the
+// place of the one that has been idle longest (ConnectionTable::EndIdlest), or else is reset at once, as one beyond the
+// limit on open files or from a barred peer is; a client of gRPC sees that as UNAVAILABLE.
 //
 // Life cycle: Open listens; Start accepts; Stop, or the destructor, ends both. Owned by Server. Not thread-safe.
 //
@@ -40,6 +42,10 @@ class Listener {
 
   // The address with the port in use.
   const std::string& address() const { return address_; }
+
+  // For connections that do not carry gRPC: their bytes are not read as frames of HTTP/2, and none gives its place to
+  // another, since it is not known how long it has been idle. Call it before Start.
+  void LeaveUninspected() { inspects_ = false; }
 
   // Starts the thread, which maintains `connections` (borrowed until Stop) and calls, from no other thread:
   //   on_accepted(fd)   with a non-blocking socket that the callee owns from then on
@@ -64,6 +70,7 @@ class Listener {
   OwnedFd stop_;   // an eventfd, readable when the thread must end
   OwnedFd spare_;  // closed for a moment, to accept and refuse a connection when no descriptor is left
   uint64_t max_connections_ = 0;
+  bool inspects_ = true;
   bool tls_ = false;
   ConnectionTable* connections_ = nullptr;
   std::function<void(int fd)> on_accepted_;

@@ -69,8 +69,8 @@ TlsCredentials::~TlsCredentials() {
   if (credentials_ != nullptr) grpc_server_credentials_release(credentials_);
 }
 
-absl::StatusOr<TlsCredentials::Pem> TlsCredentials::Read() const {
-  Pem pem;
+absl::StatusOr<TlsPem> TlsCredentials::Read() const {
+  TlsPem pem;
   ASSIGN_OR_RETURN(pem.certificate, ReadFlag("tls-certificate", options_.certificate));
   ASSIGN_OR_RETURN(pem.key, ReadFlag("tls-key", options_.key));
   const std::vector<Certificate> chain = ParseCertificates(pem.certificate);
@@ -110,10 +110,10 @@ absl::StatusOr<std::shared_ptr<TlsCredentials>> TlsCredentials::Load(const TlsOp
   loaded->certificate_version_.HasChanged();
   loaded->key_version_.HasChanged();
   loaded->client_ca_version_.HasChanged();
-  ASSIGN_OR_RETURN(Pem pem, loaded->Read());
+  ASSIGN_OR_RETURN(TlsPem pem, loaded->Read());
   {
     MutexLock lock(&loaded->mu_);
-    loaded->pem_ = std::move(pem);
+    loaded->pem_ = std::make_shared<const TlsPem>(std::move(pem));
   }
   loaded->credentials_ =
       grpc_ssl_server_credentials_create_with_options(grpc_ssl_server_credentials_create_options_using_config_fetcher(
@@ -130,15 +130,20 @@ void TlsCredentials::Reload() {
   const bool key = key_version_.HasChanged();
   const bool client_ca = client_ca_version_.HasChanged();
   if (!certificate && !key && !client_ca) return;
-  absl::StatusOr<Pem> pem = Read();
+  absl::StatusOr<TlsPem> pem = Read();
   if (!pem.ok()) {
     Log(LogLevel::kError, "certificate_not_reloaded",
         {{"reason", pem.status().message()}, {"effect", "the earlier certificates stay in use"}});
     return;
   }
   MutexLock lock(&mu_);
-  pem_ = *std::move(pem);
+  pem_ = std::make_shared<const TlsPem>(*std::move(pem));
   is_new_ = true;
+}
+
+std::shared_ptr<const TlsPem> TlsCredentials::pem() const {
+  MutexLock lock(&mu_);
+  return pem_;
 }
 
 int TlsCredentials::AddPortToServer(const std::string& address, grpc_server* server) {
@@ -150,10 +155,10 @@ grpc_ssl_certificate_config_reload_status TlsCredentials::Fetch(void* self,
   TlsCredentials& tls = *static_cast<TlsCredentials*>(self);
   MutexLock lock(&tls.mu_);
   if (!tls.is_new_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
-  const grpc_ssl_pem_key_cert_pair pair = {tls.pem_.key.c_str(), tls.pem_.certificate.c_str()};
+  const grpc_ssl_pem_key_cert_pair pair = {tls.pem_->key.c_str(), tls.pem_->certificate.c_str()};
   // Workaround: gRPC 1.51 aborts without authorities of clients, also where it asks no client for a certificate. The
   // server's own certificate is then a placeholder. Remove with: a gRPC that takes null.
-  const std::string& client_ca = tls.pem_.client_ca.empty() ? tls.pem_.certificate : tls.pem_.client_ca;
+  const std::string& client_ca = tls.pem_->client_ca.empty() ? tls.pem_->certificate : tls.pem_->client_ca;
   *config = grpc_ssl_server_certificate_config_create(client_ca.c_str(), &pair, 1);
   tls.is_new_ = false;
   return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;

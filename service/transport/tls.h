@@ -26,6 +26,13 @@ struct TlsOptions {
   bool IsEnabled() const { return !certificate.empty() || !key.empty() || !client_ca.empty(); }
 };
 
+// The contents of those files.
+struct TlsPem {
+  std::string certificate;
+  std::string key;
+  std::string client_ca;
+};
+
 // The credentials of a gRPC server that takes its certificates anew from their files when the files change. Connections
 // keep what they began with; new ones get the new certificates.
 //
@@ -48,18 +55,15 @@ class TlsCredentials final : public grpc::ServerCredentials {
   // error. From one thread at a time.
   void Reload();
 
+  // Returns: the certificates in use, for other transports. A Reload that takes new ones makes another object.
+  std::shared_ptr<const TlsPem> pem() const;
+
   // Required by gRPC's interface. Callers are authenticated by Authenticator.
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
 
  private:
-  struct Pem {
-    std::string certificate;
-    std::string key;
-    std::string client_ca;
-  };
-
   TlsCredentials(const TlsOptions& options, const Clock* clock);
-  absl::StatusOr<Pem> Read() const;
+  absl::StatusOr<TlsPem> Read() const;
   int AddPortToServer(const std::string& address, grpc_server* server) override;
   // gRPC asks before every handshake whether the certificates have changed.
   static grpc_ssl_certificate_config_reload_status Fetch(void* self, grpc_ssl_server_certificate_config** config);
@@ -70,8 +74,8 @@ class TlsCredentials final : public grpc::ServerCredentials {
   FileVersion certificate_version_;
   FileVersion key_version_;
   FileVersion client_ca_version_;
-  Mutex mu_;
-  Pem pem_ ABSL_GUARDED_BY(mu_);
+  mutable Mutex mu_;
+  std::shared_ptr<const TlsPem> pem_ ABSL_GUARDED_BY(mu_);
   bool is_new_ ABSL_GUARDED_BY(mu_) = true;  // gRPC does not have pem_ yet
 };
 

@@ -36,6 +36,8 @@ class ServerProcess:
         self._log = log.open("w")
         if "--metrics-address" not in flags:  # by default at a port that others may want
             flags = ("--metrics-address", "", *flags)
+        if "--http-address" not in flags:
+            flags = ("--http-address", "", *flags)
         self.process = subprocess.Popen(
             [server_binary(), "--grpc-address", address, *flags], stdout=subprocess.PIPE, stderr=self._log, text=True
         )
@@ -47,6 +49,8 @@ class ServerProcess:
             match = re.search(r"\blistening grpc=(\S+)", line)
             if match:
                 self.address = match.group(1)
+                http = re.search(r"\bhttp=(\S+)", line)
+                self.http_address = http.group(1) if http else ""
                 metrics = re.search(r"\bmetrics=(\S+)", line)
                 self.metrics_address = metrics.group(1) if metrics else ""
                 return

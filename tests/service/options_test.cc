@@ -83,6 +83,14 @@ TEST_F(OptionsTest, FlagEnvironmentAndFile_FlagGoesFirstThenEnvironment) {
   EXPECT_EQ(options.server.limits.upload_timeout, absl::Seconds(1));
 }
 
+TEST_F(OptionsTest, HttpAddress_IsOptionalUnlessItIsGiven) {
+  const Options options = ParseOk({});
+  EXPECT_EQ(options.server.http.address, "127.0.0.1:8003");
+  EXPECT_TRUE(options.server.http_optional);
+  EXPECT_FALSE(ParseOk({"--http-address", "127.0.0.1:8003"}).server.http_optional);
+  EXPECT_EQ(ParseOk({"--http-address", "none"}).server.http.address, "");
+}
+
 TEST_F(OptionsTest, MetricsAddressNone_IsNoAddress_WhereverItIsSaid) {
   const auto address = [](const std::vector<std::string>& args) { return ParseOk(args).server.metrics_address; };
   EXPECT_EQ(address({}), "127.0.0.1:8002");

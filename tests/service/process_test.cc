@@ -203,7 +203,7 @@ TEST(ProcessTest, Start_UnixSocket_Serves) {
   unlink(path.c_str());
 }
 
-TEST(ProcessTest, Connections_FarTooMany_ServesAgainOnceTheyEnd) {
+TEST(ProcessTest, Connections_FarTooManyThatDoNotCall_GiveWay) {
   ServerProcess server({"--max-connections", "4"});
   const auto [host, port] = SplitAddress(server.address());
   sockaddr_in to{};
@@ -219,12 +219,9 @@ TEST(ProcessTest, Connections_FarTooMany_ServesAgainOnceTheyEnd) {
     const bool served = connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 && read(fd, &byte, 1) == 1;
     if (!served) ++refused;
   }
-  EXPECT_EQ(refused, 36);
-  EXPECT_TRUE(server.AwaitLog("connection_refused reason="));
-  connections.clear();
+  EXPECT_EQ(refused, 0);
   Client client(server.address());
   grpc::ClientContext context;
-  context.set_wait_for_ready(true);  // the closed connections may still count
   v1::ServerInfo info;
   EXPECT_THAT(FromGrpc(client.stub().GetServerInfo(&context, {}, &info)), IsOk());
   EXPECT_EQ(info.limits().max_connections(), 4);

@@ -12,12 +12,14 @@
 ``Client(":memory:")`` has rounds in this process, without a server. ``Client(":local:")`` starts a server of its own.
 ``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process, without rounds.
 ``sparseagg.release_memory`` returns the memory that these keep for the next merge. ``sparseagg.TopK`` chooses the
-largest parts of a dense update. ``sparseagg.aio`` has the client for asyncio, ``sparseagg.errors`` all error classes.
+largest parts of a dense update. ``sparseagg.worker`` fetches and does tasks of coordinators. ``sparseagg.aio`` has the
+client for asyncio, ``sparseagg.errors`` all error classes.
 """
 
 from sparseagg import aio
 from sparseagg.client.blocking_client import Client, open_round
 from sparseagg.client.blocking_round import Round
+from sparseagg.client.blocking_worker import worker
 from sparseagg.client.published_model import PublishedModel
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.credentials import TLS
@@ -47,6 +49,7 @@ from sparseagg.local.engine import Aggregator, aggregate, release_memory
 from sparseagg.local.server import Server
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec
+from sparseagg.tasks import NewTask, Outcome, Task
 from sparseagg.top_k import TopK
 from sparseagg.version import __version__ as __version__
 
@@ -62,8 +65,10 @@ __all__ = [
     "FailedPrecondition",
     "Internal",
     "InvalidArgument",
+    "NewTask",
     "NotFound",
     "OutOfRange",
+    "Outcome",
     "PermissionDenied",
     "ProgramMissing",
     "PublishedModel",
@@ -81,6 +86,7 @@ __all__ = [
     "SparseaggError",
     "StageTime",
     "Submission",
+    "Task",
     "TensorResult",
     "TensorSpec",
     "Timeline",
@@ -92,4 +98,5 @@ __all__ = [
     "aio",
     "open_round",
     "release_memory",
+    "worker",
 ]

@@ -47,6 +47,10 @@ class ServerLimits:
     max_result_ttl: float
     max_wait: float
     upload_timeout: float
+    max_open_tasks: int
+    max_task_bytes: int
+    max_waiting_leases: int
+    max_lease: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +70,7 @@ class ServerInfo:
     def from_proto(cls, proto: pb.ServerInfo) -> ServerInfo:
         """Returns the values of a message."""
         fields = {field.name for field in dataclasses.fields(ServerLimits)}
-        times = {"max_result_ttl", "max_wait", "upload_timeout"}
+        times = {"max_result_ttl", "max_wait", "upload_timeout", "max_lease"}
         limits = {name: getattr(proto.limits, name) for name in fields - times}
         limits.update({name: seconds_of(getattr(proto.limits, name)) for name in times})
         return cls(

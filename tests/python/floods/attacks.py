@@ -88,7 +88,9 @@ def flood(address: Address, batches: Callable[[], Iterable[bytes]], connections:
     one()
 
 
-def calls(headers: bytes, flags: int = END_HEADERS, after: Callable[[int], bytes] = lambda stream: b"") -> Callable[[], Iterator[bytes]]:
+def calls(
+    headers: bytes, flags: int = END_HEADERS, after: Callable[[int], bytes] = lambda stream: b""
+) -> Callable[[], Iterator[bytes]]:
     def batches() -> Iterator[bytes]:
         numbers = streams()
         while True:
@@ -226,7 +228,9 @@ def cancelled_calls(address: Address) -> None:
     import grpc
 
     def one() -> None:
-        with grpc.insecure_channel(f"{address[0]}:{address[1]}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        with grpc.insecure_channel(
+            f"{address[0]}:{address[1]}", options=[("grpc.use_local_subchannel_pool", 1)]
+        ) as channel:
             call = channel.unary_unary("/sparseagg.v1.Aggregation/GetServerInfo")
             while True:
                 call.future(b"").cancel()

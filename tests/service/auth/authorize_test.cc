@@ -10,6 +10,7 @@
 #include <string>
 
 #include "sparseagg/v1/aggregation.pb.h"
+#include "sparseagg/v1/tasks.pb.h"
 #include "tests/service/support/round_fixture.h"
 
 namespace sparseagg::service {
@@ -27,7 +28,10 @@ const std::map<std::string, std::string>& Expected() {
       {"CancelRound", "yy--"},        {"DeleteRound", "yy--"},     {"PutChunk", "yyo-"},
       {"CommitSubmission", "yyo-"},   {"GetUploadStatus", "yyo-"}, {"ListSubmissions", "yy-y"},
       {"WithdrawSubmission", "yyo-"}, {"SubmitUpdate", "yyo-"},    {"GetResult", "yyyy"},
-      {"StreamResult", "yyyy"},       {"Aggregate", "yy--"},
+      {"StreamResult", "yyyy"},       {"Aggregate", "yy--"},       {"CreateTasks", "yy--"},
+      {"LeaseTask", "yyo-"},          {"ExtendLease", "yyo-"},     {"CompleteTask", "yyo-"},
+      {"FailTask", "yyo-"},           {"GetTask", "yy-y"},         {"ListTasks", "yy-y"},
+      {"CancelTasks", "yy--"},
   };
   return expected;
 }
@@ -45,7 +49,7 @@ TEST(AuthorizeTest, Matrix_RolesTimesMethodsTimesTenants) {
         for (const char* client_id : {"site-1", "site-2"}) {
           const bool allowed = (letter == 'y' || (letter == 'o' && client_id == std::string("site-1"))) &&
                                (own_tenant || role == Role::kAdmin);
-          const absl::Status status = Authorize(caller, method, {own_tenant ? "red" : "blue", client_id});
+          const absl::Status status = Authorize(caller, method, {own_tenant ? "red" : "blue", client_id, std::nullopt});
           EXPECT_EQ(status.code(), allowed ? Code::kOk : Code::kPermissionDenied)
               << Name(role) << " " << Name(method) << " " << own_tenant << " " << client_id << " " << status;
           ++num_checked;
@@ -59,21 +63,35 @@ TEST(AuthorizeTest, Matrix_RolesTimesMethodsTimesTenants) {
 }
 
 TEST(AuthorizeTest, Methods_AreThoseOfTheApi) {
-  const auto* service = v1::UpdateChunk::descriptor()->file()->service(0);
-  ASSERT_EQ(static_cast<size_t>(service->method_count()), kNumMethods);
+  const auto* aggregation = v1::UpdateChunk::descriptor()->file()->service(0);
+  const auto* tasks = v1::Task::descriptor()->file()->service(0);
+  ASSERT_EQ(static_cast<size_t>(aggregation->method_count() + tasks->method_count()), kNumMethods);
   for (size_t m = 0; m < kNumMethods; ++m) {
-    EXPECT_NE(service->FindMethodByName(std::string(Name(static_cast<Method>(m)))), nullptr) << m;
+    const auto method = static_cast<Method>(m);
+    const auto* service = ServiceName(method) == tasks->full_name() ? tasks : aggregation;
+    EXPECT_EQ(service->full_name(), ServiceName(method));
+    EXPECT_NE(service->FindMethodByName(std::string(Name(method))), nullptr) << m;
   }
 }
 
+TEST(AuthorizeTest, Owner_IsTheNameOfTheCredential) {
+  for (const Role role : {Role::kAdmin, Role::kCoordinator}) {
+    EXPECT_THAT(Authorize({"red", role, "me"}, Method::kCreateTasks, {"red", std::nullopt, "me"}), IsOk());
+    EXPECT_THAT(Authorize({"red", role, ""}, Method::kCreateTasks, {"red", std::nullopt, "any"}), IsOk());
+  }
+  EXPECT_THAT(Authorize({"red", Role::kCoordinator, "me"}, Method::kCreateTasks, {"red", std::nullopt, "you"}),
+              Fails(Code::kPermissionDenied, HasSubstr("of 'me', and the request names 'you' as the owner")));
+  EXPECT_THAT(Authorize({"red", Role::kAdmin, "me"}, Method::kCreateTasks, {"red", std::nullopt, "you"}), IsOk());
+}
+
 TEST(AuthorizeTest, ClientWithoutName_MayUploadUnderAnyId) {
-  EXPECT_THAT(Authorize({"red", Role::kClient, ""}, Method::kPutChunk, {std::nullopt, "any"}), IsOk());
+  EXPECT_THAT(Authorize({"red", Role::kClient, ""}, Method::kPutChunk, {std::nullopt, "any", std::nullopt}), IsOk());
 }
 
 TEST(AuthorizeTest, Errors_NameRoleMethodAndClient) {
   EXPECT_THAT(Authorize({"red", Role::kObserver, "x"}, Method::kPutChunk),
               Fails(Code::kPermissionDenied, HasSubstr("role 'observer' of this credential may not call PutChunk")));
-  EXPECT_THAT(Authorize({"red", Role::kClient, "me"}, Method::kPutChunk, {std::nullopt, "you\n"}),
+  EXPECT_THAT(Authorize({"red", Role::kClient, "me"}, Method::kPutChunk, {std::nullopt, "you\n", std::nullopt}),
               Fails(Code::kPermissionDenied, HasSubstr("of client 'me', and the request of client 'you\\n'")));
 }
 

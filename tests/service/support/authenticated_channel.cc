@@ -69,9 +69,8 @@ void ReplaceFile(const std::string& path, const std::string& text) {
   ASSERT_EQ(std::rename((path + ".new").c_str(), path.c_str()), 0);
 }
 
-absl::Status CallMethod(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                        const std::string& message) {
-  return CallPath(channel, absl::StrCat("/sparseagg.v1.Aggregation/", method), message);
+absl::Status CallMethod(const std::shared_ptr<grpc::Channel>& channel, Method method, const std::string& message) {
+  return CallPath(channel, absl::StrCat("/", ServiceName(method), "/", Name(method)), message);
 }
 
 absl::Status CallPath(const std::shared_ptr<grpc::Channel>& channel, const std::string& path,

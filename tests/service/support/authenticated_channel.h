@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "service/auth/authorize.h"
 
 namespace sparseagg::service {
 
@@ -30,9 +31,8 @@ void ReplaceFile(const std::string& path, const std::string& text);
 // Calls a method, whatever its kind, with one message, and waits for the end. `path`: "/SERVICE/METHOD".
 absl::Status CallPath(const std::shared_ptr<grpc::Channel>& channel, const std::string& path,
                       const std::string& message);
-// The same for a method of the API by its name.
-absl::Status CallMethod(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                        const std::string& message);
+// The same for a method of the API.
+absl::Status CallMethod(const std::shared_ptr<grpc::Channel>& channel, Method method, const std::string& message);
 
 }  // namespace sparseagg::service
 

@@ -29,6 +29,9 @@ ServerProcess::ServerProcess(std::vector<std::string> args, std::vector<std::str
   if (std::find(args.begin(), args.end(), "--metrics-address") == args.end()) {
     args.insert(args.begin(), {"--metrics-address", ""});
   }
+  if (std::find(args.begin(), args.end(), "--http-address") == args.end()) {
+    args.insert(args.begin(), {"--http-address", ""});
+  }
   args.insert(args.begin(), SPARSEAGG_SERVER_BINARY);
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());

@@ -48,7 +48,7 @@ class TlsTest : public ServerFixture {
     return ConnectWith(server().grpc_address(), headers, grpc::SslCredentials(options));
   }
   static absl::Status Info(const std::shared_ptr<grpc::Channel>& channel) {
-    return CallMethod(channel, "GetServerInfo", "");
+    return CallMethod(channel, Method::kGetServerInfo, "");
   }
   absl::Status StartError() { return Server::Start(options_, std::make_unique<HookedEngine>(&hooks_)).status(); }
   // Copies the server's certificate or key of `theirs_` over ours.

@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex
 from sparseagg.arguments import Timeout, checked_seconds
 from sparseagg.client.async_model import PublishedModel
 from sparseagg.client.async_round import Round
+from sparseagg.client.async_tasks import TaskCalls
 from sparseagg.client.channel import checked_address
 from sparseagg.client.connection import Connection
 from sparseagg.client.deadlines import checked_deadline, raise_if_late
@@ -37,7 +38,7 @@ __all__ = ["Client", "open_round"]
 _LOCAL = ":local:"
 
 
-class Client:
+class Client(TaskCalls):
     """A client of one server. An asynchronous context manager that disconnects.
 
     A client may be made outside an event loop. The first call binds the client and its rounds to the running loop, and

@@ -10,7 +10,9 @@ from typing import Any, SupportsIndex
 
 from sparseagg.arguments import Timeout
 from sparseagg.client import async_client
+from sparseagg.client.async_tasks import TaskCalls
 from sparseagg.client.blocking_round import Round
+from sparseagg.client.blocking_tasks import BlockingTaskCalls
 from sparseagg.client.published_model import PublishedModel
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.client.transport import BlockingTransport, run
@@ -30,7 +32,7 @@ class _Operations(async_client.Client):
     _transport_class = BlockingTransport
 
 
-class Client:
+class Client(BlockingTaskCalls):
     """A client of one server. A context manager that disconnects. Thread-safe.
 
         with sparseagg.Client("localhost:8001") as client:
@@ -105,6 +107,10 @@ class Client:
             public_address=public_address,
         )
         self._connection = self._client._connection
+
+    @property
+    def _tasks(self) -> TaskCalls:
+        return self._client
 
     def __reduce__(self) -> tuple[Any, ...]:
         return async_client.reconnected, (type(self), self._connection.endpoint)

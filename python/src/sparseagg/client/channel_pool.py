@@ -12,6 +12,7 @@ import grpc
 
 from sparseagg.errors import Cancelled, FailedPrecondition, SparseaggError
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
+from sparseagg.v1 import tasks_pb2_grpc as tasks_pb_grpc
 from sparseagg.wire.message import send_chunk_messages
 
 __all__ = ["ChannelPool"]
@@ -129,6 +130,8 @@ class ChannelPool:
         """Opens a channel and returns its index. Requires _lock."""
         channel = self._open_channel()
         stub = pb_grpc.AggregationStub(channel)  # type: ignore[no-untyped-call]
+        # The methods of both services: no two have one name.
+        vars(stub).update(vars(tasks_pb_grpc.TasksStub(channel)))  # type: ignore[no-untyped-call]
         send_chunk_messages(stub, channel)
         self._channels.append(channel)
         self._stubs.append(stub)

@@ -25,6 +25,7 @@ from sparseagg.errors import (
     InvalidArgument,
     NotFound,
     SparseaggError,
+    Unimplemented,
     error_of,
 )
 from sparseagg.info import RoundInfo, ServerInfo, Submission
@@ -33,6 +34,7 @@ from sparseagg.local.memory_round import MemoryRound
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.v1 import tasks_pb2
 from sparseagg.version import __version__
 from sparseagg.wire.formats import ServerWire, checked_chunk_bytes
 
@@ -48,6 +50,7 @@ _FEATURES = (
     "AggregationSpec.on_empty",
     "TensorSpec.shape",
 )
+_TASK_METHODS = tasks_pb2.DESCRIPTOR.services_by_name["Tasks"].methods_by_name
 _DISCONNECTED = "this client is disconnected"
 
 
@@ -114,6 +117,8 @@ class MemoryConnection:
     ) -> Any:
         """Answers a method with one answer. The arguments after ``request`` have no effect."""
         with self._open():
+            if method in _TASK_METHODS:
+                raise Unimplemented('":memory:" has no tasks; a server, also of ":local:", has them')
             if method == "GetServerInfo":
                 return self._server_info
             if method == "CreateRound":

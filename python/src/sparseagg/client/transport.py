@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, Union
@@ -65,6 +66,22 @@ class BlockingTransport:
     async def wait(self, future: concurrent.futures.Future[Any], seconds: float | None) -> None:
         """Waits until another thread has set the future, which runs, or for some seconds; None: without limit."""
         concurrent.futures.wait([future], seconds)
+
+    async def alongside(self, work: Awaitable[T], beat: Callable[[], Coroutine[Any, Any, bool]], every: float) -> T:
+        """Returns what ``work`` returns. Meanwhile awaits ``beat`` every so many seconds, until it returns False."""
+        ended = threading.Event()
+
+        def repeat() -> None:
+            while not ended.wait(every) and run(beat()):
+                pass
+
+        thread = threading.Thread(target=repeat, daemon=True)
+        thread.start()
+        try:
+            return await work
+        finally:
+            ended.set()
+            thread.join()
 
     async def attempt(self, operation: Awaitable[T]) -> T:
         """Runs an operation that ends with ``errors.Cancelled`` if the client disconnects meanwhile."""
@@ -128,6 +145,18 @@ class AsyncioTransport:
         # No thread waits: those of the loop's executor are few, and another call may have to end the wait.
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+
+    async def alongside(self, work: Awaitable[T], beat: Callable[[], Coroutine[Any, Any, bool]], every: float) -> T:
+        async def repeat() -> None:
+            await asyncio.sleep(every)
+            while await beat():
+                await asyncio.sleep(every)
+
+        beating = asyncio.create_task(repeat())
+        try:
+            return await work
+        finally:
+            beating.cancel()
 
     async def attempt(self, operation: Awaitable[T]) -> T:
         """Runs an operation in a task of its own, to tell its cancellation from the caller's.

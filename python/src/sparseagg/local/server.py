@@ -245,8 +245,9 @@ class Server:
         """Starts the server. Requires: this process holds the directory, and ``log`` is from ``claim_log``."""
         flags = ["--grpc-address", self._grpc_address, "--owners-file", str(directory.owners), *self._options]
         given = {option.split("=")[0] for option in self._options}
-        if "--metrics-address" not in given:
-            flags += ["--metrics-address", ""]
+        for optional in ("--metrics-address", "--http-address"):
+            if optional not in given:
+                flags += [optional, ""]
         if self._data_dir is not None and "--data-dir" not in given:
             flags += ["--data-dir", str(directory.rounds)]
         try:

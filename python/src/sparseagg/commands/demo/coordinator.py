@@ -5,18 +5,18 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import time
-
-import numpy as np
+from typing import NamedTuple
 
 from sparseagg.client.blocking_client import Client
 from sparseagg.client.blocking_round import Round
 from sparseagg.client.progress import ProgressBar
 from sparseagg.commands.demo.check import Submitted
-from sparseagg.commands.demo.model import ClientData, Model, client_gradient
+from sparseagg.commands.demo.model import ClientData, Model
+from sparseagg.commands.demo.pull_worker import update_of
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, TensorSpec
 
-__all__ = ["Coordinator", "RoundReport"]
+__all__ = ["ClientFigures", "Coordinator", "RoundReport"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +41,13 @@ class RoundReport:
     wall_ms: float
 
 
+class ClientFigures(NamedTuple):
+    """The seconds that one client took for its update."""
+
+    compute_s: float
+    upload_s: float  # 0 where a worker uploads, who does not say
+
+
 class Coordinator:
     """Trains ``model`` on the clients' texts through the server.
 
@@ -52,10 +59,10 @@ class Coordinator:
     def __init__(
         self,
         client: Client,
+        *,
         model: Model,
         names: list[str],
         data: list[ClientData],
-        *,
         max_pairs: int,
         concurrency: int,
         seed: int,
@@ -88,20 +95,9 @@ class Coordinator:
             keep: whether to return the submissions by client id, too; otherwise that mapping is empty.
         """
         start = time.perf_counter()
-        submitted: dict[str, Submitted] = {}
         opened = self._client.create_round(self.spec)
-        with (
-            ProgressBar(label, len(self._data), "clients") as bar,
-            concurrent.futures.ThreadPoolExecutor(self._concurrency) as pool,
-        ):
-            figures = []
-            for name, update, compute_s, upload_s in pool.map(
-                lambda k: self._take_part(opened, number, k), range(len(self._data))
-            ):
-                figures.append((compute_s, upload_s))
-                if keep and update is not None:
-                    submitted[name] = update
-                bar.advance()
+        with ProgressBar(label, len(self._data), "clients") as bar:
+            figures, submitted = self._collect(opened, number, bar, keep)
         closing = time.perf_counter()
         result = opened.close()
         merge_s = result.info.timeline.finish
@@ -112,6 +108,7 @@ class Coordinator:
             if tensor.values is not None:
                 self._model.apply(name, tensor.keys, tensor.values)
             keys += len(tensor)
+        self._applied(number, result)
         apply_s = time.perf_counter() - applying
         opened.delete()
         info = result.info
@@ -123,8 +120,8 @@ class Coordinator:
             keys=keys,
             bytes_sparse=info.num_bytes,
             bytes_dense=row_bytes * info.num_submissions,
-            compute_ms=1e3 * sum(compute for compute, _ in figures),
-            upload_ms=1e3 * sum(upload for _, upload in figures),
+            compute_ms=1e3 * sum(each.compute_s for each in figures),
+            upload_ms=1e3 * sum(each.upload_s for each in figures),
             merge_ms=1e3 * merge_s,
             download_ms=1e3 * max(0.0, download_s),
             apply_ms=1e3 * apply_s,
@@ -132,19 +129,33 @@ class Coordinator:
         )
         return report, result, submitted
 
-    def _take_part(self, opened: Round, number: int, k: int) -> tuple[str, Submitted | None, float, float]:
-        """Runs client k's part of a round. Returns the name, the submission, the seconds of computing and sending."""
+    def _collect(
+        self, opened: Round, number: int, bar: ProgressBar, keep: bool
+    ) -> tuple[list[ClientFigures], dict[str, Submitted]]:
+        """Has all clients submit. Returns their figures, and their submissions by client id if they are to be kept."""
+        figures: list[ClientFigures] = []
+        submitted: dict[str, Submitted] = {}
+        with concurrent.futures.ThreadPoolExecutor(self._concurrency) as pool:
+            numbers = range(len(self._data))
+            for k, (update, times) in enumerate(pool.map(lambda k: self._take_part(opened, number, k), numbers)):
+                figures.append(times)
+                if keep and update is not None:
+                    submitted[self._names[k]] = update
+                bar.advance()
+        return figures, submitted
+
+    def _applied(self, number: int, result: Result) -> None:
+        """Called when the result of a round is applied to the model."""
+
+    def _update(self, number: int, k: int) -> Submitted | None:
+        return update_of(self._model, self._data, k, self._max_pairs, self._seed, number)
+
+    def _take_part(self, opened: Round, number: int, k: int) -> tuple[Submitted | None, ClientFigures]:
+        """Runs client k's part of a round. Returns the submission and its times."""
         start = time.perf_counter()
-        rng = np.random.default_rng([self._seed, number, k])
-        gradient = client_gradient(self._model, self._data[k], self._max_pairs, rng)
+        update = self._update(number, k)
         computed = time.perf_counter()
-        if gradient is None:
-            return self._names[k], None, computed - start, 0.0
-        update = {
-            "input": (gradient.input_keys, gradient.input_rows),
-            "output": (gradient.output_keys, gradient.output_rows),
-        }
-        opened.submit(self._names[k], update, weight=gradient.num_pairs)
-        uploaded = time.perf_counter()
-        kept = (update, float(gradient.num_pairs))
-        return self._names[k], kept, computed - start, uploaded - computed
+        if update is None:
+            return None, ClientFigures(computed - start, 0.0)
+        opened.submit(self._names[k], *update)
+        return update, ClientFigures(computed - start, time.perf_counter() - computed)

@@ -15,6 +15,7 @@ from sparseagg.client.blocking_client import Client
 from sparseagg.commands.demo import check, corpus, report
 from sparseagg.commands.demo.coordinator import Coordinator
 from sparseagg.commands.demo.model import ClientData, HeldOut, Model
+from sparseagg.commands.demo.pull import PullCoordinator
 from sparseagg.commands.demo.vocabulary import learn_vocabulary
 from sparseagg.errors import InvalidArgument, SparseaggError
 from sparseagg.local.server import Server
@@ -41,6 +42,7 @@ class Options:
     concurrency: int = 4
     learning_rate: float = 0.1
     seed: int = 0
+    pull: bool = False
 
 
 _QUICK: dict[str, Any] = {"rounds": 3, "clients": 40, "vocabulary": 2000, "pairs": 400}
@@ -61,6 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(this Python's standard library)",
     )
     parser.add_argument("--out", default=default.out, metavar="DIR", help="folder of the plot (%(default)s)")
+    parser.add_argument(
+        "--pull",
+        action="store_true",
+        help="the clients are workers that lease tasks, in processes, one of which is killed in each round",
+    )
     parser.add_argument("--quick", action="store_true", help=f"a small run, of seconds: {_QUICK}")
     parser.add_argument("--rounds", type=int, help=f"training rounds ({default.rounds})")
     parser.add_argument("--clients", type=int, help="number of clients at most (all)")
@@ -101,7 +108,7 @@ def run(options: Options) -> int:
         texts = corpus.load(options.corpus, options.clients)
         client = stack.enter_context(Client(address))
         stack.enter_context(_single_threaded_algebra())
-        summary = _train(options, texts, client, out)
+        summary = _train(options, texts, client, out, stack)
     summary["seconds"] = round(time.perf_counter() - start, 1)
     problems = summary.pop("problems")
     for problem in problems:
@@ -124,7 +131,9 @@ def _single_threaded_algebra() -> contextlib.AbstractContextManager[object]:
     return limits
 
 
-def _train(options: Options, texts: corpus.Corpus, client: Client, out: pathlib.Path) -> dict[str, Any]:
+def _train(
+    options: Options, texts: corpus.Corpus, client: Client, out: pathlib.Path, stack: contextlib.ExitStack
+) -> dict[str, Any]:
     server = client.server_info()
     num_tokens = sum(len(text.tokens) for text in texts.clients)
     print(f"server      {client.address}, version {server.version}, {server.engine_description}")
@@ -137,15 +146,19 @@ def _train(options: Options, texts: corpus.Corpus, client: Client, out: pathlib.
     )
     model = Model(vocabulary, options.width, options.learning_rate, options.seed)
     held_out = HeldOut(model, [vocabulary.encode(text.tokens) for text in texts.held_out], options.seed)
-    coordinator = Coordinator(
-        client,
-        model,
-        [text.name for text in texts.clients],
-        [ClientData.of(vocabulary.encode(text.tokens)) for text in texts.clients],
-        max_pairs=options.pairs,
-        concurrency=options.concurrency,
-        seed=options.seed,
-    )
+    arguments: dict[str, Any] = {
+        "model": model,
+        "names": [text.name for text in texts.clients],
+        "data": [ClientData.of(vocabulary.encode(text.tokens)) for text in texts.clients],
+        "max_pairs": options.pairs,
+        "concurrency": options.concurrency,
+        "seed": options.seed,
+    }
+    coordinator: Coordinator
+    if options.pull:
+        coordinator = stack.enter_context(PullCoordinator(client, out, **arguments))
+    else:
+        coordinator = Coordinator(client, **arguments)
     losses = [held_out.loss(model)]
     print(f"training    {options.width} wide, held-out loss {losses[0]:.4f} before the first round\n")
     print(report.table_header(), flush=True)
@@ -188,5 +201,6 @@ def _train(options: Options, texts: corpus.Corpus, client: Client, out: pathlib.
         "bytes_dense": dense,
         "reference_equal": not differing,
         "backend": server.engine,
+        **({"kills": coordinator.num_kills} if isinstance(coordinator, PullCoordinator) else {}),
         "problems": problems,
     }

@@ -1,0 +1,703 @@
+/**
+ * The client of sparseagg's HTTP gateway, for browsers and Node 18 or later. No dependencies.
+ *
+ *   import { Client } from "./sparseagg.js";
+ *   const client = new Client("http://127.0.0.1:8003");
+ *   const round = await client.createRound({ tensors: [{ name: "w", dtype: "DTYPE_FLOAT32", dimension: 50_000 }] });
+ *   await client.submit(round.name, "browser-7", { w: { keys: new Uint32Array([3, 9]), values: new Float32Array([1, 2]) } });
+ *   await client.closeRound(round.name);
+ *   await client.waitRound(round.name);
+ *   const { w } = await client.result(round.name);   // { keys, values, counts, weights, … }
+ *
+ * Calls that the server can repeat are tried again by themselves when it is busy or restarts. Submissions are
+ * idempotent: sent again under the same submission id they count once.
+ *
+ * Messages are those of proto/sparseagg/v1 in the JSON mapping of Protocol Buffers: 64-bit integers are strings in
+ * answers, and may be numbers or strings in requests.
+ *
+ * @module
+ */
+
+/** @typedef {Float32Array | Float64Array | Int32Array | BigInt64Array | Uint32Array | BigUint64Array | Uint16Array} Values */
+/** @typedef {Uint32Array | BigUint64Array | number[]} Keys whole numbers; number[] up to 2^53 - 1 */
+/**
+ * @typedef {object} TensorUpdate
+ * @property {Keys} [keys] of the rows, in any order; left out for a dense tensor
+ * @property {Values | null} [values] row-major, `width` values for each key; null for a UNION
+ * @property {string} [valueEncoding] such as "BFLOAT16", if the values are packed already. Default: by the array's type
+ */
+/**
+ * @typedef {object} TensorResult
+ * @property {Uint32Array | BigUint64Array} keys ascending; of a dense result all of them
+ * @property {Values | Uint8Array | null} values row-major; Uint16Array for float16 and bfloat16; null for a UNION
+ * @property {Uint32Array | null} counts submissions for each key, if the round returns them
+ * @property {Float64Array | null} weights sum of weights for each key, if the round returns them
+ * @property {number} width values of a row
+ * @property {object} summary the server's TensorSummary
+ */
+/** @typedef {{signal?: AbortSignal}} CallOptions */
+/**
+ * @typedef {object} NewTask a TaskSpec, with an id
+ * @property {string} [taskId] default: a random one
+ * @property {Uint8Array | string} [payload] for the worker
+ * @property {string} [round] "rounds/{id}": completing the task needs a submission to it
+ * @property {string[]} [labels] what a worker must have
+ * @property {number} [priority]
+ * @property {number} [maxAttempts]
+ * @property {string} [deadline] such as "60s"
+ */
+/** @typedef {object} Task the server's Task; `payload` and `result` are Uint8Array */
+
+const DEFAULT_CHUNK_BYTES = 1 << 20;
+const BLOCK_KEYS = 128;
+const FIRST_DELAY_MS = 100;
+const MAX_DELAY_MS = 5000;
+const TRANSIENT = new Set(["UNAVAILABLE", "UNREACHABLE"]);
+
+/** An error of the server, with the code of gRPC. */
+export class SparseaggError extends Error {
+  /**
+   * @param {string} code such as "INVALID_ARGUMENT"; "UNREACHABLE" if there was no answer
+   * @param {string} message the server's text
+   * @param {number} status of HTTP; 0 if there was no answer
+   * @param {number | null} [retryDelayMs] suggested by the server, for a lack that passes by itself
+   */
+  constructor(code, message, status, retryDelayMs = null) {
+    super(`${code}: ${message}`);
+    this.name = "SparseaggError";
+    this.code = code;
+    this.status = status;
+    this.retryDelayMs = retryDelayMs;
+  }
+}
+
+/** Calls of one server. Any number may be under way at once. */
+export class Client {
+  /**
+   * @param {string} [url] of the gateway; default: the origin of the page
+   * @param {object} [options]
+   * @param {string} [options.token] bearer token
+   * @param {string} [options.tenant] another tenant than the token's, for admins
+   * @param {number} [options.retries] attempts after the first for calls that may pass; default 6
+   * @param {typeof fetch} [options.fetch] default: the global one
+   */
+  constructor(url = "", { token, tenant, retries = 6, fetch = globalThis.fetch } = {}) {
+    this.url = url.replace(/\/+$/, "");
+    this.token = token;
+    this.tenant = tenant;
+    this.retries = retries;
+    this._fetch = fetch.bind(globalThis);
+  }
+
+  // ---- the server and its rounds ----
+
+  /** @param {CallOptions} [options] @returns {Promise<object>} ServerInfo */
+  info(options) {
+    return this._json("GET", "/v1/info", options);
+  }
+
+  /**
+   * Opens a round.
+   * @param {object} spec RoundSpec
+   * @param {CallOptions & {roundId?: string}} [options] roundId: 1 to 128 of [A-Za-z0-9._-]; default: a random one
+   * @returns {Promise<object>} Round
+   */
+  createRound(spec, { roundId = randomId(), ...options } = {}) {
+    return this._json("POST", "/v1/rounds", options, { roundId, spec });
+  }
+
+  /** @param {string} round @param {CallOptions} [options] @returns {Promise<object>} Round */
+  getRound(round, options) {
+    return this._json("GET", roundPath(round), options);
+  }
+
+  /** Yields the rounds, oldest first. @param {CallOptions} [options] @returns {AsyncGenerator<object>} */
+  async *listRounds(options) {
+    yield* this._list("/v1/rounds", "rounds", options);
+  }
+
+  /**
+   * Waits until the round has ended. One request lasts up to 20 s, so that proxies do not cut it.
+   * @param {string} round
+   * @param {CallOptions & {timeoutMs?: number}} [options] timeoutMs: default: without end
+   * @returns {Promise<object>} Round, which may not have ended if the time is over
+   */
+  async waitRound(round, { timeoutMs = Infinity, ...options } = {}) {
+    const end = Date.now() + timeoutMs;
+    for (;;) {
+      const left = Math.max(0, Math.min(end - Date.now(), 20_000)) / 1000;
+      const state = await this._json("GET", `${roundPath(round)}:wait?timeout=${left.toFixed(3)}s`, options);
+      if (hasEnded(state) || Date.now() >= end) return state;
+    }
+  }
+
+  /**
+   * @param {string} round
+   * @param {CallOptions & {onlyClientIds?: string[]}} [options] only the submissions of these clients count
+   * @returns {Promise<object>} Round
+   */
+  closeRound(round, { onlyClientIds = [], ...options } = {}) {
+    return this._json("POST", `${roundPath(round)}:close`, options, { onlyClientIds });
+  }
+
+  /** @param {string} round @param {string} [reason] @param {CallOptions} [options] @returns {Promise<object>} Round */
+  cancelRound(round, reason = "", options = undefined) {
+    return this._json("POST", `${roundPath(round)}:cancel`, options, { reason });
+  }
+
+  /** @param {string} round @param {CallOptions} [options] @returns {Promise<object>} */
+  deleteRound(round, options) {
+    return this._json("DELETE", roundPath(round), options);
+  }
+
+  // ---- submissions ----
+
+  /**
+   * Sends an update in chunks and commits it: it counts completely or not at all. An upload that was cut goes on where
+   * it stopped if the same update is sent again under the same submission id.
+   *
+   * @param {string} round
+   * @param {string} clientId 1 to 256 bytes; "" for the name of the token
+   * @param {Record<string, TensorUpdate>} update by tensor
+   * @param {object} [options]
+   * @param {number} [options.weight] required if the round weights submissions
+   * @param {string} [options.submissionId] names this content; default: a random one
+   * @param {boolean} [options.pack] pack ascending keys; default true. The result is the same
+   * @param {number} [options.chunkBytes] about the size of a request; default 1 MiB
+   * @param {(sentBytes: number, allBytes: number) => void} [options.onProgress]
+   * @param {AbortSignal} [options.signal]
+   * @returns {Promise<object>} Submission
+   */
+  async submit(round, clientId, update, options = {}) {
+    const { weight, submissionId = randomId(), pack = true, chunkBytes = DEFAULT_CHUNK_BYTES, onProgress, signal } = options;
+    const tensors = Object.entries(update).map(([name, tensor]) => checkedTensor(name, tensor));
+    const pieces = tensors.flatMap((tensor) => cut(tensor, chunkBytes));
+    const allBytes = pieces.reduce((sum, piece) => sum + piece.bytes, 0);
+    let sentBytes = 0;
+    for (let sequence = 0; sequence < Math.max(1, pieces.length); ++sequence) {
+      const piece = pieces[sequence];
+      const query = new URLSearchParams({ client_id: clientId, submission_id: submissionId, sequence: `${sequence}` });
+      if (sequence === 0 && weight !== undefined) query.set("weight", `${weight}`);
+      if (sequence >= pieces.length - 1) query.set("last", "true");
+      let body = new Uint8Array();
+      if (piece) {
+        const encoded = encodePiece(piece, pack);
+        for (const [name, value] of Object.entries(encoded.fields)) query.set(name, `${value}`);
+        body = encoded.body;
+      }
+      await this._call("POST", `${roundPath(round)}/chunks?${query}`, { signal }, body, "application/octet-stream");
+      sentBytes += piece ? piece.bytes : 0;
+      onProgress?.(sentBytes, allBytes);
+    }
+    return this._json("POST", `${roundPath(round)}/submissions`, { signal }, { clientId, submissionId });
+  }
+
+  /** Yields the committed submissions in the order of client ids. @param {string} round @param {CallOptions} [options] */
+  async *listSubmissions(round, options) {
+    yield* this._list(`${roundPath(round)}/submissions`, "submissions", options);
+  }
+
+  /** @param {string} round @param {string} clientId @param {CallOptions} [options] @returns {Promise<boolean>} */
+  async withdraw(round, clientId, options) {
+    const query = new URLSearchParams({ client_id: clientId });
+    const answer = await this._json("DELETE", `${roundPath(round)}/submissions?${query}`, options);
+    return answer.withdrawn;
+  }
+
+  // ---- results ----
+
+  /**
+   * Reads the result of a round that is DONE.
+   * @param {string} round
+   * @param {CallOptions & {tensors?: string[], begin?: number, end?: number, pageBytes?: number}} [options] tensors:
+   *   default all; begin, end: range of keys
+   * @returns {Promise<Record<string, TensorResult>>} by tensor
+   */
+  async result(round, { tensors, begin = 0, end = 0, pageBytes = 0, ...options } = {}) {
+    const names = tensors ?? (await this.getRound(round, options)).spec.tensors.map((tensor) => tensor.name);
+    const results = {};
+    for (const tensor of names) {
+      const query = new URLSearchParams({
+        tensor,
+        "range.begin": `${begin}`,
+        "range.end": `${end}`,
+        page_size: `${pageBytes}`,
+        "format.key_encodings": "DELTA_BITPACKED",
+      });
+      const pages = [];
+      do {
+        const response = await this._call("GET", `${roundPath(round)}/result?${query}`, {
+          ...options,
+          accept: "application/octet-stream",
+        });
+        pages.push(decodePage(await response.arrayBuffer()));
+        query.set("page_token", pages[pages.length - 1].nextPageToken);
+      } while (query.get("page_token"));
+      results[tensor] = joinPages(pages);
+    }
+    return results;
+  }
+
+  // ---- tasks ----
+
+  /**
+   * Creates tasks, all or none.
+   * @param {NewTask[]} tasks
+   * @param {CallOptions & {owner?: string}} [options]
+   * @returns {Promise<string[]>} their names
+   */
+  async createTasks(tasks, { owner = "", ...options } = {}) {
+    const message = {
+      owner,
+      tasks: tasks.map(({ taskId = randomId(), payload, ...spec }) => ({
+        taskId,
+        spec: { ...spec, payload: toBase64(payload) },
+      })),
+    };
+    return (await this._json("POST", "/v1/tasks", options, message)).names;
+  }
+
+  /**
+   * Leases a task, and waits for one.
+   * @param {string} clientId
+   * @param {CallOptions & {leaseId?: string, labels?: string[], leaseMs?: number, timeoutMs?: number}} [options]
+   * @returns {Promise<Task | null>} null if none came in time
+   */
+  async leaseTask(clientId, { leaseId = randomId(), labels = [], leaseMs, timeoutMs = 20_000, ...options } = {}) {
+    const message = { clientId, leaseId, labels, timeout: seconds(timeoutMs) };
+    if (leaseMs !== undefined) message.leaseDuration = seconds(leaseMs);
+    const { task } = await this._json("POST", "/v1/tasks:lease", options, message);
+    return task ? withBytes(task) : null;
+  }
+
+  /** Sets the end of a lease to `leaseMs` from now. @param {Task} task @param {number} leaseMs @param {CallOptions} [options] */
+  async extendLease(task, leaseMs, options) {
+    const message = { ...leaseOf(task), leaseDuration: seconds(leaseMs) };
+    return withBytes(await this._json("POST", `${taskPath(task.name)}:extend`, options, message));
+  }
+
+  /**
+   * @param {Task} task that leaseTask returned
+   * @param {CallOptions & {submissionId?: string, result?: Uint8Array | string}} [options] submissionId: needed if the
+   *   task has a round
+   */
+  async completeTask(task, { submissionId = "", result, ...options } = {}) {
+    const message = { ...leaseOf(task), submissionId, result: toBase64(result) };
+    return withBytes(await this._json("POST", `${taskPath(task.name)}:complete`, options, message));
+  }
+
+  /**
+   * @param {Task} task that leaseTask returned
+   * @param {string} reason
+   * @param {CallOptions & {retry?: boolean}} [options] retry: offer the task to other workers; default true
+   */
+  async failTask(task, reason, { retry = true, ...options } = {}) {
+    return withBytes(await this._json("POST", `${taskPath(task.name)}:fail`, options, { ...leaseOf(task), reason, retry }));
+  }
+
+  /** @param {string} name @param {CallOptions} [options] @returns {Promise<Task>} */
+  async getTask(name, options) {
+    return withBytes(await this._json("GET", taskPath(name), options));
+  }
+
+  /**
+   * Yields the tasks, oldest first, without payloads.
+   * @param {CallOptions & {state?: string, round?: string}} [options] state: such as "OPEN"
+   * @returns {AsyncGenerator<Task>}
+   */
+  async *listTasks({ state = "", round = "", ...options } = {}) {
+    const filter = {};
+    if (state) filter.state = state;
+    if (round) filter.round = round;
+    for await (const task of this._list("/v1/tasks", "tasks", options, filter)) yield withBytes(task);
+  }
+
+  /** @param {string[]} names @param {string} [reason] @param {CallOptions} [options] @returns {Promise<number>} */
+  async cancelTasks(names, reason = "", options = undefined) {
+    return Number((await this._json("POST", "/v1/tasks:cancel", options, { names, reason })).numCancelled);
+  }
+
+  /**
+   * Works on tasks until `signal` aborts: leases one, runs the handler, completes the task, and renews the lease
+   * meanwhile. A handler that throws gives the task back.
+   *
+   * @param {string} clientId
+   * @param {(task: Task, signal: AbortSignal) => Promise<{submissionId?: string, result?: Uint8Array | string} | void>} handler
+   *   its signal aborts when the lease is lost
+   * @param {object} [options]
+   * @param {AbortSignal} [options.signal]
+   * @param {string[]} [options.labels] what this worker has
+   * @param {number} [options.leaseMs] default 60 s
+   * @param {(event: "waiting" | "leased" | "completed" | "failed", task?: Task, error?: Error) => void} [options.onEvent]
+   */
+  async work(clientId, handler, { signal, labels = [], leaseMs = 60_000, onEvent } = {}) {
+    while (!signal?.aborted) {
+      onEvent?.("waiting");
+      let task;
+      try {
+        task = await this.leaseTask(clientId, { labels, leaseMs, signal });
+      } catch (error) {
+        if (signal?.aborted) return;
+        throw error;
+      }
+      if (task === null) continue;
+      onEvent?.("leased", task);
+      const lost = new AbortController();
+      const abort = () => lost.abort(signal.reason);
+      signal?.addEventListener("abort", abort);
+      const renewal = setInterval(() => {
+        this.extendLease(task, leaseMs).catch((error) => {
+          if (error.code === "FAILED_PRECONDITION" || error.code === "NOT_FOUND") lost.abort(error);
+        });
+      }, leaseMs / 3);
+      try {
+        const outcome = (await handler(task, lost.signal)) ?? {};
+        await this.completeTask(task, outcome);
+        onEvent?.("completed", task);
+      } catch (error) {
+        await this.failTask(task, `${error?.message ?? error}`.slice(0, 200)).catch(() => {}); // the lease may be over
+        onEvent?.("failed", task, error);
+      } finally {
+        clearInterval(renewal);
+        signal?.removeEventListener("abort", abort);
+      }
+    }
+  }
+
+  // ---- requests ----
+
+  async *_list(path, member, options, filter = {}) {
+    let token = "";
+    do {
+      const query = new URLSearchParams({ ...filter, page_token: token });
+      const page = await this._json("GET", `${path}?${query}`, options);
+      yield* page[member];
+      token = page.nextPageToken;
+    } while (token);
+  }
+
+  async _json(method, path, options, message = undefined) {
+    const body = message === undefined ? undefined : JSON.stringify(message);
+    const response = await this._call(method, path, { ...options, accept: "application/json" }, body, "application/json");
+    return response.json();
+  }
+
+  /** Sends a request until it has an answer, an error that stays, or no attempts left. */
+  async _call(method, path, { signal, accept } = {}, body = undefined, type = undefined) {
+    const headers = { accept: accept ?? "application/json" };
+    if (body !== undefined) headers["content-type"] = type;
+    if (this.token) headers.authorization = `Bearer ${this.token}`;
+    if (this.tenant) headers["sparseagg-tenant"] = this.tenant;
+    for (let attempt = 0; ; ++attempt) {
+      let error;
+      try {
+        const response = await this._fetch(this.url + path, { method, headers, body, signal });
+        if (response.ok) return response;
+        error = await errorOf(response);
+      } catch (cause) {
+        if (signal?.aborted) throw cause;
+        error = new SparseaggError("UNREACHABLE", `${this.url || "the server"} does not answer: ${cause.message}`, 0);
+      }
+      if (attempt >= this.retries || (!TRANSIENT.has(error.code) && error.retryDelayMs === null)) throw error;
+      await delay(Math.max(error.retryDelayMs ?? 0, Math.min(FIRST_DELAY_MS * 2 ** attempt, MAX_DELAY_MS)), signal);
+    }
+  }
+}
+
+/** @param {object} round Round @returns {boolean} */
+export function hasEnded(round) {
+  return ["ROUND_STATE_DONE", "ROUND_STATE_FAILED", "ROUND_STATE_CANCELLED"].includes(round.state);
+}
+
+/** @returns {string} a random id */
+export function randomId() {
+  const bytes = globalThis.crypto?.getRandomValues(new Uint8Array(16)) ?? Array.from({ length: 16 }, () => Math.random() * 256);
+  return Array.from(bytes, (byte) => Math.floor(byte).toString(16).padStart(2, "0")).join("");
+}
+
+/**
+ * Packs keys as DELTA_BITPACKED: the gaps between ascending keys, in blocks of 128, each with its own bit width.
+ * @param {Uint32Array | number[]} keys strictly ascending, at least one
+ * @returns {Uint8Array}
+ */
+export function packKeys(keys) {
+  const blocks = Math.ceil(keys.length / BLOCK_KEYS);
+  const widths = new Uint8Array(blocks);
+  let size = blocks;
+  for (let block = 0; block < blocks; ++block) {
+    const end = Math.min(keys.length, (block + 1) * BLOCK_KEYS);
+    let most = 0;
+    for (let i = Math.max(1, block * BLOCK_KEYS); i < end; ++i) most = Math.max(most, keys[i] - keys[i - 1] - 1);
+    widths[block] = bitLength(most);
+    size += Math.ceil(((end - block * BLOCK_KEYS) * widths[block]) / 8);
+  }
+  const packed = new Uint8Array(size);
+  packed.set(widths);
+  let at = blocks;
+  for (let block = 0; block < blocks; ++block) {
+    const width = widths[block];
+    const end = Math.min(keys.length, (block + 1) * BLOCK_KEYS);
+    let bits = 0; // bits of the current byte that are set
+    for (let i = block * BLOCK_KEYS; width > 0 && i < end; ++i) {
+      let gap = i === 0 ? 0 : keys[i] - keys[i - 1] - 1;
+      for (let left = width; left > 0; ) {
+        const take = Math.min(8 - bits, left);
+        const low = gap % 2 ** take; // gaps have up to 53 bits, more than the bit operators take
+        packed[at] |= low << bits;
+        gap = (gap - low) / 2 ** take;
+        left -= take;
+        bits += take;
+        if (bits === 8) {
+          bits = 0;
+          ++at;
+        }
+      }
+    }
+    if (bits > 0) ++at;
+  }
+  return packed;
+}
+
+/**
+ * The reverse of packKeys.
+ * @param {Uint8Array} packed
+ * @param {number} firstKey
+ * @param {number} numKeys
+ * @returns {number[]} keys up to 2^53 - 1
+ */
+export function unpackKeys(packed, firstKey, numKeys) {
+  const keys = new Array(numKeys);
+  const blocks = Math.ceil(numKeys / BLOCK_KEYS);
+  let at = blocks;
+  let key = firstKey;
+  for (let block = 0; block < blocks; ++block) {
+    const width = packed[block];
+    const end = Math.min(numKeys, (block + 1) * BLOCK_KEYS);
+    let bits = 0;
+    for (let i = block * BLOCK_KEYS; i < end; ++i) {
+      let gap = 0;
+      for (let got = 0; got < width; ) {
+        const take = Math.min(8 - bits, width - got);
+        gap += ((packed[at] >> bits) & (2 ** take - 1)) * 2 ** got;
+        got += take;
+        bits += take;
+        if (bits === 8) {
+          bits = 0;
+          ++at;
+        }
+      }
+      key += gap + (i === 0 ? 0 : 1);
+      keys[i] = key;
+    }
+    if (bits > 0) ++at;
+  }
+  return keys;
+}
+
+// ---- updates to bytes ----
+
+/** The encodings of values by the type of their array. Uint16Array needs a valueEncoding. */
+const ENCODINGS = new Map([
+  [Float32Array, "FLOAT32"],
+  [Float64Array, "FLOAT64"],
+  [Int32Array, "INT32"],
+  [BigInt64Array, "INT64"],
+  [Uint32Array, "UINT32"],
+  [BigUint64Array, "UINT64"],
+]);
+const ARRAYS = new Map([...ENCODINGS].map(([array, name]) => [`VALUE_ENCODING_${name}`, array]));
+ARRAYS.set("VALUE_ENCODING_FLOAT16", Uint16Array).set("VALUE_ENCODING_BFLOAT16", Uint16Array);
+
+function checkedTensor(name, { keys = null, values = null, valueEncoding = undefined }) {
+  if (Array.isArray(keys)) {
+    if (!keys.every((key) => Number.isSafeInteger(key) && key >= 0)) {
+      throw new RangeError(`tensor "${name}": a key is not a whole number from 0 to 2^53 - 1`);
+    }
+    keys = keys.every((key) => key < 2 ** 32) ? Uint32Array.from(keys) : BigUint64Array.from(keys, BigInt);
+  }
+  const encoding = values === null ? "NONE" : (valueEncoding ?? ENCODINGS.get(values.constructor));
+  if (encoding === undefined) throw new TypeError(`tensor "${name}": values of this type need a valueEncoding`);
+  const rows = keys === null ? 1 : keys.length;
+  if (keys !== null && values !== null && (rows === 0 ? values.length > 0 : values.length % rows !== 0)) {
+    throw new RangeError(`tensor "${name}": ${values.length} values are not whole rows for ${rows} keys`);
+  }
+  if (keys === null && values === null) throw new TypeError(`tensor "${name}" has neither keys nor values`);
+  return { name, keys, values, encoding };
+}
+
+/** Cuts a tensor into pieces of whole rows. A dense tensor is cut between values, which are rows of width 1 or not. */
+function cut({ name, keys, values, encoding }, chunkBytes) {
+  const rows = keys === null ? 1 : keys.length;
+  if (rows === 0) return [];
+  const width = values === null ? 0 : values.length / rows;
+  const rowBytes = (keys === null ? 0 : keys.BYTES_PER_ELEMENT) + width * (values?.BYTES_PER_ELEMENT ?? 0);
+  // The rows of a dense tensor are not known here, so that it is one piece.
+  const step = keys === null ? rows : Math.max(1, Math.floor(chunkBytes / rowBytes));
+  const pieces = [];
+  for (let begin = 0; begin < rows; begin += step) {
+    const end = Math.min(rows, begin + step);
+    pieces.push({
+      name,
+      encoding,
+      keys: keys?.subarray(begin, end) ?? null,
+      values: values?.subarray(begin * width, end * width) ?? null,
+      bytes: (end - begin) * rowBytes,
+    });
+  }
+  return pieces;
+}
+
+function encodePiece({ name, encoding, keys, values }, pack) {
+  const fields = { tensor: name, value_encoding: encoding };
+  let keyBytes = new Uint8Array();
+  if (keys === null) {
+    fields.key_encoding = "IMPLICIT";
+  } else if (pack && keys instanceof Uint32Array && ascends(keys)) {
+    keyBytes = packKeys(keys);
+    Object.assign(fields, { key_encoding: "DELTA_BITPACKED", first_key: keys[0], num_keys: keys.length });
+  } else {
+    keyBytes = bytesOf(keys);
+    fields.key_encoding = keys instanceof Uint32Array ? "U32" : "U64";
+  }
+  fields.key_bytes = keyBytes.length;
+  const body = new Uint8Array(keyBytes.length + (values?.byteLength ?? 0));
+  body.set(keyBytes);
+  if (values !== null) body.set(bytesOf(values), keyBytes.length);
+  return { fields, body };
+}
+
+function ascends(keys) {
+  for (let i = 1; i < keys.length; ++i) if (keys[i] <= keys[i - 1]) return false;
+  return true;
+}
+
+function bitLength(number) {
+  let bits = 0;
+  while (number >= 1) {
+    number = Math.floor(number / 2);
+    ++bits;
+  }
+  return bits;
+}
+
+/** The bytes of a typed array. The wire is little-endian, as are all machines with a browser. */
+function bytesOf(array) {
+  return new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
+}
+
+// ---- result pages ----
+
+function decodePage(buffer) {
+  const headBytes = new DataView(buffer).getUint32(0, true);
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, headBytes)));
+  const { slice, summary, nextPageToken } = head.page;
+  let at = 4 + headBytes;
+  const [keyBytes, valueBytes, countBytes, weightBytes] = head.sections.map((size) => {
+    at += size;
+    return buffer.slice(at - size, at);
+  });
+  const array = ARRAYS.get(slice.valueEncoding) ?? Uint8Array;
+  return {
+    summary,
+    nextPageToken,
+    slice,
+    keyBytes,
+    values: slice.valueEncoding === "VALUE_ENCODING_NONE" ? null : new array(valueBytes),
+    counts: countBytes.byteLength ? new Uint32Array(countBytes) : null,
+    weights: weightBytes.byteLength ? new Float64Array(weightBytes) : null,
+  };
+}
+
+function keysOf({ slice, keyBytes, values, counts }, width) {
+  switch (slice.keyEncoding) {
+    case "KEY_ENCODING_U64":
+      return new BigUint64Array(keyBytes);
+    case "KEY_ENCODING_DELTA_BITPACKED":
+      return unpackKeys(new Uint8Array(keyBytes), Number(slice.firstKey), Number(slice.numKeys));
+    case "KEY_ENCODING_IMPLICIT": {
+      const rows = Number(slice.numKeys) || (values ? values.length / width : (counts?.length ?? 0));
+      return Array.from({ length: rows }, (_, i) => Number(slice.firstKey) + i);
+    }
+    default:
+      return new Uint32Array(keyBytes);
+  }
+}
+
+function joinPages(pages) {
+  const summary = pages[0].summary;
+  const width = summary.width;
+  const keys = pages.map((page) => keysOf(page, width));
+  const isWide = keys.some((part) => part instanceof BigUint64Array || (part.length && part[part.length - 1] >= 2 ** 32));
+  return {
+    keys: isWide
+      ? concat(keys.map((part) => (part instanceof BigUint64Array ? part : BigUint64Array.from(part, BigInt))))
+      : concat(keys.map((part) => Uint32Array.from(part))),
+    values: summary.hasValues ? concat(pages.map((page) => page.values)) : null,
+    counts: summary.hasCounts ? concat(pages.map((page) => page.counts ?? new Uint32Array())) : null,
+    weights: summary.hasWeights ? concat(pages.map((page) => page.weights ?? new Float64Array())) : null,
+    width,
+    summary,
+  };
+}
+
+function concat(arrays) {
+  if (arrays.length === 1) return arrays[0];
+  const joined = new arrays[0].constructor(arrays.reduce((sum, array) => sum + array.length, 0));
+  let at = 0;
+  for (const array of arrays) {
+    joined.set(array, at);
+    at += array.length;
+  }
+  return joined;
+}
+
+// ---- tasks ----
+
+function taskPath(name) {
+  return `/v1/tasks/${encodeURIComponent(name.replace(/^tasks\//, ""))}`;
+}
+
+function leaseOf({ lease }) {
+  return { clientId: lease.clientId, leaseId: lease.leaseId };
+}
+
+function seconds(ms) {
+  return `${(ms / 1000).toFixed(3)}s`;
+}
+
+function toBase64(bytes = "") {
+  const octets = typeof bytes === "string" ? new TextEncoder().encode(bytes) : bytes;
+  let text = "";
+  for (let at = 0; at < octets.length; at += 4096) text += String.fromCharCode(...octets.subarray(at, at + 4096));
+  return btoa(text);
+}
+
+function fromBase64(text = "") {
+  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+}
+
+function withBytes(task) {
+  return { ...task, payload: fromBase64(task.spec?.payload), result: fromBase64(task.result) };
+}
+
+// ---- requests ----
+
+function roundPath(round) {
+  return `/v1/rounds/${encodeURIComponent(round.replace(/^rounds\//, ""))}`;
+}
+
+async function errorOf(response) {
+  const problem = await response.json().catch(() => ({}));
+  const code = problem.code ?? (response.status >= 502 && response.status <= 504 ? "UNAVAILABLE" : `HTTP_${response.status}`);
+  return new SparseaggError(code, problem.detail ?? response.statusText, response.status, problem.retryDelayMs ?? null);
+}
+
+function delay(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
+}

@@ -1,0 +1,165 @@
+// Tests against a real server: SPARSEAGG_SERVER=build/dev/service/sparseagg-server node --test js/
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { createServer } from "node:http";
+import { createInterface } from "node:readline";
+import { after, before, test } from "node:test";
+
+import { Client, SparseaggError, hasEnded, packKeys, unpackKeys } from "./sparseagg.js";
+
+const SPEC = {
+  tensors: [{ name: "w", dtype: "DTYPE_FLOAT32", dimension: 100_000, width: 2 }],
+  aggregation: { returnCounts: true },
+};
+
+let server;
+let client;
+
+before(async () => {
+  const flags = ["--grpc-address", "127.0.0.1:0", "--metrics-address", "none", "--http-address", "127.0.0.1:0"];
+  server = spawn(process.env.SPARSEAGG_SERVER, [...flags, "--log-level", "error"], { stdio: ["ignore", "pipe", "inherit"] });
+  for await (const line of createInterface({ input: server.stdout })) {
+    const found = / http=(\S+)/.exec(line);
+    if (found) {
+      client = new Client(`http://${found[1]}/`);
+      return;
+    }
+  }
+  throw new Error("the server ended at once");
+});
+
+after(() => server.kill());
+
+test("a round from creation to result", async () => {
+  const round = await client.createRound(SPEC, { roundId: "js" });
+  assert.equal(round.state, "ROUND_STATE_OPEN");
+  const keys = Uint32Array.from({ length: 5000 }, (_, i) => i * 7);
+  const values = Float32Array.from({ length: 10_000 }, (_, i) => i / 8);
+  const progress = [];
+  const packed = await client.submit("js", "packed", { w: { keys, values } }, {
+    chunkBytes: 10_000,
+    onProgress: (sent, all) => progress.push(sent / all),
+  });
+  assert.equal(packed.numTuples, "5000");
+  assert.equal(progress.at(-1), 1);
+  assert.ok(progress.length > 3);
+  await client.submit(round.name, "plain", { w: { keys: [14, 7, 7], values: new Float32Array([1, 1, 2, 2, 3, 3]) } });
+  await client.submit(round.name, "gone", { w: { keys: [1], values: new Float32Array([1, 1]) } });
+  assert.equal(await client.withdraw(round.name, "gone"), true);
+  const ids = [];
+  for await (const submission of client.listSubmissions(round.name)) ids.push(submission.clientId);
+  assert.deepEqual(ids, ["packed", "plain"]);
+  await client.closeRound(round.name);
+  assert.ok(hasEnded(await client.waitRound(round.name)));
+  const { w } = await client.result(round.name, { pageBytes: 20_000 });
+  assert.deepEqual(w.keys, keys);
+  const expected = values.slice();
+  expected.set([values[2] + 5, values[3] + 5], 2);
+  expected.set([values[4] + 1, values[5] + 1], 4);
+  assert.deepEqual(w.values, expected);
+  assert.deepEqual([...w.counts.subarray(0, 4)], [1, 2, 2, 1]);
+  const part = (await client.result(round.name, { begin: 14, end: 22 })).w;
+  assert.deepEqual([...part.keys], [14, 21]);
+});
+
+test("dense tensors, wide keys and other types", async () => {
+  const round = await client.createRound({
+    tensors: [
+      { name: "dense", dtype: "DTYPE_FLOAT64", dimension: 3, layout: "TENSOR_LAYOUT_DENSE" },
+      { name: "hashed", dtype: "DTYPE_INT64", dimension: 0 },
+      { name: "seen", dtype: "DTYPE_FLOAT32", dimension: 9, aggregation: { op: "OP_UNION" } },
+    ],
+  });
+  const update = {
+    dense: { values: new Float64Array([0.1, 0.2, 0.3]) },
+    hashed: { keys: [2 ** 40, 5], values: new BigInt64Array([-1n, 2n ** 60n]) },
+    seen: { keys: [3, 1], values: null },
+  };
+  await client.submit(round.name, "a", update);
+  await client.closeRound(round.name);
+  await client.waitRound(round.name);
+  const result = await client.result(round.name);
+  assert.deepEqual([...result.dense.keys], [0, 1, 2]);
+  assert.deepEqual([...result.dense.values], [0.1, 0.2, 0.3]);
+  assert.deepEqual([...result.hashed.keys], [5n, 2n ** 40n]);
+  assert.deepEqual([...result.hashed.values], [2n ** 60n, -1n]);
+  assert.deepEqual([...result.seen.keys], [1, 3]);
+  assert.deepEqual([result.seen.values, [...result.seen.counts]], [null, [1, 1]]);
+});
+
+test("errors have the server's code and text", async () => {
+  const fails = (promise, code, text) =>
+    assert.rejects(promise, (error) => error instanceof SparseaggError && error.code === code && text.test(error.message));
+  await fails(client.getRound("none"), "NOT_FOUND", /no round 'none'/);
+  await fails(client.createRound({}), "INVALID_ARGUMENT", /tensor/);
+  const round = await client.createRound(SPEC);
+  const bad = { w: { keys: [100_000], values: new Float32Array(2) } };
+  await fails(client.submit(round.name, "a", bad), "INVALID_ARGUMENT", /tensor 'w'.*100000/);
+  await assert.rejects(client.submit(round.name, "a", { w: { keys: [-1], values: new Float32Array(2) } }), RangeError);
+  await assert.rejects(client.submit(round.name, "a", { w: { keys: [1, 2], values: new Float32Array(3) } }), RangeError);
+});
+
+test("keys survive packing", () => {
+  let seed = 1;
+  const random = () => (seed = (seed * 48271) % 2147483647) / 2147483647;
+  for (const [length, step] of [[1, 9], [2, 1], [127, 3], [128, 50], [129, 1], [1000, 2 ** 20], [300, 2 ** 40]]) {
+    let key = Math.floor(random() * 100);
+    const keys = Array.from({ length }, () => (key += 1 + Math.floor(random() * step)));
+    assert.deepEqual(unpackKeys(packKeys(keys), keys[0], length), keys);
+  }
+  // docs/wire-format.md
+  assert.equal(Buffer.from(packKeys([1000, 1001, 1007, 1010])).toString("hex"), "034005");
+});
+
+test("a busy server is asked again", async () => {
+  let calls = 0;
+  const busy = createServer((_, response) => {
+    calls += 1;
+    const failed = calls < 3;
+    response.writeHead(failed ? 429 : 200, { "content-type": "application/json" });
+    response.end(JSON.stringify(failed ? { code: "RESOURCE_EXHAUSTED", detail: "busy", retryDelayMs: 1 } : { version: "x" }));
+  });
+  await new Promise((ready) => busy.listen(0, "127.0.0.1", ready));
+  const url = `http://127.0.0.1:${busy.address().port}`;
+  assert.equal((await new Client(url).info()).version, "x");
+  assert.equal(calls, 3);
+  calls = 0;
+  await assert.rejects(new Client(url, { retries: 1 }).info(), { code: "RESOURCE_EXHAUSTED", retryDelayMs: 1 });
+  busy.close();
+  busy.closeAllConnections?.();
+  await assert.rejects(new Client(url, { retries: 0 }).info(), { code: "UNREACHABLE" });
+});
+
+test("a worker completes tasks and gives failed ones back", async () => {
+  const round = await client.createRound(SPEC, { roundId: "worked" });
+  const names = await client.createTasks([
+    { taskId: "good", payload: "päyload", round: round.name, labels: ["js"] },
+    { taskId: "bad", payload: new Uint8Array([0, 255]), labels: ["js"], maxAttempts: 1 },
+  ]);
+  const stop = new AbortController();
+  const events = [];
+  await client.work(
+    "worker",
+    async (task) => {
+      if (task.name === "tasks/bad") throw new Error(`bytes ${task.payload}`);
+      assert.equal(new TextDecoder().decode(task.payload), "päyload");
+      const update = { w: { keys: [1], values: new Float32Array([1, 2]) } };
+      return { ...(await client.submit(task.spec.round, "worker", update)), result: "fine" };
+    },
+    {
+      labels: ["js"],
+      signal: stop.signal,
+      onEvent: (event, task) => {
+        if (event !== "waiting") events.push(`${event} ${task.name}`);
+        if (events.length === 4) stop.abort();
+      },
+    },
+  );
+  assert.deepEqual(events, ["leased tasks/good", "completed tasks/good", "leased tasks/bad", "failed tasks/bad"]);
+  const [good, bad] = await Promise.all(names.map((name) => client.getTask(name)));
+  assert.deepEqual([good.state, new TextDecoder().decode(good.result)], ["TASK_STATE_COMPLETED", "fine"]);
+  assert.deepEqual([bad.state, /bytes 0,255/.test(bad.stateReason)], ["TASK_STATE_FAILED", true]);
+  const listed = [];
+  for await (const task of client.listTasks({ round: round.name })) listed.push(task.name);
+  assert.deepEqual(listed, ["tasks/good"]);
+});

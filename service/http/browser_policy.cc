@@ -1,0 +1,83 @@
+#include "service/http/browser_policy.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "service/transport/address.h"
+
+namespace sparseagg::service {
+namespace {
+
+// Returns: "HOST[:PORT]" of "http[s]://HOST[:PORT]"; empty for anything else.
+absl::string_view HostOfOrigin(absl::string_view origin) {
+  if (!absl::ConsumePrefix(&origin, "http://") && !absl::ConsumePrefix(&origin, "https://")) return "";
+  return origin.find_first_of("/?#@ ") == absl::string_view::npos ? origin : "";
+}
+
+// Returns: `host` with a port, as CheckLoopback wants it.
+std::string WithPort(absl::string_view host) {
+  const size_t colon = host.rfind(':');
+  const bool has_port = colon != absl::string_view::npos && host.find(']', colon) == absl::string_view::npos;
+  return has_port ? std::string(host) : absl::StrCat(host, ":80");
+}
+
+}  // namespace
+
+absl::StatusOr<BrowserPolicy> BrowserPolicy::Create(absl::string_view origins, bool needs_local_host) {
+  BrowserPolicy policy;
+  policy.needs_local_host_ = needs_local_host;
+  for (absl::string_view origin : absl::StrSplit(origins, ',', absl::SkipWhitespace())) {
+    origin = absl::StripAsciiWhitespace(origin);
+    if (origin != "*" && HostOfOrigin(origin).empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--http-origins: '", origin, "' is not an origin such as https://app.example.org"));
+    }
+    policy.origins_.push_back(absl::AsciiStrToLower(origin));
+  }
+  return policy;
+}
+
+bool BrowserPolicy::IsListed(absl::string_view origin) const {
+  const std::string lower = absl::AsciiStrToLower(origin);
+  return std::any_of(origins_.begin(), origins_.end(), [&](const auto& each) { return each == "*" || each == lower; });
+}
+
+absl::Status BrowserPolicy::Check(const HttpRequest& request) const {
+  const absl::string_view host = request.Header("host");
+  const absl::string_view origin = request.Header("origin");
+  if (needs_local_host_ && !CheckLoopback(WithPort(host), "").ok() && !IsListed(absl::StrCat("http://", host))) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the header Host is ", JsonQuote(host.substr(0, 128)),
+        ", which is not this machine; a server without credentials takes only localhost, 127.0.0.1 and [::1]"));
+  }
+  if (origin.empty() || IsListed(origin)) return absl::OkStatus();
+  if (!host.empty() && absl::EqualsIgnoreCase(HostOfOrigin(origin), host)) return absl::OkStatus();  // our own page
+  return absl::PermissionDeniedError(
+      absl::StrCat("pages of the origin ", JsonQuote(origin.substr(0, 128)), " may not call; see --http-origins"));
+}
+
+std::optional<HttpResponse> BrowserPolicy::AnswerPreflight(const HttpRequest& request) const {
+  if (request.method != "OPTIONS" || request.Header("access-control-request-method").empty()) return std::nullopt;
+  HttpResponse response;
+  response.status = 204;
+  response.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
+                      {"Access-Control-Allow-Headers",
+                       "accept, authorization, content-type, sparseagg-tenant, traceparent, x-grpc-web, x-user-agent"},
+                      {"Access-Control-Max-Age", "600"}};
+  AddHeaders(request, &response);
+  return response;
+}
+
+void BrowserPolicy::AddHeaders(const HttpRequest& request, HttpResponse* response) const {
+  const absl::string_view origin = request.Header("origin");
+  if (origin.empty() || !IsListed(origin)) return;
+  response->headers.emplace_back("Access-Control-Allow-Origin", std::string(origin));
+  response->headers.emplace_back("Access-Control-Expose-Headers", "Retry-After");
+  response->headers.emplace_back("Vary", "Origin");
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,56 @@
+// One connection of HTTP/1.1, plain or with TLS.
+#ifndef SPARSEAGG_SERVICE_HTTP_CONNECTION_H_
+#define SPARSEAGG_SERVICE_HTTP_CONNECTION_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "service/api/api.h"
+#include "service/http/router.h"
+#include "service/server_context.h"
+
+namespace sparseagg::service {
+
+// Limits of a connection. A header beyond them gets 431, a late one 408, a target 414.
+inline constexpr size_t kMaxHeaderBytes = 16 << 10;
+inline constexpr size_t kMaxTargetBytes = 8 << 10;
+inline constexpr absl::Duration kHeaderTimeout = absl::Seconds(10);
+inline constexpr absl::Duration kIdleTimeout = absl::Seconds(60);
+inline constexpr absl::Duration kWriteTimeout = absl::Seconds(60);
+
+// What the connections of a gateway share. Outlives them.
+struct ConnectionServices {
+  std::shared_ptr<boost::asio::io_context> io;  // run by one thread
+  ServerContext* server;
+  Api* api;
+  const Router* router;
+  std::function<std::shared_ptr<const void>()> begin_call;  // counts a call for as long as the value lives
+};
+
+// A connection reads a request, answers it, and reads the next one: of pipelined requests at most a header's worth is
+// read ahead. A body is read when in-flight memory for it is reserved, straight into the memory that the method gets.
+//
+// Owned by its pending operations. All members but the destructor are for the thread of the gateway.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  virtual ~Connection() = default;
+
+  virtual void Start() = 0;
+  // Ends the connection: at once if it is idle, else after the response under way.
+  virtual void Drain() = 0;
+  // Ends the connection at once, and cancels its call.
+  virtual void Close() = 0;
+};
+
+// `tls` null: plain HTTP. `on_end` runs when the connection is gone.
+std::shared_ptr<Connection> MakeConnection(const ConnectionServices& services, boost::asio::ip::tcp::socket socket,
+                                           std::string peer, std::shared_ptr<boost::asio::ssl::context> tls,
+                                           std::function<void()> on_end);
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_HTTP_CONNECTION_H_

@@ -1,0 +1,137 @@
+#include "service/http/http_message.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "service/api/call_errors.h"
+
+namespace sparseagg::service {
+namespace {
+
+constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
+
+// Returns: the bytes of the UTF-8 character at the beginning of `text`; 0 if there is none.
+size_t CharacterBytes(absl::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  if (first < 0x80) return 1;
+  const size_t size = first >= 0xF0 && first <= 0xF4  ? 4
+                      : first >= 0xE0 && first < 0xF0 ? 3
+                      : first >= 0xC2 && first < 0xE0 ? 2
+                                                      : 0;
+  if (size == 0 || text.size() < size) return 0;
+  for (size_t i = 1; i < size; ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) return 0;
+  }
+  return size;
+}
+
+}  // namespace
+
+absl::string_view HttpRequest::Header(absl::string_view name) const {
+  const auto found =
+      std::find_if(headers.begin(), headers.end(), [&](const auto& field) { return field.first == name; });
+  return found == headers.end() ? absl::string_view() : absl::string_view(found->second);
+}
+
+std::string HttpRequest::MediaType(absl::string_view name) const {
+  const absl::string_view value = Header(name);
+  return absl::AsciiStrToLower(absl::StripAsciiWhitespace(value.substr(0, value.find(';'))));
+}
+
+HttpResponse MakeResponse(int status, absl::string_view content_type, std::string body) {
+  HttpResponse response;
+  response.status = status;
+  response.headers.emplace_back("Content-Type", std::string(content_type));
+  response.body.push_back(std::move(body));
+  return response;
+}
+
+int HttpStatusOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return 200;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+      return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kAlreadyExists:
+      return 409;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    case absl::StatusCode::kCancelled:
+      return 499;
+    case absl::StatusCode::kUnimplemented:
+      return 501;
+    case absl::StatusCode::kUnavailable:
+      return 503;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 504;
+    default:
+      return 500;
+  }
+}
+
+HttpResponse MakeProblem(const absl::Status& error, int status) {
+  if (status == 0) status = HttpStatusOf(error.code());
+  const std::string code = absl::StatusCodeToString(error.code());
+  std::string body = absl::StrCat("{\"type\":\"about:blank\",\"title\":\"", code, "\",\"status\":", status,
+                                  ",\"code\":\"", code, "\",\"detail\":", JsonQuote(ShortMessage(error)));
+  const std::string delay_ms = RetryDelayMs(error);
+  if (!delay_ms.empty()) absl::StrAppend(&body, ",\"retryDelayMs\":", delay_ms);
+  HttpResponse response = MakeResponse(status, "application/problem+json", body + "}\n");
+  if (!delay_ms.empty()) response.headers.emplace_back("Retry-After", "1");
+  if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+bool PercentDecode(absl::string_view text, bool is_query, std::string* decoded) {
+  decoded->clear();
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '+' && is_query) {
+      *decoded += ' ';
+    } else if (text[i] != '%') {
+      *decoded += text[i];
+    } else {
+      if (i + 2 >= text.size() || !absl::ascii_isxdigit(static_cast<unsigned char>(text[i + 1])) ||
+          !absl::ascii_isxdigit(static_cast<unsigned char>(text[i + 2]))) {
+        return false;
+      }
+      *decoded += absl::HexStringToBytes(text.substr(i + 1, 2));
+      i += 2;
+    }
+  }
+  return true;
+}
+
+std::string JsonQuote(absl::string_view text) {
+  std::string quoted = "\"";
+  while (!text.empty()) {
+    const size_t size = CharacterBytes(text);
+    const absl::string_view character = size == 0 ? kReplacement : text.substr(0, size);
+    text.remove_prefix(std::max<size_t>(size, 1));
+    const char byte = character[0];
+    if (byte == '"' || byte == '\\') {
+      quoted += '\\';
+      quoted += byte;
+    } else if (static_cast<unsigned char>(byte) < 0x20 || byte == 0x7F) {
+      char escape[7];
+      std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(byte));
+      quoted += escape;
+    } else {
+      quoted.append(character.data(), character.size());
+    }
+  }
+  return quoted + "\"";
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,238 @@
+// The status page: asks the server every two seconds, and shows rounds, tasks and the engine.
+import { Client, hasEnded } from "/sparseagg.js";
+
+const INTERVAL_MS = 2000;
+const HISTORY = 60; // measurements of the chart
+const SHOWN_ROUNDS = 20;
+const SHOWN_TASKS = 30;
+const TOKEN = "sparseagg-token";
+
+const at = (id) => document.getElementById(id);
+let client = new Client("", { token: sessionStorage.getItem(TOKEN) ?? undefined, retries: 0 });
+let paused = false;
+let showsAll = false;
+let lastBytes = null; // by round, at the last measurement
+let lastTime = 0;
+const rates = [];
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+
+function bytesText(bytes) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  while (bytes >= 1000 && unit < units.length - 1) {
+    bytes /= 1000;
+    ++unit;
+  }
+  return `${bytes >= 100 || unit === 0 ? Math.round(bytes) : bytes.toPrecision(3)} ${units[unit]}`;
+}
+
+function timeText(seconds) {
+  if (seconds < 0.001) return `${Math.round(seconds * 1e6)} µs`;
+  if (seconds < 1) return `${(seconds * 1000).toPrecision(3)} ms`;
+  if (seconds < 120) return `${seconds.toPrecision(3)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return `${Math.round(seconds / 3600)} h`;
+}
+
+const secondsOf = (duration) => Number((duration ?? "0s").replace("s", ""));
+const receivedOf = (round) => Number(round.timeline?.stages?.find((stage) => stage.stage === "receive")?.bytes ?? 0);
+const shortState = (state, prefix) => state.replace(prefix, "").toLowerCase();
+
+function stateBadge(state, prefix) {
+  const name = shortState(state, prefix);
+  return element("span", { className: `state ${name}`, textContent: name });
+}
+
+function timelineOf(round) {
+  const stages = (round.timeline?.stages ?? [])
+    .map(({ stage, busy, wait }) => ({ stage, busy: secondsOf(busy), wait: secondsOf(wait) }))
+    .filter(({ busy, wait }) => busy + wait > 0);
+  const all = stages.reduce((sum, { busy, wait }) => sum + busy + wait, 0);
+  if (all === 0) return [];
+  const bar = element("div", { className: "bar" });
+  bar.setAttribute("aria-hidden", "true"); // the list says the same
+  const legend = element("ul", { className: "legend" });
+  legend.setAttribute("aria-label", "Stages");
+  for (const { stage, busy, wait } of stages) {
+    for (const [seconds, kind] of [[busy, ""], [wait, " wait"]]) {
+      const part = element("span", { className: stage + kind });
+      part.style.width = `${(100 * seconds) / all}%`;
+      bar.append(part);
+    }
+    const waits = wait > 0 ? `, ${timeText(wait)} waiting` : "";
+    legend.append(element("li", { className: stage, textContent: `${stage} ${timeText(busy)}${waits}` }));
+  }
+  return [bar, legend];
+}
+
+function roundCard(round) {
+  const ended = hasEnded(round);
+  const id = round.name.replace("rounds/", "");
+  const submissions = Number(round.numSubmissions);
+  const facts = [
+    plural(submissions, "submission"),
+    `${Number(round.numTuples).toLocaleString("en")} tuples`,
+    bytesText(Number(round.numBytes)),
+    round.spec.tensors.map(({ name }) => name).join(", "),
+  ];
+  if (Number(round.numUploads) > 0) facts.push(`${plural(Number(round.numUploads), "upload")} under way`);
+  const open = secondsOf(round.timeline?.open);
+  const when = ended
+    ? `open ${timeText(open)}, result in ${timeText(secondsOf(round.timeline?.finish))}`
+    : `open for ${timeText(open || Math.max(0, (Date.now() - Date.parse(round.createTime)) / 1000))}`;
+  const card = element(
+    "li",
+    { className: "card" },
+    element(
+      "div",
+      { className: "row" },
+      element("h3", { textContent: id }),
+      stateBadge(round.state, "ROUND_STATE_"),
+      element("span", { className: "faint end", textContent: when }),
+    ),
+    element("p", { className: "facts faint", textContent: facts.join(" · ") }),
+  );
+  if (Number(round.numRefused) > 0) {
+    card.append(element("p", { className: "error", textContent: `${plural(Number(round.numRefused), "submission")} refused` }));
+  }
+  if (round.stateReason) card.append(element("p", { className: "error", textContent: round.stateReason }));
+  card.append(...timelineOf(round));
+  return card;
+}
+
+function showRounds(rounds) {
+  const newest = [...rounds].reverse();
+  at("open-rounds").textContent = rounds.filter((round) => !hasEnded(round)).length.toLocaleString("en");
+  at("ended-rounds").textContent = rounds.filter(hasEnded).length.toLocaleString("en");
+  const sum = (count) => rounds.reduce((total, round) => total + count(round), 0);
+  at("submissions").textContent = sum((round) => Number(round.numSubmissions)).toLocaleString("en");
+  at("refused").textContent = sum((round) => Number(round.numRefused)).toLocaleString("en");
+  at("received").textContent = bytesText(sum(receivedOf));
+  at("rounds").replaceChildren(...newest.slice(0, showsAll ? undefined : SHOWN_ROUNDS).map(roundCard));
+  at("no-rounds").hidden = rounds.length > 0;
+  at("more").hidden = showsAll || rounds.length <= SHOWN_ROUNDS;
+}
+
+function showRate(rounds) {
+  const now = performance.now();
+  const bytes = new Map(rounds.map((round) => [round.name + round.createTime, receivedOf(round)]));
+  if (lastBytes !== null) {
+    let grown = 0;
+    for (const [name, count] of bytes) grown += Math.max(0, count - (lastBytes.get(name) ?? 0));
+    rates.push((1000 * grown) / Math.max(1, now - lastTime));
+    if (rates.length > HISTORY) rates.shift();
+  }
+  lastBytes = bytes;
+  lastTime = now;
+  const most = Math.max(1, ...rates);
+  const points = rates.map((rate, i) => `${(120 * (HISTORY - rates.length + i)) / (HISTORY - 1)},${39 - (37 * rate) / most}`);
+  at("line").setAttribute("d", points.length > 1 ? `M${points.join("L")}` : "");
+  const begin = points.length > 1 ? points[0].split(",")[0] : "120";
+  at("area").setAttribute("d", points.length > 1 ? `M${begin},40L${points.join("L")}L120,40Z` : "");
+  at("rate").textContent = `${bytesText(rates[rates.length - 1] ?? 0)}/s`;
+  at("peak").textContent = rates.length > 0 ? `highest ${bytesText(Math.max(...rates))}/s` : "";
+}
+
+function showTasks(tasks) {
+  const rows = tasks.slice(-SHOWN_TASKS).reverse().map((task) =>
+    element(
+      "tr",
+      {},
+      element("td", { textContent: task.name.replace("tasks/", "") }),
+      element("td", {}, stateBadge(task.state, "TASK_STATE_"), task.stateReason ? ` ${task.stateReason}` : ""),
+      element("td", { textContent: (task.spec?.round ?? "").replace("rounds/", "") || "–" }),
+      element("td", { textContent: task.lease?.clientId || "–" }),
+      element("td", { className: "number", textContent: `${task.attempts}` }),
+    ),
+  );
+  at("tasks").replaceChildren(...rows);
+  at("tasks-card").hidden = rows.length === 0;
+  at("no-tasks").hidden = rows.length > 0;
+}
+
+function showServer(info) {
+  at("server").textContent = `${info.version} · ${info.engineDescription}`;
+  const limits = info.limits;
+  const facts = [
+    ["Version", info.version],
+    ["Engine", `${info.engine}: ${info.engineDescription}`],
+    ["Memory limit", bytesText(Number(limits.memoryLimitBytes))],
+    ["Largest message", bytesText(Number(limits.maxMessageBytes))],
+    ["Open rounds, at most", Number(limits.maxOpenRounds).toLocaleString("en")],
+    ["Submissions of a round, at most", Number(limits.maxSubmissions).toLocaleString("en")],
+    ["An ended round is kept", timeText(secondsOf(limits.maxResultTtl))],
+    ["An upload may pause", timeText(secondsOf(limits.uploadTimeout))],
+  ];
+  at("limits").replaceChildren(
+    ...facts.map(([name, value]) =>
+      element("tr", {}, Object.assign(element("th", { textContent: name }), { scope: "row" }), element("td", { textContent: value })),
+    ),
+  );
+}
+
+async function collect(generator, most) {
+  const found = [];
+  for await (const each of generator) {
+    found.push(each);
+    if (found.length >= most) break;
+  }
+  return found;
+}
+
+async function update() {
+  try {
+    const [info, rounds, tasks] = await Promise.all([
+      client.info(),
+      collect(client.listRounds(), 5000),
+      collect(client.listTasks(), 5000).catch(() => []), // not every role may see tasks
+    ]);
+    showServer(info);
+    showRounds(rounds);
+    showRate(rounds);
+    showTasks(tasks);
+    at("content").hidden = false;
+    at("sign-in").hidden = true;
+    at("problem").hidden = true;
+    at("updated").textContent = `Updated ${new Date().toLocaleTimeString()}.`;
+  } catch (error) {
+    const needsToken = error.code === "UNAUTHENTICATED";
+    if (at("sign-in").hidden && needsToken) {
+      at("sign-in").hidden = false;
+      at("token").focus();
+    }
+    at("problem").textContent = needsToken && !client.token ? "This server needs a token." : error.message;
+    at("problem").hidden = false;
+    at("server").textContent = needsToken ? "" : "no answer";
+  }
+}
+
+async function run() {
+  for (;;) {
+    if (!paused && !document.hidden) await update();
+    await new Promise((resolve) => setTimeout(resolve, INTERVAL_MS));
+  }
+}
+
+at("pause").addEventListener("click", () => {
+  paused = !paused;
+  at("pause").textContent = paused ? "Go on" : "Pause";
+  at("pause").setAttribute("aria-pressed", `${paused}`);
+});
+at("more").addEventListener("click", () => {
+  showsAll = true;
+  update();
+});
+at("sign-in").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(TOKEN, at("token").value.trim());
+  client = new Client("", { token: at("token").value.trim(), retries: 0 });
+  update();
+});
+run();

@@ -1,0 +1,60 @@
+// Store: tasks.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+#include "service/store/database.h"
+#include "service/store/keys.h"
+#include "service/store/store.h"
+
+namespace sparseagg::service {
+
+using keys::TaskKind;
+
+absl::StatusOr<Store::Ticket> Store::PutTasks(absl::Span<const NumberedTask> tasks) {
+  rocksdb::WriteBatch batch;
+  for (const NumberedTask& each : tasks) {
+    const std::string record = EncodeRecord(*each.task);
+    batch.Put(keys::Task(each.number, TaskKind::kTask), record);
+    unreclaimed_bytes_ += record.size();
+  }
+  return Write(batch);
+}
+
+absl::StatusOr<Store::Ticket> Store::PutTaskStates(absl::Span<const NumberedTaskState> states) {
+  rocksdb::WriteBatch batch;
+  for (const NumberedTaskState& each : states) {
+    batch.Put(keys::Task(each.number, TaskKind::kState), EncodeRecord(*each.state));
+  }
+  return Write(batch);
+}
+
+absl::StatusOr<Store::Ticket> Store::DeleteTask(uint64_t number) {
+  rocksdb::WriteBatch batch;
+  batch.Delete(keys::Task(number, TaskKind::kTask));
+  batch.Delete(keys::Task(number, TaskKind::kState));
+  return Write(batch);
+}
+
+absl::Status Store::ForEachTask(const std::function<absl::Status(uint64_t, TaskRecord, TaskStateRecord)>& take) const {
+  Database::Range range(*database_, keys::EndOfRounds(), keys::EndOfTasks());
+  while (range.Valid()) {
+    const absl::string_view key = range.key();
+    if (key.size() != keys::kTaskKindAt + 1 || static_cast<TaskKind>(key[keys::kTaskKindAt]) != TaskKind::kTask) {
+      return absl::DataLossError(
+          absl::StrCat("the data directory has a key of ", key.size(), " bytes where a task begins: it is damaged"));
+    }
+    const uint64_t number = keys::NumberAt(key.substr(1));
+    ASSIGN_OR_RETURN(TaskRecord record, DecodeTaskRecord(range.value()));
+    range.Next();
+    TaskStateRecord state;
+    if (range.Valid() && range.key() == keys::Task(number, TaskKind::kState)) {
+      ASSIGN_OR_RETURN(state, DecodeTaskStateRecord(range.value()));
+      range.Next();
+    }
+    RETURN_IF_ERROR(take(number, std::move(record), std::move(state)));
+  }
+  return range.status();
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,162 @@
+"""Tasks: both clients, and the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+import sparseagg as sa
+
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=10)])
+ONE = {"v": ([1], [1.0])}
+
+
+@pytest.fixture
+def tasks_server(start_server):
+    """A server without tasks of other tests."""
+    return start_server()
+
+
+@pytest.fixture
+def at(tasks_server):
+    with sa.Client(tasks_server.address) as connected:
+        yield connected
+
+
+def test_a_task_is_created_leased_extended_and_completed(at):
+    names = at.create_tasks([sa.NewTask(b"work", labels=["gpu"], priority=2, id="one"), sa.NewTask()], "me")
+    assert names[0] == "tasks/one"
+    assert at.lease_task("c", labels=["cpu"], timeout=0).name == names[1]
+    task = at.lease_task("c", labels=["gpu"], lease_duration=20, timeout=0)
+    assert (task.id, task.payload, task.state, task.attempts, task.owner) == ("one", b"work", "leased", 1, "me")
+    assert at.extend_lease(task, 40).lease_remaining > 30
+    assert at.complete_task(task, result=b"done").state == "completed"
+    assert at.get_task("one").result == b"done"
+    assert [each.name for each in at.list_tasks(state="completed")] == ["tasks/one"]
+    assert at.cancel_tasks([names[1]], reason="why") == 1
+    assert at.get_task(names[1]).state_reason == "why"
+    assert at.lease_task("c", timeout=0.1) is None
+
+
+def test_many_tasks_are_created_in_several_calls(at):
+    names = at.create_tasks(sa.NewTask(b"x" * 2000) for _ in range(1500))
+    assert len(set(names)) == 1500
+    assert [task.name for task in at.list_tasks()] == names
+    assert at.cancel_tasks(names) == 1500
+
+
+def test_wrong_arguments_are_refused(at):
+    with pytest.raises(sa.InvalidArgument, match="payload is bytes, not 'text'"):
+        at.create_tasks([sa.NewTask("text")])
+    with pytest.raises(sa.InvalidArgument, match="labels is a list of strings, not 'gpu'"):
+        at.create_tasks([sa.NewTask(labels="gpu")])
+    with pytest.raises(sa.InvalidArgument, match="tasks is a list of NewTask"):
+        at.create_tasks([b"work"])
+    with pytest.raises(sa.InvalidArgument, match="state is one of open"):
+        list(at.list_tasks(state="done"))
+    with pytest.raises(sa.NotFound, match="no task 'none'"):
+        at.get_task("none")
+    with pytest.raises(sa.InvalidArgument, match="a task is what lease_task has returned"):
+        at.complete_task("tasks/none")
+
+
+def test_worker_submits_to_the_round_and_completes(at):
+    rnd = at.create_round(SPEC)
+    at.create_tasks([sa.NewTask(round=rnd, labels=[f"client:{k}"]) for k in range(3)])
+    for k in range(3):
+        done = sa.worker(at, lambda _: sa.Outcome(ONE, result=b"r"), f"c{k}", labels=[f"client:{k}"], max_tasks=1)
+        assert done == 1
+    listed = list(at.list_tasks(round=rnd))
+    assert [task.state for task in listed] == ["completed"] * 3
+    assert {each.submission_id for each in rnd.submissions()} == {task.submission_id for task in listed}
+    assert rnd.close()["v"].values.tolist() == [3.0]
+
+
+def test_worker_renews_its_lease_while_the_handler_works(at):
+    at.create_tasks([sa.NewTask(id="long")])
+    expired = threading.Event()
+
+    def handle(task):
+        # Three times as long as the lease, by the server's clock.
+        for _ in range(3):
+            other = at.lease_task("other", timeout=0.4)
+            if other is not None:
+                expired.set()
+        return b"done"
+
+    assert sa.worker(at, handle, "c", lease_duration=0.4, max_tasks=1) == 1
+    assert not expired.is_set()
+    assert at.get_task("long").attempts == 1
+
+
+def test_worker_gives_a_task_back_when_the_handler_raises(at):
+    at.create_tasks([sa.NewTask(id="hard", max_attempts=2)])
+
+    def fail(task):
+        raise ValueError(f"attempt {task.attempts}")
+
+    assert sa.worker(at, fail, "c", idle_timeout=0.1) == 0
+    task = at.get_task("hard")
+    assert (task.state, task.attempts) == ("failed", 2)
+    assert "ValueError: attempt 2" in task.state_reason
+
+
+def test_worker_without_an_update_for_the_round_fails_the_task(at):
+    rnd = at.create_round(SPEC)
+    (name,) = at.create_tasks([sa.NewTask(round=rnd)])
+    assert sa.worker(at, lambda _: None, "c", idle_timeout=0.1) == 0
+    assert at.get_task(name).state_reason == "nothing to submit"
+
+
+def test_a_killed_attempt_whose_update_was_committed_counts_once(at):
+    rnd = at.create_round(SPEC)
+    (name,) = at.create_tasks([sa.NewTask(round=rnd)])
+    killed = at.lease_task("c", lease_duration=0.05, timeout=0)
+    rnd.submit("c", ONE, submission_id=killed.id)  # and no more
+    assert sa.worker(at, lambda _: sa.Outcome({"v": ([1], [7.0])}), "c", max_tasks=1, idle_timeout=10) == 1
+    assert at.get_task(name).attempts == 2
+    assert rnd.close()["v"].values.tolist() == [1.0]
+
+
+def test_worker_survives_a_restart_of_the_server(start_server, tmp_path):
+    flags = ["--data-dir", str(tmp_path / "data")]
+    server = start_server(*flags)
+    retry = sa.RetryPolicy(attempts=3, initial=0.05, maximum=0.1)
+    with sa.Client(server.address, retry=retry) as client:
+        client.create_tasks([sa.NewTask(id="before")])
+
+        def handle(task):
+            if task.id == "before":
+                server.kill()
+                start_server(*flags, address=server.address)
+                client.create_tasks([sa.NewTask(id="after")])
+            return b""
+
+        assert sa.worker(client, handle, "c", max_tasks=2, idle_timeout=60) == 2
+        assert [task.state for task in client.list_tasks()] == ["completed", "completed"]
+
+
+def test_asyncio_client_and_worker(tasks_server):
+    async def run():
+        async with sa.aio.Client(tasks_server.address) as client:
+            waiting = asyncio.create_task(client.lease_task("first", timeout=30))
+            await client.create_tasks([sa.NewTask(b"1"), sa.NewTask(b"2")])
+            task = await waiting
+            await client.fail_task(task, "not me", retry=True)
+
+            async def handle(each):
+                await asyncio.sleep(0.3)
+                return each.payload
+
+            done = await asyncio.gather(
+                *(sa.aio.worker(client, handle, f"w{i}", lease_duration=0.2, max_tasks=1) for i in range(2))
+            )
+            return done, sorted([task.result async for task in client.list_tasks(state="completed")])
+
+    assert asyncio.run(run()) == ([1, 1], [b"1", b"2"])
+
+
+def test_rounds_in_this_process_have_no_tasks():
+    with sa.Client(":memory:") as client, pytest.raises(sa.Unimplemented, match="has no tasks"):
+        client.create_tasks([sa.NewTask()])

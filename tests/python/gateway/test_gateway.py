@@ -1,0 +1,242 @@
+"""The HTTP gateway: the same rounds as over gRPC, in JSON, Protocol Buffers, bulk bytes and gRPC-Web."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from http_calls import LOCAL, request
+from sparseagg.v1 import aggregation_pb2 as pb
+
+SPEC = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "dimension": 1000, "width": 2}]}
+KEYS = np.array([3, 9], "<u4")
+ROWS = np.array([[1, 2], [3, 4]], "<f4")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    from conftest import ServerProcess
+
+    running = ServerProcess(tmp_path_factory.mktemp("gateway") / "log", *LOCAL)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def address(server) -> str:
+    return server.http_address
+
+
+@pytest.fixture
+def round_path(address: str, request: pytest.FixtureRequest) -> str:
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    assert call(address, "POST", "/v1/rounds", {"roundId": name, "spec": SPEC})["state"] == "ROUND_STATE_OPEN"
+    return f"/v1/rounds/{name}"
+
+
+def call(address: str, method: str, path: str, body=None, **headers):
+    answer = request(address, method, path, body, **headers)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def put(address: str, path: str, client: str, *, weight: str = "") -> None:
+    query = f"client_id={client}&submission_id=s&sequence=0&last=true&tensor=w&key_encoding=U32&key_bytes=8{weight}"
+    call(
+        address,
+        "POST",
+        f"{path}/chunks?{query}",
+        KEYS.tobytes() + ROWS.tobytes(),
+        content_type="application/octet-stream",
+    )
+    call(address, "POST", f"{path}/submissions", {"clientId": client, "submissionId": "s"})
+
+
+def unpack_page(body: bytes) -> tuple[dict, list[bytes]]:
+    (size,) = struct.unpack_from("<I", body)
+    head = json.loads(body[4 : 4 + size])
+    at, sections = 4 + size, []
+    for count in head["sections"]:
+        sections.append(body[at : at + count])
+        at += count
+    assert at == len(body)
+    assert (4 + size) % 8 == 0
+    return head["page"], sections
+
+
+def test_round_of_bulk_json_and_grpc_clients(server, address, round_path):
+    put(address, round_path, "curl")
+    chunk = pb.UpdateChunk(client_id="proto", submission_id="s", last=True)
+    chunk.slices.add(tensor="w", key_encoding=pb.KEY_ENCODING_U32, keys=KEYS.tobytes(), values=ROWS.tobytes())
+    request(address, "POST", f"{round_path}/chunks", chunk.SerializeToString(), content_type="application/x-protobuf")
+    commit = pb.CommitSubmissionRequest(client_id="proto", submission_id="s").SerializeToString()
+    answer = request(
+        address,
+        "POST",
+        f"{round_path}/submissions",
+        commit,
+        content_type="application/x-protobuf",
+        accept="application/x-protobuf",
+    )
+    assert pb.Submission.FromString(answer.body).num_tuples == 2
+    with sa.Client(server.address) as client:
+        client.get_round(round_path.rsplit("/", 1)[1]).submit("python", {"w": (KEYS, ROWS)})
+    listed = call(address, "GET", f"{round_path}/submissions")["submissions"]
+    assert [each["clientId"] for each in listed] == ["curl", "proto", "python"]
+    call(address, "POST", f"{round_path}:close")
+    assert call(address, "GET", f"{round_path}:wait?timeout=30s")["state"] == "ROUND_STATE_DONE"
+    as_json = call(address, "GET", f"{round_path}/result?tensor=w")
+    page, (keys, values, _, _) = unpack_page(
+        request(address, "GET", f"{round_path}/result", accept="application/octet-stream").body
+    )
+    assert np.frombuffer(keys, "<u4").tolist() == [3, 9]
+    assert np.frombuffer(values, "<f4").tolist() == (3 * ROWS).ravel().tolist()
+    assert page["summary"]["numKeys"] == as_json["summary"]["numKeys"] == "2"
+
+
+def test_pages_of_a_result(address, round_path):
+    put(address, round_path, "a")
+    call(address, "POST", f"{round_path}:close")
+    call(address, "GET", f"{round_path}:wait")
+    first = call(address, "GET", f"{round_path}/result?page_size=1")
+    token = first["nextPageToken"]
+    second = call(address, "GET", f"{round_path}/result?page_size=1&page_token={token}")
+    assert (first["slice"]["keys"], second["slice"]["keys"]) == ("AwAAAA==", "CQAAAA==")
+    assert not second["nextPageToken"]
+    assert call(address, "GET", f"{round_path}/result?range.begin=4")["slice"]["keys"] == "CQAAAA=="
+
+
+def test_withdraw_cancel_and_delete(address, round_path):
+    put(address, round_path, "a")
+    assert call(address, "DELETE", f"{round_path}/submissions?client_id=a") == {"withdrawn": True}
+    assert call(address, "POST", f"{round_path}:cancel", {"reason": "why not"})["stateReason"] == "why not"
+    assert call(address, "DELETE", round_path) == {}
+    assert request(address, "GET", round_path).status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status", "code", "text"),
+    [
+        ("GET", "/v1/nothing", None, {}, 404, "NOT_FOUND", "openapi.json"),
+        ("PUT", "/v1/rounds", None, {}, 405, "UNIMPLEMENTED", "POST, GET"),
+        ("GET", "/v1/rounds/none", None, {}, 404, "NOT_FOUND", "no round 'none'"),
+        ("GET", "/v1/rounds/a%zz", None, {}, 400, "INVALID_ARGUMENT", "%-escape"),
+        ("GET", "/v1/rounds?page_size=-1", None, {}, 400, "INVALID_ARGUMENT", "page_size -1"),
+        ("GET", "/v1/rounds?page_size=x", None, {}, 400, "INVALID_ARGUMENT", "page_size"),
+        ("GET", "/v1/rounds?nothing=1", None, {}, 400, "INVALID_ARGUMENT", "known are page_size, page_token"),
+        ("GET", "/v1/rounds?" + "page_token=&" * 65, None, {}, 400, "INVALID_ARGUMENT", "64 parameters"),
+        ("POST", "/v1/rounds", b"{", {"content_type": "application/json"}, 400, "INVALID_ARGUMENT", "not the JSON"),
+        ("POST", "/v1/rounds", {"spek": 1}, {}, 400, "INVALID_ARGUMENT", "spek"),
+        ("POST", "/v1/rounds", {"roundId": "a b", "spec": SPEC}, {}, 400, "INVALID_ARGUMENT", "a b"),
+        ("POST", "/v1/rounds", b"[" * 1000, {"content_type": "application/json"}, 400, "INVALID_ARGUMENT", "32 levels"),
+        ("POST", "/v1/rounds", b"x", {"content_type": "text/plain"}, 415, "INVALID_ARGUMENT", "text/plain"),
+        ("POST", "/v1/rounds", b"x", {"content_encoding": "gzip"}, 415, "INVALID_ARGUMENT", "Content-Encoding"),
+        ("GET", "/v1/info", None, {"origin": "http://evil.example"}, 403, "PERMISSION_DENIED", "evil.example"),
+        ("GET", "/v1/info", None, {"host": "evil.example"}, 403, "PERMISSION_DENIED", "evil.example"),
+        ("GET", "/v1/info", None, {"expect": "tea"}, 417, "INVALID_ARGUMENT", "100-continue"),
+        ("GET", "/v1/info?" + "a" * 9000, None, {}, 414, "RESOURCE_EXHAUSTED", "8192"),
+        ("GET", "/v1/info", None, {"x": "a" * 17000}, 431, "RESOURCE_EXHAUSTED", "16384"),
+        ("POST", "/v1/rounds", b"x" * (6 << 20), {"content_type": "application/json"}, 413, "RESOURCE_EXHAUSTED",
+         "max_message_bytes 4194304"),
+    ],
+)  # fmt: skip
+def test_error(address, method, path, body, headers, status, code, text):
+    answer = request(address, method, path, body, **headers)
+    assert (answer.status, answer.json["code"]) == (status, code), answer.body
+    assert text in answer.json["detail"]
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_chunked_body_is_refused(address):
+    answer = request(address, "POST", "/v1/rounds", b"0\r\n\r\n", transfer_encoding="chunked")
+    assert answer.status == 411
+    assert "Content-Length" in answer.json["detail"]
+
+
+def grpc_web(address: str, method: str, message: bytes, flags: int = 0) -> tuple[bytes, str]:
+    body = struct.pack(">BI", flags, len(message)) + message
+    answer = request(
+        address, "POST", f"/sparseagg.v1.Aggregation/{method}", body, content_type="application/grpc-web+proto"
+    )
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/grpc-web+proto"
+    frames, rest = {}, answer.body
+    while rest:
+        flag, size = struct.unpack_from(">BI", rest)
+        frames[flag], rest = rest[5 : 5 + size], rest[5 + size :]
+    return frames.get(0, b""), frames[0x80].decode()
+
+
+def test_grpc_web(address, round_path):
+    name = round_path.removeprefix("/v1/")
+    message, trailers = grpc_web(address, "GetRound", pb.GetRoundRequest(name=name).SerializeToString())
+    assert pb.Round.FromString(message).name == name
+    assert trailers == "grpc-status: 0\r\n"
+    chunk = pb.UpdateChunk(round=name, client_id="web", submission_id="s", last=True).SerializeToString()
+    assert pb.UploadStatus.FromString(grpc_web(address, "PutChunk", chunk)[0]).complete
+    assert grpc_web(address, "GetRound", b"\x0a\x04none")[1].startswith("grpc-status: 3\r\ngrpc-message: ")
+    assert grpc_web(address, "GetRound", b"", flags=1)[1].startswith("grpc-status: 12")
+    assert grpc_web(address, "StreamResult", b"")[1].startswith("grpc-status: 12")
+
+
+def test_openapi_has_every_field_of_the_proto(address):
+    description = call(address, "GET", "/v1/openapi.json")
+    operations = {
+        operation["operationId"]: operation for path in description["paths"].values() for operation in path.values()
+    }
+    from sparseagg.v1 import tasks_pb2
+
+    services = [
+        pb.DESCRIPTOR.services_by_name["Aggregation"],
+        tasks_pb2.DESCRIPTOR.services_by_name["Tasks"],
+    ]
+    methods = {method.name: method for service in services for method in service.methods}
+    assert methods.keys() - operations.keys() == {"SubmitUpdate", "StreamResult", "Aggregate"}  # streams
+    schemas = description["components"]["schemas"]
+
+    def check(message) -> None:
+        if message.file.package == "google.protobuf":
+            return
+        properties = schemas[message.name]["properties"]
+        assert properties.keys() == {field.json_name for field in message.fields}
+        for field in message.fields:
+            if field.message_type is not None:
+                check(field.message_type)
+
+    for name, operation in operations.items():
+        check(methods[name].output_type) if methods[name].output_type.name != "Empty" else None
+        if "requestBody" in operation:
+            check(methods[name].input_type)
+        else:
+            names = {parameter["name"].split(".")[0] for parameter in operation["parameters"]}
+            fields = {field.name for field in methods[name].input_type.fields}
+            assert names <= fields | {"round", "task"}
+            assert fields - names <= {"name"}
+    references = json.dumps(description).split('"#/components/schemas/')[1:]
+    assert {reference.split('"')[0] for reference in references} <= schemas.keys()
+
+
+def test_health_and_head(address):
+    assert request(address, "GET", "/health/live").body == b"ok\n"
+    assert request(address, "GET", "/health/ready").body == b"ready\n"
+    head = request(address, "HEAD", "/")
+    assert (head.status, head.body) == (200, b"")
+    assert int(head.headers["content-length"]) > 1000
+
+
+def test_tasks(address):
+    spec = {"payload": "aGVsbG8=", "labels": ["x"]}
+    names = call(address, "POST", "/v1/tasks", {"tasks": [{"taskId": "t", "spec": spec}]})["names"]
+    assert names == ["tasks/t"]
+    none = call(address, "POST", "/v1/tasks:lease", {"clientId": "c", "timeout": "0s"})
+    assert none.get("task") is None  # a worker without the label
+    lease = {"clientId": "c", "leaseId": "l"}
+    task = call(address, "POST", "/v1/tasks:lease", {**lease, "labels": ["x"]})["task"]
+    assert task["spec"]["payload"] == "aGVsbG8="
+    assert task["state"] == "TASK_STATE_LEASED"
+    call(address, "POST", "/v1/tasks/t:extend", {**lease, "leaseDuration": "9s"})
+    assert call(address, "POST", "/v1/tasks/t:complete", lease)["state"] == "TASK_STATE_COMPLETED"
+    assert [each["name"] for each in call(address, "GET", "/v1/tasks?state=COMPLETED")["tasks"]] == ["tasks/t"]

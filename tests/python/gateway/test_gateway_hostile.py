@@ -1,0 +1,126 @@
+"""Hostile peers of the HTTP gateway: it stays within its memory, and serves honest ones."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+import socket
+
+import numpy as np
+from http_calls import LOCAL, raw, read_all, request
+
+LIMIT_MIB = 256
+FLAGS = (*LOCAL, "--memory-limit", f"{LIMIT_MIB}MiB", "--upload-timeout", "2s")
+SPEC = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "dimension": 1 << 20}]}
+
+
+def peak_mib(pid: int) -> float:
+    return int(re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text()).group(1)) / 1024
+
+
+def header(path: str, size: int) -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n" \
+           f"Content-Length: {size}\r\n\r\n".encode()  # fmt: skip
+
+
+def test_slow_header_is_ended_and_does_not_hinder_others(start_server):
+    server = start_server(*FLAGS)
+    slow = [raw(server.http_address, b"GET / HTTP/1.1\r\nHost: loc") for _ in range(50)]
+    assert request(server.http_address, "GET", "/v1/info").status == 200
+    assert all(read_all(connection).startswith(b"HTTP/1.1 408 ") for connection in slow)
+    for connection in slow:
+        connection.close()
+
+
+def test_flood_of_unfinished_bodies_stays_within_memory(start_server):
+    server = start_server(*FLAGS)
+    address = server.http_address
+    assert request(address, "POST", "/v1/rounds", {"roundId": "r", "spec": SPEC}).status == 200
+    path = "/v1/rounds/r/chunks?client_id={}&submission_id=s&last=true&tensor=w&key_encoding=U32&key_bytes=2097152"
+    # Together one and a half times the limit, each without its last byte.
+    body = bytes(4 << 20)
+    hostile = []
+    for i in range(100):
+        connection = raw(address, header(path.format(f"h{i}"), len(body)))
+        connection.setblocking(False)
+        hostile.append(connection)
+        with contextlib.suppress(BlockingIOError):
+            connection.send(body[:-1])
+    keys = np.arange(1000, dtype="<u4").tobytes()
+    honest = path.format("honest").replace("2097152", f"{len(keys)}")
+    attempts = 0
+    while True:  # the server asks for another attempt while the slow ones hold the memory
+        answer = request(address, "POST", honest, keys + bytes(4000), content_type="application/octet-stream")
+        attempts += 1
+        if answer.status == 200:
+            break
+        assert answer.status == 429
+        assert attempts < 30
+    assert peak_mib(server.process.pid) < 1.1 * LIMIT_MIB
+    for connection in hostile:
+        connection.close()
+
+
+def test_pipelined_requests_are_answered_in_order(start_server):
+    server = start_server(*FLAGS)
+    one = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = b"GET /v1/nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    connection = raw(server.http_address, one * 500 + last)
+    answers = re.findall(rb"HTTP/1.1 (\d+) ", read_all(connection))
+    connection.close()
+    assert answers == [b"200"] * 500 + [b"404"]
+
+
+def test_garbage_is_refused(start_server):
+    server = start_server(*FLAGS)
+    rng = np.random.default_rng(1)
+    for data in (b"\x16\x03\x01\x02\x00\x01", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", rng.bytes(1000), b"\r\n" * 9999,
+                 b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+                 b"POST /v1/rounds HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+                 b"POST /v1/rounds HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n"):  # fmt: skip
+        connection = raw(server.http_address, data)
+        connection.shutdown(socket.SHUT_WR)
+        assert re.match(rb"(HTTP/1.1 4\d\d .*)?$", read_all(connection), re.DOTALL), data
+        connection.close()
+    assert request(server.http_address, "GET", "/v1/info").status == 200
+
+
+def test_connections_of_one_address_are_limited(start_server):
+    server = start_server(*LOCAL, "--max-http-connections-per-address", "3")
+    held = [raw(server.http_address, b"") for _ in range(3)]
+    for connection in held:
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+    refused = raw(server.http_address, b"")
+    assert read_all(refused) == b""
+    refused.close()
+    held.pop().close()
+    while True:  # until the server has noticed
+        connection = raw(server.http_address, b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        try:
+            answer = connection.recv(4096)
+        except ConnectionResetError:
+            answer = b""
+        connection.close()
+        if answer:
+            break
+    assert answer.startswith(b"HTTP/1.1 200")
+    for connection in held:
+        connection.close()
+
+
+def test_long_poll_ends_with_its_peer(start_server):
+    server = start_server(*LOCAL, "--threads", "1")
+    address = server.http_address
+    assert request(address, "POST", "/v1/rounds", {"roundId": "r", "spec": SPEC}).status == 200
+    waiting = [
+        raw(address, b"GET /v1/rounds/r:wait HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(20)
+    ]  # fmt: skip
+    for connection in waiting[10:]:
+        connection.close()
+    assert request(address, "POST", "/v1/rounds/r:close").status == 200
+    for connection in waiting[:10]:
+        assert connection.recv(64).startswith(b"HTTP/1.1 200")
+        connection.close()
+    assert server.stop() == 0

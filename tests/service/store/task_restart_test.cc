@@ -1,0 +1,156 @@
+// Tasks of a server with a data directory, started again.
+#include <thread>
+
+#include "service/server.h"
+#include "tests/service/support/client.h"
+#include "tests/service/support/hooked_engine.h"
+#include "tests/service/support/manual_clock.h"
+#include "tests/service/support/round_fixture.h"
+#include "tests/service/support/task_client.h"
+#include "tests/service/support/temporary_directory.h"
+
+namespace sparseagg::service {
+namespace {
+
+using Code = absl::StatusCode;
+
+class TaskRestartTest : public ::testing::TestWithParam<Durability> {
+ protected:
+  TaskRestartTest() {
+    options_.grpc_address = "127.0.0.1:0";
+    options_.num_threads = 2;
+    options_.data_dir = folder_ / "data";
+    options_.durability = GetParam();
+    Restart();
+  }
+
+  void Restart() {
+    tasks_.reset();
+    client_.reset();
+    server_.reset();
+    auto started = Server::Start(options_, std::make_unique<HookedEngine>(&hooks_), clock_);
+    ASSERT_THAT(started, IsOk());
+    server_ = *std::move(started);
+    client_ = std::make_unique<Client>(server_->grpc_address());
+    tasks_ = std::make_unique<TaskClient>(client_->channel());
+  }
+  void Advance(absl::Duration duration) { clock_.Advance(duration, server_->context().timer); }
+  v1::TaskState StateOf(const std::string& id) {
+    const auto task = tasks_->Get(id);
+    EXPECT_THAT(task, IsOk());
+    return task.ok() ? task->state() : v1::TASK_STATE_UNSPECIFIED;
+  }
+  // Waits until what the clock has made due has happened.
+  void AwaitState(const std::string& id, v1::TaskState state) {
+    while (StateOf(id) != state) std::this_thread::yield();
+  }
+
+  const TemporaryDirectory folder_;
+  ServerOptions options_;
+  ManualClock clock_;
+  EngineHooks hooks_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<TaskClient> tasks_;
+};
+
+TEST_P(TaskRestartTest, Tasks_SurviveInTheirStates) {
+  v1::TaskSpec spec;
+  spec.set_payload(std::string(5000, 'x'));
+  spec.add_labels("gpu");
+  spec.set_priority(-2);
+  spec.set_max_attempts(2);
+  for (const char* id : {"completed", "failed", "cancelled", "leased", "open"}) {
+    ASSERT_THAT(tasks_->Create(id, spec, "me"), IsOk());
+  }
+  const auto lease = [&](const std::string& client) {
+    return tasks_->Lease(client, absl::ZeroDuration(), absl::Minutes(1), {"gpu"})->name();
+  };
+  EXPECT_EQ(lease("a"), "tasks/completed");
+  EXPECT_EQ(lease("b"), "tasks/failed");
+  ASSERT_THAT(tasks_->Complete("completed", "a", "result"), IsOk());
+  ASSERT_THAT(tasks_->Fail("failed", "b", /*retry=*/false), IsOk());
+  v1::CancelTasksRequest cancel;
+  cancel.add_names("tasks/cancelled");
+  ASSERT_THAT(tasks_->Cancel(cancel), IsOk());
+  EXPECT_EQ(lease("c"), "tasks/leased");
+  const auto list = [&] {
+    std::vector<std::string> texts;
+    const auto response = tasks_->List();
+    EXPECT_THAT(response, IsOk());
+    if (!response.ok()) return texts;
+    for (const v1::Task& task : response->tasks()) texts.push_back(task.DebugString());
+    return texts;
+  };
+  const std::vector<std::string> before = list();
+  EXPECT_EQ(before.size(), 5);
+  Restart();
+  EXPECT_EQ(list(), before);
+  EXPECT_EQ(tasks_->Get("open")->spec().payload(), spec.payload());
+  EXPECT_EQ(tasks_->Get("completed")->spec().payload(), "");
+  ASSERT_THAT(tasks_->Create("completed", spec, "me"), IsOk());  // a repetition
+  EXPECT_THAT(tasks_->Create("completed", {}, "me"), HasCode(Code::kAlreadyExists));
+  ASSERT_THAT(tasks_->Create("new", spec, "me"), IsOk());
+  EXPECT_EQ(lease("d"), "tasks/open");
+  EXPECT_EQ(lease("e"), "tasks/new");
+  ASSERT_THAT(tasks_->Complete("leased", "c"), IsOk());
+  Advance(options_.limits.max_result_ttl);
+  while (tasks_->Get("completed").ok()) std::this_thread::yield();
+  Restart();
+  EXPECT_THAT(tasks_->Get("completed"), HasCode(Code::kNotFound));
+}
+
+TEST_P(TaskRestartTest, Lease_LastsForItsRemainingTime) {
+  ASSERT_THAT(tasks_->Create("task"), IsOk());
+  ASSERT_THAT(tasks_->Lease("a", absl::ZeroDuration(), absl::Seconds(20)), IsOk());
+  Advance(absl::Seconds(5));
+  ASSERT_THAT(tasks_->Extend("task", "a", absl::Seconds(20)), IsOk());
+  Advance(absl::Seconds(5));
+  Restart();
+  EXPECT_EQ(tasks_->Get("task")->lease().remaining().seconds(), 15);
+  EXPECT_EQ(tasks_->Lease("a")->name(), "tasks/task");  // the answer was lost
+  EXPECT_EQ(tasks_->Lease("b")->name(), "");
+  Advance(absl::Seconds(15));
+  AwaitState("task", v1::TASK_STATE_OPEN);
+  Restart();
+  EXPECT_EQ(tasks_->Get("task")->attempts(), 1);
+  EXPECT_THAT(tasks_->Complete("task", "a"), IsOk());  // late, and the earlier lease is known
+}
+
+TEST_P(TaskRestartTest, Lease_ThatExpiresWithoutAServer_IsHandedOn) {
+  v1::TaskSpec spec;
+  spec.set_max_attempts(1);
+  ASSERT_THAT(tasks_->Create("twice"), IsOk());
+  ASSERT_THAT(tasks_->Create("once", spec), IsOk());
+  ASSERT_THAT(tasks_->Lease("a", absl::ZeroDuration(), absl::Seconds(20)), IsOk());
+  ASSERT_THAT(tasks_->Lease("b", absl::ZeroDuration(), absl::Seconds(20)), IsOk());
+  server_.reset();
+  clock_.Advance(absl::Seconds(30), *std::make_unique<Timer>(&clock_));
+  Restart();
+  AwaitState("twice", v1::TASK_STATE_OPEN);
+  AwaitState("once", v1::TASK_STATE_FAILED);
+  EXPECT_EQ(tasks_->Lease("c")->name(), "tasks/twice");
+}
+
+TEST_P(TaskRestartTest, Round_OfATask_IsFoundAgain) {
+  for (const char* id : {"kept", "gone"}) ASSERT_THAT(client_->Create(SumSpec(), id), IsOk());
+  v1::TaskSpec spec;
+  for (const char* id : {"kept", "gone"}) {
+    spec.set_round(std::string("rounds/") + id);
+    ASSERT_THAT(tasks_->Create(id, spec), IsOk());
+  }
+  ASSERT_THAT(client_->Delete("rounds/gone"), IsOk());
+  AwaitState("gone", v1::TASK_STATE_CANCELLED);
+  Restart();
+  EXPECT_EQ(StateOf("gone"), v1::TASK_STATE_CANCELLED);
+  EXPECT_EQ(tasks_->Lease("a")->name(), "tasks/kept");
+  const v1::UpdateChunk chunk = MakeChunk("rounds/kept", "a", {1}, {1});
+  ASSERT_THAT(client_->SubmitStream({chunk}), IsOk());
+  Restart();
+  EXPECT_THAT(tasks_->Complete("kept", "a", "", chunk.submission_id()), IsOk());
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, TaskRestartTest, ::testing::Values(Durability::kAsync, Durability::kSync));
+
+}  // namespace
+}  // namespace sparseagg::service
