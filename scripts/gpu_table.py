@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Bytes per second of the memory, from the makers' data sheets, and the share that a copy kernel reaches of it.
 BANDWIDTHS = {"H100": 3.35e12, "H200": 4.8e12}
@@ -114,7 +114,7 @@ def kernel_table(kernels: list[Kernel]) -> list[str]:
     return lines
 
 
-def traffic_table(traffic: dict) -> list[str]:
+def traffic_table(traffic: dict[str, Any]) -> list[str]:
     """The lines of the table of bytes."""
     heads = " | ".join(f"{name} model, G/s" for name in BANDWIDTHS)
     lines = [
