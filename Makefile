@@ -67,6 +67,13 @@ asan: build/asan-ubsan/build.ninja ## the C++ tests under the address and undefi
 	cmake --build --preset asan-ubsan
 	ctest --preset asan-ubsan
 
+SECONDS ?= 30
+
+.PHONY: fuzz
+fuzz: build/asan-ubsan/build.ninja ## fuzz targets under the sanitizers, SECONDS=30 each, two at a time
+	cmake --build --preset asan-ubsan --target fuzz-targets
+	$(PYTHON) scripts/fuzz.py --build build/asan-ubsan --seconds $(SECONDS)
+
 .PHONY: tsan
 tsan: build/tsan/build.ninja ## the C++ tests under the thread sanitizer
 	cmake --build --preset tsan

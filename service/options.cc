@@ -172,6 +172,17 @@ void AddLimits(Adder& add, Limits& limits) {
   add.AddCount("max-waiting-leases", limits.max_waiting_leases,
                "LeaseTask calls that wait; lowered to what memory allows; 0: only that limit");
   add.AddPositiveTime("max-lease", limits.max_lease, "longest lease of a task");
+  add.AddCount("max-open-rounds-per-tenant", limits.max_open_rounds_per_tenant,
+               "rounds of one tenant open at once; 0: no limit of its own");
+  add.AddBytes("max-memory-per-tenant", limits.max_memory_per_tenant,
+               "memory that the rounds of one tenant keep: uploads, submissions and results; 0: no limit of its own");
+  add.AddCount("max-uploads-per-tenant", limits.max_uploads_per_tenant,
+               "uploads of one tenant open at once; 0: no limit of its own");
+  add.AddCount("max-transfers-per-tenant", limits.max_transfers_per_tenant,
+               "calls of one tenant at once that carry chunks, pages of results or long answers; 0: no limit of its "
+               "own");
+  add.AddCount("max-submissions-per-second-per-tenant", limits.max_submissions_per_second_per_tenant,
+               "uploads that one tenant may begin in a second; 0: no limit");
   add.AddCount(
       "max-connections", limits.max_connections,
       "connections open at once; lowered to what the limits on memory and open files allow; 0: only those limits");

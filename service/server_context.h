@@ -7,6 +7,7 @@
 #include "service/admission/in_flight_memory.h"
 #include "service/admission/memory_budget.h"
 #include "service/admission/memory_shares.h"
+#include "service/admission/tenants.h"
 #include "service/auth/audit_log.h"
 #include "service/auth/authenticator.h"
 #include "service/base/clock.h"
@@ -31,6 +32,7 @@ struct ServerContext {
         budget(DivideMemory(limits).kept, limits.memory_limit_bytes),
         open_rounds(limits.max_open_rounds),
         uploads(limits.max_uploads),
+        tenants(limits, &budget, &open_rounds, &uploads, the_clock),
         waits(MaxWaitingCalls(limits)),
         lease_waits(limits.max_waiting_leases),
         connections(the_clock),
@@ -45,7 +47,7 @@ struct ServerContext {
 
   // Returns: the parts that rounds use.
   RoundServices ForRounds() {
-    return {engine, clock, limits, budget, open_rounds, uploads, timer, pool, metrics, store};
+    return {engine, clock, limits, tenants, timer, pool, metrics, store};
   }
 
   // Returns: the parts that the task store uses.
@@ -58,6 +60,7 @@ struct ServerContext {
   MemoryBudget budget;     // what rounds keep
   CountLimit open_rounds;  // rounds that have not ended
   CountLimit uploads;      // uploads of all rounds
+  Tenants tenants;         // each tenant's part of these three
   CountLimit waits;        // calls that wait for a round to end
   CountLimit lease_waits;  // calls that wait for a task
   ConnectionTable connections;

@@ -13,27 +13,37 @@ namespace sparseagg::service {
 //   if (!uploads.TryAcquire()) return absl::ResourceExhaustedError("too many uploads");
 //   Permit permit(&uploads);  // lives as long as the upload
 //
-// Owned by ServerContext. Thread-safe, lock-free.
+// Owned by ServerContext and Tenants. Thread-safe, lock-free.
 class CountLimit {
  public:
-  explicit CountLimit(uint64_t limit) : limit_(limit) {}  // 0: no limit
+  // `limit` 0: no limit. Each unit is one of `whole`, too, where there is one: a tenant's part of the server's limit.
+  explicit CountLimit(uint64_t limit, CountLimit* whole = nullptr) : limit_(limit), whole_(whole) {}
 
-  // Returns: false, and takes nothing, if the limit is reached.
+  // Returns: false, and takes nothing, if this limit or that of the whole is reached.
   bool TryAcquire() {
     uint64_t taken = taken_.load(std::memory_order_relaxed);
     do {
       if (limit_ != 0 && taken >= limit_) return false;
     } while (!taken_.compare_exchange_weak(taken, taken + 1, std::memory_order_relaxed));
-    return true;
+    if (whole_ == nullptr || whole_->TryAcquire()) return true;
+    taken_.fetch_sub(1, std::memory_order_relaxed);
+    return false;
   }
   // Returns one unit that TryAcquire has taken.
-  void Release() { taken_.fetch_sub(1, std::memory_order_relaxed); }
+  void Release() {
+    taken_.fetch_sub(1, std::memory_order_relaxed);
+    if (whole_ != nullptr) whole_->Release();
+  }
+
+  // Whether this limit itself is reached, for the text of an error.
+  bool IsFull() const { return limit_ != 0 && taken() >= limit_; }
 
   uint64_t limit() const { return limit_; }
   uint64_t taken() const { return taken_.load(std::memory_order_relaxed); }
 
  private:
   const uint64_t limit_;
+  CountLimit* const whole_;
   std::atomic<uint64_t> taken_{0};
 };
 

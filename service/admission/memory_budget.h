@@ -13,27 +13,37 @@ namespace sparseagg::service {
 // A counter of the bytes that all rounds keep, with a limit. A round reserves bytes before it allocates them; the
 // budget itself allocates nothing and never makes a caller wait. Rounds use it through Reservation.
 //
-// Owned by ServerContext. Thread-safe, lock-free.
+// Owned by ServerContext and Tenants. Thread-safe, lock-free.
 class MemoryBudget {
  public:
   explicit MemoryBudget(uint64_t limit_bytes) : MemoryBudget(limit_bytes, limit_bytes) {}  // 0: no limit
   // `process_limit_bytes`: the --memory-limit of which `limit_bytes` is the share of rounds, for error messages.
   MemoryBudget(uint64_t limit_bytes, uint64_t process_limit_bytes)
       : limit_(limit_bytes), process_limit_(process_limit_bytes) {}
+  // A part of `whole`, such as that of a tenant: its bytes count there, too. `limit_bytes` 0: only the limit of `whole`.
+  MemoryBudget(uint64_t limit_bytes, MemoryBudget* whole)
+      : limit_(limit_bytes), process_limit_(whole->process_limit_), whole_(whole) {}
 
-  // Returns: false, and reserves nothing, if `bytes` more would exceed the limit. True for 0 bytes in any case.
+  // Returns: false, and reserves nothing, if `bytes` more would exceed this limit or that of the whole. True for 0
+  // bytes in any case.
   bool TryReserve(uint64_t bytes);
   // Reserves `bytes` of memory that is already allocated, even beyond the limit.
-  void Reserve(uint64_t bytes) { reserved_.fetch_add(bytes, std::memory_order_relaxed); }
-  void Release(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
+  void Reserve(uint64_t bytes);
+  void Release(uint64_t bytes);
 
-  uint64_t limit() const { return limit_; }
-  uint64_t process_limit() const { return process_limit_; }
+  // Returns: the error of a reservation that was refused. `purpose`, `advice`: as of Reservation::Grow.
+  absl::Status NoRoomError(uint64_t bytes, absl::string_view purpose, absl::string_view advice) const;
+  // Whether more than half of this budget, or of the whole, is reserved.
+  bool IsShort() const;
+
+  // Of this budget, or of the whole where that is lower. 0: no limit.
+  uint64_t limit() const;
   uint64_t reserved() const { return reserved_.load(std::memory_order_relaxed); }
 
  private:
   const uint64_t limit_;
   const uint64_t process_limit_;
+  MemoryBudget* const whole_ = nullptr;
   std::atomic<uint64_t> reserved_{0};
 };
 

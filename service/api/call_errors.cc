@@ -1,8 +1,8 @@
 #include "service/api/call_errors.h"
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "service/base/retry_later.h"
 
 namespace sparseagg::service {
 namespace {
@@ -10,23 +10,7 @@ namespace {
 // gRPC sends the message percent-encoded in a header, which can triple its size. Clients accept 8 KiB of headers.
 constexpr size_t kMaxMessageBytes = 2000;
 
-// Suggested retry delay: within about this time some in-flight messages have been handled.
-constexpr char kRetryDelayMs[] = "500";
-constexpr char kRetryPayload[] = "sparseagg/retry-delay-ms";
-
 }  // namespace
-
-absl::Status RetryLater(absl::string_view reason) {
-  absl::Status status =
-      absl::ResourceExhaustedError(absl::StrCat(reason, "; suggested retry delay: ", kRetryDelayMs, " ms"));
-  status.SetPayload(kRetryPayload, absl::Cord(kRetryDelayMs));
-  return status;
-}
-
-std::string RetryDelayMs(const absl::Status& status) {
-  const auto delay = status.GetPayload(kRetryPayload);
-  return delay.has_value() ? std::string(*delay) : "";
-}
 
 absl::Status NoInFlightMemory(ServerContext& server) {
   server.metrics.CountRefusedInFlight();

@@ -10,13 +10,7 @@
 
 namespace sparseagg::service {
 
-// Makes a RESOURCE_EXHAUSTED status for a lack that passes by itself, with the suggested retry delay in the message and
-// for RetryDelayMs.
-absl::Status RetryLater(absl::string_view reason);
-// Returns: the suggested retry delay of a status that RetryLater made; empty for any other status.
-std::string RetryDelayMs(const absl::Status& status);
-
-// Makes that status for lack of in-flight memory, and counts the refusal in the metrics.
+// Makes a status of RetryLater for lack of in-flight memory, and counts the refusal in the metrics.
 absl::Status NoInFlightMemory(ServerContext& server);
 
 // Makes the UNAVAILABLE status of an upload that was slow while other calls waited for its in-flight memory.

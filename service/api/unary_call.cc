@@ -9,13 +9,13 @@
 namespace sparseagg::service {
 
 bool UnaryCall::ReserveForCall(uint64_t bytes) {
-  auto reservation = server_.in_flight.TryReserveForStream(bytes);
-  if (reservation.has_value()) {
-    call_reservation_ = *std::move(reservation);
-    return true;
+  absl::StatusOr<Transfer> transfer = BeginTransfer(server_, caller(), bytes);
+  if (!transfer.ok()) {
+    Finish(transfer.status());
+    return false;
   }
-  Finish(NoInFlightMemory(server_));
-  return false;
+  transfer_ = *std::move(transfer);
+  return true;
 }
 
 void UnaryCall::ReserveAndAnswer(uint64_t bytes, Wait wait, std::function<absl::Status()> answer) {
@@ -36,7 +36,7 @@ void UnaryCall::Answer(const std::function<absl::Status()>& answer) {
 }
 
 void UnaryCall::Finish(const absl::Status& status) {
-  call_reservation_.StartDeadline(ReclaimFunction());
+  transfer_.reservation.StartDeadline(ReclaimFunction());
   Send(status);
 }
 

@@ -13,6 +13,7 @@
 #include "service/admission/in_flight_memory.h"
 #include "service/admission/memory_shares.h"
 #include "service/api/caller.h"
+#include "service/api/transfer.h"
 #include "service/server_context.h"
 
 namespace sparseagg::service {
@@ -43,7 +44,8 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall> {
   virtual grpc::ByteBuffer* response() = 0;
 
   // Reserves in-flight memory that the call needs besides its response, until the call is over.
-  // Returns: false for lack of memory; the call is then finished with RESOURCE_EXHAUSTED and a suggested retry delay.
+  // Returns: false for lack of memory, or of permits of the tenant; the call is then finished with RESOURCE_EXHAUSTED and
+  // a suggested retry delay.
   bool ReserveForCall(uint64_t bytes);
 
   // Reserves in-flight memory for a response of up to `bytes`, runs `answer`, and finishes the call with the status
@@ -78,7 +80,7 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall> {
   void Answer(const std::function<absl::Status()>& answer);
 
   ServerContext& server_;
-  InFlightReservation call_reservation_;
+  Transfer transfer_;
   InFlightReservation response_reservation_;
   std::function<bool()> stop_;
   std::atomic<bool> is_cancelled_ = false;

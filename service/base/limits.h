@@ -33,6 +33,12 @@ struct Limits {
   uint64_t max_task_bytes = uint64_t{64} << 10;  // of a payload, and of a result
   absl::Duration max_lease = absl::Hours(1);
   uint64_t max_waiting_leases = 20'000;
+  // Of each tenant; a server without credentials has one.
+  uint64_t max_open_rounds_per_tenant = 0;
+  uint64_t max_memory_per_tenant = 0;  // bytes: uploads, submissions and results of its rounds
+  uint64_t max_uploads_per_tenant = 0;
+  uint64_t max_transfers_per_tenant = 0;               // calls at once that carry chunks, pages or long answers
+  uint64_t max_submissions_per_second_per_tenant = 0;  // uploads begun
   uint64_t connection_bytes = kConnectionBytes;  // no flag: FitToMemory lowers max_connections by it
 };
 

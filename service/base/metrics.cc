@@ -39,6 +39,9 @@ std::string ReasonOf(absl::StatusCode code) { return absl::AsciiStrToLower(absl:
 constexpr std::array<absl::string_view, 6> kTaskEvents = {"created",   "leased", "expired",
                                                           "completed", "failed", "cancelled"};
 
+constexpr std::array<absl::string_view, 4> kTenantLimits = {"open_rounds", "uploads", "transfers",
+                                                            "submissions_per_second"};
+
 constexpr std::array<absl::string_view, 6> kResults = {"accepted", "duplicate", "stale", "invalid", "shed", "failed"};
 
 // Returns: the label `result` of a submission that was refused with `status`.
@@ -70,6 +73,9 @@ struct Metrics::Impl {
     }
     for (const absl::string_view event : kTaskEvents) {
       task_events[std::string(event)] = &task_event_family.Add({{"event", std::string(event)}});
+    }
+    for (const absl::string_view limit : kTenantLimits) {
+      tenant_refusals[std::string(limit)] = &tenant_refused_family.Add({{"limit", std::string(limit)}});
     }
     for (const RoundStage stage : kAllStages) {
       stages[static_cast<size_t>(stage)] = &stage_family.Add({{"stage", std::string(Name(stage))}}, Buckets());
@@ -121,6 +127,11 @@ struct Metrics::Impl {
               "while other calls waited for memory.")
           .Register(registry)
           .Add({});
+  Family<Counter>& tenant_refused_family =
+      BuildCounter()
+          .Name("sparseagg_tenant_refused_total")
+          .Help("Calls refused because their tenant had reached a limit of its own, by limit.")
+          .Register(registry);
   Counter& in_flight_refused = BuildCounter()
                                    .Name("sparseagg_transit_refused_total")
                                    .Help("Calls refused for lack of in-flight memory.")
@@ -216,6 +227,7 @@ struct Metrics::Impl {
       BuildGauge().Name("sparseagg_engine_info").Help("Always 1; engine and device are labels.").Register(registry);
   std::map<std::string, Counter*, std::less<>> submissions;  // never changed after construction
   std::map<std::string, Counter*, std::less<>> task_events;  // likewise
+  std::map<std::string, Counter*, std::less<>> tenant_refusals;  // likewise
   std::array<Histogram*, kNumStages> stages;
 };
 
@@ -249,6 +261,7 @@ void Metrics::CountTasks(absl::string_view event, uint64_t number) {
   impl_->task_events.find(event)->second->Increment(static_cast<double>(number));
 }
 
+void Metrics::CountTenantRefusal(absl::string_view limit) { impl_->tenant_refusals.find(limit)->second->Increment(); }
 void Metrics::CountRefusedConnection() { impl_->refused_connections.Increment(); }
 void Metrics::CountEndedConnections(int number) { impl_->ended_connections.Increment(number); }
 void Metrics::CountRefusedInFlight() { impl_->in_flight_refused.Increment(); }

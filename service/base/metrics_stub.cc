@@ -16,6 +16,7 @@ void Metrics::ObserveStage(RoundStage, absl::Duration) {}
 void Metrics::CountRefusedConnection() {}
 void Metrics::CountEndedConnections(int) {}
 void Metrics::CountRefusedInFlight() {}
+void Metrics::CountTenantRefusal(absl::string_view) {}
 void Metrics::CountTasks(absl::string_view, uint64_t) {}
 void Metrics::ObserveFinish(absl::Duration) {}
 std::string Metrics::Text(const std::function<Gauges()>&) const { return ""; }

@@ -157,6 +157,11 @@ void EncodeLimits(const Limits& limits, v1::ServerLimits* wire) {
   wire->set_max_task_bytes(limits.max_task_bytes);
   wire->set_max_waiting_leases(limits.max_waiting_leases);
   EncodeDuration(limits.max_lease, wire->mutable_max_lease());
+  wire->set_max_open_rounds_per_tenant(limits.max_open_rounds_per_tenant);
+  wire->set_max_memory_per_tenant(limits.max_memory_per_tenant);
+  wire->set_max_uploads_per_tenant(limits.max_uploads_per_tenant);
+  wire->set_max_transfers_per_tenant(limits.max_transfers_per_tenant);
+  wire->set_max_submissions_per_second_per_tenant(limits.max_submissions_per_second_per_tenant);
 }
 
 void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, const PageFormat& format, bool first,

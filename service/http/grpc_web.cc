@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/api/call_errors.h"
+#include "service/base/retry_later.h"
 
 namespace sparseagg::service {
 namespace {

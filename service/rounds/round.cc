@@ -64,7 +64,8 @@ Round::Round(RoundConfig config, const RoundServices& services, std::function<vo
       created_at_(services.clock.Monotonic() -
                   std::max(services.clock.WallTime() - create_time_, absl::ZeroDuration())),
       journal_(std::make_shared<RoundJournal>(config_->id.empty() ? nullptr : services.store)),
-      reservation_(&services.budget, config_->KeepsSubmissions()) {
+      tenant_(services.tenants.Of(config_->tenant)),
+      reservation_(&tenant_.budget, config_->KeepsSubmissions()) {
   snapshot_.create_time = create_time_;
 }
 
@@ -76,11 +77,17 @@ Round::~Round() {
 absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const RoundServices& services,
                                                    std::function<void()> on_expire,
                                                    std::optional<absl::Time> create_time) {
-  if (!services.open_rounds.TryAcquire()) {
+  Tenant& tenant = services.tenants.Of(config.tenant);
+  if (!tenant.open_rounds.TryAcquire()) {
+    const bool is_own = tenant.open_rounds.IsFull();
+    if (is_own) services.metrics.CountTenantRefusal("open_rounds");
     return absl::ResourceExhaustedError(
-        absl::StrCat("the server's max_open_rounds ", services.open_rounds.limit(), " rounds are open already"));
+        is_own ? absl::StrCat("the server's max_open_rounds_per_tenant ", services.limits.max_open_rounds_per_tenant,
+                              " rounds of the tenant are open already")
+               : absl::StrCat("the server's max_open_rounds ", services.limits.max_open_rounds,
+                              " rounds are open already"));
   }
-  Permit permit(&services.open_rounds);
+  Permit permit(&tenant.open_rounds);
   auto round = std::shared_ptr<Round>(new Round(std::move(config), services, std::move(on_expire), create_time));
   RETURN_IF_ERROR(round->Start(std::move(permit)));
   return round;

@@ -389,6 +389,7 @@ class Round : public std::enable_shared_from_this<Round> {
   const absl::Time create_time_;
   const absl::Duration created_at_;  // Clock::Monotonic; before the start of the clock for a round of an earlier run
   const std::shared_ptr<RoundJournal> journal_;
+  Tenant& tenant_;
 
   mutable StageTotals stages_;
   std::atomic<int64_t> add_ns_{0};  // RoundTimeline::add
@@ -402,7 +403,7 @@ class Round : public std::enable_shared_from_this<Round> {
   uint64_t merged_bytes_ ABSL_GUARDED_BY(merge_mu_) = 0;     // size of aggregation_ after the latest MergePending
 
   mutable Mutex mu_;
-  Permit open_permit_ ABSL_GUARDED_BY(mu_);  // of RoundServices::open_rounds
+  Permit open_permit_ ABSL_GUARDED_BY(mu_);  // of tenant_.open_rounds
   // Without num_uploads and the timeline, except the `finish` of an ended round: Snapshot() fills these in.
   RoundSnapshot snapshot_ ABSL_GUARDED_BY(mu_);
   absl::Duration closed_at_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();  // Clock::Monotonic

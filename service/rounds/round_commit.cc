@@ -241,11 +241,9 @@ void Round::UpdateReservation() {
 }
 
 void Round::MergeIfMemoryIsShort() {
-  const uint64_t limit = services_.budget.limit();
-  const bool is_short = limit != 0 && services_.budget.reserved() > limit / 2;
   const bool halves = aggregation_->memory_bytes() / 2 >= merged_bytes_;
   // An error is not the submission's, and leaves the aggregation as it was.
-  if (is_short && halves && MergesOnArrival()) MergePending().IgnoreError();
+  if (tenant_.budget.IsShort() && halves && MergesOnArrival()) MergePending().IgnoreError();
 }
 
 absl::Status Round::MergePending() {

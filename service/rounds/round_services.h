@@ -3,8 +3,7 @@
 #define SPARSEAGG_SERVICE_ROUNDS_ROUND_SERVICES_H_
 
 #include "host/engine.h"
-#include "service/admission/count_limit.h"
-#include "service/admission/memory_budget.h"
+#include "service/admission/tenants.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
 #include "service/base/metrics.h"
@@ -17,16 +16,14 @@ namespace sparseagg::service {
 // References to what all rounds of a server share. ServerContext owns the parts and makes this struct; they outlive
 // every round. All parts are thread-safe.
 struct RoundServices {
-  Engine& engine;           // computes the sums
-  const Clock& clock;       // deadlines, timeouts and timelines
-  const Limits& limits;     // upload_timeout
-  MemoryBudget& budget;     // the memory that rounds keep
-  CountLimit& open_rounds;  // rounds that have not ended
-  CountLimit& uploads;      // uploads of all rounds
-  Timer& timer;             // deadlines, upload timeouts, expiry
-  WorkerPool& pool;         // merges, and tells owners of discarded uploads
-  Metrics& metrics;         // counts submissions and measures stages
-  Store* store = nullptr;   // what survives a restart; null: nothing does
+  Engine& engine;          // computes the sums
+  const Clock& clock;      // deadlines, timeouts and timelines
+  const Limits& limits;    // upload_timeout
+  Tenants& tenants;        // limits on open rounds, uploads and the memory that rounds keep
+  Timer& timer;            // deadlines, upload timeouts, expiry
+  WorkerPool& pool;        // merges, and tells owners of discarded uploads
+  Metrics& metrics;        // counts submissions and measures stages
+  Store* store = nullptr;  // what survives a restart; null: nothing does
 };
 
 }  // namespace sparseagg::service

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
+#include "service/base/retry_later.h"
 #include "service/base/to_status.h"
 #include "service/rounds/round.h"
 
@@ -49,13 +50,23 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
     if (snapshot_.state != RoundState::kOpen) return RefuseLocked(NotOpenErrorLocked());
     if (absl::Status status = CheckSubmissionLimitLocked(); !status.ok()) return RefuseLocked(std::move(status));
   }
-  if (!services_.uploads.TryAcquire()) {
+  if (!tenant_.uploads.TryAcquire()) {
+    const bool is_own = tenant_.uploads.IsFull();
+    if (is_own) services_.metrics.CountTenantRefusal("uploads");
     return RefuseLocked(absl::ResourceExhaustedError(
-        absl::StrCat("the server's max_uploads ", services_.uploads.limit(), " uploads are open already")));
+        is_own
+            ? absl::StrCat("the server's max_uploads_per_tenant ", services_.limits.max_uploads_per_tenant,
+                           " uploads of the tenant are open already")
+            : absl::StrCat("the server's max_uploads ", services_.limits.max_uploads, " uploads are open already")));
   }
-  Permit permit(&services_.uploads);
+  Permit permit(&tenant_.uploads);
+  if (!tenant_.submissions.TryTake()) {
+    services_.metrics.CountTenantRefusal("submissions_per_second");
+    return RefuseLocked(RetryLater(absl::StrCat("the tenant has begun the server's max_submissions_per_second_per_tenant ",
+                                                tenant_.submissions.per_second(), " uploads in the last second")));
+  }
   auto upload = std::make_shared<UploadHandle>(std::string(name.first), std::string(name.second), tag, config_,
-                                               &services_.budget, std::move(permit), journal_);
+                                               &tenant_.budget, std::move(permit), journal_);
   {
     MutexLock upload_lock(&upload->mu_);
     upload->upload_.ExpectTuples(latest_tuples_);

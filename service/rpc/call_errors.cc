@@ -3,6 +3,7 @@
 #include <string>
 
 #include "service/api/call_errors.h"
+#include "service/base/retry_later.h"
 
 namespace sparseagg::service {
 

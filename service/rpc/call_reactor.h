@@ -55,21 +55,22 @@ class CallReactor : public Base {
   }
 
   // Reserves in-flight memory that the call needs besides its messages, until the call is over.
-  // Returns: false for lack of memory; the call is then finished with RESOURCE_EXHAUSTED and a suggested retry delay.
+  // Returns: false for lack of memory, or of permits of the tenant; the call is then finished with RESOURCE_EXHAUSTED and
+  // a suggested retry delay.
   bool ReserveForCall(uint64_t bytes) {
-    auto reservation = server_.in_flight.TryReserveForStream(bytes);
-    if (reservation.has_value()) {
-      call_reservation_ = *std::move(reservation);
-      return true;
+    absl::StatusOr<Transfer> transfer = BeginTransfer(server_, context_, bytes);
+    if (!transfer.ok()) {
+      Finish(ToGrpc(transfer.status(), context_));
+      return false;
     }
-    Finish(ToGrpc(NoInFlightMemory(server_), context_));
-    return false;
+    transfer_ = *std::move(transfer);
+    return true;
   }
 
   // Finishes the call, in place of gRPC's Finish. From now on the client has to read the status, and the response of a
   // unary call, in time: the memory of ReserveForCall is reclaimed from a slow client by cancelling the call.
   void Finish(const grpc::Status& status) {
-    call_reservation_.StartDeadline([canceller = canceller_] { canceller->Cancel(); });
+    transfer_.reservation.StartDeadline([canceller = canceller_] { canceller->Cancel(); });
     Base::Finish(status);
   }
 
@@ -83,7 +84,7 @@ class CallReactor : public Base {
   std::shared_ptr<Derived> self_;
 
  private:
-  InFlightReservation call_reservation_;
+  Transfer transfer_;
 };
 
 }  // namespace sparseagg::service

@@ -60,7 +60,7 @@ class AggregateReactor final
 
   void FinishWith(const absl::Status& status) {
     CancelRound();
-    Finish(ToGrpc(status));
+    Finish(ToGrpc(status, context_));
   }
 
  private:
@@ -88,6 +88,7 @@ class AggregateReactor final
   absl::Status Open(const v1::AggregateRequest& request) {
     ASSIGN_OR_RETURN(format_, DecodePageFormat(request.format()));
     ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), context().limits));
+    config.tenant = context_.identity().tenant;
     ASSIGN_OR_RETURN(std::shared_ptr<Round> round, service_.registry().CreatePrivate(std::move(config)));
     LogCall(LogLevel::kInfo, context_, "Aggregate", "");
     round_ = round;

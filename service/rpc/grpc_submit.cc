@@ -70,7 +70,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
 
   void FinishWith(const absl::Status& status) {
     ReleaseUpload(status);
-    Finish(ToGrpc(status));
+    Finish(ToGrpc(status, context_));
   }
 
  private:

@@ -27,7 +27,7 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
     });
   }
 
-  void FinishWith(const absl::Status& status) { Finish(ToGrpc(status)); }
+  void FinishWith(const absl::Status& status) { Finish(ToGrpc(status, context_)); }
 
  private:
   absl::Status NoMessage() const {

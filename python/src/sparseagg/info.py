@@ -51,6 +51,11 @@ class ServerLimits:
     max_task_bytes: int
     max_waiting_leases: int
     max_lease: float
+    max_open_rounds_per_tenant: int
+    max_memory_per_tenant: int
+    max_uploads_per_tenant: int
+    max_transfers_per_tenant: int
+    max_submissions_per_second_per_tenant: int
 
 
 @dataclasses.dataclass(frozen=True)

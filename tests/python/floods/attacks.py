@@ -1,9 +1,9 @@
 """Hostile HTTP/2 clients: each function below attacks a server until it is ended.
 
-    python attacks.py NAME HOST:PORT
+    python attacks.py NAME HOST:PORT [CA]
 
 An attack sends what it has on all its connections as fast as the server takes it, from 127.0.0.2, and connects again
-when it is cut off.
+when it is cut off. CA: PEM file of the server's authority; the connections then use TLS.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import pathlib
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -24,6 +25,9 @@ END_STREAM, END_HEADERS, ACK = 1, 4, 1
 BATCH = 500  # frames of one send
 
 Address = tuple[str, int]
+
+# TLS of all connections, if there is an argument CA.
+tls: ssl.SSLContext | None = None
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -55,6 +59,8 @@ WATCH = call_headers(b"/grpc.health.v1.Health/Watch")
 
 def connected(address: Address) -> socket.socket:
     peer = socket.create_connection(address, timeout=5, source_address=("127.0.0.2", 0))
+    if tls is not None:
+        peer = tls.wrap_socket(peer, server_hostname="localhost")
     peer.sendall(PREFACE + frame(SETTINGS, 0, 0))
     return peer
 
@@ -71,7 +77,9 @@ def streams() -> Iterator[int]:
 
 
 def flood(address: Address, batches: Callable[[], Iterable[bytes]], connections: int = 4, reads: bool = True) -> None:
-    """Sends the batches on each of the connections, again and again."""
+    """Sends the batches on each of the connections, again and again. With TLS nothing is read: a socket of Python's
+    ssl serves one thread."""
+    reads = reads and tls is None
 
     def one() -> None:
         while True:
@@ -250,11 +258,14 @@ ATTACKS: dict[str, Callable[[Address], None]] = {
 }  # fmt: skip
 
 
-def command(name: str, address: str) -> list[str]:
+def command(name: str, address: str, *ca: str) -> list[str]:
     """The command line of an attack."""
-    return [sys.executable, str(pathlib.Path(__file__)), name, address]
+    return [sys.executable, str(pathlib.Path(__file__)), name, address, *ca]
 
 
 if __name__ == "__main__":
     host, _, port = sys.argv[2].rpartition(":")
+    if len(sys.argv) > 3:
+        tls = ssl.create_default_context(cafile=sys.argv[3])
+        tls.set_alpn_protocols(["h2"])
     ATTACKS[sys.argv[1]]((host, int(port)))

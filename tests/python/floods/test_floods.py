@@ -14,6 +14,7 @@ import attacks
 import numpy as np
 import pytest
 import sparseagg as sa
+from conftest import ServerProcess
 
 LIMIT = 256 << 20
 # Longer to see whether memory grows on: `FLOOD_SECONDS=20 make test-python PYTEST_ARGS='-n 0 -s tests/python/floods'`.
@@ -64,23 +65,37 @@ def honest_round(client: sa.Client) -> float:
     return time.monotonic() - begun
 
 
-def round_of_newcomer(address: str) -> float:
+def round_of_newcomer(address: str, tls: str | None) -> float:
     """One round of a client that has just come; returns its seconds, with those to connect."""
     begun = time.monotonic()
-    with sa.Client(address, timeout=60) as client:
+    with sa.Client(address, timeout=60, tls=tls) as client:
         honest_round(client)
     return time.monotonic() - begun
 
 
 @pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_flood_server_goes_on(name: str, start_server) -> None:
-    server = start_server("--memory-limit", str(LIMIT))
+    check_flood(name, start_server("--memory-limit", str(LIMIT)))
+
+
+# Of each kind one: gRPC reads these from TLS by another way (service/transport/frame_inspection.cc).
+@pytest.mark.parametrize("name", ["rapid_reset", "unknown_methods", "continuation", "settings", "pings", "no_message"])
+def test_flood_over_tls_server_goes_on(name: str, start_server, self_signed) -> None:
+    key, certificate = self_signed
+    server = start_server(
+        "--memory-limit", str(LIMIT), "--tls-certificate", str(certificate), "--tls-key", str(key)
+    )
+    check_flood(name, server, str(certificate))
+
+
+def check_flood(name: str, server: ServerProcess, ca: str | None = None) -> None:
     pid = server.process.pid
-    old_client = sa.Client(server.address, timeout=60)
+    address = server.address.replace("127.0.0.1", "localhost") if ca else server.address
+    old_client = sa.Client(address, timeout=60, tls=ca)
     honest_round(old_client)
     idle = resident(pid)
     watch = Watch(pid)
-    attacker = subprocess.Popen(attacks.command(name, server.address))
+    attacker = subprocess.Popen(attacks.command(name, server.address, *([ca] if ca else [])))
     rounds = []
     try:
         begun = time.monotonic()
@@ -88,7 +103,7 @@ def test_flood_server_goes_on(name: str, start_server) -> None:
             time.sleep(0.1)
             # Those who cancel calls come from this host, of which new connections are refused for a while.
             from_here = name == "cancelled_calls"
-            rounds.append(honest_round(old_client) if from_here else round_of_newcomer(server.address))
+            rounds.append(honest_round(old_client) if from_here else round_of_newcomer(address, ca))
     finally:
         attacker.kill()
         attacker.wait()
@@ -101,7 +116,7 @@ def test_flood_server_goes_on(name: str, start_server) -> None:
     begun = time.monotonic()
     code = server.stop()
     print(
-        f"\n{name:20} peak {watch.most >> 20:5} MiB  longest round {max(rounds):6.2f} s of {len(rounds)}  "
+        f"\n{name:20} {'TLS ' if ca else ''}peak {watch.most >> 20:5} MiB  longest round {max(rounds):6.2f} s of {len(rounds)}  "
         f"idle {idle >> 20} MiB, again after {recovered:5.2f} s  stop {time.monotonic() - begun:.2f} s"
     )
     assert code == 0

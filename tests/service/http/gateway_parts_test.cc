@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_join.h"
-#include "service/api/call_errors.h"
+#include "service/base/retry_later.h"
 #include "service/http/browser_policy.h"
 #include "service/http/bulk_body.h"
 #include "service/http/grpc_web.h"

@@ -102,6 +102,38 @@ TEST_F(AuthApiTest, TenantHeader_OfAnAdmin_ActsThere_OfOthersIsDenied) {
   EXPECT_THAT(with_tenant("blue-admin", "a/b"), Fails(Code::kInvalidArgument, HasSubstr("sparseagg-tenant")));
 }
 
+TEST_F(AuthApiTest, Transfers_OfOneTenant_LeaveThoseOfOthers) {
+  options_.limits.max_transfers_per_tenant = 1;
+  WriteAllRoles();
+  Client red = As("red-coordinator");
+  Client blue = As("blue-coordinator");
+  ASSERT_THAT(red.Create(SumSpec(), "r"), IsOk());
+  ASSERT_THAT(blue.Create(SumSpec(), "r"), IsOk());
+  const v1::UpdateChunk chunk = MakeChunk("rounds/r", "a", {1}, {1});
+  {
+    // A stream whose server has taken its first chunk.
+    grpc::ClientContext context;
+    v1::Submission submission;
+    const auto stream = red.stub().SubmitUpdate(&context, &submission);
+    v1::UpdateChunk first = chunk;
+    first.set_last(false);
+    ASSERT_TRUE(stream->Write(first));
+    while (red.Get("rounds/r")->num_uploads() == 0) std::this_thread::yield();
+    EXPECT_THAT(red.Put(MakeChunk("rounds/r", "b", {1}, {1})),
+                Fails(Code::kResourceExhausted, HasSubstr("max_transfers_per_tenant 1 calls")));
+    EXPECT_THAT(red.Get("rounds/r"), IsOk());  // no transfer
+    EXPECT_THAT(blue.Put(chunk), IsOk());
+    context.TryCancel();
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  // The permit is released when the server has seen the end of the call.
+  absl::Status put;
+  do {
+    put = red.Put(chunk).status();
+  } while (absl::IsResourceExhausted(put));
+  EXPECT_THAT(put, IsOk());
+}
+
 TEST_F(AuthApiTest, Uploads_ClientId_ComesFromTheCredential) {
   WriteAllRoles();
   Client coordinator = As("red-coordinator");
