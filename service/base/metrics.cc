@@ -74,8 +74,8 @@ struct Metrics::Impl {
     for (const absl::string_view event : kTaskEvents) {
       task_events[std::string(event)] = &task_event_family.Add({{"event", std::string(event)}});
     }
-    for (const absl::string_view limit : kTenantLimits) {
-      tenant_refusals[std::string(limit)] = &tenant_refused_family.Add({{"limit", std::string(limit)}});
+    for (const absl::string_view name : kTenantLimits) {
+      tenant_refusals[std::string(name)] = &tenant_refused_family.Add({{"limit", std::string(name)}});
     }
     for (const RoundStage stage : kAllStages) {
       stages[static_cast<size_t>(stage)] = &stage_family.Add({{"stage", std::string(Name(stage))}}, Buckets());

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "service/admission/in_flight_memory.h"
-#include "service/api/call_errors.h"
+#include "service/api/transfer.h"
 #include "service/rpc/call_canceller.h"
 #include "service/rpc/call_context.h"
 #include "service/rpc/call_errors.h"
