@@ -24,6 +24,7 @@
 #include "service/base/log.h"
 #include "service/http/browser_policy.h"
 #include "service/http/connection.h"
+#include "service/http/peer_stream.h"
 #include "service/http/router.h"
 #include "service/transport/address.h"
 #include "service/transport/connection_table.h"
@@ -170,7 +171,7 @@ void Gateway::Impl::Accept(int fd) {
     });
   };
   const std::shared_ptr<Connection> connection =
-      MakeConnection(*services, std::move(socket), peer, CurrentTls(), std::move(on_end));
+      MakeConnection(*services, MakePeerStream(io, std::move(socket), CurrentTls()), peer, std::move(on_end));
   *made = connection.get();
   connections[connection.get()] = connection;
   connection->Start();

@@ -39,6 +39,9 @@ struct HttpResponse {
 // Returns: a response of one piece.
 HttpResponse MakeResponse(int status, absl::string_view content_type, std::string body);
 
+// Returns: the bytes before the body.
+std::string SerializeHead(const HttpResponse& response);
+
 // Returns: the error as RFC 9457 problem details, with the code and the text that gRPC sends, and Retry-After where the
 // lack passes by itself. `status` 0: the one that google.rpc.Code assigns to the code.
 HttpResponse MakeProblem(const absl::Status& error, int status = 0);
