@@ -17,6 +17,7 @@ void Metrics::CountRefusedConnection() {}
 void Metrics::CountEndedConnections(int) {}
 void Metrics::CountRefusedInFlight() {}
 void Metrics::CountTasks(absl::string_view, uint64_t) {}
+void Metrics::CountHttp(const HttpExchange&) {}
 void Metrics::ObserveFinish(absl::Duration) {}
 std::string Metrics::Text(const std::function<Gauges()>&) const { return ""; }
 

@@ -36,13 +36,15 @@ class HttpConnection final : public Connection {
         server_(*services.server),
         stream_(std::move(stream)),
         peer_(std::move(peer)),
-        on_end_(std::move(on_end)) {}
+        on_end_(std::move(on_end)),
+        idle_place_(services.idle, stream_->native_handle()) {}
   ~HttpConnection() override {
-    stream_->Close();
+    CloseSocket();
     on_end_();
   }
 
   void Start() override {
+    idle_place_.Enter(/*was_used=*/false);
     stream_->ExpireAfter(kHeaderTimeout);
     stream_->Handshake([self = Self()](const HttpError& error, size_t) {
       if (error) return self->Close();
@@ -59,8 +61,9 @@ class HttpConnection final : public Connection {
   void Close() override {
     if (is_closed_) return;
     is_closed_ = true;
-    stream_->Close();
+    CloseSocket();
     body_reservation_.Release();
+    if (phase_ == Phase::kBody || phase_ == Phase::kCall) CountExchange();
     if (call_ != nullptr && is_called_ && phase_ == Phase::kCall) call_->Cancel();
     // A call that has not returned is cancelled in WatchPeer; one whose response is made is freed here.
     if (phase_ != Phase::kCall) call_.reset();
@@ -70,6 +73,11 @@ class HttpConnection final : public Connection {
   enum class Phase { kIdle, kHeader, kBody, kCall, kResponse };
 
   std::shared_ptr<HttpConnection> Self() { return std::static_pointer_cast<HttpConnection>(shared_from_this()); }
+
+  void CloseSocket() {
+    idle_place_.Leave();  // the descriptor may soon be another connection's
+    stream_->Close();
+  }
 
   // ---- requests ----
 
@@ -81,6 +89,7 @@ class HttpConnection final : public Connection {
     parser_->header_limit(kMaxHeaderBytes);
     // Checked when the method is known. Beast 1.74 takes boost::none for 0.
     parser_->body_limit(std::numeric_limits<uint64_t>::max());
+    idle_place_.Enter(/*was_used=*/number_ > 1);
     if (buffer_.size() > 0) return ReadHeader();
     phase_ = Phase::kIdle;
     if (is_draining_) return Close();
@@ -102,6 +111,7 @@ class HttpConnection final : public Connection {
 
   void RefuseHead(const HttpError& error) {
     request_ = HttpRequest();
+    BeginExchange();
     auto refusal = ExplainUnreadHead(error, stream_->HasExpired(error));
     if (!refusal.has_value()) return Close();
     RefuseAndClose(*std::move(refusal));
@@ -114,10 +124,25 @@ class HttpConnection final : public Connection {
     request_.peer = peer_;
     request_.certificate_names = certificate_names_;
     unread_body_ = request_.body_bytes > 0;
+    BeginExchange();
     if (refusal.has_value()) return RefuseAndClose(*std::move(refusal));
-    auto routed = services_.router->Route(request_);
-    if (auto* const response = std::get_if<HttpResponse>(&routed)) return Respond(std::move(*response));
-    TakeCall(std::get<HttpCallPlan>(std::move(routed)));
+    RoutedRequest routed = services_.router->Route(request_);
+    exchange_.route = std::move(routed.route);
+    if (auto* const response = std::get_if<HttpResponse>(&routed.outcome)) return Respond(std::move(*response));
+    TakeCall(std::get<HttpCallPlan>(std::move(routed.outcome)));
+  }
+
+  // A request has come, or what was not one.
+  void BeginExchange() {
+    idle_place_.Leave();
+    exchange_ = HttpExchange();
+    exchange_.method = std::string(KnownMethod(request_.method));
+    exchange_began_ = server_.clock.Monotonic();
+  }
+
+  void CountExchange() {
+    exchange_.time = server_.clock.Monotonic() - exchange_began_;
+    server_.metrics.CountHttp(exchange_);
   }
 
   // ---- calls ----
@@ -184,9 +209,11 @@ class HttpConnection final : public Connection {
     const size_t there = std::min(buffer_.size(), body_.size());
     std::copy_n(static_cast<const uint8_t*>(buffer_.data().data()), there, begin);
     buffer_.consume(there);
+    exchange_.received_body_bytes = there;
     if (there == body_.size()) return CallMethod();
     stream_->ReadAll(asio::buffer(begin + there, body_.size() - there),
-                     [self = Self(), number = number_](const HttpError& error, size_t) {
+                     [self = Self(), number = number_](const HttpError& error, size_t bytes) {
+                       self->exchange_.received_body_bytes += bytes;
                        if (self->number_ != number || self->phase_ != Phase::kBody) return;  // reclaimed
                        if (self->stream_->HasExpired(error)) return self->RefuseSlowBody();
                        if (error) return self->Close();
@@ -251,12 +278,15 @@ class HttpConnection final : public Connection {
     uint64_t size = 0;
     for (const std::string& piece : response.body) size += piece.size();
     if (response.status != 204) response.headers.emplace_back("Content-Length", absl::StrCat(size));
+    exchange_.status = response.status;
     head_ = SerializeHead(response);
     response_body_ = request_.method == "HEAD" ? std::vector<std::string>() : std::move(response.body);
     std::vector<asio::const_buffer> buffers = {asio::buffer(head_)};
     for (const std::string& piece : response_body_) buffers.push_back(asio::buffer(piece));
     stream_->ExpireAfter(kWriteTimeout);
-    stream_->WriteAll(buffers, [self = Self()](const HttpError& error, size_t) {
+    stream_->WriteAll(buffers, [self = Self()](const HttpError& error, size_t bytes) {
+      self->exchange_.sent_body_bytes = bytes - std::min(bytes, self->head_.size());
+      self->CountExchange();
       self->response_body_.clear();
       self->body_ = grpc::Slice();
       if (error) return self->Close();
@@ -269,6 +299,7 @@ class HttpConnection final : public Connection {
   void Linger() {
     ++number_;
     call_.reset();
+    idle_place_.Enter(/*was_used=*/false);
     stream_->ShutdownSend();
     stream_->ExpireAfter(kLingerTime);
     Discard();
@@ -285,6 +316,7 @@ class HttpConnection final : public Connection {
   const std::shared_ptr<PeerStream> stream_;
   const std::string peer_;
   const std::function<void()> on_end_;
+  IdleConnections::Place idle_place_;
   std::vector<std::string> certificate_names_;
   boost::beast::flat_buffer buffer_{2 * kMaxHeaderBytes};
   std::optional<HeaderParser> parser_;
@@ -294,6 +326,8 @@ class HttpConnection final : public Connection {
   bool is_closed_ = false;
   uint64_t number_ = 0;  // of the request
   HttpRequest request_;
+  HttpExchange exchange_;                                 // of the request
+  absl::Duration exchange_began_ = absl::ZeroDuration();  // Clock::Monotonic
   bool keep_alive_ = false;
   bool unread_body_ = false;  // of the request
   bool is_called_ = false;    // the method has returned

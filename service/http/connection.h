@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "service/api/api.h"
+#include "service/http/idle_connections.h"
 #include "service/http/peer_stream.h"
 #include "service/http/router.h"
 #include "service/server_context.h"
@@ -25,6 +26,7 @@ struct ConnectionServices {
   ServerContext* server;
   Api* api;
   const Router* router;
+  IdleConnections* idle;
   std::function<std::shared_ptr<const void>()> begin_call;  // counts a call for as long as the value lives
 };
 

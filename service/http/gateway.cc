@@ -95,7 +95,8 @@ struct Gateway::Impl {
         tls(the_tls),
         on_refused(std::move(the_on_refused)),
         router(std::move(policy), std::move(is_ready)),
-        table(&server->clock) {}
+        table(&server->clock),
+        idle(&server->clock) {}
 
   // The rest runs on `thread`.
   void Accept(int fd);
@@ -107,6 +108,7 @@ struct Gateway::Impl {
   const std::function<void()> on_refused;
   const Router router;
   ConnectionTable table;
+  IdleConnections idle;
   LiveCount calls;
   LiveCount live_connections;
   std::shared_ptr<asio::io_context> io = std::make_shared<asio::io_context>(1);
@@ -192,10 +194,11 @@ absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& optio
   std::unique_ptr<Gateway> gateway(new Gateway);
   gateway->impl_ = std::make_unique<Impl>(options, server, std::move(policy), tls, std::move(is_ready), on_refused);
   Impl& impl = *gateway->impl_;
-  impl.services = ConnectionServices{impl.io, server, api, &impl.router, [&impl] { return impl.calls.Add(); }};
+  impl.services =
+      ConnectionServices{impl.io, server, api, &impl.router, &impl.idle, [&impl] { return impl.calls.Add(); }};
   impl.listener = std::move(listener);
   impl.thread = std::thread([io = impl.io] { io->run(); });
-  impl.listener->LeaveUninspected();
+  impl.listener->LeaveUninspected([&impl] { return impl.idle.EndIdlest(); });
   impl.listener->Start(
       options.max_connections, tls != nullptr, &impl.table,
       [&impl](int fd) { asio::post(*impl.io, [&impl, fd] { impl.Accept(fd); }); }, std::move(on_refused));

@@ -82,6 +82,13 @@ int HttpStatusOf(absl::StatusCode code) {
   }
 }
 
+absl::string_view KnownMethod(absl::string_view method) {
+  for (const absl::string_view known : {"GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"}) {
+    if (method == known) return known;
+  }
+  return "other";
+}
+
 std::string SerializeHead(const HttpResponse& response) {
   const auto reason = boost::beast::http::obsolete_reason(static_cast<boost::beast::http::status>(response.status));
   std::string head =

@@ -36,6 +36,9 @@ struct HttpResponse {
   std::vector<std::string> body;  // in pieces, sent one after the other
 };
 
+// Returns: the method if it is one of those that browsers and clients send, else "other".
+absl::string_view KnownMethod(absl::string_view method);
+
 // Returns: a response of one piece.
 HttpResponse MakeResponse(int status, absl::string_view content_type, std::string body);
 

@@ -9,6 +9,7 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/stream_traits.hpp>
 #include <boost/beast/http/read.hpp>
+#include <chrono>
 #include <type_traits>
 #include <utility>
 
@@ -21,6 +22,8 @@ namespace beast = boost::beast;
 // ConnectionTable would not learn of, and no response could follow.
 using PlainSocket = asio::ip::tcp::socket;
 using TlsSocket = asio::ssl::stream<asio::ip::tcp::socket>;
+
+constexpr std::chrono::milliseconds kCancelInterval(100);
 
 // asio::transfer_all would read and write 64 KiB at a time.
 struct TransferAll {
@@ -104,11 +107,18 @@ void PeerStream::WatchForEnd(std::function<void()> gone) {
 void PeerStream::ExpireAfter(absl::Duration time) {
   ExpireNever();
   timer_.expires_after(absl::ToChronoNanoseconds(time));
+  AwaitLimit();
+}
+
+void PeerStream::AwaitLimit() {
   timer_.async_wait([weak = weak_from_this(), limit = limit_](const HttpError& error) {
     const auto self = weak.lock();
     if (error || self == nullptr || self->limit_ != limit) return;
     self->has_expired_ = true;
     self->Cancel();
+    // An operation of many reads has none to cancel between two of them, so a steady sender could outlive its limit.
+    self->timer_.expires_after(kCancelInterval);
+    self->AwaitLimit();
   });
 }
 

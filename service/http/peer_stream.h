@@ -69,6 +69,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   explicit PeerStream(boost::asio::io_context* io) : timer_(*io) {}
 
  private:
+  void AwaitLimit();
   virtual boost::asio::ip::tcp::socket& Socket() = 0;
 
   boost::asio::steady_timer timer_;
