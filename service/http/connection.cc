@@ -44,10 +44,10 @@ class HttpConnection final : public Connection {
   }
 
   void Start() override {
-    idle_place_.Enter(/*was_used=*/false);
+    idle_place_.Enter(Idleness::kUnused);
     stream_->ExpireAfter(kHeaderTimeout);
     stream_->Handshake([self = Self()](const HttpError& error, size_t) {
-      if (error) return self->Close();
+      if (error || self->is_closed_) return self->Close();
       self->certificate_names_ = self->stream_->CertificateNames();
       self->ReadRequest();
     });
@@ -74,6 +74,8 @@ class HttpConnection final : public Connection {
 
   std::shared_ptr<HttpConnection> Self() { return std::static_pointer_cast<HttpConnection>(shared_from_this()); }
 
+  bool IsReadingBody() const { return !is_closed_ && phase_ == Phase::kBody; }
+
   void CloseSocket() {
     idle_place_.Leave();  // the descriptor may soon be another connection's
     stream_->Close();
@@ -89,13 +91,13 @@ class HttpConnection final : public Connection {
     parser_->header_limit(kMaxHeaderBytes);
     // Checked when the method is known. Beast 1.74 takes boost::none for 0.
     parser_->body_limit(std::numeric_limits<uint64_t>::max());
-    idle_place_.Enter(/*was_used=*/number_ > 1);
+    idle_place_.Enter(number_ > 1 ? Idleness::kUsed : Idleness::kUnused);
     if (buffer_.size() > 0) return ReadHeader();
     phase_ = Phase::kIdle;
     if (is_draining_) return Close();
     stream_->ExpireAfter(kIdleTimeout);
     stream_->ReadSome(buffer_.prepare(kReadBytes), [self = Self()](const HttpError& error, size_t bytes) {
-      if (error) return self->Close();
+      if (error || self->is_closed_) return self->Close();
       self->buffer_.commit(bytes);
       self->ReadHeader();
     });
@@ -105,6 +107,7 @@ class HttpConnection final : public Connection {
     phase_ = Phase::kHeader;
     stream_->ExpireAfter(kHeaderTimeout);
     stream_->ReadHeader(&buffer_, &*parser_, [self = Self()](const HttpError& error, size_t) {
+      if (self->is_closed_) return;  // meanwhile, though the head was read
       error ? self->RefuseHead(error) : self->TakeRequest();
     });
   }
@@ -192,11 +195,12 @@ class HttpConnection final : public Connection {
   void ReadBody() {
     body_ = grpc::Slice(static_cast<size_t>(request_.body_bytes));
     read_began_ = server_.clock.Monotonic();
+    idle_place_.Enter(Idleness::kExchange);
     stream_->ExpireAfter(server_.limits.upload_timeout);
     if (!request_.Header("expect").empty() && buffer_.size() == 0) {
       return stream_->WriteAll({asio::buffer(kContinue, sizeof(kContinue) - 1)},
                                [self = Self()](const HttpError& error, size_t) {
-                                 if (self->phase_ != Phase::kBody) return;  // reclaimed
+                                 if (!self->IsReadingBody()) return;  // reclaimed
                                  if (error) return self->Close();
                                  self->ReadBodyBytes();
                                });
@@ -213,8 +217,8 @@ class HttpConnection final : public Connection {
     if (there == body_.size()) return CallMethod();
     stream_->ReadAll(asio::buffer(begin + there, body_.size() - there),
                      [self = Self(), number = number_](const HttpError& error, size_t bytes) {
-                       self->exchange_.received_body_bytes += bytes;
-                       if (self->number_ != number || self->phase_ != Phase::kBody) return;  // reclaimed
+                       if (self->number_ == number) self->exchange_.received_body_bytes += bytes;
+                       if (self->number_ != number || !self->IsReadingBody()) return;  // reclaimed
                        if (self->stream_->HasExpired(error)) return self->RefuseSlowBody();
                        if (error) return self->Close();
                        self->CallMethod();
@@ -230,6 +234,7 @@ class HttpConnection final : public Connection {
 
   void CallMethod() {
     phase_ = Phase::kCall;
+    idle_place_.Leave();
     unread_body_ = false;
     stream_->ExpireNever();
     body_reservation_.ShrinkTo(call_->BodyMemory());
@@ -248,6 +253,7 @@ class HttpConnection final : public Connection {
     is_called_ = true;
     if (is_closed_ && call_ != nullptr) call_->Cancel();
     if (is_closed_ || phase_ != Phase::kCall) return;
+    idle_place_.Enter(Idleness::kExchange);
     stream_->WatchForEnd([self = Self(), number = number_] {
       if (self->number_ == number && self->phase_ == Phase::kCall) self->Close();
     });
@@ -255,7 +261,7 @@ class HttpConnection final : public Connection {
 
   // Other calls need the memory of this one, whose peer is slow.
   void Reclaim() {
-    if (phase_ != Phase::kBody || is_closed_) return Close();
+    if (!IsReadingBody()) return Close();
     body_reservation_.Release();
     stream_->Cancel();
     RefuseAndClose(MakeProblem(ReclaimedError(server_)));
@@ -272,6 +278,7 @@ class HttpConnection final : public Connection {
   void Respond(HttpResponse response) {
     if (is_closed_) return call_.reset();
     phase_ = Phase::kResponse;
+    idle_place_.Leave();
     keep_alive_ = keep_alive_ && !unread_body_ && !is_draining_;
     services_.router->AddHeaders(request_, &response);
     if (!keep_alive_) response.headers.emplace_back("Connection", "close");
@@ -284,6 +291,7 @@ class HttpConnection final : public Connection {
     std::vector<asio::const_buffer> buffers = {asio::buffer(head_)};
     for (const std::string& piece : response_body_) buffers.push_back(asio::buffer(piece));
     stream_->ExpireAfter(kWriteTimeout);
+    idle_place_.Enter(Idleness::kExchange);
     stream_->WriteAll(buffers, [self = Self()](const HttpError& error, size_t bytes) {
       self->exchange_.sent_body_bytes = bytes - std::min(bytes, self->head_.size());
       self->CountExchange();
@@ -299,7 +307,7 @@ class HttpConnection final : public Connection {
   void Linger() {
     ++number_;
     call_.reset();
-    idle_place_.Enter(/*was_used=*/false);
+    idle_place_.Enter(Idleness::kUnused);
     stream_->ShutdownSend();
     stream_->ExpireAfter(kLingerTime);
     Discard();

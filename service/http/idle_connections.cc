@@ -6,18 +6,23 @@ namespace sparseagg::service {
 
 bool IdleConnections::EndIdlest() {
   MutexLock lock(&mu_);
-  const auto idlest = idle_.begin();
-  if (idlest == idle_.end()) return false;
-  if (idlest->first.was_used && clock_.Monotonic() - idlest->second.since < kMinIdle) return false;
-  shutdown(idlest->second.fd, SHUT_RDWR);
-  idle_.erase(idlest);
-  return true;
+  for (const Idleness idleness : {Idleness::kUnused, Idleness::kUsed, Idleness::kExchange}) {
+    const auto idlest = idle_.lower_bound(Key{idleness, 0});
+    if (idlest == idle_.end()) return false;
+    if (idlest->first.idleness != idleness) continue;
+    if (idleness != Idleness::kUnused && clock_.Monotonic() - idlest->second.since < kMinIdle) continue;
+    shutdown(idlest->second.fd, SHUT_RDWR);
+    idle_.erase(idlest);
+    return true;
+  }
+  return false;
 }
 
-void IdleConnections::Place::Enter(bool was_used) {
-  if (key_.has_value()) return;
+void IdleConnections::Place::Enter(Idleness idleness) {
+  if (key_.has_value() && key_->idleness == idleness) return;
   MutexLock lock(&idle_.mu_);
-  key_ = Key{was_used, ++idle_.entries_};
+  if (key_.has_value()) idle_.idle_.erase(*key_);
+  key_ = Key{idleness, ++idle_.entries_};
   idle_.idle_.emplace(*key_, Idle{fd_, idle_.clock_.Monotonic()});
 }
 

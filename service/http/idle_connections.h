@@ -1,4 +1,4 @@
-// The HTTP connections without a request, which give way to new ones.
+// The HTTP connections that wait for their peers, and give way to new ones.
 #ifndef SPARSEAGG_SERVICE_HTTP_IDLE_CONNECTIONS_H_
 #define SPARSEAGG_SERVICE_HTTP_IDLE_CONNECTIONS_H_
 
@@ -14,34 +14,38 @@
 
 namespace sparseagg::service {
 
-// Connections that have no request under way: they wait for one, have sent a part of its head, or linger after a
-// response that ends them. Connections enter and leave on the gateway's thread; the listener's thread ends some.
+// What a connection waits for. The first ones give way first.
+enum class Idleness {
+  kUnused,    // its first request, or, after the response that ends it, its end
+  kUsed,      // another request
+  kExchange,  // the rest of a request, an event for which its call waits, or that its peer reads a response
+};
+
+// Connections enter and leave on the gateway's thread; the listener's thread ends some.
 //
 //   IdleConnections::Place place(&idle, fd);
-//   place.Enter(false);   // no request has come on this connection yet
-//   place.Leave();        // a request has; also before the socket is closed
+//   place.Enter(Idleness::kUnused);
+//   place.Leave();                   // the server works for the connection; also before the socket is closed
 //
 // Owned by the gateway. Outlives the places. Thread-safe; a Place is not.
 class IdleConnections {
  public:
-  // A connection that has had a request is not ended before it has been idle for this long: its client may be about to
-  // send the next one.
+  // A connection that was used is not ended before it has waited for this long.
   static constexpr absl::Duration kMinIdle = absl::Seconds(1);
 
   explicit IdleConnections(const Clock* clock) : clock_(*clock) {}  // borrowed
 
   class Place;
 
-  // Ends a connection to make room: the oldest that was not used or only lingers, else the one that has been idle
-  // longest, if that is kMinIdle or more. Ending means shutdown(): the connection learns of it from its socket.
+  // Ends a connection to make room: the oldest that is kUnused, else the kUsed one that has waited longest, else the
+  // kExchange one, if it has waited for kMinIdle. Ending means shutdown(): the connection learns of it from its socket.
   // Returns: false if there is none.
   bool EndIdlest() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // Connections that end first come first. The number counts entries.
   struct Key {
-    bool was_used = false;
-    uint64_t number = 0;
+    Idleness idleness = Idleness::kUnused;
+    uint64_t number = 0;  // counts entries
     auto operator<=>(const Key&) const = default;
   };
   struct Idle {
@@ -63,15 +67,15 @@ class IdleConnections::Place {
   Place(const Place&) = delete;
   Place& operator=(const Place&) = delete;
 
-  // `was_used`: the connection has had a request and may get another. No effect if it is idle already.
-  void Enter(bool was_used);
-  // No effect if the connection is not idle.
+  // The connection begins to wait. No effect if it waits for the same already.
+  void Enter(Idleness idleness);
+  // No effect if the connection does not wait.
   void Leave();
 
  private:
   IdleConnections& idle_;
   const int fd_;
-  std::optional<Key> key_;  // set: idle, or ended
+  std::optional<Key> key_;  // set: it waits, or was ended
 };
 
 }  // namespace sparseagg::service

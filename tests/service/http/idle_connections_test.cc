@@ -56,16 +56,16 @@ class IdleConnectionsTest : public ::testing::Test {
 
 TEST_F(IdleConnectionsTest, NoneIdle_NoneIsEnded) {
   EXPECT_FALSE(idle_.EndIdlest());
-  first_.place().Enter(/*was_used=*/false);
+  first_.place().Enter(Idleness::kUnused);
   first_.place().Leave();
   EXPECT_FALSE(idle_.EndIdlest());
   EXPECT_FALSE(first_.IsEnded());
 }
 
 TEST_F(IdleConnectionsTest, Unused_TheOldestIsEndedAtOnce) {
-  second_.place().Enter(/*was_used=*/false);
-  first_.place().Enter(/*was_used=*/false);
-  second_.place().Enter(/*was_used=*/false);  // has its place already
+  second_.place().Enter(Idleness::kUnused);
+  first_.place().Enter(Idleness::kUnused);
+  second_.place().Enter(Idleness::kUnused);  // has its place already
   ASSERT_TRUE(idle_.EndIdlest());
   EXPECT_TRUE(second_.IsEnded());
   EXPECT_FALSE(first_.IsEnded());
@@ -76,9 +76,9 @@ TEST_F(IdleConnectionsTest, Unused_TheOldestIsEndedAtOnce) {
 }
 
 TEST_F(IdleConnectionsTest, Used_IsEndedAfterUnusedOnesAndSomeTime) {
-  first_.place().Enter(/*was_used=*/true);
+  first_.place().Enter(Idleness::kUsed);
   clock_.now = IdleConnections::kMinIdle / 2;
-  second_.place().Enter(/*was_used=*/false);
+  second_.place().Enter(Idleness::kUnused);
   ASSERT_TRUE(idle_.EndIdlest());
   EXPECT_TRUE(second_.IsEnded());
   EXPECT_FALSE(idle_.EndIdlest());
@@ -88,14 +88,34 @@ TEST_F(IdleConnectionsTest, Used_IsEndedAfterUnusedOnesAndSomeTime) {
 }
 
 TEST_F(IdleConnectionsTest, Used_TheOneIdleLongestIsEnded) {
-  first_.place().Enter(/*was_used=*/true);
-  second_.place().Enter(/*was_used=*/true);
+  first_.place().Enter(Idleness::kUsed);
+  second_.place().Enter(Idleness::kUsed);
   first_.place().Leave();  // a request
-  first_.place().Enter(/*was_used=*/true);
+  first_.place().Enter(Idleness::kUsed);
   clock_.now = 2 * IdleConnections::kMinIdle;
   ASSERT_TRUE(idle_.EndIdlest());
   EXPECT_TRUE(second_.IsEnded());
   EXPECT_FALSE(first_.IsEnded());
+}
+
+TEST_F(IdleConnectionsTest, Exchange_GivesWayLast) {
+  first_.place().Enter(Idleness::kExchange);
+  second_.place().Enter(Idleness::kUsed);
+  clock_.now = IdleConnections::kMinIdle;
+  ASSERT_TRUE(idle_.EndIdlest());
+  EXPECT_TRUE(second_.IsEnded());
+  EXPECT_FALSE(first_.IsEnded());
+  ASSERT_TRUE(idle_.EndIdlest());
+  EXPECT_TRUE(first_.IsEnded());
+}
+
+TEST_F(IdleConnectionsTest, Exchange_GivesWayIfUsedOnesAreYoung) {
+  first_.place().Enter(Idleness::kExchange);
+  clock_.now = IdleConnections::kMinIdle;
+  second_.place().Enter(Idleness::kUsed);
+  ASSERT_TRUE(idle_.EndIdlest());
+  EXPECT_TRUE(first_.IsEnded());
+  EXPECT_FALSE(second_.IsEnded());
 }
 
 }  // namespace
