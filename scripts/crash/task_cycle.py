@@ -59,7 +59,7 @@ class TaskCycle(Cycle):
         self._created: dict[str, bytes] = {}  # acknowledged; the payload, by id
         self._endings: collections.defaultdict[str, list[Ending]] = collections.defaultdict(list)  # acknowledged
         self._is_created = False
-        self._open: set[str] = set()  # of those created
+        self._open: set[str] = set()  # that are to end yet
         self._errors: list[Exception] = []
 
     def run(self) -> int:
@@ -96,11 +96,11 @@ class TaskCycle(Cycle):
             client.create_round(SPEC, round_id=self._id)
             for begin in range(0, TASKS, len(KINDS)):
                 new = [self._new_task(begin + i, kind) for i, kind in enumerate(KINDS)]
-                for _ in range(2):
-                    client.create_tasks(new)
                 with self._lock:
-                    self._created.update({f"{task.id}": task.payload for task in new})
                     self._open.update(f"{task.id}" for task in new)
+                client.create_tasks(new)
+                client.create_tasks([task for task in new if task.payload != SHORT])  # those may be deleted by now
+                self._created.update({f"{task.id}": task.payload for task in new})
             for name, kind in list(self._created.items()):
                 if kind != CANCELLED:
                     continue
@@ -182,7 +182,8 @@ class TaskCycle(Cycle):
     def _check(self, tasks: dict[str, sa.Task], submitted: set[str]) -> int:
         for task_id, kind in self._created.items():
             endings = self._endings[task_id]
-            if len(endings) > 1:
+            # One that was deleted is created again by a call whose answer was lost.
+            if len(endings) > 1 and kind != SHORT:
                 raise Failure(f"{task_id} was ended {len(endings)} times: {endings}")
             task = tasks.get(task_id)
             if task is None:
@@ -191,8 +192,8 @@ class TaskCycle(Cycle):
                 continue
             if not endings:
                 raise Failure(f"{task_id} is {task.state}, which nobody was told")
-            if Ending.of(task) != endings[0]:
-                raise Failure(f"{task_id} ended as {endings[0]}, but is {Ending.of(task)} after the restart")
+            if Ending.of(task) != endings[-1]:
+                raise Failure(f"{task_id} ended as {endings[-1]}, but is {Ending.of(task)} after the restart")
             if task.round and task.state == "completed" and task.client_id not in submitted:
                 raise Failure(f"{task_id} is completed, but the submission of {task.client_id} is lost")
         return sum(ending.state == "completed" for endings in self._endings.values() for ending in endings)
