@@ -253,7 +253,7 @@ class HttpConnection final : public Connection {
     is_called_ = true;
     if (is_closed_ && call_ != nullptr) call_->Cancel();
     if (is_closed_ || phase_ != Phase::kCall) return;
-    idle_place_.Enter(Idleness::kExchange);
+    if (call_->IsLongPoll()) idle_place_.Enter(Idleness::kExchange);
     stream_->WatchForEnd([self = Self(), number = number_] {
       if (self->number_ == number && self->phase_ == Phase::kCall) self->Close();
     });

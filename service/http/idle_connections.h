@@ -18,7 +18,7 @@ namespace sparseagg::service {
 enum class Idleness {
   kUnused,    // its first request, or, after the response that ends it, its end
   kUsed,      // another request
-  kExchange,  // the rest of a request, an event for which its call waits, or that its peer reads a response
+  kExchange,  // the rest of a request, the event of a long poll, or that its peer reads a response
 };
 
 // Connections enter and leave on the gateway's thread; the listener's thread ends some.

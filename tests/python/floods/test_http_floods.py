@@ -47,12 +47,12 @@ class HonestClient:
                 content = answer.read()
             except (OSError, http.client.HTTPException):
                 self._connection.close()
-                continue
-            if answer.status not in (429, 503):
-                was_deleted = method == "DELETE" and answer.status == 404  # by the call before, whose answer was lost
-                assert answer.status == 200 or was_deleted, (path, answer.status, content)
-                return content
-            time.sleep(0.05)
+            else:
+                if answer.status not in (429, 503):
+                    was_deleted = method == "DELETE" and answer.status == 404  # by the call before, whose answer was lost
+                    assert answer.status == 200 or was_deleted, (path, answer.status, content)
+                    return content
+            time.sleep(0.02)
 
     def close(self) -> None:
         self._connection.close()
