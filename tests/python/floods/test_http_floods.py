@@ -49,7 +49,8 @@ class HonestClient:
                 self._connection.close()
             else:
                 if answer.status not in (429, 503):
-                    was_deleted = method == "DELETE" and answer.status == 404  # by the call before, whose answer was lost
+                    # By the call before, whose answer was lost.
+                    was_deleted = method == "DELETE" and answer.status == 404
                     assert answer.status == 200 or was_deleted, (path, answer.status, content)
                     return content
             time.sleep(0.02)

@@ -130,7 +130,7 @@ def busy_server(server):
 
 def test_status_page_shows_rounds_tasks_and_errors(driver, busy_server):
     page = driver.open(f"http://{busy_server.http_address}/")
-    page.wait("document.querySelectorAll('#rounds li').length >= 3")
+    page.wait("document.querySelectorAll('#rounds > li').length >= 3")
     page.wait("document.querySelectorAll('#tasks tr').length >= 4")
     text = page.evaluate("return document.body.innerText")
     for expected in ("news-41", "done", "news-42", "open", "24 submissions", "merge", "too-few", "failed",

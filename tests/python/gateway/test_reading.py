@@ -47,7 +47,7 @@ def opened(driver: browser.Driver, server: Any, path: str, width: int = 1100, sc
     page.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     page.go(f"http://{server.http_address}{path}")
     if path == "/":
-        page.wait("document.querySelectorAll('#rounds li').length >= 4")
+        page.wait("document.querySelectorAll('#rounds > li').length >= 4")
     return page
 
 
@@ -159,12 +159,12 @@ def test_all_rounds_by_keyboard_alone(driver, start_server):
         for i in range(25):
             client.create_round(SPEC, round_id=f"round-{i}")
     page = driver.open(f"http://{server.http_address}/")
-    page.wait("document.querySelectorAll('#rounds li').length === 20")
+    page.wait("document.querySelectorAll('#rounds > li').length === 20")
     while page.evaluate("return document.activeElement.id") != "more":
         page.press("tab")
     for number in (25, 20):
         page.press("enter")
-        page.wait(f"document.querySelectorAll('#rounds li').length === {number}")
+        page.wait(f"document.querySelectorAll('#rounds > li').length === {number}")
         assert page.evaluate("return document.activeElement.id") == "more"  # the place is kept
     page.close()
 
@@ -198,10 +198,10 @@ def test_status_page_does_not_shift_while_rounds_come(driver, start_server, widt
     page = driver.open("about:blank", width=width)
     page.devtools("Page.addScriptToEvaluateOnNewDocument", source=page_checks.COUNT_SHIFTS)
     page.go(f"http://{server.http_address}/")
-    page.wait("document.querySelectorAll('#rounds li').length === 3")
+    page.wait("document.querySelectorAll('#rounds > li').length === 3")
     for i in range(2):
         submit(server, f"live-{i}")
-        page.wait(f"document.querySelectorAll('#rounds li').length === {4 + i}")
+        page.wait(f"document.querySelectorAll('#rounds > li').length === {4 + i}")
     assert page.evaluate(page_checks.SHIFT) < 0.1  # "good" by web.dev
     page.close()
 
