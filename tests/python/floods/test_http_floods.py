@@ -21,7 +21,7 @@ CLIENTS = 20
 TUPLES = 1000
 SPEC = {"tensors": [{"name": "t", "dtype": "DTYPE_FLOAT32", "dimension": 100_000}]}
 # What one round may take while the attack goes on, and memory to come down after it.
-ROUND_SECONDS = 10.0
+ROUND_SECONDS = 20.0
 RECOVERY_SECONDS = 10.0
 # Of a server that has served: what the C library keeps of memory in use is different each time.
 IDLE_SLACK = 24 << 20
