@@ -17,6 +17,7 @@ if browser.programs() is None:
     pytest.skip("no chromium and chromium-driver here (scripts/deps.sh browser installs them)", allow_module_level=True)
 
 PAGES = pytest.mark.parametrize("path", ["/", "/client"])
+MOST_TABS = 50  # to get through a page
 LONG = "a-name-as-long-as-names-may-be-" * 4
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)])
 
@@ -59,8 +60,17 @@ def tab_through(page: browser.Page) -> list[dict[str, Any]]:
         focus = page.evaluate(page_checks.FOCUS)
         if focus is None:
             return seen
-        assert len(seen) < 50, seen
+        assert len(seen) < MOST_TABS, seen
         seen.append(focus)
+
+
+def tab_to(page: browser.Page, element: str) -> None:
+    """Presses Tab until the element has the focus."""
+    for _ in range(MOST_TABS):
+        if page.evaluate("return document.activeElement.id") == element:
+            return
+        page.press("tab")
+    raise AssertionError(f"{element} cannot be reached")
 
 
 @PAGES
@@ -127,16 +137,14 @@ def test_screen_reader_finds_landmarks_names_and_headings(driver, server, path):
 
 def test_client_page_by_keyboard_alone(driver, server):
     page = opened(driver, server, "/client")
-    while page.evaluate("return document.activeElement.id") != "text":
-        page.press("tab")
+    tab_to(page, "text")
     page.type("a text of more than twenty characters")
     page.press("tab")
     page.press("tab")
     assert page.evaluate("return document.activeElement.id") == "start"
     page.press("enter")
     page.wait("document.getElementById('stop').disabled === false")
-    while page.evaluate("return document.activeElement.id") != "stop":
-        page.press("tab")
+    tab_to(page, "stop")
     page.press("space")
     page.wait("document.getElementById('state').textContent === 'Stopped'")
     page.close()
@@ -144,8 +152,7 @@ def test_client_page_by_keyboard_alone(driver, server):
 
 def test_status_page_is_paused_by_keyboard_alone(driver, server):
     page = opened(driver, server, "/")
-    while page.evaluate("return document.activeElement.id") != "pause":
-        page.press("tab")
+    tab_to(page, "pause")
     for pressed in ("true", "false"):
         page.press("space")
         page.wait(f"document.getElementById('pause').getAttribute('aria-pressed') === '{pressed}'")
@@ -160,8 +167,7 @@ def test_all_rounds_by_keyboard_alone(driver, start_server):
             client.create_round(SPEC, round_id=f"round-{i}")
     page = driver.open(f"http://{server.http_address}/")
     page.wait("document.querySelectorAll('#rounds > li').length === 20")
-    while page.evaluate("return document.activeElement.id") != "more":
-        page.press("tab")
+    tab_to(page, "more")
     for number in (25, 20):
         page.press("enter")
         page.wait(f"document.querySelectorAll('#rounds > li').length === {number}")
