@@ -86,11 +86,12 @@ return {
 """
 )
 
-# Runs before the page's own scripts.
+# Runs before the page's own scripts. Those that follow an input count as well, since Chromium takes the change of the
+# window's size at the beginning for one.
 COUNT_SHIFTS = """
 window.shift = 0;
 new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shift += entry.value;
+  for (const entry of list.getEntries()) window.shift += entry.value;
 }).observe({ type: 'layout-shift', buffered: true });
 """
 

@@ -222,7 +222,6 @@ def test_client_page_does_not_shift_while_it_works(driver, start_server):
     with sa.Client(server.address) as client:
         round_ = client.create_round(SPEC_OF_MODEL, round_id="work")
         create_tasks(server.http_address, "work", ["client=me"])
-        # Not by keys: a shift within half a second after a key is not counted.
         page.evaluate(
             "document.getElementById('text').value = 'the quick brown fox jumps over the lazy dog';"
             "document.getElementById('name').value = 'me';"
