@@ -3,10 +3,11 @@
 
     scripts/lease_storm.py --server build/dev/service/sparseagg-server
     scripts/lease_storm.py --server … --open-tasks 100000 --waiting 10000
+    scripts/lease_storm.py --server … --workers 64 --tasks 20000 --abandon-every 0 --work-ms 0    # the peak rate
 
 Starts a server and creates tasks. Each worker is one coroutine with calls of its own; workers share some connections.
-Every third worker leases a task, says nothing more and is gone, as if it were killed. The others lease, work for some
-milliseconds and complete, until no task is left. Checks that
+Every third worker (--abandon-every) leases a task, says nothing more and is gone, as if it were killed. The others
+lease, work for some milliseconds (--work-ms) and complete, until no task is left. Checks that
 
 - every task is completed, exactly once;
 - an abandoned task is leased again within the lease's duration and --slack.
@@ -48,6 +49,7 @@ class Figures:
     """What the workers have seen."""
 
     completions: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    completed: int = 0
     abandoned: dict[str, float] = dataclasses.field(default_factory=dict)  # when the lease began, by task
     handed_on: list[float] = dataclasses.field(default_factory=list)  # seconds from that to the next lease
     leases: int = 0
@@ -57,7 +59,8 @@ class Server:
     """The server's process."""
 
     def __init__(self, binary: str, flags: list[str]) -> None:
-        command = [binary, "--grpc-address", "127.0.0.1:0", "--metrics-address", "none", "--log-level", "error", *flags]
+        command = [binary, "--grpc-address", "127.0.0.1:0", "--metrics-address", "none", "--http-address", "none"]
+        command += ["--log-level", "error", *flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().partition("grpc=")[2].split()[0]
@@ -99,8 +102,9 @@ async def create(stub: Any, number: int, label: str, prefix: str) -> float:
 async def work(stub: Any, number: int, options: argparse.Namespace, figures: Figures) -> None:
     """One worker, until no task is left or it abandons its first one."""
     rng = random.Random(options.seed * 1_000_003 + number)
+    abandons = options.abandon_every and number % options.abandon_every == 0
     client = f"worker-{number}"
-    while sum(figures.completions.values()) < options.tasks:
+    while figures.completed < options.tasks:
         request = pb.LeaseTaskRequest(
             client_id=client,
             lease_id="lease",
@@ -115,12 +119,14 @@ async def work(stub: Any, number: int, options: argparse.Namespace, figures: Fig
         figures.leases += 1
         if task.name in figures.abandoned:
             figures.handed_on.append(now - figures.abandoned.pop(task.name))
-        if number % 3 == 0:
+        if abandons:
             figures.abandoned[task.name] = now
             return
-        await asyncio.sleep(rng.uniform(0, 0.02))
+        if options.work_ms:
+            await asyncio.sleep(rng.uniform(0, options.work_ms / 1000))
         await stub.CompleteTask(pb.CompleteTaskRequest(name=task.name, client_id=client, lease_id="lease"))
         figures.completions[task.name] += 1
+        figures.completed += 1
 
 
 async def wait_idle(stub: Any, number: int) -> None:
@@ -174,7 +180,7 @@ async def storm(server: Server, options: argparse.Namespace) -> dict[str, Any]:
     if states != {pb.TASK_STATE_COMPLETED: options.tasks}:
         problems.append(f"the states of the tasks are {dict(states)}")
     if len(figures.completions) != options.tasks or any(n != 1 for n in figures.completions.values()):
-        problems.append(f"{len(figures.completions)} tasks were completed {sum(figures.completions.values())} times")
+        problems.append(f"{len(figures.completions)} tasks were completed {figures.completed} times")
     latest = max(figures.handed_on, default=0.0)
     if latest > options.lease + options.slack:
         problems.append(f"an abandoned task was leased again after {latest:.3f} s, the lease lasted {options.lease} s")
@@ -207,6 +213,8 @@ def main() -> int:
         default=1.0,
         help="seconds that may pass between the end of an abandoned lease and the next lease of its task (%(default)s)",
     )
+    parser.add_argument("--abandon-every", type=int, default=3, help="of so many workers one abandons; 0: none does")
+    parser.add_argument("--work-ms", type=float, default=20.0, help="longest work at a task (%(default)s)")
     parser.add_argument("--open-tasks", type=int, default=0, help="open tasks that nobody may have")
     parser.add_argument("--waiting", type=int, default=0, help="calls that wait for nothing")
     parser.add_argument("--timeout", type=float, default=300.0, help="of the storm in seconds (%(default)s)")

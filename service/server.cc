@@ -240,7 +240,8 @@ Gauges Server::CountNow() const {
   gauges.waiting_leases = tasks.waiting;
   gauges.task_bytes = tasks.bytes;
   gauges.uploads = server_.uploads.taken();
-  gauges.connections = server_.connections.num_open() + (gateway_ == nullptr ? 0 : gateway_->num_connections());
+  gauges.http_connections = gateway_ == nullptr ? 0 : gateway_->num_connections();
+  gauges.connections = server_.connections.num_open() + gauges.http_connections;
   gauges.in_flight_bytes = server_.in_flight.reserved();
   gauges.in_flight_limit_bytes = server_.in_flight.limit();
   gauges.in_flight_waiting = server_.in_flight.num_waiting();

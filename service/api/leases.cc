@@ -8,6 +8,7 @@
 #include "host/base/status_macros.h"
 #include "service/api/call_log.h"
 #include "service/api/task_methods.h"
+#include "service/base/fail_point.h"
 #include "service/base/retry_later.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
@@ -78,6 +79,7 @@ void TaskMethods::AnswerLease(const Call& call, const Leased& leased) {
   if (!leased.ok()) return call->Finish(leased.status());
   if (!leased->has_value()) return call->Finish(Serialize(v1::LeaseTaskResponse(), call->response()));
   tasks_.WhenDurable([this, call, task = **leased](const absl::Status& durable) {
+    FailPoint("before_lease_answer");
     if (!durable.ok()) return call->Finish(durable);
     server_.pool.Post([call, task] {
       const auto answer = [&self = *call, task]() -> absl::Status {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "service/api/call_log.h"
+#include "service/base/fail_point.h"
 #include "service/base/to_status.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
@@ -38,7 +39,10 @@ void TaskMethods::Change(const Call& call, Work work) {
   server_.pool.Post([this, call, work = std::move(work)] {
     const absl::Status status = ToStatus([&] { return work(*call); });
     if (!status.ok()) return call->Finish(status);
-    tasks_.WhenDurable([call](const absl::Status& durable) { call->Finish(durable); });
+    tasks_.WhenDurable([call](const absl::Status& durable) {
+      FailPoint("before_task_answer");
+      call->Finish(durable);
+    });
   });
 }
 

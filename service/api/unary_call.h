@@ -61,6 +61,8 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall> {
   // Sets what stops the method's wait. `stop` returns true if the method will not finish the call any more.
   // Requires: the method has not returned yet.
   void StopWith(std::function<bool()> stop) { stop_ = std::move(stop); }
+  // Whether the call is a long poll, which waits for an event by others. Requires: as Cancel.
+  bool IsLongPoll() const { return static_cast<bool>(stop_); }
   // The peer has gone: stops the method if it waits. Finishes the call, now or when the method ends.
   // Requires: the method was called and has returned.
   void Cancel();

@@ -36,6 +36,9 @@ const Histogram::BucketBoundaries& Buckets() {
 // Returns: the name of the code in lower case, "resource_exhausted".
 std::string ReasonOf(absl::StatusCode code) { return absl::AsciiStrToLower(absl::StatusCodeToString(code)); }
 
+// Returns: the class of a status of HTTP, "2xx".
+std::string StatusClass(int status) { return status == 0 ? "gone" : absl::StrCat(status / 100, "xx"); }
+
 constexpr std::array<absl::string_view, 6> kTaskEvents = {"created",   "leased", "expired",
                                                           "completed", "failed", "cancelled"};
 
@@ -94,6 +97,7 @@ struct Metrics::Impl {
     task_bytes.Set(static_cast<double>(now.task_bytes));
     uploads.Set(static_cast<double>(now.uploads));
     connections.Set(static_cast<double>(now.connections));
+    http_connections.Set(static_cast<double>(now.http_connections));
     in_flight.Set(static_cast<double>(now.in_flight_bytes));
     in_flight_limit.Set(static_cast<double>(now.in_flight_limit_bytes));
     in_flight_waiting.Set(static_cast<double>(now.in_flight_waiting));
@@ -154,6 +158,26 @@ struct Metrics::Impl {
                        .Add({});
   Family<Counter>& task_event_family =
       BuildCounter().Name("sparseagg_task_events_total").Help("What happened to tasks.").Register(registry);
+  Family<Counter>& http_request_family = BuildCounter()
+                                             .Name("sparseagg_http_requests_total")
+                                             .Help("Requests over HTTP by method, route and class of status.")
+                                             .Register(registry);
+  Family<Histogram>& http_time_family = BuildHistogram()
+                                            .Name("sparseagg_http_request_seconds")
+                                            .Help(
+                                                "Time from the head of a request over HTTP to the end of its response, "
+                                                "waits for tasks and rounds included.")
+                                            .Register(registry);
+  Counter& http_received_bytes = BuildCounter()
+                                     .Name("sparseagg_http_received_body_bytes_total")
+                                     .Help("Bytes of the bodies of requests over HTTP.")
+                                     .Register(registry)
+                                     .Add({});
+  Counter& http_sent_bytes = BuildCounter()
+                                 .Name("sparseagg_http_sent_body_bytes_total")
+                                 .Help("Bytes of the bodies of responses over HTTP.")
+                                 .Register(registry)
+                                 .Add({});
   Family<Histogram>& stage_family = BuildHistogram()
                                         .Name("sparseagg_stage_seconds")
                                         .Help("Time of single operations by stage; for receive, the wait for a client.")
@@ -180,6 +204,11 @@ struct Metrics::Impl {
   Gauge& uploads =
       BuildGauge().Name("sparseagg_uploads").Help("Uploads begun but not committed.").Register(registry).Add({});
   Gauge& connections = BuildGauge().Name("sparseagg_connections").Help("Open connections.").Register(registry).Add({});
+  Gauge& http_connections = BuildGauge()
+                                .Name("sparseagg_http_connections")
+                                .Help("Open connections of the HTTP gateway; part of sparseagg_connections.")
+                                .Register(registry)
+                                .Add({});
   Gauge& in_flight = BuildGauge()
                          .Name("sparseagg_transit_bytes")
                          .Help("In-flight memory: messages and pages between the wire and rounds.")
@@ -266,6 +295,15 @@ void Metrics::CountRefusedConnection() { impl_->refused_connections.Increment();
 void Metrics::CountEndedConnections(int number) { impl_->ended_connections.Increment(number); }
 void Metrics::CountRefusedInFlight() { impl_->in_flight_refused.Increment(); }
 void Metrics::ObserveFinish(absl::Duration time) { impl_->finish.Observe(absl::ToDoubleSeconds(time)); }
+
+void Metrics::CountHttp(const HttpExchange& exchange) {
+  impl_->http_request_family
+      .Add({{"method", exchange.method}, {"route", exchange.route}, {"status", StatusClass(exchange.status)}})
+      .Increment();
+  impl_->http_time_family.Add({{"route", exchange.route}}, Buckets()).Observe(absl::ToDoubleSeconds(exchange.time));
+  impl_->http_received_bytes.Increment(static_cast<double>(exchange.received_body_bytes));
+  impl_->http_sent_bytes.Increment(static_cast<double>(exchange.sent_body_bytes));
+}
 
 void Metrics::SetEngine(const std::string& engine, const std::string& device) {
   impl_->engine_family.Add({{"engine", engine}, {"device", device}}).Set(1);

@@ -26,7 +26,8 @@ struct Gauges {
   uint64_t waiting_leases = 0;
   uint64_t task_bytes = 0;  // part of kept_bytes
   uint64_t uploads = 0;
-  uint64_t connections = 0;
+  uint64_t connections = 0;         // in all
+  uint64_t http_connections = 0;    // of these
   uint64_t kept_bytes = 0;          // MemoryBudget
   uint64_t memory_limit_bytes = 0;  // of kept_bytes
   uint64_t in_flight_bytes = 0;     // InFlightMemory
@@ -37,10 +38,22 @@ struct Gauges {
   uint64_t dropped_log_lines = 0;
 };
 
+// A request over HTTP that is over.
+struct HttpExchange {
+  // Labels. Of few values: no word of the peer's, unless it was compared with known ones.
+  std::string method = "other";  // "GET", …
+  std::string route = "none";    // the pattern of the path, "/v1/rounds/{round}"; "none": no route has this path
+  int status = 0;                // 0: the peer went away before the response
+  absl::Duration time = absl::ZeroDuration();
+  uint64_t received_body_bytes = 0;
+  uint64_t sent_body_bytes = 0;
+};
+
 // Counters, histograms and the page that Prometheus reads. Labels have few values: a label per round or client would
 // make Prometheus's series grow for ever. A build without prometheus-cpp (SPARSEAGG_METRICS=OFF) counts nothing.
 //
-// Owned by ServerContext. Thread-safe. Cost: a few atomic operations per count.
+// Owned by ServerContext. Thread-safe. Cost: a few atomic operations per count; for CountHttp, lookups by label under a
+// lock in addition.
 class Metrics {
  public:
   Metrics();
@@ -71,6 +84,8 @@ class Metrics {
   void CountTenantRefusal(absl::string_view limit);
   // Counts what happens to tasks. `event`: created, leased, expired (leases), completed, failed or cancelled.
   void CountTasks(absl::string_view event, uint64_t number);
+  // Counts a request over HTTP, its time and its bytes.
+  void CountHttp(const HttpExchange& exchange);
   // Records the time from the close of a round to its end.
   void ObserveFinish(absl::Duration time);
 

@@ -18,6 +18,7 @@ void Metrics::CountEndedConnections(int) {}
 void Metrics::CountRefusedInFlight() {}
 void Metrics::CountTenantRefusal(absl::string_view) {}
 void Metrics::CountTasks(absl::string_view, uint64_t) {}
+void Metrics::CountHttp(const HttpExchange&) {}
 void Metrics::ObserveFinish(absl::Duration) {}
 std::string Metrics::Text(const std::function<Gauges()>&) const { return ""; }
 

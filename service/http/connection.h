@@ -1,24 +1,22 @@
-// One connection of HTTP/1.1, plain or with TLS.
+// One connection of HTTP/1.1.
 #ifndef SPARSEAGG_SERVICE_HTTP_CONNECTION_H_
 #define SPARSEAGG_SERVICE_HTTP_CONNECTION_H_
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ssl/context.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/time/time.h"
 #include "service/api/api.h"
+#include "service/http/idle_connections.h"
+#include "service/http/peer_stream.h"
 #include "service/http/router.h"
 #include "service/server_context.h"
 
 namespace sparseagg::service {
 
-// Limits of a connection. A header beyond them gets 431, a late one 408, a target 414.
-inline constexpr size_t kMaxHeaderBytes = 16 << 10;
-inline constexpr size_t kMaxTargetBytes = 8 << 10;
-inline constexpr absl::Duration kHeaderTimeout = absl::Seconds(10);
+// Time limits of a connection, besides that of a head (request_head.h).
 inline constexpr absl::Duration kIdleTimeout = absl::Seconds(60);
 inline constexpr absl::Duration kWriteTimeout = absl::Seconds(60);
 
@@ -28,6 +26,7 @@ struct ConnectionServices {
   ServerContext* server;
   Api* api;
   const Router* router;
+  IdleConnections* idle;
   std::function<std::shared_ptr<const void>()> begin_call;  // counts a call for as long as the value lives
 };
 
@@ -46,10 +45,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   virtual void Close() = 0;
 };
 
-// `tls` null: plain HTTP. `on_end` runs when the connection is gone.
-std::shared_ptr<Connection> MakeConnection(const ConnectionServices& services, boost::asio::ip::tcp::socket socket,
-                                           std::string peer, std::shared_ptr<boost::asio::ssl::context> tls,
-                                           std::function<void()> on_end);
+// `on_end` runs when the connection is gone.
+std::shared_ptr<Connection> MakeConnection(const ConnectionServices& services, std::shared_ptr<PeerStream> stream,
+                                           std::string peer, std::function<void()> on_end);
 
 }  // namespace sparseagg::service
 

@@ -24,6 +24,7 @@
 #include "service/base/log.h"
 #include "service/http/browser_policy.h"
 #include "service/http/connection.h"
+#include "service/http/peer_stream.h"
 #include "service/http/router.h"
 #include "service/transport/address.h"
 #include "service/transport/connection_table.h"
@@ -94,7 +95,8 @@ struct Gateway::Impl {
         tls(the_tls),
         on_refused(std::move(the_on_refused)),
         router(std::move(policy), std::move(is_ready)),
-        table(&server->clock) {}
+        table(&server->clock),
+        idle(&server->clock) {}
 
   // The rest runs on `thread`.
   void Accept(int fd);
@@ -106,6 +108,7 @@ struct Gateway::Impl {
   const std::function<void()> on_refused;
   const Router router;
   ConnectionTable table;
+  IdleConnections idle;
   LiveCount calls;
   LiveCount live_connections;
   std::shared_ptr<asio::io_context> io = std::make_shared<asio::io_context>(1);
@@ -170,7 +173,7 @@ void Gateway::Impl::Accept(int fd) {
     });
   };
   const std::shared_ptr<Connection> connection =
-      MakeConnection(*services, std::move(socket), peer, CurrentTls(), std::move(on_end));
+      MakeConnection(*services, MakePeerStream(io, std::move(socket), CurrentTls()), peer, std::move(on_end));
   *made = connection.get();
   connections[connection.get()] = connection;
   connection->Start();
@@ -191,10 +194,11 @@ absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& optio
   std::unique_ptr<Gateway> gateway(new Gateway);
   gateway->impl_ = std::make_unique<Impl>(options, server, std::move(policy), tls, std::move(is_ready), on_refused);
   Impl& impl = *gateway->impl_;
-  impl.services = ConnectionServices{impl.io, server, api, &impl.router, [&impl] { return impl.calls.Add(); }};
+  impl.services =
+      ConnectionServices{impl.io, server, api, &impl.router, &impl.idle, [&impl] { return impl.calls.Add(); }};
   impl.listener = std::move(listener);
   impl.thread = std::thread([io = impl.io] { io->run(); });
-  impl.listener->LeaveUninspected();
+  impl.listener->LeaveUninspected([&impl] { return impl.idle.EndIdlest(); });
   impl.listener->Start(
       options.max_connections, tls != nullptr, &impl.table,
       [&impl](int fd) { asio::post(*impl.io, [&impl, fd] { impl.Accept(fd); }); }, std::move(on_refused));

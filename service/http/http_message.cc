@@ -1,6 +1,7 @@
 #include "service/http/http_message.h"
 
 #include <algorithm>
+#include <boost/beast/http/status.hpp>
 #include <cstdio>
 
 #include "absl/strings/ascii.h"
@@ -80,6 +81,21 @@ int HttpStatusOf(absl::StatusCode code) {
     default:
       return 500;
   }
+}
+
+absl::string_view KnownMethod(absl::string_view method) {
+  for (const absl::string_view known : {"GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"}) {
+    if (method == known) return known;
+  }
+  return "other";
+}
+
+std::string SerializeHead(const HttpResponse& response) {
+  const auto reason = boost::beast::http::obsolete_reason(static_cast<boost::beast::http::status>(response.status));
+  std::string head =
+      absl::StrCat("HTTP/1.1 ", response.status, " ", absl::string_view(reason.data(), reason.size()), "\r\n");
+  for (const auto& [name, value] : response.headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
+  return head + "\r\n";
 }
 
 HttpResponse MakeProblem(const absl::Status& error, int status) {

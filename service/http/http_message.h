@@ -36,8 +36,14 @@ struct HttpResponse {
   std::vector<std::string> body;  // in pieces, sent one after the other
 };
 
+// Returns: the method if it is one of those that browsers and clients send, else "other".
+absl::string_view KnownMethod(absl::string_view method);
+
 // Returns: a response of one piece.
 HttpResponse MakeResponse(int status, absl::string_view content_type, std::string body);
+
+// Returns: the bytes before the body.
+std::string SerializeHead(const HttpResponse& response);
 
 // Returns: the error as RFC 9457 problem details, with the code and the text that gRPC sends, and Retry-After where the
 // lack passes by itself. `status` 0: the one that google.rpc.Code assigns to the code.

@@ -35,8 +35,10 @@ util::TypeResolver& Resolver() {
 
 std::string UrlOf(const Descriptor* type) { return absl::StrCat(kTypes, "/", type->full_name()); }
 
-absl::Status CheckDepth(const Descriptor* type, absl::string_view json) {
+// Checks the shape of the JSON, because the conversion takes about a microsecond for each value, however small.
+absl::Status CheckShape(const Descriptor* type, absl::string_view json) {
   int depth = 0;
+  size_t values = 1;
   bool in_string = false;
   for (size_t i = 0; i < json.size(); ++i) {
     const char byte = json[i];
@@ -46,6 +48,10 @@ absl::Status CheckDepth(const Descriptor* type, absl::string_view json) {
       continue;
     }
     if (byte == '"') in_string = true;
+    if ((byte == ',' || byte == '{' || byte == '[') && ++values > kMaxJsonValues) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the JSON of a ", type->name(), " has more than ", kMaxJsonValues, " values"));
+    }
     if (byte == '}' || byte == ']') --depth;
     if ((byte == '{' || byte == '[') && ++depth > kMaxJsonDepth) {
       return absl::InvalidArgumentError(
@@ -124,7 +130,7 @@ const FieldDescriptor* FindField(const Descriptor* type, absl::string_view name)
 }
 
 absl::StatusOr<std::string> JsonToMessage(const Descriptor* type, absl::string_view json) {
-  RETURN_IF_ERROR(CheckDepth(type, json));
+  RETURN_IF_ERROR(CheckShape(type, json));
   std::string message;
   const auto converted = util::JsonToBinaryString(&Resolver(), UrlOf(type), std::string(json), &message);
   if (converted.ok()) return message;

@@ -15,10 +15,13 @@ namespace sparseagg::service {
 
 // The deepest nesting of objects and lists in JSON that the server parses. A round's spec has five levels.
 inline constexpr int kMaxJsonDepth = 32;
+// Elements, fields, objects and lists of a request: four times those of the largest CreateTasksRequest.
+inline constexpr size_t kMaxJsonValues = 100'000;
 
 // Converts the JSON mapping of proto3 to the serialized message. The methods parse that under their own limits, so no
 // message object is made here.
-// Errors: INVALID_ARGUMENT: not such JSON, an unknown field, or deeper than kMaxJsonDepth.
+// Errors: INVALID_ARGUMENT: not such JSON, an unknown field, deeper than kMaxJsonDepth, or more than
+// kMaxJsonValues.
 absl::StatusOr<std::string> JsonToMessage(const google::protobuf::Descriptor* type, absl::string_view json);
 
 // Converts a serialized message to JSON. Fields that have no presence are written with their default values.

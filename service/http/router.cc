@@ -54,11 +54,19 @@ BodyFormat ResponseFormat(const HttpRequest& request, Method method) {
 
 }  // namespace
 
-std::variant<HttpResponse, HttpCallPlan> Router::Route(const HttpRequest& request) const {
-  if (const absl::Status allowed = policy_.Check(request); !allowed.ok()) return MakeProblem(allowed);
-  if (auto preflight = policy_.AnswerPreflight(request)) return *std::move(preflight);
-  if (auto page = FindPage(request)) return *std::move(page);
-  return PlanCall(request);
+RoutedRequest Router::Route(const HttpRequest& request) const {
+  RoutedRequest routed;
+  if (const absl::Status allowed = policy_.Check(request); !allowed.ok()) {
+    routed.outcome = MakeProblem(allowed);
+  } else if (auto preflight = policy_.AnswerPreflight(request)) {
+    routed.outcome = *std::move(preflight);
+  } else if (auto page = FindPage(request)) {
+    routed.route = request.path;
+    routed.outcome = *std::move(page);
+  } else {
+    routed = PlanCall(request);
+  }
+  return routed;
 }
 
 void Router::AddHeaders(const HttpRequest& request, HttpResponse* response) const {
@@ -84,36 +92,39 @@ std::optional<HttpResponse> Router::FindPage(const HttpRequest& request) const {
   return std::nullopt;
 }
 
-std::variant<HttpResponse, HttpCallPlan> Router::PlanCall(const HttpRequest& request) {
+RoutedRequest Router::PlanCall(const HttpRequest& request) {
   HttpCallPlan plan;
   if (!request.Header("content-encoding").empty() && request.Header("content-encoding") != "identity") {
-    return MakeProblem(absl::InvalidArgumentError("a Content-Encoding is not accepted; send the body as it is"), 415);
+    return {.outcome = MakeProblem(
+                absl::InvalidArgumentError("a Content-Encoding is not accepted; send the body as it is"), 415)};
   }
   if (const auto method = FindGrpcMethod(request.path)) {
     if (request.method != "POST" || !IsGrpcWeb(request.MediaType("content-type"))) {
-      return MakeProblem(absl::UnimplementedError(absl::StrCat("this path takes POST with ", kGrpcWebType)), 405);
+      return {request.path,
+              MakeProblem(absl::UnimplementedError(absl::StrCat("this path takes POST with ", kGrpcWebType)), 405)};
     }
     plan.method = *method;
     plan.request_format = plan.response_format = BodyFormat::kGrpcWeb;
     if (const auto* type = DescriptorOf(*method); type->client_streaming() || type->server_streaming()) {
-      return MakeGrpcWebResponse(absl::UnimplementedError("streaming methods are not served over gRPC-Web"), "");
+      return {request.path,
+              MakeGrpcWebResponse(absl::UnimplementedError("streaming methods are not served over gRPC-Web"), "")};
     }
-    return plan;
+    return {request.path, plan};
   }
   const absl::StatusOr<RouteMatch> match = FindRoute(request);
-  if (!match.ok()) return MakeProblem(match.status());
+  if (!match.ok()) return {.outcome = MakeProblem(match.status())};
   if (match->route == nullptr) {
-    return match->other_verbs.empty() ? NotFound(request) : WrongVerb(match->other_verbs);
+    return {.outcome = match->other_verbs.empty() ? NotFound(request) : WrongVerb(match->other_verbs)};
   }
   const struct Route& route = *match->route;
   plan.method = route.method;
   absl::StatusOr<BodyFormat> format = RequestFormat(request, route.method);
-  if (!format.ok()) return MakeProblem(format.status(), 415);
+  if (!format.ok()) return {std::string(route.path), MakeProblem(format.status(), 415)};
   plan.request_format = *format;
   plan.response_format = ResponseFormat(request, route.method);
   plan.variable_field = std::string(route.field);
   if (!route.field.empty()) plan.variable = absl::StrCat(route.prefix, match->variable);
-  return plan;
+  return {std::string(route.path), std::move(plan)};
 }
 
 }  // namespace sparseagg::service

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -14,6 +15,12 @@
 
 namespace sparseagg::service {
 
+// Where a request goes.
+struct RoutedRequest {
+  std::string route = "none";  // HttpExchange::route
+  std::variant<HttpResponse, HttpCallPlan> outcome;
+};
+
 // Decides by the headers of a request, before its body is read. Immutable, and so thread-safe.
 class Router {
  public:
@@ -22,7 +29,7 @@ class Router {
       : policy_(std::move(policy)), is_ready_(std::move(is_ready)) {}
 
   // Returns: the response, also to a request that is refused, or the call to make.
-  std::variant<HttpResponse, HttpCallPlan> Route(const HttpRequest& request) const;
+  RoutedRequest Route(const HttpRequest& request) const;
 
   // Adds the headers that every response has.
   void AddHeaders(const HttpRequest& request, HttpResponse* response) const;
@@ -30,7 +37,7 @@ class Router {
  private:
   // Returns: a page or a probe; nullopt for other paths.
   std::optional<HttpResponse> FindPage(const HttpRequest& request) const;
-  static std::variant<HttpResponse, HttpCallPlan> PlanCall(const HttpRequest& request);
+  static RoutedRequest PlanCall(const HttpRequest& request);
 
   const BrowserPolicy policy_;
   const std::function<bool()> is_ready_;

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "service/base/fail_point.h"
 #include "service/store/database.h"
 #include "service/store/keys.h"
 #include "service/store/store.h"
@@ -18,7 +19,10 @@ absl::StatusOr<Store::Ticket> Store::PutTasks(absl::Span<const NumberedTask> tas
     batch.Put(keys::Task(each.number, TaskKind::kTask), record);
     unreclaimed_bytes_ += record.size();
   }
-  return Write(batch);
+  FailPoint("before_tasks");
+  absl::StatusOr<Ticket> ticket = Write(batch);
+  FailPoint("after_tasks");
+  return ticket;
 }
 
 absl::StatusOr<Store::Ticket> Store::PutTaskStates(absl::Span<const NumberedTaskState> states) {
@@ -26,14 +30,20 @@ absl::StatusOr<Store::Ticket> Store::PutTaskStates(absl::Span<const NumberedTask
   for (const NumberedTaskState& each : states) {
     batch.Put(keys::Task(each.number, TaskKind::kState), EncodeRecord(*each.state));
   }
-  return Write(batch);
+  FailPoint("before_task_state");
+  absl::StatusOr<Ticket> ticket = Write(batch);
+  FailPoint("after_task_state");
+  return ticket;
 }
 
 absl::StatusOr<Store::Ticket> Store::DeleteTask(uint64_t number) {
   rocksdb::WriteBatch batch;
   batch.Delete(keys::Task(number, TaskKind::kTask));
   batch.Delete(keys::Task(number, TaskKind::kState));
-  return Write(batch);
+  FailPoint("before_task_delete");
+  absl::StatusOr<Ticket> ticket = Write(batch);
+  FailPoint("after_task_delete");
+  return ticket;
 }
 
 absl::Status Store::ForEachTask(const std::function<absl::Status(uint64_t, TaskRecord, TaskStateRecord)>& take) const {

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/content_hash.h"
 #include "host/base/status_macros.h"
+#include "service/base/fail_point.h"
 #include "service/base/log.h"
 #include "service/tasks/task_bytes.h"
 #include "service/tasks/task_registry.h"
@@ -162,6 +163,7 @@ absl::Status TaskRegistry::Restore() {
     ++counts_[static_cast<size_t>(TaskState::kOpen)];
     task.tenant->ready.Add(&task);
     SetStateLocked(task, std::move(state));
+    FailPoint("restored_task");
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(services_.store->ForEachTask(restore));

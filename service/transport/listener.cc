@@ -240,9 +240,8 @@ void Listener::AcceptOne(int listener) {
     close(fd);
     return;
   }
-  const bool has_place = connections_->num_open() < max_connections_ || (inspects_ && connections_->EndIdlest());
   const std::optional<bool> inspected = inspects_ ? std::optional(tls_) : std::nullopt;
-  if (!has_place || connections_->IsBarred(peer) || !connections_->Add(fd, inspected)) {
+  if (!HasPlace() || connections_->IsBarred(peer) || !connections_->Add(fd, inspected)) {
     Refuse(fd);
     on_refused_();
     return;
@@ -251,6 +250,14 @@ void Listener::AcceptOne(int listener) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on a Unix socket, where it is not needed
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kTcpUserTimeoutMs, sizeof(kTcpUserTimeoutMs));
   on_accepted_(fd);
+}
+
+bool Listener::HasPlace() {
+  if (connections_->num_open() < max_connections_) return true;
+  if (!end_idlest_) return connections_->EndIdlest();
+  if (!end_idlest_()) return false;
+  connections_->RemoveClosed();
+  return true;
 }
 
 void Listener::Stop() {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -43,9 +44,12 @@ class Listener {
   // The address with the port in use.
   const std::string& address() const { return address_; }
 
-  // For connections that do not carry gRPC: their bytes are not read as frames of HTTP/2, and none gives its place to
-  // another, since it is not known how long it has been idle. Call it before Start.
-  void LeaveUninspected() { inspects_ = false; }
+  // For connections that do not carry gRPC: their bytes are not read as frames of HTTP/2. `end_idlest` takes the place
+  // of ConnectionTable::EndIdlest, which knows by the frames how long a connection has been idle. Call it before Start.
+  void LeaveUninspected(std::function<bool()> end_idlest) {
+    inspects_ = false;
+    end_idlest_ = std::move(end_idlest);
+  }
 
   // Starts the thread, which maintains `connections` (borrowed until Stop) and calls, from no other thread:
   //   on_accepted(fd)   with a non-blocking socket that the callee owns from then on
@@ -62,6 +66,7 @@ class Listener {
   absl::Status OpenHost(const std::string& host, const std::string& port);
   void AcceptAll();
   void AcceptOne(int listener);
+  bool HasPlace();
 
   std::string address_;
   std::string path_;           // of a Unix socket, to remove at the end
@@ -73,6 +78,7 @@ class Listener {
   bool inspects_ = true;
   bool tls_ = false;
   ConnectionTable* connections_ = nullptr;
+  std::function<bool()> end_idlest_;
   std::function<void(int fd)> on_accepted_;
   std::function<void()> on_refused_;
   std::thread thread_;

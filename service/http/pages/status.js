@@ -21,6 +21,17 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
+/** Puts children in the place of a parent's, of which equal ones stay: with them a selection, and a reader's place. */
+function replaceChanged(parent, children) {
+  const added = Math.max(0, children.length - parent.children.length);
+  parent.prepend(...children.slice(0, added)); // the newest come first
+  children.slice(added).forEach((child, i) => {
+    const old = parent.children[added + i];
+    if (!old.isEqualNode(child)) old.replaceWith(child);
+  });
+  while (parent.children.length > children.length) parent.lastElementChild.remove();
+}
+
 const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
 function bytesText(bytes) {
@@ -115,9 +126,9 @@ function showRounds(rounds) {
   at("submissions").textContent = sum((round) => Number(round.numSubmissions)).toLocaleString("en");
   at("refused").textContent = sum((round) => Number(round.numRefused)).toLocaleString("en");
   at("received").textContent = bytesText(sum(receivedOf));
-  at("rounds").replaceChildren(...newest.slice(0, showsAll ? undefined : SHOWN_ROUNDS).map(roundCard));
+  replaceChanged(at("rounds"), newest.slice(0, showsAll ? undefined : SHOWN_ROUNDS).map(roundCard));
   at("no-rounds").hidden = rounds.length > 0;
-  at("more").hidden = showsAll || rounds.length <= SHOWN_ROUNDS;
+  at("more").hidden = rounds.length <= SHOWN_ROUNDS;
 }
 
 function showRate(rounds) {
@@ -152,7 +163,7 @@ function showTasks(tasks) {
       element("td", { className: "number", textContent: `${task.attempts}` }),
     ),
   );
-  at("tasks").replaceChildren(...rows);
+  replaceChanged(at("tasks"), rows);
   at("tasks-card").hidden = rows.length === 0;
   at("no-tasks").hidden = rows.length > 0;
 }
@@ -170,8 +181,9 @@ function showServer(info) {
     ["An ended round is kept", timeText(secondsOf(limits.maxResultTtl))],
     ["An upload may pause", timeText(secondsOf(limits.uploadTimeout))],
   ];
-  at("limits").replaceChildren(
-    ...facts.map(([name, value]) =>
+  replaceChanged(
+    at("limits"),
+    facts.map(([name, value]) =>
       element("tr", {}, Object.assign(element("th", { textContent: name }), { scope: "row" }), element("td", { textContent: value })),
     ),
   );
@@ -222,11 +234,11 @@ async function run() {
 
 at("pause").addEventListener("click", () => {
   paused = !paused;
-  at("pause").textContent = paused ? "Go on" : "Pause";
   at("pause").setAttribute("aria-pressed", `${paused}`);
 });
 at("more").addEventListener("click", () => {
-  showsAll = true;
+  showsAll = !showsAll;
+  at("more").setAttribute("aria-pressed", `${showsAll}`);
   update();
 });
 at("sign-in").addEventListener("submit", (event) => {

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pathlib
-import re
 import subprocess
-import threading
 import time
 
 import attacks
@@ -15,6 +11,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from conftest import ServerProcess
+from watch import Watch, resident
 
 LIMIT = 256 << 20
 # Longer to see whether memory grows on: `FLOOD_SECONDS=20 make test-python PYTEST_ARGS='-n 0 -s tests/python/floods'`.
@@ -27,31 +24,6 @@ ROUND_SECONDS = 2.0
 RECOVERY_SECONDS = 10.0
 # Of a server that has served: what the C library keeps of memory in use is different each time.
 IDLE_SLACK = 24 << 20
-
-
-def resident(pid: int) -> int:
-    text = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return int(re.search(r"^VmRSS:\s+(\d+) kB", text, re.MULTILINE).group(1)) * 1024
-
-
-class Watch(threading.Thread):
-    """Looks at a process's resident memory until it is stopped; `most` is the highest that it has seen."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
-        self.most = 0
-        self._pid = pid
-        self._stopped = threading.Event()
-        self.start()
-
-    def run(self) -> None:
-        while not self._stopped.wait(0.01):
-            with contextlib.suppress(FileNotFoundError, AttributeError):
-                self.most = max(self.most, resident(self._pid))
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join()
 
 
 def honest_round(client: sa.Client) -> float:

@@ -116,7 +116,14 @@ class Page:
 
     def press(self, key: str) -> None:
         """Presses a key on whatever has the focus."""
-        actions = [{"type": "keyDown", "value": KEYS[key]}, {"type": "keyUp", "value": KEYS[key]}]
+        self._strike([KEYS[key]])
+
+    def type(self, text: str) -> None:
+        """Types a text into whatever has the focus."""
+        self._strike(list(text))
+
+    def _strike(self, keys: list[str]) -> None:
+        actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
     def errors(self) -> list[str]:

@@ -8,6 +8,7 @@ import re
 import socket
 
 import numpy as np
+import sparseagg as sa
 from http_calls import LOCAL, raw, read_all, request
 
 LIMIT_MIB = 256
@@ -107,6 +108,77 @@ def test_connections_of_one_address_are_limited(start_server):
             break
     assert answer.startswith(b"HTTP/1.1 200")
     for connection in held:
+        connection.close()
+
+
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def ask(connection: socket.socket, data: bytes = LIVE) -> bytes:
+    """Sends a request; returns the beginning of the answer, or nothing if the connection was closed or reset."""
+    try:
+        connection.sendall(data)
+        return connection.recv(4096)
+    except ConnectionError:
+        return b""
+
+
+def ask_on_new(address: str) -> bytes:
+    """The same on a connection of its own."""
+    try:
+        connection = raw(address, b"")
+    except ConnectionError:
+        return b""
+    try:
+        return ask(connection)
+    finally:
+        connection.close()
+
+
+def test_silent_connections_give_way_to_new_ones(start_server):
+    server = start_server(*LOCAL, "--max-http-connections", "4")
+    held = [raw(server.http_address, b"GET / HTTP/1.1\r\nHost: loc")]
+    held += [raw(server.http_address, b"") for _ in range(3)]
+    assert ask(held[3]).startswith(b"HTTP/1.1 200")
+    newcomers = []
+    for silent in held[:3]:  # from the oldest on
+        newcomers.append(raw(server.http_address, b""))
+        assert ask(newcomers[-1]).startswith(b"HTTP/1.1 200")
+        assert read_all(silent) == b""
+    assert ask(held[3]).startswith(b"HTTP/1.1 200")
+    for connection in (*held, *newcomers):
+        connection.close()
+    assert server.stop() == 0
+
+
+def test_idlest_of_used_connections_gives_way(start_server):
+    server = start_server(*LOCAL, "--max-http-connections", "4")
+    held = [raw(server.http_address, b"") for _ in range(4)]
+    for connection in (*held, held[0]):  # held[1] has been idle longest
+        assert ask(connection).startswith(b"HTTP/1.1 200")
+    while not (answer := ask_on_new(server.http_address)):  # after a second
+        pass
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert read_all(held[1]) == b""
+    for connection in (held[0], held[2], held[3]):
+        assert ask(connection).startswith(b"HTTP/1.1 200")
+    for connection in held:
+        connection.close()
+
+
+def test_long_poll_gives_way_after_a_second(start_server):
+    server = start_server(*LOCAL, "--max-http-connections", "2")
+    lease = b'{"clientId":"%d","labels":["none"],"timeout":"60s"}'
+    head = header("/v1/tasks:lease", len(lease % 0)).replace(b"octet-stream", b"json")
+    waiting = [raw(server.http_address, head + lease % i) for i in range(2)]
+    while not (answer := ask_on_new(server.http_address)):
+        pass
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert read_all(waiting[0]) == b""
+    with sa.Client(server.address) as client:
+        client.create_tasks([sa.NewTask(b"", labels=["none"])])
+        assert waiting[1].recv(4096).startswith(b"HTTP/1.1 200")  # and no task went to the one that has gone
+    for connection in waiting:
         connection.close()
 
 

@@ -22,4 +22,5 @@ def test_killed_server_loses_nothing_acknowledged(tmp_path):
     assert figures["cycles"] == CYCLES
     assert figures["kills"] >= CYCLES // 4
     assert figures["sets"] == figures["hashes"] == 1
+    assert figures["tasks_completed"] >= 15 * (CYCLES // 2)
     assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import socket
@@ -62,6 +63,48 @@ def test_metrics_count_what_became_of_submissions(metered) -> None:
     assert "client-name" not in text
 
 
+def http_requests(text: str) -> dict[tuple[str, str, str], float]:
+    found = re.findall(r"^sparseagg_http_requests_total\{(.*)\} (\S+)$", text, re.MULTILINE)
+    labels = [dict(re.findall(r'(\w+)="([^"]*)"', each)) for each, _ in found]
+    return {(each["method"], each["route"], each["status"]): float(n) for each, (_, n) in zip(labels, found)}
+
+
+def test_metrics_count_http_by_route_and_status(start_server) -> None:
+    server = start_server("--http-address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0")
+    keep = http.client.HTTPConnection(server.http_address, timeout=30)
+
+    def call(method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        keep.request(method, path, body, {"content-type": "application/json"} if body else {})
+        answer = keep.getresponse()
+        return answer.status, answer.read()
+
+    spec = b'{"roundId": "with-a-name", "spec": {"tensors": [{"name": "v", "dtype": "DTYPE_FLOAT32", "dimension": 9}]}}'
+    sent = sum(len(body) for _, body in [call("POST", "/v1/rounds", spec), call("GET", "/v1/rounds/with-a-name"),
+                                         call("GET", "/v1/rounds/another"), call("GET", "/unknown/with-a-name"),
+                                         call("BREW", "/coffee"), call("GET", "/health/live")])  # fmt: skip
+    with socket.create_connection(server.http_address.split(":"), timeout=30) as gone:
+        gone.sendall(b"GET /v1/rounds/with-a-name:wait HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    text = read(server.metrics_address)
+    while ("GET", "/v1/rounds/{round}:wait", "gone") not in http_requests(text):
+        text = read(server.metrics_address)
+    assert http_requests(text) == {
+        ("POST", "/v1/rounds", "2xx"): 1,
+        ("GET", "/v1/rounds/{round}", "2xx"): 1,
+        ("GET", "/v1/rounds/{round}", "4xx"): 1,
+        ("GET", "none", "4xx"): 1,
+        ("other", "none", "4xx"): 1,
+        ("GET", "/health/live", "2xx"): 1,
+        ("GET", "/v1/rounds/{round}:wait", "gone"): 1,
+    }
+    assert value(text, 'sparseagg_http_request_seconds_count{route="/v1/rounds/{round}"}') == 2
+    assert value(text, "sparseagg_http_received_body_bytes_total") == len(spec)
+    assert value(text, "sparseagg_http_sent_body_bytes_total") == sent
+    assert value(text, "sparseagg_http_connections") == 1
+    assert value(text, "sparseagg_connections") == 1
+    assert "with-a-name" not in text
+    keep.close()
+
+
 def test_probes_are_answered(metered) -> None:
     assert read(metered.metrics_address, "/healthz") == "ok\n"
     assert read(metered.metrics_address, "/readyz") == "ready\n"
@@ -101,10 +144,12 @@ def names_in(expression: str) -> set[str]:
     return set(re.findall(r"\b(?:sparseagg|process)_\w+", expression))
 
 
-def test_operations_documents_every_metric(metered) -> None:
+def test_operations_documents_every_metric(start_server) -> None:
+    server = start_server("--http-address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0")
+    read(server.http_address, "/health/live")  # with which the metrics of requests appear
     documented = names_in((REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8"))
-    offered = set(re.findall(r"^# TYPE (\w+)", read(metered.metrics_address), re.MULTILINE))
-    assert offered
+    offered = set(re.findall(r"^# TYPE (\w+)", read(server.metrics_address), re.MULTILINE))
+    assert "sparseagg_http_requests_total" in offered
     assert offered - documented == set()
 
 

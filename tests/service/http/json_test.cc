@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/http/http_message.h"
 #include "sparseagg/v1/aggregation.pb.h"
+#include "sparseagg/v1/tasks.pb.h"
 
 namespace sparseagg::service {
 namespace {
@@ -40,6 +41,17 @@ TEST(Json, Message_BothWays) {
   ASSERT_TRUE(json.ok());
   EXPECT_THAT(*json, HasSubstr(R"("dimension":"18446744073709551615")"));
   EXPECT_THAT(*json, HasSubstr(R"("modular":false)"));
+}
+
+TEST(Json, Values_AtTheLimitAndBeyond) {
+  const auto with_labels = [](size_t number) {
+    std::string json = R"({"names": [)";
+    for (size_t i = 0; i < number; ++i) json += i == 0 ? R"(",{[")" : R"(,",{[")";
+    return JsonToMessage(v1::CancelTasksRequest::descriptor(), json + "]}");
+  };
+  // The object and the list count.
+  EXPECT_TRUE(with_labels(kMaxJsonValues - 2).ok());
+  EXPECT_THAT(std::string(with_labels(kMaxJsonValues - 1).status().message()), HasSubstr("more than 100000 values"));
 }
 
 TEST(Json, Depth_AtTheLimitAndBeyond) {

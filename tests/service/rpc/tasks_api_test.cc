@@ -70,6 +70,7 @@ TEST_F(TasksApiTest, Life_OfATaskWithARound) {
 
 TEST_F(TasksApiTest, Lease_Waits_UntilATaskIsThere) {
   absl::StatusOr<v1::Task> leased;
+  server();  // made here, not by two threads at once
   std::thread worker([&] { leased = tasks().Lease("a", absl::Minutes(1)); });
   AwaitWaiting(1);
   v1::TaskSpec spec;
@@ -84,6 +85,7 @@ TEST_F(TasksApiTest, Lease_Cancelled_StopsWaiting) {
   v1::LeaseTaskRequest request;
   request.set_client_id("a");
   grpc::ClientContext context;
+  server();  // made here, not by two threads at once
   std::thread worker([&] {
     v1::LeaseTaskResponse response;
     EXPECT_EQ(v1::Tasks::NewStub(client().channel())->LeaseTask(&context, request, &response).error_code(),
@@ -100,6 +102,7 @@ TEST_F(TasksApiTest, Lease_Cancelled_StopsWaiting) {
 TEST_F(TasksApiTest, Lease_BeyondMaxWaitingLeases_IsRefused_AndDrainAnswersTheOthers) {
   options_.limits.max_waiting_leases = 1;
   absl::StatusOr<v1::Task> leased;
+  server();  // made here, not by two threads at once
   std::thread worker([&] { leased = tasks().Lease("a", absl::Minutes(1)); });
   AwaitWaiting(1);
   EXPECT_THAT(tasks().Lease("b"), Fails(Code::kResourceExhausted,

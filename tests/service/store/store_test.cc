@@ -18,6 +18,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
+constexpr char kTag[] = "\xFF a tag, which is no text";
+
 class StoreTest : public ::testing::Test {
  protected:
   Store& store() {
@@ -110,14 +112,14 @@ TEST_F(StoreTest, ForEachChunk_AfterAMissingChunk_Ends) {
 }
 
 TEST_F(StoreTest, PutSubmission_OfANamedUpload_IsNoUploadAnyMore) {
-  const UploadRecord opened{"client", "submission", "tag"};
+  const UploadRecord opened{"client", "submission", kTag};
   PutChunk(1, 2, 0, "zero", &opened);
   auto uploads = store().ReadUploads(1);
   ASSERT_THAT(uploads, IsOk());
   ASSERT_EQ(uploads->size(), 1);
   EXPECT_EQ((*uploads)[0].first, 2);
-  EXPECT_EQ((*uploads)[0].second.tag, "tag");
-  SubmissionRecord record{"submission", "tag", 2, 1, 10, 80, {5, 6}};
+  EXPECT_EQ((*uploads)[0].second.tag, kTag);
+  SubmissionRecord record{"submission", kTag, 2, 1, 10, 80, {5, 6}};
   ASSERT_THAT(store().PutSubmission(1, "client", record), IsOk());
   Reopen();
   EXPECT_THAT(*store().ReadUploads(1), IsEmpty());
@@ -125,6 +127,7 @@ TEST_F(StoreTest, PutSubmission_OfANamedUpload_IsNoUploadAnyMore) {
                                         [&](const std::string& client, const SubmissionRecord& read) {
                                           EXPECT_EQ(client, "client");
                                           EXPECT_EQ(read.submission_id, "submission");
+                                          EXPECT_EQ(read.tag, kTag);
                                           EXPECT_EQ(read.upload, 2);
                                           EXPECT_EQ(read.num_chunks, 1);
                                           EXPECT_EQ(read.num_tuples, 10);

@@ -1,0 +1,99 @@
+"""A cycle of the crash test that is a round."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+
+import sparseagg as sa
+
+from crash.cycle import Cycle
+from crash.fail_points import is_at_restart
+from crash.failure import Failure
+from crash.server import Server
+from crash.updates import SPEC, Client, digest, digest_of, expected
+
+
+class RoundCycle(Cycle):
+    """One round, from its creation to its deletion."""
+
+    def __init__(self, server: Server, number: int, rng: random.Random, point: str, clients: list[Client]) -> None:
+        # The deletion comes after the kill between the two reads.
+        super().__init__(server, rng, point, is_at_restart(point) or point.endswith("_delete"))
+        self._id = f"round-{number}"
+        self._clients = clients
+
+    def run(self) -> tuple[frozenset[str], str]:
+        """Returns who is in the result, and its hash."""
+        self.start()
+        threads = [threading.Thread(target=self._submit, args=(client,), daemon=True) for client in self._clients]
+        coordinator = threading.Thread(target=self._create, daemon=True)
+        coordinator.start()
+        for thread in threads:
+            thread.start()
+        self.disturb(threads)
+        coordinator.join()
+        for thread in threads:
+            thread.join()
+        for client in self._clients:
+            if client.error is not None:
+                raise Failure(f"{client.id} failed: {client.error!r}") from client.error
+        return self._finish()
+
+    def _create(self) -> None:
+        with self.connected() as client:
+            client.create_round(SPEC, round_id=self._id)
+
+    def _submit(self, who: Client) -> None:
+        try:
+            with self.connected(who.chunk_bytes) as client:
+                rnd = client.create_round(SPEC, round_id=self._id)
+                update = {"v": (who.keys, who.rows)}
+                rnd.submit(who.id, update, weight=who.weight, resumable=who.resumable)
+                who.is_acknowledged = True
+                if who.repeats:
+                    self._repeat(rnd, who)
+                if who.withdraws:
+                    rnd.withdraw(who.id)
+                    who.is_withdrawn = True
+        except Exception as error:
+            who.error = error
+
+    def _repeat(self, rnd: sa.Round, who: Client) -> None:
+        """Submits again: the same, which does not count, and something else, which is refused."""
+        again = rnd.submit(who.id, {"v": (who.keys, who.rows)}, weight=who.weight, resumable=not who.resumable)
+        if not again.duplicate:
+            raise Failure("an acknowledged submission counted a second time")
+        with contextlib.suppress(sa.AlreadyExists):
+            rnd.submit(who.id, {"v": (who.keys, who.rows + 1)}, weight=who.weight, resumable=who.resumable)
+            raise Failure("other content of an acknowledged client counted")
+
+    def _finish(self) -> tuple[frozenset[str], str]:
+        """Closes, reads, kills, reads again, and deletes."""
+        with self.disturbed() as kill_now, self.connected() as client:
+            rnd = client.get_round(self._id)
+            result = rnd.close()["v"]
+            listed = frozenset(each.client_id for each in rnd.submissions())
+            kill_now.set()
+            while kill_now.is_set():
+                time.sleep(0.001)
+            again = rnd.result()["v"]
+            rnd.delete()
+        first = digest_of(result)
+        self._check(listed, first, digest_of(again))
+        return listed, first
+
+    def _check(self, listed: frozenset[str], first: str, second: str) -> None:
+        acknowledged = {client.id for client in self._clients if client.is_acknowledged and not client.withdraws}
+        withdrawn = {client.id for client in self._clients if client.is_withdrawn}
+        if lost := acknowledged - listed:
+            raise Failure(f"acknowledged, but not in the result: {sorted(lost)}")
+        if back := withdrawn & listed:
+            raise Failure(f"withdrawn, but in the result: {sorted(back)}")
+        keys, rows, counts = expected([client for client in self._clients if client.id in listed])
+        if first != digest(keys, rows, counts):
+            raise Failure("the result has other bits than the sum of the listed submissions")
+        if first != second:
+            raise Failure("the result has other bits after the restart")

@@ -1,0 +1,78 @@
+"""What the clients of a round send, and what the result must be."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import numpy as np
+import sparseagg as sa
+
+DIMENSION = 1000
+WIDTH = 3
+SPEC = sa.RoundSpec(
+    tensors=[sa.TensorSpec("v", dtype="float32", dimension=DIMENSION, width=WIDTH)],
+    op="sum",
+    weighting="by_weight",
+    result="sparse",
+    return_counts=True,
+)
+
+
+@dataclasses.dataclass
+class Client:
+    """One client, what it sends, and what it was told."""
+
+    id: str
+    keys: np.ndarray
+    rows: np.ndarray
+    weight: float
+    resumable: bool
+    chunk_bytes: int
+    withdraws: bool
+    repeats: bool  # submits a second time, as a client does that was started again
+    is_acknowledged: bool = False
+    is_withdrawn: bool = False
+    error: BaseException | None = None
+
+
+def make_client(index: int, content_seed: int) -> Client:
+    """A client whose update depends on its index and the seed only."""
+    rng = np.random.default_rng([content_seed, index])
+    num_keys = int(rng.integers(1, 200))
+    return Client(
+        id=f"client-{index:03}",
+        keys=np.sort(rng.choice(DIMENSION, num_keys, replace=False)),
+        rows=rng.standard_normal((num_keys, WIDTH)).astype(np.float32),
+        weight=float(rng.integers(1, 5)),
+        resumable=bool(rng.integers(2)),
+        chunk_bytes=int(rng.choice([256, 1024, 1 << 20])),
+        withdraws=index % 8 == 3,
+        repeats=index % 4 == 0,
+    )
+
+
+def expected(clients: list[Client]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The sum by numpy alone: float64 from client to client in the order of their ids, rounded once."""
+    rows = np.zeros((DIMENSION, WIDTH), np.float64)
+    counts = np.zeros(DIMENSION, np.uint32)
+    for client in sorted(clients, key=lambda each: each.id):
+        rows[client.keys] += client.weight * client.rows.astype(np.float64)
+        counts[client.keys] += 1
+    (keys,) = np.nonzero(counts)
+    return keys, rows[keys].astype(np.float32), counts[keys]
+
+
+def digest(keys: np.ndarray, rows: np.ndarray, counts: np.ndarray) -> str:
+    """A hash of the keys and counts, and of the bits of the rows."""
+    state = hashlib.sha256()
+    for array in (keys.astype(np.uint64), rows, counts.astype(np.uint64)):
+        state.update(np.ascontiguousarray(array).tobytes())
+    return state.hexdigest()
+
+
+def digest_of(result: sa.TensorResult) -> str:
+    """The same of a result."""
+    assert result.values is not None
+    assert result.counts is not None
+    return digest(result.keys, result.values, result.counts)

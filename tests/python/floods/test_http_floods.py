@@ -1,0 +1,122 @@
+"""Attacks on the HTTP gateway: memory, an honest client, recovery and the stop of the server under each."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import subprocess
+import time
+
+import http_attacks
+import numpy as np
+import pytest
+from watch import Watch, resident
+
+LIMIT = 256 << 20
+# Longer to see whether memory grows on, as in test_floods.py.
+SECONDS = float(os.environ.get("FLOOD_SECONDS", "2"))
+CLIENTS = 20
+TUPLES = 1000
+SPEC = {"tensors": [{"name": "t", "dtype": "DTYPE_FLOAT32", "dimension": 100_000}]}
+# What one round may take while the attack goes on, and memory to come down after it.
+ROUND_SECONDS = 20.0
+RECOVERY_SECONDS = 10.0
+# Of a server that has served: what the C library keeps of memory in use is different each time.
+IDLE_SLACK = 24 << 20
+
+
+class HonestClient:
+    """One that keeps its connection, opens another where it was closed, and repeats what it is asked to repeat."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._connection = http.client.HTTPConnection(address, timeout=60)
+
+    def call(self, method: str, path: str, body: bytes | dict | None = None) -> bytes:
+        headers = {}
+        if isinstance(body, dict):
+            body, headers = json.dumps(body).encode(), {"content-type": "application/json"}
+        elif body is not None:
+            headers = {"content-type": "application/octet-stream"}
+        while True:
+            try:
+                self._connection.request(method, path, body, headers)
+                answer = self._connection.getresponse()
+                content = answer.read()
+            except (OSError, http.client.HTTPException):
+                self._connection.close()
+            else:
+                if answer.status not in (429, 503):
+                    # By the call before, whose answer was lost.
+                    was_deleted = method == "DELETE" and answer.status == 404
+                    assert answer.status == 200 or was_deleted, (path, answer.status, content)
+                    return content
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def honest_round(address: str, name: str) -> float:
+    """One round of clients that have just come; returns its seconds."""
+    begun = time.monotonic()
+    coordinator = HonestClient(address)
+    path = f"/v1/rounds/{name}"
+    coordinator.call("POST", "/v1/rounds", {"roundId": name, "spec": SPEC})
+    for i in range(CLIENTS):
+        client = HonestClient(address)
+        keys = np.arange(i, 50_000 + i, 50, dtype="<u4").tobytes()
+        query = f"client_id={i}&submission_id=s&last=true&tensor=t&key_encoding=U32&key_bytes={len(keys)}"
+        client.call("POST", f"{path}/chunks?{query}", keys + np.ones(TUPLES, "<f4").tobytes())
+        client.call("POST", f"{path}/submissions", {"clientId": f"{i}", "submissionId": "s"})
+        client.close()
+    coordinator.call("POST", f"{path}:close", {})
+    assert json.loads(coordinator.call("GET", f"{path}:wait"))["state"] == "ROUND_STATE_DONE"
+    total, token = 0.0, ""
+    while True:
+        page = json.loads(coordinator.call("GET", f"{path}/result?page_token={token}"))
+        total += np.frombuffer(base64.b64decode(page["slice"]["values"]), "<f4").sum()
+        token = page["nextPageToken"]
+        if not token:
+            break
+    assert total == CLIENTS * TUPLES
+    coordinator.call("DELETE", path)
+    coordinator.close()
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("name", http_attacks.ATTACKS)
+def test_http_flood_server_goes_on(name: str, start_server) -> None:
+    server = start_server("--memory-limit", str(LIMIT), "--http-address", "127.0.0.1:0", "--upload-timeout", "2s")
+    pid = server.process.pid
+    honest_round(server.http_address, "before")
+    idle = resident(pid)
+    watch = Watch(pid)
+    attacker = subprocess.Popen(http_attacks.command(name, server.http_address))
+    rounds = []
+    try:
+        begun = time.monotonic()
+        while time.monotonic() - begun < SECONDS:
+            time.sleep(0.1)
+            rounds.append(honest_round(server.http_address, f"round-{len(rounds)}"))
+        assert attacker.poll() is None
+    finally:
+        attacker.kill()
+        attacker.wait()
+    ended = time.monotonic()
+    while resident(pid) > idle + IDLE_SLACK and time.monotonic() - ended < 2 * RECOVERY_SECONDS:
+        time.sleep(0.05)
+    recovered = time.monotonic() - ended
+    watch.stop()
+    begun = time.monotonic()
+    code = server.stop()
+    print(
+        f"\n{name:20} peak {watch.most >> 20:5} MiB  longest round {max(rounds):6.2f} s of {len(rounds)}  "
+        f"idle {idle >> 20} MiB, again after {recovered:5.2f} s  stop {time.monotonic() - begun:.2f} s"
+    )
+    assert code == 0
+    assert watch.most <= LIMIT * 1.1
+    assert max(rounds) <= ROUND_SECONDS
+    assert recovered <= RECOVERY_SECONDS
