@@ -4,10 +4,10 @@
 #include <rocksdb/table.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr int kMaxWriteBuffers = 4;
 constexpr uint64_t kBlockCacheBytes = 4 * kMiB;
-constexpr absl::Duration kResumeInterval = absl::Seconds(1);
+constexpr std::chrono::seconds kResumeInterval(1);
 
 // The size of one buffer of writes that are in the log and not in a table yet. A 64th of the memory limit: with four of
 // them, a sixteenth is the store's.
@@ -105,8 +105,8 @@ absl::Status Database::Write(rocksdb::WriteBatch& batch) {
 
 absl::Status Database::TryResume() {
   MutexLock lock(&mu_);
-  const absl::Time now = absl::Now();
-  if (now - resumed_at_ < kResumeInterval) return absl::UnavailableError("tried just now");
+  const auto now = std::chrono::steady_clock::now();
+  if (resumed_at_.has_value() && now - *resumed_at_ < kResumeInterval) return absl::UnavailableError("tried just now");
   resumed_at_ = now;
   const rocksdb::Status resumed = db_->Resume();
   Log(LogLevel::kWarning, "store_resume", {{"result", resumed.ToString()}});
@@ -121,13 +121,15 @@ absl::Status Database::Sync() {
   FailPoint("sync_begins");
   absl::Status synced = ToStatus(db_->SyncWAL(), "cannot sync");
   FailPoint("sync_ended");
-  if (!synced.ok()) {
-    Log(LogLevel::kError, "store_sync_failed", {{"reason", synced.message()}});
-    MutexLock lock(&mu_);
-    // The kernel drops the pages that it could not write, so that a second sync would succeed and say nothing.
-    failed_sync_ = absl::Status(synced.code(), absl::StrCat(synced.message(), "; nothing is written until a restart"));
-  }
+  if (!synced.ok()) FailSyncs(synced);
   return synced;
+}
+
+void Database::FailSyncs(const absl::Status& error) {
+  Log(LogLevel::kError, "store_sync_failed", {{"reason", error.message()}});
+  MutexLock lock(&mu_);
+  // The kernel drops the pages that it could not write, so that a second sync would succeed and say nothing.
+  failed_sync_ = absl::Status(error.code(), absl::StrCat(error.message(), "; nothing is written until a restart"));
 }
 
 void Database::Reclaim() {
