@@ -64,7 +64,7 @@ int WriteAll(int fd, std::vector<iovec> spans, uint64_t offset) {
 }  // namespace
 
 struct ChunkFiles::File {
-  explicit File(std::string name) : path(std::move(name)) {}
+  explicit File(std::string name, uint64_t size = 0) : path(std::move(name)), end(size) {}
   ~File() { Close(); }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -85,7 +85,7 @@ struct ChunkFiles::File {
   std::atomic<int> fd = -1;
   // A second sync would succeed, since the kernel drops what it could not write.
   std::atomic<int> sync_error = 0;
-  uint64_t end ABSL_GUARDED_BY(mu) = 0;
+  uint64_t end ABSL_GUARDED_BY(mu);
   uint64_t synced ABSL_GUARDED_BY(mu) = 0;
 };
 
@@ -101,9 +101,7 @@ absl::StatusOr<std::unique_ptr<ChunkFiles>> ChunkFiles::Open(const std::string& 
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     uint64_t round = 0;
     if (!absl::SimpleAtoi(it->path().filename().string(), &round)) continue;
-    auto file = std::make_shared<File>(files->PathOf(round));
-    MutexLock file_lock(&file->mu);
-    file->end = fs::file_size(it->path(), error);
+    auto file = std::make_shared<File>(files->PathOf(round), it->file_size(error));
     files->files_.emplace(round, file);
     files->unsynced_.emplace(round, file);
   }
