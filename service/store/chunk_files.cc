@@ -73,9 +73,9 @@ struct ChunkFiles::File {
     if (fd >= 0) close(fd);
     fd = -1;
   }
-  // `descriptor`: fd, or a copy of it.
-  absl::Status Sync(int descriptor) {
-    if (sync_error == 0 && fdatasync(descriptor) != 0) sync_error = errno;
+  // Requires: the file is open, and stays so.
+  absl::Status Sync() {
+    if (sync_error == 0 && fdatasync(fd) != 0) sync_error = errno;
     return sync_error == 0 ? absl::OkStatus() : FileError("sync", path, sync_error);
   }
 
@@ -85,6 +85,7 @@ struct ChunkFiles::File {
   std::atomic<int> fd = -1;
   // A second sync would succeed, since the kernel drops what it could not write.
   std::atomic<int> sync_error = 0;
+  bool is_syncing ABSL_GUARDED_BY(mu) = false;  // and must stay open
   uint64_t end ABSL_GUARDED_BY(mu);
   uint64_t synced ABSL_GUARDED_BY(mu) = 0;
 };
@@ -144,18 +145,18 @@ absl::Status ChunkFiles::CloseSome(const File* kept) {
     }
   }
   if (open.size() < kMaxOpenFiles) return absl::OkStatus();
+  bool has_closed = false;
   for (const bool with_sync : {false, true}) {
-    for (size_t i = 0; i < open.size(); ++i) {
-      MutexLock lock(&open[i]->mu);
-      const bool is_safe = !syncs_ || open[i]->synced == open[i]->end;
-      if (!is_safe && !with_sync) continue;
-      if (!is_safe) RETURN_IF_ERROR(open[i]->Sync(open[i]->fd));
-      open[i]->synced = open[i]->end;
-      open[i]->Close();
-      if (with_sync) return absl::OkStatus();  // one is enough
+    for (const std::shared_ptr<File>& file : open) {
+      MutexLock lock(&file->mu);
+      if (has_closed && with_sync) return absl::OkStatus();  // one is enough
+      const bool is_safe = !syncs_ || file->synced == file->end;
+      if (file->fd < 0 || file->is_syncing || (!is_safe && !with_sync)) continue;
+      if (!is_safe) RETURN_IF_ERROR(file->Sync());
+      file->synced = file->end;
+      file->Close();
+      has_closed = true;
     }
-    const auto is_closed = [](const std::shared_ptr<File>& file) { return file->fd < 0; };
-    if (std::any_of(open.begin(), open.end(), is_closed)) return absl::OkStatus();
   }
   return absl::OkStatus();
 }
@@ -232,19 +233,21 @@ absl::StatusOr<std::vector<ChunkFiles::Extent>> ChunkFiles::Sync() {
   }
   std::vector<Extent> synced;
   for (const auto& [round, file] : files) {
-    int copy = -1;  // appends go on meanwhile, and may close the file's own
+    if (file->fd < 0) RETURN_IF_ERROR(CloseSome(file.get()));
     uint64_t end = 0;
+    bool needs_sync = false;
     {
       MutexLock lock(&file->mu);
       end = file->end;
-      RETURN_IF_ERROR(OpenLocked(*file));
-      copy = dup(file->fd);
-      if (copy < 0) return FileError("open", file->path, errno);
+      needs_sync = file->synced < end;
+      if (needs_sync) RETURN_IF_ERROR(OpenLocked(*file));
+      file->is_syncing = needs_sync;
     }
-    const absl::Status status = file->Sync(copy);
-    close(copy);
-    RETURN_IF_ERROR(status);
+    // Without the lock: appends go on meanwhile.
+    const absl::Status status = needs_sync ? file->Sync() : absl::OkStatus();
     MutexLock lock(&file->mu);
+    file->is_syncing = false;
+    RETURN_IF_ERROR(status);
     file->synced = std::max(file->synced, end);
     synced.push_back({round, end});
   }
