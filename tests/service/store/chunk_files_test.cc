@@ -146,7 +146,9 @@ TEST_F(ChunkFilesTest, Append_ManyThreads_KeepsEachChunkWhole) {
       for (int i = 0; i < 20; ++i) {
         const std::string bytes(static_cast<size_t>(1000 + 37 * i), static_cast<char>('a' + t));
         const ChunkReference chunk = Append(static_cast<uint64_t>(i % 3), bytes);
-        if (i % 5 == 0) EXPECT_THAT(files_->Sync(), IsOk());
+        if (i % 5 == 0) {
+          EXPECT_THAT(files_->Sync(), IsOk());
+        }
         EXPECT_THAT(Read(static_cast<uint64_t>(i % 3), chunk), Optional(bytes));
       }
     });
