@@ -17,7 +17,7 @@ packages() {
       ;;
     python) echo python3 python3-venv ;;
     extension) echo python3-dev ;;
-    test) echo libgtest-dev libgmock-dev ;;
+    test) echo libgtest-dev libgmock-dev faketime ;;
     browser) echo chromium chromium-driver nodejs curl ;;
     sanitize) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     bundle) echo dpkg-dev xz-utils ;;

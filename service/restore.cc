@@ -61,14 +61,16 @@ class RoundRestorer {
       : store_(store), stored_(stored), round_(round) {}
 
   absl::Status Run() {
-    const StateName state = stored_.state.name;
     RETURN_IF_ERROR(RestoreSubmissions());
+    StateRecord stored = stored_.state;
+    RETURN_IF_ERROR(DropLost(&stored));
+    const StateName state = stored.name;
     if (state == StateName::kOpen) RETURN_IF_ERROR(RestoreUploads());
     std::sort(kept_.begin(), kept_.end());
     ASSIGN_OR_RETURN(const uint64_t latest, store_.DeleteOtherUploads(stored_.number, kept_));
     round_.ResumeJournal(stored_.number, latest);
     FailPoint("restored_content");
-    if (state != StateName::kOpen) round_.RestoreState(stored_.state);
+    if (state != StateName::kOpen) round_.RestoreState(stored);
     if (round_.state() == RoundState::kOpen) return absl::OkStatus();
     absl::Notification ended;
     round_.Wait(absl::InfiniteDuration(), [&ended] { ended.Notify(); });
@@ -83,19 +85,37 @@ class RoundRestorer {
   absl::Status RestoreSubmissions() {
     return store_.ForEachSubmission(
         stored_.number, [&](const std::string& client, const SubmissionRecord& record) -> absl::Status {
-          kept_.push_back(record.upload);
-          ++num_submissions_;
           FailPoint("restored_submission");
-          if (stored_.state.name == StateName::kCancelled) return absl::OkStatus();
+          absl::Status restored;
           if (stored_.state.name == StateName::kFailed) {
             round_.RestoreReceipt(client, record);
+          } else if (stored_.state.name != StateName::kCancelled) {
+            restored = round_.RestoreSubmission(client, record, ChunksOf(store_, stored_.number, record.upload));
+          }
+          if (absl::IsAborted(restored)) {
+            lost_.emplace_back(client, record.upload);
+            Log(LogLevel::kWarning, "submission_not_restored",
+                {{"round", round_.config().LogName()}, {"client", client}, {"reason", restored.message()}});
             return absl::OkStatus();
           }
-          absl::Status restored =
-              round_.RestoreSubmission(client, record, ChunksOf(store_, stored_.number, record.upload));
+          kept_.push_back(record.upload);
+          ++num_submissions_;
           if (restored.ok()) return restored;
           return absl::Status(restored.code(), absl::StrCat("client '", client, "': ", restored.message()));
         });
+  }
+
+  // Removes the submissions whose chunks had not reached the disk when the machine ended: their clients were not
+  // answered, or by --durability=async. A result that was there without them is not given again with other bits.
+  absl::Status DropLost(StateRecord* state) {
+    for (const auto& [client, upload] : lost_) {
+      RETURN_IF_ERROR(store_.DeleteSubmission(stored_.number, client, upload).status());
+    }
+    if (lost_.empty() || state->name != StateName::kDone) return absl::OkStatus();
+    state->name = StateName::kFailed;
+    state->reason = absl::StrCat("the end of the machine lost submissions that are in the result, of '",
+                                 lost_.front().first, "'", lost_.size() > 1 ? " and others" : "");
+    return store_.PutState(stored_.number, *state).status();
   }
 
   // An upload that cannot be restored is dropped: nobody was told that it counts.
@@ -106,7 +126,10 @@ class RoundRestorer {
     for (auto it = uploads.rbegin(); it != uploads.rend(); ++it) {
       const auto& [number, record] = *it;
       if (!names.emplace(record.client_id, record.submission_id).second) continue;
-      const absl::Status restored = round_.RestoreUpload(number, record, ChunksOf(store_, stored_.number, number));
+      uint64_t num_chunks = 0;
+      absl::Status restored =
+          round_.RestoreUpload(number, record, ChunksOf(store_, stored_.number, number), &num_chunks);
+      if (absl::IsAborted(restored)) restored = store_.DeleteChunksFrom(stored_.number, number, num_chunks);
       if (restored.ok()) {
         kept_.push_back(number);
         ++num_uploads_;
@@ -121,7 +144,8 @@ class RoundRestorer {
   Store& store_;
   const Store::StoredRound& stored_;
   Round& round_;
-  std::vector<uint64_t> kept_;  // uploads
+  std::vector<uint64_t> kept_;                          // uploads
+  std::vector<std::pair<std::string, uint64_t>> lost_;  // clients and uploads of submissions
   uint64_t num_submissions_ = 0;
   uint64_t num_uploads_ = 0;
 };
@@ -154,7 +178,7 @@ absl::Status RestoreRounds(Store& store, Registry& registry, const Limits& limit
                         absl::StrCat("cannot restore round '", stored.record.id, "' of tenant '", stored.record.tenant,
                                      "' from the data directory: ", restored.message()));
   }
-  return absl::OkStatus();
+  return store.FinishRestore();
 }
 
 }  // namespace sparseagg::service

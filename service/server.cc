@@ -250,6 +250,13 @@ Gauges Server::CountNow() const {
   gauges.resident_bytes = ResidentBytes();
   gauges.process_memory_limit_bytes = server_.limits.memory_limit_bytes;
   gauges.dropped_log_lines = DroppedLogLines();
+  if (store_ != nullptr) {
+    const DiskSpace disk = store_->MeasureDisk();
+    gauges.has_data = true;
+    gauges.data_bytes = disk.used_bytes;
+    gauges.data_available_bytes = disk.available_bytes;
+    gauges.refused_writes = store_->num_refused_writes();
+  }
   return gauges;
 }
 

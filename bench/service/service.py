@@ -240,29 +240,51 @@ class Bench:
         return {"rounds_per_sample": self._sizes.growth_batch_rounds, "resident_bytes": resident}
 
     def durability(self) -> dict[str, Any]:
-        """Bytes and submissions a second at each level of durability, from large and from small updates."""
-        found: dict[str, Any] = {"disk_bytes_per_s": disk_bytes_per_s(), "workloads": []}
+        """Bytes a second at each level of durability, from large and from small updates.
+
+        On the disk of temporary files, and in memory, which shows what the software alone costs.
+        """
+        places = {"disk": pathlib.Path(tempfile.gettempdir()), "memory": pathlib.Path("/dev/shm")}
+        found: list[dict[str, Any]] = []
+        for place, parent in places.items():
+            if not parent.is_dir():
+                continue
+            for workload, divide in (("A", self._sizes.divide_clients), ("E", 5 * self._sizes.divide_clients)):
+                found.append({"place": place, **self._durability_at(parent, workload, divide)})
+                rates, disk = found[-1]["bytes_per_s"], found[-1]["sequential_bytes_per_s"]
+                shown = ", ".join(f"{level} {rate / 1e6:.0f} MB/s" for level, rate in rates.items())
+                shares = ", ".join(f"{level} {share:.0%}" for level, share in found[-1]["of_memory"].items())
+                say(f"durability, {place}, workload {workload}: {shown} ({shares}); one file {disk / 1e6:.0f} MB/s")
+        return {"streams": 16, "runs": found}
+
+    def _durability_at(self, parent: pathlib.Path, workload: str, divide: int) -> dict[str, Any]:
         levels = ("memory", "async", "sync")
-        for workload, divide in (("A", self._sizes.divide_clients), ("E", 5 * self._sizes.divide_clients)):
-            runs: dict[str, list[dict[str, Any]]] = {level: [] for level in levels}
-            with contextlib.ExitStack() as stack:
-                servers = {}
-                for level in levels:
-                    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sparseagg-bench-"))
-                    flags = ("--data-dir", folder, "--durability", level)
-                    servers[level] = stack.enter_context(Server(self._server, *flags))
-                for _ in range(self._sizes.repetitions):
-                    for level, server in servers.items():
-                        runs[level].append(
-                            self._load(server, workload, "--streams", 16, "--repetitions", 1, divide=divide)
-                        )
-            rates = {level: statistics.median(run["bytes_per_s"] for run in runs[level]) for level in levels}
-            found["workloads"].append({"workload": workload, "streams": 16, "bytes_per_s": rates, "runs": runs})
-            shown = ", ".join(
-                f"{level} {rates[level] / 1e6:.0f} MB/s ({rates[level] / rates['memory']:.0%})" for level in levels
-            )
-            say(f"durability, workload {workload}: {shown}; the disk alone {found['disk_bytes_per_s'] / 1e6:.0f} MB/s")
-        return found
+        rates: dict[str, list[float]] = {level: [] for level in levels}
+        disk: list[float] = []
+        with contextlib.ExitStack() as stack:
+            servers = {}
+            for level in levels:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sparseagg-bench-", dir=parent))
+                flags = ("--data-dir", folder, "--durability", level)
+                servers[level] = stack.enter_context(Server(self._server, *flags))
+            for _ in range(self._sizes.repetitions):
+                disk.append(sequential_bytes_per_s(parent))
+                for level, server in servers.items():
+                    run = self._load(server, workload, "--streams", 16, "--repetitions", 1, divide=divide)
+                    rates[level].append(run["bytes_per_s"])
+        # Of runs that took turns, so that what else the machine does is in both.
+        shares = {
+            level: statistics.median(mine / memory for mine, memory in zip(rates[level], rates["memory"]))
+            for level in levels[1:]
+        }
+        return {
+            "workload": workload,
+            "divide_clients": divide,
+            "sequential_bytes_per_s": round(statistics.median(disk)),
+            "bytes_per_s": {level: round(statistics.median(rates[level])) for level in levels},
+            "of_memory": {level: round(share, 3) for level, share in shares.items()},
+            "all_bytes_per_s": {level: [round(rate) for rate in rates[level]] for level in levels},
+        }
 
     def soak(self) -> dict[str, Any]:
         """Good clients among three times as many bad ones, and the server's memory against its limit."""
@@ -281,10 +303,10 @@ class Bench:
         return found
 
 
-def disk_bytes_per_s() -> float:
-    """What the disk of temporary files takes, with a sync in the end."""
+def sequential_bytes_per_s(folder: pathlib.Path) -> float:
+    """What the disk of a folder takes in one file, with a sync in the end."""
     block = os.urandom(1 << 22)
-    with tempfile.NamedTemporaryFile() as file:
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
         begin = time.monotonic()
         for _ in range(64):
             file.write(block)

@@ -8,7 +8,7 @@ import hashlib
 import numpy as np
 import sparseagg as sa
 
-DIMENSION = 1000
+DIMENSION = 20_000
 WIDTH = 3
 SPEC = sa.RoundSpec(
     tensors=[sa.TensorSpec("v", dtype="float32", dimension=DIMENSION, width=WIDTH)],
@@ -39,14 +39,16 @@ class Client:
 def make_client(index: int, content_seed: int) -> Client:
     """A client whose update depends on its index and the seed only."""
     rng = np.random.default_rng([content_seed, index])
-    num_keys = int(rng.integers(1, 200))
+    # Of a large one, chunks lie in files beside the database.
+    is_large = index % 3 == 1
+    num_keys = int(rng.integers(5000, 12_000) if is_large else rng.integers(1, 200))
     return Client(
         id=f"client-{index:03}",
         keys=np.sort(rng.choice(DIMENSION, num_keys, replace=False)),
         rows=rng.standard_normal((num_keys, WIDTH)).astype(np.float32),
         weight=float(rng.integers(1, 5)),
         resumable=bool(rng.integers(2)),
-        chunk_bytes=int(rng.choice([256, 1024, 1 << 20])),
+        chunk_bytes=int(rng.choice([70_000, 1 << 20] if is_large else [256, 1024, 1 << 20])),
         withdraws=index % 8 == 3,
         repeats=index % 4 == 0,
     )

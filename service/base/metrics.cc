@@ -106,6 +106,11 @@ struct Metrics::Impl {
     resident.Set(static_cast<double>(now.resident_bytes));
     process_limit.Set(static_cast<double>(now.process_memory_limit_bytes));
     dropped_log_lines.Set(static_cast<double>(now.dropped_log_lines));
+    if (now.has_data) {
+      data_family.Add({}).Set(static_cast<double>(now.data_bytes));
+      data_available_family.Add({}).Set(static_cast<double>(now.data_available_bytes));
+      refused_writes_family.Add({}).Set(static_cast<double>(now.refused_writes));
+    }
     return registry.Collect();
   }
 
@@ -250,6 +255,18 @@ struct Metrics::Impl {
                                  .Help("Log lines dropped since the start because standard error was not read in time.")
                                  .Register(registry)
                                  .Add({});
+  Family<Gauge>& data_family = BuildGauge()
+                                   .Name("sparseagg_data_bytes")
+                                   .Help("Disk space of all files in the data directory.")
+                                   .Register(registry);
+  Family<Gauge>& data_available_family = BuildGauge()
+                                             .Name("sparseagg_data_available_bytes")
+                                             .Help("Free space of the data directory's file system.")
+                                             .Register(registry);
+  Family<Gauge>& refused_writes_family = BuildGauge()
+                                             .Name("sparseagg_data_writes_refused")
+                                             .Help("Writes refused since the start because the disk was full.")
+                                             .Register(registry);
   Family<Gauge>& build_family =
       BuildGauge().Name("sparseagg_build_info").Help("Always 1; the version is a label.").Register(registry);
   Family<Gauge>& engine_family =

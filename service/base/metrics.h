@@ -36,6 +36,11 @@ struct Gauges {
   uint64_t resident_bytes = 0;
   uint64_t process_memory_limit_bytes = 0;  // of resident_bytes
   uint64_t dropped_log_lines = 0;
+  // Of a server with a data directory.
+  bool has_data = false;
+  uint64_t data_bytes = 0;
+  uint64_t data_available_bytes = 0;  // in the file system
+  uint64_t refused_writes = 0;
 };
 
 // A request over HTTP that is over.

@@ -113,13 +113,16 @@ class Round : public std::enable_shared_from_this<Round> {
 
   // The restart of a server: between Open and ResumeJournal, in this order. `chunks` calls its argument for each chunk.
   using ChunkSource = std::function<absl::Status(const std::function<absl::Status(const Chunk&)>&)>;
-  // Errors: DATA_LOSS: the chunks are not those that were committed. Otherwise as Append and Commit.
+  // Errors: DATA_LOSS: the chunks are not those that were committed. Otherwise as Append and Commit, and of `chunks`.
+  // After an error, nothing is left of the submission.
   absl::Status RestoreSubmission(const std::string& client_id, const SubmissionRecord& record,
                                  const ChunkSource& chunks);
   // Lists a submission of a round that has FAILED, without adding it.
   void RestoreReceipt(const std::string& client_id, const SubmissionRecord& record);
-  // Errors: as Append; the upload is dropped then.
-  absl::Status RestoreUpload(uint64_t upload, const UploadRecord& record, const ChunkSource& chunks);
+  // `num_chunks` counts those that the upload took. Errors: as Append, and the upload is dropped then; those of `chunks`
+  // itself, and the upload keeps what it has.
+  absl::Status RestoreUpload(uint64_t upload, const UploadRecord& record, const ChunkSource& chunks,
+                             uint64_t* num_chunks);
   // Closes or ends the round.
   void RestoreState(const StateRecord& record);
   // From now on the round writes to the store. `latest_upload`: the largest number of an upload there.

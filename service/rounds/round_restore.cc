@@ -22,7 +22,9 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
     next_id_ = record.upload;
     ASSIGN_OR_RETURN(upload, OpenUploadLocked({client_id, record.submission_id}, /*is_named=*/false, record.tag, {}));
   }
-  RETURN_IF_ERROR(chunks([&](const Chunk& chunk) { return AppendChunk(*upload, chunk, Repeats::kRefuse); }));
+  const absl::Status read = chunks([&](const Chunk& chunk) { return AppendChunk(*upload, chunk, Repeats::kRefuse); });
+  if (!read.ok()) Discard(*upload);
+  RETURN_IF_ERROR(read);
   RETURN_IF_ERROR(Commit(*upload).status());
   MutexLock lock(&mu_);
   if (upload->hash_ == record.hash) return absl::OkStatus();
@@ -39,7 +41,8 @@ void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord&
   snapshot_.num_bytes += receipt.num_bytes;
 }
 
-absl::Status Round::RestoreUpload(uint64_t number, const UploadRecord& record, const ChunkSource& chunks) {
+absl::Status Round::RestoreUpload(uint64_t number, const UploadRecord& record, const ChunkSource& chunks,
+                                  uint64_t* num_chunks) {
   std::shared_ptr<UploadHandle> upload;
   {
     MutexLock lock(&mu_);
@@ -51,7 +54,11 @@ absl::Status Round::RestoreUpload(uint64_t number, const UploadRecord& record, c
     MutexLock one_at_a_time(&upload->mu_);
     upload->has_stored_chunks_ = true;
   }
-  return chunks([&](const Chunk& chunk) { return AppendChunk(*upload, chunk, Repeats::kRefuse); });
+  return chunks([&](const Chunk& chunk) {
+    absl::Status appended = AppendChunk(*upload, chunk, Repeats::kRefuse);
+    if (appended.ok()) ++*num_chunks;
+    return appended;
+  });
 }
 
 void Round::RestoreState(const StateRecord& record) {

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -81,7 +83,8 @@ absl::Status CheckFormat(const std::string& path) {
 
 bool IsOurs(absl::string_view name) {
   // A file system's own directory is at the root of a volume that is mounted for the data.
-  return name == "FORMAT" || name == kUnfinishedFormat || name == "LOCK" || name == "db" || name == "lost+found";
+  return name == "FORMAT" || name == kUnfinishedFormat || name == "LOCK" || name == "db" || name == "chunks" ||
+         name == "lost+found";
 }
 
 // Checks all names in the directory. Returns: whether there is a FORMAT.
@@ -94,15 +97,15 @@ absl::StatusOr<bool> HasFormat(const std::string& path) {
     if (!IsOurs(name)) {
       return absl::FailedPreconditionError(
           absl::StrCat("the data directory ", path, " has '", name,
-                       "', expected an empty directory or one that a server has made (FORMAT, LOCK, db)"));
+                       "', expected an empty directory or one that a server has made (FORMAT, LOCK, db, chunks)"));
     }
     has_format = has_format || name == "FORMAT";
-    has_data = has_data || name == "db";
+    has_data = has_data || name == "db" || name == "chunks";
   }
   if (error) return ErrnoStatus(error.value(), "cannot list the data directory", path);
   if (has_data && !has_format) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the data directory ", path, " has 'db' but no 'FORMAT', expected both: it was not copied whole"));
+        absl::StrCat("the data directory ", path, " has data but no 'FORMAT', expected both: it was not copied whole"));
   }
   return has_format;
 }
@@ -129,5 +132,18 @@ absl::StatusOr<std::unique_ptr<DataDirectory>> DataDirectory::Open(const std::st
 }
 
 DataDirectory::~DataDirectory() { close(lock_); }
+
+DiskSpace DataDirectory::Measure() const {
+  DiskSpace space;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
+    struct stat status {};
+    // Blocks, since files have holes; and a file may be removed meanwhile.
+    if (lstat(it->path().c_str(), &status) == 0) space.used_bytes += static_cast<uint64_t>(status.st_blocks) * 512;
+  }
+  struct statvfs volume {};
+  if (statvfs(path_.c_str(), &volume) == 0) space.available_bytes = uint64_t{volume.f_bavail} * volume.f_frsize;
+  return space;
+}
 
 }  // namespace sparseagg::service

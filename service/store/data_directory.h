@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_SERVICE_STORE_DATA_DIRECTORY_H_
 #define SPARSEAGG_SERVICE_STORE_DATA_DIRECTORY_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,13 +11,20 @@
 namespace sparseagg::service {
 
 // The version of the layout that docs/durability.md describes, which this server reads and writes.
-inline constexpr int kDataFormat = 1;
+inline constexpr int kDataFormat = 2;
+
+// Bytes of disk space.
+struct DiskSpace {
+  uint64_t used_bytes = 0;       // by all files of a directory
+  uint64_t available_bytes = 0;  // in its file system, to this process
+};
 
 // A directory that this process may use alone, until the object is destroyed:
 //
-//   FORMAT   one line, "sparseagg data, format 1"
+//   FORMAT   one line, "sparseagg data, format 2"
 //   LOCK     locked (flock) by the server that uses the directory
 //   db/      the files of RocksDB
+//   chunks/  large chunks
 class DataDirectory {
  public:
   // Makes the directory, if it is missing or empty, and locks it.
@@ -29,6 +37,10 @@ class DataDirectory {
 
   const std::string& path() const { return path_; }
   std::string db_path() const { return path_ + "/db"; }
+  std::string chunks_path() const { return path_ + "/chunks"; }
+
+  // Cost: a system call for each file, of which there are tens, and one for each round with large chunks.
+  DiskSpace Measure() const;
 
  private:
   DataDirectory(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}

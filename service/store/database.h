@@ -5,14 +5,15 @@
 #include <rocksdb/db.h>
 #include <rocksdb/write_batch.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "host/base/mutex.h"
 
 namespace sparseagg::service {
@@ -30,6 +31,13 @@ class Database {
   absl::Status Write(rocksdb::WriteBatch& batch);
   // Makes all writes so far outlive the machine. After an error, neither this nor Write succeeds any more.
   absl::Status Sync();
+  // Ends all writes with this error of a sync, as one of Sync does.
+  void FailSyncs(const absl::Status& error);
+  // Returns: the error of the sync that ended all writes; OK: none has.
+  absl::Status failed_sync() const {
+    MutexLock lock(&mu_);
+    return failed_sync_;
+  }
   // Frees the space of what was removed. Returns early when StopReclaim is called. Blocks: while RocksDB merges tables,
   // of which it moves only the keys, and the oldest blobs that are left.
   void Reclaim();
@@ -48,9 +56,9 @@ class Database {
   const std::string path_;
   const uint64_t memory_bytes_;
   const std::unique_ptr<rocksdb::DB> db_;
-  Mutex mu_;
+  mutable Mutex mu_;
   absl::Status failed_sync_ ABSL_GUARDED_BY(mu_);
-  absl::Time resumed_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  std::optional<std::chrono::steady_clock::time_point> resumed_at_ ABSL_GUARDED_BY(mu_);
 };
 
 // The keys of [begin, end) with their values, in ascending order.

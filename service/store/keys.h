@@ -11,7 +11,7 @@ namespace sparseagg::service::keys {
 
 // What follows the number of a round in a key. In this order, so that one range holds all of a round but its record and
 // state, and another one all of its chunks.
-enum class Kind : char { kRound = 0, kState = 1, kSubmission = 2, kUpload = 3, kChunk = 4, kEnd = 5 };
+enum class Kind : char { kRound = 0, kState = 1, kSubmission = 2, kUpload = 3, kChunk = 4, kSynced = 5, kEnd = 6 };
 
 // Numbers are big-endian, so that keys are in ascending order of numbers.
 inline void AppendNumber(uint64_t number, std::string* out) {
@@ -60,6 +60,9 @@ inline std::string Chunk(uint64_t round, uint64_t upload, uint64_t sequence) {
   AppendNumber(sequence, &key);
   return key;
 }
+
+// Begins the value of a chunk that lies in a file, before its reference. No message begins so: 0 is no field's tag.
+inline constexpr char kReferenceMark = '\0';
 
 // Above the keys of all rounds, since their numbers are counted from 1: the keys of tasks.
 inline std::string EndOfRounds() { return std::string(1, '\xff'); }

@@ -47,6 +47,21 @@ std::string EncodeRecord(const UploadRecord& record) {
   return message.SerializeAsString();
 }
 
+std::string EncodeRecord(const ChunkReference& record) {
+  store::ChunkReference message;
+  message.set_offset(record.offset);
+  message.set_size(record.size);
+  message.set_hash_high(record.hash.first);
+  message.set_hash_low(record.hash.second);
+  return message.SerializeAsString();
+}
+
+std::string EncodeRecord(const SyncedRecord& record) {
+  store::Synced message;
+  message.set_bytes(record.num_bytes);
+  return message.SerializeAsString();
+}
+
 absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Round message, ParseRecord<store::Round>(bytes));
   return RoundRecord{message.tenant(), message.id(), message.spec(), absl::FromUnixNanos(message.create_time_ns())};
@@ -75,6 +90,16 @@ absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes)
 absl::StatusOr<UploadRecord> DecodeUploadRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Upload message, ParseRecord<store::Upload>(bytes));
   return UploadRecord{message.client_id(), message.submission_id(), message.upload_tag()};
+}
+
+absl::StatusOr<ChunkReference> DecodeChunkReference(absl::string_view bytes) {
+  ASSIGN_OR_RETURN(const store::ChunkReference message, ParseRecord<store::ChunkReference>(bytes));
+  return ChunkReference{message.offset(), message.size(), {message.hash_high(), message.hash_low()}};
+}
+
+absl::StatusOr<SyncedRecord> DecodeSyncedRecord(absl::string_view bytes) {
+  ASSIGN_OR_RETURN(const store::Synced message, ParseRecord<store::Synced>(bytes));
+  return SyncedRecord{message.bytes()};
 }
 
 }  // namespace sparseagg::service

@@ -47,16 +47,32 @@ struct UploadRecord {
   std::string tag;
 };
 
+// Where a large chunk lies in the file of its round, and the hash of its bytes.
+struct ChunkReference {
+  uint64_t offset = 0;
+  uint64_t size = 0;
+  ContentHash hash;
+};
+
+// How much of a round's file outlives the machine, at least.
+struct SyncedRecord {
+  uint64_t num_bytes = 0;
+};
+
 std::string EncodeRecord(const RoundRecord& record);
 std::string EncodeRecord(const StateRecord& record);
 std::string EncodeRecord(const SubmissionRecord& record);
 std::string EncodeRecord(const UploadRecord& record);
+std::string EncodeRecord(const ChunkReference& record);
+std::string EncodeRecord(const SyncedRecord& record);
 
 // Errors: DATA_LOSS: the bytes are not such a record.
 absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes);
 absl::StatusOr<StateRecord> DecodeStateRecord(absl::string_view bytes);
 absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes);
 absl::StatusOr<UploadRecord> DecodeUploadRecord(absl::string_view bytes);
+absl::StatusOr<ChunkReference> DecodeChunkReference(absl::string_view bytes);
+absl::StatusOr<SyncedRecord> DecodeSyncedRecord(absl::string_view bytes);
 
 }  // namespace sparseagg::service
 

@@ -10,7 +10,7 @@
 #include "host/base/mutex.h"
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
-#include "service/store/data_directory.h"
+#include "service/store/chunk_files.h"
 #include "service/store/database.h"
 #include "service/store/keys.h"
 
@@ -18,6 +18,9 @@ namespace sparseagg::service {
 namespace {
 
 using keys::Kind;
+
+// Chunks of this size and more go to files. A smaller one costs less in the log, where one sync covers many.
+constexpr size_t kMinFileChunkBytes = 64 * 1024;
 
 // Bytes of a batch besides keys and values.
 constexpr size_t kBatchOverhead = 64;
@@ -30,9 +33,11 @@ void DeleteChunks(uint64_t round, uint64_t upload, rocksdb::WriteBatch& batch) {
 
 }  // namespace
 
-Store::Store(std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database, bool syncs)
+Store::Store(std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database,
+             std::unique_ptr<ChunkFiles> files, bool syncs)
     : directory_(std::move(directory)),
       database_(std::move(database)),
+      files_(std::move(files)),
       syncs_(syncs),
       unreclaimed_bytes_(database_->memory_bytes() + 1),
       sync_thread_([this] { RunSyncs(); }),
@@ -42,8 +47,9 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(options.data_dir));
   ASSIGN_OR_RETURN(std::unique_ptr<Database> database,
                    Database::Open(directory->db_path(), options.memory_limit_bytes));
-  return std::unique_ptr<Store>(
-      new Store(std::move(directory), std::move(database), options.durability == Durability::kSync));
+  const bool syncs = options.durability == Durability::kSync;
+  ASSIGN_OR_RETURN(std::unique_ptr<ChunkFiles> files, ChunkFiles::Open(directory->chunks_path(), syncs));
+  return std::unique_ptr<Store>(new Store(std::move(directory), std::move(database), std::move(files), syncs));
 }
 
 Store::~Store() {
@@ -58,11 +64,32 @@ Store::~Store() {
   sync_thread_.join();
 }
 
+std::vector<Store::Freed> Store::WholeFileOf(uint64_t round) const {
+  if (!files_->Has(round)) return {};
+  return {{round, {}}};
+}
+
+DiskSpace Store::MeasureDisk() const { return directory_->Measure(); }
+
 uint64_t Store::memory_bytes() const { return database_->memory_bytes(); }
 
 absl::StatusOr<Store::Ticket> Store::Write(rocksdb::WriteBatch& batch) {
-  RETURN_IF_ERROR(database_->Write(batch));
+  RETURN_IF_ERROR(CountRefused(database_->Write(batch)));
   return ++written_;
+}
+
+absl::Status Store::CountRefused(absl::Status status) {
+  if (absl::IsResourceExhausted(status)) ++refused_writes_;
+  return status;
+}
+
+absl::StatusOr<Store::Ticket> Store::WriteRemoval(rocksdb::WriteBatch& batch, std::vector<Freed> freed) {
+  absl::StatusOr<Ticket> ticket = Write(batch);
+  if (!ticket.ok() || freed.empty()) return ticket;
+  MutexLock lock(&mu_);
+  freed_.insert(freed_.end(), freed.begin(), freed.end());
+  reclaim_.Signal();
+  return ticket;
 }
 
 void Store::WhenDurable(Ticket ticket, OnDurable done) {
@@ -101,24 +128,56 @@ void Store::RunSyncs() {
       served.swap(waits_);
     }
     const Ticket written = written_;
-    const absl::Status status = database_->Sync();
+    const absl::Status status = SyncAll();
     {
       MutexLock lock(&mu_);
       if (status.ok()) synced_ = written;
-      failed_ = status;
+      failed_ = database_->failed_sync();
     }
     for (const OnDurable& done : served) done(status);
   }
 }
 
+absl::Status Store::SyncAll() {
+  // The files first, then what says so: a record of what is on the disk is never ahead of the disk, and whoever is
+  // answered after the second sync has both.
+  const absl::StatusOr<std::vector<ChunkFiles::Extent>> synced = files_->Sync();
+  if (!synced.ok()) {
+    database_->FailSyncs(synced.status());
+    return synced.status();
+  }
+  for (const ChunkFiles::Extent& extent : *synced) unrecorded_[extent.round] = extent.bytes;
+  if (!unrecorded_.empty()) {
+    rocksdb::WriteBatch batch;
+    for (const auto& [round, bytes] : unrecorded_) {
+      batch.Put(keys::Make(round, Kind::kSynced), EncodeRecord(SyncedRecord{bytes}));
+    }
+    RETURN_IF_ERROR(Write(batch).status());
+    unrecorded_.clear();
+  }
+  return database_->Sync();
+}
+
+absl::Status Store::FinishRestore() { return syncs_ ? SyncAll() : absl::OkStatus(); }
+
 void Store::RunReclaims() {
   while (true) {
+    std::vector<Freed> freed;
+    bool wants_reclaim = false;
     {
       MutexLock lock(&mu_);
-      while (!wants_reclaim_ && !stopped_) reclaim_.Wait(&mu_);
+      while (!wants_reclaim_ && freed_.empty() && !stopped_) reclaim_.Wait(&mu_);
       if (stopped_) return;
-      wants_reclaim_ = false;
+      std::swap(wants_reclaim, wants_reclaim_);
+      freed.swap(freed_);
     }
+    // The removal first: a power failure must not bring back a reference without its chunk. The next start removes the
+    // files of rounds that are gone.
+    if (!freed.empty() && !database_->Sync().ok()) freed.clear();
+    for (const Freed& each : freed) {
+      each.chunk.size == 0 ? files_->Delete(each.round) : files_->Free(each.round, each.chunk);
+    }
+    if (!wants_reclaim) continue;
     unreclaimed_bytes_ = 0;
     database_->Reclaim();
   }
@@ -137,7 +196,7 @@ absl::StatusOr<Store::Ticket> Store::DeleteRound(uint64_t round) {
   rocksdb::WriteBatch batch;
   batch.DeleteRange(keys::Make(round, Kind::kRound), keys::Make(round, Kind::kEnd));
   FailPoint("before_delete");
-  absl::StatusOr<Ticket> ticket = Write(batch);
+  absl::StatusOr<Ticket> ticket = WriteRemoval(batch, WholeFileOf(round));
   FailPoint("after_delete");
   // What fits the buffers has reached no table, or will be dropped on its way there.
   if (unreclaimed_bytes_ > database_->memory_bytes()) {
@@ -151,16 +210,19 @@ absl::StatusOr<Store::Ticket> Store::DeleteRound(uint64_t round) {
 absl::StatusOr<Store::Ticket> Store::PutState(uint64_t round, const StateRecord& record,
                                               absl::Span<const std::pair<std::string, uint64_t>> withdrawn) {
   rocksdb::WriteBatch batch;
+  std::vector<Freed> freed;
   for (const auto& [client, upload] : withdrawn) {
+    RETURN_IF_ERROR(ListLargeChunks(round, upload, &freed));
     batch.Delete(keys::Submission(round, client));
     DeleteChunks(round, upload, batch);
   }
   if (record.name == StateRecord::Name::kCancelled) {
     batch.DeleteRange(keys::Make(round, Kind::kSubmission), keys::Make(round, Kind::kEnd));
+    freed = WholeFileOf(round);
   }
   batch.Put(keys::Make(round, Kind::kState), EncodeRecord(record));
   FailPoint("before_state");
-  absl::StatusOr<Ticket> ticket = Write(batch);
+  absl::StatusOr<Ticket> ticket = WriteRemoval(batch, std::move(freed));
   FailPoint("after_state");
   return ticket;
 }
@@ -170,28 +232,38 @@ absl::StatusOr<Store::Ticket> Store::PutChunk(uint64_t round, uint64_t upload, u
   const std::string key = keys::Chunk(round, upload, sequence);
   const rocksdb::Slice key_slice(key);
   size_t size = 0;
-  std::vector<rocksdb::Slice> value;
-  value.reserve(bytes.size());
-  for (const absl::string_view span : bytes) {
-    value.push_back(ToSlice(span));
-    size += span.size();
-  }
-  rocksdb::WriteBatch batch(size + key.size() + kBatchOverhead);
-  batch.Put(rocksdb::SliceParts(&key_slice, 1), rocksdb::SliceParts(value.data(), static_cast<int>(value.size())));
-  if (opened != nullptr) batch.Put(keys::Upload(round, upload), EncodeRecord(*opened));
+  for (const absl::string_view span : bytes) size += span.size();
+  const bool is_large = size >= kMinFileChunkBytes;
+  rocksdb::WriteBatch batch((is_large ? 0 : size) + key.size() + kBatchOverhead);
   FailPoint("before_chunk");
+  ChunkReference reference;
+  if (is_large) {
+    absl::StatusOr<ChunkReference> appended = files_->Append(round, bytes);
+    RETURN_IF_ERROR(CountRefused(appended.status()));
+    reference = *appended;
+    batch.Put(key, keys::kReferenceMark + EncodeRecord(reference));
+  } else {
+    std::vector<rocksdb::Slice> value;
+    value.reserve(bytes.size());
+    for (const absl::string_view span : bytes) value.push_back(ToSlice(span));
+    batch.Put(rocksdb::SliceParts(&key_slice, 1), rocksdb::SliceParts(value.data(), static_cast<int>(value.size())));
+    unreclaimed_bytes_ += size;
+  }
+  if (opened != nullptr) batch.Put(keys::Upload(round, upload), EncodeRecord(*opened));
   absl::StatusOr<Ticket> ticket = Write(batch);
+  if (!ticket.ok() && is_large) files_->Free(round, reference);
   FailPoint("after_chunk");
-  unreclaimed_bytes_ += size;
   return ticket;
 }
 
 absl::StatusOr<Store::Ticket> Store::DeleteUpload(uint64_t round, uint64_t upload) {
   rocksdb::WriteBatch batch;
+  std::vector<Freed> freed;
+  RETURN_IF_ERROR(ListLargeChunks(round, upload, &freed));
   batch.Delete(keys::Upload(round, upload));
   DeleteChunks(round, upload, batch);
   FailPoint("before_delete_upload");
-  return Write(batch);
+  return WriteRemoval(batch, std::move(freed));
 }
 
 absl::StatusOr<Store::Ticket> Store::PutSubmission(uint64_t round, absl::string_view client_id,
@@ -207,10 +279,12 @@ absl::StatusOr<Store::Ticket> Store::PutSubmission(uint64_t round, absl::string_
 
 absl::StatusOr<Store::Ticket> Store::DeleteSubmission(uint64_t round, absl::string_view client_id, uint64_t upload) {
   rocksdb::WriteBatch batch;
+  std::vector<Freed> freed;
+  RETURN_IF_ERROR(ListLargeChunks(round, upload, &freed));
   batch.Delete(keys::Submission(round, client_id));
   DeleteChunks(round, upload, batch);
   FailPoint("before_withdrawal");
-  absl::StatusOr<Ticket> ticket = Write(batch);
+  absl::StatusOr<Ticket> ticket = WriteRemoval(batch, std::move(freed));
   FailPoint("after_withdrawal");
   return ticket;
 }

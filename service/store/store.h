@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/base/mutex.h"
+#include "service/store/data_directory.h"
 #include "service/store/records.h"
 #include "service/store/task_records.h"
 
@@ -26,8 +28,8 @@ class WriteBatch;
 
 namespace sparseagg::service {
 
+class ChunkFiles;
 class Database;
-class DataDirectory;
 
 // What a restart keeps of what the server has acknowledged.
 enum class Durability {
@@ -42,9 +44,10 @@ struct StoreOptions {
   uint64_t memory_limit_bytes = 0;            // of the process; 0: none
 };
 
-// The store of one server, on RocksDB. Rounds have numbers, which the registry gives out; uploads have numbers in their
-// round. A write is in the operating system's hands when it returns, and so outlives the process. WhenDurable tells
-// when a write outlives the machine, too: one sync covers all writes before it, whichever threads made them.
+// The store of one server, on RocksDB, with large chunks in files beside it. Rounds have numbers, which the registry
+// gives out; uploads have numbers in their round. A write is in the operating system's hands when it returns, and so
+// outlives the process. WhenDurable tells when a write outlives the machine, too: one sync covers all writes before it,
+// whichever threads made them.
 //
 //   ASSIGN_OR_RETURN(std::unique_ptr<Store> store, Store::Open({"/var/lib/sparseagg"}));
 //   ASSIGN_OR_RETURN(const Store::Ticket ticket, store->PutRound(1, record));
@@ -118,42 +121,75 @@ class Store {
   // Returns: the named uploads that are not committed, by number.
   absl::StatusOr<std::vector<std::pair<uint64_t, UploadRecord>>> ReadUploads(uint64_t round) const;
   // Calls `take` for each chunk of the upload: 0, 1, … up to the first one that is missing.
+  // Errors: ABORTED: the machine ended before this chunk reached the disk, so that the upload is not whole and was not
+  // acknowledged by --durability=sync. DATA_LOSS: a chunk that was on the disk is damaged.
   absl::Status ForEachChunk(uint64_t round, uint64_t upload,
                             const std::function<absl::Status(absl::string_view)>& take) const;
+  // Removes the upload's chunks from `sequence` on.
+  absl::Status DeleteChunksFrom(uint64_t round, uint64_t upload, uint64_t sequence);
   // Removes the chunks of all uploads of the round but those in `kept`, which is sorted.
   // Returns: the largest number of an upload that the round has, 0 if it has none.
   absl::StatusOr<uint64_t> DeleteOtherUploads(uint64_t round, absl::Span<const uint64_t> kept);
 
+  // Makes durable what the reads above have found, as far as options.durability asks. Call it before anybody is told.
+  absl::Status FinishRestore();
+
   // Calls `take` for each task, in ascending order of numbers. A task without a state is OPEN and was never leased.
   absl::Status ForEachTask(const std::function<absl::Status(uint64_t, TaskRecord, TaskStateRecord)>& take) const;
+
+  // As DataDirectory::Measure.
+  DiskSpace MeasureDisk() const;
+  // Writes refused because the disk was full, since the start.
+  uint64_t num_refused_writes() const { return refused_writes_; }
 
   // The memory that the store may take, which is part of the process's memory limit.
   uint64_t memory_bytes() const;
 
  private:
-  Store(std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database, bool syncs);
+  // Space of a round's file that is to be given back: a chunk's, or with size 0 the whole file.
+  struct Freed {
+    uint64_t round = 0;
+    ChunkReference chunk;
+  };
+
+  Store(std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database, std::unique_ptr<ChunkFiles> files,
+        bool syncs);
   absl::StatusOr<Ticket> Write(rocksdb::WriteBatch& batch);
+  absl::Status CountRefused(absl::Status status);
+  // Writes what is in `batch`, which removes the chunks in `freed`, and later gives their space back.
+  absl::StatusOr<Ticket> WriteRemoval(rocksdb::WriteBatch& batch, std::vector<Freed> freed);
+  std::vector<Freed> WholeFileOf(uint64_t round) const;
+  // Appends the upload's large chunks to `freed`.
+  absl::Status ListLargeChunks(uint64_t round, uint64_t upload, std::vector<Freed>* freed) const;
+  // Returns: the error for a chunk that its file does not have.
+  absl::Status MissingChunkError(uint64_t round, uint64_t sequence, const ChunkReference& chunk) const;
+  // Errors: RESOURCE_EXHAUSTED: the next one may succeed. Any other: none will.
+  absl::Status SyncAll();
   // Syncs as long as calls wait: each sync serves all that have come during the one before.
   void RunSyncs();
 
-  // Frees the space of rounds that are gone, from time to time.
+  // Frees the space of what is gone, from time to time.
   void RunReclaims();
 
   const std::unique_ptr<DataDirectory> directory_;
   const std::unique_ptr<Database> database_;
+  const std::unique_ptr<ChunkFiles> files_;
   const bool syncs_;
-  std::atomic<Ticket> written_{0};  // the latest write that RocksDB has in its log
+  std::atomic<uint64_t> refused_writes_ = 0;
+  std::map<uint64_t, uint64_t> unrecorded_;  // used by SyncAll: by round, synced bytes that no record has
+  std::atomic<Ticket> written_{0};           // the latest write that RocksDB has in its log
   Mutex mu_;
   CondVar changed_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   Ticket synced_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Status failed_ ABSL_GUARDED_BY(mu_);  // of the latest sync
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);  // no sync succeeds any more
   std::vector<OnDurable> waits_ ABSL_GUARDED_BY(mu_);
   // Bytes of chunks written since the latest reclaim began: an upper bound of what a removal may have freed. After a
   // start, as if much had been written.
   std::atomic<uint64_t> unreclaimed_bytes_;
   CondVar reclaim_;
   bool wants_reclaim_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<Freed> freed_ ABSL_GUARDED_BY(mu_);
   // The last members: they start when all others exist.
   std::thread sync_thread_;
   std::thread reclaim_thread_;

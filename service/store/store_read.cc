@@ -1,8 +1,10 @@
 // Store: reads, for the restart of a server.
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "service/store/chunk_files.h"
 #include "service/store/database.h"
 #include "service/store/keys.h"
 #include "service/store/store.h"
@@ -16,6 +18,9 @@ absl::Status BadKey(absl::string_view key) {
   return absl::DataLossError(absl::StrCat("the data directory has a key of ", key.size(), " bytes, expected ",
                                           keys::kRestAt, " and more: it is damaged"));
 }
+
+// Whether a chunk's value is a ChunkReference behind the mark.
+bool IsReference(absl::string_view value) { return !value.empty() && value[0] == keys::kReferenceMark; }
 
 }  // namespace
 
@@ -44,6 +49,11 @@ absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
   }
   RETURN_IF_ERROR(range.status());
   for (const uint64_t number : strays) RETURN_IF_ERROR(DeleteRound(number).status());
+  // The database has synced what it found in its log, so that these rounds do not come back.
+  for (const uint64_t number : files_->Rounds()) {
+    const auto is_it = [number](const StoredRound& round) { return round.number == number; };
+    if (std::none_of(rounds.begin(), rounds.end(), is_it)) files_->Delete(number);
+  }
   return rounds;
 }
 
@@ -73,16 +83,54 @@ absl::Status Store::ForEachChunk(uint64_t round, uint64_t upload,
                                  const std::function<absl::Status(absl::string_view)>& take) const {
   Database::Range range(*database_, keys::Chunks(round, upload), keys::Chunks(round, upload + 1));
   for (uint64_t sequence = 0; range.Valid() && range.key() == keys::Chunk(round, upload, sequence); ++sequence) {
-    RETURN_IF_ERROR(take(range.value()));
+    if (!IsReference(range.value())) {
+      RETURN_IF_ERROR(take(range.value()));
+    } else {
+      ASSIGN_OR_RETURN(const ChunkReference chunk, DecodeChunkReference(range.value().substr(1)));
+      ASSIGN_OR_RETURN(const std::optional<std::string> bytes, files_->Read(round, chunk));
+      if (!bytes.has_value()) return MissingChunkError(round, sequence, chunk);
+      RETURN_IF_ERROR(take(*bytes));
+    }
     range.Next();
   }
   return range.status();
 }
 
+absl::Status Store::MissingChunkError(uint64_t round, uint64_t sequence, const ChunkReference& chunk) const {
+  Database::Range range(*database_, keys::Make(round, Kind::kSynced), keys::Make(round, Kind::kEnd));
+  uint64_t synced_bytes = 0;
+  if (range.Valid()) {
+    ASSIGN_OR_RETURN(const SyncedRecord record, DecodeSyncedRecord(range.value()));
+    synced_bytes = record.num_bytes;
+  }
+  RETURN_IF_ERROR(range.status());
+  const std::string text = absl::StrCat("chunk ", sequence, ", ", chunk.size, " bytes at ", chunk.offset,
+                                        " of the data directory's ", directory_->chunks_path(), "/", round, ", ");
+  if (chunk.offset + chunk.size <= synced_bytes) return absl::DataLossError(absl::StrCat(text, "is damaged"));
+  return absl::AbortedError(absl::StrCat(text, "had not reached the disk when the machine ended"));
+}
+
+absl::Status Store::ListLargeChunks(uint64_t round, uint64_t upload, std::vector<Freed>* freed) const {
+  if (!files_->Has(round)) return absl::OkStatus();
+  Database::Range range(*database_, keys::Chunks(round, upload), keys::Chunks(round, upload + 1));
+  for (; range.Valid(); range.Next()) {
+    if (!IsReference(range.value())) continue;
+    ASSIGN_OR_RETURN(const ChunkReference chunk, DecodeChunkReference(range.value().substr(1)));
+    freed->push_back({round, chunk});
+  }
+  return range.status();
+}
+
+absl::Status Store::DeleteChunksFrom(uint64_t round, uint64_t upload, uint64_t sequence) {
+  rocksdb::WriteBatch batch;
+  batch.DeleteRange(keys::Chunk(round, upload, sequence), keys::Chunks(round, upload + 1));
+  return Write(batch).status();
+}
+
 absl::StatusOr<uint64_t> Store::DeleteOtherUploads(uint64_t round, absl::Span<const uint64_t> kept) {
   std::vector<uint64_t> others;
   uint64_t largest = 0;
-  Database::Range range(*database_, keys::Make(round, Kind::kChunk), keys::Make(round, Kind::kEnd));
+  Database::Range range(*database_, keys::Make(round, Kind::kChunk), keys::Make(round, Kind::kSynced));
   while (range.Valid()) {
     if (range.key().size() < keys::kSequenceAt) return BadKey(range.key());
     const uint64_t upload = keys::NumberAt(range.key().substr(keys::kRestAt));

@@ -15,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
 #include "service/transport/address.h"
+#include "service/transport/listener.h"
 
 namespace sparseagg::service {
 namespace {
@@ -89,7 +90,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
       server->impl_->server->addHandler(path, *server->impl_->handlers.back());
     }
   } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", error.what()));
+    // CivetWeb tells only that something went wrong.
+    const auto probe = Listener::Open(address);
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", address, ": ", probe.ok() ? absl::string_view(error.what()) : probe.status().message()));
   }
   return server;
 }

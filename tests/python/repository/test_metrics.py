@@ -30,9 +30,10 @@ def value(text: str, series: str) -> float:
 
 
 @pytest.fixture
-def metered(start_server):
+def metered(start_server, tmp_path):
     return start_server(
-        "--metrics-address", "127.0.0.1:0", "--max-tuples-per-submission", "5", "--memory-limit", "1GiB"
+        *("--metrics-address", "127.0.0.1:0", "--max-tuples-per-submission", "5", "--memory-limit", "1GiB"),
+        *("--data-dir", str(tmp_path / "data")),
     )
 
 

@@ -31,7 +31,7 @@ TEST(DataDirectoryTest, Open_MissingDirectory_IsMadeWithItsFormat) {
   const auto directory = DataDirectory::Open(path);
   ASSERT_THAT(directory, IsOk());
   EXPECT_EQ((*directory)->db_path(), path + "/db");
-  EXPECT_EQ(Text(path + "/FORMAT"), "sparseagg data, format 1\n");
+  EXPECT_EQ(Text(path + "/FORMAT"), "sparseagg data, format 2\n");
 }
 
 TEST(DataDirectoryTest, Open_AfterAnEndBetweenItsSteps_GoesOn) {
@@ -40,17 +40,24 @@ TEST(DataDirectoryTest, Open_AfterAnEndBetweenItsSteps_GoesOn) {
   WriteFile(folder / "LOCK", "");
   std::filesystem::create_directory(folder / "lost+found");
   EXPECT_THAT(DataDirectory::Open(folder.path()), IsOk());
-  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 1\n");
+  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 2\n");
   EXPECT_THAT(DataDirectory::Open(folder.path()), IsOk());
 }
 
 TEST(DataDirectoryTest, Open_NewerFormat_IsRefused) {
   const TemporaryDirectory folder;
-  WriteFile(folder / "FORMAT", "sparseagg data, format 2\n");
+  WriteFile(folder / "FORMAT", "sparseagg data, format 3\n");
   EXPECT_THAT(DataDirectory::Open(folder.path()),
-              Fails(Code::kFailedPrecondition, AllOf(HasSubstr(folder / "FORMAT"), HasSubstr("format 2'"),
-                                                     HasSubstr("expected format 1"), HasSubstr("newer"))));
-  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 2\n");
+              Fails(Code::kFailedPrecondition, AllOf(HasSubstr(folder / "FORMAT"), HasSubstr("format 3'"),
+                                                     HasSubstr("expected format 2"), HasSubstr("newer"))));
+  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 3\n");
+}
+
+TEST(DataDirectoryTest, Open_OlderFormat_IsRefused) {
+  const TemporaryDirectory folder;
+  WriteFile(folder / "FORMAT", "sparseagg data, format 1\n");
+  EXPECT_THAT(DataDirectory::Open(folder.path()),
+              Fails(Code::kFailedPrecondition, AllOf(HasSubstr("format 1'"), HasSubstr("reads no older one"))));
 }
 
 TEST(DataDirectoryTest, Open_OtherTextInFormat_IsRefused) {
@@ -70,9 +77,11 @@ TEST(DataDirectoryTest, Open_FolderWithForeignFiles_IsRefusedAndLeftAsItIs) {
 }
 
 TEST(DataDirectoryTest, Open_DataWithoutFormat_IsRefused) {
-  const TemporaryDirectory folder;
-  std::filesystem::create_directory(folder / "db");
-  EXPECT_THAT(DataDirectory::Open(folder.path()), Fails(Code::kFailedPrecondition, HasSubstr("no 'FORMAT'")));
+  for (const char* name : {"db", "chunks"}) {
+    const TemporaryDirectory folder;
+    std::filesystem::create_directory(folder / name);
+    EXPECT_THAT(DataDirectory::Open(folder.path()), Fails(Code::kFailedPrecondition, HasSubstr("no 'FORMAT'")));
+  }
 }
 
 TEST(DataDirectoryTest, Open_DirectoryInUse_IsRefusedUntilItIsFree) {

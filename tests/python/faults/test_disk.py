@@ -1,0 +1,205 @@
+"""A disk that fails: nothing is acknowledged that is not stored, reads go on, and so does the server afterwards."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shlex
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from conftest import START_TIMEOUT_S, ServerProcess, server_binary
+from wrapped_server import wrap
+
+LIBRARY = pathlib.Path(server_binary()).resolve().parents[1] / "tests/service/libsparseagg_failing_disk.so"
+DIMENSION = 100_000
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=DIMENSION)])
+SIZES = {"in the log": 3, "in a file": 50_000}  # tuples of an update, whose chunk lies there
+
+if not LIBRARY.exists():
+    pytest.skip(f"{LIBRARY} is not built", allow_module_level=True)
+
+
+def update(size: int, value: float) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    return {"v": (np.arange(size), np.full(size, value, np.float32))}
+
+
+class Machine:
+    """A server on a disk that fails on demand."""
+
+    def __init__(self, start: Callable[..., ServerProcess], folder: pathlib.Path) -> None:
+        self._start = start
+        self._folder = folder
+        self.data = folder / "data"
+        self._rule = folder / "data.rule"
+        self.start()
+
+    def start(self) -> None:
+        flags = ("--data-dir", str(self.data), "--metrics-address", "127.0.0.1:0")
+        self.server = self._start(self._folder / "log", *flags)
+        self.client = sa.Client(self.server.address, retry=sa.RetryPolicy(attempts=1), timeout=START_TIMEOUT_S)
+
+    def restart(self) -> None:
+        self.end()
+        self.start()
+
+    def end(self) -> None:
+        self.client.close()
+        if self.server.process.poll() is None:
+            self.server.kill()
+
+    def rule(self, text: str) -> None:
+        # In one step: the server reads it at any time.
+        written = self._folder / "new.rule"
+        written.write_text(text, encoding="utf-8")
+        written.replace(self._rule)
+
+    def metric(self, name: str) -> float:
+        with urllib.request.urlopen(f"http://{self.server.metrics_address}/metrics", timeout=START_TIMEOUT_S) as page:
+            (value,) = re.findall(rf"^{name} (\S+)$", page.read().decode(), re.MULTILINE)
+        return float(value)
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path) -> Iterator[Machine]:
+    preload = f"SPARSEAGG_FAILING_DISK={shlex.quote(str(tmp_path / 'data'))} LD_PRELOAD={shlex.quote(str(LIBRARY))}"
+    started = Machine(wrap(monkeypatch, tmp_path, preload), tmp_path)
+    yield started
+    started.end()
+
+
+def round_with_a_result(machine: Machine) -> sa.Round:
+    rnd = machine.client.create_round(SPEC, round_id="earlier")
+    rnd.submit("x", update(10, 7))
+    rnd.close()
+    return rnd
+
+
+def clients_of(rnd: sa.Round) -> list[str]:
+    return [each.client_id for each in rnd.submissions()]
+
+
+def check_result(machine: Machine, size: int, clients: list[str]) -> None:
+    """Closes the round, and compares the result with a sum that is exact."""
+    rnd = machine.client.get_round("r")
+    assert clients_of(rnd) == clients
+    result = rnd.close()["v"]
+    expected = np.full(size, sum(ord(client) for client in clients), np.float32)
+    assert result.values is not None
+    assert result.values.tobytes() == expected.tobytes()
+
+
+def submit_until_it_works(rnd: sa.Round, who: str, size: int) -> None:
+    """As clients retry: RocksDB looks for itself whether there is space again."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            rnd.submit(who, update(size, ord(who)))
+        except (sa.ResourceExhausted, sa.Unavailable):
+            assert time.monotonic() < deadline
+        else:
+            return
+
+
+@pytest.mark.parametrize("where", SIZES)
+def test_failed_sync_acknowledges_nothing_until_a_restart(machine, where) -> None:
+    size = SIZES[where]
+    earlier = round_with_a_result(machine)
+    rnd = machine.client.create_round(SPEC, round_id="r")
+    rnd.submit("a", update(size, ord("a")))
+    machine.rule("sync")
+    with pytest.raises(sa.Unavailable, match=re.escape(str(machine.data))):
+        rnd.submit("b", update(size, ord("b")))
+    machine.rule("")
+    # Nobody knows what the disk has, although it takes syncs again.
+    with pytest.raises(sa.Unavailable, match="until a restart"):
+        rnd.submit("c", update(size, ord("c")))
+    assert earlier.result()["v"].keys.tolist() == list(range(10))
+    assert rnd.refresh().state == "open"
+    machine.restart()
+    rnd = machine.client.get_round("r")
+    assert clients_of(rnd) in (["a"], ["a", "b"])  # nobody was told of b
+    rnd.submit("b", update(size, ord("b")))
+    check_result(machine, size, ["a", "b"])
+
+
+@pytest.mark.parametrize("where", SIZES)
+@pytest.mark.parametrize("rule", ["full", "nearly"])
+def test_full_disk_refuses_and_goes_on_when_there_is_space(machine, where, rule) -> None:
+    size = SIZES[where]
+    earlier = round_with_a_result(machine)
+    rnd = machine.client.create_round(SPEC, round_id="r")
+    rnd.submit("a", update(size, ord("a")))
+    assert machine.metric("sparseagg_data_writes_refused") == 0
+    machine.rule(rule)
+    with pytest.raises(sa.ResourceExhausted, match=re.escape(str(machine.data))) as caught:
+        rnd.submit("b", update(size, ord("b")))
+    assert "No space left on device" in str(caught.value)
+    with pytest.raises(sa.ResourceExhausted):
+        rnd.submit("b", update(size, ord("b")), resumable=True)
+    assert machine.metric("sparseagg_data_writes_refused") >= 2
+    assert earlier.result()["v"].keys.tolist() == list(range(10))
+    assert clients_of(rnd) == ["a"]
+    machine.rule("")
+    submit_until_it_works(rnd, "b", size)
+    machine.restart()
+    check_result(machine, size, ["a", "b"])
+
+
+@pytest.mark.parametrize("where", SIZES)
+def test_failed_writes_are_unavailable_until_a_restart(machine, where) -> None:
+    size = SIZES[where]
+    earlier = round_with_a_result(machine)
+    rnd = machine.client.create_round(SPEC, round_id="r")
+    rnd.submit("a", update(size, ord("a")))
+    machine.rule("broken")
+    for _ in range(2):
+        with pytest.raises(sa.Unavailable, match="Input/output error"):
+            rnd.submit("b", update(size, ord("b")))
+    assert clients_of(rnd) == ["a"]
+    assert earlier.result()["v"].keys.tolist() == list(range(10))
+    assert machine.metric("sparseagg_data_writes_refused") == 0
+    machine.rule("")
+    machine.restart()
+    rnd = machine.client.get_round("r")
+    rnd.submit("b", update(size, ord("b")))
+    check_result(machine, size, ["a", "b"])
+
+
+@pytest.mark.parametrize("where", SIZES)
+def test_short_writes_lose_nothing(machine, where) -> None:
+    size = SIZES[where]
+    machine.rule("short")
+    rnd = machine.client.create_round(SPEC, round_id="r")
+    for who in "ab":
+        rnd.submit(who, update(size, ord(who)))
+    machine.restart()
+    check_result(machine, size, ["a", "b"])
+
+
+def test_full_disk_leaves_a_round_open_that_cannot_be_closed(machine) -> None:
+    rnd = machine.client.create_round(SPEC, round_id="r")
+    rnd.submit("a", update(3, ord("a")))
+    machine.rule("full")
+    with pytest.raises(sa.ResourceExhausted):
+        rnd.close()
+    assert rnd.refresh().state == "open"
+    machine.rule("")
+    submit_until_it_works(rnd, "b", 3)
+    check_result(machine, 3, ["a", "b"])
+
+
+def test_disk_metrics_measure_the_directory(machine) -> None:
+    before = machine.metric("sparseagg_data_bytes")
+    rnd = machine.client.create_round(SPEC, round_id="r")
+    rnd.submit("a", update(DIMENSION, 1))
+    assert machine.metric("sparseagg_data_bytes") >= before + 4 * DIMENSION
+    assert machine.metric("sparseagg_data_available_bytes") > 0
+    rnd.delete()
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while machine.metric("sparseagg_data_bytes") >= before + 4 * DIMENSION:
+        assert time.monotonic() < deadline, "the space of a deleted round was not given back"

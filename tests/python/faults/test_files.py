@@ -1,0 +1,82 @@
+"""A server without file descriptors: a flood of connections, and then a normal round."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import urllib.request
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from conftest import START_TIMEOUT_S, server_binary
+from wrapped_server import wrap
+
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=100_000)])
+CONNECTIONS = 1000
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    start = wrap(monkeypatch, tmp_path, "ulimit -n 256;")
+    started = start(
+        tmp_path / "log",
+        *("--data-dir", str(tmp_path / "data"), "--metrics-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"),
+    )
+    yield started
+    started.kill()
+
+
+def connect(address: str, stack: contextlib.ExitStack) -> int:
+    """Connects as often as the address takes it; returns how often that was."""
+    host, _, port = address.rpartition(":")
+    made = 0
+    for _ in range(CONNECTIONS):
+        connection = stack.enter_context(socket.socket())
+        connection.setblocking(False)
+        made += connection.connect_ex((host, int(port))) in (0, 115)  # EINPROGRESS
+    return made
+
+
+def normal_round(server, name: str) -> None:
+    with sa.Client(server.address, timeout=START_TIMEOUT_S) as client:
+        rnd = client.create_round(SPEC, round_id=name)
+        for who in range(20):
+            rnd.submit(f"client-{who}", {"v": (np.arange(50_000), np.ones(50_000, np.float32))}, resumable=who % 2 == 0)
+        assert rnd.close()["v"].values.tolist() == [20.0] * 50_000
+        rnd.delete()
+
+
+def metrics(server) -> str:
+    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=START_TIMEOUT_S) as page:
+        return page.read().decode()
+
+
+@pytest.mark.parametrize("port", ["address", "http_address", "metrics_address"])
+def test_flood_of_connections_leaves_room_for_a_round(server, port) -> None:
+    normal_round(server, "before")
+    with contextlib.ExitStack() as stack:
+        assert connect(getattr(server, port), stack) == CONNECTIONS
+        normal_round(server, "during")
+        assert "sparseagg_connections" in metrics(server)
+        descriptors = len(os.listdir(f"/proc/{server.process.pid}/fd"))
+        assert descriptors < 256, "the server has used up its files"
+    normal_round(server, "after")
+    assert "sparseagg_connections" in metrics(server)
+    assert server.stop() == 0
+
+
+def test_taken_port_of_the_metrics_is_named(tmp_path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [server_binary(), "--grpc-address", "127.0.0.1:0", "--http-address", "none"]
+        done = subprocess.run(
+            [*command, "--metrics-address", address], capture_output=True, text=True, timeout=START_TIMEOUT_S
+        )
+    assert done.returncode != 0
+    assert f"--metrics-address: cannot listen on {address}: " in done.stderr
+    assert "Address already in use" in done.stderr

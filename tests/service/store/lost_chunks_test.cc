@@ -1,0 +1,179 @@
+// A server after the end of its machine: the database has what its log had, and files of chunks lack what no sync had
+// written. Tests cut or change such a file between two servers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "service/server.h"
+#include "tests/service/support/client.h"
+#include "tests/service/support/hooked_engine.h"
+#include "tests/service/support/manual_clock.h"
+#include "tests/service/support/round_fixture.h"
+#include "tests/service/support/temporary_directory.h"
+#include "tests/service/support/wire.h"
+
+namespace sparseagg::service {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+constexpr uint64_t kDimension = 40'000;
+
+class LostChunksTest : public ::testing::Test {
+ protected:
+  explicit LostChunksTest(Durability durability = Durability::kAsync) {
+    options_.grpc_address = "127.0.0.1:0";
+    options_.num_threads = 2;
+    options_.data_dir = folder_ / "data";
+    options_.durability = durability;
+    EXPECT_THAT(Start(), IsOk());
+  }
+
+  absl::Status Start() {
+    auto started = Server::Start(options_, std::make_unique<HookedEngine>(&hooks_), clock_);
+    if (!started.ok()) return started.status();
+    server_ = *std::move(started);
+    client_ = std::make_unique<Client>(server_->grpc_address());
+    return absl::OkStatus();
+  }
+  void Stop() {
+    client_.reset();
+    server_.reset();
+  }
+  Client& client() { return *client_; }
+
+  std::string Create() {
+    const auto round = client().Create(SumSpec(kDimension), "r");
+    EXPECT_THAT(round, IsOk());
+    return round.ok() ? round->name() : "";
+  }
+  // A chunk that goes to a file: 80 KB of values and as much of keys.
+  static v1::UpdateChunk Large(const std::string& name, const std::string& who, float value, uint64_t sequence = 0,
+                               bool last = true) {
+    std::vector<uint32_t> keys(kDimension / 2);
+    std::iota(keys.begin(), keys.end(), static_cast<uint32_t>(sequence * keys.size()));
+    return MakeChunk(name, who, keys, std::vector<float>(keys.size(), value), sequence, last);
+  }
+  std::string ChunkFile() const {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "data/chunks")) return entry.path();
+    return "";
+  }
+  // Cuts the last byte of the latest chunk.
+  void Cut() const { std::filesystem::resize_file(ChunkFile(), std::filesystem::file_size(ChunkFile()) - 1); }
+
+  const TemporaryDirectory folder_;
+  ServerOptions options_;
+  ManualClock clock_;
+  EngineHooks hooks_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+};
+
+class SyncedChunksTest : public LostChunksTest {
+ protected:
+  SyncedChunksTest() : LostChunksTest(Durability::kSync) {}
+};
+
+TEST_F(LostChunksTest, HalfDoneUpload_ContinuesFromWhatIsThere) {
+  const std::string name = Create();
+  ASSERT_THAT(client().Put(Large(name, "a", 1, 0, false)), IsOk());
+  ASSERT_THAT(client().Put(Large(name, "a", 1, 1)), IsOk());
+  Stop();
+  Cut();
+  ASSERT_THAT(Start(), IsOk());
+  const auto progress = client().Progress(Large(name, "a", 1));
+  ASSERT_THAT(progress, IsOk());
+  EXPECT_EQ(progress->next_sequence(), 1);
+  EXPECT_FALSE(progress->complete());
+  ASSERT_THAT(client().Put(Large(name, "a", 1, 1)), IsOk());
+  ASSERT_THAT(client().Commit(Large(name, "a", 1)), IsOk());
+  Stop();
+  ASSERT_THAT(Start(), IsOk());
+  EXPECT_THAT(client().Finish(name), IsOk());
+  v1::GetResultRequest request;
+  request.set_name(name);
+  EXPECT_EQ(ToMap(*client().Pages(request)).size(), kDimension);
+}
+
+TEST_F(LostChunksTest, SubmissionOfAnOpenRound_IsGoneAsAWholeAndMayComeAgain) {
+  const std::string name = Create();
+  ASSERT_THAT(client().SubmitStream({Large(name, "a", 1)}), IsOk());
+  ASSERT_THAT(client().SubmitStream({Large(name, "b", 2, 0, false), Large(name, "b", 2, 1)}), IsOk());
+  Stop();
+  Cut();
+  ASSERT_THAT(Start(), IsOk());
+  EXPECT_EQ(client().Get(name)->num_submissions(), 1);
+  const auto again = client().SubmitStream({Large(name, "b", 4)});
+  ASSERT_THAT(again, IsOk());
+  EXPECT_FALSE(again->duplicate());
+  Stop();
+  ASSERT_THAT(Start(), IsOk());
+  EXPECT_THAT(client().Finish(name), IsOk());
+  v1::GetResultRequest request;
+  request.set_name(name);
+  EXPECT_EQ(ToMap(*client().Pages(request))[0], 5);
+}
+
+TEST_F(LostChunksTest, SubmissionInAResult_FailsTheRoundForGood) {
+  const std::string name = Create();
+  ASSERT_THAT(client().SubmitStream({Large(name, "a", 1)}), IsOk());
+  ASSERT_THAT(client().Finish(name), IsOk());
+  Stop();
+  Cut();
+  for (int start = 0; start < 2; ++start) {
+    ASSERT_THAT(Start(), IsOk());
+    const auto round = client().Get(name);
+    ASSERT_THAT(round, IsOk());
+    EXPECT_EQ(round->state(), v1::ROUND_STATE_FAILED);
+    EXPECT_THAT(round->state_reason(), HasSubstr("lost submissions that are in the result, of 'a'"));
+    Stop();
+  }
+}
+
+TEST_F(SyncedChunksTest, AcknowledgedSubmission_StopsTheStart) {
+  const std::string name = Create();
+  ASSERT_THAT(client().SubmitStream({Large(name, "a", 1)}), IsOk());
+  Stop();
+  {
+    std::fstream file(ChunkFile(), std::ios::in | std::ios::out);
+    file.seekp(1000);
+    file.put('x');
+  }
+  EXPECT_THAT(Start(), Fails(Code::kDataLoss, AllOf(HasSubstr("client 'a'"), HasSubstr("chunk 0"),
+                                                    HasSubstr(ChunkFile()), HasSubstr("is damaged"))));
+}
+
+TEST_F(SyncedChunksTest, UploadFromBeforeARestart_IsSyncedWithIt) {
+  const std::string name = Create();
+  ASSERT_THAT(client().Put(Large(name, "a", 1)), IsOk());
+  Stop();  // without a sync
+  ASSERT_THAT(Start(), IsOk());
+  Stop();
+  Cut();
+  // The second server has synced what the first had written, and says so.
+  EXPECT_THAT(Start(), IsOk());
+  EXPECT_THAT(client().Progress(Large(name, "a", 1)), HasCode(Code::kNotFound));
+}
+
+TEST_F(SyncedChunksTest, FileOfARoundThatIsGone_IsRemoved) {
+  const std::string name = Create();
+  ASSERT_THAT(client().SubmitStream({Large(name, "a", 1)}), IsOk());
+  const std::string file = ChunkFile();
+  const std::string stray = folder_ / "data/chunks/777";
+  Stop();
+  std::filesystem::copy(file, stray);
+  ASSERT_THAT(Start(), IsOk());
+  EXPECT_FALSE(std::filesystem::exists(stray));
+  EXPECT_TRUE(std::filesystem::exists(file));
+}
+
+}  // namespace
+}  // namespace sparseagg::service
