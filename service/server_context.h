@@ -46,9 +46,7 @@ struct ServerContext {
   ~ServerContext() { timer.Stop(); }
 
   // Returns: the parts that rounds use.
-  RoundServices ForRounds() {
-    return {engine, clock, limits, tenants, timer, pool, metrics, store};
-  }
+  RoundServices ForRounds() { return {engine, clock, limits, tenants, timer, pool, metrics, store}; }
 
   // Returns: the parts that the task store uses.
   TaskServices ForTasks(Registry* rounds) { return {clock, limits, budget, timer, pool, metrics, *rounds, store}; }

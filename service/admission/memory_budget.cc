@@ -38,13 +38,13 @@ absl::Status MemoryBudget::NoRoomError(uint64_t bytes, absl::string_view purpose
   const std::string needs = absl::StrCat(purpose, " needs ", wanted, " more bytes, but ");
   const absl::string_view otherwise = advice.empty() ? "" : ", or ";
   if (whole_ != nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(needs, "the tenant's rounds already use ", held, " of the server's max_memory_per_tenant ", limit_,
-                     " bytes; ", advice, otherwise, "delete rounds that have ended"));
+    return absl::ResourceExhaustedError(absl::StrCat(needs, "the tenant's rounds already use ", held,
+                                                     " of the server's max_memory_per_tenant ", limit_, " bytes; ",
+                                                     advice, otherwise, "delete rounds that have ended"));
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      needs, "rounds already use ", held, " of their ", limit_, " bytes (the server's memory limit is ", process_limit_,
-      " bytes); ", advice, otherwise, "start the server with a larger --memory-limit"));
+  return absl::ResourceExhaustedError(absl::StrCat(needs, "rounds already use ", held, " of their ", limit_,
+                                                   " bytes (the server's memory limit is ", process_limit_, " bytes); ",
+                                                   advice, otherwise, "start the server with a larger --memory-limit"));
 }
 
 bool MemoryBudget::IsShort() const {

@@ -20,7 +20,8 @@ class MemoryBudget {
   // `process_limit_bytes`: the --memory-limit of which `limit_bytes` is the share of rounds, for error messages.
   MemoryBudget(uint64_t limit_bytes, uint64_t process_limit_bytes)
       : limit_(limit_bytes), process_limit_(process_limit_bytes) {}
-  // A part of `whole`, such as that of a tenant: its bytes count there, too. `limit_bytes` 0: only the limit of `whole`.
+  // A part of `whole`, such as that of a tenant: its bytes count there, too. `limit_bytes` 0: only the limit of
+  // `whole`.
   MemoryBudget(uint64_t limit_bytes, MemoryBudget* whole)
       : limit_(limit_bytes), process_limit_(whole->process_limit_), whole_(whole) {}
 

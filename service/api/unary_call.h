@@ -44,8 +44,8 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall> {
   virtual grpc::ByteBuffer* response() = 0;
 
   // Reserves in-flight memory that the call needs besides its response, until the call is over.
-  // Returns: false for lack of memory, or of permits of the tenant; the call is then finished with RESOURCE_EXHAUSTED and
-  // a suggested retry delay.
+  // Returns: false for lack of memory, or of permits of the tenant; the call is then finished with RESOURCE_EXHAUSTED
+  // and a suggested retry delay.
   bool ReserveForCall(uint64_t bytes);
 
   // Reserves in-flight memory for a response of up to `bytes`, runs `answer`, and finishes the call with the status

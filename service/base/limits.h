@@ -39,7 +39,7 @@ struct Limits {
   uint64_t max_uploads_per_tenant = 0;
   uint64_t max_transfers_per_tenant = 0;               // calls at once that carry chunks, pages or long answers
   uint64_t max_submissions_per_second_per_tenant = 0;  // uploads begun
-  uint64_t connection_bytes = kConnectionBytes;  // no flag: FitToMemory lowers max_connections by it
+  uint64_t connection_bytes = kConnectionBytes;        // no flag: FitToMemory lowers max_connections by it
 };
 
 }  // namespace sparseagg::service

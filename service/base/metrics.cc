@@ -271,8 +271,8 @@ struct Metrics::Impl {
       BuildGauge().Name("sparseagg_build_info").Help("Always 1; the version is a label.").Register(registry);
   Family<Gauge>& engine_family =
       BuildGauge().Name("sparseagg_engine_info").Help("Always 1; engine and device are labels.").Register(registry);
-  std::map<std::string, Counter*, std::less<>> submissions;  // never changed after construction
-  std::map<std::string, Counter*, std::less<>> task_events;  // likewise
+  std::map<std::string, Counter*, std::less<>> submissions;      // never changed after construction
+  std::map<std::string, Counter*, std::less<>> task_events;      // likewise
   std::map<std::string, Counter*, std::less<>> tenant_refusals;  // likewise
   std::array<Histogram*, kNumStages> stages;
 };

@@ -84,8 +84,8 @@ class Metrics {
   void CountEndedConnections(int number);
   // Counts a call refused for lack of in-flight memory.
   void CountRefusedInFlight();
-  // Counts a call refused because its tenant has reached a limit of its own. `limit`: open_rounds, uploads, transfers or
-  // submissions_per_second.
+  // Counts a call refused because its tenant has reached a limit of its own. `limit`: open_rounds, uploads, transfers
+  // or submissions_per_second.
   void CountTenantRefusal(absl::string_view limit);
   // Counts what happens to tasks. `event`: created, leased, expired (leases), completed, failed or cancelled.
   void CountTasks(absl::string_view event, uint64_t number);

@@ -54,16 +54,16 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
     const bool is_own = tenant_.uploads.IsFull();
     if (is_own) services_.metrics.CountTenantRefusal("uploads");
     return RefuseLocked(absl::ResourceExhaustedError(
-        is_own
-            ? absl::StrCat("the server's max_uploads_per_tenant ", services_.limits.max_uploads_per_tenant,
-                           " uploads of the tenant are open already")
-            : absl::StrCat("the server's max_uploads ", services_.limits.max_uploads, " uploads are open already")));
+        is_own ? absl::StrCat("the server's max_uploads_per_tenant ", services_.limits.max_uploads_per_tenant,
+                              " uploads of the tenant are open already")
+               : absl::StrCat("the server's max_uploads ", services_.limits.max_uploads, " uploads are open already")));
   }
   Permit permit(&tenant_.uploads);
   if (!tenant_.submissions.TryTake()) {
     services_.metrics.CountTenantRefusal("submissions_per_second");
-    return RefuseLocked(RetryLater(absl::StrCat("the tenant has begun the server's max_submissions_per_second_per_tenant ",
-                                                tenant_.submissions.per_second(), " uploads in the last second")));
+    return RefuseLocked(
+        RetryLater(absl::StrCat("the tenant has begun the server's max_submissions_per_second_per_tenant ",
+                                tenant_.submissions.per_second(), " uploads in the last second")));
   }
   auto upload = std::make_shared<UploadHandle>(std::string(name.first), std::string(name.second), tag, config_,
                                                &tenant_.budget, std::move(permit), journal_);

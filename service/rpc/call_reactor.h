@@ -55,8 +55,8 @@ class CallReactor : public Base {
   }
 
   // Reserves in-flight memory that the call needs besides its messages, until the call is over.
-  // Returns: false for lack of memory, or of permits of the tenant; the call is then finished with RESOURCE_EXHAUSTED and
-  // a suggested retry delay.
+  // Returns: false for lack of memory, or of permits of the tenant; the call is then finished with RESOURCE_EXHAUSTED
+  // and a suggested retry delay.
   bool ReserveForCall(uint64_t bytes) {
     absl::StatusOr<Transfer> transfer = BeginTransfer(server_, context_, bytes);
     if (!transfer.ok()) {

@@ -22,8 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const char* const found = whole.ReadReceived(bytes.data(), bytes.size(), absl::ZeroDuration());
   const char* found_in_pieces = nullptr;
   for (size_t at = 0; at < bytes.size() && found_in_pieces == nullptr; at += cut) {
-    found_in_pieces =
-        pieces.ReadReceived(bytes.data() + at, std::min(cut, bytes.size() - at), absl::ZeroDuration());
+    found_in_pieces = pieces.ReadReceived(bytes.data() + at, std::min(cut, bytes.size() - at), absl::ZeroDuration());
   }
   Require(found == found_in_pieces, "the same excess", found == nullptr ? "none" : found);
   Require(whole.open_streams() == pieces.open_streams(), "the same open streams");

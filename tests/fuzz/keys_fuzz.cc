@@ -48,7 +48,8 @@ void CheckRoundTrip(FuzzedDataProvider& input) {
   uint64_t key = input.ConsumeIntegral<Key>() >> input.ConsumeIntegralInRange(0, 31);
   while (input.remaining_bytes() > 0 && keys.size() < 5000) {
     // Runs of one gap, as dense parts of a table have them.
-    const uint64_t gap = 1 + (input.ConsumeIntegral<Key>() >> input.ConsumeIntegralInRange<int>(0, 8 * sizeof(Key) - 1));
+    const uint64_t gap =
+        1 + (input.ConsumeIntegral<Key>() >> input.ConsumeIntegralInRange<int>(0, 8 * sizeof(Key) - 1));
     for (int run = input.ConsumeIntegralInRange(1, 200); run > 0; --run) {
       keys.push_back(static_cast<Key>(key));
       if (key + gap < key || key + gap > static_cast<Key>(-1)) return;

@@ -193,7 +193,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         if (input.ConsumeIntegralInRange(0, 9) != 0) break;
         Require(round->Close().ok(), "a round can be closed");
         model.is_closed = true;
-        std::erase_if(model.uploads, [&](const auto& upload) { return !model.submissions.contains(upload.first.first); });
+        std::erase_if(model.uploads,
+                      [&](const auto& upload) { return !model.submissions.contains(upload.first.first); });
         break;
       case 2:
       case 3:

@@ -68,8 +68,9 @@ std::vector<std::string> Specs() {
 }
 
 std::string Frame(char type, char flags, char stream, const std::string& payload) {
-  std::string frame = {'\0', static_cast<char>(payload.size() >> 8), static_cast<char>(payload.size()), type, flags,
-                       '\0', '\0', '\0', stream};
+  std::string frame = {
+      '\0',  static_cast<char>(payload.size() >> 8), static_cast<char>(payload.size()), type, flags, '\0', '\0', '\0',
+      stream};
   return frame + payload;
 }
 
@@ -103,14 +104,15 @@ std::vector<std::string> Credentials() {
 }
 
 std::vector<std::string> HttpBodies() {
-  const std::string spec =
-      R"({"spec":{"tensors":[{"name":"v","dtype":"float32","dimension":"100","width":2}],)"
-      R"("aggregation":{"op":"mean"},"minSubmissions":"2","deadline":"3.5s"},"roundId":"r"})";
+  const std::string spec = R"({"spec":{"tensors":[{"name":"v","dtype":"float32","dimension":"100","width":2}],)"
+                           R"("aggregation":{"op":"mean"},"minSubmissions":"2","deadline":"3.5s"},"roundId":"r"})";
   // The kind, and the method: CreateRound is number 1, PutChunk 8, GetResult 14.
   return {spec + std::string("\x00\x01", 2),
           std::string("name=rounds/r&range.begin=1&range.end=%32&format.key_encoding=U32\x01\x0e"),
           std::string("round=rounds/r&client_id=a&tensor=v&key_bytes=4&last=true\nkeysvalues\x02\x08"),
-          std::string("\0\0\0\0\2ab\3\1", 9), std::string("rounds/r:close\x04\x01"), std::string("\"\x80\xc3\xa9\5\1")};
+          std::string("\0\0\0\0\2ab\3\1", 9),
+          std::string("rounds/r:close\x04\x01"),
+          std::string("\"\x80\xc3\xa9\5\1")};
 }
 
 }  // namespace

@@ -95,7 +95,8 @@ Files MakeFiles() {
 }
 
 void Damage(FuzzedDataProvider& input, Files& files) {
-  const auto chosen = std::next(files.begin(), input.ConsumeIntegralInRange<int>(0, static_cast<int>(files.size()) - 1));
+  const auto chosen =
+      std::next(files.begin(), input.ConsumeIntegralInRange<int>(0, static_cast<int>(files.size()) - 1));
   std::string& bytes = chosen->second;
   const size_t at = input.ConsumeIntegralInRange<size_t>(0, bytes.size());
   switch (input.ConsumeIntegralInRange(0, 4)) {
@@ -146,8 +147,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (status.ok() && round.ok()) (*round)->Close().IgnoreError();
     }
   }
-  Require(status.ok() || absl::IsDataLoss(status) || absl::IsFailedPrecondition(status) || absl::IsUnavailable(status) ||
-              absl::IsResourceExhausted(status),
+  Require(status.ok() || absl::IsDataLoss(status) || absl::IsFailedPrecondition(status) ||
+              absl::IsUnavailable(status) || absl::IsResourceExhausted(status),
           "a start, or the reason against it", status.ToString());
   return 0;
 }

@@ -357,20 +357,25 @@ class ServerInfo(_message.Message):
     def __init__(self, version: _Optional[str] = ..., api_versions: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., engine_description: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encodings: _Optional[_Iterable[_Union[ValueEncoding, str]]] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
-    __slots__ = ["max_bytes_per_submission", "max_connections", "max_lease", "max_message_bytes", "max_open_rounds", "max_open_tasks", "max_page_bytes", "max_result_ttl", "max_submissions", "max_task_bytes", "max_tensors", "max_tuples_per_submission", "max_uploads", "max_wait", "max_waiting_leases", "max_width", "memory_limit_bytes", "upload_timeout"]
+    __slots__ = ["max_bytes_per_submission", "max_connections", "max_lease", "max_memory_per_tenant", "max_message_bytes", "max_open_rounds", "max_open_rounds_per_tenant", "max_open_tasks", "max_page_bytes", "max_result_ttl", "max_submissions", "max_submissions_per_second_per_tenant", "max_task_bytes", "max_tensors", "max_transfers_per_tenant", "max_tuples_per_submission", "max_uploads", "max_uploads_per_tenant", "max_wait", "max_waiting_leases", "max_width", "memory_limit_bytes", "upload_timeout"]
     MAX_BYTES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
     MAX_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_LEASE_FIELD_NUMBER: _ClassVar[int]
+    MAX_MEMORY_PER_TENANT_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_OPEN_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_OPEN_ROUNDS_PER_TENANT_FIELD_NUMBER: _ClassVar[int]
     MAX_OPEN_TASKS_FIELD_NUMBER: _ClassVar[int]
     MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_RESULT_TTL_FIELD_NUMBER: _ClassVar[int]
     MAX_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_SUBMISSIONS_PER_SECOND_PER_TENANT_FIELD_NUMBER: _ClassVar[int]
     MAX_TASK_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_TENSORS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TRANSFERS_PER_TENANT_FIELD_NUMBER: _ClassVar[int]
     MAX_TUPLES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
     MAX_UPLOADS_FIELD_NUMBER: _ClassVar[int]
+    MAX_UPLOADS_PER_TENANT_FIELD_NUMBER: _ClassVar[int]
     MAX_WAITING_LEASES_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
     MAX_WIDTH_FIELD_NUMBER: _ClassVar[int]
@@ -379,22 +384,27 @@ class ServerLimits(_message.Message):
     max_bytes_per_submission: int
     max_connections: int
     max_lease: _duration_pb2.Duration
+    max_memory_per_tenant: int
     max_message_bytes: int
     max_open_rounds: int
+    max_open_rounds_per_tenant: int
     max_open_tasks: int
     max_page_bytes: int
     max_result_ttl: _duration_pb2.Duration
     max_submissions: int
+    max_submissions_per_second_per_tenant: int
     max_task_bytes: int
     max_tensors: int
+    max_transfers_per_tenant: int
     max_tuples_per_submission: int
     max_uploads: int
+    max_uploads_per_tenant: int
     max_wait: _duration_pb2.Duration
     max_waiting_leases: int
     max_width: int
     memory_limit_bytes: int
     upload_timeout: _duration_pb2.Duration
-    def __init__(self, memory_limit_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_open_rounds: _Optional[int] = ..., max_tensors: _Optional[int] = ..., max_width: _Optional[int] = ..., max_submissions: _Optional[int] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., max_result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., upload_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_uploads: _Optional[int] = ..., max_connections: _Optional[int] = ..., max_open_tasks: _Optional[int] = ..., max_task_bytes: _Optional[int] = ..., max_waiting_leases: _Optional[int] = ..., max_lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, memory_limit_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_open_rounds: _Optional[int] = ..., max_tensors: _Optional[int] = ..., max_width: _Optional[int] = ..., max_submissions: _Optional[int] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., max_result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., upload_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_uploads: _Optional[int] = ..., max_connections: _Optional[int] = ..., max_open_tasks: _Optional[int] = ..., max_task_bytes: _Optional[int] = ..., max_waiting_leases: _Optional[int] = ..., max_lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_open_rounds_per_tenant: _Optional[int] = ..., max_memory_per_tenant: _Optional[int] = ..., max_uploads_per_tenant: _Optional[int] = ..., max_transfers_per_tenant: _Optional[int] = ..., max_submissions_per_second_per_tenant: _Optional[int] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ["sizes"]
