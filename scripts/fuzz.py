@@ -86,14 +86,13 @@ def main() -> int:
     print("target        executions    edges   inputs")
     failed = []
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        runs = [
-            pool.submit(run, target, args.build, out, args.seconds, args.seed) for target in args.target or TARGETS
-        ]
+        runs = [pool.submit(run, target, args.build, out, args.seconds, args.seed) for target in args.target or TARGETS]
         for done in concurrent.futures.as_completed(runs):
             outcome = done.result()
             mark = "" if outcome.code == 0 else f"   exit {outcome.code}: {outcome.log}"
             print(
-                f"{outcome.target:<12} {outcome.executions:>11} {outcome.edges:>8} {outcome.inputs:>8}{mark}", flush=True
+                f"{outcome.target:<12} {outcome.executions:>11} {outcome.edges:>8} {outcome.inputs:>8}{mark}",
+                flush=True,
             )
             if outcome.code != 0:
                 failed.append(outcome)

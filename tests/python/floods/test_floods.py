@@ -54,9 +54,7 @@ def test_flood_server_goes_on(name: str, start_server) -> None:
 @pytest.mark.parametrize("name", ["rapid_reset", "unknown_methods", "continuation", "settings", "pings", "no_message"])
 def test_flood_over_tls_server_goes_on(name: str, start_server, self_signed) -> None:
     key, certificate = self_signed
-    server = start_server(
-        "--memory-limit", str(LIMIT), "--tls-certificate", str(certificate), "--tls-key", str(key)
-    )
+    server = start_server("--memory-limit", str(LIMIT), "--tls-certificate", str(certificate), "--tls-key", str(key))
     check_flood(name, server, str(certificate))
 
 
@@ -87,8 +85,9 @@ def check_flood(name: str, server: ServerProcess, ca: str | None = None) -> None
     old_client.close()
     begun = time.monotonic()
     code = server.stop()
+    kind = "TLS" if ca else ""
     print(
-        f"\n{name:20} {'TLS ' if ca else ''}peak {watch.most >> 20:5} MiB  longest round {max(rounds):6.2f} s of {len(rounds)}  "
+        f"\n{name:18} {kind:3} peak {watch.most >> 20:5} MiB  longest round {max(rounds):6.2f} s of {len(rounds)}  "
         f"idle {idle >> 20} MiB, again after {recovered:5.2f} s  stop {time.monotonic() - begun:.2f} s"
     )
     assert code == 0
