@@ -3,8 +3,8 @@
 
     scripts/fuzz.py --build build/asan-ubsan --seconds 30 [--target chunk …]
 
-Inputs that reach new code are kept in out/fuzz/TARGET, where the next run begins; an input that ends a target is written
-to out/fuzz/crashes, with the command that runs it again. Exits 1 if there is one. Standard library only.
+Inputs that reach new code are kept in out/fuzz/TARGET, where the next run begins; an input that ends a target is
+written to out/fuzz/crashes. Exits 1 if there is one. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ("chunk", "config", "credentials", "frames", "http", "keys", "round", "spec", "store")
-# Of an input: more than the 16 KiB from which the server takes messages apart, and less than fuzzing needs to stay quick.
+# Of an input: more than the 16 KiB from which the server takes messages apart, and few enough to stay quick.
 MAX_INPUT_BYTES = 40_000
 
 
