@@ -35,10 +35,12 @@ class CountLimit {
     if (whole_ != nullptr) whole_->Release();
   }
 
-  // Whether this limit itself is reached, for the text of an error.
+  // Whether this limit itself is reached, rather than that of the whole: for the text of an error.
   bool IsFull() const { return limit_ != 0 && taken() >= limit_; }
 
   uint64_t limit() const { return limit_; }
+  // Requires: this limit is a part of another.
+  const CountLimit& whole() const { return *whole_; }
   uint64_t taken() const { return taken_.load(std::memory_order_relaxed); }
 
  private:

@@ -2,11 +2,13 @@
 #ifndef SPARSEAGG_SERVICE_ADMISSION_TENANTS_H_
 #define SPARSEAGG_SERVICE_ADMISSION_TENANTS_H_
 
-#include <memory>
+#include <functional>
+#include <map>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "host/base/mutex.h"
 #include "service/admission/count_limit.h"
@@ -14,6 +16,7 @@
 #include "service/admission/rate_limit.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
+#include "service/base/metrics.h"
 
 namespace sparseagg::service {
 
@@ -34,6 +37,19 @@ struct Tenant {
   RateLimit submissions;   // uploads begun
 };
 
+// Makes the RESOURCE_EXHAUSTED status of a count limit that is reached, the tenant's or the server's, and counts the
+// former. `name`: of the limit, "open_rounds"; `things`: what it counts, "rounds".
+inline absl::Status OpenLimitError(const CountLimit& limit, absl::string_view name, absl::string_view things,
+                                   Metrics& metrics) {
+  if (!limit.IsFull()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the server's max_", name, " ", limit.whole().limit(), " ", things, " are open already"));
+  }
+  metrics.CountTenantRefusal(name);
+  return absl::ResourceExhaustedError(absl::StrCat("the server's max_", name, "_per_tenant ", limit.limit(), " ",
+                                                   things, " of the tenant are open already"));
+}
+
 // The tenants that have called since the server started. None is forgotten: a tenant takes 300 bytes, and only a
 // credential or an admin can name one.
 //
@@ -47,11 +63,9 @@ class Tenants {
   // Returns: the tenant, which lives as long as this object.
   Tenant& Of(absl::string_view name) {
     MutexLock lock(&mu_);
-    std::unique_ptr<Tenant>& tenant = tenants_[name];
-    if (tenant == nullptr) {
-      tenant = std::make_unique<Tenant>(limits_, &budget_, &open_rounds_, &uploads_, &clock_);
-    }
-    return *tenant;
+    const auto found = tenants_.find(name);
+    if (found != tenants_.end()) return found->second;
+    return tenants_.try_emplace(std::string(name), limits_, &budget_, &open_rounds_, &uploads_, &clock_).first->second;
   }
 
  private:
@@ -61,7 +75,7 @@ class Tenants {
   CountLimit& uploads_;
   const Clock& clock_;
   Mutex mu_;
-  absl::flat_hash_map<std::string, std::unique_ptr<Tenant>> tenants_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Tenant, std::less<>> tenants_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sparseagg::service

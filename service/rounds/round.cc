@@ -79,13 +79,7 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const Rou
                                                    std::optional<absl::Time> create_time) {
   Tenant& tenant = services.tenants.Of(config.tenant);
   if (!tenant.open_rounds.TryAcquire()) {
-    const bool is_own = tenant.open_rounds.IsFull();
-    if (is_own) services.metrics.CountTenantRefusal("open_rounds");
-    return absl::ResourceExhaustedError(
-        is_own ? absl::StrCat("the server's max_open_rounds_per_tenant ", services.limits.max_open_rounds_per_tenant,
-                              " rounds of the tenant are open already")
-               : absl::StrCat("the server's max_open_rounds ", services.limits.max_open_rounds,
-                              " rounds are open already"));
+    return OpenLimitError(tenant.open_rounds, "open_rounds", "rounds", services.metrics);
   }
   Permit permit(&tenant.open_rounds);
   auto round = std::shared_ptr<Round>(new Round(std::move(config), services, std::move(on_expire), create_time));

@@ -277,6 +277,8 @@ class Round : public std::enable_shared_from_this<Round> {
 
   // round_uploads.cc: uploads, from the first chunk to the last
   std::shared_ptr<UploadHandle> FindNamedLocked(UploadName name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Errors: RESOURCE_EXHAUSTED of RetryLater: the tenant has begun too many uploads in the last second.
+  absl::Status CheckRateLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUploadLocked(UploadName name, bool is_named, const std::string& tag,
                                                                  UploadHandle::OnDiscard on_discard)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

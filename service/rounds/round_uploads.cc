@@ -39,7 +39,16 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenStreamUpload(const std:
                                                                       const std::string& submission_id,
                                                                       UploadHandle::OnDiscard on_discard) {
   MutexLock lock(&mu_);
+  RETURN_IF_ERROR(CheckRateLocked());
   return OpenUploadLocked({client_id, submission_id}, /*is_named=*/false, /*tag=*/"", std::move(on_discard));
+}
+
+absl::Status Round::CheckRateLocked() {
+  if (tenant_.submissions.TryTake()) return absl::OkStatus();
+  services_.metrics.CountTenantRefusal("submissions_per_second");
+  return RefuseLocked(
+      RetryLater(absl::StrCat("the tenant has begun the server's max_submissions_per_second_per_tenant ",
+                              tenant_.submissions.per_second(), " uploads in the last second")));
 }
 
 absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName name, bool is_named,
@@ -51,20 +60,9 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
     if (absl::Status status = CheckSubmissionLimitLocked(); !status.ok()) return RefuseLocked(std::move(status));
   }
   if (!tenant_.uploads.TryAcquire()) {
-    const bool is_own = tenant_.uploads.IsFull();
-    if (is_own) services_.metrics.CountTenantRefusal("uploads");
-    return RefuseLocked(absl::ResourceExhaustedError(
-        is_own ? absl::StrCat("the server's max_uploads_per_tenant ", services_.limits.max_uploads_per_tenant,
-                              " uploads of the tenant are open already")
-               : absl::StrCat("the server's max_uploads ", services_.limits.max_uploads, " uploads are open already")));
+    return RefuseLocked(OpenLimitError(tenant_.uploads, "uploads", "uploads", services_.metrics));
   }
   Permit permit(&tenant_.uploads);
-  if (!tenant_.submissions.TryTake()) {
-    services_.metrics.CountTenantRefusal("submissions_per_second");
-    return RefuseLocked(
-        RetryLater(absl::StrCat("the tenant has begun the server's max_submissions_per_second_per_tenant ",
-                                tenant_.submissions.per_second(), " uploads in the last second")));
-  }
   auto upload = std::make_shared<UploadHandle>(std::string(name.first), std::string(name.second), tag, config_,
                                                &tenant_.budget, std::move(permit), journal_);
   {
@@ -265,6 +263,7 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
           absl::FormatDuration(services_.limits.upload_timeout)));
     }
     if (upload == nullptr) {
+      RETURN_IF_ERROR(CheckRateLocked());
       ASSIGN_OR_RETURN(upload, OpenUploadLocked(name, /*is_named=*/true, tag, nullptr));
     }
     if (upload->is_committing_) {

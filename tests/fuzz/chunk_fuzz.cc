@@ -9,7 +9,8 @@
 #include "service/codec/spec_codec.h"
 #include "service/rounds/upload.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/specs.h"
+#include "tests/fuzz/rounds.h"
+#include "tests/service/support/three_tensors.h"
 
 namespace sparseagg::service {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 constexpr size_t kTakenApart = 16 << 10;  // bytes of a message that Protocol Buffers does not parse whole
 
 absl::Status Take(const absl::StatusOr<Chunk>& chunk, MemoryBudget& budget) {
-  static const auto config = std::make_shared<const RoundConfig>(*DecodeRoundSpec(ThreeTensors(), SmallLimits()));
+  static const auto config = std::make_shared<const RoundConfig>(*DecodeRoundSpec(ThreeTensors(3000), SmallLimits()));
   if (!chunk.ok()) return chunk.status();
   Upload upload(config, &budget);
   absl::Status status = upload.Append(*chunk, Repeats::kRefuse);

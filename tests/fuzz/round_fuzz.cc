@@ -10,12 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "service/base/clock.h"
 #include "service/codec/spec_codec.h"
-#include "service/rounds/registry.h"
-#include "service/server_context.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/specs.h"
+#include "tests/fuzz/rounds.h"
 
 namespace sparseagg::service {
 namespace {
@@ -169,12 +166,10 @@ void CheckResult(const Round& round, const Model& model) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sparseagg;
   using namespace sparseagg::service;
-  static const std::unique_ptr<Engine> engine = CreateCpuEngine({1});
-  static ServerContext server(engine.get(), SystemClock(), SmallLimits(), 1);
-  static Registry registry(server.ForRounds());
-  RoundConfig config = *DecodeRoundSpec(Spec(), server.limits);
+  static Rounds rounds;
+  RoundConfig config = *DecodeRoundSpec(Spec(), rounds.server.limits);
   config.id = "r";
-  const std::shared_ptr<Round> round = *registry.Create(std::move(config));
+  const std::shared_ptr<Round> round = *rounds.registry.Create(std::move(config));
   Model model;
   FuzzedDataProvider input(data, size);
   while (input.remaining_bytes() > 0) {
@@ -209,6 +204,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   round->Wait(absl::Seconds(60), [&] { ended.Notify(); });
   ended.WaitForNotification();
   CheckResult(*round, model);
-  Require(registry.Delete(kDefaultTenant, "r").ok(), "the round is there");
+  Require(rounds.registry.Delete(kDefaultTenant, "r").ok(), "the round is there");
   return 0;
 }

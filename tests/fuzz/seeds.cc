@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
-#include "tests/fuzz/specs.h"
+#include "tests/service/support/three_tensors.h"
 
 namespace sparseagg::service {
 namespace {
@@ -59,12 +59,12 @@ std::vector<std::string> Chunks() {
 }
 
 std::vector<std::string> Specs() {
-  v1::RoundSpec dense = ThreeTensors();
+  v1::RoundSpec dense = ThreeTensors(3000);
   dense.mutable_tensors(0)->set_layout(v1::TENSOR_LAYOUT_DENSE);
   dense.mutable_aggregation()->set_op(v1::OP_MEAN);
   dense.set_min_submissions(2);
   dense.mutable_deadline()->set_seconds(60);
-  return {ThreeTensors().SerializeAsString(), dense.SerializeAsString()};
+  return {ThreeTensors(3000).SerializeAsString(), dense.SerializeAsString()};
 }
 
 std::string Frame(char type, char flags, char stream, const std::string& payload) {

@@ -7,16 +7,14 @@
 #include <memory>
 #include <string>
 
-#include "service/base/clock.h"
 #include "service/base/log.h"
 #include "service/restore.h"
-#include "service/rounds/registry.h"
-#include "service/server_context.h"
 #include "service/store/store.h"
 #include "service/tasks/task_registry.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/specs.h"
+#include "tests/fuzz/rounds.h"
 #include "tests/service/support/temporary_directory.h"
+#include "tests/service/support/three_tensors.h"
 
 namespace sparseagg::service {
 namespace {
@@ -24,28 +22,11 @@ namespace {
 namespace fs = std::filesystem;
 using Files = std::map<std::string, std::string>;  // content by path in the directory
 
-// A server without a network.
-class Restarted {
- public:
-  explicit Restarted(Store* store)
-      : engine_(CreateCpuEngine({1})),
-        server_(engine_.get(), SystemClock(), SmallLimits(), 1, store),
-        registry_(server_.ForRounds()),
-        tasks_(std::make_shared<TaskRegistry>(server_.ForTasks(&registry_))) {}
-  ~Restarted() { server_.timer.Stop(); }
-
-  absl::Status Restore() {
-    absl::Status status = RestoreRounds(*server_.store, registry_, server_.limits);
-    return status.ok() ? tasks_->Restore() : status;
-  }
-  Registry& registry() { return registry_; }
-
- private:
-  const std::unique_ptr<Engine> engine_;
-  ServerContext server_;
-  Registry registry_;
-  std::shared_ptr<TaskRegistry> tasks_;
-};
+absl::Status Restore(Store& store, Rounds& rounds) {
+  const auto tasks = std::make_shared<TaskRegistry>(rounds.server.ForTasks(&rounds.registry));
+  const absl::Status restored = RestoreRounds(store, rounds.registry, rounds.server.limits);
+  return restored.ok() ? tasks->Restore() : restored;
+}
 
 absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& path) {
   return Store::Open({path, Durability::kAsync, uint64_t{256} << 20});
@@ -57,7 +38,7 @@ Files MakeFiles() {
   {
     auto store = *Open(folder.path());
     std::string spec;
-    ThreeTensors().SerializeToString(&spec);
+    ThreeTensors(3000).SerializeToString(&spec);
     v1::UpdateChunk chunk;
     chunk.set_last(true);
     v1::TensorSlice* slice = chunk.add_slices();
@@ -139,11 +120,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto store = Open(folder.path());
   absl::Status status = store.status();
   if (store.ok()) {
-    Restarted server(store->get());
-    status = server.Restore();
+    Rounds rounds(store->get());
+    status = Restore(**store, rounds);
     // What is restored is served as any other round.
     for (const char* id : {"r1", "r2", "r3"}) {
-      const auto round = server.registry().Find(kDefaultTenant, id);
+      const auto round = rounds.registry.Find(kDefaultTenant, id);
       if (status.ok() && round.ok()) (*round)->Close().IgnoreError();
     }
   }

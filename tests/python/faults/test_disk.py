@@ -72,11 +72,14 @@ def machine(monkeypatch, tmp_path) -> Iterator[Machine]:
     started.end()
 
 
-def round_with_a_result(machine: Machine) -> sa.Round:
-    rnd = machine.client.create_round(SPEC, round_id="earlier")
-    rnd.submit("x", update(10, 7))
-    rnd.close()
-    return rnd
+def two_rounds(machine: Machine, size: int) -> tuple[sa.Round, sa.Round]:
+    """A round with a result of ten keys, and "r", an open one with the submission of "a"."""
+    earlier = machine.client.create_round(SPEC, round_id="earlier")
+    earlier.submit("x", update(10, 7))
+    earlier.close()
+    rnd = machine.client.create_round(SPEC, round_id="r")
+    rnd.submit("a", update(size, ord("a")))
+    return earlier, rnd
 
 
 def clients_of(rnd: sa.Round) -> list[str]:
@@ -108,9 +111,7 @@ def submit_until_it_works(rnd: sa.Round, who: str, size: int) -> None:
 @pytest.mark.parametrize("where", SIZES)
 def test_failed_sync_acknowledges_nothing_until_a_restart(machine, where) -> None:
     size = SIZES[where]
-    earlier = round_with_a_result(machine)
-    rnd = machine.client.create_round(SPEC, round_id="r")
-    rnd.submit("a", update(size, ord("a")))
+    earlier, rnd = two_rounds(machine, size)
     machine.rule("sync")
     with pytest.raises(sa.Unavailable, match=re.escape(str(machine.data))):
         rnd.submit("b", update(size, ord("b")))
@@ -131,9 +132,7 @@ def test_failed_sync_acknowledges_nothing_until_a_restart(machine, where) -> Non
 @pytest.mark.parametrize("rule", ["full", "nearly"])
 def test_full_disk_refuses_and_goes_on_when_there_is_space(machine, where, rule) -> None:
     size = SIZES[where]
-    earlier = round_with_a_result(machine)
-    rnd = machine.client.create_round(SPEC, round_id="r")
-    rnd.submit("a", update(size, ord("a")))
+    earlier, rnd = two_rounds(machine, size)
     assert machine.metric("sparseagg_data_writes_refused") == 0
     machine.rule(rule)
     with pytest.raises(sa.ResourceExhausted, match=re.escape(str(machine.data))) as caught:
@@ -153,9 +152,7 @@ def test_full_disk_refuses_and_goes_on_when_there_is_space(machine, where, rule)
 @pytest.mark.parametrize("where", SIZES)
 def test_failed_writes_are_unavailable_until_a_restart(machine, where) -> None:
     size = SIZES[where]
-    earlier = round_with_a_result(machine)
-    rnd = machine.client.create_round(SPEC, round_id="r")
-    rnd.submit("a", update(size, ord("a")))
+    earlier, rnd = two_rounds(machine, size)
     machine.rule("broken")
     for _ in range(2):
         with pytest.raises(sa.Unavailable, match="Input/output error"):

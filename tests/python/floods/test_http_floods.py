@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import base64
 import http.client
+import itertools
 import json
-import os
-import subprocess
 import time
 
 import http_attacks
 import numpy as np
 import pytest
-from watch import Watch, resident
+from siege import LIMIT, check_siege
 
-LIMIT = 256 << 20
-# Longer to see whether memory grows on, as in test_floods.py.
-SECONDS = float(os.environ.get("FLOOD_SECONDS", "2"))
 CLIENTS = 20
 TUPLES = 1000
 SPEC = {"tensors": [{"name": "t", "dtype": "DTYPE_FLOAT32", "dimension": 100_000}]}
-# What one round may take while the attack goes on, and memory to come down after it.
 ROUND_SECONDS = 20.0
-RECOVERY_SECONDS = 10.0
-# Of a server that has served: what the C library keeps of memory in use is different each time.
-IDLE_SLACK = 24 << 20
 
 
 class HonestClient:
@@ -90,33 +82,10 @@ def honest_round(address: str, name: str) -> float:
 @pytest.mark.parametrize("name", http_attacks.ATTACKS)
 def test_http_flood_server_goes_on(name: str, start_server) -> None:
     server = start_server("--memory-limit", str(LIMIT), "--http-address", "127.0.0.1:0", "--upload-timeout", "2s")
-    pid = server.process.pid
-    honest_round(server.http_address, "before")
-    idle = resident(pid)
-    watch = Watch(pid)
-    attacker = subprocess.Popen(http_attacks.command(name, server.http_address))
-    rounds = []
-    try:
-        begun = time.monotonic()
-        while time.monotonic() - begun < SECONDS:
-            time.sleep(0.1)
-            rounds.append(honest_round(server.http_address, f"round-{len(rounds)}"))
-        assert attacker.poll() is None
-    finally:
-        attacker.kill()
-        attacker.wait()
-    ended = time.monotonic()
-    while resident(pid) > idle + IDLE_SLACK and time.monotonic() - ended < 2 * RECOVERY_SECONDS:
-        time.sleep(0.05)
-    recovered = time.monotonic() - ended
-    watch.stop()
-    begun = time.monotonic()
-    code = server.stop()
-    print(
-        f"\n{name:20} peak {watch.most >> 20:5} MiB  longest round {max(rounds):6.2f} s of {len(rounds)}  "
-        f"idle {idle >> 20} MiB, again after {recovered:5.2f} s  stop {time.monotonic() - begun:.2f} s"
-    )
-    assert code == 0
-    assert watch.most <= LIMIT * 1.1
-    assert max(rounds) <= ROUND_SECONDS
-    assert recovered <= RECOVERY_SECONDS
+    numbers = itertools.count()
+
+    def one_round() -> float:
+        return honest_round(server.http_address, f"round-{next(numbers)}")
+
+    one_round()
+    check_siege(name, server, http_attacks.command(name, server.http_address), one_round, ROUND_SECONDS)

@@ -8,6 +8,7 @@
 #include "service/codec/spec_codec.h"
 #include "service/rounds/upload.h"
 #include "tests/service/support/round_fixture.h"
+#include "tests/service/support/three_tensors.h"
 
 namespace sparseagg::service {
 namespace {
@@ -15,20 +16,6 @@ namespace {
 constexpr uint64_t kSeed = 20261201;
 constexpr uint64_t kDimension = 3000;
 using Random = std::mt19937_64;
-
-v1::RoundSpec Spec() {
-  v1::RoundSpec spec = SumSpec(kDimension);
-  spec.mutable_tensors(0)->set_width(2);
-  v1::TensorSpec* wide = spec.add_tensors();
-  wide->set_name("w");
-  wide->set_dtype(v1::DTYPE_FLOAT64);
-  v1::TensorSpec* keys = spec.add_tensors();
-  keys->set_name("u");
-  keys->set_dtype(v1::DTYPE_FLOAT32);
-  keys->set_dimension(kDimension);
-  keys->mutable_aggregation()->set_op(v1::OP_UNION);
-  return spec;
-}
 
 std::string RandomBytes(Random& random, size_t size) {
   std::string bytes(size, '\0');
@@ -130,7 +117,7 @@ TEST(ChunkMutation, SpoiltSlices_AreTakenOrRefusedAsTheCallersFault) {
   constexpr int kTrials = 4000;
   Limits limits;
   limits.max_tuples_per_submission = 100'000;
-  const auto config = DecodeRoundSpec(Spec(), limits);
+  const auto config = DecodeRoundSpec(ThreeTensors(kDimension), limits);
   ASSERT_THAT(config, IsOk());
   const auto shared = std::make_shared<const RoundConfig>(*config);
   int num_taken = 0;

@@ -10,12 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "service/server.h"
-#include "tests/service/support/client.h"
-#include "tests/service/support/hooked_engine.h"
-#include "tests/service/support/manual_clock.h"
-#include "tests/service/support/round_fixture.h"
-#include "tests/service/support/temporary_directory.h"
+#include "tests/service/support/stored_server.h"
 #include "tests/service/support/wire.h"
 
 namespace sparseagg::service {
@@ -27,28 +22,9 @@ using Code = absl::StatusCode;
 
 constexpr uint64_t kDimension = 40'000;
 
-class LostChunksTest : public ::testing::Test {
+class LostChunksTest : public ::testing::Test, protected StoredServer {
  protected:
-  explicit LostChunksTest(Durability durability = Durability::kAsync) {
-    options_.grpc_address = "127.0.0.1:0";
-    options_.num_threads = 2;
-    options_.data_dir = folder_ / "data";
-    options_.durability = durability;
-    EXPECT_THAT(Start(), IsOk());
-  }
-
-  absl::Status Start() {
-    auto started = Server::Start(options_, std::make_unique<HookedEngine>(&hooks_), clock_);
-    if (!started.ok()) return started.status();
-    server_ = *std::move(started);
-    client_ = std::make_unique<Client>(server_->grpc_address());
-    return absl::OkStatus();
-  }
-  void Stop() {
-    client_.reset();
-    server_.reset();
-  }
-  Client& client() { return *client_; }
+  explicit LostChunksTest(Durability durability = Durability::kAsync) : StoredServer(durability) {}
 
   std::string Create() {
     const auto round = client().Create(SumSpec(kDimension), "r");
@@ -68,13 +44,6 @@ class LostChunksTest : public ::testing::Test {
   }
   // Cuts the last byte of the latest chunk.
   void Cut() const { std::filesystem::resize_file(ChunkFile(), std::filesystem::file_size(ChunkFile()) - 1); }
-
-  const TemporaryDirectory folder_;
-  ServerOptions options_;
-  ManualClock clock_;
-  EngineHooks hooks_;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<Client> client_;
 };
 
 class SyncedChunksTest : public LostChunksTest {

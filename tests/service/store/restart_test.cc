@@ -8,12 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "service/server.h"
-#include "tests/service/support/client.h"
-#include "tests/service/support/hooked_engine.h"
-#include "tests/service/support/manual_clock.h"
 #include "tests/service/support/round_fixture.h"
 #include "tests/service/support/server_process.h"
+#include "tests/service/support/stored_server.h"
 #include "tests/service/support/temporary_directory.h"
 #include "tests/service/support/wire.h"
 
@@ -27,26 +24,9 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using Code = absl::StatusCode;
 
-class RestartTest : public ::testing::Test {
+class RestartTest : public ::testing::Test, protected StoredServer {
  protected:
-  RestartTest() {
-    options_.grpc_address = "127.0.0.1:0";
-    options_.num_threads = 2;
-    options_.data_dir = folder_ / "data";
-    options_.durability = Durability::kSync;
-    Restart();
-  }
-
-  // A stop in order, unlike those of ProcessTest below.
-  void Restart() {
-    client_.reset();
-    server_.reset();
-    auto started = Server::Start(options_, std::make_unique<HookedEngine>(&hooks_), clock_);
-    ASSERT_THAT(started, IsOk());
-    server_ = *std::move(started);
-    client_ = std::make_unique<Client>(server_->grpc_address());
-  }
-  Client& client() { return *client_; }
+  RestartTest() : StoredServer(Durability::kSync) {}
 
   std::string Create(const v1::RoundSpec& spec = SumSpec(), const std::string& id = "r") {
     const auto round = client().Create(spec, id);
@@ -89,6 +69,17 @@ TEST_F(RestartTest, OpenRound_KeepsItsSubmissions) {
   EXPECT_EQ(after->create_time().seconds(), before->create_time().seconds());
   Submit(name, "c", 8);
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 11), Pair(7, 4)));
+}
+
+TEST_F(RestartTest, RateOfSubmissions_IsThatOfClients_NotOfARestart) {
+  const std::string name = Create();
+  for (const char* who : {"a", "b", "c"}) Submit(name, who, 1);
+  ASSERT_THAT(client().Put(MakeChunk(name, "d", {1}, {1}, 0, false)), IsOk());
+  options_.limits.max_submissions_per_second_per_tenant = 1;
+  Restart();
+  ASSERT_THAT(client().Get(name), IsOk());
+  EXPECT_EQ(client().Get(name)->num_submissions(), 3);
+  EXPECT_EQ(client().Get(name)->num_uploads(), 1);
 }
 
 TEST_F(RestartTest, CommittedSubmission_Repeated_IsADuplicateAndOtherContentIsRefused) {

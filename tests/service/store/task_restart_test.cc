@@ -1,40 +1,24 @@
 // Tasks of a server with a data directory, started again.
 #include <thread>
 
-#include "service/server.h"
-#include "tests/service/support/client.h"
-#include "tests/service/support/hooked_engine.h"
-#include "tests/service/support/manual_clock.h"
-#include "tests/service/support/round_fixture.h"
+#include "tests/service/support/stored_server.h"
 #include "tests/service/support/task_client.h"
-#include "tests/service/support/temporary_directory.h"
 
 namespace sparseagg::service {
 namespace {
 
 using Code = absl::StatusCode;
 
-class TaskRestartTest : public ::testing::TestWithParam<Durability> {
+class TaskRestartTest : public ::testing::TestWithParam<Durability>, protected StoredServer {
  protected:
-  TaskRestartTest() {
-    options_.grpc_address = "127.0.0.1:0";
-    options_.num_threads = 2;
-    options_.data_dir = folder_ / "data";
-    options_.durability = GetParam();
-    Restart();
-  }
+  TaskRestartTest() : StoredServer(GetParam()) { Connect(); }
 
+  void Connect() { tasks_ = std::make_unique<TaskClient>(client().channel()); }
   void Restart() {
     tasks_.reset();
-    client_.reset();
-    server_.reset();
-    auto started = Server::Start(options_, std::make_unique<HookedEngine>(&hooks_), clock_);
-    ASSERT_THAT(started, IsOk());
-    server_ = *std::move(started);
-    client_ = std::make_unique<Client>(server_->grpc_address());
-    tasks_ = std::make_unique<TaskClient>(client_->channel());
+    StoredServer::Restart();
+    Connect();
   }
-  void Advance(absl::Duration duration) { clock_.Advance(duration, server_->context().timer); }
   v1::TaskState StateOf(const std::string& id) {
     const auto task = tasks_->Get(id);
     EXPECT_THAT(task, IsOk());
@@ -45,12 +29,6 @@ class TaskRestartTest : public ::testing::TestWithParam<Durability> {
     while (StateOf(id) != state) std::this_thread::yield();
   }
 
-  const TemporaryDirectory folder_;
-  ServerOptions options_;
-  ManualClock clock_;
-  EngineHooks hooks_;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<Client> client_;
   std::unique_ptr<TaskClient> tasks_;
 };
 
