@@ -41,14 +41,14 @@ def make_client(index: int, content_seed: int) -> Client:
     rng = np.random.default_rng([content_seed, index])
     # Of a large one, chunks lie in files beside the database.
     is_large = index % 3 == 1
-    num_keys = int(rng.integers(5000, 12_000) if is_large else rng.integers(1, 200))
+    num_keys = int(rng.integers(8000, 12_000) if is_large else rng.integers(1, 200))
     return Client(
         id=f"client-{index:03}",
         keys=np.sort(rng.choice(DIMENSION, num_keys, replace=False)),
         rows=rng.standard_normal((num_keys, WIDTH)).astype(np.float32),
         weight=float(rng.integers(1, 5)),
         resumable=bool(rng.integers(2)),
-        chunk_bytes=int(rng.choice([70_000, 1 << 20] if is_large else [256, 1024, 1 << 20])),
+        chunk_bytes=int(rng.choice([100_000, 1 << 20] if is_large else [256, 1024, 1 << 20])),
         withdraws=index % 8 == 3,
         repeats=index % 4 == 0,
     )

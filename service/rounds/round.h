@@ -119,8 +119,8 @@ class Round : public std::enable_shared_from_this<Round> {
                                  const ChunkSource& chunks);
   // Lists a submission of a round that has FAILED, without adding it.
   void RestoreReceipt(const std::string& client_id, const SubmissionRecord& record);
-  // `num_chunks` counts those that the upload took. Errors: as Append, and the upload is dropped then; those of
-  // `chunks` itself, and the upload keeps what it has.
+  // `num_chunks` counts those that the upload took. Errors: ABORTED of `chunks`, and the upload keeps what it has. Any
+  // other of `chunks`, and as Append; the upload is dropped then.
   absl::Status RestoreUpload(uint64_t upload, const UploadRecord& record, const ChunkSource& chunks,
                              uint64_t* num_chunks);
   // Closes or ends the round.

@@ -54,11 +54,13 @@ absl::Status Round::RestoreUpload(uint64_t number, const UploadRecord& record, c
     MutexLock one_at_a_time(&upload->mu_);
     upload->has_stored_chunks_ = true;
   }
-  return chunks([&](const Chunk& chunk) {
+  absl::Status read = chunks([&](const Chunk& chunk) {
     absl::Status appended = AppendChunk(*upload, chunk, Repeats::kRefuse);
     if (appended.ok()) ++*num_chunks;
     return appended;
   });
+  if (!read.ok() && !absl::IsAborted(read)) Discard(*upload);
+  return read;
 }
 
 void Round::RestoreState(const StateRecord& record) {

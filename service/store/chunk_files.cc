@@ -280,6 +280,7 @@ bool ChunkFiles::Has(uint64_t round) const {
 std::vector<uint64_t> ChunkFiles::Rounds() const {
   MutexLock lock(&mu_);
   std::vector<uint64_t> rounds;
+  rounds.reserve(files_.size());
   for (const auto& [round, file] : files_) rounds.push_back(round);
   return rounds;
 }

@@ -65,7 +65,9 @@ absl::Status WriteFormat(const std::string& directory) {
   return SyncPath(directory);
 }
 
-absl::Status CheckFormat(const std::string& path) {
+// Makes a directory of an older format one of this format.
+absl::Status CheckFormat(const std::string& directory) {
+  const std::string path = directory + "/FORMAT";
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   absl::string_view found = absl::StripSuffix(text, "\n");
   const std::string quoted = absl::StrCat(path, " says '", found.substr(0, 100), "'");
@@ -75,10 +77,11 @@ absl::Status CheckFormat(const std::string& path) {
         absl::StrCat(quoted, ", expected '", kFormatPrefix, kDataFormat, "': this is no data directory of sparseagg"));
   }
   if (version == kDataFormat) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(quoted, ", expected format ", kDataFormat,
-                                                    version > kDataFormat
-                                                        ? ": a newer server has written it; use that version"
-                                                        : ": this server reads no older one"));
+  // Format 1 had all chunks in the database, as this one has the small ones.
+  if (version == 1) return WriteFormat(directory);
+  return absl::FailedPreconditionError(
+      absl::StrCat(quoted, ", expected format ", kDataFormat,
+                   version > kDataFormat ? ": a newer server has written it; use that version" : " or 1"));
 }
 
 bool IsOurs(absl::string_view name) {
@@ -127,7 +130,7 @@ absl::StatusOr<std::unique_ptr<DataDirectory>> DataDirectory::Open(const std::st
   }
   auto directory = std::unique_ptr<DataDirectory>(new DataDirectory(path, lock));
   ASSIGN_OR_RETURN(const bool has_format, HasFormat(path));
-  RETURN_IF_ERROR(has_format ? CheckFormat(path + "/FORMAT") : WriteFormat(path));
+  RETURN_IF_ERROR(has_format ? CheckFormat(path) : WriteFormat(path));
   return directory;
 }
 

@@ -10,7 +10,7 @@
 
 namespace sparseagg::service {
 
-// The version of the layout that docs/durability.md describes, which this server reads and writes.
+// The version of the layout that docs/durability.md describes, which this server writes. It reads version 1, too.
 inline constexpr int kDataFormat = 2;
 
 // Bytes of disk space.
@@ -28,7 +28,7 @@ struct DiskSpace {
 class DataDirectory {
  public:
   // Makes the directory, if it is missing or empty, and locks it.
-  // Errors, which name path, what was found and what was expected: FAILED_PRECONDITION: the directory has another
+  // Errors, which name path, what was found and what was expected: FAILED_PRECONDITION: the directory has a newer
   // format, or files that are not the server's. UNAVAILABLE: another server uses it. Otherwise of the file system.
   static absl::StatusOr<std::unique_ptr<DataDirectory>> Open(const std::string& path);
   ~DataDirectory();

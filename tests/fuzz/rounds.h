@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "host/cpu/cpu_engine.h"
 #include "host/engine.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"

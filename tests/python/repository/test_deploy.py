@@ -213,6 +213,7 @@ def test_sample_config_of_the_unit_is_one_that_the_server_takes(start_server, tm
         ("/etc/sparseagg/tokens", tmp_path / "tokens"),
         ("/etc/sparseagg/tls.crt", tls / "server.pem"),
         ("/run/credentials/sparseagg.service/tls.key", tls / "server.key"),
+        ("/var/lib/sparseagg/data", tmp_path / "data"),
     ]:
         assert f'"{path}"' in sample
         sample = sample.replace(f'"{path}"', f'"{here}"')

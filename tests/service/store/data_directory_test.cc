@@ -53,11 +53,13 @@ TEST(DataDirectoryTest, Open_NewerFormat_IsRefused) {
   EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 3\n");
 }
 
-TEST(DataDirectoryTest, Open_OlderFormat_IsRefused) {
+TEST(DataDirectoryTest, Open_OlderFormat_BecomesThisOne) {
   const TemporaryDirectory folder;
   WriteFile(folder / "FORMAT", "sparseagg data, format 1\n");
-  EXPECT_THAT(DataDirectory::Open(folder.path()),
-              Fails(Code::kFailedPrecondition, AllOf(HasSubstr("format 1'"), HasSubstr("reads no older one"))));
+  EXPECT_THAT(DataDirectory::Open(folder.path()), IsOk());
+  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 2\n");
+  WriteFile(folder / "FORMAT", "sparseagg data, format 0\n");
+  EXPECT_THAT(DataDirectory::Open(folder.path()), HasCode(Code::kFailedPrecondition));
 }
 
 TEST(DataDirectoryTest, Open_OtherTextInFormat_IsRefused) {

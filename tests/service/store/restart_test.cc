@@ -44,14 +44,6 @@ class RestartTest : public ::testing::Test, protected StoredServer {
     EXPECT_THAT(pages, IsOk());
     return pages.ok() ? ToMap(*pages) : std::map<uint64_t, float>{};
   }
-  void Advance(absl::Duration duration) { clock_.Advance(duration, server_->context().timer); }
-
-  const TemporaryDirectory folder_;
-  ServerOptions options_;
-  ManualClock clock_;
-  EngineHooks hooks_;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<Client> client_;
 };
 
 TEST_F(RestartTest, OpenRound_KeepsItsSubmissions) {
