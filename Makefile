@@ -71,7 +71,6 @@ SECONDS ?= 30
 
 .PHONY: fuzz
 fuzz: build/asan-ubsan/build.ninja ## fuzz targets under the sanitizers, SECONDS=30 each, two at a time
-	cmake --preset asan-ubsan -DSPARSEAGG_FUZZ=ON
 	cmake --build --preset asan-ubsan --target fuzz-targets
 	$(PYTHON) scripts/fuzz.py --build build/asan-ubsan --seconds $(SECONDS)
 

@@ -2,11 +2,17 @@
 
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <string>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace sparseagg::service {
 namespace {
@@ -25,6 +31,20 @@ bool IsInEnvironment(const CLI::Option& option) {
   return value != nullptr && *value != '\0';
 }
 
+// Returns: the number of the first line that begins a table without a key; 0: there is none.
+// Workaround: toml++ 3.3 ends the process by an assertion there. Remove with: a version that reports it.
+uint32_t FindTableWithoutKey(absl::string_view text) {
+  uint32_t number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripLeadingAsciiWhitespace(line);
+    if (!absl::StartsWith(line, "[")) continue;
+    line.remove_prefix(std::min(line.find_first_not_of("[ \t"), line.size()));
+    if (line.empty() || (!absl::ascii_isalnum(line[0]) && !absl::StrContains("_-\"']", line[0]))) return number;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const {
@@ -32,9 +52,13 @@ std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const 
     throw CLI::ConfigError(
         absl::StrCat(problem, " in ", app_.get_config_ptr()->as<std::string>(), ", line ", where.begin.line));
   };
+  const std::string text(std::istreambuf_iterator<char>(input), {});
+  if (const uint32_t line = FindTableWithoutKey(text); line != 0) {
+    fail("a table without a name", {.begin = {line, 1}, .end = {line, 1}, .path = {}});
+  }
   toml::table table;
   try {
-    table = toml::parse(input);
+    table = toml::parse(text);
   } catch (const toml::parse_error& error) {
     fail(std::string(error.description()), error.source());
   }

@@ -7,10 +7,12 @@
 #include "service/http/grpc_web.h"
 #include "service/http/json.h"
 #include "service/http/routes.h"
+#include "sparseagg/v1/tasks.pb.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sparseagg::service;
+  sparseagg::v1::Task::descriptor();  // links the file of these messages, which are found by their names
   FuzzedDataProvider input(data, size);
   const auto* type =
       DescriptorOf(static_cast<Method>(input.ConsumeIntegralInRange<size_t>(0, kNumMethods - 1)))->input_type();

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "service/codec/spec_codec.h"
+#include "sparseagg/v1/aggregation.pb.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/rounds.h"
 

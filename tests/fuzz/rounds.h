@@ -8,6 +8,7 @@
 #include "host/engine.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
+#include "service/base/log.h"
 #include "service/rounds/registry.h"
 #include "service/server_context.h"
 
@@ -26,7 +27,9 @@ inline Limits SmallLimits() {
 
 // One for each target, or for each restart. `store` null: nothing is stored.
 struct Rounds {
-  explicit Rounds(Store* store = nullptr) : server(engine.get(), &SystemClock(), SmallLimits(), 1, store) {}
+  explicit Rounds(Store* store = nullptr) : server(engine.get(), &SystemClock(), SmallLimits(), 1, store) {
+    ConfigureLog(LogLevel::kOff, LogFormat::kText);
+  }
 
   const std::unique_ptr<Engine> engine = CreateCpuEngine({1});
   ServerContext server;

@@ -3,6 +3,7 @@
 
 #include "service/codec/parse.h"
 #include "service/codec/spec_codec.h"
+#include "sparseagg/v1/aggregation.pb.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/rounds.h"
 
@@ -22,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       status = round.status();
       if (status.ok()) {
         (*round)->Close().IgnoreError();
-        Require(rounds.registry.Delete(kDefaultTenant, "r").ok(), "the round is there");
+        rounds.registry.Delete(kDefaultTenant, "r").status().IgnoreError();  // a short result_ttl may have removed it
       }
     }
   }

@@ -8,7 +8,10 @@
 #include <string>
 
 #include "service/base/log.h"
+#include "service/codec/chunk_codec.h"
+#include "service/codec/spec_codec.h"
 #include "service/restore.h"
+#include "service/rounds/upload.h"
 #include "service/store/store.h"
 #include "service/tasks/task_registry.h"
 #include "tests/fuzz/fuzz.h"
@@ -32,6 +35,27 @@ absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& path) {
   return Store::Open({path, Durability::kAsync, uint64_t{256} << 20});
 }
 
+// One that lies in a file beside the database: 120 KB.
+v1::UpdateChunk LargeChunk() {
+  const std::vector<uint32_t> keys(10'000, 7);
+  v1::UpdateChunk chunk;
+  chunk.set_last(true);
+  v1::TensorSlice* slice = chunk.add_slices();
+  slice->set_tensor("w");
+  slice->set_key_encoding(v1::KEY_ENCODING_U32);
+  slice->set_keys(keys.data(), keys.size() * sizeof(uint32_t));
+  slice->set_values(std::string(keys.size() * sizeof(double), '\0'));
+  return chunk;
+}
+
+// As a commit of upload 2 with this chunk writes it.
+SubmissionRecord SubmissionOf(const v1::UpdateChunk& chunk) {
+  MemoryBudget budget(0);
+  Upload upload(std::make_shared<const RoundConfig>(*DecodeRoundSpec(ThreeTensors(3000), SmallLimits())), &budget);
+  Require(upload.Append(*DecodeChunk(chunk), Repeats::kRefuse).ok(), "a good chunk");
+  return {"s", "", 2, 1, upload.num_tuples(), upload.num_bytes(), upload.Hash()};
+}
+
 // Rounds in all states, a submission, an upload under way, and tasks.
 Files MakeFiles() {
   const TemporaryDirectory folder;
@@ -39,14 +63,7 @@ Files MakeFiles() {
     auto store = *Open(folder.path());
     std::string spec;
     ThreeTensors(3000).SerializeToString(&spec);
-    v1::UpdateChunk chunk;
-    chunk.set_last(true);
-    v1::TensorSlice* slice = chunk.add_slices();
-    slice->set_tensor("u");
-    slice->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
-    slice->set_num_keys(3000);
-    std::string bytes;
-    chunk.SerializeToString(&bytes);
+    const std::string bytes = LargeChunk().SerializeAsString();
     const absl::string_view spans[] = {bytes};
     const StateRecord states[] = {{},
                                   {StateRecord::Name::kClosed, "", absl::Now(), {}},
@@ -56,7 +73,7 @@ Files MakeFiles() {
       const UploadRecord opened = {"a", "s", "t"};
       Require(store->PutChunk(round, 1, 0, spans, &opened).ok(), "a write");
       Require(store->PutChunk(round, 2, 0, spans, nullptr).ok(), "a write");
-      Require(store->PutSubmission(round, "b", {"s", "", 2, 1, 3000, 12000, {}}).ok(), "a write");
+      Require(store->PutSubmission(round, "b", SubmissionOf(LargeChunk())).ok(), "a write");
       if (round > 1) Require(store->PutState(round, states[round - 1]).ok(), "a write");
     }
     TaskRecord task;
@@ -119,6 +136,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   auto store = Open(folder.path());
   absl::Status status = store.status();
+  const bool is_good = files == good;
   if (store.ok()) {
     Rounds rounds(store->get());
     status = Restore(**store, rounds);
@@ -128,6 +146,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (status.ok() && round.ok()) (*round)->Close().IgnoreError();
     }
   }
+  Require(status.ok() || !is_good, "a start from what is not damaged", status.ToString());
   Require(status.ok() || absl::IsDataLoss(status) || absl::IsFailedPrecondition(status) ||
               absl::IsUnavailable(status) || absl::IsResourceExhausted(status),
           "a start, or the reason against it", status.ToString());

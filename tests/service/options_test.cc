@@ -169,6 +169,15 @@ TEST_F(OptionsTest, File_UnknownFlag_IsAnErrorThatNamesIt) {
   }
 }
 
+TEST_F(OptionsTest, File_TableWithoutAName_IsAnErrorThatNamesTheLine) {
+  for (const char* table : {"[ = [t = 1", "[", "[[", "[[[a]]]]", "  [ =", "[#"}) {
+    const std::string path = WriteConfig(std::string("max-width = 1\n") + table + "\n");
+    const ExitWith leave = ParseFails({"--config", path});
+    EXPECT_NE(leave.code, 0) << table;
+    EXPECT_THAT(leave.text, HasSubstr(path + ", line 2")) << table;
+  }
+}
+
 TEST_F(OptionsTest, File_FlagTwice_IsAnError) {
   const ExitWith leave = ParseFails({"--config", WriteConfig("max-uploads = 1\nmax-width = 1\nmax-uploads = 2\n")});
   EXPECT_NE(leave.code, 0);
