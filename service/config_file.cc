@@ -2,7 +2,6 @@
 
 #include <toml++/toml.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <iterator>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace sparseagg::service {
 namespace {
@@ -38,8 +38,10 @@ uint32_t FindTableWithoutKey(absl::string_view text) {
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
     line = absl::StripLeadingAsciiWhitespace(line);
-    if (!absl::StartsWith(line, "[")) continue;
-    line.remove_prefix(std::min(line.find_first_not_of("[ \t"), line.size()));
+    if (!absl::ConsumePrefix(&line, "[")) continue;
+    line = absl::StripLeadingAsciiWhitespace(line);
+    absl::ConsumePrefix(&line, "[");  // of a list of tables
+    line = absl::StripLeadingAsciiWhitespace(line);
     if (line.empty() || (!absl::ascii_isalnum(line[0]) && !absl::StrContains("_-\"']", line[0]))) return number;
   }
   return 0;
