@@ -2,6 +2,7 @@
 
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iterator>
 #include <optional>
@@ -31,18 +32,23 @@ bool IsInEnvironment(const CLI::Option& option) {
   return value != nullptr && *value != '\0';
 }
 
-// Returns: the number of the first line that begins a table without a key; 0: there is none.
-// Workaround: toml++ 3.3 ends the process by an assertion there. Remove with: a version that reports it.
-uint32_t FindTableWithoutKey(absl::string_view text) {
+// Returns: the number of the first line that begins with no name in ASCII; 0: there is none.
+// Workaround: toml++ 3.3 ends the process by assertions about the names in some of these lines. Remove with: a version
+// that reports them.
+uint32_t FindLineWithoutName(absl::string_view text) {
   uint32_t number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
-    line = absl::StripLeadingAsciiWhitespace(line);
-    if (!absl::ConsumePrefix(&line, "[")) continue;
-    line = absl::StripLeadingAsciiWhitespace(line);
-    absl::ConsumePrefix(&line, "[");  // of a list of tables
-    line = absl::StripLeadingAsciiWhitespace(line);
-    if (line.empty() || (!absl::ascii_isalnum(line[0]) && !absl::StrContains("_-\"']", line[0]))) return number;
+    line = absl::StripAsciiWhitespace(line);
+    if (line.empty() || line[0] == '#') continue;
+    if (absl::ConsumePrefix(&line, "[")) {
+      line = absl::StripLeadingAsciiWhitespace(line);
+      absl::ConsumePrefix(&line, "[");  // of a list of tables
+      line = absl::StripLeadingAsciiWhitespace(line);
+    }
+    const absl::string_view name = line.substr(0, line.find_first_of("=]#"));
+    const bool begins_well = !line.empty() && (absl::ascii_isalnum(line[0]) || absl::StrContains("_-\"']", line[0]));
+    if (!begins_well || !std::all_of(name.begin(), name.end(), absl::ascii_isascii)) return number;
   }
   return 0;
 }
@@ -55,8 +61,8 @@ std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const 
         absl::StrCat(problem, " in ", app_.get_config_ptr()->as<std::string>(), ", line ", where.begin.line));
   };
   const std::string text(std::istreambuf_iterator<char>(input), {});
-  if (const uint32_t line = FindTableWithoutKey(text); line != 0) {
-    fail("a table without a name", {.begin = {line, 1}, .end = {line, 1}, .path = {}});
+  if (const uint32_t line = FindLineWithoutName(text); line != 0) {
+    fail("a line without the name of a flag", {.begin = {line, 1}, .end = {line, 1}, .path = {}});
   }
   toml::table table;
   try {

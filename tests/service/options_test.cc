@@ -169,8 +169,8 @@ TEST_F(OptionsTest, File_UnknownFlag_IsAnErrorThatNamesIt) {
   }
 }
 
-TEST_F(OptionsTest, File_TableWithoutAName_IsAnErrorThatNamesTheLine) {
-  for (const char* table : {"[ = [t = 1", "[", "[[", "[[[a]]]]", "  [ =", "[#"}) {
+TEST_F(OptionsTest, File_LineWithoutAName_IsAnErrorThatNamesTheLine) {
+  for (const char* table : {"[ = [t = 1", "[", "[[", "[[[a]]]]", "  [ =", "[#", "F\xc2\xb9", "[\xc2\xb9]"}) {
     const std::string path = WriteConfig(std::string("max-width = 1\n") + table + "\n");
     const ExitWith leave = ParseFails({"--config", path});
     EXPECT_NE(leave.code, 0) << table;
