@@ -28,7 +28,7 @@ def honest_round(client: sa.Client) -> float:
     return time.monotonic() - begun
 
 
-def round_of_newcomer(address: str, tls: str | None) -> float:
+def round_of_newcomer(address: str, tls: str | bool) -> float:
     """One round of a client that has just come; returns its seconds, with those to connect."""
     begun = time.monotonic()
     with sa.Client(address, timeout=60, tls=tls) as client:
@@ -51,7 +51,7 @@ def test_flood_over_tls_server_goes_on(name: str, start_server, self_signed) -> 
 
 def check_flood(name: str, server: ServerProcess, ca: str | None = None) -> None:
     address = server.address.replace("127.0.0.1", "localhost") if ca else server.address
-    with sa.Client(address, timeout=60, tls=ca) as old_client:
+    with sa.Client(address, timeout=60, tls=ca or False) as old_client:
         honest_round(old_client)
         # Those who cancel calls come from this host, of which new connections are refused for a while.
         from_here = name == "cancelled_calls"
@@ -59,6 +59,6 @@ def check_flood(name: str, server: ServerProcess, ca: str | None = None) -> None
             f"{name} TLS" if ca else name,
             server,
             attacks.command(name, server.address, *([ca] if ca else [])),
-            lambda: honest_round(old_client) if from_here else round_of_newcomer(address, ca),
+            lambda: honest_round(old_client) if from_here else round_of_newcomer(address, ca or False),
             ROUND_SECONDS,
         )
