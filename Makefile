@@ -108,8 +108,9 @@ wheel-check: ## install such a wheel where there is no network, compiler or root
 
 .PHONY: gpu-bundle
 gpu-bundle: build/gpu-bundle/build.ninja $(WHEEL) ## server, checks and benchmarks in one folder for GPU nodes; needs nvcc
+	cmake --preset gpu-bundle -DSPARSEAGG_CUDA_ARCHITECTURES='$(ARCHITECTURES)'
 	cmake --build --preset gpu-bundle --target bundle
-	scripts/bundle.sh build/gpu-bundle $(BUNDLE_NAME) $(WHEEL)
+	scripts/bundle.sh build/gpu-bundle $(BUNDLE_NAME) $(WHEEL) $(if $(ARCHITECTURES),40)
 
 .PHONY: cpu-bundle
 cpu-bundle: build/cpu-bundle/build.ninja $(WHEEL) ## the same without the CUDA engine
@@ -131,6 +132,9 @@ test-matrix: $(MATRIX_WHEEL) release-server ## the wheel under each Python and p
 build/gpu-bundle/build.ninja build/cpu-bundle/build.ninja: build/%/build.ninja: \
   CMakePresets.json build/static-libs/.done-3 | deps-build deps-test
 	cmake --preset $*
+
+# Of the GPU bundle: 90-real for an H100 or H200 alone. Empty: all that the toolkit knows.
+ARCHITECTURES ?=
 
 build/static-libs/.done-3: scripts/static_libs.sh | deps-build deps-bundle
 	scripts/static_libs.sh build/static-libs

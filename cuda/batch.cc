@@ -48,29 +48,34 @@ absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vec
   auto* d_next = batch.d_keys.as<std::byte>();
   for (const Slice& slice : slices) {
     const KeyColumn& keys = slice.update->keys();
-    const size_t bytes = slice.count * shape.key_bytes;
+    HostPart part;
+    part.first = slice.first * shape.key_bytes;
+    part.bytes = slice.count * shape.key_bytes;
     if (const auto* run = std::get_if<KeyRun>(&keys)) {
       batch.runs.push_back({d_next, shape.key_bytes, run->first + slice.first, slice.count});
-    } else if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) {
-      RETURN_IF_ERROR(session.staging().CopyIn(d_next, narrow->data() + slice.first, bytes));
     } else {
-      const auto& wide = std::get<absl::Span<const uint64_t>>(keys);
-      RETURN_IF_ERROR(session.staging().CopyIn(d_next, wide.data() + slice.first, bytes));
+      const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys);
+      part.array = narrow != nullptr ? static_cast<const void*>(narrow->data())
+                                     : std::get<absl::Span<const uint64_t>>(keys).data();
+      RETURN_IF_ERROR(session.staging().CopyIn(d_next, part));
     }
-    d_next += bytes;
+    d_next += part.bytes;
   }
-  return session.staging().Flush();
+  return absl::OkStatus();
 }
 
 absl::Status SendValues(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
   if (shape.row_bytes == 0) return absl::OkStatus();
   auto* d_next = batch.d_values.as<std::byte>();
   for (const Slice& slice : slices) {
-    const size_t bytes = slice.count * shape.row_bytes;
-    RETURN_IF_ERROR(session.staging().CopyIn(d_next, slice.update->values() + slice.first * shape.row_bytes, bytes));
-    d_next += bytes;
+    HostPart part;
+    part.array = slice.update->values();
+    part.first = slice.first * shape.row_bytes;
+    part.bytes = slice.count * shape.row_bytes;
+    RETURN_IF_ERROR(session.staging().CopyIn(d_next, part));
+    d_next += part.bytes;
   }
-  return session.staging().Flush();
+  return absl::OkStatus();
 }
 
 absl::Status SendSources(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
@@ -80,9 +85,8 @@ absl::Status SendSources(Session& session, const TensorShape& shape, const std::
     begin.push_back(begin.back() + static_cast<uint32_t>(slice.count));
     sources.push_back(shape.MakeSource(slice.update->weight()));
   }
-  RETURN_IF_ERROR(session.staging().CopyIn(batch.d_begin.get(), begin.data(), batch.d_begin.bytes()));
-  RETURN_IF_ERROR(session.staging().Flush());
-  RETURN_IF_ERROR(session.staging().CopyIn(batch.d_sources.get(), sources.data(), batch.d_sources.bytes()));
+  RETURN_IF_ERROR(session.staging().Stage(batch.d_begin.get(), begin.data(), batch.d_begin.bytes()));
+  RETURN_IF_ERROR(session.staging().Stage(batch.d_sources.get(), sources.data(), batch.d_sources.bytes()));
   return session.staging().Flush();
 }
 
@@ -108,11 +112,27 @@ absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, cons
   RETURN_IF_ERROR(SendKeys(session, shape, slices, batch));
   RETURN_IF_ERROR(SendValues(session, shape, slices, batch));
   RETURN_IF_ERROR(SendSources(session, shape, slices, batch));
+  ASSIGN_OR_RETURN(batch.sent, session.MarkCopies());
   return batch;
 }
 
+absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const HostRows& rows, uint64_t first,
+                                    uint64_t count) {
+  DeviceRows sent;
+  sent.num_rows = static_cast<uint32_t>(count);
+  for (const RowColumn column : kRowColumns) {
+    const size_t row_bytes = BytesPerRow(shape, column);
+    ASSIGN_OR_RETURN(sent[column], session.memory().Allocate(count * row_bytes, Lane::kCopy));
+    if (count * row_bytes == 0) continue;
+    const HostPart part = {rows[column].data(), first * row_bytes, count * row_bytes};
+    RETURN_IF_ERROR(session.staging().CopyIn(sent[column].get(), part));
+  }
+  RETURN_IF_ERROR(session.staging().Flush());
+  return sent;
+}
+
 absl::Status ReceiveBatch(Session& session, Batch& batch) {
-  RETURN_IF_ERROR(session.JoinCopies());
+  RETURN_IF_ERROR(session.device().Wait(Lane::kCompute, batch.sent));
   for (DeviceBuffer* buffer : {&batch.d_keys, &batch.d_values, &batch.d_begin, &batch.d_sources}) {
     buffer->HandTo(Lane::kCompute);
   }

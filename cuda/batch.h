@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "cuda/device_memory.h"
 #include "cuda/kernels/segments.h"
+#include "cuda/rows.h"
 #include "cuda/session.h"
 #include "cuda/tensor_shape.h"
 #include "host/updates/update.h"
@@ -54,6 +55,7 @@ struct Batch {
   DeviceBuffer d_sources;
   // Runs of consecutive keys, which are written on the device instead of copied.
   std::vector<ExpandRun> runs;
+  EventId sent = 0;  // after its copies
 
   uint64_t num_bytes() const { return d_keys.bytes() + d_values.bytes() + d_begin.bytes() + d_sources.bytes(); }
 };
@@ -62,7 +64,11 @@ struct Batch {
 // way.
 absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<Slice>& slices);
 
-// Makes the compute lane wait for all batches sent so far, and writes the keys of this batch's runs.
+// Sends rows [first, first + count) on the copy lane. The same of what it returns.
+absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const HostRows& rows, uint64_t first,
+                                    uint64_t count);
+
+// Makes the compute lane wait for the batch and what was sent before it, and writes the keys of the batch's runs.
 absl::Status ReceiveBatch(Session& session, Batch& batch);
 
 }  // namespace sparseagg::cuda

@@ -46,7 +46,7 @@ absl::StatusOr<bool> MustRefuse(Session& session, const TensorSpec& spec, const 
   RETURN_IF_ERROR(session.device().Fill(d_refused.get(), 0, sizeof(uint32_t), Lane::kCompute));
   RETURN_IF_ERROR(session.device().Launch(check));
   uint32_t refused = 0;
-  RETURN_IF_ERROR(session.staging().CopyOut(&refused, d_refused.get(), sizeof(refused)));
+  RETURN_IF_ERROR(session.CopyOut(&refused, d_refused.get(), sizeof(refused)));
   return refused != 0;
 }
 

@@ -23,6 +23,9 @@ class CudaPool {
 
   absl::Status Create(int device);
 
+  // Never destroys the pool, because its device hangs.
+  void Abandon() { pool_ = nullptr; }
+
   // Allocates in the order of `stream`; does not synchronise. Without memory it returns what the pool keeps unused to
   // the driver, whose pieces may have the wrong sizes, and tries once more; that synchronises. Errors:
   // RESOURCE_EXHAUSTED when the device has no memory.
@@ -32,6 +35,9 @@ class CudaPool {
   // Pinned host memory. Blocks: synchronises with the driver, and is slow.
   static absl::StatusOr<void*> AllocatePinned(size_t bytes);
   static void FreePinned(void* memory);
+  // Pins whole pages that someone else owns. Errors: any, with nothing pinned.
+  static absl::Status Pin(const void* memory, size_t bytes);
+  static void Unpin(const void* memory);
 
  private:
   cudaMemPool_t pool_ = nullptr;

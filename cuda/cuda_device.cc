@@ -1,5 +1,7 @@
 #include "cuda/cuda_device.h"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -56,7 +58,7 @@ absl::Status UseAlgorithms(Device& device, DeviceMemory& memory) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create() {
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(std::chrono::nanoseconds patience) {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
     return absl::UnavailableError("no usable GPU: this machine has no NVIDIA driver");
@@ -67,7 +69,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create() {
     return absl::UnavailableError(absl::StrCat("no usable GPU: ", cudaGetErrorString(error)));
   }
   if (num_devices == 0) return absl::UnavailableError("no usable GPU: the driver sees none");
-  auto device = std::unique_ptr<CudaDevice>(new CudaDevice());
+  auto device = std::unique_ptr<CudaDevice>(new CudaDevice(patience));
   absl::Status status = device->Enter();
   if (status.ok()) {
     status = device->Start();
@@ -108,6 +110,10 @@ absl::Status CudaDevice::RunSomething() {
 }
 
 CudaDevice::~CudaDevice() {
+  if (!hung_.ok()) {  // whatever gives memory back would wait for the device
+    pool_.Abandon();
+    return;
+  }
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
   for (const cudaStream_t stream : streams_) {
     if (stream != nullptr) cudaStreamDestroy(stream);
@@ -115,6 +121,7 @@ CudaDevice::~CudaDevice() {
 }
 
 absl::Status CudaDevice::Enter() {
+  RETURN_IF_ERROR(hung_);
   CUDA_RETURN_IF_ERROR(cudaGetDevice(&previous_));
   return CUDA_TO_STATUS(cudaSetDevice(kOrdinal));
 }
@@ -123,11 +130,32 @@ void CudaDevice::Leave() { cudaSetDevice(previous_); }
 
 absl::StatusOr<void*> CudaDevice::Allocate(size_t bytes, Lane lane) { return pool_.Allocate(bytes, StreamOf(lane)); }
 
-void CudaDevice::Free(void* d_memory, Lane lane) { pool_.Free(d_memory, StreamOf(lane)); }
+void CudaDevice::Free(void* d_memory, Lane lane) {
+  if (hung_.ok()) pool_.Free(d_memory, StreamOf(lane));
+}
 
 absl::StatusOr<void*> CudaDevice::AllocatePinned(size_t bytes) { return CudaPool::AllocatePinned(bytes); }
 
-void CudaDevice::FreePinned(void* memory) { CudaPool::FreePinned(memory); }
+void CudaDevice::FreePinned(void* memory) {
+  if (hung_.ok()) CudaPool::FreePinned(memory);
+}
+
+absl::Status CudaDevice::Pin(const void* memory, size_t bytes) { return CudaPool::Pin(memory, bytes); }
+
+void CudaDevice::Unpin(const void* memory) {
+  if (!hangs_) CudaPool::Unpin(memory);
+}
+
+bool CudaDevice::IsPinned(const void* memory, size_t bytes) const {
+  const auto is_pinned = [](const std::byte* at) {
+    cudaPointerAttributes attributes = {};
+    if (cudaPointerGetAttributes(&attributes, at) == cudaSuccess) return attributes.type == cudaMemoryTypeHost;
+    cudaGetLastError();  // resets the error, which the next launch would report
+    return false;
+  };
+  const auto* begin = static_cast<const std::byte*>(memory);
+  return is_pinned(begin) && is_pinned(begin + bytes - 1);
+}
 
 absl::Status CudaDevice::CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) {
   return CUDA_TO_STATUS(cudaMemcpyAsync(d_to, from_pinned, bytes, cudaMemcpyHostToDevice, StreamOf(lane)));
@@ -160,9 +188,36 @@ absl::Status CudaDevice::Wait(Lane lane, EventId event) {
   return CUDA_TO_STATUS(cudaStreamWaitEvent(StreamOf(lane), events_[event], 0));
 }
 
-absl::Status CudaDevice::Await(EventId event) { return CUDA_TO_STATUS(cudaEventSynchronize(events_[event])); }
+absl::Status CudaDevice::Await(EventId event) {
+  const auto query = [](void* handle) { return cudaEventQuery(static_cast<cudaEvent_t>(handle)); };
+  return Await(query, events_[event], "cudaEventQuery");
+}
 
-absl::Status CudaDevice::AwaitLane(Lane lane) { return CUDA_TO_STATUS(cudaStreamSynchronize(StreamOf(lane))); }
+absl::Status CudaDevice::AwaitLane(Lane lane) {
+  const auto query = [](void* handle) { return cudaStreamQuery(static_cast<cudaStream_t>(handle)); };
+  return Await(query, StreamOf(lane), "cudaStreamQuery");
+}
+
+// Most waits take microseconds, so that polls come close upon each other at first.
+absl::Status CudaDevice::Await(cudaError_t (*query)(void*), void* handle, const char* what) {
+  RETURN_IF_ERROR(hung_);
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  for (int polls = 0;; ++polls) {
+    const cudaError_t error = query(handle);
+    if (error != cudaErrorNotReady) return ToStatus(error, what, __FILE__, __LINE__);
+    const auto waited = Clock::now() - start;
+    cudaGetLastError();  // resets the error, which the next launch would report
+    if (waited > patience_) {
+      hung_ = absl::UnavailableError(
+          absl::StrCat("the device hangs: no answer within ",
+                       std::chrono::duration_cast<std::chrono::milliseconds>(patience_).count(), " ms (", what, ")"));
+      hangs_ = true;
+      return hung_;
+    }
+    if (waited > std::chrono::milliseconds(1)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
 
 absl::StatusOr<size_t> CudaDevice::SortScratchBytes(const SortCall& call) {
   SortCall query = call;
@@ -191,10 +246,9 @@ absl::Status CudaDevice::Select(const SelectCall& call) {
   return CUDA_TO_STATUS(SelectIndices(copy, StreamOf(Lane::kCompute)));
 }
 
-absl::Status CudaDevice::Launch(const KernelCall& call) {
+absl::Status CudaDevice::LaunchOn(const KernelCall& call, Lane lane) {
   return std::visit(
-      [stream = StreamOf(Lane::kCompute)](const auto& kernel) { return CUDA_TO_STATUS(cuda::Launch(kernel, stream)); },
-      call);
+      [stream = StreamOf(lane)](const auto& kernel) { return CUDA_TO_STATUS(cuda::Launch(kernel, stream)); }, call);
 }
 
 }  // namespace sparseagg::cuda

@@ -8,10 +8,12 @@
 
 namespace sparseagg::cuda {
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu, FallbackReport on_fallback) {
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu, FallbackReport on_fallback,
+                                                         DeviceWork work) {
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateCudaDevice());
   DeviceEngineOptions options;
   options.cpu = cpu;
+  if (work == DeviceWork::kAll) options.tuning.min_merge_values = 0;
   options.on_fallback = std::move(on_fallback);
   return std::make_unique<DeviceEngine>(std::move(device), options);
 }

@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_CUDA_CUDA_ENGINE_H_
 #define SPARSEAGG_CUDA_CUDA_ENGINE_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -17,10 +18,17 @@ namespace sparseagg::cuda {
 // once, the error after which the device is not used any more. Called on the thread that runs the operation.
 using FallbackReport = std::function<void(const absl::Status& reason)>;
 
+// Which rounds the device merges.
+enum class DeviceWork : uint8_t {
+  kAll,    // all
+  kLarge,  // those for which the CPU engine would take longer (Tuning::min_merge_values)
+};
+
 // Creates the engine. `cpu` configures the CPU engine that takes over when the device fails. Callable without a driver.
 // Errors: UNAVAILABLE, with the reason: this build has no CUDA engine, or this machine has no usable GPU.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu = {},
-                                                         FallbackReport on_fallback = {});
+                                                         FallbackReport on_fallback = {},
+                                                         DeviceWork work = DeviceWork::kAll);
 
 // Creates only the device, for tests and benchmarks that build an engine with other options. Errors: as above.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice();

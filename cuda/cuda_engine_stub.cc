@@ -4,7 +4,7 @@
 
 namespace sparseagg::cuda {
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&, FallbackReport) {
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&, FallbackReport, DeviceWork) {
   return absl::UnavailableError("this build has no CUDA engine");
 }
 

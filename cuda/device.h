@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_CUDA_DEVICE_H_
 #define SPARSEAGG_CUDA_DEVICE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,6 +13,7 @@
 #include "cuda/kernels/calls.h"
 #include "cuda/kernels/check.h"
 #include "cuda/kernels/contributors.h"
+#include "cuda/kernels/fetch.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold_tiles.h"
 #include "cuda/kernels/fold_values.h"
@@ -22,18 +24,19 @@ namespace sparseagg::cuda {
 
 // A lane is an ordered queue of work. Work on one lane happens in the order of the calls; work on two lanes is
 // unordered, except where an event orders it (Record, Wait).
-enum class Lane : uint8_t { kCopy, kCompute };
+enum class Lane : uint8_t { kCopy, kCompute, kResult };
+inline constexpr std::array<Lane, 3> kLanes = {Lane::kCopy, Lane::kCompute, Lane::kResult};
 
 using EventId = uint32_t;
 
 // All kernels that a device can launch. FoldValues and Contributors each launch two: for short and for long segments.
-using KernelCall =
-    std::variant<ExpandRun, Enumerate, FlagLong, GatherKeys, FoldValues, Contributors, FindTileBounds, PlanTiles,
-                 FoldTiles, CheckTerms, JudgeRows, JudgeValues, DropZeroRows, WriteValues, WriteRows, FillValues>;
+using KernelCall = std::variant<ExpandRun, Enumerate, FlagLong, GatherKeys, FoldValues, Contributors, FindTileBounds,
+                                PlanTiles, FoldTiles, CheckTerms, JudgeRows, JudgeValues, DropZeroRows, WriteValues,
+                                WriteRows, FillValues, Fetch, CopyWords>;
 
-// A device with its memory, two lanes of work and the algorithms that the merge needs. Two implementations: CudaDevice,
-// and HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls Enter, the
-// operation's calls, then Leave.
+// A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:
+// CudaDevice, and HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls Enter,
+// the operation's calls, then Leave.
 //
 // Calls are asynchronous unless they say `Blocks:`. A returned status may report earlier asynchronous work.
 // Errors: RESOURCE_EXHAUSTED: no memory; the device stays usable. Any other error is final: every later call fails too.
@@ -56,6 +59,12 @@ class Device {
   // Pinned host memory, as copies require. Blocks: slow; allocate once.
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
   virtual void FreePinned(void* memory) = 0;
+  // Returns: whether host memory is pinned, whoever pinned it, so that copies may use it. Thread-safe.
+  virtual bool IsPinned(const void* memory, size_t bytes) const = 0;
+  // Pins whole pages of memory that someone else owns, until Unpin. Slow. Thread-safe. Errors: any; then the memory is
+  // not pinned, perhaps because it was before, and the device stays usable.
+  virtual absl::Status Pin(const void* memory, size_t bytes) = 0;
+  virtual void Unpin(const void* memory) = 0;
 
   virtual absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) = 0;
   virtual absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) = 0;
@@ -77,7 +86,10 @@ class Device {
   virtual absl::StatusOr<int> Sort(const SortCall& call) = 0;
   virtual absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) = 0;
   virtual absl::Status Select(const SelectCall& call) = 0;
-  virtual absl::Status Launch(const KernelCall& call) = 0;
+  absl::Status Launch(const KernelCall& call) { return LaunchOn(call, Lane::kCompute); }
+
+  // Kernels, on any lane.
+  virtual absl::Status LaunchOn(const KernelCall& call, Lane lane) = 0;
 };
 
 }  // namespace sparseagg::cuda

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -10,6 +12,7 @@
 #include "cuda/fallback_bytes.h"
 #include "cuda/finisher.h"
 #include "cuda/merger.h"
+#include "cuda/slab_merge.h"
 #include "host/accumulation.h"
 #include "host/base/reserve_one.h"
 #include "host/base/saturating.h"
@@ -24,7 +27,7 @@ absl::StatusOr<HostRows> CopyOut(Session& session, const DeviceRows& rows) {
   copy.num_rows = rows.num_rows;
   for (const RowColumn column : kRowColumns) {
     copy[column].resize(rows[column].bytes());
-    RETURN_IF_ERROR(session.staging().CopyOut(copy[column].data(), rows[column].get(), rows[column].bytes()));
+    RETURN_IF_ERROR(session.CopyOut(copy[column].data(), rows[column].get(), rows[column].bytes()));
   }
   return copy;
 }
@@ -33,7 +36,33 @@ const ValidatedUpdate* UpdateOf(const PreparedUpdate* prepared) {
   return prepared == nullptr ? nullptr : &static_cast<const DevicePrepared*>(prepared)->update();
 }
 
+const void* KeysOf(const ValidatedUpdate& update) {
+  const auto data = [](const auto& keys) -> const void* {
+    if constexpr (std::is_same_v<std::decay_t<decltype(keys)>, KeyRun>) {
+      return nullptr;
+    } else {
+      return keys.data();
+    }
+  };
+  return std::visit(data, update.keys());
+}
+
 }  // namespace
+
+DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update)
+    : engine_(engine),
+      update_(std::move(update)),
+      key_bytes_(KeysOf(update_) == nullptr ? 0 : update_.num_keys() * shape.key_bytes),
+      value_bytes_(update_.num_keys() * shape.row_bytes) {
+  if (engine_.NotePinned(KeysOf(update_), key_bytes_)) pinned_[0] = KeysOf(update_);
+  if (engine_.NotePinned(update_.values(), value_bytes_)) pinned_[1] = update_.values();
+}
+
+DevicePrepared::~DevicePrepared() {
+  for (const void* array : pinned_) {
+    if (array != nullptr) engine_.Forget(array);
+  }
+}
 
 absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate update) const {
   if (NeedsCheck(spec_, update)) {
@@ -55,9 +84,7 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
       }
     }
   }
-  const bool is_run = std::holds_alternative<KeyRun>(update.keys());
-  const size_t bytes = update.num_keys() * ((is_run ? 0 : shape_.key_bytes) + shape_.row_bytes);
-  return std::make_unique<DevicePrepared>(std::move(update), bytes);
+  return std::make_unique<DevicePrepared>(engine_, shape_, std::move(update));
 }
 
 absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
@@ -151,17 +178,29 @@ absl::Status DeviceAccumulator::FoldPending(SubmissionOrder order) {
   return pending_.empty() ? absl::OkStatus() : MergePending();
 }
 
+bool DeviceAccumulator::IsSmall() const {
+  return bases_.empty() &&
+         SaturatingMultiply(pending_size_.num_keys(), spec_.width) < engine_.tuning().min_merge_values;
+}
+
 absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   RETURN_IF_ERROR(CheckOrder(spec_, order, num_submissions()));
-  if (on_cpu_) {
+  if (on_cpu_ || IsSmall()) {
     RETURN_IF_ERROR(GoToCpu());
     return std::move(*cpu_).Finish(order);
   }
   Finished finished;
   const DeviceEngine::Operation finish = [&](Session& session, int shrink) -> absl::Status {
     const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
+    const double total_weight = TotalWeight(spec_, weights_, order);
+    ASSIGN_OR_RETURN(std::optional<Finished> in_slabs,
+                     MergeInSlabs(session, spec_, shape_, shrink, total_weight, Bases(), updates));
+    if (in_slabs.has_value()) {
+      finished = *std::move(in_slabs);
+      return absl::OkStatus();
+    }
     ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
-    ASSIGN_OR_RETURN(finished, FinishRows(session, spec_, shape_, TotalWeight(spec_, weights_, order), rows));
+    ASSIGN_OR_RETURN(finished, FinishRows(session, spec_, shape_, total_weight, rows));
     return absl::OkStatus();
   };
   if (!engine_.RunOnDevice(finish).ok()) {

@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_CUDA_DEVICE_ACCUMULATOR_H_
 #define SPARSEAGG_CUDA_DEVICE_ACCUMULATOR_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -23,14 +24,20 @@ namespace sparseagg::cuda {
 // A validated update, kept as it was sent. Sorting and folding happen on the device, at the merge.
 class DevicePrepared : public PreparedUpdate {
  public:
-  // `bytes`: of its keys and values.
-  DevicePrepared(ValidatedUpdate update, size_t bytes) : update_(std::move(update)), bytes_(bytes) {}
-  size_t memory_bytes() const override { return bytes_; }
+  // `engine` outlives this.
+  DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update);
+  DevicePrepared(const DevicePrepared&) = delete;
+  DevicePrepared& operator=(const DevicePrepared&) = delete;
+  ~DevicePrepared() override;
+  size_t memory_bytes() const override { return key_bytes_ + value_bytes_; }
   const ValidatedUpdate& update() const { return update_; }
 
  private:
-  ValidatedUpdate update_;
-  size_t bytes_;
+  DeviceEngine& engine_;
+  const ValidatedUpdate update_;
+  size_t key_bytes_;  // 0 for a run
+  size_t value_bytes_;
+  std::array<const void*, 2> pinned_ = {};  // arrays that the engine has noted
 };
 
 // One tensor's state in one aggregation whose merges run on a device. Created by DeviceEngine::CreateAccumulator, owned
@@ -83,6 +90,8 @@ class DeviceAccumulator : public Accumulator {
   uint64_t FinishBytes(const PreparedUpdate* next) const override;
 
  private:
+  // Whether the CPU engine merges faster than a device would (Tuning::min_merge_values).
+  bool IsSmall() const;
   // Merges the pending updates if they take enough memory (host/accumulation.h).
   absl::Status MergeIfDue();
   absl::Status MergePending();

@@ -1,5 +1,6 @@
 #include "cuda/device_engine.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -19,7 +20,7 @@ DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, const DeviceEngineOpt
       device_description_(device->description()),
       device_(std::move(device)) {
   const size_t budget = options.memory_budget_bytes > 0 ? options.memory_budget_bytes : device_->memory_bytes();
-  session_ = std::make_unique<Session>(*device_, budget, options.tuning);
+  session_ = std::make_unique<Session>(*device_, budget, options.tuning, options.cpu.num_threads);
 }
 
 DeviceEngine::~DeviceEngine() = default;
@@ -47,6 +48,8 @@ absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(con
 absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
   absl::Status status;
   bool is_news = false;
+  uint64_t staged_bytes = 0;
+  uint64_t direct_bytes = 0;
   {
     const std::lock_guard<std::mutex> lock(device_mutex_);
     status = Probe();
@@ -57,10 +60,14 @@ absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
       }
       is_news = absl::IsResourceExhausted(status) || SetFault(status);
     }
+    staged_bytes = session_->staging().staged_bytes();
+    direct_bytes = session_->staging().direct_bytes();
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++(status.ok() ? use_.num_done : use_.num_fallbacks);
+    use_.staged_bytes = staged_bytes;
+    use_.direct_bytes = direct_bytes;
   }
   if (is_news) TellFallback(status);
   return status;
@@ -71,7 +78,7 @@ absl::Status DeviceEngine::RunOnHost(const Operation& operation) const {
   Tuning tuning = options_.tuning;
   tuning.max_batch_entries = std::numeric_limits<int32_t>::max();  // the most possible, for updates that cannot be cut
   tuning.max_tile_bytes = kMaxHostTileBytes;
-  Session session(device, device.memory_bytes(), tuning);
+  Session session(device, device.memory_bytes(), tuning, options_.cpu.num_threads);
   return RunOnce(session, operation, 0);
 }
 
@@ -86,6 +93,41 @@ absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation,
     session.Settle();
     throw;
   }
+}
+
+bool DeviceEngine::NotePinned(const void* array, size_t bytes) {
+  if (bytes < options_.tuning.min_pinned_bytes || !Probe().ok()) return false;
+  PinnedArrays& pinned = session_->pinned();
+  if (device_->IsPinned(array, bytes)) return pinned.Add(array, {0, bytes});
+  const absl::StatusOr<PinnedArrays::Range> range = PinPages(array, bytes);
+  return range.ok() && pinned.Add(array, *range);
+}
+
+absl::StatusOr<PinnedArrays::Range> DeviceEngine::PinPages(const void* array, size_t bytes) {
+  constexpr uintptr_t kPage = 4096;
+  const auto begin = reinterpret_cast<uintptr_t>(array);
+  const uintptr_t first = (begin + kPage - 1) / kPage * kPage;
+  const uintptr_t last = (begin + bytes) / kPage * kPage;
+  if (first >= last) return absl::InvalidArgumentError("no whole page");
+  const PinnedArrays::Range range = {first - begin, last - begin};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (last - first > options_.tuning.max_pinned_bytes - std::min(options_.tuning.max_pinned_bytes, pinned_bytes_)) {
+    return absl::ResourceExhaustedError("enough is pinned");
+  }
+  RETURN_IF_ERROR(device_->Pin(static_cast<const std::byte*>(array) + range.begin, last - first));
+  pinned_bytes_ += last - first;
+  pinned_by_us_[array] = range;
+  return range;
+}
+
+void DeviceEngine::Forget(const void* array) {
+  session_->pinned().Remove(array);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = pinned_by_us_.find(array);
+  if (found == pinned_by_us_.end()) return;
+  device_->Unpin(static_cast<const std::byte*>(array) + found->second.begin);
+  pinned_bytes_ -= found->second.end - found->second.begin;
+  pinned_by_us_.erase(found);
 }
 
 void DeviceEngine::Distrust(const absl::Status& fault) {

@@ -8,10 +8,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 
 #include "absl/status/status.h"
 #include "cuda/cuda_engine.h"
 #include "cuda/device.h"
+#include "cuda/pinned_arrays.h"
 #include "cuda/session.h"
 #include "cuda/tuning.h"
 #include "host/cpu/cpu_engine.h"
@@ -30,6 +32,9 @@ struct DeviceEngineOptions {
 struct DeviceUse {
   uint64_t num_done = 0;       // on the device
   uint64_t num_fallbacks = 0;  // without the device, after it failed or had no memory
+  // Bytes of keys and values sent to the device: copied into a slot before, or directly from where they lie.
+  uint64_t staged_bytes = 0;
+  uint64_t direct_bytes = 0;
 };
 
 // An engine that merges on a device. Lives as long as the server or process; creates accumulators, which must not
@@ -60,11 +65,17 @@ class DeviceEngine : public Engine {
   absl::Status RunOnDevice(const Operation& operation);
   // Runs the operation with the kernels on the host: same bits, slower.
   absl::Status RunOnHost(const Operation& operation) const;
+  // Pins an array of at least Tuning::min_pinned_bytes, or finds that it is pinned, so that it is sent directly.
+  // Returns: whether it was noted; then Forget it, before it goes. Thread-safe.
+  bool NotePinned(const void* array, size_t bytes);
+  void Forget(const void* array);
   // Ends the use of the device, because its answer contradicted the host's.
   void Distrust(const absl::Status& fault);
   const Tuning& tuning() const { return options_.tuning; }
 
  private:
+  // Pins the whole pages of an array.
+  absl::StatusOr<PinnedArrays::Range> PinPages(const void* array, size_t bytes);
   absl::Status RunOnce(Session& session, const Operation& operation, int shrink) const;
   // Ends the use of the device, unless `fault` is OK or not the first.
   bool SetFault(const absl::Status& fault);
@@ -76,8 +87,10 @@ class DeviceEngine : public Engine {
   mutable std::mutex mutex_;
   absl::Status fault_;  // guarded by mutex_, as is use_
   DeviceUse use_;
-  std::mutex device_mutex_;               // before mutex_
-  const std::unique_ptr<Device> device_;  // guarded by device_mutex_, as is session_
+  std::unordered_map<const void*, PinnedArrays::Range> pinned_by_us_;  // guarded by mutex_; by array
+  size_t pinned_bytes_ = 0;                                            // of these
+  std::mutex device_mutex_;                                            // before mutex_
+  const std::unique_ptr<Device> device_;                               // guarded by device_mutex_, as is session_
   std::unique_ptr<Session> session_;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/cleanup/cleanup.h"
 #include "cuda/kernels/finish.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
@@ -66,6 +67,15 @@ class Finisher {
     return std::move(finished_);
   }
 
+  absl::Status AppendTo(Finished& finished, uint64_t& num_rows) {
+    RETURN_IF_ERROR(Judge());
+    finished.failure = finished_.failure;
+    if (!finished.failure.ok()) return absl::OkStatus();
+    RETURN_IF_ERROR(SendSparse(finished.result, num_rows));
+    num_rows += placement_.count;
+    return absl::OkStatus();
+  }
+
  private:
   bool PrunesZeros() const { return spec_.aggregation.prune_zeros && shape_.columns > 0; }
 
@@ -74,6 +84,10 @@ class Finisher {
     if (rows_.num_rows == 0) return absl::OkStatus();
     const uint32_t min_contributors = spec_.aggregation.min_contributors;
     const bool drops = PrunesZeros() || min_contributors > 1;
+    if (!drops && rows_.divisor == Divisor::kNone && !CanOverflow()) {
+      placement_.count = rows_.num_rows;
+      return absl::OkStatus();
+    }
     Failures failures;
     ASSIGN_OR_RETURN(const DeviceBuffer d_failures, session_.Allocate(sizeof(failures)));
     RETURN_IF_ERROR(device_.Fill(d_failures.get(), 0xff, sizeof(failures), Lane::kCompute));  // kNoFailure
@@ -96,7 +110,7 @@ class Finisher {
       RETURN_IF_ERROR(device_.Launch(JudgeValues{rows_, judge.d_nonzero, judge.d_failures}));
     }
     if (PrunesZeros()) RETURN_IF_ERROR(device_.Launch(DropZeroRows{rows_.num_rows, judge.d_nonzero, judge.d_keep}));
-    RETURN_IF_ERROR(session_.staging().CopyOut(&failures, d_failures.get(), sizeof(failures)));
+    RETURN_IF_ERROR(session_.CopyOut(&failures, d_failures.get(), sizeof(failures)));
     if (drops) {
       ASSIGN_OR_RETURN(kept_, session_.Select(d_keep, rows_.num_rows));
       placement_.d_kept = kept_.d_indices.as<uint32_t>();
@@ -118,10 +132,10 @@ class Finisher {
   absl::StatusOr<FailedRow> FailedAt(uint64_t row) {
     FailedRow failed;  // host and device are both little-endian
     const auto* d_keys = static_cast<const std::byte*>(rows_.d_keys);
-    RETURN_IF_ERROR(session_.staging().CopyOut(&failed.key, d_keys + row * shape_.key_bytes, shape_.key_bytes));
+    RETURN_IF_ERROR(session_.CopyOut(&failed.key, d_keys + row * shape_.key_bytes, shape_.key_bytes));
     if (shape_.counts) {
       const auto* d_count = rows_.d_counts + row;
-      RETURN_IF_ERROR(session_.staging().CopyOut(&failed.contributors, d_count, sizeof(*d_count)));
+      RETURN_IF_ERROR(session_.CopyOut(&failed.contributors, d_count, sizeof(*d_count)));
     }
     return failed;
   }
@@ -148,18 +162,39 @@ class Finisher {
   }
 
   absl::StatusOr<Result> AssembleSparse() {
+    Result result = cpu::MakeSparse(spec_, placement_.count);
+    const absl::Cleanup forget = [this] { session_.results().Forget(); };  // before the result goes
+    RETURN_IF_ERROR(SendSparse(result, 0));
+    RETURN_IF_ERROR(session_.results().Drain());
+    return result;
+  }
+
+  // Sends the rows to those of the result from `first` on.
+  absl::Status SendSparse(Result& result, uint64_t first) {
+    if (placement_.count == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(DeviceColumns columns, AllocateColumns(placement_.count));
     ASSIGN_OR_RETURN(columns.d_keys, session_.Allocate(placement_.count * shape_.key_bytes));
     RETURN_IF_ERROR(Write(columns));
-    Result result = cpu::MakeSparse(spec_, placement_.count);
-    RETURN_IF_ERROR(std::visit([&](auto& keys) { return CopyOut(keys.data(), columns.d_keys); }, result.keys));
-    RETURN_IF_ERROR(CopyOutRows(columns, result));
-    return result;
+    return SendColumns(columns, result, first);
+  }
+
+  absl::Status SendColumns(DeviceColumns& columns, Result& result, uint64_t first) {
+    RETURN_IF_ERROR(session_.JoinCompute());
+    RETURN_IF_ERROR(std::visit([&](auto& keys) { return Send(keys, first, columns.d_keys); }, result.keys));
+    RETURN_IF_ERROR(Send(result.values, first * result.row_bytes(), columns.d_values));
+    RETURN_IF_ERROR(Send(result.counts, first, columns.d_counts));
+    return Send(result.weights, first, columns.d_weights);
+  }
+
+  template <typename T>
+  absl::Status Send(Column<T>& to, uint64_t first, DeviceBuffer& from) {
+    from.HandTo(Lane::kResult);
+    return session_.results().Send(to.data() + first, from.get(), from.bytes());
   }
 
   absl::StatusOr<Result> AssembleDense() {
     placement_.dense = true;
-    ASSIGN_OR_RETURN(const DeviceColumns columns, AllocateColumns(spec_.dimension));
+    ASSIGN_OR_RETURN(DeviceColumns columns, AllocateColumns(spec_.dimension));
     if (columns.d_values.get() != nullptr) {  // a union has none, and its `fill` need not fit an integer
       FillValues fill;
       fill.d_values = columns.d_values.get();
@@ -178,7 +213,9 @@ class Finisher {
     result.values.resize(columns.d_values.bytes());
     if (ReturnsCounts(spec_)) result.counts.resize(spec_.dimension);
     if (spec_.aggregation.return_weights) result.weights.resize(spec_.dimension);
-    RETURN_IF_ERROR(CopyOutRows(columns, result));
+    const absl::Cleanup forget = [this] { session_.results().Forget(); };  // before the result goes
+    RETURN_IF_ERROR(SendColumns(columns, result, 0));
+    RETURN_IF_ERROR(session_.results().Drain());
     return result;
   }
 
@@ -209,16 +246,6 @@ class Finisher {
     return device_.Launch(rows);
   }
 
-  absl::Status CopyOut(void* to, const DeviceBuffer& from) {
-    return session_.staging().CopyOut(to, from.get(), from.bytes());
-  }
-
-  absl::Status CopyOutRows(const DeviceColumns& columns, Result& result) {
-    RETURN_IF_ERROR(CopyOut(result.values.data(), columns.d_values));
-    RETURN_IF_ERROR(CopyOut(result.counts.data(), columns.d_counts));
-    return CopyOut(result.weights.data(), columns.d_weights);
-  }
-
   Session& session_;
   Device& device_;
   const TensorSpec& spec_;
@@ -234,6 +261,11 @@ class Finisher {
 absl::StatusOr<Finished> FinishRows(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                     double total_weight, const DeviceRows& rows) {
   return Finisher(session, spec, shape, Describe(spec, shape, total_weight, rows)).Run();
+}
+
+absl::Status AppendRows(Session& session, const TensorSpec& spec, const TensorShape& shape, double total_weight,
+                        const DeviceRows& rows, Finished& finished, uint64_t& num_rows) {
+  return Finisher(session, spec, shape, Describe(spec, shape, total_weight, rows)).AppendTo(finished, num_rows);
 }
 
 }  // namespace sparseagg::cuda

@@ -26,6 +26,12 @@ struct Finished {
 absl::StatusOr<Finished> FinishRows(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                     double total_weight, const DeviceRows& rows);
 
+// The same for rows that follow `num_rows` rows of the sparse result of `finished`, which is long enough. Sends them to
+// their place and adds their number to `num_rows`. Sets the failure instead if there is one. Requires: the spec asks
+// for a sparse result, which stays where it is until ResultRing::Drain.
+absl::Status AppendRows(Session& session, const TensorSpec& spec, const TensorShape& shape, double total_weight,
+                        const DeviceRows& rows, Finished& finished, uint64_t& num_rows);
+
 }  // namespace sparseagg::cuda
 
 #endif  // SPARSEAGG_CUDA_FINISHER_H_

@@ -53,7 +53,7 @@ HostDevice::HostDevice(const HostDeviceOptions& options) : options_(options), ra
 }
 
 HostDevice::~HostDevice() {
-  for (const Lane lane : {Lane::kCopy, Lane::kCompute}) RunUntil({lane, QueueOf(lane).num_asked});
+  for (const Lane lane : kLanes) RunUntil({lane, QueueOf(lane).num_asked});
   for (const auto& [memory, bytes] : sizes_) std::free(memory);
 }
 
@@ -64,7 +64,7 @@ absl::Status HostDevice::Ask(Lane lane, std::function<void()> work) {
   if (!tortures()) {
     RunUntil({lane, queue.num_asked});
   } else if (random_() % 4 == 0) {
-    const Lane some = random_() % 2 == 0 ? Lane::kCopy : Lane::kCompute;
+    const Lane some = kLanes[random_() % kLanes.size()];
     const uint64_t waiting = QueueOf(some).num_asked - QueueOf(some).num_done;
     RunUntil({some, QueueOf(some).num_done + random_() % (waiting + 1)});
   }
@@ -120,12 +120,46 @@ void HostDevice::Free(void* d_memory, Lane lane) {
 absl::StatusOr<void*> HostDevice::AllocatePinned(size_t bytes) {
   void* memory = std::aligned_alloc(kAlignment, RoundUp(bytes));
   if (memory == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no ", bytes, " bytes to stage copies in"));
+  try {
+    const std::lock_guard<std::mutex> lock(pinned_mutex_);
+    pinned_[static_cast<std::byte*>(memory)] = bytes;
+  } catch (const std::bad_alloc&) {
+    std::free(memory);
+    throw;
+  }
   return memory;
 }
 
 void HostDevice::FreePinned(void* memory) {
-  for (const Lane lane : {Lane::kCopy, Lane::kCompute}) RunUntil({lane, QueueOf(lane).num_asked});
+  for (const Lane lane : kLanes) RunUntil({lane, QueueOf(lane).num_asked});
+  {
+    const std::lock_guard<std::mutex> lock(pinned_mutex_);
+    pinned_.erase(static_cast<std::byte*>(memory));
+  }
   std::free(memory);
+}
+
+absl::Status HostDevice::Pin(const void* memory, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(pinned_mutex_);
+  if (!pinned_.try_emplace(static_cast<const std::byte*>(memory), bytes).second) {
+    return absl::AlreadyExistsError("this memory is pinned");
+  }
+  return absl::OkStatus();
+}
+
+void HostDevice::Unpin(const void* memory) {
+  const std::lock_guard<std::mutex> lock(pinned_mutex_);
+  pinned_.erase(static_cast<const std::byte*>(memory));
+}
+
+bool HostDevice::IsPinned(const void* memory, size_t bytes) const {
+  if (options_.all_pinned) return true;
+  const auto* begin = static_cast<const std::byte*>(memory);
+  const std::lock_guard<std::mutex> lock(pinned_mutex_);
+  auto after = pinned_.upper_bound(begin);
+  if (after == pinned_.begin()) return false;
+  const auto& [start, size] = *--after;
+  return begin + bytes <= start + size;
 }
 
 absl::Status HostDevice::CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) {
@@ -189,8 +223,8 @@ absl::Status HostDevice::Select(const SelectCall& call) {
   });
 }
 
-absl::Status HostDevice::Launch(const KernelCall& call) {
-  return Ask(Lane::kCompute, [this, call] { options_.run_kernel(call); });
+absl::Status HostDevice::LaunchOn(const KernelCall& call, Lane lane) {
+  return Ask(lane, [this, call] { options_.run_kernel(call); });
 }
 
 }  // namespace sparseagg::cuda

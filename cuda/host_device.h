@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -23,6 +25,8 @@ struct HostDeviceOptions {
   // freedom of the interface: threads run in any order, work is delayed until someone waits for it, memory is poisoned
   // when it is allocated and when it is freed.
   uint64_t torture_seed = 0;
+  // All host memory counts as pinned, so that inputs are copied directly.
+  bool all_pinned = false;
   // Runs a kernel; null: with a HostExecutor.
   std::function<void(const KernelCall&)> run_kernel = nullptr;
 };
@@ -41,6 +45,9 @@ class HostDevice : public Device {
   void Free(void* d_memory, Lane lane) override;
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
   void FreePinned(void* memory) override;
+  bool IsPinned(const void* memory, size_t bytes) const override;
+  absl::Status Pin(const void* memory, size_t bytes) override;
+  void Unpin(const void* memory) override;
   absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) override;
   absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) override;
   absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, Lane lane) override;
@@ -54,7 +61,7 @@ class HostDevice : public Device {
   absl::StatusOr<int> Sort(const SortCall& call) override;
   absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) override;
   absl::Status Select(const SelectCall& call) override;
-  absl::Status Launch(const KernelCall& call) override;
+  absl::Status LaunchOn(const KernelCall& call, Lane lane) override;
 
   // Device allocations that have not been freed.
   size_t num_allocations() const { return sizes_.size(); }
@@ -79,9 +86,11 @@ class HostDevice : public Device {
 
   HostDeviceOptions options_;
   std::mt19937_64 random_;
-  std::array<Queue, 2> queues_;
+  std::array<Queue, kLanes.size()> queues_;
   std::vector<Moment> events_;
   std::unordered_map<void*, size_t> sizes_;
+  mutable std::mutex pinned_mutex_;
+  std::map<const std::byte*, size_t> pinned_;  // guarded by pinned_mutex_
   size_t used_bytes_ = 0;
 };
 

@@ -87,7 +87,7 @@ absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>&
     for (const HostRows* base : bases) {
       const Column<std::byte>& from = (*base)[column];
       if (from.empty()) continue;
-      RETURN_IF_ERROR(session_.staging().CopyIn(d_next, from.data(), from.size()));
+      RETURN_IF_ERROR(session_.staging().CopyIn(d_next, {from.data(), 0, from.size()}));
       d_next += from.size();
     }
     RETURN_IF_ERROR(session_.staging().Flush());

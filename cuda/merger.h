@@ -33,6 +33,9 @@ class Merger {
   absl::StatusOr<DeviceRows> Merge(const std::vector<const HostRows*>& bases,
                                    const std::vector<const ValidatedUpdate*>& updates);
 
+  // The number of tuples that fit in device memory together, or of rows.
+  uint64_t Room() const { return RoomBeside(0) >> (2 * shrink_); }
+
   // Merges one batch into the rows of the batches before it. Calls `meanwhile` while the device works. Consumes the
   // batch. Returns: when the number of rows is known; the rows themselves may still be under way on the compute lane.
   absl::StatusOr<DeviceRows> MergeBatch(const DeviceRows& base, Batch& batch,

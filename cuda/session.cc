@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
@@ -47,7 +48,7 @@ absl::StatusOr<Session::PendingSelection> Session::StartSelection(SelectCall cal
 
 absl::StatusOr<Session::Selection> Session::FinishSelect(PendingSelection pending) {
   Selection selection;
-  RETURN_IF_ERROR(staging_.CopyOut(&selection.count, pending.d_count.get(), sizeof(selection.count)));
+  RETURN_IF_ERROR(CopyOut(&selection.count, pending.d_count.get(), sizeof(selection.count)));
   selection.d_indices = std::move(pending.d_indices);
   return selection;
 }
@@ -57,20 +58,49 @@ absl::StatusOr<Session::Selection> Session::Select(const DeviceBuffer& d_flags, 
   return FinishSelect(std::move(pending));
 }
 
+absl::Status Session::CopyOut(void* to, const void* d_from, size_t bytes) {
+  if (bytes <= ResultRing::kSmallBytes) return bytes == 0 ? absl::OkStatus() : results_.CopyOutSmall(to, d_from, bytes);
+  RETURN_IF_ERROR(JoinCompute());
+  const absl::Cleanup forget = [this] { results_.Forget(); };
+  absl::Status status = results_.Send(to, d_from, bytes);
+  if (status.ok()) status = results_.Drain();
+  // The caller may free the source in the order of the compute lane.
+  if (!status.ok()) device_.AwaitLane(Lane::kResult).IgnoreError();
+  return status;
+}
+
 absl::Status Session::JoinCopies() {
   RETURN_IF_ERROR(staging_.Flush());
-  if (!has_event_) {
-    ASSIGN_OR_RETURN(copied_, device_.CreateEvent());
-    has_event_ = true;
+  return Join(Lane::kCopy, Lane::kCompute, copied_);
+}
+
+absl::StatusOr<EventId> Session::MarkCopies() {
+  RETURN_IF_ERROR(staging_.Flush());
+  if (marks_.size() < kMarks) {
+    ASSIGN_OR_RETURN(const EventId mark, device_.CreateEvent());
+    marks_.push_back(mark);
+    next_mark_ = marks_.size() - 1;
   }
-  RETURN_IF_ERROR(device_.Record(copied_, Lane::kCopy));
-  return device_.Wait(Lane::kCompute, copied_);
+  const EventId mark = marks_[next_mark_];
+  next_mark_ = (next_mark_ + 1) % kMarks;
+  RETURN_IF_ERROR(device_.Record(mark, Lane::kCopy));
+  return mark;
+}
+
+absl::Status Session::JoinCompute() { return Join(Lane::kCompute, Lane::kResult, computed_); }
+
+absl::Status Session::Join(Lane earlier, Lane later, std::optional<EventId>& event) {
+  if (!event.has_value()) {
+    ASSIGN_OR_RETURN(event, device_.CreateEvent());
+  }
+  RETURN_IF_ERROR(device_.Record(*event, earlier));
+  return device_.Wait(later, *event);
 }
 
 void Session::Settle() {
-  device_.AwaitLane(Lane::kCopy).IgnoreError();
-  device_.AwaitLane(Lane::kCompute).IgnoreError();
+  for (const Lane lane : kLanes) device_.AwaitLane(lane).IgnoreError();
   staging_.Reset();
+  results_.Reset();
 }
 
 }  // namespace sparseagg::cuda

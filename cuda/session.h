@@ -3,30 +3,42 @@
 #define SPARSEAGG_CUDA_SESSION_H_
 
 #include <cstddef>
+#include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
+#include "cuda/pinned_arrays.h"
+#include "cuda/result_ring.h"
 #include "cuda/rows.h"
 #include "cuda/staging_ring.h"
 #include "cuda/tuning.h"
+#include "host/base/host_threads.h"
 
 namespace sparseagg::cuda {
 
-// A device with its memory budget and its staging ring. Owned by the DeviceEngine; used under the engine's device lock,
+// A device with its memory budget and its rings. Owned by the DeviceEngine; used under the engine's device lock,
 // so by one thread at a time. An operation's allocations are released when it ends, successful or not.
 class Session {
  public:
-  Session(Device& device, size_t budget_bytes, const Tuning& tuning)
+  // `num_threads`: that copy within host memory; 0: one per core.
+  Session(Device& device, size_t budget_bytes, const Tuning& tuning, int num_threads = 0)
       : device_(device),
+        tuning_(tuning),
+        threads_(num_threads),
         memory_(device, budget_bytes),
-        staging_(device, tuning.staging_slot_bytes, tuning.num_staging_slots),
-        tuning_(tuning) {}
+        staging_(device, memory_, threads_, pinned_, tuning),
+        results_(device, threads_, tuning) {}
 
   Device& device() { return device_; }
   DeviceMemory& memory() { return memory_; }
+  HostThreads& threads() { return threads_; }
+  // Arrays that are sent without a slot. Thread-safe.
+  PinnedArrays& pinned() { return pinned_; }
   StagingRing& staging() { return staging_; }
+  ResultRing& results() { return results_; }
   const Tuning& tuning() const { return tuning_; }
 
   // Allocates device memory for work on the compute lane. Errors: RESOURCE_EXHAUSTED.
@@ -51,22 +63,38 @@ class Session {
                                                     uint32_t count);
   absl::StatusOr<Selection> FinishSelect(PendingSelection pending);
 
+  // Copies device to host, after the work on the compute lane. Blocks: until `to` is written.
+  absl::Status CopyOut(void* to, const void* d_from, size_t bytes);
+
   // Orders later work on the compute lane after all copies sent through the staging ring so far.
   absl::Status JoinCopies();
+  // The same in two steps. Returns: an event after all copies sent so far. It is used again by the kMarks-th call after
+  // this one; whoever waits for it then waits longer.
+  static constexpr size_t kMarks = 8;
+  absl::StatusOr<EventId> MarkCopies();
+  // Orders later work on the result lane after all work on the compute lane so far.
+  absl::Status JoinCompute();
 
-  // Blocks: until no work is under way on either lane, so that a failed operation leaves none behind.
+  // Blocks: until no work is under way on any lane, so that a failed operation leaves none behind.
   void Settle();
 
  private:
   // `call`: what to select by, and from how many.
   absl::StatusOr<PendingSelection> StartSelection(SelectCall call, uint32_t max_selected);
+  // Makes `later` wait for all work on `earlier` so far.
+  absl::Status Join(Lane earlier, Lane later, std::optional<EventId>& event);
 
   Device& device_;
+  const Tuning tuning_;
+  HostThreads threads_;
+  PinnedArrays pinned_;
   DeviceMemory memory_;
   StagingRing staging_;
-  const Tuning tuning_;
-  bool has_event_ = false;
-  EventId copied_ = 0;
+  ResultRing results_;
+  std::optional<EventId> copied_;
+  std::vector<EventId> marks_;
+  size_t next_mark_ = 0;
+  std::optional<EventId> computed_;
 };
 
 }  // namespace sparseagg::cuda

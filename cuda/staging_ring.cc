@@ -1,62 +1,66 @@
 #include "cuda/staging_ring.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdint>
+#include <utility>
 
 #include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
+namespace {
 
-StagingRing::~StagingRing() {
-  for (const Slot& slot : slots_) {
-    if (slot.in_flight) device_.Await(slot.event).IgnoreError();
-    device_.FreePinned(slot.memory);
-  }
-}
+constexpr size_t kWordBytes = sizeof(uint32_t);
 
-absl::Status StagingRing::EnsureAllocated() {
-  while (slots_.size() < num_slots_) {
-    Slot slot;
-    // Memory first, because it is more likely to fail and can be freed; an event stays with the device.
-    ASSIGN_OR_RETURN(void* memory, device_.AllocatePinned(slot_bytes_));
-    slot.memory = static_cast<std::byte*>(memory);
-    absl::StatusOr<EventId> event = device_.CreateEvent();
-    if (!event.ok()) {
-      device_.FreePinned(memory);
-      return event.status();
-    }
-    slot.event = *event;
-    slots_.push_back(slot);
-  }
-  return absl::OkStatus();
-}
+bool IsOfWords(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kWordBytes == 0; }
 
-absl::Status StagingRing::NextSlot() {
-  current_ = (current_ + 1) % slots_.size();
-  Slot& slot = slots_[current_];
-  if (slot.in_flight) RETURN_IF_ERROR(device_.Await(slot.event));
-  slot.in_flight = false;
-  return absl::OkStatus();
-}
+}  // namespace
 
 void StagingRing::Reset() {
+  pieces_.clear();
+  chunks_.clear();
+  edges_.clear();
+  edge_bytes_ = 0;
   filled_ = 0;
-  for (Slot& slot : slots_) slot.in_flight = false;
+  slots_.Reset();
 }
 
-absl::Status StagingRing::CopyIn(void* d_to, const void* from, size_t bytes) {
-  RETURN_IF_ERROR(EnsureAllocated());
+absl::Status StagingRing::CopyIn(void* d_to, const HostPart& part) {
+  if (part.bytes == 0) return absl::OkStatus();
+  const auto* from = static_cast<const std::byte*>(part.array) + part.first;
+  auto* d_next = static_cast<std::byte*>(d_to);
+  const PinnedArrays::Range pinned = pinned_.Find(part.array);
+  const size_t begin = std::clamp(pinned.begin, part.first, part.first + part.bytes) - part.first;
+  const size_t end = std::clamp(pinned.end, part.first, part.first + part.bytes) - part.first;
+  // The kernel copies words.
+  if (begin >= end || !IsOfWords(from) || !IsOfWords(d_to) || part.bytes % kWordBytes != 0) {
+    staged_bytes_ += part.bytes;
+    return Stage(d_to, from, part.bytes);
+  }
+  for (const auto& [first, bytes] : {std::pair(size_t{0}, begin), std::pair(end, part.bytes - end)}) {
+    if (bytes == 0) continue;
+    staged_bytes_ += bytes;
+    edge_bytes_ += bytes;
+    edges_.push_back({d_next + first, from + first, bytes});
+  }
+  direct_bytes_ += end - begin;
+  return CopyDirectly(d_next + begin, from + begin, end - begin);
+}
+
+absl::Status StagingRing::CopyDirectly(void* d_to, const std::byte* from, size_t bytes) {
+  if (bytes >= tuning_.min_copy_bytes) return device_.CopyIn(d_to, from, bytes, Lane::kCopy);
+  AddChunks(d_to, from, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status StagingRing::Stage(void* d_to, const void* from, size_t bytes) {
   auto* d_next = static_cast<std::byte*>(d_to);
   const auto* next = static_cast<const std::byte*>(from);
-  if (filled_ > 0 && d_next != d_destination_ + filled_) RETURN_IF_ERROR(Flush());
+  if (filled_ > 0 && d_next != d_destination_ + filled_) RETURN_IF_ERROR(FlushSlot());
   while (bytes > 0) {
-    if (filled_ == slot_bytes_) RETURN_IF_ERROR(Flush());
-    if (filled_ == 0) {
-      RETURN_IF_ERROR(NextSlot());
-      d_destination_ = d_next;
-    }
-    const size_t piece = std::min(bytes, slot_bytes_ - filled_);
-    std::memcpy(slots_[current_].memory + filled_, next, piece);
+    if (filled_ == slots_.slot_bytes()) RETURN_IF_ERROR(FlushSlot());
+    if (filled_ == 0) d_destination_ = d_next;
+    const size_t piece = std::min(bytes, slots_.slot_bytes() - filled_);
+    pieces_.push_back({nullptr, next, piece});
     filled_ += piece;
     d_next += piece;
     next += piece;
@@ -65,49 +69,63 @@ absl::Status StagingRing::CopyIn(void* d_to, const void* from, size_t bytes) {
   return absl::OkStatus();
 }
 
-absl::Status StagingRing::Flush() {
-  if (filled_ == 0) return absl::OkStatus();
-  Slot& slot = slots_[current_];
-  RETURN_IF_ERROR(device_.CopyIn(d_destination_, slot.memory, filled_, Lane::kCopy));
-  filled_ = 0;
-  slot.in_flight = true;  // the host must not write to the slot, even if recording fails
-  return device_.Record(slot.event, Lane::kCopy);
+void StagingRing::AddChunks(void* d_to, const void* from, size_t bytes) {
+  const auto* next = static_cast<const uint32_t*>(from);
+  auto* d_next = static_cast<uint32_t*>(d_to);
+  size_t words = bytes / kWordBytes;
+  while (words > 0) {
+    const auto begin = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(next) / kWordBytes % kFetchWords);
+    const auto count = static_cast<uint32_t>(std::min<size_t>(words, kFetchWords - begin));
+    chunks_.push_back({next, d_next, static_cast<uint16_t>(begin), static_cast<uint16_t>(begin + count)});
+    next += count;
+    d_next += count;
+    words -= count;
+  }
 }
 
-absl::Status StagingRing::CopyOut(void* to, const void* d_from, size_t bytes) {
-  RETURN_IF_ERROR(EnsureAllocated());
-  RETURN_IF_ERROR(Flush());
-  const auto* d_next = static_cast<const std::byte*>(d_from);
-  auto* next = static_cast<std::byte*>(to);
-  // One piece is copied by the device while the host copies the one before out of its slot.
-  struct Piece {
-    size_t slot = 0;
-    size_t bytes = 0;
-  };
-  Piece before;
-  while (bytes > 0 || before.bytes > 0) {
-    Piece piece;
-    piece.bytes = std::min(bytes, slot_bytes_);
-    if (piece.bytes > 0) {
-      RETURN_IF_ERROR(NextSlot());
-      piece.slot = current_;
-      Slot& slot = slots_[current_];
-      slot.in_flight = true;
-      RETURN_IF_ERROR(device_.CopyOut(slot.memory, d_next, piece.bytes, Lane::kCompute));
-      RETURN_IF_ERROR(device_.Record(slot.event, Lane::kCompute));
-      d_next += piece.bytes;
-      bytes -= piece.bytes;
+absl::Status StagingRing::Flush() {
+  RETURN_IF_ERROR(FlushFetch());
+  return FlushSlot();
+}
+
+absl::Status StagingRing::FlushFetch() {
+  DeviceBuffer d_edges;
+  if (!edges_.empty()) {
+    ASSIGN_OR_RETURN(d_edges, memory_.Allocate(edge_bytes_, Lane::kCopy));
+    auto* d_next = d_edges.as<std::byte>();
+    for (const CopyPiece& edge : edges_) {
+      RETURN_IF_ERROR(Stage(d_next, edge.from, edge.bytes));
+      AddChunks(edge.to, d_next, edge.bytes);
+      d_next += edge.bytes;
     }
-    if (before.bytes > 0) {
-      Slot& slot = slots_[before.slot];
-      RETURN_IF_ERROR(device_.Await(slot.event));
-      slot.in_flight = false;
-      std::memcpy(next, slot.memory, before.bytes);
-      next += before.bytes;
-    }
-    before = piece;
   }
+  if (chunks_.empty()) return absl::OkStatus();
+  const size_t bytes = chunks_.size() * sizeof(FetchChunk);
+  ASSIGN_OR_RETURN(const DeviceBuffer d_chunks, memory_.Allocate(bytes, Lane::kCopy));
+  RETURN_IF_ERROR(Stage(d_chunks.get(), chunks_.data(), bytes));
+  RETURN_IF_ERROR(FlushSlot());
+  RETURN_IF_ERROR(
+      device_.LaunchOn(Fetch{d_chunks.as<FetchChunk>(), static_cast<uint32_t>(chunks_.size())}, Lane::kCopy));
+  chunks_.clear();
+  edges_.clear();
+  edge_bytes_ = 0;
   return absl::OkStatus();
+}
+
+absl::Status StagingRing::FlushSlot() {
+  if (filled_ == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(PinnedSlots::Slot* const slot, slots_.Next());
+  RETURN_IF_ERROR(slots_.Await(*slot));
+  std::byte* to = slot->memory;
+  for (CopyPiece& piece : pieces_) {
+    piece.to = to;
+    to += piece.bytes;
+  }
+  threads_.Copy(pieces_, tuning_.copy_part_bytes);
+  pieces_.clear();
+  const size_t bytes = std::exchange(filled_, 0);
+  RETURN_IF_ERROR(device_.CopyIn(d_destination_, slot->memory, bytes, Lane::kCopy));
+  return slots_.Depart(*slot, Lane::kCopy);
 }
 
 }  // namespace sparseagg::cuda

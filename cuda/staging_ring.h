@@ -1,55 +1,79 @@
-// StagingRing: copies between pageable host memory and a device through pinned slots, overlapped with device work.
+// StagingRing: copies from host memory to a device, through pinned slots or directly.
 #ifndef SPARSEAGG_CUDA_STAGING_RING_H_
 #define SPARSEAGG_CUDA_STAGING_RING_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "cuda/device.h"
+#include "cuda/device_memory.h"
+#include "cuda/kernels/fetch.h"
+#include "cuda/pinned_arrays.h"
+#include "cuda/pinned_slots.h"
+#include "cuda/tuning.h"
+#include "host/base/host_threads.h"
 
 namespace sparseagg::cuda {
 
-// A ring of pinned slots, allocated at the first copy. The host fills one slot while the copies of the others are under
-// way; a slot is reused when its own copy has happened. Not thread-safe.
+// Part of an array in host memory, in bytes.
+struct HostPart {
+  const void* array = nullptr;
+  size_t first = 0;
+  size_t bytes = 0;
+};
+
+// Several threads fill one slot while the copies of the others are under way. Parts of pinned arrays go without a slot:
+// large ones as copies of their own, all small ones together by a kernel that reads them. Not thread-safe.
 class StagingRing {
  public:
-  StagingRing(Device& device, size_t slot_bytes, size_t num_slots)
-      : device_(device), slot_bytes_(slot_bytes), num_slots_(num_slots) {}
-  StagingRing(const StagingRing&) = delete;
-  StagingRing& operator=(const StagingRing&) = delete;
-  ~StagingRing();
+  StagingRing(Device& device, DeviceMemory& memory, HostThreads& threads, const PinnedArrays& pinned,
+              const Tuning& tuning)
+      : device_(device),
+        memory_(memory),
+        threads_(threads),
+        pinned_(pinned),
+        tuning_(tuning),
+        slots_(device, tuning.staging_slot_bytes, tuning.num_staging_slots) {}
 
-  // Copies host to device, on Lane::kCopy. `from` may be changed on return. Consecutive copies to adjoining
-  // destinations are sent together; all are on their way only after Flush.
-  absl::Status CopyIn(void* d_to, const void* from, size_t bytes);
+  // Copies host to device, on Lane::kCopy. Consecutive copies to adjoining destinations are sent together; all are on
+  // their way only after Flush. Requires: the array does not change before the copy has happened.
+  absl::Status CopyIn(void* d_to, const HostPart& part);
+  // The same through a slot, for memory that must not change only until Flush returns.
+  absl::Status Stage(void* d_to, const void* from, size_t bytes);
   absl::Status Flush();
 
-  // Copies device to host, after the work on Lane::kCompute. Blocks: until `to` is written.
-  absl::Status CopyOut(void* to, const void* d_from, size_t bytes);
+  // Bytes of CopyIn so far, by their way.
+  uint64_t staged_bytes() const { return staged_bytes_; }
+  uint64_t direct_bytes() const { return direct_bytes_; }
 
-  // Discards what was not sent. Requires: no work under way on either lane (after an error).
+  // Discards what was not sent. Requires: no work under way on any lane (after an error).
   void Reset();
 
  private:
-  struct Slot {
-    std::byte* memory = nullptr;
-    EventId event = 0;
-    bool in_flight = false;
-  };
-
-  absl::Status EnsureAllocated();
-  // Moves to the next slot. Blocks: until that slot's last copy has happened.
-  absl::Status NextSlot();
+  absl::Status FlushSlot();
+  absl::Status FlushFetch();
+  absl::Status CopyDirectly(void* d_to, const std::byte* from, size_t bytes);
+  void AddChunks(void* d_to, const void* from, size_t bytes);
 
   Device& device_;
-  const size_t slot_bytes_;
-  const size_t num_slots_;
-  std::vector<Slot> slots_;
-  size_t current_ = 0;
-  // The current slot's bytes that are not sent yet, and where they go.
+  DeviceMemory& memory_;
+  HostThreads& threads_;
+  const PinnedArrays& pinned_;
+  const Tuning tuning_;
+  PinnedSlots slots_;
+  // What goes into the next slot, and from there to the device.
+  std::vector<CopyPiece> pieces_;
   size_t filled_ = 0;
   std::byte* d_destination_ = nullptr;
+  std::vector<FetchChunk> chunks_;  // what the kernel will fetch
+  // Parts of partly pinned arrays that are not: they go to one place on the device, and the kernel takes them from
+  // there.
+  std::vector<CopyPiece> edges_;
+  size_t edge_bytes_ = 0;
+  uint64_t staged_bytes_ = 0;
+  uint64_t direct_bytes_ = 0;
 };
 
 }  // namespace sparseagg::cuda

@@ -131,7 +131,7 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
 
 absl::StatusOr<DeviceRows> TileMerge::Finish(Session& session, const TensorShape& shape) && {
   Counters counters = {};
-  RETURN_IF_ERROR(session.staging().CopyOut(&counters, d_counters_.get(), sizeof(counters)));
+  RETURN_IF_ERROR(session.CopyOut(&counters, d_counters_.get(), sizeof(counters)));
   rows_.num_rows = counters.num_rows;
   for (const RowColumn column : kRowColumns) rows_[column].Shrink(rows_.num_rows * BytesPerRow(shape, column));
   return std::move(rows_);

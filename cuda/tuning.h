@@ -10,8 +10,22 @@ namespace sparseagg::cuda {
 struct Tuning {
   // Size of a pinned slot: large enough to hide the cost of starting a copy, small enough to fill during the previous
   // copy.
-  size_t staging_slot_bytes = size_t{8} << 20;
-  size_t num_staging_slots = 4;  // at least 2
+  size_t staging_slot_bytes = size_t{4} << 20;
+  size_t num_staging_slots = 8;  // at least 2; as many again for results
+  // What one host thread copies at a time.
+  size_t copy_part_bytes = size_t{256} << 10;
+  // Size of an array of keys or values from which on it is pinned when it arrives, and bytes that may be pinned at a
+  // time. Pinned arrays go to the device without a slot.
+  size_t min_pinned_bytes = size_t{64} << 10;
+  size_t max_pinned_bytes = size_t{16} << 30;
+  // Size from which on a piece of a pinned array is a copy of its own, so that its bytes outweigh the call; a smaller
+  // one is fetched by a kernel (kernels/fetch.h).
+  size_t min_copy_bytes = size_t{1} << 20;
+  // Bytes of keys and values of a slab (slab_plan.h): few, so that the first copy in and the last copy out take little
+  // of the time, but enough to outweigh a merge's launches and waits. And the mean number of tuples of one update in a
+  // slab, which outweigh finding them. 0: rounds are not cut into slabs.
+  size_t slab_bytes = size_t{12} << 20;
+  double min_slab_run = 256.0;
   // Entries of one batch. Positions have 32 bits.
   uint64_t max_batch_entries = uint64_t{1} << 30;
   // A segment with more entries is folded by a thread block of its own; a shorter one by a single thread.
@@ -26,6 +40,9 @@ struct Tuning {
   uint64_t max_tile_bytes = UINT64_MAX;
   // Number of values below which an update is checked on the host, because launches and copies would cost more.
   uint64_t min_check_values = uint64_t{1} << 16;
+  // Number of values below which a round that is still all in host memory is merged by the CPU engine, because
+  // launches, copies and waits would take longer. 0: none is.
+  uint64_t min_merge_values = 0;
   // Memory of pending updates from which on they are merged on arrival.
   size_t min_pending_bytes = size_t{16} << 20;
   // How often an operation that ran out of memory is retried, each time on batches of a quarter of the size.

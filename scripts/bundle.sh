@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Puts a bundle together from a build of the preset gpu-bundle or cpu-bundle, and packs it.
 #
-#   scripts/bundle.sh BUILD NAME WHEEL      makes BUILD/NAME/ and BUILD/NAME.tar.xz; WHEEL is the Python package
+#   scripts/bundle.sh BUILD NAME WHEEL [MIB]      makes BUILD/NAME/ and BUILD/NAME.tar.xz; WHEEL is the Python package
 #
-# Fails where a program needs a shared library that is not libc's own, or the archive takes 60 MiB.
+# Fails where a program needs a shared library that is not libc's own, or the archive takes MIB (60) or more.
 set -euo pipefail
 
-if [[ $# -ne 3 ]]; then
-  echo "usage: scripts/bundle.sh BUILD NAME WHEEL" >&2
+if [[ $# -lt 3 || $# -gt 4 ]]; then
+  echo "usage: scripts/bundle.sh BUILD NAME WHEEL [MIB]" >&2
   exit 2
 fi
 build=$1 name=$2 wheel=$3
 folder=$build/$name
-max_mib=60
+max_mib=${4:-60}
 
 rm -rf "$folder" "$folder.tar.xz"
 cmake --install "$build" --component bundle --strip --prefix "$folder" >/dev/null

@@ -31,11 +31,11 @@
 namespace sparseagg::service {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(int num_threads) {
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
-      cuda::CreateCudaEngine({num_threads}, [](const absl::Status& reason) {
-        Log(LogLevel::kWarning, "gpu_fallback", {{"reason", reason.ToString()}});
-      });
+absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(int num_threads, cuda::DeviceWork work) {
+  const auto report = [](const absl::Status& reason) {
+    Log(LogLevel::kWarning, "gpu_fallback", {{"reason", reason.ToString()}});
+  };
+  absl::StatusOr<std::unique_ptr<Engine>> engine = cuda::CreateCudaEngine({num_threads}, report, work);
   if (!engine.ok()) return engine;
   if (absl::Status probe = (*engine)->Probe(); !probe.ok()) return probe;
   return engine;
@@ -43,7 +43,8 @@ absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(int num_threads) {
 
 absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(Backend backend, int num_threads) {
   if (backend != Backend::kCpu) {
-    absl::StatusOr<std::unique_ptr<Engine>> cuda = UsableCudaEngine(num_threads);
+    absl::StatusOr<std::unique_ptr<Engine>> cuda =
+        UsableCudaEngine(num_threads, backend == Backend::kCuda ? cuda::DeviceWork::kAll : cuda::DeviceWork::kLarge);
     if (cuda.ok()) {
       Log(LogLevel::kInfo, "engine", {{"name", (*cuda)->name()}, {"description", (*cuda)->description()}});
       return cuda;

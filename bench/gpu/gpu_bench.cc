@@ -245,11 +245,18 @@ int main(int argc, char** argv) try {
       ->capture_default_str();
   app.add_option("--out", settings.out, "JSON file to write");
   sparseagg::cuda::Tuning& tuning = settings.tuning;
-  app.add_option("--min-tile-tuples", tuning.min_tile_tuples, "tuning, as the three below: cuda/tuning.h")
+  app.add_option("--min-tile-tuples", tuning.min_tile_tuples,
+                 "tuning, as all below up to --min-copy-bytes: cuda/tuning.h")
       ->capture_default_str();
   app.add_option("--min-tile-run", tuning.min_tile_run)->capture_default_str();
   app.add_option("--tile-part-tuples", tuning.tile_part_tuples)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--long-segment", tuning.long_segment)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--min-merge-values", tuning.min_merge_values,
+                 "rounds with fewer values are merged, and timed, on the CPU end to end")
+      ->capture_default_str();
+  app.add_option("--slab-bytes", tuning.slab_bytes)->capture_default_str();
+  app.add_option("--min-slab-run", tuning.min_slab_run)->capture_default_str();
+  app.add_option("--min-copy-bytes", tuning.min_copy_bytes)->capture_default_str();
   std::string folder;
   app.add_option("--export", folder, "measure nothing, but write the plain workloads into this folder");
   bool probe = false;

@@ -9,10 +9,10 @@ namespace sparseagg::bench {
 namespace {
 
 // In the order of cuda::KernelCall.
-constexpr const char* kKernels[] = {"expand_run",     "enumerate",    "flag_long",        "gather_keys",
-                                    "fold_values",    "contributors", "find_tile_bounds", "plan_tiles",
-                                    "fold_tiles",     "check_terms",  "judge_rows",       "judge_values",
-                                    "drop_zero_rows", "write_values", "write_rows",       "fill_values"};
+constexpr const char* kKernels[] = {
+    "expand_run",       "enumerate",    "flag_long",  "gather_keys", "fold_values", "contributors",
+    "find_tile_bounds", "plan_tiles",   "fold_tiles", "check_terms", "judge_rows",  "judge_values",
+    "drop_zero_rows",   "write_values", "write_rows", "fill_values", "fetch",       "copy_words"};
 static_assert(std::size(kKernels) == std::variant_size_v<cuda::KernelCall>);
 
 }  // namespace
@@ -40,8 +40,8 @@ void WatchedDevice::Free(void* d_memory, cuda::Lane lane) {
   device_->Free(d_memory, lane);
 }
 
-absl::Status WatchedDevice::Launch(const cuda::KernelCall& call) {
-  return Timed(kKernels[call.index()], cuda::Lane::kCompute, [&] { return device_->Launch(call); });
+absl::Status WatchedDevice::LaunchOn(const cuda::KernelCall& call, cuda::Lane lane) {
+  return Timed(kKernels[call.index()], lane, [&] { return device_->LaunchOn(call, lane); });
 }
 
 }  // namespace sparseagg::bench

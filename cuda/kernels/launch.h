@@ -13,6 +13,7 @@
 #include "cuda/kernels/calls.h"
 #include "cuda/kernels/check.h"
 #include "cuda/kernels/contributors.h"
+#include "cuda/kernels/fetch.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold_tiles.h"
 #include "cuda/kernels/fold_values.h"
@@ -22,6 +23,8 @@
 namespace sparseagg::cuda {
 
 cudaError_t Launch(const ExpandRun& kernel, cudaStream_t stream);
+cudaError_t Launch(const Fetch& kernel, cudaStream_t stream);
+cudaError_t Launch(const CopyWords& kernel, cudaStream_t stream);
 cudaError_t Launch(const Enumerate& kernel, cudaStream_t stream);
 cudaError_t Launch(const FlagLong& kernel, cudaStream_t stream);
 cudaError_t Launch(const GatherKeys& kernel, cudaStream_t stream);

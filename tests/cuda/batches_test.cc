@@ -38,13 +38,15 @@ TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
     options.tuning.min_tile_tuples = rng.Pick({0.0, 40.0, 1e300});
     options.tuning.tile_part_tuples = rng.Pick<uint32_t>({1, 30, 8192});
     options.tuning.min_pending_bytes = rng.Pick<size_t>({1, 1000, 1'000'000'000});
+    options.tuning.slab_bytes = rng.Pick<size_t>({0, 600, 5000});
     options.memory_budget_bytes = rng.Pick<size_t>({100, 2000, 10'000, 100'000, 10'000'000});
     // Sometimes the device has less than it said.
     const size_t real_bytes = rng.Coin() ? ~size_t{0} : options.memory_budget_bytes / 2;
     options.cpu.num_threads = 1;
     auto engine = std::make_unique<cuda::DeviceEngine>(
-        std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.memory_bytes = real_bytes, .torture_seed = seed},
-                                       FaultPlan{}, &record),
+        std::make_unique<FaultyDevice>(
+            cuda::HostDeviceOptions{.memory_bytes = real_bytes, .torture_seed = seed, .all_pinned = rng.Coin()},
+            FaultPlan{}, &record),
         options);
     const Verdict verdict = Judge(c.specs, c.submissions);
     for (int ways = 0; ways < 2; ++ways) {
@@ -65,7 +67,7 @@ struct Merged {
 };
 
 // A canonical sum over 30 submissions of 100 tuples, on the sort path of a device that has `real_bytes`.
-Merged MergeWithin(size_t budget_bytes, KeyOrder order, size_t real_bytes = ~size_t{0}) {
+Merged MergeWithin(size_t budget_bytes, KeyOrder order, size_t real_bytes = ~size_t{0}, size_t slab_bytes = 0) {
   TensorSpec spec;
   spec.name = "t";
   spec.dimension = 200;
@@ -81,6 +83,8 @@ Merged MergeWithin(size_t budget_bytes, KeyOrder order, size_t real_bytes = ~siz
   cuda::DeviceEngineOptions options;
   options.memory_budget_bytes = budget_bytes;
   options.tuning.min_tile_tuples = 1e300;
+  options.tuning.slab_bytes = slab_bytes;
+  options.tuning.min_slab_run = 1;
   cuda::DeviceEngine engine(
       std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.memory_bytes = real_bytes, .torture_seed = 9},
                                      FaultPlan{}, &merged.record),
@@ -155,7 +159,7 @@ struct Counted {
 
 // A sum over `keys`, one submission each, on the sort path of a device with room for so much.
 Counted CountMerge(uint64_t dimension, const std::vector<std::vector<uint64_t>>& keys, size_t budget_bytes,
-                   uint64_t max_batch_entries) {
+                   uint64_t max_batch_entries, size_t slab_bytes = 0) {
   TensorSpec spec;
   spec.name = "t";
   spec.dimension = dimension;
@@ -173,6 +177,7 @@ Counted CountMerge(uint64_t dimension, const std::vector<std::vector<uint64_t>>&
   options.memory_budget_bytes = budget_bytes;
   options.tuning.min_tile_tuples = 1e300;
   options.tuning.max_batch_entries = max_batch_entries;
+  options.tuning.slab_bytes = slab_bytes;
   cuda::DeviceEngine engine(std::make_unique<CountingDevice>(&record, &counted.counts), options);
   EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
   counted.num_results = record.num_results;
@@ -219,6 +224,42 @@ TEST(Batches, RowsFitInSeveralBatches_OneAttempt_EveryTupleIsSentOnce) {
       EXPECT_LE(counted.counts.sent_bytes, num_tuples * (dimension == 0 ? 12 : 8) * 3 / 2 + 20'000);
     }
   }
+}
+
+// What would not fit as rows fits slab by slab.
+TEST(Slabs, RowsDoNotFit_OneAttempt_EveryTupleIsSentOnce) {
+  std::vector<std::vector<uint64_t>> keys(50);
+  for (uint64_t i = 0; i < 20'000; ++i) keys[i % keys.size()].push_back(1000 * i);
+  for (const auto& [budget_bytes, max_entries] :
+       {std::pair(size_t{300'000}, kManyEntries), std::pair(kMuchMemory, uint64_t{5000})}) {
+    const Counted counted = CountMerge(uint64_t{1} << 30, keys, budget_bytes, max_entries, size_t{1} << 20);
+    EXPECT_GT(counted.num_results, 1u) << "the CPU engine had to do it";
+    EXPECT_EQ(counted.counts.attempts, 1);
+    EXPECT_EQ(counted.counts.sorted_entries, 20'000u);
+    // Keys, values, and what tells the sources of each slab apart.
+    EXPECT_LE(counted.counts.sent_bytes, 20'000 * 8 * 3 / 2 + 20'000);
+  }
+}
+
+TEST(Slabs, RoomForSome_AsManyAsFit) {
+  const Merged merged = MergeWithin(50'000, KeyOrder::kSortedUnique, ~size_t{0}, size_t{1} << 20);
+  EXPECT_EQ(merged.disagreement, "");
+  EXPECT_GE(merged.record.num_results, 3u);
+  EXPECT_LE(merged.record.num_results, 30u) << "slabs are smaller than they need be";
+}
+
+TEST(Slabs, DeviceHasLessThanItSaid_SmallerSlabsOnIt) {
+  const Merged merged = MergeWithin(1'000'000, KeyOrder::kSortedUnique, 40'000, 4'000);
+  EXPECT_EQ(merged.disagreement, "");
+  EXPECT_GE(merged.record.num_results, 3u) << "the CPU engine had to do it";
+}
+
+// A key that all have cannot be cut.
+TEST(Slabs, OneKeyIsTooMuch_Batches) {
+  const std::vector<std::vector<uint64_t>> keys(200, {7});
+  const Counted counted = CountMerge(10, keys, kMuchMemory, 100, 1);
+  EXPECT_EQ(counted.num_results, 1u);
+  EXPECT_GE(counted.counts.sorted_entries, 200u);
 }
 
 TEST(Batches, SubmissionTooLargeToCheck_OneAttempt_ThenOnTheCpu) {

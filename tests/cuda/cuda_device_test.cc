@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -136,8 +137,41 @@ TEST_F(CudaDeviceTest, OtherErrors_InternalWithNameCallAndPlace) {
   Runtime().fail_at_call = Runtime().num_calls + 1;
   const absl::Status status = (*device)->AwaitLane(Lane::kCopy);
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(status.message(), HasSubstr("cudaErrorUnknown: made to fail (cudaStreamSynchronize("));
+  EXPECT_THAT(status.message(), HasSubstr("cudaErrorUnknown: made to fail (cudaStreamQuery"));
   EXPECT_THAT(status.message(), HasSubstr(" at cuda_device.cc:"));
+}
+
+// A device that hangs is left alone: its memory with all that it may still write to, and its work.
+class HungDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Runtime() = {}; }
+  void TearDown() override { Runtime() = {}; }
+};
+
+TEST_F(HungDeviceTest, AnyWaitNeverEnds_ResultIsThatOfTheReference_DeviceIsNotUsedAgain) {
+  const Case c = RandomCase(TestSeed(71'000));
+  const Verdict verdict = Judge(c.specs, c.submissions);
+  uint64_t num_hangs = 0;
+  for (uint64_t at_call = 1; at_call < 2000; at_call += 1 + at_call / 8) {
+    SCOPED_TRACE(absl::StrCat("call ", at_call));
+    Runtime() = {};
+    auto device = CudaDevice::Create(std::chrono::milliseconds(1));
+    ASSERT_TRUE(device.ok()) << device.status();
+    Runtime().hangs_at_call = Runtime().num_calls + at_call;
+    cuda::DeviceEngineOptions options;
+    options.tuning = TinyTuning();
+    auto engine = std::make_unique<cuda::DeviceEngine>(*std::move(device), options);
+    ASSERT_EQ(Disagreement(c.specs, Drive(*engine, c.specs, c.submissions), verdict), "");
+    if (engine->Probe().ok()) continue;
+    ++num_hangs;
+    EXPECT_EQ(engine->Probe().code(), absl::StatusCode::kUnavailable) << engine->Probe();
+    EXPECT_THAT(engine->Probe().message(), HasSubstr("the device hangs: no answer within 1 ms"));
+    const uint64_t num_calls = Runtime().num_calls;
+    ASSERT_EQ(Disagreement(c.specs, Drive(*engine, c.specs, c.submissions), verdict), "");
+    engine.reset();
+    EXPECT_EQ(Runtime().num_calls, num_calls) << "a device that hangs was asked for more";
+  }
+  EXPECT_GE(num_hangs, 10u);
 }
 
 TEST_F(CudaDeviceTest, Engine_RandomCases_EqualTheReference) {

@@ -18,7 +18,6 @@
 #include "cuda/host_device.h"
 #include "cuda/session.h"
 #include "cuda/sorter.h"
-#include "cuda/staging_ring.h"
 #include "tests/support/engines.h"
 #include "tests/support/generators.h"
 #include "tests/support/random.h"
@@ -66,7 +65,7 @@ class DeviceContract : public ::testing::TestWithParam<DeviceCase> {
   template <typename T>
   DeviceBuffer Send(const std::vector<T>& data) {
     DeviceBuffer buffer = *session_->memory().Allocate(data.size() * sizeof(T), Lane::kCopy);
-    EXPECT_TRUE(session_->staging().CopyIn(buffer.get(), data.data(), buffer.bytes()).ok());
+    EXPECT_TRUE(session_->staging().CopyIn(buffer.get(), {data.data(), 0, buffer.bytes()}).ok());
     EXPECT_TRUE(session_->JoinCopies().ok());
     buffer.HandTo(Lane::kCompute);
     return buffer;
@@ -74,7 +73,7 @@ class DeviceContract : public ::testing::TestWithParam<DeviceCase> {
   template <typename T>
   std::vector<T> Receive(const DeviceBuffer& buffer, size_t count) {
     std::vector<T> data(count);
-    EXPECT_TRUE(session_->staging().CopyOut(data.data(), buffer.get(), count * sizeof(T)).ok());
+    EXPECT_TRUE(session_->CopyOut(data.data(), buffer.get(), count * sizeof(T)).ok());
     return data;
   }
 
@@ -121,11 +120,17 @@ TEST_P(DeviceContract, StagingRing_AnyPieces_ArriveWhole) {
     std::vector<uint8_t> data(1 + rng.Below(3000));
     for (uint8_t& byte : data) byte = static_cast<uint8_t>(rng.Bits());
     DeviceBuffer buffer = *session_->memory().Allocate(data.size(), Lane::kCopy);
+    std::vector<std::vector<uint8_t>> lents;
     for (size_t at = 0; at < data.size();) {
       const size_t piece = std::min<size_t>(1 + rng.Below(700), data.size() - at);
       std::vector<uint8_t> lent(data.begin() + at, data.begin() + at + piece);
-      ASSERT_TRUE(session_->staging().CopyIn(buffer.as<uint8_t>() + at, lent.data(), piece).ok());
-      std::fill(lent.begin(), lent.end(), uint8_t{0});  // the ring has taken what it needs
+      ASSERT_TRUE(session_->staging().Stage(buffer.as<uint8_t>() + at, lent.data(), piece).ok());
+      if (rng.Coin()) {
+        lents.push_back(std::move(lent));
+      } else {
+        ASSERT_TRUE(session_->staging().Flush().ok());
+        std::fill(lent.begin(), lent.end(), uint8_t{0});  // the ring has taken what it needs
+      }
       at += piece;
     }
     ASSERT_TRUE(session_->JoinCopies().ok());
@@ -206,7 +211,7 @@ TEST(HostDevice, AtItsWorst_WorkWaitsUntilSomeoneWaitsForIt) {
 }
 
 // Events stay with the device, so an attempt that gets no memory must not make any.
-TEST(StagingRing, NoPinnedMemory_NothingIsLeftBehind) {
+TEST(PinnedSlots, NoPinnedMemory_NothingIsLeftBehind) {
   class NoPinnedMemory : public cuda::HostDevice {
    public:
     absl::StatusOr<void*> AllocatePinned(size_t) override { return absl::ResourceExhaustedError("made to have none"); }
@@ -217,10 +222,13 @@ TEST(StagingRing, NoPinnedMemory_NothingIsLeftBehind) {
     int num_events = 0;
   };
   NoPinnedMemory device;
-  cuda::StagingRing ring(device, 256, 2);
-  char byte = 0;
+  Session session(device, size_t{1} << 20, TinyTuning());
+  char bytes[1000] = {};
   for (int attempt = 0; attempt < 3; ++attempt) {
-    EXPECT_EQ(ring.CopyOut(&byte, &byte, 1).code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(session.results().Send(bytes, bytes, sizeof(bytes)).code(), absl::StatusCode::kResourceExhausted);
+    ASSERT_TRUE(session.staging().Stage(bytes, bytes, 1).ok());
+    EXPECT_EQ(session.staging().Flush().code(), absl::StatusCode::kResourceExhausted);
+    session.Settle();  // as after every failed operation
   }
   EXPECT_EQ(device.num_events, 0);
 }

@@ -15,6 +15,11 @@ cuda::Tuning TinyTuning() {
   cuda::Tuning tuning;
   tuning.staging_slot_bytes = 256;
   tuning.num_staging_slots = 2;
+  tuning.copy_part_bytes = 64;
+  tuning.min_pinned_bytes = 1;
+  tuning.min_copy_bytes = 100;
+  tuning.slab_bytes = 600;
+  tuning.min_slab_run = 1;
   tuning.max_batch_entries = 1'000'000;
   tuning.long_segment = 3;
   tuning.min_check_values = 0;
@@ -30,7 +35,7 @@ std::unique_ptr<Engine> TortureEngine(uint64_t seed, bool tiles) {
   options.tuning = TinyTuning();
   if (!tiles) options.tuning.min_tile_tuples = 1e300;
   return std::make_unique<cuda::DeviceEngine>(
-      std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed}), options);
+      std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed, .all_pinned = tiles}), options);
 }
 
 absl::Status CudaStatus() {

@@ -71,6 +71,9 @@ class FaultyDevice : public cuda::Device {
     return device_->AllocatePinned(bytes);
   }
   void FreePinned(void* memory) override { device_->FreePinned(memory); }
+  bool IsPinned(const void* memory, size_t bytes) const override { return device_->IsPinned(memory, bytes); }
+  absl::Status Pin(const void* memory, size_t bytes) override { return device_->Pin(memory, bytes); }
+  void Unpin(const void* memory) override { device_->Unpin(memory); }
   absl::Status CopyIn(void* d_to, const void* from, size_t bytes, cuda::Lane lane) override {
     return Do([&] { return device_->CopyIn(d_to, from, bytes, lane); });
   }
@@ -116,10 +119,10 @@ class FaultyDevice : public cuda::Device {
   absl::Status Select(const cuda::SelectCall& call) override {
     return Do([&] { return device_->Select(call); });
   }
-  absl::Status Launch(const cuda::KernelCall& call) override {
+  absl::Status LaunchOn(const cuda::KernelCall& call, cuda::Lane lane) override {
     ++record_.num_launches;
     record_.num_results += std::holds_alternative<cuda::WriteRows>(call);
-    return Do([&] { return device_->Launch(call); });
+    return Do([&] { return device_->LaunchOn(call, lane); });
   }
 
  private:
@@ -128,7 +131,7 @@ class FaultyDevice : public cuda::Device {
     if (is_now && plan_.fault != Fault::kNone) record_.faulted = true;
     if (is_now && (plan_.fault == Fault::kSticky || plan_.fault == Fault::kSilentThenSticky)) {
       // Queued work must end before its memory is freed.
-      for (const cuda::Lane lane : {cuda::Lane::kCopy, cuda::Lane::kCompute}) device_->AwaitLane(lane).IgnoreError();
+      for (const cuda::Lane lane : cuda::kLanes) device_->AwaitLane(lane).IgnoreError();
     }
     switch (plan_.fault) {
       case Fault::kNone:

@@ -11,6 +11,7 @@ std::unique_ptr<cuda::Device> MakeStrictDevice(uint64_t seed, Fibers** fibers) {
   if (fibers != nullptr) *fibers = &executor->fibers();
   cuda::HostDeviceOptions options;
   options.torture_seed = seed;
+  options.all_pinned = seed % 4 < 2;
   options.run_kernel = [executor](const cuda::KernelCall& call) { cuda::RunKernel(call, *executor); };
   return std::make_unique<cuda::HostDevice>(options);
 }

@@ -18,7 +18,7 @@
 namespace sparseagg::testing {
 
 // An executor as cuda::HostExecutor, except that every device thread is a fiber (fibers.h). So the barriers of a kernel
-// are real: without one of them threads run ahead, and the thread sanitizer reports a race. Several blocks are resident
+// are real: without one of them threads run ahead, and the thread sanitizer reports a race. Two blocks are resident
 // at a time. Each block has shared memory of its own, of the exact size and poisoned. Errors: of Fibers::Run.
 class StrictExecutor {
  public:
@@ -60,7 +60,7 @@ class StrictExecutor {
 
  private:
   static constexpr uint32_t kElementThreads = 64;
-  static constexpr size_t kResidentBlocks = 3;
+  static constexpr size_t kResidentBlocks = 2;
 
   // A block as one of its threads sees it.
   template <typename Kernel>

@@ -15,6 +15,7 @@
 #include "bench/gpu/gpu_cases.h"
 #include "bench/gpu/traffic/access_counter.h"
 #include "bench/gpu/traffic/counting_device.h"
+#include "bench/gpu/traffic/feeding.h"
 
 namespace sparseagg::bench {
 namespace {
@@ -76,6 +77,38 @@ std::vector<std::string> CountPaths(const Workload& workload, bool planned_only)
   return records;
 }
 
+// The model of the workload fed from host memory: pinned, pageable, and pageable as one batch that one thread stages.
+std::vector<std::string> ModelFeedings(const Workload& workload, const cuda::Tuning& tuning) {
+  const CanonicalSums expected(workload);
+  std::vector<std::string> records;
+  FeedingCase pinned;
+  pinned.tuning = tuning;
+  FeedingCase pageable = pinned;
+  pageable.pinned = false;
+  FeedingCase serial = pageable;
+  serial.tuning.slab_bytes = 0;
+  serial.machine.num_copy_threads = 1;
+  for (const auto& [name, how] :
+       {std::pair("pinned", pinned), std::pair("pageable", pageable), std::pair("one thread, one batch", serial)}) {
+    const Feeding feeding = ModelFeeding(workload, expected, how);
+    const Timeline& timeline = feeding.timeline;
+    const auto tuples = static_cast<double>(feeding.num_tuples);
+    if (std::getenv("DEBUG_TL"))
+      std::printf("total %.0f in %.0f out %.0f compute %.0f lanein %.0f MBin %.1f out %.1f calls %lu\n",
+                  timeline.host * 1e6, timeline.link_in * 1e6, timeline.link_out * 1e6, timeline.lanes[1] * 1e6,
+                  timeline.lanes[0] * 1e6, timeline.in_bytes / 1e6, timeline.out_bytes / 1e6, timeline.num_calls);
+    std::printf("%-2s %-22s %6.2f G/s %4.0f %% of the link\n", workload.name.c_str(), name,
+                feeding.tuples_per_s() / 1e9, 100 * feeding.LinkShare(how.machine));
+    std::fflush(stdout);
+    records.push_back(absl::StrFormat(
+        R"({"workload": "%s", "memory": "%s", "tuples_per_s": %.4g, "link_share": %.3f, "in_bytes_per_tuple": %.2f, )"
+        R"("out_bytes_per_tuple": %.2f, "staged_bytes_per_tuple": %.2f})",
+        workload.name, name, feeding.tuples_per_s(), feeding.LinkShare(how.machine), timeline.in_bytes / tuples,
+        timeline.out_bytes / tuples, timeline.staged_bytes / tuples));
+  }
+  return records;
+}
+
 }  // namespace
 }  // namespace sparseagg::bench
 
@@ -83,26 +116,40 @@ int main(int argc, char** argv) try {
   std::string workloads = "ABCDEFG";
   int divide_clients = 1;
   std::string out;
+  std::string parts = "bytes,feeding";
   CLI::App app("Counts the bytes that the CUDA engine's kernels move for each tuple of workloads A to G.");
   app.add_option("--workloads", workloads, "letters of the workloads")->capture_default_str();
   app.add_option("--divide-clients", divide_clients, "take fewer clients, for a quick look")
       ->check(CLI::PositiveNumber);
   bool planned_only = false;
   app.add_flag("--planned-only", planned_only, "leave out the path that the planner does not take");
+  app.add_option("--parts", parts, "bytes: of each path; feeding: the model of rounds fed from host memory")
+      ->check(CLI::IsMember({"bytes", "feeding", "bytes,feeding"}))
+      ->capture_default_str();
+  sparseagg::cuda::Tuning tuning;
+  app.add_option("--slab-bytes", tuning.slab_bytes, "tuning of the feeding, as the next: cuda/tuning.h")
+      ->capture_default_str();
+  app.add_option("--min-slab-run", tuning.min_slab_run)->capture_default_str();
   app.add_option("--out", out, "JSON file to write");
   CLI11_PARSE(app, argc, argv);
   std::printf("%-2s %-5s %10s %10s\n", "", "path", "B/tuple", "floor");
   std::vector<std::string> records;
+  std::vector<std::string> feedings;
   for (const char name : workloads) {
     const sparseagg::bench::Workload workload =
         sparseagg::bench::MakeWorkload(std::string(1, name), sparseagg::bench::kSeed, divide_clients);
-    for (std::string& record : sparseagg::bench::CountPaths(workload, planned_only))
-      records.push_back(std::move(record));
+    if (parts != "feeding") {
+      for (std::string& record : sparseagg::bench::CountPaths(workload, planned_only)) records.push_back(record);
+    }
+    if (parts != "bytes") {
+      for (std::string& record : sparseagg::bench::ModelFeedings(workload, tuning)) feedings.push_back(record);
+    }
   }
   if (!out.empty()) {
     std::ofstream file(out);
     file << "{\n\"clients_divided_by\": " << divide_clients << ",\n\"results\": [\n"
-         << absl::StrJoin(records, ",\n") << "\n]\n}\n";
+         << absl::StrJoin(records, ",\n") << "\n],\n\"feeding\": [\n"
+         << absl::StrJoin(feedings, ",\n") << "\n]\n}\n";
     file.close();
     if (!file.good()) throw std::runtime_error("cannot write " + out);
   }

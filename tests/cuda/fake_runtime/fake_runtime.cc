@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <unordered_set>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,6 +25,17 @@ cudaError_t Count() {
   return runtime.last_error = runtime.error;
 }
 
+cudaError_t Query() {
+  const cudaError_t error = Count();
+  return error == cudaSuccess && Runtime().num_calls >= Runtime().hangs_at_call ? cudaErrorNotReady : error;
+}
+
+// What has not been given back; never destroyed, so that what an engine abandons counts as used.
+std::unordered_set<void*>& Live() {
+  static auto* const live = new std::unordered_set<void*>;
+  return *live;
+}
+
 // Runs `work` unless this call is the one to fail.
 template <typename Work>
 cudaError_t Do(Work work) {
@@ -36,6 +48,7 @@ template <typename T>
 cudaError_t Make(T** made) {
   return Do([made] {
     *made = new T();
+    Live().insert(*made);
     ++Runtime().num_live;
   });
 }
@@ -43,6 +56,7 @@ cudaError_t Make(T** made) {
 // Gives back even where it then reports an error, which is that of earlier work.
 template <typename T>
 cudaError_t Destroy(T* made) {
+  Live().erase(made);
   delete made;
   --Runtime().num_live;
   return Count();
@@ -51,11 +65,13 @@ cudaError_t Destroy(T* made) {
 cudaError_t Allocate(void** memory, size_t bytes) {
   return Do([=] {
     *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    Live().insert(*memory);
     ++Runtime().num_live;
   });
 }
 
 cudaError_t GiveBack(void* memory) {
+  Live().erase(memory);
   std::free(memory);
   --Runtime().num_live;
   return Count();
@@ -142,13 +158,20 @@ cudaError_t cudaFreeHost(  // allow(raw-allocation): the fake
     void* memory) {
   return fake::GiveBack(memory);
 }
+cudaError_t cudaHostRegister(void*, size_t, unsigned) { return fake::Count(); }
+cudaError_t cudaHostUnregister(void*) { return fake::Count(); }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void*) {
+  return fake::Do(
+      [=] { attributes->type = fake::Runtime().all_pinned ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered; });
+}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return fake::Make(stream); }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return fake::Count(); }
+cudaError_t cudaDeviceSynchronize() { return fake::Count(); }
+cudaError_t cudaStreamQuery(cudaStream_t) { return fake::Query(); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return fake::Count(); }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return fake::Destroy(stream); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return fake::Make(event); }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return fake::Count(); }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return fake::Count(); }
+cudaError_t cudaEventQuery(cudaEvent_t) { return fake::Query(); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return fake::Destroy(event); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
   return fake::Do([=] { std::memcpy(to, from, bytes); });
@@ -160,6 +183,8 @@ cudaError_t cudaMemsetAsync(void* memory, int byte, size_t bytes, cudaStream_t) 
 namespace sparseagg::cuda {
 
 cudaError_t Launch(const ExpandRun& kernel, cudaStream_t) { return fake::Run(kernel); }
+cudaError_t Launch(const Fetch& kernel, cudaStream_t) { return fake::Run(kernel); }
+cudaError_t Launch(const CopyWords& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const Enumerate& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FlagLong& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const GatherKeys& kernel, cudaStream_t) { return fake::Run(kernel); }

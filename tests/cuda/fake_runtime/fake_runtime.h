@@ -18,6 +18,7 @@ struct FakeRuntime {
   uint64_t fail_at_call = 0;  // counted from 1; 0: never
   uint64_t fail_at_call_too = 0;
   cudaError_t error = cudaErrorUnknown;
+  uint64_t hangs_at_call = ~uint64_t{0};  // from then on nothing is ever done by the time someone asks
 
   uint64_t num_calls = 0;
   int current_device = 0;
@@ -27,7 +28,8 @@ struct FakeRuntime {
   uint64_t num_sorts_of_32_bits = 0;
   uint64_t num_sorts_of_64_bits = 0;
   uint64_t num_selects = 0;
-  uint64_t num_trims = 0;  // of the pool
+  uint64_t num_trims = 0;   // of the pool
+  bool all_pinned = false;  // host memory that others allocated
 };
 
 // What the runtime of this program goes by.

@@ -1,0 +1,42 @@
+#include "bench/gpu/traffic/feeding.h"
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "bench/common/must.h"
+#include "bench/gpu/gpu_cases.h"
+#include "cuda/device_engine.h"
+#include "host/aggregation.h"
+
+namespace sparseagg::bench {
+
+double Feeding::LinkShare(const MachineModel& machine) const {
+  return static_cast<double>(std::max(timeline.in_bytes, timeline.out_bytes)) / machine.link_bytes_per_s / seconds();
+}
+
+Feeding ModelFeeding(const Workload& workload, const CanonicalSums& expected, const FeedingCase& how) {
+  const HostInput input(workload);
+  Feeding feeding;
+  feeding.num_tuples = workload.num_tuples;
+  cuda::DeviceEngineOptions options;
+  options.tuning = how.tuning;
+  cuda::DeviceEngine engine(std::make_unique<TimelineDevice>(how.machine, how.pinned, &feeding.timeline), options);
+  auto aggregation = Must(Aggregation::Create(engine, {workload.spec}));
+  for (size_t k = 0; k < input.updates().size(); ++k) {
+    Check(aggregation->Add(absl::StrFormat("%020d", k), Must(aggregation->Prepare({input.updates()[k]}))));
+  }
+  feeding.timeline = {};
+  const Result result = std::move(Must(std::move(*aggregation).Finish())[0]);
+  Check(engine.Probe());
+  const std::string difference = expected.FindDifference(workload.spec.aggregation, result);
+  if (engine.use().num_fallbacks > 0 || !difference.empty()) {
+    throw std::runtime_error(workload.name + ": " + (difference.empty() ? "the host did the work" : difference));
+  }
+  return feeding;
+}
+
+}  // namespace sparseagg::bench

@@ -1,0 +1,63 @@
+#include "host/base/host_threads.h"
+
+#include <tbb/parallel_for.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace sparseagg {
+
+void HostThreads::For(size_t count, const std::function<void(size_t)>& body) {
+  if (count <= 1 || arena_.max_concurrency() == 1) {
+    for (size_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  arena_.execute([&] { tbb::parallel_for(size_t{0}, count, body); });
+}
+
+void HostThreads::Copy(absl::Span<const CopyPiece> pieces, size_t part_bytes) {
+  std::vector<size_t> begins;  // of the pieces, among all bytes
+  begins.reserve(pieces.size());
+  size_t total = 0;
+  for (const CopyPiece& piece : pieces) {
+    begins.push_back(total);
+    total += piece.bytes;
+  }
+  For((total + part_bytes - 1) / part_bytes, [&](size_t part) {
+    size_t at = part * part_bytes;
+    const size_t end = std::min(total, at + part_bytes);
+    size_t i = std::upper_bound(begins.begin(), begins.end(), at) - begins.begin() - 1;
+    for (; at < end; ++i) {
+      const size_t done = at - begins[i];
+      const size_t bytes = std::min(pieces[i].bytes - done, end - at);
+      if (bytes == 0) continue;  // an empty piece has no addresses
+      std::memcpy(static_cast<std::byte*>(pieces[i].to) + done, static_cast<const std::byte*>(pieces[i].from) + done,
+                  bytes);
+      at += bytes;
+    }
+  });
+}
+
+std::unique_ptr<HostThreads::Copying> HostThreads::StartCopy(const CopyPiece& piece, size_t part_bytes) {
+  auto copying = std::unique_ptr<Copying>(new Copying(arena_));
+  if (arena_.max_concurrency() == 1) {
+    Copy({&piece, 1}, part_bytes);
+    return copying;
+  }
+  arena_.execute([&] {
+    for (size_t at = 0; at < piece.bytes; at += part_bytes) {
+      copying->parts_.run([=] {
+        std::memcpy(static_cast<std::byte*>(piece.to) + at, static_cast<const std::byte*>(piece.from) + at,
+                    std::min(part_bytes, piece.bytes - at));
+      });
+    }
+  });
+  return copying;
+}
+
+HostThreads::Copying::~Copying() {
+  arena_.execute([this] { parts_.wait(); });
+}
+
+}  // namespace sparseagg
