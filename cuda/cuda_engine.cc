@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateCudaDevice());
   DeviceEngineOptions options;
   options.cpu = cpu;
-  if (work == DeviceWork::kAll) options.tuning.min_merge_values = 0;
+  if (work == DeviceWork::kLarge) options.tuning.min_merge_values = Tuning::kMinLargeMergeValues;
   options.on_fallback = std::move(on_fallback);
   return std::make_unique<DeviceEngine>(std::move(device), options);
 }

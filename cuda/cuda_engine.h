@@ -21,7 +21,7 @@ using FallbackReport = std::function<void(const absl::Status& reason)>;
 // Which rounds the device merges.
 enum class DeviceWork : uint8_t {
   kAll,    // all
-  kLarge,  // those for which the CPU engine would take longer (Tuning::min_merge_values)
+  kLarge,  // those for which the CPU engine would take longer (cuda/tuning.h)
 };
 
 // Creates the engine. `cpu` configures the CPU engine that takes over when the device fails. Callable without a driver.

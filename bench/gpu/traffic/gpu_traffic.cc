@@ -80,7 +80,6 @@ std::vector<std::string> CountPaths(const Workload& workload, bool planned_only)
 // The model of the workload fed from host memory: pinned, pageable, and pageable as one batch that one thread stages.
 std::vector<std::string> ModelFeedings(const Workload& workload, const cuda::Tuning& tuning) {
   const CanonicalSums expected(workload);
-  std::vector<std::string> records;
   FeedingCase pinned;
   pinned.tuning = tuning;
   FeedingCase pageable = pinned;
@@ -88,15 +87,12 @@ std::vector<std::string> ModelFeedings(const Workload& workload, const cuda::Tun
   FeedingCase serial = pageable;
   serial.tuning.slab_bytes = 0;
   serial.machine.num_copy_threads = 1;
+  std::vector<std::string> records;
   for (const auto& [name, how] :
        {std::pair("pinned", pinned), std::pair("pageable", pageable), std::pair("one thread, one batch", serial)}) {
     const Feeding feeding = ModelFeeding(workload, expected, how);
     const Timeline& timeline = feeding.timeline;
     const auto tuples = static_cast<double>(feeding.num_tuples);
-    if (std::getenv("DEBUG_TL"))
-      std::printf("total %.0f in %.0f out %.0f compute %.0f lanein %.0f MBin %.1f out %.1f calls %lu\n",
-                  timeline.host * 1e6, timeline.link_in * 1e6, timeline.link_out * 1e6, timeline.lanes[1] * 1e6,
-                  timeline.lanes[0] * 1e6, timeline.in_bytes / 1e6, timeline.out_bytes / 1e6, timeline.num_calls);
     std::printf("%-2s %-22s %6.2f G/s %4.0f %% of the link\n", workload.name.c_str(), name,
                 feeding.tuples_per_s() / 1e9, 100 * feeding.LinkShare(how.machine));
     std::fflush(stdout);
