@@ -132,7 +132,7 @@ void Fibers::Run(uint32_t num_blocks, uint32_t num_threads, const Body& body) {
   while (fibers_.size() < size_t{num_blocks} * num_threads) {
     auto fiber = std::make_unique<Fiber>();
     fiber->owner = this;
-    fiber->stack = std::make_unique<std::byte[]>(kStackBytes);
+    fiber->stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
     if (__tsan_create_fiber != nullptr) fiber->tsan = __tsan_create_fiber(0);
     getcontext(&fiber->context);
     fiber->context.uc_stack.ss_sp = fiber->stack.get();
