@@ -6,6 +6,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# One build for `make run`, the tests and the benchmarks, so that nothing is compiled twice.
+SERVER := build/dev/service/sparseagg-server
 SERVER_ADDRESS ?= 127.0.0.1:8001
 DEMO_ARGS ?=
 WHEELS_ARGS ?=
@@ -25,12 +27,12 @@ export CTEST_PARALLEL_LEVEL := $(or $(JOBS),$(shell nproc))
 ## Run and test
 
 .PHONY: run
-run: release-server $(VENV)/.demo ## install what is missing, build, and run a federated job on real text
-	$(BIN)/sparseagg demo --server build/release/service/sparseagg-server --out out/demo $(DEMO_ARGS)
+run: server $(VENV)/.demo ## install what is missing, build, and run a federated job on real text
+	$(BIN)/sparseagg demo --server $(SERVER) --out out/demo $(DEMO_ARGS)
 
 .PHONY: serve
-serve: release-server ## a server in the foreground (SERVER_ADDRESS=127.0.0.1:8001)
-	build/release/service/sparseagg-server --grpc-address $(SERVER_ADDRESS)
+serve: server ## a server in the foreground (SERVER_ADDRESS=127.0.0.1:8001)
+	$(SERVER) --grpc-address $(SERVER_ADDRESS)
 
 .PHONY: test
 test: test-cpp test-python ## all tests
@@ -41,7 +43,7 @@ test-cpp: build ## the C++ tests
 
 .PHONY: test-python
 test-python: build $(VENV)/.test deps-browser ## the Python tests, against a real server
-	SPARSEAGG_SERVER=$(CURDIR)/build/dev/service/sparseagg-server \
+	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) \
 	  $(PYTEST) tests/python $(PYTEST_ARGS)
 	$(PYTEST) -q -r s tests/integrations/tensors  # skips, by name, the libraries that are not here
 
@@ -49,7 +51,7 @@ INTEGRATIONS ?=
 
 .PHONY: test-integrations
 test-integrations: build ## the adapters inside the real frameworks from PyPI (INTEGRATIONS=flower; 10 minutes and more)
-	SPARSEAGG_SERVER=$(CURDIR)/build/dev/service/sparseagg-server \
+	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) \
 	  $(BIN)/python scripts/test_integrations.py $(INTEGRATIONS) -- $(PYTEST_ARGS)
 
 .PHONY: cuda-engine
@@ -83,7 +85,7 @@ CYCLES ?= 200
 
 .PHONY: crash-test
 crash-test: build $(VENV)/.test ## a server is killed and started again CYCLES=200 times; checks that nothing is lost
-	$(BIN)/python scripts/crash_test.py --cycles $(CYCLES) --server build/dev/service/sparseagg-server $(CRASH_ARGS)
+	$(BIN)/python scripts/crash_test.py --cycles $(CYCLES) --server $(SERVER) $(CRASH_ARGS)
 
 ## Give away
 
@@ -125,9 +127,9 @@ MATRIX_WHEEL ?= $(WHEEL)
 MATRIX_ARGS ?=
 
 .PHONY: test-matrix
-test-matrix: $(MATRIX_WHEEL) release-server ## the wheel under each Python and protobuf, into docs/compatibility.md (30 minutes)
+test-matrix: $(MATRIX_WHEEL) server ## the wheel under each Python and protobuf, into docs/compatibility.md (30 minutes)
 	$(BIN)/python scripts/test_matrix.py $(MATRIX_WHEEL) \
-	  --server $(CURDIR)/build/release/service/sparseagg-server $(MATRIX_ARGS)
+	  --server $(CURDIR)/$(SERVER) $(MATRIX_ARGS)
 
 build/gpu-bundle/build.ninja build/cpu-bundle/build.ninja: build/%/build.ninja: \
   CMakePresets.json build/static-libs/.done-3 | deps-build deps-test
@@ -153,16 +155,15 @@ $(WHEEL): $(PACKAGE_FILES) $(sort $(dir $(PACKAGE_FILES))) | $(VENV)/bin/python
 PEERS_VENV := .venv-peers
 PEERS_PYTHON := $(PEERS_VENV)/bin/python
 BENCH_ARGS ?=
-BENCH_LIBRARY := build/release/bench/libsparseagg_bench_native.so
-SERVICE_PROGRAMS := --server build/release/service/sparseagg-server \
-  --loadgen build/release/bench/service/loadgen/sparseagg-loadgen
+BENCH_LIBRARY := build/dev/bench/libsparseagg_bench_native.so
+SERVICE_PROGRAMS := --server $(SERVER) --loadgen build/dev/bench/service/loadgen/sparseagg-loadgen
 # What the engine inside the race's environment is built from.
 ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda python))
 
 .PHONY: bench
 bench: bench-build ## workloads A to G, raced against other libraries, into bench/results (20 minutes)
 	@mkdir -p bench/results
-	build/release/bench/merge_bench --repetitions 21 --out bench/results/merge.json
+	build/dev/bench/merge_bench --repetitions 21 --out bench/results/merge.json
 	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/race.py \
 	  --merge-bench bench/results/merge.json --out bench/results/race.json $(BENCH_ARGS)
 	$(PEERS_PYTHON) bench/peers/table.py bench/results/race.json --out bench/results/race.md
@@ -171,7 +172,7 @@ bench: bench-build ## workloads A to G, raced against other libraries, into benc
 .PHONY: bench-quick
 bench-quick: bench-build ## the same on a twentieth of the clients, into out/bench (2 minutes)
 	@mkdir -p out/bench
-	build/release/bench/merge_bench --out out/bench/merge.json --divide-clients 20 --repetitions 3
+	build/dev/bench/merge_bench --out out/bench/merge.json --divide-clients 20 --repetitions 3
 	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/race.py \
 	  --divide-clients 20 --repetitions 2 --patience 0.3 --fresh-only \
 	  --merge-bench out/bench/merge.json --out out/bench/race.json $(BENCH_ARGS)
@@ -182,8 +183,8 @@ bench-quick: bench-build ## the same on a twentieth of the clients, into out/ben
 .PHONY: tune
 tune: bench-build ## what the CPU planner goes by, measured here, and what that would change (4 minutes)
 	@mkdir -p bench/results
-	cmake --build --preset release --target merge_tune
-	build/release/bench/merge_tune --out bench/results/tune.json $(BENCH_ARGS)
+	cmake --build --preset dev --target merge_tune
+	build/dev/bench/merge_tune --out bench/results/tune.json $(BENCH_ARGS)
 	$(PEERS_PYTHON) bench/merge/tune.py bench/results/tune.json --out bench/results/tune.png
 
 .PHONY: bench-service
@@ -197,34 +198,34 @@ bench-service-quick: bench-service-build ## the same on a tenth of the clients, 
 	$(BIN)/python bench/service/plot_service.py out/bench/service.json --out out/bench/service.png
 
 .PHONY: bench-service-build
-bench-service-build: build/release/build.ninja $(VENV)/.demo
-	cmake --build --preset release --target sparseagg-server sparseagg-loadgen
+bench-service-build: build/dev/build.ninja $(VENV)/.demo
+	cmake --build --preset dev --target sparseagg-server sparseagg-loadgen
 
 INTEGRATION = .venv-integrations/$(1)/bin/python
 STAND_INS = LD_LIBRARY_PATH=$(CURDIR)/.venv-integrations/$(1)/torch-stand-ins $(INTEGRATION)
 
 .PHONY: bench-coordinators
-bench-coordinators: build release-server ## beside the aggregation of Flower and NVFlare themselves, into bench/results (15 GB of memory)
+bench-coordinators: build ## beside the aggregation of Flower and NVFlare themselves, into bench/results (15 GB of memory)
 	$(BIN)/python scripts/test_integrations.py flower nvflare -- -q --collect-only
 	$(call STAND_INS,flower) bench/coordinators/flower_side_by_side.py --out bench/results/flower.json
 	$(call STAND_INS,nvflare) bench/coordinators/nvflare_side_by_side.py --out bench/results/nvflare.json
 	$(call STAND_INS,nvflare) bench/coordinators/nvflare_wire.py --out bench/results/nvflare.json
 	$(BIN)/python bench/coordinators/dense.py --out bench/results/dense.json --plot bench/results/dense.png \
 	  --python flower=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) \
-	  --python 'torch float32=$(call INTEGRATION,flower)' --server build/release/service/sparseagg-server
+	  --python 'torch float32=$(call INTEGRATION,flower)' --server $(SERVER)
 
 .PHONY: bench-wire
-bench-wire: build/release/build.ninja deps-bench $(VENV)/.demo ## bytes a tuple on the wire, and how fast they are packed
-	cmake --preset release
-	cmake --build --preset release --target wire_bytes wire_bench
-	build/release/bench/wire_bytes
-	build/release/bench/wire_bench
+bench-wire: build/dev/build.ninja deps-bench $(VENV)/.demo ## bytes a tuple on the wire, and how fast they are packed
+	cmake --preset dev $(CUDA_HERE)
+	cmake --build --preset dev --target wire_bytes wire_bench
+	build/dev/bench/wire_bytes
+	build/dev/bench/wire_bench
 	$(BIN)/python bench/wire/wire_encode.py
 
 # What the races need besides the time they take: minutes, the first time.
 .PHONY: bench-build
-bench-build: build/release/build.ninja $(PEERS_VENV)/.engine
-	cmake --build --preset release --target merge_bench sparseagg_bench_native
+bench-build: build/dev/build.ninja $(PEERS_VENV)/.engine
+	cmake --build --preset dev --target merge_bench sparseagg_bench_native
 
 ## Build
 
@@ -232,30 +233,41 @@ bench-build: build/release/build.ninja $(PEERS_VENV)/.engine
 deps: deps-build deps-test deps-extension $(VENV)/.demo $(VENV)/.test ## Debian packages and the Python environment, where missing
 
 .PHONY: build
-build: build/dev/build.ninja ## everything, with tests, in build/dev
+build: build/dev/.with-tests ## everything, with tests, in build/dev
 	cmake --build --preset dev
 
+.PHONY: server
+server: build/dev/build.ninja
+	cmake --build --preset dev --target sparseagg-server
+
 .PHONY: release-server
-release-server: build/release/build.ninja
+release-server: | deps-build ## the server for packages, in build/release
+	cmake --preset release $(CUDA_HERE)
 	cmake --build --preset release --target sparseagg-server
 
 # For this machine alone: for the GPUs that it has, or without CUDA, since kernels for all of them take an hour of two
 # cores. What goes to other machines is a bundle.
-CUDA_HERE = $(shell nvidia-smi -L >/dev/null 2>&1 && echo -DSPARSEAGG_CUDA_ARCHITECTURES=native || echo -DSPARSEAGG_CUDA=OFF)
+CUDA_HERE = $(shell nvidia-smi -L >/dev/null 2>&1 && echo -DSPARSEAGG_CUDA=AUTO -DSPARSEAGG_CUDA_ARCHITECTURES=native \
+  || echo -DSPARSEAGG_CUDA=OFF)
 
-build/release/build.ninja: CMakePresets.json | deps-build
-	cmake --preset release $(CUDA_HERE)
+build/dev/build.ninja: CMakePresets.json | deps-build
+	cmake --preset dev $(CUDA_HERE) -DSPARSEAGG_TESTS=OFF
+
+# The Python extension, for the environment's Python; it goes where that environment's package is.
+PYTHON_EXTENSION = -DSPARSEAGG_PYTHON=ON -DPython_EXECUTABLE='$(CURDIR)/$(BIN)/python' \
+  -Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)"
+
+build/dev/.with-tests: build/dev/build.ninja python/engine/CMakeLists.txt | deps-test deps-extension $(VENV)/.test
+	cmake --preset dev $(CUDA_HERE) -DSPARSEAGG_TESTS=ON $(PYTHON_EXTENSION)
+	@touch $@
 
 build/asan-ubsan/build.ninja: | deps-sanitize
 build/asan-ubsan/build.ninja build/tsan/build.ninja build/cuda/build.ninja: build/%/build.ninja: CMakePresets.json \
   | deps-build deps-test
 	cmake --preset $*
 
-# With the Python extension, for the environment's Python; it goes where that environment's package is.
-build/dev/build.ninja build/tidy/build.ninja: \
-  build/%/build.ninja: CMakePresets.json python/engine/CMakeLists.txt | deps-build deps-test deps-extension $(VENV)/.test
-	cmake --preset $* -DSPARSEAGG_PYTHON=ON -DPython_EXECUTABLE='$(CURDIR)/$(BIN)/python' \
-	  -Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)"
+build/tidy/build.ninja: CMakePresets.json python/engine/CMakeLists.txt | deps-build deps-test deps-extension $(VENV)/.test
+	cmake --preset tidy $(PYTHON_EXTENSION)
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.

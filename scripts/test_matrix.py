@@ -286,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
-    default = os.environ.get("SPARSEAGG_SERVER") or str(REPOSITORY / "build/release/service/sparseagg-server")
+    default = os.environ.get("SPARSEAGG_SERVER") or str(REPOSITORY / "build/dev/service/sparseagg-server")
     parser.add_argument("--server", default=default, help="sparseagg-server (%(default)s)")
     parser.add_argument("--only", choices=PYTHONS, help="a single Python")
     parser.add_argument("--protobuf", choices=PROTOBUFS, help="a single protobuf")

@@ -139,9 +139,9 @@ auto Guard(Work work) -> decltype(work()) {
   }
 }
 
-constexpr size_t kBytes = size_t{256} << 20;
+constexpr size_t kSweepBytes = size_t{256} << 20;
 
-// Bytes a second of `work(begin, end)` over kBytes cut for `threads` threads; the median of several passes.
+// Bytes a second of `work(begin, end)` over kSweepBytes cut for `threads` threads; the median of several passes.
 template <typename Work>
 double Rate(int threads, Work work) {
   std::vector<double> seconds;
@@ -150,13 +150,13 @@ double Rate(int threads, Work work) {
     const double start = Now();
     arena.execute([&] {
       tbb::parallel_for(
-          0, threads, [&](int t) { work(kBytes / threads * t, kBytes / threads * (t + 1)); },
+          0, threads, [&](int t) { work(kSweepBytes / threads * t, kSweepBytes / threads * (t + 1)); },
           tbb::static_partitioner());
     });
     seconds.push_back(Now() - start);
   }
   std::nth_element(seconds.begin(), seconds.begin() + 3, seconds.end());
-  return kBytes / seconds[3];
+  return kSweepBytes / seconds[3];
 }
 
 }  // namespace
@@ -227,11 +227,11 @@ const char* sab_difference(const Workload* workload, const Output* output) {
 
 // Bytes a second that `threads` threads read, write (to memory that was written before) and copy.
 void sab_memory(int threads, double* read, double* write, double* copy) {
-  using sparseagg::bench::kBytes;
-  sparseagg::Column<char> from(kBytes);
-  sparseagg::Column<char> to(kBytes);
-  std::memset(from.data(), 1, kBytes);
-  std::memset(to.data(), 1, kBytes);
+  using sparseagg::bench::kSweepBytes;
+  sparseagg::Column<char> from(kSweepBytes);
+  sparseagg::Column<char> to(kSweepBytes);
+  std::memset(from.data(), 1, kSweepBytes);
+  std::memset(to.data(), 1, kSweepBytes);
   std::vector<uint64_t> sums(threads * 16);
   *read = sparseagg::bench::Rate(threads, [&](size_t begin, size_t end) {
     const auto* words = reinterpret_cast<const uint64_t*>(from.data());
@@ -239,7 +239,7 @@ void sab_memory(int threads, double* read, double* write, double* copy) {
     for (size_t i = begin / 8; i < end / 8; i += 8) {
       for (size_t lane = 0; lane < 8; ++lane) lanes[lane] += words[i + lane];
     }
-    uint64_t* sum = &sums[begin * threads / kBytes * 16];
+    uint64_t* sum = &sums[begin * threads / kSweepBytes * 16];
     for (const uint64_t lane : lanes) *sum += lane;
   });
   // Every pass writes other bytes, by plain stores.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 r"""How fast the HTTP gateway takes bulk uploads, next to gRPC, in turns on one machine.
 
-    bench/service/http_upload.py --server build/release/service/sparseagg-server \
-      --loadgen build/release/bench/service/loadgen/sparseagg-loadgen
+    bench/service/http_upload.py --server build/dev/service/sparseagg-server \
+      --loadgen build/dev/bench/service/loadgen/sparseagg-loadgen
 
 Both send workload B of bench/ in chunks of 512 KiB over as many connections, three rounds a turn, of which the median
 counts: from the first byte to the last commit. gRPC's turns are those of sparseagg-loadgen, with SubmitUpdate, the

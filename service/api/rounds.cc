@@ -6,6 +6,7 @@
 #include "host/base/status_macros.h"
 #include "service/api/aggregation_methods.h"
 #include "service/api/call_log.h"
+#include "service/api/list_size.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/parse.h"
@@ -23,8 +24,6 @@ constexpr absl::string_view kFeatures[] = {
     "ListSubmissions",          "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
     "AggregationSpec.on_empty", "TensorSpec.shape",   "Tasks"};
 
-constexpr int kDefaultListSize = 100;
-constexpr int kMaxListSize = 1000;
 // The longest reason of a cancelled round, which the round keeps.
 constexpr size_t kMaxReasonBytes = 1024;
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
@@ -158,10 +157,7 @@ void AggregationMethods::ListRounds(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::ListRoundsRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    if (request.page_size() < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("page_size ", request.page_size(), " is negative"));
-    }
-    const int size = request.page_size() == 0 ? kDefaultListSize : std::min(request.page_size(), kMaxListSize);
+    ASSIGN_OR_RETURN(const int size, ListSize(request.page_size()));
     ASSIGN_OR_RETURN(const Registry::Page page,
                      registry_.List(self.caller().identity().tenant, size, request.page_token()));
     uint64_t max_bytes = 0;

@@ -6,30 +6,22 @@
 #include "host/base/status_macros.h"
 #include "service/api/aggregation_methods.h"
 #include "service/api/call_log.h"
+#include "service/api/list_size.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/serialize.h"
 
 namespace sparseagg::service {
-namespace {
-
-constexpr uint64_t kMaxListSize = 1000;
-
-}  // namespace
 
 void AggregationMethods::ListSubmissions(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::ListSubmissionsRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     LogCall(LogLevel::kDebug, self.caller(), "ListSubmissions", request.name());
-    if (request.page_size() < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("page_size ", request.page_size(), " is negative"));
-    }
+    ASSIGN_OR_RETURN(const int asked, ListSize(request.page_size(), kMaxListSize));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
-    const auto asked = static_cast<uint64_t>(request.page_size());
-    const uint64_t size = std::min(
-        {asked == 0 ? kMaxListSize : asked, kMaxListSize, std::max<uint64_t>(PageBytes(0) / kMostSubmissionBytes, 1)});
+    const uint64_t size = std::min<uint64_t>(asked, std::max<uint64_t>(PageBytes(0) / kMostSubmissionBytes, 1));
     const uint64_t most = std::min(size, round->Snapshot().num_submissions + 1);  // one may come before the answer
     return PlannedAnswer{most * kMostSubmissionBytes,
                          [&self, round, most, token = request.page_token()]() -> absl::Status {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "service/api/call_log.h"
+#include "service/api/list_size.h"
 #include "service/base/fail_point.h"
 #include "service/base/to_status.h"
 #include "service/codec/parse.h"
@@ -16,8 +17,6 @@
 namespace sparseagg::service {
 namespace {
 
-constexpr int kDefaultListSize = 100;
-constexpr int kMaxListSize = 1000;
 // A name in a CreateTasksResponse.
 constexpr uint64_t kMostNameBytes = 160;
 
@@ -92,11 +91,8 @@ void TaskMethods::ListTasks(const Call& call) {
   return AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::ListTasksRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    if (request.page_size() < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("page_size ", request.page_size(), " is negative"));
-    }
     ASSIGN_OR_RETURN(const TaskRegistry::Filter filter, DecodeFilter(request));
-    const int size = request.page_size() == 0 ? kDefaultListSize : std::min(request.page_size(), kMaxListSize);
+    ASSIGN_OR_RETURN(const int size, ListSize(request.page_size()));
     const uint64_t most = PageBytes(0);
     return PlannedAnswer{most + kMostTaskBytes + server_.limits.max_task_bytes,
                          [this, &self, filter, size, token = request.page_token(), most]() -> absl::Status {

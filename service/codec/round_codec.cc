@@ -67,9 +67,9 @@ void EncodeTimeline(const RoundTimeline& timeline, v1::RoundTimeline* wire) {
 
 }  // namespace
 
-std::string RoundName(const RoundConfig& config) {
-  return config.id.empty() ? "" : absl::StrCat(kRoundPrefix, config.id);
-}
+std::string RoundName(const RoundConfig& config) { return config.id.empty() ? "" : RoundName(config.id); }
+
+std::string RoundName(absl::string_view id) { return absl::StrCat(kRoundPrefix, id); }
 
 absl::StatusOr<std::string> ParseRoundName(absl::string_view name) {
   absl::string_view id = name;

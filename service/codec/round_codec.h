@@ -25,6 +25,7 @@ namespace sparseagg::service {
 
 // Returns: "rounds/ID"; "" for the private round of a one-shot call.
 std::string RoundName(const RoundConfig& config);
+std::string RoundName(absl::string_view id);
 // Returns: the id in "rounds/ID". Errors: INVALID_ARGUMENT: not a round name.
 absl::StatusOr<std::string> ParseRoundName(absl::string_view name);
 // Errors: INVALID_ARGUMENT unless the id matches [A-Za-z0-9._-]{1,128}.

@@ -18,7 +18,6 @@ namespace sparseagg::service {
 namespace {
 
 constexpr absl::string_view kTaskPrefix = "tasks/";
-constexpr absl::string_view kRoundPrefix = "rounds/";
 constexpr size_t kMaxLabelBytes = 64;
 constexpr size_t kMaxReasonBytes = 1024;
 
@@ -92,7 +91,7 @@ void EncodeSpec(const TaskSpec& spec, bool with_payload, v1::TaskSpec* wire) {
   wire->set_priority(spec.priority);
   if (spec.deadline != absl::InfiniteDuration()) EncodeDuration(spec.deadline, wire->mutable_deadline());
   wire->set_max_attempts(spec.max_attempts);
-  if (!spec.round.empty()) wire->set_round(absl::StrCat(kRoundPrefix, spec.round));
+  if (!spec.round.empty()) wire->set_round(RoundName(spec.round));
   EncodeDuration(spec.ttl, wire->mutable_ttl());
 }
 

@@ -251,17 +251,17 @@ TYPED_TEST(LongSegments, AnyLengthWidthAndThreadOrder_SameBitsAsOneThreadFromLef
   }
 }
 
-struct Counted {
+struct SegmentCounts {
   std::vector<uint32_t> counts;
   std::vector<uint64_t> float_weights;  // bits
   std::vector<int64_t> fixed_weights;
-  bool operator==(const Counted&) const = default;
+  bool operator==(const SegmentCounts&) const = default;
 };
 
-Counted Count(const Batch& batch, bool unique, bool weights, bool as_long, uint64_t seed) {
+SegmentCounts Count(const Batch& batch, bool unique, bool weights, bool as_long, uint64_t seed) {
   std::vector<uint32_t> all(batch.begin.size());
   std::iota(all.begin(), all.end(), 0u);
-  Counted counted;
+  SegmentCounts counted;
   counted.counts.resize(all.size());
   counted.float_weights.resize(weights ? all.size() : 0);
   counted.fixed_weights.resize(weights ? all.size() : 0);
@@ -294,7 +294,7 @@ TEST(LongSegmentCounts, AnyLengthAndThreadOrder_SameBitsAsOneThreadFromLeftToRig
   for (const bool unique : {true, false}) {
     for (const bool weights : {true, false}) {
       const Batch batch(seed, 1, unique, false);
-      const Counted expected = Count(batch, unique, weights, false, 0);
+      const SegmentCounts expected = Count(batch, unique, weights, false, 0);
       for (uint64_t order = 0; order < 5; ++order) {
         EXPECT_TRUE(expected == Count(batch, unique, weights, true, order)) << unique << weights << order;
       }

@@ -128,7 +128,7 @@ uint64_t ResidentOf(size_t count, size_t bytes, size_t kept_bytes) {
 }
 
 TEST_F(ColumnTest, SmallerThanWhatIsKept_TakesLittleMoreThanItsSize) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  if (sparseagg::testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
   for (const size_t bytes : {5 * kMiB, 7 * kMiB}) {
     EXPECT_LE(ResidentOf(8, bytes, 16 * kMiB), 8 * bytes / 8 * 9 + 8 * kMiB) << bytes;
     Reset();
@@ -136,13 +136,13 @@ TEST_F(ColumnTest, SmallerThanWhatIsKept_TakesLittleMoreThanItsSize) {
 }
 
 TEST_F(ColumnTest, JustBeyondAHugePage_TakesLittleMoreThanItsSize) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  if (sparseagg::testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
   const size_t bytes = 4 * kMiB + 40'000;
   EXPECT_LE(ResidentOf(16, bytes, 0), 16 * bytes / 8 * 9 + 8 * kMiB);
 }
 
 TEST_F(ColumnTest, Trimmed_TakesLittleMoreThanItsSize) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  if (sparseagg::testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
   for (const size_t bytes : {100 * kMiB / 1024, 3 * kMiB, 64 * kMiB}) {
     for (const size_t used : {size_t{0}, size_t{1}, bytes / 100, bytes / 3}) {
       const size_t count = 96 * kMiB / bytes;
@@ -189,7 +189,7 @@ TEST_F(ColumnTest, Reserve_Exactly_NeverHoldsOldAndNewAtOnce) {
     std::fill(column.begin() + size, column.end(), uint8_t{7});
   }
   EXPECT_EQ(std::count(column.begin(), column.end(), 7), 105 * kMiB);
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  if (sparseagg::testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
   EXPECT_LE(PeakBytes(), before + 41 * kMiB + 8 * kMiB);
 }
 
@@ -221,7 +221,7 @@ TEST_F(ColumnTest, Freed_TakesNoMemory) {
   for (const size_t bytes : {100 * kMiB / 1024, kMiB, 8 * kMiB}) {
     auto column = std::make_unique<Column<uint8_t>>(bytes);
     {
-      const testing::FailingAllocation failing(0);
+      const sparseagg::testing::FailingAllocation failing(0);
       *column = Column<uint8_t>();
       EXPECT_FALSE(failing.failed());
     }
@@ -236,7 +236,7 @@ TEST_F(ColumnTest, NoMemoryToNoteIt_IsNotLost) {
     return pages * 4096;
   };
   const auto fail = [] {
-    const testing::FailingAllocation failing(0);
+    const sparseagg::testing::FailingAllocation failing(0);
     EXPECT_THROW(Column<uint8_t> column(kBytes), std::bad_alloc);
   };
   Column<uint8_t> first(kBytes);
@@ -247,7 +247,7 @@ TEST_F(ColumnTest, NoMemoryToNoteIt_IsNotLost) {
   Reset();
   const uint64_t before = mapped_bytes();
   fail();
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
+  if (sparseagg::testing::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
   EXPECT_LT(mapped_bytes(), before + kBytes);
 }
 

@@ -273,18 +273,18 @@ TEST_F(FoldedAggregation, DenseResultsBeyondTheLimit_AreRefusedBeforehand) {
 
 // Sizes that wrap around in 64 bits must not look small.
 TEST_F(FoldedAggregation, DenseResultsThatNoMachineHolds_AreRefusedWithoutALimit) {
-  struct Shape {
+  struct TooLarge {
     uint64_t dimension;
     uint32_t width;
     DType dtype;
     Op op;
   };
-  for (const Shape& shape : {Shape{uint64_t{1} << 62, 1, DType::kFloat32, Op::kSum},
-                             Shape{(uint64_t{1} << 62) + 1, 1, DType::kFloat32, Op::kMin},
-                             Shape{uint64_t{1} << 61, 1, DType::kFloat64, Op::kMean},
-                             Shape{uint64_t{1} << 50, 4096, DType::kFloat32, Op::kMax},
-                             Shape{uint64_t{1} << 62, 1, DType::kFloat32, Op::kUnion},
-                             Shape{uint64_t{1} << 46, 1, DType::kFloat32, Op::kSum}}) {
+  for (const TooLarge& shape : {TooLarge{uint64_t{1} << 62, 1, DType::kFloat32, Op::kSum},
+                                TooLarge{(uint64_t{1} << 62) + 1, 1, DType::kFloat32, Op::kMin},
+                                TooLarge{uint64_t{1} << 61, 1, DType::kFloat64, Op::kMean},
+                                TooLarge{uint64_t{1} << 50, 4096, DType::kFloat32, Op::kMax},
+                                TooLarge{uint64_t{1} << 62, 1, DType::kFloat32, Op::kUnion},
+                                TooLarge{uint64_t{1} << 46, 1, DType::kFloat32, Op::kSum}}) {
     TensorSpec spec = SpecOf(shape.dimension);
     spec.width = shape.width;
     spec.dtype = shape.dtype;

@@ -14,7 +14,7 @@
 namespace sparseagg::internal {
 namespace {
 
-constexpr uint64_t kSeed = 20261123;
+constexpr uint64_t kCheckSeed = 20261123;
 
 // A copy of some elements that begins `offset` bytes behind an aligned address.
 template <typename T>
@@ -64,7 +64,7 @@ void CheckKeys(size_t size) {
     for (const T flaw : {T{0}, static_cast<T>(~T{0}), at > 0 ? keys[at - 1] : keys[at]}) {
       std::vector<T> flawed = keys;
       flawed[at] = flaw;
-      SCOPED_TRACE(testing::Message() << "size " << size << ", key " << flaw << " at " << at);
+      SCOPED_TRACE(::testing::Message() << "size " << size << ", key " << flaw << " at " << at);
       ExpectFacts(flawed, at % sizeof(T));
     }
   }
@@ -73,11 +73,11 @@ void CheckKeys(size_t size) {
 // Small keys, with one in turn that has a bit which is lost.
 void CheckNarrowing(size_t size) {
   constexpr uint32_t kBehind = 0xA5A5A5A5;
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kCheckSeed);
   std::vector<uint64_t> keys(size);
   for (uint64_t& key : keys) key = random() >> 32;
   for (size_t at = 0; at <= size; at += std::max<size_t>(1, size / 150)) {
-    SCOPED_TRACE(testing::Message() << "size " << size << ", at " << at);
+    SCOPED_TRACE(::testing::Message() << "size " << size << ", at " << at);
     std::vector<uint64_t> flawed = keys;
     if (at < size) flawed[at] |= uint64_t{1} << (32 + at % 32);
     std::vector<uint32_t> narrow(size + 1, kBehind);
@@ -95,7 +95,7 @@ void CheckNarrowing(size_t size) {
 
 template <typename T, typename Find>
 void CheckBits(size_t size, T mask, Find find) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kCheckSeed);
   std::vector<T> values(size);
   for (T& value : values) value = static_cast<T>(random()) & static_cast<T>(~(mask & -mask));  // not all of the mask
   EXPECT_EQ(find(Unaligned<T>(values, 1).data(), size, mask), size);
@@ -103,12 +103,12 @@ void CheckBits(size_t size, T mask, Find find) {
     std::vector<T> flawed = values;
     flawed[at] |= mask;
     flawed[size - 1] |= mask;  // the first one counts
-    SCOPED_TRACE(testing::Message() << "size " << size << ", at " << at);
+    SCOPED_TRACE(::testing::Message() << "size " << size << ", at " << at);
     EXPECT_EQ(find(Unaligned<T>(flawed, at % sizeof(T)).data(), size, mask), at);
   }
 }
 
-class ScanKernelsTest : public testing::TestWithParam<std::string> {
+class ScanKernelsTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { ASSERT_TRUE(cpu::ForceSimdTarget(GetParam()).ok()); }
   void TearDown() override { ASSERT_TRUE(cpu::ForceSimdTarget("").ok()); }
@@ -139,7 +139,7 @@ TEST_P(ScanKernelsTest, FindAllBits_AnySizeAndPlace_FindsTheFirst) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryTarget, ScanKernelsTest, testing::ValuesIn(cpu::SimdTargets()),
+INSTANTIATE_TEST_SUITE_P(EveryTarget, ScanKernelsTest, ::testing::ValuesIn(cpu::SimdTargets()),
                          [](const auto& param_info) { return param_info.param; });
 
 }  // namespace

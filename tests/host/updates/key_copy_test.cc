@@ -17,18 +17,18 @@
 namespace sparseagg::internal {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kNarrowKeys = uint64_t{1} << 32;  // the largest dimension whose keys have 32 bits
 
-TensorSpec Spec(uint64_t dimension) {
+TensorSpec KeysSpec(uint64_t dimension) {
   TensorSpec spec;
   spec.name = "v";
   spec.dimension = dimension;
   return spec;
 }
 
-class CopyKeysTest : public testing::TestWithParam<std::string> {
+class CopyKeysTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { ASSERT_TRUE(cpu::ForceSimdTarget(GetParam()).ok()); }
   void TearDown() override { ASSERT_TRUE(cpu::ForceSimdTarget("").ok()); }
@@ -37,7 +37,7 @@ class CopyKeysTest : public testing::TestWithParam<std::string> {
 // The copies of keys that are overwritten as soon as they are copied.
 template <typename To, typename From>
 std::vector<uint64_t> Copied(uint64_t dimension, std::vector<From> keys, KeyOrder* found = nullptr) {
-  const TensorSpec spec = Spec(dimension);
+  const TensorSpec spec = KeysSpec(dimension);
   KeyOrder order;
   const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, order);
   EXPECT_TRUE(columns.ok()) << columns.status();
@@ -49,7 +49,7 @@ std::vector<uint64_t> Copied(uint64_t dimension, std::vector<From> keys, KeyOrde
 
 template <typename From>
 std::string Refusal(uint64_t dimension, const std::vector<From>& keys) {
-  const TensorSpec spec = Spec(dimension);
+  const TensorSpec spec = KeysSpec(dimension);
   KeyOrder order;
   const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, order);
   EXPECT_EQ(columns.status().code(), absl::StatusCode::kInvalidArgument);
@@ -92,7 +92,7 @@ std::vector<size_t> Places(size_t size) {
 template <typename To, typename From>
 void CopiesAnyLength(uint64_t dimension) {
   for (const size_t size : kSizes) {
-    SCOPED_TRACE(testing::Message() << "size " << size);
+    SCOPED_TRACE(::testing::Message() << "size " << size);
     std::vector<From> keys(size);
     for (size_t i = 0; i < size; ++i) keys[i] = static_cast<From>(3 * i + 5);
     KeyOrder order;
@@ -141,7 +141,7 @@ TEST_P(CopyKeysTest, KeyThatDoesNotFit_IsNamedWithItsPlace) {
 TEST_P(CopyKeysTest, BadKeyAnywhere_IsNamedWithItsPlace) {
   for (const size_t size : kSizes) {
     for (const size_t at : Places(size)) {
-      SCOPED_TRACE(testing::Message() << "size " << size << ", at " << at);
+      SCOPED_TRACE(::testing::Message() << "size " << size << ", at " << at);
       std::vector<int64_t> keys(size, 1);
       keys.back() = -1;  // the first bad key counts, in the same batch or before it
       keys[at] = static_cast<int64_t>(kNarrowKeys) + 2;
@@ -160,7 +160,7 @@ TEST_P(CopyKeysTest, BadKeyAnywhere_IsNamedWithItsPlace) {
 }
 
 TEST_P(CopyKeysTest, Run_StaysARun) {
-  const TensorSpec spec = Spec(10);
+  const TensorSpec spec = KeysSpec(10);
   KeyOrder order;
   const auto columns = CopyKeys({&spec, std::nullopt}, KeyRun{4, 6}, nullptr, order);
   ASSERT_TRUE(columns.ok());
@@ -171,7 +171,7 @@ TEST_P(CopyKeysTest, Run_StaysARun) {
 
 TEST_P(CopyKeysTest, Copy_KeepsTheOwner) {
   auto owner = std::make_shared<int>(0);
-  const TensorSpec spec = Spec(10);
+  const TensorSpec spec = KeysSpec(10);
   const std::vector<int64_t> keys = {3};
   KeyOrder order;
   const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), owner, order);
@@ -179,7 +179,7 @@ TEST_P(CopyKeysTest, Copy_KeepsTheOwner) {
   EXPECT_EQ(owner.use_count(), 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryTarget, CopyKeysTest, testing::ValuesIn(cpu::SimdTargets()),
+INSTANTIATE_TEST_SUITE_P(EveryTarget, CopyKeysTest, ::testing::ValuesIn(cpu::SimdTargets()),
                          [](const auto& param_info) { return param_info.param; });
 
 }  // namespace

@@ -18,17 +18,17 @@
 namespace sparseagg {
 namespace {
 
-using testing::Append;
-using testing::Bitmap;
-using testing::Delta;
-using testing::FloatsOf;
+using sparseagg::testing::Append;
+using sparseagg::testing::Bitmap;
+using sparseagg::testing::Delta;
+using sparseagg::testing::FloatsOf;
+using sparseagg::testing::Implicit;
+using sparseagg::testing::KeysOf;
+using sparseagg::testing::Slice;
+using sparseagg::testing::Spec;
+using sparseagg::testing::U32;
+using sparseagg::testing::U64;
 using ::testing::HasSubstr;
-using testing::Implicit;
-using testing::KeysOf;
-using testing::Slice;
-using testing::Spec;
-using testing::U32;
-using testing::U64;
 
 // Cuts `bytes` after every `size`.
 std::vector<absl::string_view> Cut(absl::string_view bytes, size_t size) {

@@ -14,19 +14,19 @@
 namespace sparseagg {
 namespace {
 
+using sparseagg::testing::Append;
+using sparseagg::testing::Bitmap;
+using sparseagg::testing::Delta;
+using sparseagg::testing::FloatsOf;
+using sparseagg::testing::Implicit;
+using sparseagg::testing::KeysOf;
+using sparseagg::testing::Slice;
+using sparseagg::testing::Spec;
+using sparseagg::testing::U32;
+using sparseagg::testing::U64;
 using ::testing::AllOf;
-using testing::Append;
-using testing::Bitmap;
-using testing::Delta;
 using ::testing::ElementsAre;
-using testing::FloatsOf;
 using ::testing::HasSubstr;
-using testing::Implicit;
-using testing::KeysOf;
-using testing::Slice;
-using testing::Spec;
-using testing::U32;
-using testing::U64;
 
 TEST(UpdateBuilder, Finish_BadWeight_IsRefused) {
   const TensorSpec spec = Spec();

@@ -16,21 +16,21 @@
 namespace sparseagg {
 namespace {
 
+using sparseagg::testing::Append;
+using sparseagg::testing::Bitmap;
+using sparseagg::testing::Delta;
+using sparseagg::testing::Floats;
+using sparseagg::testing::FloatsOf;
+using sparseagg::testing::Implicit;
+using sparseagg::testing::KeysOf;
+using sparseagg::testing::PackFloats;
+using sparseagg::testing::Slice;
+using sparseagg::testing::Spec;
+using sparseagg::testing::U32;
+using sparseagg::testing::U64;
 using ::testing::AllOf;
-using testing::Append;
-using testing::Bitmap;
-using testing::Delta;
 using ::testing::ElementsAre;
-using testing::Floats;
-using testing::FloatsOf;
 using ::testing::HasSubstr;
-using testing::Implicit;
-using testing::KeysOf;
-using testing::PackFloats;
-using testing::Slice;
-using testing::Spec;
-using testing::U32;
-using testing::U64;
 
 // ---- what good chunks become
 

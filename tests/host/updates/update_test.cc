@@ -16,7 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TensorSpec Spec(uint64_t dimension = 100, uint32_t width = 1) {
+TensorSpec TensorOf(uint64_t dimension = 100, uint32_t width = 1) {
   TensorSpec spec;
   spec.name = "embedding";
   spec.dimension = dimension;
@@ -47,7 +47,7 @@ UpdateColumns RunOf(uint64_t first, uint64_t count) {
 
 TEST(ValidatedUpdate, Create_GoodColumns_BorrowsThem) {
   const UpdateColumns columns = Columns<uint32_t>({3, 1, 99}, {1, 2, 3});
-  const auto update = ValidatedUpdate::Create(Spec(), columns, 2.5);
+  const auto update = ValidatedUpdate::Create(TensorOf(), columns, 2.5);
   ASSERT_TRUE(update.ok()) << update.status();
   EXPECT_EQ(update->num_keys(), 3u);
   EXPECT_EQ(update->values(), columns.values) << "not copied";
@@ -62,7 +62,7 @@ TEST(ValidatedUpdate, CreateWithCopiedKeys_KeysChangedLater_StayAsTheyWere) {
   auto values = std::make_shared<std::vector<float>>(3, 1.0f);
   const auto* const bytes = reinterpret_cast<const std::byte*>(values->data());
   const auto update =
-      ValidatedUpdate::CreateWithCopiedKeys(Spec(), absl::Span<const int64_t>(keys), bytes, values, 2.5);
+      ValidatedUpdate::CreateWithCopiedKeys(TensorOf(), absl::Span<const int64_t>(keys), bytes, values, 2.5);
   ASSERT_TRUE(update.ok()) << update.status();
   keys = {-1, -1, -1};
   const auto& copied = std::get<absl::Span<const uint32_t>>(update->keys());
@@ -80,17 +80,17 @@ TEST(ValidatedUpdate, CreateWithCopiedKeys_BadUpdates_AreRefused) {
   };
   const std::vector<int64_t> keys = {1, 2};
   const absl::Span<const int64_t> span(keys);
-  EXPECT_THAT(refusal(Spec(), span, 1), HasSubstr("position 1: value inf"));
-  EXPECT_THAT(refusal(Spec(), span, -1), HasSubstr("weight -1"));
-  EXPECT_THAT(refusal(Spec(2), span, 1), HasSubstr("position 1: key 2 is not below the dimension 2"));
-  EXPECT_THAT(refusal(Spec(2), KeyRun{0, 3}, 1), HasSubstr("key 2 is not below the dimension 2"));
-  TensorSpec dense = Spec(2);
+  EXPECT_THAT(refusal(TensorOf(), span, 1), HasSubstr("position 1: value inf"));
+  EXPECT_THAT(refusal(TensorOf(), span, -1), HasSubstr("weight -1"));
+  EXPECT_THAT(refusal(TensorOf(2), span, 1), HasSubstr("position 1: key 2 is not below the dimension 2"));
+  EXPECT_THAT(refusal(TensorOf(2), KeyRun{0, 3}, 1), HasSubstr("key 2 is not below the dimension 2"));
+  TensorSpec dense = TensorOf(2);
   dense.layout = Layout::kDense;
   EXPECT_THAT(refusal(dense, span.subspan(0, 1), 1), HasSubstr("layout dense needs all 2 rows in order"));
 }
 
 TEST(ValidatedUpdate, Create_ByWeight_KeepsTheWeight) {
-  TensorSpec spec = Spec();
+  TensorSpec spec = TensorOf();
   spec.aggregation.weighting = Weighting::kByWeight;
   EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {1}), 2.5)->weight(), 2.5);
   EXPECT_FALSE(std::signbit(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {1}), -0.0)->weight()));
@@ -106,8 +106,8 @@ TEST(ValidatedUpdate, Create_SortednessAndUniqueness_AreFound) {
                                   {{1, 2, 2}, true, false},  {{2, 2, 3}, true, false},    {{9, 2, 1}, false, false},
                                   {{1, 3, 2}, false, false}, {{3, 1, 2, 3}, false, false}};
   for (const Row& row : table) {
-    const auto update =
-        ValidatedUpdate::Create(Spec(), Columns<uint32_t>(row.keys, std::vector<float>(row.keys.size(), 1.0f)), 1.0);
+    const auto update = ValidatedUpdate::Create(
+        TensorOf(), Columns<uint32_t>(row.keys, std::vector<float>(row.keys.size(), 1.0f)), 1.0);
     ASSERT_TRUE(update.ok()) << update.status();
     EXPECT_EQ(update->sorted(), row.sorted) << ::testing::PrintToString(row.keys);
     EXPECT_EQ(update->unique(), row.unique) << ::testing::PrintToString(row.keys);
@@ -115,7 +115,7 @@ TEST(ValidatedUpdate, Create_SortednessAndUniqueness_AreFound) {
 }
 
 TEST(ValidatedUpdate, Create_Runs_AreSortedAndUnique) {
-  const auto update = ValidatedUpdate::Create(Spec(), RunOf(90, 10), 1.0);
+  const auto update = ValidatedUpdate::Create(TensorOf(), RunOf(90, 10), 1.0);
   ASSERT_TRUE(update.ok()) << update.status();
   EXPECT_TRUE(update->sorted());
   EXPECT_TRUE(update->unique());
@@ -123,18 +123,20 @@ TEST(ValidatedUpdate, Create_Runs_AreSortedAndUnique) {
 }
 
 TEST(ValidatedUpdate, Create_RunBeyondTheDimension_IsRefused) {
-  EXPECT_EQ(ValidatedUpdate::Create(Spec(), RunOf(91, 10), 1.0).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ValidatedUpdate::Create(Spec(), RunOf(100, 1), 1.0).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ValidatedUpdate::Create(Spec(), RunOf(~uint64_t{0}, 2), 1.0).status().code(),
+  EXPECT_EQ(ValidatedUpdate::Create(TensorOf(), RunOf(91, 10), 1.0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ValidatedUpdate::Create(TensorOf(), RunOf(100, 1), 1.0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ValidatedUpdate::Create(TensorOf(), RunOf(~uint64_t{0}, 2), 1.0).status().code(),
             absl::StatusCode::kInvalidArgument);
   // Dimension 0 ends at 2^64: a run up to it is fine, one past it is not.
-  EXPECT_TRUE(ValidatedUpdate::Create(Spec(0), RunOf(~uint64_t{0} - 9, 10), 1.0).ok());
-  EXPECT_EQ(ValidatedUpdate::Create(Spec(0), RunOf(~uint64_t{0} - 8, 10), 1.0).status().code(),
+  EXPECT_TRUE(ValidatedUpdate::Create(TensorOf(0), RunOf(~uint64_t{0} - 9, 10), 1.0).ok());
+  EXPECT_EQ(ValidatedUpdate::Create(TensorOf(0), RunOf(~uint64_t{0} - 8, 10), 1.0).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ValidatedUpdate, Create_KeyBeyondTheDimension_NamesTensorPositionAndKey) {
-  const auto update = ValidatedUpdate::Create(Spec(), Columns<uint32_t>({1, 2, 100, 200}, {1, 2, 3, 4}), 1.0);
+  const auto update = ValidatedUpdate::Create(TensorOf(), Columns<uint32_t>({1, 2, 100, 200}, {1, 2, 3, 4}), 1.0);
   EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(update.status().message()),
               AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("position 2"), HasSubstr("key 100")));
@@ -142,7 +144,7 @@ TEST(ValidatedUpdate, Create_KeyBeyondTheDimension_NamesTensorPositionAndKey) {
 
 TEST(ValidatedUpdate, Create_Nonfinite_NamesTensorPositionAndValue) {
   const auto update = ValidatedUpdate::Create(
-      Spec(100, 2), Columns<uint32_t>({1, 2}, {1, 2, 3, std::numeric_limits<float>::infinity()}), 1.0);
+      TensorOf(100, 2), Columns<uint32_t>({1, 2}, {1, 2, 3, std::numeric_limits<float>::infinity()}), 1.0);
   EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(update.status().message()),
               AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("position 1"), HasSubstr("column 1"), HasSubstr("inf")));
@@ -153,28 +155,28 @@ TEST(ValidatedUpdate, Create_Nonfinite_FarIntoTheValues_IsFound) {
     std::vector<float> values(10000, 1.0f);
     values[at] = std::nanf("");
     std::vector<uint32_t> keys(10000, 7);
-    const auto update = ValidatedUpdate::Create(Spec(), Columns<uint32_t>(keys, values), 1.0);
+    const auto update = ValidatedUpdate::Create(TensorOf(), Columns<uint32_t>(keys, values), 1.0);
     EXPECT_THAT(std::string(update.status().message()), HasSubstr("position " + std::to_string(at) + ":"));
   }
 }
 
 TEST(ValidatedUpdate, Create_Propagate_TakesNonfinite) {
-  TensorSpec spec = Spec();
+  TensorSpec spec = TensorOf();
   spec.aggregation.on_nonfinite = OnNonfinite::kPropagate;
   EXPECT_TRUE(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {std::nanf("")}), 1.0).ok());
 }
 
 TEST(ValidatedUpdate, Create_KeysOfTheWrongWidth_AreRefused) {
-  EXPECT_EQ(ValidatedUpdate::Create(Spec(100), Columns<uint64_t>({1}, {1}), 1.0).status().code(),
+  EXPECT_EQ(ValidatedUpdate::Create(TensorOf(100), Columns<uint64_t>({1}, {1}), 1.0).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ValidatedUpdate::Create(Spec(0), Columns<uint32_t>({1}, {1}), 1.0).status().code(),
+  EXPECT_EQ(ValidatedUpdate::Create(TensorOf(0), Columns<uint32_t>({1}, {1}), 1.0).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(ValidatedUpdate::Create(Spec(uint64_t{1} << 32), Columns<uint32_t>({~0u}, {1}), 1.0).ok());
-  EXPECT_TRUE(ValidatedUpdate::Create(Spec(0), Columns<uint64_t>({~uint64_t{0}}, {1}), 1.0).ok());
+  EXPECT_TRUE(ValidatedUpdate::Create(TensorOf(uint64_t{1} << 32), Columns<uint32_t>({~0u}, {1}), 1.0).ok());
+  EXPECT_TRUE(ValidatedUpdate::Create(TensorOf(0), Columns<uint64_t>({~uint64_t{0}}, {1}), 1.0).ok());
 }
 
 TEST(ValidatedUpdate, Create_WithoutValues_OnlyForUnion) {
-  TensorSpec spec = Spec();
+  TensorSpec spec = TensorOf();
   EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {}), 1.0).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(ValidatedUpdate::Create(spec, Columns<uint32_t>({}, {}), 1.0).ok()) << "nothing has no values";
@@ -183,7 +185,7 @@ TEST(ValidatedUpdate, Create_WithoutValues_OnlyForUnion) {
 }
 
 TEST(ValidatedUpdate, Create_ValuesForUnion_AreCheckedAndDropped) {
-  TensorSpec spec = Spec();
+  TensorSpec spec = TensorOf();
   spec.aggregation.op = Op::kUnion;
   const auto update = ValidatedUpdate::Create(spec, Columns<uint32_t>({1, 1}, {2, 3}), 1.0);
   ASSERT_TRUE(update.ok());
@@ -194,7 +196,7 @@ TEST(ValidatedUpdate, Create_ValuesForUnion_AreCheckedAndDropped) {
 }
 
 TEST(ValidatedUpdate, Create_DenseTensor_TakesAllRowsAndNothingElse) {
-  TensorSpec spec = Spec(5);
+  TensorSpec spec = TensorOf(5);
   spec.layout = Layout::kDense;
   EXPECT_TRUE(ValidatedUpdate::Create(spec, RunOf(0, 5), 1.0).ok());
   for (const auto& [first, count] : {std::pair{0, 4}, std::pair{1, 4}, std::pair{0, 0}}) {
@@ -207,7 +209,7 @@ TEST(ValidatedUpdate, Create_DenseTensor_TakesAllRowsAndNothingElse) {
 
 TEST(ValidateWeight, FiniteAndNotNegative) {
   for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
-    TensorSpec spec = Spec();
+    TensorSpec spec = TensorOf();
     spec.aggregation.weighting = weighting;
     for (const double good : {0.0, -0.0, 0x1p-1074, 0.5, 0x1p960}) EXPECT_TRUE(ValidateWeight(spec, good).ok()) << good;
     for (const double bad : {-1.5, -0x1p-1074, HUGE_VAL, -HUGE_VAL, std::nan("")}) {
@@ -218,7 +220,7 @@ TEST(ValidateWeight, FiniteAndNotNegative) {
 }
 
 TEST(ValidateWeight, SumsThatCouldBecomeInfinite_AreRefused) {
-  TensorSpec spec = Spec();
+  TensorSpec spec = TensorOf();
   const double heavy = std::nextafter(0x1p960, HUGE_VAL);
   EXPECT_TRUE(ValidateWeight(spec, heavy).ok()) << "kUniform";
   spec.aggregation.weighting = Weighting::kByWeight;
@@ -227,7 +229,7 @@ TEST(ValidateWeight, SumsThatCouldBecomeInfinite_AreRefused) {
 }
 
 TEST(ValidateWeight, IntegerTensorsByWeight_TakeIntegersBelow2To53) {
-  TensorSpec spec = Spec();
+  TensorSpec spec = TensorOf();
   spec.dtype = DType::kInt32;
   for (const Op op : {Op::kSum, Op::kMean, Op::kMin, Op::kUnion}) {
     spec.aggregation.op = op;
@@ -242,7 +244,7 @@ TEST(ValidateWeight, IntegerTensorsByWeight_TakeIntegersBelow2To53) {
 }
 
 TEST(ValidateWeight, FixedPoint_UpToItsBound) {
-  TensorSpec spec = Spec();
+  TensorSpec spec = TensorOf();
   spec.aggregation.numerics = Numerics::kFixedPoint;
   spec.aggregation.value_bound = 1.0;
   spec.aggregation.weight_bound = 4.0;
@@ -254,7 +256,7 @@ TEST(ValidateWeight, FixedPoint_UpToItsBound) {
 }
 
 TEST(ValidatedUpdate, Create_DenseTensorWithAListOfKeys_SaysWhatItTakes) {
-  TensorSpec spec = Spec(4);
+  TensorSpec spec = TensorOf(4);
   spec.layout = Layout::kDense;
   EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({0, 1, 2, 3}, {1, 2, 3, 4}), 1.0).status().message(),
             "tensor 'embedding': layout dense needs all 4 rows in order, as a run of keys, not a list of 4");

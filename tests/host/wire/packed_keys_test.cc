@@ -20,7 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr uint64_t kSeed = 20261124;
+constexpr uint64_t kKeysSeed = 20261124;
 constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 constexpr uint64_t kMax32 = std::numeric_limits<uint32_t>::max();
 
@@ -82,18 +82,18 @@ bool Check(Encoding encoding, const Encoded& encoded, uint64_t largest) {
   return true;
 }
 
-class PackedKeysTest : public testing::TestWithParam<std::string> {
+class PackedKeysTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { ASSERT_TRUE(cpu::ForceSimdTarget(GetParam()).ok()); }
   void TearDown() override { ASSERT_TRUE(cpu::ForceSimdTarget("").ok()); }
 };
 
 TEST_P(PackedKeysTest, Delta_AnySizeAndWidth_GivesTheKeysBack) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kKeysSeed);
   for (const size_t size : {size_t{0}, size_t{1}, size_t{2}, size_t{127}, size_t{128}, size_t{129}, size_t{255},
                             size_t{256}, size_t{257}, size_t{700}}) {
     for (int bits = 0; bits <= 57; ++bits) {
-      SCOPED_TRACE(testing::Message() << size << " keys, gaps of " << bits << " bits, seed " << kSeed);
+      SCOPED_TRACE(::testing::Message() << size << " keys, gaps of " << bits << " bits, seed " << kKeysSeed);
       const uint64_t first = random() % 1000;
       const std::vector<uint64_t> keys =
           AscendingKeys(random, bits < 54 ? size : std::min<size_t>(size, 120), first, bits);
@@ -147,11 +147,11 @@ TEST_P(PackedKeysTest, Delta_WidestBlockOfTheKernel_SpansAll32Bits) {
 }
 
 TEST_P(PackedKeysTest, Bitmap_AnySizeAndDensity_GivesTheKeysBack) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kKeysSeed);
   for (const size_t size : {size_t{0}, size_t{1}, size_t{2}, size_t{7}, size_t{8}, size_t{9}, size_t{63}, size_t{64},
                             size_t{65}, size_t{100}, size_t{1000}, size_t{3000}}) {
     for (int bits = 0; bits <= 7; ++bits) {
-      SCOPED_TRACE(testing::Message() << size << " keys, gaps of " << bits << " bits, seed " << kSeed);
+      SCOPED_TRACE(::testing::Message() << size << " keys, gaps of " << bits << " bits, seed " << kKeysSeed);
       const std::vector<uint64_t> keys = AscendingKeys(random, size, random() % 1000, bits);
       EXPECT_TRUE(Check<uint64_t>(Encoding::kBitmap, Encode(Encoding::kBitmap, keys), kMax));
       const std::vector<uint32_t> narrow(keys.begin(), keys.end());
@@ -181,8 +181,8 @@ TEST_P(PackedKeysTest, Decode_SpoiltBytes_AsThePlainDecoders) {
   constexpr int kTrials = 6000;
   int num_good = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
-    const uint64_t seed = kSeed + static_cast<uint64_t>(trial);
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const uint64_t seed = kKeysSeed + static_cast<uint64_t>(trial);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
     std::mt19937_64 random(seed);
     const Encoding encoding = random() % 3 == 0 ? Encoding::kBitmap : Encoding::kDelta;
     const int max_bits = encoding == Encoding::kBitmap ? 6 : (random() % 4 == 0 ? 56 : 27);
@@ -222,7 +222,7 @@ TEST_P(PackedKeysTest, Decode_SpoiltBytes_AsThePlainDecoders) {
   EXPECT_LT(num_good, kTrials / 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryTarget, PackedKeysTest, testing::ValuesIn(cpu::SimdTargets()),
+INSTANTIATE_TEST_SUITE_P(EveryTarget, PackedKeysTest, ::testing::ValuesIn(cpu::SimdTargets()),
                          [](const auto& param_info) { return param_info.param; });
 
 // ---- the layout, as documented

@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kSeed = 20261128;
+constexpr uint64_t kValuesSeed = 20261128;
 
 template <typename T>
 constexpr DType kDType = sizeof(T) == 4 ? DType::kFloat32 : DType::kFloat64;
@@ -67,7 +67,7 @@ void CheckAllHalves(ValuePacking packing) {
   const std::vector<T> wide = Unpack<T>(packing, bytes);
   ASSERT_EQ(wide.size(), halves.size());
   for (size_t i = 0; i < halves.size(); ++i) {
-    const double expected = testing::ReadFloat(NarrowDType(packing), bytes.data() + 2 * i);
+    const double expected = sparseagg::testing::ReadFloat(NarrowDType(packing), bytes.data() + 2 * i);
     if (std::isnan(expected)) {
       EXPECT_TRUE(std::isnan(wide[i]));
     } else {
@@ -85,7 +85,7 @@ TEST_P(PackedValuesTest, UnpackValues_AllHalves_AreExact) {
 
 template <typename T>
 void CheckScaled(size_t count) {
-  std::mt19937_64 random(kSeed + count);
+  std::mt19937_64 random(kValuesSeed + count);
   const size_t num_scales = (count + 63) / 64;
   std::vector<float> scales(num_scales);
   for (float& scale : scales)
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(EveryTarget, PackedValuesTest, ::testing::ValuesIn(cpu:
 
 template <typename T>
 void CheckRounding(ValuePacking packing) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kValuesSeed);
   // Above a tie of float16, and of bfloat16, by less than float32 sees: rounded to that on the way they would be ties.
   std::vector<T> values = {T{0},
                            -T{0},
@@ -133,9 +133,9 @@ void CheckRounding(ValuePacking packing) {
   const std::vector<T> back = Unpack<T>(packing, *bytes);
   const DType narrow = NarrowDType(packing);
   for (size_t i = 0; i < values.size(); ++i) {
-    const std::string expected = testing::PackFloats(narrow, {static_cast<double>(values[i])});
-    EXPECT_EQ(bytes->substr(i * SizeOf(narrow), SizeOf(narrow)), expected) << values[i] << ", seed " << kSeed;
-    ExpectBits<T>(back[i], static_cast<T>(testing::ReadFloat(narrow, expected.data())));
+    const std::string expected = sparseagg::testing::PackFloats(narrow, {static_cast<double>(values[i])});
+    EXPECT_EQ(bytes->substr(i * SizeOf(narrow), SizeOf(narrow)), expected) << values[i] << ", seed " << kValuesSeed;
+    ExpectBits<T>(back[i], static_cast<T>(sparseagg::testing::ReadFloat(narrow, expected.data())));
   }
 }
 
@@ -161,7 +161,7 @@ TEST(PackValues, BeyondTheRange_IsNotPacked) {
 }
 
 TEST(PackValues, Int8Scaled_IsWithinHalfAStep) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kValuesSeed);
   for (const size_t count : {size_t{0}, size_t{1}, size_t{63}, size_t{64}, size_t{65}, size_t{1000}}) {
     std::vector<float> values(count);
     for (float& value : values) value = static_cast<float>(static_cast<int64_t>(random())) * 0x1p-70f;
@@ -174,7 +174,8 @@ TEST(PackValues, Int8Scaled_IsWithinHalfAStep) {
       float largest = 0;
       for (size_t j = i / 64 * 64; j < std::min(count, i / 64 * 64 + 64); ++j)
         largest = std::max(largest, std::abs(values[j]));
-      EXPECT_LE(std::abs(back[i] - values[i]), 0.5 * (1 + 1e-5) * largest / 127) << "seed " << kSeed << ", value " << i;
+      EXPECT_LE(std::abs(back[i] - values[i]), 0.5 * (1 + 1e-5) * largest / 127)
+          << "seed " << kValuesSeed << ", value " << i;
     }
   }
 }

@@ -55,6 +55,7 @@ INFO = call_headers(b"/sparseagg.v1.Aggregation/GetServerInfo")
 SUBMIT = call_headers(b"/sparseagg.v1.Aggregation/SubmitUpdate")
 UNKNOWN = call_headers(b"/x/y")
 WATCH = call_headers(b"/grpc.health.v1.Health/Watch")
+STREAM_RESULT = call_headers(b"/sparseagg.v1.Aggregation/StreamResult")
 
 
 def connected(address: Address) -> socket.socket:
@@ -231,6 +232,30 @@ def idle(address: Address) -> None:
             time.sleep(0.01)
 
 
+def unread_results(address: Address) -> None:
+    """3000 streams of an 8 MiB result, which are not read: 100 on each of 30 connections."""
+    import numpy as np
+    import sparseagg as sa
+
+    keys = np.arange(1 << 20, dtype=np.uint32)
+    with sa.Client(f"{address[0]}:{address[1]}", tls=False) as client:
+        opened = client.create_round(sa.RoundSpec([sa.TensorSpec("t", "float32", keys.size)]))
+        opened.submit("c", {"t": (keys, keys.astype(np.float32))})
+        opened.close()
+    name = opened.name.encode()
+    request = b"\x0a" + bytes([len(name)]) + name  # StreamResultRequest.name
+    message = b"\x00" + len(request).to_bytes(4, "big") + request
+
+    def batches() -> Iterator[bytes]:
+        yield b"".join(
+            frame(HEADERS, END_HEADERS, s, STREAM_RESULT) + frame(DATA, END_STREAM, s, message)
+            for s in itertools.islice(streams(), 100)
+        )
+        time.sleep(1e6)
+
+    flood(address, batches, connections=30, reads=False)
+
+
 def cancelled_calls(address: Address) -> None:
     """Ordinary clients that start calls and cancel them at once."""
     import grpc
@@ -253,7 +278,7 @@ ATTACKS: dict[str, Callable[[Address], None]] = {
     for attack in (
         rapid_reset, rapid_reset_unread, unknown_methods, cancelled_calls, continuation, long_string, zero_varint,
         big_headers, idle, no_message, health_watches, settings, settings_toggle, pings, priorities, small_windows,
-        empty_data, unknown_frames,
+        empty_data, unknown_frames, unread_results,
     )
 }  # fmt: skip
 

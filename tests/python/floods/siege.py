@@ -19,7 +19,7 @@ SECONDS = float(os.environ.get("FLOOD_SECONDS", "2"))
 # For memory to come down after the attack.
 RECOVERY_SECONDS = 10.0
 # Of a server that has served: what the C library keeps of memory in use is different each time.
-IDLE_SLACK = 24 << 20
+IDLE_SLACK = LIMIT // 8
 
 
 def resident(pid: int) -> int:

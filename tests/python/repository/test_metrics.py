@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import socket
+import time
 import urllib.error
 import urllib.request
 
@@ -147,9 +148,13 @@ def names_in(expression: str) -> set[str]:
 
 def test_operations_documents_every_metric(start_server) -> None:
     server = start_server("--http-address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0")
-    read(server.http_address, "/health/live")  # with which the metrics of requests appear
     documented = names_in((REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8"))
-    offered = set(re.findall(r"^# TYPE (\w+)", read(server.metrics_address), re.MULTILINE))
+    offered: set[str] = set()
+    # The metrics of requests appear with the first one, which is counted once its answer is on its way.
+    deadline = time.monotonic() + 30
+    while "sparseagg_http_requests_total" not in offered and time.monotonic() < deadline:
+        read(server.http_address, "/health/live")
+        offered = set(re.findall(r"^# TYPE (\w+)", read(server.metrics_address), re.MULTILINE))
     assert "sparseagg_http_requests_total" in offered
     assert offered - documented == set()
 

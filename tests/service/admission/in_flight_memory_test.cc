@@ -152,7 +152,7 @@ TEST_F(InFlightMemoryTest, Acquire_Full_IsGrantedInOrder) {
 }
 
 TEST(InFlightMemoryRaceTest, ManyThreads_NeverExceedTheLimitAndAllAreGranted) {
-  constexpr uint64_t kSeed = 7;
+  constexpr uint64_t kMemorySeed = 7;
   ManualClock clock;
   Timer timer(&clock);
   std::atomic<int> num_granted{0};
@@ -162,7 +162,7 @@ TEST(InFlightMemoryRaceTest, ManyThreads_NeverExceedTheLimitAndAllAreGranted) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
-      std::mt19937_64 random(kSeed + static_cast<uint64_t>(t));
+      std::mt19937_64 random(kMemorySeed + static_cast<uint64_t>(t));
       for (int i = 0; i < 500; ++i) {
         in_flight.Acquire(
             1 + random() % 60,
@@ -178,7 +178,7 @@ TEST(InFlightMemoryRaceTest, ManyThreads_NeverExceedTheLimitAndAllAreGranted) {
   for (std::thread& thread : threads) thread.join();
   while (num_granted < 2000) std::this_thread::yield();
   while (in_flight.reserved() > 0) std::this_thread::yield();
-  EXPECT_FALSE(exceeded) << "seed " << kSeed;
+  EXPECT_FALSE(exceeded) << "seed " << kMemorySeed;
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ using testing::kSanitized;
 
 TEST(ServerMemoryTest, Round_1000ClientsOf10000Tuples_TakesItsUpdatesAnd256MiB) {
   constexpr int kClients = kSanitized ? 100 : 1000;
-  constexpr size_t kTuples = 10'000;
-  constexpr uint64_t kUpdateBytes = uint64_t{kClients} * kTuples * 8;
+  constexpr size_t kTuplesOfEach = 10'000;
+  constexpr uint64_t kUpdateBytes = uint64_t{kClients} * kTuplesOfEach * 8;
   ServerProcess server;
   Client coordinator(server.address());
   const auto round = coordinator.Create(SumSpec(10'000'000), "large");
@@ -30,9 +30,9 @@ TEST(ServerMemoryTest, Round_1000ClientsOf10000Tuples_TakesItsUpdatesAnd256MiB) 
       Client client(server.address());
       for (int c = next++; c < kClients; c = next++) {
         std::mt19937_64 random(c);
-        std::vector<uint32_t> keys(kTuples);
+        std::vector<uint32_t> keys(kTuplesOfEach);
         for (uint32_t& key : keys) key = random() % 10'000'000;
-        std::vector<float> values(kTuples, 1.0f);
+        std::vector<float> values(kTuplesOfEach, 1.0f);
         EXPECT_THAT(client.SubmitStream({MakeChunk(round->name(), std::to_string(c), keys, values)}), IsOk());
       }
     });
@@ -41,7 +41,7 @@ TEST(ServerMemoryTest, Round_1000ClientsOf10000Tuples_TakesItsUpdatesAnd256MiB) 
   const auto done = coordinator.Finish(round->name());
   ASSERT_THAT(done, IsOk());
   ASSERT_EQ(done->state(), v1::ROUND_STATE_DONE) << done->state_reason();
-  EXPECT_EQ(done->num_tuples(), kClients * kTuples);
+  EXPECT_EQ(done->num_tuples(), kClients * kTuplesOfEach);
   const uint64_t peak = server.PeakBytes();
   std::cout << "baseline " << (baseline >> 20) << " MiB, updates " << (kUpdateBytes >> 20) << " MiB, peak "
             << (peak >> 20) << " MiB: " << ((peak - baseline - std::min(peak - baseline, kUpdateBytes)) >> 20)
@@ -54,7 +54,7 @@ TEST(ServerMemoryTest, Round_1000ClientsOf10000Tuples_TakesItsUpdatesAnd256MiB) 
   for (const v1::ResultPage& page : *pages) {
     for (const float value : Unpacked<float>(page.slice().values())) sum += value;
   }
-  EXPECT_EQ(sum, static_cast<double>(kClients * kTuples));
+  EXPECT_EQ(sum, static_cast<double>(kClients * kTuplesOfEach));
   const uint64_t after_reading = server.PeakBytes();
   if (kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
   EXPECT_LE(after_reading, baseline + kUpdateBytes + (uint64_t{256} << 20));

@@ -35,7 +35,7 @@ using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 
 constexpr char kClaims[] =
     R"({"iss":"https://issuer","aud":"sparseagg","exp":1800000000,"tenant":"red","role":"client","sub":"site-1"})";
-const absl::Time kNow = absl::FromUnixSeconds(1'799'999'999);
+const absl::Time kTokenNow = absl::FromUnixSeconds(1'799'999'999);
 
 std::string Encode(const std::string& bytes) { return absl::WebSafeBase64Escape(bytes); }
 
@@ -81,7 +81,7 @@ class JwtTest : public ::testing::TestWithParam<std::string> {
                      ".", Encode(claims));
     return absl::StrCat(text, ".", Encode(Sign(key == nullptr ? key_.get() : key, GetParam(), text)));
   }
-  absl::StatusOr<Identity> Verify(const std::string& token, absl::Time now = kNow) {
+  absl::StatusOr<Identity> Verify(const std::string& token, absl::Time now = kTokenNow) {
     const auto verifier = JwtVerifier::Load(options_);
     EXPECT_THAT(verifier, IsOk());
     return (*verifier)->Verify(token, now);

@@ -22,7 +22,7 @@ std::string HexOf(absl::string_view token) {
   return absl::BytesToHexString({reinterpret_cast<const char*>(hash.data()), hash.size()});
 }
 
-const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
+const absl::Time kTableNow = absl::FromUnixSeconds(1'800'000'000);
 
 TEST(TokenTableTest, HashToken_IsSha256) {
   // FIPS 180-2, appendix B.1.
@@ -34,25 +34,26 @@ TEST(TokenTableTest, Find_Token_IsItsIdentity) {
                                                     absl::AsciiStrToUpper(HexOf("two")), "\tobserver  blue -\r\n"));
   ASSERT_THAT(table, IsOk());
   EXPECT_EQ(table->size(), 2);
-  EXPECT_EQ(table->Find("one", kNow)->ToString(), "red/client/site-1");
-  EXPECT_EQ(table->Find("two", kNow)->ToString(), "blue/observer/");
+  EXPECT_EQ(table->Find("one", kTableNow)->ToString(), "red/client/site-1");
+  EXPECT_EQ(table->Find("two", kTableNow)->ToString(), "blue/observer/");
   for (const char* unknown : {"", "three", "one ", "On"}) {
-    EXPECT_THAT(table->Find(unknown, kNow), HasCode(Code::kUnauthenticated)) << unknown;
+    EXPECT_THAT(table->Find(unknown, kTableNow), HasCode(Code::kUnauthenticated)) << unknown;
   }
 }
 
 TEST(TokenTableTest, Find_HashInPlaceOfTheToken_IsUnknown) {
   const auto table = TokenTable::Parse(absl::StrCat(HexOf("one"), " client red site-1"));
   ASSERT_THAT(table, IsOk());
-  EXPECT_THAT(table->Find(HexOf("one"), kNow), HasCode(Code::kUnauthenticated));
+  EXPECT_THAT(table->Find(HexOf("one"), kTableNow), HasCode(Code::kUnauthenticated));
 }
 
 TEST(TokenTableTest, Find_Expiry_CountsFromItsSecond) {
-  const auto table = TokenTable::Parse(
-      absl::StrCat(HexOf("one"), " client red - ", absl::FormatTime(absl::RFC3339_sec, kNow, absl::UTCTimeZone())));
+  const auto table = TokenTable::Parse(absl::StrCat(
+      HexOf("one"), " client red - ", absl::FormatTime(absl::RFC3339_sec, kTableNow, absl::UTCTimeZone())));
   ASSERT_THAT(table, IsOk());
-  EXPECT_THAT(table->Find("one", kNow - absl::Seconds(1)), IsOk());
-  EXPECT_THAT(table->Find("one", kNow), Fails(Code::kUnauthenticated, HasSubstr("expired at 2027-01-15T08:00:00")));
+  EXPECT_THAT(table->Find("one", kTableNow - absl::Seconds(1)), IsOk());
+  EXPECT_THAT(table->Find("one", kTableNow),
+              Fails(Code::kUnauthenticated, HasSubstr("expired at 2027-01-15T08:00:00")));
 }
 
 TEST(TokenTableTest, Parse_MalformedLine_IsNamedWithoutItsSecrets) {

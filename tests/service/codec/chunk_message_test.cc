@@ -15,10 +15,10 @@
 namespace sparseagg::service {
 namespace {
 
-constexpr uint64_t kSeed = 20261121;
+constexpr uint64_t kMessageSeed = 20261121;
 using Random = std::mt19937_64;
 
-std::string RandomBytes(Random& random, size_t size) {
+std::string AnyBytes(Random& random, size_t size) {
   std::string bytes(size, '\0');
   for (char& byte : bytes) byte = static_cast<char>(random());
   return bytes;
@@ -45,8 +45,8 @@ v1::UpdateChunk RandomChunk(Random& random, size_t most_bytes) {
     slice->set_first_key(random() >> (random() % 64));
     slice->set_num_keys(random() % 1000);
     slice->set_keys_sorted(random() % 2 == 0);
-    if (random() % 4 != 0) slice->set_keys(RandomBytes(random, random() % most_bytes));
-    if (random() % 4 != 0) slice->set_values(RandomBytes(random, random() % most_bytes));
+    if (random() % 4 != 0) slice->set_keys(AnyBytes(random, random() % most_bytes));
+    if (random() % 4 != 0) slice->set_values(AnyBytes(random, random() % most_bytes));
   }
   return chunk;
 }
@@ -114,7 +114,7 @@ TEST(ChunkMessage, SaysWhatProtocolBuffersReads) {
   int num_refused = 0;
   int num_apart = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
-    const uint64_t seed = kSeed + static_cast<uint64_t>(trial);
+    const uint64_t seed = kMessageSeed + static_cast<uint64_t>(trial);
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Random random(seed);
     std::string bytes = RandomChunk(random, size_t{1} << (4 + random() % 13)).SerializeAsString();
@@ -147,7 +147,7 @@ TEST(ChunkMessage, ParseFrom_AnAggregateRequest_SaysTheSameOfItsChunk) {
   constexpr int kTrials = 1000;
   int num_apart = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
-    const uint64_t seed = kSeed + static_cast<uint64_t>(trial);
+    const uint64_t seed = kMessageSeed + static_cast<uint64_t>(trial);
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Random random(seed);
     v1::AggregateRequest sent;

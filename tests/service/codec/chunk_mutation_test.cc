@@ -13,11 +13,11 @@
 namespace sparseagg::service {
 namespace {
 
-constexpr uint64_t kSeed = 20261201;
+constexpr uint64_t kMutationSeed = 20261201;
 constexpr uint64_t kDimension = 3000;
 using Random = std::mt19937_64;
 
-std::string RandomBytes(Random& random, size_t size) {
+std::string ValueBytes(Random& random, size_t size) {
   std::string bytes(size, '\0');
   for (char& byte : bytes) byte = static_cast<char>(random() & 0x3f);  // finite floats, most of them
   return bytes;
@@ -54,11 +54,11 @@ v1::TensorSlice GoodSlice(Random& random) {
   switch (random() % 4) {
     case 0:
       slice.set_value_encoding(v1::VALUE_ENCODING_FLOAT16);
-      slice.set_values(RandomBytes(random, 2 * num_values));
+      slice.set_values(ValueBytes(random, 2 * num_values));
       break;
     case 1:
       slice.set_value_encoding(v1::VALUE_ENCODING_INT8_SCALED);
-      slice.set_values(std::string(4 * ((num_values + 63) / 64), '\0') + RandomBytes(random, num_values));
+      slice.set_values(std::string(4 * ((num_values + 63) / 64), '\0') + ValueBytes(random, num_values));
       break;
     case 2:
       if (tensor == 2) {
@@ -67,7 +67,7 @@ v1::TensorSlice GoodSlice(Random& random) {
       }
       [[fallthrough]];
     default:
-      slice.set_values(RandomBytes(random, (tensor == 1 ? 8 : 4) * num_values));
+      slice.set_values(ValueBytes(random, (tensor == 1 ? 8 : 4) * num_values));
   }
   return slice;
 }
@@ -123,7 +123,7 @@ TEST(ChunkMutation, SpoiltSlices_AreTakenOrRefusedAsTheCallersFault) {
   int num_taken = 0;
   int num_refused = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
-    const uint64_t seed = kSeed + static_cast<uint64_t>(trial);
+    const uint64_t seed = kMutationSeed + static_cast<uint64_t>(trial);
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Random random(seed);
     MemoryBudget budget(4 << 20);

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-constexpr uint64_t kSeed = 20261123;
+constexpr uint64_t kParseSeed = 20261123;
 
 grpc::ByteBuffer Buffer(const std::string& bytes) {
   const grpc::Slice slice(bytes);
@@ -113,8 +113,8 @@ TEST(ParseTest, ParseSpec_RefusesWhatProtocolBuffersDoesAndNothingElse) {
   constexpr int kTrials = 5000;
   int num_taken = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
-    SCOPED_TRACE(::testing::Message() << "seed " << kSeed + static_cast<uint64_t>(trial));
-    std::mt19937_64 random(kSeed + static_cast<uint64_t>(trial));
+    SCOPED_TRACE(::testing::Message() << "seed " << kParseSeed + static_cast<uint64_t>(trial));
+    std::mt19937_64 random(kParseSeed + static_cast<uint64_t>(trial));
     v1::CreateRoundRequest sent;
     sent.set_round_id("r");
     *sent.mutable_spec() = SpecOf(static_cast<int>(random() % 4));

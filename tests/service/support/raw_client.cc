@@ -77,7 +77,7 @@ OwnedFd ConnectTcp(absl::string_view host, const std::string& port) {
   return connected ? std::move(fd) : OwnedFd();
 }
 
-OwnedFd Connect(const std::string& address) {
+OwnedFd ConnectSocket(const std::string& address) {
   absl::string_view path = address;
   if (absl::ConsumePrefix(&path, "unix:")) return ConnectUnix(path);
   const size_t colon = address.rfind(':');
@@ -88,7 +88,7 @@ OwnedFd Connect(const std::string& address) {
 }  // namespace
 
 RawClient::RawClient(const std::string& address, uint32_t window)
-    : fd_(Connect(address)), window_(window), ok_(fd_.get() >= 0) {}
+    : fd_(ConnectSocket(address)), window_(window), ok_(fd_.get() >= 0) {}
 
 void RawClient::OpenCall(absl::string_view method) {
   if (stream_ == 0) {
