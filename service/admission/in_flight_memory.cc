@@ -8,7 +8,7 @@ namespace sparseagg::service {
 void InFlightReservation::ShrinkTo(uint64_t bytes) {
   if (memory_ == nullptr || is_for_stream_) return;
   const uint64_t kept = std::min(bytes, bytes_);
-  memory_->Return(bytes_ - kept, std::exchange(deadline_id_, 0), /*is_for_stream=*/false);
+  memory_->Return(host_, bytes_ - kept, std::exchange(deadline_id_, 0), /*is_for_stream=*/false, /*is_all=*/false);
   bytes_ = kept;
 }
 
@@ -18,7 +18,9 @@ void InFlightReservation::StartDeadline(std::function<void()> reclaim) {
 
 void InFlightReservation::Release() {
   if (memory_ == nullptr) return;
-  std::exchange(memory_, nullptr)->Return(std::exchange(bytes_, 0), std::exchange(deadline_id_, 0), is_for_stream_);
+  std::exchange(memory_, nullptr)
+      ->Return(std::exchange(host_, nullptr), std::exchange(bytes_, 0), std::exchange(deadline_id_, 0), is_for_stream_,
+               /*is_all=*/true);
 }
 
 InFlightMemory::InFlightMemory(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerPool* pool)
@@ -27,63 +29,99 @@ InFlightMemory::InFlightMemory(uint64_t limit_bytes, const Clock* clock, Timer* 
 InFlightMemory::~InFlightMemory() {
   MutexLock lock(&mu_);
   timer_.Cancel(reclaim_timer_);
-  for (const Waiter& waiter : waiters_) timer_.Cancel(waiter.timeout);
+  for (const auto& [ticket, waiter] : waiters_) timer_.Cancel(waiter.timeout);
+}
+
+bool InFlightMemory::FitsLocked(const InFlightHost& host, uint64_t bytes) const {
+  if (limit_ == 0 || reserved_ == stream_bytes_) return true;
+  const bool is_share = host.name.empty() || host.bytes == 0 || host.bytes + bytes <= limit_ - limit_ / 4;
+  return is_share && reserved_ + bytes <= limit_;
+}
+
+bool InFlightMemory::StreamFitsLocked(const InFlightHost& host, uint64_t bytes) const {
+  if (limit_ == 0) return true;
+  const uint64_t most = limit_ / 2;
+  const bool is_share = host.name.empty() || host.stream_bytes + bytes <= most - most / 4;
+  return is_share && stream_bytes_ + bytes <= most && reserved_ + bytes <= limit_ + limit_ / 4;
+}
+
+InFlightHost* InFlightMemory::HostLocked(absl::string_view peer) {
+  const absl::string_view name = peer.substr(0, peer.rfind(':'));
+  const auto found = hosts_.find(name);
+  if (found != hosts_.end()) return &found->second;
+  InFlightHost& host = hosts_[std::string(name)];
+  host.name = std::string(name);
+  return &host;
+}
+
+void InFlightMemory::ForgetIdleLocked(InFlightHost* host) {
+  if (host->reservations == 0 && host->tickets.empty()) hosts_.erase(hosts_.find(host->name));
 }
 
 uint64_t InFlightMemory::Acquire(uint64_t bytes, std::function<void(InFlightReservation)> granted,
-                                 std::function<void()> reclaim, Wait wait) {
+                                 std::function<void()> reclaim, Wait wait, absl::string_view peer) {
   InFlightReservation reservation;
   {
     MutexLock lock(&mu_);
-    const uint64_t ticket = next_id_++;
-    if (!waiters_.empty() || !FitsLocked(bytes)) {
+    InFlightHost* const host = HostLocked(peer);
+    // One that waits holds less, or would if the calls of this host came first.
+    const bool must_wait = std::any_of(waiting_hosts_.begin(), waiting_hosts_.end(), [&](const InFlightHost* other) {
+      return other == host || other->bytes <= host->bytes;
+    });
+    if (must_wait || !FitsLocked(*host, bytes)) {
+      const uint64_t ticket = next_id_++;
       const Timer::Id timeout = wait == Wait::kUnbounded ? 0
                                                          : timer_.Schedule(clock_.Monotonic() + kBoundedWait,
                                                                            [this, ticket] { ExpireWait(ticket); });
-      waiters_.push_back({ticket, bytes, std::move(granted), std::move(reclaim), timeout});
+      waiters_.emplace(ticket, Waiter{host, bytes, std::move(granted), std::move(reclaim), timeout});
+      host->tickets.insert(ticket);
+      waiting_hosts_.insert(host);
       waiting_bytes_ += bytes;
       ScheduleReclaimsLocked();
       return ticket;
     }
-    reserved_ += bytes;
-    reservation = InFlightReservation(this, bytes, StartDeadlineLocked(bytes, std::move(reclaim)));
+    reservation = ReserveLocked(host, bytes, /*is_for_stream=*/false);
+    reservation.deadline_id_ = StartDeadlineLocked(bytes, std::move(reclaim));
   }
   granted(std::move(reservation));
   return 0;
 }
 
-std::deque<InFlightMemory::Waiter>::iterator InFlightMemory::FindWaiterLocked(uint64_t ticket) {
-  const auto found = std::lower_bound(waiters_.begin(), waiters_.end(), ticket,
-                                      [](const Waiter& waiter, uint64_t wanted) { return waiter.ticket < wanted; });
-  return found == waiters_.end() || found->ticket == ticket ? found : waiters_.end();
+std::optional<InFlightMemory::Waiter> InFlightMemory::RemoveWaiterLocked(uint64_t ticket) {
+  auto removed = waiters_.extract(ticket);
+  if (removed.empty()) return std::nullopt;
+  Waiter waiter = std::move(removed.mapped());
+  waiting_bytes_ -= waiter.bytes;
+  timer_.Cancel(waiter.timeout);
+  waiter.host->tickets.erase(ticket);
+  if (waiter.host->tickets.empty()) waiting_hosts_.erase(waiter.host);
+  return waiter;
 }
 
 void InFlightMemory::ExpireWait(uint64_t ticket) {
   MutexLock lock(&mu_);
-  const auto found = FindWaiterLocked(ticket);
-  if (found == waiters_.end()) return;
-  waiting_bytes_ -= found->bytes;
-  pool_.Post([granted = std::move(found->granted)] { granted(InFlightReservation()); });
-  waiters_.erase(found);
+  std::optional<Waiter> expired = RemoveWaiterLocked(ticket);
+  if (!expired.has_value()) return;
+  pool_.Post([granted = std::move(expired->granted)] { granted(InFlightReservation()); });
+  ForgetIdleLocked(expired->host);
   GrantLocked();  // the next waiter may need less
 }
 
 bool InFlightMemory::CancelWait(uint64_t ticket) {
   std::optional<Waiter> cancelled;  // destroyed after the lock is released: its functions may own a call
   MutexLock lock(&mu_);
-  const auto found = FindWaiterLocked(ticket);
-  if (found == waiters_.end()) return false;
-  cancelled = std::move(*found);
-  waiting_bytes_ -= cancelled->bytes;
-  timer_.Cancel(cancelled->timeout);
-  waiters_.erase(found);
+  cancelled = RemoveWaiterLocked(ticket);
+  if (!cancelled.has_value()) return false;
+  ForgetIdleLocked(cancelled->host);
   GrantLocked();
   return true;
 }
 
-std::optional<InFlightReservation> InFlightMemory::TryReserveForStream(uint64_t bytes) {
+std::optional<InFlightReservation> InFlightMemory::TryReserveForStream(uint64_t bytes, absl::string_view peer) {
   MutexLock lock(&mu_);
-  if (!StreamFitsLocked(bytes)) {
+  InFlightHost* const host = HostLocked(peer);
+  if (!StreamFitsLocked(*host, bytes)) {
+    ForgetIdleLocked(host);
     const absl::Duration now = clock_.Monotonic();
     num_refused_ = now <= refused_until_ ? num_refused_ + 1 : 1;
     refused_until_ = now + kBoundedWait;
@@ -92,9 +130,18 @@ std::optional<InFlightReservation> InFlightMemory::TryReserveForStream(uint64_t 
   }
   num_refused_ = 0;
   refused_until_ = -absl::InfiniteDuration();
-  stream_bytes_ += bytes;
+  return ReserveLocked(host, bytes, /*is_for_stream=*/true);
+}
+
+InFlightReservation InFlightMemory::ReserveLocked(InFlightHost* host, uint64_t bytes, bool is_for_stream) {
   reserved_ += bytes;
-  return InFlightReservation(this, bytes, /*deadline_id=*/0, /*is_for_stream=*/true);
+  host->bytes += bytes;
+  ++host->reservations;
+  if (is_for_stream) {
+    stream_bytes_ += bytes;
+    host->stream_bytes += bytes;
+  }
+  return InFlightReservation(this, host, bytes, /*deadline_id=*/0, is_for_stream);
 }
 
 bool InFlightMemory::IsMemoryNeededLocked() const { return !waiters_.empty() || clock_.Monotonic() <= refused_until_; }
@@ -122,15 +169,17 @@ uint64_t InFlightMemory::StartDeadlineLocked(uint64_t bytes, std::function<void(
 }
 
 void InFlightMemory::GrantLocked() {
-  while (!waiters_.empty() && FitsLocked(waiters_.front().bytes)) {
-    Waiter next = std::move(waiters_.front());
-    waiters_.pop_front();
-    waiting_bytes_ -= next.bytes;
-    reserved_ += next.bytes;
-    timer_.Cancel(next.timeout);
+  while (!waiting_hosts_.empty()) {
+    InFlightHost* const host =
+        *std::min_element(waiting_hosts_.begin(), waiting_hosts_.end(), [](InFlightHost* left, InFlightHost* right) {
+          return std::pair(left->bytes, *left->tickets.begin()) < std::pair(right->bytes, *right->tickets.begin());
+        });
+    const uint64_t ticket = *host->tickets.begin();
+    if (!FitsLocked(*host, waiters_.at(ticket).bytes)) return;
+    Waiter next = *RemoveWaiterLocked(ticket);
     // On the pool, because the caller may hold locks that `granted` needs. The deadline starts there: the peer does not
     // pay for a busy pool. The reservation is shared because std::function must be copyable.
-    auto reservation = std::make_shared<InFlightReservation>(InFlightReservation(this, next.bytes, 0));
+    auto reservation = std::make_shared<InFlightReservation>(ReserveLocked(host, next.bytes, /*is_for_stream=*/false));
     pool_.Post([granted = std::move(next.granted), reclaim = std::move(next.reclaim),
                 reservation = std::move(reservation)]() mutable {
       reservation->StartDeadline(std::move(reclaim));
@@ -189,14 +238,22 @@ void InFlightMemory::AttemptReclaim(uint64_t deadline_id) {
   ++found->second.num_attempts;
 }
 
-void InFlightMemory::Return(uint64_t bytes, uint64_t deadline_id, bool is_for_stream) {
+void InFlightMemory::Return(InFlightHost* host, uint64_t bytes, uint64_t deadline_id, bool is_for_stream, bool is_all) {
   std::function<void()> reclaim;  // destroyed after the lock is released: it may own a call
   MutexLock lock(&mu_);
   reserved_ -= bytes;
-  if (is_for_stream) stream_bytes_ -= bytes;
+  host->bytes -= bytes;
+  if (is_for_stream) {
+    stream_bytes_ -= bytes;
+    host->stream_bytes -= bytes;
+  }
   auto ended = deadlines_.extract(deadline_id);
   if (ended.empty()) ended = reclaiming_.extract(deadline_id);
   if (!ended.empty()) reclaim = std::move(ended.mapped().reclaim);
+  if (is_all) {
+    --host->reservations;
+    ForgetIdleLocked(host);
+  }
   if (bytes > 0) GrantLocked();
 }
 

@@ -3,13 +3,15 @@
 #define SPARSEAGG_SERVICE_ADMISSION_IN_FLIGHT_MEMORY_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
 #include "service/base/clock.h"
@@ -19,6 +21,7 @@
 namespace sparseagg::service {
 
 class InFlightMemory;
+struct InFlightHost;
 
 // Bytes reserved in an InFlightMemory, which must outlive the reservation. The destructor releases the bytes. A method
 // of an empty reservation does nothing. Not thread-safe.
@@ -48,27 +51,42 @@ class InFlightReservation {
 
  private:
   friend class InFlightMemory;
-  InFlightReservation(InFlightMemory* memory, uint64_t bytes, uint64_t deadline_id, bool is_for_stream = false)
-      : memory_(memory), bytes_(bytes), deadline_id_(deadline_id), is_for_stream_(is_for_stream) {}
+  InFlightReservation(InFlightMemory* memory, InFlightHost* host, uint64_t bytes, uint64_t deadline_id,
+                      bool is_for_stream = false)
+      : memory_(memory), host_(host), bytes_(bytes), deadline_id_(deadline_id), is_for_stream_(is_for_stream) {}
   void Swap(InFlightReservation& other) {
     std::swap(memory_, other.memory_);
+    std::swap(host_, other.host_);
     std::swap(bytes_, other.bytes_);
     std::swap(deadline_id_, other.deadline_id_);
     std::swap(is_for_stream_, other.is_for_stream_);
   }
 
   InFlightMemory* memory_ = nullptr;
+  InFlightHost* host_ = nullptr;  // of memory_
   uint64_t bytes_ = 0;
   uint64_t deadline_id_ = 0;    // 0: the peer has no deadline
   bool is_for_stream_ = false;  // made by TryReserveForStream
 };
 
+// What one host holds. Of InFlightMemory, under its lock.
+struct InFlightHost {
+  std::string name;
+  uint64_t bytes = 0;
+  uint64_t stream_bytes = 0;   // part of `bytes`
+  uint64_t reservations = 0;   // some of which may have shrunk to nothing
+  std::set<uint64_t> tickets;  // of its calls that wait
+};
+
 // The server's limit on bytes between the network and its rounds (aggregations), with a queue in front of it.
 //
-// Messages and pages: a handler calls Acquire before it reads a message or makes a page of a result. Grants are first
-// come, first served. Only gRPC knows how much of a message has arrived, so a handler reserves the largest message
-// possible, and shrinks the reservation when the message is complete. A stream in the queue is not read, and HTTP/2
-// flow control holds its client back.
+// Messages and pages: a handler calls Acquire before it reads a message or makes a page of a result. Only gRPC knows
+// how much of a message has arrived, so a handler reserves the largest message possible, and shrinks the reservation
+// when the message is complete. A stream in the queue is not read, and HTTP/2 flow control holds its client back.
+//
+// Hosts: memory goes to the waiting host that holds least, so that the many calls of one host do not make another wait
+// for all of them. Calls of one host are first come, first served. And a host gets at most three quarters of the limit,
+// so that there is memory for another at once.
 //
 // Streams: gRPC needs some memory for every open call. A call that carries chunks or pages, or whose answer is not
 // small, first reserves that memory with TryReserveForStream, which grants or refuses it at once. Calls of WaitRound
@@ -120,12 +138,14 @@ class InFlightMemory {
   // runs later, on the pool. With Wait::kBounded it gets an empty reservation after kBoundedWait.
   // A request larger than the limit is granted when only streams hold memory.
   //
+  // `peer`: the caller's name with its port, "ipv4:127.0.0.1:1234". Empty: of no host, and without a host's limit.
+  //
   // `reclaim` runs on the pool, zero or more times, while the peer is late and memory is needed; an attempt that has
   // begun may end after ShrinkTo or Release. It must make the owner release the reservation soon.
   //
   // Returns: the ticket for CancelWait, or 0 if `granted` ran on the calling thread.
   uint64_t Acquire(uint64_t bytes, std::function<void(InFlightReservation)> granted, std::function<void()> reclaim,
-                   Wait wait = Wait::kUnbounded);
+                   Wait wait = Wait::kUnbounded, absl::string_view peer = "");
   // Removes a waiting call from the queue. Returns: true if `granted` has not been called and will not be.
   bool CancelWait(uint64_t ticket);
 
@@ -133,9 +153,11 @@ class InFlightMemory {
   // All streams together get at most half of the limit. When messages have taken the whole limit, streams may take up
   // to a quarter of the limit in addition; messages then wait until the total is below the limit again.
   //
+  // `peer`: as of Acquire; a host gets at most three quarters of what streams may have.
+  //
   // Returns: nullopt if there is no room. Each refusal asks for the reclaim of one slow peer, within kBoundedWait. The
   // next stream reservation that succeeds withdraws the requests that are still open.
-  std::optional<InFlightReservation> TryReserveForStream(uint64_t bytes);
+  std::optional<InFlightReservation> TryReserveForStream(uint64_t bytes, absl::string_view peer = "");
 
   uint64_t limit() const { return limit_; }
   uint64_t reserved() const;
@@ -144,9 +166,9 @@ class InFlightMemory {
  private:
   friend class InFlightReservation;
 
-  // A call of Acquire in the queue.
+  // A call of Acquire that waits.
   struct Waiter {
-    uint64_t ticket;
+    InFlightHost* host;
     uint64_t bytes;
     std::function<void(InFlightReservation)> granted;
     std::function<void()> reclaim;
@@ -161,20 +183,21 @@ class InFlightMemory {
     int num_attempts = 0;            // attempts that have ended
   };
 
-  bool FitsLocked(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return limit_ == 0 || reserved_ == stream_bytes_ || reserved_ + bytes <= limit_;
-  }
-  bool StreamFitsLocked(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return limit_ == 0 || (stream_bytes_ + bytes <= limit_ / 2 && reserved_ + bytes <= limit_ + limit_ / 4);
-  }
+  bool FitsLocked(const InFlightHost& host, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool StreamFitsLocked(const InFlightHost& host, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsMemoryNeededLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Returns: end of the queue if no waiter has the ticket.
-  std::deque<Waiter>::iterator FindWaiterLocked(uint64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  InFlightHost* HostLocked(absl::string_view peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Forgets the host if it has no reservation and does not wait.
+  void ForgetIdleLocked(InFlightHost* host) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<Waiter> RemoveWaiterLocked(uint64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ExpireWait(uint64_t ticket);
-  // Grants to waiters at the front of the queue while they fit.
+  // Grants to the waiter whose turn it is, while it fits.
   void GrantLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Return(uint64_t bytes, uint64_t deadline_id, bool is_for_stream);
+  InFlightReservation ReserveLocked(InFlightHost* host, uint64_t bytes, bool is_for_stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `is_all`: the reservation ends.
+  void Return(InFlightHost* host, uint64_t bytes, uint64_t deadline_id, bool is_for_stream, bool is_all);
 
   // Returns: the id of the deadline.
   uint64_t StartDeadline(uint64_t bytes, std::function<void()> reclaim);
@@ -191,11 +214,13 @@ class InFlightMemory {
   WorkerPool& pool_;
   mutable Mutex mu_;
   uint64_t reserved_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t stream_bytes_ ABSL_GUARDED_BY(mu_) = 0;   // part of reserved_, by TryReserveForStream
-  uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;        // of tickets and deadlines
-  std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mu_);  // tickets ascend
-  uint64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of all waiters
-  uint64_t num_refused_ ABSL_GUARDED_BY(mu_) = 0;    // refused streams for which nothing was reclaimed yet
+  uint64_t stream_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // part of reserved_, by TryReserveForStream
+  std::map<std::string, InFlightHost, std::less<>> hosts_ ABSL_GUARDED_BY(mu_);  // that hold memory or wait for it
+  std::set<InFlightHost*> waiting_hosts_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;                // of tickets and deadlines
+  std::map<uint64_t, Waiter> waiters_ ABSL_GUARDED_BY(mu_);  // by ticket
+  uint64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;          // of all waiters
+  uint64_t num_refused_ ABSL_GUARDED_BY(mu_) = 0;            // refused streams for which nothing was reclaimed yet
   absl::Duration refused_until_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();  // refusals count until then
   std::map<uint64_t, Deadline> deadlines_ ABSL_GUARDED_BY(mu_);   // of peers not being reclaimed yet; oldest first
   std::map<uint64_t, Deadline> reclaiming_ ABSL_GUARDED_BY(mu_);  // of peers that are being reclaimed

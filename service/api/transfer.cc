@@ -17,7 +17,7 @@ absl::StatusOr<Transfer> BeginTransfer(ServerContext& server, const Caller& call
                                    " calls of the tenant carry chunks or results already"));
   }
   Transfer transfer{Permit(&transfers), {}};
-  std::optional<InFlightReservation> reservation = server.in_flight.TryReserveForStream(bytes);
+  std::optional<InFlightReservation> reservation = server.in_flight.TryReserveForStream(bytes, caller.PeerName());
   if (!reservation.has_value()) return NoInFlightMemory(server);
   transfer.reservation = *std::move(reservation);
   return transfer;

@@ -26,7 +26,8 @@ void UnaryCall::ReserveAndAnswer(uint64_t bytes, Wait wait, std::function<absl::
     self->response_reservation_ = std::move(reservation);
     self->Answer(answer);
   };
-  ticket_ = server_.in_flight.Acquire(ResponseMemory(bytes), std::move(granted), ReclaimFunction(), wait);
+  ticket_ = server_.in_flight.Acquire(ResponseMemory(bytes), std::move(granted), ReclaimFunction(), wait,
+                                      caller().PeerName());
   // Cancel may have run before ticket_ was set.
   if (is_cancelled_ && server_.in_flight.CancelWait(ticket_)) Finish(absl::CancelledError());
 }

@@ -189,7 +189,7 @@ class HttpConnection final : public Connection {
         self->ReadBody();
       });
     };
-    server_.in_flight.Acquire(call_->BodyMemory(), std::move(granted), reclaim, InFlightMemory::Wait::kBounded);
+    server_.in_flight.Acquire(call_->BodyMemory(), std::move(granted), reclaim, InFlightMemory::Wait::kBounded, peer_);
   }
 
   void ReadBody() {

@@ -23,6 +23,8 @@ class CallCanceller {
   CallCanceller(ServerContext* server, grpc::CallbackServerContext* context)
       : server_(*server), peer_(context->peer()), context_(context) {}
 
+  const std::string& peer() const { return peer_; }
+
   // Cancels the call, and ends its connection if the peer hardly reads. The reclaim callback for a page or a response
   // that waits for its reader: no status can reach the client past those bytes. May be called again and again.
   void Cancel() ABSL_LOCKS_EXCLUDED(mu_);

@@ -26,7 +26,7 @@ void PageWriter::Prepare(OnPrepared on_prepared) {
         write_began_ = server_.clock.Monotonic();
         on_prepared(&page_);
       },
-      [canceller = canceller_] { canceller->Cancel(); });
+      [canceller = canceller_] { canceller->Cancel(); }, InFlightMemory::Wait::kUnbounded, canceller_->peer());
 }
 
 void PageWriter::OnWritten() {

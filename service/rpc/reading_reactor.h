@@ -74,8 +74,8 @@ class ReadingReactor : public CallReactor<Derived, Base> {
       // Pages of other calls on the same connection may leave no room for the status.
       canceller->EndStuckConnection();
     };
-    context().in_flight.Acquire(MaxBufferedMessageBytes(context().limits), std::move(granted), std::move(reclaim),
-                                wait);
+    context().in_flight.Acquire(MaxBufferedMessageBytes(context().limits), std::move(granted), std::move(reclaim), wait,
+                                canceller_->peer());
   }
 
   // For OnReadDone: ends the read, begins `steps` steps, and gives back the memory that the message does not need.

@@ -170,7 +170,10 @@ def test_long_poll_gives_way_after_a_second(start_server):
     server = start_server(*LOCAL, "--max-http-connections", "2")
     lease = b'{"clientId":"%d","labels":["none"],"timeout":"60s"}'
     head = header("/v1/tasks:lease", len(lease % 0)).replace(b"octet-stream", b"json")
-    waiting = [raw(server.http_address, head + lease % i) for i in range(2)]
+    waiting = [raw(server.http_address, b"") for _ in range(2)]
+    for i, connection in enumerate(waiting):
+        assert ask(connection).startswith(b"HTTP/1.1 200")  # one that was never used gives way at once
+        connection.sendall(head + lease % i)
     while not (answer := ask_on_new(server.http_address)):
         pass
     assert answer.startswith(b"HTTP/1.1 200")

@@ -97,6 +97,71 @@ TEST_F(InFlightMemoryTest, CancelWait_NeverGrantedAndTheNextIsGranted) {
   clock_.AwaitDue(timer_);
 }
 
+TEST_F(InFlightMemoryTest, Acquire_HostThatHoldsLeast_IsGrantedFirst) {
+  constexpr char kMany[] = "ipv4:127.0.0.2:1000";
+  InFlightReservation held;
+  in_flight_.Acquire(
+      70, [&](InFlightReservation granted) { held = std::move(granted); }, [] {}, InFlightMemory::Wait::kUnbounded,
+      kMany);
+  InFlightReservation rest = Take(30);
+  Event many_granted;
+  for (int i = 0; i < 3; ++i) {
+    in_flight_.Acquire(
+        20, [&](const InFlightReservation&) { many_granted.Notify(); }, [] {}, InFlightMemory::Wait::kUnbounded,
+        "ipv4:127.0.0.2:1001");
+  }
+  Event granted;
+  in_flight_.Acquire(
+      30,
+      [&](const InFlightReservation&) {
+        EXPECT_EQ(in_flight_.num_waiting(), 3);
+        granted.Notify();
+      },
+      [] {}, InFlightMemory::Wait::kUnbounded, "ipv4:127.0.0.1:1000");
+  EXPECT_EQ(in_flight_.num_waiting(), 4);
+  rest.Release();
+  granted.Wait();
+  held.Release();
+  many_granted.Wait();
+}
+
+TEST_F(InFlightMemoryTest, Acquire_OneHost_LeavesAQuarterToAnother) {
+  constexpr char kMany[] = "ipv4:127.0.0.2:1000";
+  std::vector<InFlightReservation> held;
+  Event late;
+  for (int i = 0; i < 4; ++i) {
+    in_flight_.Acquire(
+        25, [&, i](InFlightReservation granted) { i < 3 ? held.push_back(std::move(granted)) : late.Notify(); }, [] {},
+        InFlightMemory::Wait::kUnbounded, kMany);
+  }
+  EXPECT_EQ(held.size(), 3);
+  EXPECT_EQ(in_flight_.num_waiting(), 1);
+  bool is_granted = false;
+  in_flight_.Acquire(
+      25, [&](const InFlightReservation&) { is_granted = true; }, [] {}, InFlightMemory::Wait::kUnbounded,
+      "ipv4:127.0.0.1:1000");
+  EXPECT_TRUE(is_granted);
+  held.clear();
+  late.Wait();
+}
+
+TEST_F(InFlightMemoryTest, TryReserveForStream_OneHost_LeavesAQuarterToAnother) {
+  const auto first = in_flight_.TryReserveForStream(38, "ipv4:127.0.0.2:1000");
+  EXPECT_TRUE(first.has_value());
+  EXPECT_FALSE(in_flight_.TryReserveForStream(1, "ipv4:127.0.0.2:1001").has_value());
+  EXPECT_TRUE(in_flight_.TryReserveForStream(12, "ipv4:127.0.0.1:1000").has_value());
+}
+
+TEST_F(InFlightMemoryTest, ShrinkTo_Nothing_TheHostStaysUntilTheRelease) {
+  InFlightReservation reservation;
+  in_flight_.Acquire(
+      10, [&](InFlightReservation granted) { reservation = std::move(granted); }, [] {},
+      InFlightMemory::Wait::kUnbounded, "ipv4:127.0.0.1:1000");
+  reservation.ShrinkTo(0);
+  reservation.Release();
+  EXPECT_EQ(in_flight_.reserved(), 0);
+}
+
 TEST_F(InFlightMemoryTest, TryReserveForStream_HalfOfTheLimit_LeavesTheRestToMessages) {
   auto held = in_flight_.TryReserveForStream(50);
   ASSERT_TRUE(held.has_value());
