@@ -6,7 +6,8 @@
 
 The bytes are counted, and the feeding is modelled (bench/gpu/traffic). Registers, spills and shared memory are what
 ptxas reports; each source with kernels is compiled once more for that, as in its build for one architecture. Rates and
-occupancy are computed: a model, not a measurement. Exits 1 if a kernel of ours spills registers or keeps arrays in local memory. Standard library only.
+occupancy are computed: a model, not a measurement. Exits 1 if a kernel of ours spills registers or keeps arrays in
+local memory. Standard library only.
 """
 
 from __future__ import annotations
