@@ -87,7 +87,10 @@ def test_metrics_count_http_by_route_and_status(start_server) -> None:
     with socket.create_connection(server.http_address.split(":"), timeout=30) as gone:
         gone.sendall(b"GET /v1/rounds/with-a-name:wait HTTP/1.1\r\nHost: localhost\r\n\r\n")
     text = read(server.metrics_address)
-    while ("GET", "/v1/rounds/{round}:wait", "gone") not in http_requests(text):
+    while (
+        ("GET", "/v1/rounds/{round}:wait", "gone") not in http_requests(text)
+        or value(text, "sparseagg_http_connections") != 1  # a connection ends after its last request is counted
+    ):
         text = read(server.metrics_address)
     assert http_requests(text) == {
         ("POST", "/v1/rounds", "2xx"): 1,
