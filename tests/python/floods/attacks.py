@@ -233,11 +233,11 @@ def idle(address: Address) -> None:
 
 
 def unread_results(address: Address) -> None:
-    """3000 streams of an 8 MiB result, which are not read: 100 on each of 30 connections."""
+    """3000 streams of a 2 MiB result, which are not read: 100 on each of 30 connections."""
     import numpy as np
     import sparseagg as sa
 
-    keys = np.arange(1 << 20, dtype=np.uint32)
+    keys = np.arange(1 << 18, dtype=np.uint32)
     with sa.Client(f"{address[0]}:{address[1]}", tls=False) as client:
         opened = client.create_round(sa.RoundSpec([sa.TensorSpec("t", "float32", keys.size)]))
         opened.submit("c", {"t": (keys, keys.astype(np.float32))})
