@@ -170,7 +170,8 @@ def main() -> int:
     if arguments.traffic is not None:
         traffic = json.loads(arguments.traffic.read_text(encoding="utf-8"))
         text = replace(text, "traffic", traffic_table(traffic))
-        text = replace(text, "feeding", feeding_table(traffic))
+        if traffic.get("feeding"):
+            text = replace(text, "feeding", feeding_table(traffic))
     if arguments.build is not None:
         kernels = read_kernels(compile_kernels(arguments.build))
         text = replace(text, "kernels", kernel_table(kernels))

@@ -15,19 +15,9 @@
 #include "host/wire/packed_values.h"
 #include "tests/host/updates/slices.h"
 
-namespace sparseagg {
+namespace sparseagg::testing {
 namespace {
 
-using sparseagg::testing::Append;
-using sparseagg::testing::Bitmap;
-using sparseagg::testing::Delta;
-using sparseagg::testing::FloatsOf;
-using sparseagg::testing::Implicit;
-using sparseagg::testing::KeysOf;
-using sparseagg::testing::Slice;
-using sparseagg::testing::Spec;
-using sparseagg::testing::U32;
-using sparseagg::testing::U64;
 using ::testing::HasSubstr;
 
 // Cuts `bytes` after every `size`.
@@ -180,4 +170,4 @@ TEST(UpdateBuilderByteSpans, Append_BadSpans_AreRefused) {
 }
 
 }  // namespace
-}  // namespace sparseagg
+}  // namespace sparseagg::testing

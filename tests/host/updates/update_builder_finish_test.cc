@@ -11,19 +11,9 @@
 #include "host/updates/update_builder.h"
 #include "tests/host/updates/slices.h"
 
-namespace sparseagg {
+namespace sparseagg::testing {
 namespace {
 
-using sparseagg::testing::Append;
-using sparseagg::testing::Bitmap;
-using sparseagg::testing::Delta;
-using sparseagg::testing::FloatsOf;
-using sparseagg::testing::Implicit;
-using sparseagg::testing::KeysOf;
-using sparseagg::testing::Slice;
-using sparseagg::testing::Spec;
-using sparseagg::testing::U32;
-using sparseagg::testing::U64;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -199,4 +189,4 @@ TEST(UpdateBuilder, HashContent_DependsOnKeysValuesAndOrder) {
 }
 
 }  // namespace
-}  // namespace sparseagg
+}  // namespace sparseagg::testing

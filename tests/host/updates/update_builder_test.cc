@@ -13,21 +13,9 @@
 #include "tests/host/updates/slices.h"
 #include "tests/support/values.h"
 
-namespace sparseagg {
+namespace sparseagg::testing {
 namespace {
 
-using sparseagg::testing::Append;
-using sparseagg::testing::Bitmap;
-using sparseagg::testing::Delta;
-using sparseagg::testing::Floats;
-using sparseagg::testing::FloatsOf;
-using sparseagg::testing::Implicit;
-using sparseagg::testing::KeysOf;
-using sparseagg::testing::PackFloats;
-using sparseagg::testing::Slice;
-using sparseagg::testing::Spec;
-using sparseagg::testing::U32;
-using sparseagg::testing::U64;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -363,4 +351,4 @@ TEST(UpdateBuilder, Append_NumberOfKeys_DoesNotWrap) {
 }
 
 }  // namespace
-}  // namespace sparseagg
+}  // namespace sparseagg::testing
