@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import pathlib
+import re
 
 import torch
 from embedding_model import Recommender
@@ -63,16 +64,27 @@ def make_scatter_and_gather(script, aggregator, num_rounds=2):
     return job
 
 
-def simulate(job, folder):
-    """Runs a recipe or job with a process for each site; returns what it has left."""
-    if isinstance(job, FedJob):
-        SimEnv(num_clients=NUM_SITES, workspace_root=str(folder)).deploy(job)
-    else:
-        job.execute(SimEnv(num_clients=NUM_SITES, workspace_root=str(folder)))
-    (checkpoint,) = pathlib.Path(folder).glob("**/FL_global_model.pt")
-    log = "\n".join(path.read_text() for path in sorted(pathlib.Path(folder).glob("**/log.txt")))
-    weights = torch.load(checkpoint, weights_only=True)["model"]
-    return Run({name: tensor.numpy() for name, tensor in weights.items()}, log, checkpoint)
+def simulate(make_job, folder):
+    """Runs the job or recipe that ``make_job`` returns with a process for each site; returns what it has left.
+
+    Threads of NVFlare 2.9's simulator share the name that they hand to a site's process (``build_ctx`` in
+    simulator_runner.py). So at times one site runs twice and another one never, which is another job: it is made again.
+    """
+    for attempt in range(5):
+        workspace = pathlib.Path(folder) / str(attempt)
+        job = make_job()
+        if isinstance(job, FedJob):
+            SimEnv(num_clients=NUM_SITES, workspace_root=str(workspace)).deploy(job)
+        else:
+            job.execute(SimEnv(num_clients=NUM_SITES, workspace_root=str(workspace)))
+        log = "\n".join(path.read_text() for path in sorted(workspace.glob("**/log.txt")))
+        started = {site: len(re.findall(rf"Initialize ClientRunner for client: {site}\b", log)) for site in SITES}
+        if set(started.values()) == {1}:
+            (checkpoint,) = workspace.glob("**/FL_global_model.pt")
+            weights = torch.load(checkpoint, weights_only=True)["model"]
+            return Run({name: tensor.numpy() for name, tensor in weights.items()}, log, checkpoint)
+        print(f"how often the simulator started each site: {started}; the job is made again")
+    raise AssertionError("in five runs, NVFlare's simulator has not started each site once")
 
 
 def result_of(site, params, steps=1, **options):

@@ -49,7 +49,7 @@ def run_of(tmp_path_factory):
         before = os.getcwd()
         os.chdir(folder)  # where the simulator also writes
         try:
-            return simulate(JOBS[name](), folder)
+            return simulate(JOBS[name], folder)
         finally:
             os.chdir(before)
 
@@ -75,13 +75,15 @@ def num_different(run, wanted):
 
 
 def test_dense_parameters_are_those_of_float64(run_of):
-    wanted, ours, stock = in_float64(), run_of("dense"), run_of("stock")
+    wanted, ours, stock = in_float64(), run_of("dense", 0), run_of("stock", 0)
     values = sum(array.size for array in wanted.values())
     counts = num_different(ours, wanted), num_different(stock, wanted)
     print(f"of {values} values, {counts[0]} of ours and {counts[1]} of NVFlare's are not those of float64")
     assert counts[0] == 0
     for name, array in wanted.items():
-        np.testing.assert_allclose(stock.weights[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+        # NVFlare leaves the mean of integers, such as torch's num_batches_tracked, with its fraction.
+        theirs = np.rint(stock.weights[name]) if array.dtype.kind == "i" else stock.weights[name]
+        np.testing.assert_allclose(theirs, array, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_runs_of_one_job_have_one_hash(run_of):
@@ -103,7 +105,7 @@ def test_sparse_both_ways_gives_the_bits_of_sparse_up(run_of):
 def test_later_job_goes_on_where_the_first_ended(run_of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     whole, first = run_of("sparse"), run_of("first of two")
-    second = sparse_recipe(1, first_round=1, initial_ckpt=str(first.checkpoint))
+    second = functools.partial(sparse_recipe, 1, first_round=1, initial_ckpt=str(first.checkpoint))
     assert simulate(second, tmp_path).digest == whole.digest
     assert first.digest != whole.digest
 
