@@ -35,14 +35,14 @@ class DevicePrepared : public PreparedUpdate {
  private:
   DeviceEngine& engine_;
   const ValidatedUpdate update_;
-  size_t key_bytes_;  // 0 for a run
+  size_t key_bytes_;  // 0 for a run of consecutive keys, which is held as two numbers
   size_t value_bytes_;
-  std::array<const void*, 2> pinned_ = {};  // arrays that the engine has noted
+  std::array<const void*, 2> pinned_ = {};  // keys and values, if the engine has pinned them; else null
 };
 
 // One tensor's state in one aggregation whose merges run on a device. Created by DeviceEngine::CreateAccumulator, owned
-// by an Aggregation. host/engine.h has the contract of every method, its errors and its thread-safety; this class adds
-// only what is said here.
+// by an Aggregation. host/engine.h has the contract of every method, its errors and its thread-safety (Prepare: any
+// number of threads; all others: one thread at a time); this class adds only what is said here.
 //
 //   std::unique_ptr<Accumulator> accumulator = *engine.CreateAccumulator(spec);
 //   std::unique_ptr<PreparedUpdate> prepared = *accumulator->Prepare(update);
@@ -51,20 +51,24 @@ class DevicePrepared : public PreparedUpdate {
 //
 // Data: between operations all data is in host memory: the updates as they were sent, and the rows of earlier merges.
 // An operation copies its input to the device and its output back. Where the spec makes the order of submissions
-// irrelevant (OrderMatters in host/spec/spec.h), pending updates are merged while others still arrive; otherwise all
-// updates are kept until FoldPending or Finish.
+// irrelevant (OrderMatters in host/spec/spec.h), Add merges the updates that it has kept once they take enough memory:
+// a merge on arrival. Otherwise all updates are kept until FoldPending or Finish.
 //
-// Device failure is not an error for the caller, except of MergeFrom, and changes no bit of the result. No data is
-// lost, because none is only on the device. The accumulator goes on in one of two ways:
-//   without merged rows   it hands its updates to an accumulator of the CPU engine (cpu_), and forwards all calls;
-//   with merged rows      it runs the device's kernels on the host, because the CPU engine cannot import merged rows.
-// A hand-over that fails for lack of memory returns RESOURCE_EXHAUSTED from the method that needed it, but OK from a
-// merge on arrival. No update that counts is lost or counted twice; the update of a failed Add counts if
-// num_submissions() has grown. The next call continues the hand-over; but none may follow a failed MergeFrom or Finish.
+// Failure of the device changes no bit of the result and loses no data, because none is only on the device. It is no
+// error for the caller; MergeFrom alone may have to refuse because of it (see there). The accumulator goes on in one of
+// two ways:
+//   nothing was merged before   it hands its updates to an accumulator of the CPU engine (cpu_), which gets all calls;
+//   else                        the same kernels run on the host, because the CPU engine cannot import merged rows.
+// Handing over takes memory. Where there is none, Add, MergeFrom, FoldPending and Finish return RESOURCE_EXHAUSTED; an
+// Add that only wanted to merge on arrival returns OK. Nothing is lost or added twice: the update of a failed Add is in
+// the sum if num_submissions() has grown, and the next Add, FoldPending or Finish hands over the rest. After a failed
+// MergeFrom or Finish the accumulator may only be destroyed.
 //
-// Blocks: Prepare (of updates with Tuning::min_check_values values or more), Add and MergeFrom (when they merge),
-// FoldPending and Finish wait for the device, which runs one operation at a time, whichever accumulator's.
-// Deterministic: the bits depend on the updates and on the order given to Finish, not on batches or failures.
+// Blocks: Prepare has the device check the values of updates with Tuning::min_check_values values or more. It, and Add
+// and MergeFrom when they merge, FoldPending and Finish wait for the device, which runs one operation of the process at
+// a time.
+// Deterministic: the bits depend on the updates and on the order given to FoldPending and Finish, not on batches or
+// failures.
 class DeviceAccumulator : public Accumulator {
  public:
   // `engine` outlives the accumulator. `cpu` is an empty accumulator of the CPU engine for the same spec; with `on_cpu`
@@ -75,13 +79,13 @@ class DeviceAccumulator : public Accumulator {
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override;
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override;
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override;
-  // Errors: as of Accumulator::MergeFrom. UNIMPLEMENTED means: after a failure of the device this accumulator or
-  // `other` works on the CPU engine, and the other one has merged rows.
+  // Errors: as of Accumulator::MergeFrom. UNIMPLEMENTED: the device has failed, one of the two accumulators works on
+  // the CPU engine, and the other has merged rows, which cannot go there.
   absl::Status MergeFrom(Accumulator&& other) override;
   bool KeepsAll() const override { return bases_.empty() && (!on_cpu_ || cpu_->KeepsAll()); }
   void Remove(absl::Span<const uint32_t> indices) override;
-  // Where the order of submissions matters, the accumulator goes over to the CPU engine: only that one folds such sums
-  // before the end.
+  // Where the order of submissions matters, the accumulator hands its updates to the CPU engine: only that one folds
+  // sums before the end whose order matters. Elsewhere a merge as on arrival.
   absl::Status FoldPending(SubmissionOrder order) override;
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override;
   uint64_t num_submissions() const override;
@@ -90,9 +94,10 @@ class DeviceAccumulator : public Accumulator {
   uint64_t FinishBytes(const PreparedUpdate* next) const override;
 
  private:
-  // Whether the CPU engine merges faster than a device would (Tuning::min_merge_values).
+  // Whether the updates are so few that the CPU engine merges them faster (Tuning::min_merge_values). Then Finish hands
+  // them over.
   bool IsSmall() const;
-  // Merges the pending updates if they take enough memory (host/accumulation.h).
+  // Merges the pending updates if their size has reached the threshold of host/accumulation.h.
   absl::Status MergeIfDue();
   absl::Status MergePending();
   // Bytes by which an update grows when the CPU engine prepares it. Returns: 0 for null.
@@ -121,10 +126,10 @@ class DeviceAccumulator : public Accumulator {
   bool on_cpu_;
   std::deque<std::unique_ptr<DevicePrepared>> pending_;  // all updates, or those not merged yet
   PendingSize pending_size_{sizeof(DevicePrepared)};     // of pending_
-  std::vector<double> weights_;                          // of every submission; those of MergeFrom follow ours
+  std::vector<double> weights_;                          // of every submission; MergeFrom appends those of `other`
   std::vector<HostRows> bases_;                          // rows of earlier merges; several only after MergeFrom
-  // If the pending updates are handed to the CPU engine: by how many bytes they grow together (at most 2^64 - 1), and
-  // the temporary memory of preparing the most expensive one.
+  // What handing the pending updates to the CPU engine would take: the bytes by which they grow together (2^64 − 1 if
+  // there are more), and the temporary memory of preparing the most expensive one.
   uint64_t growth_bytes_ = 0;
   uint64_t prepare_bytes_ = 0;
 };

@@ -11,7 +11,7 @@ server  one aggregation of a table of 1 M × 64 float32, of which each of 50 cli
         all clients: of stock one message times clients, of sparseagg every message.
 hashes  one job of two rounds in Flower's simulation with 50 clients, in ten processes: how many different models.
 wire    the same bytes on a real connection: SuperNodes reach a SuperLink through a proxy that counts, a smaller table.
-        It shows how far the bytes of part server are from those of the wire.
+        Jobs of one and of three rounds; the difference is two rounds after the first, which sends the whole model.
 """
 
 from __future__ import annotations
@@ -146,7 +146,11 @@ class CountingProxy:
     def _accept(self) -> None:
         while True:
             near, _ = self._listener.accept()
-            far = socket.create_connection(self._target)
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:  # the SuperLink has ended before its SuperNodes
+                near.close()
+                continue
             for source, sink, is_up in ((near, far, True), (far, near, False)):
                 threading.Thread(target=self._copy, args=(source, sink, is_up), daemon=True).start()
 
@@ -165,27 +169,36 @@ class CountingProxy:
             sink.close()
 
 
-def wire_part(vocabulary: int, nodes: int, rounds: int, count: int) -> dict[str, Any]:
-    """Part wire."""
+def bytes_of_job(server: str, client: str, nodes: int) -> tuple[int, int]:
+    """Runs a job with a SuperLink and SuperNodes; returns the bytes up and down of all SuperNodes' connections."""
     from superlink import SuperLink
 
+    proxies: list[CountingProxy] = []
+
+    def through(address: str) -> str:
+        proxies.append(CountingProxy(address))
+        return proxies[-1].address
+
+    with tempfile.TemporaryDirectory() as folder, SuperLink(pathlib.Path(folder), nodes, through) as link:
+        link.run(server, client, timeout=450)
+        return proxies[0].up, proxies[0].down
+
+
+def wire_part(vocabulary: int, nodes: int, rounds: int, count: int) -> dict[str, Any]:
+    """Part wire."""
     found: dict[str, Any] = {"vocabulary": vocabulary, "nodes": nodes, "rounds": rounds, "rows": count}
     for name, strategy in (
         ("sparseagg", 'SparseFedAvg(sparse=["embedding.weight"], **own)'),
         ("stock", "FedAvg(**own)"),
     ):
-        with tempfile.TemporaryDirectory() as folder:
-            proxies: list[CountingProxy] = []
-
-            def through(address: str, proxies: list[CountingProxy] = proxies) -> str:
-                proxies.append(CountingProxy(address))
-                return proxies[-1].address
-
-            with SuperLink(pathlib.Path(folder), nodes, through) as link:
-                server = WIRE_SERVER.format(vocabulary=vocabulary, nodes=nodes, rounds=rounds, strategy=strategy)
-                link.run(server, WIRE_CLIENT.format(count=count), timeout=450)
-                found[name] = {"up_bytes": proxies[0].up, "down_bytes": proxies[0].down}
-                print(name, found[name], flush=True)
+        totals = []
+        for length in (1, rounds):
+            server = WIRE_SERVER.format(vocabulary=vocabulary, nodes=nodes, rounds=length, strategy=strategy)
+            totals.append(bytes_of_job(server, WIRE_CLIENT.format(count=count), nodes))
+        (first_up, first_down), (up, down) = totals
+        found[name] = {"up_bytes": up, "down_bytes": down, "first_up_bytes": first_up, "first_down_bytes": first_down}
+        found[name]["later_round_bytes"] = round((up + down - first_up - first_down) / (rounds - 1))
+        print(name, found[name], flush=True)
     return found
 
 

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import ctypes
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -253,9 +254,34 @@ class Bench:
                 found.append({"place": place, **self._durability_at(parent, workload, divide)})
                 rates, disk = found[-1]["bytes_per_s"], found[-1]["sequential_bytes_per_s"]
                 shown = ", ".join(f"{level} {rate / 1e6:.0f} MB/s" for level, rate in rates.items())
-                shares = ", ".join(f"{level} {share:.0%}" for level, share in found[-1]["of_memory"].items())
+                shares = ", ".join(f"{level} {share:.0%}" for level, share in found[-1]["of_first"].items())
                 say(f"durability, {place}, workload {workload}: {shown} ({shares}); one file {disk / 1e6:.0f} MB/s")
         return {"streams": 16, "runs": found}
+
+    def tls(self) -> dict[str, Any]:
+        """Bytes a second over plain connections, over TLS, and over TLS with a bearer token; one and 16 streams."""
+        found = []
+        with contextlib.ExitStack() as stack:
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sparseagg-bench-")))
+            token, tokens = folder / "token", folder / "tokens"
+            token.write_text("token-of-the-benchmark", encoding="ascii")
+            tokens.write_text(f"{hashlib.sha256(token.read_bytes()).hexdigest()} admin bench -\n", encoding="ascii")
+            dev_tls = ("--dev-tls", str(folder / "tls"))
+            ca = ("--tls-ca", folder / "tls" / "ca.pem")
+            plain = stack.enter_context(Server(self._server))
+            secure = stack.enter_context(Server(self._server, *dev_tls))
+            with_tokens = stack.enter_context(Server(self._server, *dev_tls, "--tokens-file", str(tokens)))
+            servers = {"plain": (plain, ()), "tls": (secure, ca), "tls, token": (with_tokens, (*ca, "--token-file", token))}
+            for streams in (1, 16):
+                rates: dict[str, list[float]] = {name: [] for name in servers}
+                for _ in range(self._sizes.repetitions):
+                    for name, (server, flags) in servers.items():
+                        run = self._load(server, "A", "--streams", streams, "--repetitions", 1, *flags)
+                        rates[name].append(run["bytes_per_s"])
+                found.append({"streams": streams, **compared(rates)})
+                shown = ", ".join(f"{name} {rate / 1e6:.0f} MB/s" for name, rate in found[-1]["bytes_per_s"].items())
+                say(f"{streams} streams: {shown}")
+        return {"workload": "A", "runs": found}
 
     def _durability_at(self, parent: pathlib.Path, workload: str, divide: int) -> dict[str, Any]:
         levels = ("memory", "async", "sync")
@@ -272,18 +298,11 @@ class Bench:
                 for level, server in servers.items():
                     run = self._load(server, workload, "--streams", 16, "--repetitions", 1, divide=divide)
                     rates[level].append(run["bytes_per_s"])
-        # Of runs that took turns, so that what else the machine does is in both.
-        shares = {
-            level: statistics.median(mine / memory for mine, memory in zip(rates[level], rates["memory"]))
-            for level in levels[1:]
-        }
         return {
             "workload": workload,
             "divide_clients": divide,
             "sequential_bytes_per_s": round(statistics.median(disk)),
-            "bytes_per_s": {level: round(statistics.median(rates[level])) for level in levels},
-            "of_memory": {level: round(share, 3) for level, share in shares.items()},
-            "all_bytes_per_s": {level: [round(rate) for rate in rates[level]] for level in levels},
+            **compared(rates),
         }
 
     def soak(self) -> dict[str, Any]:
@@ -315,6 +334,17 @@ def sequential_bytes_per_s(folder: pathlib.Path) -> float:
         return 64 * len(block) / (time.monotonic() - begin)
 
 
+def compared(rates: dict[str, list[float]]) -> dict[str, Any]:
+    """Medians, and shares of the first one: medians over runs that took turns, so that noise of the machine is in both."""
+    first, *others = rates
+    shares = {name: statistics.median(mine / its for mine, its in zip(rates[name], rates[first])) for name in others}
+    return {
+        "bytes_per_s": {name: round(statistics.median(found)) for name, found in rates.items()},
+        "of_first": {name: round(share, 3) for name, share in shares.items()},
+        "all_bytes_per_s": {name: [round(rate) for rate in found] for name, found in rates.items()},
+    }
+
+
 def say(text: str) -> None:
     """Progress, for people."""
     print(text, file=sys.stderr, flush=True)
@@ -329,6 +359,7 @@ MEASUREMENTS = (
     "small_rounds",
     "memory_growth",
     "durability",
+    "tls",
     "soak",
 )
 

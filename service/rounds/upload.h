@@ -30,18 +30,21 @@ struct ChunkSlice {
   absl::string_view tensor;
   SliceView view;
   std::optional<DType> dtype;  // of the values as sent; Append widens them to the tensor's. nullopt: as `view` says
-  bool keys_sorted =
-      false;  // declares that all keys of the tensor ascend or repeat, in whichever slice; TakeUpdates checks
-  bool keys_unique = false;  // likewise
+  // Declarations about the keys of all slices of the tensor, in their order. One slice that declares is enough.
+  // TakeUpdates checks them.
+  bool keys_sorted = false;  // no key is less than the one before it; keys may repeat
+  bool keys_unique = false;  // no key repeats
 };
 
 // A decoded chunk, borrowed from its message.
 struct Chunk {
-  uint64_t sequence = 0;         // 0, 1, …
-  bool last = false;             // the submission has no further chunk
-  std::optional<double> weight;  // of the submission, in chunk 0; later chunks may repeat it. nullopt: as 1
+  uint64_t sequence = 0;  // 0, 1, …
+  bool last = false;      // the submission has no further chunk
+  // Of the submission, in chunk 0. Later chunks repeat it or leave it out. Left out of chunk 0: each submission counts
+  // alike, which tensors weighted by_weight refuse.
+  std::optional<double> weight;
   std::vector<ChunkSlice> slices;
-  absl::Span<const absl::string_view> message;  // as received, for the store; borrowed; empty if nothing is stored
+  absl::Span<const absl::string_view> message;  // as received, for service/store; borrowed; Upload does not read it
 };
 
 // What Append does with a chunk whose sequence number came before. It does not compare the content.
@@ -50,7 +53,8 @@ enum class Repeats {
   kRefuse,  // returns FAILED_PRECONDITION: for streams
 };
 
-// The FAILED_PRECONDITION, of Append and of the round, for chunk `sequence` when chunk `last` was marked as the last.
+// Returns: the FAILED_PRECONDITION for a chunk that comes after the last one. `sequence`: the number of that chunk.
+// `last`: the number of the chunk that was marked as the last one. For Append, and for Round once the upload has gone.
 absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last);
 
 // The number of tuples of each tensor, in the order of the spec. Many uploads may share one vector.
@@ -64,48 +68,49 @@ using TuplesPerTensor = std::shared_ptr<const std::vector<uint64_t>>;
 //   const ContentHash hash = upload.Hash();
 //   ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates());  // once; then reservation() only
 //
-// Not thread-safe, not movable. After an error or exception, except FAILED_PRECONDITION of Append, the upload is
-// unusable and keeps its reservation until it is destroyed.
+// Not thread-safe, not movable. After an error or std::bad_alloc of any method the upload is unusable, and keeps its
+// reservation until it is destroyed. After a FAILED_PRECONDITION of Append it goes on as before.
 class Upload {
  public:
   // `budget`: not null; outlives the upload. Append reserves the memory for each chunk there before it allocates.
   Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget);
 
   // Validates the chunk and copies its keys and values.
-  // Errors: FAILED_PRECONDITION: not the expected chunk, nor a repeated chunk that `repeats` allows; nothing changes.
-  // INVALID_ARGUMENT: bad input, with tensor, chunk, position and value. RESOURCE_EXHAUSTED names the limit: the
-  // largest size of a submission, which a new upload would exceed again, or the memory budget, which may have room
-  // later.
+  // Errors: FAILED_PRECONDITION: another chunk was expected; nothing changes. Chunks that came before are an error only
+  // if `repeats` says so, also when the upload is complete. INVALID_ARGUMENT: bad input, with tensor, chunk, position
+  // and value. RESOURCE_EXHAUSTED: the submission is larger than its limit, or the memory budget is used up; the text
+  // says which.
   absl::Status Append(const Chunk& chunk, Repeats repeats);
 
-  // Sets how many tuples each tensor will probably get. Columns start with that size, or with 8 times that of the first
-  // chunk, whichever is less, so that later chunks need not enlarge them.
+  // Sets how many tuples each tensor will probably get, so that later chunks need not enlarge its columns. A column
+  // starts with that size, but with at most 8 times the tuples of the tensor's first slice.
   // Requires: null (unknown) or one number for each tensor; no chunk yet.
   void ExpectTuples(TuplesPerTensor tuples) { expected_ = std::move(tuples); }
 
   bool complete() const { return complete_; }                // the last chunk has been appended
   uint64_t next_sequence() const { return next_sequence_; }  // number of the chunk expected next
   uint64_t num_tuples() const { return num_tuples_; }        // of all tensors, so far
-  uint64_t num_bytes() const { return num_bytes_; }  // of decoded keys and values; without implicit keys (SliceView)
+  uint64_t num_bytes() const { return num_bytes_; }          // of decoded keys and values; the keys of a run are none
 
-  // Returns: the XXH3-128 of weight, tensors, keys and kept values as decoded. Declarations and packing are not part of
-  // it. Requires: complete(). Deterministic: the same for every chunking.
+  // Returns: the XXH3-128 of weight, tensors, keys and values as decoded, so that it does not depend on chunking,
+  // packing or declarations. Values of `union`, which ignores them, are not part of it.
+  // Requires: complete(); TakeUpdates was not called.
   ContentHash Hash() const;
 
   // Returns: one update per tensor, in the order of the spec; an empty one for a sparse tensor without slices.
-  // Requires: complete(); Hash and CountTuples are not called afterwards.
-  // Errors: INVALID_ARGUMENT: keys are not as declared; a dense tensor lacks rows, or slices. RESOURCE_EXHAUSTED: no
-  // memory.
+  // Requires: complete(). Errors: INVALID_ARGUMENT: keys are not as declared, or a dense tensor lacks rows.
+  // RESOURCE_EXHAUSTED: the memory budget has no room for the check of keys_unique.
   absl::StatusOr<std::vector<ValidatedUpdate>> TakeUpdates();
   // Returns: what the upload has reserved; after TakeUpdates, the memory of the updates. A caller that keeps them
   // longer than the upload must move the reservation to its own (Reservation::Absorb).
   Reservation& reservation() { return reservation_; }
-  std::vector<uint64_t> CountTuples() const;  // of each tensor, in the order of the spec
+  // Returns: the number of tuples of each tensor so far, in the order of the spec.
+  std::vector<uint64_t> CountTuples() const;
 
  private:
   absl::Status CheckSequence(const Chunk& chunk) const;
   absl::Status CheckWeight(const Chunk& chunk) const;
-  // `more_chunks`: chunk number `chunk` is not the last one.
+  // `chunk`: the number of the chunk. `more_chunks`: it is not the last one.
   absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks);
   // Reserves columns of the expected size for a tensor whose first slice is `first`, if there is memory.
   void ReserveExpected(size_t tensor, const CheckedSlice& first, UpdateBuilder& builder);

@@ -33,17 +33,20 @@ namespace sparseagg::cpu {
 // Fold of one block at a time whose cost grows with its tuples, not with its range of keys: for sparse keys (in the
 // literature on sparse matrix products: expand, sort, compress). Tuples are collected in canonical order of the
 // updates, and sorted by key so that this order stays within a key; then each key's terms are added from left to right.
-// Owned by a BlockMerger. Unusable after an error. Not thread-safe. Calls, block after block in ascending order:
+// Owned by a BlockMerger. Unusable after an error or std::bad_alloc. Not thread-safe.
+// Calls for each block, in ascending order: Collect, then once either (1) or (2):
 //
-//   RETURN_IF_ERROR(sort_fold.Collect(block));     // collects and sorts; then either
-//   sort_fold.FoldInto(rows);                      //   gives unfinished rows; or, if IsDirect():
-//   const size_t rows = sort_fold.CountRows();     //   the caller claims places in the result for these rows,
-//   sort_fold.WriteTo(output, rows);               //   and this folds, finishes and writes them there
+//   RETURN_IF_ERROR(sort_fold.Collect(block));      // collects and sorts
 //
-// Where the base's rows of the block go:
-//   the order matters (base_is_first)             collected, before the updates' tuples
-//   sums of rows of several values (RowSums)      collected, likewise
-//   otherwise                                     left to the caller, who combines them with the folded rows
+//   sort_fold.FoldInto(folded);                     // (1) gives accumulators, which are not divided or rounded yet
+//
+//   const size_t rows = sort_fold.CountRows();      // (2) if IsDirect(): the caller claims places in the result for
+//   sort_fold.WriteTo(output, rows);                //     these rows; this folds, divides, rounds and writes them
+//
+// The base is the rows that an earlier merge of this tensor has left. Its rows of the block are
+//   collected before the updates' tuples   if the order matters (base_is_first), or a row has several values and the
+//                                          fold is a sum (RowSums);
+//   not read here                          otherwise: BlockMerger combines them with the folded rows.
 template <typename Key, typename Fold>
 class SortFold {
  public:
@@ -62,8 +65,8 @@ class SortFold {
     if (RowSums::IsFor(shape_)) row_sums_.emplace(sources, base_, shape_);
   }
 
-  // Collects and sorts the tuples of `block`. The cursors of `sources` stand at the first of them, and move behind the
-  // last; the base's cursor stays if its rows are not collected.
+  // Collects and sorts the tuples of `block`, and moves the cursors of `sources` behind the last of them; the base's
+  // cursor stays if its rows are not collected. Requires: the cursors are at the first tuples of the block.
   // Errors: RESOURCE_EXHAUSTED for 2^32 tuples or more, collected rows of the base included.
   absl::Status Collect(const Block<Key>& block) {
     const uint64_t max_offset = static_cast<uint64_t>(block.last) - block.first;
@@ -76,7 +79,8 @@ class SortFold {
     if (fits_words_ && slot_sort_.ShouldTry(max_offset, tuples)) {
       SlotSort::Writer writer = slot_sort_.Begin(max_offset, tuples);
       collector_.Collect([&writer](uint64_t offset, uint32_t payload) { writer.Put(offset, payload); });
-      slot_sort_.Finish(/*ascending=*/!collector_.payload_is_value(), words_);  // indexes ascend, values need not
+      // A payload is the index of a term, and these ascend; or, for values of 4 bytes, the value itself.
+      slot_sort_.Finish(/*ascending=*/!collector_.payload_is_value(), words_);
     } else if (fits_words_) {
       CollectAndSort(max_offset, tuples, words_, word_scratch_);
     } else {
@@ -89,7 +93,7 @@ class SortFold {
     return absl::OkStatus();
   }
 
-  // Replaces the contents of `rows` by the folded tuples, unfinished.
+  // Replaces the contents of `rows` by one accumulator a key, not divided or rounded yet.
   void FoldInto(Rows& rows) {
     if (row_sums_) {
       row_sums_->MoveTo(rows);
@@ -98,16 +102,16 @@ class SortFold {
     }
   }
 
-  // Returns: whether CountRows and WriteTo can fold the tuples collected last. Others check two more conditions:
-  // BlockMerger that the block has no rows of the base that were not collected, since they would be left out; the row
-  // sink that the fold is SumFloat or SumFixed, the only ones with direct output.
+  // Returns: whether CountRows and WriteTo can fold the tuples collected last. The caller checks two things more:
+  // the fold is SumFloat or SumFixed, since DirectOutput knows no other; and the base has no rows of the block that
+  // were not collected, since these would be missing in the output.
   bool IsDirect() const { return row_sums_.has_value() || (fits_words_ && columns_ == 1 && base_ == nullptr); }
 
   // Returns: the number of distinct keys collected.
-  // Requires: IsDirect(), and the two conditions there. Cost: one pass over the tuples; O(1) with RowSums.
+  // Requires: IsDirect(), and what its comment leaves to the caller. Cost: one pass over the tuples; O(1) with RowSums.
   size_t CountRows() const { return row_sums_ ? row_sums_->num_rows() : CountKeys(CollectedTuplesOf()); }
 
-  // Folds and finishes the collected tuples and writes the rows. `rows`: their number, as CountRows has returned it.
+  // Folds the collected tuples, divides, rounds and writes the rows. `rows`: what CountRows has returned.
   // Requires: as CountRows.
   void WriteTo(const DirectOutput<Key>& output, size_t rows) {
     row_sums_ ? row_sums_->WriteTo(output) : FoldTo(CollectedTuplesOf(), first_, rows, output);

@@ -23,24 +23,26 @@
 namespace sparseagg::cpu {
 
 // Table of accumulators, one slot for each key of a window, that stays in the cache (in the literature on sparse matrix
-// products: a sparse accumulator). The updates are added one after another, so each slot gets its terms in canonical
-// order. Then the touched slots are moved out in order of key, so nothing is compared or sorted.
-// Requires: a source (an update, or the base) lists each key once, and all keys of a window before those of the next
-// window; within a window its keys may come in any order.
+// products: a sparse accumulator). The sources are added one after another: first the base, the rows that an earlier
+// merge of this tensor has left, then the updates. So each slot gets its terms in canonical order. Then the touched
+// slots are moved out in order of key, so nothing is compared or sorted.
+// Requires: each source lists a key once, and all its keys of a window before those of the next window. Within a window
+// the keys of a source may come in any order.
 //
-// Owned by a BlockMerger. For each window, in ascending order, Add and then one of (1), (2), (3), each of which also
-// resets the table:
+// Owned by a BlockMerger, which makes windows small enough for the cache. For each window, in ascending order: Add,
+// then one of (1), (2), (3), after which the table is empty again.
 //
 //   table_fold.Add(first, span);                  // adds all sources' rows of the window
 //
-//   table_fold.MoveTo(rows);                      // (1) moves unfinished rows out
+//   table_fold.MoveTo(folded);                    // (1) gives accumulators, which are not divided or rounded yet
 //
 //   const size_t rows = table_fold.CountRows();   // (2) if IsWordTable(): the caller claims places in the result for
-//   table_fold.WriteTo(output, rows);             //     these rows, and this finishes and writes them there
+//   table_fold.WriteTo(output, rows);             //     these rows; this divides, rounds and writes them there
 //
-//   table_fold.WriteAllSlotsTo(output, span);     // (3) if CanWriteAllSlots(): finishes and writes all slots
+//   table_fold.WriteAllSlotsTo(output, span);     // (3) if CanWriteAllSlots(): the same for all slots, touched or not
 //
-// (2) and (3) write direct output, which is only for SumFloat and SumFixed: the row sink checks that. Not thread-safe.
+// The caller takes (2) and (3) for SumFloat and SumFixed only, since DirectOutput knows no other fold.
+// Not thread-safe. Errors: none but std::bad_alloc, of Add and MoveTo, after which the table is unusable.
 template <typename Key, typename Fold>
 class TableFold {
  public:
@@ -59,8 +61,9 @@ class TableFold {
     if (!has_kernel_) terms_.resize(std::max<size_t>(kTermBatch, columns_) + kVectorSlack);
   }
 
-  // Adds the rows of all sources with keys from `first` to first + span − 1. The sources' cursors stand at the first of
-  // them, and move behind the last. Requires: span ≥ 1; first + span − 1 is a Key.
+  // Adds the rows of all sources with keys from `first` to first + span − 1, and moves the sources' cursors behind the
+  // last of them. Requires: the cursors are at the first of them; span ≥ 1; first + span − 1 is at most the largest
+  // Key.
   void Add(Key first, uint64_t span) {
     MakeTable(span);
     const Key last = static_cast<Key>(first + (span - 1));
@@ -71,7 +74,7 @@ class TableFold {
     tuples_ = rows + (has_kernel_ ? AddToTable(WindowOf(first, last)) : AddUpdates(first, last));
   }
 
-  // Replaces the contents of `rows` by the touched slots, unfinished.
+  // Replaces the contents of `rows` by the touched slots' accumulators, not divided or rounded yet.
   void MoveTo(Rows& rows) {
     rows.resize(0, shape_);
     rows.resize(std::min(span_, tuples_) + kVectorSlack, shape_);
@@ -89,20 +92,20 @@ class TableFold {
   // Requires: IsWordTable().
   size_t CountRows() { return CountTouched(TableOfWords()); }
 
-  // Finishes the touched slots and writes them as the `rows` = CountRows() rows of `output`.
-  // Requires: IsWordTable().
+  // Divides, rounds and writes the touched slots to the first `rows` rows of `output`.
+  // Requires: IsWordTable(); `rows` is what CountRows has returned.
   void WriteTo(const DirectOutput<Key>& output, size_t rows) { CompactTo(TableOfWords(), first_, rows, output); }
 
   // Returns: whether WriteAllSlotsTo serves this table: one 64-bit accumulator a key; or several, with neither counters
   // nor sums of weights.
   bool CanWriteAllSlots() const {
-    const bool is_sum = shape_.key_weights == KeyWeights::kNone && count_bytes_ == CountBytes::kNone;
-    return IsWordTable() || (sizeof(Acc) == sizeof(uint64_t) && is_sum);
+    const bool only_accumulators = shape_.key_weights == KeyWeights::kNone && count_bytes_ == CountBytes::kNone;
+    return IsWordTable() || (sizeof(Acc) == sizeof(uint64_t) && only_accumulators);
   }
 
-  // Finishes the slots of the window's first `span` keys, touched or not, and writes them one behind another from the
-  // first row of `output` on. The last window may end beyond the dimension: then `span` is less than that of Add, and
-  // the slots left out must be untouched. Requires: CanWriteAllSlots().
+  // Divides, rounds and writes the slots of the window's first `span` keys, touched or not, one behind another from the
+  // first row of `output` on. `span` is that of Add; or less in the last window, if that one goes beyond the tensor's
+  // number of keys. Requires: CanWriteAllSlots(); the slots left out are untouched.
   void WriteAllSlotsTo(const DirectOutput<Key>& output, uint64_t span) {
     SlotTable table = TableOfWords();
     table.slots = span * columns_;  // here a slot is one accumulator
@@ -115,11 +118,11 @@ class TableFold {
 
   // Returns: the narrowest counter that can count all sources. The float sum needs none unless counts are asked for:
   // its untouched slots are −0.0, and touched ones never are, since no term is −0.0 and x − x is +0.0 (see SumFloat).
-  // Other folds have no such marker, and tell touched slots by their counts. Four bytes, too, for counts of the base,
-  // and with sums of weights, for which the kernels have no other counters.
+  // Without an accumulator, and in other folds, a slot is touched if its count is not 0. Counts of the base need four
+  // bytes, since they may be large; so do sums of weights, for which the kernels have no narrower counters.
   static CountBytes NarrowestCount(const MergeInput<Key, Fold>& input) {
-    const bool marks = !std::is_same_v<Fold, SumFloat> || input.shape.columns == 0;
-    if (!input.shape.counts && !marks) return CountBytes::kNone;
+    const bool counts_mark_touched = !std::is_same_v<Fold, SumFloat> || input.shape.columns == 0;
+    if (!input.shape.counts && !counts_mark_touched) return CountBytes::kNone;
     const size_t sources = input.updates.size() + (input.base != nullptr ? 1 : 0);
     const bool base_counts = input.base != nullptr && input.shape.counts;
     if (sources >> 16 != 0 || base_counts || input.shape.key_weights != KeyWeights::kNone) return CountBytes::kFour;

@@ -1,7 +1,7 @@
-"""``sparseagg.aio``: the client, with every operation of both clients as a coroutine.
+"""``sparseagg.aio.Client``, the client for asyncio. What makes calls is a coroutine.
 
-``sparseagg.Client`` and ``sparseagg.Round`` run the same coroutines, without an event loop, over a transport that
-blocks where this one awaits.
+The blocking ``sparseagg.Client`` runs these same coroutines without an event loop: its transport (transport.py) blocks
+where the asyncio one awaits.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ _LOCAL = ":local:"
 
 
 class Client(TaskCalls):
-    """A client of one server. An asynchronous context manager that disconnects.
+    """A client of one server. An asynchronous context manager, which disconnects when it is left.
 
     A client may be made outside an event loop. The first call binds the client and its rounds to the running loop, and
     calls from another loop raise ``FailedPrecondition``. Tasks of one loop may make calls at the same time. Not
     thread-safe: make another client for each thread's loop, and in a forked child.
 
-    ``sparseagg.Client`` has the same methods, and documents their arguments and errors. The client's ``timeout`` limits
-    each attempt of a call that carries no update and no result; methods without a ``timeout`` have no other limit. A
-    method's ``timeout`` limits the whole operation with its retries; None is no limit. The addresses ":memory:" and
-    ":local:" are those of ``sparseagg.Client``; a client of ":local:" starts its server when it is made.
+    ``sparseagg.Client`` has the same methods, and documents their arguments and errors, and the addresses ":memory:"
+    (the engine in this process) and ":local:" (the constructor starts a server, and blocks until it listens).
+
+    Time: the client's ``timeout`` limits each attempt of a short call, one that carries no update and no result. Some
+    methods have a ``timeout`` too: it limits all that the method does, retries included; with None only the client's
+    limit applies, to the short calls among it. Both raise ``DeadlineExceeded``.
 
         async with sparseagg.aio.Client("localhost:8001") as client:
             rnd = await client.create_round(spec)
@@ -122,16 +124,17 @@ class Client(TaskCalls):
         await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Closes all connections. Calls under way raise ``errors.Cancelled``, later calls ``FailedPrecondition``.
+        """Closes all connections. Calls under way raise ``Cancelled``, later calls ``FailedPrecondition``.
 
-        Rounds of ":memory:" end, and the server of ":local:" stops.
+        Rounds on a server stay open. Rounds of ":memory:" end, and the server that ":local:" started stops. To
+        disconnect again does nothing.
         """
         await self._connection.close()
         if self._server is not None:
             await self._connection.transport.convert(self._server.stop)
 
     async def close(self) -> None:
-        """The same as ``disconnect``: rounds stay open on a server. ``Round.close`` ends a round."""
+        """The same as ``disconnect``. It ends no round on a server: that is ``Round.close``."""
         await self.disconnect()
 
     async def server_info(self) -> ServerInfo:
@@ -148,23 +151,23 @@ class Client(TaskCalls):
         return Round(self._connection, await self._connection.get_round(round_name(name)))
 
     async def list_rounds(self) -> AsyncIterator[Round]:
-        """Yields all rounds of the server, oldest first. Asks for the next page when the caller has come to its end."""
-        token: str | None = ""  # of a page: "" for the first one, None after the last one
-        while token is not None:
-            rounds, token = await self._page_of_rounds(token)
+        """Yields all rounds of the server, oldest first. Asks the server for a page when the one before is used up."""
+        page: str | None = ""  # the token of the page to ask for: "" for the first one, None after the last one
+        while page is not None:
+            rounds, page = await self._page_of_rounds(page)
             for each in rounds:
                 yield each
 
-    async def _page_of_rounds(self, token: str) -> tuple[list[Round], str | None]:
+    async def _page_of_rounds(self, page: str) -> tuple[list[Round], str | None]:
         """Returns the rounds of one page, and the next page's token, which is None if this page is the last."""
-        response = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=token))
+        response = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=page))
         rounds = [Round(self._connection, RoundInfo.from_proto(proto)) for proto in response.rounds]
         return rounds, response.next_page_token or None
 
     def model(
         self, name: str, *, keep_bytes: SupportsIndex | None = None, result_ttl: Seconds | None = None
     ) -> PublishedModel:
-        """Returns a model that is published on the server; see ``sparseagg.Client.model``."""
+        """Returns the handle of a model, published or not yet; makes no call. See ``sparseagg.Client.model``."""
         return PublishedModel(self._connection, name, keep_bytes, result_ttl)
 
     async def aggregate(
@@ -178,15 +181,16 @@ class Client(TaskCalls):
     ) -> Result:
         """Merges updates in one call; see ``sparseagg.Client.aggregate``.
 
-        Another thread converts the updates while the event loop goes on. An iterable that is neither a list nor a
-        mapping is iterated in the event loop. All updates are converted before the first one is sent.
+        Another thread converts the updates while the event loop goes on: do not change their arrays before this
+        returns. An iterable that is neither a list nor a mapping is iterated in the event loop. All updates are
+        converted before the first one is sent.
         """
         spec, updates = checked_spec(spec), checked_updates(updates)
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, "the aggregation has not ended"):
             server = await self._connection.server_wire(deadline)
             uploads = await self._uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
-            answer = result_format(encoding, None)  # `values` rounds the updates, not the result
+            answer = result_format(encoding, None)  # `values` is the dtype in which updates are sent, not the result
             reader = await self._connection.aggregate(spec, uploads, answer, deadline)
         return reader.result()
 
@@ -206,17 +210,22 @@ def _refuse(address: str, **arguments: Any) -> None:
 
 
 def reconnected(client_class: Any, endpoint: Endpoint) -> Any:
-    """Returns a client that was pickled. Its connections open with its first calls."""
+    """Returns a client like the one that was pickled; its connections open with its first calls."""
     return client_class(**endpoint.arguments())
 
 
 async def open_round(handle: str, *, client_class: type[Client] = Client, **options: Any) -> Round:
-    """Returns the round of a handle; see ``sparseagg.open_round``. An asynchronous context manager that releases.
+    """Returns the round that a handle names, with a connection of its own; see ``sparseagg.open_round``.
+
+    ``async with await open_round(handle) as rnd`` closes that connection at the end; the round stays open.
 
     Args:
-        handle: of the round.
-        client_class: makes the connection.
-        options: of the client.
+        handle: ``Round.handle``, which holds the server's address and the round's name.
+        client_class: the class of the client that connects.
+        options: further arguments of that class, such as ``token``.
+
+    Raises:
+        NotFound: the server has no such round.
     """
     address, name = parsed_handle(handle)
     client = client_class(address, **options)
