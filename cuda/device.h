@@ -30,9 +30,9 @@ inline constexpr std::array<Lane, 3> kLanes = {Lane::kCopy, Lane::kCompute, Lane
 using EventId = uint32_t;
 
 // All kernels that a device can launch. FoldValues and Contributors each launch two: for short and for long segments.
-using KernelCall = std::variant<ExpandRun, Enumerate, FlagLong, GatherKeys, FoldValues, Contributors, FindTileBounds,
-                                PlanTiles, FoldTiles, CheckTerms, JudgeRows, JudgeValues, DropZeroRows, WriteValues,
-                                WriteRows, FillValues, Fetch, CopyWords>;
+using KernelCall =
+    std::variant<ExpandRun, Enumerate, GatherSegments, FoldValues, Contributors, FindTileBounds, PlanTiles, FoldTiles,
+                 CheckTerms, JudgeRows, JudgeValues, DropZeroRows, WriteResult, FillValues, Fetch, CopyWords>;
 
 // A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:
 // CudaDevice, and HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls Enter,

@@ -237,14 +237,14 @@ class Finisher {
   }
 
   absl::Status Write(const DeviceColumns& columns) {
-    if (shape_.columns > 0) RETURN_IF_ERROR(device_.Launch(WriteValues{rows_, placement_, columns.d_values.get()}));
-    WriteRows rows;
-    rows.rows = rows_;
-    rows.placement = placement_;
-    rows.d_keys = columns.d_keys.get();
-    rows.d_counts = columns.d_counts.as<uint32_t>();
-    rows.d_weights = columns.d_weights.as<double>();
-    return device_.Launch(rows);
+    WriteResult write;
+    write.rows = rows_;
+    write.placement = placement_;
+    write.d_keys = columns.d_keys.get();
+    write.d_values = columns.d_values.get();
+    write.d_counts = columns.d_counts.as<uint32_t>();
+    write.d_weights = columns.d_weights.as<double>();
+    return device_.Launch(write);
   }
 
   Session& session_;

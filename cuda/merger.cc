@@ -103,10 +103,10 @@ uint64_t Merger::MaxRows(uint64_t num_rows, uint64_t num_tuples) const {
 }
 
 uint64_t Merger::RoomBeside(uint64_t num_rows) const {
-  // Bytes of an entry: key and position, twice during the sort; scratch of the sort; its flag; the begin of its
-  // segment; and its row.
+  // Bytes of an entry: key and position, twice during the sort; scratch of the sort; the begin of its segment; its part
+  // of the list of long segments, or the flag of a row to keep; and its row.
   const uint64_t entry_bytes =
-      2 * (shape_.key_bytes + sizeof(uint32_t)) + 2 + sizeof(uint8_t) + sizeof(uint32_t) + shape_.RowBytes();
+      2 * (shape_.key_bytes + sizeof(uint32_t)) + 2 + sizeof(uint32_t) + sizeof(uint8_t) + shape_.RowBytes();
   // Bytes of an earlier row: the row itself, and its entry.
   const uint64_t base_bytes = num_rows * (shape_.RowBytes() + entry_bytes);
   // Bytes of a tuple: the tuple as sent, one of the next batch, and its entry.
@@ -166,17 +166,19 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
   Device& device = session_.device();
   const Segments segments = sorted.segments();
   ASSIGN_OR_RETURN(DeviceRows rows, session_.AllocateRows(shape_, segments.count));
-  RETURN_IF_ERROR(
-      device.Launch(GatherKeys{sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get()}));
-
-  // A segment of more than long_length entries needs that many entries in addition to one for each segment.
-  Session::Selection longs;
-  const uint32_t long_length = session_.tuning().long_segment;
-  if (sorted.count - segments.count >= long_length) {
-    ASSIGN_OR_RETURN(const DeviceBuffer flags, session_.Allocate(segments.count));
-    RETURN_IF_ERROR(device.Launch(FlagLong{segments, long_length, flags.as<uint8_t>()}));
-    ASSIGN_OR_RETURN(longs, session_.Select(flags, segments.count));
+  LongSegments longs;
+  longs.length = session_.tuning().long_segment;
+  // Each needs so many entries in addition to one for each segment.
+  longs.max_count = longs.length == 0 ? segments.count : (sorted.count - segments.count) / longs.length;
+  DeviceBuffer d_longs;  // their number, then themselves
+  if (longs.max_count > 0) {
+    ASSIGN_OR_RETURN(d_longs, session_.Allocate((size_t{longs.max_count} + 1) * sizeof(uint32_t)));
+    longs.d_count = d_longs.as<uint32_t>();
+    longs.d_segments = longs.d_count + 1;
+    RETURN_IF_ERROR(device.Fill(longs.d_count, 0, sizeof(uint32_t), Lane::kCompute));
   }
+  RETURN_IF_ERROR(device.Launch(
+      GatherSegments{sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get(), longs}));
   const Sources sources = {batch.d_begin.as<uint32_t>(), batch.d_sources.as<Source>(), batch.num_sources,
                            base.num_rows};
   if (shape_.columns > 0) {
@@ -192,9 +194,7 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     call.unique = batch.unique;
     call.uniform = shape_.uniform;
     call.scale = shape_.scale;
-    call.long_length = long_length;
-    call.d_long = longs.d_indices.as<uint32_t>();
-    call.num_long = longs.count;
+    call.longs = longs;
     call.d_accs = rows[RowColumn::kAccs].get();
     RETURN_IF_ERROR(device.Launch(call));
   }
@@ -205,9 +205,7 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     call.d_base_counts = base[RowColumn::kCounts].as<uint32_t>();
     call.sources = sources;
     call.unique = batch.unique;
-    call.long_length = long_length;
-    call.d_long = longs.d_indices.as<uint32_t>();
-    call.num_long = longs.count;
+    call.longs = longs;
     call.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
     if (shape_.key_weights == WeightKind::kFloat) {
       call.d_base_float_weights = base[RowColumn::kWeights].as<double>();

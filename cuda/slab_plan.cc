@@ -93,6 +93,7 @@ std::vector<uint64_t> SlabPlan::ChooseKeys(uint64_t num_tuples, uint64_t num_par
   };
   for (uint64_t part = 1; part < num_parts; ++part) cut_at(static_cast<double>(part));
   cut_at(static_cast<double>(num_parts) - 0.5);
+  cut_at(static_cast<double>(num_parts) - 0.25);
   return keys;
 }
 

@@ -10,6 +10,8 @@ namespace sparseagg::cuda {
 namespace {
 
 constexpr size_t kWordBytes = sizeof(uint32_t);
+// Size up to which a staged piece goes with those that the kernel distributes: a copy of its own would take longer.
+constexpr size_t kMaxEdgeBytes = size_t{64} << 10;
 
 bool IsOfWords(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kWordBytes == 0; }
 
@@ -34,7 +36,7 @@ absl::Status StagingRing::CopyIn(void* d_to, const HostPart& part) {
   // The kernel copies words.
   if (begin >= end || !IsOfWords(from) || !IsOfWords(d_to) || part.bytes % kWordBytes != 0) {
     staged_bytes_ += part.bytes;
-    return Stage(d_to, from, part.bytes);
+    return Fill(d_to, from, part.bytes);
   }
   for (const auto& [first, bytes] : {std::pair(size_t{0}, begin), std::pair(end, part.bytes - end)}) {
     if (bytes == 0) continue;
@@ -53,6 +55,15 @@ absl::Status StagingRing::CopyDirectly(void* d_to, const std::byte* from, size_t
 }
 
 absl::Status StagingRing::Stage(void* d_to, const void* from, size_t bytes) {
+  if (chunks_.empty() || bytes > kMaxEdgeBytes || !IsOfWords(d_to) || bytes % kWordBytes != 0) {
+    return Fill(d_to, from, bytes);
+  }
+  edge_bytes_ += bytes;
+  edges_.push_back({static_cast<std::byte*>(d_to), static_cast<const std::byte*>(from), bytes});
+  return absl::OkStatus();
+}
+
+absl::Status StagingRing::Fill(void* d_to, const void* from, size_t bytes) {
   auto* d_next = static_cast<std::byte*>(d_to);
   const auto* next = static_cast<const std::byte*>(from);
   if (filled_ > 0 && d_next != d_destination_ + filled_) RETURN_IF_ERROR(FlushSlot());
@@ -89,23 +100,25 @@ absl::Status StagingRing::Flush() {
 }
 
 absl::Status StagingRing::FlushFetch() {
-  DeviceBuffer d_edges;
-  if (!edges_.empty()) {
-    ASSIGN_OR_RETURN(d_edges, memory_.Allocate(edge_bytes_, Lane::kCopy));
-    auto* d_next = d_edges.as<std::byte>();
-    for (const CopyPiece& edge : edges_) {
-      RETURN_IF_ERROR(Stage(d_next, edge.from, edge.bytes));
-      AddChunks(edge.to, d_next, edge.bytes);
-      d_next += edge.bytes;
-    }
+  if (chunks_.empty() && edges_.empty()) return absl::OkStatus();
+  // The edges, at most two chunks for each, and the chunks.
+  const size_t first_chunk = (edge_bytes_ + sizeof(FetchChunk) - 1) / sizeof(FetchChunk);
+  size_t num_chunks = chunks_.size();
+  for (const CopyPiece& edge : edges_) num_chunks += edge.bytes / (kFetchWords * kWordBytes) + 2;
+  ASSIGN_OR_RETURN(const DeviceBuffer d_list,
+                   memory_.Allocate((first_chunk + num_chunks) * sizeof(FetchChunk), Lane::kCopy));
+  auto* d_next = d_list.as<std::byte>();
+  for (const CopyPiece& edge : edges_) {
+    RETURN_IF_ERROR(Fill(d_next, edge.from, edge.bytes));
+    AddChunks(edge.to, d_next, edge.bytes);
+    d_next += edge.bytes;
   }
-  if (chunks_.empty()) return absl::OkStatus();
-  const size_t bytes = chunks_.size() * sizeof(FetchChunk);
-  ASSIGN_OR_RETURN(const DeviceBuffer d_chunks, memory_.Allocate(bytes, Lane::kCopy));
-  RETURN_IF_ERROR(Stage(d_chunks.get(), chunks_.data(), bytes));
+  static constexpr std::byte kPadding[sizeof(FetchChunk)] = {};
+  auto* d_chunks = d_list.as<FetchChunk>() + first_chunk;
+  RETURN_IF_ERROR(Fill(d_next, kPadding, reinterpret_cast<std::byte*>(d_chunks) - d_next));
+  RETURN_IF_ERROR(Fill(d_chunks, chunks_.data(), chunks_.size() * sizeof(FetchChunk)));
   RETURN_IF_ERROR(FlushSlot());
-  RETURN_IF_ERROR(
-      device_.LaunchOn(Fetch{d_chunks.as<FetchChunk>(), static_cast<uint32_t>(chunks_.size())}, Lane::kCopy));
+  RETURN_IF_ERROR(device_.LaunchOn(Fetch{d_chunks, static_cast<uint32_t>(chunks_.size())}, Lane::kCopy));
   chunks_.clear();
   edges_.clear();
   edge_bytes_ = 0;

@@ -52,6 +52,8 @@ class StagingRing {
   void Reset();
 
  private:
+  // Puts bytes into the slot that is being filled.
+  absl::Status Fill(void* d_to, const void* from, size_t bytes);
   absl::Status FlushSlot();
   absl::Status FlushFetch();
   absl::Status CopyDirectly(void* d_to, const std::byte* from, size_t bytes);
@@ -68,8 +70,8 @@ class StagingRing {
   size_t filled_ = 0;
   std::byte* d_destination_ = nullptr;
   std::vector<FetchChunk> chunks_;  // what the kernel will fetch
-  // Parts of partly pinned arrays that are not: they go to one place on the device, and the kernel takes them from
-  // there.
+  // Small pieces that are not pinned, such as the ends of partly pinned arrays. Where the kernel runs anyway, they go
+  // to one place on the device in one copy, together with the list of chunks, and the kernel takes them from there.
   std::vector<CopyPiece> edges_;
   size_t edge_bytes_ = 0;
   uint64_t staged_bytes_ = 0;

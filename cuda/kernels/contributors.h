@@ -20,9 +20,7 @@ struct Contributors {
   const int64_t* d_base_fixed_weights = nullptr;
   Sources sources;
   bool unique = false;  // no source has a key twice
-  uint32_t long_length = 0;
-  const uint32_t* d_long = nullptr;
-  uint32_t num_long = 0;
+  LongSegments longs;
   uint32_t* d_counts = nullptr;
   double* d_float_weights = nullptr;  // summed in canonical order, from +0.0
   int64_t* d_fixed_weights = nullptr;
@@ -66,7 +64,7 @@ struct CountShortSegments {
     const auto segment = static_cast<uint32_t>(i);
     const uint32_t begin = args.segments.Begin(segment);
     const uint32_t end = args.segments.End(segment);
-    if (end - begin > args.long_length) return;
+    if (args.longs.Holds(end - begin)) return;
     ContributorSums sums;
     uint32_t entry = begin;
     for (; entry < end && args.segments.Position(entry) < args.num_base; ++entry) {
@@ -88,8 +86,9 @@ struct CountShortSegments {
   }
 };
 
-// Block kernel, one block for each long segment. All threads find contributors and sum counts and fixed-point weights.
-// The float64 sum has a fixed order, so one thread adds those weights, tile by tile, from shared memory.
+// Block kernel: a block counts one long segment after another. All threads find contributors and sum counts and
+// fixed-point weights. The float64 sum has a fixed order, so one thread adds those weights, tile by tile, from shared
+// memory.
 struct CountLongSegments {
   static constexpr uint32_t kTileEntries = 1024;
 
@@ -105,11 +104,17 @@ struct CountLongSegments {
 
   Contributors args;
 
-  uint64_t num_blocks() const { return args.num_long; }
+  SPARSEAGG_HD uint64_t num_blocks() const { return args.longs.NumBlocks(/*parts=*/1); }
 
   template <typename Block>
   SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
-    const uint32_t segment = args.d_long[block.index()];
+    for (uint64_t i = block.index(); i < *args.longs.d_count; i += num_blocks()) {
+      Count(block, shared, args.longs.d_segments[i]);
+    }
+  }
+
+  template <typename Block>
+  SPARSEAGG_HD void Count(Block& block, Shared& shared, uint32_t segment) const {
     const uint32_t begin = args.segments.Begin(segment);
     const uint32_t end = args.segments.End(segment);
     const uint32_t num_tiles = (end - begin + kTileEntries - 1) / kTileEntries;

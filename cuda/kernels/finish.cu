@@ -6,8 +6,7 @@ namespace sparseagg::cuda {
 cudaError_t Launch(const JudgeRows& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 cudaError_t Launch(const JudgeValues& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const WriteValues& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const WriteRows& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
+cudaError_t Launch(const WriteResult& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 cudaError_t Launch(const FillValues& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 
 }  // namespace sparseagg::cuda

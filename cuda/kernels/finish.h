@@ -160,36 +160,30 @@ struct Placement {
   SPARSEAGG_HD uint64_t From(uint64_t i) const { return d_kept == nullptr ? i : d_kept[i]; }
 };
 
-// Element-wise over values: writes the result's values.
-struct WriteValues {
-  FoldedRows rows;
-  Placement placement;
-  void* d_values = nullptr;
-
-  uint64_t size() const { return placement.count * rows.columns; }
-  SPARSEAGG_HD void operator()(uint64_t i) const {
-    const Cell cell = CellOf(i, rows.columns);
-    const uint64_t from = placement.From(cell.row);
-    const uint64_t to = placement.dense ? LoadKey(rows.d_keys, rows.key_bytes, from) : cell.row;
-    uint64_t bits = 0;
-    rows.ValueAt(from * rows.columns + cell.column, bits);
-    StoreBits(d_values, rows.type, to * rows.columns + cell.column, bits);
-  }
-};
-
-// Element-wise over rows: writes keys, counts and weights. A column that is not needed is null.
-struct WriteRows {
+// Element-wise over values, or over rows that have none: writes the result. What is not needed is null; values are not
+// needed only where there are none.
+struct WriteResult {
   FoldedRows rows;
   Placement placement;
   void* d_keys = nullptr;
+  void* d_values = nullptr;
   uint32_t* d_counts = nullptr;
   double* d_weights = nullptr;
 
-  uint64_t size() const { return placement.count; }
+  SPARSEAGG_HD uint32_t PerRow() const { return rows.columns > 0 ? rows.columns : 1; }
+  uint64_t size() const { return placement.count * PerRow(); }
   SPARSEAGG_HD void operator()(uint64_t i) const {
-    const uint64_t from = placement.From(i);
-    const uint64_t key = LoadKey(rows.d_keys, rows.key_bytes, from);
-    const uint64_t to = placement.dense ? key : i;
+    const Cell cell = CellOf(i, PerRow());
+    const uint64_t from = placement.From(cell.row);
+    const bool is_first = cell.column == 0;
+    const uint64_t key = placement.dense || is_first ? LoadKey(rows.d_keys, rows.key_bytes, from) : 0;
+    const uint64_t to = placement.dense ? key : cell.row;
+    if (rows.columns > 0) {
+      uint64_t bits = 0;
+      rows.ValueAt(from * rows.columns + cell.column, bits);
+      StoreBits(d_values, rows.type, to * rows.columns + cell.column, bits);
+    }
+    if (!is_first) return;
     if (d_keys != nullptr) StoreKey(d_keys, rows.key_bytes, to, key);
     if (d_counts != nullptr) d_counts[to] = rows.d_counts[from];
     if (d_weights != nullptr) d_weights[to] = rows.KeyWeight(from);

@@ -11,8 +11,8 @@
 
 namespace sparseagg::cuda {
 
-// Arguments of both kernels below. FoldShortSegments folds the segments of at most `long_length` entries,
-// FoldLongSegments the others, which d_long lists.
+// Arguments of both kernels below. FoldLongSegments folds the segments that `longs` lists, FoldShortSegments the
+// others.
 struct FoldValues {
   FoldKind kind = FoldKind::kSumFloat;
   Segments segments;
@@ -25,9 +25,7 @@ struct FoldValues {
   bool unique = false;   // no source has a key twice
   bool uniform = false;  // weights are all 1 or do not matter; if `unique` too, sources need not be looked up
   TermScale scale;
-  uint32_t long_length = 0;
-  const uint32_t* d_long = nullptr;  // num_long segments
-  uint32_t num_long = 0;
+  LongSegments longs;
   void* d_accs = nullptr;  // segments × columns of Acc: the result
 };
 
@@ -81,13 +79,13 @@ struct FoldShortSegments {
     const auto segment = static_cast<uint32_t>(cell.row);
     const uint32_t begin = args.segments.Begin(segment);
     const uint32_t end = args.segments.End(segment);
-    if (end - begin > args.long_length) return;
+    if (args.longs.Holds(end - begin)) return;
     static_cast<typename Fold::Acc*>(args.d_accs)[i] = FoldSegment<Fold>(args, begin, end, cell.column);
   }
 };
 
-// Block kernel: one block folds up to kMaxGroup columns of one long segment. A single thread would wait for one memory
-// access after another, for example at a key that every client has. The two bodies:
+// Block kernel: a block folds up to kMaxGroup columns of one long segment after another. A single thread would wait for
+// one memory access after another, for example at a key that every client has. The two bodies:
 //
 //   in order     Float64 terms are added in order, by one thread for each column. Meanwhile all threads load the next
 //                tile of terms into shared memory.
@@ -101,9 +99,10 @@ struct FoldLongSegments {
 
   SPARSEAGG_HD uint32_t Group() const { return args.columns < kMaxGroup ? args.columns : kMaxGroup; }
   SPARSEAGG_HD uint32_t NumGroups() const { return (args.columns + Group() - 1) / Group(); }
-  uint64_t num_blocks() const { return uint64_t{args.num_long} * NumGroups(); }
+  SPARSEAGG_HD uint64_t num_blocks() const { return args.longs.NumBlocks(NumGroups()); }
+  SPARSEAGG_HD uint64_t NumParts() const { return uint64_t{*args.longs.d_count} * NumGroups(); }
 
-  // The work of one block.
+  // What a block folds at a time.
   struct Part {
     uint32_t segment;
     uint32_t begin;
@@ -111,12 +110,12 @@ struct FoldLongSegments {
     uint32_t column;   // the first
     uint32_t columns;  // how many
   };
-  SPARSEAGG_HD Part PartOf(uint64_t block) const {
+  SPARSEAGG_HD Part PartAt(uint64_t index) const {
     Part part;
-    part.segment = args.d_long[block / NumGroups()];
+    part.segment = args.longs.d_segments[index / NumGroups()];
     part.begin = args.segments.Begin(part.segment);
     part.end = args.segments.End(part.segment);
-    part.column = static_cast<uint32_t>(block % NumGroups()) * Group();
+    part.column = static_cast<uint32_t>(index % NumGroups()) * Group();
     part.columns = args.columns - part.column < Group() ? args.columns - part.column : Group();
     return part;
   }
@@ -143,8 +142,7 @@ struct FoldLongSegments {
   };
 
   template <typename Block>
-  SPARSEAGG_HD void RunInOrder(Block& block, InOrderShared& shared) const {
-    const Part part = PartOf(block.index());
+  SPARSEAGG_HD void RunInOrder(Block& block, InOrderShared& shared, const Part& part) const {
     const uint32_t tile_entries = kTileValues / part.columns;
     const uint32_t num_tiles = (part.end - part.begin + tile_entries - 1) / tile_entries;
     const uint32_t num_threads = block.num_threads();
@@ -234,8 +232,7 @@ struct FoldLongSegments {
   };
 
   template <typename Block>
-  SPARSEAGG_HD void RunAnyOrder(Block& block, AnyOrderShared& shared) const {
-    const Part part = PartOf(block.index());
+  SPARSEAGG_HD void RunAnyOrder(Block& block, AnyOrderShared& shared, const Part& part) const {
     const uint32_t num_lanes = block.num_threads() / part.columns;
     block.Phase([&](uint32_t thread) {
       const uint32_t lane = thread / part.columns;
@@ -284,10 +281,12 @@ struct LongBody {
   static constexpr uint32_t kThreads = kBlockThreads;
   static constexpr uint32_t kMinBlocks = 1;
   FoldLongSegments<Fold> kernel;
-  uint64_t num_blocks() const { return kernel.num_blocks(); }
+  SPARSEAGG_HD uint64_t num_blocks() const { return kernel.num_blocks(); }
   template <typename Block>
   SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
-    kernel.RunAnyOrder(block, shared);
+    for (uint64_t part = block.index(); part < kernel.NumParts(); part += num_blocks()) {
+      kernel.RunAnyOrder(block, shared, kernel.PartAt(part));
+    }
   }
 };
 
@@ -298,10 +297,12 @@ struct LongBody<Fold, true> {
   static constexpr uint32_t kThreads = kBlockThreads;
   static constexpr uint32_t kMinBlocks = 1;
   FoldLongSegments<Fold> kernel;
-  uint64_t num_blocks() const { return kernel.num_blocks(); }
+  SPARSEAGG_HD uint64_t num_blocks() const { return kernel.num_blocks(); }
   template <typename Block>
   SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
-    kernel.RunInOrder(block, shared);
+    for (uint64_t part = block.index(); part < kernel.NumParts(); part += num_blocks()) {
+      kernel.RunInOrder(block, shared, kernel.PartAt(part));
+    }
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/atomics.h"
 #include "cuda/kernels/number.h"
 
 namespace sparseagg::cuda {
@@ -58,6 +59,24 @@ struct Segments {
   SPARSEAGG_HD uint32_t Position(uint32_t entry) const { return d_positions == nullptr ? entry : d_positions[entry]; }
 };
 
+// The segments of more than `length` entries, which thread blocks fold; GatherSegments lists them, in any order. Only
+// the device knows how many there are, so that the host need not wait for their number.
+struct LongSegments {
+  uint32_t length = 0;
+  uint32_t max_count = 0;          // that could be; 0: there are none, and the pointers are null
+  uint32_t* d_count = nullptr;     // 0 before GatherSegments
+  uint32_t* d_segments = nullptr;  // room for max_count
+
+  // Thread blocks for `parts` parts of each segment. A block takes every so many parts: few blocks would start in vain
+  // if there are fewer segments than there could be.
+  SPARSEAGG_HD uint64_t NumBlocks(uint32_t parts) const {
+    constexpr uint64_t kMaxBlocks = 4096;
+    const uint64_t all = uint64_t{max_count} * parts;
+    return all < kMaxBlocks ? all : kMaxBlocks;
+  }
+  SPARSEAGG_HD bool Holds(uint32_t num_entries) const { return num_entries > length; }
+};
+
 // Element-wise kernels: operator()(i) for all i in [0, size()), in any order.
 
 // Writes the keys first, first + 1, ….
@@ -80,29 +99,22 @@ struct Enumerate {
   SPARSEAGG_HD void operator()(uint64_t i) const { d_positions[i] = static_cast<uint32_t>(i); }
 };
 
-// Flags segments of more than `length` entries.
-struct FlagLong {
-  Segments segments;
-  uint32_t length = 0;
-  uint8_t* d_flags = nullptr;
-
-  uint64_t size() const { return segments.count; }
-  SPARSEAGG_HD void operator()(uint64_t i) const {
-    const auto segment = static_cast<uint32_t>(i);
-    d_flags[i] = segments.End(segment) - segments.Begin(segment) > length ? 1 : 0;
-  }
-};
-
-// Writes the key of every segment.
-struct GatherKeys {
+// Writes the key of every segment, and lists the long ones.
+struct GatherSegments {
   const void* d_sorted_keys = nullptr;
   uint32_t key_bytes = 4;
   Segments segments;
   void* d_keys = nullptr;
+  LongSegments longs;
 
   uint64_t size() const { return segments.count; }
   SPARSEAGG_HD void operator()(uint64_t i) const {
-    StoreKey(d_keys, key_bytes, i, LoadKey(d_sorted_keys, key_bytes, segments.Begin(static_cast<uint32_t>(i))));
+    const auto segment = static_cast<uint32_t>(i);
+    const uint32_t begin = segments.Begin(segment);
+    StoreKey(d_keys, key_bytes, i, LoadKey(d_sorted_keys, key_bytes, begin));
+    if (longs.max_count > 0 && longs.Holds(segments.End(segment) - begin)) {
+      longs.d_segments[AtomicAdd(longs.d_count, 1)] = segment;
+    }
   }
 };
 

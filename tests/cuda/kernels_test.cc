@@ -208,9 +208,12 @@ std::vector<std::byte> RunFold(const Batch& batch, uint32_t columns, bool unique
   args.unique = unique;
   args.uniform = uniform;
   args.scale = {0x1p40, 0x1p10};
-  args.long_length = as_long ? 0 : ~0u;
-  args.d_long = all.data();
-  args.num_long = as_long ? static_cast<uint32_t>(all.size()) : 0;
+  auto num_long = static_cast<uint32_t>(all.size());
+  if (as_long) {
+    args.longs = {0, num_long, &num_long, all.data()};
+  } else {
+    args.longs.length = ~0u;
+  }
   args.d_accs = accs.data();
   HostExecutor executor(seed);
   executor.RunElements(cuda::FoldShortSegments<Fold>{args});
@@ -272,9 +275,12 @@ SegmentCounts Count(const Batch& batch, bool unique, bool weights, bool as_long,
   args.d_base_counts = base_counts.data();
   args.sources = batch.source_table();
   args.unique = unique;
-  args.long_length = as_long ? 0 : ~0u;
-  args.d_long = all.data();
-  args.num_long = as_long ? static_cast<uint32_t>(all.size()) : 0;
+  auto num_long = static_cast<uint32_t>(all.size());
+  if (as_long) {
+    args.longs = {0, num_long, &num_long, all.data()};
+  } else {
+    args.longs.length = ~0u;
+  }
   args.d_counts = counted.counts.data();
   if (weights) {
     args.d_base_float_weights = reinterpret_cast<const double*>(batch.base.data());

@@ -121,7 +121,7 @@ class FaultyDevice : public cuda::Device {
   }
   absl::Status LaunchOn(const cuda::KernelCall& call, cuda::Lane lane) override {
     ++record_.num_launches;
-    record_.num_results += std::holds_alternative<cuda::WriteRows>(call);
+    record_.num_results += std::holds_alternative<cuda::WriteResult>(call);
     return Do([&] { return device_->LaunchOn(call, lane); });
   }
 

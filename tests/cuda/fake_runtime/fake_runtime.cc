@@ -186,14 +186,12 @@ cudaError_t Launch(const ExpandRun& kernel, cudaStream_t) { return fake::Run(ker
 cudaError_t Launch(const Fetch& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const CopyWords& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const Enumerate& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const FlagLong& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const GatherKeys& kernel, cudaStream_t) { return fake::Run(kernel); }
+cudaError_t Launch(const GatherSegments& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const CheckTerms& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const JudgeRows& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const JudgeValues& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const WriteValues& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const WriteRows& kernel, cudaStream_t) { return fake::Run(kernel); }
+cudaError_t Launch(const WriteResult& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FillValues& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FoldTiles& args, cudaStream_t) { return fake::Run(args); }
