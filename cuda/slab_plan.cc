@@ -11,6 +11,7 @@ namespace sparseagg::cuda {
 namespace {
 
 constexpr uint64_t kSamplesPerSlab = 128;
+constexpr uint64_t kHalvedParts = 2;  // the last ones
 constexpr size_t kSourcesPerTask = 64;  // whose positions one thread looks for
 
 }  // namespace
@@ -91,8 +92,10 @@ std::vector<uint64_t> SlabPlan::ChooseKeys(uint64_t num_tuples, uint64_t num_par
     const auto at = static_cast<size_t>(static_cast<double>(samples.size()) * parts / static_cast<double>(num_parts));
     if (samples[at] > keys.back()) keys.push_back(samples[at]);
   };
-  for (uint64_t part = 1; part < num_parts; ++part) cut_at(static_cast<double>(part));
-  cut_at(static_cast<double>(num_parts) - 0.5);
+  for (uint64_t part = 1; part < num_parts; ++part) {
+    cut_at(static_cast<double>(part));
+    if (part + kHalvedParts >= num_parts) cut_at(static_cast<double>(part) + 0.5);
+  }
   cut_at(static_cast<double>(num_parts) - 0.25);
   return keys;
 }

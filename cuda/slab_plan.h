@@ -57,7 +57,7 @@ class SlabPlan {
   const std::vector<uint64_t>& EndOf(size_t slab) const;
   uint64_t EntriesOf(size_t slab) const;
   // Keys that divide all tuples into about equal parts, from evenly spaced samples. Ascending, without repeats. The
-  // last part is cut into a half and two quarters, since nothing overlaps with the last copy out.
+  // last parts are halved, and the very last one once more, since nothing overlaps with the last copy out.
   std::vector<uint64_t> ChooseKeys(uint64_t num_tuples, uint64_t num_parts) const;
   // Halves the key ranges of slabs that have too many entries. Returns: false if a single key has.
   bool CutOversized(HostThreads& threads, uint64_t max_entries);

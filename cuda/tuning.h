@@ -24,7 +24,7 @@ struct Tuning {
   // Bytes of keys and values of a slab (slab_plan.h): few, so that the first copy in and the last copy out take little
   // of the time, but enough to outweigh a merge's launches and waits. And the mean number of tuples of one update in a
   // slab, which outweigh finding them. 0: rounds are not cut into slabs.
-  size_t slab_bytes = size_t{12} << 20;
+  size_t slab_bytes = size_t{14} << 20;
   double min_slab_run = 256.0;
   // Entries of one batch. Positions have 32 bits.
   uint64_t max_batch_entries = uint64_t{1} << 30;

@@ -254,6 +254,45 @@ TYPED_TEST(LongSegments, AnyLengthWidthAndThreadOrder_SameBitsAsOneThreadFromLef
   }
 }
 
+// 5000 long segments of two entries among short ones of one: more than there are blocks, so blocks take several.
+TEST(ManyLongSegments, AreListed_AndEachIsFoldedOnce) {
+  constexpr uint32_t kLong = 5000;
+  std::vector<uint32_t> keys;  // 0 0 1 2 2 3 4 4 …
+  std::vector<uint32_t> begin;
+  std::vector<float> values;
+  for (uint32_t key = 0; key < 2 * kLong; ++key) {
+    begin.push_back(static_cast<uint32_t>(keys.size()));
+    for (uint32_t i = 0; i < 2 - key % 2; ++i) {
+      keys.push_back(key);
+      values.push_back(static_cast<float>(keys.size()));
+    }
+  }
+  cuda::FoldValues args;
+  args.segments = {nullptr, begin.data(), 2 * kLong, static_cast<uint32_t>(keys.size())};
+  args.d_values = values.data();
+  args.unique = args.uniform = true;
+  std::vector<double> accs(2 * kLong, -1.0);
+  args.d_accs = accs.data();
+  uint32_t count = 0;
+  std::vector<uint32_t> listed(kLong);
+  args.longs = {1, kLong, &count, listed.data()};
+  std::vector<uint32_t> gathered(2 * kLong);
+  HostExecutor executor(TestSeed(14));
+  executor.RunElements(cuda::GatherSegments{keys.data(), 4, args.segments, gathered.data(), args.longs});
+  executor.RunElements(cuda::FoldShortSegments<cuda::SumFloat>{args});
+  executor.RunBlocks(cuda::LongBody<cuda::SumFloat>{{args}});
+  EXPECT_EQ(count, kLong);
+  std::sort(listed.begin(), listed.end());
+  for (uint32_t key = 0; key < 2 * kLong; ++key) {
+    EXPECT_EQ(gathered[key], key);
+    if (key % 2 == 0) {
+      EXPECT_EQ(listed[key / 2], key);
+    }
+    const double first = values[begin[key]];
+    EXPECT_EQ(accs[key], key % 2 == 0 ? first + first + 1 : first) << key;
+  }
+}
+
 struct SegmentCounts {
   std::vector<uint32_t> counts;
   std::vector<uint64_t> float_weights;  // bits
