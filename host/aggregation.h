@@ -35,14 +35,15 @@ struct PreparedSubmission {
 //   // Once:
 //   ASSIGN_OR_RETURN(std::vector<Result> results, std::move(*aggregation).Finish());
 //
-// An added update is pending until it is folded (merged) into its tensor's base, the sums so far. Then it is released.
-// Keys and values that an update borrows must stay unchanged until the aggregation releases their UpdateColumns::owner.
+// An added update is pending until it is folded into its tensor's base, the sums so far; "merged" means the same. Then
+// it is released. Keys and values that an update borrows must stay unchanged until the aggregation releases the
+// shared_ptr that came with them (UpdateColumns::owner).
 //
-// Memory limit: BytesWith(nullptr) stays within it. Pending updates count with the memory that they borrow. Submissions
-// that are not added yet, and working memory that does not grow with the input, come on top. When a submission does not
-// fit, Add folds the pending updates first. Once a fold has been done where the order of submissions matters
-// (OrderMatters), every further client id must follow all folded ids in the canonical order, which compares ids byte by
-// byte.
+// Memory limit: bases, pending updates and what finishing will need (BytesWith(nullptr)) stay within it. Pending
+// updates count with the memory that they borrow. Submissions that are not added yet, and working memory that does not
+// grow with the input, come on top. When a submission does not fit, Add folds the pending updates first. Once a fold
+// has been done where the order of submissions matters (OrderMatters), every further client id must follow all folded
+// ids in the canonical order, which compares ids byte by byte.
 //
 // Prepare and PrepareBytes may run on any thread before Finish, also during other calls. All other calls, const ones
 // too, are made one at a time. A call that finds no memory returns RESOURCE_EXHAUSTED or throws std::bad_alloc.
@@ -61,8 +62,8 @@ class Aggregation {
 
   // Prepares the updates of one submission; updates[t] belongs to tensors()[t].
   // Requires: all updates were made with the same weight, the client's. This is not checked.
-  // Errors: as of Accumulator::Prepare. INTERNAL: not one update for each tensor.
-  // Thread-safe.
+  // Errors: as of Accumulator::Prepare (INVALID_ARGUMENT, OUT_OF_RANGE, RESOURCE_EXHAUSTED). INTERNAL: not one update
+  // for each tensor. Thread-safe.
   absl::StatusOr<PreparedSubmission> Prepare(std::vector<ValidatedUpdate> updates) const;
   // Returns: the most memory that Prepare needs in addition to the updates, its return value included. Saturates.
   // Thread-safe.
@@ -73,28 +74,31 @@ class Aggregation {
   // Errors: ALREADY_EXISTS: the client has a submission already. FAILED_PRECONDITION: the order matters, and the id
   // precedes an id that is folded already, or an id that Add must fold to make room. RESOURCE_EXHAUSTED: more than
   // max_submissions of a fixed-point tensor; beyond the memory limit even with all others folded; or no memory.
-  // INTERNAL: a merge failed. After an error or exception `submission` is lost, and others may have been folded. If
+  // INTERNAL: a broken promise. After an error or exception `submission` is lost, and others may have been folded. If
   // num_submissions() is unchanged, nothing of the submission counts. If it has grown, tensors may disagree: discard
   // the aggregation.
   absl::Status Add(std::string client_id, PreparedSubmission submission);
 
-  // Moves all submissions of the aggregation `other` here. After success `other` can only be destroyed.
+  // Moves all submissions of the aggregation `other` here, behind those that are here (client_ids()). To stay within
+  // the memory limit it folds nothing, but Accumulator::MergeFrom may. After success `other` can only be destroyed.
   // Requires: both have the same tensors, and engines of the same name().
   // Errors: ALREADY_EXISTS: a client has a submission in both. FAILED_PRECONDITION: one of the two has folded
   // submissions whose order matters. RESOURCE_EXHAUSTED: both together are beyond max_submissions or the memory limit;
-  // or no memory. UNIMPLEMENTED, INTERNAL: as of Accumulator::MergeFrom. After an error or exception, compare each
-  // num_submissions() with its value before: if it is unchanged, that aggregation is intact; if not, discard it.
+  // or no memory. UNIMPLEMENTED (after a failure of the GPU), INTERNAL: as of Accumulator::MergeFrom. After an error or
+  // exception, compare each num_submissions() with its value before: if it is unchanged, that aggregation is intact; if
+  // not, discard it.
   absl::Status MergeFrom(Aggregation&& other);
 
   // Returns: OK while Remove may be called.
   // Errors: FAILED_PRECONDITION: submissions of a tensor are merged; the message says why.
   absl::Status CheckKeepsAll() const;
   // Takes submissions out, as if they had never been added, and releases their updates. Their clients may be added
-  // again. `indices`: in client_ids(), ascending, without repeats. Requires: CheckKeepsAll(). Allocates nothing.
+  // again, and the clients after them move down in client_ids(). `indices`: there, ascending, without repeats.
+  // Requires: CheckKeepsAll(). Allocates nothing.
   void Remove(absl::Span<const uint32_t> indices);
 
   // Folds the pending updates of the tensors whose order does not matter, to free memory. Any client may come later.
-  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a merge failed. Nothing is lost; the call may be repeated.
+  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a broken promise. Nothing is lost; the call may be repeated.
   absl::Status MergePending();
   // Folds the pending updates of all tensors, as Add does when the memory limit needs it. If the order matters for a
   // tensor, clients added later must follow all present ones. This may hold after an error too: some tensors may have

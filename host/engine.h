@@ -22,7 +22,8 @@ namespace sparseagg {
 class PreparedUpdate {
  public:
   virtual ~PreparedUpdate() = default;
-  // Returns: bytes of keys and values in host memory, including memory that the update borrows from the caller.
+  // Returns: bytes of keys and values in host memory, including memory that the update borrows from the caller, who
+  // leaves it unchanged until the update is destroyed.
   virtual size_t memory_bytes() const = 0;
 };
 
@@ -45,8 +46,9 @@ using SubmissionOrder = absl::Span<const uint32_t>;
 // Preparing and adding are separate so that a submission over several tensors counts completely or not at all: the
 // submission is added only when all its updates are prepared.
 //
-// Prepare and PrepareBytes may run on any thread before Finish, also during other calls. All other calls, const ones
-// too, are made one at a time. A call that finds no memory returns RESOURCE_EXHAUSTED or throws std::bad_alloc.
+// Prepare and PrepareBytes may run on any thread, also during other calls; they must have returned before Finish. All
+// other calls, const ones too, are made one at a time. A call that finds no memory returns RESOURCE_EXHAUSTED or throws
+// std::bad_alloc. A failure of a GPU is no error of a call: the engine does the work on the CPU (Engine::Probe).
 // Deterministic: the bits of the result depend only on the spec, the updates and their canonical order, not on engine,
 // threads and times of merges.
 class Accumulator {
@@ -56,27 +58,27 @@ class Accumulator {
   // Brings an update into the engine's form. An update is refused for its content here or never.
   // Errors: INVALID_ARGUMENT: a fixed-point term is NaN, or beyond value_bound under kReject. OUT_OF_RANGE: a folded
   // and weighted row of integers overflows int64. RESOURCE_EXHAUSTED: no memory, or (CPU) 2^32 or more unsorted tuples.
-  // Thread-safe.
   virtual absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const = 0;
 
   // Returns: the most memory that Prepare needs in addition to `update`, its return value included. Saturates.
   virtual uint64_t PrepareBytes(const ValidatedUpdate& update) const = 0;
 
   // Counts a submission's update. An aggregation adds every submission to the accumulators of all its tensors, with an
-  // empty update where the submission has none. The update is pending until a merge: by FoldPending, by Finish, or,
-  // where the order does not matter (OrderMatters), by an Add after which the pending updates have at least the base's
-  // size and at least 64 MiB. Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a merge failed. Always consumes
-  // `update`, which counts if num_submissions() has grown.
+  // empty update where the submission has none. The update is pending until it is merged (folded) into the base, the
+  // sums so far: by FoldPending, by Finish, or, where the order does not matter (OrderMatters), by an Add after which
+  // the pending updates have at least the base's size and at least 64 MiB. Errors: RESOURCE_EXHAUSTED: no memory.
+  // INTERNAL: a broken promise of the engine. Always consumes `update`, which counts if num_submissions() has grown;
+  // all other submissions still count, and calls may go on.
   virtual absl::Status Add(std::unique_ptr<PreparedUpdate> update) = 0;
 
   // Moves all submissions of `other` here, and merges as Add does. In order of Add they follow the submissions that are
   // here already. `other` is spent, and can only be destroyed.
   // Requires: equal specs, and engines of the same name(). Where the order matters, neither has folded any submission.
-  // Errors: as of Add. UNIMPLEMENTED: after a failure of the GPU one works on the CPU engine, and the other has merged
-  // rows. Discard both after an error.
+  // Errors: as of Add. UNIMPLEMENTED: the GPU has failed, one of the two has gone over to the CPU engine, and the other
+  // has merged rows, which cannot go there. Discard both after an error.
   virtual absl::Status MergeFrom(Accumulator&& other) = 0;
 
-  // Returns: true if the updates of all submissions are still pending. False after a merge, for good.
+  // Returns: true if the updates of all submissions are still pending. False for good once one has been merged.
   virtual bool KeepsAll() const = 0;
   // Takes submissions out, as if they had never been added, and releases their updates. The submissions after them move
   // down in order of Add.
@@ -89,8 +91,8 @@ class Accumulator {
   // matters, submissions added later must follow the folded ones in every later order: Aggregation refuses clients that
   // would not, and FoldPending and Finish refuse such an order (INTERNAL).
   // The CUDA engine folds sums whose order matters on the CPU, and then does all work for this tensor there.
-  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a bad order, or a merge failed. All submissions still count, and
-  // the call may be repeated. A sum over submissions that overflows is an error of Finish only.
+  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a bad order. All submissions still count, and the call may be
+  // repeated. A sum over submissions that overflows is an error of Finish only: the base has more bits.
   virtual absl::Status FoldPending(SubmissionOrder order) = 0;
 
   // Merges base and pending updates into the result. The accumulator is spent, after an error too.
@@ -122,7 +124,8 @@ class Engine {
   virtual absl::string_view name() const = 0;   // "cpu" or "cuda"
   virtual std::string description() const = 0;  // device and threads, for people to read
   // Returns: OK while the engine works as its name says. After the first error of its device, in any call, the engine
-  // merges on the CPU, and Probe returns that error. CreateAccumulator works without a Probe before it.
+  // does that work again and all further work on the CPU, and Probe returns that error. CreateAccumulator works without
+  // a Probe before it.
   virtual absl::Status Probe() const = 0;
   // Makes an empty accumulator, with a copy of `spec`.
   // Requires: `spec` has passed Validate.

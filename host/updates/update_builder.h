@@ -25,29 +25,30 @@ namespace sparseagg {
 //
 //   UpdateBuilder builder(&spec);
 //   builder.Reserve(num_keys);                                 // optional
-//   // For each chunk, in ascending order of number: uint64_t chunk, SliceView view.
+//   // For each chunk, in the order in which its client numbered it: uint64_t chunk, SliceView view.
 //   ASSIGN_OR_RETURN(const CheckedSlice slice, CheckedSlice::Create(spec, chunk, view));
 //   RETURN_IF_ERROR(builder.Append(slice));
 //   builder.DeclareSorted();                                   // if the sender declared it; any time before Finish
 //   const ContentHash hash = builder.HashContent();            // optional
 //   ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(builder).Finish(weight));
 //
-// Keys of a slice are plain (arrays of integers), packed (compressed) or implicit (a first key and a count). A run is
-// a sequence of consecutive keys, held as KeyRun. Undeclared keys may come in any order and repeat.
-// Not thread-safe. A call that finds no memory throws std::bad_alloc; discard the builder then, too.
+// Keys of a slice are plain (arrays of integers), packed (compressed) or implicit (a first key and a count). Implicit
+// keys that continue those before are held as one KeyRun. Undeclared keys may come in any order and repeat.
+// Not thread-safe. After an error or std::bad_alloc of any call, the builder may only be destroyed.
 class UpdateBuilder {
  public:
-  // Borrows `spec`, which must outlive the builder.
+  // Borrows `spec`, which must outlive the builder, but not the update that Finish makes.
   explicit UpdateBuilder(const TensorSpec* spec);
 
-  // Validates the keys and values of `slice` and appends them. kUnion checks values, but does not keep them.
-  // `growth`: kAhead at least doubles the capacity when it is used up; kExact adds only what the slice needs.
-  // Requires: the slice was checked against the builder's spec.
-  // Errors: INVALID_ARGUMENT names tensor, chunk, position and value. Discard the builder after this error.
-  // Cost: one pass over keys and values, which copies, validates and hashes them.
+  // Validates the keys and values of `slice` and appends them. Values of a tensor with Op::kUnion are checked, but not
+  // kept. `growth`: kAhead at least doubles the capacity when it is used up; kExact adds only what the slice needs.
+  // Requires: the slice was checked against the builder's spec; chunks come in order, each once (Upload checks that).
+  // Errors: INVALID_ARGUMENT names tensor, chunk, position and value.
+  // Cost: one pass over keys and values, which copies, validates and hashes them; and one over the keys of a run that
+  // the slice does not continue, which are written out then.
   absl::Status Append(const CheckedSlice& slice, Growth growth = Growth::kAhead);
   // Returns: the peak of this Append, in bytes above the present memory_bytes(), without decoding buffers. Saturates.
-  // A run of implicit keys takes no memory until other keys follow it; then all keys of the run are written out.
+  // A run takes no memory until keys follow that do not continue it.
   uint64_t AppendBytes(const CheckedSlice& slice, Growth growth) const;
 
   // Reserves memory for a total of `num_keys` plain or packed keys and their values, so that columns need not grow.

@@ -207,7 +207,7 @@ void InFlightMemory::PostReclaims() {
   // Bytes that calls being reclaimed will release soon.
   uint64_t expected_bytes = 0;
   for (const auto& [id, deadline] : reclaiming_) {
-    expected_bytes += deadline.num_attempts < kMaxReclaimAttempts ? deadline.bytes : 0;
+    expected_bytes += deadline.num_attempts < kAttemptsUntilStuck ? deadline.bytes : 0;
   }
   while (!deadlines_.empty() && (expected_bytes < waiting_bytes_ || num_refused_ > 0)) {
     const Deadline& oldest = deadlines_.begin()->second;

@@ -38,7 +38,7 @@ class InFlightReservation {
 
   // Removes the peer's deadline and keeps at most `bytes`; never grows. Call it when the server no longer waits for the
   // peer: a message has arrived completely, or the peer has taken a page. Does nothing to a reservation of
-  // TryReserveForStream, whose deadline stays.
+  // TryReserveForStream, which keeps its bytes, and the deadline that StartDeadline has set.
   void ShrinkTo(uint64_t bytes);
   // Starts a deadline for the peer if the reservation has none. Call it when the server has finished the call and waits
   // for the peer to take its status. `reclaim`: as in InFlightMemory::Acquire.
@@ -84,9 +84,10 @@ struct InFlightHost {
 // how much of a message has arrived, so a handler reserves the largest message possible, and shrinks the reservation
 // when the message is complete. A stream in the queue is not read, and HTTP/2 flow control holds its client back.
 //
-// Hosts: memory goes to the waiting host that holds least, so that the many calls of one host do not make another wait
-// for all of them. Calls of one host are first come, first served. And a host gets at most three quarters of the limit,
-// so that there is memory for another at once.
+// Hosts: memory goes to the waiting host that holds least, streams included, so that the many calls of one host do not
+// make another wait for all of them. Calls of one host are first come, first served. While the call whose turn it is
+// does not fit, all others wait. And a host that holds something gets at most three quarters of the limit, so that
+// there is memory for another at once. A host that holds nothing may get all of it.
 //
 // Streams: gRPC needs some memory for every open call. A call that carries chunks or pages, or whose answer is not
 // small, first reserves that memory with TryReserveForStream, which grants or refuses it at once. Calls of WaitRound
@@ -97,10 +98,12 @@ struct InFlightHost {
 // until the handler shrinks or releases the reservation. The oldest reservations are reclaimed first, only as many as
 // free the bytes that the waiting calls need.
 //
-// No deadlock: what a holder waits for before it releases is its peer or a pool thread, never another reservation.
+// No deadlock, if callers keep a rule: what a holder waits for before it releases is its peer or a pool thread, never
+// another reservation.
 // Memory that rounds keep is another limit (MemoryBudget), which never makes a caller wait.
 //
-// Callbacks run without the lock and may call every method. No method blocks, but for `granted` inside Acquire.
+// Callbacks run without the lock and may call every method. No method blocks; Acquire takes as long as a `granted` that
+// it calls itself.
 //
 //   memory.Acquire(max_message_bytes,
 //                  [=](InFlightReservation granted) { call->Read(std::move(granted)); },  // empty: only if kBounded
@@ -116,8 +119,9 @@ class InFlightMemory {
   static constexpr absl::Duration kReclaimAfter = absl::Seconds(1);
   // Interval between reclaim attempts. An attempt needs a moment to end its call.
   static constexpr absl::Duration kReclaimInterval = absl::Milliseconds(100);
-  // After so many attempts the call is probably stuck: one more call is reclaimed, and the attempts for this one go on.
-  static constexpr int kMaxReclaimAttempts = 3;
+  // After so many attempts the call is probably stuck: another one is reclaimed, too, although this one's bytes would
+  // be enough. The attempts for this one go on.
+  static constexpr int kAttemptsUntilStuck = 3;
   // Longest wait of Wait::kBounded: a few deadlines of slow peers.
   static constexpr absl::Duration kBoundedWait = absl::Seconds(5);
 
@@ -129,16 +133,19 @@ class InFlightMemory {
   // `limit_bytes` 0: no limit. Clock, timer and pool are borrowed; the constructor does not use `pool`, which may be
   // constructed later.
   InFlightMemory(uint64_t limit_bytes, const Clock* clock, Timer* timer, WorkerPool* pool);
-  // Drops waiting calls. Requires: no reservation exists, and the pool has run all callbacks.
+  // Drops waiting calls, without calling their `granted`. Requires: no reservation exists, and the pool has run all
+  // callbacks.
   ~InFlightMemory();
 
   // Reserves `bytes` and calls `granted` with the reservation, exactly once, unless CancelWait succeeds first.
   //
-  // If the bytes are free and no call waits, `granted` runs before Acquire returns, on the calling thread. Otherwise it
-  // runs later, on the pool. With Wait::kBounded it gets an empty reservation after kBoundedWait.
-  // A request larger than the limit is granted when only streams hold memory.
+  // If the bytes are free, its host may have them and no call waits, `granted` runs before Acquire returns, on the
+  // calling thread. Otherwise it runs on the pool, perhaps before Acquire has returned the ticket. With Wait::kBounded
+  // it gets an empty reservation after kBoundedWait. When only streams hold memory, every request is granted, also one
+  // that is larger than the limit.
   //
-  // `peer`: the caller's name with its port, "ipv4:127.0.0.1:1234". Empty: of no host, and without a host's limit.
+  // `peer`: the caller's name as gRPC gives it, with its port, "ipv4:127.0.0.1:1234" or "ipv6:%5B::1%5D:1234"; its host
+  // is what is before the last colon. Empty: of no host, and without a host's limit.
   //
   // `reclaim` runs on the pool, zero or more times, while the peer is late and memory is needed; an attempt that has
   // begun may end after ShrinkTo or Release. It must make the owner release the reservation soon.
@@ -150,13 +157,14 @@ class InFlightMemory {
   bool CancelWait(uint64_t ticket);
 
   // Reserves `bytes` for as long as a stream lasts, without a deadline (InFlightReservation::StartDeadline sets one).
-  // All streams together get at most half of the limit. When messages have taken the whole limit, streams may take up
-  // to a quarter of the limit in addition; messages then wait until the total is below the limit again.
+  // All streams together get at most half of the limit; messages and streams together at most five quarters, of which
+  // the last quarter is for streams alone: messages wait until the total is below the limit again. Streams do not wait,
+  // and so pass the calls in the queue.
   //
   // `peer`: as of Acquire; a host gets at most three quarters of what streams may have.
   //
-  // Returns: nullopt if there is no room. Each refusal asks for the reclaim of one slow peer, within kBoundedWait. The
-  // next stream reservation that succeeds withdraws the requests that are still open.
+  // Returns: nullopt if there is no room. Each refusal asks for the reclaim of one slow peer; the wish lapses after
+  // kBoundedWait, or when a stream reservation succeeds.
   std::optional<InFlightReservation> TryReserveForStream(uint64_t bytes, absl::string_view peer = "");
 
   uint64_t limit() const { return limit_; }

@@ -40,16 +40,16 @@ namespace sparseagg::service {
 //   FINALIZING   Close, the deadline (StartDeadline), or the commit   the worker pool computes the result
 //                that reaches config.max_submissions
 //   DONE         the result is there                                  GetResults returns the result
-//   FAILED       too few submissions, an error of the final merge,    there is a reason, and no result
-//                an Add that failed half way
+//   FAILED       fewer submissions than config asks for, an error     there is a reason, and no result
+//                of the final merge, an Add that failed half way
 //   CANCELLED    Cancel, from OPEN or FINALIZING                      there is a reason, and no result
 //
 // A round in one of the last three states has ended. The end releases the waits; result_ttl later `on_expire` runs.
 //
 // An upload carries one submission, in chunks. There are two kinds. A stream upload belongs to the call that holds its
-// handle; the call must end the upload, by commit or discard, also when no message comes for the server's
-// upload_timeout: dropping the handle does not end it. A named upload is found by its ids in every call; the round
-// discards the upload if no new chunk comes for upload_timeout.
+// handle; the call must end the upload, by commit or discard, since dropping the handle does not end it: also when no
+// message comes for the server's upload_timeout, which the call itself watches. A named upload is found by its ids in
+// every call; the round discards the upload if no new chunk comes for upload_timeout.
 //
 //   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, server.ForRounds(), on_expire));
 //   round->StartDeadline();
@@ -59,29 +59,34 @@ namespace sparseagg::service {
 //   round->Close();
 //   round->Wait(absl::Minutes(1), [round, &pool] { pool.Post([round] { Read(round->GetResults()); }); });
 //
-// Owned by shared_ptr: Registry keeps the round until it expires or is deleted, which cancels it; calls and posted
-// tasks keep it while they use it.
+// Owned by shared_ptr: Registry keeps the round until it expires or is deleted (a deletion cancels it); calls and
+// posted tasks keep it while they use it.
 //
 // Thread-safe. Append, PutChunk, Commit and CommitNamed decode, sort and merge: call them on the worker pool unless
-// their input is small. Chunks and commit of one upload run one after another. All other calls are short.
+// their input is small. The round makes chunks and commit of one upload run one after another. Calls that wait say so
+// (Blocks); all others are short.
 //
 // Decoding, validation and sorting take none of the round's two locks, so that many threads do them at once. merge_mu_
 // is held while the engine adds or finishes; mu_ guards the state and is never held for long. Lock order: an upload's
 // mutex, merge_mu_, mu_.
 //
-// Changes of state allocate first and change afterwards: if an allocation fails, the round is as it was. Only the
-// engine's Add may fail half way, which ends the round as FAILED.
+// Changes of state allocate first and change afterwards: if an allocation fails, the call throws std::bad_alloc, and
+// the round is as it was. Only the engine's Add may fail half way, which ends the round as FAILED.
+//
+// With a data directory, a call that changes the round writes the change to the store first. What cannot be written
+// does not happen: every such call may also return an error of Store, after which the round is as it was. The upload of
+// such a chunk or commit ends.
 class Round : public std::enable_shared_from_this<Round> {
  public:
-  // Opens a round, which holds a permit of services.open_rounds until it ends. The parts of `services` must outlive the
-  // round. `on_expire`, if any, runs once on the timer's thread, result_ttl after the end, unless the round is gone.
-  // Errors: INVALID_ARGUMENT: config.tensors has no tensor, a bad one, or two of one name. RESOURCE_EXHAUSTED: too many
-  // rounds have not ended, or no memory for the round and its dense results.
-  // `create_time`: of a round that a restart opens again; times are counted from there. Else nullopt.
+  // Opens a round, which holds a permit of its tenant's open rounds until it ends. The parts of `services` must outlive
+  // the round. `on_expire`, if any, runs once on the timer's thread, result_ttl after the end, unless the round is
+  // gone. Errors: INVALID_ARGUMENT: config.tensors has no tensor, a bad one, or two of one name. RESOURCE_EXHAUSTED:
+  // too many rounds have not ended, or no memory for the round and its dense results. `create_time`: of a round that a
+  // restart opens again; deadlines are counted from it. nullopt: now.
   static absl::StatusOr<std::shared_ptr<Round>> Open(RoundConfig config, const RoundServices& services,
                                                      std::function<void()> on_expire,
                                                      std::optional<absl::Time> create_time = std::nullopt);
-  ~Round();  // cancels the timers, and drops waits without calling them
+  ~Round();  // cancels the timers, and drops waits without calling their `done`: there is no round to ask any more
   // Schedules Close for config.deadline after the creation: at once if that has passed, never if it is infinite. Call
   // it once. Not part of Open, so that a round cannot end and expire before the registry lists it.
   void StartDeadline();
@@ -95,23 +100,25 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<Results> GetResults() const;
 
   // ---- the store ----
-  //
-  // Each call writes its change before it makes the change, so that what fails to be written does not happen: then the
-  // call returns the error of Store. Without a store, nothing of this has an effect.
 
-  // Writes the round, and from now on what happens to it. `number`: in the store.
+  // Writes a new round to the store, and from now on what happens to it. `number`: in the store. Without a call of it
+  // or of ResumeJournal nothing is stored, and WhenDurable and AwaitDurable answer at once.
   absl::Status StartJournal(uint64_t number);
   // Removes the round from the store.
   absl::Status DeleteStored() { return journal_->Delete(); }
   // True if answers have to wait for WhenDurable.
   bool IsStored() const { return journal_->IsActive(); }
-  // Calls `done` once, when all changes to the round until now will survive what the server's durability promises.
-  // A change is acknowledged only then. `done` runs before the return, or on the store's thread: it must be short.
+  // Calls `done` once, when all changes to the round until now are as safe as the server's --durability promises. A
+  // change is acknowledged only then. `done` runs before the return, or on the store's thread: it must be short.
   void WhenDurable(Store::OnDurable done) const { journal_->WhenDurable(std::move(done)); }
   // The same, but waits. Blocks: for about two syncs of the disk.
   absl::Status AwaitDurable() const { return journal_->AwaitDurable(); }
 
-  // The restart of a server: between Open and ResumeJournal, in this order. `chunks` calls its argument for each chunk.
+  // A restart opens a stored round in this order, on one thread, before the server listens:
+  // Open, RestoreSubmission or RestoreReceipt for each submission, RestoreUpload for each upload of an open round,
+  // ResumeJournal, RestoreState if the round was not open, StartDeadline.
+  //
+  // `chunks` calls its argument for each stored chunk. Blocks: while they are decoded.
   using ChunkSource = std::function<absl::Status(const std::function<absl::Status(const Chunk&)>&)>;
   // Errors: DATA_LOSS: the chunks are not those that were committed. Otherwise as Append and Commit, and of `chunks`.
   // After an error, nothing is left of the submission.
@@ -119,22 +126,22 @@ class Round : public std::enable_shared_from_this<Round> {
                                  const ChunkSource& chunks);
   // Lists a submission of a round that has FAILED, without adding it.
   void RestoreReceipt(const std::string& client_id, const SubmissionRecord& record);
-  // `num_chunks` counts those that the upload took. Errors: ABORTED of `chunks`, and the upload keeps what it has. Any
-  // other of `chunks`, and as Append; the upload is dropped then.
+  // `num_chunks` counts the chunks that the upload took. Errors: if `chunks` returns ABORTED, the upload keeps what it
+  // has. Any other error of `chunks`, or of Append, drops the upload.
   absl::Status RestoreUpload(uint64_t upload, const UploadRecord& record, const ChunkSource& chunks,
                              uint64_t* num_chunks);
-  // Closes or ends the round.
+  // Brings the round to the state that it had. A result is not stored: it is computed again, as after Close.
   void RestoreState(const StateRecord& record);
   // From now on the round writes to the store. `latest_upload`: the largest number of an upload there.
   void ResumeJournal(uint64_t number, uint64_t latest_upload);
 
   // ---- stream uploads ----
 
-  // Opens an upload. `on_discard`, if any, runs at most once, on the pool: if the round discards the upload because the
-  // round closes or ends. A client with a committed submission may upload in every state but CANCELLED (also in
-  // FAILED), since this may be a retry: the commit compares the content. Errors: FAILED_PRECONDITION: the round is not
-  // open for this client. RESOURCE_EXHAUSTED: the server's limit of uploads is reached, or the round has as many
-  // submissions as the server allows (config.submission_limit).
+  // Opens an upload. `on_discard`, if any, runs at most once, on the pool: if the end or the close of the round ends
+  // the upload, and not after an error of a call for it. A client with a committed submission may upload in every state
+  // but CANCELLED (also in FAILED), since this may be a retry: the commit compares the content. Errors:
+  // FAILED_PRECONDITION: the round is not open for this client. RESOURCE_EXHAUSTED: the server's limit of uploads is
+  // reached, or the round has as many submissions as the server allows (config.submission_limit).
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenStreamUpload(const std::string& client_id,
                                                                  const std::string& submission_id,
                                                                  UploadHandle::OnDiscard on_discard);
@@ -183,8 +190,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // else FAILED_PRECONDITION: the round is not open, or the upload has another tag; else NOT_FOUND.
   void CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                    const UploadHandle::OnCommit& done);
-  // Returns: the upload's progress, also after its commit; zero for an upload with another tag. Errors: NOT_FOUND: no
-  // upload.
+  // Returns: the upload's progress, also after its commit. If the ids name an upload with another tag, committed or
+  // not: zero, since nothing of this one is here. Errors: NOT_FOUND: no upload.
   absl::StatusOr<UploadProgress> GetProgress(const std::string& client_id, const std::string& submission_id,
                                              const std::string& tag = "");
 
@@ -216,6 +223,7 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Status Close();
   // The same, but only the submissions of `clients` count. All others are withdrawn first, also those that a commit is
   // about to add. Without effect on a round that is closed and counts these clients.
+  // A commit whose submission is withdrawn here still gives its caller a receipt.
   // Errors, which leave the round as it was: FAILED_PRECONDITION: a client has no committed submission, or there are
   // others, which are merged already; or the round is closed and counts other clients.
   // Blocks: until commits have added their submissions, which may merge others.
@@ -226,13 +234,14 @@ class Round : public std::enable_shared_from_this<Round> {
 
   using WaitId = uint64_t;
   // Calls `done` once: within Wait if the round has ended; else when the round ends, after `timeout`, or on
-  // ReleaseWaiters. `done` learns from state() whether the round has ended. It runs on the thread that ended or
-  // released the wait, perhaps under merge_mu_: it must be short, such as a post to the pool. If it holds the round,
-  // the round lives until the wait has ended.
+  // ReleaseWaiters; never after StopWaiting has returned true or the round is gone. `done` learns from state() whether
+  // the round has ended. It runs on the thread that ended or released the wait, perhaps under merge_mu_: so it must be
+  // short, such as a post to the pool, and must not commit, withdraw or close. If it holds the round, the round lives
+  // until the wait has ended.
   WaitId Wait(absl::Duration timeout, std::function<void()> done);
   // Ends a wait. Returns: true if `done` will not be called; false if it has been, or another thread is about to.
   bool StopWaiting(WaitId id);
-  // Ends all waits: calls their `done` on this thread.
+  // Ends all waits, because the server stops: calls their `done` on this thread.
   void ReleaseWaiters();
 
   // ---- timeline ----

@@ -201,7 +201,7 @@ TEST_F(ReclaimTest, ReclaimedButDoesNotEnd_AnotherIsReclaimedAsWell) {
   first_reclaimed.Wait();
   AwaitPool();
   EXPECT_FALSE(second_reclaimed.HasHappened());
-  for (int i = 0; i < InFlightMemory::kMaxReclaimAttempts; ++i) {
+  for (int i = 0; i < InFlightMemory::kAttemptsUntilStuck; ++i) {
     PassTime(InFlightMemory::kReclaimInterval);
     AwaitPool();
   }
