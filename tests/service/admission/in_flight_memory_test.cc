@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -104,10 +105,10 @@ TEST_F(InFlightMemoryTest, Acquire_HostThatHoldsLeast_IsGrantedFirst) {
       70, [&](InFlightReservation granted) { held = std::move(granted); }, [] {}, InFlightMemory::Wait::kUnbounded,
       kMany);
   InFlightReservation rest = Take(30);
-  Event many_granted;
-  for (int i = 0; i < 3; ++i) {
+  std::array<Event, 3> many_granted;
+  for (Event& one_granted : many_granted) {
     in_flight_.Acquire(
-        20, [&](const InFlightReservation&) { many_granted.Notify(); }, [] {}, InFlightMemory::Wait::kUnbounded,
+        20, [&](const InFlightReservation&) { one_granted.Notify(); }, [] {}, InFlightMemory::Wait::kUnbounded,
         "ipv4:127.0.0.2:1001");
   }
   Event granted;
@@ -122,7 +123,7 @@ TEST_F(InFlightMemoryTest, Acquire_HostThatHoldsLeast_IsGrantedFirst) {
   rest.Release();
   granted.Wait();
   held.Release();
-  many_granted.Wait();
+  for (Event& one_granted : many_granted) one_granted.Wait();
 }
 
 TEST_F(InFlightMemoryTest, Acquire_OneHost_LeavesAQuarterToAnother) {

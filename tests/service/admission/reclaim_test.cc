@@ -46,6 +46,7 @@ TEST_F(ReclaimTest, GrantedButNoThread_DeadlineDoesNotRun) {
       50, [&](const InFlightReservation&) { other.Notify(); }, [] {});
   all.Release();
   clock_.Advance(10 * InFlightMemory::kReclaimAfter, timer_);
+  clock_.AwaitDue(timer_);  // else the look at deadlines that is due may happen after the next advance
   thread.Release();
   granted.Wait();
   EXPECT_FALSE(reclaimed.HasHappened());
