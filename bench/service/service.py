@@ -271,7 +271,11 @@ class Bench:
             plain = stack.enter_context(Server(self._server))
             secure = stack.enter_context(Server(self._server, *dev_tls))
             with_tokens = stack.enter_context(Server(self._server, *dev_tls, "--tokens-file", str(tokens)))
-            servers = {"plain": (plain, ()), "tls": (secure, ca), "tls, token": (with_tokens, (*ca, "--token-file", token))}
+            servers = {
+                "plain": (plain, ()),
+                "tls": (secure, ca),
+                "tls, token": (with_tokens, (*ca, "--token-file", token)),
+            }
             for streams in (1, 16):
                 rates: dict[str, list[float]] = {name: [] for name in servers}
                 for _ in range(self._sizes.repetitions):
@@ -335,7 +339,7 @@ def sequential_bytes_per_s(folder: pathlib.Path) -> float:
 
 
 def compared(rates: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians, and shares of the first one: medians over runs that took turns, so that noise of the machine is in both."""
+    """Medians, and shares of the first one: of runs that took turns, so that what else the machine does is in both."""
     first, *others = rates
     shares = {name: statistics.median(mine / its for mine, its in zip(rates[name], rates[first])) for name in others}
     return {
