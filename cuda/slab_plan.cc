@@ -11,7 +11,7 @@ namespace sparseagg::cuda {
 namespace {
 
 constexpr uint64_t kSamplesPerSlab = 128;
-constexpr uint64_t kHalvedParts = 2;  // the last ones
+constexpr uint64_t kHalvedParts = 2;    // the last ones
 constexpr size_t kSourcesPerTask = 64;  // whose positions one thread looks for
 
 }  // namespace
