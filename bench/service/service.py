@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import dataclasses
 import hashlib
 import json
 import os
 import pathlib
-import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -25,6 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import json_lines
+from server_process import Server, end_with_bench
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,66 +48,6 @@ QUICK = Sizes(10, 2, 3, (1, 4), "AE", 8, 30, 3, 20, 4, 40)
 
 # In Gbit/s, of those whose tails are measured beside loopback's.
 NETWORKS = (10, 1)
-
-
-# One that takes longer to stop in order is killed.
-STOP_TIMEOUT_S = 30
-
-
-BENCH_PID = os.getpid()
-
-
-def end_with_bench() -> None:
-    """Runs in a child before its program: the kernel will end the child when the benchmark ends, however that ends."""
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-    if os.getppid() != BENCH_PID:  # the benchmark ended before the signal was set
-        os._exit(1)
-
-
-class Server:
-    """sparseagg-server on a free port, for the time of a `with`; it does not outlive that, however it is left."""
-
-    def __init__(self, binary: pathlib.Path, *flags: str) -> None:
-        always = ("--grpc-address", "127.0.0.1:0", "--metrics-address", "", "--http-address", "")
-        always += ("--log-level", "error")
-        self._process = subprocess.Popen(
-            [str(binary), *always, *flags], stdout=subprocess.PIPE, text=True, preexec_fn=end_with_bench
-        )
-        assert self._process.stdout is not None
-        match = re.search(r"listening grpc=(\S+)", self._process.stdout.readline())
-        if match is None:
-            self._stop()
-            raise SystemExit("service.py: the server did not start")
-        self.address = match.group(1)
-        self.pid = self._process.pid
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        has_ended = self._process.poll() is not None
-        status = self._stop()
-        if has_ended or (kind is None and status != 0):
-            reason = f": {error}" if error is not None else ""
-            raise SystemExit(f"service.py: the server ended with status {status}{reason}")
-
-    def memory_bytes(self) -> int:
-        """Resident now."""
-        status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
-        found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
-        return int(found.group(1)) * 1024 if found else 0
-
-    def _stop(self) -> int:
-        assert self._process.stdout is not None
-        self._process.terminate()
-        try:
-            return self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
-        finally:
-            self._process.stdout.close()
 
 
 class Bench:
@@ -271,37 +209,38 @@ class Bench:
             plain = stack.enter_context(Server(self._server))
             secure = stack.enter_context(Server(self._server, *dev_tls))
             with_tokens = stack.enter_context(Server(self._server, *dev_tls, "--tokens-file", str(tokens)))
-            servers = {
-                "plain": (plain, ()),
-                "tls": (secure, ca),
-                "tls, token": (with_tokens, (*ca, "--token-file", token)),
+            contestants: dict[str, tuple[Any, ...]] = {
+                "plain": (plain,),
+                "tls": (secure, *ca),
+                "tls, token": (with_tokens, *ca, "--token-file", token),
             }
             for streams in (1, 16):
-                rates: dict[str, list[float]] = {name: [] for name in servers}
-                for _ in range(self._sizes.repetitions):
-                    for name, (server, flags) in servers.items():
-                        run = self._load(server, "A", "--streams", streams, "--repetitions", 1, *flags)
-                        rates[name].append(run["bytes_per_s"])
+                rates = self._in_turns(contestants, "A", streams, self._sizes.divide_clients)
                 found.append({"streams": streams, **compared(rates)})
                 shown = ", ".join(f"{name} {rate / 1e6:.0f} MB/s" for name, rate in found[-1]["bytes_per_s"].items())
                 say(f"{streams} streams: {shown}")
         return {"workload": "A", "runs": found}
 
+    def _in_turns(
+        self, contestants: dict[str, tuple[Any, ...]], workload: str, streams: int, divide: int
+    ) -> dict[str, list[float]]:
+        """Bytes a second of each contestant, a server and flags of the load generator, one run after another."""
+        rates: dict[str, list[float]] = {name: [] for name in contestants}
+        for _ in range(self._sizes.repetitions):
+            for name, (server, *flags) in contestants.items():
+                run = self._load(server, workload, "--streams", streams, "--repetitions", 1, *flags, divide=divide)
+                rates[name].append(run["bytes_per_s"])
+        return rates
+
     def _durability_at(self, parent: pathlib.Path, workload: str, divide: int) -> dict[str, Any]:
-        levels = ("memory", "async", "sync")
-        rates: dict[str, list[float]] = {level: [] for level in levels}
-        disk: list[float] = []
+        disk = [sequential_bytes_per_s(parent) for _ in range(self._sizes.repetitions)]
         with contextlib.ExitStack() as stack:
-            servers = {}
-            for level in levels:
+            contestants: dict[str, tuple[Any, ...]] = {}
+            for level in ("memory", "async", "sync"):
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sparseagg-bench-", dir=parent))
                 flags = ("--data-dir", folder, "--durability", level)
-                servers[level] = stack.enter_context(Server(self._server, *flags))
-            for _ in range(self._sizes.repetitions):
-                disk.append(sequential_bytes_per_s(parent))
-                for level, server in servers.items():
-                    run = self._load(server, workload, "--streams", 16, "--repetitions", 1, divide=divide)
-                    rates[level].append(run["bytes_per_s"])
+                contestants[level] = (stack.enter_context(Server(self._server, *flags)),)
+            rates = self._in_turns(contestants, workload, 16, divide)
         return {
             "workload": workload,
             "divide_clients": divide,

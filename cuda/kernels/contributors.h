@@ -104,13 +104,12 @@ struct CountLongSegments {
 
   Contributors args;
 
-  SPARSEAGG_HD uint64_t num_blocks() const { return args.longs.NumBlocks(/*parts=*/1); }
+  uint64_t num_blocks() const { return args.longs.NumBlocks(/*parts=*/1); }
 
   template <typename Block>
   SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
-    for (uint64_t i = block.index(); i < *args.longs.d_count; i += num_blocks()) {
-      Count(block, shared, args.longs.d_segments[i]);
-    }
+    args.longs.ForPartsOf(block.index(), /*parts=*/1,
+                          [&](uint64_t i) { Count(block, shared, args.longs.d_segments[i]); });
   }
 
   template <typename Block>

@@ -99,8 +99,7 @@ struct FoldLongSegments {
 
   SPARSEAGG_HD uint32_t Group() const { return args.columns < kMaxGroup ? args.columns : kMaxGroup; }
   SPARSEAGG_HD uint32_t NumGroups() const { return (args.columns + Group() - 1) / Group(); }
-  SPARSEAGG_HD uint64_t num_blocks() const { return args.longs.NumBlocks(NumGroups()); }
-  SPARSEAGG_HD uint64_t NumParts() const { return uint64_t{*args.longs.d_count} * NumGroups(); }
+  uint64_t num_blocks() const { return args.longs.NumBlocks(NumGroups()); }
 
   // What a block folds at a time.
   struct Part {
@@ -281,12 +280,11 @@ struct LongBody {
   static constexpr uint32_t kThreads = kBlockThreads;
   static constexpr uint32_t kMinBlocks = 1;
   FoldLongSegments<Fold> kernel;
-  SPARSEAGG_HD uint64_t num_blocks() const { return kernel.num_blocks(); }
+  uint64_t num_blocks() const { return kernel.num_blocks(); }
   template <typename Block>
   SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
-    for (uint64_t part = block.index(); part < kernel.NumParts(); part += num_blocks()) {
-      kernel.RunAnyOrder(block, shared, kernel.PartAt(part));
-    }
+    kernel.args.longs.ForPartsOf(block.index(), kernel.NumGroups(),
+                                 [&](uint64_t i) { kernel.RunAnyOrder(block, shared, kernel.PartAt(i)); });
   }
 };
 
@@ -297,12 +295,11 @@ struct LongBody<Fold, true> {
   static constexpr uint32_t kThreads = kBlockThreads;
   static constexpr uint32_t kMinBlocks = 1;
   FoldLongSegments<Fold> kernel;
-  SPARSEAGG_HD uint64_t num_blocks() const { return kernel.num_blocks(); }
+  uint64_t num_blocks() const { return kernel.num_blocks(); }
   template <typename Block>
   SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
-    for (uint64_t part = block.index(); part < kernel.NumParts(); part += num_blocks()) {
-      kernel.RunInOrder(block, shared, kernel.PartAt(part));
-    }
+    kernel.args.longs.ForPartsOf(block.index(), kernel.NumGroups(),
+                                 [&](uint64_t i) { kernel.RunInOrder(block, shared, kernel.PartAt(i)); });
   }
 };
 

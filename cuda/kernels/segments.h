@@ -67,12 +67,19 @@ struct LongSegments {
   uint32_t* d_count = nullptr;     // 0 before GatherSegments
   uint32_t* d_segments = nullptr;  // room for max_count
 
-  // Thread blocks for `parts` parts of each segment. A block takes every so many parts: few blocks would start in vain
-  // if there are fewer segments than there could be.
+  // Thread blocks for `parts` parts of each segment: few, so that few start in vain if there are fewer segments than
+  // there could be.
   SPARSEAGG_HD uint64_t NumBlocks(uint32_t parts) const {
     constexpr uint64_t kMaxBlocks = 4096;
     const uint64_t all = uint64_t{max_count} * parts;
     return all < kMaxBlocks ? all : kMaxBlocks;
+  }
+  // Calls body(i) for every so many of the parts, of which part i is one of segment d_segments[i / parts].
+  template <typename Body>
+  SPARSEAGG_HD void ForPartsOf(uint64_t block, uint32_t parts, Body&& body) const {
+    const uint64_t num_parts = uint64_t{*d_count} * parts;
+    const uint64_t num_blocks = NumBlocks(parts);
+    for (uint64_t i = block; i < num_parts; i += num_blocks) body(i);
   }
   SPARSEAGG_HD bool Holds(uint32_t num_entries) const { return num_entries > length; }
 };
