@@ -77,9 +77,8 @@ struct LongSegments {
   // Calls body(i) for every so many of the parts, of which part i is one of segment d_segments[i / parts].
   template <typename Body>
   SPARSEAGG_HD void ForPartsOf(uint64_t block, uint32_t parts, Body&& body) const {
-    const uint64_t num_parts = uint64_t{*d_count} * parts;
-    const uint64_t num_blocks = NumBlocks(parts);
-    for (uint64_t i = block; i < num_parts; i += num_blocks) body(i);
+    // Computed anew each time: kept in registers, the bounds would cost more than they do here.
+    for (uint64_t i = block; i < uint64_t{*d_count} * parts; i += NumBlocks(parts)) body(i);
   }
   SPARSEAGG_HD bool Holds(uint32_t num_entries) const { return num_entries > length; }
 };
