@@ -49,22 +49,17 @@ const void* KeysOf(const ValidatedUpdate& update) {
 
 }  // namespace
 
-DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update)
-    : engine_(engine),
-      update_(std::move(update)),
+DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update, bool for_device)
+    : update_(std::move(update)),
       key_bytes_(KeysOf(update_) == nullptr ? 0 : update_.num_keys() * shape.key_bytes),
-      value_bytes_(update_.num_keys() * shape.row_bytes) {
-  if (engine_.NotePinned(KeysOf(update_), key_bytes_)) pinned_[0] = KeysOf(update_);
-  if (engine_.NotePinned(update_.values(), value_bytes_)) pinned_[1] = update_.values();
-}
+      value_bytes_(update_.num_keys() * shape.row_bytes),
+      noted_(for_device ? engine.Note({{KeysOf(update_), 0, key_bytes_}, {update_.values(), 0, value_bytes_}})
+                        : NotedArrays(engine)) {}
 
-DevicePrepared::~DevicePrepared() {
-  for (const void* array : pinned_) {
-    if (array != nullptr) engine_.Forget(array);
-  }
-}
-
-absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate update) const {
+absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate sent) const {
+  // Before the check, which then finds the copy on the device.
+  auto prepared = std::make_unique<DevicePrepared>(engine_, shape_, std::move(sent), /*for_device=*/!on_cpu_);
+  const ValidatedUpdate& update = prepared->update();
   if (NeedsCheck(spec_, update)) {
     bool refused = false;
     absl::Status device = absl::UnavailableError("too small for the device");
@@ -84,7 +79,7 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
       }
     }
   }
-  return std::make_unique<DevicePrepared>(engine_, shape_, std::move(update));
+  return prepared;
 }
 
 absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {

@@ -2,7 +2,7 @@
 #ifndef SPARSEAGG_CUDA_DEVICE_ACCUMULATOR_H_
 #define SPARSEAGG_CUDA_DEVICE_ACCUMULATOR_H_
 
-#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,23 +21,20 @@
 
 namespace sparseagg::cuda {
 
-// A validated update, kept as it was sent. Sorting and folding happen on the device, at the merge.
+// A validated update, kept as it was sent; a large one has a copy on the device, too. Sorting and folding happen there,
+// at the merge.
 class DevicePrepared : public PreparedUpdate {
  public:
-  // `engine` outlives this.
-  DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update);
-  DevicePrepared(const DevicePrepared&) = delete;
-  DevicePrepared& operator=(const DevicePrepared&) = delete;
-  ~DevicePrepared() override;
+  // `for_device`: the engine's device will merge the update. `engine` outlives this.
+  DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update, bool for_device);
   size_t memory_bytes() const override { return key_bytes_ + value_bytes_; }
   const ValidatedUpdate& update() const { return update_; }
 
  private:
-  DeviceEngine& engine_;
   const ValidatedUpdate update_;
   size_t key_bytes_;  // 0 for a run of consecutive keys, which is held as two numbers
   size_t value_bytes_;
-  std::array<const void*, 2> pinned_ = {};  // keys and values, if the engine has pinned them; else null
+  const NotedArrays noted_;  // keys and values; goes before them
 };
 
 // One tensor's state in one aggregation whose merges run on a device. Created by DeviceEngine::CreateAccumulator, owned
@@ -50,7 +47,8 @@ class DevicePrepared : public PreparedUpdate {
 //   Result result = *std::move(*accumulator).Finish(order);
 //
 // Data: between operations all data is in host memory: the updates as they were sent, and the rows of earlier merges.
-// An operation copies its input to the device and its output back. Where the spec makes the order of submissions
+// Copies of large updates go to the device when they arrive. An operation copies the rest of its input to the device,
+// and its output back. Where the spec makes the order of submissions
 // irrelevant (OrderMatters in host/spec/spec.h), Add merges the updates that it has kept once they take enough memory:
 // a merge on arrival. Otherwise all updates are kept until FoldPending or Finish.
 //
@@ -123,7 +121,7 @@ class DeviceAccumulator : public Accumulator {
   std::unique_ptr<Accumulator> cpu_;
   // The accumulator works on cpu_. Then bases_ and weights_ are empty, and pending_ (with its sizes) holds only updates
   // that could not be handed over yet.
-  bool on_cpu_;
+  std::atomic<bool> on_cpu_;  // Prepare reads it on any thread
   std::deque<std::unique_ptr<DevicePrepared>> pending_;  // all updates, or those not merged yet
   PendingSize pending_size_{sizeof(DevicePrepared)};     // of pending_
   std::vector<double> weights_;                          // of every submission; MergeFrom appends those of `other`

@@ -54,9 +54,14 @@ absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
     const std::lock_guard<std::mutex> lock(device_mutex_);
     status = Probe();
     if (status.ok()) {
-      for (int shrink = 0; shrink <= options_.tuning.num_retries; ++shrink) {
-        status = RunOnce(*session_, operation, shrink);
+      status = RunOnce(*session_, operation, /*shrink=*/0);
+      if (absl::IsResourceExhausted(status) && session_->resident().bytes() > 0) {
+        session_->resident().DropAll();  // they are sent again
+        status = RunOnce(*session_, operation, /*shrink=*/0);
+      }
+      for (int shrink = 1; shrink <= options_.tuning.num_retries; ++shrink) {
         if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
+        status = RunOnce(*session_, operation, shrink);
       }
       is_news = absl::IsResourceExhausted(status) || SetFault(status);
     }
@@ -95,39 +100,52 @@ absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation,
   }
 }
 
-bool DeviceEngine::NotePinned(const void* array, size_t bytes) {
-  if (bytes < options_.tuning.min_pinned_bytes || !Probe().ok()) return false;
-  PinnedArrays& pinned = session_->pinned();
-  if (device_->IsPinned(array, bytes)) return pinned.Add(array, {0, bytes});
-  const absl::StatusOr<PinnedArrays::Range> range = PinPages(array, bytes);
-  return range.ok() && pinned.Add(array, *range);
+NotedArrays::~NotedArrays() {
+  if (!arrays_.empty()) engine_.Forget(arrays_);
 }
 
-absl::StatusOr<PinnedArrays::Range> DeviceEngine::PinPages(const void* array, size_t bytes) {
-  constexpr uintptr_t kPage = 4096;
-  const auto begin = reinterpret_cast<uintptr_t>(array);
-  const uintptr_t first = (begin + kPage - 1) / kPage * kPage;
-  const uintptr_t last = (begin + bytes) / kPage * kPage;
-  if (first >= last) return absl::InvalidArgumentError("no whole page");
-  const PinnedArrays::Range range = {first - begin, last - begin};
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (last - first > options_.tuning.max_pinned_bytes - std::min(options_.tuning.max_pinned_bytes, pinned_bytes_)) {
-    return absl::ResourceExhaustedError("enough is pinned");
+NotedArrays DeviceEngine::Note(absl::Span<const HostPart> arrays) {
+  NotedArrays noted(*this);
+  if (!Probe().ok()) return noted;
+  noted.arrays_.reserve(2 * arrays.size());
+  size_t bytes = 0;
+  for (const HostPart& array : arrays) {
+    bytes += array.bytes;
+    if (session_->pinned().Add(array.array, array.bytes)) noted.arrays_.push_back(array.array);
   }
-  RETURN_IF_ERROR(device_->Pin(static_cast<const std::byte*>(array) + range.begin, last - first));
-  pinned_bytes_ += last - first;
-  pinned_by_us_[array] = range;
-  return range;
+  if (bytes < options_.tuning.min_resident_bytes) return noted;
+  const absl::Status status = SendAhead(arrays, noted);
+  // Without room the update waits in host memory.
+  if (!absl::IsResourceExhausted(status) && SetFault(status)) TellFallback(status);
+  return noted;
 }
 
-void DeviceEngine::Forget(const void* array) {
-  session_->pinned().Remove(array);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = pinned_by_us_.find(array);
-  if (found == pinned_by_us_.end()) return;
-  device_->Unpin(static_cast<const std::byte*>(array) + found->second.begin);
-  pinned_bytes_ -= found->second.end - found->second.begin;
-  pinned_by_us_.erase(found);
+absl::Status DeviceEngine::SendAhead(absl::Span<const HostPart> arrays, NotedArrays& noted) {
+  const std::lock_guard<std::mutex> lock(device_mutex_);
+  RETURN_IF_ERROR(Probe());
+  std::vector<const void*> sent;
+  const Operation send = [&](Session& session, int) -> absl::Status {
+    ASSIGN_OR_RETURN(sent, session.SendAhead(arrays));
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(RunOnce(*session_, send, /*shrink=*/0));
+  noted.arrays_.insert(noted.arrays_.end(), sent.begin(), sent.end());
+  if (!sent.empty()) {
+    const std::lock_guard<std::mutex> use_lock(mutex_);
+    ++use_.num_sent_ahead;
+  }
+  return absl::OkStatus();
+}
+
+void DeviceEngine::Forget(const std::vector<const void*>& arrays) {
+  absl::Status status;
+  {
+    const std::lock_guard<std::mutex> lock(device_mutex_);
+    status = RunOnce(
+        *session_, [&](Session& session, int) { return session.Forget(arrays); }, /*shrink=*/0);
+  }
+  for (const void* array : arrays) session_->pinned().Remove(array);
+  if (!absl::IsResourceExhausted(status) && SetFault(status)) TellFallback(status);
 }
 
 void DeviceEngine::Distrust(const absl::Status& fault) {

@@ -8,12 +8,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "cuda/cuda_engine.h"
 #include "cuda/device.h"
-#include "cuda/pinned_arrays.h"
 #include "cuda/session.h"
 #include "cuda/tuning.h"
 #include "host/cpu/cpu_engine.h"
@@ -32,9 +33,28 @@ struct DeviceEngineOptions {
 struct DeviceUse {
   uint64_t num_done = 0;       // on the device
   uint64_t num_fallbacks = 0;  // without the device, after it failed or had no memory
-  // Bytes of keys and values sent to the device: copied into a slot before, or directly from where they lie.
+  // Bytes of keys and values sent to the device, on arrival or later: copied into a slot before, or directly from where
+  // they lie.
   uint64_t staged_bytes = 0;
   uint64_t direct_bytes = 0;
+  uint64_t num_sent_ahead = 0;  // updates, when they arrived
+};
+
+class DeviceEngine;
+
+// Arrays that an engine has pinned or sent to its device; the destructor undoes both. They must neither change nor go
+// before that. Not thread-safe.
+class NotedArrays {
+ public:
+  explicit NotedArrays(DeviceEngine& engine) : engine_(engine) {}
+  NotedArrays(NotedArrays&& other) noexcept : engine_(other.engine_), arrays_(std::exchange(other.arrays_, {})) {}
+  NotedArrays& operator=(NotedArrays&&) = delete;
+  ~NotedArrays();
+
+ private:
+  friend class DeviceEngine;
+  DeviceEngine& engine_;
+  std::vector<const void*> arrays_;
 };
 
 // An engine that merges on a device. Lives as long as the server or process; creates accumulators, which must not
@@ -65,17 +85,18 @@ class DeviceEngine : public Engine {
   absl::Status RunOnDevice(const Operation& operation);
   // Runs the operation with the kernels on the host: same bits, slower.
   absl::Status RunOnHost(const Operation& operation) const;
-  // Pins an array of at least Tuning::min_pinned_bytes, or finds that it is pinned, so that it is sent directly.
-  // Returns: whether it was noted; then Forget it, before it goes. Thread-safe.
-  bool NotePinned(const void* array, size_t bytes);
-  void Forget(const void* array);
+  // Does what can be done for the arrays of an update as soon as it arrives: pins them, so that they are sent without a
+  // slot, and sends copies to the device, as far as there is room (Tuning). Thread-safe. Blocks: while another operation
+  // uses the device; not until the copies are there. So does the destructor of what it returns, which waits for them.
+  NotedArrays Note(absl::Span<const HostPart> arrays);
   // Ends the use of the device, because its answer contradicted the host's.
   void Distrust(const absl::Status& fault);
   const Tuning& tuning() const { return options_.tuning; }
 
  private:
-  // Pins the whole pages of an array.
-  absl::StatusOr<PinnedArrays::Range> PinPages(const void* array, size_t bytes);
+  friend class NotedArrays;
+  absl::Status SendAhead(absl::Span<const HostPart> arrays, NotedArrays& noted);
+  void Forget(const std::vector<const void*>& arrays);
   absl::Status RunOnce(Session& session, const Operation& operation, int shrink) const;
   // Ends the use of the device, unless `fault` is OK or not the first.
   bool SetFault(const absl::Status& fault);
@@ -87,10 +108,8 @@ class DeviceEngine : public Engine {
   mutable std::mutex mutex_;
   absl::Status fault_;  // guarded by mutex_, as is use_
   DeviceUse use_;
-  std::unordered_map<const void*, PinnedArrays::Range> pinned_by_us_;  // guarded by mutex_; by array
-  size_t pinned_bytes_ = 0;                                            // of these
-  std::mutex device_mutex_;                                            // before mutex_
-  const std::unique_ptr<Device> device_;                               // guarded by device_mutex_, as is session_
+  std::mutex device_mutex_;               // before mutex_
+  const std::unique_ptr<Device> device_;  // guarded by device_mutex_, as is session_
   std::unique_ptr<Session> session_;
 };
 

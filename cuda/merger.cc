@@ -111,7 +111,7 @@ uint64_t Merger::RoomBeside(uint64_t num_rows) const {
   const uint64_t base_bytes = num_rows * (shape_.RowBytes() + entry_bytes);
   // Bytes of a tuple: the tuple as sent, one of the next batch, and its entry.
   const uint64_t tuple_bytes = 2 * (shape_.key_bytes + shape_.row_bytes) + entry_bytes;
-  const uint64_t budget = session_.memory().budget_bytes();
+  const uint64_t budget = session_.room_bytes();
   const uint64_t tuples = (budget - std::min(budget, base_bytes)) / tuple_bytes;
   const uint64_t max_entries = session_.tuning().max_batch_entries;
   return std::min(tuples, max_entries - std::min(num_rows, max_entries));

@@ -6,35 +6,47 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "cuda/device.h"
+#include "cuda/tuning.h"
+
 namespace sparseagg::cuda {
 
-// Found when an update arrives, since asking takes longer than copying a small array. Thread-safe.
+// Pins arrays when they arrive, and knows which are pinned, since asking the device takes longer than copying a small
+// array. Thread-safe.
 class PinnedArrays {
  public:
+  PinnedArrays(Device& device, const Tuning& tuning)
+      : device_(device), min_bytes_(tuning.min_pinned_bytes), max_bytes_(tuning.max_pinned_bytes) {}
+
   // Bytes [begin, end) of an array. Empty where none are pinned.
   struct Range {
     size_t begin = 0;
     size_t end = 0;
   };
 
-  // Returns: false, and does nothing, if the array is there already.
-  bool Add(const void* array, Range pinned) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return arrays_.try_emplace(array, pinned).second;
-  }
-  void Remove(const void* array) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    arrays_.erase(array);
-  }
-  Range Find(const void* array) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = arrays_.find(array);
-    return found == arrays_.end() ? Range() : found->second;
-  }
+  // Pins the whole pages of an array of at least Tuning::min_pinned_bytes, as long as at most max_pinned_bytes are
+  // pinned, or finds that someone else has pinned the array. Returns: whether the array was added; then Remove it before
+  // it goes. Slow. Does nothing for an array that is there already.
+  bool Add(const void* array, size_t bytes);
+  // Does nothing for an array that is not there.
+  void Remove(const void* array);
+  Range Find(const void* array) const;
 
  private:
+  struct Entry {
+    Range range;
+    bool is_ours = false;  // to unpin
+  };
+
+  // Pins the whole pages. Returns: an empty range if there are none, enough is pinned, or the device refuses.
+  Range PinPages(const void* array, size_t bytes);
+
+  Device& device_;
+  const size_t min_bytes_;
+  const size_t max_bytes_;
   mutable std::mutex mutex_;
-  std::unordered_map<const void*, Range> arrays_;
+  std::unordered_map<const void*, Entry> arrays_;  // guarded by mutex_, as is the next
+  size_t pinned_bytes_ = 0;                        // by us
 };
 
 }  // namespace sparseagg::cuda

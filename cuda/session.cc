@@ -1,6 +1,7 @@
 #include "cuda/session.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "host/base/status_macros.h"
@@ -58,6 +59,32 @@ absl::StatusOr<Session::Selection> Session::Select(const DeviceBuffer& d_flags, 
   return FinishSelect(std::move(pending));
 }
 
+absl::StatusOr<std::vector<const void*>> Session::SendAhead(absl::Span<const HostPart> arrays) {
+  size_t bytes = 0;
+  for (const HostPart& array : arrays) bytes += resident_.Has(array.array) ? 0 : array.bytes;
+  std::vector<const void*> sent;
+  if (!resident_.HasRoomFor(bytes)) return sent;
+  std::vector<std::pair<HostPart, DeviceBuffer>> copies;
+  for (const HostPart& array : arrays) {
+    if (array.bytes == 0 || resident_.Has(array.array)) continue;
+    ASSIGN_OR_RETURN(DeviceBuffer copy, memory_.Allocate(array.bytes, Lane::kCopy));
+    copies.emplace_back(array, std::move(copy));
+  }
+  is_sending_ahead_ = true;
+  for (const auto& [array, copy] : copies) RETURN_IF_ERROR(staging_.CopyIn(copy.get(), array));
+  RETURN_IF_ERROR(staging_.Flush());
+  for (auto& [array, copy] : copies) {
+    sent.push_back(array.array);
+    resident_.Add(array.array, std::move(copy));
+  }
+  return sent;
+}
+
+absl::Status Session::Forget(absl::Span<const void* const> arrays) {
+  for (const void* array : arrays) resident_.Drop(array);
+  return std::exchange(is_sending_ahead_, false) ? device_.AwaitLane(Lane::kCopy) : absl::OkStatus();
+}
+
 absl::Status Session::CopyOut(void* to, const void* d_from, size_t bytes) {
   if (bytes <= ResultRing::kSmallBytes) return bytes == 0 ? absl::OkStatus() : results_.CopyOutSmall(to, d_from, bytes);
   RETURN_IF_ERROR(JoinCompute());
@@ -99,6 +126,7 @@ absl::Status Session::Join(Lane earlier, Lane later, std::optional<EventId>& eve
 
 void Session::Settle() {
   for (const Lane lane : kLanes) device_.AwaitLane(lane).IgnoreError();
+  is_sending_ahead_ = false;
   staging_.Reset();
   results_.Reset();
 }

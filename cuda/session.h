@@ -8,9 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/pinned_arrays.h"
+#include "cuda/resident_arrays.h"
 #include "cuda/result_ring.h"
 #include "cuda/rows.h"
 #include "cuda/staging_ring.h"
@@ -20,7 +22,8 @@
 namespace sparseagg::cuda {
 
 // A device with its memory budget and its rings. Owned by the DeviceEngine; used under the engine's device lock,
-// so by one thread at a time. An operation's allocations are released when it ends, successful or not.
+// so by one thread at a time. An operation's allocations are released when it ends, successful or not; the copies of
+// arrays that have arrived (SendAhead) stay.
 class Session {
  public:
   // `num_threads`: that copy within host memory; 0: one per core.
@@ -28,8 +31,10 @@ class Session {
       : device_(device),
         tuning_(tuning),
         threads_(num_threads),
+        pinned_(device, tuning),
         memory_(device, budget_bytes),
-        staging_(device, memory_, threads_, pinned_, tuning),
+        resident_(static_cast<size_t>(static_cast<double>(budget_bytes) * tuning.max_resident_share)),
+        staging_(device, memory_, threads_, pinned_, resident_, tuning),
         results_(device, threads_, tuning) {}
 
   Device& device() { return device_; }
@@ -37,6 +42,9 @@ class Session {
   HostThreads& threads() { return threads_; }
   // Arrays that are sent without a slot. Thread-safe.
   PinnedArrays& pinned() { return pinned_; }
+  ResidentArrays& resident() { return resident_; }
+  // Device memory for an operation: what the copies of arrays leave.
+  size_t room_bytes() const { return memory_.budget_bytes() - resident_.bytes(); }
   StagingRing& staging() { return staging_; }
   ResultRing& results() { return results_; }
   const Tuning& tuning() const { return tuning_; }
@@ -62,6 +70,13 @@ class Session {
   absl::StatusOr<PendingSelection> StartSelectHeads(const DeviceBuffer& d_sorted_keys, uint32_t key_bytes,
                                                     uint32_t count);
   absl::StatusOr<Selection> FinishSelect(PendingSelection pending);
+
+  // Sends copies of whole arrays, which StagingRing::CopyIn uses from then on. Does not block: until Forget, the arrays
+  // must neither change nor go. Returns: those that had no copy before, and have one now; none if there
+  // is no room for all of them (Tuning::max_resident_share).
+  absl::StatusOr<std::vector<const void*>> SendAhead(absl::Span<const HostPart> arrays);
+  // Drops the copies of arrays. Blocks: until the arrays are not read any more.
+  absl::Status Forget(absl::Span<const void* const> arrays);
 
   // Copies device to host, after the work on the compute lane. Blocks: until `to` is written.
   absl::Status CopyOut(void* to, const void* d_from, size_t bytes);
@@ -89,6 +104,8 @@ class Session {
   HostThreads threads_;
   PinnedArrays pinned_;
   DeviceMemory memory_;
+  ResidentArrays resident_;
+  bool is_sending_ahead_ = false;  // copies sent ahead may be under way
   StagingRing staging_;
   ResultRing results_;
   std::optional<EventId> copied_;

@@ -28,6 +28,9 @@ void StagingRing::Reset() {
 
 absl::Status StagingRing::CopyIn(void* d_to, const HostPart& part) {
   if (part.bytes == 0) return absl::OkStatus();
+  if (const std::byte* d_copy = resident_.Find(part.array); d_copy != nullptr) {
+    return CopyResident(d_to, d_copy + part.first, part.bytes);
+  }
   const auto* from = static_cast<const std::byte*>(part.array) + part.first;
   auto* d_next = static_cast<std::byte*>(d_to);
   const PinnedArrays::Range pinned = pinned_.Find(part.array);
@@ -51,6 +54,13 @@ absl::Status StagingRing::CopyIn(void* d_to, const HostPart& part) {
 absl::Status StagingRing::CopyDirectly(void* d_to, const std::byte* from, size_t bytes) {
   if (bytes >= tuning_.min_copy_bytes) return device_.CopyIn(d_to, from, bytes, Lane::kCopy);
   AddChunks(d_to, from, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status StagingRing::CopyResident(void* d_to, const std::byte* d_from, size_t bytes) {
+  const bool is_of_words = IsOfWords(d_from) && IsOfWords(d_to) && bytes % kWordBytes == 0;
+  if (bytes >= tuning_.min_copy_bytes || !is_of_words) return device_.CopyWithin(d_to, d_from, bytes, Lane::kCopy);
+  AddChunks(d_to, d_from, bytes);
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "cuda/kernels/fetch.h"
 #include "cuda/pinned_arrays.h"
 #include "cuda/pinned_slots.h"
+#include "cuda/resident_arrays.h"
 #include "cuda/tuning.h"
 #include "host/base/host_threads.h"
 
@@ -24,27 +25,29 @@ struct HostPart {
   size_t bytes = 0;
 };
 
-// Several threads fill one slot while the copies of the others are under way. Parts of pinned arrays go without a slot:
-// large ones as copies of their own, all small ones together by a kernel that reads them. Not thread-safe.
+// Several threads fill one slot while the copies of the others are under way. Parts of pinned arrays go without a slot,
+// and those of resident arrays come from the device itself: large ones as copies of their own, all small ones together
+// by a kernel that reads them. Not thread-safe.
 class StagingRing {
  public:
   StagingRing(Device& device, DeviceMemory& memory, HostThreads& threads, const PinnedArrays& pinned,
-              const Tuning& tuning)
+              const ResidentArrays& resident, const Tuning& tuning)
       : device_(device),
         memory_(memory),
         threads_(threads),
         pinned_(pinned),
+        resident_(resident),
         tuning_(tuning),
         slots_(device, tuning.staging_slot_bytes, tuning.num_staging_slots) {}
 
-  // Copies host to device, on Lane::kCopy. Consecutive copies to adjoining destinations are sent together; all are on
+  // Copies host to device, on Lane::kCopy; or from the copy that the device has. Consecutive copies to adjoining destinations are sent together; all are on
   // their way only after Flush. Requires: the array does not change before the copy has happened.
   absl::Status CopyIn(void* d_to, const HostPart& part);
   // The same through a slot, for memory that must not change only until Flush returns.
   absl::Status Stage(void* d_to, const void* from, size_t bytes);
   absl::Status Flush();
 
-  // Bytes of CopyIn so far, by their way.
+  // Bytes of CopyIn from host memory so far, by their way.
   uint64_t staged_bytes() const { return staged_bytes_; }
   uint64_t direct_bytes() const { return direct_bytes_; }
 
@@ -57,12 +60,14 @@ class StagingRing {
   absl::Status FlushSlot();
   absl::Status FlushFetch();
   absl::Status CopyDirectly(void* d_to, const std::byte* from, size_t bytes);
+  absl::Status CopyResident(void* d_to, const std::byte* d_from, size_t bytes);
   void AddChunks(void* d_to, const void* from, size_t bytes);
 
   Device& device_;
   DeviceMemory& memory_;
   HostThreads& threads_;
   const PinnedArrays& pinned_;
+  const ResidentArrays& resident_;
   const Tuning tuning_;
   PinnedSlots slots_;
   // What goes into the next slot, and from there to the device.

@@ -18,9 +18,13 @@ struct Tuning {
   // time. Pinned arrays go to the device without a slot.
   size_t min_pinned_bytes = size_t{64} << 10;
   size_t max_pinned_bytes = size_t{16} << 30;
+  // Bytes of keys and values of an update from which on it is sent to the device when it arrives, which takes as long
+  // as copying so much; and the share of the device's memory that updates may take there.
+  size_t min_resident_bytes = size_t{64} << 10;
+  double max_resident_share = 0.5;
   // Size from which on a piece of a pinned array is a copy of its own, so that its bytes outweigh the call; a smaller
   // one is fetched by a kernel (kernels/fetch.h).
-  size_t min_copy_bytes = size_t{1} << 20;
+  size_t min_copy_bytes = size_t{256} << 10;
   // Bytes of keys and values of a slab (slab_plan.h): few, so that the first copy in and the last copy out take little
   // of the time, but enough to outweigh a merge's launches and waits. And the mean number of tuples of one update in a
   // slab, which outweigh finding them. 0: rounds are not cut into slabs.

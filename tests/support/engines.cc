@@ -17,6 +17,7 @@ cuda::Tuning TinyTuning() {
   tuning.num_staging_slots = 2;
   tuning.copy_part_bytes = 64;
   tuning.min_pinned_bytes = 1;
+  tuning.min_resident_bytes = 200;
   tuning.min_copy_bytes = 100;
   tuning.slab_bytes = 600;
   tuning.min_slab_run = 1;

@@ -24,12 +24,14 @@ Feeding ModelFeeding(const Workload& workload, const CanonicalSums& expected, co
   feeding.num_tuples = workload.num_tuples;
   cuda::DeviceEngineOptions options;
   options.tuning = how.tuning;
-  cuda::DeviceEngine engine(std::make_unique<TimelineDevice>(how.machine, how.pinned, &feeding.timeline), options);
+  auto owned_device = std::make_unique<TimelineDevice>(how.machine, how.pinned, &feeding.timeline);
+  TimelineDevice& device = *owned_device;
+  cuda::DeviceEngine engine(std::move(owned_device), options);
   auto aggregation = Must(Aggregation::Create(engine, {workload.spec}));
   for (size_t k = 0; k < input.updates().size(); ++k) {
     Check(aggregation->Add(absl::StrFormat("%020d", k), Must(aggregation->Prepare({input.updates()[k]}))));
   }
-  feeding.timeline = {};
+  device.Restart();
   const Result result = std::move(Must(std::move(*aggregation).Finish())[0]);
   Check(engine.Probe());
   const std::string difference = expected.FindDifference(workload.spec.aggregation, result);

@@ -1,6 +1,7 @@
 #include "bench/gpu/traffic/timeline_device.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "bench/gpu/traffic/access_counter.h"
@@ -14,6 +15,12 @@ using cuda::Lane;
 TimelineDevice::TimelineDevice(const MachineModel& machine, bool pinned_input, Timeline* timeline)
     : machine_(machine), pinned_input_(pinned_input), timeline_(*timeline), device_(MakeCountingDevice()) {
   StartCounting();
+}
+
+void TimelineDevice::Restart() {
+  timeline_ = {};
+  for (Event& event : events_) event = {};
+  free_at_.clear();
 }
 
 void TimelineDevice::Call(double seconds) {
@@ -43,10 +50,13 @@ void TimelineDevice::Reach(double time) {
 
 absl::StatusOr<void*> TimelineDevice::Allocate(size_t bytes, Lane lane) {
   Call(machine_.call_s);
-  return device_->Allocate(bytes, lane);
+  absl::StatusOr<void*> d_memory = device_->Allocate(bytes, lane);
+  if (d_memory.ok()) allocated_[static_cast<const std::byte*>(*d_memory)] = bytes;
+  return d_memory;
 }
 void TimelineDevice::Free(void* d_memory, Lane lane) {
   Call(machine_.call_s);
+  allocated_.erase(static_cast<const std::byte*>(d_memory));
   device_->Free(d_memory, lane);
 }
 
@@ -134,11 +144,19 @@ absl::Status TimelineDevice::LaunchOn(const cuda::KernelCall& call, Lane lane) {
   return status;
 }
 
+bool TimelineDevice::IsOnDevice(const void* memory) const {
+  const auto after = allocated_.upper_bound(static_cast<const std::byte*>(memory));
+  if (after == allocated_.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(after);
+  return static_cast<const std::byte*>(memory) < begin + bytes;
+}
+
 void TimelineDevice::RunFetch(const cuda::Fetch& fetch, Lane lane) {
   uint64_t bytes = 0;
   uint64_t lines = 0;
   for (uint32_t i = 0; i < fetch.num_chunks; ++i) {
     const cuda::FetchChunk& chunk = fetch.d_chunks[i];
+    if (IsOnDevice(chunk.from)) continue;
     constexpr uint32_t kLineWords = 32;
     bytes += (chunk.end - chunk.begin) * sizeof(uint32_t);
     lines += (chunk.end - 1) / kLineWords - chunk.begin / kLineWords + 1;
@@ -147,6 +165,7 @@ void TimelineDevice::RunFetch(const cuda::Fetch& fetch, Lane lane) {
   const double start = std::max({TimeOf(lane), timeline_.host, timeline_.link_in});
   Run(lane, 1);
   double& time = TimeOf(lane);
+  if (lines == 0) return;
   time = timeline_.link_in =
       std::max(time, start + machine_.launch_s + static_cast<double>(lines) * 128 / machine_.fetch_bytes_per_s);
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -52,6 +53,9 @@ class TimelineDevice : public cuda::Device {
   // `pinned_input`: all host memory that the engine does not own counts as pinned. `timeline` outlives the device.
   TimelineDevice(const MachineModel& machine, bool pinned_input, Timeline* timeline);
 
+  // Begins at time 0 again, with all work so far done.
+  void Restart();
+
   std::string description() const override { return "a model"; }
   size_t memory_bytes() const override { return device_->memory_bytes(); }
   absl::StatusOr<void*> Allocate(size_t bytes, cuda::Lane lane) override;
@@ -95,12 +99,14 @@ class TimelineDevice : public cuda::Device {
   // Kernels that the lane has just run; their traffic is in the counter.
   void Run(cuda::Lane lane, int num_kernels);
   void RunFetch(const cuda::Fetch& fetch, cuda::Lane lane);
+  bool IsOnDevice(const void* memory) const;
   void Reach(double time);
 
   const MachineModel machine_;
   const bool pinned_input_;
   Timeline& timeline_;
   const std::unique_ptr<cuda::Device> device_;
+  std::map<const std::byte*, size_t> allocated_;  // on the device
   std::vector<Event> events_;
   uint64_t slot_bytes_ = 0;  // copied out since the last Record
   const void* slot_ = nullptr;
