@@ -48,8 +48,6 @@ absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(con
 absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
   absl::Status status;
   bool is_news = false;
-  uint64_t staged_bytes = 0;
-  uint64_t direct_bytes = 0;
   {
     const std::lock_guard<std::mutex> lock(device_mutex_);
     status = Probe();
@@ -65,14 +63,7 @@ absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
       }
       is_news = absl::IsResourceExhausted(status) || SetFault(status);
     }
-    staged_bytes = session_->staging().staged_bytes();
-    direct_bytes = session_->staging().direct_bytes();
-  }
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ++(status.ok() ? use_.num_done : use_.num_fallbacks);
-    use_.staged_bytes = staged_bytes;
-    use_.direct_bytes = direct_bytes;
+    CountUse(status.ok() ? &DeviceUse::num_done : &DeviceUse::num_fallbacks);
   }
   if (is_news) TellFallback(status);
   return status;
@@ -130,11 +121,15 @@ absl::Status DeviceEngine::SendAhead(absl::Span<const HostPart> arrays, NotedArr
   };
   RETURN_IF_ERROR(RunOnce(*session_, send, /*shrink=*/0));
   noted.arrays_.insert(noted.arrays_.end(), sent.begin(), sent.end());
-  if (!sent.empty()) {
-    const std::lock_guard<std::mutex> use_lock(mutex_);
-    ++use_.num_sent_ahead;
-  }
+  if (!sent.empty()) CountUse(&DeviceUse::num_sent_ahead);
   return absl::OkStatus();
+}
+
+void DeviceEngine::CountUse(uint64_t DeviceUse::*event) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++(use_.*event);
+  use_.staged_bytes = session_->staging().staged_bytes();
+  use_.direct_bytes = session_->staging().direct_bytes();
 }
 
 void DeviceEngine::Forget(const std::vector<const void*>& arrays) {

@@ -97,6 +97,8 @@ class DeviceEngine : public Engine {
   friend class NotedArrays;
   absl::Status SendAhead(absl::Span<const HostPart> arrays, NotedArrays& noted);
   void Forget(const std::vector<const void*>& arrays);
+  // Adds 1 to `event`, and notes the bytes. Requires: device_mutex_.
+  void CountUse(uint64_t DeviceUse::*event);
   absl::Status RunOnce(Session& session, const Operation& operation, int shrink) const;
   // Ends the use of the device, unless `fault` is OK or not the first.
   bool SetFault(const absl::Status& fault);

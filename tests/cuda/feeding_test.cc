@@ -83,6 +83,85 @@ TEST(Feeding, PartlyPinnedArrays_EqualTheReference) {
   }
 }
 
+// Finish finds all large updates on the device, and sends only the small ones.
+TEST(Feeding, LargeUpdates_AreSentWhenTheyArrive) {
+  const TensorSpec spec = Sum(100'000);
+  std::vector<RawSubmission> submissions = Submissions(spec, 3, 20'000, KeyOrder::kSortedUnique);
+  submissions[1] = Submissions(spec, 2, 1'000, KeyOrder::kSortedUnique)[1];
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), {});
+  const auto aggregation = *Aggregation::Create(engine, {spec});
+  for (const RawSubmission& submission : submissions) {
+    auto updates = BuildUpdates({spec}, submission);
+    ASSERT_TRUE(updates.ok()) << updates.status();
+    ASSERT_TRUE(aggregation->Add(submission.client_id, *aggregation->Prepare(*std::move(updates))).ok());
+  }
+  const cuda::DeviceUse before = engine.use();
+  EXPECT_EQ(before.num_sent_ahead, 2u);
+  EXPECT_EQ(before.num_done, 0u);
+  ASSERT_TRUE(std::move(*aggregation).Finish().ok());
+  const cuda::DeviceUse use = engine.use();
+  const uint64_t small_bytes = submissions[1].tensors[0].keys.size() * 8;
+  EXPECT_EQ(use.direct_bytes + use.staged_bytes - before.direct_bytes - before.staged_bytes, small_bytes);
+  EXPECT_EQ(use.num_fallbacks, 0u);
+}
+
+// An update that is dropped may still be on its way; the memory of its arrays then serves the next one.
+TEST(Feeding, UpdatesDroppedOnTheirWay_LeaveNoTrace) {
+  const TensorSpec spec = Sum(5'000);
+  const auto submissions = Submissions(spec, 5, 1'000, KeyOrder::kShuffled);
+  for (uint64_t seed = TestSeed(40), end = seed + 8; seed < end; ++seed) {
+    SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+    cuda::DeviceEngineOptions options;
+    options.tuning = TinyTuning();
+    cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed}),
+                              options);
+    const auto other = *Aggregation::Create(engine, {spec});
+    for (const RawSubmission& dropped : Submissions(spec, 20, 1'000, KeyOrder::kShuffled)) {
+      ASSERT_TRUE(other->Prepare(*BuildUpdates({spec}, dropped)).ok());
+    }
+    EXPECT_EQ(engine.use().num_sent_ahead, 20u);
+    EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
+  }
+}
+
+// Two submissions that borrow the same arrays, of which one is dropped.
+TEST(Feeding, SharedArrays_AreSentOnce) {
+  const TensorSpec spec = Sum(5'000);
+  const RawSubmission submission = Submissions(spec, 1, 1'000, KeyOrder::kSortedUnique)[0];
+  const std::vector<ValidatedUpdate> updates = *BuildUpdates({spec}, submission);
+  cuda::DeviceEngineOptions options;
+  options.tuning = TinyTuning();
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), options);
+  const auto aggregation = *Aggregation::Create(engine, {spec});
+  {
+    const auto dropped = *aggregation->Prepare(updates);
+    ASSERT_TRUE(aggregation->Add("a", *aggregation->Prepare(updates)).ok());
+    EXPECT_EQ(engine.use().num_sent_ahead, 1u);
+  }
+  ASSERT_TRUE(aggregation->Add("b", *aggregation->Prepare(updates)).ok());
+  const auto results = std::move(*aggregation).Finish();
+  ASSERT_TRUE(results.ok()) << results.status();
+  RawSubmission again = submission;
+  again.client_id += " again";
+  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, {submission, again}), Judge({spec}, {submission, again})), "");
+}
+
+// Copies make way for a merge that needs their memory.
+TEST(Feeding, CopiesLeaveTooLittleMemory_TheMergeGetsIt) {
+  const TensorSpec spec = Sum(5'000);
+  const auto submissions = Submissions(spec, 10, 1'000, KeyOrder::kShuffled);
+  cuda::DeviceEngineOptions options;
+  options.tuning = TinyTuning();
+  options.tuning.max_resident_share = 1.0;
+  options.memory_budget_bytes = 240'000;  // of 80 000 for the copies
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = 3}), options);
+  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
+  EXPECT_GT(engine.use().num_sent_ahead, 0u);
+  EXPECT_EQ(engine.use().num_fallbacks, 0u);
+  // Each tuple was sent twice.
+  EXPECT_GT(engine.use().direct_bytes + engine.use().staged_bytes, 150'000u);
+}
+
 TEST(Feeding, SmallRounds_OnTheCpuIfAskedFor) {
   const TensorSpec spec = Sum(1'000);
   cuda::DeviceEngineOptions options;
