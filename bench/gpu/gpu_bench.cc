@@ -1,6 +1,7 @@
 // Times the CUDA engine on the workloads, in the ways that must not be mixed up:
 //
 //   end_to_end   validated updates in host memory, pageable or pinned, to the finished result there
+//   finish       the same for updates that were sent to the device when they arrived
 //   resident     updates on the device to folded rows on the device: the kernels, and the waits between them
 //   kernels      the same, but only what the device is busy with, by its own clock
 //   thrust, cub  what people have, on the same tuples, on the device, in float32
@@ -81,10 +82,16 @@ class Report {
     std::printf("%-2s %-9s %-11s %-9s %9.2f %12.1f %9.1f\n", workload.name.c_str(), Name(workload.variant),
                 timing.what.c_str(), memory.c_str(), workload.num_tuples / 1e6, rate / 1e6, bytes / seconds / 1e9);
     std::fflush(stdout);
-    // Data that is on the device is held to its copies, data that comes from the host to pinned copies.
-    const bool from_host = timing.what == "end_to_end";
-    const double share =
-        from_host ? bytes_in / seconds / limits_.pinned_in_bytes_per_s : bytes / seconds / limits_.copy_bytes_per_s;
+    // Data that crosses the link is held to pinned copies, data that stays on the device to its copies.
+    std::string limit = "copy_bytes_per_s";
+    double share = bytes / seconds / limits_.copy_bytes_per_s;
+    if (timing.what == "end_to_end") {
+      limit = "pinned_in_bytes_per_s";
+      share = bytes_in / seconds / limits_.pinned_in_bytes_per_s;
+    } else if (timing.what == "finish") {
+      limit = "pinned_out_bytes_per_s";
+      share = static_cast<double>(timing.bytes_out) / seconds / limits_.pinned_out_bytes_per_s;
+    }
     records_.push_back(absl::StrFormat(
         R"({"workload": "%s", "variant": "%s", "what": "%s", "memory": "%s", "path": "%s", "tuples": %d, )"
         R"("width": %d, "rows_out": %d, "bytes_in": %d, "bytes_out": %d, "verified": true, )"
@@ -92,7 +99,7 @@ class Report {
         R"("device_peak_bytes": %d, "kernels": {%s}, "seconds": [%s]})",
         workload.name, Name(workload.variant), timing.what, memory, settings_.path, workload.num_tuples,
         workload.spec.width, timing.num_rows, InputBytes(workload), timing.bytes_out, seconds, rate, bytes / seconds,
-        share, from_host ? "pinned_in_bytes_per_s" : "copy_bytes_per_s", timing.device_peak_bytes,
+        share, limit, timing.device_peak_bytes,
         absl::StrJoin(timing.kernels, ", ",
                       [](std::string* out, const auto& each) {
                         absl::StrAppendFormat(out, R"("%s": %.9f)", each.first, each.second);
@@ -150,6 +157,7 @@ void RunWorkload(const Settings& settings, const BenchDevice& bench, cuda::Devic
     }
     const HostInput pinned(workload, device);
     report.Add(workload, "pinned", TimeEndToEnd(bench, workload, expected, pinned, settings.repetitions));
+    report.Add(workload, "pinned", TimeFinish(bench, workload, expected, pinned, settings.repetitions));
     report.Add(workload, "device", TimeResident(bench, workload, expected, pinned, settings.repetitions));
     report.Add(workload, "device", TimeKernels(bench, workload, expected, pinned, settings.repetitions));
   }
@@ -246,7 +254,7 @@ int main(int argc, char** argv) try {
   app.add_option("--out", settings.out, "JSON file to write");
   sparseagg::cuda::Tuning& tuning = settings.tuning;
   app.add_option("--min-tile-tuples", tuning.min_tile_tuples,
-                 "tuning, as all below up to --min-copy-bytes: cuda/tuning.h")
+                 "tuning, as all below up to --min-resident-bytes: cuda/tuning.h")
       ->capture_default_str();
   app.add_option("--min-tile-run", tuning.min_tile_run)->capture_default_str();
   app.add_option("--tile-part-tuples", tuning.tile_part_tuples)->check(CLI::PositiveNumber)->capture_default_str();
@@ -258,6 +266,7 @@ int main(int argc, char** argv) try {
   app.add_option("--min-slab-run", tuning.min_slab_run)->capture_default_str();
   app.add_option("--min-pinned-bytes", tuning.min_pinned_bytes)->capture_default_str();
   app.add_option("--min-copy-bytes", tuning.min_copy_bytes)->capture_default_str();
+  app.add_option("--min-resident-bytes", tuning.min_resident_bytes)->capture_default_str();
   std::string folder;
   app.add_option("--export", folder, "measure nothing, but write the plain workloads into this folder");
   bool probe = false;

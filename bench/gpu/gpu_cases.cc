@@ -29,12 +29,13 @@ void Verify(const Workload& workload, const CanonicalSums& expected, const std::
   }
 }
 
-Result Merge(Engine& engine, const TensorSpec& spec, const std::vector<ValidatedUpdate>& updates) {
+std::unique_ptr<Aggregation> Collect(Engine& engine, const TensorSpec& spec,
+                                     const std::vector<ValidatedUpdate>& updates) {
   auto aggregation = Must(Aggregation::Create(engine, {spec}));
   for (size_t k = 0; k < updates.size(); ++k) {
     Check(aggregation->Add(absl::StrFormat("%020d", k), Must(aggregation->Prepare({updates[k]}))));
   }
-  return std::move(Must(std::move(*aggregation).Finish())[0]);
+  return aggregation;
 }
 
 // Merges one batch that is on the device, over and over.
@@ -153,28 +154,36 @@ HostInput::~HostInput() {
   if (pinned_ != nullptr) device_->FreePinned(pinned_);
 }
 
-Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
-                    const HostInput& input, int repetitions) {
+namespace {
+
+// `on_arrival`: updates are sent when they arrive, and only the rest of the round is timed.
+Timing TimeRounds(const std::string& what, bool on_arrival, const BenchDevice& bench, const Workload& workload,
+                  const CanonicalSums& expected, const HostInput& input, int repetitions) {
   Timing timing;
-  timing.what = "end_to_end";
+  timing.what = what;
   Watch watch;
   cuda::DeviceEngineOptions options;
   options.tuning = bench.tuning;
+  if (!on_arrival) options.tuning.max_resident_share = 0;
   cuda::DeviceEngine engine(std::make_unique<WatchedDevice>(bench.create(), &watch), options);
+  const auto run = [&](bool is_timed) -> Result {
+    double start = Now();
+    std::unique_ptr<Aggregation> aggregation = Collect(engine, workload.spec, input.updates());
+    if (on_arrival) start = Now();
+    Result result = std::move(Must(std::move(*aggregation).Finish())[0]);
+    if (is_timed) timing.seconds.push_back(Now() - start);
+    return result;
+  };
   watch.poison = true;
   {
-    const Result result = Merge(engine, workload.spec, input.updates());
+    const Result result = run(/*is_timed=*/false);
     Verify(workload, expected, timing.what, result);
     timing.num_rows = result.num_rows;
     timing.bytes_out = result.memory_bytes();
   }
   watch.poison = false;
-  Merge(engine, workload.spec, input.updates());  // warms what poisoning may have cooled
-  for (int i = 0; i < repetitions; ++i) {
-    const double start = Now();
-    const Result result = Merge(engine, workload.spec, input.updates());
-    timing.seconds.push_back(Now() - start);
-  }
+  run(/*is_timed=*/false);  // warms what poisoning may have cooled
+  for (int i = 0; i < repetitions; ++i) run(/*is_timed=*/true);
   Check(engine.Probe());  // else it was the CPU engine that was timed
   const bool may_be_small = bench.tuning.min_merge_values > 0;
   if (engine.use().num_fallbacks > 0 || (engine.use().num_done == 0 && !may_be_small)) {
@@ -183,6 +192,18 @@ Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const Ca
   }
   timing.device_peak_bytes = watch.peak_bytes;
   return timing;
+}
+
+}  // namespace
+
+Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+                    const HostInput& input, int repetitions) {
+  return TimeRounds("end_to_end", /*on_arrival=*/false, bench, workload, expected, input, repetitions);
+}
+
+Timing TimeFinish(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+                  const HostInput& input, int repetitions) {
+  return TimeRounds("finish", /*on_arrival=*/true, bench, workload, expected, input, repetitions);
 }
 
 Timing TimeResident(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,

@@ -14,7 +14,7 @@ from typing import Any
 OURS = ("resident", "kernels")
 NATIVE_PEERS = ("thrust", "cub")
 COLUMNS = (
-    *("resident", "kernels", "of copy", "from pinned", "of link", "from pageable"),
+    *("resident", "kernels", "of copy", "finish", "from pinned", "of link", "from pageable"),
     *("best peer", "ours / peer", "peak MB"),
 )
 
@@ -82,6 +82,7 @@ def markdown(gpu: File, peers: File | None) -> str:
     ]
     for workload, variant in cases(gpu):
         resident, kernels = (find(gpu, workload, variant, what) for what in OURS)
+        finish = find(gpu, workload, variant, "finish")
         pinned = find(gpu, workload, variant, "end_to_end", "pinned")
         pageable = find(gpu, workload, variant, "end_to_end", "pageable")
         best = (peer_rates(gpu, peers, workload, variant) or [None])[0]
@@ -91,6 +92,7 @@ def markdown(gpu: File, peers: File | None) -> str:
             rate(resident),
             rate(kernels),
             share(kernels),
+            rate(finish),
             rate(pinned),
             share(pinned),
             rate(pageable),

@@ -77,13 +77,13 @@ std::vector<std::string> CountPaths(const Workload& workload, bool planned_only)
   return records;
 }
 
-// The model of the workload: its updates sent to the device when they arrived; or fed from host memory: pinned,
-// pageable, and pageable as one batch that one thread stages.
+// The model of the workload: fed from host memory, pinned, pageable, and pageable as one batch that one thread stages;
+// and with all large updates sent to the device when they arrived.
 std::vector<std::string> ModelFeedings(const Workload& workload, const cuda::Tuning& tuning) {
   const CanonicalSums expected(workload);
-  FeedingCase arrived;
-  arrived.tuning = tuning;
-  FeedingCase pinned = arrived;
+  FeedingCase on_arrival;
+  on_arrival.tuning = tuning;
+  FeedingCase pinned = on_arrival;
   pinned.tuning.max_resident_share = 0;
   FeedingCase pageable = pinned;
   pageable.pinned = false;
@@ -92,8 +92,8 @@ std::vector<std::string> ModelFeedings(const Workload& workload, const cuda::Tun
   serial.machine.num_copy_threads = 1;
   std::vector<std::string> records;
   for (const auto& [name, how] :
-       {std::pair("on the device", arrived), std::pair("pinned", pinned), std::pair("pageable", pageable),
-        std::pair("one thread, one batch", serial)}) {
+       {std::pair("pinned", pinned), std::pair("pageable", pageable), std::pair("one thread, one batch", serial),
+        std::pair("sent on arrival", on_arrival)}) {
     const Feeding feeding = ModelFeeding(workload, expected, how);
     const Timeline& timeline = feeding.timeline;
     const auto tuples = static_cast<double>(feeding.num_tuples);

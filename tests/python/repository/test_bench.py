@@ -112,6 +112,7 @@ def gpu_file() -> dict[str, Any]:
         "results": [
             gpu_row("end_to_end", "pageable", 1e9, 0.2),
             gpu_row("end_to_end", "pinned", 4e9, 0.8),
+            gpu_row("finish", "pinned", 7e9, 0.6),
             gpu_row("resident", "device", 9e9, 0.45),
             gpu_row("kernels", "device", 10e9, 0.5, kernels=parts),
             gpu_row("thrust", "device", 3e9, 0.1),
@@ -140,6 +141,7 @@ def test_gpu_table_compares_with_the_fastest_peer(module, gpu_file, peers_file) 
         "9,000",
         "10,000",
         "50%",
+        "7,000",
         "4,000",
         "80%",
         "1,000",

@@ -34,7 +34,8 @@ def test_every_measurement_is_written(written) -> None:
     assert written["left_out"] == []
     assert all(rate > 0 for rate in written["limits"].values())
     found = [(row["workload"], row["variant"], row["what"], row["memory"]) for row in written["results"]]
-    ways = [("end_to_end", "pageable"), ("end_to_end", "pinned"), ("resident", "device"), ("kernels", "device")]
+    ways = [("end_to_end", "pageable"), ("end_to_end", "pinned"), ("finish", "pinned")]
+    ways += [("resident", "device"), ("kernels", "device")]
     cases = [("C", "plain"), ("C", "shuffled"), ("C", "skewed"), ("D", "plain"), ("D", "skewed")]
     cases += [("F", "plain"), ("F", "shuffled"), ("F", "skewed")]
     assert found == [(*case, *way) for case in cases for way in ways]  # D is shuffled as it is
@@ -48,7 +49,9 @@ def test_figures_agree_with_each_other(written) -> None:
         assert len(row["seconds"]) == 2
         assert row["median_seconds"] in row["seconds"]
         assert row["tuples_per_s"] == pytest.approx(row["tuples"] / row["median_seconds"], rel=1e-3)
-        bytes_counted = row["bytes_in"] + (0 if row["what"] == "end_to_end" else row["bytes_out"])
+        bytes_counted = (0 if row["what"] == "finish" else row["bytes_in"]) + (
+            0 if row["what"] == "end_to_end" else row["bytes_out"]
+        )
         limit = written["limits"][row["limit"]]
         share = bytes_counted / row["median_seconds"] / limit
         assert row["share_of_limit"] == pytest.approx(share, rel=1e-3, abs=1e-4)
