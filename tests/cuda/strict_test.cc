@@ -94,9 +94,11 @@ TEST(StrictExecutor, OneBarrierForAll_NoError) {
 #ifdef SPARSEAGG_TINY_BLOCKS
 // The sanitizers' builds take ten times as long, and the thread sanitizer needs no luck to see a race.
 constexpr uint64_t kCases = 3;
+constexpr uint64_t kStep = 37;  // of the combinations of op, type and so on
 constexpr uint64_t kTries = 1;
 #else
 constexpr uint64_t kCases = 40;
+constexpr uint64_t kStep = 1;
 constexpr uint64_t kTries = 3;  // each in another order of the threads
 #endif
 
@@ -119,6 +121,67 @@ TEST(StrictEngine, RandomCases_EqualTheReferenceOnBothPaths) {
         << Describe(c);
     ASSERT_TRUE(engine.Probe().ok()) << engine.Probe();
   }
+}
+
+// By sort with rows, repeated keys and random order; by tiles with what tiles take.
+std::vector<RawSubmission> SmallSubmissions(const TensorSpec& spec, bool tiles, uint64_t seed) {
+  std::vector<RawSubmission> submissions;
+  Rng rng(seed);
+  for (int i = 0; i < 5; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, spec.dimension, 20, KeyStyle::kUniform,
+                          tiles ? KeyOrder::kSortedUnique : KeyOrder::kShuffled);
+    if (!tiles) raw.keys.insert(raw.keys.end(), raw.keys.begin(), raw.keys.begin() + 3);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.width, ValueStyle::kUnit);
+    submissions.push_back({absl::StrCat("client ", i), 1.0 + i % 3, {std::move(raw)}});
+  }
+  return submissions;
+}
+
+TEST(StrictEngine, EveryOpTypeWeightingNumericsLayoutAndPath_EqualsTheReference) {
+  cuda::DeviceEngine sort_engine(MakeStrictDevice(TestSeed(1)), Options(/*tiles=*/false));
+  cuda::DeviceEngine tile_engine(MakeStrictDevice(TestSeed(1)), Options(/*tiles=*/true));
+  uint64_t num_cases = 0;
+  for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kUnion, Op::kMin, Op::kMax}) {
+    for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kInt32,
+                              DType::kInt64, DType::kUInt32, DType::kUInt64}) {
+      for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
+        for (const Numerics numerics : {Numerics::kCanonical, Numerics::kFixedPoint}) {
+          for (const ResultLayout layout : {ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto}) {
+            for (const bool tiles : {false, true}) {
+              TensorSpec spec;
+              spec.name = "t";
+              spec.dtype = dtype;
+              spec.modular = IsModular(dtype);
+              spec.dimension = 60;
+              spec.width = tiles ? 1 : 3;
+              AggregationSpec& a = spec.aggregation;
+              a.op = op;
+              a.weighting = weighting;
+              a.numerics = numerics;
+              a.result_layout = layout;
+              a.return_counts = true;
+              a.value_bound = 0x1p20;
+              a.weight_bound = 8.0;
+              a.max_submissions = 5;
+              if (!Validate(spec).ok()) continue;
+              if (++num_cases % kStep != 0) continue;
+              const auto submissions = SmallSubmissions(spec, tiles, TestSeed(num_cases));
+              cuda::DeviceEngine& engine = tiles ? tile_engine : sort_engine;
+              const uint64_t num_done = engine.use().num_done;
+              ASSERT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "")
+                  << "op " << Name(op) << ", dtype " << Name(dtype) << ", weighting " << static_cast<int>(weighting)
+                  << ", numerics " << static_cast<int>(numerics) << ", layout " << static_cast<int>(layout)
+                  << (tiles ? ", tiles" : ", sort");
+              ASSERT_EQ(engine.use().num_fallbacks, 0u);
+              ASSERT_GT(engine.use().num_done, num_done);
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(num_cases, 400u);
 }
 
 // ---- kernels without one of their barriers
