@@ -10,6 +10,13 @@
 
 namespace sparseagg::cuda {
 
+const void* KeyArray(const ValidatedUpdate& update) {
+  const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&update.keys());
+  const auto* wide = std::get_if<absl::Span<const uint64_t>>(&update.keys());
+  if (narrow != nullptr) return narrow->data();
+  return wide == nullptr ? nullptr : wide->data();
+}
+
 BatchCursor::BatchCursor(const std::vector<const ValidatedUpdate*>& updates) : updates_(updates) {
   for (const ValidatedUpdate* update : updates) num_left_ += update->num_keys();
   SkipEmpty();
@@ -47,16 +54,13 @@ namespace {
 absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
   auto* d_next = batch.d_keys.as<std::byte>();
   for (const Slice& slice : slices) {
-    const KeyColumn& keys = slice.update->keys();
     HostPart part;
+    part.array = KeyArray(*slice.update);
     part.first = slice.first * shape.key_bytes;
     part.bytes = slice.count * shape.key_bytes;
-    if (const auto* run = std::get_if<KeyRun>(&keys)) {
+    if (const auto* run = std::get_if<KeyRun>(&slice.update->keys())) {
       batch.runs.push_back({d_next, shape.key_bytes, run->first + slice.first, slice.count});
     } else {
-      const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys);
-      part.array = narrow != nullptr ? static_cast<const void*>(narrow->data())
-                                     : std::get<absl::Span<const uint64_t>>(keys).data();
       RETURN_IF_ERROR(session.staging().CopyIn(d_next, part));
     }
     d_next += part.bytes;

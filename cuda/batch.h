@@ -16,6 +16,9 @@
 
 namespace sparseagg::cuda {
 
+// Returns: the array that holds the keys; null for a run.
+const void* KeyArray(const ValidatedUpdate& update);
+
 // Tuples [first, first + count) of one update.
 struct Slice {
   const ValidatedUpdate* update = nullptr;

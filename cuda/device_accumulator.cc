@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/batch.h"
 #include "cuda/checker.h"
 #include "cuda/fallback_bytes.h"
 #include "cuda/finisher.h"
@@ -36,24 +36,13 @@ const ValidatedUpdate* UpdateOf(const PreparedUpdate* prepared) {
   return prepared == nullptr ? nullptr : &static_cast<const DevicePrepared*>(prepared)->update();
 }
 
-const void* KeysOf(const ValidatedUpdate& update) {
-  const auto data = [](const auto& keys) -> const void* {
-    if constexpr (std::is_same_v<std::decay_t<decltype(keys)>, KeyRun>) {
-      return nullptr;
-    } else {
-      return keys.data();
-    }
-  };
-  return std::visit(data, update.keys());
-}
-
 }  // namespace
 
 DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update, bool for_device)
     : update_(std::move(update)),
-      key_bytes_(KeysOf(update_) == nullptr ? 0 : update_.num_keys() * shape.key_bytes),
+      key_bytes_(std::holds_alternative<KeyRun>(update_.keys()) ? 0 : update_.num_keys() * shape.key_bytes),
       value_bytes_(update_.num_keys() * shape.row_bytes),
-      noted_(for_device ? engine.Note({{KeysOf(update_), 0, key_bytes_}, {update_.values(), 0, value_bytes_}})
+      noted_(for_device ? engine.Note({{KeyArray(update_), 0, key_bytes_}, {update_.values(), 0, value_bytes_}})
                         : NotedArrays(engine)) {}
 
 absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate sent) const {

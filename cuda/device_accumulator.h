@@ -121,7 +121,7 @@ class DeviceAccumulator : public Accumulator {
   std::unique_ptr<Accumulator> cpu_;
   // The accumulator works on cpu_. Then bases_ and weights_ are empty, and pending_ (with its sizes) holds only updates
   // that could not be handed over yet.
-  std::atomic<bool> on_cpu_;  // Prepare reads it on any thread
+  std::atomic<bool> on_cpu_;                             // Prepare reads it on any thread
   std::deque<std::unique_ptr<DevicePrepared>> pending_;  // all updates, or those not merged yet
   PendingSize pending_size_{sizeof(DevicePrepared)};     // of pending_
   std::vector<double> weights_;                          // of every submission; MergeFrom appends those of `other`

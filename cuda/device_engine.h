@@ -86,8 +86,9 @@ class DeviceEngine : public Engine {
   // Runs the operation with the kernels on the host: same bits, slower.
   absl::Status RunOnHost(const Operation& operation) const;
   // Does what can be done for the arrays of an update as soon as it arrives: pins them, so that they are sent without a
-  // slot, and sends copies to the device, as far as there is room (Tuning). Thread-safe. Blocks: while another operation
-  // uses the device; not until the copies are there. So does the destructor of what it returns, which waits for them.
+  // slot, and sends copies to the device, as far as there is room (Tuning). Thread-safe. Blocks: while another
+  // operation uses the device; not until the copies are there. So does the destructor of what it returns, which waits
+  // for them.
   NotedArrays Note(absl::Span<const HostPart> arrays);
   // Ends the use of the device, because its answer contradicted the host's.
   void Distrust(const absl::Status& fault);

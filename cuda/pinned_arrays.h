@@ -25,8 +25,8 @@ class PinnedArrays {
   };
 
   // Pins the whole pages of an array of at least Tuning::min_pinned_bytes, as long as at most max_pinned_bytes are
-  // pinned, or finds that someone else has pinned the array. Returns: whether the array was added; then Remove it before
-  // it goes. Slow. Does nothing for an array that is there already.
+  // pinned, or finds that someone else has pinned the array. Returns: whether the array was added; then Remove it
+  // before it goes. Slow. Does nothing for an array that is there already.
   bool Add(const void* array, size_t bytes);
   // Does nothing for an array that is not there.
   void Remove(const void* array);

@@ -40,8 +40,9 @@ class StagingRing {
         tuning_(tuning),
         slots_(device, tuning.staging_slot_bytes, tuning.num_staging_slots) {}
 
-  // Copies host to device, on Lane::kCopy; or from the copy that the device has. Consecutive copies to adjoining destinations are sent together; all are on
-  // their way only after Flush. Requires: the array does not change before the copy has happened.
+  // Copies host to device, on Lane::kCopy; or from the copy that the device has. Consecutive copies to adjoining
+  // destinations are sent together; all are on their way only after Flush. Requires: the array does not change before
+  // the copy has happened.
   absl::Status CopyIn(void* d_to, const HostPart& part);
   // The same through a slot, for memory that must not change only until Flush returns.
   absl::Status Stage(void* d_to, const void* from, size_t bytes);

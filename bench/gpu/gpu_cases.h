@@ -63,9 +63,9 @@ class HostInput {
   std::vector<ValidatedUpdate> updates_;
 };
 
-// Updates in host memory to the finished result there. None is sent before the merge. The first result is verified against `expected`, of the same
-// workload: its allocations on the device were poisoned. std::runtime_error on a wrong result, and when some of the
-// work was done without the device.
+// Updates in host memory to the finished result there. None is sent before the merge. The first result is verified
+// against `expected`, of the same workload: its allocations on the device were poisoned. std::runtime_error on a wrong
+// result, and when some of the work was done without the device.
 Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
                     const HostInput& input, int repetitions);
 

@@ -129,8 +129,8 @@ std::vector<RawSubmission> SmallSubmissions(const TensorSpec& spec, bool tiles, 
   Rng rng(seed);
   for (int i = 0; i < 5; ++i) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, spec.dimension, 20, KeyStyle::kUniform,
-                          tiles ? KeyOrder::kSortedUnique : KeyOrder::kShuffled);
+    raw.keys =
+        RandomKeys(rng, spec.dimension, 20, KeyStyle::kUniform, tiles ? KeyOrder::kSortedUnique : KeyOrder::kShuffled);
     if (!tiles) raw.keys.insert(raw.keys.end(), raw.keys.begin(), raw.keys.begin() + 3);
     raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.width, ValueStyle::kUnit);
     submissions.push_back({absl::StrCat("client ", i), 1.0 + i % 3, {std::move(raw)}});

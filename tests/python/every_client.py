@@ -12,6 +12,8 @@ import pytest
 import sparseagg as sa
 
 SEED = 20
+PATIENCE_S = 60
+UPDATE = ([1, 2], [1.0, 2.0])
 
 
 class Settled:
@@ -44,6 +46,9 @@ async def all_of(generator) -> list:
 def one(dtype="float32", dimension=10, width=1, **options) -> sa.RoundSpec:
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
     return sa.RoundSpec([sa.TensorSpec("v", dtype, dimension, width, **of_tensor)], **options)
+
+
+ONE = one()
 
 
 def digest(result: sa.Result) -> str:

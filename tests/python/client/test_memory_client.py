@@ -1,4 +1,4 @@
-"""Clients of ":memory:" and ":local:": what they alone do. What every client does is in test_every_client.py."""
+"""Clients of ":memory:" and ":local:": what they alone do. What every client does is in tests/python/every_address."""
 
 from __future__ import annotations
 

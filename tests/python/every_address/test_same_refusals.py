@@ -1,0 +1,107 @@
+"""What is refused is refused in the same words at every address.
+
+The texts are a server's, without the number of the chunk, which rounds in memory do not have.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from every_client import ONE, UPDATE, one, refusal
+
+
+BAD_SPECS = {
+    "no tensors": (sa.RoundSpec([]), "the spec has no tensors"),
+    "two of one name": (sa.RoundSpec([sa.TensorSpec("v", "int32", 1)] * 2), "tensor 'v' is given twice"),
+    "modular": (one("uint32"), "tensor 'v': dtype uint32 needs modular = true: its sums wrap"),
+    "fixed point": (one(numerics="fixed_point"), "tensor 'v': fixed_point needs value_bound"),
+    "bound": (one(value_bound=1.0), "value_bound is for fixed_point numerics; canonical sums have none"),
+    "minimum": (one(min_submissions=3, max_submissions=2), "min_submissions 3 is beyond max_submissions 2"),
+    "deadline": (one(deadline=0), "deadline is not positive"),
+    "result_ttl": (one(result_ttl=0), "result_ttl is not positive"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SPECS)
+def test_bad_spec_is_refused_in_the_same_words(any_client, name):
+    spec, text = BAD_SPECS[name]
+    assert refusal(lambda: any_client.create_round(spec)) == ("InvalidArgument", text)
+    assert refusal(lambda: any_client.aggregate([], spec)) == ("InvalidArgument", text)
+
+
+WEIGHTED = one(weighting="by_weight")
+BOUNDED = one(numerics="fixed_point", value_bound=1.0, max_submissions=2)
+DENSE = one(layout="dense")
+LIMIT = "the submission has {}, (beyond|more than) {}"
+BAD_UPDATES = {
+    "key": (ONE, ([1, 10], [1.0, 1.0]), None, "InvalidArgument", "position 1: key 10 is not below the dimension 10"),
+    "NaN": (ONE, ([1], [np.nan]), None, "InvalidArgument", "position 0: value nan is not finite"),
+    "no values": (ONE, ([1], None), None, "InvalidArgument", "1 keys without values"),
+    "no weight": (WEIGHTED, UPDATE, None, "InvalidArgument", "the weight is missing"),
+    "weight": (WEIGHTED, UPDATE, -1.0, "InvalidArgument", "weight -1 is negative"),
+    "bound": (BOUNDED, ([1], [2.0]), None, "InvalidArgument", "key 1: term 2 is beyond value_bound 1"),
+    "dense": (DENSE, {}, None, "InvalidArgument", "layout dense needs all 10 rows, not 0"),
+    "overflow": (one("int64"), ([1, 1], [2**62] * 2), None, "OutOfRange", "key 1: the sum of this submission's own"),
+    "tuples": (
+        one(max_tuples_per_submission=1), UPDATE, None,
+        "ResourceExhausted", LIMIT.format(2, "max_tuples_per_submission 1"),
+    ),
+    "bytes": (
+        one(max_bytes_per_submission=15), UPDATE, None,
+        "ResourceExhausted", LIMIT.format(16, "max_bytes_per_submission 15"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_UPDATES)
+def test_bad_update_is_refused_in_the_same_words_and_the_round_unharmed(any_client, name):
+    spec, update, weight, error, text = BAD_UPDATES[name]
+    opened = any_client.create_round(spec)
+    found, said = refusal(lambda: opened.submit("it's", update, weight))
+    assert found == error
+    # A submission's limits concern no tensor; a server names the one at which it has reached them.
+    assert re.match(f"(tensor 'v'[:,] )?{text}", said), said
+    assert (opened.refresh().state, opened.info.num_submissions, opened.info.num_refused) == ("open", 0, 1)
+    found, said = refusal(lambda: any_client.aggregate({"it's": (update, weight)}, spec))
+    assert found == error
+    assert re.match(f"client 'it's': (tensor 'v'[:,] )?{text}", said), said
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"client_id": ""}, "client_id has 0 bytes; 1 to 256 are allowed"),
+        ({"client_id": "ä" * 129}, "client_id has 258 bytes; 1 to 256 are allowed"),
+        ({"submission_id": "x" * 257}, "submission_id has 257 bytes; 1 to 256 are allowed"),
+        ({"encoding": "zip"}, "unknown encoding 'zip'; known: auto, plain"),
+        ({"values": "int4"}, "unknown values 'int4'; known: float32, float16, bfloat16, int8_scaled"),
+        ({"update": {"w": UPDATE}}, "unknown tensor 'w'; this round has 'v'"),
+        (
+            {"update": ([1], [1e6]), "values": "float16"},
+            "tensor 'v': value 1000000.0 at position 0 does not fit float16",
+        ),
+    ],
+)
+def test_bad_argument_of_submit_is_refused_in_the_same_words(any_client, options, text):
+    opened = any_client.create_round(ONE)
+    options = {"client_id": "a", "update": UPDATE, **options}
+    assert refusal(lambda: opened.submit(**options)) == ("InvalidArgument", text)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tensors": ["w"]}, "unknown tensor 'w'; this round has 'v'"),
+        ({"tensors": []}, "tensors has no name; None is for all tensors"),
+        ({"keys": (3, 1)}, "the key range ends at 1, before it begins at 3"),
+        ({"values": "int32"}, "unknown values 'int32'; known: float32, float16, bfloat16, int8_scaled"),
+        ({"encoding": "zip"}, "unknown encoding 'zip'; known: auto, plain"),
+    ],
+)
+def test_bad_argument_of_result_is_refused_in_the_same_words(any_client, options, text):
+    opened = any_client.create_round(ONE)
+    opened.end()
+    assert refusal(lambda: opened.result(**options)) == ("InvalidArgument", text)

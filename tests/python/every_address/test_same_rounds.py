@@ -1,0 +1,173 @@
+"""Rounds live and end alike at every address."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from every_client import ONE, PATIENCE_S, UPDATE, one, refusal
+
+
+def test_create_round_again_is_the_same_round_or_refused(any_client):
+    first = any_client.create_round(ONE)
+    assert re.fullmatch(r"rounds/[A-Za-z0-9._-]{1,128}", first.name)
+    assert any_client.create_round(ONE).id != first.id
+    first.submit("a", UPDATE)
+    again = any_client.create_round(one(), first.id)
+    assert (again.name, again.info.num_submissions) == (first.name, 1)
+    assert any_client.get_round(first.name).info.create_time == first.info.create_time
+    expected = "AlreadyExists", "round 'ID' exists already, with another spec"
+    assert refusal(lambda: any_client.create_round(one("int32"), first.id)) == expected
+    for bad in ("a b", "x" * 129, "ä"):
+        text = f"round_id '{bad}' is not 1 to 128 of A-Z a-z 0-9 . _ -"
+        assert refusal(lambda bad=bad: any_client.create_round(ONE, bad)) == ("InvalidArgument", text)
+
+
+def test_rounds_are_listed_oldest_first_and_deleted(any_client):
+    rounds = [any_client.create_round(ONE) for _ in range(3)]
+    names = {each.name for each in rounds}
+    assert [each.name for each in any_client.list_rounds() if each.name in names] == [each.name for each in rounds]
+    rounds[1].delete()
+    left = [rounds[0].name, rounds[2].name]
+    assert [each.name for each in any_client.list_rounds() if each.name in names] == left
+    gone = rounds[1]
+    calls = (gone.refresh, gone.delete, gone.close, gone.wait, gone.result, gone.cancel)
+    for call in (*calls, lambda: gone.submit("a", UPDATE), lambda: any_client.get_round(gone.id)):
+        assert refusal(call) == ("NotFound", "no round 'ID'")
+    with pytest.raises(sa.InvalidArgument, match=r"^'rounds/no such' is no"):
+        any_client.get_round("no such")
+
+
+def test_round_that_is_full_closes_itself(any_client):
+    opened = any_client.create_round(one(max_submissions=2))
+    opened.submit("a", UPDATE)
+    opened.submit("b", UPDATE)
+    assert opened.wait(PATIENCE_S).state == "done"
+    text = "rounds/ID is done: there are max_submissions 2 submissions already"
+    assert refusal(lambda: opened.submit("c", UPDATE)) == ("RoundClosed", text)
+    assert refusal(lambda: opened.cancel("late")) == ("FailedPrecondition", "the round is DONE")
+    assert opened.result()["v"].values.tolist() == [2.0, 4.0]
+    found = refusal(lambda: any_client.aggregate([UPDATE] * 3, one(max_submissions=2)))
+    text = "client '00000000000000000002': there are max_submissions 2 submissions already"
+    assert found == ("FailedPrecondition", text)
+
+
+def test_round_at_its_deadline_closes_itself(any_client):
+    opened = any_client.create_round(one(deadline=0.2))
+    opened.submit("a", UPDATE)
+    assert opened.wait(PATIENCE_S).state == "done"
+    assert (opened.info.close_time - opened.info.create_time).total_seconds() >= 0.19
+    assert opened.result()["v"].values.tolist() == [1.0, 2.0]
+    assert refusal(lambda: opened.submit("b", UPDATE)) == ("RoundClosed", "rounds/ID is done")
+
+
+def test_round_that_has_ended_is_removed_after_its_time(any_client):
+    opened = any_client.create_round(one(result_ttl=0.2))
+    info = opened.end()
+    assert (info.expire_time - info.end_time).total_seconds() == pytest.approx(0.2)
+    give_up = time.monotonic() + PATIENCE_S
+    while opened.name in [each.name for each in any_client.list_rounds()]:
+        assert time.monotonic() < give_up
+    assert refusal(opened.refresh) == ("NotFound", "no round 'ID'")
+
+
+def test_round_below_its_minimum_fails(any_client):
+    opened = any_client.create_round(one(min_submissions=2))
+    opened.submit("a", UPDATE)
+    reason = "FAILED_PRECONDITION: closed with 1 submissions, below min_submissions 2"
+    for call in (opened.close, opened.end, opened.result):
+        assert refusal(call) == ("RoundFailed", f"rounds/ID failed: {reason}")
+    assert opened.wait().state == "failed"
+    assert opened.info.state_reason == reason
+    assert refusal(lambda: opened.submit("b", UPDATE)) == ("RoundClosed", f"rounds/ID is failed: {reason}")
+    assert refusal(opened.cancel) == ("FailedPrecondition", f"the round is FAILED: {reason}")
+    found = refusal(lambda: any_client.aggregate([UPDATE], one(min_submissions=2)))
+    assert found == ("FailedPrecondition", "closed with 1 submissions, below min_submissions 2")
+
+
+def test_round_whose_merge_fails_says_why(any_client):
+    updates = {"a": ([1], [2**62]), "b": ([1], [2**62])}
+    opened = any_client.create_round(one("int64"))
+    for client_id, update in updates.items():
+        opened.submit(client_id, update)
+    text = "tensor 'v', key 1: the sum overflows int64"
+    assert refusal(opened.close) == ("RoundFailed", f"rounds/ID failed: OUT_OF_RANGE: {text}")
+    assert refusal(lambda: any_client.aggregate(updates, one("int64"))) == ("OutOfRange", text)
+    unweighted = any_client.create_round(one(op="mean", weighting="by_weight"))
+    unweighted.submit("a", UPDATE, 0.0)
+    text = "tensor 'v', key 1: the weights of all submissions add up to 0, so there is no mean"
+    assert refusal(unweighted.close) == ("RoundFailed", f"rounds/ID failed: FAILED_PRECONDITION: {text}")
+
+
+def test_round_that_is_cancelled_has_no_result(any_client):
+    opened = any_client.create_round(ONE)
+    opened.submit("a", UPDATE)
+    text = "reason has 1026 bytes; up to 1024 are allowed"
+    assert refusal(lambda: opened.cancel("ä" * 513)) == ("InvalidArgument", text)
+    assert opened.cancel("enough").state == "cancelled"
+    assert opened.cancel("twice").state_reason == "enough"
+    assert opened.wait().state == "cancelled"
+    for call in (opened.close, opened.end, opened.result):
+        assert refusal(call) == ("RoundFailed", "rounds/ID cancelled: enough")
+    for client_id in ("a", "b"):
+        expected = "RoundClosed", "rounds/ID is cancelled: enough"
+        assert refusal(lambda client_id=client_id: opened.submit(client_id, UPDATE)) == expected
+    assert any_client.create_round(ONE).cancel().state_reason == "no reason given"
+
+
+def test_round_that_is_open_has_no_result(any_client):
+    opened = any_client.create_round(ONE)
+    text = "rounds/ID is open, and has a result only when it has ended"
+    assert refusal(opened.result) == ("FailedPrecondition", text)
+    assert refusal(lambda: opened.wait(timeout=0.02)) == ("DeadlineExceeded", "rounds/ID is still open")
+    opened.close()
+    assert refusal(lambda: opened.submit("a", UPDATE)) == ("RoundClosed", "rounds/ID is done")
+    assert len(opened.close()["v"]) == 0
+
+
+def test_round_info_tells_counts_times_and_results(any_client):
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("v", "bfloat16", 10, 2), sa.TensorSpec("w", "int32", 5)], result="dense", deadline=1000
+    )
+    opened = any_client.create_round(spec)
+    assert opened.spec == opened.info.spec == sa.RoundSpec.from_proto(spec.to_proto())
+    assert (opened.info.state, opened.info.close_time, opened.info.end_time) == ("open", None, None)
+    opened.submit("a", {"v": ([1, 2], np.ones((2, 2))), "w": ([3], [7])})
+    opened.submit("b", {"w": np.arange(5)})
+    info = opened.refresh()
+    assert (info.num_submissions, info.num_tuples, info.num_bytes) == (2, 8, 2 * (4 + 4) + (4 + 4) + 5 * 4)
+    assert (info.num_refused, info.num_uploads, info.state_reason) == (0, 0, "")
+    before, info = info, opened.end()
+    assert info.create_time == before.create_time <= info.close_time <= info.end_time
+    assert info.timeline.open >= before.timeline.open > 0
+    assert info.timeline.finish > 0
+    assert (info.state, info.engine) == ("done", any_client.server_info().engine)
+    shapes = [(each.name, each.num_keys, each.layout, each.dtype, each.width, each.dimension) for each in info.results]
+    assert shapes == [("v", 10, "dense", "bfloat16", 2, 10), ("w", 5, "dense", "int64", 1, 5)]
+    assert opened.result().info == info
+    alone = any_client.aggregate([{"w": np.arange(5)}], spec).info
+    assert (alone.name, alone.state, alone.num_submissions) == ("", "done", 1)
+
+
+def test_server_info_describes_engine_and_encodings(any_client, client):
+    mine, theirs = any_client.server_info(), client.server_info()
+    for field in ("api_versions", "engine", "key_encodings", "value_encodings"):
+        assert getattr(mine, field) == getattr(theirs, field), field
+    # Rounds in this process have no tasks.
+    assert set(theirs.features) - set(mine.features) <= {"Tasks"}
+    assert set(mine.features) <= set(theirs.features)
+    assert mine.version
+    assert mine.engine_description
+
+
+def test_disconnected_client_says_so(connect, address):
+    left = connect(address)
+    opened = left.create_round(ONE)
+    left.disconnect()
+    left.close()
+    calls = (left.server_info, lambda: left.aggregate([UPDATE], ONE), lambda: left.create_round(ONE), left.list_rounds)
+    for call in (*calls, lambda: opened.submit("a", UPDATE), opened.close, opened.result, opened.delete):
+        assert refusal(lambda call=call: list(call())) == ("FailedPrecondition", "this client is disconnected")

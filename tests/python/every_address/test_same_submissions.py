@@ -1,0 +1,124 @@
+"""The submissions of a round are listed, withdrawn and chosen alike at every address."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from every_client import ONE, SEED, SPECS, UPDATE, digest, one, refusal, updates_of
+
+
+def test_submissions_are_listed_in_the_order_of_the_fold(any_client):
+    opened = any_client.create_round(ONE)
+    assert opened.submissions() == []
+    for client_id in ("ö", 10, 9, "a"):
+        opened.submit(client_id, UPDATE, submission_id=f"of {client_id}")
+    opened.submit("a", UPDATE)  # again
+    listed = opened.submissions()
+    assert [each.client_id for each in listed] == ["10", "9", "a", "ö"]
+    assert listed[2] == sa.Submission(opened.name, "a", "of a", duplicate=False, num_tuples=2, num_bytes=16)
+    assert opened.withdraw(9)
+    opened.end()
+    assert [each.client_id for each in opened.submissions()] == ["10", "a", "ö"]
+    ended = any_client.create_round(ONE)
+    ended.submit("a", UPDATE)
+    ended.cancel()
+    assert ended.submissions() == []
+
+
+def test_more_submissions_than_a_page_are_listed(any_client):
+    opened = any_client.create_round(ONE)
+    for number in range(1100):
+        opened.submit(number, {})
+    assert [each.client_id for each in opened.submissions()] == sorted(map(str, range(1100)))
+
+
+def test_withdrawn_submission_has_never_been(any_client):
+    opened = any_client.create_round(one(op="mean", weighting="by_weight", return_counts=True))
+    for client_id, weight in (("a", 1.0), ("b", 3.0), ("c", 2.0)):
+        opened.submit(client_id, ([len(client_id), 5], [weight, 1.0]), weight)
+    assert opened.withdraw("b") is True
+    assert opened.withdraw("b") is False
+    assert opened.withdraw("nobody") is False
+    assert (opened.refresh().num_submissions, opened.info.num_tuples, opened.info.num_bytes) == (2, 4, 32)
+    opened.submit("b", ([7], [1.0]), 1.0)  # other content than before
+    opened.withdraw("c")
+    merged = opened.close()["v"]
+    assert (merged.keys.tolist(), merged.values.tolist()) == ([1, 5, 7], [0.5, 0.5, 0.5])
+    assert merged.counts.tolist() == [1, 1, 1]
+
+
+def test_round_closed_with_only_some_clients_has_their_bits(any_client, client):
+    print(f"seed {SEED}")
+    for name in ("float32 canonical", "float64 mean by weight", "float32 fixed point", "int32 sum"):
+        spec, updates = SPECS[name], updates_of(SPECS[name])
+        chosen = sorted(updates)[::2]
+        expected = digest(client.aggregate({each: updates[each] for each in chosen}, spec))
+        opened = any_client.create_round(spec)
+        for client_id, (update, weight) in updates.items():
+            opened.submit(client_id, update, weight)
+        assert digest(opened.close(only=[*chosen, chosen[0]])) == expected, name
+        assert opened.info.num_submissions == len(chosen)
+        assert digest(opened.close(only=chosen)) == expected, "again"
+        assert [each.client_id for each in opened.submissions()] == chosen
+
+
+def test_close_with_only_what_cannot_be_changes_nothing(any_client):
+    opened = any_client.create_round(one(min_submissions=2))
+    for client_id in "abc":
+        opened.submit(client_id, UPDATE)
+    text = "client 'd' has no committed submission in the round"
+    assert refusal(lambda: opened.close(only=["a", "d"])) == ("FailedPrecondition", text)
+    assert (opened.refresh().state, opened.info.num_submissions) == ("open", 3)
+    for only, text in (
+        ([], "only has no client id; None is for all clients, and Round.cancel for a round of none"),
+        ("ab", "only is a list of client ids, or None for all clients, not 'ab'"),
+        (5, "only is a list of client ids, or None for all clients, not 5"),
+        ([1.5], "a client id is a string or an integer, not 1.5"),
+    ):
+        assert refusal(lambda only=only: opened.close(only=only)) == ("InvalidArgument", text)
+        assert refusal(lambda only=only: opened.end(only=only)) == ("InvalidArgument", text)
+    assert opened.end(only=["a", "b"]).num_submissions == 2
+    text = "the round is DONE and counts 2 submissions, not only the 1 of the list"
+    assert refusal(lambda: opened.close(only=["a"])) == ("FailedPrecondition", text)
+    text = "client 'c' has no committed submission in the round, which is closed"
+    assert refusal(lambda: opened.close(only=["a", "c"])) == ("FailedPrecondition", text)
+    assert opened.close()["v"].values.tolist() == [2.0, 4.0]
+    too_few = any_client.create_round(one(min_submissions=2))
+    for client_id in "ab":
+        too_few.submit(client_id, UPDATE)
+    reason = "FAILED_PRECONDITION: closed with 1 submissions, below min_submissions 2"
+    assert refusal(lambda: too_few.close(only=["a"])) == ("RoundFailed", f"rounds/ID failed: {reason}")
+
+
+def test_withdrawal_after_the_close_is_too_late(any_client):
+    opened = any_client.create_round(ONE)
+    opened.submit("a", UPDATE)
+    opened.end()
+    assert refusal(lambda: opened.withdraw("a")) == ("RoundClosed", "rounds/ID is done")
+    with pytest.raises(sa.RoundClosed) as caught:
+        opened.submit("b", UPDATE)
+    assert caught.value.state == "done"
+    cancelled = any_client.create_round(ONE)
+    cancelled.submit("a", UPDATE)
+    cancelled.cancel("enough")
+    assert refusal(lambda: cancelled.withdraw("a")) == ("RoundClosed", "rounds/ID is cancelled: enough")
+    for call in (cancelled.close, cancelled.end):
+        assert refusal(lambda call=call: call(only=["a"])) == ("RoundFailed", "rounds/ID cancelled: enough")
+    cancelled.delete()
+    for call in (cancelled.submissions, lambda: cancelled.withdraw("a")):
+        assert refusal(call) == ("NotFound", "no round 'ID'")
+
+
+def test_submissions_that_were_merged_on_arrival_stay(any_client):
+    spec = one("float32", 1 << 24, numerics="fixed_point", value_bound=4.0, max_submissions=10)
+    opened = any_client.create_round(spec)
+    for client_id in "ab":
+        opened.submit(client_id, (np.arange(1 << 22, dtype=np.uint32), np.ones(1 << 22, np.float32)))
+    found, text = refusal(lambda: opened.withdraw("a"))
+    assert found == "FailedPrecondition"
+    expected = "tensor 'v': its submissions have been merged as they arrived, since their order does not matter"
+    assert text.startswith(expected), text
+    assert refusal(lambda: opened.close(only=["a"])) == (found, text)
+    assert opened.refresh().num_submissions == 2
+    assert opened.end(only=["a", "b"]).state == "done"
