@@ -62,9 +62,9 @@ class DevicePrepared : public PreparedUpdate {
 // the sum if num_submissions() has grown, and the next Add, FoldPending or Finish hands over the rest. After a failed
 // MergeFrom or Finish the accumulator may only be destroyed.
 //
-// Blocks: Prepare has the device check the values of updates with Tuning::min_check_values values or more. It, and Add
-// and MergeFrom when they merge, FoldPending and Finish wait for the device, which runs one operation of the process at
-// a time.
+// Blocks: Prepare sends updates of Tuning::min_resident_bytes or more to the device, and has it check those with
+// Tuning::min_check_values values or more. It, and Add and MergeFrom when they merge, FoldPending, Finish, and whatever
+// destroys an update wait for the device, which runs one operation of the process at a time.
 // Deterministic: the bits depend on the updates and on the order given to FoldPending and Finish, not on batches or
 // failures.
 class DeviceAccumulator : public Accumulator {
