@@ -29,7 +29,8 @@ inline constexpr std::array<Lane, 3> kLanes = {Lane::kCopy, Lane::kCompute, Lane
 
 using EventId = uint32_t;
 
-// All kernels that a device can launch. FoldValues and Contributors each launch two: for short and for long segments.
+// All kernels that a device can launch. FoldValues and Contributors each launch three: for short, for medium and for
+// long segments.
 using KernelCall =
     std::variant<ExpandRun, Enumerate, GatherSegments, FoldValues, Contributors, FindTileBounds, PlanTiles, FoldTiles,
                  CheckTerms, JudgeRows, JudgeValues, DropZeroRows, WriteResult, FillValues, Fetch, CopyWords>;

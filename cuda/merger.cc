@@ -14,6 +14,25 @@ namespace {
 // Most entries sorted for each new tuple; where it would take more, the device gives up the merge.
 constexpr uint64_t kMaxSortsOfATuple = 16;
 
+// The most segments of more than `length` entries: each has so many entries in addition to one for each segment.
+uint32_t MaxLonger(const Segments& segments, uint32_t length) {
+  return length == 0 ? segments.count : (segments.num_entries - segments.count) / length;
+}
+
+// Returns: the classes, with empty lists. One thread folds the entries of a short segment one after another, so their
+// number is the limit, whatever the width. The threads of a block share the loads of a medium or long segment. So the
+// number of values is the limit between these two: a warp would take as long for 32 entries of 32 columns as for 1024
+// entries of one.
+SegmentClasses ClassesOf(const Tuning& tuning, uint32_t columns, const Segments& segments) {
+  const uint32_t group = std::clamp(columns, 1u, kMaxGroupColumns);
+  SegmentClasses classes;
+  classes.max_short = tuning.medium_segment;
+  classes.max_medium = std::max(tuning.long_segment / group, classes.max_short);
+  if (classes.max_medium > classes.max_short) classes.medium.max_count = MaxLonger(segments, classes.max_short);
+  classes.longs.max_count = MaxLonger(segments, classes.max_medium);
+  return classes;
+}
+
 }  // namespace
 
 absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const HostRows*>& bases,
@@ -104,7 +123,7 @@ uint64_t Merger::MaxRows(uint64_t num_rows, uint64_t num_tuples) const {
 
 uint64_t Merger::RoomBeside(uint64_t num_rows) const {
   // Bytes of an entry: key and position, twice during the sort; scratch of the sort; the begin of its segment; its part
-  // of the list of long segments, or the flag of a row to keep; and its row.
+  // of the two lists of segments, or the flag of a row to keep; and its row.
   const uint64_t entry_bytes =
       2 * (shape_.key_bytes + sizeof(uint32_t)) + 2 + sizeof(uint32_t) + sizeof(uint8_t) + shape_.RowBytes();
   // Bytes of an earlier row: the row itself, and its entry.
@@ -166,19 +185,19 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
   Device& device = session_.device();
   const Segments segments = sorted.segments();
   ASSIGN_OR_RETURN(DeviceRows rows, session_.AllocateRows(shape_, segments.count));
-  LongSegments longs;
-  longs.length = session_.tuning().long_segment;
-  // Each needs so many entries in addition to one for each segment.
-  longs.max_count = longs.length == 0 ? segments.count : (sorted.count - segments.count) / longs.length;
-  DeviceBuffer d_longs;  // their number, then themselves
-  if (longs.max_count > 0) {
-    ASSIGN_OR_RETURN(d_longs, session_.Allocate((size_t{longs.max_count} + 1) * sizeof(uint32_t)));
-    longs.d_count = d_longs.as<uint32_t>();
-    longs.d_segments = longs.d_count + 1;
-    RETURN_IF_ERROR(device.Fill(longs.d_count, 0, sizeof(uint32_t), Lane::kCompute));
+  SegmentClasses classes = ClassesOf(session_.tuning(), shape_.columns, segments);
+  DeviceBuffer d_lists;  // the numbers of medium and of long segments, then the medium ones, then the long ones
+  if (classes.medium.max_count > 0 || classes.longs.max_count > 0) {
+    const size_t num_listed = size_t{classes.medium.max_count} + classes.longs.max_count;
+    ASSIGN_OR_RETURN(d_lists, session_.Allocate((2 + num_listed) * sizeof(uint32_t)));
+    classes.medium.d_count = d_lists.as<uint32_t>();
+    classes.longs.d_count = classes.medium.d_count + 1;
+    classes.medium.d_segments = classes.longs.d_count + 1;
+    classes.longs.d_segments = classes.medium.d_segments + classes.medium.max_count;
+    RETURN_IF_ERROR(device.Fill(d_lists.get(), 0, 2 * sizeof(uint32_t), Lane::kCompute));
   }
   RETURN_IF_ERROR(device.Launch(
-      GatherSegments{sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get(), longs}));
+      GatherSegments{sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get(), classes}));
   const Sources sources = {batch.d_begin.as<uint32_t>(), batch.d_sources.as<Source>(), batch.num_sources,
                            base.num_rows};
   if (shape_.columns > 0) {
@@ -194,7 +213,7 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     call.unique = batch.unique;
     call.uniform = shape_.uniform;
     call.scale = shape_.scale;
-    call.longs = longs;
+    call.classes = classes;
     call.d_accs = rows[RowColumn::kAccs].get();
     RETURN_IF_ERROR(device.Launch(call));
   }
@@ -205,7 +224,7 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     call.d_base_counts = base[RowColumn::kCounts].as<uint32_t>();
     call.sources = sources;
     call.unique = batch.unique;
-    call.longs = longs;
+    call.classes = classes;
     call.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
     if (shape_.key_weights == WeightKind::kFloat) {
       call.d_base_float_weights = base[RowColumn::kWeights].as<double>();

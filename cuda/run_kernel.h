@@ -13,8 +13,9 @@ namespace sparseagg::cuda {
 
 template <typename Fold, typename Executor>
 void RunFold(const FoldValues& args, Executor& executor) {
-  executor.RunElements(FoldShortSegments<Fold>{args});
-  executor.RunBlocks(LongBody<Fold>{{args}});
+  RunShortSegments<Fold>(args, [&executor](const auto& kernel) { executor.RunElements(kernel); });
+  executor.RunBlocks(ListedBody<Fold, kWarpThreads>{{args}});
+  executor.RunBlocks(ListedBody<Fold, kBlockThreads>{{args}});
 }
 
 template <typename Fold, typename Executor>
@@ -58,7 +59,8 @@ void RunOne(const FoldTiles& args, Executor& executor) {
 template <typename Executor>
 void RunOne(const Contributors& args, Executor& executor) {
   executor.RunElements(CountShortSegments{args});
-  executor.RunBlocks(CountLongSegments{args});
+  executor.RunBlocks(CountListedSegments<kWarpThreads>{args});
+  executor.RunBlocks(CountListedSegments<kBlockThreads>{args});
 }
 
 template <typename Executor>

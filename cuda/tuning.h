@@ -32,8 +32,11 @@ struct Tuning {
   double min_slab_run = 256.0;
   // Entries of one batch. Positions have 32 bits.
   uint64_t max_batch_entries = uint64_t{1} << 30;
-  // A segment with more entries is folded by a thread block of its own; a shorter one by a single thread.
-  uint32_t long_segment = 64;
+  // A segment with more entries than medium_segment is folded by a block of one warp, a shorter one by a single thread
+  // for each column. A segment with more than long_segment values, of up to 32 columns, is folded by a block of 256
+  // threads, so that each of them has a few values to load.
+  uint32_t medium_segment = 32;
+  uint32_t long_segment = 1024;
   // The tile path is taken from this mean number of tuples of a tile on, so that its tuples outweigh its barriers, and
   // from this mean number of tuples of one source in a tile on, so that they outweigh the bounds.
   double min_tile_tuples = 256.0;

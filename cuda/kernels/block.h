@@ -35,9 +35,10 @@
 
 namespace sparseagg::cuda {
 
-// A body's kThreads is the number of its threads: usually this one. The compiler leaves registers for kMinBlocks blocks
-// on a multiprocessor.
+// A body's kThreads is the number of its threads: usually kBlockThreads, or kWarpThreads, whose barriers cost little.
+// The compiler leaves registers for kMinBlocks blocks on a multiprocessor.
 inline constexpr uint32_t kBlockThreads = 256;
+inline constexpr uint32_t kWarpThreads = 32;
 // Limit on a body's Shared: the shared memory that a block gets on every device without an opt-in, less what
 // ExclusiveSum needs.
 inline constexpr uint32_t kMaxSharedBytes = (48 << 10) - 64;

@@ -5,8 +5,10 @@
 namespace sparseagg::cuda {
 
 cudaError_t Launch(const Contributors& args, cudaStream_t stream) {
-  const cudaError_t error = LaunchElements(CountShortSegments{args}, stream);
-  return error != cudaSuccess ? error : LaunchBlocks(CountLongSegments{args}, stream);
+  cudaError_t error = LaunchElements(CountShortSegments{args}, stream);
+  if (error == cudaSuccess) error = LaunchBlocks(CountListedSegments<kWarpThreads>{args}, stream);
+  if (error == cudaSuccess) error = LaunchBlocks(CountListedSegments<kBlockThreads>{args}, stream);
+  return error;
 }
 
 }  // namespace sparseagg::cuda

@@ -10,7 +10,7 @@
 
 namespace sparseagg::cuda {
 
-// Arguments of both kernels below, which divide the segments as FoldValues does. A column that is not needed is null,
+// Arguments of the kernels below, which divide the segments as FoldValues does. A column that is not needed is null,
 // and so is the base's.
 struct Contributors {
   Segments segments;
@@ -20,7 +20,7 @@ struct Contributors {
   const int64_t* d_base_fixed_weights = nullptr;
   Sources sources;
   bool unique = false;  // no source has a key twice
-  LongSegments longs;
+  SegmentClasses classes;
   uint32_t* d_counts = nullptr;
   double* d_float_weights = nullptr;  // summed in canonical order, from +0.0
   int64_t* d_fixed_weights = nullptr;
@@ -64,7 +64,7 @@ struct CountShortSegments {
     const auto segment = static_cast<uint32_t>(i);
     const uint32_t begin = args.segments.Begin(segment);
     const uint32_t end = args.segments.End(segment);
-    if (args.longs.Holds(end - begin)) return;
+    if (!args.classes.IsShort(end - begin)) return;
     ContributorSums sums;
     uint32_t entry = begin;
     for (; entry < end && args.segments.Position(entry) < args.num_base; ++entry) {
@@ -86,30 +86,31 @@ struct CountShortSegments {
   }
 };
 
-// Block kernel: a block counts one long segment after another. All threads find contributors and sum counts and
-// fixed-point weights. The float64 sum has a fixed order, so one thread adds those weights, tile by tile, from shared
-// memory.
-struct CountLongSegments {
-  static constexpr uint32_t kTileEntries = 1024;
+// Block kernel: a block counts one listed segment after another, medium ones with kWarpThreads threads and long ones
+// with kBlockThreads. All threads find contributors and sum counts and fixed-point weights. The float64 sum has a fixed
+// order, so one thread adds those weights, tile by tile, from shared memory.
+template <uint32_t kNumThreads>
+struct CountListedSegments {
+  static constexpr uint32_t kThreads = kNumThreads;
+  static constexpr uint32_t kMinBlocks = 1;
+  static constexpr uint32_t kTileEntries = 4 * kThreads;
 
   struct Shared {
     double weights[2][kTileEntries];  // of the entries of a tile; ignored where is_first is 0
     uint8_t is_first[2][kTileEntries];
-    ContributorSums lanes[kBlockThreads];
+    ContributorSums lanes[kThreads];
     double float_weight;
   };
   struct Private {};
-  static constexpr uint32_t kThreads = kBlockThreads;
-  static constexpr uint32_t kMinBlocks = 1;
 
   Contributors args;
 
-  uint64_t num_blocks() const { return args.longs.NumBlocks(/*parts=*/1); }
+  SPARSEAGG_HD const SegmentList& List() const { return args.classes.ListFor<kThreads>(); }
+  uint64_t num_blocks() const { return List().NumBlocks(/*parts=*/1); }
 
   template <typename Block>
   SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
-    args.longs.ForPartsOf(block.index(), /*parts=*/1,
-                          [&](uint64_t i) { Count(block, shared, args.longs.d_segments[i]); });
+    List().ForPartsOf(block.index(), /*parts=*/1, [&](uint64_t i) { Count(block, shared, List().d_segments[i]); });
   }
 
   template <typename Block>

@@ -30,11 +30,14 @@ struct TermScale {
 // A fold is a struct with two types:
 //   Value   the sum of a source's duplicates of a key: starts at Zero(); Plus adds one, in order of occurrence;
 //   Acc     the accumulator of a key: starts at Start(); Add folds in a source's Value, Combine another Acc.
-// If kInOrder, the bits depend on the order of sources. Otherwise Add and Combine are exact, associative and
-// commutative, so that several threads may share the work on one key.
+// TypeOf(bytes) is the type of values of 4 or 8 bytes. If kInOrder, the bits depend on the order of sources. Otherwise
+// Add and Combine are exact, associative and commutative, so that several threads may share the work on one key.
 
 struct FloatValue {
   using Value = double;
+  SPARSEAGG_HD static constexpr Number TypeOf(uint32_t bytes) {
+    return bytes == 8 ? Number::kFloat64 : Number::kFloat32;
+  }
   SPARSEAGG_HD static Value Zero() { return 0.0; }
   SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadFloat(values, type, i); }
   SPARSEAGG_HD static Value Of(Number type, uint64_t bits) { return FloatOf(type, bits); }
@@ -44,6 +47,7 @@ struct FloatValue {
 // Intermediate sums may wrap. The total fits int64, which was checked when the update was prepared.
 struct IntegerValue {
   using Value = int64_t;
+  SPARSEAGG_HD static constexpr Number TypeOf(uint32_t bytes) { return bytes == 8 ? Number::kInt64 : Number::kInt32; }
   SPARSEAGG_HD static Value Zero() { return 0; }
   SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadInteger(values, type, i); }
   SPARSEAGG_HD static Value Of(Number type, uint64_t bits) { return IntegerOf(type, bits); }
@@ -97,6 +101,7 @@ struct SumModular {
   using Acc = uint64_t;
   static constexpr FoldKind kKind = FoldKind::kSumModular;
   static constexpr bool kInOrder = false;
+  SPARSEAGG_HD static constexpr Number TypeOf(uint32_t bytes) { return bytes == 8 ? Number::kUInt64 : Number::kUInt32; }
   SPARSEAGG_HD static Value Zero() { return 0; }
   SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadModular(values, type, i); }
   SPARSEAGG_HD static Value Of(Number, uint64_t bits) { return bits; }

@@ -23,8 +23,6 @@ __global__ void __launch_bounds__(kBlockThreads) RunElements(const __grid_consta
   for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < size; i += stride) kernel(i);
 }
 
-inline constexpr uint32_t kWarpThreads = 32;
-
 // The Block of block.h.
 template <typename Kernel>
 class DeviceBlock {

@@ -38,7 +38,7 @@ cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t stream);
 cudaError_t Launch(const PlanTiles& kernel, cudaStream_t stream);
 cudaError_t Launch(const FoldTiles& args, cudaStream_t stream);
 
-// Short segments, then long ones.
+// Short segments, then medium ones, then long ones.
 cudaError_t Launch(const FoldValues& args, cudaStream_t stream);
 cudaError_t Launch(const Contributors& args, cudaStream_t stream);
 

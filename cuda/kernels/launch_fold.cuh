@@ -9,8 +9,10 @@ namespace sparseagg::cuda {
 
 template <typename Fold>
 cudaError_t LaunchFold(const FoldValues& args, cudaStream_t stream) {
-  const cudaError_t error = LaunchElements(FoldShortSegments<Fold>{args}, stream);
-  return error != cudaSuccess ? error : LaunchBlocks(LongBody<Fold>{{args}}, stream);
+  cudaError_t error = RunShortSegments<Fold>(args, [&](const auto& kernel) { return LaunchElements(kernel, stream); });
+  if (error == cudaSuccess) error = LaunchBlocks(ListedBody<Fold, kWarpThreads>{{args}}, stream);
+  if (error == cudaSuccess) error = LaunchBlocks(ListedBody<Fold, kBlockThreads>{{args}}, stream);
+  return error;
 }
 
 template <typename Fold>

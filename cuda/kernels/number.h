@@ -172,6 +172,20 @@ SPARSEAGG_HD inline uint64_t LoadModular(const void* values, Number type, uint64
   return LoadBits(values, type, index);
 }
 
+// kCount neighbouring elements of an array of rows, which a thread loads and stores at once, 16 bytes at a time.
+template <typename T, uint32_t kCount>
+struct alignas(kCount == 1 ? alignof(T) : 16) Pack {
+  T values[kCount];
+};
+
+// Returns: the bits of element `index` of 16 bytes that hold kCount elements.
+template <uint32_t kCount>
+SPARSEAGG_HD uint64_t BitsIn(const Pack<uint64_t, 2>& pack, uint32_t index) {
+  constexpr uint32_t kPerHalf = kCount / 2;
+  constexpr uint32_t kBits = 64 / kPerHalf;
+  return (pack.values[index / kPerHalf] >> (index % kPerHalf * kBits)) & (~uint64_t{0} >> (64 - kBits));
+}
+
 // Writes the low bytes of `bits` as element `index`.
 SPARSEAGG_HD inline void StoreBits(void* values, Number type, uint64_t index, uint64_t bits) {
   switch (BytesOf(type)) {

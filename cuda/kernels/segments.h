@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/atomics.h"
+#include "cuda/kernels/block.h"
 #include "cuda/kernels/number.h"
 
 namespace sparseagg::cuda {
@@ -59,10 +60,9 @@ struct Segments {
   SPARSEAGG_HD uint32_t Position(uint32_t entry) const { return d_positions == nullptr ? entry : d_positions[entry]; }
 };
 
-// The segments of more than `length` entries, which thread blocks fold; GatherSegments lists them, in any order. Only
-// the device knows how many there are, so that the host need not wait for their number.
-struct LongSegments {
-  uint32_t length = 0;
+// Some segments, in any order, each of which a thread block folds. Only the device knows how many there are, so that
+// the host need not wait for their number.
+struct SegmentList {
   uint32_t max_count = 0;          // that could be; 0: there are none, and the pointers are null
   uint32_t* d_count = nullptr;     // 0 before GatherSegments
   uint32_t* d_segments = nullptr;  // room for max_count
@@ -80,7 +80,25 @@ struct LongSegments {
     // Computed anew each time: kept in registers, the bounds would cost more than they do here.
     for (uint64_t i = block; i < uint64_t{*d_count} * parts; i += NumBlocks(parts)) body(i);
   }
-  SPARSEAGG_HD bool Holds(uint32_t num_entries) const { return num_entries > length; }
+  SPARSEAGG_HD void Append(uint32_t segment) const { d_segments[AtomicAdd(d_count, 1)] = segment; }
+};
+
+// The classes of segments by length: one thread folds all entries of a short segment, a block of one warp those of a
+// medium segment, a block of kBlockThreads those of a long one. GatherSegments lists the latter two.
+struct SegmentClasses {
+  uint32_t max_short = ~0u;   // most entries of a short segment
+  uint32_t max_medium = ~0u;  // and of a medium one; at least max_short
+  SegmentList medium;
+  SegmentList longs;
+
+  SPARSEAGG_HD bool IsShort(uint32_t num_entries) const { return num_entries <= max_short; }
+  SPARSEAGG_HD bool IsLong(uint32_t num_entries) const { return num_entries > max_medium; }
+  // The segments for blocks of kThreads threads.
+  template <uint32_t kThreads>
+  SPARSEAGG_HD const SegmentList& ListFor() const {
+    static_assert(kThreads == kWarpThreads || kThreads == kBlockThreads);
+    return kThreads == kWarpThreads ? medium : longs;
+  }
 };
 
 // Element-wise kernels: operator()(i) for all i in [0, size()), in any order.
@@ -105,22 +123,22 @@ struct Enumerate {
   SPARSEAGG_HD void operator()(uint64_t i) const { d_positions[i] = static_cast<uint32_t>(i); }
 };
 
-// Writes the key of every segment, and lists the long ones.
+// Writes the key of every segment, and lists the medium and the long ones.
 struct GatherSegments {
   const void* d_sorted_keys = nullptr;
   uint32_t key_bytes = 4;
   Segments segments;
   void* d_keys = nullptr;
-  LongSegments longs;
+  SegmentClasses classes;
 
   uint64_t size() const { return segments.count; }
   SPARSEAGG_HD void operator()(uint64_t i) const {
     const auto segment = static_cast<uint32_t>(i);
     const uint32_t begin = segments.Begin(segment);
     StoreKey(d_keys, key_bytes, i, LoadKey(d_sorted_keys, key_bytes, begin));
-    if (longs.max_count > 0 && longs.Holds(segments.End(segment) - begin)) {
-      longs.d_segments[AtomicAdd(longs.d_count, 1)] = segment;
-    }
+    const uint32_t num_entries = segments.End(segment) - begin;
+    if (classes.IsShort(num_entries)) return;
+    (classes.IsLong(num_entries) ? classes.longs : classes.medium).Append(segment);
   }
 };
 

@@ -34,7 +34,8 @@ TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
     cuda::DeviceEngineOptions options;
     options.tuning = TinyTuning();
     options.tuning.max_batch_entries = rng.Pick<uint64_t>({7, 50, 300, 5000, 1'000'000});
-    options.tuning.long_segment = rng.Pick<uint32_t>({1, 2, 5, 40});
+    options.tuning.medium_segment = rng.Pick<uint32_t>({1, 2, 5, 40});
+    options.tuning.long_segment = rng.Pick<uint32_t>({1, 8, 50, 1000});
     options.tuning.min_tile_tuples = rng.Pick({0.0, 40.0, 1e300});
     options.tuning.tile_part_tuples = rng.Pick<uint32_t>({1, 30, 8192});
     options.tuning.min_pending_bytes = rng.Pick<size_t>({1, 1000, 1'000'000'000});

@@ -7,12 +7,14 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cuda/host_executor.h"
 #include "cuda/kernels/contributors.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/number.h"
+#include "cuda/run_kernel.h"
 #include "host/base/half.h"
 #include "tests/support/generators.h"
 #include "tests/support/random.h"
@@ -122,14 +124,16 @@ TEST(HostExecutor, Seeds_GiveDifferentOrders) {
   EXPECT_NE(orders[2], orders[1]);
 }
 
-// ---- long segments
+// ---- segments
 
-// Segments around every boundary: of warps, blocks and tiles, of one entry, of all base rows.
-constexpr uint32_t kLengths[] = {1, 2, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 2049};
+constexpr cuda::TermScale kScale = {0x1p40, 0x1p10};
+
+// Segments around every boundary: of warps, blocks and the tiles of both, of one entry, of all base rows.
+constexpr uint32_t kLengths[] = {1, 2, 3, 31, 32, 33, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 2049};
 
 // A batch in which segments have those lengths. Sources give a key several times unless `unique`.
 struct Batch {
-  Batch(uint64_t seed, uint32_t columns, bool unique, bool uniform) {
+  Batch(uint64_t seed, uint32_t columns, bool unique, bool uniform, Number type = Number::kFloat32) {
     Rng rng(seed);
     constexpr uint32_t kSources = 2049;
     // The tuples of every segment, by source.
@@ -159,9 +163,13 @@ struct Batch {
       begin.push_back(static_cast<uint32_t>(positions.size()));
       positions.insert(positions.end(), segment.begin(), segment.end());
     }
-    values.resize(uint64_t{tuple} * columns);
-    for (float& value : values)
-      value = static_cast<float>(std::ldexp(rng.Unit() - 0.5, static_cast<int>(rng.Below(60))));
+    values.resize((uint64_t{tuple} * columns * BytesOf(type) + 7) / 8);
+    // Floats of any size below 2 in absolute value, and integers of which a few can be added.
+    const bool is_wide = type == Number::kInt64;
+    for (uint64_t& value : values) {
+      const uint64_t bits = rng.Bits();
+      value = is_wide ? static_cast<uint64_t>(static_cast<int64_t>(bits) >> 10) : bits & 0xbfffbfffbfffbfff;
+    }
     base.resize(uint64_t{num_base} * columns * 2);  // room for 128-bit accumulators
     for (uint64_t& acc : base) acc = std::bit_cast<uint64_t>(rng.Unit());
   }
@@ -179,50 +187,114 @@ struct Batch {
   std::vector<uint32_t> begin;
   std::vector<uint32_t> begin_tuples;
   std::vector<cuda::Source> sources;
-  std::vector<float> values;  // integer folds read the same bits
+  std::vector<uint64_t> values;  // bits of any type
   std::vector<uint64_t> base;
 };
 
 template <typename Fold>
-constexpr Number NumberOf() {
-  if (std::is_same_v<typename Fold::Value, double>) return Number::kFloat32;
-  return std::is_same_v<typename Fold::Value, int64_t> ? Number::kInt32 : Number::kUInt32;
+std::vector<Number> NumbersOf() {
+  if (std::is_same_v<typename Fold::Value, double>) {
+    return {Number::kFloat32, Number::kFloat16, Number::kBFloat16, Number::kFloat64};
+  }
+  if (std::is_same_v<typename Fold::Value, int64_t>) return {Number::kInt32, Number::kInt64};
+  return {Number::kUInt32, Number::kUInt64};
 }
 
-// Folds with every segment treated as short, or as long.
+// One class for all segments.
+enum class Class { kShort, kMedium, kLong };
+constexpr Class kClasses[] = {Class::kShort, Class::kMedium, Class::kLong};
+
+// All segments, of which a kernel of every class may take what it finds in its list.
+class AllInOneClass {
+ public:
+  AllInOneClass(const Batch& batch, Class one) : all_(batch.begin.size()), count_(static_cast<uint32_t>(all_.size())) {
+    std::iota(all_.begin(), all_.end(), 0u);
+    if (one != Class::kShort) classes.max_short = 0;
+    if (one == Class::kLong) classes.max_medium = 0;
+    if (one == Class::kMedium) classes.medium = {count_, &count_, all_.data()};
+    if (one == Class::kLong) classes.longs = {count_, &count_, all_.data()};
+  }
+  AllInOneClass(const AllInOneClass&) = delete;
+  AllInOneClass& operator=(const AllInOneClass&) = delete;
+
+  cuda::SegmentClasses classes;
+
+ private:
+  std::vector<uint32_t> all_;
+  uint32_t count_;
+};
+
+struct FoldCase {
+  const Batch& batch;
+  uint32_t columns;
+  bool unique;
+  bool uniform;
+  Number type;
+};
+
 template <typename Fold>
-std::vector<std::byte> RunFold(const Batch& batch, uint32_t columns, bool unique, bool uniform, bool as_long,
-                               uint64_t seed) {
-  std::vector<uint32_t> all(batch.begin.size());
-  std::iota(all.begin(), all.end(), 0u);
-  std::vector<std::byte> accs(all.size() * columns * sizeof(typename Fold::Acc), std::byte{0x5a});
+std::vector<typename Fold::Acc> RunFold(const FoldCase& c, Class one, uint64_t seed) {
+  const AllInOneClass all(c.batch, one);
+  std::vector<typename Fold::Acc> accs(c.batch.begin.size() * c.columns);
+  std::memset(accs.data(), 0x5a, accs.size() * sizeof(typename Fold::Acc));
   cuda::FoldValues args;
   args.kind = Fold::kKind;
-  args.segments = batch.segments();
-  args.columns = columns;
-  args.num_base = batch.num_base;
-  args.d_base_accs = batch.base.data();
-  args.d_values = batch.values.data();
-  args.type = NumberOf<Fold>();
-  args.sources = batch.source_table();
-  args.unique = unique;
-  args.uniform = uniform;
-  args.scale = {0x1p40, 0x1p10};
-  auto num_long = static_cast<uint32_t>(all.size());
-  if (as_long) {
-    args.longs = {0, num_long, &num_long, all.data()};
-  } else {
-    args.longs.length = ~0u;
-  }
+  args.segments = c.batch.segments();
+  args.columns = c.columns;
+  args.num_base = c.batch.num_base;
+  args.d_base_accs = c.batch.base.data();
+  args.d_values = c.batch.values.data();
+  args.type = c.type;
+  args.sources = c.batch.source_table();
+  args.unique = c.unique;
+  args.uniform = c.uniform;
+  args.scale = kScale;
+  args.classes = all.classes;
   args.d_accs = accs.data();
   HostExecutor executor(seed);
-  executor.RunElements(cuda::FoldShortSegments<Fold>{args});
-  executor.RunBlocks(cuda::LongBody<Fold>{{args}});
+  cuda::RunFold<Fold>(args, executor);
   return accs;
 }
 
+// What every kernel must give: one accumulator after another, from left to right.
 template <typename Fold>
-class LongSegments : public ::testing::Test {};
+std::vector<typename Fold::Acc> ExpectedFold(const FoldCase& c) {
+  const cuda::Segments segments = c.batch.segments();
+  const cuda::Sources sources = c.batch.source_table();
+  const auto* base = reinterpret_cast<const typename Fold::Acc*>(c.batch.base.data());
+  std::vector<typename Fold::Acc> accs;
+  for (uint32_t segment = 0; segment < segments.count; ++segment) {
+    for (uint32_t column = 0; column < c.columns; ++column) {
+      typename Fold::Acc acc = Fold::Start();
+      uint32_t entry = segments.Begin(segment);
+      while (entry < segments.End(segment)) {
+        const uint32_t position = segments.Position(entry);
+        if (position < c.batch.num_base) {
+          acc = Fold::Combine(acc, base[uint64_t{position} * c.columns + column]);
+          ++entry;
+          continue;
+        }
+        const uint32_t source = sources.Find(position);
+        auto value = Fold::Zero();
+        for (; entry < segments.End(segment) && segments.Position(entry) < sources.End(source); ++entry) {
+          const uint64_t row = segments.Position(entry) - c.batch.num_base;
+          value = Fold::Plus(value, Fold::Load(c.batch.values.data(), c.type, row * c.columns + column));
+        }
+        acc = Fold::Add(acc, value, sources.d_sources[source], kScale);
+      }
+      accs.push_back(acc);
+    }
+  }
+  return accs;
+}
+
+template <typename Acc>
+bool SameBits(const std::vector<Acc>& a, const std::vector<Acc>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(Acc)) == 0;
+}
+
+template <typename Fold>
+class SegmentFolds : public ::testing::Test {};
 using Folds = ::testing::Types<cuda::SumFloat, cuda::SumFixed, cuda::SumInteger, cuda::SumModular, cuda::MinFloat,
                                cuda::MaxFloat, cuda::MinInteger, cuda::MaxInteger>;
 
@@ -235,78 +307,109 @@ class FoldNames {
     return kNames[static_cast<int>(Fold::kKind)];
   }
 };
-TYPED_TEST_SUITE(LongSegments, Folds, FoldNames);
+TYPED_TEST_SUITE(SegmentFolds, Folds, FoldNames);
 
-TYPED_TEST(LongSegments, AnyLengthWidthAndThreadOrder_SameBitsAsOneThreadFromLeftToRight) {
+TYPED_TEST(SegmentFolds, AnyLengthWidthTypeClassAndThreadOrder_BitsOfAFoldFromLeftToRight) {
   const uint64_t seed = TestSeed(12);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
-  for (const uint32_t columns : {1u, 3u, 31u, 32u, 33u, 65u}) {
-    for (const bool unique : {true, false}) {
-      for (const bool uniform : {true, false}) {
-        SCOPED_TRACE(::testing::Message() << columns << " columns, unique " << unique << ", uniform " << uniform);
-        const Batch batch(seed + columns, columns, unique, uniform);
-        const auto expected = RunFold<TypeParam>(batch, columns, unique, uniform, false, 0);
-        for (uint64_t order = 0; order < 3; ++order) {
-          EXPECT_TRUE(expected == RunFold<TypeParam>(batch, columns, unique, uniform, true, order));
+  for (const uint32_t columns : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 16u, 31u, 32u, 33u, 64u, 65u}) {
+    for (const Number type : NumbersOf<TypeParam>()) {
+      for (int flags = 0; flags < 4; ++flags) {
+        const bool unique = (flags & 1) != 0;
+        const bool uniform = (flags & 2) != 0;
+        if (columns > 9 && uniform != unique) continue;
+        SCOPED_TRACE(::testing::Message() << columns << " columns of type " << static_cast<int>(type) << ", unique "
+                                          << unique << ", uniform " << uniform);
+        const Batch batch(seed + columns, columns, unique, uniform, type);
+        const FoldCase c = {batch, columns, unique, uniform, type};
+        const auto expected = ExpectedFold<TypeParam>(c);
+        for (const Class one : kClasses) {
+          for (uint64_t order = columns == 1 ? 0 : 2; order < 3; ++order) {
+            EXPECT_TRUE(SameBits(expected, RunFold<TypeParam>(c, one, order))) << "class " << static_cast<int>(one);
+          }
         }
       }
     }
   }
 }
 
-// 5000 long segments of two entries among short ones of one: more than there are blocks, so blocks take several.
-TEST(ManyLongSegments, AreListed_AndEachIsFoldedOnce) {
-  constexpr uint32_t kLong = 5000;
-  std::vector<uint32_t> keys;  // 0 0 1 2 2 3 4 4 …
+template <typename Fold, uint32_t kColumns>
+uint32_t ColumnsOf(const cuda::FoldShortSegments<Fold, kColumns>&) {
+  return kColumns;
+}
+
+TYPED_TEST(SegmentFolds, RowsOfWholePacks_AThreadLoadsSixteenBytes) {
+  for (const Number type : NumbersOf<TypeParam>()) {
+    for (uint32_t columns = 1; columns <= 64; ++columns) {
+      cuda::FoldValues args;
+      args.type = type;
+      args.columns = columns;
+      const uint32_t columns_of_a_thread =
+          cuda::RunShortSegments<TypeParam>(args, [](const auto& kernel) { return ColumnsOf(kernel); });
+      const uint32_t row_bytes = columns * BytesOf(type);
+      EXPECT_EQ(columns_of_a_thread, row_bytes % 16 == 0 ? 16 / BytesOf(type) : 1)
+          << columns << " of type " << static_cast<int>(type);
+    }
+  }
+}
+
+// 5000 segments of two entries and 5000 of three among short ones of one: more than there are blocks, so blocks take
+// several.
+TEST(ManyListedSegments, AreListedByClass_AndEachIsFoldedOnce) {
+  constexpr uint32_t kOfAClass = 5000;
+  std::vector<uint32_t> keys;  // 0 1 1 2 2 2 3 4 4 …
   std::vector<uint32_t> begin;
   std::vector<float> values;
-  for (uint32_t key = 0; key < 2 * kLong; ++key) {
+  for (uint32_t key = 0; key < 3 * kOfAClass; ++key) {
     begin.push_back(static_cast<uint32_t>(keys.size()));
-    for (uint32_t i = 0; i < 2 - key % 2; ++i) {
+    for (uint32_t i = 0; i < 1 + key % 3; ++i) {
       keys.push_back(key);
       values.push_back(static_cast<float>(keys.size()));
     }
   }
   cuda::FoldValues args;
-  args.segments = {nullptr, begin.data(), 2 * kLong, static_cast<uint32_t>(keys.size())};
+  args.segments = {nullptr, begin.data(), 3 * kOfAClass, static_cast<uint32_t>(keys.size())};
   args.d_values = values.data();
   args.unique = args.uniform = true;
-  std::vector<double> accs(2 * kLong, -1.0);
+  std::vector<double> accs(3 * kOfAClass, -1.0);
   args.d_accs = accs.data();
-  uint32_t count = 0;
-  std::vector<uint32_t> listed(kLong);
-  args.longs = {1, kLong, &count, listed.data()};
-  std::vector<uint32_t> gathered(2 * kLong);
+  uint32_t counts[2] = {};
+  std::vector<uint32_t> medium(kOfAClass);
+  std::vector<uint32_t> longs(kOfAClass);
+  args.classes = {1, 2, {kOfAClass, &counts[0], medium.data()}, {kOfAClass, &counts[1], longs.data()}};
+  std::vector<uint32_t> gathered(3 * kOfAClass);
   HostExecutor executor(TestSeed(14));
-  executor.RunElements(cuda::GatherSegments{keys.data(), 4, args.segments, gathered.data(), args.longs});
-  executor.RunElements(cuda::FoldShortSegments<cuda::SumFloat>{args});
-  executor.RunBlocks(cuda::LongBody<cuda::SumFloat>{{args}});
-  EXPECT_EQ(count, kLong);
-  std::sort(listed.begin(), listed.end());
-  for (uint32_t key = 0; key < 2 * kLong; ++key) {
+  executor.RunElements(cuda::GatherSegments{keys.data(), 4, args.segments, gathered.data(), args.classes});
+  cuda::RunFold<cuda::SumFloat>(args, executor);
+  EXPECT_EQ(counts[0], kOfAClass);
+  EXPECT_EQ(counts[1], kOfAClass);
+  std::sort(medium.begin(), medium.end());
+  std::sort(longs.begin(), longs.end());
+  for (uint32_t key = 0; key < 3 * kOfAClass; ++key) {
     EXPECT_EQ(gathered[key], key);
-    if (key % 2 == 0) {
-      EXPECT_EQ(listed[key / 2], key);
+    if (key % 3 > 0) {
+      EXPECT_EQ((key % 3 == 1 ? medium : longs)[key / 3], key);
     }
-    const double first = values[begin[key]];
-    EXPECT_EQ(accs[key], key % 2 == 0 ? first + first + 1 : first) << key;
+    double sum = 0.0;
+    for (uint32_t i = 0; i < 1 + key % 3; ++i) sum += values[begin[key] + i];
+    EXPECT_EQ(accs[key], sum) << key;
   }
 }
 
-struct SegmentCounts {
+struct SegmentSums {
   std::vector<uint32_t> counts;
   std::vector<uint64_t> float_weights;  // bits
   std::vector<int64_t> fixed_weights;
-  bool operator==(const SegmentCounts&) const = default;
+  bool operator==(const SegmentSums&) const = default;
 };
 
-SegmentCounts Count(const Batch& batch, bool unique, bool weights, bool as_long, uint64_t seed) {
-  std::vector<uint32_t> all(batch.begin.size());
-  std::iota(all.begin(), all.end(), 0u);
-  SegmentCounts counted;
-  counted.counts.resize(all.size());
-  counted.float_weights.resize(weights ? all.size() : 0);
-  counted.fixed_weights.resize(weights ? all.size() : 0);
+SegmentSums Count(const Batch& batch, bool unique, bool weights, Class one, uint64_t seed) {
+  const AllInOneClass all(batch, one);
+  const size_t num_segments = batch.begin.size();
+  SegmentSums counted;
+  counted.counts.resize(num_segments);
+  counted.float_weights.resize(weights ? num_segments : 0);
+  counted.fixed_weights.resize(weights ? num_segments : 0);
   const std::vector<uint32_t> base_counts(batch.num_base, 7);
   cuda::Contributors args;
   args.segments = batch.segments();
@@ -314,12 +417,7 @@ SegmentCounts Count(const Batch& batch, bool unique, bool weights, bool as_long,
   args.d_base_counts = base_counts.data();
   args.sources = batch.source_table();
   args.unique = unique;
-  auto num_long = static_cast<uint32_t>(all.size());
-  if (as_long) {
-    args.longs = {0, num_long, &num_long, all.data()};
-  } else {
-    args.longs.length = ~0u;
-  }
+  args.classes = all.classes;
   args.d_counts = counted.counts.data();
   if (weights) {
     args.d_base_float_weights = reinterpret_cast<const double*>(batch.base.data());
@@ -328,20 +426,21 @@ SegmentCounts Count(const Batch& batch, bool unique, bool weights, bool as_long,
     args.d_fixed_weights = counted.fixed_weights.data();
   }
   HostExecutor executor(seed);
-  executor.RunElements(cuda::CountShortSegments{args});
-  executor.RunBlocks(cuda::CountLongSegments{args});
+  cuda::RunOne(args, executor);
   return counted;
 }
 
-TEST(LongSegmentCounts, AnyLengthAndThreadOrder_SameBitsAsOneThreadFromLeftToRight) {
+TEST(SegmentCounts, AnyLengthClassAndThreadOrder_SameBitsAsOneThreadFromLeftToRight) {
   const uint64_t seed = TestSeed(13);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   for (const bool unique : {true, false}) {
     for (const bool weights : {true, false}) {
       const Batch batch(seed, 1, unique, false);
-      const SegmentCounts expected = Count(batch, unique, weights, false, 0);
-      for (uint64_t order = 0; order < 5; ++order) {
-        EXPECT_TRUE(expected == Count(batch, unique, weights, true, order)) << unique << weights << order;
+      const SegmentSums expected = Count(batch, unique, weights, Class::kShort, 0);
+      for (const Class one : {Class::kMedium, Class::kLong}) {
+        for (uint64_t order = 0; order < 5; ++order) {
+          EXPECT_TRUE(expected == Count(batch, unique, weights, one, order)) << unique << weights << order;
+        }
       }
     }
   }

@@ -22,7 +22,8 @@ cuda::Tuning TinyTuning() {
   tuning.slab_bytes = 600;
   tuning.min_slab_run = 1;
   tuning.max_batch_entries = 1'000'000;
-  tuning.long_segment = 3;
+  tuning.medium_segment = 2;
+  tuning.long_segment = 8;
   tuning.min_check_values = 0;
   tuning.min_pending_bytes = 1000;
   tuning.min_tile_tuples = 0;
