@@ -190,6 +190,7 @@ TEST(StrictEngine, EveryOpTypeWeightingNumericsLayoutAndPath_EqualsTheReference)
 struct Job {
   std::string name;
   bool tiles = false;
+  bool medium = false;  // all long segments are medium ones, which blocks of one warp fold
   TensorSpec spec;
   std::vector<RawSubmission> submissions;
 };
@@ -229,6 +230,16 @@ std::vector<Job> Jobs() {
   };
 }
 
+// The same bodies with blocks of one warp.
+std::vector<Job> JobsOfOneWarp() {
+  std::vector<Job> jobs = {
+      MakeJob("medium segments in order", false, Numerics::kCanonical, 9, 2, 20, 12),
+      MakeJob("medium segments in any order", false, Numerics::kFixedPoint, 1, 2, 20, 30),
+  };
+  for (Job& job : jobs) job.medium = true;
+  return jobs;
+}
+
 // Returns: whether the job gives the right bits without the barrier at `removed`. Sets `sites` to the inner barriers.
 bool IsRight(const Job& job, const Verdict& verdict, uint64_t seed, BarrierSite removed,
              std::vector<BarrierSite>* sites) {
@@ -240,6 +251,7 @@ bool IsRight(const Job& job, const Verdict& verdict, uint64_t seed, BarrierSite 
   options.tuning.min_pending_bytes = size_t{1} << 30;
   options.tuning.slab_bytes = 0;
   options.tuning.tile_part_tuples = 2000;
+  if (job.medium) options.tuning.long_segment = 1'000'000;
   cuda::DeviceEngine engine(std::move(device), options);
   const Driven driven = Drive(engine, {job.spec}, job.submissions);
   if (sites != nullptr) *sites = fibers->InnerSites();
@@ -267,9 +279,10 @@ bool Shows(const Job& job, const Verdict& verdict, BarrierSite removed) {
   return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-TEST(StrictEngine, WithoutAnyOneBarrier_TheMistakeShows) {
+// Checks that each barrier which the jobs reach is needed by one of them, and that they reach so many.
+void ExpectMissingBarriersShow(const std::vector<Job>& jobs, size_t min_barriers) {
   std::map<std::string, bool> shows;  // by site: in any of the jobs that reach it
-  for (const Job& job : Jobs()) {
+  for (const Job& job : jobs) {
     SCOPED_TRACE(job.name);
     const Verdict verdict = Judge({job.spec}, job.submissions);
     std::vector<BarrierSite> sites;
@@ -280,8 +293,14 @@ TEST(StrictEngine, WithoutAnyOneBarrier_TheMistakeShows) {
       shown = shown || Shows(job, verdict, site);
     }
   }
-  EXPECT_GE(shows.size(), 10u) << "the jobs reach too little";
+  EXPECT_GE(shows.size(), min_barriers) << "the jobs reach too little";
   for (const auto& [site, shown] : shows) EXPECT_TRUE(shown) << site;
+}
+
+TEST(StrictEngine, WithoutAnyOneBarrier_TheMistakeShows) { ExpectMissingBarriersShow(Jobs(), 10); }
+
+TEST(StrictEngine, BlocksOfOneWarpWithoutAnyOneBarrier_TheMistakeShows) {
+  ExpectMissingBarriersShow(JobsOfOneWarp(), 7);
 }
 
 }  // namespace
