@@ -144,8 +144,9 @@ struct FoldShortSegments {
     const uint32_t begin = args.segments.Begin(segment);
     const uint32_t end = args.segments.End(segment);
     if (!args.classes.IsShort(end - begin)) return;
-    static_cast<Pack<typename Fold::Acc, kColumns>*>(args.d_accs)[i] =
-        FoldSegment<Fold, kColumns>(args, begin, end, /*stride=*/1, cell.column);
+    // A variable, because GCC's instrumentation misses a store of what a call returns in memory.
+    const auto accs = FoldSegment<Fold, kColumns>(args, begin, end, /*stride=*/1, cell.column);
+    static_cast<Pack<typename Fold::Acc, kColumns>*>(args.d_accs)[i] = accs;
   }
 };
 
