@@ -52,16 +52,22 @@ class Kernel(NamedTuple):
     spilled: int  # bytes
     shared: int
 
+    def threads(self) -> int:
+        """The threads of a block, which the names of the kernels for listed segments end with."""
+        match = re.search(r"Listed\w+<(?:.*, )?(\d+)>$", self.name)
+        return BLOCK_THREADS if match is None else int(match[1])
+
     def occupancy(self) -> float:
         """The share of a multiprocessor's threads that are resident at a time."""
+        threads = self.threads()
         warp = -(-self.registers * WARP_THREADS // REGISTER_UNIT) * REGISTER_UNIT
         blocks = min(
-            REGISTERS // (warp * BLOCK_THREADS // WARP_THREADS),
+            REGISTERS // (warp * threads // WARP_THREADS),
             SHARED_BYTES // (self.shared + SHARED_PER_BLOCK),
-            MAX_THREADS // BLOCK_THREADS,
+            MAX_THREADS // threads,
             MAX_BLOCKS,
         )
-        return blocks * BLOCK_THREADS / MAX_THREADS
+        return blocks * threads / MAX_THREADS
 
 
 def demangle(names: list[str]) -> list[str]:
@@ -71,11 +77,12 @@ def demangle(names: list[str]) -> list[str]:
 
 
 def short_name(name: str) -> str | None:
-    """`TileBody<SumFloat>` for a kernel of ours, None for one of a library."""
+    """`TileBody<SumFloat>` or `ListedBody<SumFloat, 32>` for a kernel of ours, None for one of a library."""
     match = re.search(r"\bRun(?:Elements|Blocks)<(.*)>\(", name)
     if match is None:
         return None
-    return re.sub(r"sparseagg::cuda::|, (true|false)|\((bool|unsigned int)\)\d+", "", match[1]).strip()
+    name = re.sub(r"sparseagg::cuda::|, (true|false|\(bool\)\d)|\(unsigned int\)", "", match[1])
+    return re.sub(r"(\d)u\b", r"\1", name).strip()
 
 
 def compile_kernels(build: Path) -> str:
