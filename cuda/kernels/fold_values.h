@@ -225,6 +225,7 @@ struct FoldListedSegments {
     uint32_t sources[2][kTileValues];  // of each entry, kIsTerm for terms
     State states[kMaxGroup];
   };
+  static_assert(kThreads > kWarpThreads || sizeof(InOrderShared) <= 6 << 10);
   // Entries of a part that are in shared memory at a time.
   struct Tile {
     uint32_t first;

@@ -178,7 +178,7 @@ struct alignas(kCount == 1 ? alignof(T) : 16) Pack {
   T values[kCount];
 };
 
-// Returns: the bits of element `index` of 16 bytes that hold kCount elements.
+// Returns: the bits of element `index` of 16 bytes that hold kCount elements; the first one in the lowest bits.
 template <uint32_t kCount>
 SPARSEAGG_HD uint64_t BitsIn(const Pack<uint64_t, 2>& pack, uint32_t index) {
   constexpr uint32_t kPerHalf = kCount / 2;
