@@ -137,10 +137,10 @@ absl::Status TimelineDevice::Select(const cuda::SelectCall& call) {
 absl::Status TimelineDevice::LaunchOn(const cuda::KernelCall& call, Lane lane) {
   absl::Status status = device_->LaunchOn(call, lane);
   if (const auto* fetch = std::get_if<cuda::Fetch>(&call)) return RunFetch(*fetch, lane), status;
-  // Two kernels each: for short and for long segments.
-  const bool is_two =
+  // For short, medium and long segments.
+  const bool is_three =
       std::holds_alternative<cuda::FoldValues>(call) || std::holds_alternative<cuda::Contributors>(call);
-  Run(lane, is_two ? 2 : 1);
+  Run(lane, is_three ? 3 : 1);
   return status;
 }
 
