@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/kernels/fold_listed.h"
 #include "cuda/tile_merge.h"
 #include "host/base/status_macros.h"
 

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "cuda/device.h"
+#include "cuda/kernels/fold_listed.h"
 
 namespace sparseagg::cuda {
 

@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_CUDA_KERNELS_LAUNCH_FOLD_CUH_
 #define SPARSEAGG_CUDA_KERNELS_LAUNCH_FOLD_CUH_
 
+#include "cuda/kernels/fold_listed.h"
 #include "cuda/kernels/grid.cuh"
 #include "cuda/kernels/launch.h"
 

@@ -27,8 +27,8 @@ inline void PrintTo(const EngineCase& engine, std::ostream* out) { *out << engin
 // of a real device and, for each path, with tiny sizes.
 std::vector<EngineCase> AvailableEngines();
 
-// Returns: sizes of the CUDA engine with which small inputs reach every boundary: staging slots, medium and long segments,
-// checks, merges.
+// Returns: sizes of the CUDA engine with which small inputs reach every boundary: staging slots, medium and long
+// segments, checks, merges.
 cuda::Tuning TinyTuning();
 // Returns: the CUDA engine with tiny sizes over a host device in torture mode. With `tiles` it takes the tile path
 // wherever possible, otherwise the sort path.
