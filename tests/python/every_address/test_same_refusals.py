@@ -12,7 +12,6 @@ import pytest
 import sparseagg as sa
 from every_client import ONE, UPDATE, one, refusal
 
-
 BAD_SPECS = {
     "no tensors": (sa.RoundSpec([]), "the spec has no tensors"),
     "two of one name": (sa.RoundSpec([sa.TensorSpec("v", "int32", 1)] * 2), "tensor 'v' is given twice"),
