@@ -73,10 +73,16 @@ absl::StatusOr<std::vector<const void*>> Session::SendAhead(absl::Span<const Hos
   is_sending_ahead_ = true;
   for (const auto& [array, copy] : copies) RETURN_IF_ERROR(staging_.CopyIn(copy.get(), array));
   RETURN_IF_ERROR(staging_.Flush());
+  sent.reserve(copies.size());
+  // Nobody would forget the first array if there were no memory to note the second one.
+  absl::Cleanup undo = [&] {
+    for (const void* array : sent) resident_.Drop(array);
+  };
   for (auto& [array, copy] : copies) {
     sent.push_back(array.array);
     resident_.Add(array.array, std::move(copy));
   }
+  std::move(undo).Cancel();
   return sent;
 }
 

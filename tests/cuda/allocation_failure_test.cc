@@ -15,6 +15,7 @@
 #include "tests/support/failing_allocation.h"
 #include "tests/support/generators.h"
 #include "tests/support/random.h"
+#include "tests/support/reference.h"
 #include "tests/support/results.h"
 
 namespace sparseagg::testing {
@@ -44,13 +45,8 @@ absl::StatusOr<std::vector<Result>> Merge(Engine& engine, const TensorSpec& spec
   return std::move(*aggregation).Finish();
 }
 
-TEST(DeviceAllocationFailure, AnyOnArrival_CountsNothingOrMakesNoDifference) {
-  const uint64_t seed = TestSeed(41);
-  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+std::vector<RawSubmission> Submissions(const TensorSpec& spec, uint64_t seed) {
   Rng rng(seed);
-  TensorSpec spec;
-  spec.name = "t";
-  spec.dtype = DType::kInt32;
   std::vector<RawSubmission> submissions;
   for (size_t k = 0; k < kClients; ++k) {
     RawTensor raw;
@@ -58,6 +54,16 @@ TEST(DeviceAllocationFailure, AnyOnArrival_CountsNothingOrMakesNoDifference) {
     raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
     submissions.push_back({absl::StrCat("client ", k), 1.0, {std::move(raw)}});
   }
+  return submissions;
+}
+
+TEST(DeviceAllocationFailure, AnyOnArrival_CountsNothingOrMakesNoDifference) {
+  const uint64_t seed = TestSeed(41);
+  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dtype = DType::kInt32;
+  const std::vector<RawSubmission> submissions = Submissions(spec, seed);
   cuda::DeviceEngineOptions options;
   options.tuning.min_pending_bytes = 1;
   cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), options);
@@ -72,6 +78,32 @@ TEST(DeviceAllocationFailure, AnyOnArrival_CountsNothingOrMakesNoDifference) {
     EXPECT_EQ(Diff(*results, *expected), "") << "without allocation " << before;
   }
   EXPECT_GE(before, 20) << "this test no longer does what it is for";
+}
+
+// What failed must leave no trace on the device, since the next update's arrays may lie at the same addresses.
+TEST(DeviceAllocationFailure, AnyWhileAnUpdateIsSentAhead_MakesNoDifference) {
+  const uint64_t seed = TestSeed(42);
+  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+  TensorSpec spec;
+  spec.name = "t";
+  const std::vector<RawSubmission> submissions = Submissions(spec, seed);
+  const Verdict verdict = Judge({spec}, submissions);
+  cuda::DeviceEngineOptions options;
+  options.tuning.min_pinned_bytes = options.tuning.min_resident_bytes = 1;
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), options);
+  long before = 0;
+  for (bool failed = true; failed; ++before) {
+    {
+      const auto aggregation = *Aggregation::Create(engine, {spec});
+      std::vector<ValidatedUpdate> updates = *BuildUpdates({spec}, submissions.back());
+      const FailingAllocation failing(before);
+      Try([&] { return aggregation->Prepare(std::move(updates)).status(); }).IgnoreError();
+      failed = failing.failed();
+    }
+    ASSERT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), verdict), "") << "without allocation " << before;
+  }
+  EXPECT_GE(before, 8) << "this test no longer does what it is for";
+  EXPECT_EQ(engine.use().num_fallbacks, 0u);
 }
 
 }  // namespace
