@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import sparseagg as sa
-from conftest import START_TIMEOUT_S, server_binary
+from real_server import START_TIMEOUT_S, server_binary
 
 
 def temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> pathlib.Path:

@@ -7,7 +7,7 @@ import importlib.util
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import REPOSITORY
+from real_server import REPOSITORY
 
 
 @pytest.fixture(scope="module")

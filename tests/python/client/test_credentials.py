@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import REPOSITORY, server_binary
+from real_server import REPOSITORY, server_binary
 from sparseagg.commands.cli import main
 
 ONCE = sa.RetryPolicy(attempts=1)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import ServerProcess
+from real_server import ServerProcess
 
 DIMENSION = 100_000
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", DIMENSION, layout="dense")])

@@ -15,8 +15,8 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import REPOSITORY
 from google.protobuf import empty_pb2
+from real_server import REPOSITORY
 from sparseagg.client.channel import channel_options
 from sparseagg.client.deadlines import poll_pause
 from sparseagg.client.retry import wait_before_retry

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import sparseagg as sa
-from conftest import ServerProcess
+from real_server import ServerProcess
 from test_retry import SPEC, update
 
 

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 import sparseagg
-from conftest import REPOSITORY
+from real_server import REPOSITORY
 from sparseagg.client.connection import Connection
 from sparseagg.client.progress import ProgressBar
 from sparseagg.commands import cli

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import reference
 import sparseagg as sa
-from conftest import server_binary
+from real_server import server_binary
 from sparseagg.commands.cli import main
 from sparseagg.commands.demo import check, corpus, model, vocabulary
 from sparseagg.commands.demo.report import plot

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from conftest import server_binary
+from real_server import server_binary
 
 
 def test_demo_pull_agrees_though_worker_processes_are_killed(tmp_path):

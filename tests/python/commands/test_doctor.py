@@ -11,7 +11,7 @@ import sys
 
 import pytest
 import sparseagg as sa
-from conftest import server_binary
+from real_server import server_binary
 from sparseagg.commands import doctor
 from sparseagg.commands.cli import main
 from sparseagg.commands.doctor import memory_bytes

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 import sparseagg as sa
-from conftest import START_TIMEOUT_S
+from real_server import START_TIMEOUT_S
 from wrapped_server import wrap
 
 LIBRARIES = sorted(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))

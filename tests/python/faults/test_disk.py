@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import START_TIMEOUT_S, ServerProcess, server_binary
+from real_server import START_TIMEOUT_S, ServerProcess, server_binary
 from wrapped_server import wrap
 
 LIBRARY = pathlib.Path(server_binary()).resolve().parents[1] / "tests/service/libsparseagg_failing_disk.so"

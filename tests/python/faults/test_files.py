@@ -11,7 +11,7 @@ import urllib.request
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import START_TIMEOUT_S, server_binary
+from real_server import START_TIMEOUT_S, server_binary
 from wrapped_server import wrap
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=100_000)])

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 
 import pytest
-from conftest import ServerProcess, server_binary
+from real_server import ServerProcess, server_binary
 
 
 def wrap(monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path, prefix: str) -> Callable[..., ServerProcess]:

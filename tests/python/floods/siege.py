@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from conftest import ServerProcess
+from real_server import ServerProcess
 
 LIMIT = 256 << 20
 # Longer to see whether memory grows on: `FLOOD_SECONDS=20 make test-python PYTEST_ARGS='-n 0 -s tests/python/floods'`.

@@ -8,7 +8,7 @@ import attacks
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import ServerProcess
+from real_server import ServerProcess
 from siege import LIMIT, check_siege
 
 CLIENTS = 20

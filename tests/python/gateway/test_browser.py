@@ -38,7 +38,7 @@ def driver():
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    from conftest import ServerProcess
+    from real_server import ServerProcess
 
     running = ServerProcess(tmp_path_factory.mktemp("browser") / "log", *LOCAL)
     yield running

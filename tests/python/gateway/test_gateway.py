@@ -18,7 +18,7 @@ ROWS = np.array([[1, 2], [3, 4]], "<f4")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    from conftest import ServerProcess
+    from real_server import ServerProcess
 
     running = ServerProcess(tmp_path_factory.mktemp("gateway") / "log", *LOCAL)
     yield running

@@ -9,8 +9,8 @@ import pathlib
 import ssl
 
 import pytest
-from conftest import ServerProcess
 from http_calls import LOCAL, TIMEOUT_S, request
+from real_server import ServerProcess
 
 TOKENS = {"coordinator": "c" * 43, "client": "w" * 43}
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import server_binary
+from real_server import server_binary
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import sparseagg as sa
-from conftest import server_binary
+from real_server import server_binary
 from sparseagg.errors import ProgramMissing
 from sparseagg.local import programs
 

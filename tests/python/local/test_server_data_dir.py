@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import ServerProcess
+from real_server import ServerProcess
 from server_processes import temporary_folder
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=100)])

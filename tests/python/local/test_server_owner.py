@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import sparseagg as sa
-from conftest import START_TIMEOUT_S
+from real_server import START_TIMEOUT_S
 from server_processes import Watched, serves, temporary_folder, watching
 from sparseagg.local.server import Server
 from sparseagg.local.server_directory import ServerDirectory

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import sparseagg as sa
-from conftest import START_TIMEOUT_S
+from real_server import START_TIMEOUT_S
 from server_processes import Python, Watched, others_hold, path_in, pythons, serves, temporary_folder, watching
 from sparseagg.local import server as module
 from sparseagg.local.server import Server

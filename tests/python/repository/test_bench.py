@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
+from real_server import REPOSITORY
 
 
 @pytest.fixture

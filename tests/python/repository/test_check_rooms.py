@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from real_server import REPOSITORY
 
 SCRIPT = REPOSITORY / "scripts" / "check_rooms.py"
 

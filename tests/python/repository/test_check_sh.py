@@ -10,7 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from real_server import REPOSITORY
 
 NO_GPU = "UNAVAILABLE: no usable GPU: this machine has no NVIDIA driver"
 PARTS = ["device", "contract", "sanitizer", "bench", "profile", "peers", "faults", "serve", "differential"]

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from conftest import REPOSITORY, START_TIMEOUT_S, server_binary
+from real_server import REPOSITORY, START_TIMEOUT_S, server_binary
 
 SCRIPT = REPOSITORY / "scripts" / "crash_test.py"
 CYCLES = 16

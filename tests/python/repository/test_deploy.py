@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 import sparseagg as sa
 import yaml
-from conftest import REPOSITORY, server_binary
+from real_server import REPOSITORY, server_binary
 
 DEPLOY = REPOSITORY / "deploy"
 CHART = DEPLOY / "helm" / "sparseagg"

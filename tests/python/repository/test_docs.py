@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import REPOSITORY, ServerProcess, server_binary
+from real_server import REPOSITORY, ServerProcess, server_binary
 from sparseagg.commands.cli import main
 from sparseagg.commands.spec_file import read_spec
 from sparseagg.v1 import aggregation_pb2 as pb

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import START_TIMEOUT_S
+from real_server import START_TIMEOUT_S
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.v1 import aggregation_pb2_grpc as rpc
 

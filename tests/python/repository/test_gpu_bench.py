@@ -9,7 +9,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
+from real_server import REPOSITORY
 
 GPU_BENCH = os.environ.get("SPARSEAGG_GPU_BENCH") or str(REPOSITORY / "build/dev/bench/gpu_bench")
 

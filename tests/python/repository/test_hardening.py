@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import server_binary
+from real_server import server_binary
 
 
 def readelf(flag: str) -> str:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from conftest import REPOSITORY, server_binary
+from real_server import REPOSITORY, server_binary
 
 
 def test_every_task_is_completed_once_though_a_third_of_the_workers_abandon_theirs():

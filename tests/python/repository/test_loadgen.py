@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import sparseagg as sa
-from conftest import REPOSITORY, server_binary
+from real_server import REPOSITORY, server_binary
 
 BENCH = REPOSITORY / "bench" / "service"
 

@@ -13,7 +13,7 @@ import urllib.request
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import REPOSITORY
+from real_server import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=10)])

@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import sparseagg as sa
-from conftest import REPOSITORY, server_binary
+from real_server import REPOSITORY, server_binary
 
 WHEEL = Path("sparseagg-0.1.0-py3-none-any.whl")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY, ServerProcess
+from real_server import REPOSITORY, ServerProcess
 
 DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "python" / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from conftest import BENCH
+from real_server import BENCH
 
 RUN_SMALL_ROUNDS = """
 import pathlib, sys

@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from real_server import REPOSITORY
 
 # Stands in for CMake: notes its arguments, and makes an extension where it is told to.
 CMAKE = """#!{bash}
