@@ -20,8 +20,9 @@ class ResidentArrays {
   bool HasRoomFor(size_t bytes) const { return bytes <= max_bytes_ - bytes_; }
   // Keeps the copy of an array. Requires: HasRoomFor(copy.bytes()); the array has no copy.
   void Add(const void* array, DeviceBuffer copy) {
-    bytes_ += copy.bytes();
+    const size_t bytes = copy.bytes();
     copies_.emplace(array, std::move(copy));
+    bytes_ += bytes;
   }
   bool Has(const void* array) const { return copies_.contains(array); }
   // Returns: the copy, or null.
