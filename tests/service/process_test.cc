@@ -1,4 +1,4 @@
-// sparseagg-server as a process: starting, settings, signals.
+// sparseagg-server as a process: starting, settings, connections, logs.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -9,18 +9,15 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "host/cpu/simd/kernels.h"
 #include "service/transport/listener.h"
-#include "tests/service/support/raw_client.h"
 #include "tests/service/support/server_fixture.h"
 #include "tests/service/support/server_process.h"
 
@@ -31,7 +28,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
-using Code = absl::StatusCode;
 
 std::pair<std::string, uint16_t> SplitAddress(const std::string& address) {
   const size_t colon = address.rfind(':');
@@ -84,6 +80,7 @@ TEST(ProcessTest, Settings_FlagEnvironmentAndFile_FlagGoesFirstThenEnvironment) 
 }
 
 // A temporary file with a shared record lock, held until End or the destructor.
+
 class OwnersFile {
  public:
   OwnersFile() : path_(::testing::TempDir() + "/owners." + std::to_string(getpid())) {
@@ -250,26 +247,6 @@ TEST(ProcessTest, BrokenPipe_IsNoReasonToStop) {
   EXPECT_EQ(server.Wait(), 0);
 }
 
-TEST(ProcessTest, Sighup_StopsLikeSigterm) {
-  ServerProcess server({"--shutdown-deadline", "60s"});
-  server.Signal(SIGHUP);
-  ASSERT_TRUE(server.AwaitLog("draining"));
-  server.Signal(SIGHUP);  // a terminal that closes may send two; the second must not kill
-  EXPECT_EQ(server.Wait(), 0) << server.Log();
-  EXPECT_THAT(server.Log(), HasSubstr("stopped"));
-}
-
-TEST(ProcessTest, Sighup_WhereItIsIgnored_StopsNothing) {
-  const auto before = std::signal(SIGHUP, SIG_IGN);  // as nohup has it
-  ServerProcess server;
-  std::signal(SIGHUP, before);
-  server.Signal(SIGHUP);
-  EXPECT_EQ(InfoOf(server).engine(), "cpu");
-  server.Signal(SIGTERM);
-  EXPECT_EQ(server.Wait(), 0);
-  EXPECT_THAT(server.Log(), HasSubstr("draining signal=15"));
-}
-
 TEST(ProcessTest, Message_NotEvenUtf8_IsRefusedWithoutAWordOnStandardError) {
   ServerProcess server;
   Client client(server.address());
@@ -326,89 +303,9 @@ TEST(ProcessTest, Log_Json_HasRoundsTimelineAndTraceparent) {
   }
 }
 
-TEST(ProcessTest, Sigterm_InTheMiddleOfAStream_LetsItFinishAndLeavesWithZero) {
-  ServerProcess server({"--shutdown-deadline", "60s"});
-  Client client(server.address());
-  ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
-  grpc::ClientContext context;
-  v1::Submission submission;
-  const auto writer = client.stub().SubmitUpdate(&context, &submission);
-  ASSERT_TRUE(writer->Write(MakeChunk("rounds/r", "a", {1}, {1}, 0, false)));
-  while (client.Get("rounds/r")->num_uploads() != 1) {
-  }
-  server.Signal(SIGTERM);
-  ASSERT_TRUE(server.AwaitLog("draining"));
-  ASSERT_TRUE(writer->Write(MakeChunk("rounds/r", "a", {2}, {1}, 1, true)));
-  writer->WritesDone();
-  EXPECT_THAT(FromGrpc(writer->Finish()), IsOk());
-  EXPECT_EQ(submission.num_tuples(), 2);
-  EXPECT_EQ(server.Wait(), 0);
-  EXPECT_THAT(server.Log(), HasSubstr("stopped"));
-}
-
-TEST(ProcessTest, Sigterm_DuringTheDrainDelay_StillServes) {
-  ServerProcess server({"--drain-delay", "60s"});
-  Client client(server.address());
-  ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
-  server.Signal(SIGTERM);
-  ASSERT_TRUE(server.AwaitLog("draining"));
-  EXPECT_THAT(client.Create(SumSpec(), "s"), IsOk());
-  EXPECT_THAT(client.SubmitUnary({MakeChunk("rounds/r", "a", {1}, {1})}), IsOk());
-  server.Signal(SIGINT);  // the second one: at once
-  EXPECT_EQ(server.Wait(), 128 + SIGINT);
-}
-
-TEST(ProcessTest, Sigterm_StreamThatNeverEnds_IsCutAtTheDeadline) {
-  ServerProcess server({"--shutdown-deadline", "50ms"});
-  Client client(server.address());
-  ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
-  grpc::ClientContext context;
-  v1::Submission submission;
-  const auto writer = client.stub().SubmitUpdate(&context, &submission);
-  ASSERT_TRUE(writer->Write(MakeChunk("rounds/r", "a", {1}, {1}, 0, false)));
-  while (client.Get("rounds/r")->num_uploads() != 1) {
-  }
-  server.Signal(SIGTERM);
-  EXPECT_EQ(server.Wait(), 0);
-  EXPECT_THAT(FromGrpc(writer->Finish()), HasCode(Code::kUnavailable));
-}
-
 // gRPC 1.51 waits until the peer has read the data of a cancelled call.
-TEST(ProcessTest, Sigterm_ReadersThatTakeNothing_AreCutAfterTheDeadline) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "/process_test.", getpid());
-  for (const std::string& address : {std::string("127.0.0.1:0"), "unix:" + path}) {
-    ServerProcess server({"--grpc-address", address, "--shutdown-deadline", "50ms", "--log-level", "debug"});
-    Client client(server.address());
-    ASSERT_THAT(client.Create(SumSpec(1'000'000), "r"), IsOk());
-    std::vector<uint32_t> keys(400'000);
-    std::iota(keys.begin(), keys.end(), 0);
-    ASSERT_THAT(client.SubmitUnary({MakeChunk("rounds/r", "a", keys, std::vector<float>(keys.size(), 1))}), IsOk());
-    ASSERT_THAT(client.Finish("rounds/r"), IsOk());
-    v1::GetResultRequest request;
-    request.set_name("rounds/r");
-    request.set_page_size(2 << 20);
-    RawClient stuck(server.address(), RawClient::kWideWindow);
-    for (int i = 0; i < 4; ++i) stuck.Call("GetResult", request);
-    ASSERT_TRUE(stuck.ok());
-    ASSERT_TRUE(server.AwaitLog("method=GetResult"));
-    server.Signal(SIGTERM);
-    EXPECT_EQ(server.Wait(), 0) << address;
-  }
-}
 
 // Without an answer the clients would call again, and gRPC cancels new calls while it shuts down.
-TEST(ProcessTest, Sigterm_WhileSomebodyWaits_TellsThemThatItStops) {
-  ServerProcess server({"--shutdown-deadline", "60s", "--log-level", "debug"});
-  Client client(server.address());
-  ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
-  absl::StatusOr<v1::Round> waited = absl::UnknownError("");
-  std::thread waiter([&] { waited = client.Wait("rounds/r", absl::Seconds(50)); });
-  ASSERT_TRUE(server.AwaitLog("method=WaitRound"));
-  server.Signal(SIGTERM);
-  EXPECT_EQ(server.Wait(), 0);
-  waiter.join();
-  EXPECT_THAT(waited, Fails(Code::kUnavailable, HasSubstr("shutting down")));
-}
 
 }  // namespace
 }  // namespace sparseagg::service
