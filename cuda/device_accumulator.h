@@ -48,9 +48,9 @@ class DevicePrepared : public PreparedUpdate {
 //
 // Data: between operations all data is in host memory: the updates as they were sent, and the rows of earlier merges.
 // Copies of large updates go to the device when they arrive. An operation copies the rest of its input to the device,
-// and its output back. Where the spec makes the order of submissions
-// irrelevant (OrderMatters in host/spec/spec.h), Add merges the updates that it has kept once they take enough memory:
-// a merge on arrival. Otherwise all updates are kept until FoldPending or Finish.
+// and its output back. Where the spec makes the order of submissions irrelevant (OrderMatters in host/spec/spec.h), Add
+// merges the updates that it has kept once they take enough memory: a merge on arrival. Otherwise all updates are kept
+// until FoldPending or Finish.
 //
 // Failure of the device changes no bit of the result and loses no data, because none is only on the device. It is no
 // error for the caller; MergeFrom alone may have to refuse because of it (see there). The accumulator goes on in one of

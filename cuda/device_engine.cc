@@ -92,36 +92,35 @@ absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation,
 }
 
 NotedArrays::~NotedArrays() {
-  if (!arrays_.empty()) engine_.Forget(arrays_);
+  if (!sent_.empty()) {
+    const absl::Status status = engine_.ForgetSent(sent_);
+    if (!absl::IsResourceExhausted(status)) engine_.Distrust(status);
+  }
+  for (const void* array : pinned_) engine_.session_->pinned().Remove(array);
 }
 
 NotedArrays DeviceEngine::Note(absl::Span<const HostPart> arrays) {
   NotedArrays noted(*this);
   if (!Probe().ok()) return noted;
-  noted.arrays_.reserve(2 * arrays.size());
+  noted.pinned_.reserve(arrays.size());
   size_t bytes = 0;
   for (const HostPart& array : arrays) {
     bytes += array.bytes;
-    if (session_->pinned().Add(array.array, array.bytes)) noted.arrays_.push_back(array.array);
+    if (session_->pinned().Add(array.array, array.bytes)) noted.pinned_.push_back(array.array);
   }
   if (bytes < options_.tuning.min_resident_bytes) return noted;
   const absl::Status status = SendAhead(arrays, noted);
   // Without room the update waits in host memory.
-  if (!absl::IsResourceExhausted(status) && SetFault(status)) TellFallback(status);
+  if (!absl::IsResourceExhausted(status)) Distrust(status);
   return noted;
 }
 
 absl::Status DeviceEngine::SendAhead(absl::Span<const HostPart> arrays, NotedArrays& noted) {
   const std::lock_guard<std::mutex> lock(device_mutex_);
   RETURN_IF_ERROR(Probe());
-  std::vector<const void*> sent;
-  const Operation send = [&](Session& session, int) -> absl::Status {
-    ASSIGN_OR_RETURN(sent, session.SendAhead(arrays));
-    return absl::OkStatus();
-  };
+  const Operation send = [&](Session& session, int) { return session.SendAhead(arrays, noted.sent_); };
   RETURN_IF_ERROR(RunOnce(*session_, send, /*shrink=*/0));
-  noted.arrays_.insert(noted.arrays_.end(), sent.begin(), sent.end());
-  if (!sent.empty()) CountUse(&DeviceUse::num_sent_ahead);
+  if (!noted.sent_.empty()) CountUse(&DeviceUse::num_sent_ahead);
   return absl::OkStatus();
 }
 
@@ -132,15 +131,10 @@ void DeviceEngine::CountUse(uint64_t DeviceUse::*event) {
   use_.direct_bytes = session_->staging().direct_bytes();
 }
 
-void DeviceEngine::Forget(const std::vector<const void*>& arrays) {
-  absl::Status status;
-  {
-    const std::lock_guard<std::mutex> lock(device_mutex_);
-    status = RunOnce(
-        *session_, [&](Session& session, int) { return session.Forget(arrays); }, /*shrink=*/0);
-  }
-  for (const void* array : arrays) session_->pinned().Remove(array);
-  if (!absl::IsResourceExhausted(status) && SetFault(status)) TellFallback(status);
+absl::Status DeviceEngine::ForgetSent(const std::vector<const void*>& arrays) {
+  const std::lock_guard<std::mutex> lock(device_mutex_);
+  return RunOnce(
+      *session_, [&](Session& session, int) { return session.Forget(arrays); }, /*shrink=*/0);
 }
 
 void DeviceEngine::Distrust(const absl::Status& fault) {

@@ -47,14 +47,16 @@ class DeviceEngine;
 class NotedArrays {
  public:
   explicit NotedArrays(DeviceEngine& engine) : engine_(engine) {}
-  NotedArrays(NotedArrays&& other) noexcept : engine_(other.engine_), arrays_(std::exchange(other.arrays_, {})) {}
+  NotedArrays(NotedArrays&& other) noexcept
+      : engine_(other.engine_), pinned_(std::exchange(other.pinned_, {})), sent_(std::exchange(other.sent_, {})) {}
   NotedArrays& operator=(NotedArrays&&) = delete;
   ~NotedArrays();
 
  private:
   friend class DeviceEngine;
   DeviceEngine& engine_;
-  std::vector<const void*> arrays_;
+  std::vector<const void*> pinned_;
+  std::vector<const void*> sent_;
 };
 
 // An engine that merges on a device. Lives as long as the server or process; creates accumulators, which must not
@@ -97,7 +99,7 @@ class DeviceEngine : public Engine {
  private:
   friend class NotedArrays;
   absl::Status SendAhead(absl::Span<const HostPart> arrays, NotedArrays& noted);
-  void Forget(const std::vector<const void*>& arrays);
+  absl::Status ForgetSent(const std::vector<const void*>& arrays);
   // Adds 1 to `event`, and notes the bytes. Requires: device_mutex_.
   void CountUse(uint64_t DeviceUse::*event);
   absl::Status RunOnce(Session& session, const Operation& operation, int shrink) const;

@@ -8,19 +8,22 @@ namespace sparseagg::cuda {
 bool PinnedArrays::Add(const void* array, size_t bytes) {
   if (bytes < min_bytes_) return false;
   {
+    // First, so that nobody else pins the array meanwhile, and that no memory is needed once it is pinned.
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (arrays_.contains(array)) return false;
+    if (!arrays_.try_emplace(array).second) return false;
   }
   Entry entry;
   if (device_.IsPinned(array, bytes)) {
     entry.range = {0, bytes};
   } else {
     entry = {PinPages(array, bytes), true};
-    if (entry.range.begin == entry.range.end) return false;
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  arrays_[array] = entry;
-  return true;
+  const auto found = arrays_.find(array);
+  found->second = entry;
+  if (entry.range.begin != entry.range.end) return true;
+  arrays_.erase(found);
+  return false;
 }
 
 PinnedArrays::Range PinnedArrays::PinPages(const void* array, size_t bytes) {

@@ -15,8 +15,8 @@ namespace sparseagg::cuda {
 template <typename Fold, typename Executor>
 void RunFold(const FoldValues& args, Executor& executor) {
   RunShortSegments<Fold>(args, [&executor](const auto& kernel) { executor.RunElements(kernel); });
-  executor.RunBlocks(ListedBody<Fold, kWarpThreads>{{args}});
-  executor.RunBlocks(ListedBody<Fold, kBlockThreads>{{args}});
+  executor.RunBlocks(FoldListedSegments<Fold, kWarpThreads>{args});
+  executor.RunBlocks(FoldListedSegments<Fold, kBlockThreads>{args});
 }
 
 template <typename Fold, typename Executor>

@@ -59,31 +59,26 @@ absl::StatusOr<Session::Selection> Session::Select(const DeviceBuffer& d_flags, 
   return FinishSelect(std::move(pending));
 }
 
-absl::StatusOr<std::vector<const void*>> Session::SendAhead(absl::Span<const HostPart> arrays) {
-  size_t bytes = 0;
-  for (const HostPart& array : arrays) bytes += resident_.Has(array.array) ? 0 : array.bytes;
-  std::vector<const void*> sent;
-  if (!resident_.HasRoomFor(bytes)) return sent;
+absl::Status Session::SendAhead(absl::Span<const HostPart> arrays, std::vector<const void*>& sent) {
   std::vector<std::pair<HostPart, DeviceBuffer>> copies;
+  size_t bytes = 0;
   for (const HostPart& array : arrays) {
     if (array.bytes == 0 || resident_.Has(array.array)) continue;
-    ASSIGN_OR_RETURN(DeviceBuffer copy, memory_.Allocate(array.bytes, Lane::kCopy));
-    copies.emplace_back(array, std::move(copy));
+    bytes += array.bytes;
+    copies.emplace_back(array, DeviceBuffer());
+  }
+  if (!resident_.HasRoomFor(bytes)) return absl::OkStatus();
+  for (auto& [array, copy] : copies) {
+    ASSIGN_OR_RETURN(copy, memory_.Allocate(array.bytes, Lane::kCopy));
   }
   is_sending_ahead_ = true;
   for (const auto& [array, copy] : copies) RETURN_IF_ERROR(staging_.CopyIn(copy.get(), array));
   RETURN_IF_ERROR(staging_.Flush());
-  sent.reserve(copies.size());
-  // Nobody would forget the first array if there were no memory to note the second one.
-  absl::Cleanup undo = [&] {
-    for (const void* array : sent) resident_.Drop(array);
-  };
   for (auto& [array, copy] : copies) {
     sent.push_back(array.array);
     resident_.Add(array.array, std::move(copy));
   }
-  std::move(undo).Cancel();
-  return sent;
+  return absl::OkStatus();
 }
 
 absl::Status Session::Forget(absl::Span<const void* const> arrays) {

@@ -72,9 +72,9 @@ class Session {
   absl::StatusOr<Selection> FinishSelect(PendingSelection pending);
 
   // Sends copies of whole arrays, which StagingRing::CopyIn uses from then on. Does not block: until Forget, the arrays
-  // must neither change nor go. Returns: those that had no copy before, and have one now; none if there
-  // is no room for all of them (Tuning::max_resident_share).
-  absl::StatusOr<std::vector<const void*>> SendAhead(absl::Span<const HostPart> arrays);
+  // must neither change nor go. Adds to `sent` those that had no copy before: none if there is no room for all of them
+  // (Tuning::max_resident_share). What is in `sent` must be forgotten, after an error or std::bad_alloc too.
+  absl::Status SendAhead(absl::Span<const HostPart> arrays, std::vector<const void*>& sent);
   // Drops the copies of arrays. Blocks: until the arrays are not read any more.
   absl::Status Forget(absl::Span<const void* const> arrays);
 

@@ -77,7 +77,7 @@ def demangle(names: list[str]) -> list[str]:
 
 
 def short_name(name: str) -> str | None:
-    """`TileBody<SumFloat>` or `ListedBody<SumFloat, 32>` for a kernel of ours, None for one of a library."""
+    """`TileBody<SumFloat>` or `FoldListedSegments<SumFloat, 32>` for a kernel of ours, None for one of a library."""
     match = re.search(r"\bRun(?:Elements|Blocks)<(.*)>\(", name)
     if match is None:
         return None

@@ -3,6 +3,7 @@
 #define SPARSEAGG_CUDA_KERNELS_FOLD_LISTED_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/kernels/block.h"
 #include "cuda/kernels/fold.h"
@@ -24,8 +25,10 @@ inline constexpr uint32_t kMaxGroupColumns = 32;
 //   any order    Each lane folds every num_lanes-th contributor; the lanes' accumulators are combined as a tree.
 //
 // A block of one warp takes less than 6 KiB of shared memory, so that as many blocks as a multiprocessor can hold fit.
-template <typename Fold, uint32_t kThreads>
+template <typename Fold, uint32_t kNumThreads>
 struct FoldListedSegments {
+  static constexpr uint32_t kThreads = kNumThreads;
+  static constexpr uint32_t kMinBlocks = 1;
   static constexpr uint32_t kMaxGroup = kMaxGroupColumns;
   using Acc = typename Fold::Acc;
 
@@ -249,36 +252,19 @@ struct FoldListedSegments {
     }
     return acc;
   }
-};
 
-// The body of FoldListedSegments that belongs to `Fold`.
-template <typename Fold, uint32_t kNumThreads, bool kInOrder = Fold::kInOrder>
-struct ListedBody {
-  using Shared = typename FoldListedSegments<Fold, kNumThreads>::AnyOrderShared;
   struct Private {};
-  static constexpr uint32_t kThreads = kNumThreads;
-  static constexpr uint32_t kMinBlocks = 1;
-  FoldListedSegments<Fold, kNumThreads> kernel;
-  uint64_t num_blocks() const { return kernel.num_blocks(); }
+  using Shared = std::conditional_t<Fold::kInOrder, InOrderShared, AnyOrderShared>;
+
   template <typename Block>
   SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
-    kernel.List().ForPartsOf(block.index(), kernel.NumGroups(),
-                             [&](uint64_t i) { kernel.RunAnyOrder(block, shared, kernel.PartAt(i)); });
-  }
-};
-
-template <typename Fold, uint32_t kNumThreads>
-struct ListedBody<Fold, kNumThreads, true> {
-  using Shared = typename FoldListedSegments<Fold, kNumThreads>::InOrderShared;
-  struct Private {};
-  static constexpr uint32_t kThreads = kNumThreads;
-  static constexpr uint32_t kMinBlocks = 1;
-  FoldListedSegments<Fold, kNumThreads> kernel;
-  uint64_t num_blocks() const { return kernel.num_blocks(); }
-  template <typename Block>
-  SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
-    kernel.List().ForPartsOf(block.index(), kernel.NumGroups(),
-                             [&](uint64_t i) { kernel.RunInOrder(block, shared, kernel.PartAt(i)); });
+    List().ForPartsOf(block.index(), NumGroups(), [&](uint64_t i) {
+      if constexpr (Fold::kInOrder) {
+        RunInOrder(block, shared, PartAt(i));
+      } else {
+        RunAnyOrder(block, shared, PartAt(i));
+      }
+    });
   }
 };
 

@@ -11,8 +11,8 @@ namespace sparseagg::cuda {
 template <typename Fold>
 cudaError_t LaunchFold(const FoldValues& args, cudaStream_t stream) {
   cudaError_t error = RunShortSegments<Fold>(args, [&](const auto& kernel) { return LaunchElements(kernel, stream); });
-  if (error == cudaSuccess) error = LaunchBlocks(ListedBody<Fold, kWarpThreads>{{args}}, stream);
-  if (error == cudaSuccess) error = LaunchBlocks(ListedBody<Fold, kBlockThreads>{{args}}, stream);
+  if (error == cudaSuccess) error = LaunchBlocks(FoldListedSegments<Fold, kWarpThreads>{args}, stream);
+  if (error == cudaSuccess) error = LaunchBlocks(FoldListedSegments<Fold, kBlockThreads>{args}, stream);
   return error;
 }
 

@@ -252,24 +252,13 @@ TEST(RealSizeMatrix, EveryOpTypeWeightingNumericsLayout_EqualsTheCpuEngine) {
   const std::unique_ptr<cuda::DeviceEngine> subject = Subject();
   const uint64_t dimension = std::max<uint64_t>(1000, TestTuples() / 200);
   int num_cases = 0;
-  for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kUnion, Op::kMin, Op::kMax}) {
-    for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kInt32,
-                              DType::kInt64, DType::kUInt32, DType::kUInt64}) {
-      for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
-        for (const Numerics numerics : {Numerics::kCanonical, Numerics::kFixedPoint}) {
-          for (const ResultLayout layout : {ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto}) {
-            for (const Keys keys : {Keys::kSpread, Keys::kHot}) {
-              const Shape shape{"", keys, dimension, 1, 8, op, dtype, weighting, numerics, layout, true};
-              if (!Validate(SpecOf(shape)).ok()) continue;
-              ++num_cases;
-              ASSERT_EQ(Disagreement(shape, TestTuples() / 100, *subject), "")
-                  << "op " << Name(op) << ", dtype " << Name(dtype) << ", weighting " << static_cast<int>(weighting)
-                  << ", numerics " << static_cast<int>(numerics) << ", layout " << static_cast<int>(layout) << ", keys "
-                  << static_cast<int>(keys);
-            }
-          }
-        }
-      }
+  for (const TensorSpec& spec : EveryCombination()) {
+    const AggregationSpec& a = spec.aggregation;
+    for (const Keys keys : {Keys::kSpread, Keys::kHot}) {
+      const Shape shape{"", keys, dimension, 1, 8, a.op, spec.dtype, a.weighting, a.numerics, a.result_layout, true};
+      ++num_cases;
+      ASSERT_EQ(Disagreement(shape, TestTuples() / 100, *subject), "")
+          << Describe(spec) << ", keys " << static_cast<int>(keys);
     }
   }
   EXPECT_GE(num_cases, 200);

@@ -142,43 +142,18 @@ TEST(StrictEngine, EveryOpTypeWeightingNumericsLayoutAndPath_EqualsTheReference)
   cuda::DeviceEngine sort_engine(MakeStrictDevice(TestSeed(1)), Options(/*tiles=*/false));
   cuda::DeviceEngine tile_engine(MakeStrictDevice(TestSeed(1)), Options(/*tiles=*/true));
   uint64_t num_cases = 0;
-  for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kUnion, Op::kMin, Op::kMax}) {
-    for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kInt32,
-                              DType::kInt64, DType::kUInt32, DType::kUInt64}) {
-      for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
-        for (const Numerics numerics : {Numerics::kCanonical, Numerics::kFixedPoint}) {
-          for (const ResultLayout layout : {ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto}) {
-            for (const bool tiles : {false, true}) {
-              TensorSpec spec;
-              spec.name = "t";
-              spec.dtype = dtype;
-              spec.modular = IsModular(dtype);
-              spec.dimension = 60;
-              spec.width = tiles ? 1 : 3;
-              AggregationSpec& a = spec.aggregation;
-              a.op = op;
-              a.weighting = weighting;
-              a.numerics = numerics;
-              a.result_layout = layout;
-              a.return_counts = true;
-              a.value_bound = 0x1p20;
-              a.weight_bound = 8.0;
-              a.max_submissions = 5;
-              if (!Validate(spec).ok()) continue;
-              if (++num_cases % kStep != 0) continue;
-              const auto submissions = SmallSubmissions(spec, tiles, TestSeed(num_cases));
-              cuda::DeviceEngine& engine = tiles ? tile_engine : sort_engine;
-              const uint64_t num_done = engine.use().num_done;
-              ASSERT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "")
-                  << "op " << Name(op) << ", dtype " << Name(dtype) << ", weighting " << static_cast<int>(weighting)
-                  << ", numerics " << static_cast<int>(numerics) << ", layout " << static_cast<int>(layout)
-                  << (tiles ? ", tiles" : ", sort");
-              ASSERT_EQ(engine.use().num_fallbacks, 0u);
-              ASSERT_GT(engine.use().num_done, num_done);
-            }
-          }
-        }
-      }
+  for (TensorSpec& spec : EveryCombination()) {
+    for (const bool tiles : {false, true}) {
+      if (++num_cases % kStep != 0) continue;
+      spec.dimension = 60;
+      spec.width = tiles ? 1 : 3;
+      const auto submissions = SmallSubmissions(spec, tiles, TestSeed(num_cases));
+      cuda::DeviceEngine& engine = tiles ? tile_engine : sort_engine;
+      const uint64_t num_done = engine.use().num_done;
+      ASSERT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "")
+          << Describe(spec) << (tiles ? ", tiles" : ", sort");
+      ASSERT_EQ(engine.use().num_fallbacks, 0u);
+      ASSERT_GT(engine.use().num_done, num_done);
     }
   }
   EXPECT_GE(num_cases, 400u);

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -17,6 +18,22 @@ namespace {
 
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
+
+// An upload whose first chunk has arrived at the server.
+struct HalfUpload {
+  explicit HalfUpload(const ServerProcess& server) : client(server.address()) {
+    EXPECT_THAT(client.Create(SumSpec(), "r"), IsOk());
+    writer = client.stub().SubmitUpdate(&context, &submission);
+    EXPECT_TRUE(writer->Write(MakeChunk("rounds/r", "a", {1}, {1}, 0, false)));
+    while (client.Get("rounds/r")->num_uploads() != 1) {
+    }
+  }
+
+  Client client;
+  grpc::ClientContext context;
+  v1::Submission submission;
+  std::unique_ptr<grpc::ClientWriter<v1::UpdateChunk>> writer;
+};
 
 TEST(ProcessStopTest, Sighup_StopsLikeSigterm) {
   ServerProcess server({"--shutdown-deadline", "60s"});
@@ -40,20 +57,13 @@ TEST(ProcessStopTest, Sighup_WhereItIsIgnored_StopsNothing) {
 
 TEST(ProcessStopTest, Sigterm_InTheMiddleOfAStream_LetsItFinishAndLeavesWithZero) {
   ServerProcess server({"--shutdown-deadline", "60s"});
-  Client client(server.address());
-  ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
-  grpc::ClientContext context;
-  v1::Submission submission;
-  const auto writer = client.stub().SubmitUpdate(&context, &submission);
-  ASSERT_TRUE(writer->Write(MakeChunk("rounds/r", "a", {1}, {1}, 0, false)));
-  while (client.Get("rounds/r")->num_uploads() != 1) {
-  }
+  HalfUpload upload(server);
   server.Signal(SIGTERM);
   ASSERT_TRUE(server.AwaitLog("draining"));
-  ASSERT_TRUE(writer->Write(MakeChunk("rounds/r", "a", {2}, {1}, 1, true)));
-  writer->WritesDone();
-  EXPECT_THAT(FromGrpc(writer->Finish()), IsOk());
-  EXPECT_EQ(submission.num_tuples(), 2);
+  ASSERT_TRUE(upload.writer->Write(MakeChunk("rounds/r", "a", {2}, {1}, 1, true)));
+  upload.writer->WritesDone();
+  EXPECT_THAT(FromGrpc(upload.writer->Finish()), IsOk());
+  EXPECT_EQ(upload.submission.num_tuples(), 2);
   EXPECT_EQ(server.Wait(), 0);
   EXPECT_THAT(server.Log(), HasSubstr("stopped"));
 }
@@ -72,17 +82,10 @@ TEST(ProcessStopTest, Sigterm_DuringTheDrainDelay_StillServes) {
 
 TEST(ProcessStopTest, Sigterm_StreamThatNeverEnds_IsCutAtTheDeadline) {
   ServerProcess server({"--shutdown-deadline", "50ms"});
-  Client client(server.address());
-  ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
-  grpc::ClientContext context;
-  v1::Submission submission;
-  const auto writer = client.stub().SubmitUpdate(&context, &submission);
-  ASSERT_TRUE(writer->Write(MakeChunk("rounds/r", "a", {1}, {1}, 0, false)));
-  while (client.Get("rounds/r")->num_uploads() != 1) {
-  }
+  HalfUpload upload(server);
   server.Signal(SIGTERM);
   EXPECT_EQ(server.Wait(), 0);
-  EXPECT_THAT(FromGrpc(writer->Finish()), HasCode(Code::kUnavailable));
+  EXPECT_THAT(FromGrpc(upload.writer->Finish()), HasCode(Code::kUnavailable));
 }
 
 TEST(ProcessStopTest, Sigterm_ReadersThatTakeNothing_AreCutAfterTheDeadline) {

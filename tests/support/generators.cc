@@ -235,4 +235,35 @@ Case RandomCase(uint64_t seed) {
   return c;
 }
 
+std::vector<TensorSpec> EveryCombination() {
+  std::vector<TensorSpec> specs;
+  for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kUnion, Op::kMin, Op::kMax}) {
+    for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kInt32,
+                              DType::kInt64, DType::kUInt32, DType::kUInt64}) {
+      for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
+        for (const Numerics numerics : {Numerics::kCanonical, Numerics::kFixedPoint}) {
+          for (const ResultLayout layout : {ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto}) {
+            TensorSpec spec;
+            spec.name = "t";
+            spec.dtype = dtype;
+            spec.modular = IsModular(dtype);
+            spec.dimension = 1000;
+            AggregationSpec& a = spec.aggregation;
+            a.op = op;
+            a.weighting = weighting;
+            a.numerics = numerics;
+            a.result_layout = layout;
+            a.return_counts = true;
+            a.value_bound = 0x1p20;
+            a.weight_bound = 8.0;
+            a.max_submissions = 8;
+            if (Validate(spec).ok()) specs.push_back(std::move(spec));
+          }
+        }
+      }
+    }
+  }
+  return specs;
+}
+
 }  // namespace sparseagg::testing

@@ -48,6 +48,10 @@ struct Case {
 
 Case RandomCase(uint64_t seed);
 
+// A spec, of dimension 1000 and with counts, for each valid combination of op, dtype, weighting, numerics and layout of
+// the result. Sums of up to 8 submissions with weights up to 8 and values up to 1 stay within its bounds.
+std::vector<TensorSpec> EveryCombination();
+
 // For failure messages: everything, in a form that a test can be written from; long lists are cut.
 std::string Describe(const TensorSpec& spec);
 std::string Describe(const Case& c);
