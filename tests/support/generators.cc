@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "tests/support/rules.h"
 #include "tests/support/values.h"
