@@ -65,8 +65,6 @@ SPARSEAGG_HD Pack<typename Fold::Acc, kColumns> FoldSegment(const FoldValues& ar
                                                             uint32_t stride, uint32_t pack) {
   using Accs = Pack<typename Fold::Acc, kColumns>;
   using Values = TupleValues<Fold, kColumns>;
-  // Entries of which a thread loads the values before it folds them, so that the memory always has work.
-  constexpr uint32_t kAhead = 2;
   const uint64_t packs = args.columns / kColumns;
   Accs accs;
   SPARSEAGG_UNROLL
@@ -84,28 +82,24 @@ SPARSEAGG_HD Pack<typename Fold::Acc, kColumns> FoldSegment(const FoldValues& ar
     for (uint32_t c = 0; c < kColumns; ++c) accs.values[c] = Fold::Add(accs.values[c], sums[c], source, args.scale);
   };
   if (args.unique) {
-    while (left > 0) {
-      const uint32_t count = left < kAhead ? left : kAhead;
-      uint32_t positions[kAhead];
-      Values values[kAhead];
+    const auto fold = [&](uint32_t position, const Values& values) {
+      typename Fold::Value sums[kColumns];
       SPARSEAGG_UNROLL
-      for (uint32_t i = 0; i < kAhead; ++i) {
-        if (i < count) positions[i] = args.segments.Position(entry + i * stride);
-      }
-      SPARSEAGG_UNROLL
-      for (uint32_t i = 0; i < kAhead; ++i) {
-        if (i < count) values[i] = load(positions[i]);
-      }
-      SPARSEAGG_UNROLL
-      for (uint32_t i = 0; i < kAhead; ++i) {
-        if (i >= count) continue;
-        typename Fold::Value sums[kColumns];
-        SPARSEAGG_UNROLL
-        for (uint32_t c = 0; c < kColumns; ++c) sums[c] = Fold::Plus(Fold::Zero(), values[i].At(args, c));
-        add(sums, SourceOf(args, positions[i]));
-      }
-      left -= count;
-      entry += count * stride;
+      for (uint32_t c = 0; c < kColumns; ++c) sums[c] = Fold::Plus(Fold::Zero(), values.At(args, c));
+      add(sums, SourceOf(args, position));
+    };
+    // Two at a time: both loads are under way before the first value is folded.
+    for (; left >= 2; left -= 2, entry += 2 * stride) {
+      const uint32_t first = args.segments.Position(entry);
+      const uint32_t second = args.segments.Position(entry + stride);
+      const Values first_values = load(first);
+      const Values second_values = load(second);
+      fold(first, first_values);
+      fold(second, second_values);
+    }
+    if (left > 0) {
+      const uint32_t last = args.segments.Position(entry);
+      fold(last, load(last));
     }
     return accs;
   }

@@ -17,8 +17,10 @@ inline unsigned GridFor(uint64_t num_blocks) {
   return static_cast<unsigned>(num_blocks < kMaxGridBlocks ? num_blocks : kMaxGridBlocks);
 }
 
+// With 1, the least number of resident blocks, ptxas takes the registers that a kernel needs; without it, it spills to
+// make room for one block more.
 template <typename Kernel>
-__global__ void __launch_bounds__(kBlockThreads) RunElements(const __grid_constant__ Kernel kernel, uint64_t size) {
+__global__ void __launch_bounds__(kBlockThreads, 1) RunElements(const __grid_constant__ Kernel kernel, uint64_t size) {
   const uint64_t stride = uint64_t{gridDim.x} * blockDim.x;
   for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < size; i += stride) kernel(i);
 }
