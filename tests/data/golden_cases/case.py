@@ -24,7 +24,7 @@ class Client:
     id: str
     tensors: dict[str, Any]
     weight: float | None = None
-    spoil: Callable[[Chunks], None] | None = None  # changes the encoded chunks, which makes them bad
+    spoil: Callable[[Chunks], None] | None = None  # changes the encoded chunks
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,10 +43,18 @@ def packed() -> list[Case]:
         v("b", random_keys(700, 250, 4), rows[: len(random_keys(700, 250, 4))]),
         v("c", [3, 1, 3], rows[:3]),
     ]
+
+    def begin_lower(chunks: Chunks) -> None:
+        # Keys 1000, 1001, 1007 and 1010 from first_key 995 on: gaps 5, 0, 5 and 2 of 3 bits.
+        piece = chunks[0].slices[0]
+        piece.first_key, piece.keys = 995, bytes.fromhex("03 45 05")
+
+    first_gap = [v("a", [1000, 1001, 1007, 1010], rows[:4], spoil=begin_lower), v("b", [1001], rows[:1])]
     narrow = [v("a", [1, 5, 9], [0.1, -0.3, 100.0]), v("b", [5], [0.7])]
     return [
         Case("delta_keys", "Blocks of 128 and a rest.", one(dimension=90_000), many, wire=DELTA),
         Case("delta_keys_64_bits", "Gaps of 64 bits, up to the last key.", one(dimension=0), wide, wire=DELTA),
+        Case("delta_keys_first_gap", "first_key is below the first key.", one(dimension=2000), first_gap, wire=DELTA),
         Case("bitmap_keys", "Bits from the first key on.", one(dimension=700), dense, wire=BITMAP),
         Case("run_of_keys", "A run needs no bytes.", one(dimension=300), run, wire=ALL),
         Case(

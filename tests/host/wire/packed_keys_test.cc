@@ -146,6 +146,27 @@ TEST_P(PackedKeysTest, Delta_WidestBlockOfTheKernel_SpansAll32Bits) {
   EXPECT_FALSE(Check<uint32_t>(Encoding::kDelta, encoded, kMax32));
 }
 
+TEST_P(PackedKeysTest, Delta_FirstGap_IsAddedToFirstKey) {
+  std::mt19937_64 random(kKeysSeed);
+  for (const size_t size : {size_t{1}, size_t{4}, size_t{128}, size_t{300}}) {
+    for (const int bits : {1, 3, 20, 40}) {
+      SCOPED_TRACE(::testing::Message() << size << " keys, gaps of " << bits << " bits, seed " << kKeysSeed);
+      std::vector<uint64_t> keys = AscendingKeys(random, size, 1000, bits);
+      Encoded encoded = Encode(Encoding::kDelta, keys);
+      if (size == 1) encoded.bytes = {'\1', '\0'};
+      ASSERT_GT(encoded.bytes[0], 0);
+      encoded.bytes[(size + 127) / 128] |= 1;  // the lowest bit of gap_0
+      for (uint64_t& key : keys) ++key;
+      EXPECT_TRUE(PlainDeltaKeys(encoded.bytes, 1000, size) == std::vector<Wide>(keys.begin(), keys.end()));
+      EXPECT_TRUE(Check<uint64_t>(Encoding::kDelta, encoded, keys.back()));
+      EXPECT_FALSE(Check<uint64_t>(Encoding::kDelta, encoded, keys.back() - 1));
+      EXPECT_TRUE(keys.back() > kMax32 || Check<uint32_t>(Encoding::kDelta, encoded, keys.back()));
+      encoded.first_key = kMax;
+      EXPECT_FALSE(Check<uint64_t>(Encoding::kDelta, encoded, kMax));
+    }
+  }
+}
+
 TEST_P(PackedKeysTest, Bitmap_AnySizeAndDensity_GivesTheKeysBack) {
   std::mt19937_64 random(kKeysSeed);
   for (const size_t size : {size_t{0}, size_t{1}, size_t{2}, size_t{7}, size_t{8}, size_t{9}, size_t{63}, size_t{64},

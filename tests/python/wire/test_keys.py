@@ -38,6 +38,15 @@ def test_delta_example_as_documented():
     assert decode_delta(bytes.fromhex("03 40 05"), 1000, 4).tolist() == EXAMPLE.tolist()
 
 
+@pytest.mark.parametrize("first_gap", [1, 7, 2**33, 2**64 - 1])
+def test_decode_delta_first_gap_is_added(first_gap):
+    width = first_gap.bit_length()
+    data = bytes([width]) + first_gap.to_bytes((width + 7) // 8, "little")
+    assert decode_delta(data, 0, 1).tolist() == [first_gap]
+    with pytest.raises(sa.InvalidArgument, match="pass 2"):
+        decode_delta(data, 2**64 - first_gap, 1)
+
+
 def test_bitmap_example_as_documented():
     assert encode_bitmap(EXAMPLE) == bytes.fromhex("83 04")
     assert decode_bitmap(bytes.fromhex("83 04"), 1000).tolist() == EXAMPLE.tolist()

@@ -87,11 +87,12 @@ def decode_delta(data: bytes, first_key: int, num_keys: int) -> Array:
         blocks = b"".join([data[begins[row] : begins[row] + size] for row in rows.tolist()])
         gaps[rows] = _unpack(blocks.ljust(len(rows) * size, b"\0"), width).reshape(len(rows), BLOCK_KEYS)
     steps = gaps.reshape(-1)[:num_keys]
-    if num_keys:
+    wraps = num_keys > 0 and int(steps[0]) + first_key >= 1 << 64
+    if num_keys and not wraps:
         steps[1:] += np.uint64(1)
         steps[0] += np.uint64(first_key)
     keys = np.cumsum(steps, dtype=np.uint64)
-    if not strictly_ascends(keys):
+    if wraps or not strictly_ascends(keys):
         raise InvalidArgument("the keys pass 2^64-1")
     return keys
 
