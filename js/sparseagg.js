@@ -514,6 +514,8 @@ function checkedTensor(name, { keys = null, values = null, valueEncoding = undef
       throw new RangeError(`tensor "${name}": a key is not a whole number from 0 to 2^53 - 1`);
     }
     keys = keys.every((key) => key < 2 ** 32) ? Uint32Array.from(keys) : BigUint64Array.from(keys, BigInt);
+  } else if (keys !== null && !(keys instanceof Uint32Array || keys instanceof BigUint64Array)) {
+    throw new TypeError(`tensor "${name}": keys are whole numbers, a Uint32Array or a BigUint64Array, not ${keys.constructor.name}`);
   }
   const encoding = values === null ? "NONE" : (valueEncoding ?? ENCODINGS.get(values.constructor));
   if (encoding === undefined) throw new TypeError(`tensor "${name}": values of this type need a valueEncoding`);

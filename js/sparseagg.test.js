@@ -96,6 +96,9 @@ test("errors have the server's code and text", async () => {
   const bad = { w: { keys: [100_000], values: new Float32Array(2) } };
   await fails(client.submit(round.name, "a", bad), "INVALID_ARGUMENT", /tensor 'w'.*100000/);
   await assert.rejects(client.submit(round.name, "a", { w: { keys: [-1], values: new Float32Array(2) } }), RangeError);
+  for (const keys of [Int32Array.of(1), BigInt64Array.of(1n), Float64Array.of(1)]) {
+    await assert.rejects(client.submit(round.name, "a", { w: { keys, values: new Float32Array(2) } }), /BigUint64Array/);
+  }
   await assert.rejects(client.submit(round.name, "a", { w: { keys: [1, 2], values: new Float32Array(3) } }), RangeError);
 });
 

@@ -47,9 +47,13 @@ absl::Status NotInType(const InputLocation& location, uint64_t position, absl::S
   const TensorSpec& spec = *location.spec;
   for (const From key : batch) {
     if (static_cast<std::make_unsigned_t<From>>(key) > LargestKey<To, From>()) {
-      const std::string end = spec.dimension == 0 ? "18446744073709551616" : absl::StrCat(spec.dimension);
+      // Without a dimension, every unsigned key fits.
+      const std::string problem =
+          spec.dimension == 0 ? "is negative; keys are unsigned, and signed 64-bit ids keep their bits as uint64: "
+                                "keys.view(np.uint64)"
+                              : absl::StrCat("is not in [0, ", spec.dimension, ")");
       return absl::InvalidArgumentError(
-          absl::StrCat(Quoted(spec), ": key ", key, " at position ", position, " is not in [0, ", end, ")"));
+          absl::StrCat(Quoted(spec), ": key ", key, " at position ", position, " ", problem));
     }
     ++position;
   }

@@ -18,6 +18,7 @@ from sparseagg.foreign.numpy_arrays import to_numpy
 from sparseagg.foreign.parts import Array, Entries, Keyed
 from sparseagg.foreign.sparse_arrays import read_parts
 from sparseagg.spec import RoundSpec, TensorSpec
+from sparseagg.spec_options import outside_key_space
 
 __all__ = ["Array", "TensorData", "engine_data", "is_module", "kind_of", "tensor_data", "to_numpy", "update_data"]
 
@@ -288,7 +289,7 @@ def _with_wire_keys(data: TensorData) -> TensorData:
     if largest < np.iinfo(bits.dtype).max and keys.size > 0 and int(bits.max()) > largest:
         at = _first(bits > bits.dtype.type(largest))
         raise InvalidArgument(
-            f"tensor {spec.name!r}: key {keys[at]} at position {at} is not in [0, {spec.dimension or 2**64})"
+            f"tensor {spec.name!r}: key {keys[at]} at position {at} {outside_key_space(spec.dimension)}"
         )
     return dataclasses.replace(data, keys=np.ascontiguousarray(bits, dtype=wire))
 

@@ -10,6 +10,7 @@ import numpy as np
 from sparseagg.arguments import checked_integer, shown
 from sparseagg.arrays import Array, to_numpy
 from sparseagg.errors import InvalidArgument
+from sparseagg.spec_options import outside_key_space
 
 __all__ = ["RowHistory"]
 
@@ -110,7 +111,7 @@ class RowHistory:
 
     def _checked(self, name: str, keys: Any) -> Array:
         """Returns distinct keys, ascending, as uint64."""
-        num_rows = self._num_rows(name) or 1 << 64
+        num_rows = self._num_rows(name)
         array = to_numpy(keys)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise InvalidArgument(
@@ -122,8 +123,8 @@ class RowHistory:
         if not (array[1:] > array[:-1]).all():  # keys of results are ascending
             array = np.unique(array)
         for key in (int(array[0]), int(array[-1])):
-            if not 0 <= key < num_rows:
-                raise InvalidArgument(f"tensor {name!r}: key {key} is not in [0, {num_rows})")
+            if not 0 <= key < (num_rows or 1 << 64):
+                raise InvalidArgument(f"tensor {name!r}: key {key} {outside_key_space(num_rows)}")
         return array.astype(np.uint64, copy=False)
 
 

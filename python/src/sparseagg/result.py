@@ -84,7 +84,10 @@ class TensorResult:
             FailedPrecondition: a key does not fit int64; the message names it.
         """
         if len(self) and int(self.keys[-1]) >= 1 << 63:
-            raise FailedPrecondition(f"tensor {self.name!r} has key {self.keys[-1]}, which does not fit int64")
+            raise FailedPrecondition(
+                f"tensor {self.name!r} has key {self.keys[-1]}, which does not fit int64; if keys are the bits of "
+                "signed ids, keys.view(np.int64) has these"
+            )
         return self.keys.astype(np.int64)
 
     def dense(self, fill: float | None = None) -> Array:

@@ -53,7 +53,8 @@ class TensorSpec(Options):
     Args:
         name: 1–256 bytes in UTF-8, unique in the round.
         dtype: of the values in updates: one of ``DTYPES``, or a NumPy or torch dtype of that name.
-        dimension: number of rows; keys are below it. 0: keys are any uint64 (hashed keys). None: as ``shape`` says.
+        dimension: number of rows; keys are below it. 0: keys are any uint64 (hashed keys; of signed ids
+            ``ids.view(np.uint64)``). None: as ``shape`` says.
         width: values per key. None: as ``shape`` says, and 1 without a shape.
         shape: of the caller's array; () for a scalar. The result's ``dense()`` has it. Alone, it makes the keys of a
             sparse tensor those of the first axis, and each value of a dense tensor a row. ``width=1`` gives a sparse

@@ -19,6 +19,7 @@ __all__ = [
     "enum_name",
     "key_bytes",
     "options_from_proto",
+    "outside_key_space",
     "set_fields",
     "words_of",
 ]
@@ -74,6 +75,13 @@ def dtype_name(dtype: Any) -> str:
 def key_bytes(dimension: int) -> int:
     """Returns the bytes of one key on the wire and in results: 4 where the dimension allows, else 8."""
     return 4 if 0 < dimension <= 1 << 32 else 8
+
+
+def outside_key_space(dimension: int) -> str:
+    """Returns what is wrong with a key that is negative or not below the dimension: the end of an error's text."""
+    if dimension:
+        return f"is not in [0, {dimension})"
+    return "is negative; keys are unsigned, and signed 64-bit ids keep their bits as uint64: keys.view(np.uint64)"
 
 
 def words_of(field: str) -> list[str]:
