@@ -34,10 +34,14 @@ class FakeTorch:
     def _values(self):
         return FakeTorch(np.asarray(self._sparse[1]))
 
-    def to_sparse(self):
-        crow, columns, values = self._csr
-        rows = np.repeat(np.arange(len(crow) - 1), np.diff(crow))
-        return FakeTorch(indices=[rows, columns], values=values, shape=self.shape)
+    def crow_indices(self):
+        return FakeTorch(np.asarray(self._csr[0]))
+
+    def col_indices(self):
+        return FakeTorch(np.asarray(self._csr[1]))
+
+    def values(self):
+        return FakeTorch(np.asarray(self._csr[2]))
 
 
 class FakeTensorFlow:

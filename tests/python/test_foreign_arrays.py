@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 import types
 
@@ -189,8 +190,16 @@ def test_tensor_data_jax_bcoo_is_read_without_its_padding():
     assert tensor_data(tensor(dimension=3, width=2), rows).keys.tolist() == [2, 0]
     batches = bcoo([[1.0], [2.0], [3.0]], [[[1]], [[0]], [[2]]], (3, 2), n_batch=1)
     assert rows_of(tensor_data(tensor(dimension=3, width=2), batches)) == {0: [0.0, 1.0], 1: [2.0, 0.0]}
-    with pytest.raises(sa.InvalidArgument, match=r"coordinate -1 of axis 0 at position 0 is not in \[0, 3\)"):
-        tensor_data(tensor(dimension=3, width=2), bcoo([5.0], [[-1, 1]], (3, 2)))
+    part = bcoo([5.0, 6.0], [[1, 2], [0, 1]], (3, 2))  # padding: one index is the size of its axis
+    assert rows_of(tensor_data(tensor(dimension=3, width=2), part)) == {0: [0.0, 6.0]}
+    for index, words in [
+        ((-1, 1), r"-1 of axis 0"),
+        ((-1, 2), r"-1 of axis 0"),
+        ((4, 1), "4 of axis 0"),
+        ((0, 9), "9"),
+    ]:
+        with pytest.raises(sa.InvalidArgument, match=rf"coordinate {words}.* at position 1 is not in"):
+            tensor_data(tensor(dimension=3, width=2), bcoo([5.0, 6.0], [[0, 1], index], (3, 2)))
 
 
 def test_tensor_data_rows_of_a_sparse_array_become_elements_where_keys_are_elements():
@@ -201,3 +210,101 @@ def test_tensor_data_rows_of_a_sparse_array_become_elements_where_keys_are_eleme
     entries = scipy.sparse.coo_array(([1.0, 0.0], ([2, 0], [1, 0])), shape=(3, 2))
     data = tensor_data(sa.TensorSpec("v", "float32", shape=(3, 2), width=1), entries)
     assert dict(zip(data.keys.tolist(), data.values[:, 0].tolist())) == {5: 1.0, 0: 0.0}
+
+
+class Frame:
+    """A table, as NumPy sees those of Polars and others."""
+
+    columns = ("key", "v")
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array([[1.0, 2.0]])
+
+
+class Masked:
+    """As variables of netCDF4."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.ma.masked_array([1.0, 2.0], [False, True])
+
+
+class Nullable:
+    """As arrays of Arrow."""
+
+    null_count = 1
+
+    def is_null(self):
+        return np.array([False, True])
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array([1.0, np.nan])
+
+
+class Labelled:
+    """As arrays of xarray."""
+
+    dims = ("key",)
+    indexes = types.MappingProxyType({"key": [7, 9]})
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array([1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (Frame(), "it is a table without __arrow_c_stream__"),
+        ([Frame()], "it is a table"),
+        ([[1.0], Frame()], "it is a table"),
+        (Masked(), "some of its entries are masked"),
+        (Nullable(), "it has a missing value at position 1"),
+        (Labelled(), "its axes have labels"),
+        # NumPy reads the keys of a mapping that is no dict, and the bytes of a bytearray.
+        (collections.UserDict({0: 5.0, 1: 6.0}), "it is a mapping"),
+        ({0: 5.0, 1: 6.0}, "it is a mapping"),
+        (bytearray(2), "it is text or raw bytes"),
+        (b"ab", "it is text or raw bytes"),
+        ({1.0, 2.0}, "it is no array"),
+        (iter([1.0, 2.0]), "it is no array"),
+        (np.array([1.0, 2.0], object), "it is no array of numbers"),
+    ],
+)
+def test_what_numpy_would_misread_is_refused(thing, words):
+    with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': cannot read .*: {words}"):
+        tensor_data(tensor(dimension=2), thing)
+    with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read rows of "):
+        tensor_data(tensor(dimension=2), ([0, 1], thing))
+    with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read keys of "):
+        tensor_data(tensor(dimension=2), (thing, [1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    "thing", [[1.0, 2.0], (1, 2), collections.deque([1.0, 2.0]), range(1, 3), memoryview(np.ones(2))]
+)
+def test_sequences_of_numbers_are_arrays(thing):
+    assert tensor_data(tensor(dimension=2), ([0, 1], thing)).values.reshape(-1).tolist() == list(thing)
+
+
+def test_lists_of_arrays_are_arrays():
+    rows = [FakeTorch(np.array([1.0, 2.0])), np.array([3.0, 4.0]), [np.float32(5.0), 6]]
+    assert tensor_data(tensor(dimension=3, width=2), rows).values.tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize("thing", [Frame(), {"a": 1.0}, b"ab"])
+def test_like_refuses_what_numpy_would_misread(thing):
+    with pytest.raises(sa.InvalidArgument, match="tensor 'v' is no array but"):
+        sa.RoundSpec.like({"v": thing})
+
+
+@pytest.mark.parametrize(
+    ("indices", "values", "shape", "words"),
+    [
+        ([[1, 2]], [1.0], (10,), r"it has 1 values, but indices of shape \(2,\) for axis 0"),
+        ([[1], [0], [0]], [1.0], (10, 1), r"it has indices for 3 axes, but shape \(10, 1\)"),
+        ([[1]], [[1.0, 2.0]], (10, 1), r"its values of shape \(1, 2\) do not go with shape \(10, 1\)"),
+        ([[1.0]], [1.0], (10,), "its indices must be integers, got float64"),
+    ],
+)
+def test_entries_that_do_not_go_together_are_refused(indices, values, shape, words):
+    with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': cannot read .*: {words}"):
+        tensor_data(tensor(), FakeTorch(indices=indices, values=values, shape=shape))

@@ -96,7 +96,7 @@ def test_like_a_module_has_its_trained_parameters_and_knows_sparse_embeddings() 
         ({"q": np.zeros(3, np.int8)}, {}, "tensor 'q': unknown dtype dtype('int8')"),
         ({"m": np.zeros(3, np.uint32)}, {}, "tensor 'm' is uint32, whose sums wrap: name it in a TensorSpec"),
         ({"a": np.zeros((0, 3))}, {}, "tensor 'a': shape (0, 3) has no values"),
-        ({"a": {"b": 1.0}}, {}, "tensor 'a': unknown dtype dtype('O')"),
+        ({"a": {"b": 1.0}}, {}, "tensor 'a' is no array but {'b': 1.0}: it is a mapping"),
         ({"a": [[1.0], [2.0, 3.0]]}, {}, "tensor 'a' "),
         ({3: np.zeros(3)}, {}, "a tensor's name is a string, not 3"),
         ({}, {}, "the model has no arrays"),

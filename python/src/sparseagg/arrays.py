@@ -17,6 +17,7 @@ from sparseagg.errors import InvalidArgument
 from sparseagg.foreign.numpy_arrays import to_numpy
 from sparseagg.foreign.parts import Array, Entries, Keyed
 from sparseagg.foreign.sparse_arrays import read_parts
+from sparseagg.foreign.tables import is_table, read_columns
 from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.spec_options import outside_key_space
 
@@ -125,7 +126,8 @@ def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
         with _readable(spec, keys, "keys of "):
             keys = _key_array(keys)
         with _readable(spec, rows, "rows of "):
-            rows = None if rows is None else to_numpy(rows)
+            if rows is not None:
+                rows = read_columns(rows) if is_table(rows) else to_numpy(rows)
         return _from_rows(spec, keys, rows)
     parts = read_parts(tensor)
     if isinstance(parts, Keyed):
@@ -152,8 +154,6 @@ def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
     if isinstance(tensor, list) and len(tensor) == 2 and spec.dimension != 2 and hasattr(tensor[0], "__len__"):
         raise InvalidArgument(f"tensor {spec.name!r}: a list is a dense array; keys and rows are a tuple (keys, rows)")
     values = to_numpy(tensor)
-    if values.dtype == object:
-        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {kind_of(tensor)}; give (keys, rows)")
     if values.size != spec.dimension * spec.width or spec.dimension == 0:
         raise InvalidArgument(
             f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but dimension "

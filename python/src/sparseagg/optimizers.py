@@ -133,9 +133,8 @@ class RowOptimizer(abc.ABC):
         """
         if self.dense:
             raise InvalidArgument("a dense optimiser moves all rows of a tensor: call step")
-        rows = np.asarray(rows)
-        keys = _checked_keys(name, np.asarray(keys), dimension)
-        delta = to_numpy(delta)
+        keys, rows, delta = (to_numpy(part) for part in (keys, rows, delta))
+        keys = _checked_keys(name, keys, dimension)
         if rows.ndim != 2 or rows.shape != delta.shape or len(rows) != len(keys):
             raise InvalidArgument(
                 f"tensor {name!r}: {len(keys)} keys, rows of shape {rows.shape} and differences of shape {delta.shape}"

@@ -6,10 +6,9 @@ import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Union
 
-import numpy as np
-
 from sparseagg.arguments import checked_text, shown
 from sparseagg.errors import InvalidArgument
+from sparseagg.foreign.numpy_arrays import to_numpy
 from sparseagg.shapes import checked_shape
 from sparseagg.spec_options import dtype_name
 
@@ -88,7 +87,7 @@ def _shape_and_dtype(name: str, array: Any) -> tuple[tuple[int, ...], str]:
     way_out = f"skip=[{name!r}] leaves it out"
     try:
         if not hasattr(array, "dtype") or not hasattr(array, "shape"):
-            array = np.asarray(array)  # numbers, and lists of numbers
+            array = to_numpy(array)  # numbers, and lists of numbers
         shape, dtype = checked_shape(array.shape), dtype_name(array.dtype)
     except InvalidArgument as error:
         raise InvalidArgument(f"tensor {name!r}: {error}; {way_out}") from error

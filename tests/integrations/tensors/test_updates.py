@@ -236,7 +236,119 @@ def test_arrow_that_makes_no_sense_says_where() -> None:
         (arrow.table({"key": [1, 2], "a": arrow.array([[1.0, 2.0], None])}), "column 'a' has a null at position 1"),
         (arrow.table({"key": [1, 2], "a": arrow.array([[1.0, None], [1.0, 2.0]])}), "column 'a' has a null"),
         (arrow.table({"key": [1], "a": [[1.0]], "b": [2.0]}), "column 'a' holds lists"),
-        (arrow.table({"key": ["x"], "a": [1.0], "b": [2.0]}), "keys must be integers"),
+        (arrow.table({"key": ["x"], "a": [1.0], "b": [2.0]}), "column 'key' is of string, not of numbers"),
+        (arrow.table({"key": [1.5], "a": [1.0], "b": [2.0]}), "keys must be integers"),
     ]:
         with pytest.raises(sa.InvalidArgument, match=text):
             tensor_data(spec, made)
+
+
+def test_arrow_lists_with_wild_offsets_are_refused() -> None:
+    arrow = pytest.importorskip("pyarrow")
+    values = arrow.array([1.0, 2.0, 3.0, 4.0], arrow.float32())
+    offsets = arrow.py_buffer(np.array([0, 1 << 30, 4], np.int32))
+    lists = arrow.Array.from_buffers(arrow.list_(arrow.float32()), 2, [None, offsets], children=[values])
+    with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read pyarrow"):
+        tensor_data(sa.TensorSpec("v", "float32", 9, 2), arrow.table({"key": [1, 2], "a": lists}))
+
+
+KEYS, VALUES = [8, 1, 3, 2, 5], [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_polars_frames_are_tables_of_keys_and_values() -> None:
+    polars = pytest.importorskip("polars")
+    pytest.importorskip("pyarrow")
+    frame = polars.DataFrame({"v": VALUES, "key": KEYS})
+    lists = polars.DataFrame({"key": KEYS, "row": [[value, 0.0] for value in VALUES]})
+    # Of ten values, as many as a dense array of this tensor has.
+    data = tensor_data(sa.TensorSpec("v", "float32", 10), frame)
+    assert (data.keys.tolist(), data.values.reshape(-1).tolist()) == (KEYS, VALUES)
+    assert tensor_data(sa.TensorSpec("v", "float32", 10, 2), lists).values.tolist() == [[v, 0.0] for v in VALUES]
+    for pair in ((frame["key"], frame["v"]), (frame["key"], frame.select("v")), (KEYS, frame["v"])):
+        data = tensor_data(sa.TensorSpec("v", "float32", 10), pair)
+        assert (data.keys.tolist(), data.values.reshape(-1).tolist()) == (KEYS, VALUES)
+    assert tensor_data(sa.TensorSpec("v", "float32", 5), frame["v"]).keys is None
+
+
+def test_polars_that_makes_no_sense_says_why() -> None:
+    polars = pytest.importorskip("polars")
+    pytest.importorskip("pyarrow")
+    frame = polars.DataFrame({"key": KEYS, "v": VALUES})
+    spec = sa.TensorSpec("v", "float32", 10)
+    for given, text in [
+        (frame.lazy(), "a table without __arrow_c_stream__"),
+        (frame.select("v"), "one of its columns must be 'key'; it has 'v'"),
+        (polars.DataFrame({"key": [1, 2], "v": [1.0, None]}), "column 'v' has a null at position 1"),
+        (polars.DataFrame({"key": [1], "v": ["x"]}), "column 'v' is of .*, not of numbers"),
+        ([frame], "cannot read builtins.list: it is a table"),
+        ((frame, frame["v"]), "cannot read keys of polars.*: it is a table"),
+        ((frame["key"], frame), "its column 'key' is not a value"),
+        ((KEYS[:2], polars.Series([1.0, None])), "it has a missing value at position 1"),
+        (polars.Series([None, *VALUES, *VALUES[:4]]), "it has a missing value at position 0"),
+    ]:
+        with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': .*{text}"):
+            tensor_data(spec, given)
+    with pytest.raises(sa.InvalidArgument, match="tensor 'v' is no array"):
+        sa.RoundSpec.like({"v": frame})
+
+
+def test_pandas_and_arrow_columns_in_a_pair() -> None:
+    pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"key": KEYS, "a": VALUES, "b": VALUES})
+    spec = sa.TensorSpec("v", "float32", 10, 2)
+    table = arrow.Table.from_pandas(frame)
+    for pair in (
+        (frame["key"], frame[["a", "b"]]),
+        (table["key"], table.select(["a", "b"])),
+        (KEYS, frame[["b", "a"]]),
+    ):
+        data = tensor_data(spec, pair)
+        assert (data.keys.tolist(), data.values.tolist()) == (KEYS, [[value, value] for value in VALUES])
+    missing = pandas.DataFrame({"a": pandas.array([1.0, None], "Float64"), "b": [1.0, 2.0]})
+    for pair, text in [
+        ((frame["key"], frame[["key", "a"]]), "its column 'key' is not a value"),
+        ((frame[["key"]], frame["a"]), "cannot read keys of pandas.*: it is a table"),
+        (([1, 2], missing), "column 'a' has a missing value at position 1"),
+        (([1, 2], missing["a"]), "missing value at position 1"),
+        ((arrow.array([1, None]), [[1.0, 2.0], [1.0, 2.0]]), "cannot read keys of pyarrow.*: it has a missing value"),
+        (([1, 2], arrow.chunked_array([[1.0], [None, 1.0, 1.0]])), "it has a missing value at position 1"),
+    ]:
+        with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': .*{text}"):
+            tensor_data(spec, pair)
+
+
+def test_xarray_with_labels_is_refused() -> None:
+    xarray = pytest.importorskip("xarray")
+    spec = sa.TensorSpec("v", "float32", 5)
+    assert tensor_data(spec, xarray.DataArray(VALUES)).values.reshape(-1).tolist() == VALUES
+    labelled = xarray.DataArray(VALUES, coords={"key": KEYS}, dims="key")
+    for given, text in [(labelled, "its axes have labels"), (xarray.Dataset({"v": labelled}), "it is a mapping")]:
+        with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': cannot read xarray.*: {text}"):
+            tensor_data(spec, given)
+
+
+def test_pydata_sparse() -> None:
+    sparse = pytest.importorskip("sparse")
+    array = matrix()
+    check(sparse.COO.from_numpy(array), array, np.count_nonzero(array))
+    for given, text in [
+        (sparse.COO.from_numpy(array).asformat("gcxs"), "of its formats only COO is read"),
+        (sparse.COO.from_numpy(array, fill_value=np.float32(1.0)), "its entries that are not stored are 1.0, not 0"),
+    ]:
+        with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': cannot read sparse.*: {text}"):
+            tensor_data(by_row(), given)
+
+
+def test_jax_indices_beyond_the_padding_are_refused() -> None:
+    jax = pytest.importorskip("jax")
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    data = jax.numpy.array([5.0, 6.0])
+    for index, is_padding in [((12, 6), True), ((12, 0), True), ((13, 0), False), ((12, 7), False), ((-1, 6), False)]:
+        made = sparse.BCOO((data, jax.numpy.array([[3, 1], index])), shape=SHAPE)
+        if is_padding:
+            assert tensor_data(by_element(), made).keys.tolist() == [3 * 6 + 1]
+            continue
+        with pytest.raises(
+            sa.InvalidArgument, match=r"tensor 'v': coordinate -?\d+ of axis \d at position 1 is not in"
+        ):
+            tensor_data(by_element(), made)

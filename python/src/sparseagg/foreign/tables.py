@@ -1,35 +1,85 @@
-"""Tables of keys and values: frames of pandas, tables of Arrow."""
+"""Tables of keys and values: frames of pandas, and what Arrow reads, such as frames of Polars."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from sparseagg.foreign.numpy_arrays import has_attribute, has_columns
 from sparseagg.foreign.parts import Array, Keyed
 
-__all__ = ["is_arrow", "is_pandas", "read_arrow", "read_pandas"]
+__all__ = ["is_table", "read_columns", "read_table"]
 
 KEY = "key"  # the name of the column with the keys
 
 
-def is_pandas(thing: Any) -> bool:
-    """Returns whether this is a frame or series of pandas."""
-    return hasattr(thing, "iloc") and hasattr(thing, "index")
+def is_table(thing: Any) -> bool:
+    """Returns whether this is a frame or series of pandas, or has columns, which only a table does."""
+    return _is_pandas(thing) or has_columns(thing) or _is_stream(thing)
 
 
-def is_arrow(thing: Any) -> bool:
-    """Returns whether this is a table or record batch of Arrow."""
-    return hasattr(thing, "schema") and hasattr(thing, "column_names") and hasattr(thing, "column")
+def _is_pandas(thing: Any) -> bool:
+    return has_attribute(thing, "iloc") and has_attribute(thing, "index")
 
 
-def read_pandas(table: Any) -> Keyed:
-    """Returns keys and rows. Keys are the column "key" of a frame, else the index; the other columns are values.
+def _is_arrow(thing: Any) -> bool:
+    return has_attribute(thing, "schema") and has_attribute(thing, "column_names") and has_attribute(thing, "column")
+
+
+def _is_stream(thing: Any) -> bool:
+    """Returns whether this yields record batches, and not the pieces of one column."""
+    return has_attribute(thing, "__arrow_c_stream__") and has_attribute(thing, "schema")
+
+
+def read_table(table: Any) -> Keyed:
+    """Returns the keys and rows of a table.
+
+    Keys are the column "key"; of pandas, where there is none, the index. The other columns are values. One of Arrow's
+    columns may hold lists.
 
     Raises:
-        ValueError: a value is missing, or is no number; the message names the column.
+        ValueError: the table is of no kind that is read, has no keys, a value is missing or is no number, or lists
+            differ in length; the message names the column.
     """
-    if not hasattr(table, "columns"):  # a series
+    return _read_pandas(table) if _is_pandas(table) else _read_arrow(_as_arrow(table))
+
+
+def read_columns(table: Any) -> Array:
+    """Returns the rows of a table whose columns are all values, shape (n, columns).
+
+    Raises:
+        ValueError: as of ``read_table``; or there is a column "key".
+    """
+    if _is_pandas(table):
+        if not has_columns(table):
+            return _pandas_numbers(table, "the series")
+        names, rows = list(table.columns), _pandas_rows(table)
+    else:
+        table = _as_arrow(table)
+        names, rows = list(table.column_names), _arrow_rows(table, range(table.num_columns))
+    if KEY in names:
+        raise ValueError(f"its column {KEY!r} is not a value; give the table alone, or the other columns as rows")
+    if rows is None:
+        raise ValueError("it has no columns")
+    return rows
+
+
+def _as_arrow(table: Any) -> Any:
+    if _is_arrow(table):
+        return table
+    if not has_attribute(table, "__arrow_c_stream__"):
+        raise ValueError("it is a table without __arrow_c_stream__; give (keys, rows)")
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ValueError(f"pyarrow, which reads this table, is not installed ({error}); give (keys, rows)") from error
+    return pyarrow.table(table)
+
+
+def _read_pandas(table: Any) -> Keyed:
+    if not has_columns(table):  # a series
         return Keyed(_pandas_numbers(table.index, "the index"), _pandas_numbers(table, "the series"))
     names = list(table.columns)
     if names.count(KEY) > 1:
@@ -39,13 +89,17 @@ def read_pandas(table: Any) -> Keyed:
         keys = _pandas_numbers(table.index, "the index")
     else:
         keys = _pandas_numbers(table[KEY], f"column {KEY!r}")
-    if not any(is_value):
-        return Keyed(keys, None)
-    values = table.iloc[:, np.flatnonzero(is_value)]
+    return Keyed(keys, _pandas_rows(table.iloc[:, np.flatnonzero(is_value)]))
+
+
+def _pandas_rows(values: Any) -> Array | None:
+    """Returns the numbers of a frame's columns; None if there are no columns."""
+    if len(values.columns) == 0:
+        return None
     if all(_is_number_type(dtype) for dtype in values.dtypes):
-        return Keyed(keys, values.to_numpy())
+        return np.asarray(values.to_numpy())
     columns = (_pandas_numbers(values.iloc[:, at], f"column {name!r}") for at, name in enumerate(values.columns))
-    return Keyed(keys, np.column_stack(list(columns)))
+    return np.column_stack(list(columns))
 
 
 def _pandas_numbers(column: Any, what: str) -> Array:
@@ -65,27 +119,29 @@ def _is_number_type(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 
 
-def read_arrow(table: Any) -> Keyed:
-    """Returns the keys of the column "key", and the rows of the others, one of which may hold lists.
-
-    Raises:
-        ValueError: there is no column "key", a value is null, or lists differ in length; the message names the column.
-    """
+def _read_arrow(table: Any) -> Keyed:
     names = list(table.column_names)
     if names.count(KEY) != 1:
         raise ValueError(f"one of its columns must be {KEY!r}; it has {', '.join(map(repr, names)) or 'none'}")
-    keys = _arrow_numbers(table.column(KEY), KEY)
-    columns = [_arrow_numbers(table.column(at), name) for at, name in enumerate(names) if name != KEY]
+    keys = _arrow_numbers(table.column(names.index(KEY)), KEY)
+    return Keyed(keys, _arrow_rows(table, [at for at, name in enumerate(names) if name != KEY]))
+
+
+def _arrow_rows(table: Any, positions: Sequence[int]) -> Array | None:
+    """Returns the numbers of the columns at these positions; None if there are none."""
+    names = [table.column_names[at] for at in positions]
+    columns = [_arrow_numbers(table.column(at), name) for at, name in zip(positions, names)]
     if len(columns) < 2:
-        return Keyed(keys, columns[0] if columns else None)
-    for name, column in zip((name for name in names if name != KEY), columns):
+        return columns[0] if columns else None
+    for name, column in zip(names, columns):
         if column.ndim > 1:
-            raise ValueError(f"column {name!r} holds lists, so that it must be the only one beside {KEY!r}")
-    return Keyed(keys, np.column_stack(columns))
+            raise ValueError(f"column {name!r} holds lists, so that it must be the only one of values")
+    return np.column_stack(columns)
 
 
 def _arrow_numbers(column: Any, name: str) -> Array:
     """Returns the numbers of a column, shape (n,); of one of lists, shape (n, length)."""
+    column.validate(full=True)  # the offsets of lists, before they are followed
     chunks = getattr(column, "chunks", None)
     arrays = [_arrow_chunk(chunk, name) for chunk in ([column] if chunks is None else chunks)]
     arrays = [array for array in arrays if len(array)] or arrays[:1]
@@ -101,7 +157,10 @@ def _arrow_chunk(chunk: Any, name: str) -> Array:
         at = chunk.is_null().index(True).as_py()
         raise ValueError(f"column {name!r} has a null at position {at}")
     if not str(chunk.type).startswith(("list", "large_list", "fixed_size_list")):
-        return np.asarray(chunk.to_numpy(zero_copy_only=False))
+        numbers = np.asarray(chunk.to_numpy(zero_copy_only=False))
+        if not _is_number_type(numbers.dtype):
+            raise ValueError(f"column {name!r} is of {chunk.type}, not of numbers")
+        return numbers
     values = _arrow_chunk(chunk.flatten(), name)
     lengths = np.unique(chunk.value_lengths().to_numpy(zero_copy_only=False))
     if len(lengths) > 1:
