@@ -10,7 +10,7 @@ from typing import Any
 from sparseagg.arguments import shown
 from sparseagg.errors import InvalidArgument
 
-__all__ = ["MOST_AXES", "checked_shape", "key_axes", "sizes_of"]
+__all__ = ["MOST_AXES", "checked_shape", "is_like", "key_axes", "sizes_of"]
 
 # As NumPy 1 and the server allow.
 MOST_AXES = 32
@@ -70,3 +70,8 @@ def key_axes(shape: Sequence[int], dimension: int) -> int | None:
     """Returns how many first axes make the keys, one if there is a choice; None if no number of axes does."""
     counts = (*range(1, len(shape) + 1), 0)
     return next((num_axes for num_axes in counts if math.prod(shape[:num_axes]) == dimension), None)
+
+
+def is_like(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Returns whether two shapes differ in axes of length 1 alone, which libraries add and drop, as of a scalar."""
+    return [size for size in shape if size != 1] == [size for size in other if size != 1]

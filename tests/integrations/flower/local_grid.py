@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import random
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import jobs
 import numpy as np
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
@@ -99,6 +101,28 @@ class LocalGrid(Grid):
 
     def _partition(self, node: int) -> int:
         return int(self.contexts[node].node_config["partition-id"])
+
+
+def start(strategy: Any, grid: Any, rounds: int = 2, timeout: float = 60, **config: Any) -> tuple[jobs.Arrays, Any]:
+    """Runs a strategy on the job's model; returns the last model and Flower's result."""
+    record = ArrayRecord({name: Array(array) for name, array in jobs.initial_model().items()})
+    random.seed(jobs.SEED)  # allow(randomness): Flower samples nodes with it
+    result = strategy.start(grid, record, num_rounds=rounds, timeout=timeout, train_config=ConfigRecord(config))
+    return {name: array.numpy() for name, array in result.arrays.items()}, result
+
+
+def changing(change: Callable[[jobs.Arrays, int], None]) -> Any:
+    """A mod that changes the arrays of each training reply: ``change(arrays, partition)``. Comes behind sparse_mod."""
+
+    def mod(message: Message, context: Context, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        if message.metadata.message_type == "train" and not reply.has_error():
+            arrays = {name: array.numpy() for name, array in reply.content["arrays"].items()}
+            change(arrays, int(context.node_config["partition-id"]))
+            reply.content["arrays"] = ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+        return reply
+
+    return mod
 
 
 def _num_bytes(message: Message) -> int:

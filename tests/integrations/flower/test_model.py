@@ -9,6 +9,7 @@ import pytest
 import sparseagg as sa
 from flwr.app import Array, ArrayRecord
 from sparseagg.flower.copies import Copies
+from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
 from sparseagg.flower.records import sparse_arrays, to_array, update_of, view
 
@@ -98,3 +99,20 @@ def test_copies_that_cannot_be_written_or_read_are_not_there(tmp_path: pathlib.P
     assert copies.save("m", 1, {0: b"no array"}, replace=False)
     assert copies.load("m", 0, 9) is None
     assert (tmp_path / "folder").stat().st_mode & 0o77 == 0
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "int32", "uint16"])
+def test_rows_of_integers_neither_wrap_nor_are_cut(dtype: str) -> None:
+    print(f"seed {SEED}")
+    rng = np.random.default_rng(SEED)
+    before = rng.integers(0, 2 if dtype == "bool" else 100, (50, 3)).astype(dtype)
+    after = [before.copy() for _ in range(4)]
+    for table in after:
+        table[::7] = rng.integers(0, 2 if dtype == "bool" else 127, (8, 3)).astype(dtype)
+    table = Table.of(Array(before), 3)
+    merge = Merge({"table": table}, ["table"], "mean", None, {})
+    for client, values in enumerate(after):
+        merge.add(str(client), {"table": changed_rows(before, values, 3) if client else values}, client + 1)
+    tables, _, _ = merge.finish([], None)
+    mean = sum((client + 1) * values.astype(np.float64) for client, values in enumerate(after)) / 10
+    np.testing.assert_array_equal(tables["table"].dense(), np.rint(mean).astype(dtype))

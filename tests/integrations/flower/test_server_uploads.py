@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,8 @@ import jobs
 import numpy as np
 import pytest
 import sparseagg as sa
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from local_grid import LocalGrid
+from flwr.app import ConfigRecord, Message, RecordDict
+from local_grid import LocalGrid, start
 from sparseagg.flower import SparseFedAvg, sparse_mod
 from sparseagg.flower.records import CONFIG
 
@@ -22,12 +23,6 @@ SPARSE = ["embedding.weight"]
 def client() -> Iterator[sa.Client]:
     with sa.Client(":local:") as client:
         yield client
-
-
-def start(strategy: Any, grid: Any, rounds: int = 2, timeout: float = 60, **config: Any) -> tuple[jobs.Arrays, Any]:
-    record = ArrayRecord({name: Array(array) for name, array in jobs.initial_model().items()})
-    result = strategy.start(grid, record, num_rounds=rounds, timeout=timeout, train_config=ConfigRecord(config))
-    return {name: array.numpy() for name, array in result.arrays.items()}, result
 
 
 def test_model_has_the_bits_of_arrays_in_replies(client: sa.Client, tmp_path: Any) -> None:
@@ -99,7 +94,7 @@ def test_late_and_repeated_submissions_are_error_replies(client: sa.Client, tmp_
     straggler.content = RecordDict(dict(content))
     late = app(straggler, context)
     assert late.has_error()
-    assert late.error.reason.startswith("sparseagg: rounds/")
+    assert re.match(r"sparseagg: client '0000000000:\d+': rounds/", late.error.reason)
 
 
 def test_server_that_cannot_be_reached_is_an_error_of_the_client(client: sa.Client, tmp_path: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,13 +11,17 @@ import numpy as np
 
 import sparseagg as sa
 from sparseagg.flower.model import Table
+from sparseagg.flower.nonfinite import KEPT, kept_spec, nonfinite_positions, unchanged, with_kept, without_kept
 from sparseagg.flower.records import to_array
 from sparseagg.optimizers import RowOptimizer
+from sparseagg.shapes import is_like
+from sparseagg.updates import naming_client
 
-__all__ = ["Merge", "changed_rows"]
+__all__ = ["Merge", "changed_rows", "check_shape", "finite_update"]
 
 _BLOCK = 1 << 14  # rows that are widened to float64 at a time
 _SUMMED = ("float16", "float32", "float64")
+_DIFFERENCES = {1: "int16", 2: "int32"}  # dtypes of differences of integers, by bytes of the integers
 
 
 class Merge:
@@ -30,10 +35,14 @@ class Merge:
             as FedAvg has them.
         op: of the sparse tensors.
         client: of the server that merges; None: this process does.
-        options: of the round, such as numerics.
+        options: of the round, such as numerics. ``on_nonfinite`` may also be a mapping from names of tensors, or
+            patterns, to words; the first one that fits a tensor counts.
 
     Attributes:
         handle: what a client needs to submit to the server; None without one.
+
+    Raises:
+        sa.InvalidArgument: the options make no sense; the message names option and tensor.
     """
 
     def __init__(
@@ -41,18 +50,27 @@ class Merge:
     ) -> None:
         self._tables = {name: table for name, table in tables.items() if table.dimension}  # an empty array stays
         self._sparse = set(sparse)
-        tensors = [self._tensor(name, table, op) for name, table in self._tables.items()]
+        on_nonfinite, options = _on_nonfinite(options, tables)
+        tensors = [self._tensor(name, table, op, on_nonfinite.get(name)) for name, table in self._tables.items()]
+        self._nonfinite = {
+            name: positions
+            for name, table in self._tables.items()
+            if name not in self._sparse and on_nonfinite.get(name, options.get("on_nonfinite")) != "propagate"
+            if len(positions := nonfinite_positions(table.dense()))
+        }
+        tensors += [kept_spec(name, self._tables[name].dimension) for name in self._nonfinite]
         spec = sa.RoundSpec(tensors, weighting="by_weight", **options)
         self._aggregator = sa.Aggregator(spec) if client is None else None
         self._round = None if client is None else client.create_round(spec)
         self.handle: str | None = None if self._round is None else self._round.handle
 
-    def _tensor(self, name: str, table: Table, op: str) -> sa.TensorSpec:
+    def _tensor(self, name: str, table: Table, op: str, on_nonfinite: str | None) -> sa.TensorSpec:
         # The mean of integers, such as torch's num_batches_tracked, is no integer: it is rounded when it is known.
         dtype = str(table.dtype) if str(table.dtype) in _SUMMED else "float64"
-        if name in self._sparse:
-            return sa.TensorSpec(name, dtype, shape=table.shape, width=table.width, op=op, result="sparse")
-        return sa.TensorSpec(name, dtype, shape=table.shape, layout="dense", op="mean", result="dense")
+        how: dict[str, Any] = {"op": op, "width": table.width, "result": "sparse"}
+        if name not in self._sparse:
+            how = {"op": "mean", "layout": "dense", "result": "dense"}
+        return sa.TensorSpec(name, dtype, shape=table.shape, on_nonfinite=on_nonfinite, **how)
 
     def add(self, client_id: str, update: Mapping[str, Any], weight: float) -> None:
         """Merges an update, completely or not at all.
@@ -65,6 +83,15 @@ class Merge:
         Raises:
             sa.SparseaggError: the update is refused, and does not count; the message says why.
         """
+        with naming_client(client_id):
+            prepared = self._prepared(update)
+        if self._aggregator is not None:
+            self._aggregator.add(client_id, prepared, weight)
+        elif self._round is not None:
+            with naming_client(client_id):
+                self._round.submit(client_id, prepared, weight)
+
+    def _prepared(self, update: Mapping[str, Any]) -> dict[str, Any]:
         prepared: dict[str, Any] = {}
         for name, table in self._tables.items():
             if name not in update:
@@ -75,17 +102,20 @@ class Merge:
             if isinstance(value, tuple):
                 if name not in self._sparse:
                     raise sa.InvalidArgument(f"tensor {name!r} comes as rows, but is not among the sparse tensors")
-            elif value.shape != table.shape:
-                raise sa.InvalidArgument(f"tensor {name!r} has shape {value.shape}; the model's has {table.shape}")
-            elif name in self._sparse:
-                value = changed_rows(table.dense(), value, table.width)
-            prepared[name] = value
-        if self._aggregator is not None:
-            self._aggregator.add(client_id, prepared, weight)
-        elif self._round is not None:
-            self._round.submit(client_id, prepared, weight)
+                prepared[name] = value
+                continue
+            check_shape(name, value.shape, table.shape)
+            if name in self._sparse:
+                prepared[name] = changed_rows(table.dense(), value, table.width)
+            elif name in self._nonfinite:
+                prepared.update(finite_update(name, table.dense(), value, self._nonfinite[name]))
+            else:
+                prepared[name] = value
+        return prepared
 
-    def finish(self, counted: Iterable[str], optimizer: RowOptimizer | None) -> tuple[dict[str, Table], dict[str, Any]]:
+    def finish(
+        self, counted: Iterable[str], optimizer: RowOptimizer | None
+    ) -> tuple[dict[str, Table], dict[str, Any], set[str]]:
         """Merges, and takes the step.
 
         Args:
@@ -93,23 +123,38 @@ class Merge:
             optimizer: of the server; None adds the merged differences, and takes the merged whole arrays.
 
         Returns:
-            The tables of the next model; and the keys that have changed of sparse tensors, by name; None for all keys.
+            The tables of the next model; the keys that have changed of sparse tensors, by name, None for all keys; and
+            the ids among ``counted`` of which the server has no submission.
 
         Raises:
             sa.SparseaggError: nothing could be merged, as with weights that are all 0.
         """
+        missing: set[str] = set()
         if self._aggregator is not None:
             result = self._aggregator.finish()
         else:
-            assert self._round is not None
-            result = self._round.close(only=list(counted))
+            result, missing = self._close(set(counted))
         tables, changed = {}, {}
         for name, table in self._tables.items():
             if name in self._sparse:
                 tables[name], changed[name] = _step_of_rows(name, table, result[name], optimizer)
-            else:
-                tables[name] = _step_of_whole(name, table, result[name].dense(), optimizer)
-        return tables, changed
+                continue
+            merged, positions = result[name].dense(), self._nonfinite.get(name)
+            if positions is not None:
+                merged = with_kept(table.dense(), merged, result[name + KEPT].indices)
+            tables[name] = _step_of_whole(name, table, merged, positions, optimizer)
+        return tables, changed, missing
+
+    def _close(self, counted: set[str]) -> tuple[sa.Result, set[str]]:
+        """Closes the round on the server; returns its result, and the ids that have no submission there."""
+        assert self._round is not None
+        try:
+            return self._round.close(only=sorted(counted)), set()
+        except sa.FailedPrecondition:  # such as a client that claims an upload which the server does not have
+            missing = counted - {submission.client_id for submission in self._round.submissions()}
+            if not missing or missing == counted:
+                raise
+            return self._round.close(only=sorted(counted - missing)), missing
 
     def cancel(self, reason: str) -> None:
         """Discards the updates."""
@@ -118,11 +163,60 @@ class Merge:
                 self._round.cancel(reason)
 
 
+def check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    """Raises ``InvalidArgument`` if a client's array has another shape than the model's, but for axes of length 1."""
+    if not is_like(shape, wanted):
+        raise sa.InvalidArgument(f"tensor {name!r} has shape {shape}; the model's has {wanted}")
+
+
+def finite_update(name: str, before: Any, after: Any, positions: Any) -> dict[str, Any]:
+    """Returns the tensors of an update for a whole array of which the model has values that are not finite.
+
+    Args:
+        name: of the tensor.
+        before: the model's array.
+        after: the client's.
+        positions: of those values (``nonfinite_positions``).
+    """
+    values, kept = without_kept(before, after, positions)
+    return {name: values, name + KEPT: (kept, None)}
+
+
 def changed_rows(before: Any, after: Any, width: int) -> tuple[Any, Any]:
-    """Returns (keys, differences) of the rows in which two arrays of one shape differ."""
+    """Returns (keys, differences) of the rows in which two arrays of one size differ.
+
+    A value that is not finite and has not changed has the difference 0. Differences of integers are wide enough.
+    """
     before, after = before.reshape(-1, width), after.reshape(-1, width)
     keys = np.flatnonzero((before != after).any(axis=1))
-    return keys, after[keys] - before[keys]
+    old, new = before[keys], after[keys]
+    if old.dtype.kind in "biu" and new.dtype.kind in "biu":
+        wide = _DIFFERENCES.get(max(old.dtype.itemsize, new.dtype.itemsize), "int64")
+        return keys, new.astype(wide) - old.astype(wide)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = new - old
+    if not np.isfinite(rows).all():
+        same = unchanged(old, new)
+        rows[same] = 0
+        moved = ~same.all(axis=1)  # others are NaN as they were
+        keys, rows = keys[moved], rows[moved]
+    return keys, rows
+
+
+def _on_nonfinite(options: Mapping[str, Any], names: Iterable[str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Returns ``on_nonfinite`` of single tensors by name, and the options without it, if it is such a mapping."""
+    rest, given = dict(options), options.get("on_nonfinite")
+    if not isinstance(given, Mapping):
+        return {}, rest
+    del rest["on_nonfinite"]
+    found: dict[str, str] = {}
+    for pattern, word in given.items():
+        fitting = [name for name in names if name == pattern or fnmatch.fnmatchcase(name, str(pattern))]
+        if not fitting:
+            raise sa.InvalidArgument(f"on_nonfinite has {pattern!r}, which is no tensor of the model")
+        for name in fitting:
+            found.setdefault(name, word)
+    return found, rest
 
 
 def _step_of_rows(
@@ -138,19 +232,27 @@ def _step_of_rows(
     if optimizer is None:
         for begin in range(0, len(rows), _BLOCK):
             part = slice(begin, begin + _BLOCK)
-            rows[part] = rows[part].astype(np.float64) + delta[part]
+            moved = rows[part].astype(np.float64) + delta[part]
+            rows[part] = moved if rows.dtype.kind == "f" else np.rint(moved)
     else:
         rows = optimizer.step_rows(name, table.dimension, keys, rows, delta)
     return table.with_rows(keys, rows), keys
 
 
-def _step_of_whole(name: str, table: Table, merged: Any, optimizer: RowOptimizer | None) -> Table:
+def _step_of_whole(name: str, table: Table, merged: Any, nonfinite: Any, optimizer: RowOptimizer | None) -> Table:
+    """Returns the next table; ``nonfinite`` are positions of the present one's values that are not finite, or None."""
     if table.dtype.kind != "f":
         return _rewritten(table, np.asarray(np.rint(merged)).astype(table.dtype))
     if optimizer is None:
         return _rewritten(table, merged.astype(table.dtype, copy=False))
-    values = table.dense().copy()
-    optimizer.step(name, values.reshape(-1), (merged - values.astype(np.float64)).reshape(-1))
+    values, merged = table.dense().copy(), merged.reshape(-1)
+    with np.errstate(invalid="ignore"):
+        delta = merged - values.astype(np.float64).reshape(-1)
+    if nonfinite is not None:  # no step leads from there; the mean itself is the next value
+        delta[nonfinite] = 0
+    optimizer.step(name, values.reshape(-1), delta)
+    if nonfinite is not None:
+        values.reshape(-1)[nonfinite] = merged[nonfinite]
     return _rewritten(table, values)
 
 

@@ -13,7 +13,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 import sparseagg as sa
 from sparseagg.flower.copies import Copies
-from sparseagg.flower.merge import changed_rows
+from sparseagg.flower.merge import changed_rows, check_shape, finite_update
+from sparseagg.flower.nonfinite import KEPT, nonfinite_positions
 from sparseagg.flower.records import (
     CONFIG,
     KEYS,
@@ -91,9 +92,9 @@ class _SparseMod:
             if message.metadata.message_type.partition(".")[0] == "train":
                 self._make_sparse(config, model, reply, context)
                 if "round" in config:
-                    _upload(config, client, reply)
+                    _upload(config, client, model, reply)
         except sa.SparseaggError as error:  # such as a round that is closed already
-            return Message(Error(PRECONDITION, f"sparseagg: {error}"), reply_to=message)
+            return Message(Error(PRECONDITION, f"sparseagg: client {client!r}: {error}"), reply_to=message)
         version = config["version"] if is_kept else -1
         answer = {"client": client, "model": config["model"], "version": version, "partial": config["partial"]}
         reply.content[CONFIG] = ConfigRecord(answer)
@@ -141,8 +142,7 @@ class _SparseMod:
         reply.content[key] = record
 
     def _select(self, name: str, by: str, before: Any, after: Any, context: Context) -> tuple[Any, Any]:
-        if before.shape != after.shape:
-            raise sa.InvalidArgument(f"tensor {name!r} has shape {after.shape}; the model's has {before.shape}")
+        check_shape(name, after.shape, before.shape)
         width = math.prod(before.shape[1:]) if by == "row" else 1
         keys, rows = changed_rows(before, after, width)
         top_k = self._new_top_k(by)
@@ -163,15 +163,23 @@ class _SparseMod:
         return sa.TopK(k=self._top_k, by=by) if isinstance(self._top_k, int) else sa.TopK(fraction=self._top_k, by=by)
 
 
-def _upload(config: ConfigRecord, client: str, reply: Message) -> None:
+def _upload(config: ConfigRecord, client: str, before: ArrayRecord, reply: Message) -> None:
     """Submits the arrays of a reply to the server, and leaves the metrics alone in it."""
     ((key, arrays),) = reply.content.array_records.items()
     metrics = list(reply.content.metric_records.values())
     weight = metrics[0].get(config["weight"]) if len(metrics) == 1 else None
     if not isinstance(weight, (int, float)):
         raise sa.InvalidArgument(f"a reply has one MetricRecord with a number {config['weight']!r}")
-    update = update_of(arrays, config.get("names", ()))
+    update = dict(update_of(arrays, config.get("names", ())))
     with sa.open_round(config["round"]) as round_:
+        tracked = {tensor.name for tensor in round_.spec.tensors if tensor.name.endswith(KEPT)}
+        for name, value in list(update.items()):
+            if isinstance(value, tuple):
+                continue
+            values = view(before[name])
+            check_shape(name, value.shape, values.shape)
+            if name + KEPT in tracked:
+                update.update(finite_update(name, values, value, nonfinite_positions(values)))
         round_.submit(client, {name: value for name, value in update.items() if _size(value)}, weight)
     del reply.content[key]
 

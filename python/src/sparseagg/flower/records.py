@@ -50,14 +50,18 @@ NEEDS_WHOLE = "sparseagg: the whole model is needed"
 _NUMPY = "numpy.ndarray"  # the only serialization that Flower has
 
 
-def view(array: Array) -> Any:
-    """Returns the values of a record's array, read-only, without copying them as ``Array.numpy`` does."""
+def view(array: Array, what: str = "an array") -> Any:
+    """Returns the values of a record's array, read-only, without copying them as ``Array.numpy`` does.
+
+    Raises:
+        InvalidArgument: the bytes are no array of numbers; the message begins with ``what``.
+    """
     if array.stype != _NUMPY:
-        raise InvalidArgument(f"an array is serialized as {array.stype!r}, not as {_NUMPY!r}")
+        raise InvalidArgument(f"{what}: it is serialized as {array.stype!r}, not as {_NUMPY!r}")
     try:
         return _values(array.data, array.data)
-    except ValueError as error:
-        raise InvalidArgument(f"an array of shape {array.shape} cannot be read: {error}") from error
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"{what}: {len(array.data)} bytes cannot be read as an array: {error}") from error
 
 
 def _values(data: bytes, buffer: Any) -> Any:
@@ -66,8 +70,8 @@ def _values(data: bytes, buffer: Any) -> Any:
     version = np.lib.format.read_magic(header)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, is_fortran, dtype = read(header)
-    if dtype.hasobject:
-        raise ValueError("it has Python objects")
+    if dtype.kind not in "biuf":
+        raise ValueError(f"values of dtype {dtype} are no real numbers")
     flat = np.frombuffer(buffer, dtype, offset=header.tell())
     return flat.reshape(shape, order="F" if is_fortran else "C")
 
@@ -107,7 +111,7 @@ def update_of(arrays: ArrayRecord, names: Iterable[str]) -> Mapping[str, Any]:
     known, update = set(names), {}
     for name, array in arrays.items():
         if name in known:
-            update[name] = view(array)
+            update[name] = view(array, f"tensor {name!r}")
             continue
         tensor, colon, part = name.rpartition(":")
         if tensor not in known or colon + part not in (KEYS, ROWS):
@@ -115,5 +119,8 @@ def update_of(arrays: ArrayRecord, names: Iterable[str]) -> Mapping[str, Any]:
         if tensor + KEYS not in arrays or tensor + ROWS not in arrays:
             raise InvalidArgument(f"tensor {tensor!r} has {name!r} alone; keys and rows come together")
         if colon + part == KEYS:
-            update[tensor] = view(array), view(arrays[tensor + ROWS])
+            update[tensor] = (
+                view(array, f"keys of tensor {tensor!r}"),
+                view(arrays[tensor + ROWS], f"rows of tensor {tensor!r}"),
+            )
     return update
