@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import random
+import re
 from typing import Any
 
 import jobs
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
-from local_grid import LocalGrid
+from local_grid import LocalGrid, changing, start
 from sparseagg.flower import (
     SparseFedAdagrad,
     SparseFedAdam,
@@ -30,13 +30,6 @@ SPARSE = ["embedding.weight"]
 @pytest.fixture
 def mod(tmp_path: Any) -> Any:
     return sparse_mod(copies=tmp_path)
-
-
-def start(strategy: Any, grid: Any, rounds: int = 2, timeout: float = 60, **config: Any) -> tuple[jobs.Arrays, Any]:
-    record = ArrayRecord({name: Array(array) for name, array in jobs.initial_model().items()})
-    random.seed(jobs.SEED)  # allow(randomness): Flower samples nodes with it
-    result = strategy.start(grid, record, num_rounds=rounds, timeout=timeout, train_config=ConfigRecord(config))
-    return {name: array.numpy() for name, array in result.arrays.items()}, result
 
 
 def expected(clients: Any, rounds: int = 2) -> list[jobs.Arrays]:
@@ -202,6 +195,34 @@ def test_elements_of_a_wide_tensor(mod: Any) -> None:
     wanted = expected(range(NODES))[-1]
     np.testing.assert_allclose(got["embedding.weight"], wanted["embedding.weight"], rtol=0, atol=5e-7)
     np.testing.assert_allclose(got["dense.bias"], wanted["dense.bias"], rtol=0, atol=1e-15)
+
+
+def squeezed(arrays: jobs.Arrays, partition: int) -> None:
+    """What clients make of an array's shape on its way through another library: axes of length 1 come and go."""
+    arrays["scale"] = arrays["scale"].reshape(1)
+    arrays["dense.bias"] = arrays["dense.bias"].reshape(10) if partition % 2 else arrays["dense.bias"].reshape(1, 10, 1)
+    arrays["embedding.weight"] = arrays["embedding.weight"][np.newaxis]
+
+
+@pytest.mark.parametrize("use_mod", [True, False])
+def test_axes_of_length_1_make_no_difference(mod: Any, use_mod: bool) -> None:
+    mods = [mod] if use_mod else []
+    got, _ = start(SparseFedAvg(sparse=SPARSE), LocalGrid(jobs.make_client_app([*mods, changing(squeezed)]), NODES))
+    assert_close(got, expected(range(NODES))[-1])
+
+
+@pytest.mark.parametrize("name", ["dense.weight", "embedding.weight"])
+def test_other_shapes_are_refused_and_named(mod: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def turned(arrays: jobs.Arrays, partition: int) -> None:
+        if partition == 2:
+            arrays[name] = arrays[name].T
+
+    caplog.set_level("INFO", "flwr")
+    grid = LocalGrid(jobs.make_client_app([mod, changing(turned)]), NODES)
+    got, _ = start(SparseFedAvg(sparse=SPARSE), grid, rounds=1)
+    assert_close(got, expected([0, 1, 3, 4, 5, 6, 7], rounds=1)[-1])
+    before = jobs.initial_model()[name].shape
+    assert re.search(rf"client '0000000002:\d+': tensor '{name}' has shape {re.escape(str(before[::-1]))}", caplog.text)
 
 
 def test_unknown_names_are_refused_before_anything_is_sent(mod: Any) -> None:

@@ -25,8 +25,11 @@ from flwr.supercore import log
 import sparseagg as sa
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Table
+from sparseagg.flower.overrides import check_goes_on
 from sparseagg.flower.records import view
 from sparseagg.optimizers import RowOptimizer
+from sparseagg.shapes import is_like
+from sparseagg.updates import naming_client
 
 __all__ = ["SparseFedAvg", "sparse_ndarrays"]
 
@@ -44,7 +47,7 @@ def sparse_ndarrays(before: Sequence[Any], after: Sequence[Any], sparse: Sequenc
         if position not in sparse:
             arrays.append(new)
             continue
-        if old.shape != new.shape:
+        if not is_like(old.shape, new.shape):
             raise sa.InvalidArgument(f"array {position} has shape {old.shape}, and {new.shape} after training")
         arrays.extend(changed_rows(old, new, _width(old)))
     return arrays
@@ -54,13 +57,16 @@ class SparseFedAvg(FedAvg):
     """``FedAvg`` of clients that send ``sparse_ndarrays``, or all arrays, as always.
 
     The order of sums, and so the last bits, is that of the metric "partition-id" of the clients, and of their ids where
-    they send none. An update that is refused is reported like a failure.
+    they send none. An update that is refused is reported like a failure; the others count.
 
     Args:
         sparse: positions of the arrays of which clients send rows.
         op: of these arrays: "mean", "coordinate_mean" or "sum"; see ``sparseagg.flower.SparseMixin``.
         optimizer: takes the step of the server; None adds the merged differences.
-        options: of the rounds, as of ``sparseagg.RoundSpec``.
+        options: of the rounds; see ``sparseagg.flower.SparseMixin``.
+
+    Raises:
+        InvalidArgument: a class that this one is combined with aggregates in another way.
     """
 
     def __init__(
@@ -72,6 +78,13 @@ class SparseFedAvg(FedAvg):
         options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        check_goes_on(type(self), "aggregate_fit", (SparseFedAvg,), FedAvg)
+        classes = type(self).__mro__
+        for cls in classes[classes.index(SparseFedAvg) + 1 : classes.index(FedAvg)]:
+            if "aggregate_fit" in vars(cls):
+                raise sa.InvalidArgument(
+                    f"{cls.__name__}.aggregate_fit would not be called; optimizer= takes a step of the server"
+                )
         super().__init__(*args, **kwargs)
         self._sparse = [int(position) for position in sparse]
         self._op = op
@@ -103,17 +116,21 @@ class SparseFedAvg(FedAvg):
         merge = Merge(self._tables, map(str, self._sparse), self._op, None, self._options)
         merged: list[FitRes] = []
         for proxy, result in results:
-            client = str(result.metrics.get("partition-id", proxy.cid)).rjust(20, "0")
+            # The client's own id is part of it, so that no client can push another out.
+            client = f"{result.metrics.get('partition-id', '')!s:>20}:{proxy.cid}"
             try:
-                merge.add(client, self._update(result.parameters.tensors), result.num_examples)
+                with naming_client(client):
+                    merge.add(client, self._update(result.parameters.tensors), result.num_examples)
                 merged.append(result)
-            except sa.SparseaggError as error:
+            except MemoryError:
+                raise
+            except Exception as error:  # of any kind, since clients send anything: this one fails, and no other
                 log(INFO, "aggregate_fit: the result of client %s is refused: %s", proxy.cid, error)
                 failures.append(error)
         if not merged or (failures and not self.accept_failures):
             return None, {}
         try:
-            tables, _ = merge.finish([], self._optimizer)
+            tables, _, _ = merge.finish([], self._optimizer)
         except sa.SparseaggError as error:
             log(ERROR, "aggregate_fit: the updates cannot be merged, and the model stays: %s", error)
             return None, {}
@@ -130,17 +147,22 @@ class SparseFedAvg(FedAvg):
             raise sa.InvalidArgument(
                 f"{len(tensors)} arrays, but the model has {len(self._tables)}, {len(self._sparse)} of them sparse"
             )
-        arrays = iter(view(_array(tensor)) for tensor in tensors)
+        rest = iter(tensors)
         update: dict[str, Any] = {}
         for position in range(len(self._tables)):
-            update[str(position)] = (next(arrays), next(arrays)) if position in sparse else next(arrays)
+            parts = ("keys of ", "rows of ") if position in sparse else ("",)
+            values = tuple(_values(next(rest), f"{part}tensor '{position}'") for part in parts)
+            update[str(position)] = values if position in sparse else values[0]
         return update
+
+
+def _values(tensor: bytes, what: str = "an array") -> Any:
+    return view(Array("", (), "numpy.ndarray", tensor), what)
 
 
 def _array(tensor: bytes) -> Array:
     """Returns a serialized array as one of a record, which shares its bytes."""
-    array = Array("", (), "numpy.ndarray", tensor)
-    values = view(array)
+    values = _values(tensor)
     return Array(str(values.dtype), tuple(values.shape), "numpy.ndarray", tensor)
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from logging import ERROR, INFO
+from logging import ERROR, INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.result import Result
-from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consistency
 from flwr.supercore import log
 
 import sparseagg as sa
@@ -19,10 +18,13 @@ from sparseagg.arguments import shown
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
-from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, PRECONDITION, update_of
+from sparseagg.flower.overrides import check_goes_on
+from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, update_of
+from sparseagg.flower.replies import refused, split_by_metrics, with_usable_metrics
 from sparseagg.flower.streaming_grid import Replies, StreamingGrid
 from sparseagg.optimizers import RowOptimizer
 from sparseagg.spec_of_model import Names
+from sparseagg.updates import naming_client
 
 __all__ = ["SparseFedAvg", "SparseMixin"]
 
@@ -33,9 +35,11 @@ class SparseMixin:
         class SparseFedProx(SparseMixin, FedProx): ...
 
     Clients use ``sparse_mod``. Those that do not are sent the whole model, and their arrays are merged, too. A strategy
-    that takes steps of its own, as FedAdam, is given the merged model as the only reply, and takes its dense step.
+    that takes steps of its own, as FedAdam, gets the merged model from ``super().aggregate_train``, and takes its dense
+    step. One that computes from the single updates, as Krum or a median, is refused. Under another strategy that calls
+    this one's methods, as Flower's wrappers for differential privacy do, all arrays travel whole, with a warning.
 
-    An update that is refused, or that comes too late, is reported like an error of its client.
+    An update that is refused, or that comes too late, is reported like an error of its client; the others count.
 
     Args:
         sparse: the tensors of which clients send rows: names, patterns such as "*.embedding.weight", or a function of
@@ -52,6 +56,10 @@ class SparseMixin:
             is sent all changed rows. Not with a server.
         history_bytes: for the keys that changed in earlier rounds; a client whose copy is older is sent the model.
         options: of the rounds, as of ``sparseagg.RoundSpec``, such as numerics="fixed_point" with its bounds.
+            ``on_nonfinite`` may also be a mapping from names or patterns to "reject" or "propagate".
+
+    Raises:
+        InvalidArgument: an argument has a wrong value, or the strategy needs the single updates of the clients.
     """
 
     # Attributes of FedAvg, with which this is mixed.
@@ -72,6 +80,7 @@ class SparseMixin:
         options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        check_goes_on(type(self), "aggregate_train", (SparseMixin,), FedAvg)
         super().__init__(*args, **kwargs)
         if rows_down not in ("changed", "used") or (rows_down == "used" and server is not None):
             raise sa.InvalidArgument(f'rows_down is "changed", or without a server "used", not {shown(rows_down)}')
@@ -87,21 +96,28 @@ class SparseMixin:
         self._downlink: Downlink | None = None
         self._sparse: list[str] = []
         self._merge: Merge | None = None
-        self._counted: list[str] = []
+        self._counted: dict[str, int] = {}  # node by client id
+        self._streams = False  # whether start has been called, and replies are seen as they arrive
+        # While the strategy behind takes its step: the replies that it is given, and the merged model as a reply.
+        self._stand_in: tuple[list[Message], Message] | None = None
 
     def summary(self) -> None:
         """Logs the settings."""
         where = "in this process" if self._server is None else f"on {self._server}"
         log(INFO, "\t├──> Sparse settings:")
         log(INFO, "\t│\t├── sparse %s | elements %s", *self._names)
+        if not self._streams:
+            log(INFO, "\t│\t├── in this process alone: all arrays travel whole, for another strategy starts this one")
         log(INFO, "\t│\t└── merged by %s, %s", self._op, where)
         super().summary()  # type: ignore[misc]
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
         """Runs the rounds, as FedAvg does; replies are merged while other clients train."""
+        self._streams = True
         try:
             return super().start(StreamingGrid(grid, self), initial_arrays, *args, **kwargs)  # type: ignore[misc]
         finally:
+            self._streams = False
             self._cancel("the run has ended")
             if self._client is not None and self._client is not self._server:
                 self._client.close()
@@ -111,6 +127,13 @@ class SparseMixin:
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """As the strategy's, and opens a merge."""
+        if not isinstance(grid, StreamingGrid):
+            log(
+                WARNING,
+                "configure_train: all arrays travel whole, both ways: only start() of %s itself sends rows, and this "
+                "method was called by another strategy, such as a wrapper for differential privacy",
+                type(self).__name__,
+            )
         self._cancel("another round begins")
         record = self._adopt(arrays)
         return super().configure_train(server_round, record, config, grid)  # type: ignore[misc,no-any-return]
@@ -139,15 +162,17 @@ class SparseMixin:
                 downlink.forget(node)
                 return None
             return reply
-        config = reply.content.config_records.get(CONFIG)
-        downlink.note(node, config)
-        if not _is_train(reply):
-            return reply
         try:
+            config = reply.content.config_records.get(CONFIG)
+            downlink.note(node, config)
+            if not _is_train(reply):
+                return reply
             self._add(node, config, reply.content)
-        except sa.SparseaggError as error:
-            # As an error of the client, which Flower counts and logs.
-            return Message(Error(PRECONDITION, f"sparseagg: {error}"), metadata=reply.metadata)
+        except MemoryError:
+            raise
+        except Exception as error:  # of any kind, since clients send anything: this one fails, and no other
+            kind = "" if isinstance(error, sa.SparseaggError) else f"{type(error).__name__}: "
+            return refused(reply, f"{kind}{error}")
         reply.content = RecordDict(dict(reply.content.metric_records))
         return reply
 
@@ -156,15 +181,13 @@ class SparseMixin:
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Finishes the merge of the replies, and takes the step."""
         if not isinstance(replies, Replies):
-            replies = [seen for reply in replies if (seen := self.incoming(reply)) is not None]
-        valid, _ = self._check_and_log_replies(replies, is_train=True, validate=False)  # type: ignore[attr-defined]
-        contents = [reply.content for reply in valid]
+            replies = Replies(seen for reply in replies if (seen := self.incoming(reply)) is not None)
+        valid, _ = self._check_and_log_replies(replies, is_train=True, validate=False)
+        if not valid:
+            self._cancel("the round has no results")
+            return None, None
         try:
-            if not contents:
-                return None, None
-            validate_message_reply_consistency(contents, self.weighted_by_key, check_arrayrecord=False)
-            metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
-            tables, changed = self._opened().finish(self._counted, self._optimizer)
+            tables, changed, missing = self._opened().finish(self._counted, self._optimizer)
             self._merge = None
             sa.release_memory()  # that the engine keeps for a next merge, which is a round of training away
         except sa.SparseaggError as error:
@@ -172,26 +195,47 @@ class SparseMixin:
             return None, None
         finally:
             self._cancel("the round failed")
+        for client in sorted(missing):
+            log(ERROR, "\t> Node %d: the server has no submission of client %r", self._counted[client], client)
+        lost = {self._counted[client] for client in missing}
+        metrics = self._metrics([reply for reply in valid if reply.metadata.src_node_id not in lost])
         self._advance(tables, changed)
         if _aggregates_like_fedavg(self):
             return self._known()[0].record, metrics
-        return self._own_step(server_round, contents, metrics)
+        return self._own_step(server_round, replies, metrics)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """As the strategy's. A reply whose metrics do not go with the others' counts as a failure."""
+        usable = with_usable_metrics(list(replies), self.weighted_by_key)
+        return super().aggregate_evaluate(server_round, usable)  # type: ignore[misc]
+
+    def _metrics(self, replies: list[Message]) -> MetricRecord:
+        alike, others = split_by_metrics(replies)
+        for reply in others:
+            log(
+                WARNING,
+                "\t> Node %d: its update counts; its metrics are left out, for they are not those of the others: %s",
+                reply.metadata.src_node_id,
+                dict(reply.content.metric_records),
+            )
+        metrics: MetricRecord = self.train_metrics_aggr_fn([reply.content for reply in alike], self.weighted_by_key)
+        return metrics
 
     def _own_step(
-        self, server_round: int, contents: list[RecordDict], metrics: MetricRecord
+        self, server_round: int, replies: Replies, metrics: MetricRecord
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Lets the strategy take its step from one reply: the merged model."""
+        """Lets the strategy take its step: FedAvg's method, which it calls, sees the merged model as the only reply."""
         model, _ = self._known()
         record = ArrayRecord({name: table.to_array() for name, table in model.tables.items()})
         only = RecordDict({"arrays": record, "metrics": MetricRecord({self.weighted_by_key: 1.0})})
-        message = Message(only, dst_node_id=0, message_type="train")
+        self._stand_in = replies, Message(only, dst_node_id=0, message_type="train")
         aggregate, self.train_metrics_aggr_fn = self.train_metrics_aggr_fn, lambda *_: metrics
         try:
-            arrays, metrics = super().aggregate_train(server_round, [message])  # type: ignore[misc]
+            arrays, own_metrics = super().aggregate_train(server_round, replies)  # type: ignore[misc]
         finally:
-            self.train_metrics_aggr_fn = aggregate
+            self.train_metrics_aggr_fn, self._stand_in = aggregate, None
         if arrays is None:
-            return None, metrics
+            return None, own_metrics
         tables, changed = {}, {}
         for name, table in model.tables.items():
             values = arrays[name].numpy().astype(table.dtype, copy=False)
@@ -199,11 +243,25 @@ class SparseMixin:
             if name in self._sparse:
                 changed[name], _ = changed_rows(table.dense(), values, table.width)
         self._advance(tables, changed)
-        return self._known()[0].record, metrics
+        return self._known()[0].record, own_metrics
+
+    def _check_and_log_replies(
+        self, replies: Iterable[Message], is_train: bool, validate: bool = True
+    ) -> tuple[list[Message], list[Message]]:
+        """As FedAvg's; while the strategy takes its step, the merged model in the place of all replies."""
+        if self._stand_in is None or not is_train:
+            return super()._check_and_log_replies(replies, is_train, validate)  # type: ignore[misc,no-any-return]
+        given, merged = self._stand_in
+        chosen = {id(reply) for reply in replies}
+        if chosen != {id(reply) for reply in given}:
+            raise sa.FailedPrecondition(
+                f"{type(self).__name__} chooses {len(chosen)} of {len(given)} replies, whose updates are merged already"
+            )
+        return [merged], []
 
     def _add(self, node: int, config: ConfigRecord | None, content: RecordDict) -> None:
         """Merges the content of a reply; a client that has uploaded to the server itself sends no arrays."""
-        client_id = f"~node-{node:020d}" if config is None else config.get("client")
+        client_id = "~node" if config is None else config.get("client")
         if not isinstance(client_id, str):
             raise sa.InvalidArgument(f"the configuration {CONFIG!r} of a reply has no text 'client'")
         metrics = list(content.metric_records.values())
@@ -213,13 +271,18 @@ class SparseMixin:
         arrays = list(content.array_records.values())
         merge = self._opened()
         if merge.handle is None or arrays:
+            # The node's own id is part of it, so that no node can push another out.
+            client_id = client_id if client_id.endswith(f":{node}") else f"{client_id}:{node}"
             if len(arrays) != 1:
-                raise sa.InvalidArgument(f"a reply has one ArrayRecord, not {len(arrays)}")
+                raise sa.InvalidArgument(f"client {client_id!r}: a reply has one ArrayRecord, not {len(arrays)}")
             model, downlink = self._known()
-            update = update_of(arrays[0], model.tables)
+            with naming_client(client_id):
+                update = update_of(arrays[0], model.tables)
             merge.add(client_id, update, weight)
             downlink.note_used(node, update)
-        self._counted.append(client_id)
+        elif client_id in self._counted:
+            raise sa.AlreadyExists(f"client {client_id!r}: another node has named this submission as its own")
+        self._counted[client_id] = node
 
     def _adopt(self, arrays: ArrayRecord) -> ArrayRecord:
         """Makes these arrays the model, unless they are; returns the model's record."""
@@ -265,7 +328,7 @@ class SparseMixin:
             if self._server is not None and self._client is None:
                 self._client = self._server if isinstance(self._server, sa.Client) else sa.Client(self._server)
             self._merge = Merge(self._known()[0].tables, self._sparse, self._op, self._client, self._options)
-            self._counted = []
+            self._counted = {}
         return self._merge
 
     def _cancel(self, reason: str) -> None:
