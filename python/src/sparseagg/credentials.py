@@ -19,6 +19,9 @@ __all__ = ["TLS", "Headers", "TLSArgument", "TokenArgument", "channel_credential
 _Path = Union[str, "os.PathLike[str]"]
 
 TOKEN_VARIABLE = "SPARSEAGG_TOKEN"
+# Of TLS: paths of PEM files. The first may also be SYSTEM, for the system's authorities.
+CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = (f"SPARSEAGG_TLS_{what}" for what in ("CA", "CERTIFICATE", "KEY"))
+SYSTEM = "system"
 
 _LOOPBACK = re.compile(
     r"(.*[:/])?(localhost\.?|127\.\d+\.\d+\.\d+|\[::1\]|\[::ffff:127\.\d+\.\d+\.\d+\]):\d+", re.IGNORECASE
@@ -52,8 +55,9 @@ class TLS:
             raise InvalidArgument("certificate and key go together: give both, or neither")
 
 
-# False: plain. True: TLS, with the system's certificate authorities. A path: TLS, with those in that PEM file.
-TLSArgument = Union[bool, str, "os.PathLike[str]", TLS, grpc.ChannelCredentials]
+# False: plain. True: TLS, with the system's certificate authorities. A path: TLS, with those in that PEM file. None: as
+# the environment says, plain if it says nothing.
+TLSArgument = Union[bool, str, "os.PathLike[str]", TLS, grpc.ChannelCredentials, None]
 # A token, or what returns the token of the present; None: that of the environment, if there is one.
 TokenArgument = Union[str, Callable[[], str], None]
 
@@ -70,6 +74,8 @@ def channel_credentials(tls: TLSArgument) -> grpc.ChannelCredentials | None:
         InvalidArgument: ``tls`` is none of what ``TLSArgument`` lists, or a file without a certificate or a key.
         OSError: a file cannot be read.
     """
+    if tls is None:
+        tls = _tls_of_environment()
     if tls is False:
         return None
     if isinstance(tls, grpc.ChannelCredentials):
@@ -80,11 +86,19 @@ def channel_credentials(tls: TLSArgument) -> grpc.ChannelCredentials | None:
         tls = TLS(ca=tls)
     if not isinstance(tls, TLS):
         raise InvalidArgument(
-            f"tls is False, True, the path of a PEM file, a TLS, or credentials of gRPC, not {shown(tls)}"
+            f"tls is False, True, the path of a PEM file, a TLS, credentials of gRPC, or None, not {shown(tls)}"
         )
     return grpc.ssl_channel_credentials(
         _pem(tls.ca, "certificate"), _pem(tls.key, "private key"), _pem(tls.certificate, "certificate")
     )
+
+
+def _tls_of_environment() -> TLS | bool:
+    ca, certificate, key = (os.environ.get(name) or None for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE))
+    if (certificate is None) != (key is None):
+        raise InvalidArgument(f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE} go together: set both, or neither")
+    tls = TLS(None if ca == SYSTEM else ca, certificate, key)
+    return tls if ca == SYSTEM or tls != TLS() else False
 
 
 def _pem(path: _Path | None, what: str) -> bytes | None:

@@ -53,7 +53,7 @@ def test_address_in_all_forms_is_taken(address: str) -> None:
         ("options", [(1, "a")], "options is a list of pairs"),
         ("options", [("grpc.foo", None)], r"options is a list of pairs .*, not \[\('grpc\.foo', None\)\]"),
         ("options", [("grpc.foo", 1.5)], "options is a list of pairs"),
-        ("tls", None, "tls is False, True, the path of a PEM file, a TLS, or credentials of gRPC, not None"),
+        ("tls", 2.5, "tls is False, True, the path of a PEM file, a TLS, credentials of gRPC, or None, not 2.5"),
         ("tls", 0, "tls is .*, not 0"),
         ("tls", 1, "tls is .*, not 1"),
         ("tls", b"x", "tls is .*, not b'x'"),

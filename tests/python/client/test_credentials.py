@@ -58,8 +58,9 @@ def guarded(tmp_path: pathlib.Path, start_server: Callable[..., Any]) -> Guarded
 
 
 @pytest.fixture(autouse=True)
-def no_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPARSEAGG_TOKEN", raising=False)
+def nothing_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TOKEN", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY"):
+        monkeypatch.delenv(f"SPARSEAGG_{name}", raising=False)
 
 
 def test_round_with_tokens_and_tls_uploads_come_from_the_credential(guarded: Guarded) -> None:
@@ -71,6 +72,7 @@ def test_round_with_tokens_and_tls_uploads_come_from_the_credential(guarded: Gua
             mine.submit("site-2", UPDATE)
         with pytest.raises(sa.PermissionDenied, match="role 'client' of this credential may not call CloseRound"):
             mine.close()
+        assert mine.submit("", UPDATE).client_id == "site-1"  # the credential's name; the content counts once
         opened.submit("site-2", UPDATE)
         assert opened.close()["v"].values.ravel().tolist() == [2.0, 4.0]
         with guarded.client("observer") as observer:
@@ -92,6 +94,53 @@ def test_token_of_the_environment_is_sent_and_an_argument_goes_before_it(
         client.create_round(SPEC)
     with guarded.client("coordinator") as client:
         client.create_round(SPEC)
+
+
+def test_tls_of_the_environment_is_used_and_an_argument_goes_before_it(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPARSEAGG_TOKEN", guarded.token["coordinator"])
+    monkeypatch.setenv("SPARSEAGG_TLS_CA", str(guarded.ca))
+    with sa.Client(guarded.address) as client:
+        opened = client.create_round(SPEC)
+        copy = pickle.loads(pickle.dumps(opened))
+        copy.submit("site-1", UPDATE)
+        copy.release()
+        with sa.open_round(opened.handle) as same:  # all that a worker is given
+            assert [submission.client_id for submission in same.submissions()] == ["site-1"]
+    assert main(["info", "--address", guarded.address]) == 0
+    capsys.readouterr()
+    for tls in (False, True):
+        with sa.Client(guarded.address, tls=tls, retry=ONCE) as client, pytest.raises(sa.Unavailable):
+            client.server_info()
+    monkeypatch.setenv("SPARSEAGG_TLS_CA", "system")
+    with sa.Client(guarded.address, retry=ONCE) as client, pytest.raises(sa.Unavailable):
+        client.server_info()
+
+
+def test_certificate_of_the_environment_is_the_identity(
+    tmp_path: pathlib.Path, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = tmp_path / "tls"
+    start_server("--dev-tls", str(tls))  # makes the files
+    address = start_server("--dev-tls", str(tls), "--tls-client-ca", str(tls / "ca.pem")).address
+    monkeypatch.setenv("SPARSEAGG_TLS_CA", str(tls / "ca.pem"))
+    monkeypatch.setenv("SPARSEAGG_TLS_CERTIFICATE", str(tls / "coordinator.pem"))
+    with pytest.raises(sa.InvalidArgument, match="SPARSEAGG_TLS_CERTIFICATE and SPARSEAGG_TLS_KEY go together"):
+        sa.Client(address)
+    monkeypatch.setenv("SPARSEAGG_TLS_KEY", str(tls / "coordinator.key"))
+    with sa.Client(address) as client:
+        client.create_round(SPEC)
+
+
+def test_environment_changes_nothing_for_this_process_and_its_own_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPARSEAGG_SERVER", server_binary())
+    monkeypatch.setenv("SPARSEAGG_TLS_CA", "/nowhere")
+    for address in (":memory:", ":local:"):
+        with sa.Client(address) as client:
+            assert client.aggregate({"a": UPDATE}, SPEC)["v"].keys.tolist() == [1, 3]
 
 
 def test_function_gives_each_call_its_token(guarded: Guarded) -> None:

@@ -65,7 +65,7 @@ class Client(TaskCalls):
         address: str,
         *,
         token: TokenArgument = None,
-        tls: TLSArgument = False,
+        tls: TLSArgument = None,
         tenant: str | None = None,
         insecure_token: bool = False,
         timeout: Timeout = 60.0,
@@ -87,6 +87,7 @@ class Client(TaskCalls):
             return
         if address == _LOCAL:
             _refuse(address, tls=tls)
+            tls = False  # whatever the environment says of other servers
             self._server = Server().start()
             address = self._server.address
         try:

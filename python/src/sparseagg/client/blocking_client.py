@@ -56,7 +56,8 @@ class Client(BlockingTaskCalls):
         token: bearer token, sent with every call, or a function that returns the token of the present, for tokens that
             expire. None: that of SPARSEAGG_TOKEN in the environment, if there is one.
         tls: False for a plain connection, True for TLS with the system's certificate authorities, a path for TLS with
-            the authorities in that PEM file, ``TLS`` for a certificate of the client too, or gRPC credentials.
+            the authorities in that PEM file, ``TLS`` for a certificate of the client too, or gRPC credentials. None: as
+            the environment says: SPARSEAGG_TLS_CA (a path, or "system"), SPARSEAGG_TLS_CERTIFICATE, SPARSEAGG_TLS_KEY.
         tenant: whose rounds an admin works with; None: those of its own tenant. Others have only one.
         insecure_token: sends the token also over a plain connection to another machine, where everybody on the way can
             read it. Otherwise that is an ``InvalidArgument``.
@@ -83,7 +84,7 @@ class Client(BlockingTaskCalls):
         address: str,
         *,
         token: TokenArgument = None,
-        tls: TLSArgument = False,
+        tls: TLSArgument = None,
         tenant: str | None = None,
         insecure_token: bool = False,
         timeout: Timeout = 60.0,

@@ -37,7 +37,7 @@ class Endpoint:
     address: str
     public_address: str | None = None
     token: TokenArgument = dataclasses.field(default=None, repr=False)
-    tls: TLSArgument = False
+    tls: TLSArgument = None
     timeout: float | None = None
     retry: RetryPolicy | None = None
     chunk_bytes: SupportsIndex | None = None

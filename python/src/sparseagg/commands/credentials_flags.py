@@ -15,7 +15,7 @@ __all__ = ["add_arguments", "client_options"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags to the parser of a command that calls a server."""
-    flags = parser.add_argument_group("credentials")
+    flags = parser.add_argument_group("credentials", "without --tls…, as SPARSEAGG_TLS_CA and its kind say")
     flags.add_argument(
         "--token-file",
         type=pathlib.Path,
@@ -37,7 +37,7 @@ def client_options(arguments: argparse.Namespace) -> dict[str, Any]:
         OSError: the file cannot be read.
     """
     files = TLS(arguments.tls_ca, arguments.tls_certificate, arguments.tls_key)
-    options: dict[str, Any] = {"tls": files if arguments.tls or files != TLS() else False, "tenant": arguments.tenant}
+    options: dict[str, Any] = {"tls": files if arguments.tls or files != TLS() else None, "tenant": arguments.tenant}
     if arguments.token_file is not None:
         words = arguments.token_file.read_text(errors="replace").split()
         if len(words) != 1 or re.fullmatch("[!-~]+", words[0]) is None:
