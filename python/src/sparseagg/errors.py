@@ -150,9 +150,18 @@ class Internal(SparseaggError):
 
 
 class Unavailable(SparseaggError, ConnectionError):
-    """The server could not be reached in all attempts."""
+    """The server could not be reached.
+
+    A client that has had an answer before, or whose ``retry`` is given, makes all its attempts first. Any other client
+    raises this at once where nothing listens at its address.
+
+    Attributes:
+        cannot_pass: another attempt would fail the same way, since the address is not that of a server for this client:
+            one of both uses TLS, or it is the port for HTTP.
+    """
 
     code = grpc.StatusCode.UNAVAILABLE
+    cannot_pass: bool = False
 
 
 _BY_CODE: dict[grpc.StatusCode, type[SparseaggError]] = {

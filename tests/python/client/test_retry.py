@@ -17,6 +17,7 @@ import pytest
 import sparseagg as sa
 from google.protobuf import empty_pb2
 from real_server import REPOSITORY
+from scripted_server import Scripted, serving
 from sparseagg.client.channel import channel_options
 from sparseagg.client.deadlines import poll_pause
 from sparseagg.client.retry import wait_before_retry
@@ -120,38 +121,6 @@ def test_client_no_server_is_unavailable_and_a_connection_error():
         with pytest.raises(sa.Unavailable) as failed:
             client.server_info()
         assert isinstance(failed.value, ConnectionError)
-
-
-class Scripted(pb_grpc.AggregationServicer):
-    """Answers GetRound with the codes it is given, then with a round."""
-
-    def __init__(self, *codes: grpc.StatusCode, delay_ms: int | None = None) -> None:
-        self.codes = list(codes)
-        self.delay_ms = delay_ms
-        self.calls = 0
-        self.metadata: list[tuple] = []
-
-    def GetRound(self, request, context):
-        self.calls += 1
-        self.metadata = list(context.invocation_metadata())
-        if self.codes:
-            if self.delay_ms is not None:
-                context.set_trailing_metadata((("grpc-retry-pushback-ms", str(self.delay_ms)),))
-            context.abort(self.codes.pop(0), "as scripted")
-        return pb.Round(name=request.name, state=pb.ROUND_STATE_OPEN)
-
-
-@contextlib.contextmanager
-def serving(servicer: Scripted, credentials: grpc.ServerCredentials | None = None):
-    server = grpc.server(futures.ThreadPoolExecutor(2))
-    pb_grpc.add_AggregationServicer_to_server(servicer, server)
-    if credentials is None:
-        port = server.add_insecure_port("127.0.0.1:0")
-    else:
-        port = server.add_secure_port("127.0.0.1:0", credentials)
-    server.start()
-    yield f"localhost:{port}"
-    server.stop(None)
 
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE

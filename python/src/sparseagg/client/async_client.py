@@ -48,9 +48,9 @@ class Client(TaskCalls):
     ``sparseagg.Client`` has the same methods, and documents their arguments and errors, and the addresses ":memory:"
     (the engine in this process) and ":local:" (the constructor starts a server, and blocks until it listens).
 
-    Time: the client's ``timeout`` limits each attempt of a short call, one that carries no update and no result. Some
-    methods have a ``timeout`` too: it limits all that the method does, retries included; with None only the client's
-    limit applies, to the short calls among it. Both raise ``DeadlineExceeded``.
+    Time: the client's ``timeout`` limits a short call, one that carries no update and no result, with all its attempts.
+    Some methods have a ``timeout`` too: it limits all that the method does, retries included; with None only the
+    client's limit applies, to the short calls among it. Both raise ``DeadlineExceeded``.
 
         async with sparseagg.aio.Client("localhost:8001") as client:
             rnd = await client.create_round(spec)
@@ -212,7 +212,10 @@ def _refuse(address: str, **arguments: Any) -> None:
 
 def reconnected(client_class: Any, endpoint: Endpoint) -> Any:
     """Returns a client like the one that was pickled; its connections open with its first calls."""
-    return client_class(**endpoint.arguments())
+    client = client_class(**endpoint.arguments())
+    # As the one that was pickled probably had. The blocking client has the same connection.
+    client._connection.has_reached = True
+    return client
 
 
 async def open_round(handle: str, *, client_class: type[Client] = Client, **options: Any) -> Round:
@@ -230,6 +233,7 @@ async def open_round(handle: str, *, client_class: type[Client] = Client, **opti
     """
     address, name = parsed_handle(handle)
     client = client_class(address, **options)
+    client._connection.has_reached = True  # not by this client, but the server has made the round: it may restart now
     try:
         return Round(client._connection, await client._connection.get_round(name), owns_connection=True)
     except BaseException:

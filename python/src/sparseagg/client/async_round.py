@@ -259,4 +259,6 @@ class Round(RoundAttributes):
 
 def _reconnected(endpoint: Endpoint, transport_class: type[Transport], info: RoundInfo) -> Round:
     """Returns a round that was pickled, with a connection of its own, which opens at the first call."""
-    return Round(Connection(endpoint, transport_class()), info, owns_connection=True)
+    connection = Connection(endpoint, transport_class())
+    connection.has_reached = True  # by the round that was pickled: the server may restart now
+    return Round(connection, info, owns_connection=True)

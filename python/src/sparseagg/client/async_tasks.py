@@ -9,7 +9,7 @@ from typing import Any
 
 from sparseagg.arguments import Timeout, checked_text, shown
 from sparseagg.client.connection import Connection
-from sparseagg.client.deadlines import checked_deadline, poll_pause, poll_seconds, seconds_to
+from sparseagg.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
 from sparseagg.client.memory_connection import MemoryConnection
 from sparseagg.client.requests import round_name
 from sparseagg.durations import Seconds, duration
@@ -61,7 +61,8 @@ class TaskCalls:
         while True:
             begun, poll = time.monotonic(), poll_seconds(deadline)
             request.timeout.FromNanoseconds(int(poll * 1e9))
-            answer = await self._connection.call("LeaseTask", request, poll)
+            with raise_if_late(deadline, "no task has been leased"):
+                answer = await self._connection.call("LeaseTask", request, poll, deadline, patient=True)
             if answer.HasField("task"):
                 return Task.from_proto(answer.task)
             if seconds_to(deadline) == 0:

@@ -70,6 +70,7 @@ class Worker:
     async def run(self) -> int:
         """Works until there is nothing to do any more; returns the number of completed tasks."""
         num_completed = 0
+        has_answered = False  # the server, once
         idle_since = time.monotonic()
         waits: Iterator[float] = iter(())
         while num_completed != self._max_tasks and not self._should_stop():
@@ -81,8 +82,10 @@ class Worker:
                     lease_duration=self._lease_s,
                     timeout=min(30.0, seconds_to(deadline)),
                 )
-            except _TEMPORARY:
-                # The client has tried several times already. A worker outlasts its server.
+            except _TEMPORARY as error:
+                # A worker outlasts its server, and may be started before it.
+                if not has_answered and (seconds_to(deadline) == 0 or _cannot_pass(error)):
+                    raise
                 if seconds_to(deadline) == 0:
                     return num_completed
                 pause = next(waits, None)
@@ -91,7 +94,7 @@ class Worker:
                     pause = next(waits)
                 await self._client._connection.transport.sleep(min(pause, seconds_to(deadline)))
                 continue
-            waits = iter(())
+            waits, has_answered = iter(()), True
             if task is not None:
                 num_completed += await self._do(task)
                 idle_since = time.monotonic()
@@ -162,6 +165,10 @@ async def worker(client: Client, handler: Callable[[Task], Any], client_id: Clie
     A coroutine function as the handler runs in the event loop, any other function in a thread.
     """
     return await Worker(client, handler, client_id, **options).run()
+
+
+def _cannot_pass(error: SparseaggError) -> bool:
+    return isinstance(error, Unavailable) and error.cannot_pass
 
 
 def _reason(error: Exception) -> str:

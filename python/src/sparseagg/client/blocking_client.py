@@ -61,10 +61,13 @@ class Client(BlockingTaskCalls):
         tenant: whose rounds an admin works with; None: those of its own tenant. Others have only one.
         insecure_token: sends the token also over a plain connection to another machine, where everybody on the way can
             read it. Otherwise that is an ``InvalidArgument``.
-        timeout: limit of one call, in seconds or as a timedelta; None for no limit. It does not apply to calls that
-            send or commit an update or read a result: ``Round.submit``, ``Round.result`` and the like have a
-            ``timeout`` of their own. With any timeout, a server that answers no pings for a minute is UNAVAILABLE.
-        retry: when to repeat calls; None for the default, ``RetryPolicy(attempts=1)`` for never.
+        timeout: limit of one call with all its attempts, in seconds or as a timedelta; None for no limit. It does not
+            apply to calls that send or commit an update or read a result: ``Round.submit``, ``Round.result`` and the
+            like have a ``timeout`` of their own. With any timeout, a server that answers no pings for a minute is
+            UNAVAILABLE.
+        retry: when to repeat calls; None for the default, ``RetryPolicy(attempts=1)`` for never. By default, a client
+            that has not reached its server before raises ``Unavailable`` at once where nothing listens at the address.
+            With a policy, it waits for the server to start, as it waits for one that restarts.
         chunk_bytes: about how many bytes one message has; None for 1 MiB. The server's limit applies in any case.
         connections: number of TCP connections at most. The client opens another one when it sends an update or reads a
             result while all open ones do so, too.

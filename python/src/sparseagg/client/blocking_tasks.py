@@ -54,9 +54,12 @@ class BlockingTaskCalls:
             client_id: the worker, under whose id it submits.
             labels: what the worker has.
             lease_duration: seconds until the lease expires, unless ``extend_lease`` renews it.
-            timeout: how long to wait for a task, in seconds; None: for ever.
+            timeout: how long to wait for a task, in seconds, retries included; None: for ever.
             lease_id: names the lease: with the id of a lease that the client has, the answer is that task. None: a
                 random id.
+
+        Raises:
+            TimeoutError: (``DeadlineExceeded``) the server has not answered within ``timeout`` and a few seconds.
         """
         return run(
             self._tasks.lease_task(

@@ -35,12 +35,13 @@ def worker(
 
         sparseagg.worker(client, train, "site-7", labels=["gpu"])
 
-    While the handler works, the lease is renewed from another thread, three times within ``lease_duration``. If the
-    server restarts, the worker goes on when it is there again. If the worker is killed, its lease expires, and the task
-    is offered again. Where there is nothing to submit to the task's round, the task is failed for good. An exception of
-    the handler gives the task back with the exception as the reason. The submission's id is the task's, so that a task
-    that is begun again by the same client counts once. A client has one submission in a round, so that it should get
-    one task of a round: a label for each client, as "client:site-7", addresses tasks.
+    While the handler works, the lease is renewed from another thread, three times within ``lease_duration``. The worker
+    may be started before the server, and if the server restarts, the worker goes on when it is there again. If the
+    worker is killed, its lease expires, and the task is offered again. Where there is nothing to submit to the task's
+    round, the task is failed for good. An exception of the handler gives the task back with the exception as the
+    reason. The submission's id is the task's, so that a task that is begun again by the same client counts once. A
+    client has one submission in a round, so that it should get one task of a round: a label for each client, as
+    "client:site-7", addresses tasks.
 
     Args:
         client: whose server has the tasks.
@@ -54,6 +55,10 @@ def worker(
 
     Returns:
         The number of tasks that this worker has completed.
+
+    Raises:
+        Unavailable, DeadlineExceeded: the server has not answered once within ``idle_timeout``; or what listens at the
+            address is no server for this client.
     """
     return run(
         Worker(

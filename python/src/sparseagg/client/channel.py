@@ -10,7 +10,7 @@ from sparseagg.arguments import checked_integer, checked_text, shown
 from sparseagg.credentials import is_local
 from sparseagg.errors import InvalidArgument
 
-__all__ = ["channel_options", "checked_address", "checked_connections"]
+__all__ = ["channel_options", "checked_address", "checked_connections", "host_and_port"]
 
 _HOST_AND_PORT = re.compile(r"(\[[^]\s]+\]|[^][:/\s]+):(\d{1,5})")
 # gRPC's other ways to name a server. gRPC asks the name service for a host with the name of any other scheme.
@@ -24,10 +24,17 @@ def checked_address(address: Any, what: str = "an address") -> str:
         InvalidArgument: no address. gRPC would look for it, or for a port of gRPC's choice, until the last retry.
     """
     text = checked_text(what, address)
-    match = _HOST_AND_PORT.fullmatch(text)
-    if _SCHEMES.match(text) or (match and 0 < int(match[2]) < 1 << 16):
+    if _SCHEMES.match(text) or host_and_port(text):
         return text
     raise InvalidArgument(f'{what} is "host:port", such as "localhost:8001", not {shown(address)}')
+
+
+def host_and_port(address: str) -> tuple[str, int] | None:
+    """Returns the parts of "host:port", the host without brackets; None for an address of another form."""
+    match = _HOST_AND_PORT.fullmatch(address)
+    if match is None or not 0 < int(match[2]) < 1 << 16:
+        return None
+    return match[1].strip("[]"), int(match[2])
 
 
 def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:

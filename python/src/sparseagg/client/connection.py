@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -10,8 +11,9 @@ import grpc
 
 from sparseagg.client.channel import channel_options, checked_connections
 from sparseagg.client.channel_pool import ChannelPool
-from sparseagg.client.deadlines import call_seconds, named_if_late, pause_after
+from sparseagg.client.deadlines import call_seconds, earliest, named_if_late, no_answer, pause_after, seconds_to
 from sparseagg.client.endpoint import Endpoint
+from sparseagg.client.obstacles import Obstacle, find_obstacle, has_not_connected, may_look
 from sparseagg.client.progress import ProgressBar
 from sparseagg.client.result_reader import ResultReader
 from sparseagg.client.resumption import Resumption
@@ -29,6 +31,10 @@ __all__ = ["Connection"]
 
 T = TypeVar("T")
 
+# How long to look for what keeps a call from its server: a second, or so much more than the call's time.
+_LOOK_S = 1.0
+_LATE_LOOK_S = 0.25
+
 
 class Connection:
     """The channels of one client to its server, and the calls over these channels.
@@ -43,6 +49,8 @@ class Connection:
         endpoint: the server, and the client's arguments.
         transport: how to wait.
         retry: when to repeat calls.
+        deadline: of all operations that are given none.
+        has_reached: whether there is, or was, a server at the other end, so that one that is missing restarts.
 
     Raises:
         InvalidArgument: an argument of the client has a wrong type or value; the message says which one.
@@ -52,11 +60,15 @@ class Connection:
         self.endpoint = endpoint
         self.transport = transport
         self.retry = endpoint.retry or RetryPolicy()
+        self.deadline: float | None = None
+        self.has_reached = False
         self._wanted_chunk_bytes = checked_chunk_bytes(endpoint.chunk_bytes)
         self._server_wire: ServerWire | None = None  # None: unknown, or out of date
         address, of_tls = endpoint.address, channel_credentials(endpoint.tls)
         self._headers = Headers(endpoint.token, endpoint.tenant, address, of_tls is None, endpoint.insecure_token)
         options = channel_options(address, endpoint.options)
+        self._has_tls = of_tls is not None
+        self._may_look = may_look(address, uses_proxy=bool(dict(options)["grpc.enable_http_proxy"]))
         self._channels = ChannelPool(
             lambda: transport.open_channel(address, of_tls, options), checked_connections(endpoint.connections)
         )
@@ -76,15 +88,18 @@ class Connection:
             method: the method's name.
             request: its message.
             wait_s: how long the server may wait before it answers, in addition to the client's timeout.
-            deadline: of all attempts.
+            deadline: of the operation that the call is part of. The client's timeout limits all attempts, too.
             patient: whether to wait a few seconds beyond the deadline for an answer that may be on its way.
         """
+        own = self._own_deadline(wait_s, deadline)
+        limit = call_seconds(deadline, own, patient)
 
         async def attempt() -> Any:
-            timeout = call_seconds(deadline, self.endpoint.timeout, wait_s, patient)
-            with self._channels.first() as stub, named_if_late(method, timeout):
-                return await self._answer(getattr(stub, method), request, timeout)
+            with self._channels.first() as stub, named_if_late(method, limit):
+                return await self._answer(getattr(stub, method), request, call_seconds(deadline, own, patient))
 
+        if limit is not None and own is not None and (deadline is None or own < deadline):
+            return await self._retried(attempt, own, late=f"{no_answer(method, limit)}: ")
         return await self._retried(attempt, deadline, patient=patient)
 
     async def aggregate(
@@ -98,6 +113,7 @@ class Connection:
             answer: the encodings that the result may have.
             deadline: of all attempts.
         """
+        deadline = self.deadline if deadline is None else deadline
 
         async def attempt() -> ResultReader:
             reader, timeout = ResultReader(), call_seconds(deadline)
@@ -123,6 +139,7 @@ class Connection:
             Aborted: the stream broke, and the round's name is now that of another round.
         """
         reader = ResultReader()
+        deadline = self.deadline if deadline is None else deadline
         is_resumed = False
 
         async def attempt() -> None:
@@ -148,18 +165,19 @@ class Connection:
     async def delete_round(self, name: str) -> None:
         """Deletes a round. NOT_FOUND in a later attempt is success: an earlier attempt has deleted the round."""
         is_repeated = False
+        deadline = self._own_deadline()
 
         async def attempt() -> None:
             nonlocal is_repeated
             try:
                 with self._channels.first() as stub:
-                    await self._answer(stub.DeleteRound, pb.DeleteRoundRequest(name=name), self.endpoint.timeout)
+                    await self._answer(stub.DeleteRound, pb.DeleteRoundRequest(name=name), call_seconds(deadline))
             except grpc.RpcError as error:
                 if not is_repeated or error.code() is not grpc.StatusCode.NOT_FOUND:
                     is_repeated = True
                     raise
 
-        await self._retried(attempt)
+        await self._retried(attempt, deadline)
 
     async def server_wire(self, deadline: float | None = None) -> ServerWire:
         """Returns the encodings and the chunk size that the server takes. The server is asked once."""
@@ -182,6 +200,7 @@ class Connection:
             deadline: of all attempts.
         """
         resumption = Resumption(self.retry)
+        deadline = self.deadline if deadline is None else deadline
         is_stream = not resumable
 
         async def attempt() -> Submission:
@@ -202,20 +221,55 @@ class Connection:
         deadline: float | None = None,
         retries: Retries | Resumption | None = None,
         patient: bool = False,
+        late: str = "",
     ) -> T:
-        """Repeats ``attempt`` until it succeeds, ``retries`` gives no further wait, or the deadline is there."""
+        """Repeats ``attempt`` until it succeeds, ``retries`` gives no further wait, or the deadline is there.
+
+        ``late`` begins the text of the error if the deadline ends the attempts.
+
+        A client that has not reached its server yet does not wait for one where nothing listens, unless it has a retry
+        policy of its own, nor where something else does.
+        """
         self.transport.check_thread()
         retries = retries or Retries(self.retry)
         while True:
             try:
-                return await self.transport.attempt(attempt())
+                answer = await self.transport.attempt(attempt())
+                self.has_reached = True
+                return answer
             except grpc.RpcError as call_error:
                 self._forget_server_after(call_error)
                 wait = retries.wait_after(call_error)
+                obstacle = None
+                if has_not_connected(call_error):
+                    if not self.has_reached:
+                        obstacle = await self._obstacle(call_error, deadline)
+                        if obstacle is not None and not (obstacle.is_absence and self.endpoint.retry):
+                            wait = None
+                elif call_error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    self.has_reached = True
                 pause, again = pause_after(wait, deadline, patient)
                 await self.transport.sleep(pause)
                 if not again:
-                    raise error_from_call(call_error, is_late=wait is not None) from call_error
+                    if obstacle is None and has_not_connected(call_error):
+                        obstacle = await self._obstacle(call_error, deadline)
+                    # Not "from call_error": a traceback would show a server's text as the server sent it.
+                    raise error_from_call(call_error, obstacle, late if wait is not None else None) from None
+
+    async def _obstacle(self, error: grpc.RpcError, deadline: float | None) -> Obstacle | None:
+        """Looks for what has kept a call from its server."""
+        if not self._may_look:
+            return None
+        look_s = max(_LATE_LOOK_S, min(_LOOK_S, seconds_to(deadline)))
+        return await self.transport.convert(
+            find_obstacle, self.endpoint.address, self._has_tls, error.details() or "", look_s
+        )
+
+    def _own_deadline(self, wait_s: float = 0.0, deadline: float | None = None) -> float | None:
+        """Returns the deadline of a call that begins now; ``deadline`` is that of the operation, if it has one."""
+        timeout = self.endpoint.timeout
+        own = None if timeout is None else time.monotonic() + timeout + wait_s
+        return earliest(own, self.deadline) if deadline is None else own
 
     async def _answer(self, method: Any, request: Any, timeout: float | None) -> Any:
         return await self.transport.answer(method(request, timeout=timeout, metadata=self._headers()))

@@ -20,7 +20,9 @@ from sparseagg.errors import DeadlineExceeded, Unavailable
 __all__ = [
     "call_seconds",
     "checked_deadline",
+    "earliest",
     "named_if_late",
+    "no_answer",
     "pause_after",
     "poll_pause",
     "poll_seconds",
@@ -52,22 +54,22 @@ def seconds_to(deadline: float | None) -> float:
     return math.inf if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def call_seconds(
-    deadline: float | None, timeout: float | None = None, wait_s: float = 0.0, patient: bool = False
-) -> float | None:
-    """Returns the timeout of one call, None for no limit.
+def earliest(*deadlines: float | None) -> float | None:
+    """Returns the first of the deadlines; None if none of them is a limit."""
+    return min((each for each in deadlines if each is not None), default=None)
+
+
+def call_seconds(deadline: float | None, own: float | None = None, patient: bool = False) -> float | None:
+    """Returns the timeout of one attempt at a call, None for no limit.
 
     Args:
         deadline: of the operation that the call is part of.
-        timeout: of the call itself.
-        wait_s: how long the server may wait before it answers, in addition to ``timeout``.
-        patient: whether to wait beyond the deadline for an answer that may be on its way.
+        own: deadline of the call itself, with all its attempts.
+        patient: whether to wait beyond ``deadline`` for an answer that may be on its way.
     """
-    most = math.inf if timeout is None else timeout + wait_s
     # The grace is added to the deadline, so that consecutive calls share it.
-    until = deadline + _GRACE_S if patient and deadline is not None else deadline
-    length = min(most, seconds_to(until))
-    return None if length == math.inf else length
+    until = earliest(own, deadline + _GRACE_S if patient and deadline is not None else deadline)
+    return None if until is None else seconds_to(until)
 
 
 def pause_after(wait: float | None, deadline: float | None, patient: bool = False) -> tuple[float, bool]:
@@ -107,7 +109,7 @@ def poll_pause(policy: RetryPolicy, seconds: float, begun: float) -> float:
 
 @contextlib.contextmanager
 def named_if_late(method: str, timeout: float | None) -> Iterator[None]:
-    """Names the method in the ``DeadlineExceeded`` of a call whose own timeout is over.
+    """Names the method in the ``DeadlineExceeded`` of a call whose own timeout is over, of ``timeout`` seconds in all.
 
     A DEADLINE_EXCEEDED with a text of the server's is about a limit of the server. That error passes unchanged.
     """
@@ -118,7 +120,12 @@ def named_if_late(method: str, timeout: float | None) -> Iterator[None]:
         if timeout is None or not is_own:
             raise
         error.__traceback__ = None  # as in wait_before_retry
-        raise DeadlineExceeded(f"{method} has had no answer within {round(timeout, 3):g} s") from error
+        raise DeadlineExceeded(no_answer(method, timeout)) from None
+
+
+def no_answer(method: str, timeout: float) -> str:
+    """Returns the text for a call that has had no answer within its time."""
+    return f"{method} has had no answer within {round(timeout, 3):g} s"
 
 
 @contextlib.contextmanager

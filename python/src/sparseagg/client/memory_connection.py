@@ -80,6 +80,9 @@ class MemoryConnection:
         chunk_bytes: checked, but without effect.
         connections: checked, but without effect.
 
+    Attributes:
+        deadline, has_reached: of ``Connection``; without effect.
+
     Raises:
         EngineMissing: this installation has no engine; the message says what to install.
         InvalidArgument: an argument has a wrong type or value.
@@ -95,6 +98,8 @@ class MemoryConnection:
         self.endpoint = endpoint
         self.transport = transport
         self.retry = RetryPolicy()
+        self.deadline: float | None = None
+        self.has_reached = True
         checked_connections(connections)
         self._server_info = _server_info()
         self._server_wire = ServerWire.of(ServerInfo.from_proto(self._server_info), checked_chunk_bytes(chunk_bytes))

@@ -12,7 +12,9 @@ import grpc
 
 from sparseagg.arguments import checked_integer, checked_number, shown
 from sparseagg.client.ended_call import broke_while_sending
-from sparseagg.errors import InvalidArgument, SparseaggError, error_of
+from sparseagg.client.obstacles import Obstacle
+from sparseagg.errors import InvalidArgument, SparseaggError, Unavailable, error_of
+from sparseagg.plain_text import plain
 
 __all__ = ["Retries", "RetryPolicy", "checked_retry", "error_from_call", "wait_before_retry"]
 
@@ -23,7 +25,8 @@ _RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 class RetryPolicy:
     """Exponential backoff with jitter, for calls that fail with UNAVAILABLE or CANCELLED, or that the server delays.
 
-    An upload that the server has discarded, because no chunk came for upload_timeout, begins again.
+    An upload that the server has discarded, because no chunk came for upload_timeout, begins again. No retry begins
+    after the time of the call: see ``Client``'s ``timeout``.
 
     All calls are safe to repeat: a submission counts once however often it arrives, and a round that a second attempt
     to delete does not find was deleted by the first attempt.
@@ -120,11 +123,20 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
     return None if wait is None else max(wait, asked)
 
 
-def error_from_call(error: grpc.RpcError, is_late: bool = False) -> SparseaggError:
+def error_from_call(error: grpc.RpcError, obstacle: Obstacle | None = None, late: str | None = None) -> SparseaggError:
     """Returns the typed error of a failed call.
 
     Args:
         error: of the call.
-        is_late: the call would be repeated, but its deadline has passed: the error is a ``DeadlineExceeded``.
+        obstacle: what kept the call from its server, where that is known.
+        late: the call would be repeated, but its deadline has passed: the error is a ``DeadlineExceeded`` whose text
+            begins with this; None: the call would not be repeated.
     """
-    return error_of(grpc.StatusCode.DEADLINE_EXCEEDED if is_late else error.code(), error.details() or "")
+    details = plain(error.details() or "")
+    text = details if obstacle is None else f"{obstacle.text} ({details})"
+    if late is None:
+        found = error_of(error.code(), text)
+        if isinstance(found, Unavailable):
+            found.cannot_pass = obstacle is not None and not obstacle.is_absence
+        return found
+    return error_of(grpc.StatusCode.DEADLINE_EXCEEDED, f"{late}{text}")

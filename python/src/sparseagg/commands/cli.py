@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 from collections.abc import Sequence
 
 from google.protobuf import json_format
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="limit of a submission, of a merge or of reading a result (no limit), or of any other call (60)",
+        help="limit of the command (no limit of a submission, a merge or reading a result, 60 of any other call)",
     )
 
     info = commands.add_parser("info", parents=[at_server], help="the server's version, engine and limits")
@@ -153,7 +154,15 @@ def _client(arguments: argparse.Namespace) -> Client:
     options = credentials_flags.client_options(arguments)
     if arguments.timeout is not None:
         options["timeout"] = arguments.timeout
-    return Client(arguments.address, **options)
+    client = Client(arguments.address, **options)
+    if arguments.timeout is not None:
+        arguments.deadline = client._connection.deadline = time.monotonic() + arguments.timeout
+    return client
+
+
+def _time_left(arguments: argparse.Namespace) -> float | None:
+    """Returns the seconds that --timeout leaves for the rest of the command; None: it has no limit."""
+    return None if arguments.timeout is None else max(0.0, arguments.deadline - time.monotonic())
 
 
 def _info(arguments: argparse.Namespace) -> int:
@@ -230,7 +239,7 @@ def _timeline(timeline: Timeline) -> str:
 
 def _close(arguments: argparse.Namespace) -> int:
     with _client(arguments) as client:
-        info = client.get_round(arguments.round).end(arguments.timeout)
+        info = client.get_round(arguments.round).end(_time_left(arguments))
     for tensor in info.results:
         print(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}")
     return 0
@@ -261,7 +270,7 @@ def _submit(arguments: argparse.Namespace) -> int:
             submission_id=arguments.submission_id,
             resumable=arguments.submission_id is not None,
             progress=True,
-            timeout=arguments.timeout,
+            timeout=_time_left(arguments),
         )
     again = " (submitted before; it counts once)" if submission.duplicate else ""
     print(f"{submission.num_tuples} tuples, {submission.num_bytes} bytes{again}")
@@ -273,7 +282,7 @@ def _result(arguments: argparse.Namespace) -> int:
     keys = None if arguments.keys is None else _key_range(arguments.keys)
     with _client(arguments) as client:
         found = client.get_round(arguments.round)
-        result = found.result(arguments.tensor, keys=keys, values=arguments.values, timeout=arguments.timeout)
+        result = found.result(arguments.tensor, keys=keys, values=arguments.values, timeout=_time_left(arguments))
     npz.write_result(arguments.output, result)
     npz.print_rows(arguments.output, result)
     return 0

@@ -13,12 +13,22 @@ import re
 import shutil
 import subprocess
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import sparseagg
 from sparseagg.client.blocking_client import Client
 from sparseagg.client.retry import RetryPolicy
-from sparseagg.errors import EngineMissing, ProgramMissing, SparseaggError
+from sparseagg.commands import credentials_flags
+from sparseagg.errors import (
+    EngineMissing,
+    InvalidArgument,
+    PermissionDenied,
+    ProgramMissing,
+    SparseaggError,
+    Unauthenticated,
+    Unavailable,
+)
 from sparseagg.local import extension, programs
 
 __all__ = ["DESCRIPTION", "Finding", "add_arguments", "findings", "main"]
@@ -68,11 +78,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a running server to check, too (none; environment SPARSEAGG_ADDRESS)",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object instead of the table")
+    credentials_flags.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Prints the findings, and returns the exit status: 1 if something is wrong."""
-    found = findings(arguments.address)
+    found = findings(arguments.address, credentials_flags.client_options(arguments))
     wrong = sum(finding.state == "wrong" for finding in found)
     if arguments.json:
         print(json.dumps({"ok": wrong == 0, "findings": [dataclasses.asdict(finding) for finding in found]}, indent=1))
@@ -82,8 +93,10 @@ def main(arguments: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def findings(address: str | None = None) -> list[Finding]:
+def findings(address: str | None = None, options: Mapping[str, Any] | None = None) -> list[Finding]:
     """Looks at everything; runs other programs, and asks the server at ``address`` if there is one.
+
+    ``options`` are arguments of the ``Client`` that asks.
 
     Blocks: up to ten seconds for each program and for the server.
     """
@@ -91,7 +104,7 @@ def findings(address: str | None = None) -> list[Finding]:
     found += [_program(*program) for program in _PROGRAMS]
     found.append(_gpu())
     if address is not None:
-        found.append(_server(address))
+        found.append(_server(address, options or {}))
     return [*found, _open_files(), _memory()]
 
 
@@ -205,13 +218,18 @@ def _gpu() -> Finding:
     return Finding("GPU", "; ".join(f"{line.strip()} (driver)" for line in lines))
 
 
-def _server(address: str) -> Finding:
+def _server(address: str, options: Mapping[str, Any]) -> Finding:
     name = f"server at {address}"
     try:
-        with Client(address, timeout=_TIMEOUT_S, retry=RetryPolicy(attempts=1)) as client:
+        with Client(address, timeout=_TIMEOUT_S, retry=RetryPolicy(attempts=1), **options) as client:
             info = client.server_info()
+    except (Unauthenticated, PermissionDenied) as error:
+        return Finding(name, "runs, but refuses this caller", "wrong", f"{error}; --token-file has a token")
+    except InvalidArgument as error:
+        return Finding(name, "not asked", "wrong", str(error))
     except SparseaggError as error:
-        return Finding(name, "no answer", "wrong", f"{error}; start it, or give the right --address")
+        is_there = isinstance(error, Unavailable) and error.cannot_pass
+        return Finding(name, "there, but not for this connection" if is_there else "no answer", "wrong", str(error))
     found = f"{info.version}, {info.engine} engine: {info.engine_description}"
     if not _work_together(info.version, sparseagg.__version__):
         return Finding(

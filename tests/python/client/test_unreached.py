@@ -1,0 +1,372 @@
+"""Clients whose address is not that of a server for them: nobody listens there, or what listens speaks otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pathlib
+import pickle
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sparseagg as sa
+from real_server import ServerProcess
+from scripted_server import Scripted, serving
+from sparseagg.client.obstacles import find_obstacle, may_look
+from sparseagg.client.transport import AsyncioTransport, BlockingTransport
+from sparseagg.commands import doctor
+from sparseagg.commands.cli import main
+from sparseagg.v1 import aggregation_pb2 as pb
+
+NO_SERVER = r"^nothing listens at {}: is a server running\? \(.*Connection refused\)$"
+EAGER = sa.RetryPolicy(attempts=10**6, initial=0.01, maximum=0.02)
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=10)])
+
+
+def info(address: str, **options: Any) -> Any:
+    with sa.Client(address, **options) as client:
+        return client.server_info()
+
+
+def info_with_asyncio(address: str, **options: Any) -> Any:
+    async def job() -> Any:
+        async with sa.aio.Client(address, **options) as client:
+            return await client.server_info()
+
+    return asyncio.run(job())
+
+
+CALLS = [info, info_with_asyncio]
+
+
+@pytest.fixture
+def closed() -> Iterator[str]:
+    """An address where nothing listens, and nobody else will for the while."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between attempts, of all clients, in seconds."""
+    found: list[float] = []
+    for transport in (BlockingTransport, AsyncioTransport):
+        sleep = transport.sleep
+
+        async def noted(self: Any, seconds: float, sleep: Any = sleep) -> None:
+            found.append(seconds)
+            await sleep(self, seconds)
+
+        monkeypatch.setattr(transport, "sleep", noted)
+    return found
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_client_of_a_port_where_nothing_listens_fails_at_once(call, closed, pauses):
+    with pytest.raises(sa.Unavailable, match=NO_SERVER.format(closed)) as failed:
+        call(closed, timeout=60)
+    assert not failed.value.cannot_pass
+    assert pauses == [0.0], "one attempt"
+
+
+@pytest.mark.parametrize("address", ["no-such-host.invalid:1", "dns:///no-such-host.invalid:1"])
+def test_client_of_an_unknown_host_asks_for_the_address(address, pauses):
+    with pytest.raises(sa.Unavailable, match=rf"^there is no host of the name in {address}: is the address right\?"):
+        info(address, timeout=60)
+    assert pauses == [0.0]
+
+
+def test_client_of_a_missing_socket_asks_for_the_server(tmp_path, pauses):
+    with pytest.raises(sa.Unavailable, match=r"is a server running\?"):
+        info(f"unix:{tmp_path}/socket", timeout=60)
+    assert pauses == [0.0]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_timeout_of_the_client_is_that_of_all_attempts(call, closed, pauses):
+    expected = r"^GetServerInfo has had no answer within 0\.3 s: nothing listens at .*: is a server running\? \("
+    with pytest.raises(sa.DeadlineExceeded, match=expected):
+        call(closed, timeout=0.3, retry=EAGER)
+    assert len(pauses) > 1
+    assert sum(pauses) <= 0.3
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_timeout_of_the_client_is_that_of_all_attempts_at_a_server_that_sends_it_away(call, pauses):
+    class Away(Scripted):
+        def GetServerInfo(self, request: Any, context: Any) -> None:
+            context.abort(sa.Unavailable.code, "away")
+
+    with serving(Away()) as address:
+        expected = r"^GetServerInfo has had no answer within 0\.3 s: away$"
+        with pytest.raises(sa.DeadlineExceeded, match=expected):
+            call(address, timeout=0.3, retry=EAGER)
+    assert sum(pauses) <= 0.3
+
+
+def test_timeout_of_the_client_is_that_of_all_attempts_to_delete(pauses):
+    class Away(Scripted):
+        def DeleteRound(self, request: Any, context: Any) -> None:
+            context.abort(sa.Unavailable.code, "away")
+
+    with serving(Away()) as address, sa.Client(address, timeout=0.3, retry=EAGER) as client:
+        opened = client.get_round("r")
+        with pytest.raises(sa.DeadlineExceeded, match="away"):
+            opened.delete()
+    assert sum(pauses) <= 0.3
+
+
+@pytest.fixture
+def left(start_server) -> str:
+    """An address that a server has left, for another one to take."""
+    server: ServerProcess = start_server()
+    server.kill()
+    return server.address
+
+
+def test_client_with_a_policy_of_its_own_waits_for_a_server_to_start(left, start_server, pauses):
+    answer: list[sa.ServerInfo] = []
+    asking = threading.Thread(target=lambda: answer.append(info(left, retry=EAGER)), daemon=True)
+    asking.start()
+    while not pauses:  # until it has found nobody
+        asking.join(0.01)
+    start_server(address=left)
+    asking.join(60)
+    assert answer[0].version == sa.__version__
+
+
+def begun(server: ServerProcess) -> sa.Client:
+    client = sa.Client(server.address, timeout=0.3)
+    client.server_info()
+    return client
+
+
+def pickled(server: ServerProcess) -> sa.Client:
+    return pickle.loads(pickle.dumps(sa.Client(server.address, timeout=0.3)))
+
+
+@pytest.mark.parametrize("make", [begun, pickled])
+def test_client_takes_a_server_that_was_there_for_one_that_restarts(make, start_server, pauses):
+    server = start_server()
+    with make(server) as client:
+        pauses.clear()
+        server.kill()
+        with pytest.raises(sa.DeadlineExceeded, match=r"within 0\.3 s: .*is a server running\?"):
+            client.server_info()
+        assert len(pauses) > 1
+        start_server(address=server.address)
+        object.__setattr__(client._connection.endpoint, "timeout", 60.0)
+        assert client.server_info().version == sa.__version__
+
+
+def test_handle_is_of_a_server_that_was_there(start_server, pauses):
+    server = start_server()
+    with sa.Client(server.address) as client:
+        handle = client.create_round(SPEC).handle
+    server.kill()
+    with pytest.raises(sa.DeadlineExceeded, match=r"is a server running\?"):
+        sa.open_round(handle, timeout=0.3)
+    assert len(pauses) > 1
+
+
+def test_worker_ends_with_its_idle_timeout_where_there_has_been_no_server(closed):
+    no_server = pytest.raises((sa.Unavailable, sa.DeadlineExceeded), match=r"is a server running\?")
+    with sa.Client(closed) as client, no_server:
+        sa.worker(client, lambda task: None, "site", idle_timeout=0.3)
+
+
+def test_worker_that_is_started_before_its_server_works(left, start_server, monkeypatch):
+    monkeypatch.setattr("sparseagg.client.async_worker.RetryPolicy", lambda **_: EAGER)
+    done: list[int] = []
+
+    def work() -> None:
+        with sa.Client(left) as client:
+            done.append(sa.worker(client, lambda task: b"done", "site", max_tasks=1))
+
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    start_server(address=left)
+    with sa.Client(left) as client:
+        client.create_tasks([sa.NewTask(b"")])
+    working.join(60)
+    assert done == [1]
+
+
+def test_worker_ends_where_the_server_is_none_for_it(doors):
+    with sa.Client(doors.of("http")) as client, pytest.raises(sa.Unavailable, match="port for HTTP"):
+        sa.worker(client, lambda task: None, "site")
+
+
+@pytest.mark.parametrize("words", [["info"], ["rounds", "list"], ["rounds", "close", "r"], ["result", "r", "-o", "x"]])
+def test_command_where_nothing_listens_asks_for_the_server(words, closed, capsys, pauses, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--address", closed, "--timeout", "60"]) == 1
+    assert capsys.readouterr().err.startswith(f"sparseagg: nothing listens at {closed}: is a server running? (")
+    assert pauses == [0.0]
+
+
+def test_command_has_one_timeout_for_all_its_calls(capsys):
+    class Slow(Scripted):
+        """Has always another page of rounds, after a while."""
+
+        def ListRounds(self, request: Any, context: Any) -> pb.ListRoundsResponse:
+            ended.wait(0.1)
+            return pb.ListRoundsResponse(next_page_token="more")
+
+    ended = threading.Event()
+    with serving(Slow()) as address:
+        assert main(["rounds", "list", "--address", address, "--timeout", "0.5"]) == 1
+        ended.set()
+    assert "ListRounds has had no answer within" in capsys.readouterr().err
+
+
+class Doors:
+    """Servers with and without TLS, and the addresses at which they listen."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        free = ("--http-address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0")
+        self.ca = folder / "tls" / "ca.pem"
+        self.with_tls = ServerProcess(folder / "with-tls.log", *free, "--dev-tls", str(folder / "tls"))
+        of_clients = ("--dev-tls", str(folder / "tls"), "--tls-client-ca", str(self.ca))
+        self.for_known = ServerProcess(folder / "for-known.log", *free, *of_clients)
+        self.plain = ServerProcess(folder / "plain.log", *free)
+
+    def of(self, name: str) -> str:
+        """The address of a door; with the name of this host, one of whose addresses nobody listens at."""
+        address: str = {
+            "grpc": self.plain.address,
+            "http": self.plain.http_address,
+            "metrics": self.plain.metrics_address,
+            "tls": self.with_tls.address,
+            "https": self.with_tls.http_address,
+            "certificate": self.for_known.address,
+        }[name]
+        return address.replace("127.0.0.1", "localhost")
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    found = Doors(tmp_path_factory.mktemp("doors"))
+    yield found
+    for server in (found.with_tls, found.for_known, found.plain):
+        server.kill()
+
+
+HTTP = "is a port for HTTP"
+NEEDS_TLS = "uses TLS, and this client does not: give it tls=FILE"
+NO_TLS = "has no TLS, and this client uses it"
+# What a client without and with TLS is told at each door; None: it is let in.
+WRONG = {
+    "grpc": (None, NO_TLS),
+    "http": (HTTP, HTTP),
+    "metrics": (HTTP, HTTP),
+    "tls": (NEEDS_TLS, None),
+    "https": (HTTP, HTTP),
+    "certificate": (NEEDS_TLS, "may demand a certificate of the client"),
+}
+
+
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("door", WRONG)
+@pytest.mark.parametrize("call", CALLS)
+def test_client_at_a_wrong_door_is_told_which_one_it_is(call, door, has_tls, doors, pauses):
+    address, expected = doors.of(door), WRONG[door][has_tls]
+    options = {"tls": doors.ca if has_tls else False, "timeout": 60}
+    if expected is None:
+        assert call(address, **options).version == sa.__version__
+        return
+    with pytest.raises(sa.Unavailable, match=f"{address} .*{expected}") as failed:
+        call(address, **options)
+    assert failed.value.cannot_pass
+    assert pauses == [0.0], "one attempt"
+
+
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("door", WRONG)
+def test_doctor_at_a_wrong_door_says_which_one_it_is(door, has_tls, doors, capsys, monkeypatch):
+    monkeypatch.delenv("SPARSEAGG_TOKEN", raising=False)
+    address, expected = doors.of(door), WRONG[door][has_tls]
+    flags = ["--tls-ca", str(doors.ca)] if has_tls else []
+    status = main(["doctor", "--json", "--address", address, *flags])
+    (text,) = re.findall(rf'"name": "server at {address}",\n +"found": "(.*)",\n', capsys.readouterr().out)
+    (finding,) = [
+        each
+        for each in doctor.findings(address, {"tls": doors.ca if has_tls else False})
+        if each.name == f"server at {address}"
+    ]
+    assert text == finding.found
+    if expected is None:
+        assert (finding.state, finding.found.split(",")[0]) == ("ok", sa.__version__)
+    else:
+        assert (status, finding.state, finding.found) == (1, "wrong", "there, but not for this connection")
+        assert expected in finding.advice
+
+
+def test_client_of_another_authority_is_told_that_it_trusts_another(doors, self_signed, pauses):
+    for tls in (self_signed[1], True):
+        with pytest.raises(sa.Unavailable, match=r"is not trusted: .*tls=FILE names .*CERTIFICATE_VERIFY_FAILED"):
+            info(doors.of("tls"), tls=tls)
+    assert pauses == [0.0, 0.0]
+
+
+def test_server_with_tls_that_restarts_is_waited_for(start_server, tmp_path):
+    flags = ("--dev-tls", str(tmp_path / "tls"))
+    server = start_server(*flags)
+    with sa.Client(server.address, tls=tmp_path / "tls" / "ca.pem", retry=EAGER) as client:
+        client.server_info()
+        server.kill()
+        start_server(*flags, address=server.address)
+        assert client.server_info().version == sa.__version__
+
+
+@contextlib.contextmanager
+def answering(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A port whose connections are given to ``talk``, and then closed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, contextlib.suppress(OSError):
+                        talk(connection)
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join()
+
+
+def test_find_obstacle_of_a_port_that_says_nothing_is_unknown():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert find_obstacle(address, False, "", 0.05) is None
+
+
+@pytest.mark.parametrize("answer", [b"", b"\0", b"SSH-2.0-x\r\n", b"\0\0\0\4\0\0\0\0\0"])
+def test_find_obstacle_of_a_port_that_says_something_else_is_unknown(answer):
+    def talk(connection: socket.socket) -> None:
+        connection.sendall(answer)
+        connection.recv(1 << 16)
+
+    with answering(talk) as address:
+        assert find_obstacle(address, False, "", 10.0) is None
+
+
+def test_find_obstacle_goes_not_where_grpc_goes_through_a_proxy(monkeypatch):
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert may_look("server.example:1", True)
+    assert not may_look("xds:///server.example", True)
+    monkeypatch.setenv("http_proxy", "http://proxy.example:1")
+    assert not may_look("server.example:1", True)
+    assert may_look("server.example:1", False)
+    assert may_look("127.0.0.1:1", True)

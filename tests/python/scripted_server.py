@@ -1,0 +1,42 @@
+"""Servers in this process that answer as a test says."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent import futures
+
+import grpc
+from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
+
+
+class Scripted(pb_grpc.AggregationServicer):
+    """Answers GetRound with the codes it is given, then with a round."""
+
+    def __init__(self, *codes: grpc.StatusCode, delay_ms: int | None = None) -> None:
+        self.codes = list(codes)
+        self.delay_ms = delay_ms
+        self.calls = 0
+        self.metadata: list[tuple] = []
+
+    def GetRound(self, request, context):
+        self.calls += 1
+        self.metadata = list(context.invocation_metadata())
+        if self.codes:
+            if self.delay_ms is not None:
+                context.set_trailing_metadata((("grpc-retry-pushback-ms", str(self.delay_ms)),))
+            context.abort(self.codes.pop(0), "as scripted")
+        return pb.Round(name=request.name, state=pb.ROUND_STATE_OPEN)
+
+
+@contextlib.contextmanager
+def serving(servicer: Scripted, credentials: grpc.ServerCredentials | None = None):
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    pb_grpc.add_AggregationServicer_to_server(servicer, server)
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    yield f"localhost:{port}"
+    server.stop(None)
