@@ -6,6 +6,8 @@ from typing import Any
 
 import grpc
 
+from sparseagg.plain_text import plain
+
 __all__ = [
     "Aborted",
     "AlreadyExists",
@@ -34,6 +36,10 @@ class SparseaggError(Exception):
     """The base class. ``str(error)`` is the server's text, ``error.code`` the canonical code."""
 
     code: grpc.StatusCode = grpc.StatusCode.UNKNOWN
+
+    def __str__(self) -> str:
+        # Errors are printed and logged where nobody cleans them: the text has names and words of other machines.
+        return plain(super().__str__(), keep="\n")
 
 
 class Cancelled(SparseaggError):

@@ -13,6 +13,7 @@ from sparseagg.add_rows import Addition
 from sparseagg.arrays import Array
 from sparseagg.errors import FailedPrecondition, InvalidArgument
 from sparseagg.info import RoundInfo
+from sparseagg.plain_text import plain
 from sparseagg.spec import key_bytes
 from sparseagg.spec_of_model import model_arrays
 
@@ -239,7 +240,7 @@ class Result(Mapping[str, TensorResult]):
         return len(self._tensors)
 
     def __repr__(self) -> str:
-        return "Result({})".format(", ".join(f"{name}: {len(tensor)} rows" for name, tensor in self.items()))
+        return "Result({})".format(", ".join(f"{plain(name)}: {len(tensor)} rows" for name, tensor in self.items()))
 
     def add_to(self, model: Any, alpha: float = 1.0) -> None:
         """Adds alpha × the rows of every tensor to the arrays of a model, in place; see ``TensorResult.add_to``.

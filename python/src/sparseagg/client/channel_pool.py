@@ -112,7 +112,7 @@ class ChannelPool:
         except grpc.RpcError as error:
             if not self._closed or error.code() is not grpc.StatusCode.CANCELLED:
                 raise
-            raise Cancelled(_DISCONNECTED) from error
+            raise Cancelled(_DISCONNECTED) from None
         except (ValueError, grpc.aio.UsageError) as error:
             # gRPC raises these for a call on a closed channel, which another thread may have closed.
             if isinstance(error, SparseaggError) or not self._closed:

@@ -6,6 +6,8 @@ import sys
 import time
 from typing import TextIO
 
+from sparseagg.plain_text import plain
+
 __all__ = ["ProgressBar"]
 
 _WIDTH = 24
@@ -25,7 +27,7 @@ class ProgressBar:
     """
 
     def __init__(self, label: str, total: int, unit: str = "", stream: TextIO | None = None) -> None:
-        self._label = label
+        self._label = plain(label)
         self._total = total
         self._unit = unit
         self._stream = stream or sys.stderr

@@ -30,7 +30,6 @@ class Resumption:
         self._most = 0  # the most chunks that the server has had at the beginning of an attempt
         self._has_begun = False  # the server has had a chunk since the upload began, or began again
         self._has_some = False  # the server has had a chunk in this attempt
-        self._error: grpc.RpcError | None = None  # of the last attempt
 
     def first_chunk(self, status: pb.UploadStatus | None) -> int:
         """Returns the number of the chunk to go on with.
@@ -49,7 +48,7 @@ class Resumption:
             raise FailedPrecondition(
                 "another upload, of other content or in other chunks, has taken the place of this one under submission "
                 f"{status.submission_id!r} of client {status.client_id!r}"
-            ) from self._error
+            )
         if first > self._most:  # progress: all retries again
             self._most = first
             self._waits = self._policy.waits()
@@ -67,5 +66,4 @@ class Resumption:
         if wait is None and self._has_some and error.code() in _LOST:
             wait = next(self._waits, None)
         self._has_some = False
-        self._error = error
         return wait

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from sparseagg.errors import FailedPrecondition, RoundClosed, RoundFailed
 from sparseagg.info import RoundInfo
+from sparseagg.plain_text import plain
 
 __all__ = ["naming_round", "raise_if_failed", "raise_if_not_ended"]
 
@@ -18,7 +19,7 @@ def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
     """Raises ``RoundFailed`` if the round has ended without a result."""
     if info.state in ("failed", "cancelled"):
         reason = f": {info.state_reason}" if info.state_reason else ""
-        raise RoundFailed(f"{info.name} {info.state}{reason}", info.state) from cause
+        raise RoundFailed(plain(f"{info.name} {info.state}{reason}"), info.state) from cause
 
 
 def raise_if_not_ended(info: RoundInfo, cause: Exception) -> None:

@@ -17,6 +17,7 @@ import sparseagg
 from sparseagg.client.blocking_client import Client
 from sparseagg.commands import credentials_flags, demo, doctor, keys, merge, npz, top
 from sparseagg.commands.demo import run as demo_run
+from sparseagg.commands.output import put
 from sparseagg.commands.spec_file import SPEC_HELP, read_spec
 from sparseagg.errors import InvalidArgument, SparseaggError
 from sparseagg.info import TensorSummary, Timeline
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except (OSError, ValueError, SparseaggError) as error:
-        print(f"sparseagg: {error}", file=sys.stderr)
+        put(*f"sparseagg: {error}".splitlines(), to=sys.stderr)
         return 1
 
 
@@ -178,22 +179,22 @@ def _info(arguments: argparse.Namespace) -> int:
         **{name: f"{value:g}" if isinstance(value, float) else value for name, value in vars(info.limits).items()},
     }
     for name, value in rows.items():
-        print(f"{name:26} {value}")
+        put(f"{name:26} {value}")
     return 0
 
 
 def _engine(_arguments: argparse.Namespace) -> int:
-    print(extension.describe())
+    put(extension.describe())
     return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:
     with _client(arguments) as client:
-        print(f"{'ID':34} {'STATE':11} {'SUBMISSIONS':>11} {'TUPLES':>12} {'MB':>9}  TENSORS")
+        put(f"{'ID':34} {'STATE':11} {'SUBMISSIONS':>11} {'TUPLES':>12} {'MB':>9}  TENSORS")
         for found in client.list_rounds():
             info = found.info
             tensors = ", ".join(tensor.name for tensor in info.spec.tensors)
-            print(
+            put(
                 f"{found.id:34} {info.state:11} {info.num_submissions:11} {info.num_tuples:12} "
                 f"{info.num_bytes / 1e6:9.1f}  {tensors}"
             )
@@ -203,7 +204,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _create(arguments: argparse.Namespace) -> int:
     spec = read_spec(arguments.spec)
     with _client(arguments) as client:
-        print(client.create_round(spec, arguments.id).id)
+        put(client.create_round(spec, arguments.id).id)
     return 0
 
 
@@ -213,12 +214,14 @@ def _show(arguments: argparse.Namespace) -> int:
     for field in dataclasses.fields(info):
         value = getattr(info, field.name)
         if field.name == "timeline":
-            value = _timeline(value)
+            lines = _timeline(value)
         elif field.name == "results":
-            value = f"\n{'':17}".join(_summary(tensor) for tensor in value)
+            lines = [_summary(tensor) for tensor in value] or [""]
         elif field.name == "spec":
-            value = json_format.MessageToJson(value.to_proto(), indent=None)
-        print(f"{field.name:16} {value}")
+            lines = [json_format.MessageToJson(value.to_proto(), indent=None)]
+        else:
+            lines = [str(value)]
+        put(f"{field.name:16} {lines[0]}", *(f"{'':16} {line}" for line in lines[1:]))
     return 0
 
 
@@ -227,21 +230,23 @@ def _summary(tensor: TensorSummary) -> str:
     return f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}{plan}"
 
 
-def _timeline(timeline: Timeline) -> str:
+def _timeline(timeline: Timeline) -> list[str]:
     """Returns a line of wall times, and a line for each stage."""
-    lines = [f"open {timeline.open * 1e3:.1f} ms, finish {timeline.finish * 1e3:.1f} ms, longest {timeline.longest}"]
-    lines += [
-        f"{time.stage:8} busy {time.busy * 1e3:10.1f} ms  wait {time.wait * 1e3:10.1f} ms  {time.bytes / 1e6:10.3f} MB"
-        for time in timeline.stages
+    return [
+        f"open {timeline.open * 1e3:.1f} ms, finish {timeline.finish * 1e3:.1f} ms, longest {timeline.longest}",
+        *(
+            f"{spent.stage:8} busy {spent.busy * 1e3:10.1f} ms  wait {spent.wait * 1e3:10.1f} ms  "
+            f"{spent.bytes / 1e6:10.3f} MB"
+            for spent in timeline.stages
+        ),
     ]
-    return f"\n{'':17}".join(lines)
 
 
 def _close(arguments: argparse.Namespace) -> int:
     with _client(arguments) as client:
         info = client.get_round(arguments.round).end(_time_left(arguments))
     for tensor in info.results:
-        print(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}")
+        put(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}")
     return 0
 
 
@@ -273,7 +278,7 @@ def _submit(arguments: argparse.Namespace) -> int:
             timeout=_time_left(arguments),
         )
     again = " (submitted before; it counts once)" if submission.duplicate else ""
-    print(f"{submission.num_tuples} tuples, {submission.num_bytes} bytes{again}")
+    put(f"{submission.num_tuples} tuples, {submission.num_bytes} bytes{again}")
     return 0
 
 

@@ -20,6 +20,7 @@ import sparseagg
 from sparseagg.client.blocking_client import Client
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.commands import credentials_flags
+from sparseagg.commands.output import put
 from sparseagg.errors import (
     EngineMissing,
     InvalidArgument,
@@ -86,10 +87,10 @@ def main(arguments: argparse.Namespace) -> int:
     found = findings(arguments.address, credentials_flags.client_options(arguments))
     wrong = sum(finding.state == "wrong" for finding in found)
     if arguments.json:
-        print(json.dumps({"ok": wrong == 0, "findings": [dataclasses.asdict(finding) for finding in found]}, indent=1))
+        report = {"ok": wrong == 0, "findings": [dataclasses.asdict(finding) for finding in found]}
+        put(*json.dumps(report, indent=1).split("\n"))
     else:
-        print(_table(found, shutil.get_terminal_size((120, 24)).columns))
-        print(f"\nwrong: {wrong or 'nothing'}")
+        put(*_table(found, shutil.get_terminal_size((120, 24)).columns), "", f"wrong: {wrong or 'nothing'}")
     return 1 if wrong else 0
 
 
@@ -303,19 +304,19 @@ def memory_bytes(root: pathlib.Path = pathlib.Path("/")) -> int:
     return size
 
 
-def _table(found: Sequence[Finding], columns: int) -> str:
+def _table(found: Sequence[Finding], columns: int) -> list[str]:
     """Returns a line for each finding, with the advice below, wrapped to ``columns``."""
     width = max(len(finding.name) for finding in found)
-    lines = []
+    lines: list[str] = []
     for finding in found:
         head = f"{_MARKS[finding.state]:5}  {finding.name:{width}}  "
         indent = " " * len(head)
-        lines.append(_filled(head + finding.found, columns, indent))
+        lines += _filled(head + finding.found, columns, indent)
         if finding.advice:
-            lines.append(_filled(f"{indent}→ {finding.advice}", columns, f"{indent}  "))
-    return "\n".join(lines)
+            lines += _filled(f"{indent}→ {finding.advice}", columns, f"{indent}  ")
+    return lines
 
 
-def _filled(text: str, columns: int, indent: str) -> str:
+def _filled(text: str, columns: int, indent: str) -> list[str]:
     """Returns ``text`` in lines of ``columns``, or longer ones so that no path or address is broken."""
-    return textwrap.fill(text, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

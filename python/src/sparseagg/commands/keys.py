@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+from sparseagg.commands.output import put
 from sparseagg.errors import AlreadyExists, InvalidArgument, NotFound
 
 __all__ = ["DESCRIPTION", "add_arguments"]
@@ -66,8 +67,8 @@ def _create(arguments: argparse.Namespace) -> int:
         if arguments.output is not None:
             _write_secret(arguments.output, token)
     if arguments.output is None:
-        print(token)
-    print(f"sparseagg: key {words[0][:_ID_DIGITS]} of {'/'.join(words[2:0:-1])}/{words[3]}", file=sys.stderr)
+        put(token)
+    put(f"sparseagg: key {words[0][:_ID_DIGITS]} of {'/'.join(words[2:0:-1])}/{words[3]}", to=sys.stderr)
     return 0
 
 
@@ -82,12 +83,12 @@ def _end(days: float) -> str:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    print(f"{'ID':{_ID_DIGITS}} {'ROLE':11} {'TENANT':16} {'NAME':16} EXPIRES")
+    put(f"{'ID':{_ID_DIGITS}} {'ROLE':11} {'TENANT':16} {'NAME':16} EXPIRES")
     for line in arguments.file.read_text().splitlines():
         words = line.split()
         if len(words) >= 4 and not line.startswith("#"):
             expires = words[4] if len(words) > 4 else "never"
-            print(f"{words[0][:_ID_DIGITS]:{_ID_DIGITS}} {words[1]:11} {words[2]:16} {words[3]:16} {expires}")
+            put(f"{words[0][:_ID_DIGITS]:{_ID_DIGITS}} {words[1]:11} {words[2]:16} {words[3]:16} {expires}")
     return 0
 
 
@@ -100,7 +101,7 @@ def _revoke(arguments: argparse.Namespace) -> int:
             if len(found) != 1:
                 raise NotFound(f"{arguments.file} has {len(found)} keys {key}, not one; none is revoked")
             lines.remove(found[0])
-    print(f"sparseagg: {len(arguments.ids)} revoked", file=sys.stderr)
+    put(f"sparseagg: {len(arguments.ids)} revoked", to=sys.stderr)
     return 0
 
 

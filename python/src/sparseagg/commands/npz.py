@@ -19,6 +19,7 @@ import numpy.lib.format as npy
 
 from sparseagg import bfloat16
 from sparseagg.arrays import Array
+from sparseagg.commands.output import put
 from sparseagg.errors import InvalidArgument
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, TensorSpec
@@ -186,7 +187,7 @@ def _is_stream(path: Path) -> bool:
 def print_rows(path: Path, result: Result) -> None:
     """Prints a line for each tensor; on standard error if ``path`` is a stream, which may be standard output."""
     for name, tensor in result.items():
-        print(f"{name}: {len(tensor)} rows, {tensor.layout}", file=sys.stderr if _is_stream(path) else sys.stdout)
+        put(f"{name}: {len(tensor)} rows, {tensor.layout}", to=sys.stderr if _is_stream(path) else sys.stdout)
 
 
 def write_result(path: Path, result: Result) -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sparseagg.commands.top_look import Look, Rate, rates, received_bytes
 from sparseagg.info import RoundInfo, Timeline
+from sparseagg.plain_text import plain
 
 __all__ = ["live", "message", "print_once", "view"]
 
@@ -40,7 +41,7 @@ def print_once(address: str, look: Look) -> None:
 
 def message(address: str, text: str) -> RenderableType:
     """Returns a screen without a look."""
-    return Group(_title(address, "q ends"), Text(_plain(text), style="red"))
+    return Group(_title(address, "q ends"), Text(plain(text), style="red"))
 
 
 def view(
@@ -62,7 +63,7 @@ def view(
         server += "; q ends"
     lines: list[RenderableType] = [_title(address, server), _rounds_line(now, found), _memory_line(now)]
     if trouble:
-        lines.append(Text(_plain(trouble), style="bold red"))
+        lines.append(Text(plain(trouble), style="bold red"))
     lines.append(_table(now, found, max_rounds, style="dim" if trouble else ""))
     if len(now.rounds) > max_rounds:
         lines.append(Text(f"{len(now.rounds) - max_rounds} more rounds", style="dim"))
@@ -70,7 +71,7 @@ def view(
 
 
 def _title(address: str, text: str) -> Text:
-    return Text.assemble(("sparseagg top", "bold"), f"  {address}  {_plain(text)}")
+    return Text.assemble(("sparseagg top", "bold"), f"  {plain(address)}  {plain(text)}")
 
 
 def _rounds_line(now: Look, found: dict[str, Rate]) -> Text:
@@ -82,12 +83,12 @@ def _rounds_line(now: Look, found: dict[str, Rate]) -> Text:
     if found:
         total = Rate(sum(rate.bytes for rate in found.values()), sum(rate.tuples for rate in found.values()))
         text += f"; {_decimal(total.bytes, 'B')}/s, {_decimal(total.tuples)} tuples/s"
-    return Text(text)
+    return Text(plain(text))
 
 
 def _memory_line(now: Look) -> Text:
     if now.metrics_error:
-        return Text("memory   " + _plain(now.metrics_error), style="red")
+        return Text("memory   " + plain(now.metrics_error), style="red")
     parts = [
         f"{label} {_binary(now.metrics[used])} of {_binary(now.metrics[limit])}"
         for label, used, limit in _MEMORY
@@ -109,8 +110,8 @@ def _table(now: Look, found: dict[str, Rate], max_rounds: int, style: str) -> Ta
     for info in sorted(now.rounds, key=lambda info: _order(info, found))[:max_rounds]:
         rate = found.get(info.name)
         table.add_row(
-            Text(_plain(info.name.partition("/")[2])),
-            Text(_plain(info.state), style=_STYLES.get(info.state, "")),
+            Text(plain(info.name.partition("/")[2])),
+            Text(plain(info.state), style=_STYLES.get(info.state, "")),
             str(info.num_submissions),
             str(info.num_uploads),
             _decimal(info.num_tuples),
@@ -124,7 +125,7 @@ def _table(now: Look, found: dict[str, Rate], max_rounds: int, style: str) -> Ta
 
 def _longest(timeline: Timeline) -> str:
     """Returns the stage with the longest time, waits included; nothing before there was any."""
-    return _plain(timeline.longest) if any(stage.busy or stage.wait for stage in timeline.stages) else "–"
+    return plain(timeline.longest) if any(stage.busy or stage.wait for stage in timeline.stages) else "–"
 
 
 def _order(info: RoundInfo, found: dict[str, Rate]) -> tuple[bool, float, float]:
@@ -150,8 +151,3 @@ def _binary(number: float) -> str:
         if number < 1024:
             break
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.1f} {unit}"
-
-
-def _plain(text: str) -> str:
-    """Returns ``text`` without what a terminal would obey."""
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -17,6 +17,7 @@ from sparseagg.commands.demo.coordinator import Coordinator
 from sparseagg.commands.demo.model import ClientData, HeldOut, Model
 from sparseagg.commands.demo.pull import PullCoordinator
 from sparseagg.commands.demo.vocabulary import learn_vocabulary
+from sparseagg.commands.output import put
 from sparseagg.errors import InvalidArgument, SparseaggError
 from sparseagg.local.server import Server
 
@@ -90,7 +91,7 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         return run(options)
     except (OSError, RuntimeError, ValueError, SparseaggError) as error:
-        print(f"sparseagg: demo: {error}", file=sys.stderr)
+        put(*f"sparseagg: demo: {error}".splitlines(), to=sys.stderr)
         return 1
 
 
@@ -112,9 +113,8 @@ def run(options: Options) -> int:
     summary["seconds"] = round(time.perf_counter() - start, 1)
     problems = summary.pop("problems")
     for problem in problems:
-        print(f"sparseagg: demo: {problem}", file=sys.stderr)
-    print(f"time        {summary['seconds']} s, from the start of the server to its end\n")
-    print(json.dumps(summary))
+        put(f"sparseagg: demo: {problem}", to=sys.stderr)
+    put(f"time        {summary['seconds']} s, from the start of the server to its end", "", json.dumps(summary))
     return 1 if problems else 0
 
 
@@ -136,11 +136,11 @@ def _train(
 ) -> dict[str, Any]:
     server = client.server_info()
     num_tokens = sum(len(text.tokens) for text in texts.clients)
-    print(f"server      {client.address}, version {server.version}, {server.engine_description}")
-    print(f"corpus      {texts.description}: {num_tokens} tokens of {len(texts.clients)} clients", flush=True)
+    put(f"server      {client.address}, version {server.version}, {server.engine_description}")
+    put(f"corpus      {texts.description}: {num_tokens} tokens of {len(texts.clients)} clients", flush=True)
 
     vocabulary, counting, num_shared = learn_vocabulary(client, texts.clients, options.vocabulary, options.concurrency)
-    print(
+    put(
         f"vocabulary  {counting.num_tuples} hashed counts in; {num_shared} tokens that two clients or more use out; "
         f"the {len(vocabulary)} most frequent kept"
     )
@@ -160,8 +160,8 @@ def _train(
     else:
         coordinator = Coordinator(client, **arguments)
     losses = [held_out.loss(model)]
-    print(f"training    {options.width} wide, held-out loss {losses[0]:.4f} before the first round\n")
-    print(report.table_header(), flush=True)
+    put(f"training    {options.width} wide, held-out loss {losses[0]:.4f} before the first round", "")
+    put(*report.table_header().split("\n"), flush=True)
 
     reports = []
     used: set[int] = set()
@@ -174,20 +174,20 @@ def _train(
         reports.append(round_report)
         losses.append(held_out.loss(model))
         used.update(*(tensor.keys.tolist() for tensor in result.values()))
-        print(report.table_row(round_report, losses[-1]), flush=True)
+        put(report.table_row(round_report, losses[-1]), flush=True)
 
     sparse = sum(r.bytes_sparse for r in reports)
     dense = sum(r.bytes_dense for r in reports)
-    print(f"\nupload      {sparse / 1e6:.0f} MB, {dense / sparse:.0f} times less than dense updates would take")
-    print(f"check       round {checked_round} against the same mean in NumPy … ", end="", flush=True)
+    put("", f"upload      {sparse / 1e6:.0f} MB, {dense / sparse:.0f} times less than dense updates would take")
+    put(f"check       round {checked_round} against the same mean in NumPy … ", end="", flush=True)
     differing = check.differences(*to_check)
-    print("differs" if differing else "the same, bit for bit")
+    put("differs" if differing else "the same, bit for bit")
     problems = [f"round {checked_round} differs from the reference: {text}" for text in differing]
     if not losses[-1] < losses[0]:
         problems.append(f"the loss did not fall: {losses[0]} before, {losses[-1]} after")
     picture = out / "training.png"
     drawn = report.plot(picture, losses, reports)
-    print(f"plot        {picture}" if drawn else f"plot        none: {report.NO_PLOT}")
+    put(f"plot        {picture}" if drawn else f"plot        none: {report.NO_PLOT}")
     return {
         "rounds": len(reports),
         "clients": len(texts.clients),
