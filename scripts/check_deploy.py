@@ -52,6 +52,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         "affinity": {"nodeAffinity": {}},
     },
     "no network policy": {"networkPolicy": {"enabled": False}},
+    "no HTTP": {"http": {"enabled": False}},
     "tokens alone": {"credentials": {"tokensSecret": "tokens"}},
     "tokens and client certificates": {
         "credentials": {"tokensSecret": "tokens", "tlsSecret": "tls", "clientCertificates": True}
@@ -62,6 +63,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "less memory than the server can keep to": {"memoryLimitMiB": 255},
     "a flag that there is none of": {"config": {"max-open-roundz": 1}},
     "a flag that the chart sets itself": {"config": {"memory-limit": "8GiB"}},
+    "a gateway at another port than the chart's": {"config": {"http-address": "0.0.0.0:9000"}},
     "client certificates without TLS": {"credentials": {"clientCertificates": True}},
     "a network policy that lets everybody call": {"networkPolicy": {"clients": []}},
 }

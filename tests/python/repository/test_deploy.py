@@ -113,17 +113,6 @@ def test_paths_are_answered(start_server) -> None:
             assert answer.status == 200
 
 
-def test_ports_are_the_same_everywhere() -> None:
-    assert re.findall(r"^EXPOSE (.*)$", text(CONTAINERFILE), re.MULTILINE) == ["8001 8002"]
-    assert compose_flags()["grpc-address"] == "0.0.0.0:8001"
-    assert compose_flags()["metrics-address"] == "0.0.0.0:8002"
-    assert "server:8002" in text(DEPLOY / "compose" / "prometheus.yml")
-    config = text(CHART / "templates" / "configmap.yaml")
-    assert 'grpc-address = "0.0.0.0:8001"' in config
-    assert 'metrics-address = "0.0.0.0:8002"' in config
-    assert re.findall(r"containerPort: (\d+)", text(CHART / "templates" / "deployment.yaml")) == ["8001", "8002"]
-
-
 def test_compose_publishes_on_loopback_alone() -> None:
     ports = [port for each in yaml.safe_load(text(COMPOSE))["services"].values() for port in each["ports"]]
     assert ports

@@ -1,0 +1,181 @@
+"""Every port that the documentation names is reached in every deployment: the server runs with the deployment's flags,
+and what the deployment publishes is called as a client, a browser and a probe call it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+import ssl
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sparseagg as sa
+import yaml
+from real_server import REPOSITORY
+from test_deploy import CHART, COMPOSE, CONTAINERFILE, DEPLOY, compose_server, rendered, text
+
+OPERATIONS = REPOSITORY / "docs" / "operations.md"
+SECRETS = "/run/secrets/sparseagg-"
+
+
+def documented() -> dict[str, int]:
+    """The ports of docs/operations.md: of grpc, metrics and http."""
+    ports = re.findall(r"^\| `--(\w+)-address` \| `127\.0\.0\.1:(\d+)` \|", text(OPERATIONS), re.MULTILINE)
+    return {name: int(port) for name, port in ports}
+
+
+@dataclasses.dataclass(frozen=True)
+class Deployment:
+    """Flags by name without dashes, and the server's ports that others may call. Those call over an interface that is
+    not the server's loopback, unless ``is_local``.
+    """
+
+    flags: dict[str, str]
+    published: set[int]
+    is_local: bool = False
+
+
+def words_to_flags(words: list[str]) -> dict[str, str]:
+    """The flags of a command line, as --name=value, --name value, or --name."""
+    return dict(re.findall(r"--([a-z-]+)(?:[= ]([^- ]\S*))?", " ".join(words)))
+
+
+def config_to_flags(config: str) -> dict[str, str]:
+    """The flags of a file for --config."""
+    pairs = re.findall(r"^([a-z-]+) = (.*)$", config, re.MULTILINE)
+    return {name: "" if value == "true" else str(json.loads(value)) for name, value in pairs}
+
+
+def container_ports(mappings: list[str]) -> set[int]:
+    """The container's ends of HOST:PORT:PORT, which is all of which a server in the container knows."""
+    assert all(re.fullmatch(r"127\.0\.0\.1:(\d+):\1", mapping) for mapping in mappings), "the same port on both sides"
+    return {int(mapping.rpartition(":")[2]) for mapping in mappings}
+
+
+def compose() -> Deployment:
+    service = compose_server()
+    return Deployment(words_to_flags(service["command"]), container_ports(service["ports"]))
+
+
+def podman() -> Deployment:
+    (command,) = re.findall(r"^    (podman run (?:.*\\\n)*.*)$", text(OPERATIONS), re.MULTILINE)
+    _, _, after = command.partition(" sparseagg-server ")
+    ports = container_ports(re.findall(r"-p (\S+)", command))
+    exposed = re.findall(r"^EXPOSE (.*)$", text(CONTAINERFILE), re.MULTILINE)
+    assert {int(port) for port in exposed[0].split()} == ports
+    return Deployment(words_to_flags(shlex.split(after)), ports)
+
+
+def chart(**values: object) -> Deployment:
+    found = rendered(values)
+    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    # Callers come through the Service, Prometheus and probes to the pod; the policy must let both in.
+    service = {port["name"]: port["targetPort"] for port in found["Service"]["spec"]["ports"]}
+    policy = [port["port"] for rule in found["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]]
+    assert set(service.values()) == set(ports) - {"metrics"}
+    assert sorted(policy) == sorted(ports)
+    return Deployment(config_to_flags(found["ConfigMap"]["data"]["server.toml"]), set(ports.values()))
+
+
+def unit() -> Deployment:
+    return Deployment(config_to_flags(text(DEPLOY / "systemd" / "server.toml")), set(documented().values()), True)
+
+
+def bare() -> Deployment:
+    return Deployment({}, set(documented().values()), True)
+
+
+DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {
+    "compose": compose,
+    "podman": podman,
+    "chart": chart,
+    "chart with TLS": lambda: chart(credentials={"tlsSecret": "tls", "tokensSecret": "tokens"}),
+    "systemd unit": unit,
+    "no flags": bare,
+}
+
+
+def run_as(deployment: Deployment, start_server: Callable, folder: Path):
+    """Starts the server with the deployment's flags, but at free ports and with files that are here."""
+    flags = {"grpc-address": "127.0.0.1:8001", "metrics-address": "127.0.0.1:8002", "http-address": "127.0.0.1:8003"}
+    flags.update(deployment.flags)
+    if any(SECRETS in value for value in flags.values()):
+        start_server("--dev-tls", str(folder / "tls"))
+        (folder / "tokens").write_text("")
+        for name, file in (("certificate", "server.pem"), ("key", "server.key")):
+            flags[f"tls-{name}"] = str(folder / "tls" / file)
+        flags["tokens-file"] = str(folder / "tokens")
+    for name, port in documented().items():
+        host, _, number = flags[f"{name}-address"].rpartition(":")
+        assert int(number) == port, f"{name} is at another port than the one that is documented"
+        assert deployment.is_local or host == "0.0.0.0", f"nobody outside reaches {name}"
+        flags[f"{name}-address"] = f"{host}:0"
+    address = flags.pop("grpc-address")
+    return start_server(
+        *(word for name, value in flags.items() for word in (f"--{name}", value) if word), address=address
+    )
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_deployment_every_documented_port_is_published_and_answers(name, start_server, tmp_path):
+    assert set(documented()) == {"grpc", "metrics", "http"}
+    deployment = DEPLOYMENTS[name]()
+    assert deployment.published == set(documented().values())
+    server = run_as(deployment, start_server, tmp_path)
+    ca = tmp_path / "tls" / "ca.pem"
+    tls = ssl.create_default_context(cafile=str(ca)) if ca.exists() else None
+
+    def get(address: str, path: str, scheme: str = "http") -> str:
+        local = address.replace("0.0.0.0", "127.0.0.1")
+        with urllib.request.urlopen(f"{scheme}://{local}{path}", timeout=60, context=tls) as answer:
+            return answer.read().decode()
+
+    scheme = "http" if tls is None else "https"
+    assert "<title>" in get(server.http_address, "/", scheme), "the status page"
+    assert "Client" in get(server.http_address, "/sparseagg.js", scheme)
+    assert "sparseagg_" in get(server.metrics_address, "/metrics")
+    assert get(server.metrics_address, "/readyz")
+    with sa.Client(server.address.replace("0.0.0.0", "127.0.0.1"), tls=ca if tls else False) as client:
+        if tls is None:
+            assert client.server_info().version == sa.__version__
+            assert json.loads(get(server.http_address, "/v1/rounds")).get("rounds", []) == []
+        else:
+            with pytest.raises(sa.Unauthenticated):
+                client.server_info()
+
+
+def test_chart_without_http_publishes_none():
+    found = rendered({"http": {"enabled": False}})
+    assert 'http-address = "none"' in found["ConfigMap"]["data"]["server.toml"]
+    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert [port["name"] for port in container["ports"]] == ["grpc", "metrics"]
+    assert [port["name"] for port in found["Service"]["spec"]["ports"]] == ["grpc"]
+    policy = [port["port"] for rule in found["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]]
+    assert policy == ["grpc", "metrics"]
+
+
+def test_chart_service_has_http_at_the_port_of_the_values():
+    found = rendered({"http": {"port": 80}})
+    assert {port["name"]: port["port"] for port in found["Service"]["spec"]["ports"]} == {"grpc": 8001, "http": 80}
+
+
+def test_prometheus_of_compose_asks_the_port_of_the_metrics():
+    config = yaml.safe_load(text(DEPLOY / "compose" / "prometheus.yml"))
+    targets = [
+        target for job in config["scrape_configs"] for each in job["static_configs"] for target in each["targets"]
+    ]
+    assert f"server:{documented()['metrics']}" in targets
+    assert f"127.0.0.1:{documented()['metrics']}/readyz" in str(compose_server()["healthcheck"])
+
+
+def test_ports_are_written_in_no_other_number():
+    """What names a port of the server in deploy/ names a documented one."""
+    files = [COMPOSE, CONTAINERFILE, DEPLOY / "systemd" / "server.toml", *CHART.rglob("*.yaml")]
+    named = {int(port) for path in files for port in re.findall(r"\b(8\d{3})\b", text(path))}
+    assert named == set(documented().values())
