@@ -27,7 +27,8 @@ export CTEST_PARALLEL_LEVEL := $(or $(JOBS),$(shell nproc))
 ## Run and test
 
 .PHONY: run
-run: server $(VENV)/.demo ## install what is missing, build, and run a federated job on real text
+run: build/dev/.with-python ## install what is missing, build, and run a federated job on real text
+	cmake --build --preset dev --target sparseagg-server sparseagg_python
 	$(BIN)/sparseagg demo --server $(SERVER) --out out/demo $(DEMO_ARGS)
 
 .PHONY: serve
@@ -257,6 +258,12 @@ build/dev/build.ninja: CMakePresets.json | deps-build
 PYTHON_EXTENSION = -DSPARSEAGG_PYTHON=ON -DPython_EXECUTABLE='$(CURDIR)/$(BIN)/python' \
   -Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)"
 
+# So that the environment of `make run` has client, engine and server: the engine adds half a minute to the server's
+# build, which has most of its files.
+build/dev/.with-python: build/dev/build.ninja python/engine/CMakeLists.txt | deps-extension $(VENV)/.demo
+	cmake --preset dev $(CUDA_HERE) $(PYTHON_EXTENSION)
+	@touch $@
+
 build/dev/.with-tests: build/dev/build.ninja python/engine/CMakeLists.txt | deps-test deps-extension $(VENV)/.test
 	cmake --preset dev $(CUDA_HERE) -DSPARSEAGG_TESTS=ON $(PYTHON_EXTENSION)
 	@touch $@
@@ -276,16 +283,16 @@ deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
 # The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;
-# its extension is built with the rest, and not at all for a demo.
+# its extension is built with the rest of build/dev.
 $(VENV)/bin/python: | deps-python
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: python/pyproject.toml python/setup.py | $(VENV)/bin/python
-	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[demo]'
+	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[demo,engine]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[demo,test]'
+	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[demo,engine,test]'
 	@touch $@
 
 $(VENV)/.wheels: $(VENV)/.test scripts/requirements-wheels.txt

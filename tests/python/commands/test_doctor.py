@@ -29,7 +29,7 @@ def _only_what_a_test_sets(monkeypatch, tmp_path):
     for variable in ("SPARSEAGG_SERVER", "SPARSEAGG_LOADGEN", "SPARSEAGG_ADDRESS", "SPARSEAGG_SIMD"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    monkeypatch.setattr("sparseagg.local.programs._BUNDLED", tmp_path / "bundled")
+    monkeypatch.setattr("sparseagg.local.programs._PACKAGE", tmp_path)
     monkeypatch.setattr(doctor, "memory_bytes", lambda: 1 << 30)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1 << 20))
     extension.load.cache_clear()

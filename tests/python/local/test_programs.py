@@ -26,6 +26,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     for folder in ("bundled", "path"):
         (tmp_path / folder).mkdir()
     monkeypatch.setattr(programs, "_BUNDLED", tmp_path / "bundled")
+    monkeypatch.setattr(programs, "_PACKAGE", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
 
 
@@ -41,6 +42,25 @@ def test_program_of_the_environment_is_before_the_bundled_one_and_the_path_is_la
     assert programs.find(name) == on_path
     bundled = make_program(tmp_path / "bundled" / name)
     assert programs.find(name) == bundled
+    monkeypatch.setenv(VARIABLES[name], make_program(tmp_path / "named"))
+    assert programs.find(name) == str(tmp_path / "named")
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_program_of_a_package_in_its_repository_is_the_one_that_make_builds(name, tmp_path, monkeypatch):
+    make_program(tmp_path / "path" / name)
+    package = tmp_path / "python" / "src" / "sparseagg"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(programs, "_PACKAGE", package)
+    assert programs.find(name) == str(tmp_path / "path" / name), "any folder of these names"
+    (tmp_path / "CMakeLists.txt").touch()
+    with pytest.raises(ProgramMissing, match=f"`make build` in {tmp_path} builds it, or set .*{VARIABLES[name]}"):
+        programs.find(name, on_path=False)
+    assert programs.find(name) == str(tmp_path / "path" / name)
+    built = tmp_path / programs._BUILT[name]
+    built.parent.mkdir(parents=True)
+    make_program(built)
+    assert programs.find(name) == str(built)
     monkeypatch.setenv(VARIABLES[name], make_program(tmp_path / "named"))
     assert programs.find(name) == str(tmp_path / "named")
 
@@ -110,7 +130,7 @@ def test_console_script_without_its_program_fails(name, tmp_path):
     make_program(tmp_path / "path" / name)  # as the script itself is
     call = (
         "import pathlib; from sparseagg.local import programs; "
-        f"programs._BUNDLED = pathlib.Path({str(tmp_path)!r}); programs.{COMMANDS[name]}()"
+        f"programs._PACKAGE = programs._BUNDLED = pathlib.Path({str(tmp_path)!r}); programs.{COMMANDS[name]}()"
     )
     done = run_python("-c", call)
     assert done.returncode == 1

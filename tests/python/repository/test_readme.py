@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ def test_document_links_lead_somewhere(document: Path) -> None:
     assert dead == []
 
 
+def test_make_run_builds_all_that_its_environment_needs() -> None:
+    steps = subprocess.run(["make", "-n", "run"], cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+    assert "--target sparseagg-server sparseagg_python\n" in steps
+
+
 def test_make_help_lists_every_target_readme_names() -> None:
     listed = subprocess.run(["make", "help"], cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
     missing = [name for name in re.findall(r"`make ([a-z-]+)", README) if f"make {name} " not in listed]
@@ -61,6 +67,35 @@ def test_readme_example_prints_what_it_says(
     exec(compile(example.replace('":local:"', repr(address)), "README.md", "exec"), names)
     names["client"].close()
     assert capsys.readouterr().out == expected
+
+
+def test_readme_example_and_commands_run_in_the_environment_of_make_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As somebody would who has called `make run`: nothing names the programs, and nothing is on the PATH."""
+    command = Path(sys.executable).with_name("sparseagg")
+    if not (command.exists() and (REPOSITORY / "build/dev/service/sparseagg-server").exists()):
+        pytest.skip("this environment is not the one that `make` has made")
+    for variable in ("SPARSEAGG_SERVER", "SPARSEAGG_LOADGEN", "PYTHONPATH"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "example.py").write_text(blocks(README, "python")[0] + "client.close()\n", encoding="utf-8")
+
+    def output(*words: str | Path) -> str:
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert output(sys.executable, "example.py") == blocks(README, "text")[0]
+    assert "cpu" in output(command, "engine")
+    for server in ([command, "server"], [command.with_name("sparseagg-server")]):
+        assert output(*server, "--version").startswith("sparseagg-server ")
+    report = output(command, "doctor")
+    assert re.search(r"^ok +sparseagg-server ", report, re.MULTILINE)
+    assert re.search(r"^ok +engine in process ", report, re.MULTILINE)
+    for name in ("a", "b"):
+        np.savez(tmp_path / f"{name}.npz", **{"v.keys": [1], "v.values": np.ones(1, np.float32)})
+    assert output(command, "merge", "a.npz", "b.npz", "-o", "merged.npz") == "v: 1 rows, sparse\n"
 
 
 def test_python_readme_example_runs(server: ServerProcess) -> None:

@@ -23,7 +23,8 @@ _REASON_FILE = "_no_engine.txt"
 _HOW = (
     "Install a C++20 compiler, CMake, Ninja or Make, and the headers of Abseil, Highway, oneTBB and xxHash (Debian 12: "
     "g++ cmake ninja-build pkg-config libabsl-dev libhwy-dev libtbb-dev libxxhash-dev), then `pip install ./python` "
-    "again from the repository; or merge on a server, with sparseagg.Client."
+    "again from the repository, where `make run` and `make build` also build it for .venv; or merge on a server, with "
+    "sparseagg.Client."
 )
 
 

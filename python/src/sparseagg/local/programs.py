@@ -17,12 +17,17 @@ SERVER = "sparseagg-server"
 _LOADGEN = "sparseagg-loadgen"
 # Variables of the environment that name a program in place of the bundled one.
 _VARIABLES = {SERVER: "SPARSEAGG_SERVER", _LOADGEN: "SPARSEAGG_LOADGEN"}
+_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 # Wheels with the programs have them here.
-_BUNDLED = pathlib.Path(__file__).resolve().parents[1] / "bin"
+_BUNDLED = _PACKAGE / "bin"
+# Where `make` builds the programs, below the repository of a package that is installed in place (pip install -e).
+_BUILT = {SERVER: "build/dev/service/sparseagg-server", _LOADGEN: "build/dev/bench/service/loadgen/sparseagg-loadgen"}
 
 
 def find(name: str, *, on_path: bool = True) -> str:
     """Returns the path of a program: of the environment's variable, else the bundled one, else the one on the PATH.
+
+    Where the package is installed in place, the bundled one is the one in the repository's ``build/dev``.
 
     Args:
         name: "sparseagg-server" or "sparseagg-loadgen".
@@ -35,16 +40,27 @@ def find(name: str, *, on_path: bool = True) -> str:
     named = os.environ.get(variable)
     if named:
         return checked_program(named, f"the environment's {variable}")
-    candidates = [str(_BUNDLED / name)]
+    repository = _repository()
+    candidates = [str(_BUNDLED / name if repository is None else repository / _BUILT[name])]
     if on_path:
         candidates += [os.path.join(folder, name) for folder in os.get_exec_path()]
     for path in candidates:
         if _is_program(path) and not _is_our_command(path):
             return path
+    here = "Install a wheel of sparseagg for this platform, which brings the program"
+    if repository is not None:
+        here = f"`make build` in {repository} builds it"
     raise ProgramMissing(
-        f"this installation has no {name}. Install a wheel of sparseagg for this platform, which brings the program, "
-        f"or set the environment's {variable} to the path of one"
+        f"this installation has no {name}. {here}, or set the environment's {variable} to the path of one"
     )
+
+
+def _repository() -> pathlib.Path | None:
+    """Returns the repository in which the package is installed in place; None for any other installation."""
+    if _PACKAGE.parts[-3:] != ("python", "src", "sparseagg"):
+        return None
+    root = _PACKAGE.parents[2]
+    return root if (root / "CMakeLists.txt").is_file() else None
 
 
 def checked_program(path: str, what: str) -> str:
