@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 BIN = pathlib.Path(sys.executable).parent
@@ -48,10 +49,17 @@ class SuperLink:
         folder: for logs, apps and Flower's own files.
         nodes: number of SuperNodes.
         through: makes the address that SuperNodes connect to from the SuperLink's, such as that of a proxy.
+        environment: more variables of the SuperLink (None) or a SuperNode, by its number, and of their apps.
     """
 
-    def __init__(self, folder: pathlib.Path, nodes: int, through: Any = None) -> None:
-        self.folder, self._nodes, self._through = folder, nodes, through
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        nodes: int,
+        through: Any = None,
+        environment: Callable[[int | None], dict[str, str]] = lambda node: {},
+    ) -> None:
+        self.folder, self._nodes, self._through, self._environment = folder, nodes, through, environment
         self.port = free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
         self._env = {
@@ -72,13 +80,15 @@ class SuperLink:
             encoding="utf-8",
         )
         try:
-            self._start("superlink", "--port", str(self.port), "--disable-runtime-dependency-installation")
+            own = self._environment(None)
+            self._start(own, "superlink", "--port", str(self.port), "--disable-runtime-dependency-installation")
             self._wait_for_port(self.port)
             address = f"127.0.0.1:{self.port}"
             if self._through is not None:
                 address = self._through(address)
             for node in range(self._nodes):
                 self._start(
+                    self._environment(node),
                     "supernode",
                     *("--superlink", address, "--port", str(free_port())),
                     *("--node-config", f"partition-id={node} num-partitions={self._nodes}"),
@@ -122,12 +132,12 @@ class SuperLink:
         """The ends of all logs."""
         return "\n".join(f"== {path.name}\n{path.read_text()[-6000:]}" for path in sorted(self.folder.glob("*.log")))
 
-    def _start(self, program: str, *arguments: str) -> None:
+    def _start(self, environment: dict[str, str], program: str, *arguments: str) -> None:
         with (self.folder / f"{len(self.processes)}-{program}.log").open("wb") as log:
             self.processes.append(
                 subprocess.Popen(
                     [BIN / f"flower-{program}", "--insecure", *arguments],
-                    env=self._env,
+                    env={**self._env, **environment},
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,

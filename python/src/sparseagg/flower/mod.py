@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
 import sparseagg as sa
+from sparseagg.credentials import TLSArgument
 from sparseagg.flower.copies import Copies
 from sparseagg.flower.merge import changed_rows, check_shape, finite_update
 from sparseagg.flower.nonfinite import KEPT, nonfinite_positions
@@ -40,6 +41,8 @@ def sparse_mod(
     top_k: float | int | None = None,
     client_id: Callable[[Context], str | int] | None = None,
     copies: str | os.PathLike[str] | None = None,
+    tls: TLSArgument = None,
+    token: str | Callable[[Context], str] | None = None,
 ) -> Any:
     """A mod for clients of a sparse strategy: ``ClientApp(mods=[sparse_mod])``, or ``mods=[sparse_mod(top_k=0.01)]``.
 
@@ -57,8 +60,13 @@ def sparse_mod(
             the id is the ``partition-id`` of the node's configuration, and the node's id where there is none, which is
             another one in each run.
         copies: folder for copies of the model; by default among the temporary files. Nodes of one machine share it.
+        tls: of the connection to a sparseagg server, as of ``sparseagg.Client``; by default the environment's
+            (SPARSEAGG_TLS_CA and its kind).
+        token: this node's token for the server, or a function that makes it from the node's context; by default that of
+            the environment (SPARSEAGG_TOKEN). If the token, or the certificate, is of a client with a name, that is the
+            id of the client's submissions, and sets the order of sums.
     """
-    mod = _SparseMod(top_k, client_id, Copies(copies))
+    mod = _SparseMod(top_k, client_id, Copies(copies), tls, token)
     if message is None or context is None or call_next is None:
         return mod
     return mod(message, context, call_next)
@@ -66,8 +74,15 @@ def sparse_mod(
 
 class _SparseMod:
     def __init__(
-        self, top_k: float | int | None, client_id: Callable[[Context], str | int] | None, copies: Copies
+        self,
+        top_k: float | int | None,
+        client_id: Callable[[Context], str | int] | None,
+        copies: Copies,
+        tls: TLSArgument,
+        token: str | Callable[[Context], str] | None,
     ) -> None:
+        self._tls = tls
+        self._token = token
         self._top_k = top_k
         self._client_id = client_id or _partition
         self._copies = copies
@@ -92,8 +107,9 @@ class _SparseMod:
             if message.metadata.message_type.partition(".")[0] == "train":
                 self._make_sparse(config, model, reply, context)
                 if "round" in config:
-                    _upload(config, client, model, reply)
-        except sa.SparseaggError as error:  # such as a round that is closed already
+                    token = self._token(context) if callable(self._token) else self._token
+                    client = _upload(config, client, model, reply, {"tls": self._tls, "token": token})
+        except (sa.SparseaggError, OSError) as error:  # such as a round that is closed already, or a file of TLS
             return Message(Error(PRECONDITION, f"sparseagg: client {client!r}: {error}"), reply_to=message)
         version = config["version"] if is_kept else -1
         answer = {"client": client, "model": config["model"], "version": version, "partial": config["partial"]}
@@ -163,15 +179,21 @@ class _SparseMod:
         return sa.TopK(k=self._top_k, by=by) if isinstance(self._top_k, int) else sa.TopK(fraction=self._top_k, by=by)
 
 
-def _upload(config: ConfigRecord, client: str, before: ArrayRecord, reply: Message) -> None:
-    """Submits the arrays of a reply to the server, and leaves the metrics alone in it."""
+def _upload(
+    config: ConfigRecord, client: str, before: ArrayRecord, reply: Message, credentials: Mapping[str, Any]
+) -> str:
+    """Submits the arrays of a reply to the server, and leaves the metrics alone in it.
+
+    Returns:
+        The id of the submission: ``client``, or the name of the credentials.
+    """
     ((key, arrays),) = reply.content.array_records.items()
     metrics = list(reply.content.metric_records.values())
     weight = metrics[0].get(config["weight"]) if len(metrics) == 1 else None
     if not isinstance(weight, (int, float)):
         raise sa.InvalidArgument(f"a reply has one MetricRecord with a number {config['weight']!r}")
     update = dict(update_of(arrays, config.get("names", ())))
-    with sa.open_round(config["round"]) as round_:
+    with sa.open_round(config["round"], **credentials) as round_:
         tracked = {tensor.name for tensor in round_.spec.tensors if tensor.name.endswith(KEPT)}
         for name, value in list(update.items()):
             if isinstance(value, tuple):
@@ -180,8 +202,13 @@ def _upload(config: ConfigRecord, client: str, before: ArrayRecord, reply: Messa
             check_shape(name, value.shape, values.shape)
             if name + KEPT in tracked:
                 update.update(finite_update(name, values, value, nonfinite_positions(values)))
-        round_.submit(client, {name: value for name, value in update.items() if _size(value)}, weight)
+        update = {name: value for name, value in update.items() if _size(value)}
+        try:
+            client = round_.submit(client, update, weight).client_id
+        except sa.PermissionDenied:  # the credential has a name, and submits under that alone
+            client = round_.submit("", update, weight).client_id
     del reply.content[key]
+    return client
 
 
 def _size(value: Any) -> int:

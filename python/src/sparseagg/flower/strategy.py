@@ -15,6 +15,7 @@ from flwr.supercore import log
 
 import sparseagg as sa
 from sparseagg.arguments import shown
+from sparseagg.credentials import TLSArgument, TokenArgument
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
@@ -49,6 +50,8 @@ class SparseMixin:
             "coordinate_mean": only clients that changed the row count. Or "sum".
         server: "host:port" of a sparseagg server to which clients upload; ":local:" starts one, for clients of this
             machine; or a ``sparseagg.Client``. None: arrays come with Flower's replies, and are merged here.
+        tls, token: of this process's connection to the server, as of ``sparseagg.Client``, with a coordinator's token.
+            By default the environment's. Clients have their own (``sparse_mod``).
         optimizer: takes the step of the server; None adds the merged differences.
         rows_down: the rows that a client is sent for training. "changed": all that others have changed since the
             client's copy. "used": those of them that the client has changed before; the others of its copy grow old.
@@ -74,6 +77,8 @@ class SparseMixin:
         elements: Names = None,
         op: str = "mean",
         server: str | sa.Client | None = None,
+        tls: TLSArgument = None,
+        token: TokenArgument = None,
         optimizer: RowOptimizer | None = None,
         rows_down: str = "changed",
         history_bytes: int = 1 << 28,
@@ -84,10 +89,13 @@ class SparseMixin:
         super().__init__(*args, **kwargs)
         if rows_down not in ("changed", "used") or (rows_down == "used" and server is not None):
             raise sa.InvalidArgument(f'rows_down is "changed", or without a server "used", not {shown(rows_down)}')
+        if not isinstance(server, str) and (tls, token) != (None, None):
+            raise sa.InvalidArgument('tls and token are of the connection to server="host:port"')
         self._names = sparse, elements
         self._used_only = rows_down == "used"
         self._op = op
         self._server = server
+        self._credentials: dict[str, Any] = {"tls": tls, "token": token}
         self._optimizer = optimizer
         self._history_bytes = history_bytes
         self._options = dict(options or {})
@@ -326,7 +334,8 @@ class SparseMixin:
     def _opened(self) -> Merge:
         if self._merge is None:
             if self._server is not None and self._client is None:
-                self._client = self._server if isinstance(self._server, sa.Client) else sa.Client(self._server)
+                given = self._server
+                self._client = given if isinstance(given, sa.Client) else sa.Client(given, **self._credentials)
             self._merge = Merge(self._known()[0].tables, self._sparse, self._op, self._client, self._options)
             self._counted = {}
         return self._merge
