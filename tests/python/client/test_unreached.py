@@ -89,11 +89,11 @@ def test_client_of_a_missing_socket_asks_for_the_server(tmp_path, pauses):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_timeout_of_the_client_is_that_of_all_attempts(call, closed, pauses):
-    expected = r"^GetServerInfo has had no answer within 0\.3 s: nothing listens at .*: is a server running\? \("
+    expected = r"^GetServerInfo has had no answer within 2 s: nothing listens at .*: is a server running\? \("
     with pytest.raises(sa.DeadlineExceeded, match=expected):
-        call(closed, timeout=0.3, retry=EAGER)
+        call(closed, timeout=2, retry=EAGER)
     assert len(pauses) > 1
-    assert sum(pauses) <= 0.3
+    assert sum(pauses) <= 2
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -103,10 +103,10 @@ def test_timeout_of_the_client_is_that_of_all_attempts_at_a_server_that_sends_it
             context.abort(sa.Unavailable.code, "away")
 
     with serving(Away()) as address:
-        expected = r"^GetServerInfo has had no answer within 0\.3 s: away$"
+        expected = r"^GetServerInfo has had no answer within 2 s: away$"
         with pytest.raises(sa.DeadlineExceeded, match=expected):
-            call(address, timeout=0.3, retry=EAGER)
-    assert sum(pauses) <= 0.3
+            call(address, timeout=2, retry=EAGER)
+    assert sum(pauses) <= 2
 
 
 def test_timeout_of_the_client_is_that_of_all_attempts_to_delete(pauses):
@@ -114,11 +114,12 @@ def test_timeout_of_the_client_is_that_of_all_attempts_to_delete(pauses):
         def DeleteRound(self, request: Any, context: Any) -> None:
             context.abort(sa.Unavailable.code, "away")
 
-    with serving(Away()) as address, sa.Client(address, timeout=0.3, retry=EAGER) as client:
+    with serving(Away()) as address, sa.Client(address, retry=EAGER) as client:
         opened = client.get_round("r")
-        with pytest.raises(sa.DeadlineExceeded, match="away"):
+        limit(client, 2)
+        with pytest.raises(sa.DeadlineExceeded, match=r"^DeleteRound has had no answer within 2 s: away$"):
             opened.delete()
-    assert sum(pauses) <= 0.3
+    assert sum(pauses) <= 2
 
 
 @pytest.fixture
@@ -140,14 +141,19 @@ def test_client_with_a_policy_of_its_own_waits_for_a_server_to_start(left, start
     assert answer[0].version == sa.__version__
 
 
+def limit(client: sa.Client, seconds: float) -> None:
+    """Changes the timeout of a client, so that a machine that is slow at first does not end the test."""
+    object.__setattr__(client._connection.endpoint, "timeout", seconds)
+
+
 def begun(server: ServerProcess) -> sa.Client:
-    client = sa.Client(server.address, timeout=0.3)
+    client = sa.Client(server.address)
     client.server_info()
     return client
 
 
 def pickled(server: ServerProcess) -> sa.Client:
-    return pickle.loads(pickle.dumps(sa.Client(server.address, timeout=0.3)))
+    return pickle.loads(pickle.dumps(sa.Client(server.address)))
 
 
 @pytest.mark.parametrize("make", [begun, pickled])
@@ -155,12 +161,13 @@ def test_client_takes_a_server_that_was_there_for_one_that_restarts(make, start_
     server = start_server()
     with make(server) as client:
         pauses.clear()
+        limit(client, 2)
         server.kill()
-        with pytest.raises(sa.DeadlineExceeded, match=r"within 0\.3 s: .*is a server running\?"):
+        with pytest.raises(sa.DeadlineExceeded, match=r"within 2 s: .*is a server running\?"):
             client.server_info()
         assert len(pauses) > 1
         start_server(address=server.address)
-        object.__setattr__(client._connection.endpoint, "timeout", 60.0)
+        limit(client, 60)
         assert client.server_info().version == sa.__version__
 
 
@@ -170,7 +177,7 @@ def test_handle_is_of_a_server_that_was_there(start_server, pauses):
         handle = client.create_round(SPEC).handle
     server.kill()
     with pytest.raises(sa.DeadlineExceeded, match=r"is a server running\?"):
-        sa.open_round(handle, timeout=0.3)
+        sa.open_round(handle, timeout=2)
     assert len(pauses) > 1
 
 
@@ -267,7 +274,7 @@ WRONG = {
     "metrics": (HTTP, HTTP),
     "tls": (NEEDS_TLS, None),
     "https": (HTTP, HTTP),
-    "certificate": (NEEDS_TLS, "may demand a certificate of the client"),
+    "certificate": (NEEDS_TLS, "without a certificate that it trusts"),
 }
 
 

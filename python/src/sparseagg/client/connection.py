@@ -165,19 +165,20 @@ class Connection:
     async def delete_round(self, name: str) -> None:
         """Deletes a round. NOT_FOUND in a later attempt is success: an earlier attempt has deleted the round."""
         is_repeated = False
-        deadline = self._own_deadline()
+        own = self._own_deadline()
+        limit = call_seconds(own)
 
         async def attempt() -> None:
             nonlocal is_repeated
             try:
-                with self._channels.first() as stub:
-                    await self._answer(stub.DeleteRound, pb.DeleteRoundRequest(name=name), call_seconds(deadline))
+                with self._channels.first() as stub, named_if_late("DeleteRound", limit):
+                    await self._answer(stub.DeleteRound, pb.DeleteRoundRequest(name=name), call_seconds(own))
             except grpc.RpcError as error:
                 if not is_repeated or error.code() is not grpc.StatusCode.NOT_FOUND:
                     is_repeated = True
                     raise
 
-        await self._retried(attempt, deadline)
+        await self._retried(attempt, own, late="" if limit is None else f"{no_answer('DeleteRound', limit)}: ")
 
     async def server_wire(self, deadline: float | None = None) -> ServerWire:
         """Returns the encodings and the chunk size that the server takes. The server is asked once."""

@@ -79,15 +79,15 @@ def find_obstacle(address: str, has_tls: bool, details: str, timeout_s: float) -
     until = time.monotonic() + timeout_s
     try:
         with _connected(address, until) as connection:
-            has_greeted, speaks_grpc = _tls_greeting(connection, address)
+            greeting = _tls_greeting(connection, address)
     except (ConnectionRefusedError, FileNotFoundError):
         return Obstacle(f"nothing listens at {address}: is a server running?", is_absence=True)
     except socket.gaierror:
         return Obstacle(f"there is no host of the name in {address}: is the address right?", is_absence=True)
     except OSError:  # silent, or not to be reached from here
         return None
-    if has_greeted:
-        return _obstacle_of_tls(address, has_tls, speaks_grpc, details)
+    if greeting is not None:
+        return _obstacle_of_tls(address, has_tls, greeting, details)
     try:
         with _connected(address, until) as connection:
             connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -98,16 +98,16 @@ def find_obstacle(address: str, has_tls: bool, details: str, timeout_s: float) -
         return _http(address)
     if has_tls and _is_http2(answer):
         return Obstacle(
-            f"the server at {address} has no TLS, and this client uses it: leave out tls (--tls… for commands), or "
-            "give the address of a server with TLS",
+            f"the server at {address} has no TLS, and this client uses it: leave out tls (--tls… for commands, "
+            "SPARSEAGG_TLS_CA of the environment), or give the address of a server with TLS",
             is_absence=False,
         )
     return None
 
 
-def _obstacle_of_tls(address: str, has_tls: bool, speaks_grpc: bool, details: str) -> Obstacle | None:
+def _obstacle_of_tls(address: str, has_tls: bool, greeting: _Greeting, details: str) -> Obstacle | None:
     """Returns what keeps a client from a server with TLS."""
-    if not speaks_grpc:
+    if not greeting.is_http2:
         return _http(address)
     if not has_tls:
         return Obstacle(
@@ -118,10 +118,10 @@ def _obstacle_of_tls(address: str, has_tls: bool, speaks_grpc: bool, details: st
     for pattern, text in _UNTRUSTED:
         if pattern.search(details):
             return Obstacle(f"the server at {address} is not trusted: {text}", is_absence=False)
-    if "Socket closed" in details:  # as the answer to a client without a certificate
+    if greeting.wants_certificate:
         return Obstacle(
-            f"the server at {address} closes the connection: it may demand a certificate of the client, which "
-            "tls=TLS(…) has (--tls-certificate FILE and --tls-key FILE for commands)",
+            f"the server at {address} lets no client in without a certificate that it trusts, it seems: tls=TLS(…) "
+            "has one (--tls-certificate FILE and --tls-key FILE for commands)",
             is_absence=False,
         )
     return None
@@ -161,8 +161,15 @@ def _connected(address: str, until: float) -> socket.socket:
     return connection
 
 
-def _tls_greeting(connection: socket.socket, address: str) -> tuple[bool, bool]:
-    """Returns whether the other side uses TLS, and whether it then speaks HTTP/2, as gRPC does."""
+class _Greeting(NamedTuple):
+    """What the other side of a connection with TLS says: whether it speaks HTTP/2, as gRPC does, and lets us in."""
+
+    is_http2: bool
+    wants_certificate: bool = False
+
+
+def _tls_greeting(connection: socket.socket, address: str) -> _Greeting | None:
+    """Returns how the other side answers a greeting of TLS; None if it does not use TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # whoever it is: nothing is sent
@@ -171,14 +178,19 @@ def _tls_greeting(connection: socket.socket, address: str) -> tuple[bool, bool]:
     try:
         host = target[0] if isinstance(target, tuple) else None
         with context.wrap_socket(connection, server_hostname=host) as greeted:
-            return True, greeted.selected_alpn_protocol() == "h2"
+            if greeted.selected_alpn_protocol() != "h2":
+                return _Greeting(is_http2=False)
+            # TLS 1.3 refuses a client after the greeting only: with an alert, or, as gRPC's servers do, without a word.
+            return _Greeting(is_http2=True, wants_certificate=greeted.recv(1) == b"")
     except ssl.SSLError as error:
-        # An alert is a word of TLS. A server that takes no other version, or no client without a certificate, says one.
-        return "ALERT" in (error.reason or ""), True
+        reason = error.reason or ""
+        if "ALERT" not in reason:  # which is a word of TLS
+            return None
+        return _Greeting(True, wants_certificate="CERTIFICATE" in reason or "HANDSHAKE_FAILURE" in reason)
     except TimeoutError:
         raise
     except (OSError, ValueError):  # it has hung up; or the host has no name that a greeting may carry
-        return False, False
+        return None
 
 
 def _is_http2(answer: bytes) -> bool:
