@@ -184,15 +184,17 @@ part_peers() {
 
 # A server on a free port, load on it, and its orderly end.
 serve() { # backend
-  local address server status=0
-  exec 3< <(exec "$bin/sparseagg-server" --config "$home/sparseagg.toml" --grpc-address 127.0.0.1:0 \
-    --http-address none --backend "$1")
-  server=$!
+  local address status=0 lines=$more/serve-$1.lines
+  mkfifo "$lines"
+  "$bin/sparseagg-server" --config "$home/sparseagg.toml" --grpc-address 127.0.0.1:0 \
+    --http-address none --backend "$1" >"$lines" &
+  exec 3<"$lines"
+  rm "$lines"
   read -r -t 60 -u 3 address
   "$bin/sparseagg-loadgen" --target "${address#listening grpc=}" --repetitions 3 --divide-clients "$(either 20 1)" \
     --out "$more/serve-$1.json" || status=$?
-  kill -TERM "$server"
-  wait "$server" && return "$status"
+  kill -TERM %1 # by its job, since the id of a server that has ended may be another process's
+  wait %1 && return "$status"
 }
 
 part_serve() {

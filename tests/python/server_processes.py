@@ -44,9 +44,13 @@ class Watched:
     def wait(self) -> None:
         assert self.has_ended(START_TIMEOUT_S), f"process {self.pid} goes on"
 
-    def kill(self) -> None:
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, also to a process that has ended."""
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+            signal.pidfd_send_signal(self._descriptor, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
         self.wait()
 
     def close(self) -> None:

@@ -45,9 +45,7 @@ TEST(ProcessStopTest, Sighup_StopsLikeSigterm) {
 }
 
 TEST(ProcessStopTest, Sighup_WhereItIsIgnored_StopsNothing) {
-  const auto before = std::signal(SIGHUP, SIG_IGN);  // as nohup has it
-  ServerProcess server;
-  std::signal(SIGHUP, before);
+  ServerProcess server({}, {}, -1, {"nohup"});
   server.Signal(SIGHUP);
   EXPECT_THAT(Client(server.address()).Create(SumSpec(), "r"), IsOk());
   server.Signal(SIGTERM);

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
+
+from server_processes import Watched
 
 # Forks while another thread merges; prints the statuses of the children, each of which has merged the same.
 _FORK = """
@@ -43,17 +44,13 @@ print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 """
 
 
-def kill_group(parent: subprocess.Popen[str]) -> None:
-    """Ends a process with its children, which may hang."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(parent.pid, signal.SIGKILL)
-
-
 def test_child_that_is_forked_while_another_thread_merges_merges():
     command = [sys.executable, "-W", "ignore", "-c", _FORK]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
-        try:
-            printed, _ = parent.communicate(timeout=60)
-        finally:
-            kill_group(parent)
+        watched = Watched(parent.pid)
+        has_ended = watched.has_ended(60)
+        watched.close()
+        os.killpg(parent.pid, signal.SIGKILL)  # with its children, which may hang; not waited for yet, it has its id
+        printed, _ = parent.communicate()
+    assert has_ended
     assert printed.strip() == str([0] * 12)

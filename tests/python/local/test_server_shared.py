@@ -117,7 +117,7 @@ def test_shared_server_that_stops_is_waited_for_and_replaced(python, watch):
 def test_shared_server_that_drains_after_a_signal_is_replaced(watch):
     old = Server(shared=True, options=["--drain-delay", "1h"]).start()
     first = watch(old.pid)
-    os.kill(first.pid, signal.SIGTERM)
+    first.send_signal(signal.SIGTERM)
     assert until(time.monotonic() + START_TIMEOUT_S, lambda: not module._serves(old.address, math.inf) or None)
     with pytest.raises(sa.DeadlineExceeded, match="is running, but does not answer") as caught:
         Server(shared=True, start_timeout=0.5).start()

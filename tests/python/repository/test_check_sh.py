@@ -97,6 +97,7 @@ def test_a_probe_that_breaks_is_a_failure_and_not_a_machine_without_a_gpu(bundle
         ("sparseagg_engine_tests", "exit 3", "contract"),
         ("sparseagg_engine_tests", "echo '[==========] 0 tests from 0 test suites ran.'", "faults"),
         ("sparseagg-loadgen", "exit 1", "serve"),
+        ("sparseagg-server", "exit 1", "serve"),
         ("sparseagg-server", SERVER.replace("exit 0", "exit 4"), "serve"),
         ("sparseagg-server", SERVER.replace("echo", "echo 'event: gpu_fallback' >&2; echo"), "serve"),
         ("compute-sanitizer", "exit 9", "sanitizer"),

@@ -192,10 +192,10 @@ def test_a_server_that_freezes_is_given_up(start_server) -> None:
                 deadline = time.monotonic() + 60
                 while not list(client.list_rounds()):
                     assert time.monotonic() < deadline
-            os.kill(server.process.pid, signal.SIGSTOP)
+            server.process.send_signal(signal.SIGSTOP)
             _, stderr = loadgen.communicate(timeout=60)
         finally:
-            os.kill(server.process.pid, signal.SIGCONT)
+            server.process.send_signal(signal.SIGCONT)
             loadgen.kill()
     assert (loadgen.returncode, "sparseagg-loadgen: " in stderr) == (1, True), stderr
 

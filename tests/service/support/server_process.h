@@ -2,33 +2,33 @@
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_SERVER_PROCESS_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_SERVER_PROCESS_H_
 
-#include <sys/types.h>
-
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tests/service/support/child_process.h"
+#include "tests/service/support/temporary_directory.h"
+
 namespace sparseagg::service {
 
+// The destructor kills the server if it runs.
 class ServerProcess {
  public:
   // Starts the server with `args` after --grpc-address 127.0.0.1:0 and no metrics, and with `environment`
   // ("NAME=value") in addition to this process's. The log goes to `log_fd` (borrowed), or to a temporary file if that
-  // is -1.
-  explicit ServerProcess(std::vector<std::string> args = {}, std::vector<std::string> environment = {},
-                         int log_fd = -1);
-  ~ServerProcess();  // kills the process if it runs
-  ServerProcess(const ServerProcess&) = delete;
-  ServerProcess& operator=(const ServerProcess&) = delete;
-
-  // Waits for the line on standard output. Returns: the address of the server; empty if the process exits first.
+  // is -1. `launcher`: words before the program, as {"nohup"}.
+  // Throws: std::system_error if the program cannot be started. A program that ends by itself is no error.
+  explicit ServerProcess(std::vector<std::string> args = {}, std::vector<std::string> environment = {}, int log_fd = -1,
+                         std::vector<std::string> launcher = {});
+  // Returns: the address of the server, which listens since the constructor; empty if the process has ended instead.
   const std::string& address() const { return address_; }
-  void Signal(int number) const;
-  // Stops the process until SIGCONT. Blocks: until it has stopped.
-  void Pause() const;
-  // Waits for the exit. Returns: the exit code, or 1000 + the signal that killed the process.
-  int Wait();
-  // Returns: the log so far.
+  // As those of ChildProcess.
+  void Signal(int number) const { process_->Signal(number); }
+  void Pause() const { process_->Pause(); }
+  int Wait() { return process_->Wait(); }
+  // Returns: the log so far. A line is there after AwaitLog for it or for a later line, or after Wait; a line from
+  // before the server listened is there at once.
   std::string Log() const;
   // Waits until the log contains `text`. Returns: false if the process exits first.
   bool AwaitLog(const std::string& text) const;
@@ -36,10 +36,11 @@ class ServerProcess {
   uint64_t PeakBytes() const;
 
  private:
-  pid_t pid_ = -1;
-  bool left_ = false;
+  std::string LogPath() const { return folder_ / "log"; }
+
+  const TemporaryDirectory folder_;
+  std::optional<ChildProcess> process_;
   std::string address_;
-  std::string log_path_;
 };
 
 }  // namespace sparseagg::service

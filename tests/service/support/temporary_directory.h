@@ -2,9 +2,11 @@
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_TEMPORARY_DIRECTORY_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_TEMPORARY_DIRECTORY_H_
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <system_error>
 
 namespace sparseagg::service {
 
@@ -13,7 +15,8 @@ class TemporaryDirectory {
  public:
   TemporaryDirectory() {
     std::string name = std::filesystem::temp_directory_path() / "sparseagg-XXXXXX";
-    path_ = mkdtemp(name.data());
+    if (mkdtemp(name.data()) == nullptr) throw std::system_error(errno, std::generic_category(), name);
+    path_ = name;
   }
   ~TemporaryDirectory() {
     std::error_code ignored;
