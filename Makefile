@@ -26,6 +26,8 @@ export CTEST_PARALLEL_LEVEL := $(or $(JOBS),$(shell nproc))
 
 ## Run and test
 
+# What comes from the network, from Debian's or Python's archive, is there before the minutes of compiling: prerequisites
+# are made from left to right.
 .PHONY: run
 run: build/dev/.with-python ## install what is missing, build, and run a federated job on real text
 	cmake --build --preset dev --target sparseagg-server sparseagg_python
@@ -35,18 +37,21 @@ run: build/dev/.with-python ## install what is missing, build, and run a federat
 serve: server ## a server in the foreground (SERVER_ADDRESS=127.0.0.1:8001)
 	$(SERVER) --grpc-address $(SERVER_ADDRESS)
 
+# Both halves run, whatever the first one finds.
 .PHONY: test
-test: test-cpp test-python ## all tests
+test: deps-browser build ## all tests
+	@status=0; for half in test-cpp test-python; do $(MAKE) $$half || status=1; done; exit $$status
 
 .PHONY: test-cpp
 test-cpp: build ## the C++ tests
 	ctest --preset dev
 
 .PHONY: test-python
-test-python: build $(VENV)/.test deps-browser ## the Python tests, against a real server
-	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) \
-	  $(PYTEST) tests/python $(PYTEST_ARGS)
-	$(PYTEST) -q -r s tests/integrations/tensors  # skips, by name, the libraries that are not here
+test-python: $(VENV)/.test deps-browser build ## the Python tests, against a real server
+	status=0; \
+	  SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(PYTEST) tests/python $(PYTEST_ARGS) || status=1; \
+	  $(PYTEST) -q -r s tests/integrations/tensors || status=1; \
+	  exit $$status  # the latter skips, by name, the libraries that are not here
 
 INTEGRATIONS ?=
 
@@ -85,7 +90,7 @@ tsan: build/tsan/build.ninja ## the C++ tests under the thread sanitizer
 CYCLES ?= 200
 
 .PHONY: crash-test
-crash-test: build $(VENV)/.test ## a server is killed and started again CYCLES=200 times; checks that nothing is lost
+crash-test: $(VENV)/.test build ## a server is killed and started again CYCLES=200 times; checks that nothing is lost
 	$(BIN)/python scripts/crash_test.py --cycles $(CYCLES) --server $(SERVER) $(CRASH_ARGS)
 
 ## Give away
@@ -100,7 +105,7 @@ wheel: $(WHEEL) ## the Python client in one file, for machines that have neither
 
 # The programs and the engine are those of the bundle without CUDA: they need no library but libc's.
 .PHONY: wheels
-wheels: build/cpu-bundle/build.ninja $(WHEEL) $(VENV)/.wheels ## client, engine, server and load generator in one file, for each Python that is here
+wheels: $(VENV)/.wheels build/cpu-bundle/build.ninja $(WHEEL) ## client, engine, server and load generator in one file, for each Python that is here
 	cmake --build --preset cpu-bundle --target sparseagg-server sparseagg-loadgen
 	$(BIN)/python scripts/wheels.py --client $(WHEEL) --build build/cpu-bundle --out build/wheels $(WHEELS_ARGS)
 
@@ -121,7 +126,7 @@ cpu-bundle: build/cpu-bundle/build.ninja $(WHEEL) ## the same without the CUDA e
 	scripts/bundle.sh build/cpu-bundle $(BUNDLE_NAME)-cpu $(WHEEL)
 
 .PHONY: bundle-check
-bundle-check: cpu-bundle $(VENV)/.test ## unpack that bundle elsewhere and use it, as on a machine that has nothing
+bundle-check: $(VENV)/.test cpu-bundle ## unpack that bundle elsewhere and use it, as on a machine that has nothing
 	$(BIN)/python scripts/check_bundle.py build/cpu-bundle/$(BUNDLE_NAME)-cpu.tar.xz
 
 MATRIX_WHEEL ?= $(WHEEL)
