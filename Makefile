@@ -26,8 +26,6 @@ export CTEST_PARALLEL_LEVEL := $(or $(JOBS),$(shell nproc))
 
 ## Run and test
 
-# What comes from the network, from Debian's or Python's archive, is there before the minutes of compiling: prerequisites
-# are made from left to right.
 .PHONY: run
 run: build/dev/.with-python ## install what is missing, build, and run a federated job on real text
 	cmake --build --preset dev --target sparseagg-server sparseagg_python
@@ -37,7 +35,8 @@ run: build/dev/.with-python ## install what is missing, build, and run a federat
 serve: server ## a server in the foreground (SERVER_ADDRESS=127.0.0.1:8001)
 	$(SERVER) --grpc-address $(SERVER_ADDRESS)
 
-# Both halves run, whatever the first one finds.
+# What comes from the network, from Debian's or Python's archive, is there before the minutes of compiling: prerequisites
+# are made from left to right. Then both halves run, whatever the first one finds.
 .PHONY: test
 test: deps-browser build ## all tests
 	@status=0; for half in test-cpp test-python; do $(MAKE) $$half || status=1; done; exit $$status

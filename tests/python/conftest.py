@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,17 @@ from flaky_proxy import FlakyProxy
 from real_server import BENCH, REPOSITORY, ServerProcess
 
 sys.path[:0] = [str(REPOSITORY / "tests" / "data"), str(REPOSITORY / "tests" / "support")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals() -> None:
+    """Lets signals have their effect in the children of the tests where this process ignores them, as under nohup.
+
+    A handler that does nothing is as good here; but other than an ignored signal, it ends with the start of a program.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture(scope="session")
@@ -59,12 +71,11 @@ def flaky(server):
 
 @pytest.fixture(scope="session")
 def self_signed(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, pathlib.Path]:
-    """A key and a certificate for localhost."""
+    """A key and a certificate for localhost and 127.0.0.1."""
     folder = tmp_path_factory.mktemp("tls")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
-    )
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    command += " -addext subjectAltName=DNS:localhost,IP:127.0.0.1"  # not every machine has an address of localhost
     subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
     return key, certificate
 

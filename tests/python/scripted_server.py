@@ -38,5 +38,5 @@ def serving(servicer: Scripted, credentials: grpc.ServerCredentials | None = Non
     else:
         port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
-    yield f"localhost:{port}"
+    yield f"127.0.0.1:{port}"
     server.stop(None)

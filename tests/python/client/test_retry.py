@@ -49,7 +49,7 @@ def test_submit_resumes_and_does_not_start_again(flaky, client):
     # than there are attempts, which count anew whenever something has arrived.
     proxy = flaky(*[120_000] * 100)
     opened = client.create_round(SPEC)
-    patience = sa.RetryPolicy(attempts=4, initial=0.01, maximum=0.05)
+    patience = sa.RetryPolicy(attempts=4, initial=0.3, multiplier=3.0, maximum=3.0)
     with sa.Client(proxy.address, retry=patience, chunk_bytes=50_000) as unlucky:
         unlucky.get_round(opened.id).submit("a", update(), encoding="plain")
     assert 5 <= proxy.broken <= 20

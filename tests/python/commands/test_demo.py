@@ -52,7 +52,6 @@ def test_demo_quick_on_the_standard_library_agrees(tmp_path):
     assert summary["backend"] == "cpu"
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
     assert any("keys out" in line for line in lines)
-    assert summary["seconds"] < 15, "as the help of --quick lets expect"
     assert f"time        {summary['seconds']} s, from the start of the server to its end" in lines
 
 

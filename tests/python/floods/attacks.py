@@ -61,7 +61,7 @@ STREAM_RESULT = call_headers(b"/sparseagg.v1.Aggregation/StreamResult")
 def connected(address: Address) -> socket.socket:
     peer = socket.create_connection(address, timeout=5, source_address=("127.0.0.2", 0))
     if tls is not None:
-        peer = tls.wrap_socket(peer, server_hostname="localhost")
+        peer = tls.wrap_socket(peer, server_hostname="127.0.0.1")
     peer.sendall(PREFACE + frame(SETTINGS, 0, 0))
     return peer
 

@@ -49,14 +49,14 @@ def test_tls_with_the_certificates_of_grpc(start_server, self_signed):
     server = start_server(*LOCAL, "--tls-certificate", str(certificate), "--tls-key", str(key))
     context = ssl.create_default_context(cafile=str(certificate))
     port = int(server.http_address.rsplit(":", 1)[1])
-    connection = http.client.HTTPSConnection("localhost", port, timeout=TIMEOUT_S, context=context)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=TIMEOUT_S, context=context)
     try:
         for _ in range(2):  # the connection stays open
             connection.request("GET", "/v1/info")
             assert json.loads(connection.getresponse().read())["apiVersions"] == ["sparseagg.v1"]
     finally:
         connection.close()
-    plain = http.client.HTTPConnection("localhost", port, timeout=TIMEOUT_S)
+    plain = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     plain.request("GET", "/v1/info")
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         plain.getresponse()

@@ -22,6 +22,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "tests/service/support/localhost.h"
 
 namespace sparseagg::service {
 namespace {
@@ -30,11 +31,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-std::unique_ptr<Listener> MustOpen(const std::string& address) {
-  auto listener = Listener::Open(address);
-  EXPECT_TRUE(listener.ok()) << listener.status();
-  return listener.ok() ? *std::move(listener) : nullptr;
-}
+// Throws: absl::BadStatusOrAccess, with the reason.
+std::unique_ptr<Listener> MustOpen(const std::string& address) { return Listener::Open(address).value(); }
 
 OwnedFd Connect(int family, const void* address, socklen_t size) {
   OwnedFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -154,6 +152,7 @@ TEST(ListenerTest, Tcp_EndsByItselfWherePeersTakeNothing) {
 }
 
 TEST(ListenerTest, Localhost_IsEveryAddressThatItStandsFor) {
+  if (!KnowsLocalhost()) GTEST_SKIP() << "this machine has no address of localhost";
   const bool has_v6 = Listener::Open("[::1]:0").ok();
   Keeper keeper;
   const auto listener = MustOpen("localhost:0");
