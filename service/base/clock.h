@@ -6,6 +6,12 @@
 
 namespace sparseagg::service {
 
+// One instant on both clocks. An event that several fields record is read once.
+struct Moment {
+  absl::Time wall;
+  absl::Duration monotonic;
+};
+
 // A source of time. Tests inject a clock that they move by hand. Thread-safe.
 class Clock {
  public:
@@ -14,6 +20,7 @@ class Clock {
   virtual absl::Duration Monotonic() const = 0;
   // Returns: the time of day, for people. May jump.
   virtual absl::Time WallTime() const = 0;
+  Moment Now() const { return {WallTime(), Monotonic()}; }
 };
 
 // The real clock. Lives for ever.

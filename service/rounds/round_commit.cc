@@ -84,7 +84,7 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& handle) {
   absl::StatusOr<Receipt> receipt = ToStatus([&, committed = &upload] { return CommitComplete(handle, *committed); });
   MutexLock lock(&mu_);
   removed = RemoveLocked(handle, receipt.status());
-  if (!receipt.ok()) CountRefusedLocked(receipt.status());
+  if (!receipt.ok()) CountRefusedLocked(handle.client_id, receipt.status());
   return receipt;
 }
 
@@ -224,7 +224,7 @@ absl::Status Round::FailAfterPartialAdd(const absl::Status& error) {
   {
     MutexLock lock(&mu_);
     if (HasEnded(snapshot_.state)) return failure;
-    EndLocked(RoundState::kFailed, failure, failure.ToString());
+    EndLocked(RoundState::kFailed, failure, failure.ToString(), services_.clock.Now());
   }
   journal_->PutState(StateToStore()).IgnoreError();  // a restart would fail again, or not: both are right
   AnnounceEnd();
@@ -263,7 +263,7 @@ absl::StatusOr<Receipt> Round::RecordLocked(CommittedMap::node_type record, Rece
   services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
   committed_.insert(std::move(record));
   if (snapshot_.state == RoundState::kOpen && snapshot_.num_submissions == config_->max_submissions) {
-    FinalizeLocked(PrepareToFinalizeLocked());
+    FinalizeLocked(PrepareToFinalizeLocked(), services_.clock.Now());
   }
   return receipt;
 }

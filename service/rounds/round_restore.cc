@@ -67,16 +67,18 @@ void Round::RestoreState(const StateRecord& record) {
   const bool is_undone = record.name == StateRecord::Name::kClosed || record.name == StateRecord::Name::kDone;
   {
     MutexLock lock(&mu_);
-    if (record.name != StateRecord::Name::kClosed) restored_end_ = record.end_time;
-    if (is_undone && snapshot_.state == RoundState::kOpen) FinalizeLocked(PrepareToFinalizeLocked());
+    // The time of day may have been set back since: nothing has ended in the future.
+    const Moment now = services_.clock.Now();
+    if (record.name != StateRecord::Name::kClosed) restored_end_ = std::min(record.end_time, now.wall);
+    if (is_undone && snapshot_.state == RoundState::kOpen) FinalizeLocked(PrepareToFinalizeLocked(), now);
     if (record.name == StateRecord::Name::kFailed) {
-      EndLocked(RoundState::kFailed, absl::FailedPreconditionError(record.reason), record.reason);
+      EndLocked(RoundState::kFailed, absl::FailedPreconditionError(record.reason), record.reason, now);
     }
     if (record.name == StateRecord::Name::kCancelled) {
       EndLocked(RoundState::kCancelled, absl::CancelledError(absl::StrCat("the round was cancelled: ", record.reason)),
-                record.reason);
+                record.reason, now);
     }
-    snapshot_.close_time = record.close_time;
+    snapshot_.close_time = std::min(record.close_time, now.wall);
   }
   if (!is_undone) AnnounceEnd();
 }

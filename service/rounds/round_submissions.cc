@@ -130,11 +130,12 @@ absl::Status Round::CloseWithOnly(absl::Span<const std::string> clients) {
       const std::string& client = aggregation_->client_ids()[left_out[i]];
       stored.emplace_back(client, committed_.find(client)->second.upload);
     }
-    RETURN_IF_ERROR(journal_->PutState(NextStateLocked(StateRecord::Name::kClosed, ""), stored));
+    const Moment now = services_.clock.Now();
+    RETURN_IF_ERROR(journal_->PutState(NextStateLocked(StateRecord::Name::kClosed, "", now.wall), stored));
     for (const uint32_t index : left_out) {
       WithdrawLocked(committed_.find(aggregation_->client_ids()[index]), withdrawn);
     }
-    FinalizeLocked(refusal);
+    FinalizeLocked(refusal, now);
   }
   aggregation_->Remove(left_out);
   UpdateReservation();

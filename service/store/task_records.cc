@@ -44,6 +44,9 @@ std::string EncodeRecord(const TaskStateRecord& record) {
     lease->set_lease_id(holder.lease_id);
   }
   message.set_lease_expire_time_ns(ToNanos(record.lease_expire_time));
+  if (record.lease_duration != absl::InfiniteDuration()) {
+    message.set_lease_duration_ns(absl::ToInt64Nanoseconds(record.lease_duration));
+  }
   message.set_reason(record.reason);
   message.set_submission_id(record.submission_id);
   message.set_result(record.result);
@@ -80,6 +83,7 @@ absl::StatusOr<TaskStateRecord> DecodeTaskStateRecord(absl::string_view bytes) {
     record.leases.push_back({std::move(*lease.mutable_client_id()), std::move(*lease.mutable_lease_id())});
   }
   record.lease_expire_time = FromNanos(message.lease_expire_time_ns());
+  if (message.has_lease_duration_ns()) record.lease_duration = absl::Nanoseconds(message.lease_duration_ns());
   record.reason = std::move(*message.mutable_reason());
   record.submission_id = std::move(*message.mutable_submission_id());
   record.result = std::move(*message.mutable_result());

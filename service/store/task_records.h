@@ -59,11 +59,12 @@ struct TaskStateRecord {
   // attempts of a task that has not ended.
   std::vector<LeaseHolder> leases;
   uint32_t attempts = 0;
-  absl::Time lease_expire_time = absl::InfinitePast();  // of the latest lease
-  std::string reason;                                   // kFailed, kCancelled: why; kOpen: of the latest failed attempt
-  std::string submission_id;                            // kCompleted
-  std::string result;                                   // kCompleted
-  absl::Time end_time = absl::InfinitePast();           // of the last three states
+  absl::Time lease_expire_time = absl::InfinitePast();       // of the latest lease
+  absl::Duration lease_duration = absl::InfiniteDuration();  // from its grant or extension; infinite: not recorded
+  std::string reason;                          // kFailed, kCancelled: why; kOpen: of the latest failed attempt
+  std::string submission_id;                   // kCompleted
+  std::string result;                          // kCompleted
+  absl::Time end_time = absl::InfinitePast();  // of the last three states
 };
 
 std::string EncodeRecord(const TaskRecord& record);

@@ -1,4 +1,5 @@
 // TaskRegistry: the creation of tasks, and the rounds that they belong to.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -157,7 +158,15 @@ absl::Status TaskRegistry::Restore() {
     if (!HasEnded(state.state) && !record.spec.round.empty()) rounds.emplace(record.tenant, record.spec.round);
     TaskEntry& task = InsertLocked(number, std::move(record));
     task.bytes = TaskBytes(*task.record);
-    task.lease_end = ToMonotonic(state.lease_expire_time);
+    // The time of day may have been set back since: nothing has ended in the future, and no lease grows.
+    const Moment now = services_.clock.Now();
+    state.end_time = std::min(state.end_time, now.wall);
+    if (state.lease_expire_time != absl::InfinitePast()) {
+      const bool is_recorded = state.lease_duration != absl::InfiniteDuration();
+      const absl::Duration length = is_recorded ? state.lease_duration : services_.limits.max_lease;
+      state.lease_expire_time = std::min(state.lease_expire_time, now.wall + length);
+      task.lease_end = now.monotonic + (state.lease_expire_time - now.wall);
+    }
     next_number_ = number + 1;
     // As if the task had just been created.
     ++counts_[static_cast<size_t>(TaskState::kOpen)];

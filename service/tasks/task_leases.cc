@@ -91,9 +91,10 @@ absl::Status TaskRegistry::GrantLocked(TaskEntry& task, const LeaseRequest& requ
   next.state = TaskState::kLeased;
   next.leases.push_back(request.holder);
   ++next.attempts;
-  next.lease_expire_time = services_.clock.WallTime() + request.duration;
-  const absl::Duration lease_end = services_.clock.Monotonic() + request.duration;
-  RETURN_IF_ERROR(ChangeLocked(task, std::move(next), lease_end));
+  const Moment now = services_.clock.Now();
+  next.lease_expire_time = now.wall + request.duration;
+  next.lease_duration = request.duration;
+  RETURN_IF_ERROR(ChangeLocked(task, std::move(next), now.monotonic + request.duration));
   task.owner->served_at = ++task.tenant->turn;
   services_.metrics.CountTasks("leased", 1);
   return absl::OkStatus();
@@ -158,7 +159,7 @@ void TaskRegistry::SetStateLocked(TaskEntry& task, TaskStateRecord state) {
       by_id.key() = without_payload->id;
       tenant.by_id.insert(std::move(by_id));
       task.record = std::move(without_payload);
-      SetDueLocked(task, ToMonotonic(task.state.end_time + task.record->spec.ttl));
+      SetDueLocked(task, EndOf(task.state.end_time, task.record->spec.ttl));
     }
   }
   const uint64_t bytes = TaskBytes(*task.record) + StateBytes(task.state);
@@ -202,8 +203,10 @@ absl::StatusOr<TaskSnapshot> TaskRegistry::Extend(const LeaseName& lease, absl::
   }
   TaskStateRecord next = task->state;
   next.state = TaskState::kLeased;
-  next.lease_expire_time = services_.clock.WallTime() + duration;
-  RETURN_IF_ERROR(ChangeLocked(*task, std::move(next), services_.clock.Monotonic() + duration));
+  const Moment now = services_.clock.Now();
+  next.lease_expire_time = now.wall + duration;
+  next.lease_duration = duration;
+  RETURN_IF_ERROR(ChangeLocked(*task, std::move(next), now.monotonic + duration));
   return SnapshotLocked(*task);
 }
 

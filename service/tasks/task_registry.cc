@@ -56,8 +56,9 @@ TaskSnapshot TaskRegistry::SnapshotLocked(const TaskEntry& task) const {
   TaskSnapshot snapshot{task.record, {}, absl::ZeroDuration(), absl::InfinitePast()};
   const TaskStateRecord& state = task.state;
   // All but the earlier leases.
-  snapshot.state = {state.state,         {},           state.attempts, state.lease_expire_time, state.reason,
-                    state.submission_id, state.result, state.end_time};
+  snapshot.state = {state.state,          {},           state.attempts,      state.lease_expire_time,
+                    state.lease_duration, state.reason, state.submission_id, state.result,
+                    state.end_time};
   if (!state.leases.empty()) snapshot.state.leases.push_back(state.leases.back());
   if (state.state == TaskState::kLeased) {
     snapshot.lease_remaining = std::max(task.lease_end - services_.clock.Monotonic(), absl::ZeroDuration());
@@ -155,7 +156,7 @@ TaskEntry& TaskRegistry::InsertLocked(uint64_t number, TaskRecord record) {
   entry.tenant = &tenant;
   entry.payload_hash = HashOf(record.spec.payload.data(), record.spec.payload.size());
   if (record.spec.deadline != absl::InfiniteDuration()) {
-    entry.deadline_at = ToMonotonic(record.create_time + record.spec.deadline);
+    entry.deadline_at = EndOf(record.create_time, record.spec.deadline);
   }
   entry.owner = &tenant.owners[record.owner];
   ++entry.owner->num_tasks;

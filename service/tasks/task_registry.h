@@ -212,7 +212,9 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   void ArmTimerLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunDue();
   void OnDueLocked(TaskEntry& task, absl::Duration now, Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Duration ToMonotonic(absl::Time time) const;
+  // Returns: the end of `length` from `start` on, by the monotonic clock. A time of day that was set back, so that
+  // `start` lies ahead, makes the time that is left no longer than `length`.
+  absl::Duration EndOf(absl::Time start, absl::Duration length) const;
 
   const TaskServices services_;
   const std::string run_;  // a part of ids that other runs of the server do not make

@@ -14,8 +14,9 @@ constexpr int kMostAtOnce = 1000;
 
 }  // namespace
 
-absl::Duration TaskRegistry::ToMonotonic(absl::Time time) const {
-  return services_.clock.Monotonic() + (time - services_.clock.WallTime());
+absl::Duration TaskRegistry::EndOf(absl::Time start, absl::Duration length) const {
+  const Moment now = services_.clock.Now();
+  return now.monotonic + std::min(start + length - now.wall, length);
 }
 
 void TaskRegistry::SetDueLocked(TaskEntry& task, absl::Duration when) {

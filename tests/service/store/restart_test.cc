@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/service/support/round_fixture.h"
@@ -45,6 +46,25 @@ class RestartTest : public ::testing::Test, protected StoredServer {
     return pages.ok() ? ToMap(*pages) : std::map<uint64_t, float>{};
   }
 };
+
+TEST_F(RestartTest, TimeOfDay_SetBackByAYear_ExtendsNoRound) {
+  v1::RoundSpec with_deadline = SumSpec();
+  with_deadline.mutable_deadline()->set_seconds(60);
+  const std::string open = Create(with_deadline, "open");
+  const std::string ended = Create(SumSpec(), "ended");
+  Submit(ended, "a", 1);
+  EXPECT_THAT(ResultOf(ended), ElementsAre(Pair(1, 1)));
+  clock_.SetWall(-absl::Hours(24 * 365));
+  Restart();
+  const auto after = client().Get(ended);
+  ASSERT_THAT(after, IsOk());
+  EXPECT_LE(after->close_time().seconds(), after->end_time().seconds());
+  EXPECT_EQ(after->expire_time().seconds(), absl::ToUnixSeconds(clock_.WallTime() + options_.limits.max_result_ttl));
+  Advance(absl::Seconds(60));
+  EXPECT_EQ(client().Wait(open, absl::Minutes(1))->state(), v1::ROUND_STATE_DONE);
+  Advance(options_.limits.max_result_ttl);
+  while (client().Get(ended).ok()) std::this_thread::yield();
+}
 
 TEST_F(RestartTest, OpenRound_KeepsItsSubmissions) {
   const std::string name = Create();

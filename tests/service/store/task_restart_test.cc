@@ -95,6 +95,31 @@ TEST_P(TaskRestartTest, Lease_LastsForItsRemainingTime) {
   EXPECT_THAT(tasks_->Complete("task", "a"), IsOk());  // late, and the earlier lease is known
 }
 
+TEST_P(TaskRestartTest, TimeOfDay_SetBackByAYear_ExtendsNothing) {
+  v1::TaskSpec with_deadline;
+  with_deadline.mutable_deadline()->set_seconds(60);
+  ASSERT_THAT(tasks_->Create("leased"), IsOk());
+  ASSERT_THAT(tasks_->Lease("a", absl::ZeroDuration(), absl::Seconds(5)), IsOk());
+  ASSERT_THAT(tasks_->Create("done"), IsOk());
+  ASSERT_THAT(tasks_->Lease("b"), IsOk());
+  ASSERT_THAT(tasks_->Complete("done", "b"), IsOk());
+  ASSERT_THAT(tasks_->Create("late", with_deadline), IsOk());
+  clock_.SetWall(-absl::Hours(24 * 365));
+  Restart();
+  const auto leased = tasks_->Get("leased");
+  ASSERT_THAT(leased, IsOk());
+  EXPECT_EQ(leased->lease().remaining().seconds(), 5);
+  EXPECT_EQ(leased->lease().expire_time().seconds(), absl::ToUnixSeconds(clock_.WallTime()) + 5);
+  EXPECT_EQ(tasks_->Get("done")->expire_time().seconds(),
+            absl::ToUnixSeconds(clock_.WallTime() + options_.limits.max_result_ttl));
+  Advance(absl::Seconds(5));
+  AwaitState("leased", v1::TASK_STATE_OPEN);
+  Advance(absl::Seconds(55));
+  AwaitState("late", v1::TASK_STATE_FAILED);
+  Advance(options_.limits.max_result_ttl);
+  while (tasks_->Get("done").ok()) std::this_thread::yield();
+}
+
 TEST_P(TaskRestartTest, Lease_ThatExpiresWithoutAServer_IsHandedOn) {
   v1::TaskSpec spec;
   spec.set_max_attempts(1);
