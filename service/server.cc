@@ -145,6 +145,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   const uint64_t wanted = FitToMemory(LimitsOf(options)).max_connections;
   if (const uint64_t most = server->server_.limits.max_connections; most < wanted) {
     Log(LogLevel::kWarning, "few_files", {{"max_connections", wanted}, {"connections", most}});
+    server->server_.warnings.Add(absl::StrCat("at most ", most, " connections of max_connections ", wanted,
+                                              ": the process may open no more files (ulimit -n)"));
   }
   RETURN_IF_ERROR(server->server_.authenticator.Configure(AuthOf(options)));
   if (options.tls.IsEnabled()) {
@@ -283,6 +285,7 @@ absl::Status Server::ServeMetrics(const ServerOptions& options) {
     http_ = *std::move(started);
   } else if (options.metrics_optional) {
     Log(LogLevel::kWarning, "no_metrics", {{"reason", started.status().message()}});
+    server_.warnings.Add(absl::StrCat("no metrics: ", started.status().message()));
   } else {
     return absl::Status(started.status().code(), absl::StrCat("--metrics-address: ", started.status().message()));
   }
@@ -305,6 +308,7 @@ absl::Status Server::ServeGateway(const ServerOptions& options) {
     gateway_ = *std::move(started);
   } else if (options.http_optional && absl::IsUnavailable(started.status())) {
     Log(LogLevel::kWarning, "no_http", {{"reason", started.status().message()}});
+    server_.warnings.Add(absl::StrCat("no HTTP gateway: ", started.status().message()));
   } else {
     return absl::Status(started.status().code(), absl::StrCat("--http-address: ", started.status().message()));
   }

@@ -14,6 +14,7 @@
 #include "service/base/limits.h"
 #include "service/base/metrics.h"
 #include "service/base/timer.h"
+#include "service/base/warnings.h"
 #include "service/base/worker_pool.h"
 #include "service/rounds/round_services.h"
 #include "service/tasks/task_services.h"
@@ -65,6 +66,7 @@ struct ServerContext {
   Authenticator authenticator;  // who calls
   AuditLog audit;               // refused callers
   Metrics metrics;
+  Warnings warnings;
   Timer timer;
   InFlightMemory in_flight;  // messages and pages between the wire and the rounds
   WorkerPool pool;           // the last member: runs its remaining tasks before the others are destroyed

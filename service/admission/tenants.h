@@ -16,6 +16,7 @@
 #include "service/admission/rate_limit.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
+#include "service/base/line_limit.h"
 #include "service/base/metrics.h"
 
 namespace sparseagg::service {
@@ -28,13 +29,15 @@ struct Tenant {
         open_rounds(limits.max_open_rounds_per_tenant, all_open_rounds),
         uploads(limits.max_uploads_per_tenant, all_uploads),
         transfers(limits.max_transfers_per_tenant),
-        submissions(limits.max_submissions_per_second_per_tenant, clock) {}
+        submissions(limits.max_submissions_per_second_per_tenant, clock),
+        refusal_lines(clock) {}
 
-  MemoryBudget budget;     // what its rounds keep
-  CountLimit open_rounds;  // its rounds that have not ended
-  CountLimit uploads;      // uploads to its rounds
-  CountLimit transfers;    // its calls that carry chunks, pages or long answers
-  RateLimit submissions;   // uploads begun
+  MemoryBudget budget;      // what its rounds keep
+  CountLimit open_rounds;   // its rounds that have not ended
+  CountLimit uploads;       // uploads to its rounds
+  CountLimit transfers;     // its calls that carry chunks, pages or long answers
+  RateLimit submissions;    // uploads begun
+  LineLimit refusal_lines;  // of the log, about its refused submissions
 };
 
 // Makes the RESOURCE_EXHAUSTED status of a count limit that is reached, the tenant's or the server's, and counts the

@@ -1,5 +1,7 @@
 #include "service/api/aggregation_methods.h"
 
+#include <algorithm>
+
 #include "host/base/status_macros.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/serialize.h"
@@ -33,13 +35,20 @@ absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRound(const Calle
   return registry_.Find(caller.identity().tenant, id);
 }
 
-void AggregationMethods::Encode(const Round& round, v1::Round* wire) const {
-  EncodeRound(round.config(), round.Snapshot(), server_.engine.name(), wire);
+void AggregationMethods::Encode(const Round& round, const Identity& caller, v1::Round* wire) const {
+  RoundSnapshot snapshot = round.Snapshot();
+  // A client learns nothing of other clients.
+  if (caller.role == Role::kClient) {
+    const auto is_other = [&](const Refusal& refusal) { return refusal.client_id != caller.name; };
+    auto& refusals = snapshot.recent_refusals;
+    refusals.erase(std::remove_if(refusals.begin(), refusals.end(), is_other), refusals.end());
+  }
+  EncodeRound(round.config(), snapshot, server_.engine.name(), wire);
 }
 
 absl::Status AggregationMethods::Respond(const Round& round, UnaryCall& call) const {
   v1::Round wire;
-  Encode(round, &wire);
+  Encode(round, call.caller().identity(), &wire);
   return Serialize(wire, call.response());
 }
 

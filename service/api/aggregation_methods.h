@@ -45,7 +45,8 @@ class AggregationMethods : public Methods {
   // Errors: INVALID_ARGUMENT for another form of name, NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Round>> FindRound(const Caller& caller, absl::string_view name) const;
   // Encodes the spec and the present figures of a round.
-  void Encode(const Round& round, v1::Round* wire) const;
+  // `caller`: one of the role client sees no other client's refusals.
+  void Encode(const Round& round, const Identity& caller, v1::Round* wire) const;
 
  private:
   // rounds.cc

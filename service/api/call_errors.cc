@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "service/base/retry_later.h"
+#include "service/base/short_text.h"
 
 namespace sparseagg::service {
 namespace {
@@ -27,14 +28,8 @@ absl::Status ReclaimedError(const ServerContext& server) {
 }
 
 std::string ShortMessage(const absl::Status& status) {
-  std::string message(status.message());
-  if (message.size() > kMaxMessageBytes) {
-    size_t end = kMaxMessageBytes;
-    while (end > 0 && (message[end] & 0xc0) == 0x80) --end;  // not within a UTF-8 character
-    message.resize(end);
-    message += " …";
-  }
-  return message;
+  const absl::string_view message = Shorten(status.message(), kMaxMessageBytes);
+  return absl::StrCat(message, message.size() < status.message().size() ? " …" : "");
 }
 
 }  // namespace sparseagg::service

@@ -56,6 +56,7 @@ void AggregationMethods::GetServerInfo(const Call& call) {
     EncodeLimits(server_.limits, info.mutable_limits());
     EncodeKnownEncodings(&info);
     for (const absl::string_view feature : kFeatures) info.add_features(std::string(feature));
+    for (std::string& warning : server_.warnings.List()) info.add_warnings(std::move(warning));
     return Serialize(info, self.response());
   });
 }
@@ -178,7 +179,7 @@ absl::Status AggregationMethods::RespondWithList(UnaryCall& call, int size, cons
   list.set_next_page_token(page.next_page_token);
   uint64_t bytes = 0;
   for (const Registry::Entry& entry : page.entries) {
-    Encode(*entry.round, list.add_rounds());
+    Encode(*entry.round, call.caller().identity(), list.add_rounds());
     bytes += list.rounds(list.rounds_size() - 1).ByteSizeLong();
     if (bytes > std::min(max_bytes, PageBytes(0)) && list.rounds_size() > 1) {
       list.mutable_rounds()->RemoveLast();

@@ -14,8 +14,8 @@ namespace {
 constexpr absl::string_view kRoundPrefix = "rounds/";
 constexpr size_t kMaxRoundIdBytes = 128;
 
-// The most bytes of a round's state, counts and times, and of a tensor's summary without its name.
-constexpr uint64_t kMostCountsBytes = 4096;
+// The most bytes of a round's state, counts, refusals and times, and of a tensor's summary without its name.
+constexpr uint64_t kMostCountsBytes = 4096 + RecentRefusals::kListBytes;
 constexpr uint64_t kMostSummaryBytes = 256;
 
 v1::RoundState EncodeState(RoundState state) {
@@ -98,6 +98,13 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
   wire->set_num_bytes(snapshot.num_bytes);
   wire->set_num_refused(snapshot.num_refused);
   wire->set_num_uploads(snapshot.num_uploads);
+  for (const Refusal& refusal : snapshot.recent_refusals) {
+    v1::Refusal* const encoded = wire->add_recent_refusals();
+    encoded->set_client_id(refusal.client_id);
+    encoded->set_code(absl::StatusCodeToString(refusal.code));
+    encoded->set_reason(refusal.reason);
+    EncodeTime(refusal.time, encoded->mutable_time());
+  }
   EncodeTime(snapshot.create_time, wire->mutable_create_time());
   if (snapshot.state != RoundState::kOpen) EncodeTime(snapshot.close_time, wire->mutable_close_time());
   if (HasEnded(snapshot.state)) {

@@ -65,7 +65,8 @@ Round::Round(RoundConfig config, const RoundServices& services, std::function<vo
                   std::max(services.clock.WallTime() - create_time_, absl::ZeroDuration())),
       journal_(std::make_shared<RoundJournal>(config_->id.empty() ? nullptr : services.store)),
       tenant_(services.tenants.Of(config_->tenant)),
-      reservation_(&tenant_.budget, config_->KeepsSubmissions()) {
+      reservation_(&tenant_.budget, config_->KeepsSubmissions()),
+      recent_refusals_(&tenant_.budget) {
   snapshot_.create_time = create_time_;
 }
 
@@ -137,14 +138,15 @@ absl::Status Round::Close() {
   MutexLock lock(&mu_);
   if (snapshot_.state != RoundState::kOpen) return absl::OkStatus();
   const absl::Status refusal = PrepareToFinalizeLocked();
-  RETURN_IF_ERROR(journal_->PutState(NextStateLocked(StateRecord::Name::kClosed, "")));
-  FinalizeLocked(refusal);
+  const Moment now = services_.clock.Now();
+  RETURN_IF_ERROR(journal_->PutState(NextStateLocked(StateRecord::Name::kClosed, "", now.wall)));
+  FinalizeLocked(refusal, now);
   return absl::OkStatus();
 }
 
-StateRecord Round::NextStateLocked(StateRecord::Name name, absl::string_view reason) const {
-  const absl::Time now = services_.clock.WallTime();
-  return {name, std::string(reason), snapshot_.state == RoundState::kOpen ? now : snapshot_.close_time, now};
+StateRecord Round::NextStateLocked(StateRecord::Name name, absl::string_view reason, absl::Time now) const {
+  const absl::Time close_time = snapshot_.state == RoundState::kOpen ? now : snapshot_.close_time;
+  return {name, std::string(reason), close_time, std::max(now, close_time)};
 }
 
 absl::Status Round::PrepareToFinalizeLocked() {
@@ -155,15 +157,15 @@ absl::Status Round::PrepareToFinalizeLocked() {
   return refusal;
 }
 
-void Round::FinalizeLocked(const absl::Status& refusal) {
+void Round::FinalizeLocked(const absl::Status& refusal, const Moment& now) {
   snapshot_.state = RoundState::kFinalizing;
-  SetClosedLocked();
+  SetClosedLocked(now);
   DiscardUploadsLocked(refusal);
 }
 
-void Round::SetClosedLocked() {
-  snapshot_.close_time = services_.clock.WallTime();
-  closed_at_ = services_.clock.Monotonic();
+void Round::SetClosedLocked(const Moment& now) {
+  snapshot_.close_time = now.wall;
+  closed_at_ = now.monotonic;
   services_.timer.Cancel(deadline_timer_);
 }
 
@@ -179,33 +181,33 @@ absl::Status Round::Cancel(absl::string_view reason) {
     MutexLock lock(&mu_);
     if (snapshot_.state == RoundState::kCancelled) return absl::OkStatus();
     if (HasEnded(snapshot_.state)) return StateError(snapshot_.state, snapshot_.reason);
-    RETURN_IF_ERROR(journal_->PutState(NextStateLocked(StateRecord::Name::kCancelled, reason)));
+    const Moment now = services_.clock.Now();
+    RETURN_IF_ERROR(journal_->PutState(NextStateLocked(StateRecord::Name::kCancelled, reason, now.wall)));
     EndLocked(RoundState::kCancelled, absl::CancelledError(absl::StrCat("the round was cancelled: ", reason)),
-              std::string(reason));
+              std::string(reason), now);
   }
   AnnounceEnd();
   return absl::OkStatus();
 }
 
-void Round::EndLocked(RoundState state, absl::Status failure, std::string reason) {
+void Round::EndLocked(RoundState state, absl::Status failure, std::string reason, const Moment& now) {
   // All allocations come first. Tasks that are posted before an allocation fails find nothing to do.
   const absl::Status status = NotOpenErrorLocked(state, reason);
   PostNotifyDiscarded();
   if (!finish_started_) PostFinish();
-  const absl::Duration now = services_.clock.Monotonic();
-  const absl::Time end_time = restored_end_.value_or(services_.clock.WallTime());
-  if (on_expire_ != nullptr) {
-    const absl::Duration ended_for = std::max(services_.clock.WallTime() - end_time, absl::ZeroDuration());
-    expire_timer_ = services_.timer.Schedule(now + config_->result_ttl - ended_for, on_expire_);
-  }
+  // A time of day that was set back neither ends the round before its close nor keeps it for longer than result_ttl.
+  const absl::Time close_time = snapshot_.state == RoundState::kOpen ? now.wall : snapshot_.close_time;
+  const absl::Time end_time = restored_end_.value_or(std::max(now.wall, close_time));
+  const absl::Duration kept_for = config_->result_ttl - std::max(now.wall - end_time, absl::ZeroDuration());
+  if (on_expire_ != nullptr) expire_timer_ = services_.timer.Schedule(now.monotonic + kept_for, on_expire_);
 
-  if (snapshot_.state == RoundState::kOpen) SetClosedLocked();
+  if (snapshot_.state == RoundState::kOpen) SetClosedLocked(now);
   snapshot_.state = state;
   snapshot_.failure = std::move(failure);
   snapshot_.reason = std::move(reason);
   snapshot_.end_time = end_time;
-  snapshot_.expire_time = snapshot_.end_time + config_->result_ttl;
-  snapshot_.timeline.finish = now - closed_at_;
+  snapshot_.expire_time = now.wall + kept_for;
+  snapshot_.timeline.finish = now.monotonic - closed_at_;
   services_.metrics.ObserveFinish(snapshot_.timeline.finish);
   if (state == RoundState::kCancelled) dropped_committed_.swap(committed_);
   DiscardUploadsLocked(status);
@@ -278,10 +280,10 @@ bool Round::Finish() {
   MutexLock lock(&mu_);
   const bool ends = snapshot_.state == RoundState::kFinalizing;  // not cancelled meanwhile
   if (ends && results.ok()) {
-    EndLocked(RoundState::kDone, absl::OkStatus(), "");
+    EndLocked(RoundState::kDone, absl::OkStatus(), "", services_.clock.Now());
     snapshot_.results = *std::move(results);
   } else if (ends) {
-    EndLocked(RoundState::kFailed, results.status(), results.status().ToString());
+    EndLocked(RoundState::kFailed, results.status(), results.status().ToString(), services_.clock.Now());
   }
   if (committed_.empty()) committed_bytes_ = 0;  // cancelled
   uint64_t bytes = fixed_bytes_ + committed_bytes_;
@@ -296,6 +298,7 @@ RoundSnapshot Round::Snapshot() const {
   MutexLock lock(&mu_);
   RoundSnapshot snapshot = snapshot_;
   snapshot.num_uploads = uploads_.size();
+  snapshot.recent_refusals = recent_refusals_.list();
   snapshot.timeline.stages = stages_.Read();
   snapshot.timeline.add = absl::Nanoseconds(add_ns_.load(std::memory_order_relaxed));
   const absl::Duration now = services_.clock.Monotonic();

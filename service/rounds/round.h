@@ -24,6 +24,7 @@
 #include "service/base/round_stage.h"
 #include "service/base/timer.h"
 #include "service/rounds/receipt.h"
+#include "service/rounds/recent_refusals.h"
 #include "service/rounds/round_config.h"
 #include "service/rounds/round_journal.h"
 #include "service/rounds/round_services.h"
@@ -287,7 +288,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // round_uploads.cc: uploads, from the first chunk to the last
   std::shared_ptr<UploadHandle> FindNamedLocked(UploadName name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Errors: RESOURCE_EXHAUSTED of RetryLater: the tenant has begun too many uploads in the last second.
-  absl::Status CheckRateLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckRateLocked(absl::string_view client_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUploadLocked(UploadName name, bool is_named, const std::string& tag,
                                                                  UploadHandle::OnDiscard on_discard)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -311,9 +312,11 @@ class Round : public std::enable_shared_from_this<Round> {
   static absl::Status NoUploadError(UploadName name);
   // Errors: RESOURCE_EXHAUSTED: the round has as many submissions as the server allows.
   absl::Status CheckSubmissionLimitLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void CountRefusedLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CountRefusedLocked(absl::string_view client_id, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Lists the refusal in recent_refusals_ and logs it, as far as the tenant's LineLimit allows.
+  void RecordRefusalLocked(absl::string_view client_id, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Counts the refusal and returns it.
-  absl::Status RefuseLocked(absl::Status refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status RefuseLocked(absl::string_view client_id, absl::Status refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // round_commit.cc: from the last chunk to the merge
   // Returns: the answer to a CommitNamed that finds no upload with its name and tag.
@@ -374,13 +377,14 @@ class Round : public std::enable_shared_from_this<Round> {
   // will get, which is the argument of FinalizeLocked; not a failure of this call.
   absl::Status PrepareToFinalizeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `refusal`: the error for the uploads that the close discards. Allocates nothing.
-  void FinalizeLocked(const absl::Status& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinalizeLocked(const absl::Status& refusal, const Moment& now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Sets the time of the close and cancels the deadline.
-  void SetClosedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetClosedLocked(const Moment& now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Discards all uploads but those being committed and those of committed clients, which may be retries.
   void DiscardUploadsLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends the round. The caller calls AnnounceEnd after it has released mu_.
-  void EndLocked(RoundState state, absl::Status failure, std::string reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndLocked(RoundState state, absl::Status failure, std::string reason, const Moment& now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Wakes the waiters of a round that has ended, and logs the end.
   void AnnounceEnd();
   void PostFinish();
@@ -392,7 +396,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // Returns: what the store is to keep of the round's state. Requires: the round is not open.
   StateRecord StateToStore() const;
   // Returns: the state that a close makes, or a cancel.
-  StateRecord NextStateLocked(StateRecord::Name name, absl::string_view reason) const
+  StateRecord NextStateLocked(StateRecord::Name name, absl::string_view reason, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnDeadline();
   void OnWaitTimeout(WaitId id);
@@ -418,7 +422,9 @@ class Round : public std::enable_shared_from_this<Round> {
 
   mutable Mutex mu_;
   Permit open_permit_ ABSL_GUARDED_BY(mu_);  // of tenant_.open_rounds
-  // Without num_uploads and the timeline, except the `finish` of an ended round: Snapshot() fills these in.
+  RecentRefusals recent_refusals_ ABSL_GUARDED_BY(mu_);
+  // Without num_uploads, recent_refusals and the timeline, except the `finish` of an ended round: Snapshot() fills
+  // these in.
   RoundSnapshot snapshot_ ABSL_GUARDED_BY(mu_);
   absl::Duration closed_at_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();  // Clock::Monotonic
   // Commits that have found the round open and have not returned from Add. Finish waits for them.

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "host/result.h"
 #include "service/base/round_stage.h"
+#include "service/rounds/recent_refusals.h"
 
 namespace sparseagg::service {
 
@@ -47,14 +48,15 @@ struct RoundTimeline {
 // A copy; it does not change when the round does.
 struct RoundSnapshot {
   RoundState state = RoundState::kOpen;
-  std::string reason;            // kFailed and kCancelled: for people
-  absl::Status failure;          // kFailed and kCancelled: the error of the one-shot call that made the round
-  uint64_t num_submissions = 0;  // committed and not withdrawn, duplicates not counted
-  uint64_t num_tuples = 0;       // of these submissions, like num_bytes
-  uint64_t num_bytes = 0;        // of decoded keys and values
-  uint64_t num_refused = 0;      // uploads and commits that were refused
-  uint64_t num_withdrawn = 0;    // submissions taken out: by Withdraw, or left out by the close
-  uint64_t num_uploads = 0;      // uploads that are neither committed nor discarded
+  std::string reason;                    // kFailed and kCancelled: for people
+  absl::Status failure;                  // kFailed and kCancelled: the error of the one-shot call that made the round
+  uint64_t num_submissions = 0;          // committed and not withdrawn, duplicates not counted
+  uint64_t num_tuples = 0;               // of these submissions, like num_bytes
+  uint64_t num_bytes = 0;                // of decoded keys and values
+  uint64_t num_refused = 0;              // uploads and commits that were refused
+  std::vector<Refusal> recent_refusals;  // the latest of these, the oldest first
+  uint64_t num_withdrawn = 0;            // submissions taken out: by Withdraw, or left out by the close
+  uint64_t num_uploads = 0;              // uploads that are neither committed nor discarded
   absl::Time create_time;
   absl::Time close_time = absl::InfinitePast();   // InfinitePast: not closed yet
   absl::Time end_time = absl::InfinitePast();     // InfinitePast: not ended yet

@@ -1,10 +1,13 @@
 // Round: uploads, from the first chunk to the last.
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
+#include "service/base/log.h"
 #include "service/base/retry_later.h"
+#include "service/base/short_text.h"
 #include "service/base/to_status.h"
 #include "service/rounds/round.h"
 
@@ -39,16 +42,16 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenStreamUpload(const std:
                                                                       const std::string& submission_id,
                                                                       UploadHandle::OnDiscard on_discard) {
   MutexLock lock(&mu_);
-  RETURN_IF_ERROR(CheckRateLocked());
+  RETURN_IF_ERROR(CheckRateLocked(client_id));
   return OpenUploadLocked({client_id, submission_id}, /*is_named=*/false, /*tag=*/"", std::move(on_discard));
 }
 
-absl::Status Round::CheckRateLocked() {
+absl::Status Round::CheckRateLocked(absl::string_view client_id) {
   if (tenant_.submissions.TryTake()) return absl::OkStatus();
   services_.metrics.CountTenantRefusal("submissions_per_second");
   return RefuseLocked(
-      RetryLater(absl::StrCat("the tenant has begun the server's max_submissions_per_second_per_tenant ",
-                              tenant_.submissions.per_second(), " uploads in the last second")));
+      client_id, RetryLater(absl::StrCat("the tenant has begun the server's max_submissions_per_second_per_tenant ",
+                                         tenant_.submissions.per_second(), " uploads in the last second")));
 }
 
 absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName name, bool is_named,
@@ -56,11 +59,13 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
                                                                       UploadHandle::OnDiscard on_discard) {
   // A client with a committed submission may upload anything: the commit compares the content.
   if (!committed_.contains(name.first)) {
-    if (snapshot_.state != RoundState::kOpen) return RefuseLocked(NotOpenErrorLocked());
-    if (absl::Status status = CheckSubmissionLimitLocked(); !status.ok()) return RefuseLocked(std::move(status));
+    if (snapshot_.state != RoundState::kOpen) return RefuseLocked(name.first, NotOpenErrorLocked());
+    if (absl::Status status = CheckSubmissionLimitLocked(); !status.ok()) {
+      return RefuseLocked(name.first, std::move(status));
+    }
   }
   if (!tenant_.uploads.TryAcquire()) {
-    return RefuseLocked(OpenLimitError(tenant_.uploads, "uploads", "uploads", services_.metrics));
+    return RefuseLocked(name.first, OpenLimitError(tenant_.uploads, "uploads", "uploads", services_.metrics));
   }
   Permit permit(&tenant_.uploads);
   auto upload = std::make_shared<UploadHandle>(std::string(name.first), std::string(name.second), tag, config_,
@@ -145,18 +150,39 @@ void Round::NotifyDiscarded() {
     dropped.swap(dropped_committed_);
   }
   for (const auto& [id, upload] : discarded) {
-    if (upload->counts_as_refused_) services_.metrics.CountRefused(upload->discard_status_);
+    if (upload->counts_as_refused_) {
+      services_.metrics.CountRefused(upload->discard_status_);
+      MutexLock lock(&mu_);
+      RecordRefusalLocked(upload->client_id, upload->discard_status_);
+    }
     if (upload->on_discard_ != nullptr) upload->on_discard_(upload->discard_status_);
   }
 }
 
-void Round::CountRefusedLocked(const absl::Status& status) {
+void Round::CountRefusedLocked(absl::string_view client_id, const absl::Status& status) {
   ++snapshot_.num_refused;
   services_.metrics.CountRefused(status);
+  RecordRefusalLocked(client_id, status);
 }
 
-absl::Status Round::RefuseLocked(absl::Status refusal) {
-  CountRefusedLocked(refusal);
+void Round::RecordRefusalLocked(absl::string_view client_id, const absl::Status& status) {
+  recent_refusals_.Add(client_id, status, services_.clock.WallTime());
+  const std::optional<uint64_t> omitted = tenant_.refusal_lines.TryTake();
+  if (!omitted.has_value()) return;
+  // No memory for the line is no reason to fail what the caller does.
+  ToStatus([&] {
+    Log(LogLevel::kWarning, "submission_refused",
+        {{"round", config_->LogName()},
+         {"client", client_id},
+         {"code", absl::StatusCodeToString(status.code())},
+         {"reason", Shorten(status.message(), RecentRefusals::kMaxReasonBytes)},
+         {"omitted", *omitted}});
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
+absl::Status Round::RefuseLocked(absl::string_view client_id, absl::Status refusal) {
+  CountRefusedLocked(client_id, refusal);
   return refusal;
 }
 
@@ -176,7 +202,7 @@ void Round::Refuse(UploadHandle& upload, const absl::Status& status) {
   UploadMap::node_type removed;  // freed after mu_ is released
   MutexLock lock(&mu_);
   removed = RemoveLocked(upload, status);
-  if (!removed.empty()) CountRefusedLocked(status);
+  if (!removed.empty()) CountRefusedLocked(upload.client_id, status);
 }
 
 absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeats repeats) {
@@ -233,7 +259,7 @@ Round::UploadMap::node_type Round::RemoveOtherTagLocked(UploadName name, const s
   }
   const absl::Status status = ReplacedError(name);
   UploadMap::node_type removed = RemoveLocked(*upload, status);
-  CountRefusedLocked(status);
+  CountRefusedLocked(name.first, status);
   upload->permit_.Release();  // now: a thread that appends a chunk may keep the handle for a while
   return removed;
 }
@@ -263,7 +289,7 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
           absl::FormatDuration(services_.limits.upload_timeout)));
     }
     if (upload == nullptr) {
-      RETURN_IF_ERROR(CheckRateLocked());
+      RETURN_IF_ERROR(CheckRateLocked(client_id));
       ASSIGN_OR_RETURN(upload, OpenUploadLocked(name, /*is_named=*/true, tag, nullptr));
     }
     if (upload->is_committing_) {
@@ -282,7 +308,7 @@ void Round::RefuseNamed(const std::string& client_id, const std::string& submiss
                         const absl::Status& status) {
   UploadMap::node_type removed;  // freed after mu_ is released
   MutexLock lock(&mu_);
-  CountRefusedLocked(status);
+  CountRefusedLocked(client_id, status);
   const std::shared_ptr<UploadHandle> upload = FindNamedLocked({client_id, submission_id});
   if (upload != nullptr && upload->tag == tag && !upload->is_committing_) removed = RemoveLocked(*upload, status);
 }

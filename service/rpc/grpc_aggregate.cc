@@ -153,8 +153,9 @@ class AggregateReactor final
     std::iota(tensors.begin(), tensors.end(), size_t{0});
     ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round_, snapshot.results, std::move(tensors), KeyInterval{},
                                                           service_.methods().PageBytes(0), format_));
-    writer_.Open(std::move(pages),
-                 [this](v1::ResultPage* page) { service_.methods().Encode(*round_, page->mutable_round()); });
+    writer_.Open(std::move(pages), [this](v1::ResultPage* page) {
+      service_.methods().Encode(*round_, Identity{}, page->mutable_round());  // the caller's own round: all of it
+    });
     return absl::OkStatus();
   }
 

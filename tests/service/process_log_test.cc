@@ -90,6 +90,15 @@ TEST(ProcessLogTest, FewFiles_FewerConnectionsThanAskedFor_IsLogged) {
       absl::StrCat("few_files max_connections=1000000000 connections=", info.limits().max_connections(), "\n")));
 }
 
+TEST(ProcessLogTest, RefusedSubmission_IsLoggedWithClientAndReason) {
+  ServerProcess server;
+  Client client(server.address());
+  ASSERT_THAT(client.Create(SumSpec(10), "r"), IsOk());
+  EXPECT_THAT(client.SubmitUnary({MakeChunk("rounds/r", "a b", {10}, {1})}), HasCode(Code::kInvalidArgument));
+  ASSERT_TRUE(server.AwaitLog("submission_refused"));
+  EXPECT_THAT(server.Log(), HasSubstr("submission_refused round=r client=\"a b\" code=INVALID_ARGUMENT reason=\""));
+}
+
 TEST(ProcessLogTest, Traceparent_IsCutToItsLength) {
   ServerProcess server;
   Client client(server.address());

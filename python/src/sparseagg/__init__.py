@@ -44,7 +44,7 @@ from sparseagg.errors import (
     Unavailable,
     Unimplemented,
 )
-from sparseagg.info import RoundInfo, ServerInfo, ServerLimits, StageTime, Submission, Timeline
+from sparseagg.info import Refusal, RoundInfo, ServerInfo, ServerLimits, StageTime, Submission, Timeline
 from sparseagg.local.engine import Aggregator, aggregate, release_memory
 from sparseagg.local.server import Server
 from sparseagg.result import Result, TensorResult
@@ -72,6 +72,7 @@ __all__ = [
     "PermissionDenied",
     "ProgramMissing",
     "PublishedModel",
+    "Refusal",
     "ResourceExhausted",
     "Result",
     "RetryPolicy",

@@ -13,10 +13,10 @@ from sparseagg.durations import seconds_of
 from sparseagg.spec import RoundSpec, enum_name
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["RoundInfo", "ServerInfo", "ServerLimits", "StageTime", "Submission", "TensorSummary", "Timeline"]
+__all__ = ["Refusal", "RoundInfo", "ServerInfo", "ServerLimits", "StageTime", "Submission", "TensorSummary", "Timeline"]
 
 
-def _time(message: pb.Round, field: str) -> datetime.datetime | None:
+def _time(message: pb.Round | pb.Refusal, field: str) -> datetime.datetime | None:
     if not message.HasField(field):
         return None
     stamp: timestamp_pb2.Timestamp = getattr(message, field)
@@ -70,6 +70,7 @@ class ServerInfo:
     limits: ServerLimits
     key_encodings: tuple[str, ...]
     value_encodings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()  # what the server does without, for its operator
 
     @classmethod
     def from_proto(cls, proto: pb.ServerInfo) -> ServerInfo:
@@ -87,6 +88,7 @@ class ServerInfo:
             limits=ServerLimits(**limits),
             key_encodings=_names(pb.KeyEncoding, "KEY_ENCODING_", proto.key_encodings),
             value_encodings=_names(pb.ValueEncoding, "VALUE_ENCODING_", proto.value_encodings),
+            warnings=tuple(proto.warnings),
         )
 
 
@@ -121,6 +123,23 @@ class Submission:
             num_tuples=proto.num_tuples,
             num_bytes=proto.num_bytes,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A submission that a round refused.
+
+    Attributes:
+        client_id: the client.
+        code: name of the gRPC status code, such as "INVALID_ARGUMENT".
+        reason: the error's text, shortened to 256 bytes.
+        time: when; None from a round in this process.
+    """
+
+    client_id: str
+    code: str
+    reason: str
+    time: datetime.datetime | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +217,7 @@ class RoundInfo:
         num_tuples: number of tuples in committed submissions.
         num_bytes: bytes of keys and values in committed submissions.
         num_refused: number of refused submissions.
+        recent_refusals: the latest 20 of these, the oldest first. A caller of the role client sees its own only.
         num_uploads: number of uploads that are not committed yet.
         results: the tensors of a round that is "done".
     """
@@ -218,6 +238,7 @@ class RoundInfo:
     timeline: Timeline
     engine: str
     results: tuple[TensorSummary, ...]
+    recent_refusals: tuple[Refusal, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -254,5 +275,8 @@ class RoundInfo:
                     plan=summary.plan,
                 )
                 for summary in proto.results
+            ),
+            recent_refusals=tuple(
+                Refusal(each.client_id, each.code, each.reason, _time(each, "time")) for each in proto.recent_refusals
             ),
         )

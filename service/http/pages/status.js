@@ -113,6 +113,11 @@ function roundCard(round) {
   if (Number(round.numRefused) > 0) {
     card.append(element("p", { className: "error", textContent: `${plural(Number(round.numRefused), "submission")} refused` }));
   }
+  const refusal = round.recentRefusals?.at(-1);
+  if (refusal) {
+    const reason = `the latest, of ${refusal.clientId}: ${refusal.code}: ${refusal.reason}`;
+    card.append(element("p", { className: "error", textContent: reason }));
+  }
   if (round.stateReason) card.append(element("p", { className: "error", textContent: round.stateReason }));
   card.append(...timelineOf(round));
   return card;
@@ -169,6 +174,8 @@ function showTasks(tasks) {
 }
 
 function showServer(info) {
+  at("warnings").textContent = (info.warnings ?? []).join(" · ");
+  at("warnings").hidden = (info.warnings ?? []).length === 0;
   at("server").textContent = `${info.version} · ${info.engineDescription}`;
   const limits = info.limits;
   const facts = [

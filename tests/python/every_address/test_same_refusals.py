@@ -64,6 +64,9 @@ def test_bad_update_is_refused_in_the_same_words_and_the_round_unharmed(any_clie
     # A submission's limits concern no tensor; a server names the one at which it has reached them.
     assert re.match(f"(tensor 'v'[:,] )?{text}", said), said
     assert (opened.refresh().state, opened.info.num_submissions, opened.info.num_refused) == ("open", 0, 1)
+    (listed,) = opened.info.recent_refusals
+    assert (listed.client_id, listed.code) == ("it's", getattr(sa, error).code.name)
+    assert re.match(f"(tensor 'v'[:,] )?(chunk 0[:,] )?{text}", listed.reason), listed
     found, said = refusal(lambda: any_client.aggregate({"it's": (update, weight)}, spec))
     assert found == error
     assert re.match(f"client 'it's': (tensor 'v'[:,] )?{text}", said), said

@@ -117,7 +117,7 @@ TEST(AuditLogTest, Denied_ManyInASecond_LeavesLinesOut) {
   Timer timer(&clock);
   AuditLog log(&clock);
   const auto denied = [&] { return log.Denied("GetRound", "", "ipv4:127.0.0.1:1", absl::UnauthenticatedError("no")); };
-  for (int i = 0; i < AuditLog::kLinesPerSecond; ++i) EXPECT_TRUE(denied());
+  for (int i = 0; i < LineLimit::kLinesPerSecond; ++i) EXPECT_TRUE(denied());
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(denied());
   clock.Advance(absl::Seconds(1), timer);
   EXPECT_TRUE(denied());

@@ -87,6 +87,26 @@ TEST_F(AuthApiTest, Tenants_SameIds_AreDifferentRounds) {
   EXPECT_THAT(red.Get("rounds/r"), IsOk());
 }
 
+TEST_F(AuthApiTest, Refusals_OfOtherClients_AreNotShownToAClient) {
+  WriteTokens(absl::StrCat(TokenLine("coordinator", "coordinator red boss"), TokenLine("a", "client red a"),
+                           TokenLine("b", "client red b")));
+  ASSERT_THAT(As("coordinator").Create(SumSpec(10), "r"), IsOk());
+  for (const char* id : {"a", "b"}) {
+    EXPECT_THAT(As(id).SubmitUnary({MakeChunk("rounds/r", id, {10}, {1})}), HasCode(Code::kInvalidArgument));
+  }
+  const auto shown_to = [&](const std::string& token) {
+    std::vector<std::string> clients;
+    const auto round = As(token).Get("rounds/r");
+    EXPECT_THAT(round, IsOk());
+    if (!round.ok()) return clients;
+    for (const v1::Refusal& refusal : round->recent_refusals()) clients.push_back(refusal.client_id());
+    return clients;
+  };
+  EXPECT_THAT(shown_to("coordinator"), ::testing::ElementsAre("a", "b"));
+  EXPECT_THAT(shown_to("a"), ::testing::ElementsAre("a"));
+  EXPECT_THAT(shown_to("b"), ::testing::ElementsAre("b"));
+}
+
 TEST_F(AuthApiTest, TenantHeader_OfAnAdmin_ActsThere_OfOthersIsDenied) {
   WriteAllRoles();
   ASSERT_THAT(As("red-coordinator").Create(SumSpec(), "r"), IsOk());

@@ -177,6 +177,7 @@ def _info(arguments: argparse.Namespace) -> int:
         "key_encodings": ", ".join(info.key_encodings),
         "value_encodings": ", ".join(info.value_encodings),
         **{name: f"{value:g}" if isinstance(value, float) else value for name, value in vars(info.limits).items()},
+        **({"warnings": "; ".join(info.warnings)} if info.warnings else {}),
     }
     for name, value in rows.items():
         put(f"{name:26} {value}")

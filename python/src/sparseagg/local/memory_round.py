@@ -25,6 +25,10 @@ __all__ = ["MemoryRound"]
 
 _MOST_ID_BYTES = 256
 
+# Of Round.recent_refusals, as on a server.
+_MAX_REFUSALS = 20
+_MAX_REASON_BYTES = 256
+
 
 class MemoryRound:
     """A round that the engine in this process merges. Thread-safe.
@@ -111,9 +115,13 @@ class MemoryRound:
                     answer = self._duplicate(client_id, content)
                     answer = answer or self._add(tensors, client_id, submission_id, weight, content)
             return answer
-        except SparseaggError:
+        except SparseaggError as error:
             with self._lock:
                 self._info.num_refused += 1
+                refusals = self._info.recent_refusals
+                refusal = refusals.add(client_id=client_id, code=error.code.name, reason=_reason(error))
+                refusal.time.FromNanoseconds(time.time_ns())
+                del refusals[:-_MAX_REFUSALS]
             raise
 
     def read(self, request: pb.StreamResultRequest) -> dict[str, TensorResult]:
@@ -353,6 +361,10 @@ class MemoryRound:
     def _state(self) -> str:
         """Returns the state's name in errors. Requires _lock."""
         return pb.RoundState.Name(self._info.state)[len("ROUND_STATE_") :]
+
+
+def _reason(error: SparseaggError) -> str:
+    return str(error).encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
 
 
 def _seconds(spec: pb.RoundSpec, field: str) -> float | None:

@@ -238,6 +238,18 @@ class ListSubmissionsResponse(_message.Message):
     submissions: _containers.RepeatedCompositeFieldContainer[Submission]
     def __init__(self, submissions: _Optional[_Iterable[_Union[Submission, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class Refusal(_message.Message):
+    __slots__ = ["client_id", "code", "reason", "time"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    code: str
+    reason: str
+    time: _timestamp_pb2.Timestamp
+    def __init__(self, client_id: _Optional[str] = ..., code: _Optional[str] = ..., reason: _Optional[str] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
 class ResultFormat(_message.Message):
     __slots__ = ["key_encodings", "value_encoding"]
     KEY_ENCODINGS_FIELD_NUMBER: _ClassVar[int]
@@ -263,7 +275,7 @@ class ResultPage(_message.Message):
     def __init__(self, slice: _Optional[_Union[TensorSlice, _Mapping]] = ..., counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., summary: _Optional[_Union[TensorSummary, _Mapping]] = ..., next_page_token: _Optional[str] = ..., round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ["close_time", "create_time", "end_time", "engine", "expire_time", "name", "num_bytes", "num_refused", "num_submissions", "num_tuples", "num_uploads", "results", "spec", "state", "state_reason", "timeline"]
+    __slots__ = ["close_time", "create_time", "end_time", "engine", "expire_time", "name", "num_bytes", "num_refused", "num_submissions", "num_tuples", "num_uploads", "recent_refusals", "results", "spec", "state", "state_reason", "timeline"]
     CLOSE_TIME_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     END_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -275,6 +287,7 @@ class Round(_message.Message):
     NUM_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
     NUM_UPLOADS_FIELD_NUMBER: _ClassVar[int]
+    RECENT_REFUSALS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -291,12 +304,13 @@ class Round(_message.Message):
     num_submissions: int
     num_tuples: int
     num_uploads: int
+    recent_refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
     results: _containers.RepeatedCompositeFieldContainer[TensorSummary]
     spec: RoundSpec
     state: RoundState
     state_reason: str
     timeline: RoundTimeline
-    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ..., num_uploads: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., close_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., timeline: _Optional[_Union[RoundTimeline, _Mapping]] = ..., engine: _Optional[str] = ..., results: _Optional[_Iterable[_Union[TensorSummary, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., num_uploads: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., close_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., timeline: _Optional[_Union[RoundTimeline, _Mapping]] = ..., engine: _Optional[str] = ..., results: _Optional[_Iterable[_Union[TensorSummary, _Mapping]]] = ...) -> None: ...
 
 class RoundSpec(_message.Message):
     __slots__ = ["aggregation", "deadline", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "result_ttl", "tensors"]
@@ -337,7 +351,7 @@ class RoundTimeline(_message.Message):
     def __init__(self, decode: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prepare: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., add: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., finish: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., open: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., stages: _Optional[_Iterable[_Union[StageTime, _Mapping]]] = ..., longest: _Optional[str] = ...) -> None: ...
 
 class ServerInfo(_message.Message):
-    __slots__ = ["api_versions", "engine", "engine_description", "features", "key_encodings", "limits", "value_encodings", "version"]
+    __slots__ = ["api_versions", "engine", "engine_description", "features", "key_encodings", "limits", "value_encodings", "version", "warnings"]
     API_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     ENGINE_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +360,7 @@ class ServerInfo(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     VALUE_ENCODINGS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     api_versions: _containers.RepeatedScalarFieldContainer[str]
     engine: str
     engine_description: str
@@ -354,7 +369,8 @@ class ServerInfo(_message.Message):
     limits: ServerLimits
     value_encodings: _containers.RepeatedScalarFieldContainer[ValueEncoding]
     version: str
-    def __init__(self, version: _Optional[str] = ..., api_versions: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., engine_description: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encodings: _Optional[_Iterable[_Union[ValueEncoding, str]]] = ...) -> None: ...
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., api_versions: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., engine_description: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encodings: _Optional[_Iterable[_Union[ValueEncoding, str]]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
     __slots__ = ["max_bytes_per_submission", "max_connections", "max_lease", "max_memory_per_tenant", "max_message_bytes", "max_open_rounds", "max_open_rounds_per_tenant", "max_open_tasks", "max_page_bytes", "max_result_ttl", "max_submissions", "max_submissions_per_second_per_tenant", "max_task_bytes", "max_tensors", "max_transfers_per_tenant", "max_tuples_per_submission", "max_uploads", "max_uploads_per_tenant", "max_wait", "max_waiting_leases", "max_width", "memory_limit_bytes", "upload_timeout"]
