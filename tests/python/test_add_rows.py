@@ -83,7 +83,7 @@ def test_integers_are_added_exactly_and_never_wrap() -> None:
     target = np.array([2**61, 7, 3], np.int64)
     merged.add_to(target)
     assert target.tolist() == [2**61 + 2**62, 7, -2]
-    with pytest.raises(sa.OutOfRange, match="tensor 'v': a sum does not fit int64"):
+    with pytest.raises(sa.OutOfRange, match="tensor 'v', key 0: a sum does not fit int64"):
         merged.add_to(target, 2)
     with pytest.raises(sa.InvalidArgument, match=r"tensor 'v': 0\.5 × int64 does not add to int64"):
         merged.add_to(target, 0.5)
@@ -133,3 +133,47 @@ def test_result_is_added_to_models_completely_or_not_at_all() -> None:
     with pytest.raises(sa.InvalidArgument, match="the model has no array '1'; it has '0'"):
         merged.add_to({"0": model["0"]})
     assert model["0"].tolist() == [0, -2, 0]
+
+
+def tied(**values: list[float]) -> sa.Result:
+    merged = {name: result([1], [rows], 4, 2, name=name) for name, rows in values.items()}
+    return sa.Result(merged, RoundInfo.from_proto(pb.Round(name="rounds/r")))
+
+
+def test_array_with_several_names_is_added_to_once() -> None:
+    weight = np.zeros((4, 2))
+    for model in ({"wte": weight, "head": weight}, {"wte": weight, "head": weight[:]}):
+        weight[...] = 0
+        tied(wte=[3, 5], head=[3, 5]).add_to(model, 2)
+        assert weight.tolist() == [[0, 0], [6, 10], [0, 0], [0, 0]]
+        tied(wte=[0, 0], head=[1, 1]).add_to(model)  # no client has sent the first
+        assert weight[1].tolist() == [7, 11]
+        with pytest.raises(sa.InvalidArgument, match=r"'wte' and 'head' are one array of the model .* results differ"):
+            tied(wte=[1, 1], head=[1, 2]).add_to(model)
+        assert weight[1].tolist() == [7, 11]
+
+
+def test_results_of_one_array_in_two_layouts_are_compared_by_their_values() -> None:
+    weight = np.zeros((4, 2))
+    sparse, dense = result([1], [[3, 5]], 4, 2, name="wte"), result(None, [[0, 0], [3, 5], [0, 0], [0, 0]], 4, 2)
+    object.__setattr__(dense, "layout", "dense")
+    merged = sa.Result({"wte": sparse, "head": dense}, RoundInfo.from_proto(pb.Round(name="rounds/r")))
+    merged.add_to({"wte": weight, "head": weight})
+    assert weight.tolist() == [[0, 0], [3, 5], [0, 0], [0, 0]]
+
+
+def test_arrays_that_overlap_are_refused_and_those_that_only_lie_between_each_other_are_not() -> None:
+    square = np.zeros((4, 4))
+    fused = {"wte": square[:, :2], "head": square[:, 2:], "other": np.zeros((4, 2))}
+    tied(wte=[1, 2], head=[3, 4], other=[5, 6]).add_to(fused)
+    assert square[1].tolist() == [1, 2, 3, 4]
+    for head in (square[:, 1:3], square.T[1:3].T, square[::-1, :2]):
+        with pytest.raises(sa.InvalidArgument, match=r"'wte' and 'head' have elements in common|'head' and 'wte' have"):
+            tied(wte=[1, 2], head=[1, 2]).add_to({"wte": square[:, :2], "head": head})
+    assert square[1].tolist() == [1, 2, 3, 4]
+
+
+def test_integer_sum_that_does_not_fit_names_the_key() -> None:
+    merged = sa.aggregate([([0, 3], np.array([1, 100]))], sa.RoundSpec([sa.TensorSpec("v", "int64", 4)]))["v"]
+    with pytest.raises(sa.OutOfRange, match="tensor 'v', key 3: a sum does not fit int32"):
+        merged.add_to(np.full(4, 2**31 - 50, np.int32))

@@ -35,6 +35,22 @@ def test_update_data_torch_module_gives_its_gradients():
         update_data(spec, module)
 
 
+def test_update_data_module_sends_a_gradient_by_each_of_its_names_that_the_round_has():
+    weight = types.SimpleNamespace(grad=FakeTorch(np.array([1.0, 2.0], np.float32)))
+
+    def named_parameters(remove_duplicate=True):
+        yield "wte", weight
+        if not remove_duplicate:
+            yield "head", weight
+
+    module = types.SimpleNamespace(named_parameters=named_parameters)
+    for names in (["wte"], ["head"], ["wte", "head"]):
+        spec = sa.RoundSpec([sa.TensorSpec(name, "float32", 2) for name in names])
+        assert [data.spec.name for data in update_data(spec, module)] == names
+    with pytest.raises(sa.InvalidArgument, match="unknown tensor 'wte'"):
+        update_data(sa.RoundSpec([tensor()]), module)
+
+
 def test_tensor_data_torch_sparse_csr_is_read_by_rows():
     csr = FakeTorch(csr=([0, 1, 1, 3], [1, 0, 1], [5.0, 6.0, 7.0]), shape=(3, 2))
     assert rows_of(tensor_data(tensor(dimension=3, width=2), csr)) == {0: [0.0, 5.0], 2: [6.0, 7.0]}

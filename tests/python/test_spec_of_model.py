@@ -63,9 +63,10 @@ class FakeModule:
     """A torch module as far as we look at one."""
 
     def __init__(self) -> None:
-        trained = types.SimpleNamespace(requires_grad=True, shape=(4, 2), dtype="torch.float32")
-        frozen = types.SimpleNamespace(requires_grad=False, shape=(4, 2), dtype="torch.float32")
-        self.parameters = {"emb.weight": trained, "bag.weight": trained, "base.weight": frozen}
+        self.parameters = {
+            name: types.SimpleNamespace(requires_grad=name != "base.weight", shape=(4, 2), dtype="torch.float32")
+            for name in ("emb.weight", "bag.weight", "base.weight")
+        }
 
     def named_parameters(self):
         return iter(self.parameters.items())
@@ -86,6 +87,51 @@ def test_like_a_module_has_its_trained_parameters_and_knows_sparse_embeddings() 
     ]
     assert sa.RoundSpec.like(FakeModule(), sparse=[]).tensor("emb.weight").layout == "dense"
     assert sa.RoundSpec.like(FakeModule(), buffers=True).tensor("mean").dtype == "float64"
+
+
+def layouts(spec: sa.RoundSpec) -> dict[str, str]:
+    return {tensor.name: tensor.layout for tensor in spec.tensors}
+
+
+@pytest.mark.parametrize("listed", ["wte", "head"])
+@pytest.mark.parametrize("what", ["sparse", "elements"])
+def test_like_a_name_stands_for_all_names_of_one_memory(listed: str, what: str) -> None:
+    weight = np.zeros((20, 4), np.float32)
+    # The same shape in other memory, parts of the memory, and forms without content are no ties.
+    other = {"other": np.zeros((20, 4), np.float32), "half": weight[:10], "turned": weight.T}
+    zero = np.float32(0)
+    forms = {"form": np.broadcast_to(zero, (20, 4)), "form 2": np.broadcast_to(zero, (20, 4))}
+    found = layouts(sa.RoundSpec.like({"wte": weight, **other, "head": weight[:], **forms}, **{what: [listed, "form"]}))
+    assert {name for name, layout in found.items() if layout == "sparse"} == {"wte", "head", "form"}
+
+
+def test_like_what_is_named_by_another_name_of_one_memory() -> None:
+    weight = np.zeros((20, 4), np.float32)
+    model = {"wte": weight, "head": weight}
+    assert layouts(sa.RoundSpec.like(model, sparse="wte", skip="head")) == {"wte": "sparse"}
+    spec = sa.RoundSpec.like(model, sparse="wte", elements="head")
+    assert [tensor.width for tensor in spec.tensors] == [4, 1]
+    assert layouts(sa.RoundSpec.like(model)) == {"wte": "dense", "head": "dense"}
+
+
+class TiedModule(FakeModule):
+    """A torch module of which one parameter has two names."""
+
+    def named_parameters(self, remove_duplicate: bool = True):
+        yield from self.parameters.items()
+        if not remove_duplicate:
+            yield "head.weight", self.parameters["bag.weight"]
+
+    def named_buffers(self, remove_duplicate: bool = True):
+        return super().named_buffers()
+
+
+def test_like_a_module_takes_every_name_of_a_tied_array_for_the_first() -> None:
+    module = TiedModule()
+    for names in ("head.weight", "head.*", ["bag.weight", "head.weight"]):
+        assert layouts(sa.RoundSpec.like(module, names)) == {"emb.weight": "dense", "bag.weight": "sparse"}
+    with pytest.raises(sa.InvalidArgument, match=r"sparse has 'tail.weight', which is no tensor of the model"):
+        sa.RoundSpec.like(module, "tail.weight")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class Addition:
             rows = self._values[start : start + block]
             index = self._index(start, start + len(rows), width)
             before = self._target.read(self._view, index)
-            self._target.write(self._view, index, self._sums(before, rows))
+            self._target.write(self._view, index, self._sums(before, rows, start))
 
     def _index(self, start: int, stop: int, width: int) -> Any:
         if self._keys is None and self._is_flat:
@@ -75,11 +75,11 @@ class Addition:
             return keys
         return np.unravel_index(keys[:, np.newaxis] * width + np.arange(width), self._shape)
 
-    def _sums(self, before: Array, rows: Array) -> Array:
-        """Returns before + alpha · rows in the target's dtype; bfloat16 as its bits."""
+    def _sums(self, before: Array, rows: Array, start: int) -> Array:
+        """Returns before + alpha · rows in the target's dtype; bfloat16 as its bits. ``start``: where the rows begin."""
         dtype = self._target.dtype
         if self._is_integer:
-            return self._integer_sums(before, rows)
+            return self._integer_sums(before, rows, start)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             sums = rows.astype(np.float64)
             if self._alpha != 1:
@@ -87,11 +87,13 @@ class Addition:
             sums += before.astype(np.float64)
             return bfloat16.bits_from_float(sums) if dtype == "bfloat16" else sums.astype(dtype)
 
-    def _integer_sums(self, before: Array, rows: Array) -> Array:
+    def _integer_sums(self, before: Array, rows: Array, start: int) -> Array:
         sums = before.astype(object) + rows.astype(object) * int(self._alpha)  # Python's integers: slow, and exact
         limits = np.iinfo(self._target.dtype)
         if sums.size and not limits.min <= sums.min() <= sums.max() <= limits.max:
-            raise OutOfRange(f"tensor {self._name!r}: a sum does not fit {limits.dtype}")
+            row = int(np.argmax(((sums < limits.min) | (sums > limits.max)).any(axis=1)))
+            key = start + row if self._keys is None else self._keys[start + row]
+            raise OutOfRange(f"tensor {self._name!r}, key {key}: a sum does not fit {limits.dtype}")
         return np.asarray(sums, dtype=limits.dtype)
 
 

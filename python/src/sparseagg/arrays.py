@@ -20,8 +20,18 @@ from sparseagg.foreign.sparse_arrays import read_parts
 from sparseagg.foreign.tables import is_table, read_columns
 from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.spec_options import outside_key_space
+from sparseagg.tied import every_name
 
-__all__ = ["Array", "TensorData", "engine_data", "is_module", "kind_of", "tensor_data", "to_numpy", "update_data"]
+__all__ = [
+    "Array",
+    "TensorData",
+    "engine_data",
+    "is_module",
+    "kind_of",
+    "tensor_data",
+    "to_numpy",
+    "update_data",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +85,27 @@ def engine_data(spec: RoundSpec, update: Any) -> list[TensorData]:
     The engine checks keys, and brings them to the wire's type, in the pass that copies them.
     """
     if is_module(update):
-        update = {name: parameter.grad for name, parameter in update.named_parameters()}
-        update = {name: gradient for name, gradient in update.items() if gradient is not None}
+        update = _gradients(spec, update)
     elif not isinstance(update, Mapping) or hasattr(update, "tocoo"):  # SciPy's dok_matrix is a mapping
         update = _named(spec, update)
     for name in update:
         spec.tensor(name)
     return [_engine_tensor_data(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
+
+
+def _gradients(spec: RoundSpec, module: Any) -> dict[str, Any]:
+    """Returns the gradients of a module. One that has several names comes by each that the round has."""
+    known = {tensor.name for tensor in spec.tensors}
+    named = list(every_name(module.named_parameters))
+    names: dict[int, list[str]] = {}
+    for name, parameter in named:
+        if name in known:
+            names.setdefault(id(parameter), []).append(name)
+    gradients: dict[str, Any] = {}
+    for first, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            gradients.update(dict.fromkeys(names.get(id(parameter), [first]), parameter.grad))
+    return gradients
 
 
 def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from sparseagg.info import RoundInfo
 from sparseagg.plain_text import plain
 from sparseagg.spec import key_bytes
 from sparseagg.spec_of_model import model_arrays
+from sparseagg.tied import overlapping_arrays, tied_arrays
 
 __all__ = ["Result", "TensorResult"]
 
@@ -213,10 +214,24 @@ class TensorResult:
             raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 is no part of an array")
         return Addition(self.name, self.shape, None if self._is_whole() else self.keys, values, target, alpha)
 
+    def _changes(self) -> bool:
+        """Returns whether adding this changes anything."""
+        return bool(self._values().any())
+
+    def _equals(self, other: TensorResult) -> bool:
+        """Returns whether another result of an array of the same shape has the same bits."""
+        if (self.layout, self.width, len(self)) != (other.layout, other.width, len(other)):
+            return _have_same_bits(self.dense(), other.dense())
+        return np.array_equal(self.keys, other.keys) and _have_same_bits(self._values(), other._values())
+
     def _values(self) -> Array:
         if self.values is None:
             raise FailedPrecondition(f"tensor {self.name!r} is a union, which has keys and counts but no values")
         return self.values
+
+
+def _have_same_bits(one: Array, other: Array) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 class Result(Mapping[str, TensorResult]):
@@ -245,20 +260,51 @@ class Result(Mapping[str, TensorResult]):
     def add_to(self, model: Any, alpha: float = 1.0) -> None:
         """Adds alpha × the rows of every tensor to the arrays of a model, in place; see ``TensorResult.add_to``.
 
+        An array that has several names (tied weights) is added to once.
+
         Args:
             model: a torch module, a state dict or another mapping from names to arrays, or a list of arrays, as for
                 ``RoundSpec.like``. Arrays of no tensor stay.
             alpha: factor of the rows.
 
         Raises:
-            InvalidArgument: the model has no array of a tensor's name, or not a fit one. Nothing is added.
+            InvalidArgument: the model has no array of a tensor's name, or not a fit one; or arrays of several tensors
+                are one memory (tied weights), and the results differ. Nothing is added.
             FailedPrecondition: a tensor has no values (union), or no bound on the keys (dimension 0).
             OutOfRange: an integer sum does not fit its array's dtype. Tensors before it are added.
         """
-        arrays = model_arrays(model, frozen=True, buffers=True)
+        arrays = model_arrays(model, frozen=True, buffers=True, tied=True)
         for name in self:
             if name not in arrays:
                 known = ", ".join(map(repr, arrays))
                 raise InvalidArgument(f"the model has no array {name!r}; it has {known or 'none'}")
-        for addition in [tensor._addition(arrays[name], alpha) for name, tensor in self.items()]:
+        additions = {name: tensor._addition(arrays[name], alpha) for name, tensor in self.items()}
+        for repeated in self._repeated({name: arrays[name] for name in self}):
+            del additions[repeated]
+        for addition in additions.values():
             addition.run()
+
+    def _repeated(self, arrays: Mapping[str, Any]) -> set[str]:
+        """Returns the names of tied arrays whose tensors are added by another name already.
+
+        Raises:
+            InvalidArgument: the results of tied arrays differ, or arrays overlap in another way.
+        """
+        repeated: set[str] = set()
+        for names in tied_arrays(arrays):
+            # A tensor that no client has sent, as the second name of a module's gradient, adds nothing.
+            first, *others = [name for name in names if self[name]._changes()] or names[:1]
+            different = next((name for name in others if not self[first]._equals(self[name])), None)
+            if different is not None:
+                raise InvalidArgument(
+                    f"tensors {first!r} and {different!r} are one array of the model (tied weights), and their results "
+                    f"differ: add the right one with result[name].add_to(array)"
+                )
+            repeated.update(set(names) - {first})
+        overlap = overlapping_arrays({name: array for name, array in arrays.items() if name not in repeated})
+        if overlap is not None:
+            raise InvalidArgument(
+                f"tensors {overlap[0]!r} and {overlap[1]!r} have elements in common in the model's memory, to which "
+                "both would be added: add the right one with result[name].add_to(array)"
+            )
+        return repeated

@@ -244,7 +244,9 @@ class RoundSpec(Options):
     ) -> RoundSpec:
         """Returns a spec with a tensor for each array of a model, of its name, dtype and shape.
 
-        Arrays are dense, unless ``sparse`` or ``elements`` names them. Only dtypes and shapes are read.
+        Arrays are dense, unless ``sparse`` or ``elements`` names them. Only dtypes and shapes are read, and of arrays
+        of one memory under several names (tied weights) the addresses: a name in ``sparse`` or ``elements`` stands for
+        all of them. A torch module has the first of the names only, and takes the others for it.
 
             RoundSpec.like(module, sparse=["embedding.weight"], op="mean", weighting="by_weight")
 

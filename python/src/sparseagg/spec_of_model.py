@@ -11,6 +11,7 @@ from sparseagg.errors import InvalidArgument
 from sparseagg.foreign.numpy_arrays import to_numpy
 from sparseagg.shapes import checked_shape
 from sparseagg.spec_options import dtype_name
+from sparseagg.tied import every_name, tied_arrays
 
 __all__ = ["Names", "model_arrays", "tensor_fields"]
 
@@ -18,20 +19,26 @@ __all__ = ["Names", "model_arrays", "tensor_fields"]
 Names = Union[str, Iterable[str], Callable[[str, Any], bool], None]
 
 
-def model_arrays(model: Any, *, frozen: bool, buffers: bool) -> dict[str, Any]:
+def model_arrays(model: Any, *, frozen: bool, buffers: bool, tied: bool = False) -> dict[str, Any]:
     """Returns the arrays of a model by name.
 
     Args:
         model: a torch module, a mapping from names to arrays, or a list of arrays, whose names are "0", "1", ….
         frozen: take the parameters of a module that are not trained, too.
         buffers: take the buffers of a module, too.
+        tied: take a parameter or buffer of a module by every name that it has, not by the first one only.
 
     Raises:
         InvalidArgument: ``model`` is none of these.
     """
     if callable(getattr(model, "named_parameters", None)):
-        arrays = {name: value for name, value in model.named_parameters() if frozen or value.requires_grad}
-        return {**arrays, **dict(model.named_buffers())} if buffers else arrays
+        named = dict(every_name(model.named_parameters) if tied else model.named_parameters())
+        arrays = {name: value for name, value in named.items() if frozen or value.requires_grad}
+        return (
+            {**arrays, **dict(every_name(model.named_buffers) if tied else model.named_buffers())}
+            if buffers
+            else arrays
+        )
     if isinstance(model, Mapping) and not hasattr(model, "tocoo"):
         return {checked_text("a tensor's name", name): array for name, array in model.items()}
     if isinstance(model, (list, tuple)):
@@ -47,7 +54,12 @@ def tensor_fields(model: Any, sparse: Names, elements: Names, skip: Names, buffe
     if sparse is None:
         sparse = list(_sparse_weights(model) & set(arrays))
     given = {"sparse": sparse, "elements": elements, "skip": skip}
-    chosen = {what: _chosen(what, names, arrays) for what, names in given.items()}
+    aliases = _aliases(model, arrays, buffers)
+    chosen = {what: _chosen(what, names, arrays, aliases) for what, names in given.items()}
+    for names in tied_arrays(arrays):  # an array of several names is sparse by each of them
+        for what in ("sparse", "elements"):
+            if chosen[what].intersection(names):
+                chosen[what].update(set(names) - set().union(*chosen.values()))
     for name in arrays:
         if name in chosen["skip"]:
             continue
@@ -67,19 +79,29 @@ def _sparse_weights(model: Any) -> set[str]:
     return {f"{name}.weight" if name else "weight" for name in names}
 
 
-def _chosen(what: str, names: Names, arrays: Mapping[str, Any]) -> set[str]:
+def _aliases(model: Any, arrays: Mapping[str, Any], buffers: bool) -> dict[str, str]:
+    """Returns the other names of a module's tied arrays, with the first name of each, which ``arrays`` has."""
+    if not callable(getattr(model, "named_modules", None)):
+        return {}
+    first = {id(array): name for name, array in arrays.items()}
+    named = model_arrays(model, frozen=False, buffers=buffers, tied=True)
+    return {name: first[id(array)] for name, array in named.items() if name not in arrays and id(array) in first}
+
+
+def _chosen(what: str, names: Names, arrays: Mapping[str, Any], aliases: Mapping[str, str]) -> set[str]:
     """Returns the names of arrays that an argument names; ``InvalidArgument`` if a name is no array's."""
     if names is None:
         return set()
     if callable(names):
         return {name for name, array in arrays.items() if names(name, array)}
     chosen: set[str] = set()
+    known = [*arrays, *aliases]
     for pattern in [names] if isinstance(names, str) else names:
-        found = [pattern] if pattern in arrays else fnmatch.filter(arrays, checked_text(f"a name in {what}", pattern))
+        found = [pattern] if pattern in known else fnmatch.filter(known, checked_text(f"a name in {what}", pattern))
         if not found:
-            known = ", ".join(map(repr, arrays))
-            raise InvalidArgument(f"{what} has {pattern!r}, which is no tensor of the model; it has {known}")
-        chosen.update(found)
+            listed = ", ".join(map(repr, arrays))
+            raise InvalidArgument(f"{what} has {pattern!r}, which is no tensor of the model; it has {listed}")
+        chosen.update(aliases.get(name, name) for name in found)
     return chosen
 
 

@@ -187,3 +187,34 @@ def test_top_k_takes_torch_tensors() -> None:
         kept[torch.from_numpy(keys)] += torch.from_numpy(wide(rows))
         assert torch.equal(kept, delta.detach().double().reshape(-1))
         assert set(keys) == set(delta.detach().abs().reshape(-1).float().topk(3).indices.tolist())
+
+
+def test_tied_weights_are_one_tensor_and_added_to_once() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(SEED)
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wte, self.head = torch.nn.Embedding(12, 4), torch.nn.Linear(4, 12, bias=False)
+            self.head.weight = self.wte.weight
+
+    module = Tied()
+    before = module.wte.weight.detach().clone()
+    for name in ("wte.weight", "head.weight"):
+        assert [(t.name, t.layout) for t in sa.RoundSpec.like(module, name).tensors] == [("wte.weight", "sparse")]
+        spec = sa.RoundSpec.like(module.state_dict(), name)
+        assert [(t.name, t.layout) for t in spec.tensors] == [("wte.weight", "sparse"), ("head.weight", "sparse")]
+    module.head(module.wte(torch.tensor([3, 7]))).sum().backward()
+    merged = sa.aggregate([module], spec)
+    assert list(merged) == ["wte.weight", "head.weight"]
+    for model in (module, module.state_dict()):
+        merged.add_to(model, -0.5)
+    assert torch.allclose(module.wte.weight, before - module.wte.weight.grad)
+    rows = ([3], np.ones((1, 4)))
+    different = sa.aggregate([{"wte.weight": rows, "head.weight": ([3], np.zeros((1, 4)) - 1)}], spec)
+    with pytest.raises(sa.InvalidArgument, match=r"'wte.weight' and 'head.weight' are one array of the model"):
+        different.add_to(module)
+    alone = sa.aggregate([{"wte.weight": rows}], spec)
+    alone.add_to(module.state_dict())
+    assert torch.allclose(module.head.weight[3], before[3] - module.wte.weight.grad[3] + 1)
