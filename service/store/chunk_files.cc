@@ -64,11 +64,16 @@ int WriteAll(int fd, std::vector<iovec> spans, uint64_t offset) {
 }  // namespace
 
 struct ChunkFiles::File {
-  explicit File(std::string name, uint64_t size = 0) : path(std::move(name)), end(size) {}
+  explicit File(std::string name, uint64_t size = 0) : path(std::move(name)), end(size), next(size) {}
   ~File() { Close(); }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
+  void Raise(uint64_t offset) {
+    uint64_t old = next;
+    while (old < offset && !next.compare_exchange_weak(old, offset)) {
+    }
+  }
   void Close() {
     if (fd >= 0) close(fd);
     fd = -1;
@@ -86,7 +91,10 @@ struct ChunkFiles::File {
   // A second sync would succeed, since the kernel drops what it could not write.
   std::atomic<int> sync_error = 0;
   bool is_syncing ABSL_GUARDED_BY(mu) = false;  // and must stay open
-  uint64_t end ABSL_GUARDED_BY(mu);
+  bool is_deleted ABSL_GUARDED_BY(mu) = false;  // and must not be made again
+  uint64_t end ABSL_GUARDED_BY(mu);             // of what was written
+  // Where the next chunk begins: at `end`, or behind a reserved range. Changed with and without `mu`.
+  std::atomic<uint64_t> next;
   uint64_t synced ABSL_GUARDED_BY(mu) = 0;
 };
 
@@ -176,14 +184,16 @@ absl::StatusOr<ChunkReference> ChunkFiles::Append(uint64_t round, absl::Span<con
   const std::shared_ptr<File> file = FindOrAdd(round);
   if (file->fd < 0) RETURN_IF_ERROR(CloseSome(file.get()));
   MutexLock lock(&file->mu);
+  if (file->is_deleted) return absl::FailedPreconditionError("the round has ended, and its chunks were removed");
   RETURN_IF_ERROR(OpenLocked(*file));
-  chunk.offset = file->end;
+  chunk.offset = file->next;
   if (const int error = WriteAll(file->fd, std::move(spans), chunk.offset); error != 0) {
     // What was written is behind the end; the next chunk goes over it.
     if (ftruncate(file->fd, static_cast<off_t>(file->end)) != 0) return FileError("cut", file->path, errno);
     return FileError("write to", file->path, error);
   }
-  file->end += chunk.size;
+  file->end = chunk.offset + chunk.size;
+  file->Raise(file->end);
   {
     MutexLock all(&mu_);
     unsynced_.emplace(round, file);
@@ -194,6 +204,10 @@ absl::StatusOr<ChunkReference> ChunkFiles::Append(uint64_t round, absl::Span<con
     sync_file_range(file->fd, static_cast<off_t>(chunk.offset), static_cast<off_t>(chunk.size), SYNC_FILE_RANGE_WRITE);
   }
   return chunk;
+}
+
+void ChunkFiles::Reserve(uint64_t round, const ChunkReference& chunk) {
+  FindOrAdd(round)->Raise(chunk.offset + chunk.size);
 }
 
 absl::StatusOr<std::optional<std::string>> ChunkFiles::Read(uint64_t round, const ChunkReference& chunk) const {
@@ -238,6 +252,7 @@ absl::StatusOr<std::vector<ChunkFiles::Extent>> ChunkFiles::Sync() {
     bool needs_sync = false;
     {
       MutexLock lock(&file->mu);
+      if (file->is_deleted) continue;
       end = file->end;
       needs_sync = file->synced < end;
       if (needs_sync) RETURN_IF_ERROR(OpenLocked(*file));
@@ -248,6 +263,7 @@ absl::StatusOr<std::vector<ChunkFiles::Extent>> ChunkFiles::Sync() {
     MutexLock lock(&file->mu);
     file->is_syncing = false;
     RETURN_IF_ERROR(status);
+    if (file->is_deleted) continue;
     file->synced = std::max(file->synced, end);
     synced.push_back({round, end});
   }
@@ -266,6 +282,16 @@ void ChunkFiles::Free(uint64_t round, const ChunkReference& chunk) {
 }
 
 void ChunkFiles::Delete(uint64_t round) {
+  std::shared_ptr<File> file;
+  {
+    MutexLock lock(&mu_);
+    if (const auto found = files_.find(round); found != files_.end()) file = found->second;
+  }
+  if (file != nullptr) {
+    // First, so that an append or a sync that has the object does not make the file again.
+    MutexLock lock(&file->mu);
+    file->is_deleted = true;
+  }
   MutexLock lock(&mu_);
   files_.erase(round);
   unsynced_.erase(round);

@@ -24,7 +24,8 @@ namespace sparseagg::service {
 // and to a blob file, and compute two checksums in software: seven times the processor time of one write.
 //
 // A chunk counts only when the database has its reference. So what a crash leaves behind the last referenced byte is
-// garbage, which does no harm.
+// garbage, which does no harm. The end of a machine may also leave references to bytes that the file does not have.
+// Reserve keeps their ranges free, so that freeing such a chunk later never frees another one.
 //
 // Errors of the file system: RESOURCE_EXHAUSTED: the disk is full. UNAVAILABLE: any other. The message has the path.
 // Owned by Store. Thread-safe.
@@ -37,7 +38,10 @@ class ChunkFiles {
   ChunkFiles& operator=(const ChunkFiles&) = delete;
 
   // Hands the chunk to the operating system, whole or not at all. `bytes`: the chunk, in several spans.
+  // Errors: of the file system. FAILED_PRECONDITION: Delete has removed the file meanwhile.
   absl::StatusOr<ChunkReference> Append(uint64_t round, absl::Span<const absl::string_view> bytes);
+  // Makes later appends begin behind this chunk of an earlier run, which the file may lack.
+  void Reserve(uint64_t round, const ChunkReference& chunk);
   // Returns: the chunk; nullopt: the file does not have it, or has other bytes in its place.
   absl::StatusOr<std::optional<std::string>> Read(uint64_t round, const ChunkReference& chunk) const;
 
@@ -50,7 +54,7 @@ class ChunkFiles {
   // call, and how much. After an error, nobody knows what the disk has.
   absl::StatusOr<std::vector<Extent>> Sync();
 
-  // Gives the space of a chunk back, as far as the file system can.
+  // Gives the space of a chunk back, as far as the file system can. Requires: the chunk was appended, or reserved.
   void Free(uint64_t round, const ChunkReference& chunk);
   // Removes the round's file, if there is one.
   void Delete(uint64_t round);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -33,15 +33,14 @@ void DeleteChunks(uint64_t round, uint64_t upload, rocksdb::WriteBatch& batch) {
 
 }  // namespace
 
-Store::Store(std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database,
-             std::unique_ptr<ChunkFiles> files, bool syncs)
+Store::Store(const StoreOptions& options, std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database,
+             std::unique_ptr<ChunkFiles> files)
     : directory_(std::move(directory)),
       database_(std::move(database)),
       files_(std::move(files)),
-      syncs_(syncs),
-      unreclaimed_bytes_(database_->memory_bytes() + 1),
-      sync_thread_([this] { RunSyncs(); }),
-      reclaim_thread_([this] { RunReclaims(); }) {}
+      syncs_(options.durability == Durability::kSync),
+      post_(options.post),
+      unreclaimed_bytes_(database_->memory_bytes() + 1) {}
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(options.data_dir));
@@ -49,19 +48,20 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
                    Database::Open(directory->db_path(), options.memory_limit_bytes));
   const bool syncs = options.durability == Durability::kSync;
   ASSIGN_OR_RETURN(std::unique_ptr<ChunkFiles> files, ChunkFiles::Open(directory->chunks_path(), syncs));
-  return std::unique_ptr<Store>(new Store(std::move(directory), std::move(database), std::move(files), syncs));
+  return std::unique_ptr<Store>(new Store(options, std::move(directory), std::move(database), std::move(files)));
 }
 
 Store::~Store() {
   {
     MutexLock lock(&mu_);
     stopped_ = true;
-    changed_.Signal();
-    reclaim_.Signal();
   }
   database_->StopReclaim();
-  reclaim_thread_.join();
-  sync_thread_.join();
+}
+
+void Store::Post(WorkerPool* thread, void (Store::*job)()) {
+  std::function<void()> run = [this, job] { (this->*job)(); };
+  post_ == nullptr ? thread->Post(std::move(run)) : post_(std::move(run));
 }
 
 std::vector<Store::Freed> Store::WholeFileOf(uint64_t round) const {
@@ -88,7 +88,7 @@ absl::StatusOr<Store::Ticket> Store::WriteRemoval(rocksdb::WriteBatch& batch, st
   if (!ticket.ok() || freed.empty()) return ticket;
   MutexLock lock(&mu_);
   freed_.insert(freed_.end(), freed.begin(), freed.end());
-  reclaim_.Signal();
+  PostReclaimLocked();
   return ticket;
 }
 
@@ -99,7 +99,7 @@ void Store::WhenDurable(Ticket ticket, OnDurable done) {
     MutexLock lock(&mu_);
     if (ticket > synced_ && failed_.ok()) {
       waits_.push_back(std::move(done));
-      changed_.Signal();
+      if (waits_.size() == 1) Post(&sync_thread_, &Store::RunSync);
       return;
     }
     if (ticket > synced_) status = failed_;
@@ -118,24 +118,20 @@ absl::Status Store::AwaitDurable(Ticket ticket) {
   return result;
 }
 
-void Store::RunSyncs() {
-  while (true) {
-    std::vector<OnDurable> served;
-    {
-      MutexLock lock(&mu_);
-      while (waits_.empty() && !stopped_) changed_.Wait(&mu_);
-      if (waits_.empty()) return;
-      served.swap(waits_);
-    }
-    const Ticket written = written_;
-    const absl::Status status = SyncAll();
-    {
-      MutexLock lock(&mu_);
-      if (status.ok()) synced_ = written;
-      failed_ = database_->failed_sync();
-    }
-    for (const OnDurable& done : served) done(status);
+void Store::RunSync() {
+  std::vector<OnDurable> served;
+  {
+    MutexLock lock(&mu_);
+    served.swap(waits_);
   }
+  const Ticket written = written_;
+  const absl::Status status = SyncAll();
+  {
+    MutexLock lock(&mu_);
+    if (status.ok()) synced_ = written;
+    failed_ = database_->failed_sync();
+  }
+  for (const OnDurable& done : served) done(status);
 }
 
 absl::Status Store::SyncAll() {
@@ -160,27 +156,29 @@ absl::Status Store::SyncAll() {
 
 absl::Status Store::FinishRestore() { return syncs_ ? SyncAll() : absl::OkStatus(); }
 
-void Store::RunReclaims() {
-  while (true) {
-    std::vector<Freed> freed;
-    bool wants_reclaim = false;
-    {
-      MutexLock lock(&mu_);
-      while (!wants_reclaim_ && freed_.empty() && !stopped_) reclaim_.Wait(&mu_);
-      if (stopped_) return;
-      std::swap(wants_reclaim, wants_reclaim_);
-      freed.swap(freed_);
-    }
-    // The removal first: a power failure must not bring back a reference without its chunk. The next start removes the
-    // files of rounds that are gone.
-    if (!freed.empty() && !database_->Sync().ok()) freed.clear();
-    for (const Freed& each : freed) {
-      each.chunk.size == 0 ? files_->Delete(each.round) : files_->Free(each.round, each.chunk);
-    }
-    if (!wants_reclaim) continue;
-    unreclaimed_bytes_ = 0;
-    database_->Reclaim();
+void Store::PostReclaimLocked() {
+  if (!std::exchange(is_reclaim_posted_, true)) Post(&reclaim_thread_, &Store::RunReclaim);
+}
+
+void Store::RunReclaim() {
+  std::vector<Freed> freed;
+  bool wants_reclaim = false;
+  {
+    MutexLock lock(&mu_);
+    is_reclaim_posted_ = false;
+    if (stopped_) return;
+    std::swap(wants_reclaim, wants_reclaim_);
+    freed.swap(freed_);
   }
+  // The removal first: a power failure must not bring back a reference without its chunk. The next start removes the
+  // files of rounds that are gone.
+  if (!freed.empty() && !database_->Sync().ok()) freed.clear();
+  for (const Freed& each : freed) {
+    each.chunk.size == 0 ? files_->Delete(each.round) : files_->Free(each.round, each.chunk);
+  }
+  if (!wants_reclaim) return;
+  unreclaimed_bytes_ = 0;
+  database_->Reclaim();
 }
 
 absl::StatusOr<Store::Ticket> Store::PutRound(uint64_t round, const RoundRecord& record) {
@@ -202,7 +200,7 @@ absl::StatusOr<Store::Ticket> Store::DeleteRound(uint64_t round) {
   if (unreclaimed_bytes_ > database_->memory_bytes()) {
     MutexLock lock(&mu_);
     wants_reclaim_ = true;
-    reclaim_.Signal();
+    PostReclaimLocked();
   }
   return ticket;
 }
@@ -212,7 +210,7 @@ absl::StatusOr<Store::Ticket> Store::PutState(uint64_t round, const StateRecord&
   rocksdb::WriteBatch batch;
   std::vector<Freed> freed;
   for (const auto& [client, upload] : withdrawn) {
-    RETURN_IF_ERROR(ListLargeChunks(round, upload, &freed));
+    RETURN_IF_ERROR(ListLargeChunks(round, upload, 0, &freed));
     batch.Delete(keys::Submission(round, client));
     DeleteChunks(round, upload, batch);
   }
@@ -259,7 +257,7 @@ absl::StatusOr<Store::Ticket> Store::PutChunk(uint64_t round, uint64_t upload, u
 absl::StatusOr<Store::Ticket> Store::DeleteUpload(uint64_t round, uint64_t upload) {
   rocksdb::WriteBatch batch;
   std::vector<Freed> freed;
-  RETURN_IF_ERROR(ListLargeChunks(round, upload, &freed));
+  RETURN_IF_ERROR(ListLargeChunks(round, upload, 0, &freed));
   batch.Delete(keys::Upload(round, upload));
   DeleteChunks(round, upload, batch);
   FailPoint("before_delete_upload");
@@ -280,7 +278,7 @@ absl::StatusOr<Store::Ticket> Store::PutSubmission(uint64_t round, absl::string_
 absl::StatusOr<Store::Ticket> Store::DeleteSubmission(uint64_t round, absl::string_view client_id, uint64_t upload) {
   rocksdb::WriteBatch batch;
   std::vector<Freed> freed;
-  RETURN_IF_ERROR(ListLargeChunks(round, upload, &freed));
+  RETURN_IF_ERROR(ListLargeChunks(round, upload, 0, &freed));
   batch.Delete(keys::Submission(round, client_id));
   DeleteChunks(round, upload, batch);
   FailPoint("before_withdrawal");

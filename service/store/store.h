@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/base/mutex.h"
+#include "service/base/worker_pool.h"
 #include "service/store/data_directory.h"
 #include "service/store/records.h"
 #include "service/store/task_records.h"
@@ -42,6 +42,9 @@ struct StoreOptions {
   std::string data_dir;
   Durability durability = Durability::kSync;  // not kMemory
   uint64_t memory_limit_bytes = 0;            // of the process; 0: none
+  // Takes the store's background jobs, and runs them one at a time, or never. Null: two threads of the store. For tests
+  // that choose the order in which things happen.
+  std::function<void(std::function<void()>)> post = nullptr;
 };
 
 // The store of one server, on RocksDB, with large chunks in files beside it. Rounds have numbers, which the registry
@@ -108,7 +111,8 @@ class Store {
 
   // ---- reads, for the restart ----
 
-  // Returns: the rounds in ascending order of their numbers, with their states. Also removes what belongs to no round.
+  // Returns: the rounds in ascending order of their numbers, with their states; of several of one name, the latest.
+  // Also removes what belongs to no such round. Call it before the first write.
   struct StoredRound {
     uint64_t number = 0;
     RoundRecord record;
@@ -152,47 +156,51 @@ class Store {
     ChunkReference chunk;
   };
 
-  Store(std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database, std::unique_ptr<ChunkFiles> files,
-        bool syncs);
+  Store(const StoreOptions& options, std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database,
+        std::unique_ptr<ChunkFiles> files);
+  // Runs `job`, which is RunSync or RunReclaim, in the background.
+  void Post(WorkerPool* thread, void (Store::*job)());
   absl::StatusOr<Ticket> Write(rocksdb::WriteBatch& batch);
   absl::Status CountRefused(absl::Status status);
   // Writes what is in `batch`, which removes the chunks in `freed`, and later gives their space back.
   absl::StatusOr<Ticket> WriteRemoval(rocksdb::WriteBatch& batch, std::vector<Freed> freed);
   std::vector<Freed> WholeFileOf(uint64_t round) const;
-  // Appends the upload's large chunks to `freed`.
-  absl::Status ListLargeChunks(uint64_t round, uint64_t upload, std::vector<Freed>* freed) const;
+  // Returns: the reference that a chunk's value is. From now on the range is the chunk's, though the file may lack it.
+  absl::StatusOr<ChunkReference> ReserveLargeChunk(uint64_t round, absl::string_view value) const;
+  // Appends the upload's large chunks, from `sequence` on, to `freed`.
+  absl::Status ListLargeChunks(uint64_t round, uint64_t upload, uint64_t sequence, std::vector<Freed>* freed) const;
   // Returns: the error for a chunk that its file does not have.
   absl::Status MissingChunkError(uint64_t round, uint64_t sequence, const ChunkReference& chunk) const;
   // Errors: RESOURCE_EXHAUSTED: the next one may succeed. Any other: none will.
   absl::Status SyncAll();
-  // Syncs as long as calls wait: each sync serves all that have come during the one before.
-  void RunSyncs();
-
-  // Frees the space of what is gone, from time to time.
-  void RunReclaims();
+  // Serves all calls that wait for a sync.
+  void RunSync();
+  // Frees the space of what is gone.
+  void RunReclaim();
+  void PostReclaimLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::unique_ptr<DataDirectory> directory_;
   const std::unique_ptr<Database> database_;
   const std::unique_ptr<ChunkFiles> files_;
   const bool syncs_;
+  const std::function<void(std::function<void()>)> post_;  // null: jobs run on the threads
   std::atomic<uint64_t> refused_writes_ = 0;
   std::map<uint64_t, uint64_t> unrecorded_;  // used by SyncAll: by round, synced bytes that no record has
   std::atomic<Ticket> written_{0};           // the latest write that RocksDB has in its log
   Mutex mu_;
-  CondVar changed_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   Ticket synced_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Status failed_ ABSL_GUARDED_BY(mu_);  // no sync succeeds any more
-  std::vector<OnDurable> waits_ ABSL_GUARDED_BY(mu_);
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);           // no sync succeeds any more
+  std::vector<OnDurable> waits_ ABSL_GUARDED_BY(mu_);  // if there are some, a sync is posted
   // Bytes of chunks written since the latest reclaim began: an upper bound of what a removal may have freed. After a
   // start, as if much had been written.
   std::atomic<uint64_t> unreclaimed_bytes_;
-  CondVar reclaim_;
+  bool is_reclaim_posted_ ABSL_GUARDED_BY(mu_) = false;
   bool wants_reclaim_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Freed> freed_ ABSL_GUARDED_BY(mu_);
-  // The last members: they start when all others exist.
-  std::thread sync_thread_;
-  std::thread reclaim_thread_;
+  // The last members: their jobs use all others.
+  WorkerPool sync_thread_{1};
+  WorkerPool reclaim_thread_{1};
 };
 
 }  // namespace sparseagg::service

@@ -1,6 +1,10 @@
 // Store: reads, for the restart of a server.
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
@@ -19,6 +23,10 @@ absl::Status BadKey(absl::string_view key) {
                                           keys::kRestAt, " and more: it is damaged"));
 }
 
+void DeleteContent(uint64_t round, rocksdb::WriteBatch& batch) {
+  batch.DeleteRange(keys::Make(round, Kind::kRound), keys::Make(round, Kind::kEnd));
+}
+
 // Whether a chunk's value is a ChunkReference behind the mark.
 bool IsReference(absl::string_view value) { return !value.empty() && value[0] == keys::kReferenceMark; }
 
@@ -26,7 +34,8 @@ bool IsReference(absl::string_view value) { return !value.empty() && value[0] ==
 
 absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
   std::vector<StoredRound> rounds;
-  std::vector<uint64_t> strays;
+  rocksdb::WriteBatch strays;
+  std::map<std::pair<std::string, std::string>, size_t> places;  // in `rounds`, by tenant and id
   Database::Range range(*database_, "", keys::EndOfRounds());
   while (range.Valid()) {
     const absl::string_view key = range.key();
@@ -40,18 +49,33 @@ absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
       if (range.Valid() && range.key() == keys::Make(number, Kind::kState)) {
         ASSIGN_OR_RETURN(round.state, DecodeStateRecord(range.value()));
       }
-      rounds.push_back(std::move(round));
+      const auto name = std::make_pair(round.record.tenant, round.record.id);
+      const auto [place, is_new] = places.emplace(name, rounds.size());
+      if (is_new) {
+        rounds.push_back(std::move(round));
+      } else {
+        // The earlier round was deleted or had expired, but the process ended before that was written.
+        DeleteContent(rounds[place->second].number, strays);
+        rounds[place->second] = std::move(round);
+      }
     } else {
       // A call was about to write to the round while another one deleted the round.
-      strays.push_back(number);
+      DeleteContent(number, strays);
     }
     range.Seek(keys::Make(number + 1, Kind::kRound));
   }
   RETURN_IF_ERROR(range.status());
-  for (const uint64_t number : strays) RETURN_IF_ERROR(DeleteRound(number).status());
-  // The database has synced what it found in its log, so that these rounds do not come back.
+  if (strays.Count() > 0) {
+    RETURN_IF_ERROR(Write(strays).status());
+    RETURN_IF_ERROR(database_->Sync());
+  }
+  std::sort(rounds.begin(), rounds.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
+  // Now, not by RunReclaim: a new round may get the number of one that is gone. What these files had does not come
+  // back, since the database has also synced what it found in its log.
   for (const uint64_t number : files_->Rounds()) {
-    const auto is_it = [number](const StoredRound& round) { return round.number == number; };
+    const auto is_it = [number](const StoredRound& round) {
+      return round.number == number && round.state.name != StateRecord::Name::kCancelled;
+    };
     if (std::none_of(rounds.begin(), rounds.end(), is_it)) files_->Delete(number);
   }
   return rounds;
@@ -86,7 +110,7 @@ absl::Status Store::ForEachChunk(uint64_t round, uint64_t upload,
     if (!IsReference(range.value())) {
       RETURN_IF_ERROR(take(range.value()));
     } else {
-      ASSIGN_OR_RETURN(const ChunkReference chunk, DecodeChunkReference(range.value().substr(1)));
+      ASSIGN_OR_RETURN(const ChunkReference chunk, ReserveLargeChunk(round, range.value()));
       ASSIGN_OR_RETURN(const std::optional<std::string> bytes, files_->Read(round, chunk));
       if (!bytes.has_value()) return MissingChunkError(round, sequence, chunk);
       RETURN_IF_ERROR(take(*bytes));
@@ -110,12 +134,19 @@ absl::Status Store::MissingChunkError(uint64_t round, uint64_t sequence, const C
   return absl::AbortedError(absl::StrCat(text, "had not reached the disk when the machine ended"));
 }
 
-absl::Status Store::ListLargeChunks(uint64_t round, uint64_t upload, std::vector<Freed>* freed) const {
+absl::StatusOr<ChunkReference> Store::ReserveLargeChunk(uint64_t round, absl::string_view value) const {
+  ASSIGN_OR_RETURN(const ChunkReference chunk, DecodeChunkReference(value.substr(1)));
+  files_->Reserve(round, chunk);
+  return chunk;
+}
+
+absl::Status Store::ListLargeChunks(uint64_t round, uint64_t upload, uint64_t sequence,
+                                    std::vector<Freed>* freed) const {
   if (!files_->Has(round)) return absl::OkStatus();
-  Database::Range range(*database_, keys::Chunks(round, upload), keys::Chunks(round, upload + 1));
+  Database::Range range(*database_, keys::Chunk(round, upload, sequence), keys::Chunks(round, upload + 1));
   for (; range.Valid(); range.Next()) {
     if (!IsReference(range.value())) continue;
-    ASSIGN_OR_RETURN(const ChunkReference chunk, DecodeChunkReference(range.value().substr(1)));
+    ASSIGN_OR_RETURN(const ChunkReference chunk, ReserveLargeChunk(round, range.value()));
     freed->push_back({round, chunk});
   }
   return range.status();
@@ -123,8 +154,10 @@ absl::Status Store::ListLargeChunks(uint64_t round, uint64_t upload, std::vector
 
 absl::Status Store::DeleteChunksFrom(uint64_t round, uint64_t upload, uint64_t sequence) {
   rocksdb::WriteBatch batch;
+  std::vector<Freed> freed;
+  RETURN_IF_ERROR(ListLargeChunks(round, upload, sequence, &freed));
   batch.DeleteRange(keys::Chunk(round, upload, sequence), keys::Chunks(round, upload + 1));
-  return Write(batch).status();
+  return WriteRemoval(batch, std::move(freed)).status();
 }
 
 absl::StatusOr<uint64_t> Store::DeleteOtherUploads(uint64_t round, absl::Span<const uint64_t> kept) {

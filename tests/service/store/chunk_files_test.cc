@@ -168,6 +168,41 @@ TEST_F(ChunkFilesTest, Free_GivesTheSpaceBackAndKeepsTheNeighbours) {
   EXPECT_THAT(Read(1, after), Optional(std::string("after")));
 }
 
+TEST_F(ChunkFilesTest, Free_OfAChunkWhoseEndTheFileLost_KeepsTheNextOne) {
+  const ChunkReference kept = Append(1, "kept");
+  const ChunkReference torn = Append(1, std::string(100'000, 'x'));
+  std::filesystem::resize_file(folder_ / "chunks/1", torn.offset + torn.size - 1);
+  Reopen();
+  files_->Reserve(1, torn);
+  EXPECT_EQ(Read(1, torn), std::nullopt);
+  const ChunkReference next = Append(1, "next");
+  EXPECT_GE(next.offset, torn.offset + torn.size);
+  files_->Free(1, torn);
+  EXPECT_THAT(Read(1, kept), Optional(std::string("kept")));
+  EXPECT_THAT(Read(1, next), Optional(std::string("next")));
+}
+
+TEST_F(ChunkFilesTest, Sync_OfAFileWithAReservedRange_TellsWhatWasWritten) {
+  const ChunkReference chunk = Append(1, "chunk");
+  ChunkReference lost = chunk;
+  lost.offset += 100;
+  Reopen();
+  files_->Reserve(1, lost);
+  EXPECT_EQ(Synced(), (std::map<uint64_t, uint64_t>{{1, 5}}));
+  EXPECT_EQ(Append(1, "next").offset, lost.offset + lost.size);
+  EXPECT_EQ(Synced(), (std::map<uint64_t, uint64_t>{{1, 109}}));
+}
+
+TEST_F(ChunkFilesTest, Delete_DuringASync_LeavesNoFile) {
+  for (uint64_t round = 1; round <= 100; ++round) Append(round, "chunk");
+  Reopen();  // the sync opens each file
+  std::thread syncs([&] { EXPECT_THAT(files_->Sync(), IsOk()); });
+  for (uint64_t round = 100; round >= 1; --round) files_->Delete(round);
+  syncs.join();
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "chunks"));
+  EXPECT_THAT(Synced(), IsEmpty());
+}
+
 TEST_F(ChunkFilesTest, Delete_RemovesTheFile) {
   Append(1, "one");
   Append(2, "two");

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -24,7 +26,7 @@ class StoreTest : public ::testing::Test {
  protected:
   Store& store() {
     if (store_ == nullptr) {
-      auto opened = Store::Open({folder_.path(), Durability::kSync, uint64_t{256} << 20});
+      auto opened = Store::Open({folder_.path(), Durability::kSync, uint64_t{256} << 20, post_});
       EXPECT_THAT(opened, IsOk());
       store_ = *std::move(opened);
     }
@@ -73,6 +75,7 @@ class StoreTest : public ::testing::Test {
   }
 
   const TemporaryDirectory folder_;
+  std::function<void(std::function<void()>)> post_;
   std::unique_ptr<Store> store_;
 };
 
@@ -163,7 +166,7 @@ TEST_F(StoreTest, PutState_Cancelled_RemovesTheContent) {
 
 TEST_F(StoreTest, DeleteRound_LeavesItsNeighbours) {
   for (uint64_t round = 1; round <= 3; ++round) {
-    PutRound(round);
+    PutRound(round, std::to_string(round));
     PutChunk(round, 1, 0, "chunk");
   }
   ASSERT_THAT(store().DeleteRound(2), IsOk());
@@ -179,6 +182,37 @@ TEST_F(StoreTest, ReadRounds_ContentWithoutARound_IsRemoved) {
   PutChunk(2, 1, 0, "stray");
   EXPECT_THAT(Rounds(), ElementsAre(1));
   EXPECT_THAT(Chunks(2, 1), IsEmpty());
+}
+
+TEST_F(StoreTest, ReadRounds_NumberOfARoundThatIsGone_MayBeUsedAgain) {
+  const std::string large(100'000, 'x');
+  std::vector<std::function<void()>> jobs;
+  post_ = [&](std::function<void()> job) { jobs.push_back(std::move(job)); };
+  PutRound(1);
+  PutChunk(2, 1, 0, large);  // its round was deleted meanwhile
+  Reopen();
+  EXPECT_THAT(Rounds(), ElementsAre(1));
+  PutRound(2);
+  PutChunk(2, 1, 0, large);
+  for (const auto& job : jobs) job();
+  EXPECT_THAT(Chunks(2, 1), ElementsAre(large));
+}
+
+TEST_F(StoreTest, ReadRounds_TwoOfOneName_KeepsTheLatest) {
+  const std::string large(100'000, 'x');
+  PutRound(1, "other");
+  PutRound(2, "name");
+  PutChunk(2, 1, 0, large);
+  PutRound(3, "name");  // the disk was full when round 2 was to be removed
+  PutChunk(3, 1, 0, large);
+  ASSERT_THAT(store().PutRound(4, {"another tenant", "name", "spec", absl::FromUnixSeconds(7)}), IsOk());
+  for (int start = 0; start < 2; ++start) {
+    Reopen();
+    EXPECT_THAT(Rounds(), ElementsAre(1, 3, 4));
+    EXPECT_THAT(Chunks(2, 1), IsEmpty());
+    EXPECT_THAT(Chunks(3, 1), ElementsAre(large));
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "chunks/2"));
+  }
 }
 
 TEST_F(StoreTest, DeleteOtherUploads_KeepsThoseThatAreNamed) {
