@@ -98,6 +98,7 @@ absl::StatusOr<std::vector<std::string>> TaskRegistry::Create(const std::string&
     for (TaskRecord& record : records) {
       TaskEntry& task = InsertLocked(next_number_++, std::move(record));
       task.bytes = TaskBytes(*task.record);
+      if (!task.record->spec.round.empty()) task.round = rounds.at(task.record->spec.round).round;
       ++counts_[static_cast<size_t>(TaskState::kOpen)];
       task.tenant->ready.Add(&task);
       SetDueLocked(task, task.deadline_at);
@@ -116,36 +117,39 @@ void TaskRegistry::Watch(const std::string& tenant, const std::shared_ptr<Round>
   {
     MutexLock lock(&mu_);
     const auto tasks = tenants_[tenant].by_round.find(id);
-    if (tasks == tenants_[tenant].by_round.end() || std::exchange(tasks->second.is_watched, true)) return;
+    if (tasks == tenants_[tenant].by_round.end() || tasks->second.watched.lock() == round) return;
+    tasks->second.watched = round;
   }
   // The round must not own itself through its wait.
   round->Wait(absl::InfiniteDuration(),
-              [registry = weak_from_this(), round = std::weak_ptr<Round>(round), tenant, pool = &services_.pool] {
-                pool->Post([registry, round, tenant] {
+              [registry = weak_from_this(), weak = std::weak_ptr<Round>(round), tenant, pool = &services_.pool] {
+                // Owned from now on: the tasks are cancelled even if nobody else has the round any more.
+                pool->Post([registry, ended = weak.lock(), tenant] {
                   const auto self = registry.lock();
-                  const auto ended = round.lock();
                   if (self == nullptr || ended == nullptr) return;
                   const RoundState state = ended->state();
                   if (!HasEnded(state)) return;  // the server shuts down
-                  self->EndRound(tenant, ended->config().id, absl::StrCat("its round is ", Name(state)));
+                  self->EndRound(tenant, ended->config().id, ended, absl::StrCat("its round is ", Name(state)));
                 });
               });
 }
 
-void TaskRegistry::EndRound(const std::string& tenant, const std::string& round, const std::string& reason) {
+void TaskRegistry::EndRound(const std::string& tenant, const std::string& id, const std::shared_ptr<Round>& round,
+                            const std::string& reason) {
   MutexLock lock(&mu_);
-  const auto found = tenants_[tenant].by_round.find(round);
+  const auto found = tenants_[tenant].by_round.find(id);
   if (found == tenants_[tenant].by_round.end()) return;
-  found->second.is_watched = false;
+  if (found->second.watched.lock() == round) found->second.watched.reset();
   std::vector<TaskEntry*> open;
   for (const auto& [number, task] : found->second.tasks) {
+    if (task->round.lock() != round) continue;  // of a later round, which has got the name
     if (task->state.state == TaskState::kOpen) open.push_back(task);
     if (task->state.state == TaskState::kLeased) task->round_has_ended = true;
   }
   const absl::StatusOr<uint64_t> cancelled = CancelLocked(open, reason);
   if (cancelled.ok()) return;
   // Nobody can be told. The tasks are cancelled all the same, and a restart finds that their round has ended.
-  Log(LogLevel::kWarning, "tasks_not_stored", {{"round", round}, {"reason", cancelled.status().message()}});
+  Log(LogLevel::kWarning, "tasks_not_stored", {{"round", id}, {"reason", cancelled.status().message()}});
   for (TaskEntry* const task : open) SetStateLocked(*task, EndedLocked(*task, TaskState::kCancelled, reason));
 }
 
@@ -155,8 +159,19 @@ absl::Status TaskRegistry::Restore() {
   const auto restore = [&](uint64_t number, TaskRecord record, TaskStateRecord state) -> absl::Status {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(reservation_.Grow(TaskBytes(record), "a task of the data directory", ""));
-    if (!HasEnded(state.state) && !record.spec.round.empty()) rounds.emplace(record.tenant, record.spec.round);
+    if (TaskEntry* const earlier = FindLocked(record.tenant, record.id); earlier != nullptr) {
+      // It was kept for its time, and then could not be deleted from the disk.
+      RETURN_IF_ERROR(journal_.Delete(earlier->number));
+      if (!HasEnded(earlier->state.state)) {
+        SetStateLocked(*earlier, EndedLocked(*earlier, TaskState::kCancelled, "another task has its name"));
+      }
+      DeleteLocked(*earlier);
+    }
+    const std::string round_id = record.spec.round;
+    if (!HasEnded(state.state) && !round_id.empty()) rounds.emplace(record.tenant, round_id);
+    const auto round = services_.rounds.Find(record.tenant, round_id);
     TaskEntry& task = InsertLocked(number, std::move(record));
+    if (round.ok()) task.round = *round;
     task.bytes = TaskBytes(*task.record);
     // The time of day may have been set back since: nothing has ended in the future, and no lease grows.
     const Moment now = services_.clock.Now();
@@ -181,7 +196,7 @@ absl::Status TaskRegistry::Restore() {
     if (round.ok()) {
       Watch(tenant, *round);
     } else {
-      EndRound(tenant, id, "its round is gone");
+      EndRound(tenant, id, nullptr, "its round is gone");
     }
   }
   const Counts counts = Count();

@@ -12,6 +12,7 @@
 
 namespace sparseagg::service {
 
+class Round;
 struct TaskTenant;
 
 // The owner of some tasks of one tenant.
@@ -28,6 +29,7 @@ struct TaskEntry {
   std::shared_ptr<const TaskRecord> record;  // without the payload when the task has ended
   ContentHash payload_hash;
   TaskStateRecord state;
+  std::weak_ptr<Round> round;                             // a later one of this name is another one; null: it is gone
   bool round_has_ended = false;                           // the end of the lease cancels the task
   absl::Duration lease_end = -absl::InfiniteDuration();   // of the latest lease
   absl::Duration deadline_at = absl::InfiniteDuration();  // when the task fails

@@ -180,8 +180,9 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Calls EndRound when the round ends, unless that is arranged.
   void Watch(const std::string& tenant, const std::shared_ptr<Round>& round);
-  // Cancels the tasks of a round, or has the ends of their leases do so.
-  void EndRound(const std::string& tenant, const std::string& round, const std::string& reason);
+  // Cancels the tasks of a round, or has the ends of their leases do so. `round`: null: those whose round is gone.
+  void EndRound(const std::string& tenant, const std::string& id, const std::shared_ptr<Round>& round,
+                const std::string& reason);
 
   // task_leases.cc: from a lease to its end
   // Leases `task` for `request`. Errors, which change nothing: of Store.

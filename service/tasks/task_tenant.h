@@ -15,13 +15,15 @@
 
 namespace sparseagg::service {
 
+class Round;
+
 // Owned by TaskRegistry, whose lock guards it; it stays for the life of the registry. Tenants come from credentials, so
 // that they are few.
 struct TaskTenant {
   // The tasks of a round, ended ones included.
   struct RoundTasks {
     std::map<uint64_t, TaskEntry*> tasks;  // by number
-    bool is_watched = false;               // the end of the round will be told to the registry
+    std::weak_ptr<Round> watched;          // the end of this round will be told to the registry
   };
 
   std::map<uint64_t, std::unique_ptr<TaskEntry>> tasks;                 // by number

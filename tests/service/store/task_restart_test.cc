@@ -135,6 +135,45 @@ TEST_P(TaskRestartTest, Lease_ThatExpiresWithoutAServer_IsHandedOn) {
   EXPECT_EQ(tasks_->Lease("c")->name(), "tasks/twice");
 }
 
+TEST_P(TaskRestartTest, TwoTasksOfOneName_KeepsTheLatest) {
+  v1::TaskSpec spec;
+  spec.set_payload("old");
+  ASSERT_THAT(tasks_->Create("ended", spec), IsOk());
+  ASSERT_THAT(tasks_->Create("open", spec), IsOk());
+  EXPECT_EQ(tasks_->Lease("a")->name(), "tasks/ended");
+  ASSERT_THAT(tasks_->Complete("ended", "a"), IsOk());
+  tasks_.reset();
+  Stop();
+  {
+    // The disk was full when the ended tasks were to be removed.
+    auto store = Store::Open({options_.data_dir, options_.durability, 0});
+    ASSERT_THAT(store, IsOk());
+    TaskRecord record;
+    record.tenant = "default";
+    record.spec.payload = "new";
+    record.spec.max_attempts = 1;
+    record.spec.ttl = absl::Hours(1);
+    record.create_time = clock_.WallTime();
+    for (uint64_t number : {7, 8}) {
+      record.id = number == 7 ? "ended" : "open";
+      ASSERT_THAT((*store)->PutTasks({{number, &record}}), IsOk());
+    }
+  }
+  for (int start = 0; start < 2; ++start) {
+    ASSERT_THAT(Start(), IsOk());
+    Connect();
+    for (const char* id : {"ended", "open"}) {
+      const auto task = tasks_->Get(id);
+      ASSERT_THAT(task, IsOk());
+      EXPECT_EQ(task->spec().payload(), "new");
+      EXPECT_EQ(task->state(), v1::TASK_STATE_OPEN);
+    }
+    EXPECT_EQ(tasks_->List()->tasks_size(), 2);
+    tasks_.reset();
+    Stop();
+  }
+}
+
 TEST_P(TaskRestartTest, Round_OfATask_IsFoundAgain) {
   for (const char* id : {"kept", "gone"}) ASSERT_THAT(client_->Create(SumSpec(), id), IsOk());
   v1::TaskSpec spec;

@@ -78,6 +78,30 @@ TEST_F(TaskRoundTest, RoundDeleted_TasksAreCancelled) {
   EXPECT_EQ(StateOf("1"), TaskState::kCancelled);
 }
 
+TEST_F(TaskRoundTest, RoundDeletedAndMadeAgain_KeepsTheTasksOfTheNewRound) {
+  const auto old_round = Open(SumSpec(), "r");
+  Create("old", OfRound());
+  Create("leased", OfRound());
+  EXPECT_EQ(Lease("a"), "old");
+  // The pool cannot yet run what the end of the old round has posted.
+  Event go_on;
+  for (int i = 0; i < num_threads_; ++i) context().pool.Post([&] { go_on.Wait(); });
+  ASSERT_THAT(registry().Delete(kTenant, "r"), IsOk());
+  const auto new_round = Open(SumSpec(), "r");
+  ASSERT_NE(new_round, old_round);
+  Create("new", OfRound());
+  go_on.Notify();
+  RunPendingTasks();
+  EXPECT_EQ(StateOf("leased"), TaskState::kCancelled);
+  EXPECT_EQ(StateOf("new"), TaskState::kOpen);
+  SubmitOf(*new_round, "a");
+  EXPECT_THAT(Complete("old", "a", MakeChunk("", "a", {1}, {1}).submission_id()),
+              Fails(Code::kFailedPrecondition, HasSubstr("a later round has its name")));
+  ASSERT_THAT(new_round->Cancel("enough"), IsOk());
+  RunPendingTasks();
+  EXPECT_EQ(StateOf("new"), TaskState::kCancelled);
+}
+
 TEST_F(TaskRoundTest, CancelRound_CancelsItsTasksOnly) {
   Open(SumSpec(), "r");
   Open(SumSpec(), "s");
