@@ -11,6 +11,7 @@ import pytest
 import sparseagg as sa
 from real_server import ServerProcess
 from server_processes import temporary_folder
+from sparseagg.local.server_directory import ServerDirectory
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=100)])
 
@@ -51,6 +52,25 @@ def test_rounds_go_on_after_a_kill(tmp_path):
             server.stop()
     with sa.Server(tmp_path / "server") as server, sa.Client(server.address) as client:
         assert [each.client_id for each in client.get_round("r").submissions()] == ["a"]
+
+
+def test_stop_leaves_the_files_of_a_server_that_was_started_since(tmp_path, monkeypatch):
+    folder = tmp_path / "server"
+    first, second = sa.Server(folder).start(), sa.Server(folder)
+    real = ServerDirectory.start_lock
+
+    def start_second_before(directory, deadline):
+        monkeypatch.setattr(ServerDirectory, "start_lock", real)
+        second.start()
+        return real(directory, deadline)
+
+    monkeypatch.setattr(ServerDirectory, "start_lock", start_second_before)
+    first.stop()
+    assert second.pid is not None
+    with second:
+        assert (folder / "address").read_text(encoding="utf-8").strip() == second.address
+        assert (folder / "pid").exists()
+    assert not (folder / "address").exists()
 
 
 def test_option_durability_memory_keeps_nothing(tmp_path):

@@ -289,7 +289,9 @@ class Server:
             raise directory.failure(Unavailable, f"ended before it was stopped, with status {status}")
         if status != 0:
             raise directory.failure(Internal, f"did not stop in order, but ended with status {status}")
-        directory.remove()
+        with directory.start_lock(_deadline(self._stop_timeout)):
+            if directory.has_ended():  # else another process has started a server there since
+                directory.remove()
 
     def _leave(self, directory: ServerDirectory, process: subprocess.Popen[bytes] | None) -> None:
         """Leaves a shared server to the others, and waits for its end if there are none."""
