@@ -4,3 +4,4 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python"))  # helpers of the tests of the client

@@ -1,11 +1,13 @@
 """SparseAggregator, called as NVFlare's controllers call it, without a network."""
 
 import contextlib
+import threading
 
 import numpy as np
 import pytest
 import sparseagg as sa
 import torch
+from guarded_server import GuardedServer
 from jobs import result_of
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReservedKey
@@ -169,14 +171,20 @@ ROW = np.ones((1, 4), np.float32)
         ({"bias": ROW[0], "table:keys": [1], "table:rows": ROW[:, :3]}, "DIFF", "table"),
         ({"table:keys": [1], "table:rows": ROW}, "FULL", "rows are differences"),
         ({"bias:keys": [1], "bias:rows": [2.0]}, "DIFF", "sparse=['table']"),
-        ({"bias": ROW}, "DIFF", "shape (1, 4)"),
+        ({"bias": ROW[:, :3]}, "DIFF", "tensor 'bias' has shape (1, 3)"),
+        ({"table": np.ones((1, 4), np.float32)}, "DIFF", "tensor 'table' has shape (1, 4)"),
+        ({"half": np.array([["x"] * 2] * 3)}, "DIFF", "tensor 'half'"),
+        ({"bias": [1, [2, 3]]}, "DIFF", "tensor 'bias'"),
+        ({"bias": object()}, "DIFF", "tensor 'bias'"),
+        ({3: ROW}, "DIFF", "3"),
+        ({"table:keys": [0.5], "table:rows": ROW}, "DIFF", "tensor 'table'"),
         ({"other": ROW}, "DIFF", "unknown tensor 'other'"),
         ({}, "DIFF", "no params"),
     ],
 )
 def test_bad_result_is_refused_whole_and_the_round_goes_on(params, form, words):
     aggregator = aggregator_of(arrays())
-    with pytest.raises(sa.InvalidArgument, match=r"a|tensor") as error:
+    with pytest.raises(sa.InvalidArgument, match=r"^client 'a': ") as error:
         aggregator.accept_model(result_of("a", params, params_type=form))
     assert words in str(error.value)
     good = {"table:keys": [2], "table:rows": ROW}
@@ -194,11 +202,28 @@ def test_refused_first_result_does_not_fix_the_params_type():
     with pytest.raises(sa.InvalidArgument, match="nan"):
         aggregator.accept_model(result_of("a", {"bias": NAN[0]}, params_type="FULL"))
     assert aggregator.accept_model(result_of("b", {"bias": ROW[0]}, params_type="DIFF"))
-    with pytest.raises(sa.InvalidArgument, match="params_type FULL"):
-        aggregator.accept_model(result_of("c", {"bias": ROW[0]}, params_type="FULL"))
     result = aggregator.aggregate_model()
     assert result.params_type == "DIFF"
     assert result.params["bias"].tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_params_type_of_most_clients_counts_whoever_is_first(first, caplog):
+    aggregator = aggregator_of(arrays())
+    results = [
+        result_of("a", {"bias": ROW[0]}, params_type="DIFF"),
+        result_of("b", {"bias": 3 * ROW[0]}, params_type="DIFF"),
+        result_of("odd", {"bias": 100 * ROW[0]}, params_type="FULL"),
+    ]
+    for result in results[first:] + results[:first]:
+        assert aggregator.accept_model(result)
+    result = aggregator.aggregate_model()
+    assert result.params_type == "DIFF"
+    assert result.params["bias"].tolist() == [2] * 4
+    assert result.meta["nr_aggregated"] == 2
+    (line,) = refusals(caplog)
+    assert "'odd'" in line.getMessage()
+    assert "params_type FULL" in line.getMessage()
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -294,6 +319,33 @@ def test_scatter_and_gather_gets_false_and_a_line(caplog):
     result = FLModelUtils.from_shareable(aggregator.aggregate(context))
     assert isinstance(result.params["table"], MergedRows)
     aggregator.reset(context)
+
+
+@pytest.mark.parametrize("where", ["arguments", "environment"])
+def test_server_with_tls_and_tokens_killed_in_the_middle_merges_to_the_same_bits(where, tmp_path, monkeypatch):
+    for name in ("TOKEN", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY"):
+        monkeypatch.delenv(f"SPARSEAGG_{name}", raising=False)
+    with GuardedServer(tmp_path, clients=0) as server:
+        credentials = {"tls": str(server.ca), "token": server.coordinator}
+        if where == "environment":
+            monkeypatch.setenv("SPARSEAGG_TLS_CA", credentials["tls"])
+            monkeypatch.setenv("SPARSEAGG_TOKEN", credentials["token"])
+            credentials = {}
+        model = arrays()
+        aggregator = aggregator_of(model, server=server.address, **credentials)
+        for site in (2, 1, 3):
+            if site == 1:
+                server.kill()
+                again = threading.Thread(target=server.restart)
+                again.start()  # while the result is submitted
+            params = sparse_diff(model, trained(model, site), ["table"])
+            assert aggregator.accept_model(result_of(f"site-{site}", params, steps=site, params_type="DIFF"))
+        again.join()
+        found = FLModelUtils.update_model(FLModel(params=dict(model)), aggregator.aggregate_model()).params
+    wanted = merged(arrays(), [1, 2, 3], "DIFF")
+    assert {name: array.tobytes() for name, array in found.items()} == {
+        name: array.tobytes() for name, array in wanted.items()
+    }
 
 
 def test_server_merges_to_the_same_bits():

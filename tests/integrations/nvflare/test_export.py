@@ -16,6 +16,9 @@ OPTIONS = {
     "sparse": ["embedding.weight"],
     "op": "coordinate_mean",
     "server": "localhost:1",
+    "tls": "ca.pem",
+    "token": "secret",
+    "elements": ["output.weight"],
     "aggregation_weights": {"site-1": 2.0},
     "exclude_vars": "^norm",
     "rows": False,
@@ -27,7 +30,7 @@ OPTIONS = {
 def exported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe = make_recipe(aggregator=SparseAggregator(**OPTIONS))
-    add_sparse_filters(recipe, sparse=["embedding.weight"], top_k=0.5)
+    add_sparse_filters(recipe, sparse=["embedding.weight"], top_k=0.5, elements=["output.weight"])
     recipe.export(str(tmp_path / "export"))
     (server,) = tmp_path.glob("export/**/config_fed_server.json")
     (client,) = tmp_path.glob("export/**/config_fed_client.json")
@@ -46,9 +49,11 @@ def test_arguments_survive(exported):
         (["train"], "ReceiveChangedRows"),
         (["train"], "SendSparseDiff"),
     ]
-    assert filters[2]["filters"][0]["args"] == {"sparse": ["embedding.weight"], "top_k": 0.5}
+    names = {"sparse": ["embedding.weight"], "elements": ["output.weight"]}
+    assert filters[2]["filters"][0]["args"] == {**names, "top_k": 0.5}
     for each in filters:
-        assert instantiate_class(each["filters"][0]["path"], each["filters"][0]["args"]).sparse == ["embedding.weight"]
+        built = instantiate_class(each["filters"][0]["path"], each["filters"][0]["args"])
+        assert (built.sparse, built.elements) == tuple(names.values())
 
 
 def test_copied_modules_leave_the_installed_package_as_it_is(exported):

@@ -79,6 +79,27 @@ def test_clients_rebuild_the_model_from_what_changed_since_their_version(kind):
         model["bias"] += 1
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch", "bfloat16"])
+@pytest.mark.parametrize("top_k", [None, 0.01])
+def test_single_elements_go_both_ways(kind, top_k):
+    model, server, client = first_model(kind), Server(), Client()
+    server.filter, client.filter = SendChangedRows([], elements=["table"]), ReceiveChangedRows([], elements=["table"])
+    send = SendSparseDiff([], top_k, elements=["table"])
+    client.receive(server.task(copy_of(model), "a", client))
+    model["table"][7, 1] += 1
+    model["table"][99, 2] += 1
+    task = server.task(copy_of(model), "b", client)
+    assert from_shareable(task).data[KEYS].tolist() == [7 * 3 + 1, 99 * 3 + 2]
+    received = client.receive(task).data
+    assert bits(received["table"]) == bits(model["table"])
+    delta = {"table": received["table"] * 0, "bias": received["bias"]}
+    delta["table"][5, 2], delta["table"][6, 0] = 3, -4
+    with client.contexts.new_context() as context:
+        sent = from_shareable(send.process(DXO(DataKind.WEIGHT_DIFF, delta).to_shareable(), context)).data
+    assert sorted((int(key), float(value)) for key, value in zip(sent[KEYS], sent[ROWS])) == [(17, 3), (18, -4)]
+    assert sent[ROWS].dtype == delta["table"].dtype
+
+
 def test_rows_that_did_not_change_are_not_sent():
     model, server, client = first_model("numpy"), Server(), Client()
     client.receive(server.task(copy_of(model), "a", client))

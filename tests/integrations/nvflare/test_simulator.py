@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 from embedding_model import EMBEDDING, Recommender, train
+from guarded_server import GuardedServer
 from jobs import HERE, SITES, make_recipe, make_scatter_and_gather, simulate
 from nvflare.client.config import TransferType
 from sparseagg.nvflare import SparseAggregator, add_sparse_filters
@@ -114,6 +115,17 @@ def test_scatter_and_gather_gives_the_bits_of_fed_avg(run_of):
     scattered = run_of("scatter and gather")
     assert "ACCEPTED by the aggregator" in scattered.log
     assert scattered.digest == run_of("sparse").digest
+
+
+def test_server_with_tls_and_a_token_gives_the_bits_of_one_process(run_of, tmp_path, monkeypatch):
+    with GuardedServer(tmp_path, clients=0) as server:
+        monkeypatch.setenv("SPARSEAGG_TLS_CA", str(server.ca))
+        monkeypatch.setenv("SPARSEAGG_TOKEN", server.coordinator)
+        monkeypatch.chdir(tmp_path)
+        aggregator = functools.partial(SparseAggregator, sparse=[EMBEDDING], server=server.address)
+        guarded = simulate(lambda: make_recipe("client_sparse.py", num_rounds=2, aggregator=aggregator()), tmp_path)
+    assert guarded.digest == run_of("sparse").digest
+    assert server.coordinator not in guarded.log
 
 
 def test_client_changes_two_lines():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,13 +10,13 @@ import numpy as np
 
 import sparseagg as sa
 from sparseagg.flower.model import Table
-from sparseagg.flower.nonfinite import KEPT, kept_spec, nonfinite_positions, unchanged, with_kept, without_kept
 from sparseagg.flower.records import to_array
+from sparseagg.nonfinite import KEPT, Nonfinite, difference, split_on_nonfinite, unchanged
 from sparseagg.optimizers import RowOptimizer
 from sparseagg.shapes import is_like
 from sparseagg.updates import naming_client
 
-__all__ = ["Merge", "changed_rows", "check_shape", "finite_update"]
+__all__ = ["Merge", "changed_rows", "check_shape"]
 
 _BLOCK = 1 << 14  # rows that are widened to float64 at a time
 _SUMMED = ("float16", "float32", "float64")
@@ -50,15 +49,15 @@ class Merge:
     ) -> None:
         self._tables = {name: table for name, table in tables.items() if table.dimension}  # an empty array stays
         self._sparse = set(sparse)
-        on_nonfinite, options = _on_nonfinite(options, tables)
+        on_nonfinite, options = split_on_nonfinite(options, tables)
         tensors = [self._tensor(name, table, op, on_nonfinite.get(name)) for name, table in self._tables.items()]
         self._nonfinite = {
-            name: positions
+            name: nonfinite
             for name, table in self._tables.items()
             if name not in self._sparse and on_nonfinite.get(name, options.get("on_nonfinite")) != "propagate"
-            if len(positions := nonfinite_positions(table.dense()))
+            if (nonfinite := Nonfinite.of(table.dense())) is not None
         }
-        tensors += [kept_spec(name, self._tables[name].dimension) for name in self._nonfinite]
+        tensors += [nonfinite.spec(name) for name, nonfinite in self._nonfinite.items()]
         spec = sa.RoundSpec(tensors, weighting="by_weight", **options)
         self._aggregator = sa.Aggregator(spec) if client is None else None
         self._round = None if client is None else client.create_round(spec)
@@ -108,7 +107,7 @@ class Merge:
             if name in self._sparse:
                 prepared[name] = changed_rows(table.dense(), value, table.width)
             elif name in self._nonfinite:
-                prepared.update(finite_update(name, table.dense(), value, self._nonfinite[name]))
+                prepared.update(self._nonfinite[name].update(name, value))
             else:
                 prepared[name] = value
         return prepared
@@ -139,10 +138,10 @@ class Merge:
             if name in self._sparse:
                 tables[name], changed[name] = _step_of_rows(name, table, result[name], optimizer)
                 continue
-            merged, positions = result[name].dense(), self._nonfinite.get(name)
-            if positions is not None:
-                merged = with_kept(table.dense(), merged, result[name + KEPT].indices)
-            tables[name] = _step_of_whole(name, table, merged, positions, optimizer)
+            merged, nonfinite = result[name].dense(), self._nonfinite.get(name)
+            if nonfinite is not None:
+                merged = nonfinite.restored(merged, result[name + KEPT].indices)
+            tables[name] = _step_of_whole(name, table, merged, nonfinite, optimizer)
         return tables, changed, missing
 
     def _close(self, counted: set[str]) -> tuple[sa.Result, set[str]]:
@@ -169,19 +168,6 @@ def check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> N
         raise sa.InvalidArgument(f"tensor {name!r} has shape {shape}; the model's has {wanted}")
 
 
-def finite_update(name: str, before: Any, after: Any, positions: Any) -> dict[str, Any]:
-    """Returns the tensors of an update for a whole array of which the model has values that are not finite.
-
-    Args:
-        name: of the tensor.
-        before: the model's array.
-        after: the client's.
-        positions: of those values (``nonfinite_positions``).
-    """
-    values, kept = without_kept(before, after, positions)
-    return {name: values, name + KEPT: (kept, None)}
-
-
 def changed_rows(before: Any, after: Any, width: int) -> tuple[Any, Any]:
     """Returns (keys, differences) of the rows in which two arrays of one size differ.
 
@@ -193,30 +179,11 @@ def changed_rows(before: Any, after: Any, width: int) -> tuple[Any, Any]:
     if old.dtype.kind in "biu" and new.dtype.kind in "biu":
         wide = _DIFFERENCES.get(max(old.dtype.itemsize, new.dtype.itemsize), "int64")
         return keys, new.astype(wide) - old.astype(wide)
-    with np.errstate(over="ignore", invalid="ignore"):
-        rows = new - old
-    if not np.isfinite(rows).all():
-        same = unchanged(old, new)
-        rows[same] = 0
-        moved = ~same.all(axis=1)  # others are NaN as they were
-        keys, rows = keys[moved], rows[moved]
-    return keys, rows
-
-
-def _on_nonfinite(options: Mapping[str, Any], names: Iterable[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Returns ``on_nonfinite`` of single tensors by name, and the options without it, if it is such a mapping."""
-    rest, given = dict(options), options.get("on_nonfinite")
-    if not isinstance(given, Mapping):
-        return {}, rest
-    del rest["on_nonfinite"]
-    found: dict[str, str] = {}
-    for pattern, word in given.items():
-        fitting = [name for name in names if name == pattern or fnmatch.fnmatchcase(name, str(pattern))]
-        if not fitting:
-            raise sa.InvalidArgument(f"on_nonfinite has {pattern!r}, which is no tensor of the model")
-        for name in fitting:
-            found.setdefault(name, word)
-    return found, rest
+    rows = difference(old, new)
+    if not np.isnan(new).any():
+        return keys, rows
+    moved = ~unchanged(old, new).all(axis=1)  # the others are NaN as they were
+    return keys[moved], rows[moved]
 
 
 def _step_of_rows(
@@ -239,8 +206,9 @@ def _step_of_rows(
     return table.with_rows(keys, rows), keys
 
 
-def _step_of_whole(name: str, table: Table, merged: Any, nonfinite: Any, optimizer: RowOptimizer | None) -> Table:
-    """Returns the next table; ``nonfinite`` are positions of the present one's values that are not finite, or None."""
+def _step_of_whole(
+    name: str, table: Table, merged: Any, nonfinite: Nonfinite | None, optimizer: RowOptimizer | None
+) -> Table:
     if table.dtype.kind != "f":
         return _rewritten(table, np.asarray(np.rint(merged)).astype(table.dtype))
     if optimizer is None:
@@ -249,10 +217,10 @@ def _step_of_whole(name: str, table: Table, merged: Any, nonfinite: Any, optimiz
     with np.errstate(invalid="ignore"):
         delta = merged - values.astype(np.float64).reshape(-1)
     if nonfinite is not None:  # no step leads from there; the mean itself is the next value
-        delta[nonfinite] = 0
+        delta[nonfinite.positions] = 0
     optimizer.step(name, values.reshape(-1), delta)
     if nonfinite is not None:
-        values.reshape(-1)[nonfinite] = merged[nonfinite]
+        values.reshape(-1)[nonfinite.positions] = merged[nonfinite.positions]
     return _rewritten(table, values)
 
 

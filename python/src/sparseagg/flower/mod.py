@@ -14,8 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 import sparseagg as sa
 from sparseagg.credentials import TLSArgument
 from sparseagg.flower.copies import Copies
-from sparseagg.flower.merge import changed_rows, check_shape, finite_update
-from sparseagg.flower.nonfinite import KEPT, nonfinite_positions
+from sparseagg.flower.merge import changed_rows, check_shape
 from sparseagg.flower.records import (
     CONFIG,
     KEYS,
@@ -27,6 +26,7 @@ from sparseagg.flower.records import (
     update_of,
     view,
 )
+from sparseagg.nonfinite import KEPT, Nonfinite
 
 __all__ = ["sparse_mod"]
 
@@ -200,8 +200,8 @@ def _upload(
                 continue
             values = view(before[name])
             check_shape(name, value.shape, values.shape)
-            if name + KEPT in tracked:
-                update.update(finite_update(name, values, value, nonfinite_positions(values)))
+            if name + KEPT in tracked and (nonfinite := Nonfinite.of(values)) is not None:
+                update.update(nonfinite.update(name, value))
         update = {name: value for name, value in update.items() if _size(value)}
         try:
             client = round_.submit(client, update, weight).client_id

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 import sparseagg as sa
+from sparseagg import nonfinite, shapes
 
 __all__ = [
     "FLOATS",
@@ -21,6 +24,8 @@ __all__ = [
     "changed_rows",
     "checked_names",
     "copy_of",
+    "naming_tensor",
+    "numpy_of",
     "pair_of",
     "rows_that_differ",
     "sparse_diff",
@@ -33,34 +38,71 @@ KEYS, ROWS = ":keys", ":rows"
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-def sparse_diff(before: Any, after: Any, sparse: list[str]) -> Any:
+def sparse_diff(before: Any, after: Any, sparse: list[str], elements: list[str] | None = None) -> Any:
     """Returns the difference of two models; of sparse tensors, the rows that changed (``name:keys``, ``name:rows``).
+
+    A value that is not finite and has not changed, such as −inf in a mask, has the difference 0. Differences of
+    integers are int64.
 
     Args:
         before: the model that the client received: an FLModel, or NumPy arrays or torch tensors by name.
-        after: the trained model, likewise. Tensors that only one of the two has are left out.
+        after: the trained model, likewise. Tensors that only one of the two has are left out. Shapes may differ in axes
+            of length 1.
         sparse: names of tensors.
+        elements: names of tensors of which single elements are sent, at their flat positions.
 
     Returns:
         An FLModel of params_type DIFF with the metrics and meta of ``after``, if that is one; else the params alone.
 
     Raises:
-        InvalidArgument: a sparse tensor is missing, or without an axis of rows.
+        InvalidArgument: a sparse tensor is missing, or without an axis of rows; a tensor has another shape than the
+        received one, or bools that have changed. The message names the tensor.
     """
     before = before.params if isinstance(before, FLModel) else before
     if isinstance(after, FLModel):
         model = copy.copy(after)
-        model.params, model.params_type = sparse_diff(before, after.params, sparse), ParamsType.DIFF
+        model.params, model.params_type = sparse_diff(before, after.params, sparse, elements), ParamsType.DIFF
         return model
-    missing = [name for name in checked_names(sparse) if name not in before or name not in after]
+    sparse, elements = checked_names(sparse, elements)
+    missing = [name for name in [*sparse, *elements] if name not in before or name not in after]
     if missing:
         raise sa.InvalidArgument(f"sparse tensor {missing[0]!r} is not in both models")
     params: dict[str, Any] = {}
     for name in before:
         if name in after:
-            delta = to_array(after[name]) - to_array(before[name])
-            params.update(changed_rows(name, delta) if name in sparse else {name: delta})
+            with naming_tensor(name):
+                delta = _difference(name, to_array(before[name]), to_array(after[name]))
+            is_sparse = name in sparse or name in elements
+            params.update(changed_rows(name, delta, name in elements) if is_sparse else {name: delta})
     return params
+
+
+def _difference(name: str, before: Any, after: Any) -> Any:
+    if not shapes.is_like(after.shape, before.shape):
+        raise sa.InvalidArgument(
+            f"tensor {name!r} has shape {tuple(after.shape)} after training; the received model's has "
+            f"{tuple(before.shape)}. Rows of a smaller tensor are sent as name:keys and name:rows"
+        )
+    after = after.reshape(before.shape)
+    dtype = str(before.dtype).rpartition(".")[2]
+    if dtype == "bool":
+        if bool((before != after).any()):
+            raise sa.InvalidArgument(f"tensor {name!r} of bool has changed: there are differences of numbers alone")
+        return before ^ after
+    if isinstance(before, np.ndarray):
+        after = numpy_of(after)
+        if before.dtype.kind in "iu" and after.dtype.kind in "iu":
+            return after.astype(np.int64) - before.astype(np.int64)
+        return nonfinite.difference(before, after)
+    import torch
+
+    after = torch.as_tensor(after)
+    if not before.is_floating_point() and not after.is_floating_point():
+        return after.to(torch.int64) - before.to(torch.int64)
+    delta = after - before
+    if not bool(torch.isfinite(delta).all()):
+        delta[(before == after) | (torch.isnan(before) & torch.isnan(after))] = 0
+    return delta
 
 
 class MergedRows:
@@ -90,28 +132,41 @@ class MergedRows:
 
 @dataclasses.dataclass(frozen=True)
 class ArrayForm:
-    """Shape and dtype of an array of the server's model; ``torch_dtype`` is None for NumPy's."""
+    """What is remembered of an array of the server's model.
+
+    Attributes:
+        shape, dtype: of the array.
+        torch_dtype: None for NumPy's.
+        nonfinite: its values that are not finite, None if there are none.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     torch_dtype: Any
+    nonfinite: nonfinite.Nonfinite | None
 
     @classmethod
     def of(cls, array: Any) -> ArrayForm:
         array = to_array(array)
         name = str(array.dtype).rpartition(".")[2]  # torch.float32
-        return cls(tuple(array.shape), name, None if isinstance(array, np.ndarray) else array.dtype)
+        odd = nonfinite.Nonfinite.of(numpy_of(array)) if name in FLOATS else None
+        return cls(tuple(array.shape), name, None if isinstance(array, np.ndarray) else array.dtype, odd)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the values are floats that are summed up in their own dtype."""
+        return self.dtype in FLOATS
 
     @property
     def wire_dtype(self) -> str:
         """The dtype in which values are summed up: integers and bools as float64, for a mean of them is no integer."""
-        return self.dtype if self.dtype in FLOATS else "float64"
+        return self.dtype if self.is_float else "float64"
 
     def array(self, values: Any) -> Any:
         """Returns merged values as an array of the model; integers are rounded to nearest."""
         values = np.asarray(values).reshape(self.shape)
-        if self.dtype not in FLOATS:
-            values = np.asarray(np.rint(values))
+        if not self.is_float:
+            values = np.asarray(np.rint(values)).astype(np.int64)  # from which a difference below 0 wraps, as it should
         if self.torch_dtype is None:
             return values.astype(self.dtype, copy=False)
         import torch
@@ -121,10 +176,27 @@ class ArrayForm:
         return torch.from_numpy(values).to(self.torch_dtype)
 
 
-def checked_names(names: Any) -> list[str]:
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise sa.InvalidArgument(f"sparse is a list of names of tensors, not {names!r}")
-    return list(names)
+def checked_names(sparse: Any, elements: Any = None) -> tuple[list[str], list[str]]:
+    """Returns the two lists of names of sparse tensors; ``InvalidArgument`` if they are none, or share a name."""
+    elements = [] if elements is None else elements
+    for what, names in (("sparse", sparse), ("elements", elements)):
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+            raise sa.InvalidArgument(f"{what} is a list of names of tensors, not {names!r}")
+    both = sorted(set(sparse) & set(elements))
+    if both:
+        raise sa.InvalidArgument(f"{both[0]!r} is among sparse and among elements: keys are of rows, or of elements")
+    return list(sparse), list(elements)
+
+
+@contextlib.contextmanager
+def naming_tensor(name: str) -> Iterator[None]:
+    """Turns any error of reading what a client has sent for a tensor into one that names the tensor."""
+    try:
+        yield
+    except (sa.InvalidArgument, MemoryError):
+        raise
+    except Exception as error:  # any kind of error that the array's library raises
+        raise sa.InvalidArgument(f"tensor {name!r}: {type(error).__name__}: {error}") from error
 
 
 def to_array(value: Any) -> Any:
@@ -136,11 +208,22 @@ def to_array(value: Any) -> Any:
     return np.asarray(value)
 
 
+def numpy_of(array: Any) -> Any:
+    """Returns an array or tensor as NumPy's; bfloat16 as float32."""
+    if not isinstance(array, np.ndarray):
+        array = array.cpu()
+        return (array.float() if str(array.dtype) == "torch.bfloat16" else array).numpy()
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array  # of ml_dtypes
+
+
 def copy_of(array: Any) -> Any:
-    return array.copy() if isinstance(array, np.ndarray) else array.clone()
+    """Returns a copy whose values lie in the order of its axes."""
+    return array.copy(order="C") if isinstance(array, np.ndarray) else array.clone().contiguous()
 
 
-def changed_rows(name: str, delta: Any) -> dict[str, Any]:
+def changed_rows(name: str, delta: Any, by_element: bool) -> dict[str, Any]:
+    if by_element:
+        delta = delta.reshape(-1)
     if not delta.ndim:
         raise sa.InvalidArgument(f"tensor {name!r} is a scalar, which has no rows")
     changed = (delta != 0).reshape(len(delta), -1).any(1)
@@ -157,14 +240,15 @@ def pair_of(name: str, keys: Any, rows: Any, like: Any) -> dict[str, Any]:
     return {name + KEYS: keys, name + ROWS: rows}
 
 
-def bits_of(array: Any) -> Any:
-    """Returns the bits of an array's values as unsigned integers, of shape (rows, values)."""
+def bits_of(array: Any, by_element: bool) -> Any:
+    """Returns the bits of an array's values as unsigned integers, of shape (rows, values); each a row if by element."""
     array = to_array(array)
+    array = array.reshape(-1, 1) if by_element else array.reshape(len(array), -1)
     if not isinstance(array, np.ndarray):
         import torch
 
         array = array.cpu().contiguous().view(torch.uint8).numpy()
-    array = np.ascontiguousarray(array).reshape(len(array), -1)
+    array = np.ascontiguousarray(array)
     return array.view(np.uint8 if array.dtype.itemsize == 1 else f"u{array.dtype.itemsize}")
 
 

@@ -34,21 +34,27 @@ VERSION, SINCE = "sparseagg.version", "sparseagg.since"
 
 
 def add_sparse_filters(
-    recipe: Any, sparse: list[str], top_k: float | None = None, tasks: Sequence[str] = ("train",)
+    recipe: Any,
+    sparse: list[str],
+    top_k: float | None = None,
+    tasks: Sequence[str] = ("train",),
+    elements: list[str] | None = None,
 ) -> None:
     """Makes a recipe's updates sparse on both ways, without a change of the client's script.
 
-    The recipe needs ``aggregator=SparseAggregator(sparse=sparse)`` and ``params_transfer_type=TransferType.DIFF``.
+    The recipe needs ``aggregator=SparseAggregator(sparse=sparse)``, with the same ``elements``, and
+    ``params_transfer_type=TransferType.DIFF``.
 
     Args:
         recipe: of NVFlare.
         sparse: names of the tensors of which only rows that changed are sent.
         top_k: as of ``SendSparseDiff``.
         tasks: the names of the tasks that train.
+        elements: names of the tensors of which only single elements that changed are sent.
     """
-    recipe.add_server_output_filter(SendChangedRows(sparse), list(tasks))
-    recipe.add_client_input_filter(ReceiveChangedRows(sparse), list(tasks))
-    recipe.add_client_output_filter(SendSparseDiff(sparse, top_k), list(tasks))
+    recipe.add_server_output_filter(SendChangedRows(sparse, elements), list(tasks))
+    recipe.add_client_input_filter(ReceiveChangedRows(sparse, elements), list(tasks))
+    recipe.add_client_output_filter(SendSparseDiff(sparse, top_k, elements), list(tasks))
 
 
 class SendSparseDiff(DXOFilter):
@@ -58,17 +64,18 @@ class SendSparseDiff(DXOFilter):
         sparse: names of the tensors.
         top_k: the fraction of a tensor's rows that is sent, those of the largest norms. What is not sent is added to
             the next round's difference (``sparseagg.TopK``). None: every row that changed.
+        elements: names of the tensors of which single elements are sent.
     """
 
-    def __init__(self, sparse: list[str], top_k: float | None = None) -> None:
+    def __init__(self, sparse: list[str], top_k: float | None = None, elements: list[str] | None = None) -> None:
         super().__init__([DataKind.WEIGHTS, DataKind.WEIGHT_DIFF], None)
-        self.sparse = checked_names(sparse)
+        self.sparse, self.elements = checked_names(sparse, elements)
         self.top_k = top_k
-        self._selector = None if top_k is None else sa.TopK(fraction=top_k, by="row")
+        self._selectors = {} if top_k is None else {by: sa.TopK(fraction=top_k, by=by) for by in ("row", "element")}
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         """Returns the result with keys and rows in the place of sparse tensors."""
-        names = [name for name in self.sparse if name in dxo.data]
+        names = [name for name in [*self.sparse, *self.elements] if name in dxo.data]
         if not names:
             return None
         if dxo.data_kind != DataKind.WEIGHT_DIFF:
@@ -78,11 +85,12 @@ class SendSparseDiff(DXOFilter):
             )
         data = dict(dxo.data)
         for name in names:
-            delta = to_array(data.pop(name))
-            if self._selector is None:
-                data.update(changed_rows(name, delta))
+            delta, by_element = to_array(data.pop(name)), name in self.elements
+            if not self._selectors:
+                data.update(changed_rows(name, delta, by_element))
             else:
-                data.update(pair_of(name, *self._selector.select(name, delta), like=delta))
+                selector = self._selectors["element" if by_element else "row"]
+                data.update(pair_of(name, *selector.select(name, delta), like=delta))
         return DXO(dxo.data_kind, data, _meta_of(dxo))
 
 
@@ -96,11 +104,12 @@ class SendChangedRows(DXOFilter):
 
     Args:
         sparse: names of the tensors.
+        elements: names of the tensors of which single elements are sent.
     """
 
-    def __init__(self, sparse: list[str]) -> None:
+    def __init__(self, sparse: list[str], elements: list[str] | None = None) -> None:
         super().__init__([DataKind.WEIGHTS], None)
-        self.sparse = checked_names(sparse)
+        self.sparse, self.elements = checked_names(sparse, elements)
         self._process = uuid.uuid4().hex  # versions of another server process say nothing
         self._lock = threading.Lock()
         self._version = 0
@@ -110,7 +119,7 @@ class SendChangedRows(DXOFilter):
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         """Returns the task with keys and rows in the place of sparse tensors, for a client that has a model."""
-        names = [name for name in self.sparse if name in dxo.data]
+        names = [name for name in [*self.sparse, *self.elements] if name in dxo.data]
         if not names:
             return None
         peer = fl_ctx.get_peer_context()
@@ -123,9 +132,10 @@ class SendChangedRows(DXOFilter):
             if process == self._process and since.isdigit():
                 for name in names:
                     keys = np.flatnonzero(self._changed_in[name] > int(since))
-                    if 2 * len(keys) < len(data[name]):
+                    if 2 * len(keys) < len(self._changed_in[name]):
                         array = data.pop(name)
-                        data.update(pair_of(name, keys, array[keys], like=array))
+                        rows = array.reshape(-1)[keys] if name in self.elements else array[keys]
+                        data.update(pair_of(name, keys, rows, like=array))
         return DXO(dxo.data_kind, data, {**_meta_of(dxo), VERSION: version, SINCE: client_has})
 
     def _look_at(self, data: Mapping[str, Any], names: list[str], root_id: Any) -> None:
@@ -136,7 +146,7 @@ class SendChangedRows(DXOFilter):
         self._task = task
         self._version += 1
         for name in names:
-            bits, last = bits_of(data[name]), self._bits.get(name)
+            bits, last = bits_of(data[name], name in self.elements), self._bits.get(name)
             if last is None or (last.shape, last.dtype) != (bits.shape, bits.dtype):
                 self._bits[name] = bits.copy()
                 self._changed_in[name] = np.full(len(bits), self._version, np.int64)
@@ -153,11 +163,12 @@ class ReceiveChangedRows(DXOFilter):
 
     Args:
         sparse: names of the tensors.
+        elements: names of the tensors of which single elements are sent.
     """
 
-    def __init__(self, sparse: list[str]) -> None:
+    def __init__(self, sparse: list[str], elements: list[str] | None = None) -> None:
         super().__init__([DataKind.WEIGHTS], None)
-        self.sparse = checked_names(sparse)
+        self.sparse, self.elements = checked_names(sparse, elements)
         self._model: dict[str, Any] = {}
         self._version = ""
 
@@ -170,7 +181,7 @@ class ReceiveChangedRows(DXOFilter):
         data = dict(dxo.data)
         mine, self._version = self._version, ""  # after an error, the next task has the whole model
         fl_ctx.set_prop(VERSION, "", private=False, sticky=True)
-        for name in self.sparse:
+        for name in [*self.sparse, *self.elements]:
             if name in data:
                 self._model[name] = copy_of(data[name])
             elif name + KEYS in data:
@@ -179,7 +190,8 @@ class ReceiveChangedRows(DXOFilter):
                         f"the task has rows since version {since!r}, but this client has {mine!r}"
                     )
                 keys, rows = data.pop(name + KEYS), data.pop(name + ROWS)
-                self._model[name][keys] = rows
+                model = self._model[name]
+                (model.reshape(-1) if name in self.elements else model)[keys] = rows
                 data[name] = copy_of(self._model[name])  # which training may change
         self._version = version
         fl_ctx.set_prop(VERSION, version, private=False, sticky=True)

@@ -1,0 +1,167 @@
+"""What the server's model says of a round: its spec, and how clients' params become updates, and results params."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from nvflare.app_common.abstract.fl_model import ParamsType
+
+import sparseagg as sa
+from sparseagg import nonfinite, shapes
+from sparseagg.nvflare.arrays import KEYS, ROWS, ArrayForm, MergedRows, naming_tensor, numpy_of, to_array
+
+__all__ = ["ModelForm"]
+
+
+class ModelForm:
+    """Names, shapes and dtypes of a model's arrays, and their values that are not finite. Immutable.
+
+    Args:
+        params: of the model, which is not kept.
+        sparse, elements, op, exclude_vars, options: of ``SparseAggregator``.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Any],
+        sparse: list[str],
+        elements: list[str],
+        op: str,
+        exclude_vars: str | None,
+        options: Mapping[str, Any] | None,
+    ) -> None:
+        self._forms = {name: ArrayForm.of(array) for name, array in params.items()}
+        self._sparse, self._elements, self._op = sparse, elements, op
+        self._excluded = re.compile(exclude_vars) if exclude_vars else None
+        self._all_options = options
+
+    def spec(self, params_type: ParamsType) -> sa.RoundSpec:
+        """Returns the spec of a round. Raises ``InvalidArgument`` if the options make no sense."""
+        on_nonfinite, options = self._options()
+        tracked = self._tracked()
+        tensors = []
+        for name, form in self._aggregated():
+            tensor = sa.TensorSpec(
+                name,
+                form.wire_dtype,
+                # All tensors have the sparse layout, in which a tensor may be absent from an update.
+                shape=form.shape,
+                width=1 if name in self._elements else None,  # type: ignore[arg-type]  # None: as the shape says
+                op=self._op if self._is_sparse(name) and params_type == ParamsType.DIFF else "coordinate_mean",
+                on_nonfinite=on_nonfinite.get(name),
+            )
+            tensors.append(tensor)
+            if params_type == ParamsType.FULL and name in tracked:
+                tensors.append(tracked[name].spec(name))
+        return sa.RoundSpec(tensors, weighting="by_weight", result="sparse", **options)
+
+    def update(self, params: Mapping[Any, Any], params_type: ParamsType) -> dict[str, Any]:
+        """Returns the update of a client's params; lazy references become arrays.
+
+        Raises:
+            InvalidArgument: the params do not fit the model; the message names the tensor.
+        """
+        update: dict[str, Any] = {}
+        known, tracked = dict(self._aggregated()), self._tracked()
+        for name, value in params.items():
+            if not isinstance(name, str):
+                raise sa.InvalidArgument(f"a tensor's name is text, not {name!r}")
+            tensor = name.rpartition(":")[0]
+            if name.endswith(KEYS) and tensor + ROWS in params:
+                if params_type != ParamsType.DIFF:
+                    raise sa.InvalidArgument(f"tensor {tensor!r}: rows are differences, but params_type is FULL")
+                if not self._is_sparse(tensor):
+                    names = f"sparse={self._sparse}, nor in elements={self._elements}"
+                    raise sa.InvalidArgument(f"tensor {tensor!r} came as rows, but is not in {names}")
+                with naming_tensor(tensor):
+                    keys, rows = to_array(value), to_array(params[tensor + ROWS])
+                    odd = tracked.get(tensor)
+                    update[tensor] = keys, rows if odd is None else _without_nan(keys, rows, odd)
+            elif not (name.endswith(ROWS) and tensor + KEYS in params):
+                if name not in known:
+                    if name in self._forms:  # excluded, or without values
+                        continue
+                    raise sa.InvalidArgument(f"unknown tensor {name!r}; the model has {', '.join(self._forms)}")
+                with naming_tensor(name):
+                    update.update(self._whole(name, to_array(value), known[name], params_type, tracked.get(name)))
+        return update
+
+    def params(self, result: Mapping[str, sa.TensorResult], params_type: ParamsType, rows: bool) -> dict[str, Any]:
+        """Returns the params of a result; those of sparse tensors are ``MergedRows``, if ``rows``, or else arrays."""
+        params: dict[str, Any] = {}
+        for name, form in self._forms.items():
+            found = result.get(name)
+            if found is None:
+                if params_type == ParamsType.FULL and not math.prod(form.shape):
+                    params[name] = form.array(np.zeros(form.shape))
+            elif len(found) and self._is_sparse(name) and rows and params_type == ParamsType.DIFF and form.is_float:
+                params[name] = MergedRows(found)
+            elif len(found):
+                values = found.values if len(found) == found.dimension else found.dense()
+                kept = result.get(name + nonfinite.KEPT)
+                if kept is not None and form.nonfinite is not None:
+                    values = form.nonfinite.restored(np.asarray(values), kept.indices)
+                params[name] = form.array(values)
+        return params
+
+    def _is_sparse(self, name: str) -> bool:
+        return name in self._sparse or name in self._elements
+
+    def _options(self) -> tuple[dict[str, str], dict[str, Any]]:
+        return nonfinite.split_on_nonfinite(self._all_options, self._forms)
+
+    def _aggregated(self) -> Iterable[tuple[str, ArrayForm]]:
+        for name, form in self._forms.items():
+            if math.prod(form.shape) and not (self._excluded and self._excluded.search(name)):
+                yield name, form
+
+    def _tracked(self) -> dict[str, nonfinite.Nonfinite]:
+        """Returns the values that are not finite, by tensor, where clients may not send such values."""
+        words, options = self._options()
+        general = options.get("on_nonfinite")
+        return {
+            name: form.nonfinite
+            for name, form in self._aggregated()
+            if form.nonfinite is not None and words.get(name, general) != "propagate"
+        }
+
+    def _whole(
+        self, name: str, array: Any, form: ArrayForm, params_type: ParamsType, odd: nonfinite.Nonfinite | None
+    ) -> dict[str, Any]:
+        """Returns the tensors of the update for an array that came whole."""
+        shape = tuple(array.shape)
+        if not shapes.is_like(shape, form.shape):
+            raise sa.InvalidArgument(f"tensor {name!r} has shape {shape}, but the model's has {form.shape}")
+        if params_type == ParamsType.FULL and self._is_sparse(name) and self._op != "mean":
+            raise sa.InvalidArgument(
+                f"tensor {name!r}: op={self._op!r} is of differences, and params_type is FULL: use sparse_diff in the "
+                "script, or params_transfer_type=TransferType.DIFF in the recipe"
+            )
+        array = array.reshape(form.shape)
+        if odd is None:
+            return {name: array if form.is_float else array * 1.0}
+        array = numpy_of(array)
+        if params_type == ParamsType.FULL:
+            return odd.update(name, array)
+        return {name: _with_zeros(array, odd.positions[np.isnan(array.reshape(-1)[odd.positions])])}
+
+
+def _without_nan(keys: Any, rows: Any, odd: nonfinite.Nonfinite) -> Any:
+    """Returns rows with 0 for NaN at what is not finite in the model: NVFlare's own difference of what is unchanged."""
+    values = numpy_of(rows)
+    if values.dtype.kind != "f" or not np.isnan(values).any():
+        return rows
+    values, keys = values.reshape(len(keys), -1), numpy_of(keys).astype(np.int64)
+    at = np.flatnonzero(np.isnan(values))
+    positions = keys[at // values.shape[1]] * values.shape[1] + at % values.shape[1]
+    return _with_zeros(values, at[np.isin(positions, odd.positions)])
+
+
+def _with_zeros(array: Any, positions: Any) -> Any:
+    array = array.copy(order="C")
+    array.reshape(-1)[positions] = 0
+    return array

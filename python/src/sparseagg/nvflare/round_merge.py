@@ -1,0 +1,55 @@
+"""The merge of one round's results of one params_type, in this process or on a server."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import sparseagg as sa
+from sparseagg import updates
+
+__all__ = ["RoundMerge"]
+
+
+class RoundMerge:
+    """Results of clients, merged as ``spec`` says. Not thread-safe.
+
+    Life cycle: ``add`` each result, in any order; ``finish`` or ``cancel`` once.
+
+    Args:
+        spec: of the round.
+        client: of the server that merges; None: this process does.
+
+    Attributes:
+        accepted: weight and metrics of the results that count, by client.
+    """
+
+    def __init__(self, spec: sa.RoundSpec, client: sa.Client | None) -> None:
+        self._aggregator = sa.Aggregator(spec) if client is None else None
+        self._round = None if client is None else client.create_round(spec)
+        self.accepted: dict[str, tuple[float, Any]] = {}
+
+    def add(self, client: str, update: Mapping[str, Any], weight: float, metrics: Any) -> None:
+        """Adds a result, completely or not at all. Raises a ``SparseaggError`` that names the client."""
+        if self._aggregator is not None:
+            self._aggregator.add(client, update, weight)
+        elif self._round is not None:
+            with updates.naming_client(client):
+                self._round.submit(client, update, weight)
+        self.accepted[client] = weight, metrics
+
+    def finish(self) -> sa.Result:
+        """Merges."""
+        if self._aggregator is not None:
+            return self._aggregator.finish()
+        assert self._round is not None
+        result, self._round = self._round.close(), None
+        return result
+
+    def cancel(self) -> None:
+        """Ends a round on the server that was not finished."""
+        if self._round is not None:
+            with contextlib.suppress(sa.SparseaggError):
+                self._round.cancel("the NVFlare round ended without an aggregation")
+            self._round = None
