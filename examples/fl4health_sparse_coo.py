@@ -9,17 +9,21 @@ clients sent is halved.
 
 ``merge`` takes and returns the same lists of arrays, and makes no tensor dense. ``op="coordinate_mean"`` is the mean
 over the clients that sent a parameter; ``op="mean"`` gives FL4Health's numbers. In FL4Health's server, the change is
-``strategy=sparse_strategy()(…)`` for ``strategy=FedAvgSparseCooTensor(…)``; clients do not change.
+``strategy=sparse_strategy()(…)`` for ``strategy=FedAvgSparseCooTensor(…)``; clients do not change. A wrong update is a
+failure of its client, which names client, tensor and value; the others count.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
+import logging
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,49 +46,109 @@ def unpack(packed: Arrays) -> dict[str, Part]:
     names = packed[-1].tolist()
     if rest or len(names) != number:
         raise ValueError(f"{len(packed)} arrays for {len(names)} names, not three for each and the names")
+    if len(set(names)) != number:
+        raise ValueError(f"a name comes twice among {names}")
     columns = (packed[at * number : (at + 1) * number] for at in range(3))
     return {
-        name: Part(values, indices, tuple(int(size) for size in shape))
+        name: Part(np.asarray(values), indices, tuple(int(size) for size in shape))
         for name, values, indices, shape in zip(names, *columns)
     }
 
 
 def pack(parts: dict[str, Part]) -> Arrays:
     """Writes such a list."""
-    values, indices, shapes = zip(*parts.values())
+    values, indices, shapes = zip(*parts.values()) if parts else ((), (), ())
     return [*values, *indices, *(np.array(shape) for shape in shapes), np.array(list(parts))]
 
 
-def merge(updates: Iterable[tuple[str, Arrays, float]], op: str = "coordinate_mean") -> Arrays:
+@contextlib.contextmanager
+def one_client(client: str, refused: dict[str, Exception] | None) -> Iterator[None]:
+    """Notes an error of any kind, since clients send anything, with the client's name; raises it without ``refused``."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        text = str(error) if repr(client) in str(error) else f"client {client!r}: {error}"
+        if refused is None:
+            raise sa.InvalidArgument(text) from error
+        refused[client] = sa.InvalidArgument(text)
+
+
+def flat_keys(name: str, part: Part) -> np.ndarray:
+    """Returns the positions of a part's values in the flat tensor."""
+    indices = np.asarray(part.indices)
+    if indices.dtype.kind not in "iu" or indices.ndim != 2 or indices.shape[1] != len(part.shape):
+        raise ValueError(
+            f"tensor {name!r}: indices are integers of shape (n, {len(part.shape)}), not {indices.dtype} of shape "
+            f"{indices.shape}"
+        )
+    outside = ((indices < 0) | (indices >= np.array(part.shape))).any(axis=1)
+    if outside.any():
+        index = tuple(indices[outside][0].tolist())
+        raise ValueError(f"tensor {name!r}: index {index} is not in shape {part.shape}")
+    return np.ravel_multi_index(tuple(indices.T), part.shape)
+
+
+def merge(
+    updates: Iterable[tuple[str, Arrays, float]],
+    op: str = "coordinate_mean",
+    refused: dict[str, Exception] | None = None,
+) -> Arrays:
     """Merges the packed updates of clients, given as (client id, arrays, number of examples).
 
     A tensor is merged among the clients that sent some of it. Zeros are left out, as FL4Health does. The order of the
     updates does not matter: sums are taken in the order of client ids.
+
+    Args:
+        updates: of the clients, whose ids are unique.
+        op: "coordinate_mean" or "mean".
+        refused: gets the errors of clients whose updates are wrong, and of which nothing counts, by client. None: the
+            first of these errors is raised.
+
+    Raises:
+        InvalidArgument: an update is wrong, or its weight; the message names client, tensor and value.
     """
-    parts: dict[str, dict[str, tuple[Part, float]]] = {}
+    read: dict[str, tuple[dict[str, Part], float]] = {}
     for client, packed, examples in updates:
-        for name, part in unpack(packed).items():
-            parts.setdefault(name, {})[client] = (part, examples)
+        with one_client(client, refused):
+            if client in read:
+                raise ValueError("there are two updates of this client")
+            read[client] = unpack(packed), examples
+    # A tensor's shape and dtype are those of most clients, so that no single one decides.
+    forms: dict[str, collections.Counter[tuple[tuple[int, ...], str]]] = {}
+    for parts, _ in read.values():
+        for name, part in parts.items():
+            forms.setdefault(name, collections.Counter())[part.shape, str(part.values.dtype)] += 1
+    usual = {name: min(found, key=lambda form: (-found[form], form)) for name, found in forms.items()}
+    aggregators: dict[str, sa.Aggregator] = {}
+    for client, (parts, examples) in sorted(read.items()):
+        added = []
+        with one_client(client, refused), contextlib.ExitStack() as undo:
+            for name, part in parts.items():
+                shape, dtype = usual[name]
+                if part.shape != shape:
+                    raise ValueError(f"tensor {name!r} has shape {part.shape}, unlike most: {shape}")
+                update = {name: (flat_keys(name, part), part.values)}
+                aggregator = aggregators.get(name) or new_aggregator(name, shape, dtype, op)
+                aggregator.add(client, update, examples)
+                undo.callback(aggregator.withdraw, client)
+                added.append((name, aggregator))
+            undo.pop_all()
+            aggregators.update(added)
     merged = {}
-    for name, sent in sorted(parts.items()):
-        (first, _), *_ = sent.values()
-        for client, (part, _) in sent.items():
-            if part.shape != first.shape:
-                raise ValueError(f"client {client}: {name} has shape {part.shape}, not {first.shape}")
-        size = int(np.prod(first.shape))
-        spec = sa.RoundSpec(
-            [sa.TensorSpec(name, first.values.dtype, size)], op=op, weighting="by_weight", prune_zeros=True
-        )
-        result = sa.aggregate(
-            {
-                client: ({name: (np.ravel_multi_index(tuple(part.indices.T), part.shape), part.values)}, examples)
-                for client, (part, examples) in sent.items()
-            },
-            spec,
-        )[name]
-        indices = np.stack(np.unravel_index(result.keys.astype(np.int64), first.shape), axis=1)
-        merged[name] = Part(result.values, indices, first.shape)
+    for name, aggregator in sorted(aggregators.items()):
+        result = aggregator.finish()[name]
+        shape, _ = usual[name]
+        indices = np.stack(np.unravel_index(result.keys.astype(np.int64), shape), axis=1)
+        merged[name] = Part(result.values, indices, shape)
     return pack(merged)
+
+
+def new_aggregator(name: str, shape: tuple[int, ...], dtype: str, op: str) -> sa.Aggregator:
+    """Returns the aggregator of one tensor: a round of its own, since each has other clients."""
+    tensor = sa.TensorSpec(name, dtype, int(np.prod(shape)))
+    return sa.Aggregator(sa.RoundSpec([tensor], op=op, weighting="by_weight", prune_zeros=True))
 
 
 def sparse_strategy(op: str = "coordinate_mean") -> type:
@@ -98,20 +162,26 @@ def sparse_strategy(op: str = "coordinate_mean") -> type:
 
     class SparseCooStrategy(FedAvgSparseCooTensor):
         def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
-            if not results or (failures and not self.accept_failures):
+            refused: dict[str, Exception] = {}
+            updates, counted = [], {}
+            for proxy, fit in results:
+                # The proxy's id is part of it, so that no client can push another out.
+                client = f"{fit.metrics.get('client', '')}:{proxy.cid}"
+                with one_client(client, refused):
+                    examples = fit.num_examples if self.weighted_aggregation else 1
+                    updates.append((client, parameters_to_ndarrays(fit.parameters), examples))
+                    counted[client] = fit
+            merged = merge(updates, op, refused)
+            for client, error in refused.items():
+                logging.getLogger("flwr").warning("aggregate_fit: %s", error)
+                failures.append(error)
+                counted.pop(client, None)
+            if not counted or (failures and not self.accept_failures):
                 return None, {}
-            updates = [
-                (
-                    str(fit.metrics.get("client", proxy.cid)),
-                    parameters_to_ndarrays(fit.parameters),
-                    fit.num_examples if self.weighted_aggregation else 1,
-                )
-                for proxy, fit in results
-            ]
             metrics = {}
             if self.fit_metrics_aggregation_fn:
-                metrics = self.fit_metrics_aggregation_fn([(fit.num_examples, fit.metrics) for _, fit in results])
-            return ndarrays_to_parameters(merge(updates, op)), metrics
+                metrics = self.fit_metrics_aggregation_fn([(fit.num_examples, fit.metrics) for fit in counted.values()])
+            return ndarrays_to_parameters(merged), metrics
 
     return SparseCooStrategy
 

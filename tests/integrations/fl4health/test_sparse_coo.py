@@ -87,6 +87,66 @@ def test_order_of_results_changes_no_bit() -> None:
     assert strategy.aggregate_fit(2, results[::-1], [])[0].tensors == expected
 
 
+def spoil(fit: FitRes, how: str) -> None:
+    arrays = parameters_to_ndarrays(fit.parameters)
+    if how == "NaN":
+        arrays[0][0] = np.nan
+    elif how == "index":
+        number = (len(arrays) - 1) // 3
+        arrays[number][0] += 1000
+    fit.parameters = ndarrays_to_parameters(arrays)
+    if how == "bytes":
+        fit.parameters.tensors[1] = b"\x93NUMPY junk"
+    elif how == "number":
+        del fit.parameters.tensors[1]
+    elif how == "id":
+        fit.metrics["client"] = "hospital-0"
+    elif how == "weight":
+        fit.num_examples = float("nan")  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("how", ["NaN", "index", "bytes", "number", "weight"])
+def test_one_bad_client_fails_alone_and_is_named(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "flwr")
+    results = results_of(5)
+    spoil(results[2][1], how)
+    strategy = coo.sparse_strategy()(fit_metrics_aggregation_fn=lambda metrics: {"clients": len(metrics)})
+    failures: list = []
+    merged, metrics = strategy.aggregate_fit(2, results, failures)
+    wanted, _ = coo.sparse_strategy()().aggregate_fit(2, results_of(5)[:2] + results_of(5)[3:], [])
+    assert merged.tensors == wanted.tensors
+    assert metrics == {"clients": 4}
+    assert len(failures) == 1
+    assert "hospital-2" in str(failures[0])
+    assert "hospital-2" in caplog.text
+    strategy = coo.sparse_strategy()(accept_failures=False)
+    assert strategy.aggregate_fit(2, results, []) == (None, {})
+
+
+def test_client_that_takes_the_id_of_another_does_not_push_it_out() -> None:
+    wanted, _ = coo.sparse_strategy()().aggregate_fit(2, results_of(5), [])
+    for at in (0, 4):
+        results = results_of(5)
+        results.insert(at, results.pop(2))
+        spoil(results[at][1], "id")
+        for number, (proxy, _) in enumerate(results):
+            proxy.cid = f"random {number}"
+        failures: list = []
+        merged, _ = coo.sparse_strategy()().aggregate_fit(2, results, failures)
+        assert not failures
+        for ours, theirs in zip(parameters_to_ndarrays(merged)[:-1], parameters_to_ndarrays(wanted)[:-1]):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_round_of_bad_clients_alone_has_no_result() -> None:
+    results = results_of(2)
+    for _, fit in results:
+        spoil(fit, "NaN")
+    failures: list = []
+    assert coo.sparse_strategy()().aggregate_fit(2, results, failures) == (None, {})
+    assert len(failures) == 2
+
+
 def test_failures_are_handled_as_fl4health_handles_them() -> None:
     strategy = coo.sparse_strategy()(accept_failures=False)
     assert strategy.aggregate_fit(2, results_of(2), [RuntimeError()]) == (None, {})
