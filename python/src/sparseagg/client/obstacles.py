@@ -187,7 +187,7 @@ def _tls_greeting(connection: socket.socket, address: str) -> _Greeting | None:
         if "ALERT" not in reason:  # which is a word of TLS
             return None
         return _Greeting(True, wants_certificate="CERTIFICATE" in reason or "HANDSHAKE_FAILURE" in reason)
-    except TimeoutError:
+    except socket.timeout:  # which is TimeoutError from Python 3.10 on
         raise
     except (OSError, ValueError):  # it has hung up; or the host has no name that a greeting may carry
         return None
