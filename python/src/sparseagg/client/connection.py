@@ -5,13 +5,21 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
 from sparseagg.client.channel import channel_options, checked_connections
 from sparseagg.client.channel_pool import ChannelPool
-from sparseagg.client.deadlines import call_seconds, earliest, named_if_late, no_answer, pause_after, seconds_to
+from sparseagg.client.deadlines import (
+    call_seconds,
+    earliest,
+    is_own_deadline,
+    named_if_late,
+    no_answer,
+    pause_after,
+    seconds_to,
+)
 from sparseagg.client.endpoint import Endpoint
 from sparseagg.client.obstacles import Obstacle, find_obstacle, has_not_connected, may_look
 from sparseagg.client.progress import ProgressBar
@@ -21,8 +29,9 @@ from sparseagg.client.retry import Retries, RetryPolicy, error_from_call
 from sparseagg.client.transport import Transport
 from sparseagg.client.upload import Upload, aggregate_requests, counted, streamed
 from sparseagg.credentials import Headers, channel_credentials
-from sparseagg.errors import Aborted, NotFound
+from sparseagg.errors import Aborted, DeadlineExceeded, NotFound
 from sparseagg.info import RoundInfo, ServerInfo, Submission
+from sparseagg.plain_text import plain
 from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.formats import ServerWire, checked_chunk_bytes
@@ -31,9 +40,16 @@ __all__ = ["Connection"]
 
 T = TypeVar("T")
 
-# How long to look for what keeps a call from its server: a second, or so much more than the call's time.
-_LOOK_S = 1.0
+# How long to look for what keeps a call from its server: within the call's time, or so much longer.
+_LOOK_S = 5.0
 _LATE_LOOK_S = 0.25
+
+
+class _Failure(NamedTuple):
+    """A failed attempt: gRPC's text, and whether there was no connection."""
+
+    details: str
+    is_unconnected: bool
 
 
 class Connection:
@@ -226,44 +242,60 @@ class Connection:
     ) -> T:
         """Repeats ``attempt`` until it succeeds, ``retries`` gives no further wait, or the deadline is there.
 
-        ``late`` begins the text of the error if the deadline ends the attempts.
+        ``late`` begins the text of the error if the deadline ends the attempts. The rest is why the last attempt failed
+        that had the time for an answer.
 
         A client that has not reached its server yet does not wait for one where nothing listens, unless it has a retry
         policy of its own, nor where something else does.
         """
         self.transport.check_thread()
         retries = retries or Retries(self.retry)
+        before: _Failure | None = None  # of the last attempt, without the call, which holds the update
         while True:
             try:
                 answer = await self.transport.attempt(attempt())
                 self.has_reached = True
                 return answer
+            except DeadlineExceeded as error:  # of named_if_late
+                if before is None:
+                    raise
+                raise DeadlineExceeded(f"{error}: {await self._text(before, deadline)}") from None
             except grpc.RpcError as call_error:
                 self._forget_server_after(call_error)
                 wait = retries.wait_after(call_error)
+                failure = _Failure(plain(call_error.details() or call_error.code().name), has_not_connected(call_error))
                 obstacle = None
-                if has_not_connected(call_error):
-                    if not self.has_reached:
-                        obstacle = await self._obstacle(call_error, deadline)
-                        if obstacle is not None and not (obstacle.is_absence and self.endpoint.retry):
-                            wait = None
+                if failure.is_unconnected and not self.has_reached:
+                    obstacle = await self._obstacle(failure, deadline)
+                    if obstacle is not None and not (obstacle.is_absence and self.endpoint.retry):
+                        wait = None
                 elif call_error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                     self.has_reached = True
                 pause, again = pause_after(wait, deadline, patient)
                 await self.transport.sleep(pause)
                 if not again:
-                    if obstacle is None and has_not_connected(call_error):
-                        obstacle = await self._obstacle(call_error, deadline)
+                    is_late = wait is not None
+                    if before is not None and is_own_deadline(call_error):
+                        failure, is_late = before, True
+                    text = await self._text(failure, deadline, obstacle)
                     # Not "from call_error": a traceback would show a server's text as the server sent it.
-                    raise error_from_call(call_error, obstacle, late if wait is not None else None) from None
+                    if is_late:
+                        raise DeadlineExceeded(f"{late}{text}") from None
+                    raise error_from_call(call_error, text, obstacle) from None
+                before = failure
 
-    async def _obstacle(self, error: grpc.RpcError, deadline: float | None) -> Obstacle | None:
-        """Looks for what has kept a call from its server."""
-        if not self._may_look:
+    async def _text(self, failure: _Failure, deadline: float | None, obstacle: Obstacle | None = None) -> str:
+        """Returns the text of the error for a failed call; ``obstacle`` has kept it from its server, if it is known."""
+        obstacle = obstacle or await self._obstacle(failure, deadline)
+        return failure.details if obstacle is None else f"{obstacle.text} ({failure.details})"
+
+    async def _obstacle(self, failure: _Failure, deadline: float | None) -> Obstacle | None:
+        """Looks for what has kept a call from its server; None if nothing has, or if that cannot be told."""
+        if not failure.is_unconnected or not self._may_look:
             return None
         look_s = max(_LATE_LOOK_S, min(_LOOK_S, seconds_to(deadline)))
         return await self.transport.convert(
-            find_obstacle, self.endpoint.address, self._has_tls, error.details() or "", look_s
+            find_obstacle, self.endpoint.address, self._has_tls, failure.details, look_s
         )
 
     def _own_deadline(self, wait_s: float = 0.0, deadline: float | None = None) -> float | None:

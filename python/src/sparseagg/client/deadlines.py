@@ -21,6 +21,7 @@ __all__ = [
     "call_seconds",
     "checked_deadline",
     "earliest",
+    "is_own_deadline",
     "named_if_late",
     "no_answer",
     "pause_after",
@@ -116,11 +117,15 @@ def named_if_late(method: str, timeout: float | None) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        is_own = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and (error.details() or "") in _OWN_DEADLINE
-        if timeout is None or not is_own:
+        if timeout is None or not is_own_deadline(error):
             raise
         error.__traceback__ = None  # as in wait_before_retry
         raise DeadlineExceeded(no_answer(method, timeout)) from None
+
+
+def is_own_deadline(error: grpc.RpcError) -> bool:
+    """Returns whether a call has failed since its own timeout is over, rather than by the word of a server."""
+    return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and (error.details() or "") in _OWN_DEADLINE
 
 
 def no_answer(method: str, timeout: float) -> str:

@@ -14,7 +14,6 @@ from sparseagg.arguments import checked_integer, checked_number, shown
 from sparseagg.client.ended_call import broke_while_sending
 from sparseagg.client.obstacles import Obstacle
 from sparseagg.errors import InvalidArgument, SparseaggError, Unavailable, error_of
-from sparseagg.plain_text import plain
 
 __all__ = ["Retries", "RetryPolicy", "checked_retry", "error_from_call", "wait_before_retry"]
 
@@ -123,20 +122,9 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
     return None if wait is None else max(wait, asked)
 
 
-def error_from_call(error: grpc.RpcError, obstacle: Obstacle | None = None, late: str | None = None) -> SparseaggError:
-    """Returns the typed error of a failed call.
-
-    Args:
-        error: of the call.
-        obstacle: what kept the call from its server, where that is known.
-        late: the call would be repeated, but its deadline has passed: the error is a ``DeadlineExceeded`` whose text
-            begins with this; None: the call would not be repeated.
-    """
-    details = plain(error.details() or "")
-    text = details if obstacle is None else f"{obstacle.text} ({details})"
-    if late is None:
-        found = error_of(error.code(), text)
-        if isinstance(found, Unavailable):
-            found.cannot_pass = obstacle is not None and not obstacle.is_absence
-        return found
-    return error_of(grpc.StatusCode.DEADLINE_EXCEEDED, f"{late}{text}")
+def error_from_call(error: grpc.RpcError, text: str, obstacle: Obstacle | None = None) -> SparseaggError:
+    """Returns the typed error of a failed call, with this text; ``obstacle`` has kept the call from its server."""
+    found = error_of(error.code(), text)
+    if isinstance(found, Unavailable):
+        found.cannot_pass = obstacle is not None and not obstacle.is_absence
+    return found
