@@ -63,7 +63,7 @@ def pack(parts: dict[str, Part]) -> Arrays:
 
 @contextlib.contextmanager
 def one_client(client: str, refused: dict[str, Exception] | None) -> Iterator[None]:
-    """Notes an error of any kind, since clients send anything, with the client's name; raises it without ``refused``."""
+    """Notes an error of any kind (clients send anything) with the client's name; without ``refused``, raises it."""
     try:
         yield
     except MemoryError:
