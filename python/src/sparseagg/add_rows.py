@@ -76,7 +76,7 @@ class Addition:
         return np.unravel_index(keys[:, np.newaxis] * width + np.arange(width), self._shape)
 
     def _sums(self, before: Array, rows: Array, start: int) -> Array:
-        """Returns before + alpha · rows in the target's dtype; bfloat16 as its bits. ``start``: where the rows begin."""
+        """Returns before + alpha · rows in the target's dtype; bfloat16 as its bits. ``start``: their start."""
         dtype = self._target.dtype
         if self._is_integer:
             return self._integer_sums(before, rows, start)

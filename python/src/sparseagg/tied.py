@@ -12,7 +12,7 @@ import numpy as np
 __all__ = ["every_name", "overlapping_arrays", "tied_arrays"]
 
 # Steps of the search for a common element of two arrays whose ranges overlap.
-_MOST_WORK = 10_000
+_MOST_WORK: Any = 10_000  # NumPy's stubs know 0 and −1 alone
 
 
 @dataclasses.dataclass(frozen=True)

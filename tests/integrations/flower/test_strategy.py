@@ -343,3 +343,29 @@ def test_client_that_never_has_the_model_is_a_failure(mod: Any, caplog: pytest.L
     start(SparseFedAvg(sparse=SPARSE, fraction_evaluate=0.0), grid, rounds=1)
     assert "Received 7 results and 1 failures" in caplog.text
     assert len(grid.sent[0]) == 2
+
+
+def test_tied_weights_are_sparse_by_every_name_and_dense_tensors_are_logged(
+    mod: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = jobs.initial_model()
+    zeros = np.zeros_like(model["embedding.weight"])
+    model.update({"head.weight": model["embedding.weight"], "moments": zeros, "other moments": zeros})
+
+    def tie(arrays: jobs.Arrays, partition: int) -> None:
+        arrays["head.weight"] = arrays["embedding.weight"]
+
+    caplog.set_level("INFO", "flwr")
+    grid = LocalGrid(jobs.make_client_app([mod, changing(tie)]), NODES)
+    record = ArrayRecord({name: Array(array) for name, array in model.items()})
+    strategy = SparseFedAvg(sparse=["embedding.weight", "moments"])
+    result = strategy.start(grid, record, num_rounds=2, train_config=ConfigRecord({}))
+    after = {name: array.numpy() for name, array in result.arrays.items()}
+    assert np.array_equal(after["head.weight"], after["embedding.weight"])
+    assert_close({name: after[name] for name in jobs.initial_model()}, expected(range(NODES))[-1])
+    assert not after["moments"].any()
+    whole = zeros.nbytes  # of "other moments", which holds one value throughout and is not taken for tied
+    assert all(whole < replied[0] < 1.5 * whole for replied in grid.received.values())
+    assert "Sparse tensors: 'embedding.weight', 'moments', 'head.weight'" in caplog.text
+    size = len(record["other moments"].data)
+    assert re.search(rf"Dense tensors, whole in each update: [\d,]+ bytes \('other moments' {size:,}, ", caplog.text)

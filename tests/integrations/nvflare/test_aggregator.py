@@ -261,6 +261,21 @@ class Lazy:
         return self.array
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_dense_tensors_are_logged_with_their_bytes_and_tied_weights_with_a_warning(kind, caplog):
+    model = arrays(kind)
+    model["head"] = model["table"] + 0
+    model["other"] = model["table"] + 1
+    caplog.set_level("INFO")
+    aggregator = aggregator_of(model)
+    aggregator.set_model(model)  # of the next round
+    lines = [record.getMessage() for record in caplog.records]
+    (sizes,) = [line for line in lines if "dense tensors, whole in each update" in line]
+    assert "1,640 bytes ('head' 800, 'other' 800, 'bias' 16, 'half' 12, 'batches' 8, …)" in sizes
+    (warning,) = [line for line in lines if "tied weights" in line]
+    assert "tensor 'head' has the values of 'table'" in warning
+
+
 def test_lazy_references_are_read():
     aggregator = aggregator_of(arrays())
     params = {"bias": Lazy(ROW[0]), "table:keys": Lazy(np.array([4])), "table:rows": Lazy(ROW)}

@@ -19,7 +19,7 @@ configuration, ``CONFIG``, goes with every message and reply:
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ __all__ = [
     "PRECONDITION",
     "ROWS",
     "sparse_arrays",
+    "tied_names",
     "to_array",
     "update_of",
     "view",
@@ -100,6 +101,30 @@ def sparse_arrays(name: str, keys: Any, rows: Any) -> dict[str, Array]:
     keys = np.asarray(keys)
     narrow = not keys.size or int(keys.max()) < 1 << 32
     return {name + KEYS: to_array(keys.astype(np.uint32 if narrow else np.uint64)), name + ROWS: to_array(rows)}
+
+
+def tied_names(arrays: Mapping[str, Array], listed: Collection[str]) -> dict[str, str]:
+    """Returns the names of tied weights, of which the model has a copy for each name: {name: the one in ``listed``}.
+
+    Arrays are taken for tied that have the same shape and bytes when training begins, and not one value throughout. If
+    they are not, nothing is wrong: their updates are sparse, too.
+    """
+    by_form: dict[Any, list[str]] = {}
+    for name in listed:
+        by_form.setdefault(_form_of(arrays[name]), []).append(name)
+    tied: dict[str, str] = {}
+    for name, array in arrays.items():
+        candidates = [] if name in listed else by_form.get(_form_of(array), [])
+        first = next((one for one in candidates if arrays[one].data == array.data), None)
+        if first is not None:
+            values = view(array).reshape(-1)
+            if (values != values[0]).any():
+                tied[name] = first
+    return tied
+
+
+def _form_of(array: Array) -> tuple[Any, ...]:
+    return array.dtype, tuple(array.shape), array.data[-64:]
 
 
 def update_of(arrays: ArrayRecord, names: Iterable[str]) -> Mapping[str, Any]:

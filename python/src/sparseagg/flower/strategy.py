@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
@@ -20,7 +20,7 @@ from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
 from sparseagg.flower.overrides import check_goes_on
-from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, update_of
+from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, tied_names, update_of
 from sparseagg.flower.replies import refused, split_by_metrics, with_usable_metrics
 from sparseagg.flower.streaming_grid import Replies, StreamingGrid
 from sparseagg.optimizers import RowOptimizer
@@ -28,6 +28,8 @@ from sparseagg.spec_of_model import Names
 from sparseagg.updates import naming_client
 
 __all__ = ["SparseFedAvg", "SparseMixin"]
+
+_MOST_SHOWN = 5  # dense tensors in the log
 
 
 class SparseMixin:
@@ -44,7 +46,7 @@ class SparseMixin:
 
     Args:
         sparse: the tensors of which clients send rows: names, patterns such as "*.embedding.weight", or a function of
-            name and array.
+            name and array. A name stands for its tied weights, too: tensors with the same values at the start.
         elements: the tensors of which clients send single elements, named likewise.
         op: of these tensors. "mean": a row that a client did not change counts as no change, as in FedAvg.
             "coordinate_mean": only clients that changed the row count. Or "sum".
@@ -298,6 +300,8 @@ class SparseMixin:
             return arrays
         widths, settings = self._layout(arrays)
         self._sparse = list(widths)
+        if self._model is None:
+            _log_sizes(arrays, widths)
         version = 0 if self._model is None else self._model.version + 1
         tables = {name: Table.of(array, widths.get(name, 1)) for name, array in arrays.items()}
         self._model = Model(tables, version)
@@ -312,6 +316,10 @@ class SparseMixin:
         spec = sa.RoundSpec.like(shapes, sparse, elements=elements)
         widths = {tensor.name: tensor.width for tensor in spec.tensors if tensor.layout == "sparse"}
         by_element = {tensor.name for tensor in sa.RoundSpec.like(shapes, sparse).tensors if tensor.layout == "dense"}
+        for name, first in tied_names(arrays, widths).items():
+            widths[name] = widths[first]
+            if first not in by_element:
+                by_element.discard(name)
         lists = {
             "names": list(arrays),
             "rows": [name for name in widths if name not in by_element],
@@ -348,6 +356,16 @@ class SparseMixin:
 
 class SparseFedAvg(SparseMixin, FedAvg):
     """``FedAvg`` of sparse updates; see ``SparseMixin`` for what it takes besides the arguments of ``FedAvg``."""
+
+
+def _log_sizes(arrays: ArrayRecord, sparse: Collection[str]) -> None:
+    """Logs what travels as rows, and the bytes of what travels whole, the largest first."""
+    if sparse:
+        log(INFO, "\t├──> Sparse tensors: %s", ", ".join(map(repr, sparse)))
+    sizes = {name: len(array.data) for name, array in arrays.items() if name not in sparse}
+    shown = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_SHOWN]
+    text = ", ".join(f"{name!r} {sizes[name]:,}" for name in shown) + (", …" if len(sizes) > len(shown) else "")
+    log(INFO, "\t└──> Dense tensors, whole in each update: %s bytes (%s)", f"{sum(sizes.values()):,}", text or "none")
 
 
 def _is_train(message: Message) -> bool:

@@ -103,13 +103,14 @@ def _read_scipy_diagonals(matrix: Any, shape: tuple[int, ...]) -> Entries:
 
 
 def _read_scipy_lists(matrix: Any, shape: tuple[int, ...]) -> Entries:
-    columns, values = list(matrix.rows), list(matrix.data)
-    lengths = [len(row) for row in columns]
-    if lengths != [len(row) for row in values] or len(lengths) != shape[0]:
+    in_rows, values_in_rows = list(matrix.rows), list(matrix.data)
+    lengths = [len(row) for row in in_rows]
+    if lengths != [len(row) for row in values_in_rows] or len(lengths) != shape[0]:
         raise ValueError("its lists of columns and of values differ in length")
     rows = np.repeat(np.arange(shape[0]), lengths)
-    columns = np.fromiter(itertools.chain.from_iterable(columns), np.int64, len(rows))
-    return Entries([rows, columns], np.fromiter(itertools.chain.from_iterable(values), matrix.dtype, len(rows)), shape)
+    columns = np.fromiter(itertools.chain.from_iterable(in_rows), np.int64, len(rows))
+    values = np.fromiter(itertools.chain.from_iterable(values_in_rows), matrix.dtype, len(rows))
+    return Entries([rows, columns], values, shape)
 
 
 def _read_torch(tensor: Any) -> Entries:

@@ -23,11 +23,13 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 import sparseagg as sa
 from sparseagg import updates
-from sparseagg.nvflare.arrays import checked_names
+from sparseagg.nvflare.arrays import checked_names, same_values, to_array
 from sparseagg.nvflare.model_form import ModelForm
 from sparseagg.nvflare.round_merge import RoundMerge
 
 __all__ = ["SparseAggregator"]
+
+_MOST_SHOWN = 5  # dense tensors in the log
 
 
 class SparseAggregator(ModelAggregator):
@@ -92,6 +94,7 @@ class SparseAggregator(ModelAggregator):
         self._merges: dict[ParamsType, RoundMerge] = {}
         self._model: ModelForm | None = None
         self._round: int | None = None
+        self._has_logged = False
         self.reset_stats()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -109,6 +112,21 @@ class SparseAggregator(ModelAggregator):
         """Tells the names, shapes and dtypes of the server's model, for a controller without BEFORE_TRAIN_TASK."""
         with self._lock:
             self._model = ModelForm(params, self.sparse, self.elements, self.op, self.exclude_vars, self.options)
+            if not self._has_logged:
+                self._has_logged = True
+                self._log_sizes(params, self._model.dense_names())
+
+    def _log_sizes(self, params: Mapping[str, Any], dense: list[str]) -> None:
+        """Logs the bytes of the tensors that travel whole, the largest first, and those that look like tied weights."""
+        sizes = {name: to_array(params[name]).nbytes for name in dense}
+        shown = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_SHOWN]
+        text = ", ".join(f"{name!r} {sizes[name]:,}" for name in shown) + (", …" if len(sizes) > len(shown) else "")
+        self.info(f"dense tensors, whole in each update: {sum(sizes.values()):,} bytes ({text or 'none'})")
+        for name, sparse in same_values(params, sizes, [*self.sparse, *self.elements]):
+            self.warning(
+                f"tensor {name!r} has the values of {sparse!r} (tied weights?), and travels whole: add it to sparse, "
+                "here and at the clients"
+            )
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Adds a client's result for ScatterAndGather; returns False, with a line in the log, if it does not count."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "numpy_of",
     "pair_of",
     "rows_that_differ",
+    "same_values",
     "sparse_diff",
     "to_array",
 ]
@@ -250,6 +252,26 @@ def bits_of(array: Any, by_element: bool) -> Any:
         array = array.cpu().contiguous().view(torch.uint8).numpy()
     array = np.ascontiguousarray(array)
     return array.view(np.uint8 if array.dtype.itemsize == 1 else f"u{array.dtype.itemsize}")
+
+
+def same_values(params: Mapping[str, Any], names: Iterable[str], others: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields a name and another name of arrays of the same shape and bits, which are not one value throughout."""
+    by_form: dict[Any, list[str]] = {}
+    for other in others:
+        if other in params and math.prod(to_array(params[other]).shape):
+            by_form.setdefault(_form_of(params[other]), []).append(other)
+    for name in names:
+        for other in by_form.get(_form_of(params[name]), []):
+            bits, same = bits_of(params[name], False), bits_of(params[other], False)
+            if np.array_equal(bits[0], same[0]) and np.array_equal(bits, same):
+                if (bits != bits.flat[0]).any():
+                    yield name, other
+                break
+
+
+def _form_of(array: Any) -> tuple[Any, ...]:
+    array = to_array(array)
+    return str(array.dtype), tuple(array.shape)
 
 
 def rows_that_differ(left: Any, right: Any) -> Any:

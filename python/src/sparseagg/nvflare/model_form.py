@@ -39,6 +39,10 @@ class ModelForm:
         self._excluded = re.compile(exclude_vars) if exclude_vars else None
         self._all_options = options
 
+    def dense_names(self) -> list[str]:
+        """Returns the names of the tensors that travel whole."""
+        return [name for name, _ in self._aggregated() if not self._is_sparse(name)]
+
     def spec(self, params_type: ParamsType) -> sa.RoundSpec:
         """Returns the spec of a round. Raises ``InvalidArgument`` if the options make no sense."""
         on_nonfinite, options = self._options()
