@@ -1,12 +1,17 @@
 #include "service/http/browser_policy.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "host/base/status_macros.h"
 #include "service/transport/address.h"
 
 namespace sparseagg::service {
@@ -25,11 +30,25 @@ std::string WithPort(absl::string_view host) {
   return has_port ? std::string(host) : absl::StrCat(host, ":80");
 }
 
+// Returns: whether the public name service may have the host. It has no addresses, no names without a dot, and none in
+// the domains that are reserved for private networks or that clusters use.
+bool MayBePublic(std::string host) {
+  absl::AsciiStrToLower(&host);
+  if (absl::EndsWith(host, ".")) host.pop_back();
+  std::array<char, sizeof(in6_addr)> address;
+  if (inet_pton(AF_INET, host.c_str(), address.data()) == 1 || inet_pton(AF_INET6, host.c_str(), address.data()) == 1) {
+    return false;
+  }
+  if (!absl::StrContains(host, '.')) return false;
+  constexpr std::array kPrivate = {".svc", ".local", ".localhost", ".internal", ".home.arpa"};
+  return std::none_of(kPrivate.begin(), kPrivate.end(), [&](const char* end) { return absl::EndsWith(host, end); });
+}
+
 }  // namespace
 
-absl::StatusOr<BrowserPolicy> BrowserPolicy::Create(absl::string_view origins, bool needs_local_host) {
+absl::StatusOr<BrowserPolicy> BrowserPolicy::Create(absl::string_view origins, HostRule host_rule) {
   BrowserPolicy policy;
-  policy.needs_local_host_ = needs_local_host;
+  policy.host_rule_ = host_rule;
   for (absl::string_view origin : absl::StrSplit(origins, ',', absl::SkipWhitespace())) {
     origin = absl::StripAsciiWhitespace(origin);
     if (origin != "*" && HostOfOrigin(origin).empty()) {
@@ -46,14 +65,25 @@ bool BrowserPolicy::IsListed(absl::string_view origin) const {
   return std::any_of(origins_.begin(), origins_.end(), [&](const auto& each) { return each == "*" || each == lower; });
 }
 
+absl::Status BrowserPolicy::CheckHost(absl::string_view host) const {
+  const std::string with_port = WithPort(host);
+  absl::string_view lack;
+  if (host_rule_ == HostRule::kLocal && !CheckLoopback(with_port, "").ok()) {
+    lack = "which is not this machine; a server without credentials takes only localhost, 127.0.0.1 and [::1]";
+  } else if (host_rule_ == HostRule::kPrivate && MayBePublic(HostOf(with_port))) {
+    lack = "a public name; a server without credentials takes those alone that --http-origins lists";
+  }
+  const auto is_listed = [&] {
+    return IsListed(absl::StrCat("http://", host)) || IsListed(absl::StrCat("https://", host));
+  };
+  if (lack.empty() || is_listed()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("the header Host is ", JsonQuote(host.substr(0, 128)), ", ", lack));
+}
+
 absl::Status BrowserPolicy::Check(const HttpRequest& request) const {
   const absl::string_view host = request.Header("host");
   const absl::string_view origin = request.Header("origin");
-  if (needs_local_host_ && !CheckLoopback(WithPort(host), "").ok() && !IsListed(absl::StrCat("http://", host))) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "the header Host is ", JsonQuote(host.substr(0, 128)),
-        ", which is not this machine; a server without credentials takes only localhost, 127.0.0.1 and [::1]"));
-  }
+  RETURN_IF_ERROR(CheckHost(host));
   if (origin.empty() || IsListed(origin)) return absl::OkStatus();
   if (!host.empty() && absl::EqualsIgnoreCase(HostOfOrigin(origin), host)) return absl::OkStatus();  // our own page
   return absl::PermissionDeniedError(

@@ -13,6 +13,14 @@
 
 namespace sparseagg::service {
 
+// Which values of the header Host a server takes. Without credentials it believes every caller, and a page could give
+// its own name an address of the server (DNS rebinding): the browser then takes the server for the page's own.
+enum class HostRule {
+  kAny,      // the server has credentials
+  kPrivate,  // it has none, and listens beyond the loopback: no name that the public name service may have
+  kLocal,    // it has none, and listens on the loopback: only names of the loopback
+};
+
 // Decides by the headers Origin and Host. A browser sends requests of any page that its user opens, also to the
 // loopback and without a question first, so that a server without credentials must refuse the requests of other pages
 // itself.
@@ -21,10 +29,9 @@ namespace sparseagg::service {
 class BrowserPolicy {
  public:
   // `origins`: a list with commas of the origins whose pages may call, "https://app.example.org"; "*": all pages.
-  // `needs_local_host`: the server believes every caller and is meant for this machine, so that Host must name the
-  // loopback. Otherwise a page could give its own name the address 127.0.0.1 (DNS rebinding).
+  // Their hosts are taken by any rule.
   // Errors: INVALID_ARGUMENT: not an origin.
-  static absl::StatusOr<BrowserPolicy> Create(absl::string_view origins, bool needs_local_host);
+  static absl::StatusOr<BrowserPolicy> Create(absl::string_view origins, HostRule host_rule);
 
   // Errors: PERMISSION_DENIED.
   absl::Status Check(const HttpRequest& request) const;
@@ -35,9 +42,11 @@ class BrowserPolicy {
 
  private:
   bool IsListed(absl::string_view origin) const;
+  // Errors: PERMISSION_DENIED.
+  absl::Status CheckHost(absl::string_view host) const;
 
   std::vector<std::string> origins_;
-  bool needs_local_host_ = false;
+  HostRule host_rule_ = HostRule::kAny;
 };
 
 }  // namespace sparseagg::service

@@ -187,9 +187,11 @@ absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& optio
   if (absl::StartsWith(options.address, "unix")) {
     return absl::InvalidArgumentError(absl::StrCat("'", options.address, "' is not HOST:PORT"));
   }
-  const bool is_local = CheckLoopback(options.address, "").ok();
-  ASSIGN_OR_RETURN(BrowserPolicy policy,
-                   BrowserPolicy::Create(options.origins, is_local && !server->authenticator.IsRequired()));
+  HostRule host_rule = HostRule::kAny;
+  if (!server->authenticator.IsRequired()) {
+    host_rule = CheckLoopback(options.address, "").ok() ? HostRule::kLocal : HostRule::kPrivate;
+  }
+  ASSIGN_OR_RETURN(BrowserPolicy policy, BrowserPolicy::Create(options.origins, host_rule));
   ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Open(options.address));
   std::unique_ptr<Gateway> gateway(new Gateway);
   gateway->impl_ = std::make_unique<Impl>(options, server, std::move(policy), tls, std::move(is_ready), on_refused);

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import ssl
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -179,3 +180,14 @@ def test_ports_are_written_in_no_other_number():
     files = [COMPOSE, CONTAINERFILE, DEPLOY / "systemd" / "server.toml", *CHART.rglob("*.yaml")]
     named = {int(port) for path in files for port in re.findall(r"\b(8\d{3})\b", text(path))}
     assert named == set(documented().values())
+
+
+def test_compose_gateway_answers_no_page_that_has_made_its_name_one_of_this_machine(start_server, tmp_path):
+    """The port is published on the loopback, where browsers are, and the server in the container cannot tell."""
+    address = run_as(compose(), start_server, tmp_path).http_address.replace("0.0.0.0", "127.0.0.1")
+    for host in ("127.0.0.1:8003", "localhost:8003", "server:8003"):
+        request = urllib.request.Request(f"http://{address}/v1/rounds", headers={"Host": host})
+        urllib.request.urlopen(request, timeout=60).close()
+    request = urllib.request.Request(f"http://{address}/v1/rounds", headers={"Host": "evil.example:8003"})
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(request, timeout=60)

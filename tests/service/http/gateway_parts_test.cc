@@ -137,7 +137,7 @@ HttpRequest From(const std::string& host, const std::string& origin) {
 }
 
 TEST(BrowserPolicy, PagesOfOtherOrigins_AreRefused) {
-  const auto policy = BrowserPolicy::Create("https://app.example.org", false);
+  const auto policy = BrowserPolicy::Create("https://app.example.org", HostRule::kAny);
   ASSERT_TRUE(policy.ok());
   EXPECT_TRUE(policy->Check(From("merge:8003", "")).ok());
   EXPECT_TRUE(policy->Check(From("merge:8003", "http://merge:8003")).ok());
@@ -146,17 +146,31 @@ TEST(BrowserPolicy, PagesOfOtherOrigins_AreRefused) {
                              "http://app.example.org", "http://x@merge:8003"}) {
     EXPECT_TRUE(absl::IsPermissionDenied(policy->Check(From("merge:8003", origin)))) << origin;
   }
-  EXPECT_FALSE(BrowserPolicy::Create("example.org", false).ok());
-  EXPECT_FALSE(BrowserPolicy::Create("https://example.org/path", false).ok());
+  EXPECT_FALSE(BrowserPolicy::Create("example.org", HostRule::kAny).ok());
+  EXPECT_FALSE(BrowserPolicy::Create("https://example.org/path", HostRule::kAny).ok());
 }
 
 TEST(BrowserPolicy, LocalServer_TakesOnlyLocalHosts) {
-  const auto policy = BrowserPolicy::Create("", true);
+  const auto policy = BrowserPolicy::Create("", HostRule::kLocal);
   ASSERT_TRUE(policy.ok());
   for (const char* host : {"localhost:8003", "127.0.0.1:8003", "[::1]:8003", "localhost", "127.0.0.1", "[::1]"}) {
     EXPECT_TRUE(policy->Check(From(host, "")).ok()) << host;
   }
   for (const char* host : {"evil.example:8003", "", "127.0.0.1.evil.example", "localhost.evil:8003"}) {
+    EXPECT_TRUE(absl::IsPermissionDenied(policy->Check(From(host, "")))) << host;
+  }
+}
+
+TEST(BrowserPolicy, OpenServer_TakesNoPublicHost) {
+  const auto policy = BrowserPolicy::Create("http://merge.example.org:8003", HostRule::kPrivate);
+  ASSERT_TRUE(policy.ok());
+  for (const char* host : {"localhost:8003", "127.0.0.1:8003", "[::1]:8003", "10.1.2.3:8003", "[fd00::1]:8003",
+                           "192.168.1.2", "server:8003", "merge.default.svc:8003", "merge.default.svc.cluster.local",
+                           "box.local:8003", "box.INTERNAL.:80", "", "merge.example.org:8003"}) {
+    EXPECT_TRUE(policy->Check(From(host, "")).ok()) << host;
+  }
+  for (const char* host : {"evil.example:8003", "127.0.0.1.evil.example", "merge.example.org:8004",
+                           "evil.example.:8003", "local.evil.example", "10.1.2.3.4:8003"}) {
     EXPECT_TRUE(absl::IsPermissionDenied(policy->Check(From(host, "")))) << host;
   }
 }
