@@ -229,6 +229,23 @@ def test_client_that_claims_an_upload_that_is_not_there_fails_alone(
     assert "'nobody'" in caplog.text
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_client_that_claims_the_upload_of_another_fails_or_that_one_is_named(
+    seed: int, server: sa.Client, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever comes first, the upload counts once, and what the claiming client has uploaded does not."""
+    print(f"seed {seed}")
+    caplog.set_level("INFO", "flwr")
+    app = jobs.make_client_app([sparse_mod(copies=tmp_path)])
+    grid = LocalGrid(app, NODES, seed=seed)
+    other = next(node for node, context in grid.contexts.items() if context.node_config["partition-id"] == 0)
+    grid.app = spoiling(app, config_of(client=f"0000000000:{other}"))
+    got, _ = start(SparseFedAvg(sparse=SPARSE, server=server), grid, rounds=1)
+    assert_model(got, without(BAD))
+    assert f"aggregate_train: Received {NODES - 1} results and 1 failures" in caplog.text
+    assert "another node has named this submission as its own" in caplog.text
+
+
 def test_results_of_one_client_in_positions_fail_alone() -> None:
     """The strategies of ``flwr.server.strategy``."""
     before = list(jobs.initial_model().values())

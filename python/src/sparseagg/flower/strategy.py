@@ -117,7 +117,7 @@ class SparseMixin:
         log(INFO, "\t├──> Sparse settings:")
         log(INFO, "\t│\t├── sparse %s | elements %s", *self._names)
         if not self._streams:
-            log(INFO, "\t│\t├── in this process alone: all arrays travel whole, for another strategy starts this one")
+            log(INFO, "\t│\t├── if its own start() runs; all arrays travel whole where another strategy calls it")
         log(INFO, "\t│\t└── merged by %s, %s", self._op, where)
         super().summary()  # type: ignore[misc]
 
