@@ -14,7 +14,7 @@
 #include "cuda/merger.h"
 #include "cuda/slab_merge.h"
 #include "host/accumulation.h"
-#include "host/base/reserve_one.h"
+#include "host/base/reserve_more.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/result.h"

@@ -40,14 +40,13 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
   const DefaultFloatEnvironment environment;
   if (tensors.empty()) return absl::InvalidArgumentError("an aggregation needs at least one tensor");
   auto aggregation = std::unique_ptr<Aggregation>(new Aggregation());
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    RETURN_IF_ERROR(Validate(tensors[t]));
-    for (size_t earlier = 0; earlier < t; ++earlier) {
-      if (tensors[earlier].name == tensors[t].name) {
-        return absl::InvalidArgumentError(absl::StrCat(Quoted(tensors[t]), " is given twice"));
-      }
+  absl::flat_hash_set<absl::string_view> names;
+  for (const TensorSpec& spec : tensors) {
+    RETURN_IF_ERROR(Validate(spec));
+    if (!names.insert(spec.name).second) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), " is given twice"));
     }
-    ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> accumulator, engine.CreateAccumulator(tensors[t]));
+    ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> accumulator, engine.CreateAccumulator(spec));
     aggregation->accumulators_.push_back(std::move(accumulator));
   }
   aggregation->tensors_ = std::move(tensors);
@@ -132,8 +131,10 @@ absl::Status Aggregation::FitIntoLimit(absl::string_view client_id, const Prepar
   if (submission.memory_bytes() > memory_limit_ / 2) return does_not_fit();
   RETURN_IF_ERROR(MergePending());
   if (fits()) return absl::OkStatus();
-  if (OrderMattersSomewhere() && !client_ids_.empty()) {
-    RETURN_IF_ERROR(CheckFollows(client_id, *std::max_element(client_ids_.begin(), client_ids_.end())));
+  // Add has compared the id with those that are folded already.
+  const auto pending = client_ids_.begin() + static_cast<std::ptrdiff_t>(folded_.size());
+  if (OrderMattersSomewhere() && pending != client_ids_.end()) {
+    RETURN_IF_ERROR(CheckFollows(client_id, *std::max_element(pending, client_ids_.end())));
   }
   RETURN_IF_ERROR(FoldPending());
   return fits() ? absl::OkStatus() : does_not_fit();

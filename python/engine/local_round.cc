@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "host/accumulation.h"
+#include "host/base/reserve_more.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/updates/input_checks.h"
@@ -259,7 +260,7 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
                                                       " submissions are beyond max_submissions ",
                                                       limits_.max_submissions));
   }
-  sizes_.reserve(sizes_.size() + other.sizes_.size());
+  ReserveMore(other.sizes_.size(), sizes_);
   RETURN_IF_ERROR(aggregation_->MergeFrom(std::move(*other.aggregation_)));
   other.aggregation_.reset();
   num_submissions_ += std::exchange(other.num_submissions_, 0);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -274,11 +275,16 @@ class RoundSpec(Options):
         Raises:
             InvalidArgument: there is no such tensor; the message lists the tensors.
         """
-        for tensor in self.tensors:
-            if tensor.name == name:
-                return tensor
+        tensor = self._by_name.get(name)
+        if tensor is not None:
+            return tensor
         known = ", ".join(repr(tensor.name) for tensor in self.tensors)
         raise InvalidArgument(f"unknown tensor {name!r}; this round has {known or 'none'}")
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, TensorSpec]:
+        """The tensors by name. Of several with one name, which no server takes, it has the first."""
+        return {tensor.name: tensor for tensor in reversed(self.tensors)}
 
     def aggregation_of(self, tensor: TensorSpec) -> Aggregation:
         """Returns how ``tensor`` is aggregated: the tensor's options, then the round's options, then the defaults."""

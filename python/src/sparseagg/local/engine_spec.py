@@ -25,10 +25,9 @@ def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
         return "float" in tensor.dtype and is_sum and is_whole and how.on_nonfinite == "reject"
 
     telling = [index for index, tensor in enumerate(checked_spec(spec).tensors) if tells(tensor)]
-    tensors = [
-        dataclasses.replace(tensor, on_nonfinite="propagate") if index in telling else tensor
-        for index, tensor in enumerate(spec.tensors)
-    ]
+    tensors = list(spec.tensors)
+    for index in telling:
+        tensors[index] = dataclasses.replace(tensors[index], on_nonfinite="propagate")
     return telling, dataclasses.replace(spec, tensors=tensors)
 
 

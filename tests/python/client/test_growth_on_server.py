@@ -1,0 +1,137 @@
+"""The cost of rounds on a server grows in proportion to tensors, chunks, clients, rounds and tasks: the server's, and
+the client's of most.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from growth import check_linear, cpu_clock
+from real_server import ServerProcess
+
+KEYS, ROWS = np.array([1, 3]), np.ones(2, np.float32)
+FLAGS = ("--max-tensors", "0", "--max-open-rounds", "0")
+
+
+@pytest.fixture(scope="module", params=["in memory", "on disk"])
+def roomy(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with room for many tensors and rounds."""
+    folder = tmp_path_factory.mktemp("server")
+    kept = () if request.param == "in memory" else ("--data-dir", str(folder / "data"), "--durability", "memory")
+    running = ServerProcess(folder / "log", *FLAGS, *kept)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def connected(roomy: ServerProcess) -> Iterator[sa.Client]:
+    with sa.Client(roomy.address) as client:
+        yield client
+
+
+def spec_of(num_tensors: int) -> sa.RoundSpec:
+    return sa.RoundSpec([sa.TensorSpec(f"t{i}", "float32", 10) for i in range(num_tensors)])
+
+
+def update_of(num_tensors: int) -> dict[str, Any]:
+    return {f"t{i}": (KEYS, ROWS) for i in range(num_tensors)}
+
+
+ONE, UPDATE = spec_of(1), update_of(1)
+
+
+def create_of_tensors(client: sa.Client, n: int) -> Callable[[], object]:
+    spec = spec_of(n)
+    return lambda: client.create_round(spec).delete()
+
+
+def round_of_tensors(client: sa.Client, n: int) -> Callable[[], object]:
+    spec, update = spec_of(n), update_of(n)
+
+    def run() -> None:
+        opened = client.create_round(spec)
+        opened.submit("a", update)
+        opened.close()
+        opened.delete()
+
+    return run
+
+
+def aggregate_of_tensors(client: sa.Client, n: int) -> Callable[[], object]:
+    spec, update = spec_of(n), update_of(n)
+    return lambda: client.aggregate([update], spec)
+
+
+def round_of_chunks(client: sa.Client, n: int) -> Callable[[], object]:
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 1 << 20)])
+    keys = np.random.default_rng(1).permutation(1 << 20)[: 100 * n]
+    update = (keys, np.ones(len(keys), np.float32))
+    cutting = sa.Client(client.address, chunk_bytes=900)
+
+    def run() -> None:
+        opened = cutting.create_round(spec)
+        opened.submit("a", update)
+        opened.close()
+        opened.delete()
+
+    return run
+
+
+def round_of_clients(client: sa.Client, n: int) -> Callable[[], object]:
+    def run() -> None:
+        opened = client.create_round(ONE)
+        for i in range(n):
+            opened.submit(i, UPDATE)
+        assert len(list(opened.submissions())) == n
+        opened.close(only=[str(i) for i in range(0, n, 2)])
+        opened.delete()
+
+    return run
+
+
+def aggregate_of_clients(client: sa.Client, n: int) -> Callable[[], object]:
+    updates = [UPDATE] * n
+    return lambda: client.aggregate(updates, ONE)
+
+
+def many_rounds(client: sa.Client, n: int) -> Callable[[], object]:
+    def run() -> None:
+        opened = [client.create_round(ONE) for _ in range(n)]
+        assert len(list(client.list_rounds())) >= n
+        for each in opened:
+            each.cancel("done")
+            each.delete()
+
+    return run
+
+
+def many_tasks(client: sa.Client, n: int) -> Callable[[], object]:
+    def run() -> None:
+        client.create_tasks([sa.NewTask(payload=b"x")] * n)
+        for i in range(n):
+            client.complete_task(client.lease_task(f"w{i}"))
+
+    return run
+
+
+SIZES = {
+    create_of_tensors: 2000,
+    round_of_tensors: 2000,
+    aggregate_of_tensors: 2000,
+    round_of_chunks: 400,
+    round_of_clients: 300,
+    aggregate_of_clients: 1000,
+    many_rounds: 200,
+    many_tasks: 300,
+}
+
+
+@pytest.mark.parametrize("make", SIZES, ids=lambda make: make.__name__)
+def test_cost_of_client_and_server_is_in_proportion(make, connected, roomy):
+    clocks = (time.process_time, cpu_clock(roomy.process.pid))
+    check_linear(lambda n: make(connected, n), SIZES[make], *clocks)

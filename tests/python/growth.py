@@ -1,0 +1,55 @@
+"""Whether the cost of something grows in proportion to its size.
+
+The measure is CPU time, of a process with all its threads, at n and at 4n in turn. The least of several measurements
+counts at each size: whatever else runs on the machine only adds to a measurement. A cost in proportion gives a ratio of
+4, a cost that grows with the square up to 16. A ratio of 6 or more fails the test, but only after more measurements
+have not brought it down.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable
+
+FACTOR = 4
+LIMIT = 6
+_FEWEST, _MOST = 2, 8  # measurements at each size
+
+
+def cpu_clock(pid: int) -> Callable[[], float]:
+    """Returns a clock of the CPU seconds of another process, all its threads included, as clock_getcpuclockid(3)."""
+    clock = (~pid << 3) | 2
+    time.clock_gettime(clock)  # raises OSError if there is no such process
+    return lambda: time.clock_gettime(clock)
+
+
+def check_linear(make: Callable[[int], Callable[[], object]], n: int, *clocks: Callable[[], float]) -> None:
+    """Fails if the cost at 4n is 6 times the cost at n or more.
+
+    Args:
+        make: makes what is measured, for a size; it may be called again and again.
+        n: the smaller size; large enough that its cost is some milliseconds.
+        clocks: each measures one cost; this process's CPU seconds, if none is given.
+    """
+    clocks = clocks or (time.process_time,)
+    runs = [make(n), make(FACTOR * n)]
+    least = [[math.inf, math.inf] for _ in clocks]
+    for measurement in range(_MOST):
+        for at, run in enumerate(runs):
+            gc.collect()
+            gc.disable()  # collections come when they like
+            try:
+                begins = [clock() for clock in clocks]
+                run()
+                ends = [clock() for clock in clocks]
+            finally:
+                gc.enable()
+            for costs, begin, end in zip(least, begins, ends):
+                costs[at] = min(costs[at], end - begin)
+        ratios = [costs[1] / costs[0] for costs in least]
+        if measurement + 1 >= _FEWEST and max(ratios) < LIMIT:
+            return
+    told = ", ".join(f"{1e3 * small:.1f} ms and {1e3 * large:.1f} ms" for small, large in least)
+    raise AssertionError(f"at {n} and {FACTOR * n}: {told}")

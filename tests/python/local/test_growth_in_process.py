@@ -1,0 +1,175 @@
+"""The cost of rounds in this process grows in proportion to tensors, clients and rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from growth import check_linear
+from sparseagg.local.engine_spec import left_to_sums
+
+KEYS, ROWS = np.array([1, 3]), np.ones(2, np.float32)
+
+
+def spec_of(num_tensors: int, **options: Any) -> sa.RoundSpec:
+    return sa.RoundSpec([sa.TensorSpec(f"t{i}", "float32", 10) for i in range(num_tensors)], **options)
+
+
+def in_wire_form(num_tensors: int) -> dict[str, Any]:
+    return {f"t{i}": (KEYS, ROWS) for i in range(num_tensors)}
+
+
+def to_convert(num_tensors: int) -> dict[str, Any]:
+    return {f"t{i}": ([1, 3], ROWS) for i in range(num_tensors)}
+
+
+def make_spec(n: int) -> Callable[[], object]:
+    return lambda: sa.RoundSpec.from_proto(spec_of(n).to_proto())
+
+
+def name_arrays_of_a_model(n: int) -> Callable[[], object]:
+    model = {f"t{i}": ROWS for i in range(n)}
+    names = list(model)
+    return lambda: sa.RoundSpec.like(model, sparse=names[::3], elements=names[1::3], skip=names[2::3])
+
+
+def find_sums(n: int) -> Callable[[], object]:
+    spec = spec_of(n)
+    return lambda: left_to_sums(spec)
+
+
+def make_aggregator(n: int) -> Callable[[], object]:
+    spec = spec_of(n)
+    return lambda: sa.Aggregator(spec)
+
+
+def aggregate(n: int) -> Callable[[], object]:
+    spec, update = spec_of(n), in_wire_form(n)
+    return lambda: sa.aggregate([update, update], spec)
+
+
+def aggregate_within_a_limit(n: int) -> Callable[[], object]:
+    spec, update = spec_of(n), in_wire_form(n)
+    return lambda: sa.aggregate([update, update], spec, memory_limit=1 << 30)
+
+
+def convert(n: int) -> Callable[[], object]:
+    spec, update = spec_of(n), to_convert(n)
+    return lambda: sa.Aggregator(spec).add("a", update)
+
+
+def merge_aggregators_of_many_tensors(n: int) -> Callable[[], object]:
+    spec = spec_of(n)
+    return lambda: sa.Aggregator(spec).merge(sa.Aggregator(spec))
+
+
+def use_a_result(n: int) -> Callable[[], object]:
+    spec = spec_of(n)
+    result = sa.aggregate([in_wire_form(n)], spec)
+    model = {f"t{i}": np.zeros(10, np.float32) for i in range(n)}
+
+    def use() -> None:
+        result.add_to(model)
+        sa.Aggregator(spec).add("a", result)
+
+    return use
+
+
+def round_in_memory(n: int) -> Callable[[], object]:
+    client, spec, update = sa.Client(":memory:"), spec_of(n), in_wire_form(n)
+
+    def run() -> None:
+        opened = client.create_round(spec)
+        opened.submit("a", update)
+        opened.close()
+        opened.delete()
+
+    return run
+
+
+OF_TENSORS = {
+    make_spec: 2000,
+    name_arrays_of_a_model: 2000,
+    find_sums: 4000,
+    make_aggregator: 2000,
+    aggregate: 5000,
+    aggregate_within_a_limit: 2000,
+    convert: 2000,
+    merge_aggregators_of_many_tensors: 2000,
+    use_a_result: 2000,
+    round_in_memory: 2000,
+}
+
+
+@pytest.mark.parametrize("make", OF_TENSORS, ids=lambda make: make.__name__)
+def test_cost_is_in_proportion_to_tensors(make):
+    check_linear(make, OF_TENSORS[make])
+
+
+ONE, UPDATE = spec_of(1), in_wire_form(1)
+
+
+def aggregate_a_list(n: int) -> Callable[[], object]:
+    updates = [UPDATE] * n
+    return lambda: sa.aggregate(updates, ONE)
+
+
+def aggregate_a_mapping(n: int) -> Callable[[], object]:
+    updates = {i: UPDATE for i in range(n)}
+    return lambda: sa.aggregate(updates, ONE, memory_limit=1 << 30)
+
+
+def fold_within_a_limit(n: int) -> Callable[[], object]:
+    keys, rows = np.arange(0, 4000, 2), np.ones(2000, np.float32)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4000)])
+    return lambda: sa.aggregate(((keys, rows) for _ in range(n)), spec, memory_limit=300_000)
+
+
+def add_one_by_one(n: int) -> Callable[[], object]:
+    def run() -> None:
+        aggregator = sa.Aggregator(ONE)
+        for i in range(n):
+            aggregator.add(i, UPDATE)
+        aggregator.finish()
+
+    return run
+
+
+def withdraw_together(n: int) -> Callable[[], object]:
+    def run() -> None:
+        aggregator = sa.Aggregator(ONE)
+        aggregator.add_all({i: UPDATE for i in range(n)})
+        assert aggregator._withdraw([str(i) for i in range(n)]) == n
+
+    return run
+
+
+def rounds_in_memory(n: int) -> Callable[[], object]:
+    client = sa.Client(":memory:")
+
+    def run() -> None:
+        opened = [client.create_round(ONE) for _ in range(n)]
+        assert len(list(client.list_rounds())) == n
+        for each in opened:
+            each.cancel("done")
+            each.delete()
+
+    return run
+
+
+OF_OTHERS = {
+    aggregate_a_list: 10_000,
+    aggregate_a_mapping: 10_000,
+    fold_within_a_limit: 500,
+    add_one_by_one: 2000,
+    withdraw_together: 4000,
+    rounds_in_memory: 500,
+}
+
+
+@pytest.mark.parametrize("make", OF_OTHERS, ids=lambda make: make.__name__)
+def test_cost_is_in_proportion_to_clients_and_rounds(make):
+    check_linear(make, OF_OTHERS[make])
