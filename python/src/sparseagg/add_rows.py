@@ -11,6 +11,7 @@ from sparseagg import bfloat16
 from sparseagg.arguments import is_number, shown
 from sparseagg.arrays import Array, kind_of
 from sparseagg.errors import InvalidArgument, OutOfRange
+from sparseagg.float_environment import default_float_environment
 from sparseagg.spec_options import dtype_name
 
 __all__ = ["Addition"]
@@ -53,6 +54,7 @@ class Addition:
             raise InvalidArgument(f"tensor {name!r}: {alpha} × {values.dtype} does not add to {self._target.dtype}")
         self._view, self._is_flat = self._target.rows(values.shape[1])
 
+    @default_float_environment()
     def run(self) -> None:
         """Adds the rows: each sum is computed in float64 and rounded once to the target's dtype; integers are exact.
 

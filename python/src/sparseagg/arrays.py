@@ -14,6 +14,7 @@ import numpy as np
 
 from sparseagg import bfloat16
 from sparseagg.errors import InvalidArgument
+from sparseagg.float_environment import default_float_environment
 from sparseagg.foreign.numpy_arrays import to_numpy
 from sparseagg.foreign.parts import Array, Entries, Keyed
 from sparseagg.foreign.sparse_arrays import read_parts
@@ -79,6 +80,7 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
     return [_with_wire_keys(data) for data in engine_data(spec, update)]
 
 
+@default_float_environment()
 def engine_data(spec: RoundSpec, update: Any) -> list[TensorData]:
     """Converts one client's update as ``update_data`` does, but leaves keys to the engine in this process.
 
@@ -119,6 +121,7 @@ def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:
     return {names[0]: update}
 
 
+@default_float_environment()
 def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     """Converts one tensor; see ``update_data``."""
     return _with_wire_keys(_engine_tensor_data(spec, tensor))

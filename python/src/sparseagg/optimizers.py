@@ -32,6 +32,7 @@ from sparseagg.arguments import is_number, shown
 from sparseagg.arrays import Array, to_numpy
 from sparseagg.bfloat16 import is_bfloat16
 from sparseagg.errors import InvalidArgument
+from sparseagg.float_environment import default_float_environment
 from sparseagg.result import TensorResult
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "RowOptimizer"]
@@ -86,6 +87,7 @@ class RowOptimizer(abc.ABC):
         self.dense = dense
         self._states: dict[str, _TensorState] = {}
 
+    @default_float_environment()
     def step(self, name: str, target: Any, delta: Any, alpha: float = 1.0) -> None:
         """Takes one step of one tensor, in place.
 
@@ -114,6 +116,7 @@ class RowOptimizer(abc.ABC):
             where = part if keys is None else keys[part]
             table[where] = self._move(state, where, table[where], rows[part], alpha)
 
+    @default_float_environment()
     def step_rows(self, name: str, dimension: int, keys: Any, rows: Any, delta: Any, alpha: float = 1.0) -> Array:
         """Takes one step of rows that the caller holds: for tables that are not arrays of this process.
 

@@ -12,6 +12,7 @@ from sparseagg import result_forms
 from sparseagg.add_rows import Addition
 from sparseagg.arrays import Array
 from sparseagg.errors import FailedPrecondition, InvalidArgument
+from sparseagg.float_environment import default_float_environment
 from sparseagg.info import RoundInfo
 from sparseagg.plain_text import plain
 from sparseagg.spec import key_bytes
@@ -92,6 +93,7 @@ class TensorResult:
             )
         return self.keys.astype(np.int64)
 
+    @default_float_environment()
     def dense(self, fill: float | None = None) -> Array:
         """Returns all values, in the tensor's ``shape``.
 

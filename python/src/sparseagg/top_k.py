@@ -12,6 +12,7 @@ from sparseagg import bfloat16
 from sparseagg.arguments import checked_integer, checked_text, is_number, shown
 from sparseagg.arrays import Array, to_numpy
 from sparseagg.errors import InvalidArgument
+from sparseagg.float_environment import default_float_environment
 
 __all__ = ["TopK"]
 
@@ -58,6 +59,7 @@ class TopK:
         """What has not been sent, by name, in float32 or float64 and the shape of the changes."""
         return dict(self._residuals)
 
+    @default_float_environment()
     def select(self, name: str, delta: Any) -> tuple[Array, Array]:
         """Returns the keys and rows to send, and keeps the rest. Zeros are not sent, so that there may be fewer than k.
 
@@ -92,6 +94,7 @@ class TopK:
         self._residuals[name] = total
         return keys.astype(np.int64), sent.reshape(len(keys), *(total.shape[1:] if rows.ndim > 1 else ()))
 
+    @default_float_environment()
     def put_back(self, name: str, keys: Any, rows: Any) -> None:
         """Adds what ``select`` returned to the residual again, for an update that did not count."""
         if name not in self._residuals:

@@ -11,6 +11,7 @@ from sparseagg import bfloat16
 from sparseagg.arguments import checked_text, is_number, shown
 from sparseagg.arrays import to_numpy
 from sparseagg.errors import InvalidArgument
+from sparseagg.float_environment import default_float_environment
 
 __all__ = [
     "ClientId",
@@ -53,8 +54,11 @@ def checked_weight(weight: Any) -> float | None:
             number = float(number)
     if not is_number(number):
         raise InvalidArgument(f"a weight is a number, not {shown(weight)}")
+    if type(number) is float:
+        return number
     try:
-        return float(number)
+        with default_float_environment():  # a longdouble is rounded
+            return float(number)
     except OverflowError:
         raise InvalidArgument(f"a weight is a number that float64 can hold, not {shown(weight)}") from None
 

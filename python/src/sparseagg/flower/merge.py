@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import sparseagg as sa
+from sparseagg.float_environment import default_float_environment
 from sparseagg.flower.model import Table
 from sparseagg.flower.records import to_array
 from sparseagg.nonfinite import KEPT, Nonfinite, difference, split_on_nonfinite, unchanged
@@ -168,6 +169,7 @@ def check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> N
         raise sa.InvalidArgument(f"tensor {name!r} has shape {shape}; the model's has {wanted}")
 
 
+@default_float_environment()
 def changed_rows(before: Any, after: Any, width: int) -> tuple[Any, Any]:
     """Returns (keys, differences) of the rows in which two arrays of one size differ.
 
@@ -186,6 +188,7 @@ def changed_rows(before: Any, after: Any, width: int) -> tuple[Any, Any]:
     return keys[moved], rows[moved]
 
 
+@default_float_environment()
 def _step_of_rows(
     name: str, table: Table, merged: sa.TensorResult, optimizer: RowOptimizer | None
 ) -> tuple[Table, Any]:
@@ -206,6 +209,7 @@ def _step_of_rows(
     return table.with_rows(keys, rows), keys
 
 
+@default_float_environment()
 def _step_of_whole(
     name: str, table: Table, merged: Any, nonfinite: Nonfinite | None, optimizer: RowOptimizer | None
 ) -> Table:

@@ -7,6 +7,7 @@ import numpy as np
 from sparseagg import bfloat16
 from sparseagg.arrays import Array
 from sparseagg.errors import InvalidArgument
+from sparseagg.float_environment import default_float_environment
 from sparseagg.spec import DTYPES
 
 __all__ = ["NARROW", "SCALE_BLOCK", "decode_values", "encode_values", "encoded_bytes", "first_misfit", "widens"]
@@ -30,6 +31,7 @@ def encoded_bytes(encoding: str, num_values: int) -> int:
     return num_values * DTYPES[encoding]
 
 
+@default_float_environment()
 def first_misfit(values: Array, encoding: str) -> int | None:
     """Returns the row-major position of the first value beyond the range of ``encoding``; None if there is none.
 
@@ -54,6 +56,7 @@ def _misfits(flat: Array, encoding: str) -> Array:
     return infinite & np.isfinite(flat)
 
 
+@default_float_environment()
 def encode_values(values: Array, encoding: str) -> bytes:
     """Returns the bytes of float values, rounded to nearest even, row-major.
 
@@ -78,6 +81,7 @@ def encode_values(values: Array, encoding: str) -> bytes:
     return bytes(scales.tobytes() + multiples.astype(np.int8).reshape(-1)[: flat.size].tobytes())
 
 
+@default_float_environment()
 def decode_values(data: bytes, encoding: str, dtype: str, num_values: int) -> Array:
     """Returns values of ``dtype``, shape (num_values,); bfloat16 as uint16 bits.
 
