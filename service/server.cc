@@ -318,7 +318,11 @@ absl::Status Server::ServeGateway(const ServerOptions& options) {
 Server::~Server() {
   SetFrameEvents({});
   Shutdown(absl::ZeroDuration());
+  // All calls are answered, but the closures that have answered them may own the last references to calls and rounds,
+  // which give permits and memory back. The threads that run them end while all members exist.
   server_.timer.Stop();
+  server_.pool.Stop();
+  if (store_ != nullptr) store_->Stop();
 }
 
 void Server::StopServing() {

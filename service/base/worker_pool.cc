@@ -8,13 +8,17 @@ WorkerPool::WorkerPool(int num_threads) {
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { Stop(); }
+
+void WorkerPool::Stop() {
   {
     MutexLock lock(&mu_);
     stopped_ = true;
     changed_.SignalAll();
   }
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
 }
 
 void WorkerPool::Post(std::function<void()> task) {

@@ -22,12 +22,15 @@ namespace sparseagg::service {
 class WorkerPool {
  public:
   explicit WorkerPool(int num_threads);
-  ~WorkerPool();  // Blocks: until all posted tasks have run.
+  ~WorkerPool();  // calls Stop
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   // Runs `task` on a thread of the pool, after all tasks posted before have begun. Never blocks for long.
   void Post(std::function<void()> task);
+  // Runs the tasks that have been posted, and ends the threads. A task that is posted later never runs.
+  // Blocks: until all have run, and what they own is destroyed.
+  void Stop();
   int num_threads() const { return static_cast<int>(threads_.size()); }
 
  private:

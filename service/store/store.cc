@@ -51,12 +51,16 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   return std::unique_ptr<Store>(new Store(options, std::move(directory), std::move(database), std::move(files)));
 }
 
-Store::~Store() {
+Store::~Store() { Stop(); }
+
+void Store::Stop() {
   {
     MutexLock lock(&mu_);
-    stopped_ = true;
+    if (std::exchange(stopped_, true)) return;
   }
   database_->StopReclaim();
+  reclaim_thread_.Stop();
+  sync_thread_.Stop();
 }
 
 void Store::Post(WorkerPool* thread, void (Store::*job)()) {
@@ -97,12 +101,12 @@ void Store::WhenDurable(Ticket ticket, OnDurable done) {
   absl::Status status;
   {
     MutexLock lock(&mu_);
-    if (ticket > synced_ && failed_.ok()) {
+    if (ticket > synced_ && failed_.ok() && !stopped_) {
       waits_.push_back(std::move(done));
       if (waits_.size() == 1) Post(&sync_thread_, &Store::RunSync);
       return;
     }
-    if (ticket > synced_) status = failed_;
+    if (ticket > synced_) status = failed_.ok() ? absl::UnavailableError("the store is stopped") : failed_;
   }
   done(status);
 }
@@ -131,7 +135,7 @@ void Store::RunSync() {
     if (status.ok()) synced_ = written;
     failed_ = database_->failed_sync();
   }
-  for (const OnDurable& done : served) done(status);
+  for (OnDurable& done : served) std::exchange(done, nullptr)(status);  // one by one: each owns a call
 }
 
 absl::Status Store::SyncAll() {

@@ -69,7 +69,12 @@ class Store {
 
   // Errors: as DataDirectory::Open. DATA_LOSS: RocksDB finds the files damaged.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
-  ~Store();  // Blocks: until the latest sync has ended. Calls that wait then are answered first.
+  ~Store();  // calls Stop
+  // Answers the calls that wait, and ends the store's threads. Writes and reads go on, but no later write becomes
+  // durable. What `done` of WhenDurable owns is destroyed on the store's thread: call this while the owners of all that
+  // still exist.
+  // Blocks: until the latest sync has ended, and what it has answered is destroyed.
+  void Stop();
 
   // ---- writes ----
 
@@ -104,7 +109,8 @@ class Store {
   absl::StatusOr<Ticket> DeleteTask(uint64_t number);
 
   // Calls `done` once: before the return if the write is durable as far as options.durability asks, or no sync can
-  // succeed any more; else later, on the store's thread, for which `done` must be short.
+  // succeed any more; else later, on the store's thread, for which `done` must be short. Errors, given to `done`: those
+  // of writes. UNAVAILABLE: after Stop.
   void WhenDurable(Ticket ticket, OnDurable done);
   // The same, but waits. Blocks: for about two syncs.
   absl::Status AwaitDurable(Ticket ticket);

@@ -62,6 +62,13 @@ std::string PeerName(const sockaddr_storage& peer) {
 
 ConnectionTable::ConnectionTable(const Clock* clock) : clock_(*clock), closed_(epoll_create1(EPOLL_CLOEXEC)) {}
 
+ConnectionTable::~ConnectionTable() {
+  // What is known of a descriptor is kept by its number, which a connection of the next server may get.
+  for (const auto& [peer, connection] : connections_) {
+    if (connection.socket.fd >= 0) EndInspection(connection.socket);
+  }
+}
+
 bool ConnectionTable::Add(int fd, std::optional<bool> tls) {
   OwnedFd second(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (second.get() < 0) return false;

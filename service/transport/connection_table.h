@@ -47,6 +47,9 @@ class ConnectionTable {
   static constexpr absl::Duration kBarTime = absl::Seconds(5);
 
   explicit ConnectionTable(const Clock* clock);  // borrowed
+  ~ConnectionTable();                            // ends the inspection of the connections that are left
+  ConnectionTable(const ConnectionTable&) = delete;
+  ConnectionTable& operator=(const ConnectionTable&) = delete;
 
   // Adds the connection of `fd`, which stays the caller's, and begins to inspect its frames; tls: as InspectFrames,
   // nullopt: the connection does not carry gRPC, and is not inspected. Returns: false if the process has no descriptor

@@ -206,7 +206,8 @@ SslFrames* FramesOf(SSL* ssl) {
   if (SSL_set_ex_data(ssl, SslIndex(), made.get()) != 1) return nullptr;
   if (Slot* const slot = Find(received_fd); slot != nullptr) {
     MutexLock lock(&slot->mu);
-    if (slot->is_tls && slot->frames == nullptr) {
+    const bool is_current = slot->cookie != 0 && slot->cookie == CookieOf(received_fd);
+    if (is_current && slot->is_tls && slot->frames == nullptr) {
       made->fd = received_fd;
       slot->frames = made->frames;
     }

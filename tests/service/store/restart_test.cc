@@ -9,6 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "service/rounds/round.h"
+#include "tests/service/support/event.h"
 #include "tests/service/support/round_fixture.h"
 #include "tests/service/support/server_process.h"
 #include "tests/service/support/stored_server.h"
@@ -282,6 +285,55 @@ TEST_F(RestartTest, LowerLimits_DoNotRefuseWhatWasAccepted) {
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 1)));
 }
 
+// What the closure of an answer owns, such as a call with its permits, when it is destroyed after the answer.
+class OwnedByAClosure {
+ public:
+  OwnedByAClosure(std::weak_ptr<Round> round, bool* has_outlived_the_server)
+      : round_(std::move(round)), has_outlived_the_server_(*has_outlived_the_server) {}
+  ~OwnedByAClosure() {
+    // A stop that does not wait for this object frees the rounds meanwhile.
+    for (int i = 0; i < 200 && !round_.expired(); ++i) absl::SleepFor(absl::Milliseconds(1));
+    has_outlived_the_server_ = round_.expired();
+  }
+  OwnedByAClosure(const OwnedByAClosure&) = delete;
+  OwnedByAClosure& operator=(const OwnedByAClosure&) = delete;
+
+ private:
+  const std::weak_ptr<Round> round_;
+  bool& has_outlived_the_server_;
+};
+
+TEST_F(RestartTest, Stop_WaitsForWhatTheClosuresOfAnswersOwn) {
+  bool has_outlived_the_server = false;
+  const std::string name = Create();
+  ASSERT_THAT(client().Put(MakeChunk(name, "a", {1}, {1}, 0, false)), IsOk());  // written, and not synced
+  Event answered;
+  {
+    const auto round = server_->registry().Find("default", "r");
+    ASSERT_THAT(round, IsOk());
+    (*round)->WhenDurable([owned = std::make_shared<OwnedByAClosure>(*round, &has_outlived_the_server),
+                           &answered](const absl::Status&) { answered.Notify(); });
+  }
+  answered.Wait();
+  Stop();
+  EXPECT_FALSE(has_outlived_the_server);
+}
+
+TEST_F(RestartTest, Stop_WaitsForWhatTasksOfThePoolOwn) {
+  bool has_outlived_the_server = false;
+  Create();
+  Event ran;
+  {
+    const auto round = server_->registry().Find("default", "r");
+    ASSERT_THAT(round, IsOk());
+    server_->context().pool.Post(
+        [owned = std::make_shared<OwnedByAClosure>(*round, &has_outlived_the_server), &ran] { ran.Notify(); });
+  }
+  ran.Wait();
+  Stop();
+  EXPECT_FALSE(has_outlived_the_server);
+}
+
 TEST_F(RestartTest, OneShotAggregation_LeavesNothing) {
   ASSERT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "a", {1}, {1})}), IsOk());
   server_.reset();
@@ -327,6 +379,7 @@ TEST_F(RestartedProcessTest, DirectoryInUse_EndsWithAnErrorThatNamesIt) {
   const auto first = Start();
   const auto second = Start();
   EXPECT_EQ(second->address(), "");
+  EXPECT_EQ(second->Wait(), 1);
   EXPECT_THAT(second->Log(), AllOf(HasSubstr(folder_ / "data"), HasSubstr("another server")));
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <stdexcept>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -27,7 +28,7 @@ class StoredServer {
     options_.num_threads = 2;
     options_.data_dir = folder_ / "data";
     options_.durability = durability;
-    EXPECT_THAT(Start(), IsOk());
+    MustStart();
   }
 
   absl::Status Start() {
@@ -37,6 +38,10 @@ class StoredServer {
     client_ = std::make_unique<Client>(server_->grpc_address());
     return absl::OkStatus();
   }
+  // Without a server, no test can go on. Throws: std::runtime_error.
+  void MustStart() {
+    if (const absl::Status status = Start(); !status.ok()) throw std::runtime_error(status.ToString());
+  }
   // A stop in order, unlike that of a process that is killed.
   void Stop() {
     client_.reset();
@@ -44,7 +49,7 @@ class StoredServer {
   }
   void Restart() {
     Stop();
-    ASSERT_THAT(Start(), IsOk());
+    MustStart();
   }
 
   Client& client() { return *client_; }

@@ -107,6 +107,21 @@ class ConnectionTableTest : public ::testing::Test {
   std::string peer_ = "unix:";
 };
 
+TEST_F(ConnectionTableTest, TableThatIsGone_LeavesNothingForTheNextSocketOfThatNumber) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  const OwnedFd server(ends[0]);
+  const OwnedFd client(ends[1]);
+  InspectedSocket socket{server.get(), 0};
+  socklen_t size = sizeof(socket.cookie);
+  ASSERT_EQ(getsockopt(server.get(), SOL_SOCKET, SO_COOKIE, &socket.cookie, &size), 0);
+  {
+    ConnectionTable table(&clock_);
+    ASSERT_TRUE(table.Add(server.get(), /*tls=*/false));
+  }
+  EXPECT_FALSE(EndInspection(socket)) << "it went on";
+}
+
 class SlowConnectionTableTest : public ConnectionTableTest, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Families, SlowConnectionTableTest, ::testing::Values(AF_UNIX, AF_INET),
                          [](const auto& param) { return param.param == AF_UNIX ? "Unix" : "Tcp"; });
