@@ -43,19 +43,22 @@ absl::Status CheckKeysOf(const InputLocation& location, uint64_t position, const
   return absl::OkStatus();
 }
 
-absl::Status Nonfinite(const InputLocation& location, uint64_t index, double value) {
-  const uint32_t width = location.spec->width;
-  std::string where = location.ToString(index / width);
-  if (width > 1) absl::StrAppend(&where, ", column ", index % width);
-  return absl::InvalidArgumentError(absl::StrCat(where, ": value ", value, " is not finite"));
+std::string TensorAndChunk(const InputLocation& location) {
+  std::string text = Quoted(*location.spec);
+  if (location.chunk.has_value()) absl::StrAppend(&text, ", chunk ", *location.chunk);
+  return text;
 }
 
 }  // namespace
 
 std::string InputLocation::ToString(uint64_t position) const {
-  std::string text = Quoted(*spec);
-  if (chunk.has_value()) absl::StrAppend(&text, ", chunk ", *chunk);
-  absl::StrAppend(&text, ", position ", position);
+  return absl::StrCat(TensorAndChunk(*this), ", position ", position);
+}
+
+std::string InputLocation::ToString(uint64_t key, uint64_t index) const {
+  const uint32_t width = spec->width;
+  std::string text = absl::StrCat(TensorAndChunk(*this), ", key ", key, ", position ", index / width);
+  if (width > 1) absl::StrAppend(&text, ", column ", index % width);
   return text;
 }
 
@@ -93,26 +96,28 @@ absl::Status CheckKeyRun(const InputLocation& location, uint64_t first, uint64_t
   return absl::OkStatus();
 }
 
-absl::Status CheckValues(const InputLocation& location, uint64_t before, const char* values, uint64_t count) {
+absl::Status CheckValues(const InputLocation& location, uint64_t before, const char* values, uint64_t count,
+                         KeyAtPosition key_at) {
   if (location.spec->aggregation.on_nonfinite == OnNonfinite::kPropagate) return absl::OkStatus();
+  const auto check = [&](uint64_t i, auto value_at) {
+    if (i == count) return absl::OkStatus();
+    const uint64_t index = before + i;
+    return absl::InvalidArgumentError(absl::StrCat(location.ToString(key_at(index / location.spec->width), index),
+                                                   ": value ", static_cast<double>(value_at(i)), " is not finite"));
+  };
   // A value is NaN or ±Inf if all its exponent bits are set.
   switch (location.spec->dtype) {
-    case DType::kFloat32: {
-      const uint64_t i = FindAllBits32(values, count, 0x7f800000u);
-      return i == count ? absl::OkStatus() : Nonfinite(location, before + i, Load<float>(values, i));
-    }
-    case DType::kFloat64: {
-      const uint64_t i = FindAllBits64(values, count, 0x7ff0000000000000u);
-      return i == count ? absl::OkStatus() : Nonfinite(location, before + i, Load<double>(values, i));
-    }
-    case DType::kFloat16: {
-      const uint64_t i = FindAllBits16(values, count, 0x7c00u);
-      return i == count ? absl::OkStatus() : Nonfinite(location, before + i, WidenFloat16(Load<uint16_t>(values, i)));
-    }
-    case DType::kBFloat16: {
-      const uint64_t i = FindAllBits16(values, count, 0x7f80u);
-      return i == count ? absl::OkStatus() : Nonfinite(location, before + i, WidenBFloat16(Load<uint16_t>(values, i)));
-    }
+    case DType::kFloat32:
+      return check(FindAllBits32(values, count, 0x7f800000u), [&](uint64_t i) { return Load<float>(values, i); });
+    case DType::kFloat64:
+      return check(FindAllBits64(values, count, 0x7ff0000000000000u),
+                   [&](uint64_t i) { return Load<double>(values, i); });
+    case DType::kFloat16:
+      return check(FindAllBits16(values, count, 0x7c00u),
+                   [&](uint64_t i) { return WidenFloat16(Load<uint16_t>(values, i)); });
+    case DType::kBFloat16:
+      return check(FindAllBits16(values, count, 0x7f80u),
+                   [&](uint64_t i) { return WidenBFloat16(Load<uint16_t>(values, i)); });
     case DType::kInt32:
     case DType::kInt64:
     case DType::kUInt32:

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "host/spec/spec.h"
 
@@ -24,9 +25,15 @@ struct KeyOrder {
 struct InputLocation {
   const TensorSpec* spec;
   std::optional<uint64_t> chunk;  // none for an update that is in memory already
-  // Returns: "tensor 'NAME', chunk N, position P".
+  // Returns: "tensor 'NAME', chunk N, position P", of a key.
   std::string ToString(uint64_t position) const;
+  // Returns: "tensor 'NAME', chunk N, key K, position P", of the value at `index` among the values of the slice or
+  // update, and ", column C" where rows have several values.
+  std::string ToString(uint64_t key, uint64_t index) const;
 };
+
+// The key at a position in the slice or update.
+using KeyAtPosition = absl::FunctionRef<uint64_t(uint64_t position)>;
 
 // Checks `count` keys against the dimension and continues `order` with them. `keys` may be unaligned; each key has
 // `key_bytes` bytes, 4 or 8. The first key has the position `position`.
@@ -45,10 +52,11 @@ void ExtendOrder(KeyOrder& order, uint64_t first, uint64_t last);
 absl::Status KeyBeyondDimension(const InputLocation& location, uint64_t position, uint64_t key);
 
 // Checks that `count` values are finite, unless the spec propagates NaN and ±Inf. `values` may be unaligned. The slice
-// has `before` values in front of them.
-// Errors: INVALID_ARGUMENT names the first NaN or ±Inf.
+// has `before` values in front of them. `key_at` is called for an error only.
+// Errors: INVALID_ARGUMENT names the first NaN or ±Inf, and its key.
 // Cost: one pass.
-absl::Status CheckValues(const InputLocation& location, uint64_t before, const char* values, uint64_t count);
+absl::Status CheckValues(const InputLocation& location, uint64_t before, const char* values, uint64_t count,
+                         KeyAtPosition key_at);
 
 }  // namespace sparseagg::internal
 

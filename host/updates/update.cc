@@ -32,6 +32,12 @@ uint64_t CountKeys(const Keys& keys) {
 uint64_t NumKeys(const KeyColumn& keys) { return CountKeys(keys); }
 uint64_t NumKeys(const InputKeys& keys) { return CountKeys(keys); }
 
+uint64_t KeyAt(const KeyColumn& keys, uint64_t index) {
+  if (const auto* run = std::get_if<KeyRun>(&keys)) return run->first + index;
+  if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return (*narrow)[index];
+  return std::get<absl::Span<const uint64_t>>(keys)[index];
+}
+
 absl::Status ValidateWeight(const TensorSpec& spec, double weight) {
   const DefaultFloatEnvironment environment;
   const auto invalid = [&](absl::string_view problem) {
@@ -107,8 +113,8 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateFromCheckedKeys(const Ten
     }
   }
   if (columns.values != nullptr) {
-    RETURN_IF_ERROR(
-        internal::CheckValues(location, 0, reinterpret_cast<const char*>(columns.values), count * spec.width));
+    RETURN_IF_ERROR(internal::CheckValues(location, 0, reinterpret_cast<const char*>(columns.values),
+                                          count * spec.width, [&](uint64_t i) { return KeyAt(columns.keys, i); }));
   } else if (spec.aggregation.op != Op::kUnion && count > 0) {
     return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": ", count, " keys without values"));
   }

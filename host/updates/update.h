@@ -39,6 +39,8 @@ struct UpdateColumns {
 // Returns: the number of keys in a run or list.
 uint64_t NumKeys(const KeyColumn& keys);
 uint64_t NumKeys(const InputKeys& keys);
+// Returns: the key at a position. Requires: index < NumKeys(keys).
+uint64_t KeyAt(const KeyColumn& keys, uint64_t index);
 
 // An update that engines trust: keys are below the dimension and in the tensor's key type; values are finite where the
 // spec demands it. Validation also finds whether keys are sorted and unique. Only the Create functions and
@@ -48,7 +50,7 @@ class ValidatedUpdate {
   // Validates columns that are in memory already.
   // Requires: key spans have the width that HasNarrowKeys says. Nobody changes the keys until the update is merged or
   // destroyed: the merge trusts that they ascend and lie below the dimension, and would write out of bounds.
-  // Errors: INVALID_ARGUMENT names tensor, position and value.
+  // Errors: INVALID_ARGUMENT names tensor, key, position and value.
   // Cost: one pass over the keys and one over the values. Copies nothing.
   static absl::StatusOr<ValidatedUpdate> Create(const TensorSpec& spec, UpdateColumns columns, double weight);
 

@@ -133,14 +133,16 @@ absl::Status UpdateBuilder::AppendPackedKeys(const internal::InputLocation& loca
     return absl::OkStatus();
   }
   if (!decoded.wraps) return internal::KeyBeyondDimension(location, decoded.count, decoded.bad_key);
-  return absl::InvalidArgumentError(absl::StrCat(location.ToString(decoded.count), ": the keys pass 2^64-1"));
+  const uint64_t last = decoded.count == 0 ? first_key : uint64_t{out[decoded.count - 1]};
+  return absl::InvalidArgumentError(
+      absl::StrCat(location.ToString(decoded.count), ": the keys pass 2^64-1 after key ", last));
 }
 
 absl::Status UpdateBuilder::AppendValues(const internal::InputLocation& location, const CheckedSlice& slice) {
   const size_t size_before = values_.size();
   if (KeepsValues()) values_.resize(size_before + slice.value_bytes());
   std::byte* const out = values_.data() + size_before;
-  return slice.view().value_packing == wire::ValuePacking::kInt8Scaled ? AppendScaledValues(slice, out)
+  return slice.view().value_packing == wire::ValuePacking::kInt8Scaled ? AppendScaledValues(location, slice, out)
                                                                        : AppendFloatsOrIntegers(location, slice, out);
 }
 
@@ -152,6 +154,8 @@ absl::Status UpdateBuilder::AppendFloatsOrIntegers(const internal::InputLocation
   const size_t value_bytes = SizeOf(spec_->dtype);
   const Copier copier(slice.value_bytes());
   Column<std::byte> widened;
+  const uint64_t first_key = num_keys_ - slice.num_keys();
+  const auto key_at = [&](uint64_t position) { return KeyAt(first_key + position); };
   uint64_t before = 0;
   return slice.view().values.ForEachBatch(sent_bytes, [&](absl::string_view batch) -> absl::Status {
     const size_t n = batch.size() / sent_bytes;
@@ -160,7 +164,7 @@ absl::Status UpdateBuilder::AppendFloatsOrIntegers(const internal::InputLocation
       RETURN_IF_ERROR(wire::UnpackValues(packing, spec_->dtype, batch, n, widened.data()));
       batch = {reinterpret_cast<const char*>(widened.data()), widened.size()};
     }
-    RETURN_IF_ERROR(internal::CheckValues(location, before, batch.data(), n));
+    RETURN_IF_ERROR(internal::CheckValues(location, before, batch.data(), n, key_at));
     before += n;
     if (!KeepsValues()) return absl::OkStatus();
     value_hash_.Add(batch.data(), batch.size());
@@ -171,15 +175,25 @@ absl::Status UpdateBuilder::AppendFloatsOrIntegers(const internal::InputLocation
 }
 
 // The scales precede all values, so these are decoded in one piece.
-absl::Status UpdateBuilder::AppendScaledValues(const CheckedSlice& slice, std::byte* out) {
+absl::Status UpdateBuilder::AppendScaledValues(const internal::InputLocation& location, const CheckedSlice& slice,
+                                               std::byte* out) {
   Column<char> storage;
   const absl::string_view packed = slice.view().values.Flatten(storage);
   const wire::ValuePacking packing = slice.view().value_packing;
   const absl::Status status = KeepsValues() ? wire::UnpackValues(packing, spec_->dtype, packed, slice.num_values(), out)
                                             : wire::CheckScales(packed, slice.num_values());
-  if (!status.ok()) return InvalidSlice(*spec_, slice.chunk(), status.message());
+  if (!status.ok()) {
+    const uint64_t value = wire::FindBadScale(packed, slice.num_values());
+    const uint64_t key = KeyAt(num_keys_ - slice.num_keys() + value / spec_->width);
+    return absl::InvalidArgumentError(absl::StrCat(location.ToString(key, value), ": ", status.message()));
+  }
   if (KeepsValues()) value_hash_.Add(out, slice.value_bytes());
   return absl::OkStatus();
+}
+
+uint64_t UpdateBuilder::KeyAt(uint64_t index) const {
+  if (is_run_) return run_.first + index;
+  return HasNarrowKeys(*spec_) ? narrow_keys_[index] : wide_keys_[index];
 }
 
 void UpdateBuilder::ExpandRun() {

@@ -43,7 +43,7 @@ class UpdateBuilder {
   // Validates the keys and values of `slice` and appends them. Values of a tensor with Op::kUnion are checked, but not
   // kept. `growth`: kAhead at least doubles the capacity when it is used up; kExact adds only what the slice needs.
   // Requires: the slice was checked against the builder's spec; chunks come in order, each once (Upload checks that).
-  // Errors: INVALID_ARGUMENT names tensor, chunk, position and value.
+  // Errors: INVALID_ARGUMENT names tensor, chunk, key, position and value.
   // Cost: one pass over keys and values, which copies, validates and hashes them; and one over the keys of a run that
   // the slice does not continue, which are written out then.
   absl::Status Append(const CheckedSlice& slice, Growth growth = Growth::kAhead);
@@ -89,7 +89,9 @@ class UpdateBuilder {
   absl::Status AppendFloatsOrIntegers(const internal::InputLocation& location, const CheckedSlice& slice,
                                       std::byte* out);
   // The same for kInt8Scaled: 8-bit multiples of a scale for each block of values.
-  absl::Status AppendScaledValues(const CheckedSlice& slice, std::byte* out);
+  absl::Status AppendScaledValues(const internal::InputLocation& location, const CheckedSlice& slice, std::byte* out);
+  // Returns: the key at `index` among all keys.
+  uint64_t KeyAt(uint64_t index) const;
   bool KeepsValues() const { return spec_->aggregation.op != Op::kUnion; }
   // Whether all keys so far, followed by `keys`, are one run.
   bool ExtendsRun(KeyRun keys) const;

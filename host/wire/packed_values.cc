@@ -198,14 +198,19 @@ absl::StatusOr<uint64_t> CountValues(ValuePacking packing, DType dtype, uint64_t
       absl::StrCat(num_bytes, " bytes of values are no multiple of ", size, ", the size of a ", type));
 }
 
-absl::Status CheckScales(absl::string_view bytes, uint64_t count) {
+uint64_t FindBadScale(absl::string_view bytes, uint64_t count) {
   for (uint64_t block = 0; block < NumScales(count); ++block) {
     const auto scale = Load<float>(bytes.data(), block);
-    if (scale >= 0.0f && scale <= kMaxScale) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("scale ", scale, " of values ", block * kScaleBlock, " and following is not in [0, 2^120]"));
+    if (!(scale >= 0.0f && scale <= kMaxScale)) return block * kScaleBlock;
   }
-  return absl::OkStatus();
+  return count;
+}
+
+absl::Status CheckScales(absl::string_view bytes, uint64_t count) {
+  const uint64_t value = FindBadScale(bytes, count);
+  if (value == count) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("scale ", Load<float>(bytes.data(), value / kScaleBlock),
+                                                 " of values ", value, " and following is not in [0, 2^120]"));
 }
 
 absl::Status UnpackValues(ValuePacking packing, DType dtype, absl::string_view bytes, uint64_t count, std::byte* out) {

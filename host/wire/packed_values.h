@@ -42,6 +42,9 @@ absl::StatusOr<uint64_t> CountValues(ValuePacking packing, DType dtype, uint64_t
 // Errors: INVALID_ARGUMENT names a scale that is negative, NaN or above kMaxScale, and its position.
 absl::Status CheckScales(absl::string_view bytes, uint64_t count);
 
+// Returns: the index of the first value of the block whose scale CheckScales refuses; `count` if there is none.
+uint64_t FindBadScale(absl::string_view bytes, uint64_t count);
+
 // Writes the `count` values of `bytes` to `out` as `dtype`.
 // Requires: Widens(packing, dtype); `count` is from CountValues; `out` is aligned for `dtype`.
 // Errors: as of CheckScales.

@@ -77,9 +77,9 @@ class Upload {
 
   // Validates the chunk and copies its keys and values.
   // Errors: FAILED_PRECONDITION: another chunk was expected; nothing changes. Chunks that came before are an error only
-  // if `repeats` says so, also when the upload is complete. INVALID_ARGUMENT: bad input, with tensor, chunk, position
-  // and value. RESOURCE_EXHAUSTED: the submission is larger than its limit, or the memory budget is used up; the text
-  // says which.
+  // if `repeats` says so, also when the upload is complete. INVALID_ARGUMENT: bad input, with tensor, chunk, key,
+  // position and value. RESOURCE_EXHAUSTED: the submission is larger than its limit, or the memory budget is used up;
+  // the text says which.
   absl::Status Append(const Chunk& chunk, Repeats repeats);
 
   // Sets how many tuples each tensor will probably get, so that later chunks need not enlarge its columns. A column

@@ -33,12 +33,6 @@ std::string RowName(const TensorSpec& spec, uint64_t key, uint64_t column) {
   return text;
 }
 
-uint64_t KeyAt(const KeyColumn& keys, uint64_t index) {
-  if (const auto* run = std::get_if<KeyRun>(&keys)) return run->first + index;
-  if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return (*narrow)[index];
-  return std::get<absl::Span<const uint64_t>>(keys)[index];
-}
-
 // Bytes of one value of a folded row.
 size_t FoldedBytes(DType dtype) { return dtype == DType::kUInt32 ? sizeof(uint32_t) : sizeof(uint64_t); }
 

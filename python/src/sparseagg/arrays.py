@@ -29,6 +29,7 @@ __all__ = [
     "engine_data",
     "is_module",
     "kind_of",
+    "misfit",
     "tensor_data",
     "to_numpy",
     "update_data",
@@ -188,7 +189,7 @@ def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
         )
     _check_axes(spec, "dense", values.shape)
     rows = values.reshape(spec.dimension, spec.width)
-    return TensorData(spec, None, _wire_values(spec, rows, spec.dimension), spec.dimension)
+    return TensorData(spec, None, _wire_values(spec, None, rows, spec.dimension), spec.dimension)
 
 
 def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...]) -> None:
@@ -212,7 +213,7 @@ def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...]) -> None:
 
 def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
     keys = _integer_keys(spec, keys)
-    values = None if rows is None else _wire_values(spec, to_numpy(rows), len(keys))
+    values = None if rows is None else _wire_values(spec, keys, to_numpy(rows), len(keys))
     return TensorData(spec, keys, values, len(keys))
 
 
@@ -321,7 +322,7 @@ def _with_wire_keys(data: TensorData) -> TensorData:
     return dataclasses.replace(data, keys=np.ascontiguousarray(bits, dtype=wire))
 
 
-def _wire_values(spec: TensorSpec, values: Array, num_keys: int) -> Array:
+def _wire_values(spec: TensorSpec, keys: Array | None, values: Array, num_keys: int) -> Array:
     if values.size != num_keys * spec.width or (values.ndim > 1 and len(values) != num_keys):
         raise InvalidArgument(
             f"tensor {spec.name!r}: values of shape {values.shape} do not go with {num_keys} keys of width {spec.width}"
@@ -329,11 +330,11 @@ def _wire_values(spec: TensorSpec, values: Array, num_keys: int) -> Array:
     if values.size == 0:
         converted = np.empty(0, dtype=np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
     elif spec.dtype == "bfloat16":
-        converted = _to_bfloat16(spec, values)
+        converted = _to_bfloat16(spec, keys, values)
     elif spec.dtype.startswith("float"):
-        converted = _to_float(spec, values)
+        converted = _to_float(spec, keys, values)
     else:
-        converted = _to_integer(spec, values)
+        converted = _to_integer(spec, keys, values)
     wire = converted.dtype.newbyteorder("<")
     return np.ascontiguousarray(converted, dtype=wire).reshape(num_keys, spec.width)
 
@@ -342,14 +343,28 @@ def _refuse_type(spec: TensorSpec, values: Array) -> InvalidArgument:
     return InvalidArgument(f"tensor {spec.name!r}: values of dtype {values.dtype} cannot be sent as {spec.dtype}")
 
 
-def _refuse_value(spec: TensorSpec, values: Array, bad: Array) -> InvalidArgument:
+def _refuse_value(spec: TensorSpec, keys: Array | None, values: Array, bad: Array) -> InvalidArgument:
     at = _first(bad.reshape(-1))
-    return InvalidArgument(
-        f"tensor {spec.name!r}: value {values.reshape(-1)[at]} at position {at} does not fit {spec.dtype}"
-    )
+    return misfit(spec, keys, at, values.reshape(-1)[at], spec.dtype)
 
 
-def _to_float(spec: TensorSpec, values: Array) -> Array:
+def misfit(spec: TensorSpec, keys: Array | None, index: int, value: Any, dtype: str) -> InvalidArgument:
+    """Returns the error of a value that does not fit a dtype, with the place in the engine's words.
+
+    Args:
+        spec: the tensor.
+        keys: of the update; None: 0, 1, ….
+        index: of the value among the values of the update.
+        value: the value.
+        dtype: name of the dtype.
+    """
+    position, column = divmod(index, spec.width)
+    where = f"tensor {spec.name!r}, key {position if keys is None else keys[position]}, position {position}"
+    where += f", column {column}" if spec.width > 1 else ""
+    return InvalidArgument(f"{where}: value {value} does not fit {dtype}")
+
+
+def _to_float(spec: TensorSpec, keys: Array | None, values: Array) -> Array:
     if bfloat16.is_bfloat16(values.dtype):
         values = values.astype(np.float32)
     if values.dtype.kind not in "fiub":
@@ -365,7 +380,7 @@ def _to_float(spec: TensorSpec, values: Array) -> Array:
     if infinite.any():
         overflow = infinite & np.isfinite(values)
         if overflow.any():
-            raise _refuse_value(spec, values, overflow)
+            raise _refuse_value(spec, keys, values, overflow)
     return converted
 
 
@@ -380,7 +395,7 @@ def _rounded_to_odd(values: Array) -> Array:
     return np.where((near != values) & (near.view(np.uint64) % 2 == 0), other, near)
 
 
-def _to_bfloat16(spec: TensorSpec, values: Array) -> Array:
+def _to_bfloat16(spec: TensorSpec, keys: Array | None, values: Array) -> Array:
     if values.dtype.kind == "u" and values.dtype.itemsize == 2:  # bits, in any byte order
         return values
     if bfloat16.is_bfloat16(values.dtype):
@@ -394,11 +409,11 @@ def _to_bfloat16(spec: TensorSpec, values: Array) -> Array:
     if infinite.any():
         overflow = infinite & np.isfinite(values)
         if overflow.any():
-            raise _refuse_value(spec, values, overflow)
+            raise _refuse_value(spec, keys, values, overflow)
     return bits
 
 
-def _to_integer(spec: TensorSpec, values: Array) -> Array:
+def _to_integer(spec: TensorSpec, keys: Array | None, values: Array) -> Array:
     if values.dtype.kind not in "iub":
         raise _refuse_type(spec, values)
     dtype = np.dtype(spec.dtype)
@@ -409,5 +424,5 @@ def _to_integer(spec: TensorSpec, values: Array) -> Array:
         # Older NumPy compares integers of mixed signs as float64. Minima and maxima as Python integers are exact.
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
             outside = np.array([not limits.min <= int(v) <= limits.max for v in values.reshape(-1)])
-            raise _refuse_value(spec, values, outside)
+            raise _refuse_value(spec, keys, values, outside)
     return values.astype(dtype)

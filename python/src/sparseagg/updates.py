@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex, Union
 from sparseagg import bfloat16
 from sparseagg.arguments import checked_text, is_number, shown
 from sparseagg.arrays import to_numpy
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgument, OutOfRange, ResourceExhausted, error_of
 from sparseagg.float_environment import default_float_environment
 
 __all__ = [
@@ -125,8 +125,10 @@ def named_updates(updates: Any) -> Iterator[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def naming_client(client_id: Any) -> Iterator[None]:
-    """Names the client in an ``InvalidArgument``, in the engine's form."""
+    """Names the client in the refusal of an update, in the engine's form, unless the text begins with a client."""
     try:
         yield
-    except InvalidArgument as error:
-        raise InvalidArgument(f"client {client_id!r}: {error}") from error
+    except (InvalidArgument, OutOfRange, ResourceExhausted) as error:
+        if str(error).startswith("client "):
+            raise
+        raise error_of(error.code, f"client {client_id!r}: {error}") from error

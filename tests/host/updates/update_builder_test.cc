@@ -250,14 +250,15 @@ TEST(UpdateBuilder, Append_BadChunks_AreRefused) {
       {"packed keys and their bytes", delta_count, {"2 bytes of keys", "num_keys 3"}},
       {"packed keys beyond count", delta_huge, {"bytes of keys"}},
       {"packed keys and too few values", Delta({1, 2}, {1, 2}), {"2 keys", "2 values"}},
-      {"packed keys and nan", Delta({1, 2}, {1, 2, std::nan(""), 4}), {"position 1", "nan"}},
+      {"packed keys and nan", Delta({1, 22}, {1, 2, std::nan(""), 4}), {"key 22, position 1", "nan"}},
       {"bit = dimension", Bitmap({990, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
       {"bits that wrap", bitmap_wraps, {"position 0", "18446744073709551615"}},
       {"bitmap's last byte", bitmap_zero, {"bitmap", "zero"}},
       {"bits and too many values", Bitmap({1}, {1, 2, 3, 4}), {"1 keys", "4 values"}},
-      {"bits and inf", Bitmap({1, 2}, {1, -inf, 3, 4}), {"position 0", "-inf"}},
-      {"nan", U32({1, 2}, {1, 2, std::nan(""), 4}), {"position 1", "nan"}},
-      {"inf", U32({1, 2}, {1, -inf, 3, 4}), {"position 0", "column 1", "-inf"}},
+      {"bits and inf", Bitmap({33, 34}, {1, -inf, 3, 4}), {"key 33, position 0", "-inf"}},
+      {"nan", U32({1, 2}, {1, 2, std::nan(""), 4}), {"chunk 17, key 2, position 1", "nan"}},
+      {"nan of a run", Implicit(44, 2, {1, 2, std::nan(""), 4}), {"chunk 17, key 45, position 1", "nan"}},
+      {"inf", U64({51, 2}, {1, -inf, 3, 4}), {"key 51, position 0, column 1", "-inf"}},
   };
   for (const BadSlice& row : table) {
     SCOPED_TRACE(row.name);
@@ -284,15 +285,17 @@ TEST(UpdateBuilder, Append_BadPackedValues_AreRefused) {
        std::string("1234\x00\x7c"
                    "56",
                    8),
-       {"position 1", "inf"}},
+       {"key 2, position 1", "inf"}},
       {wire::ValuePacking::kBFloat16,
        std::string("12\x80\xff"
                    "3456",
                    8),
-       {"position 0", "column 1", "-inf"}},
+       {"key 1, position 0, column 1", "-inf"}},
       {wire::ValuePacking::kInt8Scaled, "1234", {"4 bytes of values end with a scale"}},
       {wire::ValuePacking::kInt8Scaled, Floats({1}) + "12345", {"2 keys", "5 values"}},
-      {wire::ValuePacking::kInt8Scaled, Floats({-1}) + "1234", {"scale -1 of values 0 and following", "2^120"}},
+      {wire::ValuePacking::kInt8Scaled,
+       Floats({-1}) + "1234",
+       {"key 1, position 0, column 0: scale -1 of values 0 and following", "2^120"}},
       {wire::ValuePacking::kInt8Scaled, Floats({std::nan("")}) + "1234", {"scale nan"}},
       {wire::ValuePacking::kInt8Scaled, Floats({0x1p121}) + "1234", {"scale 2.65846e+36"}},
       {wire::ValuePacking::kFloat32, Floats({1, 2, 3, 4}), {"float32 values do not widen to float32"}},
@@ -324,7 +327,8 @@ TEST(UpdateBuilder, Append_PackedKeysWithoutABound_StopAtTheLargest) {
   wraps.first_key = ~uint64_t{0} - 1;
   const absl::Status status = Append(builder, spec, 1, wraps.view());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 1, position 2: the keys pass 2^64-1"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("chunk 1, position 2: the keys pass 2^64-1 after key 18446744073709551615"));
 }
 
 TEST(UpdateBuilder, Append_WidthTimesCount_DoesNotOverflow) {

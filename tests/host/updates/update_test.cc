@@ -80,7 +80,7 @@ TEST(ValidatedUpdate, CreateWithCopiedKeys_BadUpdates_AreRefused) {
   };
   const std::vector<int64_t> keys = {1, 2};
   const absl::Span<const int64_t> span(keys);
-  EXPECT_THAT(refusal(TensorOf(), span, 1), HasSubstr("position 1: value inf"));
+  EXPECT_THAT(refusal(TensorOf(), span, 1), HasSubstr("key 2, position 1: value inf"));
   EXPECT_THAT(refusal(TensorOf(), span, -1), HasSubstr("weight -1"));
   EXPECT_THAT(refusal(TensorOf(2), span, 1), HasSubstr("position 1: key 2 is not below the dimension 2"));
   EXPECT_THAT(refusal(TensorOf(2), KeyRun{0, 3}, 1), HasSubstr("key 2 is not below the dimension 2"));
@@ -142,12 +142,12 @@ TEST(ValidatedUpdate, Create_KeyBeyondTheDimension_NamesTensorPositionAndKey) {
               AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("position 2"), HasSubstr("key 100")));
 }
 
-TEST(ValidatedUpdate, Create_Nonfinite_NamesTensorPositionAndValue) {
+TEST(ValidatedUpdate, Create_Nonfinite_NamesTensorKeyPositionAndValue) {
   const auto update = ValidatedUpdate::Create(
-      TensorOf(100, 2), Columns<uint32_t>({1, 2}, {1, 2, 3, std::numeric_limits<float>::infinity()}), 1.0);
+      TensorOf(100, 2), Columns<uint32_t>({1, 23}, {1, 2, 3, std::numeric_limits<float>::infinity()}), 1.0);
   EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(update.status().message()),
-              AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("position 1"), HasSubstr("column 1"), HasSubstr("inf")));
+              HasSubstr("tensor 'embedding', key 23, position 1, column 1: value inf is not finite"));
 }
 
 TEST(ValidatedUpdate, Create_Nonfinite_FarIntoTheValues_IsFound) {

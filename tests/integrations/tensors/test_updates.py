@@ -195,7 +195,7 @@ def test_pandas_that_makes_no_sense_says_where() -> None:
         (pandas.DataFrame({"key": [-1], "a": [1.0], "b": [1.0]}), "key -1 at position 0"),
         (
             pandas.DataFrame({"key": [1, 2], "a": pandas.array([1, None], "Int64"), "b": [1, 2]}),
-            "column 'a' has a missing value at position 1",
+            "column 'a' has a missing value at position 1, key 2",
         ),
         (pandas.DataFrame({"key": [1], "a": ["x"], "b": [1.0]}), "column 'a' is of .*, not of numbers"),
         (pandas.DataFrame([[1, 2, 3.0]], columns=["key", "key", "a"]), "2 of its columns are named 'key'"),
@@ -231,10 +231,14 @@ def test_arrow_that_makes_no_sense_says_where() -> None:
     for made, text in [
         (arrow.table({"k": [1]}), "tensor 'v': cannot read pyarrow.*: one of its columns must be 'key'; it has 'k'"),
         (arrow.table({"key": [1, None], "a": [1.0, 2.0], "b": [1.0, 2.0]}), "column 'key' has a null at position 1"),
-        (arrow.table({"key": [1, 2], "a": [1.0, 2.0], "b": [None, 2.0]}), "column 'b' has a null at position 0"),
+        (arrow.table({"key": [1, 2], "a": [1.0, 2.0], "b": [None, 2.0]}), "column 'b' has a null at position 0, key 1"),
         (arrow.table({"key": [1, 2], "a": ragged}), "the lists of column 'a' differ in length"),
-        (arrow.table({"key": [1, 2], "a": arrow.array([[1.0, 2.0], None])}), "column 'a' has a null at position 1"),
-        (arrow.table({"key": [1, 2], "a": arrow.array([[1.0, None], [1.0, 2.0]])}), "column 'a' has a null"),
+        (
+            arrow.table({"key": [1, 2], "a": arrow.array([[1.0, 2.0], None])}),
+            "column 'a' has a null at position 1, key 2",
+        ),
+        (arrow.table({"key": [1, 2], "a": arrow.array([[1.0, None], [1.0, 2.0]])}), "a list of column 'a' has a null"),
+        (arrow.table({"key": [5, 6, 7], "a": arrow.chunked_array([[1.0], [2.0, None]])}), "at position 2, key 7"),
         (arrow.table({"key": [1], "a": [[1.0]], "b": [2.0]}), "column 'a' holds lists"),
         (arrow.table({"key": ["x"], "a": [1.0], "b": [2.0]}), "column 'key' is of string, not of numbers"),
         (arrow.table({"key": [1.5], "a": [1.0], "b": [2.0]}), "keys must be integers"),
@@ -278,7 +282,7 @@ def test_polars_that_makes_no_sense_says_why() -> None:
     for given, text in [
         (frame.lazy(), "a table without __arrow_c_stream__"),
         (frame.select("v"), "one of its columns must be 'key'; it has 'v'"),
-        (polars.DataFrame({"key": [1, 2], "v": [1.0, None]}), "column 'v' has a null at position 1"),
+        (polars.DataFrame({"key": [1, 2], "v": [1.0, None]}), "column 'v' has a null at position 1, key 2"),
         (polars.DataFrame({"key": [1], "v": ["x"]}), "column 'v' is of .*, not of numbers"),
         ([frame], "cannot read builtins.list: it is a table"),
         ((frame, frame["v"]), "cannot read keys of polars.*: it is a table"),

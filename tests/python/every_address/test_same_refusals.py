@@ -37,7 +37,7 @@ DENSE = one(layout="dense")
 LIMIT = "the submission has {}, (beyond|more than) {}"
 BAD_UPDATES = {
     "key": (ONE, ([1, 10], [1.0, 1.0]), None, "InvalidArgument", "position 1: key 10 is not below the dimension 10"),
-    "NaN": (ONE, ([1], [np.nan]), None, "InvalidArgument", "position 0: value nan is not finite"),
+    "NaN": (ONE, ([1], [np.nan]), None, "InvalidArgument", "key 1, position 0: value nan is not finite"),
     "no values": (ONE, ([1], None), None, "InvalidArgument", "1 keys without values"),
     "no weight": (WEIGHTED, UPDATE, None, "InvalidArgument", "the weight is missing"),
     "weight": (WEIGHTED, UPDATE, -1.0, "InvalidArgument", "weight -1 is negative"),
@@ -62,7 +62,7 @@ def test_bad_update_is_refused_in_the_same_words_and_the_round_unharmed(any_clie
     found, said = refusal(lambda: opened.submit("it's", update, weight))
     assert found == error
     # A submission's limits concern no tensor; a server names the one at which it has reached them.
-    assert re.match(f"(tensor 'v'[:,] )?{text}", said), said
+    assert re.match(f"client \"it's\": (tensor 'v'[:,] )?{text}", said), said
     assert (opened.refresh().state, opened.info.num_submissions, opened.info.num_refused) == ("open", 0, 1)
     (listed,) = opened.info.recent_refusals
     assert (listed.client_id, listed.code) == ("it's", getattr(sa, error).code.name)
@@ -75,15 +75,15 @@ def test_bad_update_is_refused_in_the_same_words_and_the_round_unharmed(any_clie
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"client_id": ""}, "client_id has 0 bytes; 1 to 256 are allowed"),
-        ({"client_id": "ä" * 129}, "client_id has 258 bytes; 1 to 256 are allowed"),
-        ({"submission_id": "x" * 257}, "submission_id has 257 bytes; 1 to 256 are allowed"),
+        ({"client_id": ""}, "client '': client_id has 0 bytes; 1 to 256 are allowed"),
+        ({"client_id": "ä" * 129}, f"client '{'ä' * 129}': client_id has 258 bytes; 1 to 256 are allowed"),
+        ({"submission_id": "x" * 257}, "client 'a': submission_id has 257 bytes; 1 to 256 are allowed"),
         ({"encoding": "zip"}, "unknown encoding 'zip'; known: auto, plain"),
         ({"values": "int4"}, "unknown values 'int4'; known: float32, float16, bfloat16, int8_scaled"),
-        ({"update": {"w": UPDATE}}, "unknown tensor 'w'; this round has 'v'"),
+        ({"update": {"w": UPDATE}}, "client 'a': unknown tensor 'w'; this round has 'v'"),
         (
             {"update": ([1], [1e6]), "values": "float16"},
-            "tensor 'v': value 1000000.0 at position 0 does not fit float16",
+            "client 'a': tensor 'v', key 1, position 0: value 1000000.0 does not fit float16",
         ),
     ],
 )

@@ -131,10 +131,10 @@ BAD = {
     "too few values": ((np.array([1, 2]), floats(1)), "2 keys"),
     "too many values": ((np.array([1, 2]), floats(1, 2, 3)), "2 keys"),
     "no values": ((np.array([1, 2]), None), "2 keys without values"),
-    "NaN": ((np.array([1, 2]), floats(1, math.nan)), "position 1: value nan"),
+    "NaN": ((np.array([1, 2]), floats(1, math.nan)), "key 2, position 1: value nan"),
     "infinity": ((np.array([1, 2]), floats(-math.inf, 1)), "position 0: value -inf"),
     "complex values": ((np.array([1]), np.array([1j])), "complex128"),
-    "a value that does not fit": ((np.array([1, 2]), np.array([1.0, 1e300])), "1e[+]300 at position 1"),
+    "a value that does not fit": ((np.array([1, 2]), np.array([1.0, 1e300])), "key 2, position 1: value 1e[+]300"),
     "a dense array of another size": (np.zeros(9, np.float32), "9 values"),
     "three of a tuple": ((1, 2, 3), "3"),
     "another tensor": ({"w": (np.array([1]), floats(1))}, "unknown tensor 'w'"),
@@ -203,7 +203,7 @@ def test_engine_takes_dense_parameters_of_several_axes():
 def test_engine_refused_submission_leaves_no_tensor_behind():
     spec = sa.RoundSpec([sa.TensorSpec("a", "float32", 10), sa.TensorSpec("b", "float32", 10)])
     aggregator = sa.Aggregator(spec)
-    with pytest.raises(sa.InvalidArgument, match="tensor 'b', position 0"):
+    with pytest.raises(sa.InvalidArgument, match="tensor 'b', key 1, position 0"):
         aggregator.add("x", {"a": (np.array([1]), floats(1)), "b": (np.array([1]), floats(math.nan))})
     assert [len(tensor) for tensor in aggregator.finish().values()] == [0, 0]
 

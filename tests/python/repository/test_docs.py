@@ -310,7 +310,7 @@ def test_integrations_fed_avg_keeps_dtypes_and_names_the_client(integrations: di
     merged = integrations["fed_avg"](["steps", "w", "none"], [("a", model, 1), ("b", model, 3)])
     assert [(array.dtype, array.tolist()) for array in merged] == [(array.dtype, array.tolist()) for array in model]
     bad = [model[0], np.array([1, np.nan, 1], np.float16), model[2]]
-    with pytest.raises(sa.InvalidArgument, match=r"^client '7': tensor 'w', position 1: value nan is not"):
+    with pytest.raises(sa.InvalidArgument, match=r"^client '7': tensor 'w', key 1, position 1: value nan is not"):
         integrations["fed_avg"](["steps", "w", "none"], [(1, model, 1), (7, bad, 3)])
 
 

@@ -186,7 +186,9 @@ def test_submit_values_that_make_no_sense_are_refused(client, values, words):
 @pytest.mark.parametrize("encoding", ["float16", "int8_scaled"])
 def test_submit_values_beyond_the_range_are_refused(client, encoding):
     rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float64", 10)]))
-    with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': value 1e\\+39 at position 1 does not fit {encoding}"):
+    with pytest.raises(
+        sa.InvalidArgument, match=f"tensor 'v', key 2, position 1: value 1e\\+39 does not fit {encoding}"
+    ):
         rnd.submit("c", ([1, 2], [0.0, 1e39]), values=encoding)
 
 

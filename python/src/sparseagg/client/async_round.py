@@ -24,7 +24,7 @@ from sparseagg.errors import DeadlineExceeded, FailedPrecondition, Unimplemented
 from sparseagg.info import RoundInfo, Submission
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec
-from sparseagg.updates import ClientId, checked_client_id
+from sparseagg.updates import ClientId, checked_client_id, naming_client
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.formats import Values
 
@@ -134,10 +134,11 @@ class Round(RoundAttributes):
                 round_name=self.name,
                 submission_id=submission_id,
             )
-            if not progress:
-                return await self._connection.submit(upload, resumable, None, deadline)
-            with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
-                return await self._connection.submit(upload, resumable, bar, deadline)
+            with naming_client(upload.client_id):
+                if not progress:
+                    return await self._connection.submit(upload, resumable, None, deadline)
+                with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
+                    return await self._connection.submit(upload, resumable, bar, deadline)
 
     async def submissions(self) -> list[Submission]:
         """Returns the submissions that count, in order of client id; see ``sparseagg.Round.submissions``."""

@@ -121,7 +121,7 @@ class Round(async_round.RoundAttributes):
                 includes the conversion of ``update``, which the timeout does not interrupt.
 
         Raises:
-            InvalidArgument: the update is wrong; the message names tensor, position and value. The round stays open.
+            InvalidArgument: the update is wrong; the message names client, tensor, key and value. The round stays open.
             RoundClosed: the round takes no submissions any more.
             NotFound: the round has been deleted, or its result_ttl is over.
             AlreadyExists: this client has submitted other content, which counts.

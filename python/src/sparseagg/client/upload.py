@@ -111,14 +111,15 @@ def make_upload(
     """Converts an update and checks it. ``arrays.update_data`` has the types of ``update``.
 
     Raises:
-        InvalidArgument: an argument is wrong; the message says which one.
+        InvalidArgument: an argument is wrong; the message says which one, and names the client if it is the update.
     """
     client_id = checked_client_id(client_id)
     is_shared = submission_id is not None
     submission_id = checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id)
-    weight = checked_weight(weight)
-    tensors = update_data(spec, update)
-    wire.check_values(tensors)
+    with naming_client(client_id):
+        weight = checked_weight(weight)
+        tensors = update_data(spec, update)
+        wire.check_values(tensors)
     return Upload(
         tensors=tensors,
         client_id=client_id,
@@ -152,16 +153,9 @@ def aggregate_upload(
 ) -> Upload:
     """Converts one update of a one-shot aggregation; see ``aggregate_uploads``."""
     update, weight = split_weight(update)
-    with naming_client(client_id):
-        upload = make_upload(
-            spec,
-            update,
-            client_id=client_id,
-            submission_id="0",
-            weight=weight,
-            chunk_bytes=chunk_bytes,
-            wire=wire,
-        )
+    upload = make_upload(
+        spec, update, client_id=client_id, submission_id="0", weight=weight, chunk_bytes=chunk_bytes, wire=wire
+    )
     if is_module(update):  # training may change the gradients before they are sent
         upload = dataclasses.replace(upload, tensors=[data.copied() for data in upload.tensors])
     return upload

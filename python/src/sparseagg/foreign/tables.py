@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,23 @@ from sparseagg.foreign.parts import Array, Keyed
 __all__ = ["is_table", "read_columns", "read_table"]
 
 KEY = "key"  # the name of the column with the keys
+
+
+class _MissingValue(ValueError):
+    """A column has no value at a row."""
+
+    def __init__(self, what: str, row: int) -> None:
+        super().__init__(f"{what} at position {row}")
+        self.row = row
+
+
+@contextlib.contextmanager
+def _naming_key(keys: Array) -> Iterator[None]:
+    """Names the key of a row without a value."""
+    try:
+        yield
+    except _MissingValue as error:
+        raise ValueError(f"{error}, key {keys[error.row]}") from error
 
 
 def is_table(thing: Any) -> bool:
@@ -80,7 +98,9 @@ def _as_arrow(table: Any) -> Any:
 
 def _read_pandas(table: Any) -> Keyed:
     if not has_columns(table):  # a series
-        return Keyed(_pandas_numbers(table.index, "the index"), _pandas_numbers(table, "the series"))
+        keys = _pandas_numbers(table.index, "the index")
+        with _naming_key(keys):
+            return Keyed(keys, _pandas_numbers(table, "the series"))
     names = list(table.columns)
     if names.count(KEY) > 1:
         raise ValueError(f"{names.count(KEY)} of its columns are named {KEY!r}")
@@ -89,7 +109,8 @@ def _read_pandas(table: Any) -> Keyed:
         keys = _pandas_numbers(table.index, "the index")
     else:
         keys = _pandas_numbers(table[KEY], f"column {KEY!r}")
-    return Keyed(keys, _pandas_rows(table.iloc[:, np.flatnonzero(is_value)]))
+    with _naming_key(keys):
+        return Keyed(keys, _pandas_rows(table.iloc[:, np.flatnonzero(is_value)]))
 
 
 def _pandas_rows(values: Any) -> Array | None:
@@ -107,7 +128,7 @@ def _pandas_numbers(column: Any, what: str) -> Array:
         return np.asarray(column.to_numpy())
     missing = np.flatnonzero(column.isna())
     if len(missing):
-        raise ValueError(f"{what} has a missing value at position {missing[0]}")
+        raise _MissingValue(f"{what} has a missing value", int(missing[0]))
     numbers = np.asarray(column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", None)))
     if not _is_number_type(numbers.dtype):
         raise ValueError(f"{what} is of {column.dtype}, not of numbers")
@@ -124,7 +145,8 @@ def _read_arrow(table: Any) -> Keyed:
     if names.count(KEY) != 1:
         raise ValueError(f"one of its columns must be {KEY!r}; it has {', '.join(map(repr, names)) or 'none'}")
     keys = _arrow_numbers(table.column(names.index(KEY)), KEY)
-    return Keyed(keys, _arrow_rows(table, [at for at, name in enumerate(names) if name != KEY]))
+    with _naming_key(keys):
+        return Keyed(keys, _arrow_rows(table, [at for at, name in enumerate(names) if name != KEY]))
 
 
 def _arrow_rows(table: Any, positions: Sequence[int]) -> Array | None:
@@ -142,6 +164,8 @@ def _arrow_rows(table: Any, positions: Sequence[int]) -> Array | None:
 def _arrow_numbers(column: Any, name: str) -> Array:
     """Returns the numbers of a column, shape (n,); of one of lists, shape (n, length)."""
     column.validate(full=True)  # the offsets of lists, before they are followed
+    if column.null_count:
+        raise _MissingValue(f"column {name!r} has a null", column.is_null().index(True).as_py())
     chunks = getattr(column, "chunks", None)
     arrays = [_arrow_chunk(chunk, name) for chunk in ([column] if chunks is None else chunks)]
     arrays = [array for array in arrays if len(array)] or arrays[:1]
@@ -154,8 +178,7 @@ def _arrow_numbers(column: Any, name: str) -> Array:
 
 def _arrow_chunk(chunk: Any, name: str) -> Array:
     if chunk.null_count:
-        at = chunk.is_null().index(True).as_py()
-        raise ValueError(f"column {name!r} has a null at position {at}")
+        raise ValueError(f"a list of column {name!r} has a null")
     if not str(chunk.type).startswith(("list", "large_list", "fixed_size_list")):
         numbers = np.asarray(chunk.to_numpy(zero_copy_only=False))
         if not _is_number_type(numbers.dtype):

@@ -55,7 +55,7 @@ def aggregate(
 
     Raises:
         EngineMissing: this installation has no engine; the message says what to install.
-        InvalidArgument: the spec or one of the updates is wrong; the message names client, tensor, position and value.
+        InvalidArgument: the spec or one of the updates is wrong; the message names client, tensor, key and value.
         FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
         ResourceExhausted: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
@@ -151,7 +151,7 @@ class Aggregator:
                 changes, are copied in any case.
 
         Raises:
-            InvalidArgument: the update is wrong; the message names client, tensor, position and value. Nothing of it
+            InvalidArgument: the update is wrong; the message names client, tensor, key and value. Nothing of it
             counts.
             OutOfRange: an integer row overflows by itself. AlreadyExists: the client has a submission.
             ResourceExhausted: beyond a limit of the spec or the ``memory_limit``. FailedPrecondition: there are

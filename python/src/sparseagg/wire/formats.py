@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Union
 
 from sparseagg.arguments import checked_integer, shown
-from sparseagg.arrays import Array, TensorData
+from sparseagg.arrays import Array, TensorData, misfit
 from sparseagg.errors import InvalidArgument
 from sparseagg.info import ServerInfo
 from sparseagg.spec import RoundSpec, TensorSpec
@@ -63,17 +63,14 @@ class WireFormat:
         return bulk_of(rows) if encoding == spec.dtype else encode_values(rows, encoding)
 
     def check_values(self, tensors: Iterable[TensorData]) -> None:
-        """Raises ``InvalidArgument`` if a value is beyond its encoding's range; names tensor, value and position."""
+        """Raises ``InvalidArgument`` if a value is beyond its encoding's range; names tensor, key and value."""
         for data in tensors:
             encoding = self.value_encoding(data.spec)
             if data.values is None or encoding == data.spec.dtype:
                 continue
             at = first_misfit(data.values, encoding)
             if at is not None:
-                raise InvalidArgument(
-                    f"tensor {data.spec.name!r}: value {data.values.reshape(-1)[at]} at position {at} does not fit "
-                    f"{encoding}"
-                )
+                raise misfit(data.spec, data.keys, at, data.values.reshape(-1)[at], encoding)
 
     def encode_keys(self, keys: Array) -> tuple[str, int, Bulk]:
         """Encodes keys in the smallest encoding. The plain encoding, which wins a tie, borrows the keys.
