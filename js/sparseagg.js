@@ -160,7 +160,7 @@ export class Client {
    * @param {string} clientId 1 to 256 bytes; "" for the name of the token
    * @param {Record<string, TensorUpdate>} update by tensor
    * @param {object} [options]
-   * @param {number} [options.weight] required if the round weights submissions
+   * @param {number} [options.weight] required if the round weights submissions; else without effect
    * @param {string} [options.submissionId] names this content; default: a random one
    * @param {boolean} [options.pack] pack ascending keys; default true. The result is the same
    * @param {number} [options.chunkBytes] about the size of a request; default 1 MiB

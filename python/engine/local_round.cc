@@ -220,12 +220,19 @@ absl::Status LocalRound::CheckSubmission(const Submission& submission) const {
     return absl::InvalidArgumentError(
         absl::StrCat("client_id has ", id_bytes, " bytes; 1 to ", kMaxIdBytes, " are allowed"));
   }
+  bool is_weighted = false;
   for (const TensorSpec& spec : tensors_) {
+    const bool by_weight = spec.aggregation.weighting == Weighting::kByWeight;
+    is_weighted |= by_weight;
     if (submission.weight.has_value()) {
       RETURN_IF_ERROR(ValidateWeight(spec, *submission.weight));
-    } else if (spec.aggregation.weighting == Weighting::kByWeight) {
+    } else if (by_weight) {
       return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": the weight is missing, which by_weight needs"));
     }
+  }
+  if (!is_weighted && submission.weight.value_or(1.0) != 1.0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weight ", *submission.weight, " has no effect: no tensor is weighted by_weight"));
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import pathlib
 from typing import Any
@@ -29,10 +30,12 @@ def encode_case(case: Case) -> list[pb.UpdateChunk]:
             client.tensors,
             client_id=client.id,
             submission_id=f"{client.id}-1",
-            weight=client.weight,
+            weight=None,
             chunk_bytes=case.chunk_bytes,
             wire=case.wire,
         )
+        # The client library refuses a weight that no tensor uses; a server takes it.
+        upload = dataclasses.replace(upload, weight=None if client.weight is None else float(client.weight))
         chunks = [pb.UpdateChunk.FromString(chunk.serialise()) for chunk in upload.chunks()]
         if client.spoil is not None:
             client.spoil(chunks)

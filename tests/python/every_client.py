@@ -93,7 +93,7 @@ SPECS = {
 
 
 def updates_of(spec: sa.RoundSpec, num_clients: int = 12) -> dict[str, tuple[dict, float]]:
-    """Random updates and weights by client, the same ones for the same spec."""
+    """Random updates and weights by client, the same ones for the same spec; weights are 1 where none is used."""
     rng = np.random.default_rng(SEED)
     updates = {}
     for client in rng.permutation(num_clients):
@@ -107,7 +107,8 @@ def updates_of(spec: sa.RoundSpec, num_clients: int = 12) -> dict[str, tuple[dic
             elif "float" in tensor.dtype:
                 rows = rows / 7
             update[tensor.name] = rows if tensor.layout == "dense" else (keys, rows)
-        updates[f"client {client}"] = update, float(rng.random())
+        weight = float(rng.random())
+        updates[f"client {client}"] = update, weight if spec.weighting == "by_weight" else 1.0
     return updates
 
 

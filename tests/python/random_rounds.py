@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,35 +19,49 @@ def random_tensor(rng: np.random.Generator, name: str) -> sa.TensorSpec:
     options: dict[str, Any] = {"op": str(rng.choice(OPS)), "result": "sparse"}
     if dtype.startswith("uint"):
         options.update(op=str(rng.choice(["sum", "union"])), weighting="uniform", modular=True)
-    elif rng.random() < 0.3:
+    elif options["op"] != "union" and rng.random() < 0.3:
         options["result_dtype"] = str(rng.choice(["float32", "float64"]))
     if 0 < dimension <= 50:
         options["result"] = str(rng.choice(["sparse", "dense", "auto"]))
         options["layout"] = str(rng.choice(["sparse", "sparse", "dense"]))
-        options["fill"] = float(rng.integers(0, 3))
-        options["on_empty"] = str(rng.choice(["fail", "keep"]))
-    if rng.random() < 0.2:
+        options["fill"] = float(rng.integers(0, 3)) if options["result"] != "sparse" else 0.0
+        options["on_empty"] = str(rng.choice(["fail", "keep"])) if options["layout"] == "dense" else "keep"
+    if options["result"] == "auto" and rng.random() < 0.5:
         options["dense_threshold"] = float(rng.uniform(0.1, 1.0))
     return sa.TensorSpec(name, dtype, dimension, int(rng.choice([1, 1, 2, 5])), **options)
 
 
 def random_spec(rng: np.random.Generator) -> sa.RoundSpec:
-    options: dict[str, Any] = {}
+    """Returns a spec without an option that nothing uses, which would be refused."""
+    tensors = [random_tensor(rng, f"tensor-{i}") for i in range(rng.integers(1, 4))]
+    options: dict[str, Any] = {"weighting": str(rng.choice(["uniform", "by_weight"]))}
     if rng.random() < 0.4:
-        options.update(numerics="fixed_point", value_bound=float(rng.choice([30.0, 5e4])), weight_bound=8.0)
-        options["on_bound"] = str(rng.choice(["reject", "clip"]))
+        options["numerics"] = "fixed_point"
+        if any("float" in tensor.dtype and tensor.op in ("sum", "mean", "coordinate_mean") for tensor in tensors):
+            options.update(value_bound=float(rng.choice([30.0, 5e4])), on_bound=str(rng.choice(["reject", "clip"])))
+        if is_weighted(tensors, **options):
+            options["weight_bound"] = 8.0
     elif rng.random() < 0.3:
         options["on_nonfinite"] = "propagate"
     return sa.RoundSpec(
-        [random_tensor(rng, f"tensor-{i}") for i in range(rng.integers(1, 4))],
-        weighting=str(rng.choice(["uniform", "by_weight"])),
+        tensors,
         return_counts=True,
         return_weights=True,
         min_contributors=int(rng.integers(1, 4)),
-        prune_zeros=bool(rng.random() < 0.3),
+        prune_zeros=bool(rng.random() < 0.3) and any(tensor.op != "union" for tensor in tensors),
         max_submissions=100,
         **options,
     )
+
+
+def is_weighted(tensors: Sequence[sa.TensorSpec], weighting: str | None, **_: Any) -> bool:
+    """Whether a tensor has weights, so that submissions may."""
+    return any((tensor.weighting or weighting) == "by_weight" for tensor in tensors)
+
+
+def weight_for(spec: sa.RoundSpec, weight: float) -> float:
+    """Returns the weight, or 1 where none is used."""
+    return weight if is_weighted(spec.tensors, spec.weighting) else 1.0
 
 
 def random_values(rng: np.random.Generator, dtype: str, shape: tuple[int, int]) -> np.ndarray:

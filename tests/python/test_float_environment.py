@@ -70,7 +70,7 @@ def bits_of(result: Any) -> bytes:
 def aggregate(dtype: str, values: Any, **options: Any) -> Callable[[], bytes]:
     """Merges updates whose values may have to be converted, with weights that have to be, on several threads."""
     spec = sa.RoundSpec(
-        [sa.TensorSpec("v", dtype, SIZE)], op="mean", weighting="by_weight", return_weights=True, fill=0.1, **options
+        [sa.TensorSpec("v", dtype, SIZE)], op="mean", weighting="by_weight", return_weights=True, **options
     )
     weights = [0.1, np.float32(0.7), np.longdouble(1) / 3]
     return lambda: bits_of(sa.aggregate([((KEYS, values), weight) for weight in weights], spec, threads=3)["v"])
@@ -148,7 +148,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "aggregate a list": aggregate("float32", VALUES.tolist()),
     "aggregate longdoubles": aggregate("float16", np.longdouble(VALUES) / 3),
     "aggregate integers": aggregate("float32", np.arange(SIZE) + (1 << 40)),
-    "aggregate to dense": aggregate("float16", VALUES, result="dense"),
+    "aggregate to dense": aggregate("float16", VALUES, result="dense", fill=0.1),
     "aggregate in fixed point": aggregate(
         "float32", VALUES, numerics="fixed_point", value_bound=100, weight_bound=1, max_submissions=3
     ),

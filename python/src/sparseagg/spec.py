@@ -47,7 +47,7 @@ _SIZES = (
 _LIMITS = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TensorSpec(Options):
     """One tensor of a round.
 
@@ -62,7 +62,7 @@ class TensorSpec(Options):
             tensor of several axes a key for each element: the element's position, row after row.
         layout: "sparse", or "dense" when every update carries all ``dimension`` rows.
         modular: true for uint32 and uint64, whose sums wrap (secure aggregation).
-        op: this and the following arguments override those of ``RoundSpec`` for this tensor.
+        op: this and the following arguments override those of ``RoundSpec`` for this tensor. None: the round's.
     """
 
     name: str
@@ -118,6 +118,9 @@ class TensorSpec(Options):
         checked_integer(f"width is {_SIZES[1][1]}", width, *_SIZES[1][2:])
         return {"shape": shape, "dimension": dimension, "width": width}
 
+    def __repr__(self) -> str:
+        return self._shown({"name": self.name, "dtype": self.dtype, "dimension": self.dimension, "width": self.width})
+
     @property
     def key_bytes(self) -> int:
         """Bytes of one key on the wire: 4 where the dimension allows, else 8."""
@@ -161,34 +164,40 @@ class TensorSpec(Options):
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class RoundSpec(Options):
     """The tensors of a round, how they are aggregated, and when the round ends.
 
     v_k(i) is the row of submission k at key i, w_k the submission's weight (1 with ``weighting`` "uniform"), and C(i)
     the set of submissions that list key i. The result has the keys for which C(i) is not empty.
 
+    An option of None has its default, which ``aggregation_of`` tells. An option that no tensor uses, such as a ``fill``
+    where all results are sparse, is refused when the round is created.
+
     Args:
         tensors: the tensors, with distinct names.
-        op: "sum": Σ_{C(i)} w_k·v_k(i). "mean": that sum over Σ w_k of all submissions, so that an absent key counts as
-            0. "coordinate_mean": that sum over Σ_{C(i)} w_k, so that an absent key does not vote. "union": keys and
-            counts, without values. "min", "max": element-wise over C(i), unweighted.
-        weighting: "uniform" or "by_weight". With "by_weight", every submission has a weight of 0 or more.
+        op: by default "sum": Σ_{C(i)} w_k·v_k(i). "mean": that sum over Σ w_k of all submissions, so that an absent
+            key counts as 0. "coordinate_mean": that sum over Σ_{C(i)} w_k, so that an absent key does not vote.
+            "union": keys and counts, without values. "min", "max": element-wise over C(i), unweighted.
+        weighting: "uniform" (default) or "by_weight". With "by_weight", every submission has a weight of 0 or more;
+            without, a submission with another weight than 1 is refused.
         result: "sparse", "dense", or "auto" for the smaller of the two. None: the layout of the tensor.
-        numerics: "canonical": float64, folded per key in order of client id. "fixed_point": int64 multiples of 2^-s,
-            added exactly on arrival; needs ``value_bound`` and ``max_submissions``. With either one, the same
+        numerics: by default "canonical": float64, folded per key in order of client id. "fixed_point": int64 multiples
+            of 2^-s, added exactly on arrival; needs ``value_bound`` and ``max_submissions``. With either one, the same
             submissions give the same bits in any order of arrival.
-        return_counts: adds |C(i)|, uint32; always with "union".
-        return_weights: adds Σ_{C(i)} w_k, float64.
-        min_contributors: leaves out keys that fewer submissions list.
-        prune_zeros: leaves out keys whose whole row, rounded, is zero.
+        return_counts: adds |C(i)|, uint32; False by default; always with "union".
+        return_weights: adds Σ_{C(i)} w_k, float64; False by default.
+        min_contributors: leaves out keys that fewer submissions list; 1 by default.
+        prune_zeros: leaves out keys whose whole row, rounded, is zero; False by default.
         fill: value of absent keys in a dense result; None for 0.
         dense_threshold: density, in (0, 1], from which on "auto" is dense.
         result_dtype: "float32" or "float64"; None for the tensor's dtype, and for int64 if that is int32.
-        on_nonfinite: "reject" refuses submissions with NaN or ±Inf; "propagate" follows IEEE arithmetic.
-        on_bound: "reject" refuses submissions with |w·v| > ``value_bound``; "clip" makes the term ±``value_bound``.
+        on_nonfinite: "reject" (default) refuses submissions with NaN or ±Inf; "propagate" follows IEEE arithmetic.
+        on_bound: "reject" (default) refuses submissions with |w·v| > ``value_bound``; "clip" makes the term
+            ±``value_bound``.
         on_empty: what a round without submissions means for a tensor of dense layout, which has no mean of nothing:
-            "fail" makes the round fail; "keep" gives a sparse result without rows, so that ``add_to`` changes nothing.
+            "fail" (default) makes the round fail; "keep" gives a sparse result without rows, so that ``add_to``
+            changes nothing.
         value_bound: the largest |w·v| with "fixed_point".
         weight_bound: the largest weight with "fixed_point" and "by_weight".
         min_submissions: a round that closes with fewer submissions fails.
@@ -231,6 +240,11 @@ class RoundSpec(Options):
         if self.result_dtype is not None:
             object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
         self._check_words()
+
+    def __repr__(self) -> str:
+        default = Aggregation()
+        how = {name: getattr(self, name) or getattr(default, name) for name in ("op", "weighting", "numerics")}
+        return self._shown({"tensors": list(self.tensors), **how})
 
     @classmethod
     def like(

@@ -163,6 +163,13 @@ class Options:
         set_fields(proto, self, _SCALARS)
         return proto
 
+    def _shown(self, always: dict[str, Any]) -> str:
+        """Returns the text of ``__repr__``: these fields, and those that are not as they are by default."""
+        fields = {field.name: field.default for field in dataclasses.fields(self) if field.name not in always}
+        given = {name: getattr(self, name) for name, default in fields.items() if getattr(self, name) != default}
+        shown = {**always, **given}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
     def _options(self) -> dict[str, Any]:
         names = [*_ENUMS, *_SCALARS]
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference
 import sparseagg as sa
-from random_rounds import as_reference, error_of, random_pools, random_spec, random_update
+from random_rounds import as_reference, error_of, random_pools, random_spec, random_update, weight_for
 from reference import differences
 
 
@@ -22,7 +22,8 @@ def test_round_random_updates_equal_the_reference(server, seed):
     pools = random_pools(rng, spec)
     updates = {name: random_update(rng, spec, pools) for name in names}
     light = rng.random() < 0.1
-    weights = {name: float(rng.choice([0, 0, 0, 1]) if light else rng.integers(1, 8)) for name in names}
+    drawn = {name: float(rng.choice([0, 0, 0, 1]) if light else rng.integers(1, 8)) for name in names}
+    weights = {name: weight_for(spec, weight) for name, weight in drawn.items()}
     expected = {name: as_reference(spec, updates[name], weights[name]) for name in names}
     refusals = {name: error_of(functools.partial(reference.check_update, spec, expected[name])) for name in names}
     accepted = {name: update for name, update in expected.items() if refusals[name] is None}

@@ -82,5 +82,7 @@ def test_part_of_a_dense_result_is_filled_as_the_whole_is(client, fill):
     part = opened.result(keys=(0, 3))["v"]
     assert part.dense().tolist() == [absent, 1, *[absent] * 8]
     assert part.dense(fill=-1).tolist() == [absent, 1, absent, *[-1] * 7]
-    sparse = client.aggregate([([1], [1.0])], one(fill=fill))["v"]
+    other = sa.TensorSpec("w", "float32", 10, result="sparse")  # which has no use for the fill of the others
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 10, result="dense"), other], fill=fill)
+    sparse = client.aggregate([{"w": ([1], [1.0])}], spec)["w"]
     assert sparse.dense().tolist() == [0, 1, *[0] * 8]

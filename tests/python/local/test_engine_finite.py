@@ -64,6 +64,8 @@ def test_value_that_is_not_finite_is_refused_as_by_add(bad: str, dtype: str, op:
         # Weights of 0 alone are an error of coordinate_mean, which comes first.
         weight = 3.0 if op == "coordinate_mean" else 0.0
         updates = updates_with(BAD[bad], weight, DTYPES[dtype], width, dimension, seed=dimension + width)
+        if weighting == "uniform":
+            updates = {client: (update, None) for client, (update, _) in updates.items()}
         found = outcome(sa.aggregate, updates, spec)
         assert found == outcome(added_one_by_one, updates, spec), spec
         assert found[0] == "InvalidArgument"

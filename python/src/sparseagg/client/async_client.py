@@ -29,6 +29,7 @@ from sparseagg.info import RoundInfo, ServerInfo
 from sparseagg.local.server import Server
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, checked_spec
+from sparseagg.unused import refuse_unused
 from sparseagg.updates import checked_updates, named_updates
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.formats import Values, WireFormat
@@ -187,6 +188,7 @@ class Client(TaskCalls):
         converted before the first one is sent.
         """
         spec, updates = checked_spec(spec), checked_updates(updates)
+        refuse_unused(spec)
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, "the aggregation has not ended"):
             server = await self._connection.server_wire(deadline)

@@ -101,7 +101,8 @@ class Round(async_round.RoundAttributes):
                 - A dense array of dimension × width values, which touches every key.
 
                 The axes of sparse and dense arrays make first the dimension, then the width.
-            weight: 0 or more; required for the weighting "by_weight", without effect for any other.
+            weight: 0 or more; required for the weighting "by_weight". Where no tensor has that, None or 1: any other
+                weight would have no effect.
             encoding: of the keys on their way; the update is the same. "auto": the smallest encoding that the server
                 knows, slice by slice. Only keys that ascend, without repetitions, can be packed; other keys are sent
                 plain. "plain": 4 or 8 bytes a key.

@@ -12,6 +12,7 @@ from google.protobuf import duration_pb2
 from sparseagg.arguments import checked_text, shown
 from sparseagg.errors import InvalidArgument
 from sparseagg.spec import RoundSpec, checked_spec
+from sparseagg.unused import refuse_unused
 from sparseagg.updates import ClientId, checked_client_id
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.formats import check_encoding, check_narrow
@@ -41,12 +42,14 @@ def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundReque
     """Returns the request that creates a round; ``round_id`` of None is replaced by a random id.
 
     Raises:
-        InvalidArgument: an argument is of the wrong type, or the id is empty.
+        InvalidArgument: an argument is of the wrong type, the id is empty, or an option of the spec has no effect.
     """
     if round_id == "":  # the server would choose an id
         raise InvalidArgument("a round's id is not empty; None is for a random one")
     round_id = checked_text("a round's id", uuid.uuid4().hex if round_id is None else round_id)
-    return pb.CreateRoundRequest(round_id=round_id, spec=checked_spec(spec).to_proto())
+    proto = checked_spec(spec).to_proto()
+    refuse_unused(spec)
+    return pb.CreateRoundRequest(round_id=round_id, spec=proto)
 
 
 def close_request(name: str, only: Iterable[ClientId] | None) -> pb.CloseRoundRequest:

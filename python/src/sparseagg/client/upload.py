@@ -17,6 +17,7 @@ from sparseagg.arrays import TensorData, is_module, update_data
 from sparseagg.client.progress import ProgressBar
 from sparseagg.client.upload_tag import upload_tag
 from sparseagg.spec import RoundSpec
+from sparseagg.unused import refuse_unused_weight
 from sparseagg.updates import ClientId, checked_client_id, checked_weight, named_updates, naming_client, split_weight
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.encode import encode_chunks
@@ -118,6 +119,7 @@ def make_upload(
     submission_id = checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id)
     with naming_client(client_id):
         weight = checked_weight(weight)
+        refuse_unused_weight(spec, weight)
         tensors = update_data(spec, update)
         wire.check_values(tensors)
     return Upload(

@@ -15,9 +15,10 @@ from sparseagg.arrays import TensorData, engine_data, is_module
 from sparseagg.errors import InvalidArgument, ResourceExhausted
 from sparseagg.info import RoundInfo, TensorSummary, Timeline
 from sparseagg.local import extension
-from sparseagg.local.engine_spec import check_bounds, dense_bytes, left_to_sums, tensor_fields, what_matters
+from sparseagg.local.engine_spec import dense_bytes, left_to_sums, tensor_fields, what_matters
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec, checked_spec
+from sparseagg.unused import refuse_unused
 from sparseagg.updates import ClientId, checked_client_id, checked_updates, checked_weight, naming_client, split_weight
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ def aggregate(
 
     Args:
         updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
-            update is what ``Round.submit`` takes, or a pair (update, weight), whose weight matters with "by_weight"
-            alone. An iterator has to make new arrays for each update, for arrays are read later: an iterator that
-            fills the same arrays again gives wrong sums. (Gradients of a module are copied.) The updates of a list or
-            mapping are read twice if a sum of floats is not finite, and have to be the same both times.
+            update is what ``Round.submit`` takes, or a pair (update, weight), for a spec with "by_weight". An iterator
+            has to make new arrays for each update, for arrays are read later: an iterator that fills the same arrays
+            again gives wrong sums. (Gradients of a module are copied.) The updates of a list or mapping are read twice
+            if a sum of floats is not finite, and have to be the same both times.
         spec: what to compute. Its deadline and result_ttl have no meaning here.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
@@ -120,7 +121,7 @@ class Aggregator:
             raise InvalidArgument(
                 f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
             )
-        check_bounds(spec)
+        refuse_unused(spec)
         self.spec = spec
         self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
         self._lock = threading.Lock()
@@ -144,7 +145,7 @@ class Aggregator:
             client_id: 1–256 bytes in UTF-8, unique; an integer stands for its decimal text. Their order, bytewise, is
                 that of the sums.
             update: as for ``Round.submit``.
-            weight: ≥ 0; required with "by_weight". Where no tensor has that, it changes nothing.
+            weight: ≥ 0; required with "by_weight". Where no tensor has that, None or 1.
             copy: copy the values, too. Keys are copied in any case, and may be changed as soon as this returns. By
                 default, values of the tensor's dtype are read where they are until ``finish`` returns: other values
                 written meanwhile give wrong sums, and never worse than that. Gradients of a module, which training

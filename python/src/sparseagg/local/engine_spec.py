@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from sparseagg.errors import InvalidArgument
 from sparseagg.spec import DTYPES, RoundSpec, TensorSpec, checked_spec
 
-__all__ = ["check_bounds", "dense_bytes", "left_to_sums", "tensor_fields", "what_matters"]
+__all__ = ["dense_bytes", "left_to_sums", "tensor_fields", "what_matters"]
 
 
 def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
@@ -52,27 +51,6 @@ def dense_bytes(spec: RoundSpec) -> str:
 def what_matters(spec: RoundSpec) -> dict[str, Any]:
     """What is computed of each tensor, whether the round or the tensor says so."""
     return {tensor.name: tensor_fields(spec, tensor) for tensor in spec.tensors}
-
-
-def check_bounds(spec: RoundSpec) -> None:
-    """Refuses a bound that nothing is held to, as a server does: it would be taken for one that is."""
-    fixed = [(tensor.numerics or spec.numerics) == "fixed_point" for tensor in spec.tensors]
-    if not any(fixed):
-        _refuse_bounds("", spec)
-    for tensor, is_fixed in zip(spec.tensors, fixed):
-        if not is_fixed:
-            _refuse_bounds(f"tensor {tensor.name!r}: ", tensor)
-
-
-def _refuse_bounds(where: str, of: RoundSpec | TensorSpec) -> None:
-    given = {
-        "value_bound": of.value_bound is not None,
-        "weight_bound": of.weight_bound is not None,
-        "on_bound clip": of.on_bound == "clip",
-    }
-    for name, is_given in given.items():
-        if is_given:
-            raise InvalidArgument(f"{where}{name} is for fixed_point numerics; canonical sums have none")
 
 
 def tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
