@@ -90,7 +90,9 @@ def find_obstacle(address: str, has_tls: bool, details: str, timeout_s: float) -
         return _obstacle_of_tls(address, has_tls, greeting, details)
     try:
         with _connected(address, until) as connection:
-            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            # How HTTP/2 begins. A server of HTTP/1 refuses it as a whole request. One of HTTP/2 waits for more, and does
+            # not hang up, which could take its own first words back.
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\n")
             answer = connection.recv(16)
     except OSError:
         return None

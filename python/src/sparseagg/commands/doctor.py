@@ -18,7 +18,6 @@ from typing import Any
 
 import sparseagg
 from sparseagg.client.blocking_client import Client
-from sparseagg.client.retry import RetryPolicy
 from sparseagg.commands import credentials_flags
 from sparseagg.commands.output import put
 from sparseagg.errors import (
@@ -222,7 +221,7 @@ def _gpu() -> Finding:
 def _server(address: str, options: Mapping[str, Any]) -> Finding:
     name = f"server at {address}"
     try:
-        with Client(address, timeout=_TIMEOUT_S, retry=RetryPolicy(attempts=1), **options) as client:
+        with Client(address, timeout=_TIMEOUT_S, **options) as client:
             info = client.server_info()
     except (Unauthenticated, PermissionDenied) as error:
         return Finding(name, "runs, but refuses this caller", "wrong", f"{error}; --token-file has a token")
