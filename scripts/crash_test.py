@@ -25,6 +25,13 @@ one more kill, the cycle checks that
 - no task was completed twice, or ended in two ways;
 - the submission of a completed task is in its round.
 
+With --torn-tails, each kill also takes from each file a part of what no sync had covered: the end of the file is cut,
+or zeroed, at a random place. With --power-failures it takes all of that. Under --durability async, what was
+acknowledged may then be lost; clients submit again, and the cycles, which are all rounds, check that
+
+- a result is the sum of the listed submissions, none of which counts in part;
+- a result that was there has the same bits after a restart, or its round is failed or gone.
+
 Prints the seed first, and a JSON object with the figures in the last line. Exits 1 at the first failure, and leaves the
 data directory and the server's log for a look.
 """
@@ -44,9 +51,11 @@ import time
 
 from crash.fail_points import fail_points, points_of_rounds, points_of_tasks
 from crash.failure import Failure
+from crash.lossy_round_cycle import LossyRoundCycle
 from crash.round_cycle import RoundCycle
 from crash.server import Server
 from crash.task_cycle import TaskCycle
+from crash.torn_files import TornFiles
 from crash.updates import make_client
 from crash.volume import Volume
 
@@ -60,8 +69,9 @@ def run(options: argparse.Namespace) -> int:
     points = fail_points(REPOSITORY)
     points_of = [points_of_rounds(points), points_of_tasks(points)]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="crash-", dir=options.folder))
-    volume = Volume(folder) if options.power_failures else None
-    server = Server(options.server, folder, ["--durability", options.durability], volume)
+    disk = _make_disk(options, folder, seed)
+    is_lossy = disk is not None and options.durability == "async"
+    server = Server(options.server, folder, ["--durability", options.durability], disk)
     hashes: dict[frozenset[str], str] = {}
     hits: collections.Counter[str] = collections.Counter()
     kills = completed = 0
@@ -69,13 +79,14 @@ def run(options: argparse.Namespace) -> int:
     try:
         for number in range(options.cycles):
             rng = random.Random(seed * 1_000_003 + number)
-            is_round = number % 2 == 0
-            own = points_of[number % 2]
+            is_round = is_lossy or number % 2 == 0
+            own = points_of[0 if is_round else 1]
             point = own[number // 4 % len(own)] if number // 2 % 2 == 0 else ""
             clients = [make_client(index, seed) for index in range(options.clients)]
             cycle: RoundCycle | TaskCycle
             if is_round:
-                cycle = RoundCycle(server, number, rng, point, clients)
+                kind_of_round = LossyRoundCycle if is_lossy else RoundCycle
+                cycle = kind_of_round(server, number, rng, point, clients)
             else:
                 cycle = TaskCycle(server, number, rng, point)
             try:
@@ -100,8 +111,8 @@ def run(options: argparse.Namespace) -> int:
         return 1
     finally:
         server.close()
-        if volume is not None:
-            volume.unmount()
+        if disk is not None:
+            disk.close()
     shutil.rmtree(folder)
     never = [point for point in points if not hits[point]] if options.cycles >= 4 * max(map(len, points_of)) else []
     figures = {
@@ -115,10 +126,18 @@ def run(options: argparse.Namespace) -> int:
         "sets": len(hashes),
         "hashes": len(set(hashes.values())),
         "tasks_completed": completed,
+        "torn_files": disk.num_torn if isinstance(disk, TornFiles) else 0,
         "seconds": round(time.monotonic() - begin, 1),
     }
     print(json.dumps(figures))
     return 0
+
+
+def _make_disk(options: argparse.Namespace, folder: pathlib.Path, seed: int) -> Volume | TornFiles | None:
+    if options.torn_tails:
+        library = pathlib.Path(options.server).resolve().parent.parent / "tests/service/libsparseagg_recording_disk.so"
+        return TornFiles(folder, library, seed)
+    return Volume(folder) if options.power_failures else None
 
 
 def main() -> int:
@@ -131,6 +150,7 @@ def main() -> int:
     parser.add_argument(
         "--power-failures", action="store_true", help="with each kill, lose what is not synced; needs root"
     )
+    parser.add_argument("--torn-tails", action="store_true", help="with each kill, lose parts of what is not synced")
     parser.add_argument("--folder", help="where the data directory is made; by default that of temporary files")
     parser.add_argument("--server", default=str(REPOSITORY / "build/dev/service/sparseagg-server"), help="a test build")
     parser.add_argument("--verbose", action="store_true", help="a line for each cycle")

@@ -50,13 +50,16 @@ class Cycle:
             self.restart()
 
     @contextlib.contextmanager
-    def disturbed(self) -> Iterator[threading.Event]:
-        """Does the same to what the caller does; in addition, kills the server when the event is set, and clears it."""
+    def disturbed(self, at_random: bool = True) -> Iterator[threading.Event]:
+        """Does the same to what the caller does; in addition, kills the server when the event is set, and clears it.
+
+        ``at_random`` False: without a kill at a random time.
+        """
         stop = threading.Event()
         kill_now = threading.Event()
 
         def watch() -> None:
-            killed_at = time.monotonic() + self.rng.random() * 0.05
+            killed_at = time.monotonic() + self.rng.random() * 0.05 if at_random else float("inf")
             while not stop.wait(0.002):
                 if self.server.wait_killed(0):
                     self._hit(self._armed)

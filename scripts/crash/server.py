@@ -10,6 +10,7 @@ import subprocess
 import threading
 
 from crash.failure import Failure
+from crash.torn_files import TornFiles
 from crash.volume import Volume
 
 START_TIMEOUT_S = 60
@@ -18,12 +19,12 @@ START_TIMEOUT_S = 60
 class Server:
     """The server, which is started again with the same address and directory after each kill."""
 
-    def __init__(self, binary: str, folder: pathlib.Path, flags: list[str], volume: Volume | None) -> None:
+    def __init__(self, binary: str, folder: pathlib.Path, flags: list[str], disk: Volume | TornFiles | None) -> None:
         self._binary = binary
         self._folder = folder
         self._flags = flags
-        self._volume = volume
-        self._data = (folder if volume is None else volume.path) / "data"
+        self._disk = disk
+        self._data = (folder if disk is None else disk.path) / "data"
         self._log = (folder / "server.log").open("w")  # open for all starts
         self._address = f"unix:{folder}/socket"
         self._lock = threading.Lock()
@@ -37,6 +38,8 @@ class Server:
     def start(self, fail_point: str = "", hit: int = 1) -> bool:
         """Starts the server. Returns False if it was killed before it listened, as a fail point of the restart does."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARSEAGG_")}
+        if self._disk is not None:
+            environment.update(self._disk.environment)
         if fail_point:
             environment["SPARSEAGG_FAIL_POINT"] = f"{fail_point}:{hit}"
         command = [self._binary, "--grpc-address", self._address, "--metrics-address", "none", *self._flags]
@@ -77,8 +80,8 @@ class Server:
         assert self._process.stdout is not None
         status = self._process.wait()
         self._process.stdout.close()
-        if self._volume is not None:
-            self._volume.fail()
+        if self._disk is not None:
+            self._disk.fail()
         return status
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ class Volume:
         self._copy = folder / "disk.copy"
         self.path = folder / "mounted"
         self.path.mkdir()
+        self.environment: dict[str, str] = {}
         with self._image.open("wb") as file:
             file.truncate(256 << 20)
         self._run("mkfs.ext4", "-q", "-F", self._image)
@@ -26,11 +27,12 @@ class Volume:
     def fail(self) -> None:
         """Takes the power away, and gives it back. Requires: no process uses the file system."""
         self._run("cp", "--sparse=always", self._image, self._copy)
-        self.unmount()
+        self.close()
         self._copy.replace(self._image)
         self._mount()
 
-    def unmount(self) -> None:
+    def close(self) -> None:
+        """Gives the disk back."""
         self._run("umount", self.path)
 
     def _mount(self) -> None:
