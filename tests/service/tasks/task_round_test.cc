@@ -54,6 +54,7 @@ TEST_F(TaskRoundTest, RoundEnds_OpenTasksAreCancelled_LeasedOnesMayBeCompleted) 
   SubmitOf(*round, "a");
   ASSERT_THAT(round->Close(), IsOk());
   AwaitEnd(*round);
+  RunPendingTasks();  // among them the one that ends the round and posts the next one
   RunPendingTasks();
   EXPECT_EQ(StateOf("3"), TaskState::kCancelled);
   EXPECT_EQ(Get("3").state.reason, "its round is DONE");
