@@ -106,12 +106,20 @@ class RoundRestorer {
   }
 
   // Removes the submissions whose chunks had not reached the disk when the machine ended: their clients were not
-  // answered, or by --durability=async. A result that was there without them is not given again with other bits.
+  // answered, or by --durability=async. A result that was there with them is not given again with other bits. By
+  // --durability=async it may have been there if the round is closed, or full.
   absl::Status DropLost(StateRecord* state) {
     for (const auto& [client, upload] : lost_) {
       RETURN_IF_ERROR(store_.DeleteSubmission(stored_.number, client, upload).status());
     }
-    if (lost_.empty() || state->name != StateName::kDone) return absl::OkStatus();
+    const uint64_t most = round_.config().max_submissions;
+    const bool is_full = most != 0 && num_submissions_ + lost_.size() >= most;
+    const bool is_closed = state->name == StateName::kClosed || (state->name == StateName::kOpen && is_full);
+    const bool has_given_result = state->name == StateName::kDone || (is_closed && !store_.syncs());
+    if (lost_.empty() || !has_given_result) return absl::OkStatus();
+    const absl::Time now = round_.clock().WallTime();
+    if (state->name == StateName::kOpen) state->close_time = now;
+    if (state->name != StateName::kDone) state->end_time = now;
     state->name = StateName::kFailed;
     state->reason = absl::StrCat("the end of the machine lost submissions that are in the result, of '",
                                  lost_.front().first, "'", lost_.size() > 1 ? " and others" : "");
@@ -129,7 +137,10 @@ class RoundRestorer {
       uint64_t num_chunks = 0;
       absl::Status restored =
           round_.RestoreUpload(number, record, ChunksOf(store_, stored_.number, number), &num_chunks);
-      if (absl::IsAborted(restored)) restored = store_.DeleteChunksFrom(stored_.number, number, num_chunks);
+      // Without chunk 0 the upload is gone as a whole, as for its client, who would take an empty one for another's.
+      if (absl::IsAborted(restored) && num_chunks > 0) {
+        restored = store_.DeleteChunksFrom(stored_.number, number, num_chunks);
+      }
       if (restored.ok()) {
         kept_.push_back(number);
         ++num_uploads_;

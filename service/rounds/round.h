@@ -128,7 +128,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // Lists a submission of a round that has FAILED, without adding it.
   void RestoreReceipt(const std::string& client_id, const SubmissionRecord& record);
   // `num_chunks` counts the chunks that the upload took. Errors: if `chunks` returns ABORTED, the upload keeps what it
-  // has. Any other error of `chunks`, or of Append, drops the upload.
+  // has, unless that is nothing. Any other error of `chunks`, or of Append, drops the upload.
   absl::Status RestoreUpload(uint64_t upload, const UploadRecord& record, const ChunkSource& chunks,
                              uint64_t* num_chunks);
   // Brings the round to the state that it had. A result is not stored: it is computed again, as after Close.

@@ -59,7 +59,7 @@ absl::Status Round::RestoreUpload(uint64_t number, const UploadRecord& record, c
     if (appended.ok()) ++*num_chunks;
     return appended;
   });
-  if (!read.ok() && !absl::IsAborted(read)) Discard(*upload);
+  if (!read.ok() && (!absl::IsAborted(read) || *num_chunks == 0)) Discard(*upload);
   return read;
 }
 
