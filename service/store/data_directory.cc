@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
 #include "service/base/read_file.h"
+#include "service/store/replace_file.h"
 
 namespace sparseagg::service {
 namespace {
@@ -23,18 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::string_view kFormatPrefix = "sparseagg data, format ";
-constexpr absl::string_view kUnfinishedFormat = "FORMAT.new";
 
 absl::Status ErrnoStatus(int error, absl::string_view what, const std::string& path) {
   return absl::ErrnoToStatus(error, absl::StrCat(what, " ", path));
-}
-
-absl::Status SyncPath(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, "cannot open", path);
-  const int error = fsync(fd) == 0 ? 0 : errno;
-  close(fd);
-  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "cannot sync", path);
 }
 
 // Makes the directory with all above it, each synced into the one above: a directory that only the page cache knows is
@@ -51,22 +43,11 @@ absl::Status MakeDirectory(const fs::path& path) {
 }
 
 absl::Status WriteFormat(const std::string& directory) {
-  const std::string unfinished = absl::StrCat(directory, "/", kUnfinishedFormat);
-  const std::string line = absl::StrCat(kFormatPrefix, kDataFormat, "\n");
-  const int fd = open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return ErrnoStatus(errno, "cannot make", unfinished);
-  const ssize_t written = write(fd, line.data(), line.size());
-  int error = written == static_cast<ssize_t>(line.size()) ? 0 : (written < 0 ? errno : ENOSPC);
-  if (error == 0 && fsync(fd) != 0) error = errno;
-  close(fd);
-  if (error != 0) return ErrnoStatus(error, "cannot write", unfinished);
-  const std::string format = directory + "/FORMAT";
-  if (rename(unfinished.c_str(), format.c_str()) != 0) return ErrnoStatus(errno, "cannot make", format);
-  return SyncPath(directory);
+  return ReplaceFile(absl::StrCat(directory, "/FORMAT"), absl::StrCat(kFormatPrefix, kDataFormat, "\n"));
 }
 
-// Makes a directory of an older format one of this format.
-absl::Status CheckFormat(const std::string& directory) {
+// Returns: the version that the directory's FORMAT says. Errors: FAILED_PRECONDITION: this server does not know it.
+absl::StatusOr<int> ReadFormat(const std::string& directory) {
   const std::string path = directory + "/FORMAT";
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   absl::string_view found = absl::StripSuffix(text, "\n");
@@ -76,18 +57,16 @@ absl::Status CheckFormat(const std::string& directory) {
     return absl::FailedPreconditionError(
         absl::StrCat(quoted, ", expected '", kFormatPrefix, kDataFormat, "': this is no data directory of sparseagg"));
   }
-  if (version == kDataFormat) return absl::OkStatus();
-  // Format 1 had all chunks in the database, as this one has the small ones.
-  if (version == 1) return WriteFormat(directory);
+  if (version >= 1 && version <= kDataFormat) return version;
   return absl::FailedPreconditionError(
       absl::StrCat(quoted, ", expected format ", kDataFormat,
-                   version > kDataFormat ? ": a newer server has written it; use that version" : " or 1"));
+                   version > kDataFormat ? ": a newer server has written it; use that version" : " or an older one"));
 }
 
 bool IsOurs(absl::string_view name) {
   // A file system's own directory is at the root of a volume that is mounted for the data.
-  return name == "FORMAT" || name == kUnfinishedFormat || name == "LOCK" || name == "db" || name == "chunks" ||
-         name == "lost+found";
+  return name == "FORMAT" || name == "FORMAT.new" || name == "SYNCED" || name == "SYNCED.new" || name == "LOCK" ||
+         name == "db" || name == "chunks" || name == "lost+found";
 }
 
 // Checks all names in the directory. Returns: whether there is a FORMAT.
@@ -98,9 +77,9 @@ absl::StatusOr<bool> HasFormat(const std::string& path) {
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
     if (!IsOurs(name)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the data directory ", path, " has '", name,
-                       "', expected an empty directory or one that a server has made (FORMAT, LOCK, db, chunks)"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the data directory ", path, " has '", name,
+          "', expected an empty directory or one that a server has made (FORMAT, SYNCED, LOCK, db, chunks)"));
     }
     has_format = has_format || name == "FORMAT";
     has_data = has_data || name == "db" || name == "chunks";
@@ -130,8 +109,16 @@ absl::StatusOr<std::unique_ptr<DataDirectory>> DataDirectory::Open(const std::st
   }
   auto directory = std::unique_ptr<DataDirectory>(new DataDirectory(path, lock));
   ASSIGN_OR_RETURN(const bool has_format, HasFormat(path));
-  RETURN_IF_ERROR(has_format ? CheckFormat(path) : WriteFormat(path));
+  if (!has_format) RETURN_IF_ERROR(WriteFormat(path));
+  ASSIGN_OR_RETURN(directory->format_, ReadFormat(path));
   return directory;
+}
+
+absl::Status DataDirectory::Upgrade() {
+  if (format_ == kDataFormat) return absl::OkStatus();
+  RETURN_IF_ERROR(WriteFormat(path_));
+  format_ = kDataFormat;
+  return absl::OkStatus();
 }
 
 DataDirectory::~DataDirectory() { close(lock_); }

@@ -6,12 +6,14 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace sparseagg::service {
 
-// The version of the layout that docs/durability.md describes, which this server writes. It reads version 1, too.
-inline constexpr int kDataFormat = 2;
+// The version of the layout that docs/durability.md describes, which this server writes. It reads versions 1 and 2,
+// too.
+inline constexpr int kDataFormat = 3;
 
 // Bytes of disk space.
 struct DiskSpace {
@@ -21,7 +23,8 @@ struct DiskSpace {
 
 // A directory that this process may use alone, until the object is destroyed:
 //
-//   FORMAT   one line, "sparseagg data, format 2"
+//   FORMAT   one line, "sparseagg data, format 3"
+//   SYNCED   one line, how much of the database's log is on the disk
 //   LOCK     locked (flock) by the server that uses the directory
 //   db/      the files of RocksDB
 //   chunks/  large chunks
@@ -36,8 +39,13 @@ class DataDirectory {
   DataDirectory& operator=(const DataDirectory&) = delete;
 
   const std::string& path() const { return path_; }
+  // The version of the layout that the directory has.
+  int format() const { return format_; }
+  // Makes the directory one of kDataFormat. Requires: it has all that kDataFormat asks for. Errors: of the file system.
+  absl::Status Upgrade();
   std::string db_path() const { return path_ + "/db"; }
   std::string chunks_path() const { return path_ + "/chunks"; }
+  std::string synced_path() const { return path_ + "/SYNCED"; }
 
   // Cost: a system call for each file, of which there are tens, and one for each round with large chunks.
   DiskSpace Measure() const;
@@ -47,6 +55,7 @@ class DataDirectory {
 
   const std::string path_;
   const int lock_;  // descriptor
+  int format_ = kDataFormat;
 };
 
 }  // namespace sparseagg::service

@@ -3,6 +3,7 @@
 #include <rocksdb/env.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
+#include <rocksdb/transaction_log.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +20,7 @@
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
+#include "service/store/rocksdb_status.h"
 
 namespace sparseagg::service {
 namespace {
@@ -57,7 +59,8 @@ class InfoLog final : public rocksdb::Logger {
 rocksdb::Options MakeOptions(uint64_t write_buffer_bytes) {
   rocksdb::Options options;
   options.create_if_missing = true;
-  // A torn end of the log is what a crash leaves: everything before it is kept. Synced writes come before it.
+  // A torn end of the log is what a crash leaves: everything before it is kept. Check has found the synced writes
+  // there.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.track_and_verify_wals_in_manifest = true;  // a log that is missing is an error, not an empty log
   // Chunks are packed numbers, which do not compress, and are dropped as one range with their round. So they go to blob
@@ -69,13 +72,14 @@ rocksdb::Options MakeOptions(uint64_t write_buffer_bytes) {
   options.enable_blob_garbage_collection = true;
   options.write_buffer_size = write_buffer_bytes;
   options.max_write_buffer_number = kMaxWriteBuffers;
-  options.enable_pipelined_write = true;
+  // Off, as by default: a pipelined write that fails takes a sequence number, and the next Check would miss a write.
+  options.enable_pipelined_write = false;
   // The kernel writes while chunks come, so that the sync of a commit has little left to do.
   options.wal_bytes_per_sync = kMiB;
   options.bytes_per_sync = kMiB;
   options.max_open_files = 64;
   options.max_background_jobs = 2;
-  options.avoid_flush_during_shutdown = true;  // the log has everything
+  options.avoid_flush_during_shutdown = true;  // Flush comes before, and else the log has everything
   // Write resumes after other errors than a full disk, for which RocksDB looks itself, every five seconds.
   options.max_bgerror_resume_count = 0;
   options.info_log = std::make_shared<InfoLog>();
@@ -87,29 +91,38 @@ rocksdb::Options MakeOptions(uint64_t write_buffer_bytes) {
   return options;
 }
 
-absl::StatusCode CodeOf(const rocksdb::Status& status) {
-  if (status.IsNoSpace() || status.IsMemoryLimit()) return absl::StatusCode::kResourceExhausted;
-  if (status.IsCorruption()) return absl::StatusCode::kDataLoss;
-  if (status.IsInvalidArgument() || status.IsNotSupported()) return absl::StatusCode::kInternal;
-  return absl::StatusCode::kUnavailable;
-}
-
 }  // namespace
 
 absl::Status Database::ToStatus(const rocksdb::Status& status, absl::string_view what) const {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(CodeOf(status), absl::StrCat(what, " the data directory's ", path_, ": ", status.ToString()));
+  return ToAbslStatus(status, absl::StrCat(what, " the data directory's ", path_));
 }
 
-absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, uint64_t memory_limit_bytes) {
+absl::StatusOr<DatabaseCheck> Database::Check(const std::string& path, const std::optional<LogPosition>& synced) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path + "/CURRENT", ignored)) {
+    return CheckDatabase(MakeOptions(WriteBufferBytes(0)), path, synced);
+  }
+  if (!synced.has_value()) return DatabaseCheck();
+  return absl::DataLossError(absl::StrCat("the data directory's ", path, " has no CURRENT: a part of it is missing"));
+}
+
+absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, const DatabaseCheck& check,
+                                                         uint64_t memory_limit_bytes) {
   const uint64_t write_buffer_bytes = WriteBufferBytes(memory_limit_bytes);
   std::error_code ignored;
   std::filesystem::create_directory(path, ignored);  // RocksDB complains about a missing one, and then makes it
+  for (const std::string& log : check.orphaned_logs) {
+    Log(LogLevel::kWarning, "log_dropped", {{"file", log}, {"reason", "the end of the log before it is torn"}});
+    std::filesystem::remove(log, ignored);
+  }
   rocksdb::DB* db = nullptr;
   const rocksdb::Status opened = rocksdb::DB::Open(MakeOptions(write_buffer_bytes), path, &db);
   auto database =
       std::unique_ptr<Database>(new Database(path, kMaxWriteBuffers * write_buffer_bytes + kBlockCacheBytes, db));
   RETURN_IF_ERROR(database->ToStatus(opened, "cannot open"));
+  database->opened_at_ = db->GetLatestSequenceNumber();
+  MutexLock lock(&database->mu_);
+  database->seen_ = {database->opened_at_, database->CurrentLog()};
   return database;
 }
 
@@ -141,16 +154,41 @@ absl::Status Database::TryResume() {
   return ToStatus(resumed, "cannot resume");
 }
 
-absl::Status Database::Sync() {
-  {
-    MutexLock lock(&mu_);
-    RETURN_IF_ERROR(failed_sync_);
+uint64_t Database::CurrentLog() const {
+  std::unique_ptr<rocksdb::LogFile> log;
+  return db_->GetCurrentWalFile(&log).ok() ? log->LogNumber() : 0;
+}
+
+LogPosition Database::Position() {
+  MutexLock lock(&mu_);
+  const uint64_t log = CurrentLog();
+  const LogPosition seen{db_->GetLatestSequenceNumber(), log};
+  if (CurrentLog() == log) {
+    // Between the two looks no other log had writes. A file with bytes may have nothing but a write that failed.
+    if (log == seen_.log_number && seen.sequence > seen_.sequence) log_number_ = log;
+    seen_ = seen;
   }
+  return {seen.sequence, log_number_};
+}
+
+absl::StatusOr<LogPosition> Database::Sync() {
+  RETURN_IF_ERROR(failed_sync());
   FailPoint("sync_begins");
-  absl::Status synced = ToStatus(db_->SyncWAL(), "cannot sync");
+  const LogPosition position = Position();  // what is written from now on may be synced, too, or not
+  const absl::Status synced = ToStatus(db_->SyncWAL(), "cannot sync");
   FailPoint("sync_ended");
   if (!synced.ok()) FailSyncs(synced);
-  return synced;
+  RETURN_IF_ERROR(synced);
+  return position;
+}
+
+absl::StatusOr<LogPosition> Database::Flush() {
+  RETURN_IF_ERROR(failed_sync());
+  const uint64_t sequence = db_->GetLatestSequenceNumber();
+  rocksdb::FlushOptions options;
+  options.allow_write_stall = true;  // else the call may wait for others to end
+  RETURN_IF_ERROR(ToStatus(db_->Flush(options), "cannot write tables of"));
+  return LogPosition{sequence, 0};
 }
 
 void Database::FailSyncs(const absl::Status& error) {

@@ -15,22 +15,34 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "host/base/mutex.h"
+#include "service/store/database_check.h"
+#include "service/store/log_position.h"
 
 namespace sparseagg::service {
 
 // A key-value database. Owned by Store. Thread-safe.
 class Database {
  public:
-  // `path`: the directory of RocksDB's files. `memory_limit_bytes`: of the process; 0: none.
-  static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& path, uint64_t memory_limit_bytes);
+  // Checks that the database, if there is one, has all that was synced. `path`: the directory of
+  // RocksDB's files. `synced`: what is known to be on the disk; nullopt: nothing is known, so that all may be missing.
+  // Errors: DATA_LOSS. As CheckDatabase.
+  static absl::StatusOr<DatabaseCheck> Check(const std::string& path, const std::optional<LogPosition>& synced);
+  // Opens the database that was checked, or makes it. `memory_limit_bytes`: of the process; 0: none.
+  static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& path, const DatabaseCheck& check,
+                                                        uint64_t memory_limit_bytes);
   ~Database();
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
   // Hands the batch to the operating system, whole or not at all.
   absl::Status Write(rocksdb::WriteBatch& batch);
-  // Makes all writes so far outlive the machine. After an error, neither this nor Write succeeds any more.
-  absl::Status Sync();
+  // Makes all writes so far outlive the machine. Returns: how much that is. After an error, neither this nor Write
+  // succeeds any more.
+  absl::StatusOr<LogPosition> Sync();
+  // Returns: what tables have, all of which is on the disk, when the database was opened.
+  LogPosition opened_at() const { return {opened_at_, 0}; }
+  // Writes to tables what the log has, so that the log is empty. Blocks: while tables are written. Returns: as Sync.
+  absl::StatusOr<LogPosition> Flush();
   // Ends all writes with this error of a sync, as one of Sync does.
   void FailSyncs(const absl::Status& error);
   // Returns: the error of the sync that ended all writes; OK: none has.
@@ -51,13 +63,20 @@ class Database {
   Database(std::string path, uint64_t memory_bytes, rocksdb::DB* db)
       : path_(std::move(path)), memory_bytes_(memory_bytes), db_(db) {}
   absl::Status TryResume();
+  // Returns: how far writes have come.
+  LogPosition Position();
+  // Returns: the number of the log file that has the next write; 0: unknown.
+  uint64_t CurrentLog() const;
   absl::Status ToStatus(const rocksdb::Status& status, absl::string_view what) const;
 
   const std::string path_;
   const uint64_t memory_bytes_;
   const std::unique_ptr<rocksdb::DB> db_;
+  uint64_t opened_at_ = 0;  // sequence number
   mutable Mutex mu_;
   absl::Status failed_sync_ ABSL_GUARDED_BY(mu_);
+  LogPosition seen_ ABSL_GUARDED_BY(mu_);         // the latest write, and the log that was to have the next one
+  uint64_t log_number_ ABSL_GUARDED_BY(mu_) = 0;  // of the latest log that is known to have a write; 0: none is
   std::optional<std::chrono::steady_clock::time_point> resumed_at_ ABSL_GUARDED_BY(mu_);
 };
 

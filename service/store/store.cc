@@ -10,9 +10,11 @@
 #include "host/base/mutex.h"
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
+#include "service/base/log.h"
 #include "service/store/chunk_files.h"
 #include "service/store/database.h"
 #include "service/store/keys.h"
+#include "service/store/synced_file.h"
 
 namespace sparseagg::service {
 namespace {
@@ -34,24 +36,42 @@ void DeleteChunks(uint64_t round, uint64_t upload, rocksdb::WriteBatch& batch) {
 }  // namespace
 
 Store::Store(const StoreOptions& options, std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database,
-             std::unique_ptr<ChunkFiles> files)
+             std::unique_ptr<ChunkFiles> files, std::unique_ptr<SyncedFile> synced_file)
     : directory_(std::move(directory)),
       database_(std::move(database)),
       files_(std::move(files)),
+      synced_file_(std::move(synced_file)),
       syncs_(options.durability == Durability::kSync),
       post_(options.post),
       unreclaimed_bytes_(database_->memory_bytes() + 1) {}
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(options.data_dir));
+  ASSIGN_OR_RETURN(const std::optional<LogPosition> synced, SyncedFile::Read(directory->synced_path()));
+  ASSIGN_OR_RETURN(const DatabaseCheck check, Database::Check(directory->db_path(), synced));
+  if (check.num_writes > 0 && !synced.has_value() && directory->format() == kDataFormat) {
+    return absl::DataLossError(absl::StrCat("the data directory ", directory->path(),
+                                            " has data but no 'SYNCED', expected both: it was not copied whole"));
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<Database> database,
-                   Database::Open(directory->db_path(), options.memory_limit_bytes));
+                   Database::Open(directory->db_path(), check, options.memory_limit_bytes));
   const bool syncs = options.durability == Durability::kSync;
   ASSIGN_OR_RETURN(std::unique_ptr<ChunkFiles> files, ChunkFiles::Open(directory->chunks_path(), syncs));
-  return std::unique_ptr<Store>(new Store(options, std::move(directory), std::move(database), std::move(files)));
+  ASSIGN_OR_RETURN(std::unique_ptr<SyncedFile> synced_file, SyncedFile::Open(directory->synced_path()));
+  synced_file->Write(database->opened_at());
+  RETURN_IF_ERROR(directory->Upgrade());
+  return std::unique_ptr<Store>(
+      new Store(options, std::move(directory), std::move(database), std::move(files), std::move(synced_file)));
 }
 
-Store::~Store() { Stop(); }
+Store::~Store() {
+  Stop();
+  // Else the files of chunks may lack some that have a reference, and a sync would say that it has them all.
+  if (!is_restored_) return;
+  if (const absl::Status status = EmptyLog(); !status.ok()) {
+    Log(LogLevel::kWarning, "log_not_emptied", {{"reason", status.message()}});
+  }
+}
 
 void Store::Stop() {
   {
@@ -139,6 +159,7 @@ void Store::RunSync() {
 }
 
 absl::Status Store::SyncAll() {
+  MutexLock lock(&sync_mu_);
   // The files first, then what says so: a record of what is on the disk is never ahead of the disk, and whoever is
   // answered after the second sync has both.
   const absl::StatusOr<std::vector<ChunkFiles::Extent>> synced = files_->Sync();
@@ -155,10 +176,22 @@ absl::Status Store::SyncAll() {
     RETURN_IF_ERROR(Write(batch).status());
     unrecorded_.clear();
   }
-  return database_->Sync();
+  ASSIGN_OR_RETURN(const LogPosition position, database_->Sync());
+  synced_file_->Write(position);
+  return absl::OkStatus();
 }
 
-absl::Status Store::FinishRestore() { return syncs_ ? SyncAll() : absl::OkStatus(); }
+absl::Status Store::EmptyLog() {
+  RETURN_IF_ERROR(SyncAll());
+  ASSIGN_OR_RETURN(const LogPosition position, database_->Flush());
+  synced_file_->Write(position);
+  return absl::OkStatus();
+}
+
+absl::Status Store::FinishRestore() {
+  is_restored_ = true;
+  return syncs_ ? SyncAll() : absl::OkStatus();
+}
 
 void Store::PostReclaimLocked() {
   if (!std::exchange(is_reclaim_posted_, true)) Post(&reclaim_thread_, &Store::RunReclaim);

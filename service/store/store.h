@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@ namespace sparseagg::service {
 
 class ChunkFiles;
 class Database;
+class SyncedFile;
 
 // What a restart keeps of what the server has acknowledged.
 enum class Durability {
@@ -69,7 +71,8 @@ class Store {
 
   // Errors: as DataDirectory::Open. DATA_LOSS: RocksDB finds the files damaged.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
-  ~Store();  // calls Stop
+  // Calls Stop, and then empties the log, if FinishRestore was called. Blocks: for some syncs.
+  ~Store();
   // Answers the calls that wait, and ends the store's threads. Writes and reads go on, but no later write becomes
   // durable. What `done` of WhenDurable owns is destroyed on the store's thread: call this while the owners of all that
   // still exist.
@@ -147,6 +150,8 @@ class Store {
   // Calls `take` for each task, in ascending order of numbers. A task without a state is OPEN and was never leased.
   absl::Status ForEachTask(const std::function<absl::Status(uint64_t, TaskRecord, TaskStateRecord)>& take) const;
 
+  // Whether calls are answered after their writes have reached the disk.
+  bool syncs() const { return syncs_; }
   // As DataDirectory::Measure.
   DiskSpace MeasureDisk() const;
   // Writes refused because the disk was full, since the start.
@@ -163,7 +168,7 @@ class Store {
   };
 
   Store(const StoreOptions& options, std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database,
-        std::unique_ptr<ChunkFiles> files);
+        std::unique_ptr<ChunkFiles> files, std::unique_ptr<SyncedFile> synced_file);
   // Runs `job`, which is RunSync or RunReclaim, in the background.
   void Post(WorkerPool* thread, void (Store::*job)());
   absl::StatusOr<Ticket> Write(rocksdb::WriteBatch& batch);
@@ -179,6 +184,8 @@ class Store {
   absl::Status MissingChunkError(uint64_t round, uint64_t sequence, const ChunkReference& chunk) const;
   // Errors: RESOURCE_EXHAUSTED: the next one may succeed. Any other: none will.
   absl::Status SyncAll();
+  // Makes all writes outlive the machine, in tables, so that no damage to the log can undo them.
+  absl::Status EmptyLog();
   // Serves all calls that wait for a sync.
   void RunSync();
   // Frees the space of what is gone.
@@ -188,11 +195,14 @@ class Store {
   const std::unique_ptr<DataDirectory> directory_;
   const std::unique_ptr<Database> database_;
   const std::unique_ptr<ChunkFiles> files_;
+  const std::unique_ptr<SyncedFile> synced_file_;
   const bool syncs_;
   const std::function<void(std::function<void()>)> post_;  // null: jobs run on the threads
+  bool is_restored_ = false;                               // set by FinishRestore
   std::atomic<uint64_t> refused_writes_ = 0;
-  std::map<uint64_t, uint64_t> unrecorded_;  // used by SyncAll: by round, synced bytes that no record has
-  std::atomic<Ticket> written_{0};           // the latest write that RocksDB has in its log
+  Mutex sync_mu_;                                                      // held by SyncAll
+  std::map<uint64_t, uint64_t> unrecorded_ ABSL_GUARDED_BY(sync_mu_);  // by round: synced bytes that no record has
+  std::atomic<Ticket> written_{0};                                     // the latest write that RocksDB has in its log
   Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   Ticket synced_ ABSL_GUARDED_BY(mu_) = 0;

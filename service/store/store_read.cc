@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
   RETURN_IF_ERROR(range.status());
   if (strays.Count() > 0) {
     RETURN_IF_ERROR(Write(strays).status());
-    RETURN_IF_ERROR(database_->Sync());
+    RETURN_IF_ERROR(database_->Sync().status());
   }
   std::sort(rounds.begin(), rounds.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
   // Now, not by RunReclaim: a new round may get the number of one that is gone. What these files had does not come

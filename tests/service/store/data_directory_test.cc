@@ -8,6 +8,7 @@
 #include <iterator>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/service/support/round_fixture.h"
 #include "tests/service/support/temporary_directory.h"
 
@@ -31,7 +32,7 @@ TEST(DataDirectoryTest, Open_MissingDirectory_IsMadeWithItsFormat) {
   const auto directory = DataDirectory::Open(path);
   ASSERT_THAT(directory, IsOk());
   EXPECT_EQ((*directory)->db_path(), path + "/db");
-  EXPECT_EQ(Text(path + "/FORMAT"), "sparseagg data, format 2\n");
+  EXPECT_EQ(Text(path + "/FORMAT"), "sparseagg data, format 3\n");
 }
 
 TEST(DataDirectoryTest, Open_AfterAnEndBetweenItsSteps_GoesOn) {
@@ -40,24 +41,30 @@ TEST(DataDirectoryTest, Open_AfterAnEndBetweenItsSteps_GoesOn) {
   WriteFile(folder / "LOCK", "");
   std::filesystem::create_directory(folder / "lost+found");
   EXPECT_THAT(DataDirectory::Open(folder.path()), IsOk());
-  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 2\n");
+  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 3\n");
   EXPECT_THAT(DataDirectory::Open(folder.path()), IsOk());
 }
 
 TEST(DataDirectoryTest, Open_NewerFormat_IsRefused) {
   const TemporaryDirectory folder;
-  WriteFile(folder / "FORMAT", "sparseagg data, format 3\n");
+  WriteFile(folder / "FORMAT", "sparseagg data, format 4\n");
   EXPECT_THAT(DataDirectory::Open(folder.path()),
-              Fails(Code::kFailedPrecondition, AllOf(HasSubstr(folder / "FORMAT"), HasSubstr("format 3'"),
-                                                     HasSubstr("expected format 2"), HasSubstr("newer"))));
-  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 3\n");
+              Fails(Code::kFailedPrecondition, AllOf(HasSubstr(folder / "FORMAT"), HasSubstr("format 4'"),
+                                                     HasSubstr("expected format 3"), HasSubstr("newer"))));
+  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 4\n");
 }
 
-TEST(DataDirectoryTest, Open_OlderFormat_BecomesThisOne) {
+TEST(DataDirectoryTest, Upgrade_OlderFormat_BecomesThisOne) {
   const TemporaryDirectory folder;
-  WriteFile(folder / "FORMAT", "sparseagg data, format 1\n");
-  EXPECT_THAT(DataDirectory::Open(folder.path()), IsOk());
-  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 2\n");
+  for (const int format : {1, 2}) {
+    WriteFile(folder / "FORMAT", absl::StrCat("sparseagg data, format ", format, "\n"));
+    const auto directory = DataDirectory::Open(folder.path());
+    ASSERT_THAT(directory, IsOk());
+    EXPECT_EQ((*directory)->format(), format);
+    EXPECT_EQ(Text(folder / "FORMAT"), absl::StrCat("sparseagg data, format ", format, "\n"));
+    EXPECT_THAT((*directory)->Upgrade(), IsOk());
+    EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 3\n");
+  }
   WriteFile(folder / "FORMAT", "sparseagg data, format 0\n");
   EXPECT_THAT(DataDirectory::Open(folder.path()), HasCode(Code::kFailedPrecondition));
 }

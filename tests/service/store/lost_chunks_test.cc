@@ -39,7 +39,7 @@ class LostChunksTest : public ::testing::Test, protected StoredServer {
     return MakeChunk(name, who, keys, std::vector<float>(keys.size(), value), sequence, last);
   }
   std::string ChunkFile() const {
-    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "data/chunks")) return entry.path();
+    for (const auto& entry : std::filesystem::directory_iterator(options_.data_dir + "/chunks")) return entry.path();
     return "";
   }
   // Cuts the last byte of the latest chunk.
@@ -55,7 +55,7 @@ TEST_F(LostChunksTest, HalfDoneUpload_ContinuesFromWhatIsThere) {
   const std::string name = Create();
   ASSERT_THAT(client().Put(Large(name, "a", 1, 0, false)), IsOk());
   ASSERT_THAT(client().Put(Large(name, "a", 1, 1)), IsOk());
-  Stop();
+  Kill();
   Cut();
   ASSERT_THAT(Start(), IsOk());
   const auto progress = client().Progress(Large(name, "a", 1));
@@ -72,11 +72,25 @@ TEST_F(LostChunksTest, HalfDoneUpload_ContinuesFromWhatIsThere) {
   EXPECT_EQ(ToMap(*client().Pages(request)).size(), kDimension);
 }
 
+TEST_F(LostChunksTest, UploadWithoutItsFirstChunk_IsGone) {
+  const std::string name = Create();
+  ASSERT_THAT(client().Put(Large(name, "a", 1, 0, false)), IsOk());
+  Kill();
+  Cut();
+  for (int start = 0; start < 2; ++start) {
+    ASSERT_THAT(Start(), IsOk());
+    EXPECT_THAT(client().Progress(Large(name, "a", 1)), HasCode(Code::kNotFound));
+    EXPECT_EQ(client().Get(name)->num_uploads(), 0);
+    if (start == 0) Stop();
+  }
+  ASSERT_THAT(client().SubmitUnary({Large(name, "a", 1, 0, false), Large(name, "a", 1, 1)}), IsOk());
+}
+
 TEST_F(LostChunksTest, SubmissionOfAnOpenRound_IsGoneAsAWholeAndMayComeAgain) {
   const std::string name = Create();
   ASSERT_THAT(client().SubmitStream({Large(name, "a", 1)}), IsOk());
   ASSERT_THAT(client().SubmitStream({Large(name, "b", 2, 0, false), Large(name, "b", 2, 1)}), IsOk());
-  Stop();
+  Kill();
   Cut();
   ASSERT_THAT(Start(), IsOk());
   EXPECT_EQ(client().Get(name)->num_submissions(), 1);
@@ -91,11 +105,19 @@ TEST_F(LostChunksTest, SubmissionOfAnOpenRound_IsGoneAsAWholeAndMayComeAgain) {
   EXPECT_EQ(ToMap(*client().Pages(request))[0], 5);
 }
 
+TEST_F(LostChunksTest, AfterAStopInOrder_IsDamage) {
+  const std::string name = Create();
+  ASSERT_THAT(client().SubmitStream({Large(name, "a", 1)}), IsOk());
+  Stop();
+  Cut();
+  EXPECT_THAT(Start(), Fails(Code::kDataLoss, AllOf(HasSubstr(ChunkFile()), HasSubstr("is damaged"))));
+}
+
 TEST_F(LostChunksTest, SubmissionInAResult_FailsTheRoundForGood) {
   const std::string name = Create();
   ASSERT_THAT(client().SubmitStream({Large(name, "a", 1)}), IsOk());
   ASSERT_THAT(client().Finish(name), IsOk());
-  Stop();
+  Kill();
   Cut();
   for (int start = 0; start < 2; ++start) {
     ASSERT_THAT(Start(), IsOk());
@@ -105,6 +127,22 @@ TEST_F(LostChunksTest, SubmissionInAResult_FailsTheRoundForGood) {
     EXPECT_THAT(round->state_reason(), HasSubstr("lost submissions that are in the result, of 'a'"));
     Stop();
   }
+}
+
+TEST_F(LostChunksTest, SubmissionOfAClosedRound_FailsItToo) {
+  const std::string name = Create();
+  ASSERT_THAT(client().SubmitStream({Large(name, "a", 1)}), IsOk());
+  ASSERT_THAT(client().SubmitStream({Large(name, "b", 2)}), IsOk());
+  ASSERT_THAT(client().Finish(name), IsOk());  // a result that was perhaps read
+  Kill();
+  Cut();
+  // The end of the log, which says that the round is done.
+  for (const auto& entry : std::filesystem::directory_iterator(options_.data_dir + "/db")) {
+    if (entry.path().extension() == ".log") std::filesystem::resize_file(entry.path(), entry.file_size() - 1);
+  }
+  ASSERT_THAT(Start(), IsOk());
+  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_FAILED);
+  EXPECT_THAT(client().Get(name)->state_reason(), HasSubstr("lost submissions that are in the result, of 'b'"));
 }
 
 TEST_F(SyncedChunksTest, AcknowledgedSubmission_StopsTheStart) {
@@ -123,9 +161,9 @@ TEST_F(SyncedChunksTest, AcknowledgedSubmission_StopsTheStart) {
 TEST_F(SyncedChunksTest, UploadFromBeforeARestart_IsSyncedWithIt) {
   const std::string name = Create();
   ASSERT_THAT(client().Put(Large(name, "a", 1)), IsOk());
-  Stop();  // without a sync
+  Kill();
   ASSERT_THAT(Start(), IsOk());
-  Stop();
+  Kill();
   Cut();
   // The second server has synced what the first had written, and says so.
   EXPECT_THAT(Start(), IsOk());
@@ -136,7 +174,7 @@ TEST_F(SyncedChunksTest, FileOfARoundThatIsGone_IsRemoved) {
   const std::string name = Create();
   ASSERT_THAT(client().SubmitStream({Large(name, "a", 1)}), IsOk());
   const std::string file = ChunkFile();
-  const std::string stray = folder_ / "data/chunks/777";
+  const std::string stray = options_.data_dir + "/chunks/777";
   Stop();
   std::filesystem::copy(file, stray);
   ASSERT_THAT(Start(), IsOk());

@@ -5,11 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "service/server.h"
 #include "tests/service/support/client.h"
@@ -42,6 +46,18 @@ class StoredServer {
   void MustStart() {
     if (const absl::Status status = Start(); !status.ok()) throw std::runtime_error(status.ToString());
   }
+  // The end of a process that is killed: a copy of what the files have now, in which the server then stops in order.
+  // The next start uses the copy.
+  void Kill() {
+    const std::string copy = absl::StrCat(folder_.path(), "/killed-", ++num_kills_);
+    std::error_code error;
+    do {  // again if a file went meanwhile
+      std::filesystem::remove_all(copy);
+      std::filesystem::copy(options_.data_dir, copy, std::filesystem::copy_options::recursive, error);
+    } while (error);
+    Stop();
+    options_.data_dir = copy;
+  }
   // A stop in order, unlike that of a process that is killed.
   void Stop() {
     client_.reset();
@@ -56,6 +72,7 @@ class StoredServer {
   void Advance(absl::Duration duration) { clock_.Advance(duration, server_->context().timer); }
 
   const TemporaryDirectory folder_;
+  int num_kills_ = 0;
   ServerOptions options_;
   ManualClock clock_;
   EngineHooks hooks_;
