@@ -90,7 +90,7 @@ def find_obstacle(address: str, has_tls: bool, details: str, timeout_s: float) -
         return _obstacle_of_tls(address, has_tls, greeting, details)
     try:
         with _connected(address, until) as connection:
-            # How HTTP/2 begins. A server of HTTP/1 refuses it as a whole request. One of HTTP/2 waits for more, and does
+            # How HTTP/2 begins. A server of HTTP/1 refuses it as a whole request. One of HTTP/2 waits for more: it does
             # not hang up, which could take its own first words back.
             connection.sendall(b"PRI * HTTP/2.0\r\n\r\n")
             answer = connection.recv(16)
