@@ -46,6 +46,10 @@ void AggregationMethods::Encode(const Round& round, const Identity& caller, v1::
   EncodeRound(round.config(), snapshot, server_.engine.name(), wire);
 }
 
+uint64_t AggregationMethods::MostBytesOf(const Round& round) {
+  return MostRoundBytes(round.config(), round.num_recent_refusals());
+}
+
 absl::Status AggregationMethods::Respond(const Round& round, UnaryCall& call) const {
   v1::Round wire;
   Encode(round, call.caller().identity(), &wire);

@@ -79,6 +79,8 @@ class AggregationMethods : public Methods {
   absl::Status RespondWithList(UnaryCall& call, int size, const std::string& token, uint64_t max_bytes) const;
   // Serializes what Encode makes, as the response of a call.
   absl::Status Respond(const Round& round, UnaryCall& call) const;
+  // Returns: about the most bytes of that response.
+  static uint64_t MostBytesOf(const Round& round);
 
   Registry& registry_;
 };

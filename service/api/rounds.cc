@@ -67,7 +67,7 @@ void AggregationMethods::CreateRound(const Call& call) {
     ASSIGN_OR_RETURN(const RoundConfig checked, DecodeCreate(self.request(), server_.limits));
     // While the call waits it keeps only the message, whose memory is counted. The decoded config can take thirty times
     // as much, so that it is decoded again when memory is reserved.
-    return PlannedAnswer{MostRoundBytes(checked), [this, &self]() -> absl::Status {
+    return PlannedAnswer{MostRoundBytes(checked, 0), [this, &self]() -> absl::Status {
                            ASSIGN_OR_RETURN(RoundConfig config, DecodeCreate(self.request(), server_.limits));
                            config.tenant = self.caller().identity().tenant;
                            const std::string id = config.id;
@@ -87,7 +87,7 @@ void AggregationMethods::AnswerWithRound(const Call& call, bool changes,
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     request.DiscardUnknownFields();  // they take more memory than the message, and the call may wait
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
-    return PlannedAnswer{MostRoundBytes(round->config()), [this, &self, request, round, act]() -> absl::Status {
+    return PlannedAnswer{MostBytesOf(*round), [this, &self, request, round, act]() -> absl::Status {
                            RETURN_IF_ERROR(act(self.caller(), request, *round));
                            return Respond(*round, self);
                          }};
@@ -123,7 +123,7 @@ void AggregationMethods::CloseWithOnly(const Call& call) {
     RETURN_IF_ERROR(ParseIdList(self.request(), server_.limits, &checked));
     for (const std::string& client : checked.only_client_ids()) RETURN_IF_ERROR(CheckId(client, "only_client_ids"));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), checked.name()));
-    return PlannedAnswer{MostRoundBytes(round->config()), [this, &self, round]() -> absl::Status {
+    return PlannedAnswer{MostBytesOf(*round), [this, &self, round]() -> absl::Status {
                            v1::CloseRoundRequest request;
                            RETURN_IF_ERROR(Parse(self.request(), &request));
                            const std::vector<std::string> clients(request.only_client_ids().begin(),
@@ -163,7 +163,7 @@ void AggregationMethods::ListRounds(const Call& call) {
                      registry_.List(self.caller().identity().tenant, size, request.page_token()));
     uint64_t max_bytes = 0;
     for (const Registry::Entry& entry : page.entries) {
-      max_bytes += MostRoundBytes(entry.round->config());
+      max_bytes += MostBytesOf(*entry.round);
       if (max_bytes > PageBytes(0)) break;  // at least one round, and then no more than a result page
     }
     return PlannedAnswer{max_bytes, [this, &self, size, token = request.page_token(), max_bytes] {

@@ -44,9 +44,8 @@ void AggregationMethods::WaitRound(const Call& call) {
     return Respond(*round, self);
   };
   const Round::WaitId wait = round->Wait(timeout, [this, call, round, answer] {
-    server_.pool.Post([call, round, answer] {
-      call->ReserveAndAnswer(MostRoundBytes(round->config()), UnaryCall::Wait::kUnbounded, answer);
-    });
+    server_.pool.Post(
+        [call, round, answer] { call->ReserveAndAnswer(MostBytesOf(*round), UnaryCall::Wait::kUnbounded, answer); });
   });
   call->StopWith([round, wait] { return round->StopWaiting(wait); });
   // A drain releases the calls that wait, but this call may have begun to wait just after that.

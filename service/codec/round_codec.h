@@ -33,8 +33,9 @@ absl::Status CheckRoundId(absl::string_view id);
 
 // `engine`: its name for people.
 void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl::string_view engine, v1::Round* wire);
-// Returns: about the most bytes of the message that EncodeRound writes for any state of the round.
-uint64_t MostRoundBytes(const RoundConfig& config);
+// Returns: about the most bytes of the message that EncodeRound writes for any state of the round with so many recent
+// refusals.
+uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals);
 void EncodeSubmission(absl::string_view round_name, const Receipt& receipt, v1::Submission* wire);
 // Returns: about the most memory of the message of one submission, its serialised form included.
 inline constexpr uint64_t kMostSubmissionBytes = 1024;

@@ -96,6 +96,10 @@ class Round : public std::enable_shared_from_this<Round> {
   const Clock& clock() const { return services_.clock; }
   RoundSnapshot Snapshot() const;
   RoundState state() const;
+  size_t num_recent_refusals() const {
+    MutexLock lock(&mu_);
+    return recent_refusals_.list().size();
+  }
   absl::Time create_time() const { return create_time_; }
   // Errors: FAILED_PRECONDITION unless the round is DONE.
   absl::StatusOr<Results> GetResults() const;

@@ -74,7 +74,8 @@ TEST_F(ResultsApiTest, GetResult_SmallPages_AddUpToTheSame) {
     const auto whole = client().Pages(Request(name, tensor));
     ASSERT_THAT(whole, IsOk());
     for (const uint64_t page_size : {1, 20, 1000, 7777}) {
-      if (page_size == 1 && tensor == "dense") continue;  // 10,000 calls
+      // 10,000 and 2000 calls: a connection may make 4096 in a moment.
+      if (page_size < 1000 && tensor == "dense") continue;
       const auto pages = client().Pages(Request(name, tensor, 0, 0, page_size));
       ASSERT_THAT(pages, IsOk());
       EXPECT_GT(pages->size(), 1);
