@@ -23,6 +23,8 @@
 #include "service/admission/heap_trimmer.h"
 #include "service/base/log.h"
 #include "service/base/owners_file.h"
+#include "service/base/to_status.h"
+#include "service/base/try_thread.h"
 #include "service/options.h"
 #include "service/rpc/grpc_options.h"
 #include "service/server.h"
@@ -87,7 +89,7 @@ void IgnoreFailedWrites() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-// Time after the shutdown deadline before the process exits by force: a second for cancelled calls, two for the metrics
+// Time after the shutdown deadline before the process exits by force: a second for cancelled calls, one for the metrics
 // server, and a margin. A merge or a GPU driver may take any time.
 constexpr absl::Duration kForcedExitDelay = absl::Seconds(5);
 
@@ -173,18 +175,19 @@ int Run(const Options& options) {
   sigset_t killing_signals = signals;
   sigdelset(&killing_signals, SIGHUP);
   sigdelset(&killing_signals, kNoOwnersSignal);
-  std::thread([killing_signals] {
+  std::thread killer = TryThread([killing_signals] {
     const int second = WaitForSignal(killing_signals);
     Log(LogLevel::kWarning, "killed", {{"signal", second}});
     FlushLog(kFlushTimeoutWhenKilled);
     std::_Exit(128 + second);
-  }).detach();
+  });
+  if (killer.joinable()) killer.detach();
   (*server)->StopServing();
   Log(LogLevel::kInfo, "draining", {{"signal", first}, {"delay_ms", options.drain_delay}});
   absl::SleepFor(options.drain_delay);
   (*server)->Drain();
   absl::Notification stopped;
-  std::thread watchdog([&stopped, latest = options.shutdown_deadline + kForcedExitDelay] {
+  std::thread watchdog = TryThread([&stopped, latest = options.shutdown_deadline + kForcedExitDelay] {
     if (stopped.WaitForNotificationWithTimeout(latest)) return;
     Log(LogLevel::kError, "overdue", {{"reason", "calls in progress do not end"}});
     std::_Exit(1);
@@ -192,7 +195,7 @@ int Run(const Options& options) {
   (*server)->Shutdown(options.shutdown_deadline);
   server->reset();
   stopped.Notify();
-  watchdog.join();
+  if (watchdog.joinable()) watchdog.join();
   Log(LogLevel::kInfo, "stopped");
   FlushLog(kFlushTimeout);
   return 0;
@@ -207,5 +210,12 @@ int main(int argc, char** argv) {
     std::fputs(leave->text.c_str(), leave->code == 0 ? stdout : stderr);
     return leave->code;
   }
-  return sparseagg::service::Run(std::get<sparseagg::service::Options>(parsed));
+  int code = 1;
+  const absl::Status status = sparseagg::service::ToStatus([&] {
+    code = sparseagg::service::Run(std::get<sparseagg::service::Options>(parsed));
+    return absl::OkStatus();
+  });
+  // Not to the log, which may be what had no memory for a thread.
+  if (!status.ok()) std::fprintf(stderr, "sparseagg-server: %s\n", status.ToString().c_str());
+  return code;
 }

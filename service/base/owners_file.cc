@@ -10,13 +10,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/base/log.h"
+#include "service/base/to_status.h"
 
 namespace sparseagg::service {
 
 absl::Status SignalWithoutOwners(const std::string& path, int signal) {
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("--owners-file ", path));
-  std::thread([file, path, signal] {
+  const auto watch = [file, path, signal] {
     struct flock whole = {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
@@ -28,8 +29,11 @@ absl::Status SignalWithoutOwners(const std::string& path, int signal) {
     if (failed != 0) Log(LogLevel::kError, "no_owners_lock", {{"path", path}, {"reason", std::strerror(failed)}});
     Log(LogLevel::kInfo, "no_owners", {{"path", path}});
     kill(getpid(), signal);
-  }).detach();
-  return absl::OkStatus();
+  };
+  return ToStatus([&] {
+    std::thread(watch).detach();
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace sparseagg::service

@@ -1,11 +1,21 @@
 #include "service/base/worker_pool.h"
 
+#include <system_error>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 namespace sparseagg::service {
 
 WorkerPool::WorkerPool(int num_threads) {
-  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Run(); });
+  threads_.reserve(num_threads);
+  try {
+    for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Run(); });
+  } catch (const std::system_error& error) {
+    const size_t started = threads_.size();
+    Stop();
+    throw std::system_error(error.code(), absl::StrCat(started, " of ", num_threads, " worker threads (--threads)"));
+  }
 }
 
 WorkerPool::~WorkerPool() { Stop(); }

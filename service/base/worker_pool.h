@@ -21,6 +21,7 @@ namespace sparseagg::service {
 // Owned by ServerContext. Thread-safe.
 class WorkerPool {
  public:
+  // Throws: std::system_error if the system does not start so many threads.
   explicit WorkerPool(int num_threads);
   ~WorkerPool();  // calls Stop
   WorkerPool(const WorkerPool&) = delete;
