@@ -217,12 +217,14 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
       add.Add("http-address", options.server.http.address,
               "HOST:PORT of the HTTP gateway and the status page, or none. If the default port is in use, the server "
               "starts without it");
-  add.Add("http-origins", options.server.http.origins,
-          "origins of other web pages that may call the gateway, with commas: https://app.example.org; *: all");
+  add.Add(
+      "http-origins", options.server.http.origins,
+      "origins of other web pages that may call the gateway, with commas: https://app.example.org; *: all. Patterns "
+      "are refused");
   add.AddCount("max-http-connections", options.server.http.max_connections,
                "connections of the gateway open at once; lowered to what the limits on memory and open files allow");
   add.AddCount("max-http-connections-per-address", options.server.http.max_connections_per_address,
-               "connections of the gateway open at once from one address; 0: no limit of its own");
+               "connections of the gateway open at once from one address, at most half of all; 0: half of all");
   add.Add(
       "tokens-file", options.server.tokens_file,
       "bearer tokens, one line each: SHA-256 of the token, role, tenant, name or -, end of validity; read again when "

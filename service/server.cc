@@ -24,6 +24,8 @@
 #include "host/base/status_macros.h"
 #include "service/admission/process_memory.h"
 #include "service/base/log.h"
+#include "service/base/to_status.h"
+#include "service/base/try_thread.h"
 #include "service/restore.h"
 #include "service/rpc/grpc_options.h"
 #include "service/rpc/grpc_service.h"
@@ -36,6 +38,11 @@ namespace {
 
 // Time for cancelled calls to end by themselves, before the server ends their connections.
 constexpr absl::Duration kCancelTime = absl::Seconds(1);
+
+// Time for a client to close a connection without calls that it was told to leave, before the server ends it; and the
+// interval between looks.
+constexpr absl::Duration kLeaveTime = absl::Milliseconds(500);
+constexpr absl::Duration kLeaveInterval = absl::Milliseconds(50);
 
 // Interval between looks at the files of credentials.
 constexpr absl::Duration kReloadInterval = absl::Seconds(1);
@@ -129,6 +136,11 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, con
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
+  return ToStatus([&] { return StartOrThrow(options, std::move(engine), clock); });
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions& options,
+                                                             std::unique_ptr<Engine> engine, const Clock& clock) {
   if (const std::string lacks = Lacks(options); !options.insecure && !lacks.empty()) {
     RETURN_IF_ERROR(CheckLoopback(options.grpc_address, lacks));
   }
@@ -147,6 +159,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     Log(LogLevel::kWarning, "few_files", {{"max_connections", wanted}, {"connections", most}});
     server->server_.warnings.Add(absl::StrCat("at most ", most, " connections of max_connections ", wanted,
                                               ": the process may open no more files (ulimit -n)"));
+  }
+  const uint64_t kept = DivideMemory(server->server_.limits).kept;
+  if (const uint64_t each = options.limits.max_memory_per_tenant; kept != 0 && each >= kept) {
+    Log(LogLevel::kWarning, "much_memory_per_tenant", {{"max_memory_per_tenant", each}, {"memory_of_rounds", kept}});
   }
   RETURN_IF_ERROR(server->server_.authenticator.Configure(AuthOf(options)));
   if (options.tls.IsEnabled()) {
@@ -182,7 +198,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   if (grpc_->server == nullptr) return absl::InternalError("gRPC did not start");
   grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Aggregation", true);
   grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Tasks", true);
-  const auto take = [acceptor = grpc_->acceptor.get()](int fd) {
+  const auto take = [acceptor = grpc_->acceptor.get()](int fd, const std::string&) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;
     acceptor->HandleNewConnection(&connection);
@@ -196,8 +212,8 @@ absl::Status Server::Listen(const ServerOptions& options) {
                     CountEndedConnection("calls at once");
                   },
                   MaxOpenStreams(server_.limits), kMaxStreamsPerCore * std::thread::hardware_concurrency()});
-  listener_->Start(server_.limits.max_connections, tls_ != nullptr, &server_.connections, take,
-                   [this] { RefuseConnection(); });
+  listener_->Start({.all = server_.limits.max_connections}, tls_ != nullptr, &server_.connections, take,
+                   [this](const char* reason) { RefuseConnection(reason); });
   return absl::OkStatus();
 }
 
@@ -211,13 +227,13 @@ void Server::KeepCredentialsFresh() {
   });
 }
 
-void Server::RefuseConnection() {
+void Server::RefuseConnection(const char* reason) {
   server_.metrics.CountRefusedConnection();
   const absl::Duration now = server_.clock.Monotonic();
   MutexLock lock(&refusal_mu_);
   if (now - refusal_logged_ < absl::Seconds(10)) return;  // many refusals must not flood the log
   refusal_logged_ = now;
-  Log(LogLevel::kWarning, "connection_refused", {{"reason", "too many connections are open"}});
+  Log(LogLevel::kWarning, "connection_refused", {{"reason", reason}});
 }
 
 void Server::CountEndedConnection(const char* what) {
@@ -301,7 +317,8 @@ absl::Status Server::ServeGateway(const ServerOptions& options) {
       RETURN_IF_ERROR(CheckLoopback(http.address, lacks));
     }
     return Gateway::Start(
-        http, &server_, &api_, tls_.get(), [this] { return ready_.load(); }, [this] { RefuseConnection(); });
+        http, &server_, &api_, tls_.get(), [this] { return ready_.load(); },
+        [this](const char* reason) { RefuseConnection(reason); });
   };
   auto started = start();
   if (started.ok()) {
@@ -334,21 +351,32 @@ void Server::Shutdown(absl::Duration grace) {
   if (grpc_ == nullptr || grpc_->server == nullptr) return;
   std::call_once(grpc_->shutdown, [&] {
     listener_->Stop();
-    // Workaround: gRPC 1.51 waits until the peer has read the data of a cancelled call. Remove with: a version that
-    // drops that data.
+    // Workaround: gRPC 1.51 waits, as long as calls may last, for peers that do not answer its GOAWAY or have not sent
+    // a whole preface; and then until the peer has read the data of a cancelled call. Remove with: a version that does
+    // neither.
     absl::Notification ended;
-    std::thread cutter([&] {
-      if (!ended.WaitForNotificationWithTimeout(grace + kCancelTime)) server_.connections.EndAll();
+    std::thread cutter = TryThread([&] {
+      const absl::Duration latest = SystemClock().Monotonic() + grace + kCancelTime;
+      absl::Duration without_calls = absl::InfiniteDuration();
+      while (!ended.WaitForNotificationWithTimeout(kLeaveInterval)) {
+        const absl::Duration now = SystemClock().Monotonic();
+        server_.connections.EndWithoutStreams(kLeaveTime);
+        // What is left are health watches and the like, which last as long as their clients.
+        without_calls = server_.rpc_calls > 0 ? absl::InfiniteDuration() : std::min(without_calls, now);
+        if (now - without_calls >= kLeaveTime) grpc_server_cancel_all_calls(grpc_->server->c_server());
+        if (now >= latest) server_.connections.EndAll();
+      }
     });
     // Both transports have the same time.
-    std::thread gateway([&] {
+    std::thread gateway = TryThread([&] {
       if (gateway_ != nullptr) gateway_->Shutdown(grace);
     });
     grpc_->server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
     grpc_->server->Wait();
     ended.Notify();
-    cutter.join();
-    gateway.join();
+    if (cutter.joinable()) cutter.join();
+    if (gateway.joinable()) return gateway.join();
+    if (gateway_ != nullptr) gateway_->Shutdown(absl::ZeroDuration());
   });
 }
 

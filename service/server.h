@@ -61,8 +61,8 @@ class Server {
   // Starts a server that serves on return. `clock` must outlive the server.
   // Errors: INVALID_ARGUMENT for a malformed address, for one that other machines can reach although callers need no
   // credential or TLS is off, without `insecure`, and for malformed files of credentials; UNAVAILABLE if an address is
-  // in use or not permitted; as Store::Open and RestoreRounds; otherwise of the file system.
-  // Blocks: with a store, until its rounds are restored.
+  // in use or not permitted; as Store::Open and RestoreRounds; RESOURCE_EXHAUSTED if there is no memory for its
+  // threads; otherwise of the file system. Blocks: with a store, until its rounds are restored.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                        const Clock& clock = SystemClock());
   ~Server();  // Shutdown without grace
@@ -81,8 +81,8 @@ class Server {
     tasks_->Drain();
     registry_.Drain();
   }
-  // Refuses new calls, cancels calls that last longer than `grace`, and ends the remaining connections a second later.
-  // Another call has no effect.
+  // Refuses new calls, ends connections without calls within a second, cancels calls that last longer than `grace`, and
+  // ends the remaining connections a second later. Another call has no effect.
   // Blocks: until all calls have ended.
   void Shutdown(absl::Duration grace);
 
@@ -95,8 +95,10 @@ class Server {
 
   Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock,
          std::unique_ptr<Store> store);
+  static absl::StatusOr<std::unique_ptr<Server>> StartOrThrow(const ServerOptions& options,
+                                                              std::unique_ptr<Engine> engine, const Clock& clock);
   absl::Status Listen(const ServerOptions& options);
-  void RefuseConnection();
+  void RefuseConnection(const char* reason);
   // Counts and logs a connection that was ended because its client sent too many `what`.
   void CountEndedConnection(const char* what);
   absl::Status ServeMetrics(const ServerOptions& options);

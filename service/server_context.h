@@ -2,8 +2,12 @@
 #ifndef SPARSEAGG_SERVICE_SERVER_CONTEXT_H_
 #define SPARSEAGG_SERVICE_SERVER_CONTEXT_H_
 
+#include <atomic>
+#include <cstdint>
+
 #include "host/engine.h"
 #include "service/admission/count_limit.h"
+#include "service/admission/host_limit.h"
 #include "service/admission/in_flight_memory.h"
 #include "service/admission/memory_budget.h"
 #include "service/admission/memory_shares.h"
@@ -54,14 +58,15 @@ struct ServerContext {
 
   Engine& engine;
   const Clock& clock;
-  Store* const store;      // what survives a restart; null: nothing does
-  const Limits limits;     // lowered to what memory_limit_bytes has room for
-  MemoryBudget budget;     // what rounds keep
-  CountLimit open_rounds;  // rounds that have not ended
-  CountLimit uploads;      // uploads of all rounds
-  Tenants tenants;         // each tenant's part of these three
-  CountLimit waits;        // calls that wait for a round to end
-  CountLimit lease_waits;  // calls that wait for a task
+  Store* const store;                   // what survives a restart; null: nothing does
+  const Limits limits;                  // lowered to what memory_limit_bytes has room for
+  MemoryBudget budget;                  // what rounds keep
+  CountLimit open_rounds;               // rounds that have not ended
+  CountLimit uploads;                   // uploads of all rounds
+  Tenants tenants;                      // each tenant's part of these three
+  HostLimit waits;                      // calls that wait for a round to end
+  HostLimit lease_waits;                // calls that wait for a task
+  std::atomic<uint64_t> rpc_calls = 0;  // of gRPC to our methods, from their admission until they are over
   ConnectionTable connections;
   Authenticator authenticator;  // who calls
   AuditLog audit;               // refused callers

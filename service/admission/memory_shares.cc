@@ -100,4 +100,10 @@ uint64_t FitHttpConnections(const Limits& limits, uint64_t wanted) {
   return wanted == 0 ? most : std::min(wanted, most);
 }
 
+uint64_t HostShare(uint64_t all, uint64_t wanted) {
+  if (all == 0) return wanted;
+  const uint64_t half = std::max<uint64_t>(all / 2, 1);
+  return wanted == 0 ? half : std::min(wanted, half);
+}
+
 }  // namespace sparseagg::service

@@ -33,6 +33,10 @@ Limits FitToMemory(Limits limits);
 // Returns: `wanted` connections of the HTTP gateway (0: no limit), lowered to what memory_limit_bytes has room for.
 uint64_t FitHttpConnections(const Limits& limits, uint64_t wanted);
 
+// Returns: the most of `all` that one host may have: half, so that no host has all; or `wanted`, if that is less and
+// not 0. `all` 0: no limit but `wanted`.
+uint64_t HostShare(uint64_t all, uint64_t wanted = 0);
+
 // HTTP/2 flow-control window of a stream that the server does not read.
 inline constexpr int kStreamWindowBytes = 64 << 10;
 // The most memory of a stream that the server does not read: the window, gRPC's call and the server's reactor.

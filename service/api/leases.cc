@@ -55,13 +55,13 @@ void TaskMethods::LeaseTask(const Call& call) {
     return absl::OkStatus();
   });
   if (!asked.ok()) return call->Finish(asked);
-  if (!server_.lease_waits.TryAcquire()) {
-    return call->Finish(RetryLater(
-        absl::StrCat(server_.lease_waits.limit(),
-                     " calls already wait for tasks, the server's max_waiting_leases, which its memory limit of ",
-                     server_.limits.memory_limit_bytes, " bytes may have lowered")));
+  const std::shared_ptr<const void> permit = server_.lease_waits.TryAcquire(call->caller().PeerName());
+  if (permit == nullptr) {
+    return call->Finish(RetryLater(absl::StrCat(server_.lease_waits.DescribeFull(),
+                                                " already wait for tasks; the server's max_waiting_leases is ",
+                                                server_.lease_waits.limit(), ", which its memory limit of ",
+                                                server_.limits.memory_limit_bytes, " bytes may have lowered")));
   }
-  const auto permit = std::make_shared<Permit>(&server_.lease_waits);
   const auto wait = std::make_shared<LeaseWait>(&tasks_);
   call->StopWith([wait] {
     wait->is_abandoned = true;

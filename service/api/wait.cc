@@ -29,12 +29,12 @@ void AggregationMethods::WaitRound(const Call& call) {
     return absl::OkStatus();
   });
   if (!asked.ok()) return call->Finish(asked);
-  if (!server_.waits.TryAcquire()) {
-    return call->Finish(RetryLater(absl::StrCat(
-        server_.waits.limit(), " calls already wait for rounds, the most that the server's memory limit of ",
-        server_.limits.memory_limit_bytes, " bytes allows")));
+  const std::shared_ptr<const void> permit = server_.waits.TryAcquire(call->caller().PeerName());
+  if (permit == nullptr) {
+    return call->Finish(RetryLater(absl::StrCat(server_.waits.DescribeFull(),
+                                                " already wait for rounds, the most that the server's memory limit of ",
+                                                server_.limits.memory_limit_bytes, " bytes allows")));
   }
-  const auto permit = std::make_shared<Permit>(&server_.waits);
   const auto answer = [this, &self = *call, round, permit]() -> absl::Status {
     // A client that gets an unfinished round waits again at once, and the transport would cancel that call as it shuts
     // down.

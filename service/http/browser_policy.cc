@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -19,8 +22,51 @@ namespace {
 
 // Returns: "HOST[:PORT]" of "http[s]://HOST[:PORT]"; empty for anything else.
 absl::string_view HostOfOrigin(absl::string_view origin) {
-  if (!absl::ConsumePrefix(&origin, "http://") && !absl::ConsumePrefix(&origin, "https://")) return "";
-  return origin.find_first_of("/?#@ ") == absl::string_view::npos ? origin : "";
+  for (const absl::string_view scheme : {"http://", "https://"}) {
+    if (absl::StartsWithIgnoreCase(origin, scheme)) {
+      origin.remove_prefix(scheme.size());
+      return origin.find_first_of("/?#@ ") == absl::string_view::npos ? origin : "";
+    }
+  }
+  return "";
+}
+
+// Checks that a browser may send the origin just so, but for the case.
+// Errors: INVALID_ARGUMENT, which says what it would send.
+absl::Status CheckOrigin(absl::string_view origin) {
+  const auto fail = [origin](absl::string_view reason) {
+    return absl::InvalidArgumentError(absl::StrCat("--http-origins: '", origin, "' ", reason));
+  };
+  const absl::string_view authority = HostOfOrigin(origin);
+  if (authority.empty()) return fail("is not an origin such as https://app.example.org");
+  if (absl::StrContains(authority, '*')) {
+    return fail("has a pattern, which matches nothing: list each origin, or give * alone for all pages");
+  }
+  absl::string_view host = authority;
+  absl::string_view port;
+  if (const size_t colon = authority.rfind(':'); colon != absl::string_view::npos && authority.back() != ']') {
+    host = authority.substr(0, colon);
+    port = authority.substr(colon + 1);
+    uint32_t number = 0;
+    if (!absl::SimpleAtoi(port, &number) || number == 0 || number > 65535 || absl::StrCat(number) != port) {
+      return fail("has no port from 1 to 65535 after its last colon");
+    }
+    const bool is_default = number == (absl::StartsWithIgnoreCase(origin, "https:") ? 443 : 80);
+    if (is_default) return fail("has the port that browsers leave out: leave it out, too");
+  }
+  if (absl::ConsumePrefix(&host, "[")) {
+    in6_addr v6;
+    char canonical[INET6_ADDRSTRLEN];
+    if (!absl::ConsumeSuffix(&host, "]") || inet_pton(AF_INET6, std::string(host).c_str(), &v6) != 1) {
+      return fail("has no IPv6 address in its brackets");
+    }
+    inet_ntop(AF_INET6, &v6, canonical, sizeof(canonical));
+    if (absl::EqualsIgnoreCase(host, canonical)) return absl::OkStatus();
+    return fail(absl::StrCat("has an address that browsers send as [", canonical, "]"));
+  }
+  const auto in_a_name = [](unsigned char c) { return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_'; };
+  if (!host.empty() && std::all_of(host.begin(), host.end(), in_a_name)) return absl::OkStatus();
+  return fail("has a host of other characters than letters, digits, '.', '-' and '_'; browsers send names in Punycode");
 }
 
 // Returns: `host` with a port, as CheckLoopback wants it.
@@ -51,10 +97,7 @@ absl::StatusOr<BrowserPolicy> BrowserPolicy::Create(absl::string_view origins, H
   policy.host_rule_ = host_rule;
   for (absl::string_view origin : absl::StrSplit(origins, ',', absl::SkipWhitespace())) {
     origin = absl::StripAsciiWhitespace(origin);
-    if (origin != "*" && HostOfOrigin(origin).empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--http-origins: '", origin, "' is not an origin such as https://app.example.org"));
-    }
+    if (origin != "*") RETURN_IF_ERROR(CheckOrigin(origin));
     policy.origins_.push_back(absl::AsciiStrToLower(origin));
   }
   return policy;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <limits>
 #include <optional>
@@ -31,20 +32,20 @@ constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 class HttpConnection final : public Connection {
  public:
   HttpConnection(const ConnectionServices& services, std::shared_ptr<PeerStream> stream, std::string peer,
-                 std::function<void()> on_end)
+                 std::shared_ptr<IdleConnections::Place> place, std::function<void()> on_end)
       : services_(services),
         server_(*services.server),
         stream_(std::move(stream)),
         peer_(std::move(peer)),
         on_end_(std::move(on_end)),
-        idle_place_(services.idle, stream_->native_handle()) {}
+        idle_place_(std::move(place)) {}
   ~HttpConnection() override {
     CloseSocket();
     on_end_();
   }
 
   void Start() override {
-    idle_place_.Enter(Idleness::kUnused);
+    idle_place_->Enter(Idleness::kUnused);
     stream_->ExpireAfter(kHeaderTimeout);
     stream_->Handshake([self = Self()](const HttpError& error, size_t) {
       if (error || self->is_closed_) return self->Close();
@@ -55,29 +56,32 @@ class HttpConnection final : public Connection {
 
   void Drain() override {
     is_draining_ = true;
-    if (phase_ == Phase::kIdle) Close();
+    const bool waits_for_peer = phase_ == Phase::kHeader || phase_ == Phase::kBody || phase_ == Phase::kResponse;
+    if (phase_ == Phase::kIdle || (waits_for_peer && stream_->SilentFor() >= kDrainSilence)) Close();
   }
 
   void Close() override {
     if (is_closed_) return;
     is_closed_ = true;
+    timeout_.reset();
     CloseSocket();
     body_reservation_.Release();
-    if (phase_ == Phase::kBody || phase_ == Phase::kCall) CountExchange();
+    if (phase_ == Phase::kMemory || phase_ == Phase::kBody || phase_ == Phase::kCall) CountExchange();
     if (call_ != nullptr && is_called_ && phase_ == Phase::kCall) call_->Cancel();
     // A call that has not returned is cancelled in WatchPeer; one whose response is made is freed here.
     if (phase_ != Phase::kCall) call_.reset();
   }
 
  private:
-  enum class Phase { kIdle, kHeader, kBody, kCall, kResponse };
+  // kMemory: waits for the memory of the body. kResponse: also until the peer has read the last response.
+  enum class Phase { kIdle, kHeader, kMemory, kBody, kCall, kResponse };
 
   std::shared_ptr<HttpConnection> Self() { return std::static_pointer_cast<HttpConnection>(shared_from_this()); }
 
   bool IsReadingBody() const { return !is_closed_ && phase_ == Phase::kBody; }
 
   void CloseSocket() {
-    idle_place_.Leave();  // the descriptor may soon be another connection's
+    idle_place_->Leave();  // the descriptor may soon be another connection's
     stream_->Close();
   }
 
@@ -91,7 +95,7 @@ class HttpConnection final : public Connection {
     parser_->header_limit(kMaxHeaderBytes);
     // Checked when the method is known. Beast 1.74 takes boost::none for 0.
     parser_->body_limit(std::numeric_limits<uint64_t>::max());
-    idle_place_.Enter(number_ > 1 ? Idleness::kUsed : Idleness::kUnused);
+    idle_place_->Enter(number_ > 1 ? Idleness::kUsed : Idleness::kUnused);
     if (buffer_.size() > 0) return ReadHeader();
     phase_ = Phase::kIdle;
     if (is_draining_) return Close();
@@ -137,7 +141,7 @@ class HttpConnection final : public Connection {
 
   // A request has come, or what was not one.
   void BeginExchange() {
-    idle_place_.Leave();
+    idle_place_->Leave();
     exchange_ = HttpExchange();
     exchange_.method = std::string(KnownMethod(request_.method));
     exchange_began_ = server_.clock.Monotonic();
@@ -151,7 +155,7 @@ class HttpConnection final : public Connection {
   // ---- calls ----
 
   void TakeCall(HttpCallPlan plan) {
-    phase_ = Phase::kBody;
+    phase_ = Phase::kMemory;
     const uint64_t number = number_;
     const std::weak_ptr<HttpConnection> weak = Self();
     const std::shared_ptr<asio::io_context> io = services_.io;
@@ -166,6 +170,7 @@ class HttpConnection final : public Connection {
       });
     };
     is_called_ = false;
+    StartTimeout(plan.timeout);
     call_ = std::make_shared<HttpCall>(&server_, services_.api, request_, std::move(plan), services_.begin_call(),
                                        std::move(respond), reclaim);
     if (const absl::Status admitted = call_->AdmitToMethod(); !admitted.ok()) return Respond(MakeProblem(admitted));
@@ -183,7 +188,7 @@ class HttpConnection final : public Connection {
       // A copyable handler.
       auto held = std::make_shared<InFlightReservation>(std::move(reservation));
       asio::post(*self->services_.io, [self, number, held] {
-        if (self->number_ != number || self->is_closed_) return;
+        if (self->number_ != number || self->is_closed_ || self->phase_ != Phase::kMemory) return;
         if (!*held) return self->Respond(MakeProblem(NoInFlightMemory(self->server_)));
         self->body_reservation_ = std::move(*held);
         self->ReadBody();
@@ -192,10 +197,34 @@ class HttpConnection final : public Connection {
     server_.in_flight.Acquire(call_->BodyMemory(), std::move(granted), reclaim, InFlightMemory::Wait::kBounded, peer_);
   }
 
+  // The time of a call of gRPC-Web, the transfer of its body included.
+  void StartTimeout(absl::Duration timeout) {
+    is_late_ = false;
+    if (timeout == absl::InfiniteDuration()) return;
+    timeout_.emplace(*services_.io);
+    timeout_->expires_after(absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(24 * 366))));
+    timeout_->async_wait([self = Self(), number = number_](const HttpError& error) {
+      if (!error && self->number_ == number && !self->is_closed_) self->EndLateCall();
+    });
+  }
+
+  void EndLateCall() {
+    is_late_ = true;
+    if (phase_ == Phase::kMemory || phase_ == Phase::kBody) {
+      stream_->Cancel();
+      body_reservation_.Release();
+      return RefuseAndClose(call_->MakeLateResponse());
+    }
+    if (phase_ != Phase::kCall) return;
+    call_->SetLate();
+    if (is_called_) call_->Cancel();  // else WatchPeer
+  }
+
   void ReadBody() {
+    phase_ = Phase::kBody;
     body_ = grpc::Slice(static_cast<size_t>(request_.body_bytes));
     read_began_ = server_.clock.Monotonic();
-    idle_place_.Enter(Idleness::kExchange);
+    idle_place_->Enter(Idleness::kExchange);
     stream_->ExpireAfter(server_.limits.upload_timeout);
     if (!request_.Header("expect").empty() && buffer_.size() == 0) {
       return stream_->WriteAll({asio::buffer(kContinue, sizeof(kContinue) - 1)},
@@ -234,7 +263,7 @@ class HttpConnection final : public Connection {
 
   void CallMethod() {
     phase_ = Phase::kCall;
-    idle_place_.Leave();
+    idle_place_->Leave();
     unread_body_ = false;
     stream_->ExpireNever();
     body_reservation_.ShrinkTo(call_->BodyMemory());
@@ -251,9 +280,9 @@ class HttpConnection final : public Connection {
   // The method has returned and may wait: notices a peer that goes away.
   void WatchPeer() {
     is_called_ = true;
-    if (is_closed_ && call_ != nullptr) call_->Cancel();
+    if ((is_closed_ || is_late_) && call_ != nullptr) call_->Cancel();
     if (is_closed_ || phase_ != Phase::kCall) return;
-    if (call_->IsLongPoll()) idle_place_.Enter(Idleness::kExchange);
+    if (call_->IsLongPoll()) idle_place_->Enter(Idleness::kExchange);
     stream_->WatchForEnd([self = Self(), number = number_] {
       if (self->number_ == number && self->phase_ == Phase::kCall) self->Close();
     });
@@ -278,7 +307,8 @@ class HttpConnection final : public Connection {
   void Respond(HttpResponse response) {
     if (is_closed_) return call_.reset();
     phase_ = Phase::kResponse;
-    idle_place_.Leave();
+    timeout_.reset();
+    idle_place_->Leave();
     keep_alive_ = keep_alive_ && !unread_body_ && !is_draining_;
     services_.router->AddHeaders(request_, &response);
     if (!keep_alive_) response.headers.emplace_back("Connection", "close");
@@ -291,7 +321,7 @@ class HttpConnection final : public Connection {
     std::vector<asio::const_buffer> buffers = {asio::buffer(head_)};
     for (const std::string& piece : response_body_) buffers.push_back(asio::buffer(piece));
     stream_->ExpireAfter(kWriteTimeout);
-    idle_place_.Enter(Idleness::kExchange);
+    idle_place_->Enter(Idleness::kExchange);
     stream_->WriteAll(buffers, [self = Self()](const HttpError& error, size_t bytes) {
       self->exchange_.sent_body_bytes = bytes - std::min(bytes, self->head_.size());
       self->CountExchange();
@@ -307,7 +337,7 @@ class HttpConnection final : public Connection {
   void Linger() {
     ++number_;
     call_.reset();
-    idle_place_.Enter(Idleness::kUnused);
+    idle_place_->Enter(Idleness::kUnused);
     stream_->ShutdownSend();
     stream_->ExpireAfter(kLingerTime);
     Discard();
@@ -324,7 +354,7 @@ class HttpConnection final : public Connection {
   const std::shared_ptr<PeerStream> stream_;
   const std::string peer_;
   const std::function<void()> on_end_;
-  IdleConnections::Place idle_place_;
+  const std::shared_ptr<IdleConnections::Place> idle_place_;
   std::vector<std::string> certificate_names_;
   boost::beast::flat_buffer buffer_{2 * kMaxHeaderBytes};
   std::optional<HeaderParser> parser_;
@@ -339,6 +369,8 @@ class HttpConnection final : public Connection {
   bool keep_alive_ = false;
   bool unread_body_ = false;  // of the request
   bool is_called_ = false;    // the method has returned
+  bool is_late_ = false;      // its timeout is over
+  std::optional<asio::steady_timer> timeout_;
   std::shared_ptr<HttpCall> call_;
   InFlightReservation body_reservation_;
   grpc::Slice body_;
@@ -350,8 +382,10 @@ class HttpConnection final : public Connection {
 }  // namespace
 
 std::shared_ptr<Connection> MakeConnection(const ConnectionServices& services, std::shared_ptr<PeerStream> stream,
-                                           std::string peer, std::function<void()> on_end) {
-  return std::make_shared<HttpConnection>(services, std::move(stream), std::move(peer), std::move(on_end));
+                                           std::string peer, std::shared_ptr<IdleConnections::Place> place,
+                                           std::function<void()> on_end) {
+  return std::make_shared<HttpConnection>(services, std::move(stream), std::move(peer), std::move(place),
+                                          std::move(on_end));
 }
 
 }  // namespace sparseagg::service

@@ -19,6 +19,8 @@ namespace sparseagg::service {
 // Time limits of a connection, besides that of a head (request_head.h).
 inline constexpr absl::Duration kIdleTimeout = absl::Seconds(60);
 inline constexpr absl::Duration kWriteTimeout = absl::Seconds(60);
+// While the server stops, a peer that is in the middle of a request or a response may be silent for so long.
+inline constexpr absl::Duration kDrainSilence = absl::Milliseconds(500);
 
 // What the connections of a gateway share. Outlives them.
 struct ConnectionServices {
@@ -26,7 +28,6 @@ struct ConnectionServices {
   ServerContext* server;
   Api* api;
   const Router* router;
-  IdleConnections* idle;
   std::function<std::shared_ptr<const void>()> begin_call;  // counts a call for as long as the value lives
 };
 
@@ -39,15 +40,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   virtual ~Connection() = default;
 
   virtual void Start() = 0;
-  // Ends the connection: at once if it is idle, else after the response under way.
+  // Ends the connection: at once if it is idle or its peer has been silent for kDrainSilence, else after the response
+  // under way. Call it again and again until the connection has ended.
   virtual void Drain() = 0;
   // Ends the connection at once, and cancels its call.
   virtual void Close() = 0;
 };
 
-// `on_end` runs when the connection is gone.
+// `place`: that of the stream's socket. `on_end` runs when the connection is gone.
 std::shared_ptr<Connection> MakeConnection(const ConnectionServices& services, std::shared_ptr<PeerStream> stream,
-                                           std::string peer, std::function<void()> on_end);
+                                           std::string peer, std::shared_ptr<IdleConnections::Place> place,
+                                           std::function<void()> on_end);
 
 }  // namespace sparseagg::service
 

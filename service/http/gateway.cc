@@ -1,7 +1,10 @@
 #include "service/http/gateway.h"
 
 #include <openssl/ssl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -12,7 +15,6 @@
 #include <map>
 #include <optional>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -20,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/mutex.h"
 #include "host/base/status_macros.h"
+#include "service/admission/memory_shares.h"
 #include "service/base/clock.h"
 #include "service/base/log.h"
 #include "service/http/browser_policy.h"
@@ -34,6 +37,9 @@ namespace sparseagg::service {
 namespace {
 
 namespace asio = boost::asio;
+
+// Interval between looks at the peers that a stop waits for.
+constexpr absl::Duration kDrainInterval = absl::Milliseconds(50);
 
 // Counts things that exist, and waits for their end. Thread-safe.
 class LiveCount {
@@ -67,9 +73,6 @@ class LiveCount {
   uint64_t count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// Returns: the host of a peer's name, without the port.
-std::string HostOfPeer(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
-
 // Errors: INTERNAL: OpenSSL does not take what TlsCredentials has checked.
 absl::StatusOr<std::shared_ptr<asio::ssl::context>> MakeTls(const TlsPem& pem) {
   auto made = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
@@ -90,22 +93,19 @@ absl::StatusOr<std::shared_ptr<asio::ssl::context>> MakeTls(const TlsPem& pem) {
 
 struct Gateway::Impl {
   Impl(const HttpOptions& the_options, ServerContext* server, BrowserPolicy policy, const TlsCredentials* the_tls,
-       std::function<bool()> is_ready, std::function<void()> the_on_refused)
+       std::function<bool()> is_ready)
       : options(the_options),
         tls(the_tls),
-        on_refused(std::move(the_on_refused)),
         router(std::move(policy), std::move(is_ready)),
         table(&server->clock),
-        idle(&server->clock) {}
+        idle(&server->clock, &table) {}
 
   // The rest runs on `thread`.
-  void Accept(int fd);
-  void Refuse(int fd);
+  void Accept(int fd, const std::string& peer, std::shared_ptr<IdleConnections::Place> place);
   std::shared_ptr<asio::ssl::context> CurrentTls();
 
   const HttpOptions options;
   const TlsCredentials* const tls;
-  const std::function<void()> on_refused;
   const Router router;
   ConnectionTable table;
   IdleConnections idle;
@@ -115,7 +115,6 @@ struct Gateway::Impl {
   asio::executor_work_guard<asio::io_context::executor_type> work{io->get_executor()};
   std::optional<ConnectionServices> services;
   std::map<Connection*, std::weak_ptr<Connection>> connections;
-  std::unordered_map<std::string, uint64_t> by_host;
   std::shared_ptr<const TlsPem> tls_pem;
   std::shared_ptr<asio::ssl::context> tls_context;
   bool is_draining = false;
@@ -123,12 +122,6 @@ struct Gateway::Impl {
   std::thread thread;
   std::unique_ptr<Listener> listener;
 };
-
-void Gateway::Impl::Refuse(int fd) {
-  shutdown(fd, SHUT_RDWR);
-  close(fd);
-  on_refused();
-}
 
 std::shared_ptr<asio::ssl::context> Gateway::Impl::CurrentTls() {
   if (tls == nullptr) return nullptr;
@@ -144,36 +137,29 @@ std::shared_ptr<asio::ssl::context> Gateway::Impl::CurrentTls() {
   return tls_context;
 }
 
-void Gateway::Impl::Accept(int fd) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  if (is_draining || getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+void Gateway::Impl::Accept(int fd, const std::string& peer, std::shared_ptr<IdleConnections::Place> place) {
+  int family = AF_INET;
+  socklen_t size = sizeof(family);
+  getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size);
+  boost::system::error_code error;
+  asio::ip::tcp::socket socket(*io);
+  // A flood may have ended it already: then the thread must be done with it as fast as the listener is.
+  const bool is_wanted = !is_draining && !place->IsEnded();
+  if (is_wanted) socket.assign(family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), fd, error);
+  if (!is_wanted || error) {
+    place->Leave();
     shutdown(fd, SHUT_RDWR);
     close(fd);
     return;
   }
-  const std::string peer = PeerName(address);
-  const std::string host = HostOfPeer(peer);
-  const auto found = by_host.try_emplace(host, 0).first;
-  const uint64_t most = options.max_connections_per_address;
-  if (most != 0 && found->second >= most) return Refuse(fd);
-  boost::system::error_code error;
-  asio::ip::tcp::socket socket(*io);
-  socket.assign(address.ss_family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), fd, error);
-  if (error) return Refuse(fd);
-  ++found->second;
   std::shared_ptr<const void> live = live_connections.Add();
   auto made = std::make_shared<Connection*>(nullptr);
   // A connection ends on this thread, or on a thread of the pool that has answered its last call.
-  auto on_end = [this, host, made, live = std::move(live)] {
-    asio::post(*io, [this, host, key = *made, live] {
-      connections.erase(key);
-      const auto at = by_host.find(host);
-      if (--at->second == 0) by_host.erase(at);
-    });
+  auto on_end = [this, made, live = std::move(live)] {
+    asio::post(*io, [this, key = *made, live] { connections.erase(key); });
   };
-  const std::shared_ptr<Connection> connection =
-      MakeConnection(*services, MakePeerStream(io, std::move(socket), CurrentTls()), peer, std::move(on_end));
+  const std::shared_ptr<Connection> connection = MakeConnection(
+      *services, MakePeerStream(io, std::move(socket), CurrentTls()), peer, std::move(place), std::move(on_end));
   *made = connection.get();
   connections[connection.get()] = connection;
   connection->Start();
@@ -183,7 +169,7 @@ Gateway::Gateway() = default;
 
 absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& options, ServerContext* server, Api* api,
                                                         const TlsCredentials* tls, std::function<bool()> is_ready,
-                                                        std::function<void()> on_refused) {
+                                                        std::function<void(const char* reason)> on_refused) {
   if (absl::StartsWith(options.address, "unix")) {
     return absl::InvalidArgumentError(absl::StrCat("'", options.address, "' is not HOST:PORT"));
   }
@@ -194,16 +180,21 @@ absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& optio
   ASSIGN_OR_RETURN(BrowserPolicy policy, BrowserPolicy::Create(options.origins, host_rule));
   ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Open(options.address));
   std::unique_ptr<Gateway> gateway(new Gateway);
-  gateway->impl_ = std::make_unique<Impl>(options, server, std::move(policy), tls, std::move(is_ready), on_refused);
+  gateway->impl_ = std::make_unique<Impl>(options, server, std::move(policy), tls, std::move(is_ready));
   Impl& impl = *gateway->impl_;
-  impl.services =
-      ConnectionServices{impl.io, server, api, &impl.router, &impl.idle, [&impl] { return impl.calls.Add(); }};
+  impl.services = ConnectionServices{impl.io, server, api, &impl.router, [&impl] { return impl.calls.Add(); }};
   impl.listener = std::move(listener);
   impl.thread = std::thread([io = impl.io] { io->run(); });
-  impl.listener->LeaveUninspected([&impl] { return impl.idle.EndIdlest(); });
+  impl.listener->LeaveUninspected([&impl](const std::string& host) { return impl.idle.EndIdlest(host); });
+  // Idle from now on: a flood must not fill the gateway with connections that are yet to begin.
+  const auto take = [&impl](int fd, const std::string& peer) {
+    auto place = std::make_shared<IdleConnections::Place>(&impl.idle, fd, HostOfPeer(peer));
+    place->Enter(Idleness::kUnused);
+    asio::post(*impl.io, [&impl, fd, peer, place = std::move(place)] { impl.Accept(fd, peer, place); });
+  };
   impl.listener->Start(
-      options.max_connections, tls != nullptr, &impl.table,
-      [&impl](int fd) { asio::post(*impl.io, [&impl, fd] { impl.Accept(fd); }); }, std::move(on_refused));
+      {options.max_connections, HostShare(options.max_connections, options.max_connections_per_address)},
+      tls != nullptr, &impl.table, take, std::move(on_refused));
   return gateway;
 }
 
@@ -227,14 +218,20 @@ void Gateway::Shutdown(absl::Duration grace) {
       }
     });
   };
-  tell(&Connection::Drain);
   const Clock& clock = impl.services->server->clock;
-  if (!impl.live_connections.AwaitNone(clock, grace)) tell(&Connection::Close);
+  const absl::Duration end = clock.Monotonic() + grace;
+  absl::Duration left = grace;
+  do {
+    tell(&Connection::Drain);
+    if (impl.live_connections.AwaitNone(clock, std::min(left, kDrainInterval))) break;
+    left = end - clock.Monotonic();
+  } while (left > absl::ZeroDuration());
+  tell(&Connection::Close);
   // A merge or a disk may take its time; the process has a watchdog.
   impl.calls.AwaitNone(clock, absl::InfiniteDuration());
   impl.live_connections.AwaitNone(clock, absl::InfiniteDuration());
   impl.work.reset();
-  impl.thread.join();
+  if (impl.thread.joinable()) impl.thread.join();
 }
 
 }  // namespace sparseagg::service

@@ -18,7 +18,7 @@ namespace sparseagg::service {
 struct HttpOptions {
   std::string address;  // HOST:PORT (port 0: a free one); empty: no gateway
   std::string origins;  // BrowserPolicy
-  // Connections open at once, in all and from one address; 0: no limit of its own.
+  // Connections open at once, in all and from one address, which gets at most half of them; 0: no limit of its own.
   uint64_t max_connections = 1000;
   uint64_t max_connections_per_address = 256;
 };
@@ -28,20 +28,21 @@ struct HttpOptions {
 // Life cycle: Start serves on return; Shutdown, or the destructor, ends it. Owned by Server. Thread-safe.
 class Gateway {
  public:
-  // `tls` null: plain HTTP. `is_ready`: what /health/ready answers. `on_refused`: runs after a connection is refused.
+  // `tls` null: plain HTTP. `is_ready`: what /health/ready answers. `on_refused`: as of Listener::Start.
   // Everything is borrowed until Shutdown returns.
   // Errors: INVALID_ARGUMENT: a malformed address or origin; UNAVAILABLE if the address is in use or not permitted.
   static absl::StatusOr<std::unique_ptr<Gateway>> Start(const HttpOptions& options, ServerContext* server, Api* api,
                                                         const TlsCredentials* tls, std::function<bool()> is_ready,
-                                                        std::function<void()> on_refused);
+                                                        std::function<void(const char* reason)> on_refused);
   ~Gateway();  // Shutdown without grace
 
   // The address with the port in use.
   const std::string& address() const;
   uint64_t num_connections() const;
 
-  // Accepts no more connections, ends idle ones, waits up to `grace` for calls, and ends what is left. Another call has
-  // no effect.
+  // Accepts no more connections, ends idle ones and those whose peers are silent in the middle of a request or a
+  // response (kDrainSilence), waits up to `grace` for the other calls, and ends what is left. Another call has no
+  // effect.
   // Blocks: until all calls have ended.
   void Shutdown(absl::Duration grace);
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "service/api/call_errors.h"
 #include "service/base/retry_later.h"
@@ -40,6 +41,22 @@ std::string PercentEncode(absl::string_view text) {
 
 bool IsGrpcWeb(absl::string_view media_type) {
   return media_type == kGrpcWebType || media_type == "application/grpc-web";
+}
+
+absl::StatusOr<absl::Duration> ParseGrpcTimeout(absl::string_view text) {
+  constexpr std::pair<char, absl::Duration> kUnits[] = {{'H', absl::Hours(1)},        {'M', absl::Minutes(1)},
+                                                        {'S', absl::Seconds(1)},      {'m', absl::Milliseconds(1)},
+                                                        {'u', absl::Microseconds(1)}, {'n', absl::Nanoseconds(1)}};
+  const absl::string_view digits = text.substr(0, text.find_first_not_of("0123456789"));
+  int64_t number = 0;
+  if (digits.size() <= 8 && digits.size() + 1 == text.size() && absl::SimpleAtoi(digits, &number)) {
+    for (const auto& [letter, unit] : kUnits) {
+      if (text.back() == letter) return number * unit;
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the header grpc-timeout is ", JsonQuote(text.substr(0, 32)),
+                                                 ", not a time such as 10S or 500m: at most 8 digits, and H, M, S, m, "
+                                                 "u or n"));
 }
 
 absl::StatusOr<grpc::Slice> UnframeGrpcWeb(const grpc::Slice& body) {

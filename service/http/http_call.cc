@@ -159,7 +159,14 @@ absl::StatusOr<HttpResponse> HttpCall::MakeAnswer() const {
   }
 }
 
+HttpResponse HttpCall::MakeLateResponse() const {
+  return MakeGrpcWebResponse(absl::DeadlineExceededError(absl::StrCat("the call took longer than its grpc-timeout ",
+                                                                      absl::FormatDuration(plan_.timeout))),
+                             "");
+}
+
 void HttpCall::Send(const absl::Status& status) {
+  if (is_late_ && absl::IsCancelled(status)) return respond_(MakeLateResponse());
   if (plan_.response_format == BodyFormat::kGrpcWeb) return respond_(MakeGrpcWebResponse(status, CopyOf(response_)));
   if (!status.ok()) return respond_(MakeProblem(status));
   absl::StatusOr<HttpResponse> answer = ToStatus([this] { return MakeAnswer(); });

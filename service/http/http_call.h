@@ -6,6 +6,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,6 +39,7 @@ struct HttpCallPlan {
   BodyFormat response_format = BodyFormat::kJson;
   std::string variable_field;  // field that the path sets; empty: none
   std::string variable;
+  absl::Duration timeout = absl::InfiniteDuration();  // of gRPC-Web: from the headers to the response
 };
 
 // One call, from the headers to the response. It knows no socket.
@@ -47,7 +49,7 @@ struct HttpCallPlan {
 //   RETURN_IF_ERROR(call->Admit());
 //   call->KeepBody(std::move(reservation));           // the body has arrived
 //   call->Run(body, read_time);                       // calls the method; `respond` runs once, on any thread
-//   call->Cancel();                                   // after Run: the peer has gone
+//   call->Cancel();                                   // after Run: the peer has gone, or the timeout is over
 class HttpCall final : public UnaryCall, public Caller {
  public:
   using Respond = std::function<void(HttpResponse)>;
@@ -62,6 +64,11 @@ class HttpCall final : public UnaryCall, public Caller {
 
   // Finds out who calls, and whether the caller may call this method. Errors: as of Caller::Admit.
   absl::Status AdmitToMethod();
+
+  // The error of a call that Cancel ends is DEADLINE_EXCEEDED from now on. Call it before that Cancel.
+  void SetLate() { is_late_ = true; }
+  // Returns: the response to a call that took longer than the timeout of its plan.
+  HttpResponse MakeLateResponse() const;
 
   // Returns: the most memory of the body and of the request made of it.
   uint64_t BodyMemory() const;
@@ -99,6 +106,7 @@ class HttpCall final : public UnaryCall, public Caller {
   grpc::ByteBuffer request_;
   grpc::ByteBuffer response_;
   InFlightReservation body_reservation_;
+  std::atomic<bool> is_late_ = false;
 };
 
 }  // namespace sparseagg::service

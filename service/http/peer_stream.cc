@@ -25,11 +25,6 @@ using TlsSocket = asio::ssl::stream<asio::ip::tcp::socket>;
 
 constexpr std::chrono::milliseconds kCancelInterval(100);
 
-// asio::transfer_all would read and write 64 KiB at a time.
-struct TransferAll {
-  size_t operator()(const HttpError& error, size_t) const { return error ? 0 : size_t{1} << 20; }
-};
-
 std::vector<std::string> UrisOfCertificate(SSL* ssl) {
   std::vector<std::string> names;
   const std::unique_ptr<X509, decltype(&X509_free)> certificate(SSL_get_peer_certificate(ssl), &X509_free);
@@ -69,21 +64,35 @@ class StreamOn final : public PeerStream {
     return {};
   }
 
-  void ReadSome(asio::mutable_buffer into, Handler done) override { stream_.async_read_some(into, std::move(done)); }
+  void ReadSome(asio::mutable_buffer into, Handler done) override {
+    NoteProgress();
+    stream_.async_read_some(into, std::move(done));
+  }
 
   void ReadAll(asio::mutable_buffer into, Handler done) override {
+    NoteProgress();
     asio::async_read(stream_, into, TransferAll(), std::move(done));
   }
 
   void ReadHeader(beast::flat_buffer* buffer, HeaderParser* parser, Handler done) override {
+    NoteProgress();
     beast::http::async_read_header(stream_, *buffer, *parser, std::move(done));
   }
 
   void WriteAll(const std::vector<asio::const_buffer>& from, Handler done) override {
+    NoteProgress();
     asio::async_write(stream_, from, TransferAll(), std::move(done));
   }
 
  private:
+  // The completion condition of an operation. asio::transfer_all would read and write 64 KiB at a time.
+  auto TransferAll() {
+    return [this](const HttpError& error, size_t bytes) {
+      if (bytes > 0) NoteProgress();
+      return error ? size_t{0} : size_t{1} << 20;
+    };
+  }
+
   asio::ip::tcp::socket& Socket() override { return beast::get_lowest_layer(stream_); }
 
   const std::shared_ptr<asio::io_context> io_;  // outlives stream_
@@ -92,6 +101,8 @@ class StreamOn final : public PeerStream {
 };
 
 }  // namespace
+
+absl::Duration PeerStream::SilentFor() const { return absl::FromChrono(std::chrono::steady_clock::now() - progress_); }
 
 void PeerStream::ReadRaw(asio::mutable_buffer into, Handler done) { Socket().async_read_some(into, std::move(done)); }
 
@@ -138,6 +149,7 @@ void PeerStream::Cancel() {
 }
 
 void PeerStream::ShutdownSend() {
+  NoteProgress();
   HttpError ignored;
   Socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
 }

@@ -11,6 +11,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -58,6 +59,9 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   bool HasExpired(const HttpError& error) const;
   // The operations under way fail.
   void Cancel();
+  // Returns: how long no byte was sent or received, by the latest operation or since it began. Bytes of a head and of a
+  // handshake do not count.
+  absl::Duration SilentFor() const;
 
   // Tells the peer that nothing more comes; reading goes on.
   void ShutdownSend();
@@ -67,6 +71,8 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
 
  protected:
   explicit PeerStream(boost::asio::io_context* io) : timer_(*io) {}
+  // An operation begins, or has sent or received bytes.
+  void NoteProgress() { progress_ = std::chrono::steady_clock::now(); }
 
  private:
   void AwaitLimit();
@@ -75,6 +81,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   boost::asio::steady_timer timer_;
   uint64_t limit_ = 0;  // counts the time limits
   bool has_expired_ = false;
+  std::chrono::steady_clock::time_point progress_ = std::chrono::steady_clock::now();
 };
 
 // `tls` null: plain HTTP.

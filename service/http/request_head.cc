@@ -9,10 +9,38 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "service/api/caller.h"
 
 namespace sparseagg::service {
 
 namespace http = boost::beast::http;
+
+namespace {
+
+// Headers that decide what a request means. Of a second one, a proxy or a browser may have taken another.
+constexpr absl::string_view kSingleHeaders[] = {"access-control-request-method",
+                                                "content-encoding",
+                                                "content-type",
+                                                "expect",
+                                                "grpc-timeout",
+                                                "host",
+                                                "origin",
+                                                kTenantHeader};
+
+// Errors: INVALID_ARGUMENT.
+absl::Status CheckHeaders(const HttpRequest& request, bool needs_host) {
+  for (const absl::string_view name : kSingleHeaders) {
+    const auto count = std::count_if(request.headers.begin(), request.headers.end(),
+                                     [name](const auto& field) { return field.first == name; });
+    if (count > 1) return absl::InvalidArgumentError(absl::StrCat("the header '", name, "' comes ", count, " times"));
+    if (count == 0 && name == "host" && needs_host) {
+      return absl::InvalidArgumentError("the header 'host' is missing");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 std::optional<HttpResponse> TakeHead(const HeaderParser& parser, HttpRequest* request) {
   const auto& header = parser.get();
@@ -27,6 +55,9 @@ std::optional<HttpResponse> TakeHead(const HeaderParser& parser, HttpRequest* re
                                   std::string(field.value()));
   }
   request->body_bytes = parser.content_length().value_or(0);
+  if (const absl::Status status = CheckHeaders(*request, header.version() >= 11); !status.ok()) {
+    return MakeProblem(status);
+  }
   if (target.size() > kMaxTargetBytes) {
     return MakeProblem(
         absl::ResourceExhaustedError(absl::StrCat("the target has more than ", kMaxTargetBytes, " bytes")), 414);

@@ -109,6 +109,11 @@ RoutedRequest Router::PlanCall(const HttpRequest& request) {
       return {request.path,
               MakeGrpcWebResponse(absl::UnimplementedError("streaming methods are not served over gRPC-Web"), "")};
     }
+    if (const absl::string_view timeout = request.Header("grpc-timeout"); !timeout.empty()) {
+      const absl::StatusOr<absl::Duration> parsed = ParseGrpcTimeout(timeout);
+      if (!parsed.ok()) return {request.path, MakeGrpcWebResponse(parsed.status(), "")};
+      plan.timeout = *parsed;
+    }
     return {request.path, plan};
   }
   const absl::StatusOr<RouteMatch> match = FindRoute(request);

@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
+
 namespace sparseagg::service {
 namespace {
 
@@ -13,6 +15,8 @@ absl::string_view ToView(const grpc::string_ref& text) { return {text.data(), te
 }  // namespace
 
 absl::Status CallContext::AdmitTo(ServerContext* server, Method method) {
+  ++server->rpc_calls;
+  counted_by_ = server;
   CallCredentials credentials;
   if (!server->authenticator.IsRequired()) return Admit(server, method, credentials, std::nullopt);
   const auto& metadata = client_metadata();
@@ -26,6 +30,9 @@ absl::Status CallContext::AdmitTo(ServerContext* server, Method method) {
     for (const grpc::string_ref& name : connection->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
       credentials.certificate_names.push_back(ToView(name));
     }
+  }
+  if (metadata.count(kTenantHeader) > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("the call has more than one header '", kTenantHeader, "'"));
   }
   const auto tenant = metadata.find(kTenantHeader);
   return Admit(server, method, credentials,

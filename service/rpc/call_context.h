@@ -18,11 +18,18 @@ namespace sparseagg::service {
 // Life cycle: gRPC makes it (CallContexts); AggregationService calls AdmitTo before the handler.
 class CallContext final : public grpc::CallbackServerContext, public Caller {
  public:
+  ~CallContext() override {
+    if (counted_by_ != nullptr) --counted_by_->rpc_calls;
+  }
+
   // Caller::Admit with the credentials of the call: its metadata, or the certificate of its connection.
   absl::Status AdmitTo(ServerContext* server, Method method);
 
   std::string PeerName() const override { return peer(); }
   absl::string_view Traceparent() const override;
+
+ private:
+  ServerContext* counted_by_ = nullptr;
 };
 
 // Makes the contexts of all calls. Given to the builder of the server that serves AggregationService.

@@ -16,7 +16,7 @@ namespace {
 constexpr int kMaxThreads = 32;
 
 // Concurrent calls on one connection; a client queues further calls. About twice the default of --max-open-rounds,
-// because a client may wait for each open round.
+// because a client may wait for each open round. At most half of MaxOpenStreams: one beyond that ends connections.
 constexpr int kMaxCallsPerConnection = 2048;
 
 }  // namespace
@@ -39,7 +39,8 @@ void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   // minutes.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20'000);
   // An idle call, or one whose small answer is not read, takes memory that InFlightMemory does not count.
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxCallsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             static_cast<int>(HostShare(MaxOpenStreams(limits), kMaxCallsPerConnection)));
   // The window of a stream that the server does not read. While the server reads a message, the window is as large as
   // the message. Workaround: gRPC 1.51 grows the window with the speed of the connection to megabytes per stream, read
   // or not. Remove with: a version that bounds the bytes of unread streams.

@@ -29,9 +29,6 @@ std::string PeerNameOf(int fd) {
   return getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 ? PeerName(peer) : kUnixPeer;
 }
 
-// Returns: what PeerName returns, without the port.
-std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
-
 // Returns: true also for a connection that is closed.
 bool HasRoom(int fd) {
   pollfd polled{fd, POLLOUT, 0};
@@ -60,6 +57,8 @@ std::string PeerName(const sockaddr_storage& peer) {
   return absl::StrCat("ipv6:%5B", host.data(), scope, "%5D:", ntohs(v6.sin6_port));
 }
 
+std::string HostOfPeer(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+
 ConnectionTable::ConnectionTable(const Clock* clock) : clock_(*clock), closed_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 ConnectionTable::~ConnectionTable() {
@@ -82,7 +81,10 @@ bool ConnectionTable::Add(int fd, std::optional<bool> tls) {
   const InspectedSocket socket = tls.has_value() ? InspectFrames(fd, *tls) : InspectedSocket();
   if (tls.has_value() && socket.fd < 0)
     return false;  // closing `second` removes it from the epoll: gRPC does not have the socket
-  by_fd_[key] = connections_.emplace(PeerNameOf(fd), Connection{std::move(second), socket});
+  const std::string peer = PeerNameOf(fd);
+  auto& host = *by_host_.try_emplace(HostOfPeer(peer), 0).first;
+  ++host.second;
+  by_fd_[key] = connections_.emplace(peer, Connection{std::move(second), &host, socket});
   return true;
 }
 
@@ -92,6 +94,7 @@ void ConnectionTable::Remove(ByPeer::iterator connection) {
   epoll_ctl(closed_.get(), EPOLL_CTL_DEL, fd, nullptr);
   if (connection->second.socket.fd >= 0) EndInspection(connection->second.socket);
   by_fd_.erase(fd);
+  if (--connection->second.host->second == 0) by_host_.erase(HostOfPeer(connection->first));
   connections_.erase(connection);
 }
 
@@ -100,34 +103,56 @@ void ConnectionTable::End(ByPeer::iterator connection) {
   Remove(connection);
 }
 
-bool ConnectionTable::EndIdlest() {
+bool ConnectionTable::EndIdlest(const std::string& host) {
   MutexLock lock(&mu_);
-  const auto key = [](const SocketActivity& activity) { return std::pair(activity.has_called, activity.received); };
+  const auto found = by_host_.find(host);
+  const uint64_t own = found == by_host_.end() ? 0 : found->second;
+  const absl::Duration now = SystemClock().Monotonic();
   auto idlest = connections_.end();
-  SocketActivity least;
+  uint64_t most = 0;
+  std::pair<bool, absl::Duration> least;
   for (auto it = connections_.begin(); it != connections_.end(); ++it) {
+    const uint64_t held = it->second.host->second;
+    if (held < std::max(most, own)) continue;
     const SocketActivity activity = ActivityOf(it->second.socket);
-    if (idlest != connections_.end() && key(activity) >= key(least)) continue;
+    if (!GivesWay(held, own, !activity.has_called || now - activity.received >= kIdle)) continue;
+    const std::pair idleness(activity.has_called, activity.received);
+    if (held == most && idleness >= least) continue;
     idlest = it;
-    least = activity;
+    most = held;
+    least = idleness;
   }
   if (idlest == connections_.end()) return false;
-  if (least.has_called && SystemClock().Monotonic() - least.received < kIdle) return false;
   End(idlest);
   return true;
 }
 
 void ConnectionTable::EndBusiest() {
   MutexLock lock(&mu_);
-  const auto streams = [](const auto& entry) { return ActivityOf(entry.second.socket).streams; };
-  const auto busiest = std::max_element(connections_.begin(), connections_.end(),
-                                        [&](const auto& a, const auto& b) { return streams(a) < streams(b); });
-  if (busiest == connections_.end() || streams(*busiest) < kBusyStreams) return;
-  BarPeer(busiest->first);
-  if (busiest->first == kUnixPeer) return End(busiest);
-  // Names begin with the host.
-  const std::string host = HostOf(busiest->first) + ":";
-  for (auto it = connections_.lower_bound(host); it != connections_.end() && absl::StartsWith(it->first, host);) {
+  struct Busy {
+    size_t streams = 0;  // of all connections of a host, or of `connection` alone
+    size_t most = 0;     // of `connection`
+    ByPeer::iterator connection;
+  };
+  Busy busiest;       // connection
+  Busy busiest_host;  // with its busiest connection
+  Busy of_host;
+  const ByHost::value_type* host = nullptr;
+  // Names begin with the host, so the connections of a host are neighbours.
+  for (auto it = connections_.begin(); it != connections_.end(); ++it) {
+    if (std::exchange(host, it->second.host) != it->second.host) of_host = Busy();
+    const size_t streams = ActivityOf(it->second.socket).streams;
+    of_host.streams += streams;
+    if (streams > of_host.most) of_host = {of_host.streams, streams, it};
+    if (streams > busiest.most) busiest = {streams, streams, it};
+    if (of_host.streams > busiest_host.streams) busiest_host = of_host;
+  }
+  if (busiest.most == 0) return;
+  if (busiest.most < kBusyStreams) return End(busiest_host.connection);
+  BarPeer(busiest.connection->first);
+  if (busiest.connection->first == kUnixPeer) return End(busiest.connection);
+  const std::string prefix = HostOfPeer(busiest.connection->first) + ":";
+  for (auto it = connections_.lower_bound(prefix); it != connections_.end() && absl::StartsWith(it->first, prefix);) {
     End(it++);
   }
 }
@@ -144,13 +169,12 @@ void ConnectionTable::BarPeer(const std::string& peer) {
     std::erase_if(barred_, [&](const auto& host) { return host.second <= now; });
     if (barred_.size() >= kMaxBarred) return;
   }
-  barred_[HostOf(peer)] = now + kBarTime;
+  barred_[HostOfPeer(peer)] = now + kBarTime;
 }
 
-bool ConnectionTable::IsBarred(const sockaddr_storage& peer) const {
+bool ConnectionTable::IsBarred(const std::string& host) const {
   MutexLock lock(&mu_);
-  if (barred_.empty()) return false;
-  const auto found = barred_.find(HostOf(PeerName(peer)));
+  const auto found = barred_.find(host);
   return found != barred_.end() && clock_.Monotonic() < found->second;
 }
 
@@ -172,6 +196,17 @@ void ConnectionTable::RemoveClosed() {
 uint64_t ConnectionTable::num_open() const {
   MutexLock lock(&mu_);
   return connections_.size();
+}
+
+uint64_t ConnectionTable::NumFrom(const std::string& host) const {
+  MutexLock lock(&mu_);
+  const auto found = by_host_.find(host);
+  return found == by_host_.end() ? 0 : found->second;
+}
+
+std::unordered_map<std::string, uint64_t> ConnectionTable::CountByHost() const {
+  MutexLock lock(&mu_);
+  return by_host_;
 }
 
 uint64_t ConnectionTable::BytesRead(Connection& connection) {
@@ -206,6 +241,16 @@ int ConnectionTable::EndStuck(const std::string& peer) {
     }
   }
   return ended;
+}
+
+void ConnectionTable::EndWithoutStreams(absl::Duration time) {
+  const absl::Duration now = SystemClock().Monotonic();
+  MutexLock lock(&mu_);
+  for (auto& [peer, connection] : connections_) {
+    const bool has_streams = ActivityOf(connection.socket).open_streams > 0;
+    connection.without_streams = has_streams ? absl::InfiniteDuration() : std::min(connection.without_streams, now);
+    if (now - connection.without_streams >= time) shutdown(connection.fd.get(), SHUT_RDWR);
+  }
 }
 
 void ConnectionTable::EndAll() {

@@ -23,6 +23,14 @@ namespace sparseagg::service {
 // clients on Unix sockets are "unix:".
 std::string PeerName(const sockaddr_storage& peer);
 
+// Returns: the host in a peer's name: the name without the port, "ipv4:127.0.0.1". All Unix sockets have one host.
+std::string HostOfPeer(const std::string& peer);
+
+// Whether a connection has to give way when there is no room for a newcomer: its host holds `held` connections, the
+// newcomer's host `own`. A host that holds most gives way to one that holds less, whatever its connection does, as long
+// as the newcomer's host does not hold more than it afterwards; between equals only an idle connection gives way.
+inline bool GivesWay(uint64_t held, uint64_t own, bool is_idle) { return held > own + 1 || (held >= own && is_idle); }
+
 // A second descriptor of each open connection, in addition to gRPC's own. The listener adds connections and removes
 // closed ones; calls and the server end connections. Ending means shutdown(), which both descriptors see.
 //
@@ -55,36 +63,48 @@ class ConnectionTable {
   // nullopt: the connection does not carry gRPC, and is not inspected. Returns: false if the process has no descriptor
   // left.
   bool Add(int fd, std::optional<bool> tls);
-  // Ends a connection to make room: the oldest that has not called yet, else the one that has received nothing but
-  // pings for the longest time, if that is kIdle or more. Its calls, which may be long polls, end with it. Returns:
-  // false if no connection was idle.
-  bool EndIdlest();
+  // Ends a connection to make room for one from `host`: of a host that holds most, the oldest that has not called yet,
+  // else the one that has received nothing but pings for the longest time. It is idle if it has not called yet, or that
+  // time is kIdle or more. Its calls, which may be long polls, end with it. Returns: false if none GivesWay.
+  bool EndIdlest(const std::string& host);
   // Ends the connection with the most streams (SocketActivity) and all others from its host, and bars that. On a Unix
-  // socket: only that connection. None if even that has less than kBusyStreams.
+  // socket, only that connection. If even that has less than kBusyStreams: the busiest connection of the host that has
+  // the most streams in all.
   void EndBusiest();
   // Refuses connections from the host of the peer of `fd` for kBarTime. No effect on Unix sockets.
   void Bar(int fd);
-  bool IsBarred(const sockaddr_storage& peer) const;
+  bool IsBarred(const std::string& host) const;
   // Removes connections that were shut down or reset.
   void RemoveClosed();
   // Readable when RemoveClosed has something to remove.
   int closed_fd() const { return closed_.get(); }
   uint64_t num_open() const;
+  // Returns: the number of open connections from a host.
+  uint64_t NumFrom(const std::string& host) const;
+  // Returns: that number for each host that has one.
+  std::unordered_map<std::string, uint64_t> CountByHost() const;
 
   // Checks the connections of `peer`, a name as PeerName returns, and ends those that are stuck. Call it at least every
   // kMaxCheckGap. All peers on Unix sockets share a name, but a peer that reads has room at one check or another.
   // Returns: the number of connections ended.
   int EndStuck(const std::string& peer);
+  // Ends connections that had no open stream at all calls for `time`. For a server that has told its clients to go
+  // (GOAWAY): an honest client closes the connection by itself.
+  void EndWithoutStreams(absl::Duration time);
   void EndAll();
 
  private:
+  using ByHost = std::unordered_map<std::string, uint64_t>;
   struct Connection {
     OwnedFd fd;
+    ByHost::value_type* host;                            // counts it
     InspectedSocket socket;                              // gRPC's
     absl::Duration checked = -absl::InfiniteDuration();  // last check; Clock::Monotonic
     absl::Duration full_since = absl::ZeroDuration();    // Clock::Monotonic
-    uint64_t read_bytes = 0;                             // by the peer, since full_since
-    uint64_t counter = 0;                                // the system's counter at the last check (BytesRead)
+    // Since when EndWithoutStreams has seen no stream; SystemClock.
+    absl::Duration without_streams = absl::InfiniteDuration();
+    uint64_t read_bytes = 0;  // by the peer, since full_since
+    uint64_t counter = 0;     // the system's counter at the last check (BytesRead)
   };
   using ByPeer = std::multimap<std::string, Connection>;
 
@@ -102,6 +122,7 @@ class ConnectionTable {
   const OwnedFd closed_;  // an epoll of all connections
   mutable Mutex mu_;
   ByPeer connections_ ABSL_GUARDED_BY(mu_);
+  ByHost by_host_ ABSL_GUARDED_BY(mu_);  // number of connections
   std::unordered_map<int, ByPeer::iterator> by_fd_ ABSL_GUARDED_BY(mu_);
   std::unordered_map<std::string, absl::Duration> barred_ ABSL_GUARDED_BY(mu_);  // hosts; until, Clock::Monotonic
 };

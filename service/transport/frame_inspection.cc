@@ -258,8 +258,9 @@ SocketActivity ActivityOf(const InspectedSocket& socket) {
   if (slot == nullptr) return {};
   MutexLock lock(&slot->mu);
   if (slot->cookie != socket.cookie) return {};
-  return {slot->receptions > 1, slot->received,
-          slot->frames == nullptr ? 0 : slot->frames->open_streams() + slot->frames->opened_streams()};
+  const size_t open = slot->frames == nullptr ? 0 : slot->frames->open_streams();
+  const size_t opened = slot->frames == nullptr ? 0 : slot->frames->opened_streams();
+  return {slot->receptions > 1, slot->received, open + opened, open};
 }
 
 namespace {

@@ -49,6 +49,7 @@ struct SocketActivity {
   bool has_called = false;
   absl::Duration received = absl::ZeroDuration();  // when these came last, else when the socket was new; SystemClock
   size_t streams = 0;                              // open ones, and those opened in the present second
+  size_t open_streams = 0;
 };
 // Returns: what is known of an inspected socket. Thread-safe.
 SocketActivity ActivityOf(const InspectedSocket& socket);

@@ -2,9 +2,13 @@
 
 #include <CivetServer.h>
 #include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <exception>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,9 +17,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "host/base/status_macros.h"
+#include "service/base/try_thread.h"
 #include "service/transport/address.h"
 #include "service/transport/listener.h"
+#include "service/transport/owned_fd.h"
 
 namespace sparseagg::service {
 namespace {
@@ -61,6 +69,22 @@ std::vector<std::string> Settings(const std::string& address) {
   return {"listening_ports", address, "num_threads", "64", "connection_queue", "20", "request_timeout_ms", "1000"};
 }
 
+constexpr absl::Duration kWakeInterval = absl::Milliseconds(10);
+
+// Connects to the first address of HOST:PORT that answers, and leaves.
+void ConnectOnce(const std::string& address) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(HostOf(address).c_str(), address.substr(address.rfind(':') + 1).c_str(), &hints, &found) != 0) return;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, &freeaddrinfo);
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    const OwnedFd fd(socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 || errno == EINPROGRESS) return;
+  }
+}
+
 }  // namespace
 
 struct HttpServer::Impl {
@@ -70,7 +94,20 @@ struct HttpServer::Impl {
 
 HttpServer::HttpServer() : impl_(std::make_unique<Impl>()) {}
 
-HttpServer::~HttpServer() = default;
+HttpServer::~HttpServer() {
+  if (impl_->server == nullptr) return;
+  // Workaround: CivetWeb 1.15 sees that it is to stop when a connection comes, or two seconds after the last time that
+  // it looked. Remove with: a version that mg_stop() wakes.
+  absl::Notification stopped;
+  std::thread waker = TryThread([&] {
+    do {
+      ConnectOnce(address_);
+    } while (!stopped.WaitForNotificationWithTimeout(kWakeInterval));
+  });
+  impl_->server.reset();
+  stopped.Notify();
+  if (waker.joinable()) waker.join();
+}
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, const HttpPages& pages) {
   RETURN_IF_ERROR(CheckPort(address));

@@ -39,6 +39,8 @@ constexpr uint64_t kReservedFds = 128;
 // Workaround: gRPC 1.51 sets this option only on sockets of its own listener, to the same value. Remove with: Listener.
 constexpr unsigned int kTcpUserTimeoutMs = 20'000;
 
+constexpr char kNoFiles[] = "too many files are open";
+
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 // Raises the soft limit on open files to the hard limit. Returns: the limit in force.
@@ -191,15 +193,16 @@ absl::Status Listener::OpenHost(const std::string& host, const std::string& port
 
 Listener::~Listener() { Stop(); }
 
-void Listener::Start(uint64_t max_connections, bool tls, ConnectionTable* connections,
-                     std::function<void(int fd)> on_accepted, std::function<void()> on_refused) {
+void Listener::Start(ConnectionLimits limits, bool tls, ConnectionTable* connections,
+                     std::function<void(int fd, const std::string& peer)> on_accepted,
+                     std::function<void(const char* reason)> on_refused) {
+  limits_ = limits;
   tls_ = tls;
   connections_ = connections;
   on_accepted_ = std::move(on_accepted);
   on_refused_ = std::move(on_refused);
   stop_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   spare_.Reset(OpenSpare());
-  max_connections_ = max_connections == 0 ? UINT64_MAX : max_connections;
   thread_ = std::thread([this] { AcceptAll(); });
 }
 
@@ -228,35 +231,46 @@ void Listener::AcceptOne(int listener) {
     spare_.Reset();
     if (const int unwanted = accept4(listener, nullptr, nullptr, kFlags); unwanted >= 0) {
       Refuse(unwanted);
-      on_refused_();
+      on_refused_(kNoFiles);
     }
     spare_.Reset(OpenSpare());
     return;
   }
   // Workaround: gRPC 1.51 logs an error for each connection whose client has gone already. Remove with: Listener.
-  sockaddr_storage peer;
-  socklen_t peer_size = sizeof(peer);
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
+  sockaddr_storage address;
+  socklen_t size = sizeof(address);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     close(fd);
     return;
   }
-  const std::optional<bool> inspected = inspects_ ? std::optional(tls_) : std::nullopt;
-  if (!HasPlace() || connections_->IsBarred(peer) || !connections_->Add(fd, inspected)) {
+  const std::string peer = PeerName(address);
+  if (const char* const reason = Admit(fd, peer); reason != nullptr) {
     Refuse(fd);
-    on_refused_();
+    on_refused_(reason);
     return;
   }
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on a Unix socket, where it is not needed
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kTcpUserTimeoutMs, sizeof(kTcpUserTimeoutMs));
-  on_accepted_(fd);
+  on_accepted_(fd, peer);
 }
 
-bool Listener::HasPlace() {
-  if (connections_->num_open() < max_connections_) return true;
-  if (!end_idlest_) return connections_->EndIdlest();
-  if (!end_idlest_()) return false;
-  connections_->RemoveClosed();
+const char* Listener::Admit(int fd, const std::string& peer) {
+  const std::string host = HostOfPeer(peer);
+  if (connections_->IsBarred(host)) return "a client of its host has sent too much";
+  if (limits_.per_host != 0 && connections_->NumFrom(host) >= limits_.per_host) {
+    return "too many connections of its host are open";
+  }
+  if (!MakeRoom(host)) return "too many connections are open";
+  const std::optional<bool> inspected = inspects_ ? std::optional(tls_) : std::nullopt;
+  return connections_->Add(fd, inspected) ? nullptr : kNoFiles;
+}
+
+bool Listener::MakeRoom(const std::string& host) {
+  while (limits_.all != 0 && connections_->num_open() >= limits_.all) {
+    if (!(end_idlest_ ? end_idlest_(host) : connections_->EndIdlest(host))) return false;
+    connections_->RemoveClosed();
+  }
   return true;
 }
 

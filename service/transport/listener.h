@@ -25,9 +25,16 @@ namespace sparseagg::service {
 Limits FitToFiles(Limits limits, uint64_t& http_connections);
 Limits FitToFiles(Limits limits);
 
-// A listening address with a thread that accepts connections and passes them on. A connection beyond a limit takes the
-// place of the one that has been idle longest (ConnectionTable::EndIdlest), or else is reset at once, as one beyond the
-// limit on open files or from a barred peer is; a client of gRPC sees that as UNAVAILABLE.
+// Connections open at once; 0: no limit.
+struct ConnectionLimits {
+  uint64_t all = 0;       // open files are a limit in any case
+  uint64_t per_host = 0;  // HostOfPeer
+};
+
+// A listening address with a thread that accepts connections and passes them on. A connection beyond the limit on all
+// takes the place of another (ConnectionTable::EndIdlest), or else is reset at once. So are connections beyond the
+// limit of their host or on open files, and those from a barred peer, before any other is ended for them. A client of
+// gRPC sees a reset as UNAVAILABLE.
 //
 // Life cycle: Open listens; Start accepts; Stop, or the destructor, ends both. Owned by Server. Not thread-safe.
 //
@@ -46,17 +53,18 @@ class Listener {
 
   // For connections that do not carry gRPC: their bytes are not read as frames of HTTP/2. `end_idlest` takes the place
   // of ConnectionTable::EndIdlest, which knows by the frames how long a connection has been idle. Call it before Start.
-  void LeaveUninspected(std::function<bool()> end_idlest) {
+  void LeaveUninspected(std::function<bool(const std::string& host)> end_idlest) {
     inspects_ = false;
     end_idlest_ = std::move(end_idlest);
   }
 
   // Starts the thread, which maintains `connections` (borrowed until Stop) and calls, from no other thread:
-  //   on_accepted(fd)   with a non-blocking socket that the callee owns from then on
-  //   on_refused()      after it has reset a connection
-  // max_connections 0: only the limit on open files applies. tls: as ConnectionTable::Add.
-  void Start(uint64_t max_connections, bool tls, ConnectionTable* connections, std::function<void(int fd)> on_accepted,
-             std::function<void()> on_refused);
+  //   on_accepted(fd, peer)  with a non-blocking socket that the callee owns from then on, and PeerName
+  //   on_refused(reason)     after it has reset a connection, with a text for the log
+  // tls: as ConnectionTable::Add.
+  void Start(ConnectionLimits limits, bool tls, ConnectionTable* connections,
+             std::function<void(int fd, const std::string& peer)> on_accepted,
+             std::function<void(const char* reason)> on_refused);
   // Stops accepting and closes the listening sockets. Accepted connections stay open. May be called again.
   void Stop();
 
@@ -66,7 +74,10 @@ class Listener {
   absl::Status OpenHost(const std::string& host, const std::string& port);
   void AcceptAll();
   void AcceptOne(int listener);
-  bool HasPlace();
+  // Adds an accepted connection to the table. Returns: null, or why it is refused.
+  const char* Admit(int fd, const std::string& peer);
+  // Makes room for a connection from `host`. Returns: false if no other gives way.
+  bool MakeRoom(const std::string& host);
 
   std::string address_;
   std::string path_;           // of a Unix socket, to remove at the end
@@ -74,13 +85,13 @@ class Listener {
   std::vector<OwnedFd> sockets_;
   OwnedFd stop_;   // an eventfd, readable when the thread must end
   OwnedFd spare_;  // closed for a moment, to accept and refuse a connection when no descriptor is left
-  uint64_t max_connections_ = 0;
+  ConnectionLimits limits_;
   bool inspects_ = true;
   bool tls_ = false;
   ConnectionTable* connections_ = nullptr;
-  std::function<bool()> end_idlest_;
-  std::function<void(int fd)> on_accepted_;
-  std::function<void()> on_refused_;
+  std::function<bool(const std::string& host)> end_idlest_;
+  std::function<void(int fd, const std::string& peer)> on_accepted_;
+  std::function<void(const char* reason)> on_refused_;
   std::thread thread_;
 };
 

@@ -255,15 +255,74 @@ def abandoned_polls(address: Address) -> None:
     on_threads(one, 4)
 
 
-def held_polls(address: Address) -> None:
-    """Calls that wait for a task, on as many connections as an address may have."""
-    body = b'{"clientId":"h%d","leaseId":"l","labels":["none"],"timeout":"60s"}'
-    peers: list[socket.socket] = []
-    for i in range(300):
-        with contextlib.suppress(OSError):
-            peers.append(connected(address))
-            peers[-1].sendall(post(b"/v1/tasks:lease", JSON, len(body % i)) + body % i)
-    time.sleep(1e6)
+def crowd(address: Address, begin: Callable[[int], bytes], hosts: int = 1) -> None:
+    """Keeps 1200 connections open from each of some addresses, or tries to; ``begin``: what the n-th one sends."""
+
+    def one(source: str, numbers: Iterator[int]) -> None:
+        peers: list[socket.socket] = []
+        while True:
+            for peer in peers[:]:
+                try:
+                    ended = peer.recv(1 << 16) == b""
+                except BlockingIOError:
+                    ended = False
+                except OSError:
+                    ended = True
+                if ended:
+                    peers.remove(peer)
+                    peer.close()
+            with contextlib.suppress(OSError):
+                while len(peers) < 300:
+                    peers.append(connected(address, source))
+                    peers[-1].setblocking(False)
+                    peers[-1].send(begin(next(numbers)))
+            time.sleep(0.01)
+
+    threads = [
+        threading.Thread(target=one, args=(f"127.0.0.{2 + host}", itertools.count(4 * host + i, 4 * hosts)))
+        for host in range(hosts)
+        for i in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+
+
+def unfinished_body(_: int) -> bytes:
+    return post(CHUNKS, BYTES, 4 * MIB) + bytes(1000)
+
+
+def poll(number: int) -> bytes:
+    body = b'{"clientId":"h%d","leaseId":"l","labels":["none"],"timeout":"60s"}' % number
+    return post(b"/v1/tasks:lease", JSON, len(body)) + body
+
+
+def unfinished_head(_: int) -> bytes:
+    return b"GET / HTTP/1.1\r\nX-Slow: "
+
+
+def crowded_bodies(address: Address) -> None:
+    """Bodies that never end, on as many connections as an address gets."""
+    crowd(address, unfinished_body)
+
+
+def crowded_polls(address: Address) -> None:
+    """The same with calls that wait for a task."""
+    crowd(address, poll)
+
+
+def crowded_heads(address: Address) -> None:
+    """The same with heads that never end."""
+    crowd(address, unfinished_head)
+
+
+def crowds_of_bodies(address: Address) -> None:
+    """Bodies that never end, from four addresses, which together may have more than all connections."""
+    crowd(address, unfinished_body, hosts=4)
+
+
+def crowds_of_polls(address: Address) -> None:
+    """The same with calls that wait for a task."""
+    crowd(address, poll, hosts=4)
 
 
 def unread_results(address: Address) -> None:
@@ -290,7 +349,8 @@ ATTACKS: dict[str, Callable[[Address], None]] = {
     for attack in (
         slow_headers, slow_bodies, unfinished_bodies, bodies, huge_bodies, endless_chunks, huge_header, many_headers,
         full_headers, pipelined, pipelined_unread, pages_unread, connects, idle, compressed, deep_json, wide_json,
-        half_closed, upgrades, abandoned_polls, held_polls, unread_results,
+        half_closed, upgrades, abandoned_polls, unread_results,
+        crowded_bodies, crowded_polls, crowded_heads, crowds_of_bodies, crowds_of_polls,
     )
 }  # fmt: skip
 

@@ -7,6 +7,9 @@ import contextlib
 import http.client
 import itertools
 import json
+import re
+import socket
+import subprocess
 import time
 
 import http_attacks
@@ -86,6 +89,61 @@ def honest_round(address: str, name: str) -> float:
         coordinator.call("DELETE", path)
     coordinator.close()
     return time.monotonic() - begun
+
+
+LIVE = b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\n\r\n"
+NEWCOMERS = 500
+# At 256 MiB an eighth of the process share holds 121 connections, of which one address gets half.
+MOST, MOST_OF_ADDRESS = 121, 60
+
+
+def is_answered(connection: socket.socket) -> bool:
+    """Whether the server answers a request on the connection."""
+    try:
+        connection.sendall(LIVE)
+        return connection.recv(4096).startswith(b"HTTP/1.1 200")
+    except ConnectionError:
+        return False
+
+
+def is_newcomer_answered(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, timeout=60) as connection:
+            return is_answered(connection)
+    except ConnectionError:
+        return False
+
+
+def open_connections(metrics_address: str) -> int:
+    connection = http.client.HTTPConnection(metrics_address, timeout=60)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return int(re.search(r"^sparseagg_http_connections (\d+)", text, re.MULTILINE).group(1))
+
+
+@pytest.mark.parametrize("name", [name for name in http_attacks.ATTACKS if name.startswith("crowd")])
+def test_crowd_shuts_nobody_out(name: str, start_server) -> None:
+    server = start_server(
+        "--memory-limit", str(LIMIT), "--http-address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0"
+    )
+    host, _, port = server.http_address.rpartition(":")
+    address = (host, int(port))
+    with socket.create_connection(address, timeout=60) as idle:
+        assert is_answered(idle)
+        attacker = subprocess.Popen(http_attacks.command(name, server.http_address))
+        try:
+            # The listener counts them before their first bytes have come.
+            most = MOST if name.startswith("crowds") else MOST_OF_ADDRESS + 1
+            while open_connections(server.metrics_address) < most:
+                assert attacker.poll() is None
+            answered = sum(is_newcomer_answered(address) for _ in range(NEWCOMERS))
+            assert attacker.poll() is None
+            assert (answered, is_answered(idle)) == (NEWCOMERS, True)
+        finally:
+            attacker.kill()
+            attacker.wait()
+    assert server.stop() == 0
 
 
 @pytest.mark.parametrize("name", http_attacks.ATTACKS)

@@ -38,10 +38,10 @@ def request(address: str, method: str, path: str, body: bytes | dict | None = No
         connection.close()
 
 
-def raw(address: str, data: bytes) -> socket.socket:
-    """Opens a connection and sends bytes that need not be HTTP."""
+def raw(address: str, data: bytes, source: str = "127.0.0.1") -> socket.socket:
+    """Opens a connection from the address ``source`` and sends bytes that need not be HTTP."""
     host, port = address.rsplit(":", 1)
-    connection = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+    connection = socket.create_connection((host, int(port)), timeout=TIMEOUT_S, source_address=(source, 0))
     connection.sendall(data)
     return connection
 

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 import sparseagg as sa
-from http_calls import LOCAL, request
+from http_calls import LOCAL, raw, read_all, request
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "dimension": 1000, "width": 2}]}
@@ -156,11 +156,10 @@ def test_chunked_body_is_refused(address):
     assert "Content-Length" in answer.json["detail"]
 
 
-def grpc_web(address: str, method: str, message: bytes, flags: int = 0) -> tuple[bytes, str]:
+def grpc_web(address: str, method: str, message: bytes, flags: int = 0, **headers: str) -> tuple[bytes, str]:
     body = struct.pack(">BI", flags, len(message)) + message
-    answer = request(
-        address, "POST", f"/sparseagg.v1.Aggregation/{method}", body, content_type="application/grpc-web+proto"
-    )
+    headers["content_type"] = "application/grpc-web+proto"
+    answer = request(address, "POST", f"/sparseagg.v1.Aggregation/{method}", body, **headers)
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/grpc-web+proto"
     frames, rest = {}, answer.body
@@ -180,6 +179,35 @@ def test_grpc_web(address, round_path):
     assert grpc_web(address, "GetRound", b"\x0a\x04none")[1].startswith("grpc-status: 3\r\ngrpc-message: ")
     assert grpc_web(address, "GetRound", b"", flags=1)[1].startswith("grpc-status: 12")
     assert grpc_web(address, "StreamResult", b"")[1].startswith("grpc-status: 12")
+
+
+def test_grpc_web_timeout(address, round_path):
+    name = round_path.removeprefix("/v1/")
+    get = pb.GetRoundRequest(name=name).SerializeToString()
+    assert grpc_web(address, "GetRound", get, grpc_timeout="1H")[1] == "grpc-status: 0\r\n"
+    trailers = grpc_web(address, "GetRound", get, grpc_timeout="soon")[1]
+    assert trailers.startswith("grpc-status: 3\r\n")
+    assert "grpc-timeout" in trailers
+    # The wait of the method itself would be a minute.
+    wait = pb.WaitRoundRequest(name=name).SerializeToString()
+    assert grpc_web(address, "WaitRound", wait, grpc_timeout="100m")[1].startswith("grpc-status: 4\r\n")
+
+
+def test_header_that_comes_twice_is_refused(address):
+    for first, second in (
+        ("Host: localhost", "Host: localhost"),
+        ("Content-Type: application/json", "content-type: application/x-protobuf"),
+        ("sparseagg-tenant: a", "sparseagg-tenant: b"),
+        ("Origin: http://localhost", "Origin: http://localhost"),
+    ):
+        head = f"GET /v1/info HTTP/1.1\r\n{first}\r\n{second}\r\n"
+        head += "" if first.startswith("Host") else "Host: localhost\r\n"
+        answer = read_all(raw(address, head.encode() + b"\r\n"))
+        assert answer.startswith(b"HTTP/1.1 400 "), head
+        assert first.partition(":")[0].lower().encode() + b"' comes 2 times" in answer
+    assert b"'host' is missing" in read_all(raw(address, b"GET /v1/info HTTP/1.1\r\n\r\n"))
+    old = read_all(raw(address, b"GET /health/live HTTP/1.0\r\nHost: localhost\r\n\r\n"))
+    assert old.startswith(b"HTTP/1.1 200")
 
 
 def test_openapi_has_every_field_of_the_proto(address):

@@ -43,7 +43,8 @@ def test_flood_of_unfinished_bodies_stays_within_memory(start_server):
     body = bytes(4 << 20)
     hostile = []
     for i in range(100):
-        connection = raw(address, header(path.format(f"h{i}"), len(body)))
+        # Two hosts, because one gets half of the connections.
+        connection = raw(address, header(path.format(f"h{i}"), len(body)), f"127.0.0.{2 + i % 2}")
         connection.setblocking(False)
         hostile.append(connection)
         with contextlib.suppress(BlockingIOError):
@@ -93,19 +94,10 @@ def test_connections_of_one_address_are_limited(start_server):
     for connection in held:
         connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")
-    refused = raw(server.http_address, b"")
-    assert read_all(refused) == b""
-    refused.close()
+    assert ask_on_new(server.http_address) == b""
     held.pop().close()
-    while True:  # until the server has noticed
-        connection = raw(server.http_address, b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        try:
-            answer = connection.recv(4096)
-        except ConnectionResetError:
-            answer = b""
-        connection.close()
-        if answer:
-            break
+    while not (answer := ask_on_new(server.http_address)):  # until the server has noticed
+        pass
     assert answer.startswith(b"HTTP/1.1 200")
     for connection in held:
         connection.close()
@@ -123,10 +115,10 @@ def ask(connection: socket.socket, data: bytes = LIVE) -> bytes:
         return b""
 
 
-def ask_on_new(address: str) -> bytes:
-    """The same on a connection of its own."""
+def ask_on_new(address: str, source: str = "127.0.0.1") -> bytes:
+    """The same on a connection of its own, from the address ``source``."""
     try:
-        connection = raw(address, b"")
+        connection = raw(address, b"", source)
     except ConnectionError:
         return b""
     try:
@@ -135,14 +127,19 @@ def ask_on_new(address: str) -> bytes:
         connection.close()
 
 
+def hosts(*numbers: int) -> list[str]:
+    """Addresses of the loopback, each a host of its own for the server."""
+    return [f"127.0.0.{number}" for number in numbers]
+
+
 def test_silent_connections_give_way_to_new_ones(start_server):
     server = start_server(*LOCAL, "--max-http-connections", "4")
     held = [raw(server.http_address, b"GET / HTTP/1.1\r\nHost: loc")]
-    held += [raw(server.http_address, b"") for _ in range(3)]
+    held += [raw(server.http_address, b"", host) for host in hosts(2, 3, 4)]
     assert ask(held[3]).startswith(b"HTTP/1.1 200")
     newcomers = []
-    for silent in held[:3]:  # from the oldest on
-        newcomers.append(raw(server.http_address, b""))
+    for silent, host in zip(held[:3], hosts(5, 6, 7), strict=True):  # from the oldest on
+        newcomers.append(raw(server.http_address, b"", host))
         assert ask(newcomers[-1]).startswith(b"HTTP/1.1 200")
         assert read_all(silent) == b""
     assert ask(held[3]).startswith(b"HTTP/1.1 200")
@@ -153,10 +150,10 @@ def test_silent_connections_give_way_to_new_ones(start_server):
 
 def test_idlest_of_used_connections_gives_way(start_server):
     server = start_server(*LOCAL, "--max-http-connections", "4")
-    held = [raw(server.http_address, b"") for _ in range(4)]
+    held = [raw(server.http_address, b"", host) for host in hosts(1, 2, 3, 4)]
     for connection in (*held, held[0]):  # held[1] has been idle longest
         assert ask(connection).startswith(b"HTTP/1.1 200")
-    while not (answer := ask_on_new(server.http_address)):  # after a second
+    while not (answer := ask_on_new(server.http_address, "127.0.0.5")):  # after a second
         pass
     assert answer.startswith(b"HTTP/1.1 200")
     assert read_all(held[1]) == b""
@@ -166,15 +163,41 @@ def test_idlest_of_used_connections_gives_way(start_server):
         connection.close()
 
 
+def test_one_address_gets_half_of_the_connections(start_server):
+    server = start_server(*LOCAL, "--max-http-connections", "7", "--max-http-connections-per-address", "0")
+    greedy = [raw(server.http_address, b"", "127.0.0.2") for _ in range(3)]
+    for connection in greedy:
+        assert ask(connection).startswith(b"HTTP/1.1 200")
+    assert ask_on_new(server.http_address, "127.0.0.2") == b""
+    for connection in greedy:
+        assert ask(connection).startswith(b"HTTP/1.1 200")  # and none of its own was closed for it
+        connection.close()
+
+
+def test_address_that_holds_most_gives_way(start_server):
+    server = start_server(*LOCAL, "--max-http-connections", "6")
+    honest = raw(server.http_address, b"")  # idle longest
+    assert ask(honest).startswith(b"HTTP/1.1 200")
+    greedy = [raw(server.http_address, b"", host) for host in hosts(2, 2, 2, 3, 3)]
+    for connection in greedy:
+        assert ask(connection).startswith(b"HTTP/1.1 200")
+    newcomer = raw(server.http_address, b"", "127.0.0.4")
+    assert ask(newcomer).startswith(b"HTTP/1.1 200")
+    assert read_all(greedy[0]) == b""
+    for connection in (honest, *greedy[1:], newcomer):
+        assert ask(connection).startswith(b"HTTP/1.1 200")
+        connection.close()
+
+
 def test_long_poll_gives_way_after_a_second(start_server):
     server = start_server(*LOCAL, "--max-http-connections", "2")
     lease = b'{"clientId":"%d","labels":["none"],"timeout":"60s"}'
     head = header("/v1/tasks:lease", len(lease % 0)).replace(b"octet-stream", b"json")
-    waiting = [raw(server.http_address, b"") for _ in range(2)]
+    waiting = [raw(server.http_address, b"", host) for host in hosts(1, 2)]
     for i, connection in enumerate(waiting):
         assert ask(connection).startswith(b"HTTP/1.1 200")  # one that was never used gives way at once
         connection.sendall(head + lease % i)
-    while not (answer := ask_on_new(server.http_address)):
+    while not (answer := ask_on_new(server.http_address, "127.0.0.3")):
         pass
     assert answer.startswith(b"HTTP/1.1 200")
     assert read_all(waiting[0]) == b""

@@ -86,6 +86,7 @@ def test_cors_by_allow_list(start_server):
         (("--http-address", "unix:/tmp/x"), "HOST:PORT"),
         (("--http-address", "nonsense"), "--http-address"),
         ((*LOCAL, "--http-origins", "nonsense"), "--http-origins"),
+        ((*LOCAL, "--http-origins", "https://*.example.org"), "a pattern, which matches nothing"),
     ],
 )
 def test_bad_settings_stop_the_start(tmp_path, flags, text):

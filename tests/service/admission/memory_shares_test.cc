@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace sparseagg::service {
 namespace {
 
@@ -50,6 +52,30 @@ TEST(MemorySharesTest, FitToMemory_LowersConnections) {
   EXPECT_EQ(most(100, 7), 7);  // below kMinMemoryLimitBytes
   limits.connection_bytes = kTlsConnectionBytes;
   EXPECT_EQ(most(256, 10'000), 243);
+}
+
+// Else one host could have all connections, and nobody else one.
+TEST(MemorySharesTest, HostShare_IsAtMostHalfOfWhatThereReallyIs) {
+  for (const uint64_t mib : {0, 256, 1024, 16384}) {
+    for (const uint64_t wanted : {0, 1, 2, 100, 1'000'000}) {
+      Limits limits;
+      limits.memory_limit_bytes = mib << 20;
+      const uint64_t all = FitHttpConnections(limits, wanted);
+      for (const uint64_t per_host : {0, 1, 256, 1'000'000}) {
+        const uint64_t most = HostShare(all, per_host);
+        EXPECT_GE(most, 1);
+        EXPECT_LE(most, std::max<uint64_t>(1, all / 2)) << mib << " " << wanted << " " << per_host;
+        EXPECT_TRUE(per_host == 0 || most <= per_host);
+      }
+    }
+  }
+  Limits small;
+  small.memory_limit_bytes = uint64_t{256} << 20;
+  EXPECT_EQ(FitHttpConnections(small, 1000), 121);
+  EXPECT_EQ(HostShare(121, 256), 60);
+  EXPECT_EQ(HostShare(1000, 256), 256);
+  EXPECT_EQ(HostShare(0, 7), 7);
+  EXPECT_EQ(HostShare(0), 0);
 }
 
 TEST(MemorySharesTest, FitToMemory_OneMessageAndOnePageFitBesideStreams) {

@@ -81,6 +81,18 @@ TEST(GrpcWeb, Frame_OfAnotherSize_IsRefused) {
   EXPECT_TRUE(absl::IsUnimplemented(unframed("\1" + good.substr(1)).status()));
 }
 
+TEST(GrpcWeb, Timeout_IsDigitsAndAUnit) {
+  EXPECT_EQ(ParseGrpcTimeout("10S").value(), absl::Seconds(10));
+  EXPECT_EQ(ParseGrpcTimeout("99999999H").value(), absl::Hours(99'999'999));
+  EXPECT_EQ(ParseGrpcTimeout("1M").value(), absl::Minutes(1));
+  EXPECT_EQ(ParseGrpcTimeout("500m").value(), absl::Milliseconds(500));
+  EXPECT_EQ(ParseGrpcTimeout("7u").value(), absl::Microseconds(7));
+  EXPECT_EQ(ParseGrpcTimeout("0n").value(), absl::ZeroDuration());
+  for (const char* text : {"", "S", "10", "10s", "10 S", " 10S", "+10S", "-1S", "1.5S", "100000000S", "10SS", "1O0S"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseGrpcTimeout(text).status())) << text;
+  }
+}
+
 TEST(GrpcWeb, Error_IsInTheTrailers) {
   const HttpResponse response = MakeGrpcWebResponse(absl::NotFoundError("no ä\n"), "unused");
   ASSERT_EQ(response.body.size(), 1u);
@@ -148,6 +160,38 @@ TEST(BrowserPolicy, PagesOfOtherOrigins_AreRefused) {
   }
   EXPECT_FALSE(BrowserPolicy::Create("example.org", HostRule::kAny).ok());
   EXPECT_FALSE(BrowserPolicy::Create("https://example.org/path", HostRule::kAny).ok());
+}
+
+TEST(BrowserPolicy, OriginThatNoBrowserSends_IsRefused) {
+  for (const char* origin : {"https://app.example.org", "http://app:8080", "HTTPS://App.Example.org",
+                             "http://[::1]:3000", "https://[2001:db8::1]", "*", "http://a_b-c.d, https://e"}) {
+    EXPECT_TRUE(BrowserPolicy::Create(origin, HostRule::kAny).ok()) << origin;
+  }
+  const std::pair<const char*, const char*> cases[] = {
+      {"https://*.example.org", "a pattern, which matches nothing"},
+      {"http://*", "a pattern"},
+      {"https://app.example.org:443", "the port that browsers leave out"},
+      {"http://app.example.org:80", "the port that browsers leave out"},
+      {"https://app:", "no port from 1 to 65535"},
+      {"https://app:0", "no port from 1 to 65535"},
+      {"https://app:08080", "no port from 1 to 65535"},
+      {"https://app:65536", "no port from 1 to 65535"},
+      {"https://app:http", "no port from 1 to 65535"},
+      {"https://[::1", "no IPv6 address"},
+      {"https://[127.0.0.1]", "no IPv6 address"},
+      {"https://[0:0:0:0:0:0:0:1]", "browsers send as [::1]"},
+      {"https://b\xC3\xBC"
+       "cher.example",
+       "browsers send names in Punycode"},
+      {"https://:8080", "a host of other characters"},
+      {"https://", "is not an origin such as"},
+      {"null", "is not an origin such as"},
+  };
+  for (const auto& [origin, problem] : cases) {
+    const absl::Status status = BrowserPolicy::Create(std::string("http://good,") + origin, HostRule::kAny).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << origin;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(problem)) << origin;
+  }
 }
 
 TEST(BrowserPolicy, LocalServer_TakesOnlyLocalHosts) {

@@ -335,7 +335,7 @@ TEST_F(RoundsApiTest, CreateRound_SpecOfMoreFieldsThanItsTensorsMayHave_IsRefuse
 TEST_F(RoundsApiTest, WaitRound_MoreThanThereIsMemoryFor_AreRefusedUntilOneIsOver) {
   options_.limits.memory_limit_bytes = uint64_t{256} << 20;
   const std::string name = Create(SumSpec());
-  CountLimit& waits = server().context().waits;
+  CountLimit& waits = server().context().waits.all();
   EXPECT_EQ(waits.limit(), 1280);  // 16 KiB each of a quarter of 80 MiB
   for (uint64_t i = 0; i < waits.limit(); ++i) ASSERT_TRUE(waits.TryAcquire());
   EXPECT_THAT(

@@ -106,7 +106,7 @@ TEST_F(TasksApiTest, Lease_BeyondMaxWaitingLeases_IsRefused_AndDrainAnswersTheOt
   std::thread worker([&] { leased = tasks().Lease("a", absl::Minutes(1)); });
   AwaitWaiting(1);
   EXPECT_THAT(tasks().Lease("b"), Fails(Code::kResourceExhausted,
-                                        HasSubstr("1 calls already wait for tasks, the server's max_waiting_leases")));
+                                        HasSubstr("already wait for tasks; the server's max_waiting_leases is 1")));
   server().Drain();
   worker.join();
   EXPECT_THAT(leased, Fails(Code::kUnavailable, HasSubstr("leases no tasks")));

@@ -8,12 +8,16 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "service/transport/owned_fd.h"
 #include "tests/service/support/manual_clock.h"
+#include "tests/service/support/tcp_pair.h"
 
 namespace sparseagg::service {
 namespace {
@@ -40,23 +44,10 @@ class ConnectionTableTest : public ::testing::Test {
     if (family == AF_UNIX) {
       pair = Connect();
     } else {
-      const OwnedFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      sockaddr_in address{};
-      address.sin_family = AF_INET;
-      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      socklen_t size = sizeof(address);
-      auto* const at = reinterpret_cast<sockaddr*>(&address);
-      EXPECT_EQ(bind(listener.get(), at, size), 0);
-      EXPECT_EQ(listen(listener.get(), 1), 0);
-      EXPECT_EQ(getsockname(listener.get(), at, &size), 0);
-      pair.client.Reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      const int little = static_cast<int>(ConnectionTable::kMinReadBytes) / 4;  // read while it fills
-      setsockopt(pair.client.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
-      EXPECT_EQ(connect(pair.client.get(), at, size), 0);
-      pair.server.Reset(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      EXPECT_TRUE(connections_.Add(pair.server.get(), /*tls=*/false));
-      EXPECT_EQ(getsockname(pair.client.get(), at, &size), 0);
-      peer_ = absl::StrCat("ipv4:127.0.0.1:", ntohs(address.sin_port));
+      TcpPair tcp("127.0.0.1", static_cast<int>(ConnectionTable::kMinReadBytes) / 4);  // read while it fills
+      EXPECT_TRUE(connections_.Add(tcp.server.get(), /*tls=*/false));
+      peer_ = tcp.peer;
+      pair = {std::move(tcp.server), std::move(tcp.client)};
     }
     const int much = 4 << 20;
     setsockopt(pair.server.get(), SOL_SOCKET, SO_SNDBUF, &much, sizeof(much));
@@ -121,6 +112,71 @@ TEST_F(ConnectionTableTest, TableThatIsGone_LeavesNothingForTheNextSocketOfThatN
   }
   EXPECT_FALSE(EndInspection(socket)) << "it went on";
 }
+
+// Connections of several hosts, as gRPC's.
+class HostsConnectionTableTest : public ConnectionTableTest {
+ protected:
+  std::vector<TcpPair> ConnectFrom(const char* host, int count) {
+    std::vector<TcpPair> pairs;
+    for (int i = 0; i < count; ++i) {
+      pairs.emplace_back(host);
+      EXPECT_TRUE(connections_.Add(pairs.back().server.get(), /*tls=*/false));
+    }
+    return pairs;
+  }
+
+  // The client opens `streams` streams, and the server receives that as gRPC does.
+  static void Call(const TcpPair& pair, uint8_t streams) {
+    std::string sent = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    for (uint8_t i = 0; i < streams; ++i) {
+      const uint32_t stream = 2 * uint32_t{i} + 1;
+      sent += {0, 0, 0, 1, 4, 0, 0, static_cast<char>(stream >> 8), static_cast<char>(stream)};
+    }
+    sent.append({0, 0, 64, 0, 0, 0, 0, 0, 1}).append(64, 'x');
+    Exchange(pair, sent);
+    Exchange(pair, std::string({0, 0, 120, 0, 0, 0, 0, 0, 1}) + std::string(120, 'x'));
+  }
+
+  // The server ends a stream, as gRPC does.
+  static void EndStream(const TcpPair& pair, uint8_t stream) {
+    std::array<char, 9> frame = {0, 0, 0, 1, 5, 0, 0, 0, static_cast<char>(stream)};
+    iovec part{frame.data(), frame.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    ASSERT_EQ(sendmsg(pair.server.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(frame.size()));
+  }
+  // Whether the client reads to an end.
+  static bool HasEnded(const TcpPair& pair) {
+    std::array<char, 64> bytes;
+    ssize_t size = 0;
+    do {
+      size = recv(pair.client.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    } while (size > 0);
+    return size == 0;
+  }
+
+  static int NumEnded(const std::vector<TcpPair>& pairs) {
+    return static_cast<int>(std::count_if(pairs.begin(), pairs.end(), [](const auto& pair) { return pair.IsEnded(); }));
+  }
+
+ private:
+  static void Exchange(const TcpPair& pair, const std::string& sent) {
+    ASSERT_EQ(send(pair.client.get(), sent.data(), sent.size(), MSG_NOSIGNAL), static_cast<ssize_t>(sent.size()));
+    std::array<char, 4096> bytes;
+    for (size_t received = 0; received < sent.size();) {
+      iovec part{bytes.data(), bytes.size()};
+      msghdr message{};
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      pollfd polled{pair.server.get(), POLLIN, 0};
+      ASSERT_EQ(poll(&polled, 1, 20'000), 1);
+      const ssize_t size = recvmsg(pair.server.get(), &message, 0);
+      ASSERT_GT(size, 0);
+      received += static_cast<size_t>(size);
+    }
+  }
+};
 
 class SlowConnectionTableTest : public ConnectionTableTest, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Families, SlowConnectionTableTest, ::testing::Values(AF_UNIX, AF_INET),
@@ -200,6 +256,83 @@ TEST_F(ConnectionTableTest, EndStuck_AnotherPeer_Stays) {
     EXPECT_EQ(connections_.EndStuck("ipv4:127.0.0.1:1"), 0);
     clock_.Advance(kCheckInterval, timer_);
   }
+}
+
+TEST_F(HostsConnectionTableTest, NumFrom_CountsByHost) {
+  const auto first = ConnectFrom("127.0.0.1", 2);
+  auto second = ConnectFrom("127.0.0.2", 1);
+  EXPECT_EQ(connections_.NumFrom("ipv4:127.0.0.1"), 2);
+  EXPECT_EQ(connections_.NumFrom("ipv4:127.0.0.2"), 1);
+  EXPECT_EQ(connections_.CountByHost().size(), 2);
+  shutdown(second[0].server.get(), SHUT_RDWR);
+  connections_.RemoveClosed();
+  EXPECT_EQ(connections_.NumFrom("ipv4:127.0.0.2"), 0);
+  EXPECT_EQ(connections_.CountByHost().size(), 1);
+}
+
+TEST_F(HostsConnectionTableTest, EndIdlest_TheHostThatHoldsMostGivesWay) {
+  const auto honest = ConnectFrom("127.0.0.1", 1);  // the oldest
+  const auto greedy = ConnectFrom("127.0.0.2", 3);
+  EXPECT_TRUE(connections_.EndIdlest("ipv4:127.0.0.3"));
+  EXPECT_TRUE(greedy[0].IsEnded());
+  EXPECT_TRUE(connections_.EndIdlest("ipv4:127.0.0.2"));  // its own
+  EXPECT_TRUE(greedy[1].IsEnded());
+  EXPECT_EQ(NumEnded(honest), 0);
+}
+
+// Its connections have called a moment ago.
+TEST_F(HostsConnectionTableTest, EndIdlest_BusyConnectionsOfAGreedyHost_GiveWayToOthersOnly) {
+  const auto greedy = ConnectFrom("127.0.0.2", 3);
+  for (const TcpPair& pair : greedy) Call(pair, 1);
+  EXPECT_FALSE(connections_.EndIdlest("ipv4:127.0.0.2"));
+  EXPECT_TRUE(connections_.EndIdlest("ipv4:127.0.0.1"));
+  EXPECT_TRUE(greedy[0].IsEnded());
+  const auto honest = ConnectFrom("127.0.0.1", 1);
+  for (const TcpPair& pair : honest) Call(pair, 1);
+  EXPECT_FALSE(connections_.EndIdlest("ipv4:127.0.0.1"));  // it would hold as much as the other does now
+  EXPECT_FALSE(connections_.EndIdlest("ipv4:127.0.0.2"));
+  EXPECT_EQ(NumEnded(honest), 0);
+}
+
+TEST_F(HostsConnectionTableTest, EndBusiest_ManyStreamsOnOneConnection_EndsAndBarsTheHost) {
+  const auto honest = ConnectFrom("127.0.0.1", 2);
+  const auto greedy = ConnectFrom("127.0.0.2", 2);
+  for (const TcpPair& pair : honest) Call(pair, 150);
+  Call(greedy[1], 250);
+  connections_.EndBusiest();
+  EXPECT_EQ(NumEnded(greedy), 2);
+  EXPECT_EQ(NumEnded(honest), 0);
+  EXPECT_TRUE(connections_.IsBarred("ipv4:127.0.0.2"));
+}
+
+TEST_F(HostsConnectionTableTest, EndBusiest_ManyStreamsOnManyConnections_EndsTheBusiestOfTheHost) {
+  const auto honest = ConnectFrom("127.0.0.1", 1);
+  const auto greedy = ConnectFrom("127.0.0.2", 3);
+  Call(honest[0], 80);  // streams count twice in the second in which they were opened
+  Call(greedy[0], 40);
+  Call(greedy[1], 50);
+  Call(greedy[2], 45);
+  connections_.EndBusiest();
+  EXPECT_TRUE(greedy[1].IsEnded());
+  EXPECT_EQ(NumEnded(greedy), 1);
+  EXPECT_EQ(NumEnded(honest), 0);
+  EXPECT_FALSE(connections_.IsBarred("ipv4:127.0.0.2"));
+}
+
+TEST_F(HostsConnectionTableTest, EndWithoutStreams_EndsThoseWhoseStreamsHaveEnded) {
+  const auto pairs = ConnectFrom("127.0.0.1", 3);
+  Call(pairs[1], 1);
+  Call(pairs[2], 2);
+  connections_.EndWithoutStreams(absl::Hours(1));
+  EXPECT_EQ(NumEnded(pairs), 0);
+  connections_.EndWithoutStreams(absl::ZeroDuration());
+  EXPECT_TRUE(pairs[0].IsEnded());  // it has sent nothing
+  EXPECT_EQ(NumEnded(pairs), 1);
+  EndStream(pairs[1], 1);
+  EndStream(pairs[2], 1);
+  connections_.EndWithoutStreams(absl::ZeroDuration());
+  EXPECT_TRUE(HasEnded(pairs[1]));
+  EXPECT_FALSE(HasEnded(pairs[2]));
 }
 
 // The names of grpc::ServerContext::peer().

@@ -23,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tests/service/support/localhost.h"
+#include "tests/service/support/tcp_pair.h"
 
 namespace sparseagg::service {
 namespace {
@@ -88,20 +89,26 @@ OwnedFd BindUnix(const std::string& path) {
 // Keeps what it is given, and tells the other side with a byte.
 class Keeper {
  public:
-  void Start(Listener& listener, uint64_t max_connections) {
-    const auto take = [this](int fd) {
+  void Start(Listener& listener, ConnectionLimits limits = {}) {
+    const auto take = [this](int fd, const std::string&) {
       const std::lock_guard lock(mutex_);
       kept_.emplace_back(fd);
       (void)send(fd, "t", 1, MSG_NOSIGNAL);  // who only looks whether a server listens has gone by now
     };
-    listener.Start(max_connections, /*tls=*/false, &connections_, take, [this] { ++refused_; });
+    listener.Start(limits, /*tls=*/false, &connections_, take, [this](const char*) { ++refused_; });
   }
   void CloseOne() {
     const std::lock_guard lock(mutex_);
     shutdown(kept_.front().get(), SHUT_RDWR);
     kept_.erase(kept_.begin());
   }
+  // The socket that was accepted last.
+  int last() {
+    const std::lock_guard lock(mutex_);
+    return kept_.back().get();
+  }
   int refused() const { return refused_; }
+  ConnectionTable& connections() { return connections_; }
 
  private:
   ConnectionTable connections_{&SystemClock()};
@@ -130,7 +137,7 @@ TEST(ListenerTest, PortZero_IsTheOneThatWasFound) {
   Keeper keeper;
   const auto listener = MustOpen("127.0.0.1:0");
   EXPECT_THAT(listener->address(), ::testing::MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]*"));
-  keeper.Start(*listener, 0);
+  keeper.Start(*listener);
   EXPECT_EQ(AnswerOf(ConnectTo(*listener)), Answer::kTaken);
 }
 
@@ -138,7 +145,7 @@ TEST(ListenerTest, Tcp_EndsByItselfWherePeersTakeNothing) {
   ConnectionTable connections(&SystemClock());
   const auto listener = MustOpen("127.0.0.1:0");
   std::atomic<unsigned int> timeout_ms = 0;
-  const auto take = [&](int fd) {
+  const auto take = [&](int fd, const std::string&) {
     const OwnedFd taken(fd);
     unsigned int found = 0;
     socklen_t size = sizeof(found);
@@ -146,7 +153,7 @@ TEST(ListenerTest, Tcp_EndsByItselfWherePeersTakeNothing) {
     timeout_ms = found;
     (void)send(fd, "t", 1, MSG_NOSIGNAL);
   };
-  listener->Start(0, /*tls=*/false, &connections, take, [] {});
+  listener->Start({}, /*tls=*/false, &connections, take, [](const char*) {});
   EXPECT_EQ(AnswerOf(ConnectTo(*listener)), Answer::kTaken);
   EXPECT_EQ(timeout_ms, 20'000);
 }
@@ -156,7 +163,7 @@ TEST(ListenerTest, Localhost_IsEveryAddressThatItStandsFor) {
   const bool has_v6 = Listener::Open("[::1]:0").ok();
   Keeper keeper;
   const auto listener = MustOpen("localhost:0");
-  keeper.Start(*listener, 0);
+  keeper.Start(*listener);
   EXPECT_EQ(AnswerOf(ConnectTo(*listener)), Answer::kTaken);
   const OwnedFd v6 = ConnectToV6(*listener);
   if (has_v6 && v6.get() >= 0) {  // not everywhere is ::1 called so
@@ -171,7 +178,7 @@ TEST(ListenerTest, UnixPath_ReplacesASocketThatWasLeft_AndGoesAtTheEnd) {
     Keeper keeper;
     const auto listener = MustOpen(prefix + path);
     EXPECT_EQ(listener->address(), prefix + path);
-    keeper.Start(*listener, 0);
+    keeper.Start(*listener);
     EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
     listener->Stop();
     struct stat gone {};
@@ -187,7 +194,7 @@ TEST(ListenerTest, UnixPath_WhereAServerListens_IsRefused_AndThatOneStays) {
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()),
               AllOf(HasSubstr(path), HasSubstr("another server listens there")));
-  keeper.Start(*first, 0);
+  keeper.Start(*first);
   EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
 }
 
@@ -210,7 +217,7 @@ TEST(ListenerTest, UnixPath_ThatIsAnothersByNow_StaysAtTheEnd) {
   Keeper keeper;
   const auto second = MustOpen("unix:" + path);
   first->Stop();
-  keeper.Start(*second, 0);
+  keeper.Start(*second);
   EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
 }
 
@@ -218,7 +225,7 @@ TEST(ListenerTest, AbstractName) {
   const std::string name = absl::StrCat("sparseagg-listener-test-", getpid());
   Keeper keeper;
   const auto listener = MustOpen("unix-abstract:" + name);
-  keeper.Start(*listener, 0);
+  keeper.Start(*listener);
   EXPECT_EQ(AnswerOf(ConnectToUnix(name, true)), Answer::kTaken);
 }
 
@@ -265,21 +272,21 @@ class ListenerLimitTest : public ::testing::Test {
 };
 
 TEST_F(ListenerLimitTest, OneTooMany_TakesThePlaceOfOneThatHasNotCalled) {
-  keeper_.Start(*listener_, 3);
+  keeper_.Start(*listener_, {.all = 3});
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(ConnectAndAsk(i), Answer::kTaken) << i;
   listener_->Stop();
   EXPECT_EQ(keeper_.refused(), 0);
 }
 
 TEST_F(ListenerLimitTest, OtherFiles_AreNoConnections) {
-  keeper_.Start(*listener_, 3);
+  keeper_.Start(*listener_, {.all = 3});
   std::vector<OwnedFd> others;
   for (int i = 0; i < 10; ++i) others.emplace_back(dup(0));
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(ConnectAndAsk(i), Answer::kTaken) << i;
 }
 
 TEST_F(ListenerLimitTest, NoDescriptorLeft_IsARefusal_AndNotTheEnd) {
-  keeper_.Start(*listener_, 0);
+  keeper_.Start(*listener_);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const OwnedFd next(dup(0));
@@ -296,6 +303,31 @@ TEST_F(ListenerLimitTest, NoDescriptorLeft_IsARefusal_AndNotTheEnd) {
   EXPECT_EQ(ConnectAndAsk(2), Answer::kTaken);
   listener_->Stop();
   EXPECT_EQ(keeper_.refused(), 2);
+}
+
+// They are refused before another connection is ended for them.
+TEST_F(ListenerLimitTest, BeyondTheLimitOfItsHostOrBarred_IsRefused_AndEndsNobody) {
+  keeper_.Start(*listener_, {.all = 3, .per_host = 2});
+  const OwnedFd honest = SocketOf("127.0.0.3");
+  ASSERT_EQ(sparseagg::service::ConnectAndAsk(honest, to_), Answer::kTaken);
+  EXPECT_EQ(ConnectAndAsk(0), Answer::kTaken);
+  EXPECT_EQ(ConnectAndAsk(1), Answer::kTaken);
+  for (size_t i = 2; i < 5; ++i) EXPECT_EQ(ConnectAndAsk(i), Answer::kReset) << i;
+  keeper_.connections().Bar(keeper_.last());  // of 127.0.0.1, like all but `honest`
+  EXPECT_EQ(ConnectAndAsk(5), Answer::kReset);
+  listener_->Stop();
+  EXPECT_EQ(keeper_.refused(), 4);
+  EXPECT_EQ(keeper_.connections().num_open(), 3);
+}
+
+TEST_F(ListenerLimitTest, OneTooMany_TakesThePlaceOfTheHostThatHoldsMost) {
+  keeper_.Start(*listener_, {.all = 4});
+  const OwnedFd honest = SocketOf("127.0.0.3");
+  ASSERT_EQ(sparseagg::service::ConnectAndAsk(honest, to_), Answer::kTaken);  // the oldest
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(ConnectAndAsk(i), Answer::kTaken) << i;
+  listener_->Stop();
+  EXPECT_EQ(keeper_.connections().NumFrom("ipv4:127.0.0.3"), 1);
+  EXPECT_EQ(keeper_.connections().num_open(), 4);
 }
 
 }  // namespace

@@ -1,0 +1,109 @@
+"""A stop with peers that say nothing: it waits for none of them, however long calls may take."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+import grpc
+import pytest
+from real_server import ServerProcess
+from sparseagg.v1 import aggregation_pb2 as pb
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+HALF_HEAD = b"GET /v1/info HTTP/1.1\r\nHost: loc"
+HALF_BODY = (
+    b"POST /v1/rounds/none/chunks?client_id=h&submission_id=s&tensor=w HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n"
+)
+WHOLE = b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+# Where the peer connects, and what it sends.
+PEERS = {
+    "silent": ("grpc", b""),
+    "half a preface": ("grpc", PREFACE[:12]),
+    "a preface": ("grpc", PREFACE),
+    "idle HTTP/2": ("grpc", PREFACE + SETTINGS),
+    "silent, HTTP": ("http", b""),
+    "half a head": ("http", HALF_HEAD),
+    "half a head after a request": ("http", WHOLE + HALF_HEAD),
+    "half a small body": ("http", HALF_BODY % 1000 + bytes(500)),
+    "half a body": ("http", HALF_BODY % 1_000_000 + bytes(1000)),
+    "responses that nobody reads": ("http", WHOLE.replace(b"/v1/info", b"/v1/openapi.json") * 2000),
+    "silent, metrics": ("metrics", b""),
+    "half a head, metrics": ("metrics", HALF_HEAD),
+}
+
+
+@pytest.fixture
+def patient_server(start_server) -> ServerProcess:
+    """A server that gives calls more time than `stop` has."""
+    local = "127.0.0.1:0"
+    return start_server("--http-address", local, "--metrics-address", local, "--shutdown-deadline", "1h")
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_silent_peer_does_not_hold_up_the_stop(peer: str, patient_server: ServerProcess) -> None:
+    where, data = PEERS[peer]
+    address = {
+        "grpc": patient_server.address,
+        "http": patient_server.http_address,
+        "metrics": patient_server.metrics_address,
+    }[where]
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.setblocking(False)
+        connection.send(data)
+        assert patient_server.stop() == 0
+
+
+# Streams of gRPC's own services, which end when their clients do.
+@pytest.mark.parametrize(
+    "method", ["grpc.health.v1.Health/Watch", "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"]
+)
+def test_watch_does_not_hold_up_the_stop(method: str, patient_server: ServerProcess) -> None:
+    with grpc.insecure_channel(patient_server.address) as channel:
+        asked, ended = threading.Event(), threading.Event()
+
+        def requests():
+            yield b"" if "Health" in method else b"\x3a\x00"  # the list of services
+            asked.set()
+            ended.wait()
+
+        watch = channel.stream_stream(f"/{method}")(requests())
+        next(watch)
+        assert asked.wait(timeout=60)
+        assert patient_server.stop() == 0
+        ended.set()
+
+
+def test_call_that_goes_on_is_finished(patient_server: ServerProcess) -> None:
+    with grpc.insecure_channel(patient_server.address) as channel:
+        put = channel.stream_unary(
+            "/sparseagg.v1.Aggregation/SubmitUpdate",
+            request_serializer=pb.UpdateChunk.SerializeToString,
+            response_deserializer=pb.Submission.FromString,
+        )
+        create = channel.unary_unary(
+            "/sparseagg.v1.Aggregation/CreateRound",
+            request_serializer=pb.CreateRoundRequest.SerializeToString,
+            response_deserializer=pb.Round.FromString,
+        )
+        spec = pb.RoundSpec(tensors=[pb.TensorSpec(name="t", dtype=pb.DTYPE_FLOAT32, dimension=9)])
+        create(pb.CreateRoundRequest(round_id="r", spec=spec))
+        host, _, port = patient_server.address.rpartition(":")
+
+        def chunks():
+            yield pb.UpdateChunk(round="rounds/r", client_id="c", submission_id="s")
+            patient_server.process.terminate()
+            # A peer without calls is ended: by then, one with a call would have been, too.
+            with contextlib.suppress(ConnectionResetError):
+                while silent.recv(4096):
+                    pass
+            yield pb.UpdateChunk(round="rounds/r", client_id="c", submission_id="s", sequence=1, last=True)
+
+        with socket.create_connection((host, int(port)), timeout=60) as silent:
+            assert put(chunks()).num_tuples == 0
+    assert patient_server.process.wait(timeout=60) == 0
