@@ -1,5 +1,7 @@
 #include "python/engine/inputs.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -90,6 +92,15 @@ bool HasWireType(const TensorSpec& spec, const PlainArray& array) {
 
 }  // namespace
 
+Released& Released::OfProcess() {
+  static Released& released = []() -> Released& {
+    // The lock is held during a fork, so that no other thread holds it in the child.
+    pthread_atfork([] { OfProcess().mu_.lock(); }, [] { OfProcess().mu_.unlock(); }, [] { OfProcess().mu_.unlock(); });
+    return *new Released;
+  }();
+  return released;
+}
+
 void Released::Take(std::vector<PyObject*>&& objects) {
   std::lock_guard lock(mu_);
   objects_.insert(objects_.end(), objects.begin(), objects.end());
@@ -126,12 +137,12 @@ class InputReader::Builder {
       references->clear();
     }
   }
-  Submission Build(const std::shared_ptr<Released>& released) {
+  Submission Build() {
     const auto by_index = [](const InputTensor& a, const InputTensor& b) { return a.tensor < b.tensor; };
     auto& tensors = submission.tensors;
     if (!std::is_sorted(tensors.begin(), tensors.end(), by_index)) std::sort(tensors.begin(), tensors.end(), by_index);
-    submission.owner = Own(references_, released);
-    submission.key_owner = Own(key_references_, released);
+    submission.owner = Own(references_);
+    submission.key_owner = Own(key_references_);
     return std::move(submission);
   }
 
@@ -140,33 +151,29 @@ class InputReader::Builder {
  private:
   class Holder {
    public:
-    Holder(std::vector<PyObject*>&& objects, std::shared_ptr<Released> released)
-        : objects_(std::move(objects)), released_(std::move(released)) {}
+    explicit Holder(std::vector<PyObject*>&& objects) : objects_(std::move(objects)) {}
     Holder(const Holder&) = delete;
     Holder& operator=(const Holder&) = delete;
-    ~Holder() { released_->Take(std::move(objects_)); }
+    ~Holder() { Released::OfProcess().Take(std::move(objects_)); }
 
    private:
     std::vector<PyObject*> objects_;
-    std::shared_ptr<Released> released_;
   };
 
   static void Hold(PyObject* object, std::vector<PyObject*>& references) {
     Py_INCREF(object);
     references.push_back(object);
   }
-  static std::shared_ptr<const void> Own(std::vector<PyObject*>& references,
-                                         const std::shared_ptr<Released>& released) {
+  static std::shared_ptr<const void> Own(std::vector<PyObject*>& references) {
     if (references.empty()) return nullptr;
-    return std::make_shared<const Holder>(std::exchange(references, {}), released);
+    return std::make_shared<const Holder>(std::exchange(references, {}));
   }
 
   std::vector<PyObject*> references_;
   std::vector<PyObject*> key_references_;
 };
 
-InputReader::InputReader(absl::Span<const TensorSpec> tensors, std::shared_ptr<Released> released)
-    : tensors_(tensors), released_(std::move(released)) {
+InputReader::InputReader(absl::Span<const TensorSpec> tensors) : tensors_(tensors) {
   for (size_t t = 0; t < tensors_.size(); ++t) index_[py::str(tensors_[t].name)] = t;
 }
 
@@ -177,7 +184,7 @@ Submission InputReader::Read(std::string client_id, py::handle update, bool pair
     ReadConverted(convert(client_id, update), builder);
   }
   builder.submission.client_id = std::move(client_id);
-  return builder.Build(released_);
+  return builder.Build();
 }
 
 bool InputReader::ReadFast(PyObject* update, bool pairs, Builder& builder) const {

@@ -16,18 +16,19 @@
 namespace sparseagg::python {
 
 // Python references that the engine no longer needs. The engine releases them on threads without the GIL, so they are
-// collected here until a thread with the GIL drops them. Shared by an Aggregator and the submissions read for it.
-// Thread-safe.
+// collected here until a thread with the GIL drops them, in a call of any Aggregator. The process has one: submissions
+// move from one Aggregator to another. Never destroyed, because threads may outlive main. Thread-safe.
 class Released {
  public:
-  // Requires: the GIL.
-  ~Released() { Drop(); }
+  static Released& OfProcess();
   // Takes references over. Needs no GIL.
   void Take(std::vector<PyObject*>&& objects);
   // Drops all references, which may run any Python code. Requires: the GIL.
   void Drop();
 
  private:
+  Released() = default;
+
   std::mutex mu_;
   std::vector<PyObject*> objects_;
 };
@@ -40,7 +41,7 @@ class Released {
 // returns arrays in wire form, or raises.
 class InputReader {
  public:
-  InputReader(absl::Span<const TensorSpec> tensors, std::shared_ptr<Released> released);
+  explicit InputReader(absl::Span<const TensorSpec> tensors);
 
   // Reads one update in any form that Aggregator.add of the Python package takes; if `pairs`, also an (update, weight)
   // tuple. May run any Python code, through `convert`.
@@ -57,7 +58,6 @@ class InputReader {
   void ReadConverted(const pybind11::object& converted, Builder& builder) const;
 
   absl::Span<const TensorSpec> tensors_;
-  std::shared_ptr<Released> released_;
   pybind11::dict index_;  // name -> index
 };
 

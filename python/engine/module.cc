@@ -35,16 +35,18 @@ void ThrowIfError(const absl::Status& status) {
   if (!status.ok()) throw StatusException{status};
 }
 
-// The Python class _engine.Aggregator: a LocalRound, and the Python references of its submissions. Thread-safe, by the
+// The Python class _engine.Aggregator: a LocalRound with a reader of its submissions. Thread-safe, by the
 // GIL and by LocalRound. All members, the destructor too, are called with the GIL held.
 class Aggregator {
  public:
   Aggregator(const py::list& tensors, const RoundLimits& limits, const LocalRoundOptions& options)
-      : round_(Create(tensors, limits, options)), reader_(round_->tensors(), released_) {}
+      : round_(Create(tensors, limits, options)), reader_(round_->tensors()) {}
   Aggregator(const Aggregator&) = delete;
   Aggregator& operator=(const Aggregator&) = delete;
-  // The round goes first, so that ~Released drops the references that the round has released.
-  ~Aggregator() { round_.reset(); }
+  ~Aggregator() {
+    round_.reset();  // which releases references
+    Released::OfProcess().Drop();
+  }
 
   // Adds one submission. GIL: held while the update is read, released while the submission is added.
   void AddOne(std::string client_id, const py::object& update, const py::object& weight, const py::object& convert) {
@@ -81,18 +83,14 @@ class Aggregator {
     Add(std::move(batch));
   }
 
-  // Moves the submissions of `other`, and the duty to drop their references, here. GIL: released while they are merged.
+  // Moves the submissions of `other` here. GIL: released while they are merged.
   void Merge(Aggregator& other) {
     absl::Status status;
     {
       py::gil_scoped_release no_gil;
       status = round_->MergeFrom(*other.round_);
     }
-    if (status.ok()) {
-      merged_.push_back(other.released_);
-      merged_.insert(merged_.end(), other.merged_.begin(), other.merged_.end());
-    }
-    DropReleased();
+    Released::OfProcess().Drop();
     ThrowIfError(status);
   }
 
@@ -103,7 +101,7 @@ class Aggregator {
       py::gil_scoped_release no_gil;
       withdrawn = round_->Withdraw(client_ids);
     }
-    DropReleased();
+    Released::OfProcess().Drop();
     ThrowIfError(withdrawn.status());
     return *withdrawn;
   }
@@ -119,7 +117,7 @@ class Aggregator {
       results = round_->Finish();
       for (const size_t tensor : finite) is_finite = is_finite && results.ok() && round_->IsFinite(results->at(tensor));
     }
-    DropReleased();
+    Released::OfProcess().Drop();
     ThrowIfError(results.status());
     if (!is_finite) return py::none();
     py::list out;
@@ -144,18 +142,10 @@ class Aggregator {
       py::gil_scoped_release no_gil;
       status = round_->Add(std::move(submissions));
     }
-    DropReleased();
+    Released::OfProcess().Drop();
     ThrowIfError(status);
   }
 
-  void DropReleased() {
-    released_->Drop();
-    // By index: a destructor may run Python code, and then another thread may append.
-    for (size_t i = 0; i < merged_.size(); ++i) std::shared_ptr(merged_[i])->Drop();
-  }
-
-  std::shared_ptr<Released> released_ = std::make_shared<Released>();
-  std::vector<std::shared_ptr<Released>> merged_;  // of aggregators that were merged into this one
   std::unique_ptr<LocalRound> round_;
   InputReader reader_;
 };

@@ -56,10 +56,12 @@ def tensor_fields(model: Any, sparse: Names, elements: Names, skip: Names, buffe
     given = {"sparse": sparse, "elements": elements, "skip": skip}
     aliases = _aliases(model, arrays, buffers)
     chosen = {what: _chosen(what, names, arrays, aliases) for what, names in given.items()}
+    taken = set().union(*chosen.values())
     for names in tied_arrays(arrays):  # an array of several names is sparse by each of them
         for what in ("sparse", "elements"):
             if chosen[what].intersection(names):
-                chosen[what].update(set(names) - set().union(*chosen.values()))
+                chosen[what].update(set(names) - taken)
+                taken.update(names)
     for name in arrays:
         if name in chosen["skip"]:
             continue
@@ -95,7 +97,7 @@ def _chosen(what: str, names: Names, arrays: Mapping[str, Any], aliases: Mapping
     if callable(names):
         return {name for name, array in arrays.items() if names(name, array)}
     chosen: set[str] = set()
-    known = [*arrays, *aliases]
+    known = dict.fromkeys([*arrays, *aliases])
     for pattern in [names] if isinstance(names, str) else names:
         found = [pattern] if pattern in known else fnmatch.filter(known, checked_text(f"a name in {what}", pattern))
         if not found:

@@ -31,9 +31,10 @@ def make_spec(n: int) -> Callable[[], object]:
 
 
 def name_arrays_of_a_model(n: int) -> Callable[[], object]:
-    model = {f"t{i}": ROWS for i in range(n)}
+    arrays = [np.zeros(2, np.float32) for _ in range(n // 2)]
+    model = {f"t{i}": arrays[i // 2] for i in range(n)}  # each array by two names
     names = list(model)
-    return lambda: sa.RoundSpec.like(model, sparse=names[::3], elements=names[1::3], skip=names[2::3])
+    return lambda: sa.RoundSpec.like(model, sparse=names[::4], elements=names[2::4])
 
 
 def find_sums(n: int) -> Callable[[], object]:
@@ -138,6 +139,18 @@ def add_one_by_one(n: int) -> Callable[[], object]:
     return run
 
 
+def merge_one_by_one(n: int) -> Callable[[], object]:
+    def run() -> None:
+        whole = sa.Aggregator(ONE)
+        for i in range(n):
+            part = sa.Aggregator(ONE)
+            part.add(i, UPDATE)
+            whole.merge(part)
+        whole.finish()
+
+    return run
+
+
 def withdraw_together(n: int) -> Callable[[], object]:
     def run() -> None:
         aggregator = sa.Aggregator(ONE)
@@ -165,6 +178,7 @@ OF_OTHERS = {
     aggregate_a_mapping: 10_000,
     fold_within_a_limit: 500,
     add_one_by_one: 2000,
+    merge_one_by_one: 2000,
     withdraw_together: 4000,
     rounds_in_memory: 500,
 }
