@@ -114,7 +114,7 @@ TEST_F(AnswersTest, Wait_NoRoomAtTheEnd_WaitsForItsTurn) {
   absl::StatusOr<v1::Round> second = absl::UnknownError("");
   std::thread first_waiter([&] { first = client().Wait(round, absl::Seconds(50)); });
   std::thread second_waiter([&] { second = client().Wait(round, absl::Seconds(50)); });
-  while (server().context().waits.taken() != 2) std::this_thread::yield();
+  while (server().context().waits.all().taken() != 2) std::this_thread::yield();
   InFlightReservation all = TakeAll();
   const auto kept = server().registry().Find(kDefaultTenant, "r");
   ASSERT_THAT(kept, IsOk());
@@ -192,7 +192,7 @@ TEST_F(AnswersTest, Wait_ClientGivesUpInLine_LeavesIt) {
     v1::Round answer;
     given_up = client().stub().WaitRound(&context, request, &answer);
   });
-  while (server().context().waits.taken() != 1) std::this_thread::yield();
+  while (server().context().waits.all().taken() != 1) std::this_thread::yield();
   const InFlightReservation all = TakeAll();
   const auto kept = server().registry().Find(kDefaultTenant, "r");
   ASSERT_THAT(kept, IsOk());
@@ -202,7 +202,7 @@ TEST_F(AnswersTest, Wait_ClientGivesUpInLine_LeavesIt) {
   waiter.join();
   EXPECT_THAT(FromGrpc(given_up), HasCode(Code::kCancelled));
   AwaitWaiting(0);
-  while (server().context().waits.taken() != 0) std::this_thread::yield();
+  while (server().context().waits.all().taken() != 0) std::this_thread::yield();
 }
 
 // The HTTP/2 window of the client is closed, so that the server cannot send the response.
