@@ -159,7 +159,7 @@ absl::StatusOr<DatabaseCheck> CheckDatabase(rocksdb::Options options, const std:
   if (!logs.damaged.empty()) return DamagedError(logs.damaged, "writes are missing in its middle");
   const uint64_t in_manifest = db->GetLatestSequenceNumber();  // when it was changed last
   const uint64_t num_found = logs.first == 0 ? in_manifest : logs.last;
-  const DatabaseCheck check{num_found, {logs.orphans.begin(), logs.orphans.end()}};
+  DatabaseCheck check{num_found, {logs.orphans.begin(), logs.orphans.end()}};
   if (!synced.has_value()) {
     cut.Keep();
     return check;
