@@ -99,7 +99,7 @@ export class Client {
   /**
    * Opens a round.
    * @param {object} spec RoundSpec
-   * @param {CallOptions & {roundId?: string}} [options] roundId: 1 to 128 of [A-Za-z0-9._-]; default: a random one
+   * @param {CallOptions & {roundId?: string}} [options] roundId: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}; default: a random one
    * @returns {Promise<object>} Round
    */
   createRound(spec, { roundId = randomId(), ...options } = {}) {
@@ -157,7 +157,7 @@ export class Client {
    * it stopped if the same update is sent again under the same submission id.
    *
    * @param {string} round
-   * @param {string} clientId 1 to 256 bytes; "" for the name of the token
+   * @param {string} clientId 1 to 256 bytes of UTF-8 without control characters; "" for the name of the token
    * @param {Record<string, TensorUpdate>} update by tensor
    * @param {object} [options]
    * @param {number} [options.weight] required if the round weights submissions; else without effect

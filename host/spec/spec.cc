@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "host/base/status_macros.h"
+#include "host/spec/ids.h"
 
 namespace sparseagg {
 namespace {
@@ -117,9 +118,7 @@ absl::string_view Name(Op op) {
 std::string Quoted(const TensorSpec& spec) { return absl::StrCat("tensor '", spec.name, "'"); }
 
 absl::Status Validate(const TensorSpec& spec) {
-  if (spec.name.empty() || spec.name.size() > 256) {
-    return Invalid(spec, absl::StrCat("the name has ", spec.name.size(), " bytes; 1 to 256 are allowed"));
-  }
+  RETURN_IF_ERROR(CheckId(spec.name, "the name of a tensor"));
   if (spec.width == 0) return Invalid(spec, "width 0; a row has at least one value");
   RETURN_IF_ERROR(ValidateTypes(spec));
   RETURN_IF_ERROR(ValidateLayouts(spec));

@@ -17,6 +17,7 @@
 #include "host/base/reserve_more.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/cpu_engine.h"
+#include "host/spec/ids.h"
 #include "host/updates/input_checks.h"
 
 namespace sparseagg::python {
@@ -32,7 +33,6 @@ struct LocalRuntime {
 
 namespace {
 
-constexpr size_t kMaxIdBytes = 256;
 // Submissions are prepared in parallel, in batches of about kBatchBytes or 1 / kBatchPart of the memory limit,
 // whichever is less. Where updates merge on arrival, this bounds the prepared updates in memory.
 constexpr uint64_t kBatchBytes = uint64_t{32} << 20;
@@ -171,7 +171,8 @@ absl::Status LocalRound::AddBatch(absl::Span<Submission> batch) {
       if (status.ok()) {
         status = AddPrepared(batch[i], prepared[i]);
       } else {
-        status = absl::Status(status.code(), absl::StrCat("client '", batch[i].client_id, "': ", status.message()));
+        status =
+            absl::Status(status.code(), absl::StrCat("client ", QuotedId(batch[i].client_id), ": ", status.message()));
       }
     }
   }
@@ -215,11 +216,7 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out
 }
 
 absl::Status LocalRound::CheckSubmission(const Submission& submission) const {
-  const size_t id_bytes = submission.client_id.size();
-  if (id_bytes < 1 || id_bytes > kMaxIdBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("client_id has ", id_bytes, " bytes; 1 to ", kMaxIdBytes, " are allowed"));
-  }
+  RETURN_IF_ERROR(CheckId(submission.client_id, "client_id"));
   bool is_weighted = false;
   for (const TensorSpec& spec : tensors_) {
     const bool by_weight = spec.aggregation.weighting == Weighting::kByWeight;

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "host/base/status_macros.h"
+#include "host/spec/ids.h"
 
 namespace sparseagg::service {
 
@@ -19,7 +20,7 @@ absl::Status Caller::Admit(ServerContext* server, Method method, const CallCrede
   resource.tenant = tenant;
   if (const absl::Status allowed = Authorize(identity_, method, resource); !allowed.ok()) return Deny(allowed);
   if (!tenant.has_value()) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckAuthName(*tenant, kTenantHeader));
+  RETURN_IF_ERROR(CheckName(*tenant, kTenantHeader));
   identity_.tenant = std::string(*tenant);
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "host/spec/ids.h"
 #include "service/api/aggregation_methods.h"
 #include "service/api/call_log.h"
 #include "service/api/list_size.h"
@@ -29,7 +30,7 @@ constexpr size_t kMaxReasonBytes = 1024;
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
   v1::CreateRoundRequest request;
   RETURN_IF_ERROR(ParseSpec(message, limits, &request));
-  if (!request.round_id().empty()) RETURN_IF_ERROR(CheckRoundId(request.round_id()));
+  if (!request.round_id().empty()) RETURN_IF_ERROR(CheckName(request.round_id(), "round_id"));
   ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), limits));
   config.id = request.round_id();
   return config;

@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "host/spec/ids.h"
 #include "service/api/aggregation_methods.h"
 #include "service/api/call_log.h"
 #include "service/api/list_size.h"
-#include "service/codec/chunk_codec.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/serialize.h"

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "host/spec/ids.h"
 #include "service/api/aggregation_methods.h"
 #include "service/api/call_log.h"
 #include "service/base/fail_point.h"

@@ -32,9 +32,6 @@ struct Identity {
   std::string ToString() const;
 };
 
-// Checks the name of a tenant or of a caller: [A-Za-z0-9._-]{1,128}. Errors: INVALID_ARGUMENT; `what` names the place.
-absl::Status CheckAuthName(absl::string_view name, absl::string_view what);
-
 // Makes an identity of its three parts; `name` may be empty. Errors: INVALID_ARGUMENT.
 absl::StatusOr<Identity> ParseIdentity(absl::string_view tenant, absl::string_view role, absl::string_view name);
 

@@ -10,7 +10,6 @@
 namespace sparseagg::service {
 namespace {
 
-constexpr size_t kMaxIdBytes = 256;
 constexpr absl::string_view kKnownKeyEncodings = "U32, U64, IMPLICIT, DELTA_BITPACKED, BITMAP";
 
 absl::Status Invalid(const v1::UpdateChunk& chunk, const v1::TensorSlice& slice, absl::string_view problem) {
@@ -101,12 +100,6 @@ void EncodeKnownEncodings(v1::ServerInfo* info) {
   for (int encoding = v1::VALUE_ENCODING_FLOAT32; encoding <= v1::VALUE_ENCODING_INT8_SCALED; ++encoding) {
     info->add_value_encodings(static_cast<v1::ValueEncoding>(encoding));
   }
-}
-
-absl::Status CheckId(absl::string_view id, absl::string_view field) {
-  if (!id.empty() && id.size() <= kMaxIdBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " has ", id.size(), " bytes; 1 to ", kMaxIdBytes, " are allowed"));
 }
 
 }  // namespace sparseagg::service

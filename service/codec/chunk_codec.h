@@ -1,10 +1,9 @@
-// Decoder from v1.UpdateChunk to the Chunk of an upload, and the check of client and submission ids.
+// Decoder from v1.UpdateChunk to the Chunk of an upload.
 #ifndef SPARSEAGG_SERVICE_CODEC_CHUNK_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_CHUNK_CODEC_H_
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/base/byte_spans.h"
 #include "service/rounds/upload.h"
@@ -30,10 +29,6 @@ absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire, absl::Span<const 
 
 // Writes the list of encodings that DecodeChunk accepts.
 void EncodeKnownEncodings(v1::ServerInfo* info);
-
-// Checks the length of an id.
-// Errors: INVALID_ARGUMENT unless the id has 1 to 256 bytes; the message names `field`.
-absl::Status CheckId(absl::string_view id, absl::string_view field);
 
 }  // namespace sparseagg::service
 

@@ -1,8 +1,9 @@
 #include "service/codec/round_codec.h"
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "host/base/status_macros.h"
+#include "host/spec/ids.h"
 #include "service/codec/column_bytes.h"
 #include "service/codec/duration_codec.h"
 #include "service/codec/spec_codec.h"
@@ -12,7 +13,6 @@ namespace sparseagg::service {
 namespace {
 
 constexpr absl::string_view kRoundPrefix = "rounds/";
-constexpr size_t kMaxRoundIdBytes = 128;
 
 // The most bytes of a round's state, counts and times, and of a tensor's summary without its name.
 constexpr uint64_t kMostCountsBytes = 4096;
@@ -73,19 +73,12 @@ std::string RoundName(absl::string_view id) { return absl::StrCat(kRoundPrefix, 
 
 absl::StatusOr<std::string> ParseRoundName(absl::string_view name) {
   absl::string_view id = name;
-  if (!absl::ConsumePrefix(&id, kRoundPrefix) || !CheckRoundId(id).ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("'", name, "' is not a round name; round names are rounds/ID"));
+  if (!absl::ConsumePrefix(&id, kRoundPrefix)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the name ", QuotedId(name), " is not a round name; round names are rounds/ID"));
   }
+  RETURN_IF_ERROR(CheckName(id, "round_id"));
   return std::string(id);
-}
-
-absl::Status CheckRoundId(absl::string_view id) {
-  bool valid = !id.empty() && id.size() <= kMaxRoundIdBytes;
-  for (const char c : id) {
-    valid = valid && (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
-  }
-  if (valid) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("round_id '", id, "' is not 1 to 128 of A-Z a-z 0-9 . _ -"));
 }
 
 void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl::string_view engine, v1::Round* wire) {

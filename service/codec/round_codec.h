@@ -28,8 +28,6 @@ std::string RoundName(const RoundConfig& config);
 std::string RoundName(absl::string_view id);
 // Returns: the id in "rounds/ID". Errors: INVALID_ARGUMENT: not a round name.
 absl::StatusOr<std::string> ParseRoundName(absl::string_view name);
-// Errors: INVALID_ARGUMENT unless the id matches [A-Za-z0-9._-]{1,128}.
-absl::Status CheckRoundId(absl::string_view id);
 
 // `engine`: its name for people.
 void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl::string_view engine, v1::Round* wire);

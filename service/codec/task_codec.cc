@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
+#include "host/spec/ids.h"
 #include "service/auth/identity.h"
-#include "service/codec/chunk_codec.h"
 #include "service/codec/duration_codec.h"
 #include "service/codec/round_codec.h"
 
@@ -101,9 +101,11 @@ std::string TaskName(absl::string_view id) { return absl::StrCat(kTaskPrefix, id
 
 absl::StatusOr<std::string> ParseTaskName(absl::string_view name) {
   absl::string_view id = name;
-  if (!absl::ConsumePrefix(&id, kTaskPrefix) || !CheckAuthName(id, "").ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("'", name, "' is not a task name; task names are tasks/ID"));
+  if (!absl::ConsumePrefix(&id, kTaskPrefix)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the name ", QuotedId(name), " is not a task name; task names are tasks/ID"));
   }
+  RETURN_IF_ERROR(CheckName(id, "task_id"));
   return std::string(id);
 }
 
@@ -116,7 +118,7 @@ absl::StatusOr<std::vector<NewTask>> DecodeNewTasks(const v1::CreateTasksRequest
   std::vector<NewTask> tasks;
   tasks.reserve(number);
   for (const v1::NewTask& wire : request.tasks()) {
-    const absl::Status checked = wire.task_id().empty() ? absl::OkStatus() : CheckAuthName(wire.task_id(), "task_id");
+    const absl::Status checked = wire.task_id().empty() ? absl::OkStatus() : CheckName(wire.task_id(), "task_id");
     absl::StatusOr<TaskSpec> spec = checked.ok() ? DecodeTaskSpec(wire.spec(), limits) : checked;
     if (!spec.ok()) {
       return absl::Status(spec.status().code(), absl::StrCat("tasks[", tasks.size(), "]: ", spec.status().message()));
@@ -127,7 +129,7 @@ absl::StatusOr<std::vector<NewTask>> DecodeNewTasks(const v1::CreateTasksRequest
 }
 
 absl::Status CheckOwner(absl::string_view owner) {
-  return owner.empty() ? absl::OkStatus() : CheckAuthName(owner, "owner");
+  return owner.empty() ? absl::OkStatus() : CheckName(owner, "owner");
 }
 
 absl::StatusOr<absl::Duration> DecodeLeaseDuration(bool is_set, const google::protobuf::Duration& wire,

@@ -32,6 +32,9 @@ constexpr char kKeyBytes[] =
     R"({"name":"key_bytes","in":"query","description":"application/octet-stream: bytes of keys at the start of the )"
     R"(body; the values follow","schema":{"type":"integer","minimum":0}})";
 
+// Of ids in paths; see CheckName.
+constexpr char kNameSchema[] = R"({"type":"string","pattern":"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"})";
+
 // Schemas of messages, by name, as they are needed.
 class Schemas {
  public:
@@ -140,7 +143,7 @@ std::string Operation(const Route& route, Schemas& schemas) {
   const size_t open = route.path.find('{');
   if (open != absl::string_view::npos) {
     const absl::string_view name = route.path.substr(open + 1, route.path.find('}') - open - 1);
-    parameters.push_back(Parameter(name, "path", true, R"({"type":"string"})"));
+    parameters.push_back(Parameter(name, "path", true, kNameSchema));
   }
   if (!has_body) AddQuery(method->input_type(), route, "", schemas, &parameters);
   if (route.method == Method::kPutChunk) parameters.emplace_back(kKeyBytes);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/mutex.h"
 #include "host/base/status_macros.h"
+#include "host/spec/ids.h"
 #include "service/api/call_log.h"
 #include "service/base/fail_point.h"
 #include "service/base/to_status.h"

@@ -11,8 +11,9 @@ from typing import Any, Union
 
 import grpc
 
-from sparseagg.arguments import shown
+from sparseagg.arguments import checked_text, shown
 from sparseagg.errors import InvalidArgument
+from sparseagg.ids import check_name
 
 __all__ = ["TLS", "Headers", "TLSArgument", "TokenArgument", "channel_credentials", "is_local"]
 
@@ -135,8 +136,8 @@ class Headers:
                 f"everybody on the way to {address} could read the token: use tls=True, or a path, or a TLS; "
                 f"insecure_token=True sends the token nevertheless (token=, or {TOKEN_VARIABLE} of the environment)"
             )
-        if tenant is not None and not (isinstance(tenant, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,128}", tenant)):
-            raise InvalidArgument(f"a tenant is a name of the form [A-Za-z0-9._-]{{1,128}}, not {shown(tenant)}")
+        if tenant is not None:
+            check_name("tenant", checked_text("tenant", tenant))
         self._tenant = () if tenant is None else (("sparseagg-tenant", tenant),)
         self._token: Callable[[], str] | None = token if callable(token) else None
         self._fixed = () if token is None or callable(token) else _bearer(token)

@@ -52,7 +52,7 @@ class TensorSpec(Options):
     """One tensor of a round.
 
     Args:
-        name: 1–256 bytes in UTF-8, unique in the round.
+        name: 1–256 bytes in UTF-8 without control characters, unique in the round.
         dtype: of the values in updates: one of ``DTYPES``, or a NumPy or torch dtype of that name.
         dimension: number of rows; keys are below it. 0: keys are any uint64 (hashed keys; of signed ids
             ``ids.view(np.uint64)``). None: as ``shape`` says.

@@ -247,7 +247,7 @@ def test_admin_works_in_the_tenant_that_it_names(tmp_path: pathlib.Path, start_s
         assert list(client.list_rounds()) == []
     with sa.Client(address, token=admin, tenant="red") as client:
         assert [found.id for found in client.list_rounds()] == ["r"]
-    with pytest.raises(sa.InvalidArgument, match="a tenant is a name"):
+    with pytest.raises(sa.InvalidArgument, match="tenant 'a/b' is not 1 to 128 of"):
         sa.Client(address, tenant="a/b")
 
 
@@ -273,8 +273,11 @@ def test_keys_that_are_refused_change_nothing(tmp_path: pathlib.Path, capsys: py
     before = path.read_text()
     key = before.splitlines()[-1][:12]
     for words, error in [
-        (["create", "--role", "client", "--tenant", "a/b"], "--tenant is of the form"),
-        (["create", "--role", "client", "--name", "a b"], "--name is of the form"),
+        (["create", "--role", "client", "--tenant", "a/b"], "--tenant 'a/b' is not 1 to 128 of"),
+        (["create", "--role", "client", "--tenant", "-"], "--tenant '-' is not 1 to 128 of"),
+        (["create", "--role", "client", "--name", "a b"], "--name 'a b' is not 1 to 128 of"),
+        (["create", "--role", "client", "--name", ".."], "--name '..' is not 1 to 128 of"),
+        (["create", "--role", "client", "--name", ""], "--name '' is not 1 to 128 of"),
         (["create", "--role", "client", "--days", "0"], "--days is a number above 0"),
         (["create", "--role", "client", "--days", "nan"], "--days is a number above 0"),
         (["create", "--role", "client", "--days", "1e300"], "--days is a number above 0"),

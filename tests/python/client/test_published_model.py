@@ -264,8 +264,9 @@ def test_what_is_wrong_is_refused_and_the_model_unharmed(any_client, use, error,
 
 def test_names_and_budgets_are_checked(any_client):
     for arguments, text in (
-        (("a b", {}), "a model's name is 1 to 100 of"),
-        (("x" * 101, {}), "a model's name is"),
+        (("a b", {}), "a model's name 'a b' is not 1 to 128 of"),
+        (("..", {}), "a model's name '..' is not 1 to 128 of"),
+        (("x" * 101, {}), "a model's name has at most 100 bytes"),
         (("a", {"keep_bytes": -1}), "keep_bytes is a number of bytes"),
     ):
         with pytest.raises(sa.InvalidArgument, match=text):

@@ -78,6 +78,9 @@ def test_bad_update_is_refused_in_the_same_words_and_the_round_unharmed(any_clie
         ({"client_id": ""}, "client '': client_id has 0 bytes; 1 to 256 are allowed"),
         ({"client_id": "ä" * 129}, f"client '{'ä' * 129}': client_id has 258 bytes; 1 to 256 are allowed"),
         ({"submission_id": "x" * 257}, "client 'a': submission_id has 257 bytes; 1 to 256 are allowed"),
+        ({"client_id": "a\x1b[2J"}, r"client 'a\x1b[2J': client_id has the control character U+001B at byte 1"),
+        ({"client_id": "ä\x9b"}, r"client 'ä\x9b': client_id has the control character U+009B at byte 2"),
+        ({"submission_id": "\0"}, "client 'a': submission_id has the control character U+0000 at byte 0"),
         ({"encoding": "zip"}, "unknown encoding 'zip'; known: auto, plain"),
         ({"values": "int4"}, "unknown values 'int4'; known: float32, float16, bfloat16, int8_scaled"),
         ({"update": {"w": UPDATE}}, "client 'a': unknown tensor 'w'; this round has 'v'"),
@@ -91,6 +94,32 @@ def test_bad_argument_of_submit_is_refused_in_the_same_words(any_client, options
     opened = any_client.create_round(ONE)
     options = {"client_id": "a", "update": UPDATE, **options}
     assert refusal(lambda: opened.submit(**options)) == ("InvalidArgument", text)
+
+
+def test_client_id_with_a_control_character_is_refused_in_the_same_words(any_client):
+    opened = any_client.create_round(ONE)
+    opened.submit("a", UPDATE)
+    text = "has the control character U+000A at byte 1"
+    assert refusal(lambda: opened.close(only=["a", "b\n"])) == ("InvalidArgument", f"only_client_ids {text}")
+    assert refusal(lambda: opened.withdraw("b\n")) == ("InvalidArgument", f"client_id {text}")
+    found, said = refusal(lambda: any_client.aggregate({"b\n": UPDATE}, ONE))
+    assert found == "InvalidArgument"
+    assert said.endswith(f"client_id {text}")
+    assert said.isprintable()
+    assert opened.refresh().state == "open"
+    for good in ("a/b:c d", "..", "ö", "\u2028", " "):  # never part of a path
+        opened.submit(good, UPDATE, submission_id=good)
+
+
+def test_name_of_a_tensor_with_a_control_character_is_refused_in_the_same_words(any_client):
+    for name, text in [
+        ("a\x1b[2J", "the name of a tensor has the control character U+001B at byte 1"),
+        ("x" * 257, "the name of a tensor has 257 bytes; 1 to 256 are allowed"),
+        ("", "the name of a tensor has 0 bytes; 1 to 256 are allowed"),
+    ]:
+        spec = sa.RoundSpec([sa.TensorSpec(name, "float32", 10)])
+        assert refusal(lambda spec=spec: any_client.create_round(spec)) == ("InvalidArgument", text)
+    any_client.create_round(sa.RoundSpec([sa.TensorSpec("model/dense/kernel:0 ä", "float32", 10)]))
 
 
 @pytest.mark.parametrize(

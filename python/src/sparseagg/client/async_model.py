@@ -22,6 +22,7 @@ from sparseagg.client.model_rows import ModelTensor, Rows, change_of, model_tens
 from sparseagg.client.requests import create_request
 from sparseagg.durations import Seconds
 from sparseagg.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, RoundFailed, SparseaggError
+from sparseagg.ids import check_name
 from sparseagg.info import RoundInfo
 from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -31,6 +32,7 @@ __all__ = ["PublishedModel"]
 _LAST_VERSION = 10**18 - 1
 _WHOLES_KEPT = 3  # bytes of so many whole models are kept by default
 _MOST_FALLBACKS = 20
+_MOST_NAME_BYTES = 100
 
 
 class _Kept(NamedTuple):
@@ -70,8 +72,9 @@ class PublishedModel:
         result_ttl: Seconds | None,
     ) -> None:
         self.name = checked_text("a model's name", name)
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.name):
-            raise InvalidArgument(f"a model's name is 1 to 100 of A-Z a-z 0-9 . _ -, not {shown(name)}")
+        check_name("a model's name", self.name)
+        if len(self.name) > _MOST_NAME_BYTES:  # of the rounds, whose ids begin with it
+            raise InvalidArgument(f"a model's name has at most {_MOST_NAME_BYTES} bytes, not {shown(name)}")
         what = "keep_bytes is a number of bytes, or None for three whole models"
         self._keep_bytes = None if keep_bytes is None else checked_integer(what, keep_bytes, 0, _LAST_VERSION)
         self._result_ttl = result_ttl

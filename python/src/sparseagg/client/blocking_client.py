@@ -150,8 +150,8 @@ class Client(BlockingTaskCalls):
 
         Args:
             spec: what to compute, and until when.
-            round_id: [A-Za-z0-9._-]{1,128}; None for a random id. If the server has a round of this id with the same
-                spec, that round is returned in its present state.
+            round_id: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}; None for a random id. If the server has a round of this id with
+                the same spec, that round is returned in its present state.
 
         Raises:
             InvalidArgument: the spec has no meaning; the message names the field.
@@ -177,7 +177,7 @@ class Client(BlockingTaskCalls):
         """Returns a model that one coordinator publishes on the server, and clients read. Calls nothing yet.
 
         Args:
-            name: [A-Za-z0-9._-]{1,100}; its rounds have ids that begin with it.
+            name: [A-Za-z0-9_][A-Za-z0-9._-]{0,99}; its rounds have ids that begin with it.
             keep_bytes: of the publisher: bytes of rounds to keep, beside the newest whole model and the changes after
                 it, which stay in any case; None: as many as three whole models.
             result_ttl: of the publisher: how long the server keeps a version, in seconds or as a timedelta. None: the

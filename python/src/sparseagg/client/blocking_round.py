@@ -87,8 +87,9 @@ class Round(async_round.RoundAttributes):
         denormals flushes those of arrays that are rounded or widened, not of arrays that are sent unchanged.
 
         Args:
-            client_id: 1–256 bytes in UTF-8, unique in the round; "" for the name of this client's credential. Sums are
-                folded in the bytewise order of client ids. An integer stands for its decimal text.
+            client_id: 1–256 bytes in UTF-8 without control characters, unique in the round; "" for the name of this
+                client's credential. Sums are folded in the bytewise order of client ids. An integer stands for its
+                decimal text.
             update: a mapping from tensor names to tensors, where a tensor that is left out is not touched; or the
                 tensor itself, in a round of one tensor; or a torch module, for the gradients of its parameters. A
                 tensor is one of these:

@@ -13,6 +13,7 @@ from sparseagg.client.channel import checked_address
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.credentials import TLSArgument, TokenArgument
 from sparseagg.errors import FailedPrecondition, InvalidArgument
+from sparseagg.ids import NAME
 
 __all__ = ["MEMORY", "Endpoint", "parsed_handle"]
 
@@ -20,7 +21,7 @@ MEMORY = ":memory:"
 
 _SCHEME = "sparseagg://"
 # The id of a round has no slash, so the last "/rounds/" ends the address, which may have slashes.
-_HANDLE = re.compile(rf"{_SCHEME}(?P<address>.+)/(?P<name>rounds/[A-Za-z0-9._-]{{1,128}})")
+_HANDLE = re.compile(rf"{_SCHEME}(?P<address>.+)/(?P<name>rounds/{NAME})")
 
 
 @dataclasses.dataclass(frozen=True)

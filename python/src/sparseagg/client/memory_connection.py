@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple, SupportsIndex
@@ -28,6 +27,7 @@ from sparseagg.errors import (
     Unimplemented,
     error_of,
 )
+from sparseagg.ids import check_id, check_name, quoted_id
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.local import extension
 from sparseagg.local.memory_round import MemoryRound
@@ -40,7 +40,6 @@ from sparseagg.wire.formats import ServerWire, checked_chunk_bytes
 
 __all__ = ["MemoryConnection", "MemoryReader"]
 
-_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MOST_REASON_BYTES = 1024
 # What rounds in this process do of the additions to the API; the names are the server's.
 _FEATURES = (
@@ -133,6 +132,7 @@ class MemoryConnection:
                     rounds = list(self._rounds.values())
                 return pb.ListRoundsResponse(rounds=[each.describe() for each in rounds])
             if method == "WithdrawSubmission":
+                check_id("client_id", request.client_id)
                 found = self._find(request.round)
                 # In a thread of the executor, since the call waits for an Add that is under way.
                 withdrawn = await self.transport.convert(found.withdraw, request.client_id, request.submission_id)
@@ -144,6 +144,8 @@ class MemoryConnection:
                 await self.transport.wait(found.ended, seconds_of(request.timeout))
             elif method == "CloseRound":
                 if request.only_client_ids:
+                    for client_id in request.only_client_ids:
+                        check_id("only_client_ids", client_id)
                     await self.transport.convert(found.close_with_only, request.only_client_ids)
                 found.close()
             elif method == "CancelRound":
@@ -231,8 +233,7 @@ class MemoryConnection:
 
     def _create(self, request: pb.CreateRoundRequest) -> MemoryRound:
         """Opens a round; returns the round that exists if its id and spec are the same."""
-        if not _ID.fullmatch(request.round_id):
-            raise InvalidArgument(f"round_id '{request.round_id}' is not 1 to 128 of A-Z a-z 0-9 . _ -")
+        check_name("round_id", request.round_id)
         name = f"rounds/{request.round_id}"
         with self._lock:
             if name not in self._rounds:
@@ -242,9 +243,10 @@ class MemoryConnection:
             return self._rounds[name]
 
     def _find(self, name: str) -> MemoryRound:
-        prefix, _, round_id = name.partition("/")
-        if prefix != "rounds" or not _ID.fullmatch(round_id):
-            raise InvalidArgument(f"'{name}' is not a round name; round names are rounds/ID")
+        prefix, slash, round_id = name.partition("/")
+        if prefix != "rounds" or not slash:
+            raise InvalidArgument(f"the name {quoted_id(name)} is not a round name; round names are rounds/ID")
+        check_name("round_id", round_id)
         with self._lock:
             if name not in self._rounds:
                 raise NotFound(f"no round '{round_id}'")
@@ -281,4 +283,4 @@ def _naming_client(client_id: str) -> Iterator[None]:
     try:
         yield
     except SparseaggError as error:
-        raise error_of(error.code, f"client '{client_id}': {error}") from error
+        raise error_of(error.code, f"client {quoted_id(client_id)}: {error}") from error

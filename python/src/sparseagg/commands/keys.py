@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import os
 import pathlib
-import re
 import secrets
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 
 from sparseagg.commands.output import put
 from sparseagg.errors import AlreadyExists, InvalidArgument, NotFound
+from sparseagg.ids import check_name
 
 __all__ = ["DESCRIPTION", "add_arguments"]
 
@@ -28,7 +28,7 @@ FILE has the SHA-256 of each token in place of the token: nobody can learn a tok
 """
 
 _HEAD = "# Tokens of sparseagg-server --tokens-file: SHA-256 of the token, role, tenant, name or -, end of validity\n"
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_NOBODY = "-"  # in the place of a name
 _ID_DIGITS = 12  # of a hash, as an id that people can type
 
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("file", metavar="FILE", type=pathlib.Path, help="made where it is missing")
     create.add_argument("--role", required=True, choices=ROLES, help="what the token's holder may do")
     create.add_argument("--tenant", default="default", help="whose rounds the holder sees (%(default)s)")
-    create.add_argument("--name", default="-", help="the holder; of a client, the client id of its uploads (any)")
+    create.add_argument("--name", default=_NOBODY, help="the holder; of a client, the client id of its uploads (any)")
     create.add_argument("--days", type=float, metavar="N", help="days until the token expires (never)")
     create.add_argument(
         "-o", "--output", type=pathlib.Path, metavar="TOKEN_FILE", help="write the token there, and do not print it"
@@ -55,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _create(arguments: argparse.Namespace) -> int:
-    for what, name in (("tenant", arguments.tenant), ("name", arguments.name)):
-        if not _NAME.fullmatch(name):
-            raise InvalidArgument(f"--{what} is of the form [A-Za-z0-9._-]{{1,128}}, not {name!r}")
+    check_name("--tenant", arguments.tenant)
+    if arguments.name != _NOBODY:
+        check_name("--name", arguments.name)
     token = f"sagg_{secrets.token_urlsafe(32)}"
     words = [hashlib.sha256(token.encode()).hexdigest(), arguments.role, arguments.tenant, arguments.name]
     if arguments.days is not None:

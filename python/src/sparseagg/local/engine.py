@@ -142,8 +142,8 @@ class Aggregator:
         """Adds one client's update; when this returns, it counts, completely and once.
 
         Args:
-            client_id: 1–256 bytes in UTF-8, unique; an integer stands for its decimal text. Their order, bytewise, is
-                that of the sums.
+            client_id: 1–256 bytes in UTF-8 without control characters, unique; an integer stands for its decimal text.
+                Their order, bytewise, is that of the sums.
             update: as for ``Round.submit``.
             weight: ≥ 0; required with "by_weight". Where no tensor has that, None or 1.
             copy: copy the values, too. Keys are copied in any case, and may be changed as soon as this returns. By

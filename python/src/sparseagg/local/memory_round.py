@@ -14,6 +14,7 @@ import grpc
 from sparseagg.arrays import TensorData
 from sparseagg.durations import seconds_of
 from sparseagg.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SparseaggError, error_of
+from sparseagg.ids import check_id
 from sparseagg.local import extension
 from sparseagg.local.engine import Aggregator
 from sparseagg.local.memory_columns import content_hash, part_of, rounded
@@ -22,8 +23,6 @@ from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["MemoryRound"]
-
-_MOST_ID_BYTES = 256
 
 # Of Round.recent_refusals, as on a server.
 _MAX_REFUSALS = 20
@@ -103,9 +102,8 @@ class MemoryRound:
             AlreadyExists: the client has submitted other content.
             FailedPrecondition: the round is not open.
         """
-        for field, text in (("client_id", client_id), ("submission_id", submission_id)):
-            if not 1 <= len(text.encode()) <= _MOST_ID_BYTES:
-                raise InvalidArgument(f"{field} has {len(text.encode())} bytes; 1 to {_MOST_ID_BYTES} are allowed")
+        check_id("client_id", client_id)
+        check_id("submission_id", submission_id)
         tensors = rounded(tensors, encodings)
         content = content_hash(tensors, weight)
         try:
