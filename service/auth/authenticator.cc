@@ -114,7 +114,8 @@ absl::StatusOr<Identity> IdentityOfCertificate(const std::vector<absl::string_vi
   if (parts.size() < 2 || parts.size() > 3) {
     return absl::UnauthenticatedError("the client certificate's URI name is not sparseagg://TENANT/ROLE/NAME");
   }
-  absl::StatusOr<Identity> identity = ParseIdentity(parts[0], parts[1], parts.size() == 3 ? parts[2] : "");
+  const std::optional<absl::string_view> name = parts.size() == 3 ? std::optional(parts[2]) : std::nullopt;
+  absl::StatusOr<Identity> identity = ParseIdentity(parts[0], parts[1], name);
   if (!identity.ok()) {
     return absl::UnauthenticatedError(absl::StrCat("the client certificate's URI name: ", identity.status().message()));
   }

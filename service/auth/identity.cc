@@ -29,15 +29,16 @@ std::optional<Role> ParseRole(absl::string_view name) {
 
 std::string Identity::ToString() const { return absl::StrCat(tenant, "/", Name(role), "/", name); }
 
-absl::StatusOr<Identity> ParseIdentity(absl::string_view tenant, absl::string_view role, absl::string_view name) {
+absl::StatusOr<Identity> ParseIdentity(absl::string_view tenant, absl::string_view role,
+                                       std::optional<absl::string_view> name) {
   RETURN_IF_ERROR(CheckName(tenant, "tenant"));
   const std::optional<Role> parsed = ParseRole(role);
   if (!parsed.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("role ", QuotedId(role), " is none of admin, coordinator, client and observer"));
   }
-  if (!name.empty()) RETURN_IF_ERROR(CheckName(name, "name"));
-  return Identity{std::string(tenant), *parsed, std::string(name)};
+  if (name.has_value()) RETURN_IF_ERROR(CheckName(*name, "name"));
+  return Identity{std::string(tenant), *parsed, std::string(name.value_or(""))};
 }
 
 }  // namespace sparseagg::service

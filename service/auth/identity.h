@@ -32,8 +32,10 @@ struct Identity {
   std::string ToString() const;
 };
 
-// Makes an identity of its three parts; `name` may be empty. Errors: INVALID_ARGUMENT.
-absl::StatusOr<Identity> ParseIdentity(absl::string_view tenant, absl::string_view role, absl::string_view name);
+// Makes an identity of its parts. `name`: nullopt: the credential names nobody in particular.
+// Errors: INVALID_ARGUMENT: an unknown role, or a tenant or a name that CheckName refuses, such as the empty one.
+absl::StatusOr<Identity> ParseIdentity(absl::string_view tenant, absl::string_view role,
+                                       std::optional<absl::string_view> name);
 
 }  // namespace sparseagg::service
 

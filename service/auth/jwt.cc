@@ -56,28 +56,37 @@ const Value* Find(const Struct& object, const char* name) {
   return found == object.fields().end() ? nullptr : &found->second;
 }
 
-// Returns: the string of this name; empty if there is none.
-std::string TextOf(const Struct& object, const char* name) {
+// A member of another type, null included, is refused and not taken for a missing one: a token whose `sub` is a number
+// would otherwise be of nobody in particular, and such a token may upload as any client.
+
+// Returns: the string of this name; nullopt if there is none. Errors: UNAUTHENTICATED: a value of another type.
+absl::StatusOr<std::optional<std::string>> TextOf(const Struct& object, const char* name) {
   const Value* const value = Find(object, name);
-  return value == nullptr ? "" : value->string_value();  // empty for other types
+  if (value == nullptr) return std::nullopt;
+  if (value->kind_case() != Value::kStringValue) return Refused(absl::StrCat(name, " is not a string"));
+  return value->string_value();
 }
 
-// Returns: whether the claim aud is `audience`, or a list with it.
-bool IsFor(const Struct& claims, const std::string& audience) {
+// Returns: whether the claim aud is `audience`, or a list with it. Errors: UNAUTHENTICATED: a value of another type.
+absl::StatusOr<bool> IsFor(const Struct& claims, const std::string& audience) {
   const Value* const value = Find(claims, "aud");
   if (value == nullptr) return false;
-  if (value->kind_case() != Value::kListValue) return value->string_value() == audience;
-  for (const Value& each : value->list_value().values()) {
-    if (each.string_value() == audience) return true;
+  if (value->kind_case() == Value::kStringValue) return value->string_value() == audience;
+  const auto& listed = value->list_value().values();  // of another type: empty
+  const bool has_strings = std::all_of(listed.begin(), listed.end(),
+                                       [](const Value& each) { return each.kind_case() == Value::kStringValue; });
+  if (value->kind_case() != Value::kListValue || !has_strings) {
+    return Refused("aud is neither a string nor a list of strings");
   }
-  return false;
+  return std::any_of(listed.begin(), listed.end(), [&](const Value& each) { return each.string_value() == audience; });
 }
 
-// Returns: the time of a claim in seconds since 1970; nullopt: no such number.
-std::optional<absl::Time> TimeOf(const Struct& claims, const char* name) {
+// Returns: the time of a claim in seconds since 1970; nullopt if there is none. Errors: UNAUTHENTICATED: no number.
+absl::StatusOr<std::optional<absl::Time>> TimeOf(const Struct& claims, const char* name) {
   const Value* const value = Find(claims, name);
-  if (value == nullptr || value->kind_case() != Value::kNumberValue || !std::isfinite(value->number_value())) {
-    return std::nullopt;
+  if (value == nullptr) return std::nullopt;
+  if (value->kind_case() != Value::kNumberValue || !std::isfinite(value->number_value())) {
+    return Refused(absl::StrCat(name, " is not a number"));
   }
   return absl::UnixEpoch() + absl::Seconds(value->number_value());
 }
@@ -162,7 +171,8 @@ absl::StatusOr<Identity> JwtVerifier::Verify(absl::string_view token, absl::Time
   if (parts.size() != 3) return Refused("not three parts");
   // Nothing of the token is believed before its signature has been checked, and its header only to refuse it.
   ASSIGN_OR_RETURN(const Struct header, ParseObject(parts[0], "header"));
-  if (TextOf(header, "alg") != options_.algorithm) {
+  ASSIGN_OR_RETURN(const std::optional<std::string> algorithm, TextOf(header, "alg"));
+  if (algorithm != options_.algorithm) {
     return Refused(absl::StrCat("its algorithm is not ", options_.algorithm));
   }
   if (Find(header, "crit") != nullptr) return Refused("it has an extension (crit) that the server does not know");
@@ -170,19 +180,22 @@ absl::StatusOr<Identity> JwtVerifier::Verify(absl::string_view token, absl::Time
   const absl::string_view signed_part = token.substr(0, parts[0].size() + 1 + parts[1].size());
   if (!Decode(parts[2], &signature) || !IsSigned(signed_part, signature)) return Refused("the signature is wrong");
   ASSIGN_OR_RETURN(const Struct claims, ParseObject(parts[1], "payload"));
-  if (TextOf(claims, "iss") != options_.issuer) return Refused("of another issuer");
-  if (!IsFor(claims, options_.audience)) return Refused("for another audience");
-  const std::optional<absl::Time> end = TimeOf(claims, "exp");
+  ASSIGN_OR_RETURN(const std::optional<std::string> issuer, TextOf(claims, "iss"));
+  if (issuer != options_.issuer) return Refused("of another issuer");
+  ASSIGN_OR_RETURN(const bool is_for_us, IsFor(claims, options_.audience));
+  if (!is_for_us) return Refused("for another audience");
+  ASSIGN_OR_RETURN(const std::optional<absl::Time> end, TimeOf(claims, "exp"));
   if (!end.has_value()) return Refused("without an end of validity (exp)");
   if (now >= *end) {
     return Refused(absl::StrCat("expired at ", absl::FormatTime(absl::RFC3339_sec, *end, absl::UTCTimeZone())));
   }
-  if (Find(claims, "nbf") != nullptr) {
-    const std::optional<absl::Time> begin = TimeOf(claims, "nbf");
-    if (!begin.has_value() || now + kClockSkew < *begin) return Refused("not valid yet (nbf)");
-  }
-  absl::StatusOr<Identity> identity =
-      ParseIdentity(TextOf(claims, "tenant"), TextOf(claims, "role"), TextOf(claims, "sub"));
+  ASSIGN_OR_RETURN(const std::optional<absl::Time> begin, TimeOf(claims, "nbf"));
+  if (begin.has_value() && now + kClockSkew < *begin) return Refused("not valid yet (nbf)");
+  ASSIGN_OR_RETURN(const std::optional<std::string> tenant, TextOf(claims, "tenant"));
+  ASSIGN_OR_RETURN(const std::optional<std::string> role, TextOf(claims, "role"));
+  ASSIGN_OR_RETURN(const std::optional<std::string> name, TextOf(claims, "sub"));
+  if (!tenant.has_value() || !role.has_value()) return Refused("without tenant or role");
+  absl::StatusOr<Identity> identity = ParseIdentity(*tenant, *role, name);
   if (!identity.ok()) return Refused(identity.status().message());
   return identity;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -46,7 +47,8 @@ absl::StatusOr<TokenTable::Entry> TokenTable::ParseLine(absl::string_view line) 
   }
   const std::string bytes = absl::HexStringToBytes(hex);
   std::copy(bytes.begin(), bytes.end(), entry.hash.begin());
-  ASSIGN_OR_RETURN(entry.identity, ParseIdentity(fields[2], fields[1], fields[3] == "-" ? "" : fields[3]));
+  const std::optional<absl::string_view> name = fields[3] == "-" ? std::nullopt : std::optional(fields[3]);
+  ASSIGN_OR_RETURN(entry.identity, ParseIdentity(fields[2], fields[1], name));
   std::string problem;
   if (fields.size() == 5 && !absl::ParseTime(absl::RFC3339_full, fields[4], &entry.expires, &problem)) {
     return absl::InvalidArgumentError(

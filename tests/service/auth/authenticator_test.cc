@@ -104,8 +104,9 @@ TEST_F(AuthenticatorTest, Certificate_OneNameOfOurs_IsTheIdentity) {
   EXPECT_EQ(authenticator_.Authenticate({{"Bearer t"}, {"sparseagg://blue/admin/x"}})->ToString(), "red/client/c");
   EXPECT_THAT(authenticator_.Authenticate({{"Bearer x"}, {"sparseagg://blue/admin/x"}}),
               HasCode(Code::kUnauthenticated));
-  for (const char* name : {"sparseagg://red", "sparseagg://red/boss/x", "sparseagg://red/admin/x/y",
-                           "sparseagg:///admin/x", "SPARSEAGG://red/admin/x", "https://red/admin/x"}) {
+  for (const char* name :
+       {"sparseagg://red", "sparseagg://red/boss/x", "sparseagg://red/admin/x/y", "sparseagg:///admin/x",
+        "sparseagg://red/client/", "sparseagg://red/client/..", "SPARSEAGG://red/admin/x", "https://red/admin/x"}) {
     EXPECT_THAT(authenticator_.Authenticate({{}, {name}}), HasCode(Code::kUnauthenticated)) << name;
   }
   EXPECT_THAT(authenticator_.Authenticate({{}, {"sparseagg://red/admin/x", "sparseagg://blue/admin/x"}}),

@@ -129,6 +129,48 @@ TEST_P(JwtTest, Verify_OtherClaims_AreRefused) {
               Fails(Code::kUnauthenticated, HasSubstr("expired at 2027-01-15")));
 }
 
+// A claim of a wrong type is none that is missing: a name that is a number would be that of every client.
+TEST_P(JwtTest, Verify_ClaimOfAWrongType_IsRefusedByItsName) {
+  const std::pair<const char*, const char*> texts[] = {{"iss", R"("https://issuer")"},
+                                                       {"aud", R"("sparseagg")"},
+                                                       {"tenant", R"("red")"},
+                                                       {"role", R"("client")"},
+                                                       {"sub", R"("site-1")"}};
+  for (const auto& [name, good] : texts) {
+    for (const char* wrong :
+         {"12345", "null", "true", "false", "{}", R"({"a":"site-1"})", "[1]", R"(["sparseagg",1])"}) {
+      const std::string claims = absl::StrReplaceAll(
+          kClaims, {{absl::StrCat("\"", name, "\":", good), absl::StrCat("\"", name, "\":", wrong)}});
+      ASSERT_NE(claims, kClaims);
+      EXPECT_THAT(Verify(Token(claims)), Fails(Code::kUnauthenticated, HasSubstr(absl::StrCat(name, " is n"))))
+          << claims;
+    }
+  }
+  for (const char* name : {"exp", "nbf"}) {
+    for (const char* wrong : {R"("1800000000")", "null", "true", "{}", "[1800000000]", R"("NaN")"}) {
+      const std::string claims = absl::StrReplaceAll(
+          kClaims,
+          {{R"("exp":1800000000,)", absl::StrCat(absl::string_view(name) == "nbf" ? R"("exp":1800000000,)" : "", "\"",
+                                                 name, "\":", wrong, ",")}});
+      ASSERT_NE(claims, kClaims);
+      EXPECT_THAT(Verify(Token(claims)),
+                  Fails(Code::kUnauthenticated, HasSubstr(absl::StrCat(name, " is not a number"))))
+          << claims;
+    }
+  }
+  for (const char* header : {R"({"alg":null})", R"({"alg":["ES256"]})", "{}", R"("ES256")"}) {
+    EXPECT_THAT(Verify(Token(kClaims, header)), HasCode(Code::kUnauthenticated)) << header;
+  }
+}
+
+TEST_P(JwtTest, Verify_EmptyOrRepeatedName_IsRefused) {
+  for (const char* sub : {R"("sub":"")", R"("sub":"-")", R"("sub":"..")", R"("sub":"site-1","sub":"site-2")"}) {
+    const std::string claims = absl::StrReplaceAll(kClaims, {{R"("sub":"site-1")", sub}});
+    ASSERT_NE(claims, kClaims);
+    EXPECT_THAT(Verify(Token(claims)), HasCode(Code::kUnauthenticated)) << claims;
+  }
+}
+
 TEST_P(JwtTest, Verify_AlgorithmOfTheToken_IsNotFollowed) {
   const std::string none = absl::StrCat(Encode(R"({"alg":"none"})"), ".", Encode(kClaims), ".");
   EXPECT_THAT(Verify(none), Fails(Code::kUnauthenticated, HasSubstr("its algorithm is not")));
