@@ -18,12 +18,37 @@
 namespace sparseagg::service {
 namespace {
 
-// Returns: the value as an argument of a flag; nullopt for lists, tables and dates.
-std::optional<std::string> ArgumentOf(const toml::node& value) {
+// What the value of a flag is in the file.
+enum class Form { kTruth, kText, kNumberOrText };
+
+Form FormOf(const CLI::Option& option) {
+  if (option.get_expected_max() == 0) return Form::kTruth;
+  return absl::StartsWith(option.get_type_name(), "TEXT") ? Form::kText : Form::kNumberOrText;
+}
+
+absl::string_view Name(Form form) {
+  switch (form) {
+    case Form::kTruth:
+      return "true or false";
+    case Form::kText:
+      return "a string";
+    case Form::kNumberOrText:
+      break;
+  }
+  return "a number or a string";
+}
+
+// Returns: the value as an argument of a flag; nullopt if it has another form than the flag's. As text, `true` would be
+// the name of a directory.
+std::optional<std::string> ArgumentOf(const toml::node& value, Form form) {
+  if (const auto* truth = value.as_boolean()) {
+    return form == Form::kTruth ? std::optional<std::string>(truth->get() ? "true" : "false") : std::nullopt;
+  }
+  if (form == Form::kTruth) return std::nullopt;
   if (const auto* text = value.as_string()) return text->get();
+  if (form == Form::kText) return std::nullopt;
   if (const auto* number = value.as_integer()) return absl::StrCat(number->get());
   if (const auto* number = value.as_floating_point()) return absl::StrCat(number->get());
-  if (const auto* truth = value.as_boolean()) return truth->get() ? "true" : "false";
   return std::nullopt;
 }
 
@@ -75,10 +100,9 @@ std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const 
     const std::string name(key.str());
     const CLI::Option* option = app_.get_option_no_throw("--" + name);
     if (option == nullptr || !option->get_configurable()) fail(absl::StrCat("unknown flag '", name, "'"), key.source());
-    const std::optional<std::string> argument = ArgumentOf(value);
-    if (!argument.has_value()) {
-      fail(absl::StrCat("'", name, "' must be a string, a number, true or false"), value.source());
-    }
+    const Form form = FormOf(*option);
+    const std::optional<std::string> argument = ArgumentOf(value, form);
+    if (!argument.has_value()) fail(absl::StrCat("'", name, "' must be ", Name(form)), value.source());
     if (IsInEnvironment(*option)) continue;
     CLI::ConfigItem& setting = settings.emplace_back();
     setting.name = name;

@@ -86,6 +86,14 @@ class Adder {
   CLI::Option* Add(const std::string& name, T& variable, const std::string& help) {
     return app_.add_option("--" + name, variable, help)->capture_default_str()->envname(EnvName(name));
   }
+  // Adds an option whose empty value is an error: a script whose variable is not set would start a server without the
+  // credentials or the data that it was to have.
+  void AddText(const std::string& name, std::string& variable, const std::string& help) {
+    const auto check = [](std::string& text) {
+      return std::string(text.empty() ? "the value is empty; leave the flag out instead" : "");
+    };
+    Add(name, variable, help)->check(CLI::Validator(check, ""));
+  }
   void AddFlag(const std::string& name, bool& variable, const std::string& help) {
     app_.add_flag("--" + name, variable, help)->envname(EnvName(name));
   }
@@ -225,25 +233,27 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
                "connections of the gateway open at once; lowered to what the limits on memory and open files allow");
   add.AddCount("max-http-connections-per-address", options.server.http.max_connections_per_address,
                "connections of the gateway open at once from one address, at most half of all; 0: half of all");
-  add.Add(
+  add.AddText(
       "tokens-file", options.server.tokens_file,
       "bearer tokens, one line each: SHA-256 of the token, role, tenant, name or -, end of validity; read again when "
       "it changes. 'sparseagg keys' writes it");
-  add.Add(
+  add.AddText(
       "jwt-key", options.server.jwt.key_file,
       "PEM file of the public key of an issuer of JSON Web Tokens, which are then bearer tokens, too; read again when "
       "it changes");
-  add.Add("jwt-algorithm", options.server.jwt.algorithm, "RS256, ES256 or EdDSA; tokens of another one are refused");
-  add.Add("jwt-issuer", options.server.jwt.issuer, "the claim iss of these tokens");
-  add.Add("jwt-audience", options.server.jwt.audience, "the claim aud of these tokens, or one of its values");
-  add.Add("tls-certificate", options.server.tls.certificate,
-          "PEM file of the server's certificate and its issuers; read again when it changes");
-  add.Add("tls-key", options.server.tls.key, "PEM file of the certificate's private key");
-  add.Add("tls-client-ca", options.server.tls.client_ca,
-          "PEM file of the authorities that sign client certificates, which every client must have then");
-  add.Add("dev-tls", options.dev_tls,
-          "for trying TLS: a folder, filled with a new authority and certificates unless it has them, whose server.pem "
-          "and server.key are used");
+  add.AddText("jwt-algorithm", options.server.jwt.algorithm,
+              "RS256, ES256 or EdDSA; tokens of another one are refused");
+  add.AddText("jwt-issuer", options.server.jwt.issuer, "the claim iss of these tokens");
+  add.AddText("jwt-audience", options.server.jwt.audience, "the claim aud of these tokens, or one of its values");
+  add.AddText("tls-certificate", options.server.tls.certificate,
+              "PEM file of the server's certificate and its issuers; read again when it changes");
+  add.AddText("tls-key", options.server.tls.key, "PEM file of the certificate's private key");
+  add.AddText("tls-client-ca", options.server.tls.client_ca,
+              "PEM file of the authorities that sign client certificates, which every client must have then");
+  add.AddText(
+      "dev-tls", options.dev_tls,
+      "for trying TLS: a folder, filled with a new authority and certificates unless it has them, whose server.pem "
+      "and server.key are used");
   add.AddFlag("insecure", options.server.insecure,
               "allow addresses that other machines can reach, without TLS or without authentication");
   add.AddChoice<Backend>("backend", options.backend,
@@ -252,8 +262,8 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   add.Add("threads", options.num_threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024));
   add.Add("simd", options.simd,
           "SIMD target of the CPU engine such as AVX2, for comparisons; empty: the best of this CPU");
-  add.Add("data-dir", options.server.data_dir,
-          "directory of rounds and submissions, which then survive a restart; made if it is missing");
+  add.AddText("data-dir", options.server.data_dir,
+              "directory of rounds and submissions, which then survive a restart; made if it is missing");
   CLI::Option* durability = add.AddChoice<Durability>(
       "durability", options.server.durability,
       {{"sync", Durability::kSync}, {"async", Durability::kAsync}, {"memory", Durability::kMemory}},
@@ -264,7 +274,7 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
               "time after SIGTERM in which the server still serves, but health says NOT_SERVING");
   add.AddTime("shutdown-deadline", options.shutdown_deadline,
               "time after the drain delay in which calls in progress may finish");
-  add.Add(
+  add.AddText(
       "owners-file", options.owners_file,
       "stop, as by SIGTERM, when no other process holds a record lock (fcntl) on this file; for programs that start "
       "a server of their own");
@@ -284,6 +294,11 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
     std::ostringstream err;
     const int code = app.exit(error, out, err);
     return ExitWith{code, code == 0 ? out.str() : err.str()};
+  }
+  if (const CLI::Option* file = app.get_config_ptr(); file->count() > 0 && file->as<std::string>().empty()) {
+    return ExitWith{
+        static_cast<int>(CLI::ExitCodes::ValidationError),
+        "--config: the value is empty; leave the flag out instead\nRun with --help for more information.\n"};
   }
   if (options.server.data_dir.empty() && options.server.durability != Durability::kMemory) {
     return ExitWith{static_cast<int>(CLI::ExitCodes::ValidationError),

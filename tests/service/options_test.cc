@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -149,14 +150,43 @@ TEST_F(OptionsTest, File_LinesThatAreNotToml_AreErrorsThatSayWhere) {
 }
 
 TEST_F(OptionsTest, File_OtherValues_AreErrorsThatNameTheFlag) {
-  for (const char* value : {"[3]", "[3, 4]", "{ a = 3 }", "2026-11-22"}) {
-    const std::string path = WriteConfig(absl::StrCat("# one line before\nmax-open-rounds = ", value, "\n"));
-    const ExitWith leave = ParseFails({"--config", path});
-    EXPECT_NE(leave.code, 0) << value;
-    EXPECT_THAT(leave.text,
-                HasSubstr("'max-open-rounds' must be a string, a number, true or false in " + path + ", line 2"))
-        << value;
+  const std::tuple<const char*, std::vector<const char*>, const char*> flags[] = {
+      {"max-open-rounds", {"[3]", "[3, 4]", "{ a = 3 }", "2026-11-22", "true"}, "a number or a string"},
+      {"max-wait", {"false", "12:00:00"}, "a number or a string"},
+      {"threads", {"true"}, "a number or a string"},
+      // As text, true would be the name of a directory, and 0 an issuer.
+      {"data-dir", {"true", "5", "1.5", "['/d']"}, "a string"},
+      {"jwt-issuer", {"0", "false"}, "a string"},
+      {"log-level", {"1"}, "a string"},
+      {"insecure", {"0", "1", "2", "1.5", "'yes'", "\"false\"", "''"}, "true or false"}};
+  for (const auto& [flag, values, form] : flags) {
+    for (const char* value : values) {
+      const std::string path = WriteConfig(absl::StrCat("# one line before\n", flag, " = ", value, "\n"));
+      const ExitWith leave = ParseFails({"--config", path});
+      EXPECT_NE(leave.code, 0) << value;
+      EXPECT_THAT(leave.text, HasSubstr(absl::StrCat("'", flag, "' must be ", form, " in ", path, ", line 2")))
+          << value;
+    }
   }
+}
+
+// As of a script's variable that is not set: the server would start without credentials, or forget its data.
+TEST_F(OptionsTest, EmptyValue_OfACredentialOrAFile_IsAnErrorThatNamesTheFlag) {
+  for (const std::string flag :
+       {"tokens-file", "jwt-key", "jwt-algorithm", "jwt-issuer", "jwt-audience", "tls-certificate", "tls-key",
+        "tls-client-ca", "dev-tls", "data-dir", "owners-file", "config"}) {
+    for (const std::vector<std::string>& args : {std::vector<std::string>{"--" + flag, ""},
+                                                 {"--" + flag + "="},
+                                                 {"--config", WriteConfig(flag + " = ''\n")}}) {
+      if (flag == "config" && args[0] == "--config" && !args[1].empty()) continue;
+      const ExitWith leave = ParseFails(args);
+      EXPECT_NE(leave.code, 0) << flag;
+      EXPECT_THAT(leave.text, HasSubstr("--" + flag)) << args[0];
+    }
+  }
+  SetEnv("SPARSEAGG_TOKENS_FILE", "");  // as if it were not set
+  EXPECT_EQ(ParseOk({}).server.tokens_file, "");
+  EXPECT_EQ(ParseOk({"--simd", "", "--http-origins", ""}).simd, "");
 }
 
 TEST_F(OptionsTest, File_UnknownFlag_IsAnErrorThatNamesIt) {

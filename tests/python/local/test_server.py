@@ -108,6 +108,8 @@ def test_server_takes_port_host_and_options(tmp_path):
         ({"host": 1}, "host is a string"),
         ({"data_dir": 3}, "data_dir is a path or None, not 3"),
         ({"program": 3}, "program is a path or None, not 3"),
+        ({"data_dir": ""}, "data_dir is a path or None, not ''"),
+        ({"tokens_file": ""}, "tokens_file is a path or None, not ''"),
         ({"options": "--threads"}, "options is a list of flags"),
         ({"options": ["--threads", 2]}, "options is a list of flags"),
         ({"start_timeout": -1}, "start_timeout"),

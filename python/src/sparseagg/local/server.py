@@ -318,9 +318,12 @@ class Server:
 
 def _checked_path(what: str, path: Any) -> str | None:
     try:
-        return None if path is None else os.fsdecode(path)
+        text = None if path is None else os.fsdecode(path)
     except TypeError:
-        raise InvalidArgument(f"{what} is a path or None, not {shown(path)}") from None
+        text = ""
+    if text == "":
+        raise InvalidArgument(f"{what} is a path or None, not {shown(path)}")
+    return text
 
 
 def _checked_options(options: Any) -> tuple[str, ...]:
