@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "service/http/json.h"
+#include "service/http/json_check.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
@@ -38,8 +39,13 @@ absl::StatusOr<std::vector<grpc::Slice>> BulkToChunk(const HttpFields& parameter
   HttpFields of_chunk;
   HttpFields of_slice;
   uint64_t key_bytes = 0;
+  bool has_key_bytes = false;
   for (const auto& [name, value] : parameters) {
+    if (name == "keys" || name == "values") {
+      return absl::InvalidArgumentError(absl::StrCat("'", name, "' is in the body, and not for the query"));
+    }
     if (name == "key_bytes" || name == "keyBytes") {
+      if (std::exchange(has_key_bytes, true)) return absl::InvalidArgumentError("'key_bytes' occurs 2 times");
       if (!absl::SimpleAtoi(value, &key_bytes) || key_bytes > body.size()) {
         return absl::InvalidArgumentError(absl::StrCat("key_bytes ", JsonQuote(value.substr(0, 32)),
                                                        " is not a number up to the ", body.size(),

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "host/base/utf8.h"
 #include "service/api/call_errors.h"
 #include "service/base/retry_later.h"
 
@@ -14,21 +15,6 @@ namespace sparseagg::service {
 namespace {
 
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
-
-// Returns: the bytes of the UTF-8 character at the beginning of `text`; 0 if there is none.
-size_t CharacterBytes(absl::string_view text) {
-  const auto first = static_cast<unsigned char>(text[0]);
-  if (first < 0x80) return 1;
-  const size_t size = first >= 0xF0 && first <= 0xF4  ? 4
-                      : first >= 0xE0 && first < 0xF0 ? 3
-                      : first >= 0xC2 && first < 0xE0 ? 2
-                                                      : 0;
-  if (size == 0 || text.size() < size) return 0;
-  for (size_t i = 1; i < size; ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) return 0;
-  }
-  return size;
-}
 
 }  // namespace
 
@@ -133,7 +119,7 @@ bool PercentDecode(absl::string_view text, bool is_query, std::string* decoded) 
 std::string JsonQuote(absl::string_view text) {
   std::string quoted = "\"";
   while (!text.empty()) {
-    const size_t size = CharacterBytes(text);
+    const size_t size = FirstUtf8Character(text).num_bytes;
     const absl::string_view character = size == 0 ? kReplacement : text.substr(0, size);
     text.remove_prefix(std::max<size_t>(size, 1));
     const char byte = character[0];

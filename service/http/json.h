@@ -13,15 +13,9 @@
 
 namespace sparseagg::service {
 
-// The deepest nesting of objects and lists in JSON that the server parses. A round's spec has five levels.
-inline constexpr int kMaxJsonDepth = 32;
-// Elements, fields, objects and lists of a request: four times those of the largest CreateTasksRequest.
-inline constexpr size_t kMaxJsonValues = 100'000;
-
 // Converts the JSON mapping of proto3 to the serialized message. The methods parse that under their own limits, so no
 // message object is made here.
-// Errors: INVALID_ARGUMENT: not such JSON, an unknown field, deeper than kMaxJsonDepth, or more than
-// kMaxJsonValues.
+// Errors: INVALID_ARGUMENT: as of CheckJson, or a value that does not fit.
 absl::StatusOr<std::string> JsonToMessage(const google::protobuf::Descriptor* type, absl::string_view json);
 
 // Converts a serialized message to JSON. Fields that have no presence are written with their default values.
@@ -34,11 +28,9 @@ absl::StatusOr<HttpFields> ParseQuery(absl::string_view query);
 // Converts the parameters of a query to the serialized message. A parameter is named as a field, in either form of the
 // JSON mapping, or as a path of fields: "range.begin". A list takes several values, repeated or with commas. Names of
 // enum values may leave out their prefix: "U32" for "KEY_ENCODING_U32". The value of a bytes field is those bytes.
-// Errors: INVALID_ARGUMENT: an unknown parameter, or a value that does not fit.
+// Errors: INVALID_ARGUMENT: an unknown parameter, a value that does not fit or is not UTF-8, or several values of a
+// field that is no list.
 absl::StatusOr<std::string> QueryToMessage(const google::protobuf::Descriptor* type, const HttpFields& parameters);
-
-// Returns: the field of this name, in either form of the JSON mapping; null if there is none.
-const google::protobuf::FieldDescriptor* FindField(const google::protobuf::Descriptor* type, absl::string_view name);
 
 }  // namespace sparseagg::service
 

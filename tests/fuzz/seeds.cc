@@ -104,8 +104,8 @@ std::vector<std::string> Credentials() {
 }
 
 std::vector<std::string> HttpBodies() {
-  const std::string spec = R"({"spec":{"tensors":[{"name":"v","dtype":"float32","dimension":"100","width":2}],)"
-                           R"("aggregation":{"op":"mean"},"minSubmissions":"2","deadline":"3.5s"},"roundId":"r"})";
+  const std::string spec = R"({"spec":{"tensors":[{"name":"v","dtype":"DTYPE_FLOAT32","dimension":"100","width":2}],)"
+                           R"("aggregation":{"op":"OP_MEAN"},"minSubmissions":"2","deadline":"3.5s"},"roundId":"r"})";
   // The kind, and the method: CreateRound is number 1, PutChunk 8, GetResult 14.
   return {spec + std::string("\x00\x01", 2),
           std::string("name=rounds/r&range.begin=1&range.end=%32&format.key_encoding=U32\x01\x0e"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 
 import numpy as np
@@ -131,7 +132,14 @@ def test_withdraw_cancel_and_delete(address, round_path):
         ("POST", "/v1/rounds", b"{", {"content_type": "application/json"}, 400, "INVALID_ARGUMENT", "not the JSON"),
         ("POST", "/v1/rounds", {"spek": 1}, {}, 400, "INVALID_ARGUMENT", "spek"),
         ("POST", "/v1/rounds", {"roundId": "a b", "spec": SPEC}, {}, 400, "INVALID_ARGUMENT", "a b"),
-        ("POST", "/v1/rounds", b"[" * 1000, {"content_type": "application/json"}, 400, "INVALID_ARGUMENT", "32 levels"),
+        ("POST", "/v1/rounds", {"roundId": "..", "spec": SPEC}, {}, 400, "INVALID_ARGUMENT", "round_id '..' is not"),
+        ("GET", "/v1/rounds/%2e%2e", None, {}, 400, "INVALID_ARGUMENT", "round_id '..' is not"),
+        ("GET", "/v1/rounds/%ff", None, {}, 400, "INVALID_ARGUMENT", "'name' is not UTF-8"),
+        ("GET", "/v1/tasks/%2e", None, {}, 400, "INVALID_ARGUMENT", "task_id '.' is not"),
+        ("POST", "/v1/rounds", {"roundId": "a", "round_id": "b", "spec": SPEC}, {}, 400, "INVALID_ARGUMENT",
+         "round_id is given twice"),
+        ("POST", "/v1/rounds/r:close", {"onlyClientIds": [None]}, {}, 400, "INVALID_ARGUMENT", "only_client_ids[0]"),
+        ("POST", "/v1/rounds", b"[" * 1000, {"content_type": "application/json"}, 400, "INVALID_ARGUMENT", "an object"),
         ("POST", "/v1/rounds", b"x", {"content_type": "text/plain"}, 415, "INVALID_ARGUMENT", "text/plain"),
         ("POST", "/v1/rounds", b"x", {"content_encoding": "gzip"}, 415, "INVALID_ARGUMENT", "Content-Encoding"),
         ("GET", "/v1/info", None, {"origin": "http://evil.example"}, 403, "PERMISSION_DENIED", "evil.example"),
@@ -148,6 +156,17 @@ def test_error(address, method, path, body, headers, status, code, text):
     assert (answer.status, answer.json["code"]) == (status, code), answer.body
     assert text in answer.json["detail"]
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+# Two clients, whose ids both became U+FFFD, were one: the second submission was taken for the first, and never counted.
+def test_client_ids_that_are_not_utf8_are_refused_and_not_made_one(address, round_path):
+    for client in ("%ff", "%fe", "%c0%80", "%ed%a0%80", "%f5%80%80%80"):
+        query = f"client_id={client}&submission_id=s"
+        for path in (f"chunks?{query}&last=true", f"submissions?{query}"):
+            answer = request(address, "POST", f"{round_path}/{path}", b"", content_type="application/json")
+            assert answer.status == 400
+            assert answer.json["detail"] == "'client_id' is not UTF-8"
+    assert call(address, "GET", f"{round_path}/submissions")["submissions"] == []
 
 
 def test_chunked_body_is_refused(address):
@@ -224,6 +243,9 @@ def test_openapi_has_every_field_of_the_proto(address):
     methods = {method.name: method for service in services for method in service.methods}
     assert methods.keys() - operations.keys() == {"SubmitUpdate", "StreamResult", "Aggregate"}  # streams
     schemas = description["components"]["schemas"]
+    in_path = [each for each in operations["GetRound"]["parameters"] if each["in"] == "path"]
+    assert re.fullmatch(in_path[0]["schema"]["pattern"], "a.b")
+    assert not re.fullmatch(in_path[0]["schema"]["pattern"], "..")
 
     def check(message) -> None:
         if message.file.package == "google.protobuf":

@@ -57,6 +57,14 @@ TEST(BulkBody, KeyBytesBeyondTheBody_IsRefused) {
   }
 }
 
+TEST(BulkBody, WhatTheBodyHas_IsNotForTheQuery) {
+  for (const HttpFields& twice :
+       {HttpFields{{"key_bytes", "1"}, {"key_bytes", "2"}}, HttpFields{{"key_bytes", "1"}, {"keyBytes", "1"}},
+        HttpFields{{"keys", "a"}}, HttpFields{{"values", ""}}, HttpFields{{"tensor", "v"}, {"tensor", "w"}}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(BulkToChunk(twice, grpc::Slice("abc")).status())) << twice[0].first;
+  }
+}
+
 TEST(BulkBody, Page_SectionsFollowAnAlignedHead) {
   v1::ResultPage page;
   page.mutable_slice()->set_keys("kkkk");
